@@ -17,7 +17,7 @@ import type { SaveSettings } from './read-options.js';
 import { isMadeByTrainer } from './trainer-state.js';
 import { isSavedFile, writeJson, writeWeightFolder } from './weight-folder.js';
 
-/** Says that a checkpoint is whole: it is written last. */
+/** Written last: its presence means that the checkpoint is complete. */
 const STATE = 'trainer_state.json';
 const NAME = /^checkpoint-(\d+)$/;
 const LATEST = 'latest';
@@ -26,7 +26,7 @@ const WEIGHTS_ALONE =
 /** Lies in a folder of ours while it is being written, or was when the process ended. */
 const UNFINISHED = '.unfinished';
 
-/** What a checkpoint is made of; every rank calls what takes it. */
+/** Sources of a checkpoint. Functions with this argument are collective: every rank calls them. */
 export interface CheckpointSource {
   engine: Engine;
   tokenizer: Tokenizer | null;
@@ -67,8 +67,8 @@ export async function writeCheckpoint(
 }
 
 /**
- * Rejects on all ranks with DS_IO if the disk of save.dir has no space for one checkpoint: the run
- * fails before its first step instead of at its first save. Each rank claims an equal part.
+ * Rejects on all ranks with DS_IO if the disk of save.dir has no space for one checkpoint, so that
+ * the run fails before its first step. Each rank claims an equal part.
  */
 export async function requireDisk({ engine, world, save }: CheckpointSource): Promise<void> {
   const isAdapter = save.weightsOnly && lorasOf(engine.module).size > 0;
@@ -77,7 +77,7 @@ export async function requireDisk({ engine, world, save }: CheckpointSource): Pr
   await requireSpaceTogether(world, 'comparing a first checkpoint with the disk', save.dir, bytes);
 }
 
-/** Makes the folder; a checkpoint of a Trainer's that lies there is none from now on. */
+/** Creates the folder and invalidates an older Trainer checkpoint in it. */
 async function open(dir: string): Promise<void> {
   await requireOurs(dir);
   await makeFolder(dir);
@@ -85,7 +85,9 @@ async function open(dir: string): Promise<void> {
   if (await readState(dir)) await unlink(join(dir, STATE));
 }
 
-/** Throws DS_CHECKPOINT unless nothing lies at `dir`, or what a Trainer has made, whole or not. */
+/**
+ * Throws DS_CHECKPOINT unless `dir` is free or holds a checkpoint of a Trainer, complete or not.
+ */
 async function requireOurs(dir: string): Promise<void> {
   const status = await ifThere(dir, () => lstat(dir));
   if (!status) return;
@@ -101,8 +103,8 @@ async function requireOurs(dir: string): Promise<void> {
 }
 
 /**
- * Deletes all but the newest `keep` checkpoints and `best`, of which one is of the newest if it is.
- * Those behind `step`, where a run has gone back, are another run's and stay.
+ * Deletes all checkpoints except the newest `keep` and `best`; `best` may be among the newest.
+ * After a return to an earlier step, checkpoints after `step` belong to another run and stay.
  */
 export async function retainCheckpoints(
   { world, save }: CheckpointSource,
@@ -126,8 +128,8 @@ export async function retainCheckpoints(
 }
 
 /**
- * Rejects on all ranks with DS_CHECKPOINT where `dir` has checkpoints behind `step`: a run from
- * there would mix its own with those of another.
+ * Rejects on all ranks with DS_CHECKPOINT if `dir` has checkpoints after `step`: the run would mix
+ * its own checkpoints with those of another run.
  */
 export async function requireNoneBehind(
   world: CheckpointWorld,
@@ -150,9 +152,9 @@ export async function requireNoneBehind(
 }
 
 /**
- * The folder to resume from: the newest whole one of `dir`, or `resume` itself. Null where there is
- * none and none is named. Rejects on all ranks with DS_CHECKPOINT where the one that is named is no
- * checkpoint to go on from.
+ * Returns the folder to resume from: `resume`, or the newest complete checkpoint of `dir`, or null.
+ * Rejects on all ranks with DS_CHECKPOINT if `resume` names a folder without a resumable
+ * checkpoint.
  */
 export async function findCheckpoint(
   world: CheckpointWorld,
@@ -170,9 +172,9 @@ export async function findCheckpoint(
 }
 
 /**
- * Where the best checkpoint, once at `recorded`, lies for a run that goes on from `path`: beside
- * it, as folders are moved and paths are relative, else where it was. Null, with a warning, where
- * it is gone.
+ * Returns the folder of the best checkpoint for a run that resumes from `path`. A moved run has it
+ * next to `path`; otherwise it is at `recorded`. Returns null with a warning if it no longer
+ * exists.
  */
 export async function findBest(
   world: CheckpointWorld,
@@ -217,7 +219,7 @@ interface Found {
   path: string;
 }
 
-/** Those of Trainers in `dir`, the newest last. Folders of transformers' own are none. */
+/** Trainer checkpoints in `dir`, the newest last, without checkpoints of transformers. */
 async function wholeCheckpoints(dir: string): Promise<Found[]> {
   const names = (await ifThere(dir, () => readdir(dir))) ?? [];
   const steps = names.flatMap((name) => NAME.exec(name)?.[1] ?? []).map(Number);
@@ -241,7 +243,7 @@ async function readState(folder: string): Promise<boolean> {
   return text !== null && isMadeByTrainer(text);
 }
 
-/** Deletes what a checkpoint is made of. What else lies in the folder stays, with a warning. */
+/** Deletes the files of a checkpoint. Other files of the folder stay, with a warning. */
 async function removeFolder(path: string): Promise<void> {
   await orDsError(path, async () => {
     await unlink(join(path, STATE));

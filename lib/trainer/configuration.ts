@@ -1,4 +1,4 @@
-// The configuration of a Trainer's engine: the file, and what the options say that it leaves open.
+// Combines the ds_config of a Trainer with its options, which fill "auto" values.
 import type { DsConfig, ResolvedConfig } from '../../types/config.js';
 import { type AutoSources, readTyped, resolveConfig } from '../config/index.js';
 import { cutsIn } from '../config/source.js';
@@ -11,17 +11,17 @@ type Training = NonNullable<AutoSources['training']>;
 
 /** How long a run is, in updates. */
 export interface RunLength {
-  /** Of an epoch; null where the data do not say. */
+  /** Updates per epoch; null if the data have no length. */
   updatesPerEpoch: number | null;
-  /** Those of all epochs; null where a number of updates was asked for. */
+  /** Updates of all epochs; null if `maxSteps` was given. */
   ofEpochs: number | null;
-  /** At which the run ends: other ones may have come before, in a run that goes on. */
+  /** Update at which the run ends; a resumed run begins after update 0. */
   maxSteps: number;
-  /** Of the rise of the learning rate. */
+  /** Updates of the warm-up. */
   warmupSteps: number;
 }
 
-/** Throws DS_CONFIG for a pipeline, which trains by whole batches; and what a bad file throws. */
+/** Throws DS_CONFIG for a pipeline, which trains whole batches, and for an invalid file. */
 export function requireOneStage(deepspeed: Settings['deepspeed']): void {
   const { stages } = cutsIn(deepspeed);
   if ((stages ?? 1) <= 1) return;
@@ -35,8 +35,8 @@ export function requireOneStage(deepspeed: Settings['deepspeed']): void {
 }
 
 /**
- * What the file says without knowing how long the run is: batch sizes, and what it names. Throws
- * DS_CONFIG, all values that differ from options that were given in one error.
+ * Resolves the file before the length of the run is known. Throws one DS_CONFIG with all values
+ * that differ from given options.
  */
 export function firstReading(settings: Settings, worldSize: number): ResolvedConfig {
   const { deepspeed, strict } = settings;
@@ -59,8 +59,8 @@ function requireSameOptimizer({ optimizer: name }: Settings, { optimizer }: Reso
 }
 
 /**
- * What fills and checks the configuration. A value of the file stands where the option was not
- * given, and must be the same where it was: defaults contradict nobody.
+ * Values that fill and check the configuration. If an option is given, the file's value must equal
+ * it; otherwise the file's value is used. Defaults never conflict.
  */
 export function autoSources(settings: Settings, length: RunLength | null): AutoSources {
   const file = readTyped(settings.deepspeed);
@@ -105,10 +105,10 @@ export function followsLength({ lrScheduler, deepspeed }: Settings): boolean {
   return FALLING.has(type) && !isSaid(said(file, 'scheduler.params.total_num_steps'));
 }
 
-/** Schedules of the file that end with the run, unless it says otherwise. */
+/** Schedules with the run's length as default. */
 const FALLING: ReadonlySet<unknown> = new Set(['WarmupDecayLR', 'WarmupCosineLR']);
 
-/** Where the file gives the global batch, the engine derives what neither it nor an option says. */
+/** If the file has the global batch size, the engine derives sizes that are not given. */
 function batchSizes(settings: Settings, file: DsConfig): Training {
   const isTotalSaid = isSaid(said(file, 'train_batch_size'));
   const one = (option: 'batchSize' | 'accumulation', key: string): number | undefined => {
@@ -139,7 +139,7 @@ function stepsFor(settings: Settings, file: DsConfig, length: RunLength): Traini
   };
 }
 
-/** Whether a configuration has a value, and not the wish for one. */
+/** Whether a configuration value is set and is not "auto". */
 const isSaid = (value: unknown): boolean =>
   value !== undefined && value !== null && value !== 'auto';
 

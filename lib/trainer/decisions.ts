@@ -1,4 +1,4 @@
-// When a Trainer logs, evaluates, saves and ends: functions of what every rank knows alike.
+// Decides when a Trainer logs, evaluates, saves and ends, from values that are equal on all ranks.
 import { DsError } from '../errors.js';
 import type { RunLength } from './configuration.js';
 import type { EndReason, Metrics, TrainerPlace } from './events.js';
@@ -14,9 +14,8 @@ export interface Moment extends TrainerPlace {
 
 type Settings = Pick<RunSettings, 'log' | 'eval' | 'save' | 'earlyStop'>;
 
-/** Says at each moment what is due. */
 export class Decisions {
-  /** `isExperiment`: of a run that is only measured nothing is judged and nothing kept. */
+  /** `isExperiment`: an autotuning experiment neither evaluates nor saves. */
   constructor(
     private readonly settings: Settings,
     private readonly length: Pick<RunLength, 'maxSteps'>,
@@ -46,7 +45,7 @@ export class Decisions {
     return this.isLast(moment) || this.recurs(every, moment);
   }
 
-  /** What a run that is stopped has done is kept; so is the best evaluation. */
+  /** A stopped run saves, and so does a run at its best evaluation. */
   saves(moment: Moment, { isBest, end }: { isBest: boolean; end: EndReason | null }): boolean {
     const { save } = this.settings;
     if (!save || this.isExperiment) return false;
@@ -54,7 +53,7 @@ export class Decisions {
     return save.every !== 'best' && (end !== null || this.recurs(save.every, moment));
   }
 
-  /** Epochs recur at their ends alone, updates at no end of an epoch: those were there before. */
+  /** `"epoch"` is due only at ends of epochs; other intervals only between them. */
   private recurs(every: Every, { step, isEpochEnd }: Moment): boolean {
     if (every === 'epoch' || isEpochEnd) return every === 'epoch' && isEpochEnd;
     return step % stepsOf(every, this.length.maxSteps) === 0;
@@ -62,9 +61,9 @@ export class Decisions {
 }
 
 /**
- * Compares an evaluation with the best so far, and notes it. Null where nobody asks for the best.
- * Throws DS_ARGUMENT where the metrics lack the one to go by. Source: transformers'
- * EarlyStoppingCallback for what counts as better.
+ * Compares an evaluation with the best so far and records it. Returns null without `save.best`.
+ * Throws DS_ARGUMENT if the metric is missing. Source of the comparison: transformers'
+ * EarlyStoppingCallback.
  */
 export function judged(
   { save, earlyStop }: Settings,
@@ -81,12 +80,12 @@ export function judged(
   return gain > 0;
 }
 
-/** Whether evaluations have said enough. */
+/** Whether early stopping ends the run. */
 export function isEnough({ earlyStop }: Settings, { unimproved }: TrainerState): boolean {
   return earlyStop !== null && unimproved >= earlyStop.patience;
 }
 
-/** By how much `value` is better than the best so far; what is not finite never is. */
+/** Improvement of `value` over the best so far; -Infinity for a value that is not finite. */
 function gainOver(best: number | null, value: number, greaterIsBetter: boolean): number {
   if (!Number.isFinite(value)) return Number.NEGATIVE_INFINITY;
   if (best === null) return Number.POSITIVE_INFINITY;

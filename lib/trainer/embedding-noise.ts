@@ -1,14 +1,14 @@
-// Noise on the embeddings of what is trained on. Source: Jain et al. 2023 (NEFTune), as
-// transformers has it.
+// Adds noise to token embeddings in training. Source: Jain et al. 2023 (NEFTune), as implemented in
+// transformers.
 import { CausalLM } from '../models/index.js';
 import type { Module } from '../nn/index.js';
 import { refusedValue } from '../runtime/refused.js';
 import { noiseLike, sharedTokens, type Tensor } from '../tensor/index.js';
 
 /**
- * From now on the token embeddings [B, T, C] of a model in training mode get uniform noise below
- * `alpha` / sqrt(T C), which follows the sample as dropout does. Returns a function that ends that.
- * Throws DS_ARGUMENT for what is no language model.
+ * Adds uniform noise below `alpha` / sqrt(T C) to the token embeddings [B, T, C] of a model in
+ * training mode. The noise of a sample does not depend on its rank, like dropout. Returns a
+ * function that removes the noise. Throws DS_ARGUMENT if `model` is not a language model.
  */
 export function addEmbeddingNoise(model: Module, alpha: number): () => void {
   if (!(model instanceof CausalLM)) {

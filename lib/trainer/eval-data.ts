@@ -13,15 +13,15 @@ export interface EvalBatch<Batch> {
   isOwn: boolean;
 }
 
-/** What is judged, for one pass. */
+/** Evaluation data of one rank, for one pass at a time. */
 export interface EvalData<Batch> {
-  /** Batches of this rank, those that keep step included; null where nobody knows. */
+  /** Batches of this rank, with repeated ones that keep ranks in step; null if unknown. */
   readonly batches: number | null;
   [Symbol.asyncIterator](): AsyncIterator<EvalBatch<Batch>>;
   close(): Promise<void>;
 }
 
-/** Opens `data` for this rank. Of a dataset it serves every worldSize-th sample, none twice. */
+/** Opens `data` for this rank: every worldSize-th sample of a dataset, each sample once. */
 export async function openEvalData<Sample, Batch>(
   data: TrainerData<Sample, Batch>,
   settings: Pick<TrainerSettings<Sample, Batch>, 'data' | 'tokenizer'>,
@@ -88,10 +88,10 @@ class EvenBatches<Sample, Batch> implements EvalData<Batch> {
   }
 }
 
-/** Every worldSize-th sample from the rank's own on; the first of all for a rank that has none. */
+/** Every worldSize-th sample from the rank's first; sample 0 for a rank without samples. */
 class TurnSampler extends Sampler {
   readonly length: number;
-  /** Samples that are really this rank's. */
+  /** Samples of this rank, without padding. */
   readonly own: number;
 
   constructor(

@@ -1,4 +1,4 @@
-// Evaluation and prediction: every sample once, and sums over ranks that all of them have alike.
+// Evaluates and predicts: each sample once, with sums that are equal on all ranks.
 import { types } from 'node:util';
 
 import type { JsonData, JsonValue } from '../../types/json.js';
@@ -16,7 +16,7 @@ import { type BatchMover, discard } from './moved-batch.js';
 import type { Forward, MicroBatch, Objective } from './objective.js';
 import type { LossInput, MetricSums } from './options.js';
 
-/** What judges a model. */
+/** Parts of an evaluation. */
 export interface Judge<Batch> {
   engine: Engine;
   objective: Objective<Batch>;
@@ -31,8 +31,8 @@ export type Prediction = NumericArray;
 type Sums = Record<string, { sum: number; count: number }>;
 
 /**
- * The mean loss of `data` by what it counts, and `metrics`, over all ranks: the same bits on each.
- * Throws DS_DATA where nothing counts, DS_ARGUMENT for metrics that are none.
+ * The mean loss of `data` per counted target, and `metrics`, over all ranks; bit-identical on all
+ * ranks. Throws DS_DATA if no target counts, DS_ARGUMENT for invalid metrics.
  */
 export async function evaluate<Batch>(
   judge: Judge<Batch>,
@@ -68,8 +68,8 @@ export async function evaluate<Batch>(
 }
 
 /**
- * What the model makes of each sample of `data`, in their order, on every rank: rows of `output`,
- * which has one for each sample of a batch.
+ * Outputs of the model for all samples of `data`, in order, on every rank. `output` returns a
+ * tensor with one row per sample of a batch.
  */
 export async function predict<Batch>(
   judge: Judge<Batch>,
@@ -95,8 +95,8 @@ export async function predict<Batch>(
 }
 
 /**
- * What each data rank has found, in their order. Ranks that share the model, or are copies, have
- * found the same: the first of them speaks.
+ * Results of the data ranks in order. Ranks that share a model, and copies, have equal results; the
+ * first of them provides it.
  */
 async function ofDataRanks<Batch, Data extends JsonData<Data>>(
   { world, engine: { mesh } }: Judge<Batch>,
@@ -109,7 +109,7 @@ async function ofDataRanks<Batch, Data extends JsonData<Data>>(
   return speakers.map((rank) => found[rank] as Data);
 }
 
-/** Runs `body` with the model in evaluation mode, as training mode is afterwards what it was. */
+/** Runs `body` with the model in evaluation mode, then restores the mode. */
 async function inEvaluation(
   engine: Engine,
   body: (forward: Forward) => Promise<void>,
@@ -167,13 +167,13 @@ function meansOf(sums: Sums): Metrics {
   return Object.fromEntries(means) as Metrics;
 }
 
-/** What share of the targets was the first choice, as sums. */
+/** Sums of the accuracy: correct targets and counted targets. */
 function choicesOf(report: LossReport): { sum: number; count: number } {
   const { correct, counted } = report.read();
   return { sum: correct, count: counted };
 }
 
-/** What has no names, such as a promise, would be metrics that nobody ever sees. */
+/** Refuses values without names, such as a promise: they would be lost. */
 function requireObject(metrics: unknown): MetricSums {
   if (isObject<MetricSums>(metrics) && !types.isPromise(metrics)) return metrics;
   if (types.isPromise(metrics)) metrics.catch(() => {});

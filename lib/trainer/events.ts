@@ -1,5 +1,4 @@
-// What a Trainer tells while it works: one union of events, for listeners and for the iteration of
-// train().
+// Events of a Trainer, for listeners and for the iteration of train().
 
 /** Where training is. */
 export interface TrainerPlace {
@@ -14,25 +13,27 @@ export type Metrics = Readonly<Record<string, number>> & { readonly loss: number
 
 /** Training begins, or goes on. */
 export interface BeginEvent extends TrainerPlace {
-  /** Tells it from other events. */
+  /** Discriminates the event types. */
   type: 'begin';
-  /** Updates in all. */
+  /** Total updates of the run. */
   maxSteps: number;
-  /** The checkpoint that it goes on from; null for a fresh start. */
+  /** The checkpoint that the run resumes from; null for a new run. */
   resumedFrom: string | null;
 }
 
 /** An update has been enqueued; its numbers come with a log. */
 export interface StepEvent extends TrainerPlace {
-  /** Tells it from other events. */
+  /** Discriminates the event types. */
   type: 'step';
 }
 
 /** Numbers of the updates since the last log. */
 export interface LogEvent extends TrainerPlace {
-  /** Tells it from other events. */
+  /** Discriminates the event types. */
   type: 'log';
-  /** Mean over the updates of each one's mean over its counted targets, of all ranks. */
+  /**
+   * Mean loss of the updates; the loss of an update is the mean over counted targets of all ranks.
+   */
   loss: number;
   /** Norm of the last update's gradients before clipping. */
   gradNorm: number;
@@ -45,26 +46,26 @@ export interface LogEvent extends TrainerPlace {
   /** Of all ranks, since the last log, without the time of evaluations and checkpoints. */
   tokensPerSecond: number;
   /**
-   * Share of what the devices could do at best; null where that or the model's work is not known.
+   * Model FLOPs utilization of the devices; null if their peak or the model's FLOPs are unknown.
    */
   mfu: number | null;
-  /** Updates left out so far because gradients were not finite. */
+  /** Updates skipped so far because gradients were not finite. */
   skipped: number;
 }
 
 /** The model has been evaluated. */
 export interface EvaluateEvent extends TrainerPlace {
-  /** Tells it from other events. */
+  /** Discriminates the event types. */
   type: 'evaluate';
-  /** Over all data and ranks, exactly by their counts. */
+  /** Metrics over all data and ranks, weighted by counts. */
   metrics: Metrics;
-  /** Whether it is the best so far; null where `save.best` names no metric. */
+  /** Whether it is the best so far; null without `save.best`. */
   isBest: boolean | null;
 }
 
 /** A checkpoint is complete. */
 export interface SaveEvent extends TrainerPlace {
-  /** Tells it from other events. */
+  /** Discriminates the event types. */
   type: 'save';
   /** Its folder. */
   path: string;
@@ -72,36 +73,36 @@ export interface SaveEvent extends TrainerPlace {
 
 /** A pass over the data has ended. */
 export interface EpochEvent extends TrainerPlace {
-  /** Tells it from other events. */
+  /** Discriminates the event types. */
   type: 'epoch';
 }
 
-/** Something that a person should look at. */
+/** A problem that the user should check. */
 export interface AlertEvent extends TrainerPlace {
-  /** Tells it from other events. */
+  /** Discriminates the event types. */
   type: 'alert';
-  /** How bad it is. */
+  /** Severity. */
   level: 'info' | 'warning' | 'error';
   /** One sentence. */
   message: string;
 }
 
-/** Why training has ended: all updates done, told to stop, or no longer improving. */
+/** Why training ended: all updates done, stopped by a signal, or stopped early. */
 export type EndReason = 'done' | 'stopped' | 'early';
 
 /** Training has ended. */
 export interface EndEvent extends TrainerPlace {
-  /** Tells it from other events. */
+  /** Discriminates the event types. */
   type: 'end';
   /** Why. */
   reason: EndReason;
-  /** The last checkpoint; null where none was written. */
+  /** The last checkpoint, or null. */
   checkpoint: string | null;
-  /** The best one, whose weights the model has now where `save.best` loads them. */
+  /** The best checkpoint. With `save.best.load`, the model has its weights now. */
   best: { metric: number; step: number; checkpoint: string | null } | null;
 }
 
-/** All that a Trainer tells. */
+/** Any event of a Trainer. */
 export type TrainerEvent =
   | BeginEvent
   | StepEvent
@@ -121,7 +122,7 @@ export type TrainerEventOf<Type extends TrainerEventType> = Extract<TrainerEvent
 /** The type of an event, or "any". */
 export type Heard = TrainerEventType | 'any';
 
-/** What is called for an event; what it returns is awaited. */
+/** A callback for an event; a returned promise is awaited. */
 export type Listener<Type extends Heard> = (
   event: Type extends TrainerEventType ? TrainerEventOf<Type> : TrainerEvent,
 ) => unknown;
@@ -132,7 +133,7 @@ export const EVENT_TYPES: Readonly<Record<Heard, true>> = {
   ...{ alert: true, end: true, any: true },
 };
 
-/** Who listens to which events. */
+/** Listeners by type of event. */
 export class Listeners {
   private readonly of = new Map<Heard, Set<(event: never) => unknown>>();
 
@@ -148,8 +149,8 @@ export class Listeners {
   }
 
   /**
-   * Calls, and awaits, those of the event's type and then those of any, in the order of their
-   * coming.
+   * Calls and awaits the listeners of the event's type, then those of "any", in the order in which
+   * they were added.
    */
   async report(event: TrainerEvent): Promise<void> {
     for (const type of [event.type, 'any'] as const) {

@@ -1,5 +1,4 @@
-// What a run reports of its updates: means since the last log, speed, and the bar that a person
-// watches.
+// Collects the numbers of updates: means since the last log, speed, and the progress bar.
 import { join } from 'node:path';
 import type { Engine } from '../engine/engine.js';
 import { CausalLM } from '../models/causal-lm.js';
@@ -20,7 +19,7 @@ import type { AlertEvent, LogEvent, TrainerEvent } from './events.js';
 import type { RunSettings } from './read-options.js';
 import type { TrainerState } from './trainer-state.js';
 
-/** An update whose numbers the device has not told yet. */
+/** An update with numbers that the device has not returned yet. */
 interface Pending {
   step: number;
   epoch: number;
@@ -38,12 +37,12 @@ export interface LogbookOptions {
   costOf: ((sequence: number) => number) | null;
 }
 
-/** Numbers come one update late: nobody waits for the device to have them. */
+/** Numbers arrive one update late, so the host does not wait for the device. */
 export class Logbook {
   private pending: Pending | null = null;
-  /** The update whose numbers were taken last. */
+  /** The last update with numbers. */
   private last: Pending | null = null;
-  /** Updates that were left out so far, and whether the last one was. */
+  /** Skipped updates, and whether the last update was skipped. */
   private skipped = 0;
   private wasSkipped = false;
   /** Losses since the last log: their sum, and of how many updates. */
@@ -51,10 +50,10 @@ export class Logbook {
   private updates = 0;
   /** FLOPs of a token of the last update; 0 where no formula is known. */
   private tokenFlops = 0;
-  /** Tokens that read() knows of. */
+  /** Tokens counted by read(). */
   private counted = 0;
   private since: { time: number; tokens: number; flops: number };
-  /** Drawn from when a run begins. */
+  /** Null before a run begins. */
   private bar: ProgressBar | null = null;
   private readonly monitor: MonitorMaster;
 
@@ -66,8 +65,8 @@ export class Logbook {
   }
 
   /**
-   * A run begins: speeds and what is skipped count from now on, and the first rank draws a bar. An
-   * update that nobody has taken the numbers of is of this run, unless it goes on from elsewhere.
+   * Begins a run: resets speed and skipped updates; rank 0 draws a bar. A pending update belongs to
+   * this run unless the run resumes from a checkpoint.
    */
   begin(isElsewhere = false): void {
     const { engine, settings, length } = this.options;
@@ -82,7 +81,7 @@ export class Logbook {
     this.since = sinceNow(this.options.state);
   }
 
-  /** What is done from now on takes no time of training; the result says that it is over. */
+  /** Stops the clock of training; the returned function starts it again. */
   suspend(): () => void {
     const start = performance.now();
     return () => {
@@ -105,8 +104,8 @@ export class Logbook {
   }
 
   /**
-   * Takes the numbers of the update that was enqueued last, once: what there is to say of them, and
-   * a log where one is due. Waits for its backward. Throws DS_NONFINITE: see engine.backward().
+   * Reads the numbers of the pending update, once. Returns alerts, and a log if one is due. Waits
+   * for its backward. Throws DS_NONFINITE: see engine.backward().
    */
   settle(): (AlertEvent | LogEvent)[] {
     const { pending } = this;
@@ -124,7 +123,7 @@ export class Logbook {
     return pending.isDue ? [...alerts, this.log(pending)] : alerts;
   }
 
-  /** A log of the updates that no log has told of; null where there is none. */
+  /** A log of the updates since the last log, or null. */
   rest(): LogEvent | null {
     return this.last && this.updates > 0 ? this.log(this.last) : null;
   }

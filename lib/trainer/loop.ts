@@ -1,4 +1,4 @@
-// The training loop: updates, and between them what the decisions say is due.
+// The training loop: updates, and between them logs, evaluations and checkpoints.
 import type { JsonObject } from '../../types/json.js';
 import type { Engine } from '../engine/engine.js';
 import { DsError } from '../errors.js';
@@ -20,12 +20,12 @@ import type { Session } from './session.js';
 import { groupsOf } from './train-data.js';
 import type { TrainerState } from './trainer-state.js';
 
-/** What a part of the run tells, and what came of it. */
+/** Events of a part of the run, and its result. */
 type Events<Result = void> = AsyncGenerator<TrainerEvent, Result>;
 
 /**
- * Trains on `data` from where the state is to the end of the run, or until it is to stop. Null
- * where it was left before: after an update, with what was due behind it.
+ * Trains on `data` from the current state until the run ends or stops. If the caller leaves the
+ * iteration, the current update with its log, evaluation and checkpoint is completed.
  */
 export async function* trainingLoop<Batch>(
   session: Session<Batch>,
@@ -59,9 +59,8 @@ export async function* trainingLoop<Batch>(
 }
 
 /**
- * Makes the evaluation that was due where the run goes on and was not made: it was stopped just
- * then, or ended between checkpoint and evaluation. Why the run ends there, if evaluations have
- * said enough.
+ * Makes the evaluation that was due at the resumed step and is missing: the run was stopped there
+ * or between checkpoint and evaluation. Returns the reason if early stopping ends the run.
  */
 async function* overdue<Batch>(session: Session<Batch>): Events<EndReason | null> {
   const { engine, settings, state, decisions, length } = session;
@@ -81,8 +80,7 @@ async function* overdue<Batch>(session: Session<Batch>): Events<EndReason | null
 }
 
 /**
- * An update by micro-batches in which every counted target, of all of them and all ranks, weighs
- * the same.
+ * One update. Each counted target of all micro-batches and ranks has the same weight.
  */
 async function* update<Batch>(
   session: Session<Batch>,
@@ -107,10 +105,10 @@ async function* update<Batch>(
   state.epoch = nextEpoch(state.epoch, length.updatesPerEpoch);
   const isDue = decisions.logs({ ...placeOf(state), isEpochEnd: false });
   book.enqueued({ ...placeOf(state), lr, isDue }, sequenceOf(group));
-  yield* reported; // Whoever leaves here leaves a whole update.
+  yield* reported; // A caller that leaves here leaves a complete update.
 }
 
-/** Does what is due at a moment; why the run ends there, if it does. */
+/** Evaluates, saves and reports if due; returns the reason if the run ends here. */
 async function* act<Batch>(session: Session<Batch>, moment: Moment): Events<EndReason | null> {
   const { engine, settings, state, decisions } = session;
   const stops = engine.stopRequested;
@@ -156,13 +154,13 @@ async function* checkpoint<Batch>(
   resume();
 }
 
-/** What trainer_state.json holds of the run so far. */
+/** Contents of trainer_state.json. */
 export function stateJson<Batch>({ engine, settings, state, length }: Session<Batch>): JsonObject {
   const batchSize = engine.trainMicroBatchSizePerGpu();
   return state.toJson(settings, { maxSteps: length.maxSteps, batchSize });
 }
 
-/** The numbers of the last update, if nobody has taken them; no other one has begun. */
+/** Reports the last update if it is still pending; no other update has begun. */
 async function* finished<Batch>({ book, counts }: Session<Batch>): Events {
   book.read(counts.tokens());
   yield* book.settle();
@@ -175,7 +173,7 @@ async function* logged<Batch>(session: Session<Batch>): Events {
   if (rest) yield rest;
 }
 
-/** Has the engine update after so many micro-batches; what it divides the loss of each by. */
+/** Sets the micro-batches per update; returns the divisor of each loss. */
 function shareOut(engine: Engine, micros: number): number {
   if (!engine.config.managed_gradient_accumulation) return 1;
   if (engine.gradientAccumulationSteps() !== micros) {
@@ -192,8 +190,8 @@ function sequenceOf<Batch>([micro]: readonly MicroBatch<Batch>[]): number {
 const placeOf = ({ step, epoch }: TrainerState): TrainerPlace => ({ step, epoch });
 
 /**
- * An update further, without what many sums would round. Where updates were of another size before,
- * the first one ends what the last of those had begun.
+ * The epoch after one more update, without accumulated rounding. If the batch size has changed, the
+ * result is rounded down to a whole update.
  */
 const nextEpoch = (epoch: number, updates: number | null): number =>
   updates === null ? epoch : Math.floor(epoch * updates + 1 + 1e-6) / updates;

@@ -13,7 +13,7 @@ export class BatchMover {
     this.uploader = uploaderFor(device);
   }
 
-  /** `micro` with its tensors on the device, in place of those that it had: they are let go. */
+  /** Returns `micro` with its tensors on the device, and disposes of the originals. */
   moved<Batch>(micro: MicroBatch<Batch>): MicroBatch<Batch> {
     const here = tensorsOf(micro);
     const away = here.filter((tensor) => tensor.device !== this.device);
@@ -52,7 +52,7 @@ function tensorsOf({ batch, targets }: MicroBatch<unknown>): Tensor[] {
   return [...found];
 }
 
-/** A copy of lists and plain objects in which each tensor is another one. */
+/** A copy of lists and plain objects with each tensor replaced. */
 function replaced<Value>(value: Value, by: (tensor: Tensor) => Tensor): Value {
   const walk = (part: unknown): unknown => {
     if (part instanceof Tensor) return by(part);

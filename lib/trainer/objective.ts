@@ -1,4 +1,4 @@
-// What is trained towards: how a batch becomes a loss, and what it weighs.
+// Objectives: the loss of a batch and its weight.
 import { firstTokens } from '../data/first-tokens.js';
 import { CausalLM, type CausalLossOptions } from '../models/causal-lm.js';
 import type { Module } from '../nn/index.js';
@@ -14,22 +14,22 @@ import type { TrainerSettings } from './read-options.js';
 /** Runs the model, through the engine. */
 export type Forward = (...inputs: unknown[]) => Tensor;
 
-/** A micro-batch, with what it counts for; its tensors are the Trainer's. */
+/** A micro-batch with its counts; the Trainer owns its tensors. */
 export interface MicroBatch<Batch> {
-  /** As the data gave it. */
+  /** The batch from the data. */
   batch: Batch;
-  /** What a language model is to predict, [B, T]; null for other models. */
+  /** Targets of a language model, [B, T]; null for other models. */
   targets: Tensor | null;
-  /** What the loss is a mean over. */
+  /** Number of targets (or samples) that the mean loss is taken over. */
   counted: number;
-  /** Tokens that the model reads, without padding; of other models, samples. */
+  /** Tokens without padding; samples for models that are not language models. */
   tokens: number;
 }
 
-/** A number, or a scalar f32 on the device, by which sums of losses are divided. */
+/** Divisor of loss sums: a number, or a scalar f32 on the device. */
 export type Divisor = number | Tensor;
 
-/** How the batches of one kind of model are learned from. */
+/** Loss and counts of the batches of one kind of model. */
 export interface Objective<Batch> {
   /**
    * A batch with the first `seqlen` tokens of each sample, to be counted; tensors that others take
@@ -38,15 +38,15 @@ export interface Objective<Batch> {
   shortened(batch: Batch, seqlen: number): Batch;
   /** Counts a batch; where it lies on the host, without waiting for the device. */
   counted(batch: Batch): MicroBatch<Batch>;
-  /** The mean loss over what the micro-batch counts, f32. The model's own loss tells `report`. */
+  /** Mean loss per counted target, f32. The model's own loss fills `report`. */
   mean(forward: Forward, micro: MicroBatch<Batch>, report?: LossReport | null): Tensor;
-  /** The sum of the losses of what it counts over `divisor`, f32; 0 where it counts nothing. */
+  /** Sum of the losses of counted targets, divided by `divisor`, f32; 0 without counted targets. */
   shared(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor;
-  /** What the model makes of a batch, where nobody says what else is wanted of it. */
+  /** Default output of predict() for a batch. */
   outputs(forward: Forward, micro: MicroBatch<Batch>): Tensor;
 }
 
-/** What the caller says of it. */
+/** Options of an objective. */
 type ObjectiveOptions<Batch> = Pick<
   TrainerSettings<never, Batch>,
   'loss' | 'count' | 'labelSmoothing'
@@ -74,7 +74,7 @@ export function objectiveOf<Batch>(
   throw refused('Trainer model', 'a CausalLM, or a `loss` beside any other model', got, hint);
 }
 
-/** What labels have where nothing is learned. */
+/** Label of targets that do not count. */
 const IGNORED = -100;
 
 /** Batches of a text dataset, or windows of tokens. */
@@ -91,7 +91,9 @@ class CausalObjective<Batch> implements Objective<Batch> {
     private readonly options: { count?: (batch: Batch) => number; labelSmoothing: number },
   ) {}
 
-  /** With targets in place of labels, of which the last one is that of a token which is cut off. */
+  /**
+   * Cuts a batch to `seqlen` tokens. Targets replace labels: the last target needs the next token.
+   */
   shortened(batch: Batch, seqlen: number): Batch {
     const { labels, ...rest } = batch as { labels?: Tensor };
     const targets = this.targetsOf(batch);
@@ -164,7 +166,7 @@ class OwnObjective<Batch> implements Objective<Batch> {
   }
 }
 
-/** `mean` times what it is a mean over, over the divisor. */
+/** `mean` times `counted`, divided by `divisor`. */
 function weighted(mean: Tensor, counted: number, divisor: Divisor): Tensor {
   if (typeof divisor !== 'number') return scope(() => mean.mul(counted).div(divisor));
   return divisor === counted ? mean : mean.mul(counted / divisor);
@@ -189,7 +191,7 @@ function requireTensor(batch: unknown, tensor: unknown): Tensor {
   throw refused('Trainer batch', expected, formatValue(batch), hint);
 }
 
-/** What batches call that which has a place for each token. */
+/** Keys of batch tensors with one element per token. */
 const BY_TOKEN = [
   ...['tokens', 'targets', 'ids', 'input_ids', 'labels'],
   ...['documents', 'positions', 'position_ids', 'attention_mask', 'loss_mask'],
@@ -223,9 +225,8 @@ function countedIn(batch: unknown): number {
 }
 
 /**
- * Tokens that are no padding, of a batch that says which these are: by the numbers of `documents`,
- * or by a mask with a place for each of them. Transformers counts them so where
- * `include_num_input_tokens_seen` is "non_padding".
+ * Tokens without padding, by the numbers of `documents` or by a mask. Equal to the count of
+ * transformers with `include_num_input_tokens_seen: "non_padding"`.
  */
 function tokensIn(batch: unknown, targets: Tensor): number {
   const { documents, attention_mask, mask = attention_mask } = batch as Record<string, unknown>;
@@ -236,7 +237,7 @@ function tokensIn(batch: unknown, targets: Tensor): number {
   return targets.numel;
 }
 
-/** Dim 0 of the first tensor. Throws DS_ARGUMENT where there is none. */
+/** Dim 0 of the first tensor. Throws DS_ARGUMENT for a batch without tensors. */
 function samplesIn(batch: unknown): number {
   const [first] = tensorsIn([batch]);
   if (first) return first.shape[0] ?? 1;

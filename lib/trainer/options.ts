@@ -1,4 +1,4 @@
-// The options of a Trainer: one object, each value of which is checked before anything is built.
+// Options of a Trainer. The Trainer checks all of them before it builds anything.
 import type { DsConfig } from '../../types/config.js';
 import type { Distributed } from '../comm/index.js';
 import type { Batched, Dataset, IterableDataset } from '../data/index.js';
@@ -18,15 +18,15 @@ import type { Schedule } from './own-schedule.js';
 export interface BatchSource<Batch> extends AsyncIterable<Batch>, Partial<Stateful> {
   /** Micro-batches of an epoch on this rank. Without it, `maxSteps` must be given. */
   readonly length?: number;
-  /** Ends what serves them, such as threads. */
+  /** Ends threads and other resources of the data. */
   close?(): Promise<void>;
 }
 
-/** What a rank's data are made for. */
+/** Rank and batch size for which data are opened. */
 export interface DataPlace {
-  /** This rank among those that share a batch. */
+  /** This rank among the data ranks. */
   rank: number;
-  /** How many they are. */
+  /** Number of data ranks. */
   worldSize: number;
   /** Samples of a micro-batch. */
   batchSize: number;
@@ -35,14 +35,14 @@ export interface DataPlace {
   /** Decides their order. */
   seed: number;
   /**
-   * The ranks that share each sample (sequence_parallel_size), of whose tokens each has as many.
+   * Ranks that share each sample (sequence_parallel_size); each has the same number of tokens.
    */
   tokenRanks: number;
 }
 
 /**
- * Samples by number or in turn, which the Trainer deals out to the ranks; or batches, which this
- * rank's source has dealt out already; or a function that opens either.
+ * A dataset or a stream of samples, which the Trainer distributes to ranks; or a source of this
+ * rank's batches; or a function that opens one of them.
  */
 export type TrainerData<Sample, Batch> =
   | Served<Sample, Batch>
@@ -54,9 +54,9 @@ export type Served<Sample, Batch> = Dataset<Sample> | IterableDataset<Sample> | 
 /** How samples of `train` become micro-batches; batches of a source are left as they are. */
 export interface TrainerDataOptions<Sample, Batch> {
   /**
-   * "random": a new order in every epoch. "sequential": as they are. "group_by_length": a random
-   * order in which samples of about one length meet, the longest first, so that little is padding.
-   * Default "random".
+   * "random": a new order in every epoch. "sequential": the order of the data. "group_by_length": a
+   * random order with samples of similar length in one batch, the longest first; it reduces
+   * padding. Default: "random".
    */
   sampling?: Sampling;
   /** Leaves out a last micro-batch that is not full. Default false. */
@@ -67,35 +67,35 @@ export interface TrainerDataOptions<Sample, Batch> {
   workers?: number;
   /** Makes a batch of samples. Default: pads rows of text, stacks others. */
   collate?: (samples: Sample[], device: Device) => Batch;
-  /** Tokens of each sample, for "group_by_length". Default: those of its `ids`. */
+  /** Tokens of each sample, for "group_by_length". Default: the length of `ids`. */
   lengths?: ArrayLike<number>;
   /**
-   * Tokens of a sample, at most: what the plan weighs by where stage or offload is "auto". Default:
-   * 1024, or what the model takes.
+   * Maximum tokens of a sample, for the plan if stage or offload is "auto". Default: 1024, or the
+   * model's limit.
    */
   sequenceLength?: number;
 }
 
-/** In which order samples are visited. */
+/** Order of samples. */
 export type Sampling = 'random' | 'sequential' | 'group_by_length';
 
-/** When something recurs: after so many updates, after a share of all (below 1), or of epochs. */
+/** An interval: a number of updates, a share of all updates (below 1), or "epoch". */
 export type Every = number | 'epoch';
 
-/** What is written to the log, and when. */
+/** Options of logs. */
 export interface LogOptions {
   /** Default 10. */
   every?: Every;
   /** Logs the first update as well. Default false. */
   first?: boolean;
-  /** Leaves losses that are not finite out of means. Default false: what is NaN is said. */
+  /** Leaves losses that are not finite out of means. Default: false, so a mean can be NaN. */
   nanFilter?: boolean;
 }
 
 /** Sums over one batch; the Trainer adds them up over batches and ranks and divides. */
 export type MetricSums = Readonly<Record<string, { sum: number; count: number }>>;
 
-/** What a loss or a metric is made of. */
+/** Arguments of a loss or a metric. */
 export interface LossInput<Batch> {
   /** Runs the model, through the engine. */
   forward: (...inputs: unknown[]) => Tensor;
@@ -103,7 +103,7 @@ export interface LossInput<Batch> {
   batch: Batch;
 }
 
-/** On what, when and by what the model is judged. */
+/** Options of evaluations. */
 export interface EvalOptions<Sample, Batch> {
   /** Served in order, each sample once. */
   data: TrainerData<Sample, Batch>;
@@ -118,19 +118,19 @@ export interface EvalOptions<Sample, Batch> {
   /** Updates, or epochs with "epoch", before the first evaluation. Default 0. */
   delay?: number;
   /**
-   * Gives `accuracy` beside the loss, without another pass: the share of counted targets that are
-   * the model's first choice. Language models without a `loss` of your own. Default false.
+   * Adds `accuracy` without another pass: the share of counted targets that are the model's first
+   * choice. Only for language models without a custom `loss`. Default: false.
    */
   accuracy?: boolean;
-  /** Further metrics beside the loss, by name, as sums over a batch. */
+  /** More metrics by name, as sums over a batch. */
   metrics?: (input: LossInput<Batch>) => MetricSums;
 }
 
-/** Which evaluation is the best. */
+/** Choice of the best evaluation. */
 export interface BestOptions {
-  /** "loss", "accuracy" where `eval.accuracy` asks for it, or one of `eval.metrics`. */
+  /** "loss", "accuracy" (with `eval.accuracy`), or a name of `eval.metrics`. */
   metric: string;
-  /** Default: false where the name ends in "loss", else true. */
+  /** Default: false if the name ends in "loss", else true. */
   greaterIsBetter?: boolean;
   /** Ends train() with the best checkpoint's weights. Default true. */
   load?: boolean;
@@ -147,23 +147,23 @@ export interface CheckpointOptions {
   /** Keeps track of the best one: a metric of the evaluation, or more about it. */
   best?: string | BestOptions;
   /**
-   * Whole weights, with the tokenizer, in each checkpoint, as transformers reads them; of a model
-   * with adapters these alone, as PEFT reads them. Default true.
+   * Writes whole weights and the tokenizer into each checkpoint, for transformers; for a model with
+   * adapters only the adapters, for PEFT. Default: true.
    */
   weights?: boolean;
-  /** Whole weights or adapters alone: such checkpoints cannot be resumed from. Default false. */
+  /** Writes only weights or adapters; such checkpoints cannot be resumed. Default: false. */
   weightsOnly?: boolean;
 }
 
-/** When evaluations have said enough; `save.best` says by which metric. */
+/** Options of early stopping; `save.best` sets the metric. */
 export interface EarlyStopOptions {
-  /** Evaluations in a row that are not better. */
+  /** Number of consecutive evaluations without improvement. */
   patience: number;
-  /** By how much one must be better to count. Default 0. */
+  /** Minimum improvement. Default: 0. */
   threshold?: number;
 }
 
-/** Functions by the type of event that they are called for; what they return is awaited. */
+/** Callbacks by type of event; returned promises are awaited. */
 export type TrainerCallbacks = {
   readonly [Type in TrainerEventType]?: (event: TrainerEventOf<Type>) => unknown;
 } & { readonly any?: (event: TrainerEvent) => unknown };
@@ -171,22 +171,22 @@ export type TrainerCallbacks = {
 /** Where logs go: folders of a monitor in `save.dir`/runs, or a monitor of your own. */
 export type Report = 'tensorboard' | 'csv' | Monitor;
 
-/** What a Trainer is made of. Names of PyTorch and DeepSpeed (`weight_decay`) are taken too. */
+/** Options of a Trainer. Names of PyTorch and DeepSpeed (`weight_decay`) are accepted too. */
 export interface TrainerOptions<Sample = unknown, Batch = Batched<Sample>> {
-  /** What is trained. */
+  /** The model to train. */
   model: Module & { readonly hiddenSize?: number };
-  /** Or its folder. Saved beside the weights; its padding token fills rows of text. */
+  /** A tokenizer or its folder. It is saved with the weights; its padding token fills text rows. */
   tokenizer?: Tokenizer | string;
-  /** What it is trained on; evaluate() and predict() go without. */
+  /** Training data; not needed for evaluate() and predict(). */
   train?: TrainerData<Sample, Batch>;
-  /** What it is evaluated on, after each epoch where only data are given. */
+  /** Evaluation data. With data only, evaluations follow each epoch. */
   eval?: TrainerData<Sample, Batch> | EvalOptions<Sample, Batch>;
 
   /** A ds_config.json or its object; "auto" and missing sizes are filled from these options. */
   deepspeed?: string | DsConfig;
   /** Unknown keys of that configuration are errors. Default false. */
   strict?: boolean;
-  /** "fp16", "bf16" or "fp32", for a configuration that does not say. Default: "fp32". */
+  /** "fp16", "bf16" or "fp32", for a configuration without a precision. Default: "fp32". */
   precision?: Precision;
 
   /** Passes over the data; parts count. Default 3. */
@@ -210,48 +210,48 @@ export interface TrainerOptions<Sample = unknown, Batch = Batched<Sample>> {
   betas?: readonly [number, number];
   /** Of AdamW. Default 1e-8. */
   eps?: number;
-  /** Gradients of a larger norm are scaled down to it; 0 for none. Default 1. */
+  /** Maximum gradient norm for clipping; 0 disables clipping. Default: 1. */
   maxGradNorm?: number;
   /**
-   * A name for a configuration without an optimizer, or a function whose optimizer replaces the
-   * configuration's. Default "AdamW".
+   * A name for a configuration without an optimizer, or a function that returns an optimizer, which
+   * replaces the configuration's. Default: "AdamW".
    */
   optimizer?: OwnOptimizerName | ((params: ParamsOf<ParamGroup>) => Optimizer);
   /** A schedule in place of the configuration's and of `schedule`. */
   lrScheduler?: (optimizer: Optimizer) => LrSchedule | readonly LrSchedule[];
 
   /**
-   * The mean loss over what `count` counts in a micro-batch, f32, for models that are no CausalLM.
+   * The mean loss of a micro-batch per `count`, f32. Required for models other than CausalLM.
    */
   loss?: (input: LossInput<Batch>) => Tensor;
   /**
-   * By what a micro-batch weighs in an update. Default: its labels or targets other than -100, or
-   * where it has none its samples.
+   * Weight of a micro-batch in an update. Default: its labels or targets other than -100; without
+   * labels, its samples.
    */
   count?: (batch: Batch) => number;
-  /** Share of each target that goes to all tokens alike. Default 0. */
+  /** Label smoothing: probability spread evenly over all tokens. Default: 0. */
   labelSmoothing?: number;
   /**
-   * Noise on the token embeddings of what is trained on, below this over the root of a sample's
-   * elements (NEFTune: Jain et al. 2023). Default: none.
+   * Alpha of NEFTune's noise on token embeddings (Jain et al. 2023): the bound of the noise times
+   * the root of a sample's elements. Default: no noise.
    */
   neftuneNoiseAlpha?: number;
 
   /** How samples become micro-batches. */
   data?: TrainerDataOptions<Sample, Batch>;
-  /** What is logged when. */
+  /** Logs. */
   log?: LogOptions;
   /** Checkpoints. Default: none. */
   save?: CheckpointOptions | string;
-  /** Ends training where evaluations no longer improve. Default: it goes on. */
+  /** Ends training if evaluations no longer improve. Default: disabled. */
   earlyStop?: EarlyStopOptions;
-  /** Where logs go beside the events. Default: nowhere. */
+  /** Destinations of logs in addition to events. Default: none. */
   report?: readonly Report[];
-  /** Draws a bar, with the time left, on the first rank. Default true. */
+  /** Draws a progress bar on rank 0. Default: true. */
   progress?: boolean;
-  /** What reports call the run. Default "trainer". */
+  /** Name of the run in reports. Default: "trainer". */
   runName?: string;
-  /** Called for each event, in order, before the iteration of train() is given it. */
+  /** Called for each event, before the iteration of train() receives it. */
   callbacks?: readonly TrainerCallbacks[];
 
   /** Decides dropout and, unless `data.seed` does, the order of the data. Default 42. */
@@ -260,7 +260,7 @@ export interface TrainerOptions<Sample = unknown, Batch = Batched<Sample>> {
   device?: string | Device;
   /** See initialize(). */
   distributed?: Distributed | null;
-  /** What ends training with a checkpoint. Default: SIGINT, SIGTERM and SIGHUP. */
+  /** Signals that end training with a checkpoint. Default: SIGINT, SIGTERM and SIGHUP. */
   stopSignals?: readonly NodeJS.Signals[];
 }
 

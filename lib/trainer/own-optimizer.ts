@@ -8,7 +8,7 @@ import type { Optimizer } from '../optim/optimizer.js';
 /** Optimizers that a Trainer builds by their names. */
 export const OWN_OPTIMIZERS = { AdamW, AdamW8bit } as const;
 
-/** Their names, which are those of `optimizer.type`. */
+/** Names of these optimizers, as in `optimizer.type`. */
 export type OwnOptimizerName = keyof typeof OWN_OPTIMIZERS;
 
 type Hyperparameter = 'lr' | 'betas' | 'eps' | 'weightDecay';

@@ -1,4 +1,4 @@
-// The learning-rate schedules of Hugging Face's Trainer, for configurations that have none.
+// Learning-rate schedules of Hugging Face's Trainer, for configurations without a scheduler.
 import { DsError } from '../errors.js';
 import { PureSchedule } from '../optim/schedule.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -22,13 +22,13 @@ export type ScheduleType =
 /** How a rate rises or falls: in a line, by half a wave, or by 1 minus a square root. */
 export type Slope = 'linear' | 'cosine' | '1-sqrt';
 
-/** A schedule with what it can be told. */
+/** A schedule and its options. */
 export interface ScheduleOptions {
-  /** Which one. */
+  /** Type of the schedule. */
   type: ScheduleType;
-  /** The lowest rate, of those that fall: at the end. Default 0; of "polynomial" 1e-7. */
+  /** The lowest rate, reached at the end. Default: 0; 1e-7 for "polynomial". */
   minLr?: number;
-  /** The same as a share of the highest rate, in place of `minLr`; 1 at most. */
+  /** The lowest rate as a share of the highest, at most 1; replaces `minLr`. */
   minLrRate?: number;
   /** Waves: 0.5 (half a wave, the default), of "cosine_with_restarts" 1. */
   cycles?: number;
@@ -71,7 +71,7 @@ const LIKE: Readonly<Record<string, ScheduleType>> = {
   WarmupCosineLR: 'cosine',
 };
 
-/** What to say where a caller's schedule is not that of the configuration; null where it is. */
+/** A warning if the caller's schedule differs from the configuration's, else null. */
 export function overruled(schedule: Schedule, scheduler: string): string | null {
   const type = typeof schedule === 'string' ? schedule : schedule.type;
   if (LIKE[scheduler] === type) return null;
@@ -81,7 +81,7 @@ export function overruled(schedule: Schedule, scheduler: string): string | null 
   );
 }
 
-/** What a caller who asks for a warm-up is told where the schedule has none; else null. */
+/** A warning if a warm-up is given for a schedule without one, else null. */
 export function unwarmed(schedule: Schedule, warmup: number): string | null {
   const type = typeof schedule === 'string' ? schedule : schedule.type;
   if (type !== 'constant' || warmup === 0) return null;
@@ -91,10 +91,10 @@ export function unwarmed(schedule: Schedule, warmup: number): string | null {
   );
 }
 
-/** A schedule with all that its type can be told. */
+/** A schedule with all options of its type. */
 type Report = ScheduleOptions & typeof NEUTRAL;
 
-/** What types that have an option do not say of it. */
+/** Default values of options. */
 const NEUTRAL = {
   ...{ minLr: 0, cycles: 0.5, power: 1, decay: 0.1 },
   ...{ warmupType: 'linear' as Slope, decayType: 'cosine' as Slope },
@@ -145,10 +145,10 @@ const stableDecay: Curve = (part, options, span) => {
   return between(fall, options, span);
 };
 
-/** Each step is that of the next one elsewhere: the first rate is none, the last the lowest. */
+/** Shifts a schedule by one step, so that the last step has the lowest rate. */
 const ahead = (part: number, steps: number): number => Math.min(1, part + 1 / steps);
 
-/** Rises other than the line from 0. */
+/** Warm-up curves other than a line from 0. */
 const WARMUPS: { readonly [Type in ScheduleType]?: Curve } = {
   constant: flat,
   warmup_stable_decay: (part, options, span) =>
@@ -197,7 +197,7 @@ const OWN: Readonly<Record<ScheduleType, readonly OwnOption[]>> = {
   ],
 };
 
-/** Defaults that are other ones than those of the rest. */
+/** Defaults of single types. */
 const DEFAULTS: { readonly [Type in ScheduleType]?: Partial<Report> } = {
   cosine_with_restarts: { cycles: 1 },
   polynomial: { minLr: 1e-7 },
@@ -218,8 +218,8 @@ export function stepsOf(value: number, total: number): number {
 }
 
 /**
- * `given` with its defaults. Throws DS_ARGUMENT for an unknown type, options that it has not, and
- * two of which each says the lowest rate.
+ * Returns `given` with defaults. Throws DS_ARGUMENT for an unknown type, for options that the type
+ * does not have, and for both `minLr` and `minLrRate`.
  */
 export function readSchedule(given: Schedule): Report {
   const op = 'Trainer schedule';
@@ -246,7 +246,7 @@ export function readSchedule(given: Schedule): Report {
 }
 
 /**
- * Throws DS_ARGUMENT for a lowest rate above `lr`, the highest; one of 0 stays, whatever is said.
+ * Throws DS_ARGUMENT if the lowest rate exceeds `lr`, the highest. A highest rate of 0 is allowed.
  */
 export function requireFall(schedule: Schedule, lr: number): void {
   const least = typeof schedule === 'string' ? undefined : schedule.minLr;

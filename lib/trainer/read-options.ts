@@ -1,5 +1,4 @@
-// The options of a Trainer, checked and complete: what is wrong is refused before anything is
-// built.
+// Checks the options of a Trainer and fills in defaults, before the Trainer builds anything.
 import { Module } from '../nn/index.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused, refusedValue } from '../runtime/refused.js';
@@ -56,7 +55,7 @@ const SAMPLINGS: Readonly<Record<Sampling, true>> = {
 };
 const PRECISIONS: Readonly<Record<Precision, true>> = { fp32: true, fp16: true, bf16: true };
 
-/** What of the options has nothing to do with samples, with its defaults; null is not wanted. */
+/** Options without sample types, with defaults; null means disabled. */
 export interface RunSettings
   extends Pick<
     TrainerOptions,
@@ -82,7 +81,7 @@ export interface RunSettings
   eps: number;
   maxGradNorm: number;
   labelSmoothing: number;
-  /** Null where none is added. */
+  /** Null disables NEFTune. */
   neftuneNoiseAlpha: number | null;
   data: DataPlan;
   log: Required<LogOptions>;
@@ -98,7 +97,7 @@ export interface RunSettings
 /** When and how far is evaluated. */
 export type EvalPlan = Required<Omit<EvalOptions<unknown, unknown>, 'data' | 'metrics'>>;
 
-/** In which order samples come, and who gets them. */
+/** Order and distribution of samples. */
 export type DataPlan = Required<
   Omit<TrainerDataOptions<unknown, unknown>, 'collate' | 'lengths' | 'sequenceLength'>
 > &
@@ -124,8 +123,8 @@ export interface SaveSettings {
 }
 
 /**
- * `given` with its defaults. Throws DS_ARGUMENT, naming the option, for one that is unknown or
- * wrong and for those that go together in no way; DS_DATA for a folder that is no tokenizer.
+ * Returns `given` with defaults. Throws DS_ARGUMENT with the name of an unknown or invalid option,
+ * and for options that exclude each other. Throws DS_DATA for a folder without a tokenizer.
  */
 export function readTrainerOptions<Sample, Batch>(
   given: TrainerOptions<Sample, Batch>,
@@ -407,7 +406,7 @@ function requireSteps(op: string, value: unknown): void {
 const isSteps = (value: number): boolean =>
   value >= 0 && (value < 1 || Number.isSafeInteger(value));
 
-/** What each option says alone is right; together they must make sense. */
+/** Checks combinations of options; each option by itself is valid. */
 function requireTogether({
   eval: evaluation,
   save,

@@ -13,14 +13,14 @@ import { trainingLoop } from './loop.js';
 import type { BatchSource } from './options.js';
 import type { Session } from './session.js';
 
-/** What a run goes on from. */
+/** Start of a run. */
 export interface Beginning {
   resume: boolean | string;
-  /** With the data where they were. */
+  /** Whether the data continue at their position. */
   resumeData: boolean;
 }
 
-/** The events of a run; the last one says how it ended. Null where it was left before. */
+/** Events of a run; returns the last one, or null if the caller left the iteration. */
 export async function* runOf<Batch>(
   session: Session<Batch>,
   data: BatchSource<Batch>,
@@ -52,7 +52,7 @@ async function resumed<Batch>(
     if (save) await requireNoneBehind(world, save.dir, state.step);
     return null;
   }
-  book.read(counts.tokens()); // Those of a run that was left count before the checkpoint's.
+  book.read(counts.tokens()); // Counts of an abandoned run come before the checkpoint's.
   state.loadJson(await readCheckpoint(engine, path, resumeData), path);
   state.checkpoint = path;
   const { best } = state;

@@ -1,4 +1,4 @@
-// What a Trainer trains with: the engine and all that stands around it, opened once.
+// Opens and closes the parts of a Trainer: engine, data, reports and state.
 import type { CheckpointWorld } from '../checkpoint/index.js';
 import type { Distributed } from '../comm/index.js';
 import { isExperiment } from '../config/autotuning-rules.js';
@@ -43,16 +43,16 @@ export interface Session<Batch> {
   world: CheckpointWorld;
   objective: Objective<Batch>;
   mover: BatchMover;
-  /** What is trained on; null for a Trainer that only judges. */
+  /** Training data; null for a Trainer that only evaluates. */
   data: BatchSource<Batch> | null;
   /** Micro-batches of a whole update. */
   accumulation: number;
-  /** Opens data to be judged on, once. */
+  /** Opens evaluation data, once. */
   evalData(options: {
     data: TrainerData<never, Batch>;
     batchSize: number;
   }): Promise<EvalData<Batch>>;
-  /** What evalData() has opened. */
+  /** Evaluation data opened so far. */
   judgedOn(): Promise<EvalData<Batch>>[];
   length: RunLength;
   state: TrainerState;
@@ -81,12 +81,12 @@ export async function openSession<Sample, Batch>(
   try {
     return await sessionOver({ settings, objective, job, file, place, data }, ends);
   } catch (error) {
-    await endAll(ends).catch(() => {}); // Why it was not opened says more.
+    await endAll(ends).catch(() => {}); // The error of opening explains more.
     throw error;
   }
 }
 
-/** What a session is made of. */
+/** Parts that a session is built from. */
 interface Grounds<Batch> extends Pick<Session<Batch>, 'settings' | 'objective' | 'data'> {
   job: Distributed;
   /** The configuration before the run's length is known. */
@@ -94,7 +94,7 @@ interface Grounds<Batch> extends Pick<Session<Batch>, 'settings' | 'objective' |
   place: DataPlace;
 }
 
-/** `ends` gets what frees a part of it, for one that is not opened to its end. */
+/** Adds the clean-up of each part to `ends`, for a session that fails to open. */
 async function sessionOver<Batch>(
   { settings, objective, job, file, place, data }: Grounds<Batch>,
   ends: End[],
@@ -130,8 +130,8 @@ async function sessionOver<Batch>(
 }
 
 /**
- * Ends what the session holds; the model keeps its weights as after engine.destroy(). What fails
- * does not keep the rest from it, and the first such error is thrown.
+ * Closes all parts of the session; the model keeps its weights, as after engine.destroy(). Closes
+ * the other parts if one fails, then throws the first error.
  */
 export async function closeSession<Batch>(session: Session<Batch>): Promise<void> {
   const { engine, data, mover, counts, book } = session;
@@ -191,7 +191,7 @@ async function buildEngine(
   return engine;
 }
 
-/** What the options say of the rate that changes nothing; null where all of it does. */
+/** A warning about learning-rate options without effect, or null. */
 function ineffective(
   { schedule, warmup, given }: RunSettings,
   scheduler: string | null,

@@ -1,31 +1,32 @@
-// What all ranks count in an update: each loss is divided by it before the first backward.
+// Counts the targets of an update over all ranks, before its first backward. Losses are divided by
+// this count.
 import type { ProcessGroup } from '../comm/index.js';
 import { LateNumbers } from '../runtime/late-numbers.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Divisor, MicroBatch } from './objective.js';
 
-/** How the engine averages what the Trainer sums. */
+/** Averaging of the engine, which the Trainer's sums must undo. */
 export interface Averaging {
-  /** Ranks over whose gradients it takes the mean. */
+  /** Ranks in the mean of gradients. */
   ranks: number;
-  /** What it divides each micro-batch's loss by. */
+  /** The engine's divisor of each loss. */
   parts: number;
 }
 
 /** Counts over the ranks that share a batch, without the host waiting for any of them. */
 export interface TargetCounts {
   /**
-   * What to divide the loss sums of an update's micro-batches by, so that after the engine's own
-   * averaging each target of all ranks has the same weight. The tensor is the caller's.
+   * Divisor of the loss sums of an update's micro-batches. After the engine's averaging, each
+   * target of all ranks has the same weight. The caller owns a returned tensor.
    */
   divisor(micros: readonly MicroBatch<unknown>[], averaging: Averaging): Divisor;
-  /** Tokens that all ranks have read in the updates whose divisor was asked for. */
+  /** Tokens of all ranks in the updates counted by divisor(). */
   tokens(): number;
-  /** Frees what it holds. */
+  /** Frees its tensors. */
   dispose(): void;
 }
 
-/** Those of the ranks of `group`. */
+/** Counts over the ranks of `group`. */
 export function targetCounts(group: ProcessGroup): TargetCounts {
   return group.size === 1 ? new OwnCounts() : new SharedCounts(group);
 }
@@ -48,7 +49,7 @@ class OwnCounts implements TargetCounts {
   dispose(): void {}
 }
 
-/** The sums come back one update later, by which time they are there. */
+/** Reads sums one update later, when they have arrived. */
 class SharedCounts implements TargetCounts {
   private read = 0;
   /** Tokens of the last update. */

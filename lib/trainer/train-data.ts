@@ -22,7 +22,7 @@ import type { TrainerSettings } from './read-options.js';
 
 type DataSettings<Sample, Batch> = Pick<TrainerSettings<Sample, Batch>, 'data' | 'tokenizer'>;
 
-/** What is served, and where it is dealt out: by a source of its own, or in this rank's loader. */
+/** Opens training data: a source of batches, or a loader of this rank over a dataset. */
 export async function openTrainData<Sample, Batch>(
   data: TrainerData<Sample, Batch>,
   settings: DataSettings<Sample, Batch>,
@@ -57,7 +57,7 @@ export async function openTrainData<Sample, Batch>(
   return new DataLoader(opened, { ...options, numWorkers: workers });
 }
 
-/** What comes in an order of its own, or ready, obeys no other value of an option. */
+/** Refuses options that a stream or a source of batches cannot follow. */
 function requireDataset<Sample, Batch>(
   option: 'sampling' | 'workers',
   { data }: DataSettings<Sample, Batch>,
@@ -70,7 +70,7 @@ function requireDataset<Sample, Batch>(
   throw refused(`Trainer data.${option} ${formatValue(data[option])}`, expected, got, hint);
 }
 
-/** The options' threads, else those of the configuration's sampling. */
+/** Number of loader threads: from the options, else from the configuration. */
 function workersOf<Sample, Batch>(
   { data }: DataSettings<Sample, Batch>,
   config: ResolvedConfig,
@@ -79,7 +79,7 @@ function workersOf<Sample, Batch>(
   return data.workers === 0 && isSampled(config) ? workers : data.workers;
 }
 
-/** Who says which samples are drawn says in which order. */
+/** Refuses `sampling` with a sampler of the configuration, which sets the order. */
 function requireNoOrder<Sample, Batch>({ data }: DataSettings<Sample, Batch>): void {
   if (data.sampling === 'random') return;
   throw new DsError({
@@ -124,12 +124,12 @@ export async function collateFor<Sample, Batch>(
   return collate as (samples: Sample[], device: Device) => Batch;
 }
 
-/** Rows are filled up with it; what fills them counts nowhere. */
+/** Padding token; padding does not count. */
 const padOf = (tokenizer: Tokenizer | null): number => tokenizer?.padId ?? tokenizer?.eosId ?? 0;
 
 /**
- * The rest of the epoch in groups of `size` micro-batches; the last one may have fewer. `seqlen`
- * says how many tokens of each sample the coming update trains on; null: all.
+ * The rest of the epoch in groups of `size` micro-batches; the last group may be smaller. `seqlen`
+ * returns the number of tokens per sample of the next update; null means all.
  */
 export async function* groupsOf<Batch>(
   source: BatchSource<Batch>,
@@ -151,7 +151,7 @@ export function isDataset<Sample>(value: unknown): value is Dataset<Sample> {
   return typeof (value as { get?: unknown } | null)?.get === 'function';
 }
 
-/** Throws DS_ARGUMENT for what has no batches. */
+/** Throws DS_ARGUMENT if `source` is not an async iterable. */
 export function requireSource<Batch>(source: unknown): BatchSource<Batch> {
   const isIterable =
     typeof source === 'object' && source !== null && Symbol.asyncIterator in source;
@@ -182,7 +182,7 @@ function requireLengths(
   return lengths;
 }
 
-/** Tokens of each sample. Throws DS_ARGUMENT where samples have none. */
+/** Number of tokens of each sample. Throws DS_ARGUMENT for samples without tokens. */
 async function lengthsOf<Sample>(dataset: Dataset<Sample>): Promise<Float64Array> {
   const lengths = new Float64Array(dataset.length);
   for (let i = 0; i < dataset.length; ++i) {

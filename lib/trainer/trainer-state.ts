@@ -1,13 +1,12 @@
-// How far a Trainer has come: what its checkpoints keep, in the fields of transformers'
-// trainer_state.json.
+// Progress of a Trainer, stored in the fields of transformers' trainer_state.json.
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { EvaluateEvent, LogEvent } from './events.js';
 import type { RunSettings } from './read-options.js';
 
 /**
- * By which our trainer_state.json is told from transformers', in the one place where these take
- * names that they do not know.
+ * Marks our trainer_state.json. It is stored in the only field where transformers accepts unknown
+ * names.
  */
 const OURS = '@ds/native';
 
@@ -38,11 +37,11 @@ export class TrainerState {
   epoch = 0;
   /** Tokens (or samples) that all ranks have read, without padding. */
   tokens = 0;
-  /** FLOPs of the model's formula for them; 0 where it has none. */
+  /** FLOPs of these tokens by the model's formula; 0 without a formula. */
   flops = 0;
-  /** Null before the first evaluation, and where no metric is named. */
+  /** Null before the first evaluation, and without `save.best`. */
   best: Best | null = null;
-  /** Evaluations in a row that were not better. */
+  /** Consecutive evaluations without improvement. */
   unimproved = 0;
   /** The last folder that this run has written or gone on from; null before. */
   checkpoint: string | null = null;
@@ -68,7 +67,7 @@ export class TrainerState {
     return this.history.some((entry) => entry.step === this.step && isJudged(entry));
   }
 
-  /** @internal What trainer_state.json holds. Source: transformers' TrainerState. */
+  /** @internal Contents of trainer_state.json. Source: transformers' TrainerState. */
   toJson(settings: RunSettings, run: { maxSteps: number; batchSize: number }): JsonObject {
     const { best } = this;
     const { earlyStop } = settings;
@@ -107,7 +106,7 @@ export class TrainerState {
     };
   }
 
-  /** @internal Takes over what toJson() gave. Throws DS_CHECKPOINT for what is none. */
+  /** @internal Loads a result of toJson(). Throws DS_CHECKPOINT for other values. */
   loadJson(saved: JsonObject, place: string): void {
     const number = (name: string): number => {
       const value = saved[name];
@@ -135,7 +134,7 @@ export class TrainerState {
   }
 }
 
-/** JSON has no NaN: null says that there was one. */
+/** Replaces NaN and infinities by null, because JSON has none. */
 function finite(numbers: Record<string, number>): JsonObject {
   const entries = Object.entries(numbers);
   return Object.fromEntries(

@@ -65,8 +65,8 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Calls `listener` for each event of a type, or of "any", before train() gives it; what it
-   * returns is awaited. Throws DS_ARGUMENT for a type that there is not.
+   * Calls `listener` for each event of a type, or of "any", before train() yields it; a returned
+   * promise is awaited. Throws DS_ARGUMENT for an unknown type.
    */
   on<Type extends Heard>(type: Type, listener: Listener<Type>): this {
     requireEvent('Trainer on', type);
@@ -88,9 +88,9 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Trains to the end of the run, from where this Trainer or the checkpoint is. Begins when it is
-   * iterated (`for await`: every event) or awaited (the last one). Rejects with what the engine,
-   * the data, a listener or a save throws.
+   * Trains from the state of this Trainer, or from a checkpoint, to the end of the run. Training
+   * begins when the result is iterated (`for await`: all events) or awaited (the last event).
+   * Rejects with errors of the engine, the data, a listener or a save.
    */
   train(given?: TrainOptions): TrainingRun;
   train(given: TrainOptions = {}, ...surplus: readonly unknown[]): TrainingRun {
@@ -105,8 +105,8 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * The mean loss of `data` (default: those of `eval`) by what it counts, over all ranks, and the
-   * metrics of `eval.accuracy` and `eval.metrics`. Throws DS_ARGUMENT where there are no data.
+   * The mean loss of `data` (default: `eval`) per counted target, over all ranks, and the metrics
+   * of `eval.accuracy` and `eval.metrics`. Throws DS_ARGUMENT without data.
    */
   evaluate(data?: TrainerData<Sample, Batch>): Promise<Metrics>;
   async evaluate(
@@ -130,9 +130,9 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * For each sample of `data`, in their order and on every rank, its row of `output`, which makes a
-   * tensor with a row for each sample of a batch. Default, of a CausalLM: the most probable next
-   * token at each place.
+   * Rows of `output` for all samples of `data`, in order, on every rank. `output` returns a tensor
+   * with one row per sample of a batch. Default for a CausalLM: the most probable next token at
+   * each position.
    */
   async predict(
     data: TrainerData<Sample, Batch>,
@@ -149,10 +149,10 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Writes whole weights, config.json and the tokenizer into `dir`, as transformers and
-   * nn.models.fromPretrained() read them. Of a model with adapters it writes these alone, as PEFT
-   * and peft.loadAdapter() read them. Rejects on all ranks with DS_IO, and with DS_CHECKPOINT where
-   * `dir` holds something else.
+   * Writes whole weights, config.json and the tokenizer into `dir`, for transformers and
+   * nn.models.fromPretrained(). For a model with adapters it writes only the adapters, for PEFT and
+   * peft.loadAdapter(). Rejects on all ranks with DS_IO, and with DS_CHECKPOINT if `dir` holds
+   * other files.
    */
   save(dir: string): Promise<void>;
   async save(dir: string, ...surplus: readonly unknown[]): Promise<void> {
@@ -167,7 +167,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     return (await this.session()).state;
   }
 
-  /** @internal What trainer_state.json holds of the run so far. */
+  /** @internal Contents of trainer_state.json. */
   async stateJson(): Promise<JsonObject> {
     return stateJson(await this.session());
   }
@@ -220,8 +220,8 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Events of a run, as listeners and reports get them. If the caller leaves the loop, the update
-   * under way ends: listeners and reports alone get its last events.
+   * Events of a run, for listeners, reports and the caller. If the caller leaves the loop, the
+   * current update ends, and only listeners and reports receive its last events.
    */
   private async *reported(
     session: Session<Batch>,

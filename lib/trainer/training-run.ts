@@ -3,9 +3,9 @@ import { DsError } from '../errors.js';
 import type { EndEvent, TrainerEvent } from './events.js';
 
 /**
- * Begins when it is iterated or awaited, once. `for await` gives the events, `await` the last one.
- * To leave the iteration is to leave training after the update under way, with the evaluation and
- * the checkpoint that are due behind it: train() goes on as if nobody had left.
+ * Begins once, when it is iterated or awaited. `for await` yields the events, `await` the last one.
+ * If the caller leaves the iteration, training stops after the current update and its evaluation
+ * and checkpoint. The next train() continues there.
  */
 export class TrainingRun implements AsyncIterable<TrainerEvent>, PromiseLike<EndEvent> {
   private whole: Promise<EndEvent> | null = null;
@@ -29,7 +29,7 @@ export class TrainingRun implements AsyncIterable<TrainerEvent>, PromiseLike<End
     return this.events();
   }
 
-  /** Trains to the end; resolves with the event that says why that is. */
+  /** Trains to the end; resolves with the end event. */
   // biome-ignore lint/suspicious/noThenProperty: to await a run is to wait for its end
   then<Value = EndEvent, Failure = never>(
     resolved?: ((event: EndEvent) => Value | PromiseLike<Value>) | null,

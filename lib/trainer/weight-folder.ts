@@ -1,5 +1,5 @@
-// A model in training as a folder that transformers or PEFT reads: whole weights, or its adapters
-// alone, with the tokenizer.
+// Writes a model in training as a folder for transformers (whole weights) or PEFT (adapters), with
+// the tokenizer.
 import { readFileSync } from 'node:fs';
 import { readdir, readFile, realpath } from 'node:fs/promises';
 import { basename, join } from 'node:path';
@@ -29,7 +29,7 @@ import { isPlain, lorasOf, mergedNames, requireUnmerged, saveAdapter } from '../
 import { isObject } from '../runtime/is-object.js';
 import type { Tokenizer } from '../text/index.js';
 
-/** What of a tokenizer's folder is copied, where it is there. */
+/** Files of a tokenizer's folder that are copied if they exist. */
 const TOKENIZER_FILES: readonly string[] = [
   ...['tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json'],
   ...['chat_template.jinja', 'chat_template.json', 'vocab.json', 'merges.txt', 'tokenizer.model'],
@@ -37,19 +37,19 @@ const TOKENIZER_FILES: readonly string[] = [
 const CONFIG = 'config.json';
 const GENERATION = 'generation_config.json';
 const WEIGHTS = 'model.safetensors';
-/** What a model with adapters has beside its weights. */
+/** Files of an adapter. */
 const ADAPTER_FILES: readonly string[] = ['adapter_config.json', 'adapter_model.safetensors'];
-/** What ranks write together before one of them lays it out: called as weights of a checkpoint. */
+/** File that all ranks write before rank 0 converts it; named like weights of a checkpoint. */
 const OWN_LAYOUT = modelFile(0);
 
-/** Whether a save of ours makes a file of this name. */
+/** Whether a save writes a file of this name. */
 export function isSavedFile(name: string): boolean {
   const isPart = /^model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?$/.test(name);
   const known = [CONFIG, GENERATION, ...TOKENIZER_FILES, ...ADAPTER_FILES];
   return isPart || known.includes(name) || isUnfinishedFile(name);
 }
 
-/** What is written, and who writes it together; every rank calls. */
+/** Sources of a folder. Functions with this argument are collective: every rank calls them. */
 export interface WeightSource {
   engine: Engine;
   tokenizer: Tokenizer | null;
@@ -57,11 +57,11 @@ export interface WeightSource {
 }
 
 /**
- * Writes what the model has learned, and the tokenizer, into `dir`, in place of the files there:
- * of a model with adapters the adapters alone, in PEFT's files, else config.json and whole weights.
- * These have the dtype in which the model trains. Where `dir` has the engine's `checkpoint`, it
- * need not make another one for a model whose files are laid out unlike its parameters. Rejects on
- * all ranks with DS_IO, DS_CHECKPOINT, before anything is written where config.json is no model's.
+ * Writes model and tokenizer into `dir` and replaces its files. A model with adapters is written as
+ * adapters in PEFT's files, other models as config.json and whole weights in the training dtype.
+ * The engine's `checkpoint` in `dir`, if there is one, is the source for a model whose files differ
+ * in layout from its parameters. Rejects on all ranks with DS_IO and DS_CHECKPOINT. It writes
+ * nothing if config.json is not a model's.
  */
 export async function writeWeightFolder(
   source: WeightSource,
@@ -128,7 +128,7 @@ export function requireNoModel(dir: string): void {
   });
 }
 
-/** Models whose missing name was reported. */
+/** Models that were reported for a missing base name. */
 const unnamed = new WeakSet<Module>();
 
 function warnOfNoBase(module: Module, dir: string): void {
@@ -158,7 +158,7 @@ export function requireModelConfig(dir: string): void {
   });
 }
 
-/** Of an object in JSON; none of anything else. */
+/** Keys of a JSON object; an empty list for other values. */
 function keysOf(text: string): string[] {
   try {
     const value: unknown = JSON.parse(text);
@@ -174,8 +174,8 @@ export function writeJson(dir: string, file: string, value: JsonObject): Promise
 }
 
 /**
- * The first rank reads what all have saved, the engine's `checkpoint` or weights of our own layout
- * in its draft, and writes it in the layout of the files.
+ * Rank 0 reads the weights that all ranks have saved (the engine's `checkpoint`, or a draft in our
+ * layout) and writes them in the layout of the model's files.
  */
 async function consolidated(
   { engine, world }: WeightSource,
@@ -206,11 +206,11 @@ async function consolidated(
   }
 }
 
-/** Null where the model's tensors are not as it says: adapters, or layers in 4 bits. */
+/** Null if the model's tensors differ from its description: adapters, or layers in 4 bits. */
 const describedTensors = ({ module }: Engine): JsonObject | null =>
   isPlain(module) ? module.describe() : null;
 
-/** Files that are there already, as where a model is saved to where it came from, stay. */
+/** Existing files stay, for example if a model is saved to its own folder. */
 async function copyTokenizer(tokenizer: Tokenizer, dir: string): Promise<void> {
   await orDsError(dir, async () => {
     const { folder } = tokenizer;

@@ -8,7 +8,7 @@ import type {
   TrainArguments,
 } from './arguments.js';
 
-/** What an argument does, and its default in words if it has one. */
+/** Description of an argument, and its default if it has one. */
 export type ArgumentHelp = string | readonly [text: string, fallback: string];
 
 const FILES: Readonly<Record<keyof FileArguments, ArgumentHelp>> = {

@@ -1,22 +1,22 @@
 // The arguments of `ds train`, by the names that transformers, TRL and PEFT gave them.
 
-/** What a word after an argument is read as. */
+/** Types of an argument's values. */
 export type Kind =
   | 'text'
   | 'integer'
   | 'number'
-  | 'switch' // alone it is true; true, false, yes, no, 1 and 0 may follow
-  | 'texts' // as many words as follow
+  | 'switch' // without a value: true; values: true, false, yes, no, 1, 0
+  | 'texts' // all following words
   | 'integers'
   | 'record' // JSON
   | 'text or record' // a path, or JSON
   | 'text or switch';
 
-/** What is trained, on what, and where it goes. */
+/** Model, data and output. */
 export interface FileArguments {
   /** Folder of the model: config.json, weights, tokenizer. */
   model_name_or_path?: string;
-  /** Folder of the tokenizer; the model's where it is not given. */
+  /** Folder of the tokenizer. Default: the model's folder. */
   tokenizer_name?: string;
   /** Folder or file of a configuration: a model with new weights. */
   config_name?: string;
@@ -30,12 +30,12 @@ export interface FileArguments {
   /** Resume with the data from their beginning. */
   ignore_data_skip?: boolean;
   run_name?: string;
-  /** "cpu", "cuda" or "auto"; which ones, the launcher says. */
+  /** "cpu", "cuda" or "auto"; the launcher chooses the GPUs. */
   device?: string;
   use_cpu?: boolean;
-  /** Text after which the trained model goes on at the end; none with --no_sample. */
+  /** Prompt of the sample after training; --no_sample prints no sample. */
   sample?: string | boolean;
-  /** Tokens that it adds. */
+  /** Tokens of the sample. */
   sample_tokens?: number;
 }
 
@@ -49,7 +49,7 @@ export interface DataArguments {
   assistant_only_loss?: boolean;
   dataset_text_field?: string;
   dataset_num_proc?: number;
-  /** Folder in which tokens stay for the next run. */
+  /** Folder of the token cache. */
   dataset_cache_dir?: string;
   streaming?: boolean;
   train_sampling_strategy?: string;
@@ -59,7 +59,7 @@ export interface DataArguments {
   data_seed?: number;
 }
 
-/** How long, how fast and in which precision it learns. */
+/** Length, learning rate and precision of the run. */
 export interface OptimizationArguments {
   num_train_epochs?: number;
   max_steps?: number;
@@ -135,7 +135,7 @@ export interface LoraArguments {
   bnb_4bit_use_double_quant?: boolean;
 }
 
-/** What a command line and its file say. */
+/** All arguments of a command line and its --config file. */
 export interface TrainArguments
   extends FileArguments,
     DataArguments,
@@ -184,7 +184,7 @@ export const KINDS: Readonly<Record<keyof TrainArguments, Kind>> = {
   ...{ load_in_4bit: 'switch', bnb_4bit_quant_type: 'text', bnb_4bit_use_double_quant: 'switch' },
 };
 
-/** Shorter names, those of other versions, and those of TRL, FastChat and the scripts of Qwen. */
+/** Short names, names of other versions, and names of TRL, FastChat and Qwen's scripts. */
 export const ALIASES: Readonly<Record<string, keyof TrainArguments>> = {
   ...{ model: 'model_name_or_path', tokenizer: 'tokenizer_name', output: 'output_dir' },
   ...{ data: 'train_file', train_files: 'train_file', eval_data: 'validation_file' },
@@ -202,7 +202,7 @@ export const ALIASES: Readonly<Record<string, keyof TrainArguments>> = {
   per_gpu_eval_batch_size: 'per_device_eval_batch_size',
 };
 
-/** What a name that has come to mean an argument meant beside it, where it was another thing. */
+/** Former meanings of aliases that differ from the argument. */
 export const MEANT: Readonly<Record<string, string>> = {
   block_size:
     'is --max_length: each row is cut at it, for itself. --packing --packing_strategy bfd_split fills samples and splits long rows',

@@ -1,4 +1,4 @@
-// What the arguments of `ds train` must be together, judged before anything is loaded.
+// Checks combinations of `ds train` arguments before anything is loaded.
 import { realpathSync } from 'node:fs';
 import { basename, dirname, resolve } from 'node:path';
 
@@ -9,11 +9,11 @@ import { isSavedFile, requireModelConfig, requireNoModel } from '../weight-folde
 import type { TrainArguments } from './arguments.js';
 import { trainerPart } from './trainer-options.js';
 
-/** Arguments, of which those are there without which there is nothing to do. */
+/** Arguments with the required ones present. */
 export type CheckedArguments = TrainArguments &
   Required<Pick<TrainArguments, 'train_file' | 'output_dir'>>;
 
-/** Arguments of LoRA beside the one that asks for it, and those of 4-bit weights. */
+/** Arguments that need --use_peft: options of LoRA and of 4-bit weights. */
 const OF_LORA: readonly (keyof TrainArguments)[] = [
   ...(['r', 'lora_alpha', 'lora_dropout', 'target_modules', 'exclude_modules'] as const),
   ...([
@@ -29,8 +29,8 @@ const OF_LORA: readonly (keyof TrainArguments)[] = [
 ];
 
 /**
- * `args`. Throws DS_ARGUMENT for what is missing, excludes each other, or is no value of an option,
- * DS_CHECKPOINT for an output with a config.json that is no model's.
+ * Returns `args`. Throws DS_ARGUMENT for a missing argument, for arguments that exclude each other,
+ * and for an invalid value. Throws DS_CHECKPOINT if config.json of the output is not a model's.
  */
 export function checkArguments(args: TrainArguments): CheckedArguments {
   const { model_name_or_path: dir, config_name: config, train_file: files, output_dir: out } = args;
@@ -52,7 +52,7 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
   return args as CheckedArguments;
 }
 
-/** Throws DS_ARGUMENT for a folder that has an adapter alone. */
+/** Throws DS_ARGUMENT if the folder holds only an adapter. */
 function requireModel(dir: string): void {
   if (!adapterFolder(dir)) return;
   const hint =
@@ -61,7 +61,7 @@ function requireModel(dir: string): void {
   throw refused('--model', expected, `${dir}, an adapter of PEFT`, hint);
 }
 
-/** Throws where the trained model would be written over what it is made from, or over another's. */
+/** Throws if the trained model would overwrite its own input or another model. */
 function requireOwnOutput(args: TrainArguments, out: string): void {
   const { deepspeed, config_name: config, use_peft: isAdapter } = args;
   if (isAdapter) {

@@ -1,4 +1,4 @@
-// Whether what a run has saved are numbers: weights that are not finite are no result.
+// Checks that the saved weights are finite.
 import { join } from 'node:path';
 
 import { type CheckpointWorld, inUnison, WeightFiles } from '../../checkpoint/index.js';
@@ -9,17 +9,17 @@ import { isfinite, scope, type Tensor } from '../../tensor/index.js';
 /** Elements that are looked at together. */
 const PIECE = 2 ** 22;
 
-/** What was saved, and after how many updates. */
+/** A saved model and the number of its updates. */
 export interface Saved {
   dir: string;
-  /** Whether `dir` has an adapter in place of a model. */
+  /** Whether `dir` holds an adapter instead of a model. */
   isAdapter: boolean;
   step: number;
 }
 
 /**
- * Throws DS_NONFINITE on all ranks where a weight in the files is infinite or no number: the
- * update behind the last loss may have made it so. The first rank reads them.
+ * Throws DS_NONFINITE on all ranks if a saved weight is infinite or NaN: the update after the last
+ * loss can cause this. Rank 0 reads the files.
  */
 export async function requireFinite(
   { dir, isAdapter, step }: Saved,
@@ -39,7 +39,7 @@ export async function requireFinite(
   });
 }
 
-/** The name of the first tensor that holds something else than finite numbers; null: none does. */
+/** Returns the name of the first tensor with a non-finite number, or null. */
 async function damagedIn(path: string): Promise<string | null> {
   const files = await WeightFiles.open(path);
   try {

@@ -1,4 +1,4 @@
-// Arguments of transformers and TRL that change nothing here, and those that are not there yet.
+// Arguments of transformers and TRL that have no effect here or are not supported yet.
 
 /** Why an argument is accepted although it changes nothing. */
 export const NO_EFFECT: Readonly<Record<string, string>> = {
@@ -63,18 +63,18 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
   ...all('there are no other kernels to choose', ['full_determinism']),
 };
 
-/** An argument that is not there yet, unless its value says so too. */
+/** An unsupported argument; its `off` values are accepted. */
 export interface Refusal {
-  /** Why, and what to write instead. */
+  /** Reason, and the replacement. */
   reason: string;
-  /** Values, in lower case, that ask for nothing. */
+  /** Values in lower case that disable the argument. */
   off: readonly string[];
 }
 
-/** Values that switch off what they are given to. */
+/** Values that disable an argument. */
 const OFF = ['false', 'no', 'off', '0', 'none', 'null', ''];
 
-/** Arguments that would change what is computed, by name. */
+/** Unsupported arguments that would change the training, by name. */
 export const REFUSED: Readonly<Record<string, Refusal>> = {
   ...refused('read a file of that data set: --data FILE.jsonl', [
     ...['dataset_name', 'dataset_config', 'dataset_config_name', 'dataset_train_split'],

@@ -12,8 +12,8 @@ export interface Given {
 }
 
 /**
- * "--a 1 2 --b" as a with its two words and b with none; a number may begin with a dash. Throws
- * DS_ARGUMENT for a word that belongs to none.
+ * Splits "--a 1 2 --b" into a with two values and b without values; a number may begin with a dash.
+ * Throws DS_ARGUMENT for a value before the first argument.
  */
 export function splitWords(words: readonly string[]): Given[] {
   const given: { place: string; name: string; values: unknown[] }[] = [];

@@ -17,11 +17,11 @@ export interface ReadArguments {
 const KNOWN: Readonly<Record<string, Kind | undefined>> = KINDS;
 
 /**
- * Reads `words` in the manner of transformers' HfArgumentParser: --snake_case or --kebab-case,
- * --flag with or without true or false, --no_flag, lists by spaces, records as JSON; the last one
- * of a name wins. --config FILE has the same names in YAML or JSON, over which the words win.
- * Throws DS_ARGUMENT for what is unknown, cannot be read or is not there yet, naming all of a kind,
- * and DS_IO for a file that cannot be read.
+ * Reads `words` like transformers' HfArgumentParser: --snake_case or --kebab-case, --flag with or
+ * without true or false, --no_flag, lists by spaces, records as JSON. The last value of a name
+ * wins. --config FILE has the same names in YAML or JSON; the command line overrides it. Throws
+ * DS_ARGUMENT with all unknown, unreadable and unsupported arguments, and DS_IO for an unreadable
+ * file.
  */
 export async function readArguments(words: readonly string[]): Promise<ReadArguments> {
   const ofLine = splitWords(words);
@@ -75,7 +75,7 @@ function failureOf(body: () => void): DsError[] {
   }
 }
 
-/** `first`, whose hint lists the other errors. */
+/** Returns `first` with the other errors in its hint. */
 function withOthers(first: DsError, others: readonly DsError[]): DsError {
   if (others.length === 0) return first;
   const { op, expected, got } = first;
@@ -119,7 +119,7 @@ function read(given: Given, kind: Kind): unknown {
   }
 }
 
-/** The one value of an argument. Throws DS_ARGUMENT for none, several, and lists. */
+/** The single value of an argument. Throws DS_ARGUMENT for no value, several values and lists. */
 function only({ place, values }: Given, expected: string): unknown {
   const [value] = values;
   if (values.length === 1 && !Array.isArray(value)) return value;

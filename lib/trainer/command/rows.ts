@@ -1,4 +1,4 @@
-// The files of `ds train` as a Trainer's data, and what became of their rows.
+// Opens the files of `ds train` as a Trainer's data and counts their rows.
 import {
   type TextBatch,
   TextDataset,
@@ -14,7 +14,7 @@ import type { Evaluation } from './trainer-options.js';
 
 type Report = NonNullable<TextDataset['report']>;
 
-/** What a Trainer is given. */
+/** Data of a Trainer. */
 export interface RowData {
   train: TrainerData<TextSample, TextBatch>;
   eval?: EvalOptions<TextSample, TextBatch>;
@@ -44,7 +44,7 @@ export async function openRows(
   return { train: data, eval: { ...evaluation, data: dataset }, lines };
 }
 
-/** Opened by the Trainer, which knows the ranks. */
+/** A stream of rows; the Trainer opens it, because the Trainer knows the ranks. */
 function streamed(how: TextOptions & { shuffle: boolean }): TrainerData<TextSample, TextBatch> {
   return async ({ tokenRanks, ...place }) =>
     await TextStream.open({ ...how, ...place, padToMultipleOf: tokenRanks });

@@ -1,4 +1,4 @@
-// The file that --config names: arguments of `ds train` in YAML, of which JSON is a part.
+// Reads the file of --config: arguments of `ds train` in YAML or JSON.
 import { readFileSync } from 'node:fs';
 import type { Document, LineCounter, Pair, Scalar } from 'yaml';
 
@@ -7,9 +7,9 @@ import { refused } from '../../runtime/refused.js';
 import { type Given, snakeCase } from './given.js';
 
 /**
- * The arguments in `file`, with their places; one that is null counts as not given. Throws DS_IO
- * for a file that cannot be read, DS_ARGUMENT for one that is no YAML, or no list of names and
- * values, and for a null that means something else than the default.
+ * The arguments in `file` with their places; a null argument counts as not given. Throws DS_IO for
+ * an unreadable file. Throws DS_ARGUMENT for invalid YAML, for YAML without a map of names and
+ * values, and for a null that differs from the default.
  */
 export async function readRunFile(file: string): Promise<Given[]> {
   const text = readText(file);

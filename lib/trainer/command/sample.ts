@@ -1,4 +1,4 @@
-// The text with which `ds train` shows what a model has learned.
+// Generates the sample that `ds train` prints after training.
 import type { CausalLM } from '../../models/index.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
@@ -13,19 +13,19 @@ import type { ChatMessage, Tokenizer } from '../../text/index.js';
 import { findFiles, partsOf } from '../../text/row-files.js';
 import { type PlacedRow, rowsOf } from '../../text/row-reader.js';
 
-/** What a model is to go on from. */
+/** Prompt of a sample. */
 export interface Prompt {
-  /** As a person reads it. */
+  /** Text for the terminal. */
   text: string;
   ids: readonly number[];
 }
 
-/** Words of a row of text that stand before what the model writes. */
+/** Words of a text row that form the prompt. */
 const WORDS = 6;
 
 /**
- * A text of the user's; said to the model where its tokenizer knows conversations. Throws
- * DS_ARGUMENT for one without tokens, and for one with a token beyond the model's `vocabSize`.
+ * The prompt of a user's text: a user message if the tokenizer has a chat template. Throws
+ * DS_ARGUMENT for a text without tokens, and for a token beyond the model's `vocabSize`.
  */
 export function promptOf(tokenizer: Tokenizer, text: string, vocabSize = Infinity): Prompt {
   const isChat = tokenizer.chatTemplates.length > 0;
@@ -40,9 +40,8 @@ export function promptOf(tokenizer: Tokenizer, text: string, vocabSize = Infinit
 }
 
 /**
- * The beginning of the first row of `files` that has one: its prompt, what is said before the
- * assistant, or its first words. Null where that row is of tokens, and where there is none. Throws
- * DS_DATA.
+ * The prompt from the first row of `files`: its prompt, the messages before the assistant's, or its
+ * first words. Null if the row holds tokens or no row exists. Throws DS_DATA.
  */
 export async function firstPrompt(
   tokenizer: Tokenizer,
@@ -88,16 +87,16 @@ function chat(tokenizer: Tokenizer, messages: readonly ChatMessage[], told: Told
   return [...ids];
 }
 
-/** With what stands before a text; not with what ends it. */
+/** Token ids with the tokenizer's prefix, without its end token. */
 function plain(tokenizer: Tokenizer, text: string): number[] {
   const ids = [...tokenizer.encode(text)];
   return ids.at(-1) === tokenizer.eosId ? ids.slice(0, -1) : ids;
 }
 
 /**
- * What `model` writes after `prompt`: the likeliest tokens, `tokens` of them at most, up to the end
- * that it sets. A prompt that leaves no room is shortened from its beginning. Tokens beyond the
- * tokenizer's have no text: heads are padded.
+ * Generates greedily after `prompt`: at most `tokens` tokens, up to an end token. If the prompt
+ * leaves no space in the context, its beginning is cut. Ids above the tokenizer's range have no
+ * text, because heads are padded.
  */
 export function continued(
   model: CausalLM,

@@ -13,7 +13,7 @@ export type TextPart = Pick<
 /** TRL's; a model that takes fewer tokens bounds it. */
 const MAX_LENGTH = 1024;
 
-/** TRL's strategies of packing, and what they do with rows that are too long. */
+/** TRL's packing strategies, and their treatment of rows that are too long. */
 const OVERLONG: Readonly<Record<string, TextOptions['overlong']>> = {
   bfd: 'cut',
   bfd_split: 'split',

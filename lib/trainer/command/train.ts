@@ -1,5 +1,4 @@
-// What a rank of `ds train` does: it reads model and rows, trains, saves, and lets the result
-// write.
+// Runs one rank of `ds train`: reads model and rows, trains, saves, and prints a sample.
 import { type CheckpointWorld, inUnison } from '../../checkpoint/index.js';
 import { requireWritable } from '../../checkpoint/make-folder.js';
 import type { Distributed } from '../../comm/index.js';
@@ -40,7 +39,7 @@ const TOGETHER =
 /** Tokens of a sample. */
 const SAMPLE_TOKENS = 48;
 
-/** Throws DS_ARGUMENT, DS_DATA, DS_CHECKPOINT, DS_IO, and what a Trainer throws. */
+/** Throws DS_ARGUMENT, DS_DATA, DS_CHECKPOINT, DS_IO, and the errors of a Trainer. */
 export async function train(args: CheckedArguments): Promise<void> {
   const { options } = trainerPart(args, args.output_dir);
   const { device: kind, deepspeed: config = {} } = options;
@@ -61,7 +60,7 @@ export async function train(args: CheckedArguments): Promise<void> {
   await after?.();
 }
 
-/** What a rank trains, and on what. */
+/** Model and data of a rank. */
 interface Material {
   model: CausalLM;
   tokenizer: Tokenizer;
@@ -71,8 +70,8 @@ interface Material {
 }
 
 /**
- * What the arguments name, once all ranks have theirs: where one fails, as the first one does where
- * the output cannot be written, the others do not wait for it.
+ * Reads the files of the arguments on all ranks. If one rank fails, for example because the output
+ * is not writable, all ranks fail.
  */
 async function readTogether(
   args: CheckedArguments,
@@ -96,7 +95,7 @@ async function readTogether(
   return found[0] as Material;
 }
 
-/** Throws what a Trainer of these options refuses: before rows are read, which may take long. */
+/** Throws the errors of a Trainer with these options before rows are read, which can take long. */
 function requireTrainer(
   options: Omit<TrainerOptions<unknown, unknown>, 'train'>,
   evaluation: Evaluation | null,
@@ -112,9 +111,8 @@ type RowTrainer = Trainer<TextSample, TextBatch>;
 type RowTrainerOptions = TrainerOptions<TextSample, TextBatch> & { model: CausalLM };
 
 /**
- * Trains and saves; false where it was told to stop before the end, and has left a checkpoint, and
- * where the run was only measured. Throws DS_NONFINITE where the weights that it has saved are not
- * finite.
+ * Trains and saves. Returns false if a signal stopped the run, which then left a checkpoint, and if
+ * the run was an autotuning experiment. Throws DS_NONFINITE if the saved weights are not finite.
  */
 async function trained(
   options: RowTrainerOptions,
@@ -211,7 +209,7 @@ function stopped({
   return isKept ? 'stopped; --resume_from_checkpoint goes on' : 'stopped; nothing to go on from';
 }
 
-/** Null where no sample is wanted, or rows show nothing to go on from. */
+/** Null with --no_sample, or if the rows contain no prompt. */
 async function promptFor(
   args: CheckedArguments,
   tokenizer: Tokenizer,
@@ -222,7 +220,7 @@ async function promptFor(
   return sample ? firstPrompt(tokenizer, files, key) : null;
 }
 
-/** Reads what was saved, as anybody would who uses it. */
+/** Loads the saved model, as a user does, and prints a sample. */
 async function showSample(
   args: CheckedArguments,
   { tokenizer, prompt, device }: { tokenizer: Tokenizer; prompt: Prompt; device: Device },

@@ -1,4 +1,4 @@
-// The model of `ds train`: read or made new, with adapters where they are asked for, and saved.
+// Creates, loads and saves the model of `ds train`, with adapters if --use_peft is given.
 import { DsError } from '../../errors.js';
 import { type CausalLM, fromConfig, fromPretrained } from '../../models/index.js';
 import { addLora, type LoraOptions, loadAdapter, quantize } from '../../peft/index.js';
@@ -39,7 +39,7 @@ async function openBase(args: TrainArguments): Promise<CausalLM> {
   return isSmall ? quantize(model, { doubleQuant }) : model;
 }
 
-/** A model without experts does not know the option of their routers. */
+/** Whether a model without experts refused the option of routers. */
 const isOfRouters = (error: unknown): boolean =>
   error instanceof DsError && error.got === '"routerAuxLossCoef"';
 
@@ -71,8 +71,8 @@ function loraOptions(args: TrainArguments): LoraOptions {
 }
 
 /**
- * One word is "all-linear" or a regular expression, as TRL reads it; one without any sign of an
- * expression is a name, which as an expression would fit no module.
+ * One value is "all-linear" or a regular expression, as in TRL. A value of plain letters is a name:
+ * as an expression it would match no module.
  */
 function alone(names: readonly string[] | undefined): string | readonly string[] | undefined {
   const [name, ...more] = names ?? [];
@@ -80,7 +80,7 @@ function alone(names: readonly string[] | undefined): string | readonly string[]
   return /^[\w.]+$/.test(name) ? names : name;
 }
 
-/** What was saved in the output, as anybody would read it who uses it. */
+/** Loads the model from the output folder, as a user does. */
 export async function savedModel(args: TrainArguments): Promise<CausalLM> {
   const dir = args.output_dir as string;
   return args.use_peft ? loadAdapter(await openBase(args), dir) : fromPretrained(dir);

@@ -15,7 +15,7 @@ import type { TrainArguments } from './arguments.js';
 /** How a Trainer evaluates; its data come later. */
 export type Evaluation = Omit<EvalOptions<unknown, unknown>, 'data'>;
 
-/** What a Trainer is told beside its model, its data and where they are. */
+/** Options of a Trainer, without its model and data. */
 export interface TrainerPart {
   options: Pick<
     TrainerOptions,
@@ -45,13 +45,13 @@ export interface TrainerPart {
     | 'seed'
     | 'device'
   >;
-  /** Null where there is nothing to be judged, or no argument asks for it. */
+  /** Null without evaluation data, or if no argument requests evaluations. */
   evaluation: Evaluation | null;
 }
 
 /**
- * What `args` mean; those that are not given stay undefined, so that the Trainer's defaults hold.
- * Throws DS_ARGUMENT for values that no option has, and arguments that exclude each other.
+ * Converts `args` to options. Missing arguments stay undefined, so the Trainer's defaults apply.
+ * Throws DS_ARGUMENT for invalid values and for arguments that exclude each other.
  */
 export function trainerPart(args: TrainArguments, dir: string): TrainerPart {
   const { deepspeed, adam_beta1: beta1, adam_beta2: beta2, max_steps: steps = -1 } = args;
@@ -97,8 +97,8 @@ export function trainerPart(args: TrainArguments, dir: string): TrainerPart {
 const NEVER = Number.MAX_SAFE_INTEGER;
 
 /**
- * As the table of "auto" has it, evaluating in 16 bits is training in them where there is a
- * configuration. Throws DS_ARGUMENT where there is none: evaluations are in the dtype of training.
+ * With a ds_config, --fp16_full_eval means fp16 training, by the table of "auto" values. Without
+ * one it throws DS_ARGUMENT, because evaluations use the dtype of training.
  */
 function precisionOf(args: TrainArguments): Precision | undefined {
   const { fp16, bf16, fp16_full_eval: fp16Eval, bf16_full_eval: bf16Eval, deepspeed } = args;
@@ -172,7 +172,7 @@ function scheduleOf(args: TrainArguments): Schedule | undefined {
   return Object.keys(options).length === 0 ? type : { type, ...options };
 }
 
-/** Throws DS_ARGUMENT for what no stream of rows does, which openRows() tells its order. */
+/** Throws DS_ARGUMENT for options that streams do not have; openRows() sets a stream's order. */
 function loadingOf(args: TrainArguments): TrainerOptions['data'] {
   const { dataloader_drop_last: dropLast, dataloader_num_workers: workers } = args;
   const sampling = samplingOf(args);
@@ -224,7 +224,7 @@ function saveOf(args: TrainArguments, dir: string): CheckpointOptions | undefine
   };
 }
 
-/** Named, asked for, or needed by what goes by it. */
+/** The metric of the best checkpoint, if an argument needs it. */
 function bestOf(args: TrainArguments): CheckpointOptions['best'] {
   const { load_best_model_at_end: load = false, metric_for_best_model: metric = 'loss' } = args;
   const argument = argumentForBest(args);
@@ -246,7 +246,7 @@ function bestOf(args: TrainArguments): CheckpointOptions['best'] {
 
 const METRIC = '--metric_for_best_model';
 
-/** The argument that asks for the best evaluation; null where none does. */
+/** The argument that needs the best evaluation, or null. */
 function argumentForBest(args: TrainArguments): string | null {
   if (args.load_best_model_at_end) return '--load_best_model_at_end';
   if (args.save_strategy === 'best') return '--save_strategy best';
@@ -268,7 +268,7 @@ function reportOf({ report_to: given, save_strategy: strategy }: TrainArguments)
   throw refused('--report_to', 'a --save_strategy other than "no" beside it', named.join(' '));
 }
 
-/** The argument that asks for evaluations where no strategy is given; null where none does. */
+/** The argument that implies evaluations without a strategy, or null. */
 function argumentForEvaluation(args: TrainArguments): string | null {
   if (args.eval_on_start) return '--eval_on_start';
   return args.eval_steps === undefined ? null : '--eval_steps';
