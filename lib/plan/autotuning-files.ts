@@ -1,5 +1,4 @@
-// What a run that `ds --autotuning` has started leaves for it, each a JSON file: what the model
-// is, or what its steps took.
+// Result files (JSON) of a run under `ds --autotuning`: its model info, or its measurements.
 import { renameSync, writeFileSync } from 'node:fs';
 
 import { onDisk } from '../runtime/on-disk.js';
@@ -7,51 +6,51 @@ import type { ModelSizes } from './model-sizes.js';
 import type { Cluster } from './step-time.js';
 import type { Room } from './zero-choice.js';
 
-/** A model in its job. The first three are DeepSpeed's. */
+/** A model in its job. The first three fields are DeepSpeed's. */
 export interface ModelInfo {
-  /** Parameters, each counted once, and those that are trained. */
+  /** Number of parameters, each counted once, and of trained parameters. */
   num_params: number;
   trainable_num_params: number;
-  /** Bytes that the forward of one sample keeps; null where none has run. */
+  /** Bytes of activations of one sample; null before a forward. */
   activation_mem_per_gpu: number | null;
-  /** Tokens of a sample; null where its inputs do not say. */
+  /** Tokens of a sample; null if the inputs do not have them. */
   sequence_length: number | null;
   sizes: ModelSizes;
-  /** Whether `sizes` has what its blocks keep. */
+  /** True if `sizes` includes the activations of blocks. */
   knowsActivations: boolean;
-  /** Whether blocks are computed again in the backward. */
+  /** True with activation checkpointing. */
   checkpointing: boolean;
-  /** Bytes of the optimizer's state for each parameter that is trained. */
+  /** Bytes of optimizer state per trained parameter. */
   stateBytes: number;
-  /** Whether the device is the host's processors. */
+  /** True if the device is the CPU. */
   isHost: boolean;
   deviceName: string;
   room: Room;
   cluster: Cluster;
   mesh: {
-    /** Ranks that share a batch out, and of each of these those that share its tokens. */
+    /** Data-parallel ranks, and sequence-parallel ranks within each of them. */
     data: number;
     tokens: number;
-    /** Ranks that share each layer, as the plan counts it: 1 where `sizes` are of parts already. */
+    /** Tensor-parallel ranks for the plan; 1 if `sizes` are already sharded. */
     layers: number;
     stages: number;
   };
 }
 
-/** What an experiment measured. Names are DeepSpeed's but for the last two. */
+/** Measurements of an experiment. Names are DeepSpeed's, except the last two. */
 export interface ExperimentMetrics {
-  /** Milliseconds of a step, from the end of one to the end of the next. */
+  /** Milliseconds between the ends of consecutive steps. */
   latency: number;
-  /** Samples a second of all ranks. */
+  /** Samples per second of all ranks. */
   throughput: number;
-  /** Floating-point operations a second of one device; absent unless that is the metric. */
+  /** Floating-point operations per second of one device; only set if it is the metric. */
   FLOPS_per_gpu?: number;
   train_batch_size: number;
-  /** The most bytes of its device that the first rank had in use. */
+  /** Peak device memory of rank 0 in bytes. */
   peak_memory: number;
 }
 
-/** Replaces `file` as a whole. Throws DS_IO. */
+/** Writes `file` atomically. Throws DS_IO. */
 export function writeResult(file: string, result: ModelInfo | ExperimentMetrics): void {
   const wanted = {
     op: `autotuning ${file}`,

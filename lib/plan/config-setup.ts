@@ -1,14 +1,14 @@
-// A ds_config.json as a Setup of the plan.
+// Converts a ds_config.json to a Setup of the plan.
 import type { ResolvedConfig } from '../../types/config.js';
 import { plainSetup, type Setup } from './setup.js';
 
-/** Facts from outside the configuration: ranks, model, optimizer. */
+/** Facts outside the configuration: ranks, model, optimizer. */
 export type ConfigFacts = Pick<
   Setup,
   'ranks' | 'copies' | 'tensor' | 'stages' | 'seq' | 'checkpointing' | 'stateBytes' | 'speculates'
 >;
 
-/** The setup of a configuration; gpuShare is 0 if a measurement is to choose it. */
+/** Returns the setup of a configuration. gpuShare is 0 if it will be measured at start. */
 export function setupOfConfig(config: ResolvedConfig, facts: ConfigFacts): Setup {
   const { bf16, fp16, data_types, zero_optimization: zero } = config;
   const { stage, offload_optimizer: state, offload_param, overlap_comm } = zero;

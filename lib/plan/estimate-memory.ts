@@ -1,4 +1,4 @@
-// estimateMemory(): a model's bytes by stage and offload, for a program that asks before it begins.
+// estimateMemory(): predicts the memory of a model for each ZeRO stage and offload.
 import { DsError } from '../errors.js';
 import { CausalLM } from '../models/index.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -9,28 +9,28 @@ import { adamWStateBytes, type DeviceBytes, type HostBytes, memoryOf, total } fr
 import { requireLength, sizesOf } from './model-sizes.js';
 import { plainSetup, type Setup } from './setup.js';
 
-/** How a model is to be trained; see the keys of ds_config.json. */
+/** Training options; see the keys of ds_config.json. */
 export interface EstimateMemoryOptions {
-  /** Ranks that share a batch out. Default 1. */
+  /** Data-parallel ranks. Default: 1. */
   ranks?: number;
-  /** Samples of a rank's micro-batch. Default 1. */
+  /** Samples in a micro-batch of one rank. Default: 1. */
   microBatch?: number;
-  /** Tokens of a sample. Default: 1024, or the model's longest sequence. */
+  /** Tokens of a sample. Default: 1024, or the model's longest sequence if that is shorter. */
   seq?: number;
-  /** Micro-batches of a step. Default 1. */
+  /** Micro-batches of a step. Default: 1. */
   accumulation?: number;
-  /** Of weights, gradients and activations. Default "bf16". */
+  /** Dtype of weights, gradients and activations. Default: "bf16". */
   precision?: 'bf16' | 'fp16' | 'fp32';
-  /** Whether blocks are computed again. Default: as the model says. */
+  /** Activation checkpointing of blocks. Default: the option of the model. */
   activationCheckpointing?: boolean;
   /**
-   * Bytes of the optimizer's state per parameter beside the master weight. Default: AdamW's, 8, or
-   * 4 with `bf16OptimizerStates`.
+   * Bytes of optimizer state per parameter without the master weight. Default: 8 (AdamW), or 4 with
+   * `bf16OptimizerStates`.
    */
   stateBytes?: number;
-  /** bf16.bf16_optimizer_states. Default false. */
+  /** bf16.bf16_optimizer_states. Default: false. */
   bf16OptimizerStates?: boolean;
-  /** offload_optimizer.super_offload. Default true; false takes less of the host. */
+  /** offload_optimizer.super_offload. Default: true; false needs less host memory. */
   superOffload?: boolean;
 }
 
@@ -48,9 +48,9 @@ export interface MemoryEstimate {
   offloadOptimizer: 'none' | 'cpu';
   /** offload_param.device. */
   offloadParam: 'none' | 'cpu';
-  /** Of its device by part, at the worst moment of a step. */
+  /** Device memory by part, at the peak of a step. */
   device: DeviceBytes & { total: number };
-  /** Of its machine's memory. */
+  /** Host memory by part. */
   host: HostBytes & { total: number };
 }
 
@@ -61,10 +61,9 @@ const WAYS = [
 ] as Pick<Setup, 'stage' | 'optimizer' | 'weights'>[];
 
 /**
- * What each rank needs to train `model`, by stage and offload: bytes of its device by part, and of
- * host memory. Nothing is allocated. Throws DS_ARGUMENT. Source: DeepSpeed's
- * estimate_zero2_model_states_mem_needs_all_live and estimate_zero3_..., which leave activations
- * out.
+ * Returns the memory of one rank for each stage and offload: device memory by part, and host
+ * memory. Allocates nothing. Throws DS_ARGUMENT. Source: DeepSpeed's
+ * estimate_zero2_model_states_mem_needs_all_live and estimate_zero3_..., which omit activations.
  */
 export function estimateMemory(
   model: CausalLM,

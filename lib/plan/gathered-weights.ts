@@ -1,34 +1,34 @@
-// Elements of weights that stage 3 has on a device during a step: GatheredWeights and UnitTrace of
-// lib/zero, replayed over numbers.
+// Predicts the gathered weights of stage 3 during a step. It simulates GatheredWeights and
+// UnitTrace of lib/zero with element counts.
 import type { ModelSizes } from './model-sizes.js';
 import type { Setup } from './setup.js';
 
-/** What one step gathers, in elements. */
+/** Gathered elements of a step. */
 export interface Gathers {
   /**
-   * Gathered weights in backward: at the head, then in each block in the order of backward; the
-   * largest of all micro-batches.
+   * Gathered elements in backward: at the head, then in each block in backward order. Each value is
+   * the maximum over the micro-batches.
    */
   readonly live: readonly number[];
-  /** Elements that a micro-batch gathers. */
+  /** Elements gathered per micro-batch. */
   readonly perMicroBatch: number;
 }
 
-/** Settings of a Setup that decide when weights come and go. */
+/** Settings that control gathering and release. */
 type Limits = Pick<
   Setup,
   'prefetch' | 'maxLive' | 'maxReuse' | 'persistence' | 'modelPersistence' | 'accumulation'
 >;
 type Units = Pick<ModelSizes, 'root' | 'block' | 'layers'>;
 
-/** Index of the unit with embeddings and head; block i of the model is unit i + 1. */
+/** Index of the unit with embeddings and head. Block i of the model is unit i + 1. */
 const ROOT = 0;
-/** The first micro-batch of a step starts with nothing, all others like the second. */
+/** The first micro-batch starts without gathered weights. All later ones equal the second. */
 const DISTINCT_PASSES = 2;
 
 let last: { key: string; gathers: Gathers } | null = null;
 
-/** Replays a step whose order of units is known. The most recent result is kept. */
+/** Simulates a step with a known order of units. Caches the last result. */
 export function gathersOf({ root, block, layers }: Units, setup: Setup): Gathers {
   const { prefetch, maxLive, maxReuse, persistence, modelPersistence } = setup;
   const limits = [prefetch, maxLive, maxReuse, persistence, modelPersistence];
@@ -42,7 +42,7 @@ class Replay {
   private readonly passes: number;
   private readonly gathered = new Set<number>();
   private readonly persistent: ReadonlySet<number>;
-  /** Index in `order` of the unit in use. */
+  /** Index in `order` of the current unit. */
   private place = 0;
   private live = 0;
   private total = 0;
@@ -54,7 +54,7 @@ class Replay {
     const blocks = Array.from({ length: units.layers }, (_, i) => i + 1);
     const pass = [ROOT, ...blocks, ROOT, ...blocks.toReversed(), ROOT];
     this.passes = Math.min(limits.accumulation, DISTINCT_PASSES);
-    // Visits of one unit in a row count once: a pass ends with the unit that the next one begins.
+    // Consecutive uses of a unit count once: a pass ends with the first unit of the next pass.
     const following = pass.slice(1);
     this.order = [...pass, ...Array.from({ length: this.passes - 1 }, () => following).flat()];
     this.persistent = this.persistentUnits(blocks);

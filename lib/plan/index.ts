@@ -1,4 +1,4 @@
-// What a run will need and how long its steps will take, before anything is allocated.
+// Predicts the memory and the step time of a run without allocating anything.
 export { type ExperimentMetrics, type ModelInfo, writeResult } from './autotuning-files.js';
 export { type ConfigFacts, setupOfConfig } from './config-setup.js';
 export {

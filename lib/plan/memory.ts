@@ -1,81 +1,80 @@
-// Bytes that a training step needs on the device and in host memory, by part, before anything is
-// allocated.
+// Predicts the device and host memory of a training step by part.
 import { gathersOf } from './gathered-weights.js';
 import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
 import type { Setup } from './setup.js';
 
-/** Bytes of one rank's device at the step's worst moment, by part. */
+/** Device memory of one rank at the peak of a step, in bytes by part. */
 export interface DeviceBytes {
-  /** Those that stay, and those of stage 3 that are gathered at that moment. */
+  /** Resident weights, and with stage 3 the gathered weights at that moment. */
   weights: number;
-  /** Those that wait for the step, and those on their way to other ranks or the host. */
+  /** Gradients before the update, and gradients in transfer to other ranks or the host. */
   gradients: number;
-  /** Master weights and the optimizer's state. */
+  /** Master weights and optimizer state. */
   optimizer: number;
-  /** What blocks keep for the backward, and what the backward of one adds. */
+  /** Saved activations of blocks, and temporaries of one block's backward. */
   activations: number;
-  /** Logits and what the head's products need beside them. */
+  /** Logits and temporaries of the head. */
   head: number;
 }
 
-/** Bytes of all ranks of one machine in its memory, by part. */
+/** Host memory of one rank, in bytes by part. */
 export interface HostBytes {
-  /** Master weights and the optimizer's state. */
+  /** Master weights and optimizer state. */
   optimizer: number;
-  /** Gradients and weights on their way, and weights that live there. */
+  /** Transfer buffers of gradients and weights, and weights that live in host memory. */
   buffers: number;
-  /** What a process takes by itself. */
+  /** Baseline memory of a process. */
   processes: number;
 }
 
-/** What one step needs. */
+/** Predicted memory of one step. */
 export interface Memory {
   /** Of each rank. */
   device: DeviceBytes;
   /** Of each rank. */
   host: HostBytes;
-  /** Of each rank: master weights and state on a disk. */
+  /** Of each rank: master weights and optimizer state on disk. */
   disk: number;
 }
 
-/** The sum of the parts. */
+/** Returns the sum of the parts. */
 export const total = (parts: DeviceBytes | HostBytes): number =>
   Object.values(parts).reduce((sum: number, bytes: number) => sum + bytes, 0);
 
-/** Node, the addon and the context of a GPU, as measured beside an empty model. */
+/** Node, the addon and the GPU context, measured with an empty model. */
 const PROCESS = 0.5 * 2 ** 30;
-/** Logits and rows of a chunk where not all are kept: see linearCrossEntropy(). */
+/** Largest logits and rows of a chunk in a chunked loss: see linearCrossEntropy(). */
 const CHUNK_LOGITS = 2 ** 27;
 const CHUNK_ROWS = 2048;
 const LARGE_VOCABULARY = 2 ** 16;
 const KEPT_LOGIT_BYTES = { trained: 2 ** 32, frozen: 2 ** 31 };
-/** f32. */
+/** Bytes of an f32 master weight. */
 const MASTER = 4;
-/** What restores one from its bf16 weight: see SplitHome. */
+/** Bytes that extend a bf16 weight to its f32 master: see SplitHome. */
 const LOWER_HALF = 2 + 1 / 8;
-/** Slots of weights that come down for their update, and elements of the largest: see SplitHome. */
+/** Slots for weights in transfer to the device, and elements of the largest slot: see SplitHome. */
 const WEIGHT_SLOTS = 2;
 const LARGEST_SLOT = 2 ** 26;
-/** Elements of the largest part of a state that streams to the device: see StreamedHome. */
+/** Elements of the largest tile of streamed state: see StreamedHome. */
 const TILE = 2 ** 24;
 
-/** Bytes of an element of weights and outputs, in the dtype that the engine computes with. */
+/** Bytes of an element in the engine's compute dtype. */
 export const elementBytes = ({ precision }: Setup): number => (precision === 'fp32' ? 4 : 2);
 
-/** Bytes of an element, the mean over those of the engine's dtype and those of their own. */
+/** Mean bytes of an element, over elements in the engine's dtype and in a fixed dtype. */
 export function meanBytes({ count, own }: Elements, setup: Setup): number {
   if (own.count === 0) return elementBytes(setup);
   return ((count - own.count) * elementBytes(setup) + own.bytes) / count;
 }
 
-/** Bytes of a gradient's element. */
+/** Bytes of a gradient element. */
 const gradientBytes = ({ trained }: ModelSizes, setup: Setup): number =>
   setup.wideGradients ? MASTER : meanBytes(trained, setup);
 
 /**
- * Master weights and state per trained parameter on the device, where f32 weights that live there
- * are their own master.
+ * Bytes of master weights and state per trained parameter on the device. f32 weights on the device
+ * are their own masters.
  */
 function stateOf({ trained: { count, own } }: ModelSizes, setup: Setup): number {
   const f32 = setup.precision === 'fp32' ? count : own.count;
@@ -83,12 +82,12 @@ function stateOf({ trained: { count, own } }: ModelSizes, setup: Setup): number 
   return setup.stateBytes + MASTER * (isTheirs ? 1 - f32 / count : 1);
 }
 
-/** Bytes of AdamW's moments. */
+/** Bytes of AdamW's moments per parameter. */
 export const adamWStateBytes = (bf16States: boolean): number => (bf16States ? 4 : 8);
 
 /**
- * Whether masters that stream to the device are in halves: AdamW's, whose moments have as many
- * bytes, of bf16 weights.
+ * Returns true if streamed masters are split into a bf16 weight and its lower half. It needs AdamW,
+ * offload to the CPU and bf16 weights.
  */
 function streamsHalves(setup: Setup): boolean {
   const { optimizer, precision } = setup;
@@ -96,32 +95,30 @@ function streamsHalves(setup: Setup): boolean {
   return optimizer === 'cpu' && precision === 'bf16' && isAdamW;
 }
 
-/** Whether the bf16 weights are half of their masters: where no weights are tried out. */
+/** True if the bf16 weights are the upper halves of the masters: without speculative updates. */
 const splitsMasters = (setup: Setup): boolean => streamsHalves(setup) && !setup.speculates;
 
-/** Whether the device keeps upper halves of the masters that stream, and their weights. */
+/** True if the device keeps weights and separate upper halves of the streamed masters. */
 export const joinsMasters = (setup: Setup): boolean => streamsHalves(setup) && setup.speculates;
 
-/** Of trained weights that live in host memory, the share that the device has all the same. */
+/** Fraction of the trained weights in host memory that also stays on the device. */
 export const shareThatStays = (setup: Setup): number =>
   joinsMasters(setup) && setup.weights === 'cpu' ? setup.ratio * setup.gpuShare : 0;
 
-/** Bytes of state that cross PCIe each way for a parameter that the device updates. */
+/** Bytes of state that cross PCIe in each direction per parameter that the device updates. */
 export function bytesOfStreamed(setup: Setup): number {
   if (!streamsHalves(setup)) return setup.stateBytes + MASTER;
   const weight = setup.weights === 'cpu' && !setup.speculates ? elementBytes(setup) : 0;
   return setup.stateBytes + LOWER_HALF + weight;
 }
 
-/** Per trained parameter that is away from the device, in halves where they are split. */
+/** Bytes per offloaded trained parameter with split masters. */
 function splitStateOf({ trained: { count, own } }: ModelSizes, setup: Setup): number {
   const f32 = count > 0 ? own.count / count : 0;
   return setup.stateBytes + LOWER_HALF * (1 - f32) + MASTER * f32;
 }
 
-/**
- * Elements of the head's products: logits of a chunk or of all, and padded copies of its weight.
- */
+/** Elements of the head: logits of a chunk or of all rows, and padded copies of its weight. */
 function headElements(sizes: ModelSizes, setup: Setup): number {
   const { paddedVocabulary: columns, vocabulary, channels, trained } = sizes;
   const rows = setup.microBatch * setup.seq;
@@ -130,13 +127,13 @@ function headElements(sizes: ModelSizes, setup: Setup): number {
   const fitting = 2 ** Math.floor(Math.log2(CHUNK_LOGITS / columns));
   const isChunked = setup.checkpointing || isLarge;
   const held = isChunked ? Math.min(rows, fitting, CHUNK_ROWS) : rows;
-  // The gradient of what a frozen head reads is made chunk by chunk in the forward.
+  // For a frozen head, the gradient of its input is computed per chunk in the forward.
   const early = isChunked && !trained.hasHead ? rows * channels : 0;
   const padded = vocabulary === columns ? 0 : 2 * columns * channels;
   return held * columns + padded + early;
 }
 
-/** A moment of the backward: how much there is of what grows or shrinks on the way. */
+/** Memory that changes during backward, at one moment. */
 interface Moment {
   gradients: number;
   weights: number;
@@ -145,8 +142,8 @@ interface Moment {
 }
 
 /**
- * Of the gradients that are made, the share that leaves the device: what the device updates of
- * masters in halves waits there for its update.
+ * Fraction of the new gradients that leaves the device. With split masters, gradients of the
+ * device's share of the update stay there.
  */
 function leaving(setup: Setup): number {
   const { optimizer, ratio, gpuShare } = setup;
@@ -155,17 +152,17 @@ function leaving(setup: Setup): number {
 }
 
 /**
- * Elements of gradients of blocks that wait for their reduction or are in it. A bucket has whole
- * blocks. With overlap, one bucket fills while the last one is reduced.
+ * Elements of block gradients in reduction buckets, pending or in flight. A bucket contains whole
+ * blocks. With overlap, one bucket fills during the reduction of the last one.
  */
 function bucketsOf(block: number, { optimizer, reduceBucket, overlap }: Setup): number {
-  // The host waits for no bucket: see gradientBucket().
+  // Offload to the host uses no buckets: see gradientBucket().
   const size = optimizer === 'device' ? reduceBucket : 0;
   const blocks = block === 0 ? 0 : Math.max(1, Math.ceil(size / block));
   return (overlap ? 2 : 1) * blocks * block;
 }
 
-/** Gradients when those of the head and of `done` blocks are there. */
+/** Gradient elements after the backward of the head and of `done` blocks. */
 function gradientsAt(sizes: ModelSizes, setup: Setup, done: number): number {
   const { count: parameters, root, block } = sizes.trained;
   const made = root + done * block;
@@ -184,11 +181,11 @@ function gradientsAt(sizes: ModelSizes, setup: Setup, done: number): number {
   return kept + sent;
 }
 
-/** Whether weights come to the device when they are used and go again. */
+/** True if weights are gathered for use and released afterwards. */
 const gathersWeights = ({ stage, ranks, weights }: Setup): boolean =>
   stage === 3 && (ranks > 1 || weights === 'cpu');
 
-/** Weights on the device when the backward has done `done` blocks. */
+/** Weight elements on the device after the backward of `done` blocks. */
 function weightsAt(sizes: ModelSizes, setup: Setup, done: number): number {
   const { parameters } = sizes;
   const { ranks, nearRanks } = setup;
@@ -201,7 +198,7 @@ function weightsAt(sizes: ModelSizes, setup: Setup, done: number): number {
 function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   const { layers, activations: shape, channels, trained, unpacked, adapters } = sizes;
   const tokens = setup.microBatch * setup.seq;
-  // The first stage has so many micro-batches under way before the first backward (1F1B).
+  // With 1F1B, the first stage has this many micro-batches in flight before its first backward.
   const inFlight = Math.min(setup.stages, setup.accumulation);
   const element = elementBytes(setup);
   const stream = tokens * channels * element;
@@ -229,7 +226,7 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   return [beginning, ...Array.from({ length: layers }, (_, done) => during(done + 1))];
 }
 
-/** Bytes of offloaded state and of what passes through for it, by where they are. */
+/** Bytes of offloaded state and its buffers, by location. */
 interface Offloaded {
   device: number;
   optimizer: number;
@@ -247,7 +244,7 @@ function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
   const ofGradient = gradientBytes(sizes, setup);
   const largest = Math.max(root, block) * share;
   const beside = weightsBeside(sizes, setup);
-  // Host threads write weights that live in host memory where they are.
+  // Host threads update weights in host memory in place.
   const besideOnHost = weights === 'device' ? beside : 0;
   if (optimizer === 'nvme') {
     const slots = setup.slots * whole * Math.min(largest, setup.subGroup);
@@ -259,15 +256,15 @@ function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
   const split = splitStateOf(sizes, setup);
   const ofStreamed = streamsHalves(setup) ? split : whole;
   const ofThreads = isSplit ? split : whole;
-  // The device has windows for state, and, but for those in halves, which gradientsAt() has, a
-  // gradient that has come; of what is tried out one that is not committed, too, and upper halves
-  // beside the weights, which it then has wherever others live.
+  // Device memory per streamed parameter: windows for state, and a gradient unless masters are
+  // split (gradientsAt() counts it then). Speculation adds an uncommitted gradient and the upper
+  // halves. If weights live in host memory, the device keeps its share of them as well.
   const largestTile = Math.min(TILE, block * share);
   const isJoined = joinsMasters(setup);
   const ofTile = 2 * bytesOfStreamed(setup) + (isJoined ? MASTER : 0);
   const windows = streamed > 0 ? ofTile * largestTile : 0;
   const kept = isJoined ? elementBytes(setup) * (weights === 'cpu' ? 2 : 1) : 0;
-  // Updates after the step decision leave weights where gradients were, or where the weights live.
+  // Updates after the step decision write weights into gradient buffers, or into host weights.
   const passing = setup.speculates ? 2 : 1;
   const fetched = isSplit && weights === 'device' && away > streamed;
   const slots = fetched ? WEIGHT_SLOTS * 2 * Math.min(LARGEST_SLOT, largest) : 0;
@@ -280,9 +277,9 @@ function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
 }
 
 /**
- * Updated weights per trained parameter, on their way to where they live: in memory of their own
- * where they are narrower than their gradients. Those in halves have slots, and f32 ones leave from
- * their masters.
+ * Bytes per trained parameter for updated weights in transfer. They need their own memory if they
+ * are narrower than gradients. Split masters use slots, and f32 weights are sent from their
+ * masters.
  */
 function weightsBeside({ trained }: ModelSizes, setup: Setup): number {
   const isNarrower = setup.precision !== 'fp32' && setup.wideGradients && trained.count > 0;
@@ -290,7 +287,7 @@ function weightsBeside({ trained }: ModelSizes, setup: Setup): number {
   return elementBytes(setup) * (1 - trained.own.count / trained.count);
 }
 
-/** Weights that live in host memory. */
+/** Bytes of weights that live in host memory. */
 function livingWeights({ weights, trained }: ModelSizes, setup: Setup, share: number): number {
   if (setup.weights !== 'cpu') return 0;
   const stays = shareThatStays(setup) * trained.count;
@@ -298,7 +295,7 @@ function livingWeights({ weights, trained }: ModelSizes, setup: Setup, share: nu
 }
 
 /**
- * What one rank needs at the worst moment of the backward: at the head, or in one of the blocks.
+ * Predicts the memory of one rank at the peak of backward: at the head, or in one of the blocks.
  */
 export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
   const sizes = partOf(whole, setup);

@@ -1,4 +1,4 @@
-// What a plan needs to know of a model: how much of it moves as one, and what its blocks keep.
+// Model sizes for a plan: units of transfer, trained parameters and activations.
 import { DsError } from '../errors.js';
 import type { BlockActivations } from '../models/activation-shape.js';
 import type { CausalLM } from '../models/index.js';
@@ -9,83 +9,84 @@ import { DoraLinear, type LoraLayer, LoraLinear, lorasOf } from '../peft/index.j
 import { dtypeSize } from '../runtime/dtype.js';
 import { numel } from '../runtime/view.js';
 
-/** Elements, and the bytes of those among them whose dtype is not the engine's. */
+/** An element count, and the elements and bytes with a fixed dtype. */
 export interface Elements {
   count: number;
-  /** Those with a dtype of their own. */
+  /** Elements with a fixed dtype instead of the engine's. */
   own: { count: number; bytes: number };
 }
 
-/** Passing values of adapters in f32; one layer has them at a time. */
+/** Temporary f32 values of adapters; one layer has them at a time. */
 export interface Adapters {
-  /** Elements for each token: of the widest layer, values in f32 and their gradient. */
+  /** Elements per token of the widest layer: its f32 values and their gradient. */
   perToken: number;
-  /** Elements of the largest weight whose rows have magnitudes, twice. */
+  /** Twice the elements of the largest weight with DoRA magnitudes. */
   lengths: number;
   /**
-   * Inputs and outputs of all layers with an adapter: what its products read and write by token.
+   * Input and output widths of all layers with an adapter: the elements that adapters read and
+   * write per token.
    */
   streamed: number;
 }
 
-/** Weights in few bits. */
+/** Packed (quantized) weights. */
 export interface Packed {
-  /** Of all blocks: weights, which products read in full. */
+  /** Logical weights of all blocks. */
   count: number;
-  /** Elements and bytes that hold them. */
+  /** Stored elements, and their bytes. */
   elements: number;
   bytes: number;
 }
 
-/** A model's sizes, in elements; nothing of it needs memory to be counted. */
+/** Sizes of a model in elements. Counting allocates no memory. */
 export interface ModelSizes {
   /** All parameters, each counted once. */
   parameters: number;
-  /** Those that no product reads for a token: of experts to which it does not go. */
+  /** Parameters of experts that a token does not use. */
   idle: number;
-  /** Those of the embeddings and the head. */
+  /** Parameters of the embeddings and the head. */
   root: number;
-  /** Those of one block, the largest where they differ. */
+  /** Parameters of the largest block. */
   block: number;
-  /** All weights, as they are kept. */
+  /** All weights in their storage format. */
   weights: Elements;
-  /** Those that have gradients and state: all, but with adapters. */
+  /** Parameters with gradients and optimizer state. With adapters, these are only the adapters. */
   trained: Elements & {
-    /** Outside the blocks, and in the one with the most. */
+    /** Outside the blocks, and in the largest block. */
     root: number;
     block: number;
-    /** Whether the head is among them. */
+    /** True if the head is trained. */
     hasHead: boolean;
   };
-  /** Elements of the largest weight in few bits, which is made whole for its product; else 0. */
+  /** Elements of the largest packed weight, which its product unpacks; 0 without packed weights. */
   unpacked: number;
-  /** All of them. */
+  /** All packed weights. */
   packed: Packed;
-  /** What layers with adapters need beside the products of their bases. */
+  /** Additional memory of layers with adapters. */
   adapters: Adapters;
-  /** Blocks. */
+  /** Number of blocks. */
   layers: number;
-  /** What one block keeps of each token. */
+  /** Saved activations of one block per token. */
   activations: BlockActivations;
   /** Width of the residual stream. */
   channels: number;
-  /** Width of all heads of queries together. */
+  /** Total width of all query heads. */
   attentionWidth: number;
-  /** Tokens that there are, and the columns of the head's products: a multiple of 64. */
+  /** Vocabulary size, and the columns of the logits: a multiple of 64. */
   vocabulary: number;
   paddedVocabulary: number;
-  /** The longest sequence. */
+  /** Longest sequence in tokens. */
   maxSeq: number;
 }
 
 const HEAD_ALIGNMENT = 64;
 
-/** A model with unknown blocks. */
+/** Activations of unknown blocks. */
 const UNKNOWN: BlockActivations = {
   ...{ kept: 0, statistics: 0, backward: 0, replayed: 0, stream: 0, selective: null },
 };
 
-/** The sizes of `model`, whose parameters are counted, not made. */
+/** Returns the sizes of `model` without materializing its parameters. */
 export function sizesOf(model: CausalLM): ModelSizes {
   const { channels, heads, headDim = channels / heads } = model.config;
   const { lm_head, vocabSize: vocabulary, maxSeq } = model;
@@ -106,9 +107,8 @@ export function sizesOf(model: CausalLM): ModelSizes {
 }
 
 /**
- * What can be counted of any model: its parameters. Of activations, of which nothing is known, and
- * of what its products take there is nothing in it; `layers` are as many of the largest block as
- * make up all.
+ * Returns the sizes of any module: only parameters are counted. Activations and attention sizes are
+ * 0. `layers` is the parameter count of all blocks divided by the largest block, rounded up.
  */
 export function countsOf(model: Module): ModelSizes {
   const count = (parameters: Iterable<{ numel: number }>): number =>
@@ -123,7 +123,7 @@ export function countsOf(model: Module): ModelSizes {
     .units()
     .map(({ module }) => count(module.parameters().filter(learns)));
   const loras = [...lorasOf(model).values()];
-  // A layer with an adapter is no child of it: it would be missed among the modules.
+  // The base of an adapter layer is not a child module, so modules() omits it.
   const layers = [...model.modules(), ...loras.map(({ base }) => base)];
   const packed = layers.filter((one) => one instanceof PackedLinear);
   return {
@@ -183,7 +183,7 @@ function adaptersOf(layers: readonly LoraLayer[]): Adapters {
   };
 }
 
-/** Throws DS_ARGUMENT for samples of more tokens than the model takes. */
+/** Throws DS_ARGUMENT if `seq` exceeds the model's longest sequence. */
 export function requireLength(op: string, seq: number, { maxSeq }: ModelSizes): void {
   if (seq <= maxSeq) return;
   const expected = `at most the model's ${maxSeq}`;

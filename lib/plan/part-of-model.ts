@@ -1,20 +1,18 @@
-// What one rank has of a model that others share with it: a part of each layer, and some of the
-// layers.
+// Sizes of one rank's part under tensor and pipeline parallelism.
 import type { Elements, ModelSizes } from './model-sizes.js';
 import type { Setup } from './setup.js';
 
 /**
- * Of what a block keeps of a token, in widths of the residual stream, all ranks that share the
- * block have their own copy: inputs and outputs of its two norms. Source: Korthikanti et al. 2022.
+ * Activations per token that every tensor-parallel rank holds in full, in widths of the residual
+ * stream: the inputs and outputs of the two norms. Source: Korthikanti et al. 2022.
  */
 const REPLICATED_WIDTHS = 4;
-/** The same of what its backward adds: a gradient of the stream and one on its way. */
+/** The same for temporaries of the backward: a gradient of the stream and one in transfer. */
 const REPLICATED_IN_BACKWARD = 2;
 
 /**
- * Sizes of the rank with the most: embedding and head, and no fewer blocks than any other. All of a
- * block's weights are counted as shared out; norms and the biases that each rank has are less than
- * a thousandth.
+ * Returns the sizes of the largest rank: embedding, head and the most blocks. All weights of a
+ * block count as sharded: norms and replicated biases are below a thousandth.
  */
 export function partOf(sizes: ModelSizes, { tensor, stages }: Setup): ModelSizes {
   if (tensor === 1 && stages === 1) return sizes;
@@ -58,7 +56,7 @@ export function partOf(sizes: ModelSizes, { tensor, stages }: Setup): ModelSizes
   };
 }
 
-/** `count` of such elements, of which as large a share has a dtype of its own. */
+/** Scales to `count` elements with the same fraction of fixed dtypes. */
 function scaledTo(count: number, { count: all, own }: Elements): Elements {
   const share = all === 0 ? 0 : count / all;
   return { count, own: { count: own.count * share, bytes: own.bytes * share } };

@@ -1,4 +1,4 @@
-// A plan: every stage and offload that there is, what each needs and takes, and the best that fits.
+// Enumerates stages and offloads, predicts memory and time, and selects the fastest that fits.
 
 import type { DsConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';
@@ -14,57 +14,55 @@ import {
   stepTime,
 } from './step-time.js';
 
-/** What there is, and what is to be trained on it. */
+/** The hardware and the training job. */
 export interface PlanRequest {
   sizes: ModelSizes;
-  /** Samples of a rank's step: micro-batch times accumulation. */
+  /** Samples of a rank per step: micro-batch times accumulation. */
   batch: number;
   seq: number;
   precision: Setup['precision'];
   cluster: Cluster;
-  /** Bytes of one device's memory. */
+  /** Memory of one device in bytes. */
   deviceMemory: number;
-  /** Bytes of one machine's. */
+  /** Memory of one machine in bytes. */
   hostMemory: number;
-  /** Bytes of one machine's disk; 0 where none is to be used. */
+  /** Disk space of one machine in bytes; 0 without a disk. */
   diskMemory: number;
-  /** At most so many ranks share each layer out, and at most so many stages a model. */
+  /** Upper limits of tensor-parallel ranks and pipeline stages. */
   most: { tensor: number; stages: number };
   rates: Rates;
   /** bf16.bf16_optimizer_states: AdamW's moments are bf16. */
   bf16States: boolean;
 }
 
-/** One way to train, weighed. */
+/** A setup with its predicted memory and time. */
 export interface Candidate {
   setup: Setup;
   memory: Memory;
-  /** Bytes of a rank's device and of a machine's memory, in all. */
+  /** Total bytes of a rank's device and of a machine's memory. */
   device: number;
   host: number;
-  /** Of a machine's disk. */
+  /** Bytes of a machine's disk. */
   disk: number;
   fits: boolean;
   time: StepTime;
   tokensPerSecond: number;
 }
 
-/** Ways from the fastest to the slowest of those that fit, and then the others. */
+/** Fitting candidates from the fastest to the slowest, then the others. */
 export interface Plan {
   candidates: readonly Candidate[];
   best: Candidate | null;
 }
 
-/** The pool keeps blocks of several sizes, and the driver has memory of its own. */
+/** Margin for the memory pool, which keeps blocks of several sizes, and memory of the driver. */
 export const DEVICE_SPARE = 1.05;
 export const DRIVER = 0.6 * 2 ** 30;
 export const HOST_SPARE = 1.05;
-/** Ways that take no longer than others by more are as fast. */
+/** Candidates within this fraction of the fastest count as equally fast. */
 export const AS_FAST = 0.98;
 
-/**
- * Ways to share a model out between ranks, each of which leaves a whole number that share a batch.
- */
+/** Returns the tensor and pipeline sizes that divide the number of ranks. */
 function axesOf({ cluster, sizes, most }: PlanRequest): Pick<Setup, 'tensor' | 'stages'>[] {
   const all = cluster.nodes * cluster.devicesPerNode;
   const upTo = (limit: number): number[] =>
@@ -77,7 +75,7 @@ function axesOf({ cluster, sizes, most }: PlanRequest): Pick<Setup, 'tensor' | '
   );
 }
 
-/** A candidate for each way to share out, place of state and weights, and of activations. */
+/** Returns the setups for each combination of parallelism, offload and checkpointing. */
 function setupsOf(request: PlanRequest): Setup[] {
   const { cluster, rates } = request;
   const found = axesOf(request).flatMap((axes) => setupsOn(axes, request));
@@ -89,7 +87,8 @@ function setupsOf(request: PlanRequest): Setup[] {
 }
 
 /**
- * The batch is that of all ranks together: where they share layers, each of fewer has more of it.
+ * Keeps the global batch constant: with tensor or pipeline parallelism, each data rank gets more
+ * samples.
  */
 function setupsOn(axes: Pick<Setup, 'tensor' | 'stages'>, request: PlanRequest): Setup[] {
   const { cluster, seq, precision, bf16States, diskMemory } = request;
@@ -98,7 +97,7 @@ function setupsOn(axes: Pick<Setup, 'tensor' | 'stages'>, request: PlanRequest):
   const batch = request.batch * sharing;
   const state = { bf16States, stateBytes: adamWStateBytes(bf16States) };
   const common = { ...plainSetup, ...axes, ...state, ranks, seq, precision };
-  // Gradients of stages wait in whole: see pipelines.
+  // Pipeline stages keep whole gradients, so ZeRO stages above 1 are unavailable.
   const atMost = axes.stages > 1 ? 1 : 3;
   const upTo = (stages: readonly Setup['stage'][]) => stages.filter((stage) => stage <= atMost);
   const stages = upTo(ranks > 1 ? [0, 1, 2, 3] : [0]);
@@ -122,14 +121,14 @@ function setupsOn(axes: Pick<Setup, 'tensor' | 'stages'>, request: PlanRequest):
   );
 }
 
-/** `batch`, and its halves as long as they are whole. */
+/** Returns `batch` and its integer halves. */
 function halvesOf(batch: number): number[] {
   const out = [batch];
   while ((out.at(-1) as number) % 2 === 0) out.push((out.at(-1) as number) / 2);
   return out;
 }
 
-/** Weighs one way. */
+/** Predicts memory and time of a setup. */
 export function weigh(request: Omit<PlanRequest, 'batch' | 'seq'>, setup: Setup): Candidate {
   const { sizes, cluster, rates } = request;
   const memory = memoryOf(sizes, setup);
@@ -154,8 +153,9 @@ export function weigh(request: Omit<PlanRequest, 'batch' | 'seq'>, setup: Setup)
 }
 
 /**
- * All ways to train, best first. Of ways that are as fast, within 2 %, the one that moves and
- * shares out least comes first. Throws DS_ARGUMENT for a batch, a length or memory that is none.
+ * Returns all candidates, the best first. Among candidates within 2 % of the fastest, the first in
+ * the enumeration wins: it offloads and shards the least. Throws DS_ARGUMENT for an invalid batch,
+ * length or device count.
  */
 export function makePlan(request: PlanRequest): Plan {
   requireWhole('batch', request.batch);
@@ -167,7 +167,7 @@ export function makePlan(request: PlanRequest): Plan {
   return inOrder(candidates);
 }
 
-/** The best of what was weighed comes first. */
+/** Sorts candidates; the best comes first. */
 export function inOrder(candidates: readonly Candidate[]): Plan {
   const fitting = candidates.filter(({ fits }) => fits);
   const fastest = Math.max(0, ...fitting.map(({ tokensPerSecond }) => tokensPerSecond));
@@ -183,10 +183,10 @@ function requireWhole(name: string, value: number): void {
   throw new DsError({ code: 'DS_ARGUMENT', op: `plan ${name}`, expected, got: `${value}` });
 }
 
-/** A folder that a person replaces by one on a disk. */
+/** Placeholder for a folder on a local disk. */
 const NVME_PATH = '/nvme';
 
-/** The ds_config.json of a way; what checkpoints a model's blocks is the model's own option. */
+/** Returns the ds_config.json of a candidate. Checkpointing is an option of the model instead. */
 export function configOf({ setup }: Candidate): DsConfig {
   const { stage, optimizer, weights, ratio, precision, microBatch, accumulation, overlap } = setup;
   const { gpuShare: gpu_share, speculates, tensor, stages, ranks, bf16States } = setup;

@@ -1,23 +1,23 @@
-// The model of a plan: a published size by its name, or the sizes of a folder.
+// Creates the model of a plan from a GPT-2 size or a model folder.
 import { DsError } from '../errors.js';
 import { type CausalLM, fromConfig, GPT2 } from '../models/index.js';
 import { addLora, quantizeUnmade } from '../peft/index.js';
 
-/** Adapters that are to be trained in place of the model. */
+/** Adapters to train instead of the model. */
 export interface PlannedAdapters {
-  /** Their rank. */
+  /** Rank of the adapters. */
   r: number;
-  /** Names of the layers that get one, or "all-linear"; null: PEFT's for the family. */
+  /** Names of the layers with adapters, or "all-linear"; null: PEFT's default for the family. */
   targetModules: string | readonly string[] | null;
-  /** Whether the layers beneath are in 4 bits. */
+  /** True if the base layers are quantized to 4 bits (QLoRA). */
   isQuantized: boolean;
 }
 
 const GPT2_SIZE = /^(gpt2-)?(tiny|\d+M|\d+B)$/;
 
 /**
- * A model whose parameters have no memory, by GPT-2's "124M", "1558M" or "10B", or the config.json
- * of a folder, with its adapters. Throws DS_ARGUMENT, DS_CHECKPOINT, DS_IO.
+ * Creates a model without allocated parameters. `name` is a GPT-2 size ("124M", "1558M", "10B") or
+ * a folder with a config.json. Throws DS_ARGUMENT, DS_CHECKPOINT, DS_IO.
  */
 export function plannedModel(name: string, adapters: PlannedAdapters | null = null): CausalLM {
   const base = baseModel(name);

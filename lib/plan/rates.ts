@@ -1,30 +1,31 @@
-// How fast a machine is, as far as a plan must know it: rates that were measured, or are given.
+// Hardware rates for the prediction of step times.
 
-/** Rates of one machine; bytes and FLOPs a second. */
+/** Rates of one machine, in bytes or FLOPs per second. */
 export interface Rates {
-  /** What the rates are of. */
+  /** Name of the hardware. */
   name: string;
-  /** Products of 16-bit matrices, as they last under load. */
+  /** 16-bit matrix products under sustained load. */
   matmul: number;
-  /** Products inside attention, forward and backward. */
+  /** Products inside attention, in forward and backward. */
   attention: { forward: number; backward: number };
-  /** The device's memory, reading and writing. */
+  /** Device memory, reads plus writes. */
   deviceMemory: number;
   /**
-   * Adam on the host, which is bound by its memory: all ranks of a machine together, by its cores.
+   * Adam on the host by number of cores, for all ranks of a machine together. Host memory limits
+   * it.
    */
   hostAdam: readonly (readonly [cores: number, bytesPerSecond: number])[];
-  /** Copies to the device while as much comes back, and the host's memory is at work: of each. */
+  /** PCIe in each direction, with transfers in both directions and busy host memory. */
   pcie: number;
-  /** Reads and writes of a machine's disk while both go on: of each. */
+  /** Disk in each direction, with reads and writes at once. */
   disk: number;
-  /** Collectives between the devices of a machine, bytes of a rank's result. */
+  /** Collectives between devices of a machine: bytes of a rank's result per second. */
   link: number;
 }
 
 /**
- * One H200 with PCIe 5 and 16 cores of Sapphire Rapids for each GPU: bench/results, and what its
- * kernels last for. Host rates are those beside copies to and from the device.
+ * One H200 with PCIe 5 and 16 Sapphire Rapids cores per GPU. Values come from bench/results under
+ * sustained load. Host rates include concurrent copies to and from the device.
  */
 export const H200: Rates = {
   name: 'H200',
@@ -42,7 +43,9 @@ export const H200: Rates = {
   link: 264e9,
 };
 
-/** The rate for `cores`, between the measured ones and in proportion beyond them. */
+/**
+ * Interpolates between measured core counts. Beyond the last one, it scales with the square root.
+ */
 export function hostAdamRate({ hostAdam }: Rates, cores: number): number {
   const above = hostAdam.findIndex(([measured]) => measured >= cores);
   const [lastCores, last] = hostAdam.at(-1) as readonly [number, number];

@@ -1,4 +1,4 @@
-// A plan as people read it: a table of ways, the bytes of the best by part, and what was assumed.
+// Formats a plan as text: a table of setups, the memory of the best one, and the assumptions.
 import { gibibytes } from '../runtime/byte-text.js';
 import type { ModelSizes } from './model-sizes.js';
 import { type Candidate, configOf, type Plan, type PlanRequest } from './plan.js';
@@ -28,7 +28,7 @@ function nameOf({ setup }: Candidate): string {
   ].join(', ');
 }
 
-/** The first ways, and the heads of their columns; that of the disk where one of them uses it. */
+/** Table of the first setups. The disk column appears if a setup uses the disk. */
 function waysOf(candidates: readonly Candidate[]): string[] {
   const shown = candidates.slice(0, SHOWN);
   const usesDisk = shown.some(({ disk }) => disk > 0);
@@ -62,7 +62,7 @@ function parts(name: string, bytes: object): string {
   return `${name}: ${list.join(', ')}`;
 }
 
-/** Weights, those in few bits by what they stand for. */
+/** Number of weights; packed weights count by their logical size. */
 const weightsOf = ({ parameters, packed }: ModelSizes): number =>
   parameters - packed.elements + packed.count;
 
@@ -101,7 +101,7 @@ function assumptions(request: PlanRequest): string[] {
   ];
 }
 
-/** What a way needs of each memory, and what there is of it. */
+/** Required and available bytes of each memory. */
 function needsOf({ device, host, disk }: Candidate, request: PlanRequest) {
   const { deviceMemory, hostMemory, diskMemory } = request;
   return [
@@ -111,14 +111,14 @@ function needsOf({ device, host, disk }: Candidate, request: PlanRequest) {
   ] as const;
 }
 
-/** The way that lacks fewest bytes, of all memories together. */
+/** Returns the candidate with the smallest total shortage. */
 function nearestOf(candidates: readonly Candidate[], request: PlanRequest): Candidate {
   const lacking = (one: Candidate): number =>
     needsOf(one, request).reduce((sum, [, needed, there]) => sum + Math.max(0, needed - there), 0);
   return candidates.reduce((best, one) => (lacking(one) < lacking(best) ? one : best));
 }
 
-/** What of which memory a way lacks, or what it has of each. */
+/** Describes the memory shortage of a setup, or its use of each memory. */
 function verdictOf(one: Candidate, request: PlanRequest): string {
   const needs = needsOf(one, request);
   const short = needs.filter(([, needed, there]) => needed > there);
@@ -129,8 +129,8 @@ function verdictOf(one: Candidate, request: PlanRequest): string {
 }
 
 /**
- * What a configuration means as text: the ways that it leaves open, the bytes of the first, and
- * whether that fits.
+ * Formats the prediction of a configuration: its setups, the memory of the first one, and whether
+ * it fits.
  */
 export function formatPrediction(candidates: readonly Candidate[], request: PlanRequest): string {
   const [best] = candidates as [Candidate];
@@ -146,7 +146,7 @@ export function formatPrediction(candidates: readonly Candidate[], request: Plan
   ].join('\n');
 }
 
-/** The plan as text: the first ways, the best one's bytes and ds_config.json, the assumptions. */
+/** Formats a plan: its first setups, the memory and ds_config.json of the best one, assumptions. */
 export function formatPlan({ candidates, best }: Plan, request: PlanRequest): string {
   const more = candidates.length - SHOWN;
   const lines = [

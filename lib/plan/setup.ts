@@ -1,45 +1,45 @@
-// A way to train a model that a plan weighs: what ds_config.json would say of it.
+// The training setup of a plan: the values of ds_config.json that affect memory and time.
 
-/** Where the optimizer's state is, or the weights. */
+/** Location of optimizer state or weights. */
 export type Place = 'device' | 'cpu' | 'nvme';
 
-/** One way to train. */
+/** A training setup. */
 export interface Setup {
   /** zero_optimization.stage. */
   stage: 0 | 1 | 2 | 3;
-  /** Ranks that share the state out: all, over `copies`, `tensor` and `stages`. */
+  /** Size of the ZeRO shard group: all ranks divided by `copies`, `tensor` and `stages`. */
   ranks: number;
-  /** Groups of so many ranks, each with a state of its own: mics_shard_size; else 1. */
+  /** Number of replica groups of the state (with mics_shard_size); else 1. */
   copies: number;
-  /** Ranks that share each layer out. */
+  /** Tensor-parallel ranks. */
   tensor: number;
-  /** Stages of a pipeline, one to a rank. */
+  /** Pipeline stages, one per rank. */
   stages: number;
-  /** Where master weights and the optimizer's state are. */
+  /** Location of master weights and optimizer state. */
   optimizer: Place;
-  /** Where the weights are when nobody uses them; "cpu" at stage 3 alone. */
+  /** Location of unused weights; "cpu" only with stage 3. */
   weights: Exclude<Place, 'nvme'>;
-  /** offload_optimizer.ratio: the share of the state that `optimizer` means. */
+  /** offload_optimizer.ratio: the fraction of the state at `optimizer`. */
   ratio: number;
-  /** offload_optimizer.gpu_share: of that, the share which the device updates. */
+  /** offload_optimizer.gpu_share: the fraction of offloaded state that the device updates. */
   gpuShare: number;
-  /** offload_optimizer.super_offload: whether updates are tried out during the backward. */
+  /** offload_optimizer.super_offload: speculative updates during backward. */
   speculates: boolean;
-  /** offload_optimizer.buffer_count: tiles of state from a disk that are in host memory at once. */
+  /** offload_optimizer.buffer_count: tiles of disk state in host memory at a time. */
   slots: number;
-  /** sub_group_size: the most elements of one. */
+  /** sub_group_size: largest number of elements in a sub-group. */
   subGroup: number;
-  /** Samples of a rank's micro-batch. */
+  /** Samples in a micro-batch of one rank. */
   microBatch: number;
   /** Tokens of a sample. */
   seq: number;
   /** Micro-batches of a step. */
   accumulation: number;
-  /** Of weights, gradients and activations. */
+  /** Dtype of weights, gradients and activations. */
   precision: 'bf16' | 'fp16' | 'fp32';
-  /** Whether gradients are f32 whatever the precision: data_types.grad_accum_dtype. */
+  /** f32 gradients in any precision (data_types.grad_accum_dtype). */
   wideGradients: boolean;
-  /** Whether blocks are computed again in the backward. */
+  /** Activation checkpointing of blocks. */
   checkpointing: boolean;
   /** zero_optimization.overlap_comm. */
   overlap: boolean;
@@ -54,15 +54,15 @@ export interface Setup {
   /** stage3_param_persistence_threshold and stage3_model_persistence_threshold, in elements. */
   persistence: number;
   modelPersistence: number;
-  /** zero_hpz_partition_size: ranks that share a second copy of the weights; 1 for none. */
+  /** zero_hpz_partition_size: ranks that share a secondary copy of the weights; 1 for no copy. */
   nearRanks: number;
-  /** Bytes of the optimizer's state for each parameter, the master weight apart: 8 for AdamW. */
+  /** Bytes of optimizer state per parameter without the master weight: 8 for AdamW. */
   stateBytes: number;
-  /** bf16.bf16_optimizer_states: the state is AdamW's moments in bf16. */
+  /** bf16.bf16_optimizer_states: AdamW's moments are bf16. */
   bf16States: boolean;
 }
 
-/** AdamW in bf16 on one rank, with nothing shared out or moved. */
+/** AdamW in bf16 on one rank, without sharding and offload. */
 export const plainSetup: Setup = {
   ...{ stage: 0, ranks: 1, optimizer: 'device', weights: 'device', ratio: 1 },
   ...{ copies: 1, tensor: 1, stages: 1 },

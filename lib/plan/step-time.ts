@@ -1,5 +1,5 @@
-// How long a step takes by measured rates: a simulation in closed form, whose assumptions are the
-// comments of this file.
+// Predicts the duration of a step in closed form from measured rates. The comments of the constants
+// are its assumptions.
 
 import { balancedShare } from '../zero/home/processor-rates.js';
 import { gathersOf } from './gathered-weights.js';
@@ -16,77 +16,74 @@ import { partOf } from './part-of-model.js';
 import { hostAdamRate, type Rates } from './rates.js';
 import type { Setup } from './setup.js';
 
-/** Where ranks are. */
+/** Machines and devices of a job. */
 export interface Cluster {
-  /** Machines. */
+  /** Number of machines. */
   nodes: number;
-  /** Devices of each. */
+  /** Devices per machine. */
   devicesPerNode: number;
-  /** Cores of each. */
+  /** Cores per machine. */
   coresPerNode: number;
-  /** Bytes a second from one machine to another, of each. */
+  /** Network bytes per second of one machine. */
   nodeLink: number;
 }
 
-/** Seconds of one step, by what takes them. */
+/** Seconds of one step by cause. */
 export interface StepTime {
   /** Forward and backward of all micro-batches on the device. */
   compute: number;
-  /** The update, where it is. */
+  /** Optimizer update on device and host. */
   update: number;
-  /** Exchanges between ranks, and weights on their way from host memory, that nothing hides. */
+  /** Collectives and weight transfers that do not overlap with compute. */
   exposed: number;
-  /** All of it. */
+  /** Total seconds of a step. */
   step: number;
 }
 
-/** Reads and writes of one element of the stream by norms, additions and activations of a block. */
+/** Memory passes of a block over the residual stream: norms, additions and activations. */
 const PASSES = 34;
-/** The same of one logit. */
+/** Memory passes over one logit. */
 const LOGIT_PASSES = 6;
-/** The last product of a block is not computed again, nor what follows it: of its forward. */
+/** Recomputed fraction of a block's forward: the last product and its successors are omitted. */
 const REPLAYED = 2 / 3;
-/**
- * Bytes of memory that Adam moves for a parameter on the device, and on the host beside backward.
- */
+/** Bytes that Adam moves per parameter on the device, and on the host during backward. */
 const ADAM = 28;
 const ADAM_ON_HOST = 30;
 /**
- * Bytes that an update after the step decision moves there, and how much faster while nothing
- * comes.
+ * Bytes per parameter of a host update after the step decision, and its speedup without transfers.
  */
 const ADAM_AFTERWARDS = 28;
 const UNDISTURBED = 1.3;
 /**
- * Bytes that an update moves for a parameter, of `f32` with moments in f32: those in bf16 are read
- * and written in half. That they are widened and rounded hides behind that.
+ * Bytes of an update per parameter; `f32` is the value with f32 moments. bf16 moments need half of
+ * the traffic. Their conversion overlaps with it.
  */
 const updateBytes = (f32: number, { bf16States }: Setup): number =>
   f32 - 2 * (adamWStateBytes(false) - adamWStateBytes(bf16States));
-/** Of a micro-batch's compute: what such an update hides behind. */
+/** Fraction of a micro-batch's compute that overlaps with a non-speculative host update. */
 const FORWARD = { true: 1 / 4, false: 1 / 3 } as const;
 /**
- * Of whichever of the device and the host is shorter, what the other does not hide: several ranks
- * publish their weights when all of them have been updated.
+ * Fraction of the shorter of device and host time that does not overlap. With several ranks,
+ * weights are published after all updates.
  */
 const UNHIDDEN = { one: 0.15, several: 0.75 } as const;
-/** Kernels beside collectives take longer. */
+/** Slowdown of kernels that run at the same time as collectives. */
 const CONTENTION = 1.04;
-/** The same of collectives with overlap_comm and without. */
+/** Fraction of collectives that does not overlap, with overlap_comm and without. */
 const UNHIDDEN_EXCHANGE = { true: 0.2, false: 1 } as const;
-/** The same of weights from host memory, beside whichever is shorter: they or the compute. */
+/** Fraction of the shorter of compute and weight transfers that does not overlap. */
 const UNHIDDEN_WEIGHTS = 0.4;
-/** Tokens of a micro-batch at which products run at half their rate: fewer fill the device less. */
+/** Tokens of a micro-batch at which products reach half of their full rate. */
 const HALF_RATE_TOKENS = 256;
 /**
- * Passes of adapters over inputs and outputs of their layers, bytes of each in all: the two
- * products and the sum, forward and backward, and to f32 and back where they are wide.
+ * Bytes that adapters move per input and output element: two products and the sum, forward and
+ * backward. Wide adapters also convert to f32 and back.
  */
 const ADAPTER_PASSES = {
   wide: { forward: 13, backward: 18 },
   plain: { forward: 5, backward: 7 },
 } as const;
-/** FP32 products run in TF32 nowhere: they are that much slower than 16-bit ones. */
+/** Slowdown of f32 products against 16-bit products, without TF32. */
 const FP32 = 12;
 
 /** Seconds of forward and backward of one micro-batch. */
@@ -100,14 +97,14 @@ function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
   const forward = 2 * (parameters - idle - root - packed.elements + packed.count) * tokens;
   const head = 2 * headWeights * tokens;
   const replayed = setup.checkpointing ? REPLAYED * forward : 0;
-  // Frozen weights have no gradient: what learns are adapters, whose products are those of f32.
+  // Frozen weights have no gradient products. Trained adapters use f32 products.
   const isWhole = trained.count >= sizes.weights.count;
   const ofWeights = isWhole ? forward : 0;
   const ofHead = trained.hasHead ? head : 0;
   const all = 2 * forward + ofWeights + 2 * head + ofHead + replayed;
   const products = all / ((rates.matmul * filled) / slower);
   const beside = isWhole ? 0 : adapterTime(sizes, setup, rates);
-  // Half of the scores are above the diagonal.
+  // Causal attention skips half of the scores.
   const scores = 2 * tokens * setup.seq * attentionWidth * layers;
   const again = setup.checkpointing ? 2 : 1;
   const attention =
@@ -119,8 +116,7 @@ function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
 }
 
 /**
- * Seconds of what adapters compute beside frozen layers in one micro-batch, and of making weights
- * in few bits whole for each of their products.
+ * Seconds of adapters in one micro-batch, and of unpacking quantized weights for their products.
  */
 function adapterTime(
   { trained, packed, adapters }: ModelSizes,
@@ -139,22 +135,22 @@ function adapterTime(
   return products + (passes + made) / rates.deviceMemory;
 }
 
-/** All ranks of one machine, whatever they share. */
+/** Number of ranks on one machine. */
 export function ranksOfMachine({ ranks, copies, tensor, stages }: Setup, at: Cluster): number {
   return Math.min(ranks * copies * tensor * stages, at.devicesPerNode);
 }
 
-/** Bytes a second of a rank's collectives with ranks of other machines, where there are any. */
+/** Bytes per second of a rank's collectives across machines, or within the only machine. */
 function slowestLink(setup: Setup, rates: Rates, at: Cluster): number {
   const ofRank = at.nodeLink / ranksOfMachine(setup, at);
   return at.nodes > 1 ? Math.min(rates.link, ofRank) : rates.link;
 }
 
 /**
- * Seconds of what ranks that share layers out tell each other in one step, which nothing hides: two
- * all-reduces of a block's output in the forward and two in the backward, and of what is computed
- * again two more (Megatron-LM, section 3); between stages one output for each micro-batch and way.
- * Ranks that share a layer are of one machine where they fit there.
+ * Seconds of tensor and pipeline communication in one step; it does not overlap. Each block has two
+ * all-reduces of its output in forward, two in backward, and two in recomputation (Megatron-LM,
+ * section 3). Each pipeline stage sends one output per micro-batch and direction. Tensor-parallel
+ * ranks are on one machine if they fit.
  */
 function sharingTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster): number {
   const { tensor, stages, accumulation } = setup;
@@ -167,9 +163,9 @@ function sharingTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster)
 }
 
 /**
- * Seconds of one step in which the device waits for weights that live in host memory: each
- * micro-batch has its rank's part of them come for the forward, and again for the backward but for
- * those that stay.
+ * Seconds of one step in which the device waits for weights from host memory. Each micro-batch
+ * transfers its rank's part for forward and again for backward, except weights that stay on the
+ * device.
  */
 function arrivalTime(sizes: ModelSizes, setup: Setup, rates: Rates, micro: number): number {
   if (setup.weights === 'device') return 0;
@@ -181,7 +177,7 @@ function arrivalTime(sizes: ModelSizes, setup: Setup, rates: Rates, micro: numbe
   return setup.accumulation * (arriving - (1 - UNHIDDEN_WEIGHTS) * hidden);
 }
 
-/** Seconds of exchanges between the ranks in one step, hidden or not. */
+/** Seconds of collectives in one step, including overlapped ones. */
 function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster): number {
   if (setup.ranks === 1) return 0;
   const slowest = slowestLink(setup, rates, at);
@@ -196,8 +192,8 @@ function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster
 }
 
 /**
- * The share of offloaded state that the device updates when both processors are done together, as a
- * run finds it: two decimals.
+ * Returns the fraction of offloaded state for which device and host finish at the same time,
+ * rounded to two decimals as in a run.
  */
 export function plannedGpuShare(setup: Setup, rates: Rates, at: Cluster): number {
   const ranksHere = ranksOfMachine(setup, at);
@@ -209,11 +205,11 @@ export function plannedGpuShare(setup: Setup, rates: Rates, at: Cluster): number
   return Math.round(100 * share) / 100;
 }
 
-/** Seconds of one update of `sizes`, the part that a rank has. */
+/** Seconds of one update of a rank's part. */
 interface UpdateTime {
-  /** Of what the device keeps. */
+  /** State on the device. */
   onDevice: number;
-  /** Of what is offloaded, beside what the device computes. */
+  /** Offloaded state, during device compute. */
   onHost: number;
 }
 
@@ -231,18 +227,18 @@ function updateTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster):
   const byThreads = ((1 - setup.gpuShare) * offloaded * ofThreads) / hostAdam;
   const streamed = bytesOfStreamed(setup);
   const crossing = setup.gpuShare * streamed + (1 - setup.gpuShare) * elementBytes(setup);
-  // State on a disk comes and goes beside its updates, of all ranks of a machine through one disk.
+  // Disk state is read and written during updates. All ranks of a machine share one disk.
   const state = offloaded * (setup.stateBytes + 4);
   const byDisk = setup.optimizer === 'nvme' ? (state * ranksHere) / rates.disk : 0;
   return { onDevice, onHost: Math.max(byThreads, byDisk, (offloaded * crossing) / rates.pcie) };
 }
 
-/** Seconds of one step of `whole` by `setup`, on devices of `rates`. */
+/** Predicts the duration of one step of `whole`. */
 export function stepTime(whole: ModelSizes, setup: Setup, rates: Rates, at: Cluster): StepTime {
   const sizes = partOf(whole, setup);
   const isAlone = setup.ranks * setup.tensor * setup.stages === 1;
   const beside = isAlone ? 1 : CONTENTION;
-  // Stages wait for the first and the last micro-batches of the others.
+  // Pipeline stages idle during the first and last micro-batches of other stages.
   const micros = setup.accumulation + setup.stages - 1;
   const compute = beside * micros * computeTime(sizes, setup, rates);
   const micro = compute / micros;
@@ -252,7 +248,7 @@ export function stepTime(whole: ModelSizes, setup: Setup, rates: Rates, at: Clus
   const arrivals = arrivalTime(sizes, setup, rates, micro);
   const exposed = exchangeTime(sizes, setup, rates, at) * unhidden + shared + arrivals;
   const device = compute + onDevice;
-  // All but the last micro-batch of an accumulation have nothing to update.
+  // Only the last micro-batch of an accumulation overlaps with the update.
   const hides = onDevice + (setup.speculates ? micro : FORWARD[`${setup.checkpointing}`] * micro);
   const both =
     Math.max(hides, onHost) + UNHIDDEN[isAlone ? 'one' : 'several'] * Math.min(hides, onHost);

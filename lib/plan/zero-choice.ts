@@ -1,4 +1,4 @@
-// What "auto" becomes: of the configurations that are left open, the fastest that fits.
+// Resolves "auto" in the ZeRO configuration to the fastest setup that fits.
 
 import { type Memory, memoryOf, total } from './memory.js';
 import type { ModelSizes } from './model-sizes.js';
@@ -7,60 +7,59 @@ import type { Rates } from './rates.js';
 import type { Place, Setup } from './setup.js';
 import { type Cluster, stepTime } from './step-time.js';
 
-/** A configuration that may be chosen, and what it says of a step. */
+/** A candidate configuration and its setup. */
 export interface Way<Config> {
   config: Config;
   setup: Setup;
 }
 
-/**
- * Bytes of each memory that one rank may have: the same for all ranks, those of the one with least.
- */
+/** Available bytes of each memory for one rank: the minimum over all ranks. */
 export interface Room {
-  /** Of its device; null where that has no limit but the host's. */
+  /** Device memory; null if only host memory limits the device. */
   device: number | null;
   host: number;
-  /** What the host may be given beyond what is free: a virtual machine's has no end. */
+  /** Upper limit beyond the free host memory, since a virtual machine may grow. */
   hostAtMost: number;
-  /** Of the disk that the configuration names. */
+  /** Space on the configured disk. */
   disk: number;
 }
 
-/** What ways are weighed by. */
+/** Inputs of the selection. */
 export interface Weights {
   sizes: ModelSizes;
-  /** Whether what its blocks keep is known; `sizes` has none of it otherwise. */
+  /** True if `sizes` includes the activations of blocks. */
   knowsActivations: boolean;
-  /** Whether the device is the host's processors, whose memory it shares. */
+  /** True if the device is the CPU, which shares host memory. */
   isHost: boolean;
   cluster: Cluster;
   rates: Rates;
   room: Room;
 }
 
-/** A way, and what it needs of a rank's memories, with the margins of a plan. */
+/** A candidate with its predicted bytes, including the margins of a plan. */
 export interface Weighed<Config> extends Way<Config> {
   memory: Memory;
   device: number;
   host: number;
   disk: number;
-  /** Seconds of a step; null where nothing foretells them. */
+  /** Seconds of a step; null if the prediction is unavailable. */
   step: number | null;
 }
 
-/**
- * Without knowing activations, the share of a device that weights, gradients and state may take.
- */
+/** Fraction of device memory for weights, gradients and state if activations are unknown. */
 const LEFT_TO_ACTIVATIONS = 0.5;
 
 const DISTANCE: Record<Place, number> = { device: 0, cpu: 1, nvme: 2 };
 
 /**
- * The best of `ways`, or none, and the one that needs least. Ways that fit leave the margins of
- * `ds plan`, and where activations are unknown half of the device. The fastest of them is taken, of
- * those that are as fast the one that moves least away from the device, and then shares least out;
- * where no time can be foretold, that one alone. Where none fits so, the one that needs least is
- * taken if it fits at all: activations may be small, and a virtual machine be given more.
+ * Returns the best candidate (or null) and the one with the smallest memory use.
+ *
+ *   1. A candidate fits if it leaves the margins of `ds plan`. With unknown activations, it may
+ *      use half of the device.
+ *   2. The fastest fitting candidate wins. Among equally fast ones, it offloads least, then shards
+ *      least.
+ *   3. Without a time prediction, only offload and sharding count.
+ *   4. If no candidate fits with margins, the smallest one is taken if it fits without them.
  */
 export function chooseWay<Config>(
   ways: readonly Way<Config>[],
@@ -78,7 +77,7 @@ export function chooseWay<Config>(
   return { best: best ?? (used(leanest) <= 1 ? leanest : null), leanest };
 }
 
-/** What is moved to the host is there already where the host computes, but for a disk. */
+/** On the CPU, offload to the CPU changes nothing, so these candidates are dropped. */
 function inPlace<Config>(ways: readonly Way<Config>[]): readonly Way<Config>[] {
   const staying = ways.filter(
     ({ setup: { optimizer, weights } }) => optimizer !== 'cpu' && weights !== 'cpu',
@@ -86,7 +85,7 @@ function inPlace<Config>(ways: readonly Way<Config>[]): readonly Way<Config>[] {
   return staying.length > 0 ? staying : ways;
 }
 
-/** The less is moved the nearer, and then the less is shared out. */
+/** Orders candidates by the amount of offload, then of sharding. */
 function byDistance({ setup: a }: Way<unknown>, { setup: b }: Way<unknown>): number {
   return (
     DISTANCE[a.optimizer] - DISTANCE[b.optimizer] ||
@@ -98,7 +97,7 @@ function byDistance({ setup: a }: Way<unknown>, { setup: b }: Way<unknown>): num
   );
 }
 
-/** What a way needs, and how long its step takes where that is foretold. */
+/** Predicts the memory of a candidate, and its time if possible. */
 export function weighWay<Config>(way: Way<Config>, weights: Weights): Weighed<Config> {
   const { sizes, knowsActivations, isHost, cluster, rates } = weights;
   const memory = memoryOf(sizes, way.setup);
@@ -114,8 +113,8 @@ export function weighWay<Config>(way: Way<Config>, weights: Weights): Weighed<Co
 }
 
 /**
- * Of the memory that is scarcest, the share that a way needs; above 1 it does not fit. `share`:
- * what of a device it may take.
+ * Returns the used fraction of the scarcest memory; above 1 the candidate does not fit. `share` is
+ * the usable fraction of the device.
  */
 export function usedShare(
   { device, host, disk }: Weighed<unknown>,
