@@ -7,6 +7,7 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { cpu } from '../runtime/device.js';
 import { isObject } from '../runtime/is-object.js';
+import { parseJson } from '../runtime/parse-json.js';
 import { held, Tensor } from '../tensor/index.js';
 import { LATEST, MANIFEST } from './directory.js';
 import { asDsError, ifThere, leadsNowhere } from './file-error.js';
@@ -219,7 +220,7 @@ async function readJson(folder: string, name: string): Promise<Json> {
 function parseObject(text: string, path: string): JsonObject {
   let value: unknown;
   try {
-    value = JSON.parse(text);
+    value = parseJson(text);
   } catch (cause) {
     throw damaged(path, 'JSON', (cause as Error).message.slice(0, 200));
   }

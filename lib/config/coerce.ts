@@ -83,5 +83,6 @@ function spelled(value: unknown, { enum: names = [], ...schema }: Schema): unkno
 
 /** Accelerate's way of saying never. */
 function isInfinite(value: unknown): boolean {
-  return value === Number.POSITIVE_INFINITY || /^(inf|infinity)$/i.test(String(value));
+  if (typeof value === 'string') return /^(inf|infinity)$/i.test(value);
+  return value === Number.POSITIVE_INFINITY;
 }

@@ -42,7 +42,7 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
     if (moot && !idle) draft.note('no-effect', path, `has no effect: ${moot}.`);
     if (moot && isSection(value) && isOff(value, schema)) return false;
     const reasons = new Map(Object.entries(schema.dsUnsupportedValues ?? {}));
-    const reason = reasons.get(String(value));
+    const reason = reasons.get(typeof value === 'object' ? '' : String(value));
     // A template may name, in a section that is switched off, what nobody computes.
     if (reason && section.enabled !== false) {
       const hint = `This value is not supported yet: ${reason}.`;

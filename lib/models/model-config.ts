@@ -2,6 +2,13 @@
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
+import { shownJson } from '../runtime/parse-json.js';
+
+/** No dimension of a tensor is larger. */
+const MAX_SIZE = 2 ** 31 - 1;
+
+/** Layers are objects: a larger number would fill the memory before any weight is read. */
+export const MAX_LAYERS = 4096;
 
 /** The keys of a config.json; errors name the file and the key. */
 export class ModelConfig {
@@ -18,13 +25,14 @@ export class ModelConfig {
   }
 
   /**
-   * Returns a positive integer. Throws DS_CHECKPOINT for other values, and for an absent key
-   * without a fallback.
+   * Returns a positive integer up to `most`. Throws DS_CHECKPOINT for other values, and for an
+   * absent key without a fallback.
    */
-  size(key: string, fallback: number | null = null): number {
+  size(key: string, fallback: number | null = null, most = MAX_SIZE): number {
     const value = this.get(key, fallback);
-    if (Number.isSafeInteger(value) && (value as number) > 0) return value as number;
-    throw this.refusal(key, 'a positive whole number', value);
+    const isSize = Number.isSafeInteger(value) && (value as number) > 0;
+    if (isSize && (value as number) <= most) return value as number;
+    throw this.refusal(key, isSize ? `at most ${most}` : 'a positive whole number', value);
   }
 
   /** Returns a positive number. Throws DS_CHECKPOINT for other values. */
@@ -86,7 +94,7 @@ export class ModelConfig {
 
   /** The error for `key`; `got` is a value of the file, or a description. */
   refusal(key: string, expected: string, got: JsonValue, hint = this.hint): DsError {
-    const found = got === null ? 'nothing' : (JSON.stringify(got)?.slice(0, 200) ?? 'nothing');
+    const found = got === null ? 'nothing' : shownJson(got);
     const op = `${this.path}: ${key}`;
     return new DsError({ code: 'DS_CHECKPOINT', op, expected, got: found, hint });
   }

@@ -9,6 +9,8 @@ import { readQuantized } from '../peft/index.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
+import { parseJson, requireShallow } from '../runtime/parse-json.js';
+import { refused } from '../runtime/refused.js';
 import type { CausalLM } from './causal-lm.js';
 import { type Layout, startWhole } from './load-weights.js';
 import { ModelConfig } from './model-config.js';
@@ -113,6 +115,7 @@ export function buildFromConfig<Model extends CausalLM, Options>(
     });
   }
   const [place, values] = typeof source === 'string' ? readConfig(source) : ['config', source];
+  if (typeof source !== 'string') requireShallowConfig(source);
   const family = familyOf(place, values, families);
   const config = new ModelConfig(place, values, family.architecture);
   const model = family.build({ config, tensors: { has: () => true } }, options);
@@ -120,12 +123,20 @@ export function buildFromConfig<Model extends CausalLM, Options>(
   return model;
 }
 
+function requireShallowConfig(source: JsonObject): void {
+  try {
+    requireShallow(source);
+  } catch (cause) {
+    throw refused('fromConfig', 'a config.json', (cause as Error).message);
+  }
+}
+
 function readConfig(path: string): [string, JsonObject] {
   const file = path.endsWith('.json') ? path : join(path, 'config.json');
   try {
     // Opening a pipe would block until a writer opens it.
     if (existsSync(file) && !statSync(file).isFile()) throw new Error('no regular file');
-    const values: unknown = JSON.parse(readFileSync(file, 'utf8'));
+    const values: unknown = parseJson(readFileSync(file, 'utf8'));
     if (isObject<JsonObject>(values)) return [file, values];
     throw new Error('other JSON');
   } catch (error) {

@@ -4,6 +4,7 @@ import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import { isAmong } from '../nn/pack-linears.js';
 import { sourceFolderOf } from '../nn/source-folder.js';
+import { shownJson } from '../runtime/parse-json.js';
 import { ALL_LINEAR, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
 
 /** Keys that are options here; their names are PEFT's in snake_case. */
@@ -49,7 +50,7 @@ const OTHER_BEGINNINGS: readonly unknown[] = ['eva', 'orthogonal'];
  */
 export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig {
   const refuse = (key: string, expected: string, hint = ''): never => {
-    const got = JSON.stringify(config[key]) ?? 'nothing';
+    const got = shownJson(config[key]);
     throw new DsError({ code: 'DS_CHECKPOINT', op: `${path}: ${key}`, expected, got, hint });
   };
   if (config.peft_type !== 'LORA') refuse('peft_type', '"LORA"');

@@ -13,6 +13,7 @@ import { isObject } from '../runtime/is-object.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { readOptions } from '../runtime/options.js';
+import { parseJson } from '../runtime/parse-json.js';
 import { requireType } from '../runtime/require-type.js';
 import { requireNoSurplus } from '../runtime/surplus.js';
 import { describe, numel } from '../runtime/view.js';
@@ -370,7 +371,7 @@ async function readJson(path: string): Promise<JsonObject> {
     throw unread(path, cause);
   }
   try {
-    const value: unknown = JSON.parse(text);
+    const value: unknown = parseJson(text);
     if (isObject<JsonObject>(value)) return value;
   } catch {
     // Said below.

@@ -3,6 +3,7 @@ import { existsSync, readFileSync, statSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { parseJson } from '../runtime/parse-json.js';
 
 const CONFIG = 'adapter_config.json';
 /** Weights of a model, one of which lies beside its config.json. */
@@ -63,7 +64,7 @@ const isFile = (path: string): boolean => existsSync(path) && statSync(path).isF
 /** What cannot be read is refused when the adapter is. */
 function baseIn(file: string): string | null {
   try {
-    const { base_model_name_or_path: base } = JSON.parse(readFileSync(file, 'utf8')) as JsonObject;
+    const { base_model_name_or_path: base } = parseJson(readFileSync(file, 'utf8')) as JsonObject;
     return typeof base === 'string' && base !== '' ? base : null;
   } catch {
     return null;

@@ -8,6 +8,7 @@ import type { Module } from '../nn/module.js';
 import { HEADS, isAmong } from '../nn/pack-linears.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
+import { parseJson } from '../runtime/parse-json.js';
 import { numel } from '../runtime/view.js';
 import { held, scope, Tensor } from '../tensor/index.js';
 import { lorasOf } from './lora.js';
@@ -117,7 +118,7 @@ async function textOf(files: WeightFiles, name: string): Promise<string> {
 function parseState(op: string, text: string, { weight }: Linear): QuantState {
   let state: JsonObject = {};
   try {
-    const value: unknown = JSON.parse(text);
+    const value: unknown = parseJson(text);
     if (typeof value === 'object' && value !== null) state = value as JsonObject;
   } catch {
     // Said below.

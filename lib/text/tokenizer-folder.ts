@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import type { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
+import { parseJson } from '../runtime/parse-json.js';
 import { dataError } from '../runtime/refused.js';
 
 type Json = Record<string, unknown>;
@@ -205,7 +206,7 @@ function readJson(path: string): Json {
   const text = readText(path);
   let value: unknown;
   try {
-    value = JSON.parse(text);
+    value = parseJson(text);
   } catch (cause) {
     throw dataError(
       path,

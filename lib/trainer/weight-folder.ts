@@ -27,6 +27,7 @@ import { adapterParameters, namesItsBase } from '../peft/adapter-files.js';
 import { modelFilesIn } from '../peft/adapter-folder.js';
 import { isPlain, lorasOf, mergedNames, requireUnmerged, saveAdapter } from '../peft/index.js';
 import { isObject } from '../runtime/is-object.js';
+import { parseJson } from '../runtime/parse-json.js';
 import type { Tokenizer } from '../text/index.js';
 
 /** Files of a tokenizer's folder that are copied if they exist. */
@@ -161,7 +162,7 @@ export function requireModelConfig(dir: string): void {
 /** Keys of a JSON object; an empty list for other values. */
 function keysOf(text: string): string[] {
   try {
-    const value: unknown = JSON.parse(text);
+    const value: unknown = parseJson(text);
     return isObject(value) ? Object.keys(value) : [];
   } catch {
     return [];

@@ -7,6 +7,7 @@ import type { JsonObject } from '../../../types/json.js';
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { isObject } from '../../runtime/is-object.js';
+import { parseJson } from '../../runtime/parse-json.js';
 
 /** File name that saveParts() writes. */
 export const PARTS_LIST = 'ds_inference_config.json';
@@ -87,7 +88,7 @@ async function readJson(path: string): Promise<JsonObject> {
     throw new DsError({ code: 'DS_IO', op: path, expected: 'a readable file', got, cause });
   }
   try {
-    const value: unknown = JSON.parse(text);
+    const value: unknown = parseJson(text);
     if (isObject<JsonObject>(value)) return value;
   } catch {} // Reported below.
   throw damaged(path, 'a JSON object', 'something else');

@@ -1,7 +1,9 @@
 // GPT-2 to and from Hugging Face: config.json, names and layouts of GPT2LMHeadModel.
+
 import type { JsonObject } from '../../../types/json.js';
 import type { Module } from '../../nn/module.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
+import { MAX_LAYERS } from '../model-config.js';
 import type { ModelFolder } from '../model-folder.js';
 import { type GPT2Config, type GPT2Sizes, initializerRangeOf } from './config.js';
 
@@ -67,7 +69,7 @@ export function parseGpt2Config({ config, tensors }: ModelFolder): GPT2Sizes {
   for (const [key, values] of Object.entries(SUPPORTED)) config.requireOneOf(key, values);
   const channels = config.size('n_embd');
   config.requireOneOf('n_inner', [4 * channels]);
-  const layers = config.size('n_layer');
+  const layers = config.size('n_layer', null, MAX_LAYERS);
   const last = `h.${layers - 1}.ln_1.weight`;
   if (!tensors.has(last) && !tensors.has(PREFIX + last)) {
     throw config.refusal('n_layer', `weights of ${layers} layers`, `none called ${last}`);

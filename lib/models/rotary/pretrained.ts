@@ -2,7 +2,7 @@
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { Layout } from '../load-weights.js';
-import type { ModelConfig } from '../model-config.js';
+import { MAX_LAYERS, type ModelConfig } from '../model-config.js';
 import type { ModelFolder } from '../model-folder.js';
 import {
   type RotaryConfig,
@@ -43,7 +43,7 @@ const SUPPORTED: Record<string, readonly JsonValue[]> = {
 export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): RotaryConfig {
   const config = folder.config.completed(traits.defaults);
   for (const [key, values] of Object.entries(SUPPORTED)) config.requireOneOf(key, values);
-  const layers = config.size('num_hidden_layers');
+  const layers = config.size('num_hidden_layers', null, MAX_LAYERS);
   const last = `model.layers.${layers - 1}.input_layernorm.weight`;
   if (!folder.tensors.has(last)) {
     throw config.refusal('num_hidden_layers', `weights of ${layers} layers`, `none called ${last}`);

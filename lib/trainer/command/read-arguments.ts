@@ -1,6 +1,7 @@
 // Words of a command line, and the file that --config names, to the arguments of `ds train`.
 import { DsError } from '../../errors.js';
 import { isObject } from '../../runtime/is-object.js';
+import { parseJson, shownJson } from '../../runtime/parse-json.js';
 import { refused } from '../../runtime/refused.js';
 import { closest } from '../../runtime/suggestion.js';
 import { ALIASES, KINDS, type Kind, MEANT, type TrainArguments } from './arguments.js';
@@ -134,7 +135,12 @@ function readText(given: Given): string {
 
 function readNumber({ place }: Given, value: unknown, whole: boolean): number {
   const text = typeof value === 'string' ? value.trim() : value;
-  const number = typeof text === 'number' ? text : text === '' ? Number.NaN : Number(text ?? '-');
+  const number =
+    typeof text === 'number'
+      ? text
+      : text === '' || typeof text === 'object'
+        ? Number.NaN
+        : Number(text);
   const isFit = whole ? Number.isSafeInteger(number) : Number.isFinite(number);
   if (isFit && typeof value !== 'boolean') return number;
   throw refused(place, whole ? 'a whole number' : 'a number', shown([value]));
@@ -173,7 +179,7 @@ function isJson({ values }: Given): boolean {
 function readRecord(given: Given): object {
   const value = only(given, 'JSON, such as \'{"min_lr": 1e-6}\'');
   try {
-    const record: unknown = typeof value === 'string' ? JSON.parse(value) : value;
+    const record: unknown = typeof value === 'string' ? parseJson(value) : value;
     if (isObject(record)) return record;
   } catch {
     // Refused below, as what is no object.
@@ -185,8 +191,11 @@ function said(value: unknown): string {
   return value === null || typeof value !== 'object' ? String(value).toLowerCase() : '{}';
 }
 
+/** Characters of values in a message. */
+const SHOWN = 400;
+
 function shown(values: readonly unknown[]): string {
-  return values.map((value) => JSON.stringify(value) ?? String(value)).join(' ');
+  return values.map(shownJson).join(' ').slice(0, SHOWN);
 }
 
 /** The error for the first of several, which names the others. */

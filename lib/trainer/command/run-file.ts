@@ -1,8 +1,9 @@
 // Reads the file of --config: arguments of `ds train` in YAML or JSON.
 import { readFileSync } from 'node:fs';
 import type { Document, LineCounter, Pair, Scalar } from 'yaml';
-
+import { excerpt } from '../../config/config-error.js';
 import { DsError } from '../../errors.js';
+import { requireShallow } from '../../runtime/parse-json.js';
 import { refused } from '../../runtime/refused.js';
 import { type Given, snakeCase } from './given.js';
 
@@ -16,7 +17,9 @@ export async function readRunFile(file: string): Promise<Given[]> {
   // Read when a file is there to be read: it is one more package to load.
   const { LineCounter, parseDocument, isMap } = await import('yaml');
   const lines = new LineCounter();
-  const document = parseDocument(text, { lineCounter: lines, prettyErrors: false });
+  const document = parsed(file, () =>
+    parseDocument(text, { lineCounter: lines, prettyErrors: false }),
+  );
   const [error] = document.errors;
   if (error) throw refused(at(file, lines, error.pos[0]), 'YAML', error.message);
   const { contents } = document;
@@ -43,13 +46,28 @@ interface Source {
 }
 
 function given({ key, value }: Pair<Scalar, unknown>, { file, lines, document }: Source): Given {
-  const name = String(key.value);
+  const begin = at(file, lines, key.range?.[0] ?? 0);
+  if (typeof key.value === 'object' || key.value === undefined) {
+    throw refused(begin, 'the name of an argument', 'a list, a record or an alias');
+  }
+  const place = `${begin}: ${excerpt(String(key.value))}`;
   const node = value as { toJS?: (document: Document) => unknown } | null;
-  return {
-    place: `${at(file, lines, key.range?.[0] ?? 0)}: ${name}`,
-    name: snakeCase(name),
-    values: [node?.toJS ? node.toJS(document) : null],
-  };
+  const own = parsed(place, () => {
+    const plain = node?.toJS ? node.toJS(document) : null;
+    requireShallow(plain);
+    return plain;
+  });
+  return { place, name: snakeCase(String(key.value)), values: [own] };
+}
+
+/** What the parser throws in place of listing it: unresolved aliases, too many, deep nesting. */
+function parsed<T>(place: string, body: () => T): T {
+  try {
+    return body();
+  } catch (cause) {
+    const hint = 'Write each value out, without anchors and aliases.';
+    throw refused(place, 'YAML of names and values', (cause as Error).message, hint);
+  }
 }
 
 function readText(file: string): string {

@@ -1,0 +1,36 @@
+// JSON of foreign files. Code that visits or prints values recurses, so nesting is bounded.
+import { formatValue } from './format-value.js';
+
+/** Levels of lists and objects; known files have fewer than 20. */
+const DEPTH = 200;
+const SHOWN = 200;
+
+/** As JSON.parse(). Throws an Error for syntax, and for more than 200 levels. */
+export function parseJson(text: string): unknown {
+  const value: unknown = JSON.parse(text);
+  requireShallow(value);
+  return value;
+}
+
+/** Throws an Error for more than 200 levels of nesting, and for cycles. */
+export function requireShallow(value: unknown): void {
+  let level: unknown[] = [value];
+  for (let depth = 0; level.length > 0; ++depth) {
+    if (depth > DEPTH) throw new Error(`more than ${DEPTH} levels of nesting`);
+    const next: unknown[] = [];
+    for (const one of level) {
+      if (typeof one !== 'object' || one === null || ArrayBuffer.isView(one)) continue;
+      for (const item of Object.values(one)) next.push(item);
+    }
+    level = next;
+  }
+}
+
+/** The JSON of a value in at most 200 characters, for messages. */
+export function shownJson(value: unknown): string {
+  try {
+    return JSON.stringify(value)?.slice(0, SHOWN) ?? 'nothing';
+  } catch {
+    return formatValue(value);
+  }
+}

@@ -1,0 +1,220 @@
+// Small hostile JSON and YAML documents: each ends with a DsError or is read, in bounded time.
+// DS_FUZZ_CASES sets the number of random documents.
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { checkConfig } from '../../lib/config/index.js';
+import { DsError } from '../../lib/errors.js';
+import { nn, peft } from '../../lib/index.js';
+import { checkArguments } from '../../lib/trainer/command/check-arguments.js';
+import { readArguments } from '../../lib/trainer/command/read-arguments.js';
+import type { JsonObject, JsonValue } from '../../types/json.js';
+import { below } from '../support/random.js';
+
+const CASES = Number(process.env.DS_FUZZ_CASES ?? 60);
+const SECONDS = 5;
+
+const root = mkdtempSync(join(tmpdir(), 'ds-documents-'));
+afterAll(() => rmSync(root, { recursive: true }));
+
+const DEEP = 20_000;
+const nested = (open: string, close: string): string => open.repeat(DEEP) + close.repeat(DEEP);
+
+/** Texts that no parser may trip over. */
+const TEXTS: Readonly<Record<string, string>> = {
+  'nested arrays': nested('[', ']'),
+  'nested objects': `${nested('{"a":', '}').replace('}', '1}')}`,
+  'a key with nested arrays': `{"a": ${nested('[', ']')}}`,
+  'a key with nested objects': `{"a": ${'{"a":'.repeat(DEEP)}1${'}'.repeat(DEEP)}}`,
+  'open arrays': '['.repeat(DEEP),
+  'open objects': '{"a":'.repeat(DEEP),
+  nothing: '',
+  null: 'null',
+  'a NUL': '{"a": "\0"}',
+  'a byte order mark': '\uFEFF{}',
+  'a prototype': '{"__proto__": {"a": 1}, "constructor": 1}',
+};
+
+const anchors = Array.from({ length: 50_000 }, (_, i) => `- &a${i} x`).join('\n');
+const YAML: Readonly<Record<string, string>> = {
+  ...TEXTS,
+  'an alias': 'a: &x 1\nlearning_rate: *x\n',
+  'an alias of nothing': 'learning_rate: *x\n',
+  'a cycle': 'report_to: &x [*x]\n',
+  '50,000 anchors': `report_to:\n${anchors}\n`,
+  'aliases that multiply': `a: &a [x, x, x, x, x, x, x, x]\n${'bcdefghij'
+    .split('')
+    .map((name, i) => `${name}: &${name} [${`*${'abcdefghi'[i]}, `.repeat(8)}x]`)
+    .join('\n')}\nreport_to: *j\n`,
+  'a merge key': '<<: {learning_rate: 1}\n',
+  'a tag': 'learning_rate: !!js/function "x"\n',
+  'a key that is a list': '? [a, b]\n: 1\n',
+  'a key that is an alias': 'a: &x learning_rate\n*x : 1\n',
+  'nested blocks': Array.from({ length: 2000 }, (_, i) => `${' '.repeat(i)}a:`).join('\n'),
+};
+
+const VALUES: readonly JsonValue[] = [
+  ...[{ toString: 1 }, { valueOf: 1 }, { length: 1e9 }, { constructor: null }, { get: 1 }],
+  ...[1e15, 1e300, -1, 2 ** 53, 2 ** 31, 2 ** 32, 0, 0.5, 1e-300, 1e9, 5e8],
+  ...[
+    null,
+    true,
+    [],
+    {},
+    '',
+    '\0',
+    'x'.repeat(1e5),
+    'NaN',
+    [[]],
+    [null],
+    [1e15],
+    [{ toString: 1 }],
+  ],
+  ...['__proto__', 'constructor', 'toString'],
+];
+const RAW = ['1e999', '-1e999', '1e-999', '123456789012345678901234567890'];
+
+const pick = <T>(values: readonly T[]): T => values[below(values.length)] as T;
+
+/** A JSON text: `base` with one or two values replaced. */
+function mutated(base: JsonObject): string {
+  const copy = structuredClone(base);
+  let raw: string | null = null;
+  for (let i = 0; i <= below(2); ++i) {
+    let holder: Record<string, JsonValue> = copy as Record<string, JsonValue>;
+    let key = pick(Object.keys(holder));
+    while (below(3) && typeof holder[key] === 'object' && holder[key] !== null) {
+      const inner = holder[key] as Record<string, JsonValue>;
+      if (Object.keys(inner).length === 0) break;
+      holder = inner;
+      key = pick(Object.keys(inner));
+    }
+    if (below(8) === 0) raw = pick([...RAW, TEXTS['nested arrays'] as string]);
+    holder[key] = raw === null ? structuredClone(pick(VALUES)) : '@raw@';
+  }
+  return JSON.stringify(copy).replaceAll('"@raw@"', raw ?? '0');
+}
+
+/** Runs `read`. Throws for other errors than ours, and for one that takes too long. */
+async function expectTame(text: string, read: () => unknown): Promise<void> {
+  const started = process.cpuUsage();
+  let failure: unknown = null;
+  try {
+    await read();
+  } catch (error) {
+    failure = error;
+  }
+  const seconds = process.cpuUsage(started).user / 1e6;
+  const isOurs = failure === null || failure instanceof DsError;
+  const shown = text.length > 400 ? `${text.slice(0, 400)}...` : text;
+  if (!isOurs) throw new Error(`${shown}: ${(failure as Error).stack?.slice(0, 1500)}`);
+  const length = failure instanceof DsError ? failure.message.length : 0;
+  expect([shown, seconds < SECONDS, length < 5000]).toEqual([shown, true, true]);
+}
+
+interface Reader {
+  read: (text: string) => unknown;
+  base: JsonObject;
+  texts?: Readonly<Record<string, string>>;
+}
+
+function file(name: string, text: string): string {
+  const path = join(root, name);
+  writeFileSync(path, text);
+  return path;
+}
+
+function folder(name: string, files: Record<string, string>): string {
+  mkdirSync(join(root, name), { recursive: true });
+  for (const [path, text] of Object.entries(files)) file(join(name, path), text);
+  return join(root, name);
+}
+
+const GPT2: JsonObject = {
+  ...{ model_type: 'gpt2', vocab_size: 31, n_positions: 8, n_embd: 8, n_layer: 1, n_head: 2 },
+  ...{ n_inner: 16, activation_function: 'gelu_new', layer_norm_epsilon: 1e-5, resid_pdrop: 0 },
+  ...{
+    embd_pdrop: 0,
+    attn_pdrop: 0,
+    tie_word_embeddings: true,
+    architectures: ['GPT2LMHeadModel'],
+  },
+};
+const LLAMA: JsonObject = {
+  ...{ model_type: 'llama', vocab_size: 31, max_position_embeddings: 8, hidden_size: 8 },
+  ...{ intermediate_size: 16, num_hidden_layers: 1, num_attention_heads: 2, head_dim: 4 },
+  ...{ num_key_value_heads: 1, rms_norm_eps: 1e-5, rope_theta: 1e4, tie_word_embeddings: false },
+  ...{ rope_scaling: { rope_type: 'linear', factor: 2 }, architectures: ['LlamaForCausalLM'] },
+  ...{ hidden_act: 'silu', attention_bias: false, mlp_bias: false, eos_token_id: [1, 2] },
+};
+const MIXTURE: JsonObject = {
+  ...{ ...LLAMA, model_type: 'mixtral', num_local_experts: 2, num_experts_per_tok: 1 },
+  ...{ architectures: ['MixtralForCausalLM'], rope_scaling: null },
+};
+const config = (base: JsonObject): Reader => ({
+  base,
+  read: (text) => nn.models.fromConfig(file('config.json', text)),
+});
+
+const READERS: Readonly<Record<string, Reader>> = {
+  ds_config: {
+    read: (text) => checkConfig(file('ds_config.json', text), { worldSize: 1 } as never),
+    base: {
+      ...{ train_batch_size: 8, train_micro_batch_size_per_gpu: 1, steps_per_print: 10 },
+      ...{ optimizer: { type: 'AdamW', params: { lr: 1e-3, betas: [0.9, 0.99], eps: 1e-8 } } },
+      ...{ scheduler: { type: 'WarmupLR', params: { warmup_num_steps: 10, warmup_max_lr: 1e-3 } } },
+      ...{ fp16: { enabled: true, loss_scale: 0, initial_scale_power: 16 }, gradient_clipping: 1 },
+      zero_optimization: {
+        ...{ stage: 2, reduce_bucket_size: 5e8, allgather_bucket_size: 5e8 },
+        offload_optimizer: { device: 'cpu', ratio: 0.5, pin_memory: true },
+      },
+      ...{ tensorboard: { enabled: true, output_path: 'x', job_name: 'y' } },
+    },
+  },
+  'gpt2 config.json': config(GPT2),
+  'llama config.json': config(LLAMA),
+  'mixtral config.json': config(MIXTURE),
+  adapter_config: {
+    read: (text) => {
+      const { vocab_size: vocabSize } = { vocab_size: 31 };
+      const sizes = { vocabSize, maxSeq: 8, layers: 1, heads: 2, channels: 8 };
+      const dir = folder('adapter', { 'adapter_config.json': text });
+      return peft.loadAdapter(new nn.models.GPT2(sizes), dir);
+    },
+    base: {
+      ...{ peft_type: 'LORA', r: 2, lora_alpha: 4, lora_dropout: 0, bias: 'none' },
+      ...{ target_modules: ['c_attn'], modules_to_save: null, rank_pattern: {}, use_dora: false },
+      ...{ alpha_pattern: { c_attn: 2 }, init_lora_weights: true, fan_in_fan_out: true },
+    },
+  },
+  'arguments of ds train': {
+    read: async (text) =>
+      checkArguments((await readArguments(['--config', file('args.yaml', text)])).args),
+    base: {
+      ...{ model_name_or_path: 'x', dataset_name: 'y.jsonl', output_dir: 'z', learning_rate: 1e-3 },
+      ...{ num_train_epochs: 1, per_device_train_batch_size: 2, max_length: 16, report_to: 'none' },
+      ...{ lr_scheduler_kwargs: { min_lr: 1e-6 }, lora_target_modules: ['a'], use_peft: true },
+      ...{ save_steps: 10, logging_steps: 1, seed: 1, bf16: true, deepspeed: 'ds.json' },
+    },
+    texts: YAML,
+  },
+};
+
+test.each(Object.entries(READERS))(
+  '%s: documents',
+  async (_name, { read, base, texts = TEXTS }) => {
+    await expectTame('base', () => read(JSON.stringify(base)));
+    for (const text of Object.values(texts)) await expectTame(text, () => read(text));
+    for (const key of Object.keys(base)) {
+      for (const value of VALUES) {
+        const text = JSON.stringify({ ...base, [key]: value });
+        await expectTame(text, () => read(text));
+      }
+    }
+    for (let i = 0; i < CASES; ++i) {
+      const text = mutated(base);
+      await expectTame(text, () => read(text));
+    }
+  },
+);
