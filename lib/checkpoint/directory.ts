@@ -9,9 +9,10 @@
 
 import type { Stats } from 'node:fs';
 import { lstat, readdir } from 'node:fs/promises';
-import { basename, dirname, join, resolve } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { DsError } from '../errors.js';
 import { InputFile } from '../runtime/input-file.js';
+import { absolutePath } from '../runtime/system-error.js';
 import { asDsError, ifThere, leadsNowhere } from './file-error.js';
 import { requirePath } from './folder.js';
 
@@ -166,7 +167,7 @@ export async function missingTag(dir: string, expected: string): Promise<DsError
   const refused = (got: string, hint: string): DsError =>
     new DsError({ code: 'DS_CHECKPOINT', op: dir, expected, got, hint });
   if (await isThere(join(dir, MANIFEST))) {
-    const whole = resolve(dir);
+    const whole = absolutePath(dir);
     const hint = `Give the folder that it lies in, ${dirname(whole)}, and the tag ${basename(whole)}.`;
     return refused('a checkpoint itself', hint);
   }

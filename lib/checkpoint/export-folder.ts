@@ -1,12 +1,13 @@
 // Writes a folder of whole weights in safetensors, with the index and config.json for other
 // libraries.
 import { lstat, readdir, writeFile } from 'node:fs/promises';
-import { dirname, join, resolve } from 'node:path';
+import { dirname, join } from 'node:path';
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import { renameExclusive, syncPath } from '../runtime/file.js';
+import { absolutePath } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 import { begin, clearFolder, finish } from './commit.js';
 import { requireSpace } from './disk-space.js';
@@ -149,7 +150,7 @@ async function writeJson(folder: string, name: string, value: JsonObject): Promi
  * count. Throws DS_ARGUMENT for other content.
  */
 export async function requireFree(out: string): Promise<FreeFolder> {
-  const path = resolve(out);
+  const path = absolutePath(out);
   const status = await orDsError(path, () =>
     lstat(path).catch((error: NodeJS.ErrnoException) => {
       if (error.code === 'ENOENT') return null;

@@ -1,10 +1,11 @@
 // Saves a checkpoint: ranks agree on tag and folder, each writes its shards, and rank 0 publishes
 // the whole.
-import { basename, join, resolve } from 'node:path';
+import { basename, join } from 'node:path';
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { BoxRange } from '../runtime/box.js';
+import { absolutePath } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 import { version } from '../version.js';
 import { type Catalog, digestOf, mergedCatalog } from './catalog.js';
@@ -121,7 +122,7 @@ export class Save {
     requireOneWay(proposals.map(({ asynchronous }) => asynchronous));
     const tags = proposals.map(({ tag }) => tag);
     const tag = agreeOnTag(tags, target.tagValidation ?? 'Warn');
-    const dir = resolve(target.dir);
+    const dir = absolutePath(target.dir);
     let draft: Draft | null = null;
     try {
       const [folder] = await inUnison(world, 'making the folder', async () => {

@@ -1,12 +1,13 @@
 // Writes one safetensors file from several ranks: each rank writes its parts, without a gather.
 import { lstat, rename } from 'node:fs/promises';
-import { basename, dirname, join, resolve } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 
 import { DsError } from '../errors.js';
 import { boxesOf, isSameBox, partsOf, positionIn, runShape, wholeBox } from '../runtime/box.js';
 import { cpu } from '../runtime/device.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import { renameExclusive, syncPath, writeFile } from '../runtime/file.js';
+import { absolutePath } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 import { held, noGrad, type Tensor, to } from '../tensor/index.js';
 import { digestOf, mergedCatalog } from './catalog.js';
@@ -49,12 +50,12 @@ export async function writeTogether(
       if (typeof file !== 'string' || !isPlainName(file)) throw notAName(file);
       if (world.rank !== 0) return null;
       await requireWeights(join(dir, file));
-      draft = await begin(resolve(dir), 'export');
+      draft = await begin(absolutePath(dir), 'export');
       requireSpace(draft.folder, head.length + (entries.at(-1)?.end ?? 0));
       await writeFile(join(draft.folder, WEIGHTS_FILE), { offset: 0, head });
       return basename(draft.folder);
     });
-    const path = join(resolve(dir), String(folder), WEIGHTS_FILE);
+    const path = join(absolutePath(dir), String(folder), WEIGHTS_FILE);
     const written = await inUnison(world, 'writing weights', async () => {
       let count = 0;
       for (const shard of shards) {
@@ -122,7 +123,7 @@ async function onHost(values: Tensor | Remote): Promise<Tensor> {
  */
 export async function writeAlone(path: string, sources: readonly TensorSource[]): Promise<void> {
   await requireWeights(path);
-  const draft = await begin(dirname(resolve(path)), 'export');
+  const draft = await begin(dirname(absolutePath(path)), 'export');
   try {
     const made = join(draft.folder, WEIGHTS_FILE);
     requireSpace(draft.folder, bytesOf(sources));
@@ -137,7 +138,7 @@ async function putInPlace(made: string, path: string): Promise<void> {
   const replaces = await requireWeights(path);
   if (replaces) await rename(made, path);
   else if (!(await renameExclusive(made, path))) throw inTheWay(path);
-  await syncPath(dirname(resolve(path)));
+  await syncPath(dirname(absolutePath(path)));
 }
 
 /** Whether `path` is a weights file to replace. Throws DS_CHECKPOINT for other files. */

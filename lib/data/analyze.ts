@@ -1,6 +1,6 @@
 // data.analyze(): how difficult the samples of a dataset are, in files that a curriculum reads.
 import { existsSync, rmdirSync } from 'node:fs';
-import { join, resolve } from 'node:path';
+import { join } from 'node:path';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
@@ -9,6 +9,7 @@ import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
+import { absolutePath } from '../runtime/system-error.js';
 import { DataLoader, type WorkerThreadOptions } from './data-loader.js';
 import type { Dataset } from './dataset.js';
 import { writeIndexedLists } from './indexed-lists.js';
@@ -67,7 +68,7 @@ export async function analyze<Sample, Name extends string>(
   given: AnalyzeOptions<Sample, Name>,
 ): Promise<Record<Name, AnalyzedMetric>> {
   const options = readOptions(OP, given, OPTIONS);
-  const folder = resolve(requireType(`${OP} folder`, options.folder, 'string'));
+  const folder = absolutePath(requireType(`${OP} folder`, options.folder, 'string'));
   const overwrites = requireType(`${OP} overwrite`, options.overwrite ?? false, 'boolean');
   const metrics = metricsOf<Sample>(options.metrics);
   if (!overwrites) for (const [name] of metrics) requireUnused(join(folder, name), name);

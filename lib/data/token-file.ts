@@ -1,13 +1,13 @@
 // TokenFileDataset: windows of a token file that stays on disk, raw, of llm.c or of Megatron.
 
 import { writeSync } from 'node:fs';
-import { resolve } from 'node:path';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
+import { absolutePath } from '../runtime/system-error.js';
 import { writeWhole } from '../runtime/whole-file.js';
 import type { Dataset, DatasetSource } from './dataset.js';
 import { readIndex } from './megatron-index.js';
@@ -72,7 +72,7 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
     const { path, tokens, seq } = layout;
     this.length = windowCount(tokens, seq, path);
     // Here and in threads that start later, whatever the working directory is by then.
-    this.layout = { ...layout, path: resolve(path) };
+    this.layout = { ...layout, path: absolutePath(path) };
     this.file = new PositionalFile(this.layout.path);
   }
 

@@ -3,6 +3,7 @@
 import { Command, InvalidArgumentError, Option } from 'commander';
 
 import { DsError } from '../errors.js';
+import { systemError } from '../runtime/system-error.js';
 import { version } from '../version.js';
 import { parseBytes } from './byte-size.js';
 import type { ConsolidateFlags } from './consolidate.js';
@@ -55,8 +56,9 @@ async function finish(run: () => Promise<number>): Promise<void> {
   try {
     process.exitCode = await run();
   } catch (error) {
-    if (!(error instanceof DsError)) throw error;
-    console.error(`ds: ${error.message}`);
+    const known = error instanceof DsError ? error : systemError(error);
+    if (!known) throw error;
+    console.error(`ds: ${known.message}`);
     process.exitCode = USAGE;
   }
 }

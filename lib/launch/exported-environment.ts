@@ -5,6 +5,7 @@ import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { isAbsolute, join } from 'node:path';
 import type { Variables } from '../runtime/job-environment.js';
+import { workingDirectory } from '../runtime/system-error.js';
 import { refuse } from './argument-error.js';
 
 /** DeepSpeed's, without PYTHON, and this package's own. */
@@ -36,7 +37,7 @@ export type Taken = (file: string, names: readonly string[]) => void;
  */
 export function fileVariables(
   env: Variables,
-  folders: readonly string[] = [homedir(), process.cwd()],
+  folders: readonly string[] = [homedir(), workingDirectory()],
   taken: Taken = () => {},
 ): Record<string, string> {
   const name = env.DS_ENV_FILE ?? '.deepspeed_env';

@@ -1,7 +1,6 @@
 // From options to a job: who runs where, where ranks meet, and what they share.
 import { randomBytes } from 'node:crypto';
-import { resolve } from 'node:path';
-
+import { absolutePath, workingDirectory } from '../runtime/system-error.js';
 import { freePort, isThisMachine, reachableAddress } from './addresses.js';
 import { refuse } from './argument-error.js';
 import { fileVariables, forwardedVariables } from './exported-environment.js';
@@ -54,10 +53,10 @@ export async function makeJob(
       module: options.module ?? false,
       localRankArgument: !options.no_local_rank,
     },
-    directory: process.cwd(),
+    directory: workingDirectory(),
     environment: { ...forwarded, ...variables },
     binding: { bind, coreList: bind_core_list ?? null },
-    logDirectory: logs === undefined ? null : resolve(logs),
+    logDirectory: logs === undefined ? null : absolutePath(logs),
     grace: options.grace_period,
     quiet: options.quiet ?? false,
   };

@@ -1,10 +1,11 @@
 // What every rank runs: the user's script, its arguments, and what Node needs to understand it.
 import { existsSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { dirname, extname, join, resolve } from 'node:path';
+import { dirname, extname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 
 import { closest } from '../runtime/suggestion.js';
+import { absolutePath } from '../runtime/system-error.js';
 import { refuse } from './argument-error.js';
 
 /** What is to be run, in the words of a command line. */
@@ -46,7 +47,7 @@ export function nodeArguments(script: Script): string[] {
 
 /** The file that `name` means in the current folder; undefined where there is none. */
 function fileOf(name: string): string | undefined {
-  const file = resolve(name);
+  const file = absolutePath(name);
   return [file, `${file}.js`, `${file}.mjs`, `${file}.cjs`].find(existsSync);
 }
 
@@ -67,7 +68,7 @@ function scriptPath(name: string): string {
 
 function modulePath(name: string): string {
   try {
-    return createRequire(resolve('script.js')).resolve(name);
+    return createRequire(absolutePath('script.js')).resolve(name);
   } catch (error) {
     const reason = (error as Error).message.split('\n')[0] as string;
     return refuse('--module', 'a module that can be found from here', `${name} (${reason})`);

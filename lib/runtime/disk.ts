@@ -1,6 +1,7 @@
 // The disk of a folder, and its free space.
 import { existsSync, statfsSync, statSync } from 'node:fs';
-import { dirname, resolve } from 'node:path';
+import { dirname } from 'node:path';
+import { absolutePath } from './system-error.js';
 
 export interface Disk {
   /** Identifies the disk: equal for all folders of it on this machine. */
@@ -14,7 +15,7 @@ export interface Disk {
  * it cannot be created.
  */
 export function diskOf(folder: string): Disk {
-  let path = resolve(folder);
+  let path = absolutePath(folder);
   while (!existsSync(path) && dirname(path) !== path) path = dirname(path);
   try {
     const { bavail, bfree, blocks, bsize } = statfsSync(path);

@@ -9,11 +9,12 @@ import {
   readSync,
   statSync,
 } from 'node:fs';
-import { basename, dirname, extname, isAbsolute, join, resolve, sep } from 'node:path';
+import { basename, dirname, extname, isAbsolute, join, sep } from 'node:path';
 
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
+import { absolutePath, workingDirectory } from '../runtime/system-error.js';
 import { parquetGroups } from './parquet-rows.js';
 
 /** How a file holds rows. */
@@ -61,7 +62,7 @@ function filesOf(pattern: string): string[] {
   const isPattern = /[*?{]/.test(pattern) && !existsSync(pattern);
   const files = isPattern ? matches(pattern) : wholeFolder(pattern);
   if (files.length > 0) return files.sort();
-  const hint = `Known are ${Object.keys(FORMATS).join(', ')}; patterns are relative to ${process.cwd()}.`;
+  const hint = `Known are ${Object.keys(FORMATS).join(', ')}; patterns are relative to ${workingDirectory()}.`;
   throw dataError(pattern, 'at least one file', 'none', hint);
 }
 
@@ -155,7 +156,7 @@ export async function partsOf(paths: readonly string[], withDigest: boolean): Pr
     for (let i = 1; i < borders.length; ++i) {
       const [start, end] = [borders[i - 1] as number, borders[i] as number];
       // Absolute: they are read later, in another working directory perhaps.
-      parts.push({ path: resolve(path), format, start, end, digest });
+      parts.push({ path: absolutePath(path), format, start, end, digest });
     }
   }
   return parts;

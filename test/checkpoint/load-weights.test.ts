@@ -247,7 +247,7 @@ describe('what does not fit', () => {
       () => checkpoints,
       /a checkpoint of an engine\. .*loadCheckpoint.*consolidate/,
     ],
-    ['a folder with another name', () => root, /changed\.safetensors\. Name the file/],
+    ['a folder with another name', () => root, /changed\.safetensors\. Pass the file/],
     [
       'an adapter of PEFT',
       () => adapterIn(join(root, 'adapter')),

@@ -1,10 +1,10 @@
 // Reads nvme_path and the aio section: the folder of a swap file and its I/O settings.
-import { resolve } from 'node:path';
 
 import type { ResolvedConfig } from '../../../types/config.js';
 import { makeFolderNow } from '../../runtime/make-folder.js';
 import { onDisk } from '../../runtime/on-disk.js';
 import { SWAP_ALIGNMENT, type SwapFileInfo } from '../../runtime/swap-file.js';
+import { absolutePath } from '../../runtime/system-error.js';
 
 const IN_MEMORY: readonly string[] = ['tmpfs', 'ramfs'];
 
@@ -13,7 +13,7 @@ export function folderOf(
   { zero_optimization: zero }: ResolvedConfig,
   section: 'offload_optimizer' | 'offload_param',
 ): string {
-  const folder = resolve(zero[section].nvme_path as string);
+  const folder = absolutePath(zero[section].nvme_path as string);
   const wanted = {
     op: `zero_optimization.${section}.nvme_path ${folder}`,
     expected: 'a folder, or the permission to create it',

@@ -1,9 +1,10 @@
 // Checks combinations of `ds train` arguments before anything is loaded.
 import { realpathSync } from 'node:fs';
-import { basename, dirname, resolve } from 'node:path';
+import { basename, dirname } from 'node:path';
 
 import { adapterFolder } from '../../peft/adapter-folder.js';
 import { refused } from '../../runtime/refused.js';
+import { absolutePath } from '../../runtime/system-error.js';
 import { requireOneStage } from '../configuration.js';
 import { isSavedFile, requireModelConfig, requireNoModel } from '../weight-folder.js';
 import type { TrainArguments } from './arguments.js';
@@ -83,7 +84,7 @@ function placeOf(path: string): string {
   try {
     return realpathSync(path);
   } catch {
-    return resolve(path);
+    return absolutePath(path);
   }
 }
 

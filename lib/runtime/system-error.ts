@@ -1,0 +1,44 @@
+// Converts errors of system calls without a caller of their own: the working directory is gone, or
+// the process has no free file descriptor.
+import { isAbsolute, resolve } from 'node:path';
+
+import { DsError } from '../errors.js';
+
+/** Returns DS_LIMIT or DS_IO for an error of a system call; null for any other error. */
+export function systemError(error: unknown): DsError | null {
+  if (!(error instanceof Error) || error instanceof DsError) return null;
+  const { code = '', syscall, path, message } = error as NodeJS.ErrnoException;
+  if (!syscall || !code) return null;
+  if (syscall === 'uv_cwd') return noWorkingDirectory(error);
+  const op = path === undefined ? syscall : `${syscall} ${path}`;
+  if (code === 'EMFILE' || code === 'ENFILE') {
+    const hint = 'Raise the limit, for example by `ulimit -n 65536`, or use fewer threads.';
+    const expected = 'a free file descriptor';
+    return new DsError({ code: 'DS_LIMIT', op, expected, got: message, hint, cause: error });
+  }
+  return new DsError({ code: 'DS_IO', op, expected: 'success', got: message, cause: error });
+}
+
+function noWorkingDirectory(cause: unknown): DsError {
+  return new DsError({
+    code: 'DS_IO',
+    op: 'working directory',
+    expected: 'an existing folder',
+    got: 'one that was deleted',
+    hint: 'Change to an existing folder, and start the program again.',
+    cause,
+  });
+}
+
+/** The current folder. Throws DS_IO if it was deleted. */
+export function workingDirectory(): string {
+  try {
+    return process.cwd();
+  } catch (cause) {
+    throw noWorkingDirectory(cause);
+  }
+}
+
+/** The absolute form of a path. Throws DS_IO for a relative one if the current folder is gone. */
+export const absolutePath = (path: string): string =>
+  isAbsolute(path) ? resolve(path) : resolve(workingDirectory(), path);
