@@ -51,8 +51,8 @@ async function isRefused(config: object, message: RegExp, device: Device): Promi
 }
 
 const wrong: readonly (readonly [name: string, config: object, message: RegExp])[] = [
-  ['dtype', { dtype: 'bf16' }, /initInference dtype: expected none .*an engine .*got "bf16"/],
-  ['quant', { dtype: 'int8' }, /initInference dtype: expected none .*got "int8"/],
+  ['dtype', { dtype: 'bf16' }, /initInference dtype: expected no value .*initialize.*got "bf16"/],
+  ['quant', { dtype: 'int8' }, /initInference dtype: expected no value .*got "int8"/],
 ];
 const refusals: Case[] = wrong.map(([name, config, message]) => ({
   name: `initInference of a model in training refuses another ${name}, and takes its own`,

@@ -164,7 +164,7 @@ const many: Case = {
     }
     await assert.rejects(
       initInference(model, { dtype: 'bf16' }),
-      /initInference dtype: expected none/,
+      /initInference dtype: expected no value/,
     );
     await writer.destroy();
     assert.equal(engine.forward<Tensor>(tokensOn(device)).shape[2], 53);
@@ -200,7 +200,7 @@ const refusals: Case = {
     const engine = await streaming(device);
     const isRefused = {
       code: 'DS_CONFIG',
-      message: /expected an engine with an optimizer, got one without/,
+      message: /expected an engine with an optimizer, got an engine for forwards only/,
     };
     assert.throws(() => engine.step(), isRefused);
     const x = engine.forward<Tensor>(tokensOn(device));
