@@ -12,7 +12,7 @@ import { noiseLike, sharedTokens, type Tensor } from '../tensor/index.js';
  */
 export function addEmbeddingNoise(model: Module, alpha: number): () => void {
   if (!(model instanceof CausalLM)) {
-    const expected = 'a language model of nn.models beside it';
+    const expected = 'a language model of nn.models';
     throw refusedValue('Trainer neftuneNoiseAlpha', expected, model);
   }
   const table = model.pipelineLayers()[0]?.modules[0] as Module;

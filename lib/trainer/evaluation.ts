@@ -160,7 +160,7 @@ function meansOf(sums: Sums): Metrics {
       op: 'Trainer evaluate',
       expected: 'data with a target that counts',
       got: 'none',
-      hint: 'Check the labels: those of -100 are not counted.',
+      hint: 'Check the labels: labels of -100 do not count.',
     });
   }
   const means = Object.entries(sums).map(([name, { sum, count }]) => [name, sum / count]);

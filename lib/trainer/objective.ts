@@ -58,12 +58,12 @@ export function objectiveOf<Batch>(
   { loss, count, labelSmoothing }: ObjectiveOptions<Batch>,
 ): Objective<Batch> {
   if (model instanceof PipelineModule) {
-    const hint = 'Call engine.trainBatch() in a loop of your own.';
+    const hint = 'Call engine.trainBatch() in your own loop.';
     throw refused('Trainer model', 'a model in one part', 'a PipelineModule', hint);
   }
   if (loss) {
     if (labelSmoothing === 0) return new OwnObjective(loss, count ?? countedIn);
-    const got = `${labelSmoothing} beside a \`loss\` of your own`;
+    const got = `${labelSmoothing} with a custom \`loss\``;
     throw refused('Trainer labelSmoothing', 'a loss that the model makes', got);
   }
   if (model instanceof CausalLM) {
@@ -71,7 +71,7 @@ export function objectiveOf<Batch>(
   }
   const hint = 'Give `loss: ({ forward, batch }) => ...`, the mean loss of a batch.';
   const got = `${model.constructor.name} without a \`loss\``;
-  throw refused('Trainer model', 'a CausalLM, or a `loss` beside any other model', got, hint);
+  throw refused('Trainer model', 'a CausalLM, or another model with a `loss`', got, hint);
 }
 
 /** Label of targets that do not count. */
@@ -160,7 +160,7 @@ class OwnObjective<Batch> implements Objective<Batch> {
   }
 
   outputs(): Tensor {
-    const expected = 'what to predict of a model that is no CausalLM';
+    const expected = 'an output function for a model other than CausalLM';
     const hint = 'Give `output: ({ forward, batch }) => ...`, a tensor with a row for each sample.';
     throw refused('Trainer predict output', expected, 'nothing', hint);
   }
@@ -187,7 +187,7 @@ function requireTensor(batch: unknown, tensor: unknown): Tensor {
   const expected = 'batches { ids, labels, ... } or { tokens, targets } of tensors';
   const hint = Array.isArray(tensor)
     ? 'Give samples of Int32Array, which become tensors; arrays become one for each element.'
-    : 'Give `data.collate`, or a `loss` that knows its batches.';
+    : 'Pass `data.collate`, or a `loss` for these batches.';
   throw refused('Trainer batch', expected, formatValue(batch), hint);
 }
 

@@ -429,14 +429,14 @@ function requireTogether({
     throw refusedValue('Trainer save.best', expected, best.metric);
   }
   if (best?.load && save?.weightsOnly) {
-    const expected = 'false beside a `save.best` that is loaded in the end';
-    throw refusedValue('Trainer save.weightsOnly', expected, true, 'Or say best: { load: false }.');
+    const expected = 'false with a `save.best` that is loaded at the end';
+    throw refusedValue('Trainer save.weightsOnly', expected, true, 'Or set best: { load: false }.');
   }
   if (save?.every === 'best' && !best) {
-    throw refusedValue('Trainer save.every', '`save.best` beside "best"', 'best');
+    throw refusedValue('Trainer save.every', '`save.best` for the value "best"', 'best');
   }
   if (earlyStop && !best) {
-    throw refusedValue('Trainer earlyStop', '`save.best`: the metric that it goes by', earlyStop);
+    throw refusedValue('Trainer earlyStop', '`save.best` with a metric', earlyStop);
   }
   const isPath = typeof deepspeed === 'string';
   if (!isPath && (typeof deepspeed !== 'object' || Array.isArray(deepspeed))) {

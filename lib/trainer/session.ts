@@ -228,7 +228,7 @@ function endless(): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'Trainer maxSteps',
-    expected: 'a number of updates for data that do not say how long an epoch is',
+    expected: 'maxSteps for data without a length',
     got: 'none',
     hint: 'Give `maxSteps`, or data with a `length`.',
   });

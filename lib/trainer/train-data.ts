@@ -85,7 +85,7 @@ function requireNoOrder<Sample, Batch>({ data }: DataSettings<Sample, Batch>): v
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'Trainer data.sampling',
-    expected: '"random" beside data_efficiency.data_sampling, which draws the samples',
+    expected: '"random" with data_efficiency.data_sampling, which chooses the samples',
     got: formatValue(data.sampling),
     hint: 'Leave the option out, or switch the section off.',
   });

@@ -116,7 +116,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     requireNoSurplus('Trainer evaluate', surplus);
     const { eval: own, batchSize } = this.settings;
     const judged = data ?? own?.data;
-    if (!judged) throw refused('Trainer evaluate', 'data, or those of `eval`', 'neither');
+    if (!judged) throw refused('Trainer evaluate', 'data, or the option `eval`', 'neither');
     const session = await this.session();
     const opened = await session.evalData({
       data: judged as never,

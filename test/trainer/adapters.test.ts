@@ -130,9 +130,7 @@ test('a base that came from no folder is named as missing, once', async () => {
   await trainer.save(join(dir, 'a'));
   await trainer.save(join(dir, 'b'));
   expect(filesOf(join(dir, 'b'))).toEqual(ADAPTER);
-  expect(warnings).toEqual([
-    expect.stringMatching(/holds the adapters alone.*baseModelNameOrPath/),
-  ]);
+  expect(warnings).toEqual([expect.stringMatching(/holds only the adapters.*baseModelNameOrPath/)]);
 });
 
 test('parameters that are trained and are not part of the adapter are named', async () => {

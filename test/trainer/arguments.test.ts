@@ -202,7 +202,7 @@ describe('refused', () => {
     expect(args).toEqual({ seed: 1 });
     expect(notices).toEqual([
       '--torch-compile has no effect: kernels are fused always.',
-      '--ddp_timeout has no effect: the configuration says how ranks work together.',
+      '--ddp_timeout has no effect: the configuration sets the parallelism.',
     ]);
   });
 });
@@ -314,31 +314,31 @@ describe('as options of a Trainer', () => {
   });
 
   test.each([
-    ['--bf16_full_eval', /--bf16_full_eval: expected --bf16 beside it, got none/],
-    ['--fp16_full_eval --fp16 false', /--fp16_full_eval: expected --fp16 beside it/],
+    ['--bf16_full_eval', /--bf16_full_eval: expected --bf16 as well, got none/],
+    ['--fp16_full_eval --fp16 false', /--fp16_full_eval: expected --fp16 as well/],
     ['--fp16 --bf16', /one of --fp16 and --bf16, got both/],
-    ['--warmup_ratio 1', /--warmup_ratio: expected a share .*, got 1\. --warmup_steps says/],
+    ['--warmup_ratio 1', /--warmup_ratio: expected a share .*, got 1\. --warmup_steps sets/],
     ['--warmup_ratio 30', /--warmup_ratio: .*, got 30/],
     ['--warmup_ratio -0.1 --warmup_steps 5', /--warmup_ratio: .*, got -0\.1/],
     ['--optim adamw_4bit', /paged_adamw_8bit, got "adamw_4bit"/],
     ['--optim adafactor', /Write another optimizer in the DeepSpeed configuration/],
-    ['--streaming --group_by_length', /group_by_length: expected no --streaming beside it/],
-    ['--streaming --dataloader_num_workers 2', /got 2\. --dataset_num_proc says how many threads/],
-    ['--streaming --dataloader_drop_last false', /expected true, or no --streaming beside it/],
-    ['--eval_steps 2', /--eval_steps: expected --eval_data FILE beside it, got none/],
+    ['--streaming --group_by_length', /group_by_length: expected no --streaming/],
+    ['--streaming --dataloader_num_workers 2', /got 2\. --dataset_num_proc sets the threads/],
+    ['--streaming --dataloader_drop_last false', /expected true, or no --streaming/],
+    ['--eval_steps 2', /--eval_steps: expected --eval_data FILE as well, got none/],
     [
       '--eval_data e --eval_on_start --eval_strategy no',
-      /--eval_on_start: expected an --eval_strategy other than "no" beside it/,
+      /--eval_on_start: expected an --eval_strategy other than "no"/,
     ],
-    ['--eval_on_start --eval_steps 2', /--eval_on_start: expected --eval_data FILE beside it/],
-    ['--eval_strategy steps', /--eval_data FILE beside it/],
+    ['--eval_on_start --eval_steps 2', /--eval_on_start: expected --eval_data FILE as well/],
+    ['--eval_strategy steps', /--eval_data FILE as well/],
     ['--logging_strategy sometimes', /"no", "steps" or "epoch"/],
     ['--lr_scheduler_kwargs {"timescale":3}', /--lr_scheduler_kwargs timescale: expected min_lr/],
     ['--lr_scheduler_kwargs {"power":"3"}', /--lr_scheduler_kwargs power: expected a number/],
     ['--lr_scheduler_kwargs {"decay_type":3}', /--lr_scheduler_kwargs decay_type: expected a text/],
     ['--lr_scheduler_kwargs {"lr_end":0,"min_lr":1}', /kwargs min_lr: expected one name/],
-    ['--early_stopping_threshold 1', /--early_stopping_patience beside it/],
-    ['--load_best_model_at_end', /--load_best_model_at_end: expected --eval_data FILE beside it/],
+    ['--early_stopping_threshold 1', /--early_stopping_patience as well/],
+    ['--load_best_model_at_end', /--load_best_model_at_end: expected --eval_data FILE as well/],
     [
       '--eval_data e --eval_strategy no --save_strategy best',
       /--save_strategy best: .*--eval_strat/,
@@ -372,7 +372,10 @@ describe('as options of rows', () => {
   test.each([
     ['--max_length 257', /2 to 256, which the model takes, got 257/],
     ['--packing_strategy wrapped', /bfd, bfd_split, got "wrapped"/],
-    ['--assistant_only_loss --completion_only_loss', /beside it, got both/],
+    [
+      '--assistant_only_loss --completion_only_loss',
+      /expected no --completion_only_loss, got both/,
+    ],
   ])('%s is refused', async (line, message) => {
     await expect(rows(line)).rejects.toThrow(message);
   });

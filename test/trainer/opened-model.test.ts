@@ -57,6 +57,6 @@ test('the weight of the routers reaches a model with experts, and is refused by 
     expect(config.routerAuxLossCoef).toBe(line === '--bf16' ? 0 : 0.25);
   }
   await expect(opened('dense', '--router_aux_loss_coef 0.25')).rejects.toThrow(
-    /^--router_aux_loss_coef: expected a model with experts beside it, got .*dense/,
+    /^--router_aux_loss_coef: expected a model with experts, got .*dense/,
   );
 });

@@ -40,7 +40,7 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
     if (value === undefined) throw refused(`--${name}`, 'to be given', 'nothing');
   }
   if (dir !== undefined && config !== undefined) {
-    throw refused('--config_name', 'no --model beside it', 'both');
+    throw refused('--config_name', 'no --model', 'both');
   }
   if (dir !== undefined && placeOf(dir) === placeOf(out as string)) {
     throw refused('--output', 'another folder than that of --model, which stays as it is', dir);
@@ -57,7 +57,7 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
 function requireModel(dir: string): void {
   if (!adapterFolder(dir)) return;
   const hint =
-    'Give the model that it was trained beside: --resume_from_checkpoint goes on with an adapter, and peft.merge() makes both one model.';
+    'Give its base model. --resume_from_checkpoint continues an adapter, and peft.merge() merges both.';
   const expected = 'the folder of a model, with config.json';
   throw refused('--model', expected, `${dir}, an adapter of PEFT`, hint);
 }
@@ -91,9 +91,9 @@ function placeOf(path: string): string {
 function requireLora(args: TrainArguments): void {
   const { config_name: config, bnb_4bit_quant_type: type = 'nf4' } = args;
   const [orphan] = OF_LORA.filter((name) => args[name] !== undefined && args[name] !== false);
-  if (!args.use_peft && orphan) throw refused(`--${orphan}`, '--lora beside it', 'none');
+  if (!args.use_peft && orphan) throw refused(`--${orphan}`, '--lora as well', 'none');
   if (type !== 'nf4') throw refused('--bnb_4bit_quant_type', '"nf4"', JSON.stringify(type));
   if (!args.use_peft) return;
   if (config === undefined) return;
-  throw refused('--lora', 'a --model, whose weights stay as they are', '--config_name');
+  throw refused('--lora', 'a --model with frozen weights', '--config_name');
 }

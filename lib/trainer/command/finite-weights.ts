@@ -26,7 +26,7 @@ export async function requireFinite(
   world: CheckpointWorld,
 ): Promise<void> {
   const path = isAdapter ? join(dir, 'adapter_model.safetensors') : dir;
-  const [damaged] = await inUnison(world, 'reading what was saved', async () =>
+  const [damaged] = await inUnison(world, 'reading the saved weights', async () =>
     world.rank === 0 ? damagedIn(path) : null,
   );
   if (damaged === null) return;
@@ -35,7 +35,7 @@ export async function requireFinite(
     op: dir,
     expected: `finite weights after step ${step}`,
     got: `NaN or infinity in ${damaged}`,
-    hint: 'Its updates were too large: take a lower rate, from an earlier checkpoint on. What was saved is of no use.',
+    hint: 'Its updates were too large: take a lower rate, from an earlier checkpoint on. The saved weights are unusable.',
   });
 }
 

@@ -11,7 +11,7 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
     ...['pad_to_multiple_of', 'use_cache', 'gradient_checkpointing_kwargs', 'flash_attn'],
     ...['gradient_checkpointing_use_reentrant', 'use_reentrant'],
   ]),
-  ...all('the configuration says how ranks work together', [
+  ...all('the configuration sets the parallelism', [
     ...['ddp_backend', 'ddp_bucket_cap_mb', 'ddp_broadcast_buffers', 'ddp_timeout'],
     ...['ddp_find_unused_parameters', 'local_rank', 'fp16_backend', 'half_precision_backend'],
     ...['ignore_bias_buffers', 'mp_parameters', 'ray_scope', 'ddp_static_graph'],
@@ -19,7 +19,7 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
   ...all('a checkpoint is one folder that all ranks write to', ['save_on_each_node']),
   ...all('weights are safetensors always', ['save_safetensors']),
   ...all('SIGTERM saves and ends always', ['enable_jit_checkpoint']),
-  ...all('loaders pin memory and fetch ahead by themselves', [
+  ...all('loaders always pin memory and prefetch', [
     ...['dataloader_pin_memory', 'dataloader_prefetch_factor', 'dataloader_persistent_workers'],
     ...['dataloader_multiprocessing_context', 'dataloader_in_order'],
   ]),
@@ -27,7 +27,7 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
     ...['remove_unused_columns', 'label_names', 'dataset_kwargs', 'dataset_batch_size'],
     'lazy_preprocess',
   ]),
-  ...all('lengths are those of the tokens', ['length_column_name']),
+  ...all('lengths are token counts', ['length_column_name']),
   ...all('each epoch has an order of its own', ['shuffle_dataset']),
   ...all('metrics are sums over batches and ranks', [
     ...['prediction_loss_only', 'eval_accumulation_steps', 'eval_do_concat_batches'],
@@ -38,7 +38,7 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
     'include_num_input_tokens_seen',
     'include_tokens_per_second',
   ]),
-  ...all('rank 0 alone logs', ['log_level', 'log_level_replica', 'log_on_each_node']),
+  ...all('only rank 0 logs', ['log_level', 'log_level_replica', 'log_on_each_node']),
   ...all('reports are in the folder runs of the output', ['logging_dir']),
   ...all('that service gets nothing', [
     ...['project', 'trackio_space_id', 'trackio_bucket_id', 'trackio_static_space_id'],
@@ -97,7 +97,7 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
   ]),
   ...refused('no Python of a model is run', ['trust_remote_code', 'model_init_kwargs']),
   ...refused('predict with the saved folder', ['do_predict', 'predict_with_generate']),
-  ...refused('ask for "offload_param" or --gradient_checkpointing', ['activation_offloading']),
+  ...refused('set "offload_param" or --gradient_checkpointing', ['activation_offloading']),
   ...refused('8-bit weights are not there: --load_in_4bit', ['load_in_8bit']),
   ...refused('adapters are of modules', ['lora_target_parameters', 'target_parameters']),
   ...refused("write the template into the tokenizer's chat_template.jinja", ['chat_template_path']),

@@ -128,7 +128,7 @@ function only({ place, values }: Given, expected: string): unknown {
 }
 
 function readText(given: Given): string {
-  const value = only(given, 'one word (quote what has spaces)');
+  const value = only(given, 'one value (quote a value with spaces)');
   if (typeof value === 'object') throw refused(given.place, 'a text', shown([value]));
   return String(value);
 }

@@ -52,7 +52,7 @@ export function textPart(
 function lossOf(args: TrainArguments): TextOptions['loss'] {
   const { completion_only_loss: completion, assistant_only_loss: assistant = false } = args;
   if (assistant && completion) {
-    throw refused('--assistant_only_loss', 'no --completion_only_loss beside it', 'both');
+    throw refused('--assistant_only_loss', 'no --completion_only_loss', 'both');
   }
   if (assistant) return 'assistant';
   if (completion === undefined) return undefined;

@@ -34,7 +34,7 @@ interface Meeting {
 
 /** Where a rank does not come. */
 const TOGETHER =
-  'All ranks of ds train are to have the same arguments and files: look for what that rank says, or waits for. DEEPSPEED_TIMEOUT has the minutes.';
+  'All ranks of ds train need the same arguments and files. Look at the output of that rank. DEEPSPEED_TIMEOUT has the minutes.';
 
 /** Tokens of a sample. */
 const SAMPLE_TOKENS = 48;

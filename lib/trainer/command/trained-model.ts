@@ -44,7 +44,7 @@ const isOfRouters = (error: unknown): boolean =>
   error instanceof DsError && error.got === '"routerAuxLossCoef"';
 
 function withoutExperts(args: TrainArguments): DsError {
-  const expected = 'a model with experts beside it';
+  const expected = 'a model with experts';
   const hint = 'Leave it out: a model without them has no routers.';
   return refused('--router_aux_loss_coef', expected, sourceOf(args), hint);
 }

@@ -108,7 +108,7 @@ function precisionOf(args: TrainArguments): Precision | undefined {
   ] as const) {
     if (!evaluates || trains || deepspeed !== undefined) continue;
     const hint = 'Evaluations are in the dtype of training.';
-    throw refused(`--${name}_full_eval`, `--${name} beside it`, 'none', hint);
+    throw refused(`--${name}_full_eval`, `--${name} as well`, 'none', hint);
   }
   const [half, brain] = [fp16 || fp16Eval, bf16 || bf16Eval];
   if (half && brain) throw refused('--fp16', 'one of --fp16 and --bf16', 'both');
@@ -140,7 +140,7 @@ function optimizerOf(optim: string | undefined): 'AdamW8bit' | undefined {
 /** Steps, else the share; a ratio of 1 would be one step of a Trainer's. */
 function warmupOf({ warmup_steps: steps, warmup_ratio: ratio }: TrainArguments) {
   if (ratio !== undefined && !(ratio >= 0 && ratio < 1)) {
-    const hint = '--warmup_steps says it in updates.';
+    const hint = '--warmup_steps sets it in updates.';
     throw refused('--warmup_ratio', 'a share of all updates, from 0 to below 1', `${ratio}`, hint);
   }
   return steps || ratio;
@@ -177,17 +177,17 @@ function loadingOf(args: TrainArguments): TrainerOptions['data'] {
   const { dataloader_drop_last: dropLast, dataloader_num_workers: workers } = args;
   const sampling = samplingOf(args);
   if (!args.streaming) return { sampling, dropLast, workers };
-  const streams = 'no --streaming beside it';
+  const streams = 'no --streaming';
   if (sampling === 'group_by_length') {
     const hint = 'Rows that are read as they are needed have no known lengths.';
     throw refused('--train_sampling_strategy group_by_length', streams, 'both', hint);
   }
   if (workers) {
-    const hint = '--dataset_num_proc says how many threads read and tokenize a stream.';
+    const hint = '--dataset_num_proc sets the threads that read and tokenize a stream.';
     throw refused('--dataloader_num_workers', streams, `${workers}`, hint);
   }
   if (dropLast === false) {
-    const hint = 'A stream leaves out what fills no batch of every rank.';
+    const hint = 'A stream drops rows that do not fill a batch on every rank.';
     throw refused('--dataloader_drop_last', `true, or ${streams}`, 'false', hint);
   }
   return { sampling: sampling === 'sequential' ? undefined : sampling };
@@ -231,11 +231,9 @@ function bestOf(args: TrainArguments): CheckpointOptions['best'] {
   if (argument === null) return undefined;
   const { save_strategy: saves, eval_strategy: evaluates, validation_file: files } = args;
   if (saves === 'no' && argument === METRIC) return undefined; // It would mark a checkpoint, no more.
-  if (files === undefined) throw refused(argument, '--eval_data FILE beside it', 'none');
-  if (evaluates === 'no')
-    throw refused(argument, 'an --eval_strategy other than "no" beside it', '"no"');
-  if (saves === 'no')
-    throw refused(argument, 'a --save_strategy other than "no" beside it', '"no"');
+  if (files === undefined) throw refused(argument, '--eval_data FILE as well', 'none');
+  if (evaluates === 'no') throw refused(argument, 'an --eval_strategy other than "no"', '"no"');
+  if (saves === 'no') throw refused(argument, 'a --save_strategy other than "no"', '"no"');
   if (!/^(eval_)?loss$/.test(metric)) {
     const hint =
       'Other metrics are computed by a program of your own: `eval.metrics` of its Trainer.';
@@ -258,14 +256,14 @@ function earlyStopOf(args: TrainArguments): TrainerOptions['earlyStop'] {
   const { early_stopping_patience: patience, early_stopping_threshold: threshold } = args;
   if (patience !== undefined) return { patience, threshold };
   if (threshold === undefined) return undefined;
-  throw refused('--early_stopping_threshold', '--early_stopping_patience beside it', 'none');
+  throw refused('--early_stopping_threshold', '--early_stopping_patience as well', 'none');
 }
 
 function reportOf({ report_to: given, save_strategy: strategy }: TrainArguments) {
   const services = (given ?? []).filter((name) => name !== 'none');
   const named = services.map((name) => (name === 'all' ? 'tensorboard' : name));
   if (named.length === 0 || strategy !== 'no') return named as TrainerOptions['report'];
-  throw refused('--report_to', 'a --save_strategy other than "no" beside it', named.join(' '));
+  throw refused('--report_to', 'a --save_strategy other than "no"', named.join(' '));
 }
 
 /** The argument that implies evaluations without a strategy, or null. */
@@ -277,12 +275,12 @@ function argumentForEvaluation(args: TrainArguments): string | null {
 function evaluationOf(args: TrainArguments): Evaluation | null {
   const { eval_strategy: strategy, eval_steps: steps, validation_file: files } = args;
   if (strategy === 'no' && args.eval_on_start) {
-    throw refused('--eval_on_start', 'an --eval_strategy other than "no" beside it', '"no"');
+    throw refused('--eval_on_start', 'an --eval_strategy other than "no"', '"no"');
   }
   if (files === undefined) {
     const argument = strategy === undefined ? argumentForEvaluation(args) : '--eval_strategy';
     if (argument === null || strategy === 'no') return null;
-    throw refused(argument, '--eval_data FILE beside it', JSON.stringify(strategy) ?? 'none');
+    throw refused(argument, '--eval_data FILE as well', JSON.stringify(strategy) ?? 'none');
   }
   const isBySteps = strategy === 'steps' && steps === undefined;
   const every = everyOf('eval', strategy, isBySteps ? (args.logging_steps ?? 10) : steps);
