@@ -1,4 +1,4 @@
-// adapter_config.json: LoRA's options under PEFT's names.
+// Reads and writes adapter_config.json of PEFT.
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
@@ -7,7 +7,7 @@ import { sourceFolderOf } from '../nn/source-folder.js';
 import { shownJson } from '../runtime/parse-json.js';
 import { ALL_LINEAR, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
 
-/** Keys that are options here; their names are PEFT's in snake_case. */
+/** Keys of LoraOptions by PEFT's names in snake_case. */
 const OPTIONS: Readonly<Record<string, keyof LoraOptions>> = {
   r: 'r',
   lora_alpha: 'loraAlpha',
@@ -29,24 +29,24 @@ const OPTIONS: Readonly<Record<string, keyof LoraOptions>> = {
   task_type: 'taskType',
 };
 
-/** Keys that say nothing of what is computed. */
+/** Keys without an effect on results. */
 const IGNORED: ReadonlySet<string> = new Set([
   ...['peft_type', 'peft_version', 'auto_mapping', 'revision', 'inference_mode', 'runtime_config'],
   ...['megatron_core', 'qalora_group_size', 'eva_config'],
 ]);
 
-/** Keys of what is refused by its own name. */
+/** Keys that readLoraOptions() refuses with its own message. */
 const PASSED: ReadonlySet<string> = new Set(['use_qalora', 'lora_bias']);
 
 const BEGINNING = 'init_lora_weights';
-/** Values that LoraOptions takes. */
+/** Initializations that LoraOptions supports. */
 const BEGINNINGS: readonly unknown[] = [true, false, 'gaussian'];
-/** Other ways that made A and B alone, whose values come from the file. */
+/** Other initializations that change only A and B; their values are in the weight file. */
 const OTHER_BEGINNINGS: readonly unknown[] = ['eva', 'orthogonal'];
 
 /**
- * The options in a file. Throws DS_CHECKPOINT for another method and for what is not built, by
- * name.
+ * Reads LoRA options from a file. Throws DS_CHECKPOINT for other methods and for unsupported
+ * features, with the key.
  */
 export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig {
   const refuse = (key: string, expected: string, hint = ''): never => {
@@ -76,7 +76,7 @@ export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig
   }
 }
 
-/** Ways of PEFT that took A and B out of the weights. */
+/** Initializations of PEFT that change the base weights. */
 const RESIDUAL_BEGINNINGS = ['pissa', 'pissa_niter_N', 'olora', 'corda', 'loftq', 'lora_ga'];
 
 const changesBase = (begun: unknown): boolean =>
@@ -89,11 +89,11 @@ const KNOWN_BEGINNINGS = [...BEGINNINGS, ...OTHER_BEGINNINGS]
 
 const UNKNOWN = `PEFT never writes this value. Adapters of ${RESIDUAL_BEGINNINGS.join(', ')} need a conversion by PEFT.`;
 
-/** PEFT takes it in any case. */
+/** Normalizes the case of "gaussian", as PEFT does. */
 const gaussianOf = (begun: unknown): unknown =>
   typeof begun === 'string' && begun.toLowerCase() === 'gaussian' ? 'gaussian' : begun;
 
-/** PiSSA, OLoRA, CorDA and LoftQ. */
+/** Hint for PiSSA, OLoRA, CorDA and LoftQ. */
 const RESIDUAL = `Such an adapter changed the base weights when it began. Save it with PEFT's save_pretrained(path_initial_model_for_weight_conversion=...). If you saved the changed base model, write "${BEGINNING}": true.`;
 
 const isNothing = (value: JsonValue | undefined): boolean =>
@@ -102,11 +102,11 @@ const isNothing = (value: JsonValue | undefined): boolean =>
   value === false ||
   (typeof value === 'object' && Object.keys(value).length === 0);
 
-/** As in PEFT, the folder of the model where the options name none. */
+/** The base model's name: the option, or else the folder of the model, as in PEFT. */
 export const baseNameOf = (model: Module, { baseModelNameOrPath }: LoraConfig): string | null =>
   baseModelNameOrPath ?? sourceFolderOf(model);
 
-/** What PEFT reads; `targets` are the names of the modules that have an adapter. */
+/** Returns the file's contents; `targets` are the names of the modules with an adapter. */
 export function adapterConfigOf(
   model: Module,
   config: LoraConfig,
@@ -143,8 +143,9 @@ export function adapterConfigOf(
 }
 
 /**
- * Which modules. PEFT takes no layers beside a text, and its "all-linear" is what its version of
- * transformers has: both are written as names of modules.
+ * Returns the keys that select modules. PEFT refuses layers together with an expression, and
+ * "all-linear" depends on the version of transformers. In both cases this writes module names
+ * instead.
  */
 function targetsOf(model: Module, config: LoraConfig, targets: readonly string[]): JsonObject {
   const { targetModules: wanted, layersToTransform, layersPattern } = config;
@@ -162,7 +163,9 @@ function targetsOf(model: Module, config: LoraConfig, targets: readonly string[]
   };
 }
 
-/** The ends of the targets' names where no other module has them, as PEFT writes them. */
+/**
+ * Returns the last name components if they match only the targets, as PEFT does; else full names.
+ */
 function shortest(model: Module, targets: readonly string[]): string[] {
   const ends = endsOf(targets);
   const own = new Set(targets);

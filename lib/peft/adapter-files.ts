@@ -1,4 +1,4 @@
-// Adapters to and from PEFT's files: adapter_config.json and adapter_model.safetensors.
+// Loads and saves adapters in PEFT's format: adapter_config.json and adapter_model.safetensors.
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
@@ -26,29 +26,30 @@ import { isSavedWhole, wholeModules } from './targets.js';
 
 const CONFIG = 'adapter_config.json';
 const WEIGHTS = 'adapter_model.safetensors';
-/** What PEFT puts before the names of the model that it wraps. */
+/** Prefix of PEFT for the names of the wrapped model. */
 const PREFIX = 'base_model.model.';
 const SHOWN = 10;
-/** Bytes that are compared at a time: a table may be longer than a string or a buffer can be. */
+/** Bytes compared at a time: a table can exceed the size limit of a buffer. */
 const COMPARED = 2 ** 22;
 
 /** A tensor of the files. */
 interface Saved {
-  /** In the files. */
+  /** Name in the files. */
   name: string;
   parameter: Parameter;
-  /** The files have the transpose. */
+  /** The file contains the transpose. */
   transposed: boolean;
 }
 
 /**
- * Writes the adapters of `model`, with the biases and modules that are trained beside them, to the
- * folder `dir`: PEFT loads it. Values are copied in the call itself, so that of a model that an
- * engine trains one rank writes what all have gathered:
- * `await engine.withFullWeights(() => engine.globalRank === 0 && saveAdapter(model, dir))`.
- * Resolves with the paths. Warns of parameters that are trained and are no part of the adapter.
- * Rejects with DS_ARGUMENT for a model without adapters, DS_RELEASED for
- * one whose values are in shards, DS_IO. Source: PEFT's save_pretrained.
+ * Saves the adapters of `model` to the folder `dir` in PEFT's format, with trained biases and
+ * modules. If an engine trains the model, one rank saves while all ranks gather: `await
+ * engine.withFullWeights(() => engine.globalRank === 0 && saveAdapter(model, dir))`. The values are
+ * copied before the call returns.
+ *
+ * Resolves with the paths. Warns about trained parameters outside the adapter. Rejects with
+ * DS_ARGUMENT for a model without adapters, DS_RELEASED for sharded values, and DS_IO. Source:
+ * PEFT's save_pretrained.
  */
 export function saveAdapter(model: Module, dir: string): Promise<string[]>;
 export async function saveAdapter(
@@ -59,7 +60,7 @@ export async function saveAdapter(
   requireNoSurplus('saveAdapter', surplus);
   requireType('saveAdapter dir', dir, 'string');
   const config = configOf('saveAdapter', model);
-  model.stateDict(); // What an engine has under way arrives.
+  model.stateDict(); // Waits for transfers of an engine.
   const copies: Tensor[] = [];
   try {
     const saved = savedOf(model);
@@ -88,16 +89,16 @@ export async function saveAdapter(
   }
 }
 
-/** @internal What saveAdapter() reads: of an engine's model, it has to be whole. */
+/** @internal Parameters that saveAdapter() reads; an engine must gather them first. */
 export const adapterParameters = (model: Module): Parameter[] => [
   ...new Set(savedOf(model).map(({ parameter }) => parameter)),
 ];
 
-/** @internal Whether the files of the adapter of `model` name the model that it is for. */
+/** @internal Returns true if the adapter files contain the name of the base model. */
 export const namesItsBase = (model: Module): boolean =>
   baseNameOf(model, configOf('saveAdapter', model)) !== null;
 
-/** PEFT's files hold no parameters that the program itself made trainable. */
+/** Warns about trained parameters that PEFT's format cannot contain. */
 function warnOfOthers(model: Module, saved: readonly Saved[], dir: string): void {
   const written = new Set(saved.map(({ parameter }) => parameter));
   const others = [...model.namedParameters()].filter(
@@ -111,17 +112,18 @@ function warnOfOthers(model: Module, saved: readonly Saved[], dir: string): void
 
 /** Options of loadAdapter(). */
 export interface LoadAdapterOptions {
-  /** Whether the adapter is to be trained on. Default false: all of the model is frozen. */
+  /** Keeps the adapter trainable. Default: false, all parameters are frozen. */
   isTrainable?: boolean;
 }
 
 /**
- * Gives `model` the adapter in the folder `dir`, which PEFT or saveAdapter() wrote; where it has
- * adapters of the same layers already, their values. Before initialize(), on every rank. Returns
- * the model. Rejects with DS_CHECKPOINT for another method than LoRA, options that are not there,
- * and tensors that are missing, unexpected or of another shape, DS_NONFINITE for values that f16
- * cannot hold, and DS_ARGUMENT where no layer fits. The model is then unchanged. After DS_IO,
- * adapters that were there before may be partly loaded. Source: PEFT's PeftModel.from_pretrained.
+ * Loads the adapter in the folder `dir` into `model`. If the model has adapters of the same layers,
+ * only their values change. Call it before initialize(), on every rank. Returns the model.
+ *
+ * Rejects with DS_CHECKPOINT for methods other than LoRA, for unsupported options, and for tensors
+ * that are missing, unexpected or of another shape. Rejects with DS_NONFINITE for values beyond
+ * f16, and DS_ARGUMENT if no layer matches. The model is then unchanged. After DS_IO, existing
+ * adapters may be partly loaded. Source: PEFT's PeftModel.from_pretrained.
  */
 export function loadAdapter<Model extends Module>(
   model: Model,
@@ -165,7 +167,7 @@ export async function loadAdapter<Model extends Module>(
   return model;
 }
 
-/** Throws where values of adapters with `config` mean something else in those of `model`. */
+/** Throws if the adapters of `model` are merged or use another scaling factor than `config`. */
 function requireSame(path: string, model: Module, config: LoraConfig): void {
   for (const [name, { sizes, isMerged }] of lorasOf(model)) {
     if (isMerged) {
@@ -185,7 +187,7 @@ function requireSame(path: string, model: Module, config: LoraConfig): void {
   }
 }
 
-/** Everything of a model with adapters that the files have. */
+/** Returns all tensors of the adapter files. */
 function savedOf(model: Module): Saved[] {
   const config = configOf('saveAdapter', model);
   const layers = lorasOf(model);
@@ -204,7 +206,7 @@ function savedOf(model: Module): Saved[] {
   return [...saved, ...tiedOf(model, config, saved)];
 }
 
-/** PEFT has a copy of its own of each module that is trained whole, and wants all of them. */
+/** PEFT stores a copy for each name of a tied module. */
 function tiedOf(model: Module, config: LoraConfig, saved: readonly Saved[]): Saved[] {
   const names = wholeModules(config);
   const whole = [...model.tiedNames()].filter(([tied]) =>
@@ -217,8 +219,8 @@ function tiedOf(model: Module, config: LoraConfig, saved: readonly Saved[]): Sav
 }
 
 /**
- * Tables and heads of the base, which PEFT saves along where a table has an adapter: its
- * save_embedding_layers.
+ * Returns embeddings and heads of the base model. PEFT saves them if an embedding has an adapter
+ * (save_embedding_layers).
  */
 function basesOf(model: Module): Map<string, Saved> {
   const layers = lorasOf(model);
@@ -241,13 +243,13 @@ function basesOf(model: Module): Map<string, Saved> {
 const wantsBias = (bias: string, isWrapped: boolean): boolean =>
   bias === 'all' || (bias === 'lora_only' && isWrapped);
 
-/** The names of the modules in which a parameter lies. */
+/** Returns the paths of all modules around a parameter. */
 function parentsOf(name: string): string[] {
   const keys = name.split('.').slice(0, -1);
   return keys.map((_, i) => keys.slice(0, i + 1).join('.'));
 }
 
-/** The files' names by ours. Throws DS_CHECKPOINT where they differ. */
+/** Maps file names to tensors of the model. Throws DS_CHECKPOINT for a mismatch. */
 function match(
   files: WeightFiles,
   wanted: readonly Saved[],
@@ -258,7 +260,7 @@ function match(
   const unexpected: string[] = [];
   for (const [name, entry] of files.tensors) {
     const plain = name.replace('.modules_to_save.', '.').replace(/\.default(?=\.|$)/, '');
-    // What PEFT has put aside; it computes nothing.
+    // PEFT's backup of the original module; it is unused.
     if (plain.includes('.original_module.')) continue;
     const saved =
       own.get(plain) ?? own.get(plain.replace(/\.bias$/, '.base_layer.bias')) ?? bases.get(plain);
@@ -296,8 +298,8 @@ function requireShape(
 }
 
 /**
- * PEFT trains copies of modules that are tied here. Throws DS_CHECKPOINT where the files have other
- * values for one parameter under its second name.
+ * Throws DS_CHECKPOINT if the files have different values for the two names of a tied parameter.
+ * PEFT trains copies of tied modules.
  */
 function requireTied(files: WeightFiles, matched: ReadonlyMap<string, Saved>): void {
   const first = new Map<Parameter, string>();
@@ -316,7 +318,7 @@ function requireTied(files: WeightFiles, matched: ReadonlyMap<string, Saved>): v
   }
 }
 
-/** Whether two tensors of the files are alike in dtype, sizes and every byte. */
+/** Returns true if two tensors of the files have equal dtypes, shapes and bytes. */
 function areSame(files: WeightFiles, one: string, other: string): boolean {
   const [a, b] = [one, other].map((name) => files.tensors.get(name));
   if (!a || !b || describe(a) !== describe(b)) return false;
@@ -331,7 +333,7 @@ function areSame(files: WeightFiles, one: string, other: string): boolean {
   return true;
 }
 
-/** Throws DS_NONFINITE for values that f16 cannot hold, before any parameter changes. */
+/** Throws DS_NONFINITE for values beyond f16, before any parameter changes. */
 async function requireStorable(
   files: WeightFiles,
   matched: ReadonlyMap<string, Saved>,
@@ -374,7 +376,7 @@ async function readJson(path: string): Promise<JsonObject> {
     const value: unknown = parseJson(text);
     if (isObject<JsonObject>(value)) return value;
   } catch {
-    // Said below.
+    // Reported below.
   }
   const expected = 'a JSON object';
   throw new DsError({ code: 'DS_CHECKPOINT', op: path, expected, got: 'something else' });

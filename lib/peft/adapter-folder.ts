@@ -1,4 +1,4 @@
-// A folder that holds an adapter and no model: whether one is, and what it was trained beside.
+// Detects folders with an adapter but no model, and finds their base model.
 import { existsSync, readFileSync, statSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
@@ -6,22 +6,22 @@ import { DsError } from '../errors.js';
 import { parseJson } from '../runtime/parse-json.js';
 
 const CONFIG = 'adapter_config.json';
-/** Weights of a model, one of which lies beside its config.json. */
+/** Weight files of a whole model. One of them exists next to its config.json. */
 const WHOLE = ['model.safetensors', 'pytorch_model.bin'].flatMap((name) => [
   name,
   `${name}.index.json`,
 ]);
 
-/** A folder with an adapter alone. */
+/** A folder with an adapter but no model. */
 export interface AdapterFolder {
   readonly path: string;
-  /** The base model that its file names; null without a name. */
+  /** The base model in its adapter_config.json; null if the file has no name. */
   readonly base: string | null;
 }
 
 /**
- * What `dir` says where it has the files of an adapter and no model, else null. A config.json
- * alone, which some trainers leave beside adapters, is no model.
+ * Returns the adapter of `dir`; null if `dir` has no adapter, or also a model. Some trainers leave
+ * a config.json next to adapters, so it does not count as a model without weights.
  */
 export function adapterFolder(dir: string): AdapterFolder | null {
   const file = join(dir, CONFIG);
@@ -29,15 +29,15 @@ export function adapterFolder(dir: string): AdapterFolder | null {
   return { path: dir, base: baseIn(file) };
 }
 
-/** Returns the weight files of a whole model in `dir`: none without a config.json. */
+/** Returns the weight files of a whole model in `dir`. The list is empty without a config.json. */
 export function modelFilesIn(dir: string): string[] {
   const isThere = (name: string): boolean => existsSync(join(dir, name));
   return isThere('config.json') ? WHOLE.filter(isThere) : [];
 }
 
 /**
- * The folder of the model that the adapter was trained beside, a path from the working folder or
- * from the adapter's own. Throws DS_CHECKPOINT where neither is one.
+ * Returns the folder of the base model. The name is a path relative to the working directory or to
+ * the adapter's folder. Throws DS_CHECKPOINT if neither is a folder.
  */
 export function requireBase(adapter: AdapterFolder): string {
   const { path, base } = adapter;
@@ -47,7 +47,7 @@ export function requireBase(adapter: AdapterFolder): string {
   throw adapterAlone(adapter);
 }
 
-/** The error where a model is wanted. */
+/** Returns the error for an adapter in place of a model. */
 export function adapterAlone({ path, base }: AdapterFolder): DsError {
   const model = base === null ? 'a model that it does not name' : JSON.stringify(base);
   return new DsError({
@@ -61,7 +61,7 @@ export function adapterAlone({ path, base }: AdapterFolder): DsError {
 
 const isFile = (path: string): boolean => existsSync(path) && statSync(path).isFile();
 
-/** What cannot be read is refused when the adapter is. */
+/** Returns null for an unreadable file: loading the adapter reports the error. */
 function baseIn(file: string): string | null {
   try {
     const { base_model_name_or_path: base } = parseJson(readFileSync(file, 'utf8')) as JsonObject;

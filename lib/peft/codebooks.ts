@@ -1,4 +1,4 @@
-// The codebooks of 4-bit weights and of their 8-bit scales.
+// Codebooks of 4-bit weights and of their 8-bit scales.
 
 /**
  * The 16 values of NF4: quantiles of a normal distribution, scaled to [-1, 1], with 0 among them.
@@ -14,7 +14,10 @@ export const NF4_CODE: readonly number[] = [
 const EXPONENTS = 7;
 const { fround } = Math;
 
-/** n numbers from `start` to `end`, in f32, rounded once; the second half counts from the end. */
+/**
+ * Returns n f32 values from `start` to `end`, each rounded once. The second half counts from the
+ * end.
+ */
 function linspace(start: number, end: number, n: number): number[] {
   const from = fround(start);
   const step = fround((end - from) / (n - 1));
@@ -24,9 +27,9 @@ function linspace(start: number, end: number, n: number): number[] {
 }
 
 /**
- * The 256 values of the dynamic 8-bit type: per power of ten from 1e-6 to 1 twice as many, of both
- * signs, and 0 and 1. Ascending. Source: Dettmers 2016, "8-Bit Approximations for Parallelism in
- * Deep Learning".
+ * Returns the 256 values of the dynamic 8-bit type in ascending order: 0, 1 and signed values. Each
+ * power of ten from 1e-6 to 1 has twice as many values as the previous one. Source: Dettmers 2016,
+ * "8-Bit Approximations for Parallelism in Deep Learning".
  */
 function dynamicCode(): readonly number[] {
   const values = [0, 1];

@@ -1,4 +1,4 @@
-// DoRA: adapters that change the directions of a weight's rows, and their lengths apart.
+// DoRA: adapters with a trained magnitude for each output of a weight.
 import { Embedding } from '../nn/embedding.js';
 import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
@@ -17,10 +17,10 @@ import {
   project,
 } from './lora-layer.js';
 
-/** The dim along which a weight is summed for its lengths: 1 of [out, in], 0 of a table. */
+/** The dimension of the norm: 1 for a weight [out, in], 0 for an embedding table. */
 type Along = 0 | 1;
 
-/** The base's values in f32; what lies in files is read for this, and does not stay. */
+/** Returns the base's weight in f32. Reads weights that are still in files without keeping them. */
 function valuesOf(base: Module): Tensor {
   if (base instanceof PackedLinear) return base.values('f32');
   const { weight } = base as Linear | Embedding;
@@ -30,33 +30,35 @@ function valuesOf(base: Module): Tensor {
   return cast(read, 'f32');
 }
 
-/** A length of nothing at all, by which it can be divided. */
+/** Smallest norm, to avoid a division by 0. */
 const LEAST = 1e-37;
 
 function lengthsOf(values: Tensor, along: Along): Tensor {
   return values.square().sum(along).sqrt().clamp(LEAST);
 }
 
-/** Those of the weight with its update, f32: gradients take them for constants. */
+/** Returns the norms of the updated weight in f32, without a gradient. */
 function lengthsNow(layer: LoraLayer, along: Along): Tensor {
   return noGrad(() =>
     scope(() => {
       const values = valuesOf(layer.base);
-      // Two of the weight's size in f32, and no third.
+      // In-place operations limit temporaries to two f32 copies of the weight.
       const sum = to(layer.update(), values.device).add_(values);
       return sum.mul_(sum).sum(along).sqrt().clamp(LEAST);
     }),
   );
 }
 
-/** Starts as the lengths that there are, so that nothing changes at first. */
+/** A magnitude parameter that starts as the present norms, so that the output is unchanged. */
 function magnitudeOf(layer: LoraLayer, count: number, along: Along): Parameter {
   return new Parameter([count], (out) =>
     noGrad(() => scope(() => kernels.copy({ in: to(lengthsNow(layer, along), out.device), out }))),
   );
 }
 
-/** values [.., C] times factor [C], in the dtype of the values; the product is in factor's. */
+/**
+ * Multiplies values [.., C] by factor [C] in the factor's dtype; the result has the values' dtype.
+ */
 const scaled = customFunction({
   name: 'dora',
   forward: (context, values: Tensor, factor: Tensor) => {
@@ -72,13 +74,15 @@ const scaled = customFunction({
   },
 });
 
-/** magnitude / lengths, in at least f32: near 1, where fewer bits would not tell a step apart. */
+/**
+ * Returns magnitude / norms in at least f32: the ratio is near 1, where bf16 steps are too coarse.
+ */
 function factorOf(magnitude: Parameter, lengths: Tensor): Tensor {
   const wide = statisticOf(magnitude.dtype);
   return cast(magnitude, wide).div(cast(lengths, wide));
 }
 
-/** Merging and its reverse, which needs the lengths that the merged weight no longer has. */
+/** Merges and unmerges. Unmerging needs the norms from before the merge. */
 class Merger {
   #lengths: readonly number[] = [];
 
@@ -91,7 +95,7 @@ class Merger {
     return sum.mul(this.beside(factorOf(magnitude, lengths)));
   }
 
-  /** The sum that was merged. */
+  /** Returns the sum before the merge. */
   unmerged(merged: Tensor, magnitude: Parameter): Tensor {
     const lengths = Tensor.from(Float32Array.from(this.#lengths), { device: merged.device });
     return merged.div(this.beside(factorOf(magnitude, lengths)));
@@ -103,14 +107,14 @@ class Merger {
 }
 
 /**
- * y = m / |W + s B A| * (W + s B A) x + b, where the lengths |..| of the rows are constants for the
- * gradients, and m is trained beside A and B; under dropout the base's own W x stays whole. Source:
- * Liu et al. 2024, section 4.3; PEFT's DoraLinearLayer.
+ * y = m / |W + s B A| * (W + s B A) x + b. The norms |..| of the rows are constants for gradients;
+ * m is trained with A and B. Dropout applies only to the adapter: the base's product W x sees all
+ * inputs. Source: Liu et al. 2024, section 4.3; PEFT's DoraLinearLayer.
  */
 export class DoraLinear extends LoraLinear {
-  /** [outputs]. */
+  /** Trained magnitudes, [outputs]. */
   readonly lora_magnitude_vector: Parameter;
-  /** Merges, and knows how to take apart what it has merged. */
+  /** Keeps the norms of a merge for unmerge(). */
   readonly #merger = new Merger(1);
 
   constructor(base: Linear | PackedLinear, sizes: LoraSizes) {
@@ -139,13 +143,11 @@ export class DoraLinear extends LoraLinear {
   }
 }
 
-/**
- * The same of a table, whose lengths are those of its columns. Source: PEFT's DoraEmbeddingLayer.
- */
+/** DoRA for an embedding table, with norms of its columns. Source: PEFT's DoraEmbeddingLayer. */
 export class DoraEmbedding extends LoraEmbedding {
-  /** [channels]. */
+  /** Trained magnitudes, [channels]. */
   readonly lora_magnitude_vector: Parameter;
-  /** Merges, and knows how to take apart what it has merged. */
+  /** Keeps the norms of a merge for unmerge(). */
   readonly #merger = new Merger(0);
 
   constructor(base: Embedding, sizes: LoraSizes) {
@@ -168,9 +170,9 @@ export class DoraEmbedding extends LoraEmbedding {
 }
 
 /**
- * `base` with an adapter that has magnitudes. They are made of the base's values here and now:
- * those of a model in files are read once, layer by layer, and those that nobody has drawn yet are
- * drawn. Throws DS_ARGUMENT for a layer that takes none.
+ * Wraps `base` with a DoRA adapter. Magnitudes are computed now from the base's values. Values in
+ * files are read once, layer by layer; uninitialized weights are initialized. Throws DS_ARGUMENT
+ * for an unsupported layer.
  */
 export function withMagnitude(name: string, base: Module, sizes: LoraSizes): LoraLayer {
   if (base instanceof Embedding) return new DoraEmbedding(base, sizes);

@@ -1,4 +1,4 @@
-// The peft room's door: adapters of models, and weights in 4 bits.
+// Public API of the PEFT package: adapters, and 4-bit weights.
 export { type LoadAdapterOptions, loadAdapter, saveAdapter } from './adapter-files.js';
 export { DoraEmbedding, DoraLinear } from './dora.js';
 export {

@@ -1,4 +1,4 @@
-// A layer with an adapter: a wrapper that keeps the layer's place and the names of its parameters.
+// Layers with an adapter: wrappers that keep the parameter names of their base layer.
 import { DsError } from '../errors.js';
 import { Embedding } from '../nn/embedding.js';
 import { type Initializer, kaimingUniform, normal, zeros } from '../nn/initializers.js';
@@ -22,52 +22,53 @@ import {
 } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
 
-/** What one adapter of a LoraConfig is. */
+/** Settings of one adapter. */
 export interface LoraSizes {
-  /** Its rank. */
+  /** Rank. */
   r: number;
-  /** The factor of the update. */
+  /** Scaling factor of the update. */
   scaling: number;
-  /** Probability with which an element of its input becomes 0 in training. */
+  /** Dropout probability of the adapter's input. */
   dropout: number;
-  /** How A and B start: see LoraOptions. */
+  /** Initialization of A and B: see LoraOptions. */
   init: boolean | 'gaussian';
-  /** f32 whatever the dtype of the layer. */
+  /** Keeps the adapter in f32, independent of the layer's dtype. */
   isWide: boolean;
 }
 
-/** Weights that were saved beside an adapter would be taken for those that have its update. */
+/** Refusal to load weights while adapters are merged: the loaded weights have no update. */
 const MERGED: Refusal = {
   expected: 'adapters beside the weights',
   got: 'merged ones',
   hint: 'peft.unmerge(model) first; or peft.unload(model), which keeps their updates and takes them off.',
 };
 
-/** Where adapters are beside the weights, such values have the update twice. */
+/** Refusal to load merged weights into unmerged adapters: the update would count twice. */
 const SAVED_MERGED: Refusal = {
   expected: 'values of adapters beside the weights',
   got: 'those of merged ones, with which updates would count twice',
   hint: 'peft.unmerge(model) before its state is taken, or leave the adapters out of it.',
 };
 
-/** As PyTorch's Linear starts, anew for each matrix. Source: PEFT's reset_lora_parameters. */
+/** The initialization of PyTorch's Linear. Source: PEFT's reset_lora_parameters. */
 const asLinear = (): Initializer => kaimingUniform({ a: Math.sqrt(5) });
 
 /**
- * y = base(x) + scaling * B A dropout(x). The base's parameters keep their names: it is not a
- * child, its fields are this module's. Source: Hu et al. 2021; names and defaults as in PEFT.
+ * y = base(x) + scaling * B A dropout(x). The base is not a child: its fields become fields of this
+ * module, so its parameters keep their names. Source: Hu et al. 2021; names and defaults as in
+ * PEFT.
  */
 export abstract class LoraLayer<Base extends Module = Module> extends Module {
-  /** In whose place this module stands; no child of it, whose names would change. */
+  /** The replaced layer. It is not a child, since that would change parameter names. */
   readonly #base: Base;
-  /** Whether the update is part of the base's weight now. */
+  /** True while the base's weight contains the update. */
   isMerged = false;
-  /** False: the base alone computes. */
+  /** False bypasses the adapter. */
   isEnabled = true;
 
   protected constructor(
     base: Base,
-    /** What the adapter is. */
+    /** Settings of the adapter. */
     readonly sizes: LoraSizes,
   ) {
     super();
@@ -89,22 +90,23 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
   /** A and B. */
   abstract get factors(): readonly Parameter[];
 
-  /** @internal All that it adds to the base's own parameters. */
+  /** @internal Parameters in addition to the base's. */
   get added(): readonly Parameter[] {
     const own = new Set(this.#base.parameters());
     return this.parameters().filter((parameter) => !own.has(parameter));
   }
 
-  /** The update of the weight, f32, in its shape [out, in] or [rows, channels]. */
+  /** Returns the weight update in f32, in the weight's shape [out, in] or [rows, channels]. */
   abstract update(): Tensor;
 
-  /** Whether the adapter is to be computed beside the base. */
+  /** True if forward computes the adapter separately. */
   protected get isActive(): boolean {
     return this.isEnabled && !this.isMerged;
   }
 
   /**
-   * Adds the update to the weight, in f32, rounded once. Throws DS_ARGUMENT where an engine has it.
+   * Adds the update to the weight in f32 with one rounding. Throws DS_ARGUMENT if an engine owns
+   * the weight.
    */
   merge(): void {
     if (!this.isMerged) this.changeWeight((before) => this.mergedWith(before));
@@ -112,16 +114,14 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
     this.refuse(MERGED, SAVED_MERGED);
   }
 
-  /** Takes it away again; the weight is what it was before but for rounding. Throws DS_ARGUMENT. */
+  /** Subtracts the update from the weight; only rounding differences remain. Throws DS_ARGUMENT. */
   unmerge(): void {
     if (this.isMerged) this.changeWeight((merged) => this.takenFrom(merged));
     this.isMerged = false;
     this.refuse(null, null);
   }
 
-  /**
-   * @internal Its parameters are those of a layer alone: what is loaded over them is that one's.
-   */
+  /** @internal Allows loading again. Call it when the adapter is removed. */
   allowLoads(): void {
     this.refuse(null, null);
   }
@@ -131,12 +131,12 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
     refuseTogether(this.weight, this.added, of);
   }
 
-  /** The weight, f32, that computes alone what `before` and the adapter compute together. */
+  /** Returns the merged weight in f32. */
   protected mergedWith(before: Tensor): Tensor {
     return before.add(this.update());
   }
 
-  /** What mergedWith() was given. */
+  /** Reverses mergedWith(). */
   protected takenFrom(merged: Tensor): Tensor {
     return merged.sub(this.update());
   }
@@ -145,10 +145,10 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
     noGrad(() => scope(() => changeWeight(this.base, body)));
   }
 
-  /** The base's weight, which some models read themselves: without the adapter. */
+  /** The base's weight without the adapter. Some models read it directly. */
   abstract get weight(): Parameter;
 
-  /** A parameter of the adapter; it has the base's device, where that has memory already. */
+  /** Prepares a parameter of the adapter. Moves it to the base's device if the base has memory. */
   protected factor(parameter: Parameter): Parameter {
     if (this.sizes.isWide) parameter.fixedDtype = 'f32';
     const { weight } = this;
@@ -156,7 +156,7 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
     return parameter;
   }
 
-  /** factor(), with its first values made now: they follow from the base's. */
+  /** Prepares a parameter and computes its initial values now, since they depend on the base's. */
   protected started(parameter: Parameter): Parameter {
     const { weight } = this;
     if (!weight.stored) void weight.buffer;
@@ -165,7 +165,7 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
   }
 }
 
-/** Replaces a base's weight by what `body` makes of its values in f32. */
+/** Replaces the base's weight by body(weight in f32). */
 function changeWeight(base: Module, body: (before: Tensor) => Tensor): void {
   if (base instanceof PackedLinear) {
     base.setValues(body(base.values('f32')));
@@ -177,15 +177,15 @@ function changeWeight(base: Module, body: (before: Tensor) => Tensor): void {
   noteChanged(weight);
 }
 
-/** `x` in `dtype`; what reads it keeps x instead of the copy. */
+/** Casts `x` to `dtype`. Autograd saves x and recomputes the copy. */
 const inDtype = (x: Tensor, dtype: Tensor['dtype']): Tensor =>
   x.dtype === dtype ? x : recomputed((values) => cast(values, dtype), x);
 
 /** An adapter of a linear layer: lora_A [r, in], lora_B [out, r]. */
 export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
-  /** From inputs to r values. */
+  /** Projects inputs to r values. */
   readonly lora_A: Linear;
-  /** From them to outputs. */
+  /** Projects r values to outputs. */
   readonly lora_B: Linear;
 
   constructor(base: Linear | PackedLinear, sizes: LoraSizes) {
@@ -199,7 +199,7 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
     for (const parameter of this.factors) this.factor(parameter);
   }
 
-  /** The base's weight, which some models read themselves: without the adapter. */
+  /** The base's weight without the adapter. Some models read it directly. */
   get weight(): Parameter {
     const { base } = this;
     return base instanceof PackedLinear ? base.stored : base.weight;
@@ -219,7 +219,7 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
     return b.mul(this.sizes.scaling).matmul(a);
   }
 
-  /** [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
+  /** Maps [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
     const { base } = this;
     if (!this.isActive) return base.call(x);
@@ -229,17 +229,17 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
     });
   }
 
-  /** base(x) and what the adapter adds to it, without the activation that may follow. */
+  /** Returns base(x) plus the adapter's output, before the activation. */
   protected sumOf(x: Tensor): Tensor {
     return project(this.base, x).add(this.beside(this.dropped(x)));
   }
 
-  /** What goes into A. */
+  /** Applies dropout to the adapter's input. */
   protected dropped(x: Tensor): Tensor {
     return this.training ? dropout(x, this.sizes.dropout) : x;
   }
 
-  /** scaling * B A x, in x's dtype. */
+  /** Returns scaling * B A x, in x's dtype. */
   protected beside(x: Tensor): Tensor {
     const inner = this.lora_A.call(inDtype(x, this.lora_A.weight.dtype));
     return cast(this.lora_B.call(inner.mul(this.sizes.scaling)), x.dtype);
@@ -252,7 +252,7 @@ const shapeOf = (base: Linear | PackedLinear): readonly [number, number] =>
 const hasGelu = (base: Linear | PackedLinear): boolean =>
   base instanceof PackedLinear ? base.hasGelu : base instanceof LinearGelu;
 
-/** The linear layer without the activation that may follow it; null for `bias`: without it too. */
+/** Applies the linear layer without its activation. A null `bias` omits the bias. */
 export function project(
   base: Linear | PackedLinear,
   x: Tensor,
@@ -261,7 +261,7 @@ export function project(
   return base instanceof PackedLinear ? base.project(x, bias) : linear(x, base.weight, bias);
 }
 
-/** An adapter of a table: lora_embedding_A [r, rows], lora_embedding_B [channels, r]. */
+/** An adapter of an embedding: lora_embedding_A [r, rows], lora_embedding_B [channels, r]. */
 export class LoraEmbedding extends LoraLayer<Embedding> {
   /** [r, rows]. */
   readonly lora_embedding_A: Parameter;
@@ -277,7 +277,7 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
     this.lora_embedding_B = this.factor(new Parameter([channels, r], normal(1)));
   }
 
-  /** The base's table, which a tied head reads itself: without the adapter. */
+  /** The base's table without the adapter. A tied head reads it directly. */
   get weight(): Parameter {
     return this.base.weight;
   }
@@ -291,7 +291,7 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
     return b.mul(this.sizes.scaling).matmul(a).transpose(0, 1);
   }
 
-  /** Whole numbers [...] to their rows [..., channels]. */
+  /** Maps token ids [...] to rows [..., channels]. */
   override forward(index: Tensor): Tensor {
     const { base } = this;
     if (!this.isActive) return base.call(index);
@@ -303,7 +303,10 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
     });
   }
 
-  /** The columns of A; that of padding has no gradient, as the table's row. */
+  /**
+   * Returns the columns of A. The padding column gets no gradient, like the padding row of the
+   * table.
+   */
   private looked(index: Tensor): Tensor {
     const columns = embedding(this.lora_embedding_A.transpose(0, 1), index);
     const { paddingIdx } = this.base;
@@ -311,13 +314,13 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
     return where(index.eq(paddingIdx).unsqueeze(-1), columns.detach(), columns);
   }
 
-  /** What becomes of the rows with their update. */
+  /** Hook for DoRA: post-processes rows that include the update. */
   protected finished(rows: Tensor): Tensor {
     return rows;
   }
 }
 
-/** `base` with an adapter. Throws DS_ARGUMENT for a layer that takes none. */
+/** Wraps `base` with an adapter. Throws DS_ARGUMENT for an unsupported layer. */
 export function adapted(name: string, base: Module, sizes: LoraSizes): LoraLayer {
   if (base instanceof Embedding) return new LoraEmbedding(base, sizes);
   if (base instanceof Linear || base instanceof PackedLinear) return new LoraLinear(base, sizes);

@@ -1,4 +1,4 @@
-// What an adapter is: LoRA's options, checked, with PEFT's names and defaults.
+// LoRA options with PEFT's names and defaults, and their checks.
 import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -7,70 +7,68 @@ import { Regex } from '../runtime/regex/regex.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 
-/** Which biases are trained beside the adapters. */
+/** Biases to train: no bias, all biases, or only biases of layers with adapters. */
 export type LoraBias = 'none' | 'all' | 'lora_only';
 
-/** Options of addLora(), under the names of PEFT's LoraConfig, in either spelling. */
+/** Options of addLora(), with the names of PEFT's LoraConfig in camelCase or snake_case. */
 export interface LoraOptions {
-  /** Rank of the update: A is [r, in], B [out, r]. Default 8. */
+  /** Rank of the update: A is [r, in], B is [out, r]. Default: 8. */
   r?: number;
-  /** The update is multiplied with loraAlpha / r. Default 8. */
+  /** The update is scaled by loraAlpha / r. Default: 8. */
   loraAlpha?: number;
-  /** Dropout of the adapters' inputs in training. Default 0. */
+  /** Dropout of the adapters' inputs in training. Default: 0. */
   loraDropout?: number;
-  /** Default "none". */
+  /** Biases to train. Default: "none". */
   bias?: LoraBias;
-  /**
-   * Whether the factor is loraAlpha / sqrt(r) instead. Default false. Source: Kalajdzievski 2023.
-   */
+  /** Scales by loraAlpha / sqrt(r) instead. Default: false. Source: Kalajdzievski 2023. */
   useRslora?: boolean;
   /**
-   * Whether rows of a weight with its update are scaled to lengths that are trained as well: DoRA.
-   * Default false. Source: Liu et al. 2024.
+   * DoRA: scales the rows of the updated weight to trained norms. Default: false. Source: Liu et
+   * al. 2024.
    */
   useDora?: boolean;
   /**
-   * The modules that get an adapter: a list of names or ends of names, a regular expression for
-   * whole names, or "all-linear" for all linear layers but the head. Default: what PEFT takes for
-   * the model's family.
+   * Modules with an adapter: a list of names or last name components, a regular expression for full
+   * names, or "all-linear". "all-linear" selects all linear layers except the head. Default: PEFT's
+   * choice for the model's family.
    */
   targetModules?: string | readonly string[];
-  /** Modules that get none though they are named above: a list or an expression, likewise. */
+  /** Modules to exclude: a list or an expression, as in targetModules. */
   excludeModules?: string | readonly string[];
-  /** Numbers of the layers whose modules get one. Default: all. */
+  /** Indices of the layers with adapters. Default: all. */
   layersToTransform?: number | readonly number[];
-  /** Names of the list of layers in the modules' names. Default: any. */
+  /** Name of the layer list in module names. Default: any. */
   layersPattern?: string | readonly string[];
-  /** Other ranks by name or regular expression for the end of a name. */
+  /** Ranks by name, or by regular expression for the end of a name. */
   rankPattern?: Readonly<Record<string, number>>;
-  /** Other values of loraAlpha, likewise. */
+  /** Values of loraAlpha, with keys as in rankPattern. */
   alphaPattern?: Readonly<Record<string, number>>;
-  /** Names, or ends of names, of modules that are trained whole and saved with the adapter. */
+  /** Names or last name components of modules that are trained whole and saved with the adapter. */
   modulesToSave?: readonly string[];
   /**
-   * Whether a module in modulesToSave is trained and saved together with the module that is tied
-   * to it, such as a head and its embedding. Default false: both must be named.
+   * Extends modulesToSave by the modules tied to it, such as a head and its embedding. Default:
+   * false, both must be listed.
    */
   ensureWeightTying?: boolean;
   /**
-   * How A and B start. True, the default: A as PyTorch's Linear, B zero, so that nothing changes at
-   * first; "gaussian": A from N(0, 1/r^2); false: both as PyTorch's Linear.
+   * Initialization. True: A as PyTorch's Linear, B zero, so that the output is unchanged.
+   * "gaussian": A from N(0, 1/r^2), B zero. False: both as PyTorch's Linear. Default: true.
    */
   initLoraWeights?: boolean | 'gaussian';
-  /** Whether adapters are f32 whatever the model's dtype, also under an engine. Default true. */
+  /** Keeps adapters in f32 in any model dtype, also in an engine. Default: true. */
   autocastAdapterDtype?: boolean;
-  /** Whether the files keep the base weights as [in, out]: written, and of no effect here. */
+  /** Written to adapter_config.json (weights stored as [in, out]); no effect in this library. */
   fanInFanOut?: boolean;
   /**
-   * Which model the adapter is for: written to adapter_config.json. Default: the folder that
-   * fromPretrained() read the model from.
+   * Name of the base model, written to adapter_config.json. Default: the folder that
+   * fromPretrained() read.
    */
   baseModelNameOrPath?: string | null;
-  /** Written to adapter_config.json. Default "CAUSAL_LM". */
+  /** Written to adapter_config.json. Default: "CAUSAL_LM". */
   taskType?: string | null;
 }
 
-/** LoraOptions, complete; null where a default depends on the model. */
+/** LoraOptions with defaults; null if a default depends on the model. */
 export interface LoraConfig {
   readonly r: number;
   readonly loraAlpha: number;
@@ -86,7 +84,7 @@ export interface LoraConfig {
   readonly alphaPattern: Readonly<Record<string, number>>;
   readonly modulesToSave: readonly string[];
   readonly ensureWeightTying: boolean;
-  /** Paths of modules that ensureWeightTying adds to modulesToSave, once the model is known. */
+  /** Module paths that ensureWeightTying adds to modulesToSave. */
   readonly modulesToTie: readonly string[];
   readonly initLoraWeights: boolean | 'gaussian';
   readonly autocastAdapterDtype: boolean;
@@ -95,7 +93,7 @@ export interface LoraConfig {
   readonly taskType: string | null;
 }
 
-/** The targetModules that stand for all linear layers but the head, in any case of letters. */
+/** The targetModules value for all linear layers except the head, in any case. */
 export const ALL_LINEAR = 'all-linear';
 
 const NAMES: OptionNames<LoraOptions> = {
@@ -108,13 +106,13 @@ const NAMES: OptionNames<LoraOptions> = {
   ...{ baseModelNameOrPath: true, taskType: true },
 };
 
-/** Options that PEFT has and that change what an adapter computes. */
+/** Options of PEFT that change results and are unsupported here. */
 const MISSING: Readonly<Record<string, string>> = {
   useQalora: 'QA-LoRA',
   loraBias: 'bias of B',
 };
 
-/** Throws DS_ARGUMENT for a value that cannot be, an unknown name and what is not built. */
+/** Checks options. Throws DS_ARGUMENT for invalid values, unknown names and unsupported options. */
 export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
   const rest = withoutMissing(op, given);
   const options = readOptions(op, rest, NAMES);
@@ -188,7 +186,7 @@ function layersOf(op: string, value: unknown): readonly number[] | null {
   return [value].flat().map((layer) => requireInteger(op, layer, 0));
 }
 
-/** Names of lists of layers, each of which may be a regular expression; to PEFT "" is none. */
+/** Reads layer-list names, each a regular expression. PEFT ignores "". */
 function patternsOf(op: string, value: unknown): readonly string[] {
   const patterns = listOf(op, typeof value === 'string' ? [value].filter(Boolean) : (value ?? []));
   for (const pattern of patterns) expression(op, pattern);
@@ -207,7 +205,9 @@ function patternOf(
   return Object.fromEntries(entries.map(([key, one]) => [key, check(`${op} ${key}`, one)]));
 }
 
-/** The value of the pattern that fits the end of `name`, as PEFT matches them; else `fallback`. */
+/**
+ * Returns the value of the first pattern that matches the end of `name`, as in PEFT, or `fallback`.
+ */
 export function byPattern(
   name: string,
   pattern: Readonly<Record<string, number>>,
@@ -220,10 +220,10 @@ export function byPattern(
 }
 
 const compiled = new Map<string, Regex>();
-/** Patterns that stay compiled: a model has many names for each. */
+/** Size limit of the cache: a model matches many names against each pattern. */
 const MOST_COMPILED = 100;
 
-/** A regular expression for whole names. Throws DS_ARGUMENT for a wrong one. */
+/** Compiles a regular expression for full names. Throws DS_ARGUMENT for invalid syntax. */
 export function expression(op: string, text: string): Regex {
   const known = compiled.get(text);
   if (known) return known;

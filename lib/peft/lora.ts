@@ -1,4 +1,4 @@
-// addLora and what can be done with adapters in place: merge, unmerge, disable, unload.
+// addLora(), and in-place operations on adapters: merge, unmerge, disable, unload.
 import { types } from 'node:util';
 import type { Module } from '../nn/module.js';
 import { StoredParameter } from '../nn/packed-linear.js';
@@ -16,11 +16,11 @@ import { findTargets, isSavedWhole, wholeModules } from './targets.js';
 const configs = new WeakMap<Module, LoraConfig>();
 
 /**
- * Freezes `model` and gives its layers low-rank adapters, which alone are trained, with the biases
- * and modules that the options name. At first nothing that it computes changes. The names of its
- * own parameters stay as they are. Before initialize(), on every rank, alike. Returns the model.
- * Throws DS_ARGUMENT for options that cannot be or name no layer, for a model that has adapters
- * already and for one that an engine has. Source: PEFT's get_peft_model with a LoraConfig.
+ * Freezes `model` and adds low-rank adapters to its layers. Only the adapters and the biases and
+ * modules in `options` are trained. The output is unchanged at first, and the model's parameters
+ * keep their names. Call it before initialize(), with the same options on every rank. Returns the
+ * model. Throws DS_ARGUMENT for invalid options, if no layer matches, if the model already has
+ * adapters, and if an engine owns it. Source: PEFT's get_peft_model with a LoraConfig.
  */
 export function addLora<Model extends Module>(model: Model, options?: LoraOptions): Model;
 export function addLora<Model extends Module>(
@@ -36,7 +36,7 @@ export function addLora<Model extends Module>(
   return model;
 }
 
-/** Throws DS_ARGUMENT for an adapter of a tied layer: the other layer would go without it. */
+/** Throws DS_ARGUMENT for an adapter of a tied layer: it would not apply to the other layer. */
 function requireUntiedTargets(model: Module, config: LoraConfig): void {
   const targets = findTargets(model, config);
   for (const name of [...model.tiedNames()].flat()) {
@@ -51,7 +51,7 @@ function requireUntiedTargets(model: Module, config: LoraConfig): void {
   }
 }
 
-/** addLora() of options that were read. */
+/** addLora() with checked options. */
 export function addAdapters(model: Module, read: LoraConfig): void {
   if (lorasOf(model).size > 0)
     throw refused('addLora', 'a model without adapters', 'one with some');
@@ -68,17 +68,14 @@ export function addAdapters(model: Module, read: LoraConfig): void {
   configs.set(model, config);
 }
 
-/**
- * What `model` was given by addLora() or loadAdapter(). Throws DS_ARGUMENT where it has no
- * adapters.
- */
+/** Returns the options of the model's adapters. Throws DS_ARGUMENT for a model without adapters. */
 export function configOf(op: string, model: Module): LoraConfig {
   const config = configs.get(model);
   if (config) return config;
   throw refused(op, 'a model with adapters', 'one without', 'Call peft.addLora() first.');
 }
 
-/** What the adapter of a layer is. */
+/** Returns the settings of one layer's adapter. */
 export function sizesOf(name: string, config: LoraConfig): LoraSizes {
   const r = byPattern(name, config.rankPattern, config.r);
   const alpha = byPattern(name, config.alphaPattern, config.loraAlpha);
@@ -91,7 +88,7 @@ export function sizesOf(name: string, config: LoraConfig): LoraSizes {
   };
 }
 
-/** `config` with the modules that are tied to those of modulesToSave. */
+/** Adds the modules that are tied to modules in modulesToSave. */
 function withTied(model: Module, config: LoraConfig): LoraConfig {
   const isWhole = (parameter: string): boolean =>
     [...model.namedModules()].some(
@@ -105,8 +102,8 @@ function withTied(model: Module, config: LoraConfig): LoraConfig {
 }
 
 /**
- * The parameters of the modules that are trained whole. Throws DS_ARGUMENT for names that nobody
- * has.
+ * Returns the parameters of the modules in modulesToSave. Throws DS_ARGUMENT for a name without a
+ * match.
  */
 function savedModules(model: Module, config: LoraConfig): Parameter[] {
   const wholes = wholeModules(config);
@@ -125,7 +122,7 @@ function savedModules(model: Module, config: LoraConfig): Parameter[] {
   return parameters;
 }
 
-/** Weights in few bits cannot be trained. */
+/** Packed weights cannot be trained. */
 function requireWhole(model: Module, parameters: ReadonlySet<Parameter>): void {
   for (const [name, parameter] of model.namedParameters()) {
     if (!parameters.has(parameter) || !(parameter instanceof StoredParameter)) continue;
@@ -138,7 +135,7 @@ function requireWhole(model: Module, parameters: ReadonlySet<Parameter>): void {
   }
 }
 
-/** PEFT copies such a module; one that is tied would be trained here in both of its places. */
+/** PEFT copies such a module. Here, training a tied module would also change its counterpart. */
 function requireUntied(
   model: Module,
   found: ReadonlyMap<string, Module>,
@@ -172,7 +169,7 @@ function biasesOf(
   );
 }
 
-/** The layers with adapters, by their paths. */
+/** Returns the layers with adapters by path. */
 export function lorasOf(model: Module): Map<string, LoraLayer> {
   requireModule('lorasOf', model);
   const found = new Map<string, LoraLayer>();
@@ -183,11 +180,11 @@ export function lorasOf(model: Module): Map<string, LoraLayer> {
 }
 
 /**
- * Adds every adapter's update to the weight of its layer, in f32: what the model computes stays the
- * same but for rounding, and takes no longer than without. Before initialize() or, on all ranks, in
- * zero.GatheredParameters with a modifierRank. Throws DS_ARGUMENT where an engine has the weights
- * and, before anything changes, where another module has one of them, as a tied head has the table.
- * Source: PEFT's merge_adapter.
+ * Adds every adapter's update to the weight of its layer, in f32. The output changes only by
+ * rounding, and forward takes no extra time. Call it before initialize(), or on all ranks inside
+ * zero.GatheredParameters with a modifierRank. Throws DS_ARGUMENT if an engine owns the weights, or
+ * if another module shares one (a tied head). It checks this before any change. Source: PEFT's
+ * merge_adapter.
  */
 export function merge(model: Module): void;
 export function merge(model: Module, ...surplus: readonly unknown[]): void {
@@ -197,7 +194,7 @@ export function merge(model: Module, ...surplus: readonly unknown[]): void {
   for (const layer of layers) layer.merge();
 }
 
-/** An update in a weight that another module reads as well would change what that one computes. */
+/** A merged update would also change the output of other modules that read the weight. */
 function requireAlone(model: Module): void {
   const shared = sharedTarget(model);
   if (!shared) return;
@@ -209,7 +206,7 @@ function requireAlone(model: Module): void {
   );
 }
 
-/** A layer with an adapter whose weight another module reads as well; null where none is. */
+/** Returns an adapter layer with a weight that another module shares, or null. */
 export function sharedTarget(model: Module): { name: string; other: string } | null {
   const readers = new Map<Parameter, string[]>();
   for (const [path, module] of model.namedModules()) {
@@ -225,8 +222,8 @@ export function sharedTarget(model: Module): { name: string; other: string } | n
 }
 
 /**
- * @internal Throws DS_ARGUMENT where adapters are merged: files that hold them beside such weights
- * would be read as if the updates were not in these yet.
+ * @internal Throws DS_ARGUMENT while adapters are merged. Files with both would apply updates
+ * twice.
  */
 export function requireUnmerged(op: string, model: Module): void {
   const merged = [...lorasOf(model)].find(([, { isMerged }]) => isMerged);
@@ -235,7 +232,7 @@ export function requireUnmerged(op: string, model: Module): void {
   throw refused(op, 'adapters beside the weights', `one merged into ${merged[0]}`, hint);
 }
 
-/** @internal What adapters have added that are merged, by name: the weights have all of it. */
+/** @internal Names of parameters of merged adapters. The weights already contain their updates. */
 export function mergedNames(model: Module): ReadonlySet<string> {
   const merged = [...lorasOf(model).values()].filter(({ isMerged }) => isMerged);
   const added = new Set(merged.flatMap((layer) => layer.added));
@@ -243,14 +240,14 @@ export function mergedNames(model: Module): ReadonlySet<string> {
   return new Set(names.map(([name]) => name));
 }
 
-/** Takes the updates away again, as merge(). Source: PEFT's unmerge_adapter. */
+/** Subtracts the updates of merge() from the weights. Source: PEFT's unmerge_adapter. */
 export function unmerge(model: Module): void {
   for (const layer of present('unmerge', model)) layer.unmerge();
 }
 
 /**
- * Runs `body` while the layers compute without their adapters, up to the end of a promise that it
- * returns. Source: PEFT's disable_adapter.
+ * Runs `body` without adapters, until its promise settles if it returns one. Source: PEFT's
+ * disable_adapter.
  */
 export function withoutAdapters<Result>(model: Module, body: () => Result): Result {
   requireModule('withoutAdapters', model);
@@ -282,7 +279,7 @@ export function withoutAdapters<Result>(model: Module, body: () => Result): Resu
   }
 }
 
-/** Layers that compute without their adapters: for how many bodies, and what was before them. */
+/** Disabled layers: the number of running bodies, and the state before the first one. */
 const away = new WeakMap<LoraLayer, { bodies: number; wasEnabled: boolean }>();
 
 function takeAway(layer: LoraLayer): void {
@@ -291,7 +288,7 @@ function takeAway(layer: LoraLayer): void {
   layer.isEnabled = false;
 }
 
-/** Bodies that wait may end in any order: the last one brings the adapter back. */
+/** Concurrent bodies may end in any order. The last one restores the adapter. */
 function bringBack(layer: LoraLayer): void {
   const { bodies = 1, wasEnabled = true } = away.get(layer) ?? {};
   if (bodies > 1) away.set(layer, { bodies: bodies - 1, wasEnabled });
@@ -302,8 +299,8 @@ function bringBack(layer: LoraLayer): void {
 }
 
 /**
- * Takes the adapters off: after merge() their updates stay in the weights, else they are lost.
- * Returns the model. Source: PEFT's merge_and_unload and unload.
+ * Removes the adapters. Merged updates stay in the weights; others are lost. Returns the model.
+ * Source: PEFT's merge_and_unload and unload.
  */
 export function unload<Model extends Module>(model: Model): Model {
   const layers = present('unload', model);

@@ -1,4 +1,4 @@
-// Layers in 4 bits to and from files as transformers writes them with bitsandbytes.
+// Reads and writes 4-bit layers in the format of transformers with bitsandbytes.
 import type { JsonObject } from '../../types/json.js';
 import { readPieces, type TensorSource, type WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
@@ -17,7 +17,7 @@ import { NF4Linear } from './nf4-linear.js';
 
 const STATE = '.weight.quant_state.bitsandbytes__nf4';
 
-/** Our fields by the ends of the files' names; the offset is in the JSON beside them. */
+/** Fields by tensor-name suffix in the files. nested_offset is in the JSON tensor instead. */
 const ENDS: Readonly<Record<string, keyof NF4Linear & string>> = {
   '.weight': 'weight',
   '.weight.absmax': 'absmax',
@@ -26,26 +26,26 @@ const ENDS: Readonly<Record<string, keyof NF4Linear & string>> = {
   '.weight.nested_quant_map': 'nested_quant_map',
 };
 
-/** @internal What was read of a folder, by the files' names and by the model's. */
+/** @internal Tensors of a folder that readQuantized() has read. */
 export interface ReadQuantized {
-  /** Names of the files that were read. */
+  /** Tensor names in the files. */
   consumed: ReadonlySet<string>;
-  /** Names of the model's tensors that have their values. */
+  /** Names of the model's tensors that got values. */
   filled: ReadonlySet<string>;
 }
 
-/** What the JSON of a layer says. */
+/** The JSON tensor of a layer. */
 interface QuantState {
   shape: number[];
   blockSize: number;
-  /** Null where scales are f32. */
+  /** Null for f32 scales. */
   offset: number | null;
 }
 
 /**
- * @internal Puts an NF4Linear with its values in the place of each linear layer that `files` have
- * in 4 bits; the bias is left to whoever reads the rest. Throws DS_CHECKPOINT for what is not NF4,
- * for a layer that the model has not got, and for tensors of other sizes.
+ * @internal Replaces each linear layer with 4-bit weights in `files` by an NF4Linear with these
+ * weights. The caller reads the biases. Throws DS_CHECKPOINT for other formats than NF4, for an
+ * unknown layer, and for tensors of another size.
  */
 export async function readQuantized(model: Module, files: WeightFiles): Promise<ReadQuantized> {
   const layers = new Map(model.namedModules());
@@ -121,7 +121,7 @@ function parseState(op: string, text: string, { weight }: Linear): QuantState {
     const value: unknown = parseJson(text);
     if (typeof value === 'object' && value !== null) state = value as JsonObject;
   } catch {
-    // Said below.
+    // Reported below.
   }
   const { shape, blocksize, quant_type, nested_blocksize, nested_offset = null } = state;
   const require = (holds: boolean, expected: string, got: unknown): void => {
@@ -143,7 +143,7 @@ function parseState(op: string, text: string, { weight }: Linear): QuantState {
   };
 }
 
-/** The layers of a model that are in 4 bits, by their paths. */
+/** Returns the 4-bit layers by path. */
 function quantizedOf(model: Module): Map<string, NF4Linear> {
   const found = new Map<string, NF4Linear>();
   for (const [name, module] of model.namedModules()) {
@@ -153,14 +153,14 @@ function quantizedOf(model: Module): Map<string, NF4Linear> {
 }
 
 /**
- * @internal Whether a model has neither adapters nor layers in 4 bits: its tensors are as its
- * describe() says.
+ * @internal Returns true for a model without adapters and 4-bit layers: its tensors match its
+ * describe().
  */
 export function isPlain(model: Module): boolean {
   return quantizedOf(model).size === 0 && lorasOf(model).size === 0;
 }
 
-/** @internal The names that bitsandbytes has for ours; null for what it has elsewhere. */
+/** @internal Names of bitsandbytes for the parameters; null for values outside the tensors. */
 export function quantizedNames(model: Module): Map<string, string | null> {
   const names = new Map<string, string | null>();
   for (const path of quantizedOf(model).keys()) {
@@ -170,7 +170,7 @@ export function quantizedNames(model: Module): Map<string, string | null> {
   return names;
 }
 
-/** @internal What files say of each layer beside its tensors; `torchDType` as in config.json. */
+/** @internal Returns the JSON tensor of each layer; `torchDType` as in config.json. */
 export function quantStates(model: Module, torchDType: string): TensorSource[] {
   return Array.from(quantizedOf(model), ([path, layer]) => {
     const { shape, blockSize, nested_offset: offset } = layer;
@@ -192,8 +192,8 @@ export function quantStates(model: Module, torchDType: string): TensorSource[] {
 }
 
 /**
- * @internal The section of config.json by which transformers knows such a folder; null for a model
- * without such layers.
+ * @internal Returns the quantization_config section of config.json; null for a model without 4-bit
+ * layers.
  */
 export function quantizationConfig(model: Module, torchDType: string): JsonObject | null {
   const [first] = quantizedOf(model).values();
@@ -211,9 +211,9 @@ export function quantizationConfig(model: Module, torchDType: string): JsonObjec
 }
 
 /**
- * The layers with products whose weights are whole, as transformers has to know them; null where
- * the head alone is, which is what it takes without them. Routers and experts are under the names
- * of the files: its versions before 5 have linear layers there.
+ * Returns the unquantized layers for llm_int8_skip_modules; null if only the head is unquantized,
+ * the default of transformers. Routers and experts get the names of the files: transformers before
+ * version 5 has linear layers there.
  */
 function skippedOf(model: Module): string[] | null {
   const pieces = readPieces(model.describe()?.pieces) ?? {};
@@ -238,7 +238,7 @@ function isWhole(path: string, module: Module): boolean {
   return ownNames(plain).some((key) => (plain[key as never] as Parameter).ndim > 1);
 }
 
-/** The names of a module's parameters that lie in none of its children. */
+/** Names of a module's own parameters, without its children's. */
 const ownNames = (module: Module): string[] =>
   [...module.namedParameters()].map(([key]) => key).filter((key) => !key.includes('.'));
 

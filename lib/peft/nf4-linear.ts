@@ -1,4 +1,4 @@
-// A linear layer whose frozen weight is stored in 4 bits: NF4, with scales in 8 bits if wanted.
+// A linear layer with a frozen 4-bit weight: NF4, optionally with 8-bit scales.
 import { DsError } from '../errors.js';
 import { type Linear, LinearGelu } from '../nn/linear.js';
 import { type PackedLayout, PackedLinear, StoredParameter } from '../nn/packed-linear.js';
@@ -12,31 +12,30 @@ import { numel } from '../runtime/view.js';
 import { cast, noGrad, scope, Tensor } from '../tensor/index.js';
 import { DYNAMIC_CODE, NF4_CODE } from './codebooks.js';
 
-/** How weights are stored. Names and defaults as in bitsandbytes. */
+/** Storage options of 4-bit weights. Names and defaults as in bitsandbytes. */
 export interface NF4Options {
-  /** Weights that share a scale: even. Default 64. */
+  /** Weights per scale, an even number. Default: 64. */
   blockSize?: number;
   /**
-   * Whether scales are stored in 8 bits, in blocks of 256: 4.13 bits a weight instead of 4.5.
-   * Default true.
+   * Stores scales in 8 bits, in blocks of 256: 4.13 bits per weight instead of 4.5. Default: true.
    */
   doubleQuant?: boolean;
 }
 
 const NAMES: OptionNames<NF4Options> = { blockSize: true, doubleQuant: true };
 
-/** Scales that share a scale of their own. */
+/** Scales per nested scale. */
 const NESTED_BLOCK = 256;
 
-/** NF4Options, complete, and what the layer computes. */
+/** NF4Options with defaults, and the layer's shape and activation. */
 export interface NF4Layout extends PackedLayout {
-  /** Weights that share a scale: even. */
+  /** Weights per scale, an even number. */
   blockSize: number;
-  /** Whether scales are stored in 8 bits. */
+  /** Stores scales in 8 bits. */
   doubleQuant: boolean;
 }
 
-/** Throws DS_ARGUMENT. */
+/** Checks options. Throws DS_ARGUMENT. */
 export function readNF4Options(op: string, given: NF4Options): Required<NF4Options> {
   const { blockSize = 64, doubleQuant = true } = readOptions(op, given, NAMES);
   requireType(`${op} doubleQuant`, doubleQuant, 'boolean');
@@ -56,27 +55,26 @@ const setTo =
     scope(() => kernels.copy({ in: Tensor.from(values, { device: out.device }), out }));
 
 /**
- * x W^T + b, where W is stored in 4 bits and made again, one layer at a time, in x's dtype for the
- * product and once more for its gradient. W is frozen: it is bytes, which stage 3 shards and
- * offload_param moves like other weights. Source: Dettmers et al. 2023; the numbers are those of
- * bitsandbytes' Linear4bit.
+ * x W^T + b with a frozen 4-bit weight. Forward and backward each dequantize W to x's dtype, one
+ * layer at a time. W is a byte tensor, so stage 3 shards it and offload_param moves it like other
+ * weights. Source: Dettmers et al. 2023; the values match bitsandbytes' Linear4bit.
  */
 export class NF4Linear extends PackedLinear {
-  /** [n / 2, 1] u8: two weights a byte, the first in the high half. */
+  /** [n / 2, 1] u8: two weights per byte, the first in the high half. */
   readonly weight: Parameter;
-  /** A scale per block: u8 with doubleQuant, else f32. */
+  /** One scale per block: u8 with doubleQuant, else f32. */
   readonly absmax: Parameter;
-  /** [16] f32: what the halves of bytes stand for. */
+  /** [16] f32: the codebook of weights. */
   readonly quant_map: Parameter;
-  /** A scale per 256 scales, f32. */
+  /** One f32 scale per 256 scales. */
   readonly nested_absmax: Parameter | null = null;
-  /** [256] f32: what bytes of absmax stand for. */
+  /** [256] f32: the codebook of scales. */
   readonly nested_quant_map: Parameter | null = null;
-  /** [1] f32: the mean that was taken from the scales. */
+  /** [1] f32: the mean that was subtracted from the scales. */
   readonly nested_offset: Parameter | null = null;
-  /** [outputs]; null without one. */
+  /** [outputs]; null without a bias. */
   readonly bias: Parameter | null;
-  /** Sizes, and what follows. */
+  /** Storage layout. */
   readonly #layout: NF4Layout;
 
   constructor(layout: NF4Layout, bias: Parameter | null = null) {
@@ -96,7 +94,7 @@ export class NF4Linear extends PackedLinear {
   }
 
   /**
-   * @internal What from() makes, of zeros that have no memory until they are read: to count bytes.
+   * @internal Like from(), but with zeros that allocate no memory until read: for counting bytes.
    */
   static unmade(layer: Linear, given: NF4Options = {}): NF4Linear {
     const options = readNF4Options('NF4Linear.from', given);
@@ -106,8 +104,8 @@ export class NF4Linear extends PackedLinear {
   }
 
   /**
-   * `layer` with its weight in 4 bits; the bias is shared. On the layer's device. Throws
-   * DS_NONFINITE for weights that are not finite.
+   * Quantizes the weight of `layer` on its device; the bias is shared. Throws DS_NONFINITE for
+   * weights that are not finite.
    */
   static from(layer: Linear, given: NF4Options = {}): NF4Linear {
     const { weight, bias } = layer;
@@ -119,12 +117,12 @@ export class NF4Linear extends PackedLinear {
     return made;
   }
 
-  /** Weights that share a scale. */
+  /** Weights per scale. */
   get blockSize(): number {
     return this.#layout.blockSize;
   }
 
-  /** Scales that share one. */
+  /** Scales per nested scale. */
   get nestedBlockSize(): number {
     return NESTED_BLOCK;
   }
@@ -182,7 +180,7 @@ export class NF4Linear extends PackedLinear {
   }
 }
 
-/** NF4 has no code for NaN, which would become a number. */
+/** NF4 has no code for NaN and would replace it by a finite value. */
 function requireFinite(values: Tensor): void {
   const sum = scope(() => values.mul(0).sum().item());
   if (sum === 0) return;

@@ -1,4 +1,4 @@
-// quantize: the linear layers of a model with their weights in 4 bits.
+// quantize(): stores the linear weights of a model in 4 bits.
 
 import { DsError } from '../errors.js';
 import type { Linear } from '../nn/linear.js';
@@ -11,7 +11,7 @@ import { NF4Linear, type NF4Options, readNF4Options } from './nf4-linear.js';
 
 /** Options of quantize(). */
 export interface QuantizeOptions extends NF4Options {
-  /** Names, or ends of names, of layers that stay as they are. Default: the head. */
+  /** Names or last name components of layers to skip. Default: the head. */
   skipModules?: readonly string[];
 }
 
@@ -20,11 +20,11 @@ const NAMES: OptionNames<QuantizeOptions> = {
 };
 
 /**
- * Stores the weights of all linear layers of `model` but the head in NF4, frozen; one layer at a
- * time exists in full. Then addLora(): QLoRA. Before initialize(). Returns the model. Throws
- * DS_ARGUMENT for a model that an engine has or that has adapters, and where no layer is linear;
- * DS_NONFINITE for weights that are not finite.
- * Source: transformers' BitsAndBytesConfig with load_in_4bit.
+ * Stores the weights of all linear layers of `model` in NF4 and freezes them; `skipModules` are
+ * left out. Only one layer at a time is materialized. For QLoRA, call addLora() next. Call it
+ * before initialize(). Returns the model. Throws DS_ARGUMENT if an engine owns the model, if it has
+ * adapters, and if no layer is linear. Throws DS_NONFINITE for weights that are not finite. Source:
+ * transformers' BitsAndBytesConfig with load_in_4bit.
  */
 export function quantize<Model extends Module>(model: Model, given: QuantizeOptions = {}): Model {
   requireModule('quantize', model);
@@ -37,7 +37,7 @@ export function quantize<Model extends Module>(model: Model, given: QuantizeOpti
   return model;
 }
 
-/** @internal quantize() of a model whose parameters have no memory, and get none: to be counted. */
+/** @internal quantize() without allocating parameters, to count bytes. */
 export function quantizeUnmade<Model extends Module>(model: Model): Model {
   const pack = (layer: Linear): NF4Linear => NF4Linear.unmade(layer);
   packLinears(model, { op: 'quantize', isLayer: isLinear, skipModules: HEADS, pack });

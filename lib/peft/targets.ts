@@ -1,4 +1,4 @@
-// Which modules of a model get an adapter, by PEFT's rules.
+// Selects the modules with an adapter by PEFT's rules.
 import { DsError } from '../errors.js';
 import { Embedding } from '../nn/embedding.js';
 import { Linear } from '../nn/linear.js';
@@ -7,12 +7,12 @@ import { HEADS, isAmong } from '../nn/pack-linears.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { ALL_LINEAR, expression, type LoraConfig } from './lora-options.js';
 
-/** What PEFT takes by default, by the model_type of config.json. */
+/** PEFT's default targets by the model_type of config.json. */
 const FAMILIES: Readonly<Record<string, readonly string[]>> = {
   gpt2: ['c_attn'],
   llama: ['q_proj', 'v_proj'],
   mistral: ['q_proj', 'v_proj'],
-  // PEFT asks for names here; these hold what it takes in other families.
+  // PEFT has no default for this family; this is the equivalent of its other defaults.
   phi3: ['qkv_proj'],
   qwen2: ['q_proj', 'v_proj'],
   qwen3: ['q_proj', 'v_proj'],
@@ -21,7 +21,7 @@ const FAMILIES: Readonly<Record<string, readonly string[]>> = {
   qwen3_moe: ['q_proj', 'v_proj'],
 };
 
-/** Modules whose weights a model reads past their forward: an adapter there would never run. */
+/** Modules with weights that a model reads directly: an adapter's forward would never run. */
 const READ_DIRECTLY = ['lm_head', 'wpe'];
 
 const SHOWN = 12;
@@ -32,8 +32,8 @@ const isProjection = (module: Module): module is Linear | PackedLinear =>
   module instanceof Linear || module instanceof PackedLinear;
 
 /**
- * The modules that `config` names, by their paths. Throws DS_ARGUMENT where there is none, where
- * one is neither linear nor an embedding, and for a model whose family has no default.
+ * Returns the target modules by path. Throws DS_ARGUMENT if no module matches, if one is neither
+ * linear nor an embedding, and if the model's family has no default.
  */
 export function findTargets(model: Module, config: LoraConfig): Map<string, Module> {
   const wanted = config.targetModules ?? defaultsOf(model);
@@ -72,28 +72,28 @@ function isWanted(name: string, module: Module, wanted: string | readonly string
   return isNamed(name, wanted);
 }
 
-/** PEFT asks for the layer of what a list names by its end alone. */
+/** PEFT checks the layer index only for names that match by their end. */
 const isExactly = (name: string, wanted: string | readonly string[]): boolean =>
   typeof wanted !== 'string' && wanted.includes(name);
 
-/** What is trained whole gets no adapter beside; "norm" is a module's name here, or its end. */
+/** Modules that are trained whole get no adapter. Entries match any name component here. */
 const isInside = (name: string, modulesToSave: readonly string[]): boolean =>
   modulesToSave.some((one) => `.${name}.`.includes(`.${one}.`));
 
-/** A list names modules or their ends, a text is an expression for whole names. */
+/** A list has names or last name components; a string is an expression for full names. */
 function isNamed(name: string, wanted: string | readonly string[]): boolean {
   if (typeof wanted === 'string')
     return expression('addLora targetModules', wanted).matchesStart(name);
   return isAmong(name, wanted);
 }
 
-/** Names, and ends of names, of modules that are trained whole. */
+/** Names and name endings of modules that are trained whole. */
 export const wholeModules = ({ modulesToSave, modulesToTie }: LoraConfig): readonly string[] => [
   ...modulesToSave,
   ...modulesToTie,
 ];
 
-/** PEFT compares the ends of paths, letter by letter: "norm" names "input_layernorm" as well. */
+/** PEFT compares the ends of path strings: "norm" also matches "input_layernorm". */
 export const isSavedWhole = (path: string, modulesToSave: readonly string[]): boolean =>
   modulesToSave.some((one) => path.endsWith(one));
 
