@@ -84,7 +84,8 @@ class BraceFormat {
 
   private valueOf(name: string): Value {
     const first = /^[^.[]*/.exec(name)?.[0] ?? '';
-    let value = this.first(first);
+    // string.Formatter numbers only fields without a path: "{} {0.a}" is no mixture to it.
+    let value = this.first(first, first === name);
     let rest = name.slice(first.length);
     while (rest !== '') {
       const part = /^(?:\.([^.[]+)|\[([^\]]+)\])/.exec(rest);
@@ -104,15 +105,15 @@ class BraceFormat {
     return value;
   }
 
-  private first(name: string): Value {
-    if (name === '' || /^\d+$/.test(name)) {
+  private first(name: string, isWhole: boolean): Value {
+    if ((name === '' && isWhole) || /^\d+$/.test(name)) {
       const mode = name === '' ? 'automatic' : 'manual';
-      if (this.numbering !== null && this.numbering !== mode) {
+      if (isWhole && this.numbering !== null && this.numbering !== mode) {
         throw valueError(
           'cannot switch between manual field specification and automatic field numbering',
         );
       }
-      this.numbering = mode;
+      if (isWhole) this.numbering = mode;
       const index = name === '' ? this.next++ : Number(name);
       const value = this.args[index];
       if (value !== undefined) return value;

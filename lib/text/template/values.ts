@@ -327,7 +327,7 @@ export function normalized(value: bigint): number | bigint {
 export function iterationOf(value: Value): Next | null {
   if (Array.isArray(value)) return overList(value);
   const text = textOf(value);
-  if (text !== null) return overText(text, value instanceof Markup);
+  if (text !== null) return overText(text);
   if (value instanceof Tuple) return overList(value.items);
   if (value instanceof Dict) return overList(value.keys());
   if (value instanceof View) return overList(value.list());
@@ -345,12 +345,12 @@ export function overList(list: readonly Value[]): Next {
   return () => (at < list.length ? (list[at++] as Value) : DONE);
 }
 
-function overText(text: string, isMarkup: boolean): Next {
+/** Letters of Markup are plain texts, too. */
+function overText(text: string): Next {
   const letters = text[Symbol.iterator]();
   return () => {
     const { done, value } = letters.next();
-    if (done) return DONE;
-    return isMarkup ? new Markup(value) : value;
+    return done ? DONE : value;
   };
 }
 
