@@ -28,6 +28,8 @@ export function setupOfConfig(config: ResolvedConfig, facts: ConfigFacts): Setup
     precision,
     wideGradients: (data_types.grad_accum_dtype ?? precision) === 'fp32',
     overlap: overlap_comm ?? stage === 3,
+    segments: config.activation_checkpointing.number_checkpoints,
+    hostCheckpoints: config.activation_checkpointing.cpu_checkpointing,
     reduceBucket: zero.reduce_bucket_size,
     prefetch: zero.stage3_prefetch_bucket_size,
     maxLive: zero.stage3_max_live_parameters,

@@ -195,35 +195,76 @@ function weightsAt(sizes: ModelSizes, setup: Setup, done: number): number {
   return stays + near + (gathersOf(sizes, setup).live[done] as number);
 }
 
+/**
+ * What checkpointing keeps of blocks, in segments; without it, each block keeps its activations.
+ */
+interface Segments {
+  /** Segments of the blocks of a rank, and blocks of the largest one. */
+  count: number;
+  length: number;
+  /** Bytes that each keeps for backward. */
+  bytes: number;
+  /** How many of them are on the device at a time, at most. */
+  onDevice: number;
+}
+
+/** Segments with their inputs on the device under cpu_checkpointing: see OffloadedInputs. */
+const INPUTS_ON_DEVICE = 2;
+
+function segmentsOf({ layers, activations: shape }: ModelSizes, setup: Setup): Segments {
+  const { checkpointing, segments, hostCheckpoints } = setup;
+  const tokens = setup.microBatch * setup.seq;
+  const element = elementBytes(setup);
+  // With 1F1B, the first stage has this many micro-batches in flight before its first backward.
+  const inFlight = Math.min(setup.stages, setup.accumulation);
+  if (!checkpointing) {
+    const bytes = tokens * (shape.kept * element + shape.statistics);
+    return { count: layers, length: 1, bytes, onDevice: inFlight * layers };
+  }
+  const count = Math.max(1, Math.min(segments ?? layers, layers));
+  return {
+    ...{ count, length: Math.ceil(layers / count), bytes: tokens * shape.stream * element },
+    onDevice: hostCheckpoints ? INPUTS_ON_DEVICE : inFlight * count,
+  };
+}
+
 function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   const { layers, activations: shape, channels, trained, unpacked, adapters } = sizes;
   const tokens = setup.microBatch * setup.seq;
-  // With 1F1B, the first stage has this many micro-batches in flight before its first backward.
-  const inFlight = Math.min(setup.stages, setup.accumulation);
   const element = elementBytes(setup);
   const stream = tokens * channels * element;
   const block = tokens * (shape.kept * element + shape.statistics);
-  const perBlock = setup.checkpointing ? tokens * shape.stream * element : block;
+  const { length, bytes, onDevice } = segmentsOf(sizes, setup);
   const passing = tokens * adapters.perToken + adapters.lengths;
-  const inBackward =
-    unpacked * element +
-    passing * MASTER +
-    (setup.checkpointing
-      ? block + tokens * shape.replayed * element
-      : tokens * shape.backward * element);
+  const ofBlock = setup.checkpointing ? shape.replayed : shape.backward;
+  const inBackward = unpacked * element + passing * MASTER + tokens * ofBlock * element;
   const beginning = {
     gradients: Math.min(trained.root, gradientsAt(sizes, setup, 0)),
     weights: weightsAt(sizes, setup, 0),
-    activations: inFlight * layers * perBlock + 3 * stream,
+    activations: onDevice * bytes + 3 * stream,
     head: headElements(sizes, setup),
   };
-  const during = (done: number): Moment => ({
-    gradients: gradientsAt(sizes, setup, done),
-    weights: weightsAt(sizes, setup, done),
-    activations: (inFlight * layers - done + 1) * perBlock + inBackward,
-    head: 0,
-  });
+  const during = (done: number): Moment => {
+    // The recomputed segment still holds the activations of the blocks that backward has not
+    // passed.
+    const [ended, inside] = [Math.floor((done - 1) / length), (done - 1) % length];
+    const replayed = setup.checkpointing ? (length - inside) * block : 0;
+    const left = setup.hostCheckpoints && setup.checkpointing ? onDevice : onDevice - ended;
+    return {
+      gradients: gradientsAt(sizes, setup, done),
+      weights: weightsAt(sizes, setup, done),
+      activations: left * bytes + replayed + inBackward,
+      head: 0,
+    };
+  };
   return [beginning, ...Array.from({ length: layers }, (_, done) => during(done + 1))];
+}
+
+/** Inputs of segments in host memory. */
+function hostCheckpoints(sizes: ModelSizes, setup: Setup): number {
+  if (!setup.checkpointing || !setup.hostCheckpoints) return 0;
+  const { count, bytes } = segmentsOf(sizes, setup);
+  return Math.min(setup.stages, setup.accumulation) * count * bytes;
 }
 
 /** Bytes of offloaded state and its buffers, by location. */
@@ -316,7 +357,8 @@ export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
     }),
   );
   const device = moments.reduce((worst, one) => (total(one) > total(worst) ? one : worst));
-  const buffers = offloaded.buffers + livingWeights(sizes, setup, share);
+  const waiting = hostCheckpoints(sizes, setup);
+  const buffers = offloaded.buffers + livingWeights(sizes, setup, share) + waiting;
   const host = { optimizer: offloaded.optimizer, buffers, processes: PROCESS };
   return { device, host, disk: offloaded.disk };
 }

@@ -41,6 +41,10 @@ export interface Setup {
   wideGradients: boolean;
   /** Activation checkpointing of blocks. */
   checkpointing: boolean;
+  /** activation_checkpointing.number_checkpoints: segments of blocks; null: a segment a block. */
+  segments: number | null;
+  /** activation_checkpointing.cpu_checkpointing: inputs of segments wait in host memory. */
+  hostCheckpoints: boolean;
   /** zero_optimization.overlap_comm. */
   overlap: boolean;
   /** reduce_bucket_size, in elements. */
@@ -71,6 +75,7 @@ export const plainSetup: Setup = {
   ...{ slots: 4, subGroup: 1e9 },
   ...{ microBatch: 1, seq: 1024, accumulation: 1, precision: 'bf16', checkpointing: false },
   ...{ wideGradients: false, overlap: true, stateBytes: 8, bf16States: false },
+  ...{ segments: null, hostCheckpoints: false },
   ...{ reduceBucket: 5e8, prefetch: 5e7, maxLive: 1e9, maxReuse: 1e9 },
   ...{ persistence: 1e5, modelPersistence: Number.MAX_SAFE_INTEGER, nearRanks: 1 },
 };
