@@ -23,9 +23,9 @@ import { type CompressionSection, FINISHED, type Values } from './technique.js';
 export function clean(model: Module, section: CompressionSection): void {
   const done = compressionOf(model);
   if (!done && !isOn(section)) return;
-  if (!done) throw misused('a model that initCompression() has prepared', 'one that it has not');
+  if (!done) throw misused('a model prepared by initCompression()', 'another model');
   if (!isDeepStrictEqual(done.section, section)) {
-    throw misused('the section that initCompression() was given', 'another one');
+    throw misused('the section passed to initCompression()', 'another section');
   }
   for (const parameter of model.parameters()) parameter.requireWritable('redundancyClean');
   noGrad(() => scope(() => cleanLayers(model, done)));

@@ -166,7 +166,7 @@ export function requireUncompressed(model: Module): void {
     code: 'DS_ARGUMENT',
     op: 'initCompression',
     expected: 'a model without compression',
-    got: 'one that has it already',
+    got: 'a model with compression',
     hint: 'redundancyClean() ends it.',
   });
 }

@@ -197,6 +197,6 @@ function unpaired(
     code: 'DS_CONFIG',
     op: `${path}.related_modules`,
     expected: `${names.length} linear layers, one for each of ${names.slice(0, 3).join(', ')}`,
-    got: `${others.length} that fit ${JSON.stringify(pattern)}`,
+    got: `${others.length} layers that match ${JSON.stringify(pattern)}`,
   });
 }

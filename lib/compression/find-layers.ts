@@ -104,7 +104,7 @@ function nothing(
   return new DsError({
     code: 'DS_CONFIG',
     op: `${path}.modules`,
-    expected: 'expressions that match the name of a linear layer or a table',
+    expected: 'expressions that match the name of a linear layer or an embedding',
     got: JSON.stringify(pattern),
     hint:
       names.length > 0 ? `Names are ${names.join(', ')}${more}.` : 'The model has no such layer.',

@@ -465,7 +465,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       op: this.constructor.name,
       expected: `tokens [B, T] with T <= ${this.maxSeq}`,
       got: `[${tokens.shape.join(', ')}]`,
-      hint: `The model has ${this.maxSeq} positions: give the dataset that length (length, seq) or less.`,
+      hint: `The model has ${this.maxSeq} positions: create the dataset with at most that length (length, seq).`,
     });
   }
 }

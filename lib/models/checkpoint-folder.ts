@@ -89,7 +89,7 @@ function requireSame(checkpoint: Checkpoint, model: CausalLM): void {
     code: 'DS_CHECKPOINT',
     op: checkpoint.path,
     expected: `the ${own.size} tensors of the model`,
-    got: `${missing.length} that are missing and ${others.length} others, such as ${odd}`,
+    got: `${missing.length} missing and ${others.length} unknown tensors, such as ${odd}`,
     hint: 'Load a checkpoint with adapters or without frozen parameters into its original model.',
   });
 }

@@ -98,7 +98,7 @@ function requireFits({ maxSeq = Infinity }: CausalModel, prompt: readonly number
     code: 'DS_ARGUMENT',
     op: 'generate',
     expected: maxSeq === Infinity ? 'a prompt of a token or more' : `1 to ${maxSeq} tokens in all`,
-    got: `a prompt of ${prompt.length} and ${more} new ones`,
+    got: `a prompt of ${prompt.length} tokens and ${more} new tokens`,
   });
 }
 
@@ -110,9 +110,9 @@ function requirePrompt(prompt: unknown): void {
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'generate prompt',
-    expected: 'a list of tokens, whole numbers from 0',
+    expected: 'a list of tokens, integers of 0 or more',
     got: isList ? `${formatValue(tokens[wrong])} at ${wrong}` : formatValue(prompt),
-    hint: typeof prompt === 'string' ? 'The encode() of a Tokenizer makes tokens of a text.' : '',
+    hint: typeof prompt === 'string' ? 'Convert text to tokens with encode() of a Tokenizer.' : '',
   });
 }
 

@@ -27,8 +27,8 @@ function checked(op: string, grads: Gradients, given: unknown): Gradients {
   if (given === undefined) return grads;
   const list: readonly unknown[] | null = Array.isArray(given) ? given : null;
   if (!list || list.length !== grads.length) {
-    const got = list ? `${list.length} of them` : formatValue(given);
-    throw refused(op, `nothing, or a list of ${grads.length} gradients`, got);
+    const got = list ? `${list.length} gradients` : formatValue(given);
+    throw refused(op, `undefined, or a list of ${grads.length} gradients`, got);
   }
   for (const [i, grad] of grads.entries()) {
     const next = list[i];

@@ -39,7 +39,7 @@ function requireLayer(layer: unknown, index: number): void {
     op: `Sequential layer ${index}`,
     expected: 'a module',
     got: formatValue(layer),
-    hint: 'A function becomes one as the forward of a class that extends nn.Module; new makes one of a class.',
+    hint: 'Call a function in forward() of a class that extends nn.Module; create an instance of a class with new.',
   });
 }
 
@@ -146,8 +146,8 @@ export class ModuleDict extends Module {
       code: 'DS_ARGUMENT',
       op: 'ModuleDict.call',
       expected: 'a call of one of its modules',
-      got: 'one of the dictionary',
-      hint: "Take one out: dict.get('name').call(x).",
+      got: 'a call of the dictionary',
+      hint: "Call a module: dict.get('name').call(x).",
     });
   }
 }

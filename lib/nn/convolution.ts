@@ -77,7 +77,7 @@ abstract class Convolution extends Module {
         op,
         expected: `${inputs} channels in dim 1`,
         got: describe(x),
-        hint: 'Channels come before the sizes: [N, C, ..]; permute() images that have them last.',
+        hint: 'Channels are dim 1: [N, C, ...]; permute() images with channels in the last dim.',
       });
     }
     const rows = (size: number, pick: typeof height, at: 0 | 1): number => {

@@ -91,7 +91,7 @@ function tooMany(k: number, experts: number): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'TopKRouter',
-    expected: 'at most 512 experts, and at most as many per token as there are',
+    expected: 'at most 512 experts, and at most all of them per token',
     got: `${k} of ${experts}`,
   });
 }

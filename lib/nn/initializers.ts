@@ -41,7 +41,7 @@ export function writeInitial(init: Initializer, out: Tensor): void {
     code: 'DS_ARGUMENT',
     op: 'Parameter',
     expected: 'an initializer that writes into the tensor it is given',
-    got: `one that returns another, ${describe(made)}`,
+    got: `an initializer that returns another tensor, ${describe(made)}`,
     hint: 'Write (out) => out.copy_(values).',
   });
 }

@@ -50,9 +50,9 @@ function requireTensors(state: unknown): void {
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: name ? `loadStateDict ${name}` : 'loadStateDict',
-    expected: name ? 'a tensor' : 'an object of tensors by name, as stateDict() gives',
+    expected: name ? 'a tensor' : 'an object of tensors by name, as stateDict() returns',
     got: formatValue(value),
-    hint: state instanceof Map ? 'Object.fromEntries(state) makes one of a Map.' : '',
+    hint: state instanceof Map ? 'Convert a Map with Object.fromEntries(state).' : '',
   });
 }
 

@@ -191,8 +191,8 @@ export class MultiheadAttention extends Module {
       expected: batchFirst
         ? `[B, T, ${channels}] of one batch`
         : `[T, B, ${channels}] of one batch`,
-      got: `${describe(x)} beside a query ${describe(query)}`,
-      hint: batchFirst ? '' : 'With the batch in dim 0, as elsewhere here, set batchFirst: true.',
+      got: `${describe(x)} with a query ${describe(query)}`,
+      hint: batchFirst ? '' : 'If the batch is dim 0, set batchFirst: true.',
     });
   }
 }
@@ -203,6 +203,6 @@ function withoutWeights(): DsError {
     op: 'MultiheadAttention',
     expected: 'sparse attention without needWeights and without a mask that requires a gradient',
     got: 'one of them',
-    hint: 'Sparse attention does not compute the scores of hidden blocks; nn.sparsify(model, null) makes it dense.',
+    hint: 'Sparse attention does not compute the scores of hidden blocks; nn.sparsify(model, null) makes attention dense.',
   });
 }

@@ -20,13 +20,13 @@ export interface NameMismatch {
  */
 export function hintForNames({ missing, unexpected }: NameMismatch, option: string): string {
   if (unexpected.some(isFactor)) {
-    return 'The values include adapters: give the model the same peft.addLora() first.';
+    return 'The values include adapters: call peft.addLora() with the same options first.';
   }
   if (unexpected.length > 0) {
-    return `${OTHER_MODEL} Make the module that has these names.`;
+    return `${OTHER_MODEL} Build the module that has these names.`;
   }
   if (missing.length > 0 && missing.every(isFactor)) {
-    return `Load the base before peft.addLora(); ${option} leaves the adapters as they are.`;
+    return `Load the base before peft.addLora(); ${option} leaves the adapters unchanged.`;
   }
   return `${OTHER_MODEL} ${option} leaves the missing ones as they are.`;
 }

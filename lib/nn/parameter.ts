@@ -93,8 +93,8 @@ export class Parameter extends Tensor {
       code: 'DS_ARGUMENT',
       op,
       expected: 'a model without an engine',
-      got: 'one that an engine owns',
-      hint: 'Do it before initialize(), in zero.GatheredParameters with a modifierRank, or use engine.loadCheckpoint().',
+      got: 'a model that an engine owns',
+      hint: 'Write values before initialize(), in zero.GatheredParameters with a modifierRank, or use engine.loadCheckpoint().',
     });
   }
 
@@ -177,7 +177,7 @@ export class Parameter extends Tensor {
     throw new DsError({
       code: 'DS_SHAPE',
       op: 'Parameter.partOf',
-      expected: `boxes of [${whole.join(', ')}] apart from each other, ${this.numel} elements in all`,
+      expected: `boxes of [${whole.join(', ')}] without overlap, ${this.numel} elements in all`,
       got: text.join(', ') || 'none',
     });
   }
@@ -361,7 +361,7 @@ function gone(home: string): DsError {
     code: 'DS_RELEASED',
     op: `a parameter of ${home}`,
     expected: 'its values',
-    got: 'nothing: a destroyed engine had them in shards (ZeRO stage 3)',
+    got: 'no values: the engine with their shards was destroyed (ZeRO stage 3)',
     hint: 'Build a new model, and load the trained weights from a checkpoint.',
   });
 }

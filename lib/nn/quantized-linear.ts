@@ -241,7 +241,7 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
       code: 'DS_NONFINITE',
       op: 'QuantizedLinear.from',
       expected: 'weights that are finite numbers',
-      got: `others in a weight [${this.shape.join(', ')}]`,
+      got: `inf or NaN in a weight [${this.shape.join(', ')}]`,
     });
   }
 

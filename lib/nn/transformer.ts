@@ -214,7 +214,7 @@ function layersOf<Layer extends Module>(op: string, make: unknown, count: number
   throw new DsError({
     code: 'DS_ARGUMENT',
     op,
-    expected: 'a function that makes a layer',
+    expected: 'a function that returns a layer',
     got: formatValue(make),
     hint: 'Layers are not copied: pass () => new nn.TransformerEncoderLayer(...).',
   });

@@ -198,7 +198,7 @@ function packedCopies(heads: number, ranks: number): DsError {
     op: 'parallelize',
     expected: `at most ${heads} ranks for packed projections of ${heads} heads of keys and values`,
     got: String(ranks),
-    hint: 'Use fewer tensor-parallel ranks, and the others for data parallelism.',
+    hint: 'Use fewer tensor-parallel ranks, and the remaining ranks for data parallelism.',
   });
 }
 

@@ -109,7 +109,8 @@ function shareModel<M extends Module>(
   { sequenceParallel, takesPacked }: { sequenceParallel: boolean; takesPacked: boolean },
 ): M {
   const chosen = plan ?? planOf(model);
-  if (cut.has(model)) throw refused('a model that is whole', 'one that is cut already');
+  if (cut.has(model))
+    throw refused('a model without tensor parallelism', 'a model that is already parallel');
   if (group.size === 1) return model;
   const heads = chosen.heads ? shareHeads(chosen.heads, group) : null;
   const stream = sequenceParallel ? tokenStream(group) : wholeStream(group);
@@ -282,7 +283,7 @@ function cutAt({ style, heads, stream }: Place): LayerCutOptions {
 
 function dropoutAt({ p }: Dropout, { style, group }: Place): ChannelDropout {
   const { pieces } = style;
-  if (!pieces) throw refused('the channels of a "channelDropout" as its pieces', 'none');
+  if (!pieces) throw refused('pieces of a "channelDropout": its number of channels', 'none');
   return new ChannelDropout(p, shareOut(pieces, group.size), group.rank);
 }
 

@@ -12,7 +12,7 @@ export function requireGroup(op: string, group: unknown): asserts group is Proce
     op,
     expected: 'a process group',
     got: formatValue(group),
-    hint: 'initDistributed() gives the job: its world, or a group of job.newGroup(ranks).',
+    hint: 'initDistributed() returns the job: use job.world, or await job.newGroup(ranks).',
   });
 }
 

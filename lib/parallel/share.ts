@@ -60,9 +60,9 @@ function tooFew(op: string, what: string, count: number, ranks: number): DsError
   return new DsError({
     code: 'DS_ARGUMENT',
     op,
-    expected: `at most ${count} ranks, as there are ${count} ${what}`,
+    expected: `at most ${count} ranks for ${count} ${what}`,
     got: String(ranks),
-    hint: 'Use fewer ranks here, and the others for data parallelism.',
+    hint: 'Use fewer ranks here, and the remaining ranks for data parallelism.',
   });
 }
 

@@ -86,7 +86,7 @@ export function stuck(op: string, waiting: readonly (Action | undefined)[]): DsE
   return new DsError({
     code: 'DS_INTERNAL',
     op,
-    expected: 'an order where every action follows its inputs',
+    expected: 'an order in which every action follows its inputs',
     got: lines.join(', '),
   });
 }

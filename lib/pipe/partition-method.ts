@@ -11,7 +11,7 @@ export function methodExpected(method: unknown): string | null {
     patternOf(word);
     return null;
   } catch (error) {
-    return `a regular expression behind "type:" (${(error as Error).message})`;
+    return `a regular expression after "type:" (${(error as Error).message})`;
   }
 }
 

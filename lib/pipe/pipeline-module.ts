@@ -137,7 +137,7 @@ function lossFunctionOf(lossFn: unknown): LossFunction | null {
   }
   const [first] = lossFn.namedParameters();
   if (!first) return (outputs, labels) => lossFn.call(outputs, labels) as Tensor;
-  const expected = 'a loss without parameters; make a module that has them the last layer';
+  const expected = 'a loss without parameters; a module with parameters can be the last layer';
   throw wrong('lossFn', expected, `${formatValue(lossFn)} with ${first[0]}`);
 }
 

@@ -111,7 +111,7 @@ export function observeKernels(next: KernelObserver | null): void {
       op: 'observeKernels',
       expected: 'one observer at a time',
       got: 'a second one',
-      hint: 'End the other profile first.',
+      hint: 'End the first profile, then start this one.',
     });
   }
   observer = next;

@@ -56,8 +56,8 @@ function fromOpenMpi(env: Variables): Place | null {
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: 'MASTER_ADDR',
-      expected: 'the address of the node of rank 0, since Open MPI runs ranks on several nodes',
-      got: 'nothing',
+      expected: 'the address of the node of rank 0, because Open MPI runs ranks on several nodes',
+      got: 'undefined',
       hint: 'Pass it: mpirun -x MASTER_ADDR=<address> -x DS_JOB_SECRET ...',
     });
   }

@@ -44,7 +44,7 @@ function badList(list: string): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'SLURM_NODELIST',
-    expected: 'host names as Slurm writes them, such as "gpu[01-03,07]"',
+    expected: 'host names in the format of Slurm, such as "gpu[01-03,07]"',
     got: JSON.stringify(list),
     hint: 'Set MASTER_ADDR to the address of the node of rank 0.',
   });

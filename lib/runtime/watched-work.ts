@@ -79,7 +79,7 @@ export function watchWork(watcher: WorkWatcher): () => ThreadWork[] {
       op: 'trace',
       expected: 'one trace at a time',
       got: 'a second one',
-      hint: 'Wait until the other one has ended.',
+      hint: 'Wait until the first trace has ended.',
     });
   }
   const calls: Calls = { ...addon, ...ownCalls };

@@ -99,9 +99,9 @@ function ragged(path: readonly number[], expected: string, got: unknown): DsErro
   return new DsError({
     code: 'DS_SHAPE',
     op: OP,
-    expected: `${expected}${at(path)}, as in the first of its level`,
+    expected: `${expected}${at(path)}, as in the first list of that level`,
     got: String(got),
-    hint: 'Lists that are nested must be of equal lengths; pad the short ones.',
+    hint: 'Nested lists of a level must have equal lengths; pad the short ones.',
   });
 }
 

@@ -345,7 +345,7 @@ export class Tensor implements View {
       op: 'item',
       expected: 'one element',
       got: describe(this),
-      hint: 'Reduce it with sum() or mean(); toArray() and toList() give all values.',
+      hint: 'Reduce it with sum() or mean(); toArray() and toList() return all values.',
     });
   }
 
@@ -406,6 +406,6 @@ function notMadeSo(given: unknown): DsError {
     op: 'new Tensor',
     expected: 'a buffer, a dtype and a shape',
     got: formatValue(given),
-    hint: 'Tensor.from([[1, 2], [3, 4]]) makes a tensor of numbers, zeros([2, 2]) one of a shape.',
+    hint: 'Tensor.from([[1, 2], [3, 4]]) creates a tensor from numbers, zeros([2, 2]) from a shape.',
   });
 }

@@ -339,7 +339,7 @@ test.each<[string, Region, RegExp]>([
         { offset: [1, 1], shape: [2, 1] },
       ],
     },
-    /apart from each other/,
+    /without overlap/,
   ],
   ['none', { whole: [4, 4], boxes: [] }, /got none/],
   ['negative', { whole: [4, 4], boxes: [{ offset: [0, -1], shape: [3, 2] }] }, /partOf/],

@@ -188,7 +188,7 @@ test('related_modules that fit nothing are refused before training, and change n
   for (const [related, text] of [
     ['out', '9 inputs, as blocks.0 has outputs'],
     ['blocks', '1 linear layers'],
-    ['nowhere', '0 that fit "nowhere"'],
+    ['nowhere', '0 layers that match "nowhere"'],
   ] as const) {
     const model = small();
     const before = model.children();

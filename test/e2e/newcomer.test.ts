@@ -73,7 +73,7 @@ const tensors: readonly Mistake[] = [
   [
     'Tensor.from([[1, 2], [3]])',
     () => Tensor.from([[1, 2], [3]]),
-    'expected 2 elements at [1], as in the first of its level, got 1.',
+    'expected 2 elements at [1], as in the first list of that level, got 1.',
   ],
   ["Tensor.from(['1', '2'])", () => Tensor.from(['1', '2']), 'expected a number at [0], got "1".'],
   [
@@ -89,7 +89,7 @@ const tensors: readonly Mistake[] = [
   [
     'x.add([1, 2])',
     () => x().add([1, 2]),
-    'add: expected tensors, or a tensor and a number, got an array [1, 2]. Tensor.from() makes one',
+    'add: expected tensors, or a tensor and a number, got an array [1, 2]. Tensor.from() creates',
   ],
   ['add(1, 2)', () => ds.add(1, 2), 'expected tensors, or a tensor and a number, got 2.'],
   [
@@ -121,7 +121,7 @@ const tensors: readonly Mistake[] = [
     () => ds.where(x(), 1, 0),
     'where: expected a condition of dtype bool, got [2, 2] f32.',
   ],
-  ['concat(x, x)', () => ds.concat(x(), x()), 'Put them into an array: concat([a, b]).'],
+  ['concat(x, x)', () => ds.concat(x(), x()), 'Pass an array: concat([a, b]).'],
   [
     'x.matmul(Tensor.from([1, 2, 3]))',
     () => x().matmul(Tensor.from([1, 2, 3])),

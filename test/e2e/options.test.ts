@@ -209,7 +209,7 @@ const modules: readonly Mistake[] = [
   [
     'loadStateDict(a Map)',
     () => new nn.Linear(2, 1).loadStateDict(new Map(Object.entries(state()))),
-    'Object.fromEntries(state) makes one of a Map.',
+    'Convert a Map with Object.fromEntries(state).',
   ],
   [
     'new CausalSelfAttention(10, 3)',

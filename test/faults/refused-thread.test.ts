@@ -20,7 +20,7 @@ test('of a loader and of an asynchronous save', () => {
   expect(status).toBe(0);
   const [batches, saved, loading, saving] = JSON.parse(stdout) as string[];
   expect([batches, saved]).toEqual(['8 batches', 'saved']);
-  const words = /^DS_LIMIT .*: expected a thread of its own, got none: .*EMFILE.*ulimit -n/;
+  const words = /^DS_LIMIT .*: expected a new thread, got none: .*EMFILE.*ulimit -n/;
   expect(loading).toMatch(words);
   expect(saving).toMatch(words);
 });
@@ -29,7 +29,9 @@ test('where the working directory is gone, or the failure is of another kind', (
   const gone = new Error('ENOENT: no such file or directory, uv_cwd');
   expect(startFailure('saveCheckpoint', gone)).toMatchObject({
     code: 'DS_IO',
-    message: expect.stringMatching('saveCheckpoint: expected a working directory, got one that'),
+    message: expect.stringMatching(
+      'saveCheckpoint: expected a working directory, got a deleted one',
+    ),
   });
   const other = new Error('of the program');
   expect(startFailure('saveCheckpoint', other)).toBe(other);

@@ -135,7 +135,7 @@ async function packed({ ranks }: RanksJob, shared: inference.InferenceConfig): P
     await refused(
       'fewer groups than ranks',
       () => initInference(awq, { ...shared, dtype: 'fp32' }),
-      /DS_ARGUMENT.*at most [23] ranks, as there are [23] groups of inputs/,
+      /DS_ARGUMENT.*at most [23] ranks for [23] groups of inputs/,
     );
     return;
   }

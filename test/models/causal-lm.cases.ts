@@ -47,7 +47,7 @@ function answers(make: () => nn.models.CausalLM, device: Device): void {
   const long = rows([Array(17).fill(0)], device);
   assert.throws(() => model.call(long), {
     code: 'DS_SHAPE',
-    message: /T <= 16.*give the dataset that length/s,
+    message: /T <= 16.*create the dataset with at most that length/s,
   });
   const unknown = { document: tokens } as object;
   assert.throws(() => model.call(tokens, null, unknown), {

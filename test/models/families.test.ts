@@ -107,7 +107,7 @@ describe('what the keys of a family mean', () => {
   ])('%s has no switch for its window: one that is off beside it is refused', async (_, make) => {
     const off = { use_sliding_window: false, sliding_window: 4 };
     await expect(windowsOf(make(), off)).rejects.toEqual(
-      refusal(/use_sliding_window: expected true or nothing .*got false.*sliding_window to null/),
+      refusal(/use_sliding_window: expected true or no value .*got false.*sliding_window to null/),
     );
     for (const [key, window] of [
       [null, 4],

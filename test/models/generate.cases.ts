@@ -61,7 +61,10 @@ export const cases: Case[] = [
     refused(() => generate(model, [], options), 'DS_ARGUMENT', /1 to 20 tokens .* prompt of 0/);
     refused(() => generate(new Plain(model), [], options), 'DS_ARGUMENT', /prompt of a token/);
     for (const [given, message] of [
-      ['a text', /prompt: expected a list of tokens.*got "a text"\. The encode\(\) of a Tokenizer/],
+      [
+        'a text',
+        /prompt: expected a list of tokens.*got "a text"\. Convert text to tokens with encode\(\)/,
+      ],
       [[3, '4'], /prompt: .* got "4" at 1/],
       [[3.5], /prompt: .* got 3\.5 at 0/],
       [[-1], /prompt: .* got -1 at 0/],

@@ -181,7 +181,11 @@ test('checkpointing of activations gives the gradients of routers, too', () => {
 
 describe('what is refused', () => {
   test.each<[string, () => unknown, RegExp]>([
-    ['no experts', () => new Mixtral({ ...sizes, moe: undefined } as never), /its experts/],
+    [
+      'no experts',
+      () => new Mixtral({ ...sizes, moe: undefined } as never),
+      /moe: expected .* experts, perToken/,
+    ],
     [
       'more per token than there are',
       () => new Mixtral({ ...sizes, moe: { experts: 2, perToken: 3 } }),

@@ -350,7 +350,7 @@ async function misuses(device: Device): Promise<void> {
     },
   });
   const model = engine.module as nn.models.CausalLM;
-  assert.throws(() => nn.quantizeModel(model, { bits: 8 }), /one that an engine owns/);
+  assert.throws(() => nn.quantizeModel(model, { bits: 8 }), /a model that an engine owns/);
   const [[, layer]] = packedLayers(model) as [[string, nn.QuantizedLinear]];
   engine.destroy();
   assert.equal(layer.weight_packed.requiresGrad, false);

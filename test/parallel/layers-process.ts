@@ -342,7 +342,7 @@ function mistakes(group: ProcessGroup): void {
   const two = { layers: { up: 'column', down: 'row' } } as const;
   const model = parallel.parallelize(block(), group, two).to(group.device);
   const again = () => parallel.parallelize(model, group, { layers: { up: 'column' } });
-  throws('twice', again, 'DS_ARGUMENT', 'cut already');
+  throws('twice', again, 'DS_ARGUMENT', 'already parallel');
   throws('a whole input', () => model.down.call(numbers([2, 8])), 'DS_SHAPE', 'of [6, 8]');
   const tied = () => new Tied(new nn.Embedding(9, 4));
   throws('a tied head left whole', cut({ table: 'vocabulary' }, tied), 'DS_ARGUMENT', 'tied');

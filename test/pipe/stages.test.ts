@@ -82,7 +82,7 @@ test('methods are taken in any case, and words that name none are refused', asyn
     /pipeline.partition: expected "best", or "parameters", .* or "type:REGEX", got "flopz"/,
   );
   await expect(startsOf(layersFor({}), 'type:[')).rejects.toThrow(
-    /pipeline.partition: expected "best", or a regular expression behind "type:" .*, got "type:\["/,
+    /pipeline.partition: expected "best", or a regular expression after "type:" .*, got "type:\["/,
   );
   expect(() => layersFor({ partitionMethod: 'type:[' })).toThrow(
     /^PipelineModule partitionMethod: expected a regular expression .* got "type:\["/,

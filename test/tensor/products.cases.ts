@@ -75,8 +75,8 @@ export const cases: Case[] = [
     refuses('DS_ARGUMENT', /as many operands/, () => ops.einsum('ij,jk->ik', a));
     refuses('DS_SHAPE', /2 dims for "ij"/, () => ops.einsum('ij->i', a));
     refuses('DS_SHAPE', /one size for "i"/, () => ops.einsum('ij,ik->jk', b, b.transpose()));
-    refuses('DS_ARGUMENT', /behind "->"/, () => ops.einsum('ij->iz', b));
-    refuses('DS_ARGUMENT', /behind "->"/, () => ops.einsum('ij->ii', b));
+    refuses('DS_ARGUMENT', /after "->"/, () => ops.einsum('ij->iz', b));
+    refuses('DS_ARGUMENT', /after "->"/, () => ops.einsum('ij->ii', b));
     refuses('DS_ARGUMENT', /letters/, () => ops.einsum('i1->i', b));
     refuses('DS_ARGUMENT', /an equation such as/, () => ops.einsum(b as never, b));
   }),

@@ -146,7 +146,7 @@ async function hasZeroBias(files: WeightFiles, name: string, outputs: number): P
   const isZero = values.toArray().every((value) => value === 0);
   values.release();
   if (isZero) return true;
-  const expected = 'zeros: the layer of the model has no bias';
+  const expected = 'zeros, because the layer of the model has no bias';
   throw damaged(`${files.path}: ${name}`, expected, 'other values');
 }
 

@@ -77,7 +77,7 @@ export function readMoe(
   { hidden: dense, layers }: { hidden: number; layers: number },
 ): MoeSizes {
   const op = `${model} moe`;
-  if (given === undefined) throw refused(op, 'its experts: { experts, perToken }', 'nothing');
+  if (given === undefined) throw refused(op, '{ experts, perToken }', 'undefined');
   const { sharedHidden = null, ...config } = readOptions(op, given, NAMES);
   const { normalize = true, denseLayers = [], hidden = dense } = config;
   const experts = requireInteger(`${op} experts`, config.experts, 1);
@@ -90,7 +90,7 @@ export function readMoe(
   if (traits.shared !== (sharedHidden !== null)) {
     const expected = traits.shared
       ? 'the width of the shared expert'
-      : 'null: the family has no shared expert';
+      : 'null, because the family has no shared expert';
     throw refusedValue(`${op} sharedHidden`, expected, sharedHidden);
   }
   requireType(`${op} normalize`, normalize, 'boolean');

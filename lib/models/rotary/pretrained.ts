@@ -115,7 +115,7 @@ function parseWindow(
   const isUsed = !isSwitched(traits) || config.flag(SWITCH_KEY, false);
   const width = isUsed && config.get(WINDOW_KEY) !== null ? config.size(WINDOW_KEY) : null;
   if (width !== null && config.get(SWITCH_KEY, true) !== true) {
-    const expected = `true or nothing with a ${WINDOW_KEY}`;
+    const expected = `true or no value with a ${WINDOW_KEY}`;
     const hint = `${traits.architecture} has no such key: set ${WINDOW_KEY} to null for attention without a window, or remove ${SWITCH_KEY}.`;
     throw config.refusal(SWITCH_KEY, expected, config.get(SWITCH_KEY), hint);
   }

@@ -108,7 +108,7 @@ function readableMask(op: string, mask: Tensor, q: Tensor): Tensor {
     throw new DsError({
       code: 'DS_AUTOGRAD',
       op,
-      expected: 'a mask without requiresGrad: attention gives masks no gradient',
+      expected: 'a mask without requiresGrad: attention computes no gradient of masks',
       got: describe(mask),
       hint: 'detach() it, or train it by composition: matmul(softmax(matmul(q, k.transpose()).mul(scale).add(mask)), v).',
     });
@@ -200,7 +200,7 @@ function layoutOperand(
   const whole = share?.whole ?? heads;
   const blocks = Math.ceil(T / layout.block);
   if (T !== S) {
-    const hint = 'A layout covers one text: pass a mask for queries of another text.';
+    const hint = 'A layout needs queries and keys of one text: use a mask for cross-attention.';
     throw shapeError(op, 'as many keys as queries', `${T} queries and ${S} keys`, hint);
   }
   if (layout.blocks !== blocks) {

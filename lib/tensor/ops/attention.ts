@@ -118,7 +118,7 @@ function exchangeFor(q: Tensor, k: Tensor): HeadExchange | null {
     'attention with sequence parallelism',
     `queries and keys of this rank's ${share.count} tokens`,
     `${queries} and ${keys}`,
-    'Attention to another text needs all tokens: set sequence_parallel_size to 1.',
+    'Cross-attention needs all tokens: set sequence_parallel_size to 1.',
   );
 }
 

@@ -107,7 +107,7 @@ function implicit(labels: readonly string[]): string[] {
 function requireOutput(output: readonly string[], inputs: readonly string[][], equation: string) {
   const known = new Set(inputs.flat());
   const isSound = new Set(output).size === output.length && output.every((each) => known.has(each));
-  if (!isSound) throw malformed('letters of the operands behind "->", each once', equation);
+  if (!isSound) throw malformed('letters of the operands after "->", each once', equation);
 }
 
 function malformed(expected: string, got: unknown): DsError {

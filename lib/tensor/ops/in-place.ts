@@ -36,7 +36,7 @@ function changing(op: string, x: Tensor, others: readonly unknown[], write: () =
       op,
       expected: 'tensors outside the graph, or noGrad()',
       got: `${describe(x)}${x.requiresGrad ? ', which requires a gradient' : ' and an operand that requires a gradient'}`,
-      hint: `Use ${op.slice(0, -1)}(), which makes a new tensor, or noGrad(() => x.${op}(...)).`,
+      hint: `Use ${op.slice(0, -1)}(), which returns a new tensor, or noGrad(() => x.${op}(...)).`,
     });
   }
   if (x.shape.some((size, d) => size > 1 && x.strides[d] === 0)) {

@@ -75,7 +75,7 @@ export function requireReport(op: string, report: unknown, device: Device): Loss
       op: `${op} report`,
       expected: 'a LossReport',
       got: formatValue(report),
-      hint: "Make one where the loss is: new LossReport('cuda').",
+      hint: "Create one on the device of the loss: new LossReport('cuda').",
     });
   }
   if (report.counted.device === device) return report;
@@ -83,7 +83,7 @@ export function requireReport(op: string, report: unknown, device: Device): Loss
     code: 'DS_DEVICE',
     op: `${op} report`,
     expected: `a report on the loss's device, ${device.name}`,
-    got: `one on ${report.counted.device.name}`,
-    hint: `Make it there: new LossReport('${device.name}').`,
+    got: `a report on ${report.counted.device.name}`,
+    hint: `Create it there: new LossReport('${device.name}').`,
   });
 }

@@ -103,7 +103,7 @@ function requireDivisor(op: string, divisor: unknown, reduction: string, device:
       op: `${op} divisor`,
       expected: `a tensor on the loss's device, ${device.name}`,
       got: `${describe(divisor)} on ${divisor.device.name}`,
-      hint: `Move it: .to('${device.name}'); or give a number.`,
+      hint: `Move it: .to('${device.name}'); or pass a number.`,
     });
   }
 }

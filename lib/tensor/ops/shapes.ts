@@ -25,7 +25,7 @@ export function requireTensor(op: string, value: unknown): asserts value is Tens
 /** Throws DS_ARGUMENT unless `values` is a list of tensors. */
 export function requireTensors(op: string, values: unknown): asserts values is readonly Tensor[] {
   if (!Array.isArray(values)) {
-    throw notTensor(op, 'a list of tensors', values, `Put them into an array: ${op}([a, b]).`);
+    throw notTensor(op, 'a list of tensors', values, `Pass an array: ${op}([a, b]).`);
   }
   for (const value of values) requireTensor(op, value);
 }
@@ -34,7 +34,7 @@ export function notTensor(
   op: string,
   expected: string,
   value: unknown,
-  hint = 'Tensor.from() makes one of numbers and arrays.',
+  hint = 'Tensor.from() creates a tensor from numbers and arrays.',
 ): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(value), hint });
 }
@@ -67,7 +67,8 @@ export function requirePosition(op: string, position: number): number {
 export function normalizeDim(op: string, dim: number, ndim: number): number {
   const found = typeof dim === 'number' && dim < 0 ? dim + ndim : dim;
   if (Number.isInteger(found) && found >= 0 && found < ndim) return found;
-  const hint = ndim === 0 ? 'It has no dims: shape [].' : 'Negative dims count from the end.';
+  const hint =
+    ndim === 0 ? 'The tensor has no dims: shape [].' : 'Negative dims count from the end.';
   throw shapeError(op, `a dim in [${-ndim}, ${ndim})`, formatValue(dim), hint);
 }
 

@@ -291,7 +291,7 @@ export function concat(tensors: readonly Tensor[], dim = 0): Tensor {
   for (const t of tensors) {
     requireAlike('concat', first, t);
     if (t.ndim !== first.ndim || t.shape.some((n, d) => d !== at && n !== first.shape[d])) {
-      throw shapeError('concat', `${describe(first)} apart from dim ${at}`, describe(t));
+      throw shapeError('concat', `${describe(first)} except for dim ${at}`, describe(t));
     }
     total += t.shape[at] as number;
   }
