@@ -226,7 +226,7 @@ describe('a manifest', () => {
             [0, 500, 500],
           ],
         }),
-      /none at \[4, 0\]/,
+      /no element \[4, 0\]/,
     ],
     [
       'a negative offset',
@@ -236,7 +236,7 @@ describe('a manifest', () => {
     [
       'too few',
       (v) => Object.assign(record(v), { parts: [[0, 0, 999]] }),
-      /1000 elements.*got none at \[9, 99\]/,
+      /1000 elements.*got no element \[9, 99\]/,
     ],
     [
       'a file beyond the list',
@@ -267,7 +267,7 @@ describe('a manifest', () => {
     [
       'a tensor of no file',
       (v) => Object.assign(v.optimizer as object, { x: record(v) }),
-      /: x: .*none/,
+      /: x: .*got no such tensor/,
     ],
     ['deep state', (v) => Object.assign(v, { ranks: deep(3000) }), /ranks/],
   ])('with %s is refused', async (_name, change, message) => {

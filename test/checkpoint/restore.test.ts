@@ -295,9 +295,13 @@ describe('refusals leave the engine as it was', () => {
       { optimizer: 'Lion' },
       /which Lion keeps, got .*exp_avg_sq/,
     ],
-    ['another optimizer', { optimizer: 'Adagrad' }, /Adagrad keeps.*loadOptimizerStates: false/],
+    ['another optimizer', { optimizer: 'Adagrad' }, /Adagrad.*loadOptimizerStates: false/],
     ['other groups', { groups: true }, /expected 2 parameter groups, got 1.*loadOptimizerStates/],
-    ['no schedule', { scheduler: null }, /state of 0 schedules, got that of 1.*loadLrScheduler/],
+    [
+      'no schedule',
+      { scheduler: null },
+      /state of 0 schedules, got the state of 1.*loadLrScheduler/,
+    ],
   ])('%s', async (_name, options, message) => {
     await saved();
     const { engine } = await start(2, options);

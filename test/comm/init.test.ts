@@ -110,7 +110,7 @@ test('where one rank has another mesh, every rank says so', async () => {
   for (const report of reports) {
     expect(report).toMatchObject({ code: 'DS_ARGUMENT', op: 'initDistributed mesh' });
     expect(report.message).toMatch(
-      /every rank: tp 2 as on rank 0, got dp 2 on rank 1\. Give every/,
+      /every rank: tp 2 as on rank 0, got dp 2 on rank 1\. Pass the same/,
     );
   }
 });

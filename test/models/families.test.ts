@@ -176,7 +176,7 @@ describe('rope_parameters beside rope_scaling', () => {
 
   test.each<[string, unknown, RegExp]>([
     ['another scaling', linear, /: rope_scaling: expected .*rope_parameters.*got .*Put .*factor/],
-    ['another base', { rope_theta: 600 }, /: rope_scaling: expected what rope_parameters says/],
+    ['another base', { rope_theta: 600 }, /: rope_scaling: expected the values of rope_parameters/],
     ['no scaling that there is', { rope_type: 'mrope' }, /rope_scaling: rope_type: .*"mrope"/],
     ['no section', 'linear', /: rope_scaling: expected an object/],
   ])('is refused beside %s', async (_name, scaling, message) => {
