@@ -14,6 +14,7 @@ import { basename, dirname, extname, isAbsolute, join, sep } from 'node:path';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
+import { Regex } from '../runtime/regex/regex.js';
 import { absolutePath, workingDirectory } from '../runtime/system-error.js';
 import { parquetGroups } from './parquet-rows.js';
 
@@ -82,9 +83,12 @@ function matches(pattern: string): string[] {
   const fixed = normal.slice(0, normal.search(/[*?{]/));
   const folder = dirname(`${fixed}x`);
   const isDeep = /\/|\*\*/.test(normal.slice(fixed.length));
-  const expression = new RegExp(`^${translate(isAbsolute(normal) ? normal : join('.', normal))}$`);
+  const glob = translate(isAbsolute(normal) ? normal : join('.', normal));
+  const expression = new Regex(glob, { isWhole: true });
   try {
-    return listed(folder, isDeep).filter((file) => expression.test(file.split(sep).join('/')));
+    return listed(folder, isDeep).filter((file) =>
+      expression.matchesStart(file.split(sep).join('/')),
+    );
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return [];
     throw dataError(folder, 'a folder that can be read', (cause as Error).message);

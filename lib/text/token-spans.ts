@@ -2,7 +2,7 @@
 // offsets), and the bytes of each.
 import { stepsOf } from './tokenizer-folder.js';
 import type { AddedToken } from './tokenizers/added-tokens.js';
-import { BYTE_LETTERS } from './tokenizers/characters.js';
+import { BYTE_LETTERS, isSpace } from './tokenizers/characters.js';
 import type { CoreTokenizer } from './tokenizers/core.js';
 
 type Step = Record<string, unknown>;
@@ -127,11 +127,12 @@ function matchAdded({ content, lstrip, rstrip }: AddedToken, bytes: Buffer, at: 
 }
 
 function skipBlanks(bytes: Buffer, at: number): number {
-  const isBlank = (byte: number | undefined): boolean =>
-    byte === SPACE || (byte !== undefined && byte >= 9 && byte <= 13);
-  let end = at;
-  while (isBlank(bytes[end])) end++;
-  return end;
+  for (let end = at; ; ) {
+    // White space has at most three bytes.
+    const code = bytes.toString('utf8', end, end + 3).codePointAt(0);
+    if (code === undefined || !isSpace(code)) return end;
+    end += Buffer.byteLength(String.fromCodePoint(code));
+  }
 }
 
 function matchPiece(token: string, bytes: Buffer, at: number): number {

@@ -32,6 +32,16 @@ test('a pattern that is slow on a text is refused when it meets the text', () =>
   );
 });
 
+test('steps that lengthen a text are refused before they exhaust memory', () => {
+  const step = { type: 'Replace', pattern: { String: 'a' }, content: 'a'.repeat(1000) };
+  const core = coreOf({ normalizer: { type: 'Sequence', normalizers: Array(9).fill(step) } });
+  expectError(
+    () => core.encode('a'),
+    'DS_DATA',
+    /normalizers\[2\]: expected texts of at most 67108864/,
+  );
+});
+
 const PROTOTYPE_NAMES = ['constructor', '__proto__', 'toString', 'hasOwnProperty', 'valueOf'];
 
 test.each(PROTOTYPE_NAMES)('a step of type "%s" is unknown', (type) => {
@@ -90,6 +100,21 @@ test.each<[string, object, RegExp]>([
     'an unknown behavior',
     { pre_tokenizer: { type: 'Punctuation', behavior: 'Magic' } },
     /behavior: expected Removed, /,
+  ],
+  [
+    'an empty delimiter',
+    { pre_tokenizer: { type: 'CharDelimiterSplit', delimiter: '' } },
+    /delimiter: expected one character, got ""/,
+  ],
+  [
+    'an empty mark',
+    { pre_tokenizer: { type: 'Metaspace', replacement: '' } },
+    /replacement: expected one character/,
+  ],
+  [
+    'words without a limit',
+    { model: { ...MODEL, type: 'WordPiece', max_input_chars_per_word: 1e9 } },
+    /max_input_chars_per_word: expected at most 10000/,
   ],
   ['a length of 0', { pre_tokenizer: { type: 'FixedLength', length: 0 } }, /length: expected/],
   [

@@ -58,6 +58,19 @@ test('a stream warns once, on the first rank', async () => {
   }
 });
 
+test('the mask finds tokens that take white space of any script', () => {
+  const token = { id: 999, content: '<m>', lstrip: true, normalized: false };
+  const folder = folderWith(QWEN, {
+    config: { chat_template: INSIDE },
+    edit: (tokenizer) => tokenizer.added_tokens.push(token),
+  });
+  const tokenizer = text.Tokenizer.fromPretrained(folder.path);
+  const said = [{ role: 'assistant', content: 'a\u3000\u0085<m>b' }];
+  const { ids, assistant } = tokenizer.applyChatTemplate(said, { assistantMask: true });
+  expect([...ids].indexOf(999)).toBeGreaterThan(0);
+  expect(assistant?.[[...ids].indexOf(999)]).toBe(1);
+});
+
 const REASONS =
   '{% for m in messages %}{{ m.role }}({{ m.reasoning_content or "-" }}){{ m.content }};{% endfor %}';
 

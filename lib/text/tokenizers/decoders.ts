@@ -3,7 +3,7 @@ import { TextDecoder } from 'node:util';
 
 import { BYTE_LETTERS } from './characters.js';
 import { Fields } from './fields.js';
-import { readPattern, replaceAll } from './pattern.js';
+import { readReplacement } from './pattern.js';
 
 /** From tokens to parts of a text. */
 export type Decoder = (tokens: readonly string[]) => readonly string[];
@@ -76,7 +76,7 @@ function byteFallback(tokens: readonly string[]): string[] {
 }
 
 function metaspace(fields: Fields): Decoder {
-  const mark = fields.text('replacement', '▁');
+  const mark = fields.letter('replacement', '▁');
   const isNever =
     fields.get('add_prefix_space') === false ||
     fields.text('prepend_scheme', 'always').toLowerCase() === 'never';
@@ -132,13 +132,12 @@ function ctc(fields: Fields): Decoder {
 }
 
 function replace(fields: Fields): Decoder {
-  const find = readPattern(fields);
-  const content = fields.text('content');
-  return each((token) => replaceAll(token, find, content));
+  const change = readReplacement(fields);
+  return each((token) => change(token));
 }
 
 function strip(fields: Fields): Decoder {
-  const letter = fields.text('content');
+  const letter = fields.letter('content');
   const [start, stop] = [fields.count('start', 0), fields.count('stop', 0)];
   return each((token) => {
     const letters = Array.from(token);

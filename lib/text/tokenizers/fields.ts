@@ -38,6 +38,13 @@ export class Fields {
     throw this.wrong(key, 'a text', value);
   }
 
+  /** A text of one character. */
+  letter(key: string, fallback?: string): string {
+    const value = this.text(key, fallback);
+    if (Array.from(value).length === 1) return value;
+    throw this.wrong(key, 'one character', value);
+  }
+
   flag(key: string, fallback: boolean): boolean {
     const value = this.get(key) ?? fallback;
     if (typeof value === 'boolean') return value;

@@ -3,6 +3,7 @@ import { dataError } from '../../runtime/refused.js';
 import { bpe } from './bpe.js';
 import { Fields } from './fields.js';
 import type { Model } from './model.js';
+import { Trie } from './trie.js';
 import { unigram } from './unigram.js';
 import { vocabularyOf } from './vocabulary.js';
 
@@ -39,21 +40,27 @@ function wordLevel(fields: Fields): Model {
   };
 }
 
+/** A limit of `max_input_chars_per_word`: words take quadratic time. */
+const MOST_IN_WORD = 10_000;
+
 /** The longest token of the vocabulary first, then the longest one that continues, and so on. */
 function wordPiece(fields: Fields): Model {
   const vocabulary = vocabularyOf(fields);
   const unknown = unknownOf(fields, vocabulary);
   const prefix = fields.text('continuing_subword_prefix', '##');
   const most = fields.count('max_input_chars_per_word', 100);
-  const longest = Math.max(0, ...Array.from(vocabulary.keys(), (token) => token.length));
+  if (most > MOST_IN_WORD) {
+    throw fields.wrong('max_input_chars_per_word', `at most ${MOST_IN_WORD}`, most);
+  }
+  const continuing = [...vocabulary].filter(([token]) => token.startsWith(prefix));
+  const inner = new Trie(continuing.map(([token, id]) => [token.slice(prefix.length), id]));
+  const first = new Trie([...vocabulary]);
   const longestFrom = (piece: string, start: number): [number, number] | null => {
-    const lead = start > 0 ? prefix : '';
-    const limit = Math.min(piece.length, start + longest - lead.length);
-    for (let end = limit; end > start; --end) {
-      const id = vocabulary.get(lead + piece.slice(start, end));
-      if (id !== undefined) return [id, end];
-    }
-    return null;
+    let found: [number, number] | null = null;
+    (start > 0 ? inner : first).prefixes(piece, start, (end, id) => {
+      found = [id, end];
+    });
+    return found;
   };
   return {
     ids: vocabulary,

@@ -4,7 +4,7 @@ import { dataError } from '../../runtime/refused.js';
 import { charsmapOf } from '../charsmap.js';
 import { lowercase, spaceEnd, spaceStart, spellBytes } from './characters.js';
 import { Fields } from './fields.js';
-import { readPattern, replaceAll } from './pattern.js';
+import { readReplacement } from './pattern.js';
 
 export type Normalizer = (text: string) => string;
 
@@ -30,7 +30,7 @@ const BUILDERS: ReadonlyMap<string, (fields: Fields) => Normalizer> = new Map([
   ['Nmt', () => (text: string) => text.replace(NMT_DROPPED, '').replace(NMT_SPACES, ' ')],
   ['Strip', strip],
   ['StripAccents', () => (text: string) => text.replace(/\p{M}/gu, '')],
-  ['Replace', replace],
+  ['Replace', readReplacement],
   ['Prepend', prepend],
   ['Precompiled', precompiled],
   ['ByteLevel', () => spellBytes],
@@ -69,12 +69,6 @@ function strip(fields: Fields): Normalizer {
     const start = left ? spaceEnd(text) : 0;
     return text.slice(start, right ? spaceStart(text, start) : text.length);
   };
-}
-
-function replace(fields: Fields): Normalizer {
-  const find = readPattern(fields);
-  const content = fields.text('content');
-  return (text) => replaceAll(text, find, content);
 }
 
 function prepend(fields: Fields): Normalizer {

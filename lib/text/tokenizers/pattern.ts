@@ -35,7 +35,8 @@ function guarded<T>(place: string, body: () => T): T {
   }
 }
 
-function occurrences(text: string, part: string): number[] {
+/** Bounds of a text that is not empty. */
+export function occurrences(text: string, part: string): number[] {
   const bounds: number[] = [];
   for (let at = text.indexOf(part); at >= 0; at = text.indexOf(part, at + part.length)) {
     bounds.push(at, at + part.length);
@@ -43,15 +44,26 @@ function occurrences(text: string, part: string): number[] {
   return bounds;
 }
 
-/** `text` with `content` in place of each match. */
-export function replaceAll(text: string, find: Finder, content: string): string {
-  const bounds = find(text);
-  if (bounds.length === 0) return text;
-  let replaced = '';
-  let at = 0;
-  for (let i = 0; i < bounds.length; i += 2) {
-    replaced += text.slice(at, bounds[i]) + content;
-    at = bounds[i + 1] as number;
-  }
-  return replaced + text.slice(at);
+/** Characters of a replaced text: a few steps that double a text would exhaust memory. */
+const MOST_REPLACED = 2 ** 26;
+
+/** Reads `pattern` and `content`: texts with `content` in place of each match. Throws DS_DATA. */
+export function readReplacement(fields: Fields): (text: string) => string {
+  const find = readPattern(fields);
+  const content = fields.text('content');
+  return (text) => {
+    const bounds = find(text);
+    if (bounds.length === 0) return text;
+    if (text.length + (bounds.length / 2) * content.length > MOST_REPLACED) {
+      const expected = `texts of at most ${MOST_REPLACED} characters`;
+      throw dataError(fields.place, expected, 'a longer one', 'The step lengthens texts.');
+    }
+    let replaced = '';
+    let at = 0;
+    for (let i = 0; i < bounds.length; i += 2) {
+      replaced += text.slice(at, bounds[i]) + content;
+      at = bounds[i + 1] as number;
+    }
+    return replaced + text.slice(at);
+  };
 }

@@ -1,8 +1,8 @@
 // Pre-tokenizers: they split a text into the pieces that the model encodes one by one.
 // Source: the Rust crate tokenizers.
-import { BYTE_LETTERS, isSpace, PUNCTUATION, spellBytes, WORD } from './characters.js';
+import { isSpace, PUNCTUATION, spellBytes, WORD } from './characters.js';
 import { Fields } from './fields.js';
-import { type Finder, readPattern, regexFinder } from './pattern.js';
+import { type Finder, occurrences, readPattern, regexFinder } from './pattern.js';
 
 /** The pieces of a section of a text. */
 export interface Cut {
@@ -92,14 +92,8 @@ function behaviorOf(fields: Fields): Behavior {
 }
 
 function delimiter(fields: Fields): PreTokenizer {
-  const letter = fields.text('delimiter');
-  return splitter((text) => {
-    const bounds: number[] = [];
-    for (let at = text.indexOf(letter); at >= 0; at = text.indexOf(letter, at + letter.length)) {
-      bounds.push(at, at + letter.length);
-    }
-    return bounds;
-  }, 'Removed');
+  const letter = fields.letter('delimiter');
+  return splitter((text) => occurrences(text, letter), 'Removed');
 }
 
 function fixedLength(fields: Fields): PreTokenizer {
@@ -119,7 +113,7 @@ function fixedLength(fields: Fields): PreTokenizer {
 }
 
 function metaspace(fields: Fields): PreTokenizer {
-  const mark = fields.text('replacement', '▁');
+  const mark = fields.letter('replacement', '▁');
   // Files from before prepend_scheme have only add_prefix_space.
   const isNever = fields.get('add_prefix_space') === false;
   const scheme = isNever ? 'never' : fields.text('prepend_scheme', 'always').toLowerCase();
@@ -127,13 +121,7 @@ function metaspace(fields: Fields): PreTokenizer {
     throw fields.wrong('prepend_scheme', 'always, first, never', scheme);
   }
   const isSplit = fields.flag('split', true);
-  const cutAtMarks = splitter((text) => {
-    const bounds: number[] = [];
-    for (let at = text.indexOf(mark); at >= 0; at = text.indexOf(mark, at + mark.length)) {
-      bounds.push(at, at + mark.length);
-    }
-    return bounds;
-  }, 'MergedWithNext');
+  const cutAtMarks = splitter((text) => occurrences(text, mark), 'MergedWithNext');
   return ({ pieces, isStart }) => {
     const marked = pieces.map((piece, i) => {
       const text = piece.replaceAll(' ', mark);
@@ -170,9 +158,6 @@ function byteLevel(fields: Fields): PreTokenizer {
     return { ...cut, pieces: cut.pieces.map(spell) };
   };
 }
-
-/** The letters of the ByteLevel step. */
-export const byteLetters = (): string[] => [...BYTE_LETTERS];
 
 /** A step that splits pieces by matches; `isInverted` swaps matches and the text between them. */
 function splitter(find: Finder, behavior: Behavior, isInverted = false): PreTokenizer {
