@@ -19,6 +19,7 @@ import {
   setupOfConfig,
   sizesOf,
   weigh,
+  weightsOnDiskOf,
 } from '../plan/index.js';
 
 /** The options as they are typed; bytes are numbers. */
@@ -119,7 +120,7 @@ function predict(given: PlanFlags, file: string): { fits: boolean; output: strin
     });
     const isLeft = state.gpu_share === null && state.device === 'cpu';
     const gpuShare = isLeft ? plannedGpuShare(setup, rates, cluster) : setup.gpuShare;
-    return weigh(request, { ...setup, gpuShare });
+    return weigh(request, { ...setup, gpuShare, weightsOnDisk: weightsOnDiskOf(config) });
   });
   const { candidates, best } = inOrder(weighed);
   const fits = best !== null;

@@ -1,6 +1,7 @@
 // Converts a ds_config.json to a Setup of the plan.
 import type { ResolvedConfig } from '../../types/config.js';
-import { plainSetup, type Setup } from './setup.js';
+import { tileSize } from '../zero/home/tiles.js';
+import { plainSetup, type Setup, type WeightsOnDisk } from './setup.js';
 
 /** Facts outside the configuration: ranks, model, optimizer. */
 export type ConfigFacts = Pick<
@@ -39,4 +40,11 @@ export function setupOfConfig(config: ResolvedConfig, facts: ConfigFacts): Setup
     nearRanks: zero.zero_hpz_partition_size,
     bf16States: bf16.bf16_optimizer_states,
   };
+}
+
+/** The weights that a configuration keeps on a disk; null without any. */
+export function weightsOnDiskOf({ zero_optimization: zero }: ResolvedConfig): WeightsOnDisk | null {
+  const { device, max_in_cpu: inMemory, buffer_count: slots, buffer_size } = zero.offload_param;
+  if (zero.stage !== 3 || device !== 'nvme') return null;
+  return { inMemory, slots, slotSize: tileSize(buffer_size) };
 }

@@ -1,6 +1,6 @@
 // Predicts the memory and the step time of a run without allocating anything.
 export { type ExperimentMetrics, type ModelInfo, writeResult } from './autotuning-files.js';
-export { type ConfigFacts, setupOfConfig } from './config-setup.js';
+export { type ConfigFacts, setupOfConfig, weightsOnDiskOf } from './config-setup.js';
 export {
   type EstimateMemoryOptions,
   estimateMemory,

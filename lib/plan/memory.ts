@@ -328,11 +328,24 @@ function weightsBeside({ trained }: ModelSizes, setup: Setup): number {
   return elementBytes(setup) * (1 - trained.own.count / trained.count);
 }
 
-/** Bytes of weights that live in host memory. */
-function livingWeights({ weights, trained }: ModelSizes, setup: Setup, share: number): number {
-  if (setup.weights !== 'cpu') return 0;
-  const stays = shareThatStays(setup) * trained.count;
-  return meanBytes(weights, setup) * (weights.count - stays) * share;
+/** Bytes of weights that live off the device, by location. */
+function livingWeights(
+  { root, block, weights, trained }: ModelSizes,
+  setup: Setup,
+  share: number,
+): { host: number; disk: number } {
+  if (setup.weights !== 'cpu') return { host: 0, disk: 0 };
+  const bytes = meanBytes(weights, setup);
+  const living = (weights.count - shareThatStays(setup) * trained.count) * share;
+  const { weightsOnDisk } = setup;
+  if (!weightsOnDisk) return { host: bytes * living, disk: 0 };
+  const { inMemory, slots, slotSize } = weightsOnDisk;
+  // Whole units stay in host memory. Units on the disk come in equal parts.
+  const unit = block * share;
+  const held = inMemory >= living ? living : Math.floor(inMemory / Math.max(unit, 1)) * unit;
+  const largest = Math.max(root, block) * share;
+  const slot = held < living ? largest / Math.max(1, Math.ceil(largest / slotSize)) : 0;
+  return { host: bytes * (held + slots * slot), disk: bytes * (living - held) };
 }
 
 /**
@@ -358,7 +371,8 @@ export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
   );
   const device = moments.reduce((worst, one) => (total(one) > total(worst) ? one : worst));
   const waiting = hostCheckpoints(sizes, setup);
-  const buffers = offloaded.buffers + livingWeights(sizes, setup, share) + waiting;
+  const living = livingWeights(sizes, setup, share);
+  const buffers = offloaded.buffers + living.host + waiting;
   const host = { optimizer: offloaded.optimizer, buffers, processes: PROCESS };
-  return { device, host, disk: offloaded.disk };
+  return { device, host, disk: offloaded.disk + living.disk };
 }

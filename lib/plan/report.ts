@@ -22,7 +22,7 @@ function nameOf({ setup }: Candidate): string {
     ...(optimizer === 'cpu' ? [`optimizer on the host${share}`] : []),
     ...(optimizer === 'nvme' ? ['optimizer on disk'] : []),
     ...(setup.speculates || optimizer !== 'cpu' ? [] : ['after the verdict']),
-    ...(weights === 'cpu' ? ['weights on the host'] : []),
+    ...(weights === 'cpu' ? [`weights on ${setup.weightsOnDisk ? 'disk' : 'the host'}`] : []),
     ...(checkpointing ? ['checkpointing'] : []),
     `micro-batch ${microBatch}${accumulation > 1 ? ` x ${accumulation}` : ''}`,
   ].join(', ');

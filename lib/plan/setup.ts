@@ -45,6 +45,8 @@ export interface Setup {
   segments: number | null;
   /** activation_checkpointing.cpu_checkpointing: inputs of segments wait in host memory. */
   hostCheckpoints: boolean;
+  /** For `weights` "cpu": offload_param.device is "nvme". Null without a disk. */
+  weightsOnDisk: WeightsOnDisk | null;
   /** zero_optimization.overlap_comm. */
   overlap: boolean;
   /** reduce_bucket_size, in elements. */
@@ -66,6 +68,15 @@ export interface Setup {
   bf16States: boolean;
 }
 
+/** Weights on a disk: the keys of offload_param, in elements. */
+export interface WeightsOnDisk {
+  /** max_in_cpu: weights of a rank that stay in host memory. */
+  inMemory: number;
+  /** buffer_count and buffer_size: slots in host memory for weights from the disk. */
+  slots: number;
+  slotSize: number;
+}
+
 /** AdamW in bf16 on one rank, without sharding and offload. */
 export const plainSetup: Setup = {
   ...{ stage: 0, ranks: 1, optimizer: 'device', weights: 'device', ratio: 1 },
@@ -75,7 +86,7 @@ export const plainSetup: Setup = {
   ...{ slots: 4, subGroup: 1e9 },
   ...{ microBatch: 1, seq: 1024, accumulation: 1, precision: 'bf16', checkpointing: false },
   ...{ wideGradients: false, overlap: true, stateBytes: 8, bf16States: false },
-  ...{ segments: null, hostCheckpoints: false },
+  ...{ segments: null, hostCheckpoints: false, weightsOnDisk: null },
   ...{ reduceBucket: 5e8, prefetch: 5e7, maxLive: 1e9, maxReuse: 1e9 },
   ...{ persistence: 1e5, modelPersistence: Number.MAX_SAFE_INTEGER, nearRanks: 1 },
 };

@@ -167,12 +167,21 @@ function sharingTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster)
  * transfers its rank's part for forward and again for backward, except weights that stay on the
  * device.
  */
-function arrivalTime(sizes: ModelSizes, setup: Setup, rates: Rates, micro: number): number {
+function arrivalTime(
+  sizes: ModelSizes,
+  setup: Setup,
+  { rates, at, micro }: { rates: Rates; at: Cluster; micro: number },
+): number {
   if (setup.weights === 'device') return 0;
   const { weights, trained } = sizes;
   const count = weights.count - shareThatStays(setup) * trained.count;
   const elements = (count * gathersOf(sizes, setup).perMicroBatch) / sizes.parameters;
-  const arriving = (elements * meanBytes(weights, setup)) / setup.ranks / rates.pcie;
+  const bytes = (elements * meanBytes(weights, setup)) / setup.ranks;
+  const { weightsOnDisk } = setup;
+  const inMemory = weightsOnDisk ? weightsOnDisk.inMemory / (count / setup.ranks) : 1;
+  // All ranks of a machine read from one disk.
+  const onDisk = Math.max(0, 1 - inMemory) * bytes * ranksOfMachine(setup, at);
+  const arriving = Math.max(bytes / rates.pcie, onDisk / rates.disk);
   const hidden = Math.min(micro, arriving);
   return setup.accumulation * (arriving - (1 - UNHIDDEN_WEIGHTS) * hidden);
 }
@@ -245,7 +254,7 @@ export function stepTime(whole: ModelSizes, setup: Setup, rates: Rates, at: Clus
   const { onDevice, onHost } = updateTime(sizes, setup, rates, at);
   const unhidden = UNHIDDEN_EXCHANGE[`${setup.overlap}`];
   const shared = sharingTime(sizes, setup, rates, at);
-  const arrivals = arrivalTime(sizes, setup, rates, micro);
+  const arrivals = arrivalTime(sizes, setup, { rates, at, micro });
   const exposed = exchangeTime(sizes, setup, rates, at) * unhidden + shared + arrivals;
   const device = compute + onDevice;
   // Only the last micro-batch of an accumulation overlaps with the update.

@@ -76,6 +76,25 @@ test('counts all ranks of a machine where several groups of them have a state ea
   expect(halves.host).toBeGreaterThan(1.3 * whole.host);
 });
 
+test('weights on a disk need its space, and reading them takes time', () => {
+  const offload_param = { device: 'nvme', nvme_path: home, max_in_cpu: 0, buffer_count: 2 };
+  const zero = (param: object) => ({
+    train_micro_batch_size_per_gpu: 1,
+    bf16: { enabled: true },
+    zero_optimization: { stage: 3, offload_param: param },
+  });
+  const best = (param: object, nvmeSpace = 64 * GIB) => {
+    const { output } = predicted(zero(param), { json: true, nvmeSpace });
+    return JSON.parse(output).candidates[0];
+  };
+  const [memory, disk] = [best({ device: 'cpu' }), best(offload_param)];
+  expect(disk.disk).toBeGreaterThan(0.2 * GIB);
+  expect(disk.host).toBeLessThan(memory.host);
+  expect(disk.time.step).toBeGreaterThan(memory.time.step);
+  expect([disk.fits, best(offload_param, 0.1 * GIB).fits]).toEqual([true, false]);
+  expect(predicted(zero(offload_param), { nvmeSpace: GIB }).output).toContain('weights on disk');
+});
+
 test('refuses what it cannot say', () => {
   const config = { train_micro_batch_size_per_gpu: 1, optimizer: { type: 'Lamb' } };
   expect(() => predicted(config)).toThrow(/optimizer.type: expected AdamW, Adam, .*got Lamb/);
