@@ -1,13 +1,13 @@
-// The configuration of accelerate, which says in other words what a ds_config.json says.
+// Refuses configuration files of accelerate, which have other keys than ds_config.json.
 import type { Draft } from './draft.js';
 import { isSection, type Section } from './schema.js';
 
-/** Keys that every one of its files has, and no ds_config.json. */
+/** Keys of every accelerate file that no ds_config.json has. */
 const MARKS = ['compute_environment', 'distributed_type'];
 
 /**
- * Refuses a draft that is accelerate's, and takes all of it out: its keys would be unknown ones,
- * and what they ask for left undone.
+ * Refuses an accelerate file and removes its keys from the draft, because they would be reported as
+ * unknown keys.
  */
 export function refuseAccelerate(draft: Draft): void {
   const { value } = draft;
@@ -28,8 +28,8 @@ export function refuseAccelerate(draft: Draft): void {
 }
 
 /**
- * Its deepspeed_config: a section of JSON; of YAML, which is read as Hjson, lines beside the
- * others, the first of which is taken for the value of the section.
+ * The file's deepspeed_config. In JSON it is a section. YAML is read as Hjson, so its lines become
+ * keys of the file, and the first line becomes the value of the section.
  */
 function pluginOf(value: Section): Section {
   const { deepspeed_config: own } = value;

@@ -5,9 +5,9 @@ import type { ConfigArguments } from './source.js';
 
 export type { ConfigArguments } from './source.js';
 
-/** What is used of a command-line parser; commander's Command is one. */
+/** The used part of a command-line parser, such as commander's Command. */
 export interface OptionRegistry {
-  /** Makes an option known. */
+  /** Declares an option. */
   option(flags: string, description: string): unknown;
 }
 
@@ -26,7 +26,7 @@ export function addConfigArguments<Command extends OptionRegistry>(command: Comm
   return command;
 }
 
-/** A command line, split into what initialize() reads and the program's own words. */
+/** A command line, split into arguments of initialize() and of the program. */
 export interface ParsedArguments {
   /** The `args` of initialize(). */
   args: ConfigArguments;
@@ -35,9 +35,9 @@ export interface ParsedArguments {
 }
 
 /**
- * Picks the options out of a plain argument list such as process.argv.slice(2). Takes `--name
- * FILE`, `--name=FILE`, and dashes for underscores; nothing after `--`. Throws DS_ARGUMENT for a
- * missing file, and for what is no list of words.
+ * Extracts the options from an argument list such as process.argv.slice(2). Accepts `--name FILE`,
+ * `--name=FILE`, and dashes for underscores; ignores arguments after `--`. Throws DS_ARGUMENT for a
+ * missing file, and if `argv` is not a list of strings.
  */
 export function parseConfigArguments(argv: readonly string[]): ParsedArguments {
   if (!Array.isArray(argv) || argv.some((word) => typeof word !== 'string')) {

@@ -1,5 +1,5 @@
-// Hugging Face's must_match: what a configuration says and what the training's arguments say are
-// one, or refused together.
+// Hugging Face's must_match: refuses values of a configuration that differ from the training's
+// arguments.
 import { type AutoSources, rowOf, SUPPLIED } from './auto-table.js';
 import { coerced } from './coerce.js';
 import { type Place, shown } from './config-error.js';
@@ -8,7 +8,7 @@ import { dotted, type Path } from './parse.js';
 import { isSection, type Section } from './schema.js';
 import { stageOf } from './support.js';
 
-/** A key whose value is not that of the argument behind it. */
+/** A key with another value than its argument. */
 interface Mismatch {
   path: Path;
   place: Place | null;
@@ -17,9 +17,8 @@ interface Mismatch {
 }
 
 /**
- * Where the sources say `mustMatch`: refuses every value that differs from the training's, in one
- * error, and puts in what the configuration lacks. A global batch is compared where `worldSize` is
- * known.
+ * With `mustMatch`: refuses all values that differ from the training's in one error, and adds
+ * missing values. The global batch size is compared if `worldSize` is given.
  */
 export function matchTraining(draft: Draft, sources: AutoSources, worldSize?: number): void {
   if (!sources.mustMatch) return;
@@ -74,7 +73,7 @@ function supply(draft: Draft, sources: AutoSources): void {
   }
 }
 
-/** The section of that name, a new one where there is none, and null where it is something else. */
+/** The section of that name; a new one if it is missing, null if the value is not a section. */
 function sectionOf({ value }: Draft, name: string): Section | null {
   const section = value[name] ?? {};
   return isSection(section) ? section : null;

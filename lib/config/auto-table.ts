@@ -1,17 +1,17 @@
-// Where "auto" gets its value: the table by which Hugging Face's Trainer fills a configuration.
+// The table by which Hugging Face's Trainer fills "auto" values.
 
 /**
- * What a program knows of its model and of the training it plans; what is missing fills nothing.
+ * Values of the model and of the training that fill "auto"; missing values fill nothing.
  */
 export interface AutoSources {
-  /** Of the model. */
+  /** Model. */
   model?: {
-    /** Width of the residual stream, from which bucket sizes follow. */
+    /** Width of the residual stream; it determines bucket sizes. */
     hiddenSize?: number;
   };
-  /** Of the training. */
+  /** Training. */
   training?: {
-    /** Tokens of a sample, by which the plan weighs; default 1024, or what the model takes. */
+    /** Tokens per sample, for the plan. Default: 1024, or the model's limit. */
     sequenceLength?: number;
     lr?: number;
     /** Rate at the start of the warm-up; default 0. */
@@ -30,16 +30,16 @@ export interface AutoSources {
     bf16?: boolean;
   };
   /**
-   * Whether `training` is what the configuration must say, as Hugging Face's Trainer has it: values
-   * that differ are refused together, and batch sizes, precision and clipping that are not there
-   * are put in. Default false: it fills "auto".
+   * Whether the configuration must equal `training`, as in Hugging Face's Trainer: different values
+   * are refused in one error, and missing batch sizes, precision and clipping are added. Default:
+   * false, so `training` only fills "auto".
    */
   mustMatch?: boolean;
 }
 
 export type Training = NonNullable<AutoSources['training']>;
 
-/** Keys that ask the plan, by dotted path. */
+/** Keys that the plan can fill, by dotted path. */
 export const PLANNED = [
   'zero_optimization.stage',
   'zero_optimization.offload_optimizer.device',
@@ -47,12 +47,12 @@ export const PLANNED = [
   'zero_optimization.offload_param.device',
 ] as const;
 
-/** Whether "auto" at the dotted path asks the plan. */
+/** Whether the plan fills "auto" at the dotted path. */
 export const asksPlan = (path: string): boolean => PLANNED.some((one) => one === path);
 
-/** What one key is filled from. */
+/** Source of one key. */
 export interface AutoRow {
-  /** The source as origins and errors name it. */
+  /** Name of the source in origins and errors. */
   readonly of: string;
   /**
    * As a Trainer's options and Hugging Face's arguments call it; null where a value in the file may
@@ -61,9 +61,9 @@ export interface AutoRow {
   readonly argument: string | null;
   /** The ZeRO stage at which it is filled, where that is not any. */
   readonly stage?: number;
-  /** Undefined when the sources do not know it, or it follows from other keys. */
+  /** Undefined if the sources lack it, or if it follows from other keys. */
   readonly value: (sources: AutoSources) => unknown;
-  /** What the key must be where it follows from others. */
+  /** Value of a key that follows from others. */
   readonly total?: (training: Training, worldSize: number) => number | undefined;
 }
 
@@ -133,7 +133,7 @@ const TABLE: Partial<Record<string, AutoRow>> = {
 export const isOfStage = (path: string): boolean =>
   TABLE[path.replace('.stage3_', '.')]?.stage !== undefined;
 
-/** The row of a dotted path, of a configuration that asks for ZeRO `stage`. */
+/** The row of a dotted path for a configuration with ZeRO `stage`. */
 export function rowOf(path: string, stage: unknown): AutoRow | undefined {
   const row = TABLE[path.replace('.stage3_', '.')];
   return row?.stage === undefined || row.stage === Number(stage) ? row : undefined;

@@ -17,8 +17,7 @@ import { dropNullSizes } from './triad.js';
 export type { AutoSources } from './auto-table.js';
 
 /**
- * Stands for what a key that must be given will be: an "auto" that is filled later is judged with
- * it.
+ * Placeholders for required keys: a check before the fill uses them for "auto".
  */
 const STAND_INS: Partial<Record<string, number>> = {
   train_micro_batch_size_per_gpu: 1,
@@ -50,9 +49,9 @@ const DROPS_AUTO = [
 ];
 
 /**
- * `config` with every "auto" that Hugging Face fills filled from `sources`; in the sections where
- * DeepSpeed reads "auto" as "not given", the others are left out; what asks the plan is left to
- * initialize(). Throws one DS_CONFIG that names all that remain, and the first of any other error.
+ * Returns `config` with the "auto" values of Hugging Face filled from `sources`. Sections in which
+ * DeepSpeed reads "auto" as "not given" lose their other "auto" keys. initialize() fills keys of
+ * the plan. Throws one DS_CONFIG that names all remaining "auto" values, or the first other error.
  */
 export function resolveAuto(config: string | DsConfig, sources: AutoSources): DsConfig {
   if (typeof sources !== 'object' || sources === null) {
@@ -81,16 +80,16 @@ interface Unfilled {
   filler: AutoRow | undefined;
 }
 
-/** Fills from `sources`: refuses what remains, and with `worldSize` what does not match. */
+/** Fills from `sources`; refuses remaining "auto" values, and with `worldSize` mismatches. */
 export function fillAuto(draft: Draft, sources: AutoSources, worldSize?: number): void {
   refuseUnfilled(draft, fill(draft, sources, false));
   matchTraining(draft, sources, worldSize);
 }
 
 /**
- * Fills what `sources` know, and leaves the rest of what a Trainer fills to it: one notice each,
- * and the default or a stand-in in its place. Refuses what nothing fills. Returns the dotted paths
- * that are left.
+ * Fills from `sources` and leaves the other keys that a Trainer fills: each gets a notice, and its
+ * default or a placeholder. Refuses "auto" for keys that a Trainer does not fill. Returns the
+ * dotted paths that are left.
  */
 export function fillKnownAuto(
   draft: Draft,
@@ -127,8 +126,9 @@ function leaveOut({ value }: Draft, path: Path): void {
 }
 
 /**
- * Fills, or drops where that is what "auto" means and nobody fills it `later`; returns what it
- * could not. What asks the plan, or depends on the stage while that does, stays as it is.
+ * Fills "auto" values, or removes them if "auto" means "not given" and a Trainer does not fill them
+ * `later`. Returns the unfilled ones. Keys of the plan, and keys that depend on a planned stage,
+ * stay.
  */
 function fill(draft: Draft, sources: AutoSources, later: boolean): Unfilled[] {
   const unfilled: Unfilled[] = [];
@@ -151,7 +151,7 @@ function fill(draft: Draft, sources: AutoSources, later: boolean): Unfilled[] {
   return unfilled.filter(({ path }) => !leavesToDerive(draft, path));
 }
 
-/** A global batch without a micro-batch beside it follows from the samples of one device. */
+/** A global batch size without a micro-batch size follows from the samples of one device. */
 function fillBatch({ value, made }: Draft, { training: given }: AutoSources): void {
   const { train_batch_size: total, train_micro_batch_size_per_gpu: micro } = value;
   const samples = given?.perDeviceBatchSize;

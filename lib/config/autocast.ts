@@ -5,8 +5,8 @@ import type { Rule } from './rule.js';
 import { isSection } from './schema.js';
 
 /**
- * Switches on bf16 or fp16 where `draft` asks for autocast in that dtype, and says what differs
- * from PyTorch's.
+ * Enables bf16 or fp16 if `draft` has autocast of that dtype, and adds a notice about differences
+ * from PyTorch.
  */
 export function readAutocast(draft: Draft): void {
   const { torch_autocast: section } = draft.value;

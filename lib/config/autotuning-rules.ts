@@ -1,5 +1,5 @@
-// Rules across the keys of autotuning: what an experiment must know, and that a run searches
-// nothing by itself.
+// Rules across the keys of autotuning: required keys of an experiment, and runs without the
+// launcher.
 import type { ResolvedValues } from '../../types/config.js';
 import type { Advice, Rule } from './rule.js';
 
@@ -39,7 +39,7 @@ export const autotuningRules: readonly Rule[] = [
 ];
 
 /**
- * Whether `ds --autotuning` has started the run, of which nothing but what it measures is to be.
+ * Whether `ds --autotuning` has started the run, which then only measures.
  */
 export function isExperiment({ autotuning }: Pick<ResolvedValues, 'autotuning'>): boolean {
   const { enabled, metric_path: metrics, model_info: info } = autotuning;

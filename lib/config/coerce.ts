@@ -9,12 +9,11 @@ const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
 const TRUE = ['true', 'yes', 'on', 't', 'y', '1'];
 const FALSE = ['false', 'no', 'off', 'f', 'n', '0'];
 
-/** Numbers for which DeepSpeed refuses true and false, which it reads as 1 and 0 elsewhere. */
+/** Numbers for which DeepSpeed refuses true and false; elsewhere it reads them as 1 and 0. */
 const NEVER_BOOLEAN = ['fp16.loss_scale', 'fp16.loss_scale_window', 'fp16.min_loss_scale'];
 
 /**
- * Writes optimizer.type as the schema does, whatever its case: what its section may hold depends on
- * it.
+ * Writes optimizer.type in the schema's case, because the keys of its section depend on it.
  */
 export function canonicalOptimizer(draft: Draft): void {
   const { optimizer } = draft.value;

@@ -1,5 +1,4 @@
-// Rules across the keys of compression_training: what a technique that is on needs, and what it can
-// do.
+// Rules across the keys of compression_training: required keys and limits of enabled techniques.
 import type { ResolvedValues } from '../../types/config.js';
 import { Regex } from '../runtime/regex/regex.js';
 import { shown } from './config-error.js';
@@ -30,7 +29,7 @@ function groupsIn(section: Section): { path: readonly string[]; group: Group }[]
   );
 }
 
-/** The first thing that `find` has to say of any of `items`. */
+/** The first violation that `find` returns for `items`. */
 function firstOf<Item>(
   items: readonly Item[],
   find: (item: Item) => Violation | null,
@@ -70,7 +69,7 @@ function isExpression(text: string): boolean {
   }
 }
 
-/** DeepSpeed pairs them up, and leaves out what has no partner. */
+/** DeepSpeed pairs the lists and drops entries without a partner. */
 const relatedModulesPairUp: Rule = ({ compression_training: section }) =>
   firstOf(groupsIn(section), ({ path, group: { modules, related_modules: related } }) => {
     const count = [modules].flat().length;
@@ -128,7 +127,7 @@ export const compressionRules: readonly Rule[] = [
   ...[hasGroups, patternsAreExpressions, relatedModulesPairUp, bitsCanBeReached, headsAreCounted],
 ];
 
-/** What quantize_weight_in_forward does not read. Source: DeepSpeed, which says nothing. */
+/** Keys that quantize_weight_in_forward does not read. DeepSpeed ignores them silently. */
 export function unreadInForward({
   compression_training: { weight_quantization: section },
 }: ResolvedValues): Advice | null {

@@ -1,7 +1,7 @@
-// A DS_CONFIG error that knows its key and its place in the file.
+// A DS_CONFIG error with its key and its place in the file.
 import { DsError } from '../errors.js';
 
-/** Where something stands in a text; both count from 1. */
+/** A place in a text; both numbers start at 1. */
 export interface Place {
   readonly line: number;
   readonly column: number;

@@ -4,7 +4,7 @@ import { closeSync, constants, fstatSync, openSync, readSync, type Stats } from 
 /** Bytes of the longest text that is taken for a configuration. */
 export const MAX_BYTES = 8 * 2 ** 20;
 
-/** A file that is there and is no configuration: what it should be, and what it is. */
+/** A file that exists and is not a configuration. */
 export class UnfitFile extends Error {
   constructor(
     readonly expected: string,
@@ -16,8 +16,8 @@ export class UnfitFile extends Error {
 
 /**
  * The text of `file`, without a byte order mark. Opening never waits (for a writer of a pipe) and
- * reading ends at MAX_BYTES (of a device or of a file that grows). Throws UnfitFile, and what the
- * file system says.
+ * reading ends at MAX_BYTES (of a device or of a file that grows). Throws UnfitFile, and errors of
+ * the file system.
  */
 export function readConfigText(file: string): string {
   const handle = openSync(file, constants.O_RDONLY | constants.O_NONBLOCK);

@@ -65,7 +65,7 @@ const sharesEvenly: Rule = (config) => {
 
 export const curriculumRules: readonly Rule[] = [hasASchedule, beginsWithTokens, sharesEvenly];
 
-/** Source: DeepSpeed, which warns alike. */
+/** Source: DeepSpeed, which gives the same warning. */
 function slowLengths(scheduled: Scheduled): Advice | null {
   const found = completed(scheduled);
   const step = found && stepOf(found);

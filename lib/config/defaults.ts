@@ -2,8 +2,8 @@
 import { configSchema, isSection, resolveSchema, type Schema, type Section } from './schema.js';
 
 /**
- * A copy of `value` in which every key of today that has a default is present. A section whose
- * default is a section is filled also where it is missing or null.
+ * A copy of `value` with the defaults of all current keys. A missing or null section with a section
+ * as default is filled as well.
  */
 export function withDefaults(value: Section, schema: Schema = configSchema): Section {
   const out: Section = { ...value };
@@ -27,8 +27,7 @@ export function withDefaults(value: Section, schema: Schema = configSchema): Sec
 }
 
 /**
- * Communication overlaps with backward at stage 3, where the configuration does not say; as in
- * DeepSpeed.
+ * Default of overlap_comm: true at stage 3, as in DeepSpeed.
  */
 export function deriveOverlap(value: Section): boolean {
   const zero = value.zero_optimization;

@@ -4,7 +4,7 @@ import type { Draft } from './draft.js';
 import { dotted, type Path } from './parse.js';
 import { declared, isSection, resolveSchema, type Schema, type Section } from './schema.js';
 
-/** What the value of an old key means under the new one; undefined means nothing. */
+/** Converts the value of an old key for the new key; undefined drops it. */
 type Transform = (value: unknown) => unknown;
 
 const toDevice: Transform = (value) => (value === true ? { device: 'cpu' } : undefined);
@@ -58,7 +58,7 @@ function expandStageSwitch(draft: Draft): void {
   draft.note('deprecated', ['zero_optimization'], text);
 }
 
-/** A section that is written as true or false is one with its switch alone. */
+/** Expands true or false in place of a section to the section with its switch. */
 function expandSwitches(section: Section, { properties = {} }: Schema): void {
   for (const [name, { dsSwitch }] of Object.entries(properties)) {
     const value = section[name];
@@ -120,7 +120,7 @@ function target(draft: Draft, path: string, section: Path): Path {
   return declared(draft.schema, parts[0] as string) ? parts : [...section, ...parts];
 }
 
-/** The section that holds the last key of `path`, made where it is missing; null if it is none. */
+/** The section of the last key of `path`, created if missing; null if a value is in the way. */
 function sectionAt(root: Section, path: Path): [holder: Section | null, name: string] {
   let section = root;
   for (const key of path.slice(0, -1)) {

@@ -1,5 +1,4 @@
-// A configuration on its way from what was written to what is obeyed: its values, where each came
-// from, and what there is to say about them.
+// A configuration during resolution: its values, their origins, errors and notices.
 import { ConfigError, type Place, whereabouts } from './config-error.js';
 import { type ConfigDocument, dotted, type Path } from './parse.js';
 import {
@@ -26,7 +25,7 @@ export interface Notice {
   readonly path: string;
   readonly file: string | null;
   readonly place: Place | null;
-  /** What there is to say, without the place: a sentence whose subject is the key. */
+  /** The notice without the place: a sentence with the key as its subject. */
   readonly text: string;
 }
 
@@ -61,7 +60,7 @@ export class Draft {
   readonly value: Section;
   readonly notices: Notice[] = [];
   readonly errors: ConfigError[] = [];
-  /** Dotted paths whose value the file does not hold, and what it was made of. */
+  /** Dotted paths of values that are not in the file, and their source. */
   readonly made = new Map<string, { from: 'auto' | 'derived'; of: string }>();
   private readonly moves: { to: string; from: Path }[] = [];
 
@@ -81,7 +80,7 @@ export class Draft {
     this.moves.push({ to: dotted(to), from: this.written(from) });
   }
 
-  /** The path under which the user wrote what is now at `path`. */
+  /** The path of `path`'s value in the user's file. */
   written(path: Path): Path {
     for (let length = path.length; length > 0; --length) {
       const move = this.moves.find(({ to }) => to === dotted(path.slice(0, length)));
@@ -106,8 +105,8 @@ export class Draft {
   }
 
   /**
-   * Visits every key that the schema declares and the configuration has, sections before what they
-   * hold; a visitor that answers false keeps out of the section.
+   * Visits every declared key of the configuration, sections before their keys. If the visitor
+   * returns false, the section's keys are skipped.
    */
   visit(visitor: (site: Site) => unknown): void {
     const enter = (section: Section, schema: Schema, path: Path): void => {

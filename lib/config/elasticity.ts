@@ -16,7 +16,7 @@ export interface ElasticBatch {
   ranks: readonly number[];
 }
 
-/** Numbers with more divisors than any below them: those up to 720720 that DeepSpeed lists. */
+/** Highly composite numbers up to 720720, as listed by DeepSpeed. */
 const HIGHLY_COMPOSITE = [
   ...[1, 2, 4, 6, 12, 24, 36, 48, 60, 120, 180, 240, 360, 720, 840, 1260, 1680, 2520, 5040, 7560],
   ...[10080, 15120, 20160, 25200, 27720, 45360, 50400, 55440, 83160, 110880, 166320, 221760],
@@ -24,8 +24,8 @@ const HIGHLY_COMPOSITE = [
 ];
 
 /**
- * Takes batch sizes out of `draft` where elasticity chooses them, or refuses them beside it.
- * Source: DeepSpeed, which raises ElasticityConfigError or warns.
+ * Removes batch sizes from `draft` if elasticity chooses them, or refuses them. Source: DeepSpeed,
+ * which raises ElasticityConfigError or warns.
  */
 export function yieldToElasticity(draft: Draft): void {
   const { elasticity } = draft.value;
@@ -45,7 +45,7 @@ export function yieldToElasticity(draft: Draft): void {
   }
 }
 
-/** What the section says for `key`, before its values have got their types. */
+/** Whether `key` of the section is true, before its values are coerced. */
 function isTrue({ value: { elasticity }, schema }: Draft, key: string): boolean {
   const property = declared(declared(schema, 'elasticity') ?? {}, key);
   const value = isSection(elasticity) ? elasticity[key] : undefined;
@@ -101,8 +101,8 @@ export function elasticTriad(section: Elasticity, ranks: number): Triad | Violat
 }
 
 /**
- * Version 0.2 lets ranks that share the batch out with a rest have another one, the largest (or
- * smallest) of those that one micro-batch fills; null where there is none.
+ * Batch size of version 0.2 for a number of ranks that does not divide the common batch: the
+ * largest (or smallest) batch that one micro-batch size fills. Null if there is none.
  */
 function ownBatch(section: Elasticity, ranks: number): number | null {
   if (section.version === 0.1) return null;
@@ -115,9 +115,9 @@ function ownBatch(section: Elasticity, ranks: number): number | null {
 }
 
 /**
- * Of the largest batches of at most `most` that are a highly composite multiple of a micro-batch,
- * or of the least common multiple of all, that which most numbers within `range` share out; of two,
- * the one that is preferred.
+ * Chooses the batch size that most numbers of ranks within `range` divide. Candidates are the
+ * largest batches up to `most` that are a highly composite multiple of a micro-batch size, or of
+ * the least common multiple of all. On a tie, the preferred one wins.
  */
 function mostShared(
   section: Elasticity,
@@ -177,7 +177,7 @@ const smallest = (section: Elasticity): number => microsOf(section)[0] as number
 
 const largestBatch = (section: Elasticity): number => section.max_train_batch_size as number;
 
-/** GPUs that come and go together: version 0.1 knows no nodes. */
+/** GPUs that are added or removed together; version 0.1 has no nodes. */
 const nodeOf = ({ version, num_gpus_per_node: gpus }: Elasticity): number =>
   version === 0.1 ? 1 : gpus;
 

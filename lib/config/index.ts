@@ -36,27 +36,26 @@ export { ConfigError, type Place, whereabouts } from './config-error.js';
 export { type Notice, type NoticeKind, noticeLine } from './draft.js';
 export { type Origin, type Origins, originLine } from './origins.js';
 
-/** What a configuration is resolved for: its ranks, and who fills "auto". */
+/** Environment of a configuration: its ranks, and the source of "auto" values. */
 export interface ConfigEnvironment {
   /**
-   * Ranks that share a batch out: all of the job, or on a mesh those along dp; 1 for one process.
+   * Number of data ranks: all ranks of the job, or the size of dp on a mesh.
    */
   worldSize: number;
   /** Unknown keys are errors. Default false: they are notices. */
   strict?: boolean;
   /**
-   * What fills "auto", or with `mustMatch` is what the configuration must say; without it "auto" is
-   * an error where DeepSpeed gives it no meaning.
+   * Values that fill "auto"; with `mustMatch` the configuration must equal them. Without it, "auto"
+   * is an error for keys in which DeepSpeed gives it no meaning.
    */
   auto?: AutoSources;
   /**
-   * What `auto` lacks is left to a Trainer: listed, and judged by its default. Default false: it is
-   * an error.
+   * Leaves "auto" values that `auto` lacks to a Trainer, with a notice. Default: false, an error.
    */
   autoLater?: boolean;
 }
 
-/** Either a configuration or the reasons why there is none. */
+/** Either a configuration or the errors. */
 export type ConfigReport = { readonly notices: readonly Notice[] } & (
   | {
       readonly config: ResolvedConfig;
@@ -77,7 +76,7 @@ export type ConfigReport = { readonly notices: readonly Notice[] } & (
 );
 
 /**
- * What a file (or base64) holds, unchecked: for programs that adjust it before they resolve it.
+ * Reads a file (or base64) without checks, for programs that change it before they resolve it.
  * Throws DS_CONFIG.
  */
 export function readConfig(source: string | DsConfig): DsConfig {
@@ -98,8 +97,9 @@ const ENVIRONMENT: OptionNames<ConfigEnvironment> = {
 };
 
 /**
- * Reads a file, base64 or an object and returns what the engine obeys, frozen. Throws the first
- * DS_CONFIG error; its hint says how many more there are. DS_ARGUMENT for a wrong environment.
+ * Reads a file, base64 or an object and returns the resolved configuration, frozen. Throws the
+ * first DS_CONFIG error; its hint has the number of other errors. Throws DS_ARGUMENT for an invalid
+ * environment.
  */
 export function resolveConfig(source: string | DsConfig, env: ConfigEnvironment): ResolvedConfig {
   const environment = readOptions('resolveConfig', env, ENVIRONMENT);
@@ -169,17 +169,17 @@ export function checkSearch(source: string | DsConfig, env: ConfigEnvironment): 
   return { ...report, choices };
 }
 
-/** Configurations of which the plan chooses one. */
+/** Configurations from which the plan chooses one. */
 export interface PlannedConfigs {
-  /** Dotted paths of the keys that ask it. */
+  /** Dotted paths of the keys that the plan fills. */
   readonly keys: ReadonlySet<string>;
   /** At least one. */
   readonly configs: readonly [ResolvedConfig, ...ResolvedConfig[]];
 }
 
 /**
- * All that a configuration may become by the plan's choice; null where no key asks it. Throws
- * DS_CONFIG where whatever it chose would be refused.
+ * All configurations that the plan can choose; null if it fills no key. Throws DS_CONFIG if every
+ * choice would be refused.
  */
 export function plannedConfigs(
   source: string | DsConfig,
@@ -206,7 +206,7 @@ function copied(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, copied(item)]));
 }
 
-/** The keys that ask the plan, and what it may fill them with: see waysToFill(). */
+/** The keys of the plan and their possible values: see waysToFill(). */
 function leftToPlan(document: ConfigDocument, isFull: boolean): WaysOfPlan {
   const draft = new Draft(copyOf(document));
   renameKeys(draft);
@@ -220,7 +220,7 @@ interface WaysOfPlan {
 }
 
 /**
- * What holds whatever the plan chooses; the first way that is not refused stands for its choice.
+ * Checks a configuration with keys of the plan: the first valid way represents its choice.
  */
 function checkWays(
   document: ConfigDocument,
@@ -248,7 +248,7 @@ function leastRefused(reports: readonly ConfigReport[]): ConfigReport {
   return reports.reduce((least, one) => (one.errors.length < least.errors.length ? one : least));
 }
 
-/** Without a `way` of the plan, the defaults apply where it is asked. */
+/** Without a `way` of the plan, its keys have their defaults. */
 function check(
   document: ConfigDocument,
   env: ConfigEnvironment,
@@ -297,7 +297,7 @@ function failure({ errors, notices }: Draft): ConfigReport {
   return { config: null, origins: null, left: null, ...sorted };
 }
 
-/** The three batch sizes; refuses what does not fit. */
+/** The three batch sizes; refuses sizes that do not fit together. */
 function completeTriad(draft: Draft, worldSize: number): Triad | null {
   const elasticity = elasticityOf(draft);
   if (elasticity) return chooseTriad(draft, elasticity, worldSize);
@@ -323,7 +323,7 @@ function elasticityOf({ value }: Draft): Elasticity | null {
   return elasticity.enabled ? elasticity : null;
 }
 
-/** The batch sizes that elasticity chooses; those that a training brings must be the same. */
+/** The batch sizes that elasticity chooses; sizes of the training must equal them. */
 function chooseTriad(draft: Draft, elasticity: Elasticity, ranks: number): Triad | null {
   const triad = elasticTriad(elasticity, ranks);
   if ('path' in triad) {

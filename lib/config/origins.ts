@@ -17,7 +17,7 @@ export type Origin =
 /** By dotted path, for every value that is not a section. */
 export type Origins = Readonly<Record<string, Origin>>;
 
-/** The origins of all values in `config`, which `draft` became; `given` is what was written. */
+/** Origins of all values of `config`, resolved from `draft`; `given` is the user's file. */
 export function originsOf(config: Section, draft: Draft, given: Section): Origins {
   const origins: Record<string, Origin> = {};
   const visit = (section: Section, written: unknown, path: Path): void => {

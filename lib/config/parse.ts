@@ -42,9 +42,9 @@ export function dotted(path: Path): string {
 
 /**
  * `source` is a file, base64 of its contents (standard or URL-safe), or an object, which is copied;
- * messages call such a file `name`.
- * Throws DS_CONFIG for an unreadable file, one that is no regular file or longer than MAX_BYTES, a
- * syntax error, keys given twice, or anything that is not an object.
+ * messages call such a file `name`. Throws DS_CONFIG for an unreadable file, a file that is not
+ * regular or exceeds MAX_BYTES, a syntax error, duplicate keys, and a document other than an
+ * object.
  */
 export function readDocument(source: unknown, name = 'ds_config.json'): ConfigDocument {
   if (typeof source === 'string') {
@@ -239,7 +239,7 @@ function lineColumn({ line, column }: Place): string {
   return `${line}:${column}`;
 }
 
-/** Copies an inline configuration, whose depth and number of values are bounded. */
+/** Copies an inline configuration, with a bound on depth and number of values. */
 class Copier {
   private count = 0;
 

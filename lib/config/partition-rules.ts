@@ -3,7 +3,7 @@ import { partitionFlaw } from '../parallel/partition-specs.js';
 import type { Rule } from './rule.js';
 import { isSection } from './schema.js';
 
-/** Both names of the size say the same, or one says nothing. */
+/** Both names of the size are equal, or one is not given. */
 const oneSize: Rule = ({ tensor_parallel: { autotp_size: size, tensor_parallel: other } }) =>
   size > 1 && other.tp_size > 1 && size !== other.tp_size
     ? {
@@ -14,7 +14,7 @@ const oneSize: Rule = ({ tensor_parallel: { autotp_size: size, tensor_parallel: 
       }
     : null;
 
-/** A switch that is off beside a size, of which one is not meant. */
+/** Refuses a size with a disabled switch. */
 const cutIsOn: Rule = ({ tensor_parallel: { enabled, autotp_size, tensor_parallel: other } }) => {
   const ranks = Math.max(autotp_size, other.tp_size);
   return !enabled && ranks > 1
@@ -27,7 +27,7 @@ const cutIsOn: Rule = ({ tensor_parallel: { enabled, autotp_size, tensor_paralle
     : null;
 };
 
-/** Rules by which layers are cut say what they must. */
+/** Rules that divide layers are complete. */
 const specsAreRules: Rule = ({ tensor_parallel: { partition_config: config } }) => {
   for (const [index, spec] of (config?.layer_specs ?? []).entries()) {
     const flaw = partitionFlaw(spec);
@@ -40,7 +40,7 @@ const specsAreRules: Rule = ({ tensor_parallel: { partition_config: config } }) 
 
 export const partitionRules: readonly Rule[] = [oneSize, cutIsOn, specsAreRules];
 
-/** Ranks of a layer that a section names that nobody has checked; 1 where it names none. */
+/** Ranks per layer in an unchecked section; 1 if it has no size. */
 export function layerRanksIn(section: unknown): number {
   if (!isSection(section)) return 1;
   const { autotp_size: size, tp_size: alias, tensor_parallel: long, tp: short } = section;

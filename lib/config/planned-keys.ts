@@ -1,9 +1,9 @@
-// Keys of ZeRO that ask the plan: which of them say "auto", and what it may fill them with.
+// Keys of ZeRO that the plan fills: those with "auto", and their possible values.
 import { PLANNED } from './auto-table.js';
 import type { Draft } from './draft.js';
 import { isSection, type Section } from './schema.js';
 
-/** Values by dotted path: one of the ways to fill what is left to the plan. */
+/** Values by dotted path: one way to fill the keys of the plan. */
 export type PlannedWay = Readonly<Record<string, unknown>>;
 
 const [STAGE, DEVICE, RATIO, WEIGHTS] = PLANNED;
@@ -14,8 +14,8 @@ const SHARE = 'zero_optimization.offload_optimizer.gpu_share';
 const RATIOS = [0.25, 0.5, 0.75, 1];
 
 /**
- * The dotted paths at which `draft` asks the plan; "auto" in place of a section stands for that of
- * its keys.
+ * Dotted paths of `draft` that the plan fills; "auto" in place of a section means "auto" for its
+ * keys.
  */
 export function plannedKeys({ value: { zero_optimization: zero } }: Draft): ReadonlySet<string> {
   const keys = new Set<string>();
@@ -28,9 +28,9 @@ export function plannedKeys({ value: { zero_optimization: zero } }: Draft): Read
 }
 
 /**
- * What the plan may fill `keys` with. What nobody has said of offloaded state, whether updates are
- * tried out and whether the device has a share in them, may be switched off beside it. With
- * `isFull` false shares of the state and these switches are left out.
+ * Ways in which the plan can fill `keys`. For offloaded state, a way may also disable speculative
+ * updates and the GPU's share, unless the user has set them. With `isFull` false, shares of the
+ * state and these switches are left out.
  */
 export function waysToFill(
   { value }: Draft,
@@ -61,7 +61,7 @@ export function waysToFill(
     // Weights stay where they are at other stages, whatever the section says.
     const isCut = (stage[STAGE] ?? said(STAGE, 0)) === 3;
     return optimizers.flatMap((one) => {
-      // They are a sixth of the state: where the plan has both to move, that goes first.
+      // Weights are a sixth of the state, so the plan moves the state first.
       const homes = isCut && one[DEVICE] !== 'none' ? ['none', 'cpu'] : ['none'];
       return filled(WEIGHTS, homes).map((weights) => ({ ...stage, ...one, ...weights }));
     });

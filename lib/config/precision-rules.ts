@@ -37,7 +37,7 @@ const lambScalesDynamically: Rule = ({ optimizer, fp16 }) =>
       }
     : null;
 
-/** data_types refines what fp16 and bf16 say; it does not contradict them. */
+/** data_types refines fp16 and bf16; it must not contradict them. */
 const parameterDtypeAgrees: Rule = (config) => {
   const { param_dtype: asked } = config.data_types;
   const chosen = weightDtype(config);
@@ -85,7 +85,7 @@ function weightDtype({ fp16, bf16 }: ResolvedValues): 'fp16' | 'bf16' | 'fp32' {
   return bf16.enabled ? 'bf16' : 'fp32';
 }
 
-/** Rules whose moments may be bf16. */
+/** Optimizers that support bf16 moments. */
 const WITH_BF16_STATES: readonly string[] = ['Adam', 'AdamW', 'FusedAdam', 'DeepSpeedCPUAdam'];
 
 /** Adam's moments are kept in bf16, and no other optimizer's. */

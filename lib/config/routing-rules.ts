@@ -1,4 +1,4 @@
-// Rules across the keys of data_efficiency.data_routing.random_ltd: what it needs, and with what.
+// Rules across the keys of data_efficiency.data_routing.random_ltd: required keys and combinations.
 import type { ResolvedValues } from '../../types/config.js';
 import { shown } from './config-error.js';
 import type { Rule, Violation } from './rule.js';

@@ -1,7 +1,7 @@
-// What a rule across keys is, and what it finds.
+// Types of rules across keys and of their results.
 import type { ResolvedValues } from '../../types/config.js';
 
-/** A disagreement: where it is, in the words of a DsError. */
+/** A violation of a rule, with the fields of a DsError. */
 export interface Violation {
   path: readonly string[];
   expected: string;
@@ -12,10 +12,10 @@ export interface Violation {
 /** Types and ranges are right and defaults are filled in when a rule runs. */
 export type Rule = (config: ResolvedValues) => Violation | null;
 
-/** What is allowed and probably not meant: a sentence whose subject is the key. */
+/** Advice about a legal value that is probably a mistake: a sentence with the key as subject. */
 export interface Advice {
   path: readonly string[];
   text: string;
-  /** The key that makes it so. */
+  /** The key that causes it. */
   because?: string;
 }

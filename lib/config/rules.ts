@@ -1,4 +1,4 @@
-// Rules across keys: each a named function that says which keys disagree and what to set.
+// Rules across keys: each function returns keys that conflict, and the fix.
 import type { ResolvedValues } from '../../types/config.js';
 import { methodExpected } from '../pipe/partition-method.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -64,7 +64,7 @@ const warmupOutlastsTotal = ({ scheduler }: ResolvedValues): Advice | null => {
   return { path: ['scheduler', 'params', 'total_num_steps'], text };
 };
 
-/** Inputs are cast for fp16 weights alone, as in DeepSpeed. */
+/** Inputs are cast only for fp16 weights, as in DeepSpeed. */
 const castsForNothing = ({ fp16 }: ResolvedValues): Advice | null => {
   if (!fp16.auto_cast || fp16.enabled) return null;
   const text = 'acts with fp16.enabled, which is false: inputs of forward stay as they are.';
@@ -78,19 +78,19 @@ const advices = [
   ...samplingAdvices,
 ];
 
-/** What there is to advise on `config`. */
+/** Advice on `config`. */
 function adviceOn(config: ResolvedValues): Advice[] {
   return advices.map((advice) => advice(config)).filter((advice) => advice !== null);
 }
 
-/** What the rules find in `config`. */
+/** Violations in `config`. */
 export function violations(config: ResolvedValues): Violation[] {
   return rules.map((rule) => rule(config)).filter((violation) => violation !== null);
 }
 
 /**
- * Refuses in `draft` what the rules find in `config`, its values with all defaults, and notes what
- * is advised, but for what follows from keys that are `left` to be filled.
+ * Adds the violations and the advice of `config` (the values with all defaults) to `draft`, except
+ * those caused by keys that are `left` to be filled.
  */
 export function applyRules(draft: Draft, config: ResolvedValues, left: ReadonlySet<string>): void {
   for (const { path, text, because = '' } of adviceOn(config)) {

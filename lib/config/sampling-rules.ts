@@ -1,4 +1,4 @@
-// Rules across the keys of data_efficiency.data_sampling: what its metrics need, and what they do.
+// Rules across the keys of data_efficiency.data_sampling: required keys and limits of its metrics.
 import type { ResolvedValues } from '../../types/config.js';
 import { shown } from './config-error.js';
 import type { Advice, Rule, Violation } from './rule.js';
@@ -47,7 +47,7 @@ const hasMetrics: Rule = (config) => {
   };
 };
 
-/** What leaves no sample out needs no index. */
+/** A metric that selects samples needs an index. */
 function lacksAnIndex({ path, section }: MetricSite): Violation | null {
   if (section.clustering_type === 'single_cluster') return null;
   const needed = ['index_to_sample_path', 'index_to_metric_path'] as const;
@@ -58,7 +58,7 @@ function lacksAnIndex({ path, section }: MetricSite): Violation | null {
   return missing([...path, absent], hint);
 }
 
-/** Source: DeepSpeed, whose pools keep what once came in. */
+/** Refuses falling difficulties. In DeepSpeed, a pool keeps every sample that was added. */
 function falls({ path, section }: MetricSite): Violation | null {
   const { difficulty } = section.schedule_config ?? {};
   if (section.schedule_type !== 'fixed_discrete' || !difficulty || rises(difficulty)) return null;
@@ -116,7 +116,9 @@ function samplesNothing(config: ResolvedValues): Advice | null {
 
 const SEED = 1234;
 
-/** Source: DeepSpeed, whose random-LTD draws from PyTorch's generator. */
+/**
+ * A seed without data_sampling has no effect. In DeepSpeed, random-LTD uses PyTorch's generator.
+ */
 function seedsNothing(config: ResolvedValues): Advice | null {
   if ((config.data_efficiency?.seed ?? SEED) === SEED || curriculumIn(config)) return null;
   const text =

@@ -1,5 +1,4 @@
-// Rules of a schedule of difficulties, wherever in the configuration one is: what each type needs,
-// and what it can do.
+// Rules of a schedule of difficulties in any section: required keys and limits of each type.
 import type { ResolvedValues } from '../../types/config.js';
 import { shown } from './config-error.js';
 import type { Advice, Violation } from './rule.js';
@@ -22,7 +21,7 @@ export interface Complete {
   schedule: Partial<Schedule>;
 }
 
-/** What each type reads of schedule_config, all of which it needs. */
+/** Keys of schedule_config that each type requires. */
 const READ: Readonly<Record<Type, readonly (keyof Schedule)[]>> = {
   fixed_linear: ['total_curriculum_step', 'difficulty_step'],
   fixed_root: ['total_curriculum_step', 'difficulty_step', 'root_degree'],
@@ -37,7 +36,7 @@ export function completed({ section }: Scheduled): Complete | null {
   return { min, max, type, schedule: section.schedule_config ?? {} };
 }
 
-/** The step to which difficulties are rounded; null where they are not. */
+/** The step to which difficulties are rounded, or null. */
 export function stepOf({ type, schedule }: Complete): number | null {
   const isRoot = type === 'fixed_linear' || type === 'fixed_root';
   return isRoot ? (schedule.difficulty_step ?? null) : null;
@@ -65,7 +64,7 @@ function lacksSomething({ path, section }: Scheduled): Violation | null {
   return missing([...path, 'schedule_config', absent], hint);
 }
 
-/** Source: DeepSpeed, which would stay at the first difficulty and say nothing. */
+/** Refuses a schedule that ends easier. DeepSpeed silently stays at the first difficulty. */
 function endsEasier(scheduled: Scheduled): Violation | null {
   const found = completed(scheduled);
   if (!found || found.max >= found.min) return null;
@@ -99,7 +98,7 @@ export function scheduleViolation(scheduled: Scheduled): Violation | null {
   return lacksSomething(scheduled) ?? endsEasier(scheduled) ?? listsMisfit(scheduled);
 }
 
-/** Rounding goes below the smallest difficulty. Source: DeepSpeed, which says nothing. */
+/** Advice if rounding goes below the smallest difficulty. DeepSpeed is silent. */
 export function beginsBelow(scheduled: Scheduled): Advice | null {
   const found = completed(scheduled);
   const step = found && stepOf(found);

@@ -32,7 +32,7 @@ export interface Schema {
   dsNoEffectAlone?: string;
   /** Why this key changes nothing unless the optimizer is offloaded. */
   dsNoEffectResident?: string;
-  /** Why this key changes nothing unless what it is for is on a disk. */
+  /** Why this key has no effect without state or weights on a disk. */
   dsNoEffectOffDisk?: string;
   /** The ZeRO stages at which this key acts. */
   dsStages?: readonly number[];
@@ -44,15 +44,15 @@ export interface Schema {
   dsReplacedBy?: string;
   /** Other spellings of this key. */
   dsAlias?: readonly string[];
-  /** Hugging Face fills this key when it says "auto". */
+  /** Hugging Face fills "auto" of this key. */
   dsAuto?: boolean;
   /** Strings among the values of this key are matched in any case. */
   dsAnyCase?: boolean;
-  /** What other ways to write a value of this key stand for. */
+  /** Values of this key by alternative spelling. */
   dsSpellings?: Record<string, string>;
-  /** The key of this section that true or false in its place stands for. */
+  /** The key of this section that true or false in place of the section sets. */
   dsSwitch?: string;
-  /** What the types call the resolved form of the whole. */
+  /** Name of the resolved type. */
   dsResolvedTitle?: string;
 }
 
@@ -94,9 +94,9 @@ export function declared(schema: Schema, key: string): Schema | undefined {
 }
 
 /**
- * The schema that applies to `value`: follows a $ref into $defs, whose keywords those beside it
- * override, and picks the alternative whose constant equals the value's discriminator (`type`).
- * Returns `schema` itself where there is nothing to resolve.
+ * The schema that applies to `value`. Follows a $ref into $defs; keywords next to the $ref override
+ * its keywords. Picks the alternative with the value's discriminator (`type`). Returns `schema`
+ * itself without a $ref or alternatives.
  */
 export function resolveSchema(schema: Schema, value: unknown): Schema {
   if (schema.$ref) {
@@ -125,7 +125,7 @@ export function lists(schema: Schema, value: unknown): boolean {
 }
 
 /**
- * The values that `key` may have in a section whose alternatives it tells apart, or by its enum.
+ * The values of `key`: its enum, or the discriminators of the section's alternatives.
  */
 export function choices(schema: Schema, key: string): readonly unknown[] {
   const named = (schema.oneOf ?? []).map((option) => resolveSchema(option, undefined));

@@ -1,7 +1,7 @@
 // Lists of values in a file with an "autotuning" section: `ds --autotuning` tries each value.
 import { configSchema, declared, isSection, type Section, typesOf } from './schema.js';
 
-/** A key whose list is a choice of values. */
+/** A key with a list of alternative values. */
 export interface SearchChoice {
   readonly path: readonly [string] | readonly [string, string];
   readonly values: readonly unknown[];

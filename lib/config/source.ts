@@ -33,8 +33,8 @@ export interface ConfigSource {
 }
 
 /**
- * The one configuration among `sources`, as deepspeed.initialize chooses it. Throws DS_ARGUMENT for
- * none, and for more than one.
+ * The configuration in `sources`, chosen like deepspeed.initialize. Throws DS_ARGUMENT for no
+ * source and for several.
  */
 export function configSource({ config, configParams, args }: ConfigSources): ConfigSource {
   const given = [
@@ -68,7 +68,7 @@ const RENAMED: Partial<Record<string, string>> = {
 
 /** Over how many ranks a configuration cuts a model. */
 export interface CutsIn {
-  /** Stages of a pipeline; null where it names none. */
+  /** Stages of a pipeline; null if not given. */
   stages: number | null;
   /** Ranks of each layer. */
   layers: number;

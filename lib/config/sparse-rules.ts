@@ -1,4 +1,4 @@
-// Rules across the keys of sparse_attention, which are those of the patterns themselves.
+// Rules across the keys of sparse_attention: the rules of its patterns.
 import type { ResolvedValues } from '../../types/config.js';
 import { DsError } from '../errors.js';
 import { readSparsity, type SparsityOptions } from '../nn/sparse-patterns.js';
@@ -7,7 +7,7 @@ import type { Advice, Rule } from './rule.js';
 
 const SECTION = 'sparse_attention';
 
-/** The keys that each pattern reads beside mode, block and different_layout_per_head. */
+/** Keys that each pattern reads in addition to mode, block and different_layout_per_head. */
 const READ: Readonly<Record<string, readonly string[]>> = {
   dense: [],
   fixed: [
@@ -32,7 +32,9 @@ const snakeCase = (text: string): string =>
     name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
   );
 
-/** A pattern that can be made. Source: DeepSpeed's sparsity_config.py, which raises alike. */
+/**
+ * Refuses invalid patterns. Source: DeepSpeed's sparsity_config.py, which raises the same errors.
+ */
 const patternCanBeMade: Rule = ({ sparse_attention: section }) => {
   if (section === true) {
     const hint = 'Name the pattern: { "mode": "fixed" }.';
@@ -53,7 +55,7 @@ const patternCanBeMade: Rule = ({ sparse_attention: section }) => {
 export const sparseRules: readonly Rule[] = [patternCanBeMade];
 
 /**
- * A key that the pattern does not read. Source: DeepSpeed, which leaves it unread and says nothing.
+ * Advice about a key that the pattern does not read. DeepSpeed ignores it silently.
  */
 export function unreadSparseKey({ sparse_attention: section }: ResolvedValues): Advice | null {
   if (!section || section === true) return null;

@@ -43,7 +43,7 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
     if (moot && isSection(value) && isOff(value, schema)) return false;
     const reasons = new Map(Object.entries(schema.dsUnsupportedValues ?? {}));
     const reason = reasons.get(typeof value === 'object' ? '' : String(value));
-    // A template may name, in a section that is switched off, what nobody computes.
+    // A disabled section may have unsupported values, as templates do.
     if (reason && section.enabled !== false) {
       const hint = `This value is not supported yet: ${reason}.`;
       draft.refuse(path, { expected: supported(schema), got: shown(value), hint });
@@ -52,14 +52,14 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
   });
 }
 
-/** The stage that the configuration asks for, unchecked. */
+/** The ZeRO stage of an unchecked configuration. */
 export function stageOf({ value: { zero_optimization: zero } }: Draft): unknown {
   return isSection(zero) ? (zero.stage ?? 0) : 0;
 }
 
 /**
- * Where what `key` places is, unchecked; weights in host memory come to the device when they are
- * used, on one rank too.
+ * Device of the state or weights that `key` places, in an unchecked configuration. Weights in host
+ * memory move to the device when they are used, on one rank too.
  */
 function homeOf(
   { value: { zero_optimization: zero } }: Draft,
@@ -69,7 +69,7 @@ function homeOf(
   return isSection(home) ? home.device : undefined;
 }
 
-/** Whether any of what the key at `path` is for is kept on a disk. */
+/** Whether the state or weights of the key at `path` are on a disk. */
 function isOnDisk(path: readonly unknown[], homes: Record<'state' | 'weights', unknown>): boolean {
   const { state, weights } = homes;
   if (path.includes('offload_param')) return weights === 'nvme';
@@ -83,8 +83,8 @@ function mootAt(stage: unknown, { dsStages: stages }: Schema): string | undefine
 }
 
 /**
- * Off in every spelling: null, a section that says enabled: false or device: "none", and false
- * where that is not to switch off what is on by default.
+ * Whether a value disables its key: null, a section with enabled: false or device: "none", or false
+ * for a key that is disabled by default.
  */
 function isOff(value: unknown, schema: Schema): boolean {
   if (isSection(value)) return value.enabled === false || value.device === 'none';
@@ -92,8 +92,8 @@ function isOff(value: unknown, schema: Schema): boolean {
 }
 
 /**
- * Whether `value` says what would hold without it; of a section, all that is in it. A section that
- * is off by default and is not switched on says nothing.
+ * Whether `value` equals the default; for a section, whether all of its values do. A section that
+ * is disabled by default, and not enabled, counts as default.
  */
 function isDefault(value: unknown, schema: Schema): boolean {
   if (!isSection(value) || !schema.properties) {

@@ -22,9 +22,9 @@ export function dropNullSizes(value: Section): void {
 }
 
 /**
- * Completes what is given, for so many data ranks, by DeepSpeed's rules, with its floor divisions:
- * a pair that does not divide ends in the error. Throws DS_CONFIG with the three values, which of
- * them was derived, and what would fit.
+ * Completes the given batch sizes for `worldSize` data ranks by DeepSpeed's rules and floor
+ * divisions. Throws DS_CONFIG for sizes that do not divide, with the three values, the derived one,
+ * and values that fit.
  */
 export function resolveTriad(given: Partial<Triad>, worldSize: number): Triad {
   const { train_batch_size: total, train_micro_batch_size_per_gpu: micro } = given;

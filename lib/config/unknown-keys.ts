@@ -7,7 +7,7 @@ import type { Draft } from './draft.js';
 import { dotted, type Path } from './parse.js';
 import { declared, isSection, resolveSchema, type Schema, type Section } from './schema.js';
 
-/** What to say of keys that people bring from older versions, or from pages that are wrong. */
+/** Hints for keys of older versions and of wrong pages. */
 const KNOWN_MISTAKES = new Map([
   ['max_grad_norm', 'Did you mean "gradient_clipping"?'],
   [
@@ -18,7 +18,7 @@ const KNOWN_MISTAKES = new Map([
 ]);
 
 /**
- * Unknown keys of a file for which a known one is looked for; the others are named all the same.
+ * Number of unknown keys per file with a suggestion; the others are only named.
  */
 const MAX_GUESSES = 100;
 
@@ -34,8 +34,8 @@ export function siftKeys(draft: Draft, strict: boolean): void {
 }
 
 /**
- * DeepSpeed passes these sections on to a constructor, which refuses what it does not know; Muon's
- * picks what it knows.
+ * DeepSpeed passes these sections to a constructor, which refuses unknown keys. Muon's constructor
+ * ignores them.
  */
 function isConstructed(draft: Draft, path: Path): boolean {
   const name = dotted(path);

@@ -44,8 +44,8 @@ function validatorsOf(schema: Schema): Validators {
 }
 
 /**
- * Judges a configuration by what `schema` says of `key`. Compiling all of the schema takes longer
- * than starting Node: a program pays for the keys, and the alternatives, that it writes.
+ * Returns a validator for `key` of `schema`. Compiling the whole schema takes longer than starting
+ * Node, so only keys and alternatives of the user's file are compiled.
  */
 function validator(schema: Schema, key: string, value: unknown): ValidateFunction {
   const { compile, known } = validatorsOf(schema);
@@ -87,7 +87,7 @@ export function checkSchema(draft: Draft): void {
   });
 }
 
-/** Said by another error too: of an anyOf as a whole, or of a required `type`. */
+/** Whether another error has the same content: of a whole anyOf, or of a required `type`. */
 function isRepetition(error: ErrorObject): boolean {
   const { keyword, params } = error;
   const missing = keyword === 'discriminator' && params.tagValue === undefined;

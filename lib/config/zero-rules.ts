@@ -50,7 +50,7 @@ const overlapNeedsHostMemory: Rule = ({ zero_optimization: { offload_optimizer: 
 
 const OFFLOADED = ['offload_optimizer', 'offload_param'] as const;
 
-/** Nobody but the user knows which disk is fast, has room, and may be worn. */
+/** Requires nvme_path: only the user knows which disk is fast and has space. */
 const diskHasPath: Rule = ({ zero_optimization: zero }) => {
   const section = OFFLOADED.find((key) => isOnDisk(zero, key) && !zero[key].nvme_path);
   return section
@@ -63,7 +63,7 @@ const diskHasPath: Rule = ({ zero_optimization: zero }) => {
     : null;
 };
 
-/** State streams to the device from host memory alone. */
+/** The GPU updates state only from host memory. */
 const sharedStateIsInMemory: Rule = ({ zero_optimization: { offload_optimizer: offload } }) =>
   offload.gpu_share && offload.device === 'nvme'
     ? {
@@ -170,8 +170,7 @@ const stage3Averages: Rule = ({ gradient_allreduce_op: op, zero_optimization: { 
     : null;
 
 /**
- * Gradients that are reduced while backward runs must know which backward is the last; only stage 2
- * does without.
+ * Reduction during backward needs to know the last backward of a step; only stage 2 works without.
  */
 const unmanagedOverlap: Rule = ({ managed_gradient_accumulation, zero_optimization: zero }) =>
   !managed_gradient_accumulation && zero.overlap_comm && (zero.stage === 1 || zero.stage === 3)
@@ -183,7 +182,7 @@ const unmanagedOverlap: Rule = ({ managed_gradient_accumulation, zero_optimizati
       }
     : null;
 
-/** What they change is how stage 3 gathers and reduces. Source: DeepSpeed. */
+/** These keys change only how stage 3 gathers and reduces. Source: DeepSpeed. */
 const copiesAreOfStage3: Rule = ({ zero_optimization: zero }) => {
   if (zero.stage === 3) return null;
   const isOn: Partial<Record<keyof typeof zero, boolean>> = {
@@ -214,7 +213,7 @@ const oneKindOfCopies: Rule = ({ zero_optimization: zero }) =>
       }
     : null;
 
-/** Nobody shares nothing. */
+/** A shard group needs at least one rank. */
 const copiesHaveRanks: Rule = ({ zero_optimization: { mics_shard_size: size } }) =>
   size === 0
     ? {
