@@ -143,7 +143,7 @@ async function packed({ ranks }: RanksJob, shared: inference.InferenceConfig): P
   await refused(
     'parts of packed layers',
     () => initInference(awq, { ...save, max_out_tokens: 32 }),
-    /DS_CONFIG.*save_mp_checkpoint_path.*stored in few bits/,
+    /DS_CONFIG.*save_mp_checkpoint_path.*quantized layers that are sharded/,
   );
 }
 
