@@ -58,7 +58,7 @@ export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig
   for (const [key, value] of Object.entries(config)) {
     const name = PASSED.has(key) ? key : OPTIONS[key];
     if (name === undefined) {
-      if (!IGNORED.has(key) && !isNothing(value)) refuse(key, 'nothing: it is not there');
+      if (!IGNORED.has(key) && !isNothing(value)) refuse(key, 'no value: the key is not supported');
     } else if (value !== null) options[name] = value;
   }
   const begun = gaussianOf(options.initLoraWeights ?? true);

@@ -171,8 +171,8 @@ export async function loadAdapter<Model extends Module>(
 function requireSame(path: string, model: Module, config: LoraConfig): void {
   for (const [name, { sizes, isMerged }] of lorasOf(model)) {
     if (isMerged) {
-      const [expected, got] = ['adapters beside the weights', 'merged ones'];
-      const hint = 'unmerge() first.';
+      const [expected, got] = ['unmerged adapters', 'merged adapters'];
+      const hint = 'Call peft.unmerge() first.';
       throw new DsError({ code: 'DS_ARGUMENT', op: 'loadAdapter', expected, got, hint });
     }
     const { scaling } = sizesOf(name, config);
@@ -180,9 +180,9 @@ function requireSame(path: string, model: Module, config: LoraConfig): void {
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: path,
-      expected: `adapters of the factor ${sizes.scaling}, as ${name} has`,
+      expected: `the scaling factor ${sizes.scaling} of ${name}`,
       got: String(scaling),
-      hint: 'Load it into the model without adapters: peft.unload(model).',
+      hint: 'Call peft.unload(model) before loading it.',
     });
   }
 }
@@ -282,7 +282,7 @@ function match(
     op: files.path,
     expected: 'the tensors of the adapter',
     got: `a file ${problems.filter(Boolean).join('; ')}`,
-    hint: 'Is it an adapter of another model, or of other layers than this one has adapters for?',
+    hint: 'The adapter may belong to another model or to other layers.',
   });
 }
 
@@ -310,9 +310,9 @@ function requireTied(files: WeightFiles, matched: ReadonlyMap<string, Saved>): v
       throw new DsError({
         code: 'DS_CHECKPOINT',
         op: `${files.path}: ${name}`,
-        expected: `the values of ${other}, with which the model shares the parameter`,
-        got: 'others',
-        hint: 'PEFT has untied and trained both: merge them there, into a model with tie_word_embeddings false.',
+        expected: `the values of ${other}, which is tied to it in this model`,
+        got: 'different values',
+        hint: 'PEFT untied and trained both: merge them with PEFT into a model with tie_word_embeddings false.',
       });
     }
   }

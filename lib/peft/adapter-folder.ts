@@ -49,13 +49,13 @@ export function requireBase(adapter: AdapterFolder): string {
 
 /** Returns the error for an adapter in place of a model. */
 export function adapterAlone({ path, base }: AdapterFolder): DsError {
-  const model = base === null ? 'a model that it does not name' : JSON.stringify(base);
+  const model = base === null ? 'an unnamed model' : JSON.stringify(base);
   return new DsError({
     code: 'DS_CHECKPOINT',
     op: path,
     expected: 'the folder of a whole model',
-    got: `an adapter of PEFT, which was trained beside ${model}`,
-    hint: `Open that model, then peft.loadAdapter(model, folder); peft.merge(model), peft.unload(model) and nn.saveWeights(model, dir) make one folder of both. ds serve, ds chat and initInference() do so by themselves where "base_model_name_or_path" of ${CONFIG} is a folder here.`,
+    got: `an adapter of PEFT for ${model}`,
+    hint: `Open the base model and call peft.loadAdapter(model, folder). To store both in one folder, call peft.merge(model), peft.unload(model) and nn.saveWeights(model, dir). ds serve, ds chat and initInference() load both if "base_model_name_or_path" of ${CONFIG} is a local folder.`,
   });
 }
 

@@ -38,16 +38,16 @@ export interface LoraSizes {
 
 /** Refusal to load weights while adapters are merged: the loaded weights have no update. */
 const MERGED: Refusal = {
-  expected: 'adapters beside the weights',
-  got: 'merged ones',
-  hint: 'peft.unmerge(model) first; or peft.unload(model), which keeps their updates and takes them off.',
+  expected: 'unmerged adapters',
+  got: 'merged adapters',
+  hint: 'Call peft.unmerge(model), or peft.unload(model) to keep the merged weights without adapters.',
 };
 
 /** Refusal to load merged weights into unmerged adapters: the update would count twice. */
 const SAVED_MERGED: Refusal = {
-  expected: 'values of adapters beside the weights',
-  got: 'those of merged ones, with which updates would count twice',
-  hint: 'peft.unmerge(model) before its state is taken, or leave the adapters out of it.',
+  expected: 'values of unmerged adapters',
+  got: 'values of merged adapters: their updates would count twice',
+  hint: 'Call peft.unmerge(model) before stateDict(), or omit the adapters from the state.',
 };
 
 /** The initialization of PyTorch's Linear. Source: PEFT's reset_lora_parameters. */

@@ -124,7 +124,11 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
   const layersToTransform = layersOf(`${op} layersToTransform`, options.layersToTransform);
   const layersPattern = patternsOf(`${op} layersPattern`, options.layersPattern);
   if (layersPattern.length > 0 && layersToTransform === null) {
-    throw refusedValue(`${op} layersPattern`, 'layersToTransform beside it', options.layersPattern);
+    throw refusedValue(
+      `${op} layersPattern`,
+      'layersToTransform with layersPattern',
+      options.layersPattern,
+    );
   }
   requireOneOf(`${op} bias`, bias, ['none', 'all', 'lora_only']);
   requireOneOf(`${op} initLoraWeights`, initLoraWeights, [true, false, 'gaussian']);
@@ -159,7 +163,7 @@ function withoutMissing(op: string, given: LoraOptions): LoraOptions {
     const snake = name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
     for (const key of [name, snake]) {
       if (rest[key] === true)
-        throw refusedValue(`${op} ${key}`, `no ${what}, which is not there`, true);
+        throw refusedValue(`${op} ${key}`, `no ${what}, which is not supported`, true);
       if (rest[key] === false) delete rest[key];
     }
   }

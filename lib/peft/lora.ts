@@ -54,7 +54,7 @@ function requireUntiedTargets(model: Module, config: LoraConfig): void {
 /** addLora() with checked options. */
 export function addAdapters(model: Module, read: LoraConfig): void {
   if (lorasOf(model).size > 0)
-    throw refused('addLora', 'a model without adapters', 'one with some');
+    throw refused('addLora', 'a model without adapters', 'a model with adapters');
   const config = read.ensureWeightTying ? withTied(model, read) : read;
   const targets = findTargets(model, config);
   const saved = savedModules(model, config);
@@ -72,7 +72,12 @@ export function addAdapters(model: Module, read: LoraConfig): void {
 export function configOf(op: string, model: Module): LoraConfig {
   const config = configs.get(model);
   if (config) return config;
-  throw refused(op, 'a model with adapters', 'one without', 'Call peft.addLora() first.');
+  throw refused(
+    op,
+    'a model with adapters',
+    'a model without adapters',
+    'Call peft.addLora() first.',
+  );
 }
 
 /** Returns the settings of one layer's adapter. */
@@ -113,7 +118,7 @@ function savedModules(model: Module, config: LoraConfig): Parameter[] {
     throw refused(
       'addLora modulesToSave',
       'names of modules',
-      `${JSON.stringify(wanted)}, which none has`,
+      `${JSON.stringify(wanted)}, which matches no module`,
     );
   }
   const parameters = [...found.values()].flatMap((module) => module.parameters());
@@ -128,8 +133,8 @@ function requireWhole(model: Module, parameters: ReadonlySet<Parameter>): void {
     if (!parameters.has(parameter) || !(parameter instanceof StoredParameter)) continue;
     throw refused(
       'addLora modulesToSave',
-      'modules whose weights are whole',
-      `${name}, which is stored in few bits`,
+      'modules without quantized weights',
+      `${name}, a quantized weight`,
       'Name them in the skipModules of peft.quantize() or nn.quantizeModel().',
     );
   }
@@ -149,8 +154,8 @@ function requireUntied(
     const [whole, other] = inside(tied) ? [tied, name] : [name, tied];
     throw refused(
       `addLora modulesToSave, ${whole}`,
-      'parameters that the module has alone',
-      `one that is tied to ${other}`,
+      'a module without tied parameters',
+      `a parameter tied to ${other}`,
       'Name both modules, or set ensureWeightTying.',
     );
   }
@@ -201,8 +206,8 @@ function requireAlone(model: Module): void {
   throw refused(
     `merge ${shared.name}`,
     'a weight that no other module reads',
-    `one that ${shared.other} reads as well, without the update`,
-    'Keep such an adapter beside the weight: peft.saveAdapter(), peft.loadAdapter().',
+    `one that ${shared.other} also reads, without the update`,
+    'Keep this adapter unmerged: use peft.saveAdapter() and peft.loadAdapter().',
   );
 }
 
@@ -228,8 +233,8 @@ export function sharedTarget(model: Module): { name: string; other: string } | n
 export function requireUnmerged(op: string, model: Module): void {
   const merged = [...lorasOf(model)].find(([, { isMerged }]) => isMerged);
   if (!merged) return;
-  const hint = 'peft.unmerge(model) first.';
-  throw refused(op, 'adapters beside the weights', `one merged into ${merged[0]}`, hint);
+  const hint = 'Call peft.unmerge(model) first.';
+  throw refused(op, 'unmerged adapters', `an adapter merged into ${merged[0]}`, hint);
 }
 
 /** @internal Names of parameters of merged adapters. The weights already contain their updates. */
@@ -255,16 +260,21 @@ export function withoutAdapters<Result>(model: Module, body: () => Result): Resu
   const config = configOf('withoutAdapters', model);
   if (config.modulesToSave.length > 0 || config.bias !== 'none') {
     const got = 'modules or biases that were trained in place';
-    throw refused('withoutAdapters', 'adapters alone', got, 'Load the base model beside it.');
+    throw refused(
+      'withoutAdapters',
+      'adapters as the only trained parameters',
+      got,
+      'Load the base model separately.',
+    );
   }
   const layers = present('withoutAdapters', model);
   const merged = layers.find(({ isMerged }) => isMerged);
   if (merged)
     throw refused(
       'withoutAdapters',
-      'adapters beside the weights',
-      'merged ones',
-      'unmerge() first.',
+      'unmerged adapters',
+      'merged adapters',
+      'Call peft.unmerge() first.',
     );
   const restore = (): void => layers.forEach(bringBack);
   layers.forEach(takeAway);
@@ -314,5 +324,10 @@ function present(op: string, model: Module): LoraLayer[] {
   requireModule(op, model);
   const layers = [...lorasOf(model).values()];
   if (layers.length > 0) return layers;
-  throw refused(op, 'a model with adapters', 'one without', 'Call peft.addLora() first.');
+  throw refused(
+    op,
+    'a model with adapters',
+    'a model without adapters',
+    'Call peft.addLora() first.',
+  );
 }

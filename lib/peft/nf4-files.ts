@@ -60,7 +60,7 @@ export async function readQuantized(model: Module, files: WeightFiles): Promise<
       throw damaged(
         `${files.path}: ${name}`,
         'a linear layer of the model',
-        `${path}, which is none`,
+        `${path}, which is not a linear layer`,
       );
     }
     const state = parseState(`${files.path}: ${name}`, await textOf(files, name), layer);

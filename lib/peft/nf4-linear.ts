@@ -188,6 +188,6 @@ function requireFinite(values: Tensor): void {
     code: 'DS_NONFINITE',
     op: 'NF4Linear',
     expected: 'weights that are finite numbers',
-    got: `others in a weight [${values.shape.join(', ')}]`,
+    got: `inf or NaN in a weight [${values.shape.join(', ')}]`,
   });
 }

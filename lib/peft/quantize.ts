@@ -31,7 +31,7 @@ export function quantize<Model extends Module>(model: Model, given: QuantizeOpti
   const { skipModules: skip = HEADS, ...rest } = readOptions('quantize', given, NAMES);
   const skipModules = readSkipModules('quantize', skip);
   const options = readNF4Options('quantize', rest);
-  if (lorasOf(model).size > 0) throw misused('a model without adapters', 'one with some');
+  if (lorasOf(model).size > 0) throw misused('a model without adapters', 'a model with adapters');
   const pack = (layer: Linear): NF4Linear => NF4Linear.from(layer, options);
   packLinears(model, { op: 'quantize', isLayer: isLinear, skipModules, pack });
   return model;

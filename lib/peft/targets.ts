@@ -117,7 +117,9 @@ function requireAdaptable(name: string, module: Module): void {
     code: 'DS_ARGUMENT',
     op: `addLora targetModules, ${name}`,
     expected: 'a Linear or an Embedding that the model calls',
-    got: isDirect ? 'one whose weight it reads directly' : `a ${module.constructor.name}`,
+    got: isDirect
+      ? 'a module with a weight that the model reads directly'
+      : `a ${module.constructor.name}`,
     hint: `modulesToSave: ["${lastOf(name)}"] trains it whole.`,
   });
 }
@@ -132,13 +134,13 @@ function noTargets(
   const more = there.length > SHOWN ? ', ...' : '';
   const layers = layersToTransform?.length ? ` in layers ${layersToTransform.join(', ')}` : '';
   const isWhole = typeof wanted === 'string';
-  const called = isWhole ? `whose whole names fit ${wanted}` : `called ${wanted.join(', ')}`;
-  const byEnd = isWhole ? ' A list names them by their ends: ["q_proj"].' : '';
+  const called = isWhole ? `with full names that match ${wanted}` : `named ${wanted.join(', ')}`;
+  const byEnd = isWhole ? ' A list matches the ends of names: ["q_proj"].' : '';
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'addLora targetModules',
     expected: `modules ${called}${layers}`,
-    got: 'none in this model',
+    got: 'no such module',
     hint: `Its linear layers are ${there.slice(0, SHOWN).join(', ')}${more}.${byEnd}`,
   });
 }

@@ -63,7 +63,7 @@ test('the config.json of its model beside an adapter makes it no model', async (
   expect(await text(folder)).toEqual(await text(adapter));
   expect(await refusal(() => nn.models.fromPretrained(folder))).toMatchObject({
     code: 'DS_CHECKPOINT',
-    got: expect.stringContaining('an adapter of PEFT, which was trained beside'),
+    got: expect.stringContaining('an adapter of PEFT for'),
   });
   // With weights it is one, as it was before.
   cpSync(join(base, 'model.safetensors'), join(folder, 'model.safetensors'));
@@ -128,14 +128,14 @@ test('a checkpoint of training that holds an adapter alone is one, too', async (
 
 test.each([
   ['gpt2', '"gpt2"'],
-  [null, 'a model that it does not name'],
+  [null, 'an unnamed model'],
 ])('an adapter of %j, which is no folder here, says what it is', async (named, said) => {
   const folder = naming(`of-${named}`, named);
   for (const open of [() => openEngine(folder), () => nn.models.fromPretrained(folder)]) {
     expect(await refusal(open)).toMatchObject({
       code: 'DS_CHECKPOINT',
       op: folder,
-      got: `an adapter of PEFT, which was trained beside ${said}`,
+      got: `an adapter of PEFT for ${said}`,
       hint: expect.stringContaining('peft.loadAdapter'),
     });
   }

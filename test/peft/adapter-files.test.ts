@@ -115,7 +115,7 @@ test('a table and a head that PEFT has trained apart are no tied model', async (
   const other = tinyGpt2(3);
   const before = other.transformer.wte.weight.toArray();
   await expect(peft.loadAdapter(other, dir)).rejects.toThrow(
-    /lm_head\.weight: expected the values of .*wte\.weight, with which the model shares .* got others/,
+    /lm_head\.weight: expected the values of .*wte\.weight, which is tied .* got different values/,
   );
   expect(other.transformer.wte.weight.toArray()).toEqual(before);
 });
@@ -176,10 +176,10 @@ test('values are for adapters of the same factor, which are not merged', async (
   await peft.saveAdapter(peft.addLora(tinyLlama(), options), dir);
   const factor = peft.addLora(tinyLlama(), { ...options, alphaPattern: { v_proj: 8 } });
   await expect(peft.loadAdapter(factor, dir)).rejects.toThrow(
-    /adapter_config\.json: expected adapters of the factor 2, as model\.layers\.0\.self_attn\.v_proj has, got 4/,
+    /adapter_config\.json: expected the scaling factor 2 of model\.layers\.0\.self_attn\.v_proj, got 4/,
   );
   const same = peft.addLora(tinyLlama(), { ...options, loraAlpha: 8, useRslora: true });
   expect(await peft.loadAdapter(same, dir)).toBe(same);
   peft.merge(same);
-  await expect(peft.loadAdapter(same, dir)).rejects.toThrow(/merged ones.*unmerge\(\) first/);
+  await expect(peft.loadAdapter(same, dir)).rejects.toThrow(/merged adapters.*unmerge\(\) first/);
 });

@@ -158,7 +158,7 @@ test('only what is named is trained, biases and whole modules included', () => {
 test.each<[peft.LoraOptions | object, RegExp]>([
   [
     { targetModules: ['nothing'] },
-    /modules called nothing, got none in this model\. Its linear layers are q_proj/,
+    /modules named nothing, got no such module\. Its linear layers are q_proj/,
   ],
   [
     { targetModules: ['input_layernorm'] },
@@ -167,7 +167,10 @@ test.each<[peft.LoraOptions | object, RegExp]>([
   [{ targetModules: ['lm_head'] }, /reads directly\. modulesToSave: \["lm_head"\]/],
   [{ targetModules: '(' }, /a regular expression/],
   [{ modulesToSave: ['heads'] }, /modulesToSave: expected names of modules, got "heads"/],
-  [{ layersPattern: 'h' }, /addLora layersPattern: expected layersToTransform beside it, got "h"/],
+  [
+    { layersPattern: 'h' },
+    /addLora layersPattern: expected layersToTransform with layersPattern, got "h"/,
+  ],
   [{ layersToTransform: 0, layersPattern: '(' }, /addLora layersPattern: expected a regular exp/],
   [{ layersToTransform: 0, layersPattern: [1] }, /addLora layersPattern: expected a list of names/],
   [{ r: 0 }, /addLora r: expected an integer of at least 1/],
@@ -266,7 +269,7 @@ test.each<[object, RegExp]>([
   [{ use_qalora: true }, /use_qalora: expected no QA-LoRA/],
   [
     { trainable_token_indices: [1] },
-    /trainable_token_indices: expected nothing: it is not there, got \[1\]/,
+    /trainable_token_indices: expected no value: the key is not supported, got \[1\]/,
   ],
   [{ r: -1 }, /r: expected an integer/],
   ...['pissa', 'pissa_niter_16', 'olora', 'OLoRA', 'corda', 'loftq', 'lora_ga'].map(

@@ -47,7 +47,7 @@ test.each([
 
 test('an expression that fits no whole name says how names are given', async () => {
   await expect(opened('dense', '--lora --target_modules q_proj|k_proj')).rejects.toThrow(
-    /modules whose whole names fit q_proj\|k_proj, got none .*A list names them by their ends/,
+    /modules with full names that match q_proj\|k_proj, got no such .*A list matches the ends of names/,
   );
 });
 
