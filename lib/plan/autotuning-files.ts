@@ -55,7 +55,7 @@ export function writeResult(file: string, result: ModelInfo | ExperimentMetrics)
   const wanted = {
     op: `autotuning ${file}`,
     expected: 'a file that can be written',
-    hint: 'The launcher makes the folder: of several nodes it must be one that rank 0 sees.',
+    hint: 'The launcher creates the folder. With several nodes, rank 0 needs access to it.',
   };
   onDisk(wanted, () => {
     writeFileSync(`${file}.part`, `${JSON.stringify(result, null, 2)}\n`);

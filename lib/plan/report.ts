@@ -21,7 +21,7 @@ function nameOf({ setup }: Candidate): string {
     ...(stages > 1 ? [`${stages} pipeline stages`] : []),
     ...(optimizer === 'cpu' ? [`optimizer on the host${share}`] : []),
     ...(optimizer === 'nvme' ? ['optimizer on disk'] : []),
-    ...(setup.speculates || optimizer !== 'cpu' ? [] : ['after the verdict']),
+    ...(setup.speculates || optimizer !== 'cpu' ? [] : ['super_offload off']),
     ...(weights === 'cpu' ? [`weights on ${setup.weightsOnDisk ? 'disk' : 'the host'}`] : []),
     ...(checkpointing ? ['checkpointing'] : []),
     `micro-batch ${microBatch}${accumulation > 1 ? ` x ${accumulation}` : ''}`,
@@ -70,34 +70,33 @@ function ofAdapters({ trained, weights, packed }: ModelSizes): string {
   if (trained.count >= weights.count) return '';
   const frozen =
     packed.count > 0 ? 'the linear layers of the blocks in 4 bits, frozen' : 'the rest frozen';
-  return `, of which ${(trained.count / 1e6).toFixed(2)}e6 of adapters are trained in f32, ${frozen}`;
+  return `, including ${(trained.count / 1e6).toFixed(2)}e6 of trained adapters in f32, ${frozen}`;
 }
 
 function assumptions(request: PlanRequest): string[] {
   const { rates, cluster, sizes, deviceMemory, hostMemory, diskMemory, most } = request;
   const { nodes, devicesPerNode, coresPerNode, nodeLink } = cluster;
   const adam = hostAdamRate(rates, coresPerNode) / 1e9;
-  const link =
-    nodes > 1 ? `, ${(nodeLink / 1e9).toFixed(0)} GB/s from each machine to the others` : '';
+  const link = nodes > 1 ? `, ${(nodeLink / 1e9).toFixed(0)} GB/s of network per machine` : '';
   return [
-    `${(weightsOf(sizes) / 1e9).toFixed(3)}e9 parameters${ofAdapters(sizes)}; ${nodes} x ${devicesPerNode} GPUs of ${gibibytes(deviceMemory)}, ${gibibytes(hostMemory)} of memory and ${coresPerNode} cores a machine${link}.`,
-    `Rates of ${rates.name}: ${(rates.matmul / 1e12).toFixed(0)} TFLOP/s in 16-bit products, ${(rates.deviceMemory / 1e12).toFixed(2)} TB/s, ${(rates.link / 1e9).toFixed(0)} GB/s between GPUs, Adam on the host at ${adam.toFixed(0)} GB/s, ${(rates.pcie / 1e9).toFixed(0)} GB/s to and from a GPU at once.`,
+    `${(weightsOf(sizes) / 1e9).toFixed(3)}e9 parameters${ofAdapters(sizes)}; ${nodes} x ${devicesPerNode} GPUs of ${gibibytes(deviceMemory)}, ${gibibytes(hostMemory)} of memory and ${coresPerNode} cores per machine${link}.`,
+    `Rates of ${rates.name}: ${(rates.matmul / 1e12).toFixed(0)} TFLOP/s in 16-bit products, ${(rates.deviceMemory / 1e12).toFixed(2)} TB/s of GPU memory, ${(rates.link / 1e9).toFixed(0)} GB/s between GPUs. PCIe: ${(rates.pcie / 1e9).toFixed(0)} GB/s in each direction. Adam on the host: ${adam.toFixed(0)} GB/s.`,
     ...(diskMemory > 0
       ? [
-          `A disk of ${gibibytes(diskMemory)} a machine, read and written at ${(rates.disk / 1e9).toFixed(1)} GB/s each at once, which all its ranks share; an update reads and writes 12 bytes a parameter, and hides behind one micro-batch.`,
+          `Disk: ${gibibytes(diskMemory)} per machine, shared by its ranks, at ${(rates.disk / 1e9).toFixed(1)} GB/s for concurrent reads and writes. An update reads and writes 12 bytes per parameter and overlaps with one micro-batch.`,
         ]
       : []),
     ...(most.tensor > 1 || most.stages > 1
       ? [
-          'Ranks that share layers: all weights and what blocks keep but 4 widths of the stream are divided; all-reduces of a block (2 forward, 2 backward, 2 again under checkpointing) are hidden by nothing. Stages: the first has embedding, head and as many micro-batches under way as there are stages; a step takes accumulation + stages - 1 of them. Simulated, not measured.',
+          'Tensor parallelism: ranks divide all weights and saved activations, except 4 widths of the residual stream. All-reduces of a block (2 forward, 2 backward, 2 in recomputation) do not overlap with compute. Pipeline: the first stage has embedding, head and one micro-batch in flight per stage; a step takes accumulation + stages - 1 micro-batches. Simulated, not measured.',
         ]
       : []),
     ...(sizes.trained.count < sizes.weights.count
       ? [
-          'Adapters: f32 over the weights; bytes within 5 % and times within 15 % of what a Llama of 8B took on one H200, with checkpointing; simulated beyond.',
+          'Adapters: f32. Bytes are within 5 % and times within 15 % of a measured 8B Llama on one H200 with checkpointing; simulated beyond.',
         ]
       : []),
-    'AdamW; bytes within 5 % and times within 15 % of what was measured on 1 and 2 GPUs, and simulated beyond.',
+    'AdamW: bytes are within 5 % and times within 15 % of measurements on 1 and 2 GPUs; simulated beyond.',
   ];
 }
 
@@ -151,7 +150,7 @@ export function formatPlan({ candidates, best }: Plan, request: PlanRequest): st
   const more = candidates.length - SHOWN;
   const lines = [
     ...waysOf(candidates),
-    ...(more > 0 ? [`and ${more} more: --json lists them.`] : []),
+    ...(more > 0 ? [`and ${more} more; --json lists them.`] : []),
     '',
   ];
   if (best) {
@@ -161,7 +160,7 @@ export function formatPlan({ candidates, best }: Plan, request: PlanRequest): st
       parts('Each GPU', best.memory.device),
       parts('Each rank on the host', best.memory.host),
       ...(best.disk > 0 ? [`Each machine on its disk: ${gibibytes(best.disk)}`] : []),
-      ...(checkpointing ? ['The model is made with activationCheckpointing: true.'] : []),
+      ...(checkpointing ? ['Create the model with activationCheckpointing: true.'] : []),
       JSON.stringify(configOf(best), null, 2),
     );
   } else {

@@ -434,8 +434,8 @@ test('adapters are planned: what they train, and what frozen weights take', () =
   expect(lora.time.step).toBeLessThan(whole.time.step);
   expect(lora.time.update).toBeLessThan(0.01 * whole.time.update);
   const { output } = plan({ ...flags, lora: 16 });
-  expect(output).toContain('0.125e9 parameters, of which 0.59e6 of adapters are trained in f32');
-  expect(output).toContain('of what a Llama of 8B took on one H200');
+  expect(output).toContain('0.125e9 parameters, including 0.59e6 of trained adapters in f32');
+  expect(output).toContain('of a measured 8B Llama on one H200');
 });
 
 test('the bytes of 4 bits that were never made are those of a model in 4 bits', () => {
