@@ -153,7 +153,7 @@ function asLinear(layer: Layer, name: string): CompressedLinear {
   throw new DsError({
     code: 'DS_CONFIG',
     op: `compression_training, ${name}`,
-    expected: 'a linear layer: of tables only the weights are quantized',
+    expected: 'a linear layer, because only the weights of embeddings are quantized',
     got: `a ${layer.base.constructor.name}`,
     hint: 'Write expressions that exclude it.',
   });

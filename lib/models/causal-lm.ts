@@ -351,7 +351,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: `${op}.${drawn}`,
-      expected: 'no value: the configuration draws them',
+      expected: 'no value, because the configuration draws them',
       got: formatValue(twice),
       hint: 'Omit it, or disable the section of the configuration.',
     });

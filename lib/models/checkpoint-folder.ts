@@ -68,7 +68,7 @@ function descriptionOf(checkpoint: Checkpoint): Description {
     code: 'DS_CHECKPOINT',
     op: path,
     expected: 'a checkpoint of a model with a description for transformers',
-    got: isAdapted ? 'one of a model with adapters' : 'one without it',
+    got: isAdapted ? 'a model with adapters' : 'a checkpoint without it',
     hint: isAdapted
       ? 'Open the base model, call the same peft.addLora(), and fill it with engine.loadCheckpoint(). Then peft.saveAdapter() writes the PEFT format.'
       : 'Build the Module yourself, and fill it with engine.loadCheckpoint().',

@@ -372,7 +372,7 @@ function requireFree(tensors: Iterable<[string, Tensor]>): void {
     code: 'DS_ARGUMENT',
     op: 'loadWeights',
     expected: 'a module without an engine',
-    got: `one with ${owned[0]} owned by an engine`,
+    got: `a module with ${owned[0]} owned by an engine`,
     hint: 'Load before initialize(), or resume with engine.loadCheckpoint().',
   });
 }

@@ -32,7 +32,7 @@ export class ModelConfig {
     const value = this.get(key, fallback);
     const isSize = Number.isSafeInteger(value) && (value as number) > 0;
     if (isSize && (value as number) <= most) return value as number;
-    throw this.refusal(key, isSize ? `at most ${most}` : 'a positive whole number', value);
+    throw this.refusal(key, isSize ? `at most ${most}` : 'a positive integer', value);
   }
 
   /** Returns a positive number. Throws DS_CHECKPOINT for other values. */
@@ -46,7 +46,7 @@ export class ModelConfig {
   share(key: string, fallback: number): number {
     const value = this.get(key, fallback);
     if (typeof value === 'number' && value >= 0 && value < 1) return value;
-    throw this.refusal(key, 'a number from 0 to below 1', value);
+    throw this.refusal(key, 'a number in [0, 1)', value);
   }
 
   /** The keys that there are. */

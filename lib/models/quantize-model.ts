@@ -47,7 +47,7 @@ export function quantizeModel<Model extends Module>(
     throw refused(
       op,
       'a model without adapters',
-      'one with some',
+      'a model with adapters',
       'Quantize first, then addLora().',
     );
   }

@@ -138,8 +138,8 @@ function forTransformers(
   }
   const [names, repacked] = [quantizedNames(module), repackedNames(module)];
   if (names.size > 0 && packedOf(module).size > 0) {
-    const hint = 'No format holds both.';
-    throw refused('saveWeights', 'layers in NF4 or in whole numbers', 'some of each', hint);
+    const hint = 'No file format supports both.';
+    throw refused('saveWeights', 'layers in NF4 or in integer formats', 'both kinds', hint);
   }
   const adapters = new Set([...lorasOf(module).values()].flatMap(({ added }) => added));
   const parameters = new Map(module.namedParameters());
@@ -187,7 +187,7 @@ function partial(name: string): DsError {
     code: 'DS_ARGUMENT',
     op: 'saveWeights',
     expected: 'a model without tensor parallelism',
-    got: `one with a part of ${name}`,
+    got: `a model with a part of ${name}`,
     hint: 'Save a checkpoint of its engine; `ds consolidate` converts it to weight files.',
   });
 }

@@ -97,12 +97,12 @@ function gradientsOf(op: string, parameters: unknown): Tensor[] {
   const grads: Tensor[] = [];
   for (const parameter of list as Iterable<unknown>) {
     if (!(parameter instanceof Tensor)) {
-      const hint = 'Pass model.parameters(): they have no names.';
+      const hint = 'Pass model.parameters(), a list without names.';
       throw refusedValue(op, 'parameters', parameter, hint);
     }
     if (trainerOf(parameter)) {
       const hint = 'Set "gradient_clipping" in the configuration: the engine clips.';
-      throw refused(op, 'parameters that no engine has', describe(parameter), hint);
+      throw refused(op, 'parameters without an engine', describe(parameter), hint);
     }
     const { grad } = parameter;
     if (grad) grads.push(grad);
@@ -113,7 +113,7 @@ function gradientsOf(op: string, parameters: unknown): Tensor[] {
     code: 'DS_DEVICE',
     op,
     expected: `gradients on one device, ${grads[0]?.device.name}`,
-    got: `one on ${other.device.name}`,
+    got: `a gradient on ${other.device.name}`,
   });
 }
 
@@ -122,7 +122,7 @@ function nonfinite(op: string): DsError {
     code: 'DS_NONFINITE',
     op,
     expected: 'finite gradients',
-    got: 'a NaN or an infinity among them',
+    got: 'NaN or infinity in them',
     hint: 'Lower the learning rate, or find the layer that produces it: tensor.isfinite().',
   });
 }

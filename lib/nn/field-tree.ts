@@ -155,7 +155,7 @@ function endless(path: string, module: object): DsError {
     code: 'DS_ARGUMENT',
     op: path,
     expected: 'modules below a module',
-    got: `the ${module.constructor.name} that holds it`,
-    hint: "Keep a module above in a private field (#parent) or a closure: it is no part of this one's.",
+    got: `the ${module.constructor.name} that contains it`,
+    hint: 'Keep a parent module in a private field (#parent) or a closure, because it is not a child.',
   });
 }

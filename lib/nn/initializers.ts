@@ -46,7 +46,7 @@ export function writeInitial(init: Initializer, out: Tensor): void {
   });
 }
 
-const AS_IS = 'nn.init.zeros and nn.init.ones are initializers as they are: leave out the ().';
+const AS_IS = 'nn.init.zeros and nn.init.ones are initializers: pass them without ().';
 
 /** @internal An initializer that can also write a part; `body` does both. */
 export function byPlace(body: (out: Tensor, at: InitialPart) => void): Initializer {

@@ -202,7 +202,7 @@ function withoutWeights(): DsError {
     code: 'DS_ARGUMENT',
     op: 'MultiheadAttention',
     expected: 'sparse attention without needWeights and without a mask that requires a gradient',
-    got: 'one of them',
+    got: 'needWeights, or a mask that requires a gradient',
     hint: 'Sparse attention does not compute the scores of hidden blocks; nn.sparsify(model, null) makes attention dense.',
   });
 }

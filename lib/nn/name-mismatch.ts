@@ -28,5 +28,5 @@ export function hintForNames({ missing, unexpected }: NameMismatch, option: stri
   if (missing.length > 0 && missing.every(isFactor)) {
     return `Load the base before peft.addLora(); ${option} leaves the adapters unchanged.`;
   }
-  return `${OTHER_MODEL} ${option} leaves the missing ones as they are.`;
+  return `${OTHER_MODEL} ${option} keeps the values of the missing ones.`;
 }

@@ -18,7 +18,7 @@ export function requireModule(op: string, value: unknown): asserts value is Modu
 export function modelHint(value: unknown): string {
   if (typeof value === 'function') return `Pass new ${value.name}(...).`;
   if (!(value instanceof Promise)) return '';
-  return 'Await it first: a model of a folder is read before anything is done with it.';
+  return 'Await the promise: fromPretrained() resolves with the model.';
 }
 
 /** Describes a value for a message about models. */

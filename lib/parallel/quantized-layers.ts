@@ -204,7 +204,7 @@ function requireWholeGroups(
     op: `${op}: ${path}`,
     expected: `inputs cut between groups of ${groupSize}`,
     got: `a cut at input ${inside} of ${borders.at(-1)}`,
-    hint: 'Take a group_size that divides the inputs of each rank, 8 bits with a step for each row, or fewer ranks.',
+    hint: 'Use a group_size that divides the inputs of each rank, 8 bits with a step for each row, or fewer ranks.',
   });
 }
 

@@ -60,7 +60,7 @@ export class SequenceRanks {
       op: 'sequence_parallel_size',
       expected: `tokens [B, T] with T a multiple of ${group.size}, the ranks that share them`,
       got: `[${tokens.shape.join(', ')}]`,
-      hint: 'Pad the rows, their targets with the ignored index.',
+      hint: 'Pad the rows, and their targets with the ignored index.',
     });
   }
 }

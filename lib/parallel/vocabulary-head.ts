@@ -98,7 +98,7 @@ function noBias(): DsError {
     code: 'DS_ARGUMENT',
     op: 'parallelize',
     expected: 'a head without a bias for the style "head"',
-    got: 'one with a bias',
+    got: 'a head with a bias',
     hint: 'Use the style "columnGathered", which gathers all logits for the loss.',
   });
 }

@@ -154,7 +154,7 @@ function absent({ stage }: Transfer, { rank, error }: Absence): DsError {
     code: 'DS_COMM',
     op: `pipeline, input of stage ${stage}`,
     expected: 'all stages to run the batch',
-    got: `rank ${rank} met with an error: ${error}`,
+    got: `an error on rank ${rank}: ${error}`,
     hint: `Look at the output of rank ${rank}.`,
   });
 }
@@ -164,7 +164,7 @@ function ofOtherKind({ stage }: Transfer, kind: BatchKind, { rank, kind: other }
     code: 'DS_COMM',
     op: `pipeline, input of stage ${stage}`,
     expected: `a batch ${inWords[kind]}, as on this rank`,
-    got: `one ${inWords[other]} on rank ${rank}`,
+    got: `a batch ${inWords[other]} on rank ${rank}`,
     hint: 'All ranks call trainBatch() and evalBatch() in the same order.',
   });
 }
@@ -177,6 +177,6 @@ function changed({ stage }: Transfer, before: Outline, now: Outline): DsError {
     op: `pipeline, output of stage ${stage}`,
     expected: `${phraseOf(before)}, as in the first micro-batch`,
     got: phraseOf(now),
-    hint: 'Give all micro-batches one shape, or the PipelineModule dynamicShape: true.',
+    hint: 'Use one shape for all micro-batches, or set dynamicShape: true in the PipelineModule.',
   });
 }

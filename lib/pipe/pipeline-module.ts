@@ -133,7 +133,7 @@ function lossFunctionOf(lossFn: unknown): LossFunction | null {
   }
   if (!(lossFn instanceof Module)) {
     const got = isClass ? `the class ${(lossFn as { name: string }).name}` : formatValue(lossFn);
-    throw wrong('lossFn', 'a function or a module, as new nn.MSELoss()', got);
+    throw wrong('lossFn', 'a function or a module, such as new nn.MSELoss()', got);
   }
   const [first] = lossFn.namedParameters();
   if (!first) return (outputs, labels) => lossFn.call(outputs, labels) as Tensor;

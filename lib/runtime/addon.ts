@@ -73,7 +73,7 @@ function requireSameOps(loaded: Addon): Addon {
   throw new DsError({
     code: 'DS_PLATFORM',
     op: 'native addon',
-    expected: `one built for the ops of this package, ${opInterface}`,
+    expected: `an addon built for the ops of this package, ${opInterface}`,
     got: `${addonPath()} for ${found ?? 'an earlier version'}`,
     hint: 'Rebuild it: npm run build:native. If DS_NATIVE_BINDING is set, it selects the file.',
   });

@@ -88,7 +88,7 @@ function released(view: View): DsError {
     expected: 'a live tensor',
     got: `${describe(view)} that was ${isAbandoned ? 'never computed' : 'released'}`,
     hint: isAbandoned
-      ? 'It is the end of a checkpointed function run again, which backward does not need. Take it from the first run.'
+      ? 'The rerun of a checkpointed function omits ops that backward does not need. Use the result of the first run.'
       : 'Call keep() on a tensor that must outlive its scope, and do not use it after dispose().',
   });
 }

@@ -127,7 +127,7 @@ export class InputFile {
 
   private open(): number {
     if (this.descriptor !== null) return this.descriptor;
-    throw failed('read', this.path, 'a file that is still open', 'one that was closed');
+    throw failed('read', this.path, 'a file that is still open', 'a closed file');
   }
 }
 

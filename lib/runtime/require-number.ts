@@ -40,7 +40,7 @@ export function requireSizes(op: string, shape: unknown): readonly number[] {
   const hint =
     typeof shape === 'number'
       ? `A shape is a list: [${shape}].`
-      : 'Math.floor() a size that you divided.';
+      : 'Apply Math.floor() to the result of a division.';
   const expected = 'a shape: a list of integers of 0 and more';
   throw new DsError({ code: 'DS_SHAPE', op, expected, got: formatValue(shape), hint });
 }

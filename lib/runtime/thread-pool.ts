@@ -70,7 +70,7 @@ export class ThreadPool<Question, Answer> {
       await this.turn(signal);
       signal?.throwIfAborted();
     }
-    if (this.isClosed) throw lost('a pool that was closed');
+    if (this.isClosed) throw lost('a closed pool');
     for (let free = this.idle.pop(); free; free = this.idle.pop()) {
       if (!free.hasEnded) return free;
       this.all.delete(free);
@@ -147,12 +147,12 @@ class AnsweringThread<Question, Answer> {
       };
       const onExit = (): void => finish(() => reject(lost(this.ended ?? 'it ended')));
       const onAbort = (): void => {
-        this.ended = 'a question that was taken back';
+        this.ended = 'a canceled question';
         void this.worker.terminate();
         finish(() => reject(signal?.reason));
       };
       const onTimeout = (): void => {
-        this.ended = `nothing for ${timeoutMs} ms`;
+        this.ended = `no answer for ${timeoutMs} ms`;
         void this.worker.terminate();
         onExit();
       };

@@ -90,8 +90,8 @@ function element(value: unknown, path: readonly number[]): Element {
     expected: `a number${at(path)}`,
     got: formatValue(value),
     hint: isTensor
-      ? 'It is a tensor already; stack() joins several.'
-      : 'Give numbers, nested arrays of numbers of equal lengths, or a typed array.',
+      ? 'The value is already a tensor; stack() joins several tensors.'
+      : 'Pass numbers, nested arrays of numbers of equal lengths, or a typed array.',
   });
 }
 
@@ -170,6 +170,6 @@ function unfit(op: string, value: Element, dtype: 'u8' | 'i32' | 'i64', at = '')
     op,
     expected: `integers in [${least}, ${most}] for ${dtype}`,
     got: `${formatValue(value)}${at}`,
-    hint: isWhole ? "Larger integers fit 'i64'." : "Math.trunc() it, or take dtype 'f32'.",
+    hint: isWhole ? "Larger integers fit 'i64'." : "Apply Math.trunc(), or use dtype 'f32'.",
   });
 }

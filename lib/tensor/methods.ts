@@ -63,7 +63,7 @@ function surplus(name: Name, most: number, given: readonly unknown[]): DsError {
     op: name,
     expected: most === 0 ? 'no arguments' : `at most ${most} argument${most > 1 ? 's' : ''}`,
     got: `${given.length}: ${given.map(formatValue).join(', ')}`,
-    hint: takesOptions ? `Name them: ${name}({ dims: 1, keepDim: true }).` : '',
+    hint: takesOptions ? `Pass options by name: ${name}({ dims: 1, keepDim: true }).` : '',
   });
 }
 

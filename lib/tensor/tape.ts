@@ -215,8 +215,8 @@ export class GradFn {
       throw new DsError({
         code: 'DS_AUTOGRAD',
         op: this.name,
-        expected: 'the values that its forward has seen, which its backward reads again',
-        got: 'a tensor that was changed in place since',
+        expected: 'unchanged values from the forward, because backward reads them again',
+        got: 'a tensor that was changed in place after the forward',
         hint: 'Change a clone(), use the form without "_", or change it after backward(). After a step or a load, run the forward again.',
       });
     }

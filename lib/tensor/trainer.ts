@@ -14,7 +14,7 @@ export function claim(leaf: Tensor, trainer: object): void {
       code: 'DS_ARGUMENT',
       op: 'initialize',
       expected: 'parameters without an engine',
-      got: 'one owned by another engine',
+      got: 'a parameter of another engine',
       hint: 'Call destroy() on the first engine, or build another model.',
     });
   }

@@ -208,7 +208,7 @@ export const cases: Case[] = [
       );
       await expectError('DS_ARGUMENT', /class Object/, () => start({ forward() {} }), plain);
       const reading = Promise.resolve(new nn.Linear(2, 2));
-      await expectError('DS_ARGUMENT', /class Promise\. Await it/, () => start(reading));
+      await expectError('DS_ARGUMENT', /class Promise\. Await the promise/, () => start(reading));
       const read = () => reading as unknown as nn.Module;
       await expectError('DS_ARGUMENT', /promise\. .*without zero\.Init/, () => zero.Init(read));
       class Silent extends (nn.Module as unknown as new () => object) {}

@@ -56,7 +56,7 @@ const tensors: readonly Mistake[] = [
   [
     'randn([3 / 2])',
     () => ds.randn([3 / 2]),
-    'got an array [1.5]. Math.floor() a size that you divided.',
+    'got an array [1.5]. Apply Math.floor() to the result of a division.',
   ],
   ['arange(0, 10)', () => ds.arange(0, 10), 'arange: expected an object of options'],
   [
@@ -114,7 +114,11 @@ const tensors: readonly Mistake[] = [
   ],
   ['x.split([3, -1])', () => x().split([3, -1]), 'got an array [3, -1].'],
   ['x.sum(2)', () => x().sum(2), 'sum: expected a dim in [-2, 2), got 2.'],
-  ['x.sum(1, true)', () => x().sum(1, true), 'Name them: sum({ dims: 1, keepDim: true }).'],
+  [
+    'x.sum(1, true)',
+    () => x().sum(1, true),
+    'Pass options by name: sum({ dims: 1, keepDim: true }).',
+  ],
   ['x.mean({ axis: 1 })', () => x().mean({ axis: 1 }), 'Did you mean "dims"?'],
   [
     'where(x, 1, 0)',

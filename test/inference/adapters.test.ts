@@ -119,7 +119,7 @@ test('a checkpoint of training that holds an adapter alone is one, too', async (
   engine.destroy();
   expect(await refusal(() => nn.models.fromPretrained(folder))).toMatchObject({
     code: 'DS_CHECKPOINT',
-    got: 'one of a model with adapters',
+    got: 'a model with adapters',
     hint: expect.stringContaining('peft.addLora()'),
   });
   cpSync(adapter, folder, { recursive: true });

@@ -143,8 +143,8 @@ describe('an open file', () => {
     await expect(file.slice(5, 5)).rejects.toEqual(io({ op: `read ${path}`, got: 'its end' }));
     await file.close();
     await file.close();
-    await expect(file.slice(0, 1)).rejects.toEqual(io({ got: 'one that was closed' }));
-    await expect(file.checksum()).rejects.toEqual(io({ got: 'one that was closed' }));
+    await expect(file.slice(0, 1)).rejects.toEqual(io({ got: 'a closed file' }));
+    await expect(file.checksum()).rejects.toEqual(io({ got: 'a closed file' }));
   });
 
   test('that somebody writes to is told from one that nobody does', async () => {

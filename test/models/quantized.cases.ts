@@ -339,7 +339,7 @@ async function misuses(device: Device): Promise<void> {
   const both = nn.quantizeModel(tinyLlama(), { bits: 8, skipModules: ['q_proj'] });
   peft.quantize(both);
   await inFolder(async (dir) => {
-    await assert.rejects(both.save(join(dir, 'both')), /No format holds both/);
+    await assert.rejects(both.save(join(dir, 'both')), /No file format supports both/);
   });
   const { engine } = await initialize({
     model: nn.quantizeModel(peftless(), { bits: 8, skipModules: ['down_proj'] }),

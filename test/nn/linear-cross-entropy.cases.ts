@@ -296,7 +296,7 @@ const rules: Case[] = [
       );
     }
     report.dispose();
-    refuses('DS_SHAPE', /swiglu.*up as the gate/, () => ops.swiglu(x, weight));
+    refuses('DS_SHAPE', /swiglu.*up like the gate/, () => ops.swiglu(x, weight));
     refuses('DS_SHAPE', /swiglu.*2H/, () => ops.swiglu(ops.ones([2, 3], { device })));
   }),
 ];

@@ -34,7 +34,7 @@ test('more questions than threads, and what a thread throws', async () => {
   await odd.toMatchObject({ code: 'DS_INTERNAL', got: expect.stringMatching(/TypeError: odd/) });
   expect(await pool.ask(7, lost)).toBe(14);
   await pool.close();
-  await expect(pool.ask(1, lost)).rejects.toThrow('a pool that was closed');
+  await expect(pool.ask(1, lost)).rejects.toThrow('a closed pool');
 });
 
 test('a thread that ends, or says nothing, is replaced', async () => {
@@ -43,8 +43,8 @@ test('a thread that ends, or says nothing, is replaced', async () => {
   expect(await pool.ask(4, lost)).toBe(8);
   await pool.close();
   const impatient = poolOf(1, 1);
-  await expect(impatient.ask('hang', lost)).rejects.toThrow('nothing for 1 ms');
-  await expect(impatient.ask('hang', lost)).rejects.toThrow('nothing for 1 ms');
+  await expect(impatient.ask('hang', lost)).rejects.toThrow('no answer for 1 ms');
+  await expect(impatient.ask('hang', lost)).rejects.toThrow('no answer for 1 ms');
   await impatient.close();
 });
 

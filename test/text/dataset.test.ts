@@ -459,7 +459,7 @@ describe('what is wrong is named', () => {
       'a thread that takes too long',
       () => open(row('{"text":"b"}'), { threads: 1, timeoutMs: 1 }),
       'DS_DATA',
-      /bad\.jsonl from 0: expected the tokens from its thread, got nothing for 1 ms/,
+      /bad\.jsonl from 0: expected the tokens from its thread, got no answer for 1 ms/,
     ],
     [
       'no Parquet',

@@ -47,5 +47,5 @@ test('a closed pool starts no thread, and ends those who wait for one', async ()
   for (let i = 0; i < 20; ++i) await turn();
   expect(start).not.toHaveBeenCalled();
   start.mockRestore();
-  await expectRejection(() => pool.encode([part]).next(), 'DS_DATA', /a pool that was closed/);
+  await expectRejection(() => pool.encode([part]).next(), 'DS_DATA', /a closed pool/);
 });

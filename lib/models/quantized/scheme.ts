@@ -58,7 +58,12 @@ function groupOf(config: Section, key: string): number | null {
   if (Number.isSafeInteger(value) && Number(value) > 0 && Number(value) % 8 === 0) {
     return Number(value);
   }
-  throw config.refusal(key, '-1, or a multiple of 8', value, 'Words of codes lie in one group.');
+  throw config.refusal(
+    key,
+    '-1, or a multiple of 8',
+    value,
+    'A packed word must not span two groups.',
+  );
 }
 
 function bitsOf(
@@ -97,7 +102,7 @@ function gptq(config: Section): FolderScheme {
 /** Source: AutoAWQ's gemm layout. */
 function awq(config: Section): FolderScheme {
   const bits = bitsOf(config, 'bits', [4], config.get('w_bit'));
-  const why = 'Of AWQ, the layout of AutoAWQ\'s "gemm" version is read; convert other ones to it.';
+  const why = 'Convert AWQ weights to the supported layout, "gemm" of AutoAWQ.';
   requireOne(config, 'version', ['gemm', 'GEMM'], why);
   requireOne(config, 'backend', ['autoawq'], why);
   const key = config.get('group_size') === null ? 'q_group_size' : 'group_size';
@@ -116,7 +121,7 @@ interface Group {
 /** Source: compressed-tensors' QuantizationConfig. */
 function compressed(config: Section): FolderScheme {
   const why =
-    'The supported compressed-tensors format is integer weights of 4 or 8 bits, and nothing else quantized.';
+    'The supported compressed-tensors format is integer weights of 4 or 8 bits, with nothing else quantized.';
   requireOne(config, 'format', ['pack-quantized', 'mixed-precision'], why);
   requireOne(config, 'quantization_status', ['compressed'], 'The weights are not packed.');
   for (const key of ['kv_cache_scheme', 'transform_config'] as const) {

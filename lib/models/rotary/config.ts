@@ -271,7 +271,7 @@ function requireRope(
   if (factor !== undefined) requireFinite(`${name} partialRotaryFactor`, factor, Number.MIN_VALUE);
   const rotaryDim = rotaryDimOf(headDim, factor);
   if (rotaryDim < 2 || rotaryDim > headDim || rotaryDim % 2 !== 0) {
-    const expected = `a share of ${headDim} channels that is an even number of them, 2 or more`;
+    const expected = `a share that makes 2 or more of ${headDim} channels rotary, an even number`;
     throw refusedValue(`${name} partialRotaryFactor`, expected, factor);
   }
   if (ropeScaling) requireScaling(`${name} ropeScaling`, ropeScaling, rotaryDim, rope.types);
@@ -285,13 +285,14 @@ function requireWindow(
   const op = `${name} window`;
   const isList = Array.isArray(given);
   if (isList && (kind !== 'layers' || given.length !== layers)) {
-    const expected = kind === 'layers' ? `one for each of ${layers} layers` : 'one for all layers';
+    const expected =
+      kind === 'layers' ? `a window for each of ${layers} layers` : 'one window for all layers';
     throw refusedValue(op, expected, given);
   }
   const all = (isList ? given : [given]) as readonly Window[];
   for (const one of all) if (one !== null) requireInteger(op, one, 1);
   const widths = new Set(all.filter((one) => one !== null));
-  if (widths.size > 1) throw refusedValue(op, 'one width, which some layers may lack', given);
+  if (widths.size > 1) throw refusedValue(op, 'the same width for all layers with a window', given);
 }
 
 /** The window of each layer. */

@@ -62,7 +62,7 @@ export function parseRope(
   const got = config.get('rope_scaling');
   throw config.refusal(
     'rope_scaling',
-    'the values of rope_parameters, or nothing',
+    'the values of rope_parameters, or no value',
     got,
     ONE_SECTION,
   );
@@ -98,7 +98,7 @@ function parsePartial(
   const says = saysOf(section, config, PARTIAL);
   const partialRotaryFactor = says.positive(PARTIAL, 1);
   if (partialRotaryFactor <= 1) return { partialRotaryFactor };
-  throw says.refusal(PARTIAL, 'a share, 1 at most', partialRotaryFactor);
+  throw says.refusal(PARTIAL, 'a share of at most 1', partialRotaryFactor);
 }
 
 /** The length to which a scaling stretches the original one. */

@@ -65,7 +65,7 @@ export function softplus(x: Tensor, options: SoftplusOptions = {}): Tensor {
   requireFinite('softplus beta', beta);
   requireNumber('softplus threshold', threshold);
   if (beta === 0) {
-    const expected = 'a beta that is not 0: it divides';
+    const expected = 'a beta other than 0, because it is a divisor';
     throw new DsError({ code: 'DS_ARGUMENT', op: 'softplus', expected, got: '0' });
   }
   return activated('softplus', x, 'softplus', beta, threshold);

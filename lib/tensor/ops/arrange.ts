@@ -316,7 +316,7 @@ function requireMode(mode: string): PadMode {
       .map((name) => `"${name}"`)
       .join(', ')}`,
     got: formatValue(mode),
-    hint: mode === 'constant' ? 'Give the number itself: pad(x, [1, 1], 0).' : '',
+    hint: mode === 'constant' ? 'Pass the number: pad(x, [1, 1], 0).' : '',
   });
 }
 

@@ -163,8 +163,8 @@ function nothingToReport(op: string): DsError {
     code: 'DS_ARGUMENT',
     op: `${op} report`,
     expected: 'class numbers as targets, no class weights, and a mean or a sum',
-    got: 'a loss by another way, which finds no first choice',
-    hint: 'argmax() of the logits compares with the targets: logits.argmax(-1).eq(targets).',
+    got: 'a loss that computes no argmax',
+    hint: 'Compare the argmax of the logits with the targets: logits.argmax(-1).eq(targets).',
   });
 }
 

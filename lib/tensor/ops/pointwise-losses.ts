@@ -56,7 +56,7 @@ function requireTarget(op: string, x: Tensor, target: Operand): void {
   const isLike =
     !(target instanceof Tensor) || target.numel === 1 || sameShape(x.shape, target.shape);
   if (isLike) return;
-  const hint = 'They would broadcast to pairs of all with all: reshape() one of them.';
+  const hint = 'The two shapes would broadcast to all pairs: reshape() one of them.';
   throw shapeError(op, `a target like ${describe(x)}`, describe(target), hint);
 }
 

@@ -29,7 +29,7 @@ export function swiglu(gate: Tensor, up: Tensor | null = null): Tensor {
 function ofTwo(gate: Tensor, up: Tensor): Tensor {
   requireAlike('swiglu', gate, up);
   if (!sameShape(gate.shape, up.shape)) {
-    throw shapeError('swiglu', `up as the gate, ${describe(gate)}`, describe(up));
+    throw shapeError('swiglu', `up like the gate, ${describe(gate)}`, describe(up));
   }
   const out = Tensor.empty(gate.shape, gate.dtype, gate.device);
   kernels.swiglu({ gate, up, out });

@@ -246,7 +246,7 @@ function partSizes(size: number, sizes: number | readonly number[]): readonly nu
   const list = requireSizes('split', sizes);
   const total = list.reduce((sum, n) => sum + n, 0);
   if (total === size) return list;
-  const hint = 'A number cuts parts of one size: split(2).';
+  const hint = 'For parts of one size, pass a number: split(2).';
   throw shapeError('split', `sizes that add up to ${size}`, `[${list.join(', ')}]`, hint);
 }
 
