@@ -68,8 +68,8 @@ interface Search {
  * sequences stay in memory until the search ends.
  *
  * Rejects with DS_ARGUMENT for invalid options and for options that sample. Rejects with DS_LIMIT
- * for a sequence longer than the model's limit, DS_NONFINITE for scores that are not finite, and
- * the signal's reason after an abort.
+ * for a sequence longer than the model's limit and with DS_NONFINITE for scores that are not
+ * finite. After an abort, rejects with the signal's reason.
  */
 export async function beamSearch(
   model: CausalLM,

@@ -155,9 +155,8 @@ export class InferenceEngine {
   }
 
   /**
-   * The error after which the engine computes nothing more: a rank that shares the model was lost
-   * or stalled (DS_COMM), or the GPU fails every call (DS_CUDA). Null before. This getter does not
-   * wait.
+   * The error after which the engine stops. DS_COMM: a rank that shares the model was lost or
+   * stalled. DS_CUDA: the GPU fails every call. Null before. This getter does not wait.
    */
   get failure(): DsError | null {
     return this.isDestroyed ? null : this.generator.failure;

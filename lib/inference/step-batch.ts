@@ -6,7 +6,7 @@ import type { Sequence } from './sequence.js';
 export interface StepSizes {
   readonly tokens: number;
   readonly sequences: number;
-  /** Sequences whose next token is sampled. */
+  /** Number of sequences with a sampled next token. */
   readonly ends: number;
   /** Row length of the block tables. */
   readonly width: number;
@@ -26,7 +26,7 @@ export interface StepBatch extends StepSizes {
 export interface PlannedBatch {
   readonly batch: StepBatch;
   /**
-   * Sequences whose last token is in the batch, in the order of `ends`. Their next token is
+   * Sequences with their last token in the batch, in the order of `ends`. Their next token is
    * sampled.
    */
   readonly ended: readonly Sequence[];

@@ -269,7 +269,8 @@ export class StepLoop implements Generator {
   }
 
   /**
-   * Calls onStart of requests in their first step. Drops slices of requests whose onStart throws.
+   * Calls onStart of requests in their first step. If onStart throws, the request fails and its
+   * slices are dropped.
    */
   private started(slices: readonly Slice[]): readonly Slice[] {
     for (const { sequence } of slices) {

@@ -27,7 +27,7 @@ export interface Flight {
   landed(): Promise<void>;
   /** Returns the sampled tokens. Call it after landed() and before the second next launch. */
   next(): NextToken[];
-  /** Sequences whose next token the step samples. */
+  /** Sequences that get a sampled token from the step. */
   readonly sequences: readonly Sequence[];
 }
 
@@ -90,8 +90,8 @@ export class StepRunner {
   }
 
   /**
-   * Enqueues a step, whose tokens `choose` samples, without waiting. Sequences may include one
-   * token of the last step that the host does not have. At most two steps are in flight.
+   * Enqueues a step without waiting. `choose` samples its tokens. Sequences may include one token
+   * of the last step that the host does not have. At most two steps are in flight.
    */
   launch(slices: readonly Slice[], choose: Choose): Flight {
     const { blockSize } = this.sizes;

@@ -196,7 +196,7 @@ function weightsAt(sizes: ModelSizes, setup: Setup, done: number): number {
 }
 
 /**
- * What checkpointing keeps of blocks, in segments; without it, each block keeps its activations.
+ * Activations that checkpointing keeps, by segment of blocks. Without it, each block keeps its own.
  */
 interface Segments {
   /** Segments of the blocks of a rank, and blocks of the largest one. */

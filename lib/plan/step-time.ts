@@ -163,7 +163,7 @@ function sharingTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster)
 }
 
 /**
- * Seconds of one step in which the device waits for weights from host memory. Each micro-batch
+ * Seconds of one step that the device waits for weights from host memory. Each micro-batch
  * transfers its rank's part for forward and again for backward, except weights that stay on the
  * device.
  */
@@ -201,8 +201,8 @@ function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster
 }
 
 /**
- * Returns the fraction of offloaded state for which device and host finish at the same time,
- * rounded to two decimals as in a run.
+ * Returns the fraction of offloaded state that makes device and host finish at the same time. It is
+ * rounded to two decimals, as in a run.
  */
 export function plannedGpuShare(setup: Setup, rates: Rates, at: Cluster): number {
   const ranksHere = ranksOfMachine(setup, at);
