@@ -153,7 +153,7 @@ test.each<[Given, string, RegExp]>([
   [{ mpu: new Map([[1, 2]]) }, 'mpu', /"an object of class Map"/],
   [{ tp: { mpu: new Date() } }, 'tp.mpu', /use the mesh: see comm.initDistributed/],
   [{ injection_dict: { Block: ['o'] } }, 'injection_dict', /the model has its own plan/],
-  [{ kv_cache: { blocks: 1, memory: 1 } }, 'kv_cache.blocks', /blocks or memory/],
+  [{ kv_cache: { blocks: 1, memory: 1 } }, 'kv_cache.blocks', /kv_cache.blocks or kv_cache.memory/],
   [{ kv_cache: { block_size: 8 } }, 'kv_cache.block_size', /a value >= 16, got 8/],
   [{ moe: { type: 'odd' } }, 'moe.type', /"standard", "residual"/],
 ])('%j is refused at %s', (config, path, message) => {

@@ -84,7 +84,7 @@ test.each<[string, Partial<TrainerOptions<Window>>, RegExp]>([
   [
     'an order of its own',
     { data: { sampling: 'sequential' } },
-    /data.sampling: expected "random" beside data_eff.* got "seq/,
+    /data.sampling: expected "random" with data_eff.* got "seq/,
   ],
   [
     'samples in turn',

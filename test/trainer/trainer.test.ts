@@ -322,7 +322,12 @@ const misuses: readonly [
   ['another event', {}, async (one) => one.on('lgo' as never, () => {}), 'begin, step, log'],
   ['a wrong signal', {}, async (one) => one.train({ signal: {} as never }), 'an AbortSignal'],
   ['a wrong option', {}, async (one) => one.train({ resme: true } as never), '"resume"'],
-  ['no loss', { model: new nn.Linear(1, 1) as never }, (one) => one.train(), 'a `loss` beside'],
+  [
+    'no loss',
+    { model: new nn.Linear(1, 1) as never },
+    (one) => one.train(),
+    'another model with a `loss`',
+  ],
   [
     'samples of another kind',
     { train: { length: 1, get: () => ({ x: Int32Array.of(1) }) } as never },
