@@ -52,7 +52,7 @@ test('several prompts, as texts and as tokens, are choices side by side', () =>
     expect(echoed.json.choices[1].text).toBe(`Hello${textOf(HELLO, 0, 1)}`);
   }));
 
-/** Its answers to a prompt share what the first one computes, as those of an engine do. */
+/** All choices of a prompt share the first one's cached blocks, as in an engine. */
 class SharingEngine extends FakeEngine {
   override async *stream(request: ContinuationRequest): AsyncGenerator<ServedPiece> {
     for await (const piece of super.stream(request)) {
@@ -101,7 +101,7 @@ test('a chat completion', () =>
     expect(json.choices).toEqual([{ index: 0, message, logprobs: null, finish_reason: 'length' }]);
     expect(json.usage.prompt_tokens).toBe(CHAT.length);
     expect(engine.requests[0]).toMatchObject({ prompt: CHAT, temperature: 0, maxNewTokens: 4 });
-    // What the server said may come back to it.
+    // A client sends the server's answer back.
     const more = [...MESSAGES, json.choices[0].message, { role: 'user', content: 'More' }];
     const again = await ask(`${url}/v1/chat/completions`, { body: { messages: more } });
     expect(again.status).toBe(200);
@@ -151,7 +151,7 @@ test('logprobs of both formats, with the raw bytes of tokens', () =>
     );
   }));
 
-/** Says these tokens, of which another one is the likeliest. */
+/** Samples the given tokens; another token is the likeliest. */
 class SayingEngine extends FakeEngine {
   constructor(
     own: Tokenizer,

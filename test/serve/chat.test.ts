@@ -95,7 +95,7 @@ test('Ctrl-C stops an answer, then the conversation', async () => {
   await done;
 });
 
-/** Node's own, which hears of its warnings: a test file has a copy. */
+/** Node's own object receives warnings; a test file has a copy. */
 const node: NodeJS.Process = runInThisContext('process');
 
 test('many lines, typed one after the other, give no warning', async () => {

@@ -1,4 +1,4 @@
-// Pages of other origins: asked by browsers, answered where the server was told so.
+// Requests from pages of other origins, and the permission of --cors.
 import { serve } from '../../lib/serve/index.js';
 import { ask, withServer } from './client.js';
 

@@ -15,12 +15,12 @@ import { FakeEngine, textOf, tokenizer } from './fake-engine.js';
 const CLIENTS = Number(process.env.DS_TEST_CLIENTS ?? 100);
 const TOKENS = 24;
 const TOKENIZER = join(packageRoot(), 'examples', 'tokenizer');
-/** Clients ask with so many prompts, in turn. */
+/** Number of different prompts. */
 const PROMPTS = 20;
 
 const promptOf = (i: number) => [1 + (i % PROMPTS), 2, ...Array(i % PROMPTS).fill(3)];
 
-/** What a client read, whole or in events. */
+/** The text of a whole answer, or of a stream. */
 function saidBy(text: string): string {
   if (!text.startsWith('data: ')) return JSON.parse(text).choices[0].text;
   const { events, isDone } = eventsOf(text);

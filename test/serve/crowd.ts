@@ -1,12 +1,12 @@
-// A crowd of clients at one server: most ask well, some go, some read slowly, some send nonsense.
+// A crowd of clients at one server: good ones, leaving ones, slow readers, senders of nonsense.
 import { Agent, type IncomingMessage } from 'node:http';
 import { random } from '../support/random.js';
 import { begin, open, type Sent } from './client.js';
 
-/** What became of one client. */
+/** The result of one client. */
 export interface Outcome {
   kind: 'good' | 'gone' | 'slow' | 'nonsense';
-  /** Of the answer; 0 for none. */
+  /** HTTP status; 0 without an answer. */
   status: number;
   text: string;
 }

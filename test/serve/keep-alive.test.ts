@@ -1,4 +1,4 @@
-// Streams in which nothing is generated for long: comments keep proxies from closing them.
+// Streams without a token for long: comments keep proxies from closing them.
 import type { ServerResponse } from 'node:http';
 import { type Answer, openAnswer } from '../../lib/serve/answer.js';
 import { TextFormat } from '../../lib/serve/answer-format.js';
@@ -8,7 +8,7 @@ import { tokenizer } from './fake-engine.js';
 beforeEach(() => jest.useFakeTimers());
 afterEach(() => jest.useRealTimers());
 
-/** A response that keeps what is written to it. */
+/** A response that records its writes. */
 class Kept {
   readonly written: string[] = [];
   status = 0;

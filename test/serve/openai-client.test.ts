@@ -1,4 +1,4 @@
-// OpenAI's own client package against the server: what programs that exist send, and read back.
+// The package of OpenAI against the server: its requests, and its reading of answers.
 import { type InferenceServer, serve } from '../../lib/serve/index.js';
 import { FakeEngine, textOf, tokenizer } from './fake-engine.js';
 

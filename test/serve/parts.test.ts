@@ -1,4 +1,4 @@
-// Parts of the server by themselves: histograms, sampling defaults, and requests at their limits.
+// Single parts of the server: histograms, sampling defaults, and requests at their limits.
 import { Histogram } from '../../lib/serve/histogram.js';
 import { type InferenceServer, serve } from '../../lib/serve/index.js';
 import { samplingDefaults } from '../../lib/serve/sampling-defaults.js';

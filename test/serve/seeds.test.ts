@@ -1,4 +1,4 @@
-// What answers without a seed of their own draw from.
+// The seed of requests without their own seed.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,7 +10,7 @@ import { tinyLlama } from '../peft/models.js';
 const folder = mkdtempSync(join(tmpdir(), 'ds-seeds-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
-/** What a process says first that begins with `given`. */
+/** The first answer of a process that starts with `given`. */
 async function said(given: { seed?: number }): Promise<readonly number[] | undefined> {
   seed(0); // As a process does.
   const config = { device: 'cpu' };
