@@ -5,7 +5,7 @@ import { join } from 'node:path';
 
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { Tokenizer } from '../../lib/text/index.js';
-import { ask, withServer } from './client.js';
+import { ask, open, until, withServer } from './client.js';
 import { FakeEngine, tokenizer } from './fake-engine.js';
 
 const EXAMPLE = join(packageRoot(), 'examples', 'tokenizer');
@@ -40,6 +40,21 @@ test('a tokenizer that takes too long is given up, and the event loop goes on', 
     },
     { tokenizerThreads: 1, limits: { promptSeconds: 1 } },
     new FakeEngine(slowTokenizer()),
+  ));
+
+test('two long prompts do not delay the chat of another client', () =>
+  withServer(
+    async (url, _, server) => {
+      const endless = { prompt: ' '.repeat(4e6) };
+      const long = [1, 2].map(() => open(`${url}/tokenize`, { body: endless }));
+      for (const one of long) one.on('error', () => {});
+      await until(() => server.lives.size === 2);
+      expect((await ask(url + CHAT, { body: good })).status).toBe(200);
+      expect(server.lives.size).toBe(2);
+      for (const one of long) one.destroy();
+      await until(() => server.lives.size === 0);
+    },
+    { limits: { promptCharacters: 4e6, promptSeconds: 1000 } },
   ));
 
 test.each([
