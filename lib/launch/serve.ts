@@ -144,7 +144,7 @@ async function endFailed(
 ): Promise<NodeJS.Timeout> {
   console.error(`ds serve: ${message}`);
   const timer = setTimeout(() => process.exit(ENGINE_FAILED), LINGER_MS + RELEASE_MS).unref();
-  await Promise.race([delay(LINGER_MS), stopped]);
+  await Promise.race([delay(LINGER_MS, null, { ref: false }), stopped]);
   await server.kill();
   return timer;
 }

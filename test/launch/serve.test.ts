@@ -1,4 +1,4 @@
-// What `ds serve` prints for the person at the terminal, by its host and keys, and how it ends.
+// Output and exit codes of `ds serve`, by host, keys and failures.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -18,6 +18,7 @@ const server = {
   served: { maxTokens: 64, tokenizer: {}, canChat: true } as object | null,
   admission: { inside: 0 },
   ready: Promise.resolve(),
+  failed: new Promise<Error>(() => {}),
   stop: jest.fn(async () => {}),
 };
 
@@ -82,6 +83,38 @@ test('a server on every address with a key says nothing of keys', async () => {
   process.env.DS_API_KEY = ' another ';
   expect((await served({ host: '0.0.0.0' })).errors).toBe('');
   expect(jest.mocked(serving.serve).mock.lastCall?.[1]).toMatchObject({ apiKeys: ['another'] });
+});
+
+test('each limit of the command line is one of the server', async () => {
+  const flags = {
+    ...{ maxBody: 1, maxBodies: 2, maxPromptTokens: 3, maxPromptChars: 4, promptTimeout: 5 },
+    ...{ maxAnswers: 6, maxRequests: 7, maxConnections: 8, headTimeout: 9, bodyTimeout: 10 },
+    ...{ requestTimeout: 11, drainTimeout: 12 },
+  };
+  await served(flags);
+  expect(jest.mocked(serving.serve).mock.lastCall?.[1]?.limits).toEqual({
+    ...{ bodyBytes: 1, bodiesBytes: 2, promptTokens: 3, promptCharacters: 4, promptSeconds: 5 },
+    ...{ answers: 6, requests: 7, connections: 8, headSeconds: 9, bodySeconds: 10 },
+    ...{ requestSeconds: 11, drainSeconds: 12 },
+  });
+});
+
+test('a failed engine ends the command with 3, after health checks can see it', async () => {
+  const lost = new Error('rank 1: ended');
+  const kill = jest.fn(async () => {});
+  const failing = { ...server, failed: Promise.resolve(lost), kill };
+  jest.mocked(serving.serve).mockResolvedValue(failing as never);
+  const errors: string[] = [];
+  jest.spyOn(console, 'error').mockImplementation((text) => void errors.push(text));
+  jest.spyOn(console, 'log').mockImplementation(() => {});
+  const flags = { host: '127.0.0.1', port: 0, tokenizerThreads: 1, tp: 1, graphs: true };
+  const ended = serveHere(join(dir, 'tiny'), flags as ServeFlags);
+  while (errors.length === 0) await new Promise((resolve) => setImmediate(resolve));
+  expect(errors).toEqual(['ds serve: rank 1: ended']);
+  expect(kill).not.toHaveBeenCalled();
+  process.emit('SIGTERM', 'SIGTERM');
+  expect(await ended).toBe(3);
+  expect(kill).toHaveBeenCalledTimes(1);
 });
 
 test('an empty DS_API_KEY and a file without a key are refused', async () => {
