@@ -125,7 +125,7 @@ function promptTokens(
 ): readonly number[] {
   if (typeof prompt === 'string' && !limits.tokenizer) {
     const hint = 'initInference(folder) reads the tokenizer in the folder of the model.';
-    throw refused('prompt', 'tokens, for an engine without a tokenizer', 'a text', hint);
+    throw refused('prompt', 'tokens, for an engine without a tokenizer', 'a string', hint);
   }
   const given = typeof prompt === 'string' ? encoded(prompt, limits) : prompt;
   const tokens = requireTokens('prompt', given, limits);
@@ -158,7 +158,8 @@ function requireTokens(what: string, given: unknown, { vocabSize }: RequestLimit
 /** Stop strings need a tokenizer. TextStream checks their contents. */
 function requireStops(given: string | readonly string[], tokenizer: Tokenizer | null) {
   const stops = typeof given === 'string' ? [given] : given;
-  if (!Array.isArray(stops)) throw refused('stop', 'a text or a list of texts', formatValue(given));
+  if (!Array.isArray(stops))
+    throw refused('stop', 'a string or a list of strings', formatValue(given));
   if (tokenizer || stops.length === 0) return stops;
   throw refused('stop', 'stopTokens, for an engine without a tokenizer', formatValue(given));
 }

@@ -57,7 +57,7 @@ export function limitsOf(
   }
   const tokens = max_ragged_batch_size ?? (isCpu ? 512 : 2048);
   return {
-    // The memory limits tokens to this number, and steps cannot be larger.
+    // The runner allocates memory for this many tokens, the most that a step can have.
     tokens: Math.min(tokens, sequences * maxTokens),
     sequences,
     blocks,

@@ -270,7 +270,12 @@ test.each([
   ['a long prompt', { prompt: Array(64).fill(1) }, 'DS_LIMIT', /at most 64 .*prompt of 64 and 1/],
   ['many new tokens', { prompt, maxNewTokens: 60 }, 'DS_LIMIT', /prompt of 5 and 60 new/],
   ['a stop without a tokenizer', { prompt, stop: ['a'] }, 'DS_ARGUMENT', /stopTokens/],
-  ['a stop that is none', { prompt, stop: null }, 'DS_ARGUMENT', /stop: expected a text or a list/],
+  [
+    'a stop that is none',
+    { prompt, stop: null },
+    'DS_ARGUMENT',
+    /stop: expected a string or a list/,
+  ],
   ['an option that is none', { prompt, maxTokens: 3 }, 'DS_ARGUMENT', /maxNewTokens/],
   ['a temperature', { prompt, temperature: -1 }, 'DS_ARGUMENT', /temperature/],
   ['no continuation', { prompt, n: 0 }, 'DS_ARGUMENT', /n: expected/],
