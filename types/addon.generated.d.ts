@@ -160,7 +160,8 @@ export interface Addon {
   openSwapFile(folder: string, label: string, purpose: string, bytes: number, tuning: Float64Array): number;
   /**
    * Starts a transfer between the file and host memory when `stream` reaches it; the stream does not
-   * wait for it. See io::SwapFile::start.
+   * wait for it. The memory stays alive until the transfer is over. Throws DS_BOUNDS for bytes
+   * behind the end of the file. See io::SwapFile::start.
    */
   startSwap(file: number, writes: boolean, offset: number, buffer: number, bufferOffset: number, bytes: number, stream: number): void;
   /**

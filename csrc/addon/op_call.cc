@@ -164,6 +164,17 @@ class Reader {
   const double *at_, *end_;  // the next word, and the end of the block
 };
 
+/// Checks that a view repeats no element: Fill of a few bytes could otherwise take 2^60 writes.
+void require_distinct(const char* op, const View& out) {
+  int64_t extent = 1;
+  for (int d = 0; d < out.ndim; ++d) {
+    if (out.shape[d] == 0) return;
+    extent += (out.shape[d] - 1) * out.strides[d];
+  }
+  if (out.numel() <= extent) return;
+  throw Error("DS_BOUNDS", op, "a view without repeated elements", out.describe());
+}
+
 /// Reads the op in the block and checks its preconditions.
 template <class Op>
 Op read_op(Addon& addon, Device& device, bool on_host) {
@@ -171,6 +182,7 @@ Op read_op(Addon& addon, Device& device, bool on_host) {
   Reader reader(addon, kNames[static_cast<int>(id_of<Op>)], kOperands<Op>, device, on_host);
   for_each_field(args, reader);
   check(args);
+  if constexpr (std::is_same_v<Op, Fill>) require_distinct("fill", args.out);
   return args;
 }
 

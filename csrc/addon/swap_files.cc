@@ -70,9 +70,15 @@ void start_swap(Addon& addon, double file, bool writes, double offset, double bu
   if (place % ref->block_bytes != 0) {
     throw Error("DS_ARGUMENT", "swap file", text("a multiple of ", ref->block_bytes), text(offset));
   }
+  const auto end = static_cast<size_t>(ref->open.file.bytes());
+  if (place > end || range.bytes > end - place) {
+    throw Error("DS_BOUNDS", "swap file", text("bytes inside its ", end),
+                text(range.bytes, " at offset ", place));
+  }
   const io::Direction direction = writes ? io::Direction::write : io::Direction::read;
   at.device.launch_host(at.stream, [=, ref = ref, range = std::move(range)] {
-    ref->open.file.start(direction, static_cast<int64_t>(place), {range.data, range.bytes});
+    ref->open.file.start(direction, static_cast<int64_t>(place), {range.data, range.bytes},
+                         range.owner);
   });
 }
 

@@ -14,7 +14,8 @@ double open_swap_file(Addon& addon, std::string folder, std::string label, std::
                       double bytes, Doubles tuning);
 
 /// Starts a transfer between the file and host memory when `stream` reaches it; the stream does not
-/// wait for it. See io::SwapFile::start.
+/// wait for it. The memory stays alive until the transfer is over. Throws DS_BOUNDS for bytes
+/// behind the end of the file. See io::SwapFile::start.
 void start_swap(Addon& addon, double file, bool writes, double offset, double buffer,
                 double buffer_offset, double bytes, double stream);
 

@@ -33,7 +33,7 @@ File open(const SwapOptions& options, bool& direct) {
 }  // namespace
 
 SwapFile::SwapFile(const SwapOptions& options)
-    : block_bytes_(options.block_bytes), file_(open(options, direct_)) {
+    : bytes_(options.bytes), block_bytes_(options.block_bytes), file_(open(options, direct_)) {
   const auto bytes = static_cast<size_t>(options.bytes);
   checksums_.resize((bytes + block_bytes_ - 1) / block_bytes_);
   engine_ = make_file_engine({.request_bytes = block_bytes_,
@@ -45,9 +45,10 @@ SwapFile::SwapFile(const SwapOptions& options)
 }
 
 SwapFile::~SwapFile() {
+  std::list<std::shared_ptr<Move>> dropped;  // freed without the lock: owners may take others
   {
     std::unique_lock lock(mutex_);
-    moves_.remove_if([](const std::shared_ptr<Move>& move) { return !move->running; });
+    drop_waiting(dropped);
     changed_.wait(lock, [this] { return moves_.empty(); });
     closing_ = true;
   }
@@ -56,11 +57,13 @@ SwapFile::~SwapFile() {
   engine_.reset();
 }
 
-void SwapFile::start(Direction direction, int64_t offset, Memory memory) {
+void SwapFile::start(Direction direction, int64_t offset, Memory memory,
+                     std::shared_ptr<void> owner) {
   std::lock_guard lock(mutex_);
   if (error_ || memory.bytes == 0) return;
   const size_t blocks = (memory.bytes + block_bytes_ - 1) / block_bytes_;
-  moves_.push_back(std::make_shared<Move>(Move{direction, offset, memory, blocks}));
+  moves_.push_back(
+      std::make_shared<Move>(Move{direction, offset, memory, std::move(owner), blocks}));
   moved_[direction == Direction::write] += memory.bytes;
   start_ready();
 }
@@ -171,19 +174,27 @@ void SwapFile::check(const Block& block) {
   finish(*block.move, &error);
 }
 
+void SwapFile::drop_waiting(std::list<std::shared_ptr<Move>>& dropped) {
+  for (auto at = moves_.begin(); at != moves_.end();) {
+    const auto one = at++;
+    if (!(*one)->running) dropped.splice(dropped.end(), moves_, one);
+  }
+}
+
 void SwapFile::finish(Move& move, const Error* error) {
+  std::list<std::shared_ptr<Move>> dropped;  // freed without the lock: owners may take others
   std::lock_guard lock(mutex_);
   ++progress_;
   if (error && !error_) error_ = *error;
-  if (error_) {
-    moves_.remove_if([](const std::shared_ptr<Move>& one) { return !one->running; });
-  }
+  if (error_) drop_waiting(dropped);
   if (--move.blocks_left == 0) {
     if (move.began) {
       const char* kind = move.direction == Direction::read ? "read" : "write";
       WorkLog::add(kind, {}, move.memory.bytes, move.began);
     }
-    moves_.remove_if([&](const std::shared_ptr<Move>& one) { return one.get() == &move; });
+    const auto over = std::find_if(moves_.begin(), moves_.end(),
+                                   [&](const auto& one) { return one.get() == &move; });
+    if (over != moves_.end()) dropped.splice(dropped.end(), moves_, over);
     if (!error_) start_ready();
   }
   changed_.notify_all();

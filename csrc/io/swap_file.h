@@ -48,14 +48,15 @@ class SwapFile {
 
   /// Submits a transfer between the file from `offset`, a multiple of the block, and memory. Size
   /// and address are multiples of kDirectAlignment. A read must have the offset and size of a
-  /// write. Does not wait; any thread.
-  void start(Direction direction, int64_t offset, Memory memory);
+  /// write. Does not wait; any thread. `owner` keeps the memory alive until the transfer is over.
+  void start(Direction direction, int64_t offset, Memory memory, std::shared_ptr<void> owner = {});
 
   /// Blocks until no transfer touches `memory`. Throws the first failure of any transfer (DS_IO) on
   /// every call, also if no transfer has moved for two minutes.
   void wait(Memory memory);
 
   const std::string& path() const { return file_.path(); }
+  int64_t bytes() const { return bytes_; }
   /// Transfers pass the system's cache by.
   bool direct() const { return direct_; }
   std::string file_system() const { return file_.file_system(); }
@@ -72,6 +73,7 @@ class SwapFile {
     Direction direction;
     int64_t offset;
     Memory memory;
+    std::shared_ptr<void> owner;
     size_t blocks_left;
     bool running = false;
     int64_t began = 0;  // by WorkLog, where it is kept
@@ -88,8 +90,10 @@ class SwapFile {
   void check_later(Block block);
   void check_blocks();  // a checker's thread
   void check(const Block& block);
+  void drop_waiting(std::list<std::shared_ptr<Move>>& dropped);  // under the lock
   void finish(Move& move, const Error* error);
 
+  const int64_t bytes_;
   const size_t block_bytes_;
   bool direct_ = true;
   File file_;

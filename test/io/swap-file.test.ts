@@ -18,6 +18,7 @@ import { Buffer as DeviceBuffer } from '../../lib/runtime/buffer.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { fileEngineName, type HostRange, setFileEngine } from '../../lib/runtime/file.js';
 import { SwapFile, type SwapFileOptions } from '../../lib/runtime/swap-file.js';
+import { thrownBy } from '../support/refusal.js';
 
 const PAGE = 4096;
 const SLOT = 8 * PAGE;
@@ -91,6 +92,37 @@ function damage(change: (descriptor: number) => void): void {
 }
 
 const engines = fileEngineName() === 'io_uring' ? ['io_uring', 'threads'] : ['threads'];
+
+test('transfers behind the end of the file are refused', () => {
+  const file = open({ bytes: 2 * SLOT });
+  const refused = { code: 'DS_BOUNDS', op: 'swap file' };
+  for (const at of [2 * SLOT, SLOT + 2 * PAGE, 2 ** 40, 2 ** 52]) {
+    for (const move of ['read', 'write'] as const) {
+      expect(thrownBy(() => file[move](at, slot(0), compute))).toMatchObject(refused);
+    }
+  }
+  file.write(SLOT, slot(0), compute);
+  file.wait(slot(0), compute);
+  expect(file.info.bytesWritten).toBe(SLOT);
+});
+
+test('a transfer keeps its memory after the buffer is released', () => {
+  const file = open();
+  for (let i = 0; i < 50; ++i) {
+    const own = DeviceBuffer.allocatePinned(cpu(), SLOT);
+    own.write(0, pattern(i));
+    file.write(0, { buffer: own, offset: 0, bytes: SLOT }, compute);
+    own.release();
+    // The allocator reuses free memory: the write would store these bytes.
+    const next = DeviceBuffer.allocatePinned(cpu(), SLOT);
+    next.write(0, new Uint8Array(SLOT));
+    fill(1, 99);
+    file.read(0, slot(1), compute);
+    file.wait(slot(1), compute);
+    expect(Buffer.compare(contents(1), pattern(i))).toBe(0);
+    next.release();
+  }
+});
 
 describe.each(engines)('over %s', (engine) => {
   beforeAll(() => setFileEngine(engine as 'io_uring' | 'threads'));

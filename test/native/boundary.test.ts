@@ -56,6 +56,20 @@ describe('views', () => {
     expect(run(hostile)).toBe('DS_BOUNDS');
   });
 
+  test.each<[string, View]>([
+    ['repeats an element', view([1, 2 ** 53], [1, 0])],
+    ['overlaps itself', view([4, 4], [1, 1])],
+  ])('fill refuses a view that %s', (_, out) => {
+    expect(codeOf(() => kernels.fill({ out, value: 1 }))).toBe('DS_BOUNDS');
+  });
+
+  test('fill takes strided and empty views', () => {
+    for (const out of [view([2, 3], [3, 1]), view([3, 2], [1, 3]), view([2, 1], [4, 0])]) {
+      expect(codeOf(() => kernels.fill({ out, value: 0 }))).toBeNull();
+    }
+    expect(codeOf(() => kernels.fill({ out: view([0, 2 ** 53], [1, 0]), value: 0 }))).toBeNull();
+  });
+
   test.each([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 2 ** 63, 1e300])(
     '%d is no length, stride or offset',
     (value) => {
