@@ -219,7 +219,8 @@ export function storedDType({ tensors, config }: WeightFiles): DType {
   for (const { dtype } of tensors.values()) if (isFloating(dtype)) found.add(dtype);
   const [first, ...others] = found;
   if (first && others.length === 0) return first;
-  const named = String(config?.dtype ?? config?.torch_dtype ?? '').replace(/^torch\./, '');
+  const given = config?.dtype ?? config?.torch_dtype;
+  const named = typeof given === 'string' ? given.replace(/^torch\./, '') : '';
   const known: Record<string, DType> = { float16: 'f16', bfloat16: 'bf16' };
   return known[named] ?? 'f32';
 }

@@ -119,7 +119,8 @@ function parseScaling(
     requireNoOther(section, []);
     return null;
   }
-  const own = (aliases[String(type)] ?? type) as RopeScaling['type'];
+  const own = ((typeof type === 'string' ? aliases[type] : undefined) ??
+    type) as RopeScaling['type'];
   if (!types.includes(own)) {
     const known = ['default', ...types].map((one) => `"${one}"`).join(', ');
     throw section.refusal(key, known, type);
