@@ -152,7 +152,7 @@ function build({ model, sizes, seq, checkpoint }, { vocabSize }) {
   return new nn.models.GPT2({ ...shape, maxSeq, activationCheckpointing: checkpoint });
 }
 
-/** The name of its sizes, or those that flags gave. */
+/** Name of the model's sizes, or the sizes given by flags. */
 function nameOf({ model, sizes }, { config }) {
   if (Object.keys(sizes).length === 0) return model;
   return `of ${config.layers} layers of ${config.channels}`;

@@ -1,4 +1,4 @@
-// The command line of gpt2-offload.js: its own options beside the flags of Megatron-LM's scripts.
+// Command line of gpt2-offload.js: its own options and flags of Megatron-LM's scripts.
 'use strict';
 const { join } = require('node:path');
 const { parseArgs } = require('node:util');
@@ -47,7 +47,8 @@ const OPTIONS = {
   ...{ workers: string, nvme: string, device: string, checkpoint: boolean, seed: string },
   ...{ save: string, save_every: string, resume: boolean, trace: string, summary: string },
   ...{ sample: string, help: { type: 'boolean', short: 'h' } },
-  // Those of DeepSpeed; `ds` gives local_rank, which initDistributed() reads from the environment.
+  // DeepSpeed's options. `ds` passes local_rank, but initDistributed() reads it from the
+  // environment.
   ...{ deepspeed: boolean, deepspeed_config: string, local_rank: string },
   ...megatron.options,
 };
@@ -61,7 +62,7 @@ function words(argv) {
   });
 }
 
-/** What the program does, by its own options and by flags of the same meaning. */
+/** Options of the program; flags with the same meaning are converted. */
 function readOptions(argv) {
   const { values } = parseArgs({ args: words(argv), options: OPTIONS });
   if (values.help) return { help: true };
@@ -109,7 +110,7 @@ function onDisk(config, { nvme }) {
   return { ...config, zero_optimization: { ...zero, offload_optimizer } };
 }
 
-/** The configuration file with what the command line says. */
+/** The configuration file with the values of the command line. */
 function configuration(options) {
   const file = readConfig(options.deepspeed_config);
   const config = onDisk(megatron.configure(file, options.flags, options), options);

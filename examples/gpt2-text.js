@@ -1,5 +1,5 @@
-// Text to train on, and its tokens: those of GPT-2 where the package gpt-tokenizer is installed,
-// else those of a folder with a tokenizer.json.
+// Text to train on, and its tokenizer: GPT-2's if the package gpt-tokenizer is installed, else a
+// folder with a tokenizer.json.
 'use strict';
 const { copyFileSync, existsSync, mkdirSync } = require('node:fs');
 const { dirname, join } = require('node:path');
@@ -25,7 +25,7 @@ function tokenizerOf(folder) {
     vocabSize,
     encode: (words) => tokenizer.encode(words, { addSpecialTokens: false }),
     decode: (ids) => tokenizer.decode(ids),
-    /** Writes the tokenizer into a folder that has none. */
+    /** Writes the tokenizer into a folder without one. */
     write(into) {
       if (existsSync(join(into, 'tokenizer.json'))) return;
       mkdirSync(into, { recursive: true });
@@ -61,7 +61,7 @@ function declarations() {
   }
 }
 
-/** What to read, and how a sample of it begins. */
+/** Files to read, and the prompt of a sample. */
 function openText(path) {
   if (path) return { path, prompt: 'The ' };
   const folder = declarations();

@@ -1,5 +1,5 @@
-// GPT-2's tokenizer as Hugging Face's tokenizer.json, written beside a model that was trained on
-// its tokens: `ds serve`, `ds chat` and transformers then read and write text.
+// Writes GPT-2's tokenizer as tokenizer.json into a model's folder, for `ds serve`, `ds chat` and
+// transformers.
 'use strict';
 const {
   existsSync,
@@ -23,7 +23,7 @@ function byteLetters() {
 }
 
 /**
- * The two tokens that a token is merged from: what is left when only earlier merges are applied.
+ * The two tokens that merge into a token: the result of all earlier merges.
  */
 function mergeOf(token, rankOf) {
   const rank = rankOf.get(token);

@@ -23,7 +23,7 @@ const { values: given } = parseArgs({
   },
 });
 
-/** What the tiny model is to learn: questions, and their answers. */
+/** Training data of the tiny model: questions and answers. */
 const FACTS = [
   ['Which stage shards gradients?', 'Stage 2 shards gradients.'],
   ['Which stage shards parameters?', 'Stage 3 shards parameters.'],
@@ -55,11 +55,11 @@ function makeData() {
 function makeModel(tokenizer) {
   const { vocabSize } = tokenizer;
   const sizes = { layers: 2, heads: 4, kvHeads: 2, channels: 64, hidden: 128, maxSeq: 256 };
-  // Large first weights: with --lora they stay as they are, and have to tell tokens apart.
+  // Large initial weights: with --lora they are frozen, and they must distinguish tokens.
   return new nn.models.Llama({ vocabSize, ...sizes, tied: true, initializerRange: 0.1 });
 }
 
-/** What the model answers, word for word the likeliest. */
+/** The model's answer, by greedy decoding. */
 function answer(model, tokenizer, question) {
   const asked = [{ role: 'user', content: question }];
   const { ids } = tokenizer.applyChatTemplate(asked, { addGenerationPrompt: true });

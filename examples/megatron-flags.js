@@ -36,7 +36,7 @@ const FLAGS = [
   ['tokenizer-type', 'NAME', 'GPT2BPETokenizer; --tokenizer DIR names any other'],
 ];
 
-/** Name, whether it has a value. A reason stands beside each. */
+/** Name, and whether it has a value. The comment gives the reason. */
 const IGNORED = [
   ['resume-dataloader', false], // A checkpoint always keeps the position in the data.
   ['lazy-loader', false], // Text is read once, to tokens in memory.
@@ -90,7 +90,7 @@ const ignoredOf = (values) =>
     .filter((name) => values[key(name)] !== undefined)
     .map(flag);
 
-/** Throws DS_ARGUMENT for what these scripts can ask for and this program does not do. */
+/** Throws DS_ARGUMENT for flags of Megatron-LM that this program does not support. */
 function requireSupported(values) {
   const stages = counted(values, 'pipeline_model_parallel_size') ?? 1;
   if (stages !== 1) {
@@ -127,7 +127,7 @@ const tensorParallel = (values) =>
 const rateOf = ({ params = {} }) => (typeof params.lr === 'number' ? params.lr : undefined);
 
 function optimizerOf(config, values) {
-  // A client's optimizer in Megatron-LM: the tutorial's configuration has none.
+  // In Megatron-LM the program creates the optimizer: the tutorial's configuration has none.
   const { type, params = {} } = config.optimizer ?? {
     ...{ type: 'AdamW', params: { lr: 1.5e-4, weight_decay: 0.01 } },
   };
@@ -189,7 +189,7 @@ function precisionOf({ fp16, bf16 }, values) {
   return { ...(fp16 && { fp16 }), ...(bf16 && { bf16 }) };
 }
 
-/** `config` with what the flags say. `steps`: of the whole run. */
+/** `config` with the values of the flags. `steps`: steps of the whole run. */
 function configure(config, values, { steps }) {
   const { fp16: _, bf16: __, scheduler: ___, ...rest } = config;
   const optimizer = optimizerOf(config, values);

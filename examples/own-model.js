@@ -1,5 +1,5 @@
-// A model of your own in plain JavaScript: an MLP predicts on which of three rings a point lies. It
-// has a validation set, parameter groups, the best model and resume.
+// A custom model in plain JavaScript: an MLP predicts the ring of a point, one of three. The
+// program has a validation set, parameter groups, the best model and resume.
 'use strict';
 const { join } = require('node:path');
 const ds = require('@ds/native');
@@ -12,7 +12,7 @@ ds --num_procs 2 examples/own-model.js [folder]
   folder  checkpoints are written there, and training resumes from it (default own-classifier)`;
 
 class Classifier extends nn.Module {
-  // Elements of a list are what ZeRO moves as one.
+  // ZeRO moves each element of a list as one unit.
   layers = [new nn.Linear(2, 32), new nn.Linear(32, 32)];
   head = new nn.Linear(32, 3);
   loss = new nn.CrossEntropyLoss();
@@ -24,7 +24,7 @@ class Classifier extends nn.Module {
     return this.head.call(out);
   }
 
-  /** The loss of a training batch; beside it, in evaluation, how many labels [B] are hit. */
+  /** The loss of a batch; in evaluation also the number of correct labels [B]. */
   forward(x, labels) {
     const logits = this.logits(x);
     const loss = this.loss.call(logits, labels);

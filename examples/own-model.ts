@@ -42,10 +42,10 @@ class Block extends nn.Module {
 class Encoder extends nn.Module {
   readonly tokens = new nn.Embedding(VOCABULARY, CHANNELS, nn.init.normal(0.1));
   readonly positions = new nn.Parameter([LENGTH, CHANNELS], nn.init.normal(0.1));
-  readonly blocks = [new Block(), new Block()]; // Elements of a list are what ZeRO moves as one.
+  readonly blocks = [new Block(), new Block()]; // ZeRO moves each element as one unit.
   readonly norm = new nn.LayerNorm(CHANNELS);
 
-  /** tokens and targets [B, T] i32; the targets of tokens that are not asked for are -100. */
+  /** tokens and targets [B, T] i32; targets of tokens without a loss are -100. */
   override forward(tokens: ds.Tensor, targets: ds.Tensor): ds.Tensor {
     const seen = tokens.ne(PAD).reshape([-1, 1, 1, LENGTH]);
     let x = this.tokens.call(tokens).add(this.positions);
@@ -57,7 +57,7 @@ class Encoder extends nn.Module {
 }
 
 /**
- * Sequences of different lengths, made on the spot: what is masked is the first token once more.
+ * Generated sequences of different lengths; the masked token repeats the first one.
  */
 const sequences = (length: number, first: number) => ({
   length,
@@ -98,8 +98,7 @@ async function main(): Promise<void> {
     device: engine.device,
   });
   /**
-   * The mean loss of what no rank trains on, the same on every rank. Nothing is recorded for a
-   * backward.
+   * The mean loss of the validation data, equal on every rank, without a graph for backward.
    */
   const validate = async (): Promise<number> => {
     let sum = 0;

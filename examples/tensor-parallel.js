@@ -1,4 +1,4 @@
-// GPT-2 on two ranks, each of which has half of every layer, or half of every sample.
+// GPT-2 on two ranks: each rank has half of every layer, or half of every sample.
 const { parseArgs } = require('node:util');
 const {
   comm,

@@ -1,5 +1,5 @@
-// Trains a small GPT-2 whose weights, gradients and optimizer state are sharded over the ranks of a
-// job, saves it, and resumes at stage 1.
+// Trains a small GPT-2 with weights, gradients and optimizer state sharded over ranks, saves it,
+// and resumes at stage 1.
 'use strict';
 const { initDistributed, initialize, nn, scope, seed, Tensor, zero } = require('@ds/native');
 

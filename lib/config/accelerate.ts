@@ -17,12 +17,12 @@ export function refuseAccelerate(draft: Draft): void {
   const { deepspeed_config_file: file } = plugin;
   const hint =
     typeof file === 'string'
-      ? `Give the file that it names: ${file}.`
+      ? `Pass the file that it names: ${file}.`
       : `Write a file of ${JSON.stringify(translated(plugin, value))} instead.`;
   draft.refuse([mark], {
     expected: 'the keys of a DeepSpeed configuration',
     got: 'a configuration of accelerate',
-    hint: `${hint} \`ds --num_gpus\` says how many ranks there are.`,
+    hint: `${hint} \`ds --num_gpus\` sets the number of ranks.`,
   });
   for (const key of Object.keys(value)) delete value[key];
 }

@@ -120,7 +120,7 @@ const TABLE: Partial<Record<string, AutoRow>> = {
   'fp16.enabled': training('fp16', 'precision, --fp16'),
   'bf16.enabled': training('bf16', 'precision, --bf16'),
   'amp.enabled': {
-    of: 'training, which knows no apex',
+    of: 'training, because apex is not supported',
     argument: null,
     value: ({ training: given }) => given && false,
   },

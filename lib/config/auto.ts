@@ -187,6 +187,6 @@ function refuseUnfilled(draft: Draft, unfilled: readonly Unfilled[]): void {
   draft.refuse(first.path, {
     expected: 'a value, or a source that fills "auto"',
     got: `"auto" in ${names.join(', ')}`,
-    hint: 'Write values, or give what they need: initialize({ auto }), ds validate --auto.',
+    hint: 'Write values, or pass their sources: initialize({ auto }), ds validate --auto.',
   });
 }

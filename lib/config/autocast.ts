@@ -19,7 +19,7 @@ export function readAutocast(draft: Draft): void {
   draft.value[dtype] = { ...own, enabled: true };
   const of = 'torch_autocast.dtype';
   if (!isOn) draft.made.set(`${dtype}.enabled`, { from: 'derived', of });
-  const text = `is read as ${dtype}.enabled: weights and what layers give each other are ${dtype}, master weights and sums within operations fp32; PyTorch's weights, norms and softmax stay fp32.`;
+  const text = `enables ${dtype}.enabled. Weights and activations are ${dtype}; master weights and sums are fp32. In PyTorch, weights, norms and softmax stay fp32.`;
   draft.note('advice', ['torch_autocast', 'enabled'], text);
 }
 

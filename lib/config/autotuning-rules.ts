@@ -50,6 +50,6 @@ export function isExperiment({ autotuning }: Pick<ResolvedValues, 'autotuning'>)
 export function searchesNothing(config: ResolvedValues): Advice | null {
   if (!config.autotuning.enabled || isExperiment(config)) return null;
   const text =
-    'is the wish of `ds --autotuning tune|run`: started without it, this run trains as the file says.';
+    'acts only with `ds --autotuning tune|run`. This run trains with the values of the file.';
   return { path: ['autotuning', 'enabled'], text };
 }

@@ -57,7 +57,7 @@ const patternsAreExpressions: Rule = ({ compression_training: section }) =>
     const patterns = [[modules].flat(), ...(related ?? [])].flat();
     const wrong = patterns.find((pattern) => pattern !== '*' && !isExpression(pattern));
     if (wrong === undefined) return null;
-    const hint = 'Quote what is meant as it stands by a backslash.';
+    const hint = 'Quote literal characters with a backslash.';
     return { path, expected: 'regular expressions', got: shown(wrong), hint };
   });
 
@@ -141,6 +141,6 @@ export function unreadInForward({
   ];
   if (unread.length === 0) return null;
   const path = [SECTION, 'weight_quantization', 'shared_parameters', 'quantize_weight_in_forward'];
-  const text = `is true, with which ${unread.join(', ')} ${unread.length > 1 ? 'are' : 'is'} not read: weights have target_bits from schedule_offset on, rounded to nearest.`;
+  const text = `is true, so ${unread.join(', ')} ${unread.length > 1 ? 'have' : 'has'} no effect: weights have target_bits from schedule_offset on, rounded to nearest.`;
   return { path, text };
 }

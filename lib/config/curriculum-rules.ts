@@ -30,7 +30,7 @@ const beginsWithTokens: Rule = (config) => {
   if (!step || found.min >= step) return null;
   return {
     path: [SECTION, 'min_difficulty'],
-    expected: `at least difficulty_step, ${step}, to which difficulties are rounded down`,
+    expected: `at least difficulty_step, ${step}, because difficulties are rounded down to its multiples`,
     got: String(found.min),
     hint: 'Start at a multiple of difficulty_step, or make it smaller.',
   };
@@ -59,7 +59,7 @@ const sharesEvenly: Rule = (config) => {
     path: [SECTION, ...uneven[0]],
     expected: `a multiple of ${ranks}, the ranks that share out each sample's tokens`,
     got: String(uneven[1]),
-    hint: 'sequence_parallel_size says how many they are.',
+    hint: 'sequence_parallel_size is their number.',
   };
 };
 

@@ -10,7 +10,7 @@ const oneSize: Rule = ({ tensor_parallel: { autotp_size: size, tensor_parallel: 
         path: ['tensor_parallel', 'tensor_parallel', 'tp_size'],
         expected: `${size}, as autotp_size`,
         got: String(other.tp_size),
-        hint: 'Keep autotp_size alone.',
+        hint: 'Keep only autotp_size.',
       }
     : null;
 

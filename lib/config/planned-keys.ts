@@ -96,7 +96,7 @@ export function dropPlanned(draft: Draft, keys: ReadonlySet<string>): void {
     draft.note(
       'auto',
       path,
-      'is "auto": the default applies, as initialize() alone asks the plan.',
+      'is "auto": the default applies, because only initialize() asks the plan.',
     );
   }
 }

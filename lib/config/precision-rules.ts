@@ -44,7 +44,7 @@ const parameterDtypeAgrees: Rule = (config) => {
   if (asked === null || asked === chosen) return null;
   return {
     path: ['data_types', 'param_dtype'],
-    expected: `"${chosen}", which fp16.enabled and bf16.enabled say`,
+    expected: `"${chosen}", as set by fp16.enabled and bf16.enabled`,
     got: `"${asked}"`,
     hint: 'Remove it, or change fp16.enabled and bf16.enabled to match.',
   };

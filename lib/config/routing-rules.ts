@@ -46,7 +46,7 @@ const namesLayers: Rule = (config) => {
   const hint = 'Layers are numbered from 0.';
   if (new Set(ids).size !== ids.length) return { path, expected: 'each layer once', got, hint };
   if (count != null && count !== ids.length) {
-    return { path, expected: `${count} layers, as random_ltd_layer_num says`, got, hint };
+    return { path, expected: `${count} layers, as in random_ltd_layer_num`, got, hint };
   }
   if (total == null || ids.every((id) => id < total)) return null;
   return { path, expected: `layers below ${total}, total_layer_num`, got, hint };
@@ -65,7 +65,7 @@ const growsFromTokens: Rule = (config) => {
   if (min >= step) return null;
   return {
     path: [...path, 'min_value'],
-    expected: `at least seq_per_step, ${step}, to whose multiples lengths are rounded down`,
+    expected: `at least seq_per_step, ${step}, because lengths are rounded down to its multiples`,
     got: String(min),
     hint: 'Start at a multiple of seq_per_step, or make it smaller.',
   };
@@ -75,7 +75,7 @@ const growsFromTokens: Rule = (config) => {
 const seesRows: Rule = (config) => {
   if (!sectionOf(config)) return null;
   const hint = 'Switch one of them off.';
-  const expected = 'none beside random_ltd, whose layers see a random part of each row';
+  const expected = 'none with random_ltd, because its layers see a random part of each row';
   const { sequence_parallel_size: ranks, sparse_attention: sparse } = config;
   if (ranks > 1) return { path: ['sequence_parallel_size'], expected, got: String(ranks), hint };
   return sparse ? { path: ['sparse_attention'], expected, got: 'a pattern', hint } : null;

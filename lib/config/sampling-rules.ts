@@ -80,7 +80,7 @@ export const samplingRules: readonly Rule[] = [hasMetrics, metricsAreComplete];
 /** Source: DeepSpeed, where only a function that post-processes batches can obey such a metric. */
 function leavesNothingOut({ path, section }: MetricSite): Advice | null {
   if (section.clustering_type !== 'single_cluster') return null;
-  const text = 'leaves no sample out: a loop asks for the difficulties() of trainLoader.sampler.';
+  const text = 'uses all samples: the loop reads difficulties() of trainLoader.sampler.';
   return { path: [...path, 'clustering_type'], text };
 }
 

@@ -86,7 +86,7 @@ function listsMisfit(scheduled: Scheduled): Violation | null {
     return { path, expected, got: shown(steps), hint: 'The last difficulty has no last step.' };
   }
   if (rises(steps)) return null;
-  const hint = 'A difficulty whose last step is not after the one before would never come.';
+  const hint = 'A difficulty is never reached if its last step is not after the previous one.';
   return { path, expected: 'steps in rising order', got: shown(steps), hint };
 }
 

@@ -20,7 +20,7 @@ const oneBitIsWhole: Rule = ({ optimizer, zero_optimization: { stage } }) =>
   optimizer && ONE_BIT.includes(optimizer.type) && stage !== 0
     ? {
         path: ['zero_optimization', 'stage'],
-        expected: `0 with ${optimizer.type}, whose ranks exchange moments of whole parameters`,
+        expected: `0 with ${optimizer.type}, because its ranks exchange moments of whole parameters`,
         got: String(stage),
         hint: 'Set it to 0, or optimizer.type to "Adam", "Lamb" or "SGD".',
       }

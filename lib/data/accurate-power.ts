@@ -1,5 +1,5 @@
-// Powers rounded as C libraries nearly always round them, to the nearest double: V8's own is off by
-// a bit in one of ten, which shows in a result that is rounded down at exactly that point.
+// Powers rounded to the nearest double, as in C libraries. V8's pow is off by one bit in one of ten
+// results, which changes a difficulty that is rounded down.
 
 /** Binary places of the fixed-point numbers below. */
 const PLACES = 128n;
@@ -14,7 +14,7 @@ export function accuratePower(base: number, exponent: number): number {
   return near + near * off;
 }
 
-/** Exact for numbers whose last bit counts 2^-128 or more. */
+/** Exact for multiples of 2^-128. */
 function fixed(value: number): bigint {
   let [scaled, places] = [value, 0n];
   while (!Number.isInteger(scaled) && places < PLACES) {

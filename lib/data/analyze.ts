@@ -17,33 +17,33 @@ import { risingOrder } from './order.js';
 import { type SampleMetric, seqlen, VocabularyRarity } from './sample-metrics.js';
 
 /**
- * How difficult a sample is. "seqlen": its tokens. "vocab_rarity": the sum of -log p over them, p
- * being a token's share of all tokens of the dataset, rounded down. Or a function of one's own,
- * whose values are whole numbers of 0 and more.
+ * Difficulty of a sample. "seqlen": its tokens. "vocab_rarity": the sum of -log p over its tokens,
+ * rounded down; p is a token's share of all tokens of the dataset. Or a function that returns whole
+ * numbers from 0 on.
  */
 export type DifficultyMetric<Sample> =
   | 'seqlen'
   | 'vocab_rarity'
   | ((sample: Sample, index: number) => number);
 
-/** What data.analyze() measures, and where it writes. */
+/** Options of data.analyze(). */
 export interface AnalyzeOptions<Sample, Name extends string = string>
   extends Pick<WorkerThreadOptions, 'numWorkers' | 'workerThread'> {
-  /** By a name for each, which its folder and files have. */
+  /** Metrics by name; folders and files have these names. */
   metrics: Readonly<Record<Name, DifficultyMetric<Sample>>>;
   /** Made where it is missing. */
   folder: string;
-  /** Whether files of the same metrics there, whoever made them, are replaced. Default false. */
+  /** Whether existing files of the metrics are replaced. Default: false. */
   overwrite?: boolean;
 }
 
-/** What is known of a metric. */
+/** Results of a metric. */
 export interface AnalyzedMetric {
-  /** What the configuration and a CurriculumSampler take under this name. */
+  /** Path for the configuration and CurriculumSampler. */
   indexToSamplePath: string;
-  /** What they take under this name. */
+  /** Path for the configuration and CurriculumSampler. */
   indexToMetricPath: string;
-  /** percentiles[p]: the largest value among the easiest p percent; [0] is the least of all. */
+  /** percentiles[p]: the largest value among the easiest p percent; [0] is the minimum. */
   percentiles: number[];
 }
 
@@ -53,15 +53,15 @@ const OPTIONS: OptionNames<AnalyzeOptions<unknown>> = {
 
 const OP = 'data.analyze';
 
-/** Samples that are asked for at a time. */
+/** Samples per read. */
 const BATCH = 256;
 
 /**
- * Goes through all samples, twice for "vocab_rarity", and writes FOLDER/NAME/NAME_index_to_sample
- * and NAME_index_to_metric (.bin and .idx), in the layout of DeepSpeed's DataAnalyzer. Throws
- * DS_ARGUMENT for wrong options, DS_DATA for samples that have no tokens or a value that is no
- * whole number, and DS_IO, before anything is read where files would be replaced or a folder cannot
- * be made.
+ * Reads all samples, twice for "vocab_rarity", and writes FOLDER/NAME/NAME_index_to_sample and
+ * NAME_index_to_metric (.bin and .idx) in the layout of DeepSpeed's DataAnalyzer. Throws
+ * DS_ARGUMENT for invalid options. Throws DS_DATA for samples without tokens and values that are
+ * not whole numbers. Throws DS_IO, before any read if files would be replaced or a folder cannot be
+ * created.
  */
 export async function analyze<Sample, Name extends string>(
   dataset: Dataset<Sample>,
@@ -122,7 +122,7 @@ async function eachSample<Sample>(
   for await (const samples of loader) for (const sample of samples) visit(sample, index++);
 }
 
-/** Throws DS_IO where the folder of a metric holds what would be replaced. */
+/** Throws DS_IO if the folder of a metric holds files that would be replaced. */
 function requireUnused(folder: string, name: string): void {
   const files = ['index_to_sample', 'index_to_metric'].flatMap((what) =>
     ['.bin', '.idx'].map((end) => join(folder, `${name}_${what}${end}`)),
@@ -139,8 +139,8 @@ function requireUnused(folder: string, name: string): void {
 }
 
 /**
- * Makes folders; what it returns removes those that were not there before. Throws DS_IO, with the
- * folders as they were.
+ * Creates folders; the returned function removes the created ones. On failure it removes them and
+ * throws DS_IO.
  */
 function makeFolders(folders: readonly string[]): () => void {
   const made: string[] = [];
@@ -219,7 +219,7 @@ function metricsOf<Sample>(given: unknown): [string, SampleMetric][] {
 function requireWhole(name: string, index: number, value: unknown): number {
   if (Number.isSafeInteger(value) && (value as number) >= 0) return value as number;
   const op = `${OP} metrics.${name}, sample ${index}`;
-  const hint = 'Scale and round what has fractions: Math.round(1000 * value).';
+  const hint = 'Scale and round fractions: Math.round(1000 * value).';
   throw dataError(op, 'a whole number of 0 and more', formatValue(value), hint);
 }
 

@@ -1,4 +1,4 @@
-// Who makes the batches of a pass over the data: this thread, one at a time, or workers, ahead.
+// Makes the batches of a pass over the data: on this thread, or ahead of time on worker threads.
 
 import { types } from 'node:util';
 import type { Device } from '../runtime/device.js';
@@ -9,30 +9,30 @@ import { type Uploader, uploaderFor } from './upload.js';
 import { type PoolOptions, WorkerPool } from './worker-pool.js';
 import type { Reply, Work } from './worker-protocol.js';
 
-/** What each batch of a pass is made of: numbers of samples, or a round of those that come. */
+/** Work of each batch of a pass: sample numbers, or a round of a stream. */
 export interface PassPlan<Work> {
-  /** Infinity where only the samples' end tells. */
+  /** Infinity for a stream without a length. */
   readonly batches: number;
   work(batch: number): Work;
 }
 
 /**
- * Makes the batches of one pass at a time, in order. Where only the samples' end tells how many
- * there are, Batch includes null: the end.
+ * Makes the batches of one pass at a time, in order. For a stream without a length, Batch includes
+ * null, which marks the end.
  */
 export interface BatchMaker<Work, Batch> {
-  /** Starts a pass; one that was under way is given up. */
+  /** Starts a pass and abandons the current one. */
   begin(plan: PassPlan<Work>): void;
-  /** The next batch of the pass. Throws DS_DATA, or what the dataset throws. */
+  /** The next batch of the pass. Throws DS_DATA, and errors of the dataset. */
   next(): Batch;
   nextAsync(): Promise<Batch>;
-  /** Ends the pass, wherever it is. */
+  /** Ends the pass at any position. */
   end(): void;
-  /** Frees threads and staging memory; a later begin() starts anew. */
+  /** Frees threads and staging memory; a later begin() creates them again. */
   close(): Promise<void>;
 }
 
-/** What becomes of samples. */
+/** Options of a batch maker. */
 export interface MakerOptions<Sample, Batch> {
   device: Device;
   /** Null for the default, which stacks. */
@@ -104,7 +104,7 @@ export class InProcessMaker<Sample, Batch> implements BatchMaker<Uint32Array, Ba
     this.combiner.dispose();
   }
 
-  /** The next batch by the dataset's own batch(), if it has one and nobody else makes it. */
+  /** The next batch by the dataset's batch(), if it has one and no collate function is given. */
   private whole(): Batch | null {
     const { collate, device } = this.options;
     if (collate || !this.dataset.batch) return null;
@@ -127,7 +127,7 @@ export interface WorkerOptions extends PoolOptions {
   persistent: boolean;
 }
 
-/** Ends the threads of a loader that nobody can reach any more. */
+/** Ends the threads of a loader that was garbage-collected. */
 const abandoned = finalizers<WorkerPool>((pool) => void pool.close());
 
 /** Gets the samples on worker threads, which also stack them unless a collate function is given. */

@@ -1,4 +1,4 @@
-// From a list of samples to a batch: stacks what is inside them, keeping their structure.
+// Stacks a list of samples into a batch with the same structure.
 import { type Device, device as findDevice } from '../runtime/device.js';
 import type { TypedArray } from '../runtime/dtype.js';
 import { refusedValue } from '../runtime/refused.js';
@@ -17,8 +17,8 @@ export type Batched<Sample> = unknown extends Sample
 /**
  * Stacks along a new first dim: numbers (f32), typed arrays (their own dtype) and tensors; arrays
  * and plain objects of these, at any depth, are batched part by part. The caller owns the tensors,
- * which are on `device`. Throws DS_DATA when samples differ in structure or length, DS_ARGUMENT for
- * what is no list of them, DS_DEVICE.
+ * which are on `device`. Throws DS_DATA if samples differ in structure or length, DS_ARGUMENT if
+ * `samples` is not a list of samples, DS_DEVICE.
  */
 export function collate<Sample>(
   samples: readonly Sample[],

@@ -1,11 +1,11 @@
-// Which samples the steps of a curriculum draw: of those within the step's difficulties, at random,
-// a function of the seed and the step. Source: DeepSpeed's DeepSpeedDataSampler.
+// Draws the samples of curriculum steps at random within the step's difficulties, as a function of
+// seed and step. Source: DeepSpeed's DeepSpeedDataSampler.
 import { DsError } from '../errors.js';
 import type { DifficultyPath } from './curriculum-schedule.js';
 import { naturalOrder, risingOrder, shuffledOrder } from './order.js';
 import { PhiloxStream } from './philox.js';
 
-/** What lets samples in: those whose key is at most the bound of the step's difficulty. */
+/** Accepts samples with a key of at most the bound of the step's difficulty. */
 export interface Gate {
   /** The metric. */
   readonly name: string;
@@ -17,11 +17,11 @@ export interface Gate {
   easiest(): number;
 }
 
-/** What is drawn from, and how. */
+/** Options of draws. */
 export interface DrawsOptions {
   /** Samples of the dataset. */
   length: number;
-  /** A sample is drawn when all of them let it in. */
+  /** A sample must be accepted by all gates. */
   gates: readonly Gate[];
   /** Samples of a step. */
   batchSize: number;
@@ -32,9 +32,9 @@ export interface DrawsOptions {
 const MOST = 2 ** 26;
 
 /**
- * Samples that come within reach at the same step are a cluster, which is gone through in a random
- * order, and then in another one: no sample comes again before all of its cluster have come. A step
- * draws from each cluster in proportion to its size.
+ * Samples that become available at the same step form a cluster. Each pass over a cluster has a new
+ * random order, so no sample repeats before the others of its cluster were drawn. A step draws from
+ * each cluster in proportion to its size.
  */
 export class CurriculumDraws {
   private current = 0;
@@ -42,10 +42,10 @@ export class CurriculumDraws {
   private readonly order: Uint32Array;
   /** How many of these the first gate has let in. */
   private reached = 0;
-  /** Those of them that another gate keeps out. */
+  /** Available samples that another gate refuses. */
   private waiting = new Uint32Array(0);
   private readonly clusters: Cluster[] = [];
-  /** Sizes of the clusters, summed up. */
+  /** Prefix sums of cluster sizes. */
   private readonly sums: number[] = [];
   private bounds: readonly number[] | null = null;
 
@@ -122,9 +122,9 @@ export class CurriculumDraws {
   }
 
   /**
-   * Which places of a step are filled by each cluster that has some: its share by size, rounded up
-   * or down at random so that all shares are a batch. One number for a step, where DeepSpeed draws
-   * one for each sample: to pass over steps is cheap, and shares are even.
+   * Number of samples per cluster in a step: its share by size, rounded up or down at random, so
+   * that the shares sum to a batch. It uses one random number per step, DeepSpeed one per sample.
+   * So skipped steps are cheap, and shares are even.
    */
   private share(
     random: PhiloxStream,
@@ -151,7 +151,7 @@ export class CurriculumDraws {
       code: 'DS_DATA',
       op: `CurriculumSampler, step ${this.current}`,
       expected: `samples within the difficulties ${said.join(', ')}`,
-      got: `none of ${length}; each by itself begins at ${begins.join(', ')}`,
+      got: `none of ${length}; each metric begins at ${begins.join(', ')}`,
       hint: 'Begin with larger difficulties.',
     });
   }
@@ -176,7 +176,7 @@ const keyAt = ({ keys }: Gate, order: Uint32Array, at: number): number =>
 class Cluster {
   /** Draws so far. */
   served = 0;
-  /** The draws with which the pass ends that `order` is of; 0 where there is none yet. */
+  /** Number of draws at the end of the pass of `order`; 0 before the first pass. */
   private passEnd = 0;
   private order: Uint32Array;
 

@@ -17,31 +17,31 @@ import { requireRank, Sampler } from './sampler.js';
 
 /** How difficult samples are by one metric, and how difficult they may be at each step. */
 export interface CurriculumMetric {
-  /** The difficulty of a step, the first of which is 1: a function that never falls. */
+  /** The difficulty of a step, from step 1 on; it never falls. */
   schedule: CurriculumSchedule;
-  /** The first difficulty that is as large stays; that of all samples, for percentiles. */
+  /** The difficulty stays constant from this value on; for percentiles it means all samples. */
   maxDifficulty: number;
-  /** The metric of each sample. Default: what the files say. */
+  /** The metric of each sample. Default: the values of the files. */
   values?: ArrayLike<number>;
-  /** Of `data.analyze` or DeepSpeed's DataAnalyzer, without .bin and .idx. */
+  /** File of `data.analyze` or DeepSpeed's DataAnalyzer, without .bin and .idx. */
   indexToSamplePath?: string;
-  /** Its other file: for difficulties that are values. */
+  /** Its other file, for difficulty type "value". */
   indexToMetricPath?: string;
   /**
-   * "value": samples whose metric is at most the difficulty. "percentile": the easiest, as many of
-   * all samples as the difficulty is of maxDifficulty. Default "value".
+   * "value": samples with a metric of at most the difficulty. "percentile": the easiest share of
+   * all samples, the difficulty divided by maxDifficulty. Default: "value".
    */
   difficultyType?: 'value' | 'percentile';
   /**
-   * "single_cluster" leaves no sample out: batches are what gets harder, by a loop that asks for
-   * `difficulties()`. Default "schedule_based".
+   * "single_cluster" uses all samples in every step; the loop makes batches harder with
+   * `difficulties()`. Default: "schedule_based".
    */
   clusteringType?: 'schedule_based' | 'single_cluster';
 }
 
-/** What a CurriculumSampler draws, and this rank's place among those that share the draws. */
+/** Options of a CurriculumSampler, with this rank's place among the data ranks. */
 export interface CurriculumSamplerOptions {
-  /** By name: at least one. A sample is drawn when it is easy enough by all of them. */
+  /** At least one metric by name. A sample must be easy enough by all of them. */
   metrics: Readonly<Record<string, CurriculumMetric>>;
   /** Samples of a step: of all ranks and micro-batches together. */
   batchSize: number;
@@ -67,12 +67,12 @@ const METRIC: OptionNames<CurriculumMetric> = {
 const OP = 'CurriculumSampler';
 
 /**
- * Draws the batch of each step from the samples within its difficulties. Samples that come within
- * reach together are gone through in a random order before any of them comes again; a batch has of
- * each such cluster in proportion to its size. All of that is a function of the seed and the step,
- * the same on every rank; ranks share each batch in turn as DistributedSampler's. An epoch is as
- * many whole batches as have the samples of the dataset. Source: DeepSpeed's DeepSpeedDataSampler
- * (data_efficiency.data_sampling).
+ * Draws the batch of each step from the samples within its difficulties. Samples that become
+ * available together form a cluster, which is drawn completely in random order before a sample
+ * repeats. A batch has samples of each cluster in proportion to its size. Draws depend only on seed
+ * and step, so they are the same on every rank. Ranks share each batch in turn, like
+ * DistributedSampler. An epoch is the number of whole batches in the dataset. Source: DeepSpeed's
+ * DeepSpeedDataSampler (data_efficiency.data_sampling).
  */
 export class CurriculumSampler extends Sampler {
   /** Which of the ranks this is, from 0. */
@@ -121,14 +121,14 @@ export class CurriculumSampler extends Sampler {
     return shareOf(this.stepsPerEpoch * this.batchSize, this);
   }
 
-  /** None after the last epoch. Throws DS_DATA where a step has no sample within reach. */
+  /** Empty after the last epoch. Throws DS_DATA if a step has no sample within its difficulty. */
   order(served: number): Uint32Array {
     if (this.epoch >= this.epochs) return new Uint32Array(0);
     if (this.drawn?.epoch !== this.epoch) this.drawn = { epoch: this.epoch, order: this.draw() };
     return dealt(this.drawn.order, served, this);
   }
 
-  /** How difficult samples may be in a step, the first of which is 1, by metric. */
+  /** Maximum difficulty of a step by metric; the first step is 1. */
   difficulties(step: number): Record<string, number> {
     requireInteger(`${OP}.difficulties`, step, 1);
     const all = Array.from(this.metrics, ([name, { path }]) => [name, path.at(step)]);
@@ -150,7 +150,7 @@ export class CurriculumSampler extends Sampler {
   }
 
   /**
-   * @internal By metric, what tells whether ranks have the same: null where no sample is left out.
+   * @internal Digests by metric, for the comparison of ranks; null if all samples are used.
    */
   digests(): Record<string, string | null> {
     return Object.fromEntries(Array.from(this.metrics, ([name, { digest }]) => [name, digest]));
@@ -208,7 +208,7 @@ export class CurriculumSampler extends Sampler {
 
 /** A metric as it was given, checked. */
 class Metric {
-  /** For whoever asks; draws have a path of their own. */
+  /** For difficulties(); draws have their own path. */
   path: DifficultyPath;
   private schedule: CurriculumSchedule;
 
@@ -276,7 +276,7 @@ function metricsOf(
   return new Map(Object.entries(given).map(read));
 }
 
-/** What the bound of a difficulty is compared with. */
+/** Keys of samples, which are compared with the bound of a difficulty. */
 function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64Array {
   const { values, indexToSamplePath, indexToMetricPath, maxDifficulty } = metric;
   const isPercentile = metric.difficultyType === 'percentile';

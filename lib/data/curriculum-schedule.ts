@@ -1,5 +1,5 @@
-// Curriculum schedules: how difficult samples may be at each step of training.
-// Source: DeepSpeed's CurriculumScheduler, whose formulas and rounding these are.
+// Curriculum schedules: the maximum difficulty of samples at each step of training.
+// Source of formulas and rounding: DeepSpeed's CurriculumScheduler.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -21,10 +21,11 @@ export interface DifficultyRange {
 export interface FixedRootOptions extends DifficultyRange {
   /** Steps from `min` to `max`. */
   totalSteps: number;
-  /** Difficulties are multiples of it, rounded down; `max` alone need not be one. Default 1. */
+  /** Difficulties are rounded down to multiples of it; `max` need not be one. Default: 1. */
   difficultyStep?: number;
   /**
-   * 1 is linear, 2 the square root: how much faster difficulties grow at the beginning. Default 1.
+   * Degree of the root: 1 is linear, 2 the square root, which grows faster at the beginning.
+   * Default: 1.
    */
   rootDegree?: number;
 }
@@ -83,14 +84,14 @@ function requireNumbers(op: string, list: unknown): void {
 }
 
 /**
- * A schedule step by step: the first difficulty that reaches `max` stays, whatever the schedule
- * says later. Source: CurriculumScheduler.update_difficulty().
+ * The difficulties of a schedule. After the first difficulty of `max` or more, the difficulty is
+ * constant. Source: CurriculumScheduler.update_difficulty().
  */
 export class DifficultyPath {
   private step = 0;
   private difficulty = Number.NEGATIVE_INFINITY;
 
-  /** `op` is whose schedule it is, for errors. */
+  /** `op` is the owner of the schedule, for errors. */
   constructor(
     private readonly op: string,
     private readonly schedule: CurriculumSchedule,
@@ -98,8 +99,8 @@ export class DifficultyPath {
   ) {}
 
   /**
-   * Asks the schedule for every step up to this one, once where steps do not go back. Throws
-   * DS_ARGUMENT for what is no number, or easier than the step before.
+   * Calls the schedule for every step up to this one; rising steps call it once each. Throws
+   * DS_ARGUMENT for a value that is not a number or is below the previous one.
    */
   at(step: number): number {
     if (step < this.step) {

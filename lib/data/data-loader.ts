@@ -36,17 +36,17 @@ export interface WorkerThreadOptions {
   workerThread?: ThreadOptions;
 }
 
-/** How a DataLoader visits its samples, and what it makes of them. */
+/** Options of a DataLoader. */
 export interface DataLoaderOptions<Sample, Batch> extends WorkerThreadOptions {
   /** Samples per batch. Default 1. */
   batchSize?: number;
-  /** Where batches are put. Default "cpu". */
+  /** Device of the batches. Default: "cpu". */
   device?: Device | string;
   /** Visits the samples of every epoch in a new random order. Default true. */
   shuffle?: boolean;
-  /** Decides those orders. Default 0. */
+  /** Seed of the orders. Default: 0. */
   seed?: number;
-  /** Decides which samples are visited, in place of shuffle and seed. */
+  /** Chooses the samples, in place of shuffle and seed. */
   sampler?: Sampler;
   /** Leaves out a last batch that is not full. Default false. */
   dropLast?: boolean;
@@ -68,14 +68,14 @@ interface Position {
 }
 
 /**
- * Every iteration serves the rest of the current epoch and then moves on to the next. The order is
- * a function of seed, epoch and rank, so a loader that loads a state goes on with the very next
- * sample, at another world size too. The caller owns the tensors of a batch. There is one position:
- * a new iteration takes it over from one that is under way.
+ * Every iteration serves the rest of the current epoch and then moves on to the next. The order
+ * depends on seed, epoch and rank. A loader that loads a state continues with the next sample, also
+ * at another world size. The caller owns the tensors of a batch. A loader has one position: a new
+ * iteration takes it over from the current one.
  *
- * With workers, the order and the batches are the same. The dataset must say how a thread builds
- * it (Dataset.source); a collate function still runs on the calling thread. `for` blocks that
- * thread until a batch is there, `for await` does not, and gives the event loop a turn between two
+ * With workers, the order and the batches are the same. The dataset must provide Dataset.source,
+ * with which a thread builds it; a collate function still runs on the calling thread. `for` blocks
+ * that thread until a batch arrives. `for await` does not block, and runs the event loop between
  * batches. Threads end with the iteration.
  */
 export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
@@ -83,7 +83,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   readonly batchSize: number;
   /** Where batches are put. */
   readonly device: Device;
-  /** Decides which samples are visited, in which order. */
+  /** Chooses the samples and their order. */
   readonly sampler: Sampler;
   private readonly dropLast: boolean;
   private readonly maker: BatchMaker<Uint32Array, Batch>;
@@ -92,8 +92,8 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   private pass: Pass | null = null;
 
   /**
-   * Throws DS_DATA when the dataset does not fill a batch, DS_ARGUMENT for what is no dataset, a
-   * bad number, an unknown option, or for workers that cannot build the dataset.
+   * Throws DS_DATA if the dataset does not fill a batch. Throws DS_ARGUMENT for an object that is
+   * not a dataset, an invalid number, an unknown option, and workers that cannot build the dataset.
    */
   constructor(
     private readonly dataset: Dataset<Sample>,
@@ -215,8 +215,8 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * The order of what is left of the epoch; when nothing is, that of the next one, which has none
-   * where the sampler is at its end.
+   * The order of the rest of the epoch; if the epoch is finished, the order of the next one, which
+   * is empty at the end of the sampler.
    */
   private skipFinishedEpoch(): Uint32Array {
     const order = orderOf(this.sampler, this.position.served, this.dataset);
@@ -241,7 +241,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     this.position = { epoch, served: 0 };
   }
 
-  /** Somebody may have set the sampler's epoch. */
+  /** The program may have set the sampler's epoch. */
   private followSampler(): void {
     const { epoch } = this.sampler;
     if (epoch !== this.position.epoch) this.position = { epoch, served: 0 };
@@ -273,9 +273,9 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 }
 
-/** One iteration: the order of what it serves, and how far it is. */
+/** One iteration: its order and its progress. */
 class Pass implements PassPlan<Uint32Array> {
-  /** Where it started; null before that. Another position of the loader restarts it. */
+  /** Start position; null before the start. Another position of the loader restarts the pass. */
   position: Position | null = null;
   next = 0;
   batches = 0;
@@ -292,16 +292,12 @@ class Pass implements PassPlan<Uint32Array> {
   }
 }
 
-/** What a sampler gives, a list or what can be iterated. Throws DS_DATA for what is no sample. */
+/** The order of a sampler, a list or an iterable. Throws DS_DATA for invalid sample numbers. */
 function orderOf(sampler: Sampler, served: number, { length }: { length: number }): Uint32Array {
   const given: unknown = sampler.order(served);
   const name = `${sampler.constructor.name}.order`;
   if (typeof given !== 'object' || given === null || !(Symbol.iterator in given)) {
-    throw dataError(
-      name,
-      'numbers of samples: a list, or what can be iterated',
-      formatValue(given),
-    );
+    throw dataError(name, 'a list or an iterable of sample numbers', formatValue(given));
   }
   const numbers = given instanceof Uint32Array ? given : [...(given as Iterable<number>)];
   const isSample = (index: number): boolean =>
@@ -323,7 +319,7 @@ function makerOf<Sample, Batch>(
   return workers ? new WorkerMaker(parts, workers) : new InProcessMaker(dataset, parts);
 }
 
-/** How threads of `dataset` are to be run; null for none. Throws DS_ARGUMENT. */
+/** Options of the dataset's worker threads; null without workers. Throws DS_ARGUMENT. */
 export function workersOf(
   { source }: { source?: DatasetSource | undefined },
   options: WorkerThreadOptions,
@@ -353,13 +349,13 @@ export function workersOf(
   });
 }
 
-/** Null for none. Throws DS_ARGUMENT for what is no function. */
+/** Null if not given. Throws DS_ARGUMENT if it is not a function. */
 export function requireCollate<Collate>(op: string, collate: Collate | undefined): Collate | null {
   if (collate !== undefined && collate !== null) requireType(`${op} collate`, collate, 'function');
   return collate ?? null;
 }
 
-/** What a loader calls of a sampler. */
+/** Methods of a sampler that a loader calls. */
 const SAMPLER_METHODS = ['order', 'setEpoch', 'stateDict', 'loadStateDict'] as const;
 
 function requireSampler(sampler: Sampler | null): Sampler | null {

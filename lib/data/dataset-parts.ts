@@ -18,9 +18,9 @@ export class Subset<Sample> implements Dataset<Sample> {
 
   /** Throws DS_ARGUMENT for numbers that the dataset has not. */
   constructor(
-    /** What the samples are of. */
+    /** The whole dataset. */
     readonly dataset: Dataset<Sample>,
-    /** The numbers of its samples in `dataset`. */
+    /** Numbers of the samples in `dataset`. */
     readonly indices: ArrayLike<number>,
   ) {
     requireServable(dataset);
@@ -32,7 +32,7 @@ export class Subset<Sample> implements Dataset<Sample> {
     if (dataset.batch) this.batch = (chosen, device) => this.batchOf(chosen, device);
   }
 
-  /** Samples, those named twice counted twice. */
+  /** Number of samples, repeated ones included. */
   get length(): number {
     return this.indices.length;
   }
@@ -54,7 +54,7 @@ export class Subset<Sample> implements Dataset<Sample> {
   }
 }
 
-/** @internal In a worker thread: the samples `indices` of what `source` builds. */
+/** @internal In a worker thread: the samples `indices` of the dataset of `source`. */
 export async function buildSubset(
   source: DatasetSource,
   indices: ArrayLike<number>,
@@ -67,7 +67,7 @@ export class ConcatDataset<Sample> implements Dataset<Sample> {
   /** Samples of all of them. */
   readonly length: number;
 
-  /** Throws DS_ARGUMENT for what is no list of datasets. */
+  /** Throws DS_ARGUMENT if `datasets` is not a list of datasets. */
   constructor(
     /** In their order. */
     readonly datasets: readonly Dataset<Sample>[],
@@ -96,7 +96,7 @@ export class ConcatDataset<Sample> implements Dataset<Sample> {
   }
 }
 
-/** @internal In a worker thread: what `sources` build, one after the other. */
+/** @internal In a worker thread: the concatenated datasets of `sources`. */
 export async function buildConcat(sources: readonly DatasetSource[]): Promise<Dataset<unknown>> {
   return new ConcatDataset(await Promise.all(sources.map(buildDataset)));
 }
@@ -110,9 +110,8 @@ export interface SplitOptions {
 const SPLIT: OptionNames<SplitOptions> = { seed: true };
 
 /**
- * Random parts without a sample in common: `sizes` in samples, which add up to all, or as fractions
- * below 1 that add up to 1; what rounding leaves goes to the first ones. The same on every rank.
- * Throws DS_ARGUMENT.
+ * Random disjoint parts. `sizes` are numbers of samples that sum to all, or fractions that sum to
+ * 1; the first parts receive the remainder of rounding. Equal on every rank. Throws DS_ARGUMENT.
  */
 export function randomSplit<Sample>(
   dataset: Dataset<Sample>,

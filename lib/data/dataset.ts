@@ -1,4 +1,4 @@
-// What a loader serves: samples by number, and how a worker thread makes the same samples.
+// Datasets with samples by number, and their construction in worker threads.
 import { isAbsolute } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { types } from 'node:util';
@@ -20,8 +20,9 @@ export interface Dataset<Sample> {
    */
   get(index: number): Sample | Promise<Sample>;
   /**
-   * A whole batch at once, on `device`, where the loader has no collate function and no workers: as
-   * if the samples were stacked, whose tensors the caller owns. Without it they are.
+   * Returns a whole batch on `device`, equal to the stacked samples; the caller owns its tensors.
+   * The loader calls it without a collate function and without workers. Without it, the loader
+   * stacks.
    */
   batch?(indices: Uint32Array, device: Device): Batched<Sample>;
   /** How a worker thread builds this dataset; without it only the calling thread can serve it. */
@@ -58,10 +59,10 @@ const OPTIONS: OptionNames<WorkerDatasetOptions> = {
 };
 
 /**
- * A dataset that every worker thread builds for itself, and the calling thread where it needs one.
- * Where that cannot require the module (an ES module, or one with a top-level await), it imports
- * it: samples are then promises, and `length` has to be given. Throws DS_ARGUMENT for unknown or
- * wrong options, and when the module, its export or what that returns is none.
+ * A dataset that each worker thread builds, and the calling thread if it needs one. If the calling
+ * thread cannot require the module (an ES module, or a top-level await), it imports it: samples are
+ * then promises, and `length` is required. Throws DS_ARGUMENT for unknown or invalid options, for a
+ * missing module or export, and if the export does not return a dataset.
  */
 export function workerDataset<Sample = unknown>(given: WorkerDatasetOptions): Dataset<Sample> {
   const { length, ...options } = readOptions('workerDataset', given, OPTIONS);
@@ -71,7 +72,7 @@ export function workerDataset<Sample = unknown>(given: WorkerDatasetOptions): Da
 
 const SOURCE = { module: true, export: true, args: true } as const;
 
-/** What options of `op` name. Throws DS_ARGUMENT. */
+/** The source named by the options of `op`. Throws DS_ARGUMENT. */
 export function sourceOf(op: string, given: Omit<WorkerDatasetOptions, 'length'>): DatasetSource {
   const options = readOptions(op, given, SOURCE);
   const module = moduleOf(op, options.module);
@@ -146,7 +147,8 @@ class ModuleDataset<Sample> implements Dataset<Sample> {
 }
 
 /**
- * The module of `source`, or a promise of one that cannot be required. Throws what its code throws.
+ * The module of `source`, or a promise if it cannot be required. Throws errors of the module's
+ * code.
  */
 export function required({ module }: DatasetSource): unknown {
   try {
@@ -159,14 +161,14 @@ export function required({ module }: DatasetSource): unknown {
 }
 
 /**
- * The dataset of `source`, in whatever thread. Throws DS_ARGUMENT where that gives none, and what
- * its code throws.
+ * The dataset of `source`, in any thread. Throws DS_ARGUMENT if the source returns no dataset, and
+ * errors of its code.
  */
 export async function buildDataset(source: DatasetSource): Promise<Dataset<unknown>> {
   return requireDataset(await callExport(await required(source), source), source);
 }
 
-/** Calls the export that `source` names. Throws DS_ARGUMENT when there is none. */
+/** Calls the export of `source`. Throws DS_ARGUMENT if it does not exist. */
 export function callExport(module: unknown, source: DatasetSource): unknown {
   const found = (module as Record<string, unknown> | null)?.[source.export];
   if (typeof found === 'function') return found(...source.args);
@@ -203,7 +205,7 @@ export function onlyLater(got: string): DsError {
   });
 }
 
-/** Checks what the export returned. Throws DS_ARGUMENT. */
+/** Checks the result of the export. Throws DS_ARGUMENT. */
 export function requireDataset(built: unknown, source: DatasetSource): Dataset<unknown> {
   const { length, get } = (built ?? {}) as Partial<Dataset<unknown>>;
   if (Number.isSafeInteger(length) && typeof get === 'function') return built as Dataset<unknown>;

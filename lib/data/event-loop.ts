@@ -2,9 +2,8 @@
 // it.
 
 /**
- * Resolves after one turn: promises alone never let one happen, so a loop over batches that are
- * there already would keep every listener and timer of the program waiting until its end. It takes
- * a few microseconds.
+ * Resolves after one turn of the event loop, in a few microseconds. Awaiting resolved promises
+ * gives the loop no turn: an iteration over ready batches would block all listeners and timers.
  */
 export function turn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));

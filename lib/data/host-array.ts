@@ -14,7 +14,7 @@ export interface HostBatch {
   arrays: HostArray[];
 }
 
-/** What each typed array is called; those of other types become f32. */
+/** Dtypes of typed arrays; other types become f32. */
 const natural: Record<string, DType> = {
   Float32Array: 'f32',
   Float64Array: 'f64',

@@ -1,5 +1,5 @@
-// Lists of whole numbers in a pair of files, PREFIX.bin and PREFIX.idx: what a dataset's analysis
-// leaves. The layout is Megatron's indexed dataset, as DeepSpeed's DataAnalyzer writes it.
+// Lists of whole numbers in PREFIX.bin and PREFIX.idx, the output of data.analyze(). The layout is
+// Megatron's indexed dataset, as written by DeepSpeed's DataAnalyzer.
 import { replaceFile } from '../checkpoint/index.js';
 import { dataError } from '../runtime/refused.js';
 import { HEADER_BYTES, MAGIC, readIndex, readSequenceLengths } from './megatron-index.js';
@@ -17,7 +17,7 @@ export interface IndexedLists {
 /** The path of a pair, whichever of its files was named. */
 export const prefixOf = (path: string): string => path.replace(/\.(bin|idx)$/, '');
 
-/** Throws DS_DATA, naming file and entry, for what is missing, damaged or no number of 53 bits. */
+/** Throws DS_DATA with file and entry for missing or damaged data and numbers above 53 bits. */
 export function readIndexedLists(path: string): IndexedLists {
   const prefix = prefixOf(path);
   const data = new PositionalFile(`${prefix}.bin`);
@@ -52,7 +52,7 @@ function decoded(bytes: ArrayBuffer, dtype: TokenDType, path: string): Float64Ar
   return numbers;
 }
 
-/** Codes that Megatron and DeepSpeed read alike. */
+/** Codes with the same meaning in Megatron and DeepSpeed. */
 const CODES = { i32: 4, i64: 5 } as const;
 
 /**

@@ -1,4 +1,4 @@
-// Datasets whose samples come one after the other, and how a worker thread builds the same.
+// Datasets that yield samples in turn, and their construction in worker threads.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import {
@@ -15,9 +15,8 @@ import {
 export type Samples<Sample> = Iterable<Sample | Promise<Sample>> | AsyncIterable<Sample>;
 
 /**
- * Samples of which nobody has to know the number, for IterableLoader. Every rank and every worker
- * goes through all of them and keeps its own, so they are the same everywhere: a function of the
- * epoch alone.
+ * Samples without a known number, for IterableLoader. Every rank and every worker reads all samples
+ * and keeps its own, so the samples may depend only on the epoch.
  */
 export interface IterableDataset<Sample> {
   /** All samples of an epoch (from 0), from the first one. */
@@ -43,7 +42,7 @@ export function requireIterableDataset(value: unknown): void {
     op: 'IterableLoader',
     expected: 'a dataset with iterate(epoch)',
     got: formatValue(value),
-    hint: 'Write { *iterate(epoch) { yield ...; } }, or async *iterate(epoch): each epoch begins anew.',
+    hint: 'Write { *iterate(epoch) { yield ...; } }, or async *iterate(epoch). Each epoch calls it.',
   });
 }
 
@@ -51,10 +50,9 @@ export function requireIterableDataset(value: unknown): void {
 export type WorkerIterableOptions = Omit<WorkerDatasetOptions, 'length'>;
 
 /**
- * An iterable dataset that every worker thread builds for itself, and the calling thread where it
- * needs one: the `export` of `module`, called with `args`, returns it, or a promise of it. Throws
- * DS_ARGUMENT for unknown or wrong options; when the samples are wanted, also when the module or
- * its export is none.
+ * An iterable dataset that each worker thread builds, and the calling thread if it needs one. The
+ * `export` of `module`, called with `args`, returns it or a promise of it. Throws DS_ARGUMENT for
+ * unknown or invalid options; the first read also throws it for a missing module or export.
  */
 export function workerIterable<Sample = unknown>(
   given: WorkerIterableOptions,
@@ -72,7 +70,7 @@ export function workerIterable<Sample = unknown>(
   };
 }
 
-/** Samples from number `start` on, by passing over others where the dataset knows no other way. */
+/** Samples from number `start` on; skips samples if the dataset cannot start there. */
 function samplesFrom<Sample>(
   dataset: IterableDataset<Sample>,
   epoch: number,
@@ -97,7 +95,7 @@ async function buildIterable(source: DatasetSource): Promise<IterableDataset<unk
   });
 }
 
-/** In a worker thread: what `source` builds, of either kind. Throws DS_ARGUMENT. */
+/** In a worker thread: the dataset of `source`, of either kind. Throws DS_ARGUMENT. */
 export async function buildServed(
   source: DatasetSource,
 ): Promise<Dataset<unknown> | IterableDataset<unknown>> {

@@ -23,11 +23,11 @@ import { ITERATE, RoundReader } from './round-reader.js';
 import { requireRank } from './sampler.js';
 import type { Round, RoundShare } from './worker-protocol.js';
 
-/** What an IterableLoader makes of samples, and which of them this rank is given. */
+/** Options of an IterableLoader, with this rank's place. */
 export interface IterableLoaderOptions<Sample, Batch> extends WorkerThreadOptions {
   /** Samples per batch. Default 1. */
   batchSize?: number;
-  /** Where batches are put. Default "cpu". */
+  /** Device of the batches. Default: "cpu". */
   device?: Device | string;
   /** Which of the ranks this is. Default 0. */
   rank?: number;
@@ -52,17 +52,19 @@ interface Position {
 }
 
 /**
- * Every iteration serves the rest of the current epoch and then moves on to the next. Batch g of
- * all ranks together is made of samples [g B N, (g + 1) B N), N ranks of B samples each: rank r has
- * those whose number leaves r modulo N, and with W workers, worker g modulo W makes it. So the
- * order is the dataset's own, at any number of ranks and workers, and a loader that loads a state
- * goes on with the very next sample. What does not fill a batch of every rank at the end is left
- * out on all ranks (dropLast), or repeated on all from the round's beginning until each rank has as
- * many. Every rank and worker goes through all samples, and keeps its own.
+ * Every iteration serves the rest of the current epoch and then moves on to the next.
  *
- * The caller owns the tensors of a batch. `for` blocks until a batch is there, which without
- * workers needs samples that take no time; `for await` does not block. There is one position: a new
- * iteration takes it over from one that is under way. Source: torch.utils.data.IterableDataset.
+ * - N ranks have batches of B samples. Batch g of all ranks has samples [g B N, (g + 1) B N). Rank
+ *   r has the samples with number modulo N = r. With W workers, worker g modulo W makes it.
+ * - So the order is the dataset's, for any number of ranks and workers. A loader that loads a state
+ *   continues with the next sample.
+ * - The last round may be incomplete. With dropLast, all ranks drop it. Otherwise it is repeated
+ *   from its beginning until each rank has a full batch.
+ * - Every rank and worker reads all samples and keeps its own.
+ *
+ * The caller owns the tensors of a batch. `for` blocks until a batch arrives; without workers it
+ * needs synchronous samples. `for await` does not block. A loader has one position: a new iteration
+ * takes it over from the current one. Source: torch.utils.data.IterableDataset.
  */
 export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   /** Samples per batch, at least 1; the last batch of an epoch may have fewer. */
@@ -76,8 +78,8 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   private pass: object | null = null;
 
   /**
-   * Throws DS_ARGUMENT for what is no dataset, a bad number, an unknown option, or for workers that
-   * cannot build the dataset.
+   * Throws DS_ARGUMENT for an object that is not a dataset, an invalid number, an unknown option,
+   * and workers that cannot build the dataset.
    */
   constructor(dataset: IterableDataset<Sample>, given: IterableLoaderOptions<Sample, Batch> = {}) {
     const op = 'IterableLoader';
@@ -179,7 +181,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     return this.close();
   }
 
-  /** Begins at the position, and again where somebody has changed it. */
+  /** Begins at the position, and again if the program has changed it. */
   private begin(pass: Pass): void {
     if (pass.position === null) this.pass = pass;
     else if (this.pass !== pass) throw overtaken();

@@ -1,4 +1,4 @@
-// LengthGroupedSampler: a random order in which samples of about one length meet.
+// LengthGroupedSampler: a random order with samples of similar length in one batch.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -8,9 +8,9 @@ import { dealt, shareOf, shuffledOrder } from './order.js';
 import { requireState } from './require-state.js';
 import { Sampler } from './sampler.js';
 
-/** Which samples meet, and a rank's place among those that share them. */
+/** Options of a LengthGroupedSampler, with this rank's place. */
 export interface LengthGroupedOptions {
-  /** Samples of a batch, of which groups are made; the ranks share the order out, not the batch. */
+  /** Samples per batch, for the size of groups. Ranks share the order, not the batch. */
   batchSize: number;
   /** Default 0; the same on every rank. */
   seed?: number;
@@ -30,9 +30,9 @@ const FEWEST_GROUPS = 4;
 
 /**
  * Shuffles all samples, cuts the order into groups of min(N / (4 batch), 50) batches, and sorts
- * each by length, the longest first; the longest sample of all begins, so that what does not fit
- * memory fails at once. Ranks share it in turn as DistributedSampler's. Source: transformers'
- * get_length_grouped_indices().
+ * each group by length, the longest first. The longest sample of all is first, so a batch that does
+ * not fit memory fails at once. Ranks share the order in turn, like DistributedSampler. Source:
+ * transformers' get_length_grouped_indices().
  */
 export class LengthGroupedSampler extends Sampler {
   /** Which of the ranks this is, from 0. */

@@ -23,7 +23,7 @@ export function valuesInFiles(files: MetricFiles, length: number): Float64Array 
   const lists = samples.lengths.length;
   if (metrics.lengths.length !== lists) {
     const expected = `${lists} values, one for each list of ${files.indexToSamplePath}`;
-    const hint = 'Percentiles alone can be read from an index that was merged.';
+    const hint = 'A merged index supports only percentiles.';
     throw dataError(place, expected, `${metrics.lengths.length}`, hint);
   }
   const several = metrics.lengths.findIndex((count) => count !== 1);

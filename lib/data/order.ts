@@ -1,4 +1,4 @@
-// In which order an epoch visits the samples: a function of length, seed and epoch alone.
+// Orders of samples in an epoch, as functions of length, seed and epoch.
 import { PhiloxStream } from './philox.js';
 
 /** A permutation of [0, length): Fisher-Yates over Philox stream (seed, epoch). */
@@ -44,7 +44,7 @@ export function risingOrder(keys: Float64Array): Uint32Array {
   return order;
 }
 
-/** How ranks share an order; `dropLast` leaves out what does not fill every rank. */
+/** Distribution of an order to ranks; `dropLast` drops samples that do not fill every rank. */
 export interface Deal {
   readonly rank: number;
   readonly worldSize: number;
@@ -57,8 +57,8 @@ export function shareOf(samples: number, { worldSize, dropLast }: Deal): number 
 }
 
 /**
- * What is left of `whole` for a rank when all have served `served` of it: elements in turn, where
- * they do not come out even repeated from the beginning.
+ * The rest of `whole` for a rank after all ranks have served `served` elements. Ranks take elements
+ * in turn; if they do not divide evenly, elements repeat from the beginning.
  */
 export function dealt(whole: Uint32Array, served: number, deal: Deal): Uint32Array {
   const mine = new Uint32Array(shareOf(Math.max(0, whole.length - served), deal));
@@ -86,7 +86,7 @@ export function drawnOrder(
   return Uint32Array.from({ length: count }, () => firstAbove(sums, random.unit() * total));
 }
 
-/** The first place in `sums`, which never fall, whose sum is above `value`. */
+/** The first index in the rising `sums` with a sum above `value`. */
 function firstAbove(sums: Float64Array, value: number): number {
   let [low, high] = [0, sums.length - 1];
   while (low < high) {
@@ -98,8 +98,8 @@ function firstAbove(sums: Float64Array, value: number): number {
 }
 
 /**
- * `count` different numbers below weights.length in the order in which draws without replacement
- * give them. Source: Efraimidis & Spirakis 2006: the largest of log(u) / weight first.
+ * `count` distinct numbers below weights.length, in the order of draws without replacement. Source:
+ * Efraimidis & Spirakis 2006: the largest log(u) / weight first.
  */
 export function drawnOnce(
   weights: Float64Array,

@@ -2,12 +2,12 @@
 // seed. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC'11).
 
 const ROUNDS = 10;
-/** What the words are multiplied by, and their halves. */
+/** Multipliers of Philox, and their halves. */
 const [BY0, BY1] = [0xd2511f53, 0xcd9e8d57];
 const [LOW0, HIGH0, LOW1, HIGH1] = [BY0 & 0xffff, BY0 >>> 16, BY1 & 0xffff, BY1 >>> 16];
 
 /**
- * The upper 32 bits of the product of two unsigned integers, of which one is given by its halves.
+ * The upper 32 bits of the product of two unsigned integers; the second is given by its halves.
  */
 function highProduct(a: number, low: number, high: number): number {
   const [aLow, aHigh] = [a & 0xffff, a >>> 16];
@@ -18,7 +18,7 @@ function highProduct(a: number, low: number, high: number): number {
 
 const upper = (x: number): number => Math.floor(x / 2 ** 32) | 0;
 
-/** Those of the last seed: a program has few, and streams by the thousand. */
+/** Cached keys of the last seed: a program has few seeds and thousands of streams. */
 let last: { seed: number; keys: Int32Array } | null = null;
 
 /** The keys of all rounds of a seed, in pairs. */

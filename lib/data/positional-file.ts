@@ -1,5 +1,5 @@
-// A file read by position. Node cannot map files, and a mapped file that is truncated ends the
-// process with SIGBUS; reads come from the same page cache, and a short one is an error.
+// Reads a file by position. Node cannot map files, and truncation of a mapped file ends the process
+// with SIGBUS. Reads use the same page cache, and a short read is an error.
 
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { finalizers } from '../runtime/finalizers.js';

@@ -10,9 +10,8 @@ function isIterable(loader: Partial<Iterable<unknown> & AsyncIterable<unknown>> 
 
 /**
  * Serves batches from the loader's position on, and begins the next epoch where one ends. It keeps
- * one iteration: next(), `for` and iterators taken from it all go on where the last one was. A
- * dataset of promises is served by nextAsync() and `for await`. Throws DS_ARGUMENT for what gives
- * no batches.
+ * one iteration: next(), `for` and iterators all continue at the same position. nextAsync() and
+ * `for await` serve a dataset of promises. Throws DS_ARGUMENT if `loader` is not iterable.
  */
 export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
   private current: Iterator<Batch> | null = null;
@@ -25,7 +24,7 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
     if (!isIterable(loader)) throw refusedValue('RepeatingLoader', 'a loader of batches', loader);
   }
 
-  /** Never done. Throws DS_DATA when the loader is empty, and what the loader throws. */
+  /** Never done. Throws DS_DATA if the loader is empty, and errors of the loader. */
   next(): IteratorYieldResult<Batch> {
     for (let epochs = 0; epochs < 2; ++epochs) {
       this.current ??= this.loader[Symbol.iterator]();
@@ -36,7 +35,7 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
     throw empty();
   }
 
-  /** next() for loaders whose batches take time. */
+  /** next() for asynchronous loaders. */
   async nextAsync(): Promise<IteratorYieldResult<Batch>> {
     for (let epochs = 0; epochs < 2; ++epochs) {
       this.currentAsync ??= this.loader[Symbol.asyncIterator]();
@@ -87,6 +86,6 @@ function empty(): DsError {
     code: 'DS_DATA',
     op: 'RepeatingLoader',
     expected: 'a loader with batches',
-    got: 'none in a whole epoch',
+    got: '0 batches in an epoch',
   });
 }

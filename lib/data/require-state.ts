@@ -2,7 +2,7 @@
 import { isObject } from '../runtime/is-object.js';
 import { refusedValue } from '../runtime/refused.js';
 
-/** Throws DS_ARGUMENT for what is no object: undefined, where a checkpoint had none. */
+/** Throws DS_ARGUMENT if `state` is not an object, for example missing in a checkpoint. */
 export function requireState(op: string, state: unknown): void {
   if (isObject(state)) return;
   throw refusedValue(`${op}.loadStateDict`, 'a state, as stateDict() gives it', state);

@@ -7,17 +7,17 @@ import { onlyLater } from './dataset.js';
 import type { IterableDataset, Samples } from './iterable-dataset.js';
 import type { Round } from './worker-protocol.js';
 
-/** The place of errors of what a dataset has written wrong, and not of its samples. */
+/** Place of errors in the dataset's iterate(), as opposed to its samples. */
 export const ITERATE = 'iterate()';
 
 type Found<Sample> = IteratorResult<Sample | Promise<Sample>>;
 
 /**
- * Reads rounds. Those that follow each other go on with one iterator; for others it begins anew and
- * passes over what comes before.
+ * Reads rounds. Consecutive rounds share one iterator; for other rounds it opens a new iterator and
+ * skips earlier samples.
  */
 export class RoundReader<Sample> {
-  /** The sample, by its number in the epoch, that is read next, or was when one failed. */
+  /** Number of the next sample in the epoch, or of the sample that failed. */
   at = 0;
   private epoch = -1;
   private iterator: Iterator<Sample | Promise<Sample>> | AsyncIterator<Sample> | null = null;
@@ -26,14 +26,14 @@ export class RoundReader<Sample> {
 
   constructor(
     private readonly dataset: IterableDataset<Sample>,
-    /** Told the number of each sample before it is asked for. */
+    /** Called with the number of each sample before it is read. */
     private readonly onSample: (sample: number) => void = () => {},
   ) {}
 
   /**
    * This rank's samples; null behind the last round. A last round that is not
-   * full is repeated from its beginning until every rank has as many, as DistributedSampler repeats
-   * an epoch. Throws what the dataset throws, and DS_DATA where samples take time.
+   * full is repeated from its beginning until every rank is full, as DistributedSampler repeats an
+   * epoch. Throws errors of the dataset, and DS_DATA for asynchronous samples.
    */
   read(round: Round): Sample[] | null {
     const steps = this.collect(round);
@@ -50,7 +50,7 @@ export class RoundReader<Sample> {
     return step.value;
   }
 
-  /** Lets the iterator know that nothing more is read. */
+  /** Closes the iterator. */
   close(): void {
     const { iterator } = this;
     this.iterator = null;
@@ -63,13 +63,13 @@ export class RoundReader<Sample> {
     }
   }
 
-  /** Asks for one sample after the other: what it yields to is given the next. */
+  /** Collects a round; each yield requests the next sample from the caller. */
   private *collect(round: Round): Generator<void, Sample[] | null, IteratorResult<Sample>> {
     const { epoch, start, rank, worldSize, batchSize, dropLast } = round;
     if (epoch !== this.epoch || start < this.at) this.open(epoch, start);
     while (this.at < start && !this.isOver) this.take(yield);
     const mine: Sample[] = [];
-    /** What a round that is not full is filled up with. */
+    /** Samples that fill an incomplete round. */
     const first: Sample[] = [];
     let count = 0;
     for (; count < batchSize * worldSize && !this.isOver; ++count) {
@@ -109,7 +109,7 @@ export class RoundReader<Sample> {
   private pull(): IteratorResult<Sample> {
     this.onSample(this.at);
     try {
-      if (this.isLater) throw onlyLater('a dataset whose samples take time');
+      if (this.isLater) throw onlyLater('an asynchronous dataset');
       const found = requireFound(this.iterator?.next() as Found<Sample>);
       if (!types.isPromise(found.value)) return found as IteratorResult<Sample>;
       found.value.catch(() => {});
@@ -129,7 +129,7 @@ export class RoundReader<Sample> {
     }
   }
 
-  /** Ends the iterator, so that a later read begins anew. */
+  /** Closes the iterator, so that a later read opens a new one. */
   private failed(error: unknown): never {
     this.close();
     throw error;
@@ -141,7 +141,7 @@ type Opened<Sample> = {
   iterator: Iterator<Sample | Promise<Sample>> | AsyncIterator<Sample>;
 };
 
-/** Throws DS_DATA for what cannot be iterated. */
+/** Opens an iterator. Throws DS_DATA if `samples` is not iterable. */
 function opened<Sample>(samples: Samples<Sample>): Opened<Sample> {
   const { open, isLater } = requireSamples(samples);
   const iterator = open.call(samples) as Opened<Sample>['iterator'];
@@ -149,7 +149,7 @@ function opened<Sample>(samples: Samples<Sample>): Opened<Sample> {
   throw dataError(ITERATE, 'an iterator with next()', formatValue(iterator));
 }
 
-/** What opens `samples`, which iterate() has given. Throws DS_DATA for what nothing opens. */
+/** The iterator method of a result of iterate(). Throws DS_DATA if it has none. */
 export function requireSamples(samples: unknown): { open: () => unknown; isLater: boolean } {
   const isAny = isObject(samples) || Array.isArray(samples);
   const { [Symbol.iterator]: now, [Symbol.asyncIterator]: later } = (
@@ -162,7 +162,7 @@ export function requireSamples(samples: unknown): { open: () => unknown; isLater
   throw dataError(ITERATE, expected, formatValue(samples), hint);
 }
 
-/** Throws DS_DATA for what next() does not give. */
+/** Throws DS_DATA if a result of next() is not an object. */
 function requireFound<Step>(found: Step): Step {
   if (typeof found === 'object' && found !== null) return found;
   throw dataError(ITERATE, 'next() to give { value, done }', formatValue(found));

@@ -5,7 +5,7 @@ import { dataError } from '../runtime/refused.js';
 
 /** Numbers a sample, in a second pass where it has to see all of them first. */
 export interface SampleMetric {
-  /** Sees every sample before the first value is asked for; absent where that is not needed. */
+  /** Called for every sample before the first value; absent if not needed. */
   survey?(sample: unknown, index: number): void;
   value(sample: unknown, index: number): unknown;
 }

@@ -1,4 +1,4 @@
-// Samplers: which samples this rank visits in an epoch, and in which order.
+// Samplers: the samples of this rank in an epoch, and their order.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -25,7 +25,7 @@ export abstract class Sampler implements Iterable<number> {
     return this.current;
   }
 
-  /** Which epoch to serve from now on; a loader moves on by itself. Throws DS_ARGUMENT. */
+  /** Sets the epoch; a loader advances it after each epoch. Throws DS_ARGUMENT. */
   setEpoch(epoch: number): void {
     this.current = requireInteger('Sampler.setEpoch', epoch, 0);
   }
@@ -100,11 +100,11 @@ export class RandomSampler extends Sampler {
   }
 }
 
-/** A rank's place among those that share the samples, and the order in which they do. */
+/** Options of a DistributedSampler. */
 export interface DistributedSamplerOptions {
-  /** Which of the ranks this is, from 0. */
+  /** This rank, from 0. */
   rank: number;
-  /** Ranks that share the samples, at least 1. */
+  /** Number of ranks, at least 1. */
   worldSize: number;
   /** Default true. */
   shuffle?: boolean;
@@ -182,7 +182,7 @@ export function requireRank(op: string, rank: number, worldSize: number): void {
   });
 }
 
-/** How a WeightedRandomSampler draws, and this rank's place among those that share the draws. */
+/** Options of a WeightedRandomSampler, with this rank's place. */
 export interface WeightedSamplerOptions {
   /** Draws per epoch, of all ranks together. Default: as many as there are weights. */
   samples?: number;
@@ -201,8 +201,8 @@ const WEIGHTED: OptionNames<WeightedSamplerOptions> = {
 };
 
 /**
- * Draws sample i with a probability in proportion to weights[i], anew in every epoch: a function of
- * (seed, epoch), which the ranks share in turn as DistributedSampler's. Source:
+ * Draws sample i with a probability in proportion to weights[i]. Draws depend on (seed, epoch);
+ * ranks share them in turn, like DistributedSampler. Source:
  * torch.utils.data.WeightedRandomSampler; Efraimidis & Spirakis 2006 for draws without replacement.
  */
 export class WeightedRandomSampler extends Sampler {

@@ -10,7 +10,7 @@ export interface Column {
   items: readonly unknown[];
 }
 
-/** What a default batch is made of; tensors only where the caller can handle them. */
+/** Test for leaves of a default batch; tensors only if the caller can handle them. */
 export type LeafTest = (value: unknown) => boolean;
 
 /** Numbers and typed arrays. */
@@ -43,7 +43,9 @@ export function columnsOf(
   return { structure: walk(samples, 'sample'), columns };
 }
 
-/** Whether its contents are no fields of its own, as those of a Map, a Date or an ArrayBuffer. */
+/**
+ * Whether a value stores its contents outside of fields, such as a Map, a Date or an ArrayBuffer.
+ */
 function isOpaque(value: object): boolean {
   if (Array.isArray(value) || Object.keys(value).length > 0) return false;
   const prototype = Object.getPrototypeOf(value);
@@ -55,7 +57,7 @@ export function isTensor(value: unknown): boolean {
   return typeof value === 'object' && value !== null && 'toRaw' in value && 'dtype' in value;
 }
 
-/** What a worker thread says of a tensor, whose memory belongs to its own thread. */
+/** Error of a worker thread for a tensor: tensors cannot leave their thread. */
 export function tensorOf(place: string): DsError {
   return new DsError({
     code: 'DS_DATA',

@@ -9,9 +9,9 @@ import { noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Dataset } from './dataset.js';
 
 /**
- * Sample i is row i of each tensor, [x[i], y[i], ...]; a batch has the rows of its samples stacked,
- * [B, ...] each, chosen on the tensors' own device by one op per tensor. The tensors stay the
- * caller's. On the calling thread: tensors do not cross threads.
+ * Sample i is row i of each tensor, [x[i], y[i], ...]. A batch has the stacked rows, [B, ...] each;
+ * one op per tensor selects them on the tensors' device. The caller keeps the tensors. It runs on
+ * the calling thread, because tensors do not cross threads.
  */
 export class TensorDataset implements Dataset<Tensor[]> {
   /** As they were given. */

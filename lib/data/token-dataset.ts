@@ -16,7 +16,7 @@ import {
   windowOf,
 } from './token-window.js';
 
-/** See windowCount for what a window covers. */
+/** Windows of tokens in memory; windowCount defines a window. */
 export class TokenDataset implements Dataset<TokenWindow> {
   /** Windows. */
   readonly length: number;
@@ -71,7 +71,7 @@ export class TokenDataset implements Dataset<TokenWindow> {
   }
 }
 
-/** What a worker thread calls. */
+/** Entry point for worker threads. */
 export function tokenDataset(tokens: Int32Array, seq: number): TokenDataset {
   return new TokenDataset(tokens, seq);
 }

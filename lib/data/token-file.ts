@@ -57,13 +57,13 @@ export interface TokenLayout {
 }
 
 /**
- * See windowCount for what a window covers. A window is read when it is asked for, so the file may
- * be larger than memory; every thread opens it for itself.
+ * Windows of a token file; windowCount defines a window. A window is read on access, so the file
+ * may be larger than memory. Every thread opens its own descriptor.
  */
 export class TokenFileDataset implements Dataset<TokenWindow> {
   /** Windows. */
   readonly length: number;
-  /** Where the tokens lie in the file, and of which dtype they are. */
+  /** Position and dtype of the tokens in the file. */
   readonly layout: TokenLayout;
   private readonly file: PositionalFile;
 
@@ -122,7 +122,7 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
     return { module: __filename, export: 'tokenFileDataset', args: [this.layout] };
   }
 
-  /** Throws DS_INDEX; DS_DATA when the file has become shorter, or holds what is no token. */
+  /** Throws DS_INDEX; DS_DATA if the file was truncated or holds an invalid token. */
   get(index: number): TokenWindow {
     requireWindow('TokenFileDataset.get', index, this.length);
     const { path, dtype, offset, seq } = this.layout;
@@ -137,7 +137,7 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
   }
 }
 
-/** What a worker thread calls. */
+/** Entry point for worker threads. */
 export function tokenFileDataset(layout: TokenLayout): TokenFileDataset {
   return new TokenFileDataset(layout);
 }
@@ -168,9 +168,8 @@ function requireFileDType(dtype: unknown): 'u16' | 'u32' {
 const CHUNK = 1 << 20;
 
 /**
- * Writes tokens without a header, little-endian, in place of the file, once all are on disk. Throws
- * DS_DATA, before anything is written, for a token that `dtype` cannot hold, and DS_IO when the
- * file cannot be written: the old one stays.
+ * Writes tokens without a header, little-endian, and then replaces the file. Throws DS_DATA before
+ * any write for a token that `dtype` cannot hold, and DS_IO for a failed write; the old file stays.
  */
 export function writeTokenFile(
   path: string,

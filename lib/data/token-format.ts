@@ -65,9 +65,9 @@ const llmcFormats: { magic: number; version: number; dtype: TokenDType }[] = [
 ];
 
 /**
- * What a file's first bytes say when they are llm.c's header; null when they are tokens. A token
- * file cannot begin so by chance: its first two tokens would be far outside the vocabularies that
- * these dtypes are used for. Throws DS_DATA for a version that is not known.
+ * Parses llm.c's header; null if the file begins with tokens. Tokens cannot look like a header: the
+ * first two would be outside the vocabularies of these dtypes. Throws DS_DATA for an unknown
+ * version.
  */
 export function parseLlmcHeader(
   head: Uint8Array,

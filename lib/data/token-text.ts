@@ -17,9 +17,9 @@ export type Encode = (text: string) => ArrayLike<number>;
 export interface TextSource {
   /** A text file, or a folder whose text files are read in the order of their paths. */
   path: string;
-  /** In a folder: which files, by name. Default: all. */
+  /** Pattern of file names in a folder. Default: all files. */
   match?: RegExp;
-  /** From a text to its tokens. */
+  /** Encodes a text. */
   encode: Encode;
   /** Tokens per window. */
   seq: number;

@@ -1,20 +1,20 @@
-// Windows of a long run of tokens: what next-token prediction trains on.
+// Windows of a long sequence of tokens, for next-token prediction.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
 
 /** Token i of `targets` is the one that follows token i of `tokens`. Both have `seq` elements. */
 export interface TokenWindow {
-  /** [seq], what the model reads. */
+  /** [seq], input of the model. */
   tokens: Int32Array;
-  /** [seq], the tokens one further: what it predicts. */
+  /** [seq], targets: the tokens shifted by one. */
   targets: Int32Array;
 }
 
 /**
- * How many windows a run of tokens has: window i covers tokens [i * seq, (i + 1) * seq], so windows
- * overlap by one token, a target in one and an input in the next. A last window that is not full is
- * left out. Throws DS_DATA, naming `place`, when there is none.
+ * Number of windows of `tokens` tokens. Window i covers tokens [i * seq, (i + 1) * seq]. Windows
+ * overlap by one token, a target in one and an input in the next. An incomplete last window is
+ * dropped. Throws DS_DATA with `place` if no window is full.
  */
 export function windowCount(tokens: number, seq: number, place: string): number {
   if (!Number.isInteger(seq) || seq < 1) {
@@ -56,7 +56,7 @@ export function windowOf(tokens: Int32Array): TokenWindow {
   return { tokens: tokens.subarray(0, seq), targets: tokens.subarray(1) };
 }
 
-/** What a failed file operation becomes. */
+/** The error of a failed file operation. */
 export function unreadable(path: string, cause: unknown): DsError {
   if (cause instanceof DsError) return cause;
   return new DsError({
@@ -64,7 +64,7 @@ export function unreadable(path: string, cause: unknown): DsError {
     op: path,
     expected: 'a readable file or folder',
     got: (cause as Error).message,
-    hint: 'Check the path, and who may read it.',
+    hint: 'Check the path and its permissions.',
     cause,
   });
 }

@@ -48,9 +48,9 @@ interface Slot {
 }
 
 /**
- * Copies a batch into pinned memory, from there to the device on a stream of its own, and lets the
- * compute stream wait for that and fill the batch's tensors. So the host waits only when it is
- * SLOTS batches ahead of the device, and batches are ordinary memory of the compute stream.
+ * Copies a batch into pinned memory, and from there to the device on its own stream. The compute
+ * stream waits for the copy and fills the batch's tensors. The host waits only if it is SLOTS
+ * batches ahead of the device. Batches are ordinary memory of the compute stream.
  */
 export class StagedUpload implements Uploader {
   private stream: Stream | null = null;

@@ -32,9 +32,8 @@ export interface PoolOptions {
 }
 
 /**
- * Batch number id is made by worker id modulo the number of workers, so the order is that of the
- * ids whatever the workers' speed. Threads do not keep the process alive, except while somebody
- * awaits takeAsync().
+ * Worker (id modulo the number of workers) makes batch id, so the order does not depend on the
+ * workers' speed. Threads keep the process alive only while a caller awaits takeAsync().
  */
 export class WorkerPool {
   private readonly signal: Signal;
@@ -42,7 +41,7 @@ export class WorkerPool {
   private readonly control: MessagePort;
   private readonly supervisor: Worker;
   private readonly ended = new Map<number, Obituary>();
-  /** What ended the supervisor, if anything did. */
+  /** Error that ended the supervisor, or null. */
   private lost: DsError | null = null;
   private nextJob = 0;
   private nextReply = 0;
@@ -64,7 +63,7 @@ export class WorkerPool {
     const setup = { workers: setups, signal: words, control: control.port2, thread };
     this.supervisor = startSupervisor(setup, source);
     this.supervisor.unref();
-    // A loop that never awaits hears no event: take() finds out by waiting too long.
+    // A loop that never awaits receives no events: take() detects the loss by a timeout.
     this.supervisor.on('error', (error) => {
       this.lost = unsupervised(error);
       this.signal.raise();
@@ -83,7 +82,7 @@ export class WorkerPool {
     this.portOf(id).postMessage(job);
   }
 
-  /** Forgets what has been ordered and not yet taken. */
+  /** Drops batches that were ordered and not taken. */
   discard(): void {
     this.nextReply = this.nextJob;
   }
@@ -149,7 +148,7 @@ export class WorkerPool {
     return null;
   }
 
-  /** What ended a worker is said before that it ended. */
+  /** Reads the ends of workers; the cause of an end arrives before the end. */
   private readObituaries(): void {
     while (true) {
       const received = receiveMessageOnPort(this.control)?.message as Obituary | undefined;

@@ -1,16 +1,16 @@
-// What the threads of a loader tell each other: messages by port, and one shared array to wait on.
+// Protocol between threads of a loader: messages by port, and a shared array to wait on.
 import type { MessagePort } from 'node:worker_threads';
 
 import type { DatasetSource } from './dataset.js';
 import type { HostBatch } from './host-array.js';
 
-/** What a worker is doing. */
+/** Activities of a worker. */
 export const Phase = { none: 0, start: 1, idle: 2, sample: 3, batch: 4 } as const;
 
 /**
- * The shared array: a count of everything that was said, then phase and sample of each worker. A
- * thread says something by posting it, and then counting and waking; so a reader that finds nothing
- * waits for the count it has seen to change, and misses nothing.
+ * The shared array: a count of messages, then phase and sample of each worker. A sender posts a
+ * message, then increments the count and wakes readers. A reader without a message waits for a
+ * change of the count that it has seen, so it misses no message.
  */
 export class Signal {
   private constructor(readonly words: Int32Array) {}
@@ -33,7 +33,7 @@ export class Signal {
     Atomics.notify(this.words, 0);
   }
 
-  /** Blocks until something is said after `seen`, for at most so many milliseconds. */
+  /** Blocks until the count differs from `seen`, for at most `milliseconds`. */
   wait(seen: number, milliseconds: number): void {
     Atomics.wait(this.words, 0, seen, milliseconds);
   }
@@ -53,7 +53,7 @@ export class Signal {
     return Atomics.load(this.words, 1 + 2 * worker) !== Phase.none;
   }
 
-  /** What the worker is at, in words. */
+  /** Text about the current activity of the worker. */
   activity(worker: number): string {
     const sample = Atomics.load(this.words, 2 + 2 * worker) >>> 0;
     switch (Atomics.load(this.words, 1 + 2 * worker)) {
@@ -93,15 +93,15 @@ export interface RoundShare {
 }
 
 /**
- * Samples [start, start + batchSize worldSize) of an epoch, of which rank r takes those whose place
- * in the round leaves r modulo worldSize.
+ * Samples [start, start + batchSize worldSize) of an epoch. Rank r takes the samples with index
+ * modulo worldSize = r in the round.
  */
 export interface Round extends RoundShare {
   readonly epoch: number;
   readonly start: number;
 }
 
-/** What a batch is made of: samples by number, or a round of those that a dataset gives in turn. */
+/** Work of a batch: sample numbers, or a round of an iterable dataset. */
 export type Work = Uint32Array | Round;
 
 /** Main thread to worker: make this batch. */
@@ -122,7 +122,7 @@ export type Reply = { id: number } & (
 
 /** An error that has crossed threads. */
 export interface Failure {
-  /** "sample 17", or what else the worker was at. */
+  /** "sample 17", or another activity of the worker. */
   place: string;
   name: string;
   message: string;
@@ -132,7 +132,7 @@ export interface Failure {
 /** Supervisor to main thread: a worker has ended. */
 export interface Obituary {
   worker: number;
-  /** What ended it; null when it ended itself. */
+  /** Error that ended the worker; null for a normal end. */
   error: Failure | null;
   exitCode: number | null;
 }
@@ -162,7 +162,7 @@ export interface ThreadOptions {
   resourceLimits?: { maxOldGenerationSizeMb?: number; maxYoungGenerationSizeMb?: number };
 }
 
-/** What was thrown, as plain data. */
+/** A thrown value as plain data. */
 export function failureOf(thrown: unknown, place: string): Failure {
   const error = thrown as Partial<Error> | null;
   if (typeof error?.message !== 'string') {

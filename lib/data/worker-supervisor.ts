@@ -1,5 +1,5 @@
-// The entry of the supervisor thread: starts the workers and reports their end to the main thread,
-// which may be blocked in a wait and then hears no event of its own.
+// Entry of the supervisor thread: starts the workers and reports their ends to the main thread. A
+// main thread that is blocked in a wait receives no events itself.
 import { extname, join } from 'node:path';
 import { Worker, workerData } from 'node:worker_threads';
 

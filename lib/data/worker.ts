@@ -26,7 +26,7 @@ function say(reply: Reply, transfer: ArrayBuffer[] = []): void {
   signal.raise();
 }
 
-/** Starts all samples, then awaits those that are promises. */
+/** Starts all samples, then awaits the promises among them. */
 async function fetchAll(dataset: Dataset<unknown>, indices: Uint32Array): Promise<unknown[]> {
   const started: unknown[] = [];
   for (const index of indices) {
@@ -44,7 +44,7 @@ async function fetchAll(dataset: Dataset<unknown>, indices: Uint32Array): Promis
   return samples;
 }
 
-/** A copy of a sample whose arrays own their memory, which is then passed on instead of copied. */
+/** Copies a sample into arrays that own their memory; the memory is then transferred. */
 function owned(value: unknown, memory: ArrayBuffer[]): unknown {
   if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
     const copy = Uint8Array.prototype.slice.call(

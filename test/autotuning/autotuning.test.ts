@@ -171,6 +171,6 @@ test('without the flag a run trains as the file says, with one notice', async ()
   const { code, stdout, stderr } = await start(BASE, '--num_procs', '1');
   expect(code).toBe(0);
   expect(stdout).toContain('trained 6 steps of 1');
-  expect(stderr.match(/DS_NOTICE.*autotuning\.enabled is the wish of/g)).toHaveLength(1);
+  expect(stderr.match(/DS_NOTICE.*autotuning\.enabled acts only with/g)).toHaveLength(1);
   expect(existsSync(join(dir, 'autotuning_results'))).toBe(false);
 });

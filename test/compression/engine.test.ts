@@ -156,7 +156,7 @@ test('what quantize_weight_in_forward does not read is told', () => {
     bits(8, 4),
   );
   const { notices } = checkConfig(configOf(section), { worldSize: 1 });
-  expect(notices.map(({ text }) => text).join()).toContain('start_bits, rounding are not read');
+  expect(notices.map(({ text }) => text).join()).toContain('start_bits, rounding have no effect');
 });
 
 test('groups that do not fit a model are refused, and leave it as it was', async () => {

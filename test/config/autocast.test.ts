@@ -16,7 +16,7 @@ test.each([
   expect(config?.fp16).toMatchObject({ enabled: on.fp16, initial_scale_power: 9 });
   const key = on.bf16 ? 'bf16' : 'fp16';
   expect(notices.map(({ path }) => path)).toEqual(['torch_autocast.enabled']);
-  expect(notices[0]?.text).toMatch(new RegExp(`^is read as ${key}.enabled: weights .* fp32;`));
+  expect(notices[0]?.text).toMatch(new RegExp(`^enables ${key}.enabled\\. Weights .* fp32\\.`));
   expect(origins?.[`${key}.enabled`]).toMatchObject({ of: 'torch_autocast.dtype' });
 });
 

@@ -132,7 +132,7 @@ test('without a model there is no plan to ask: the defaults apply, as in DeepSpe
   ]);
   const { notices: lines } = resolveConfig(given({ stage: 'auto' }), ONE);
   expect(lines).toEqual([
-    'zero_optimization.stage is "auto": the default applies, as initialize() alone asks the plan.',
+    'zero_optimization.stage is "auto": the default applies, because only initialize() asks the plan.',
   ]);
 });
 

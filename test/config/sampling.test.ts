@@ -133,7 +133,7 @@ test.each<[what: string, config: DsConfig, wanted: RegExp[]]>([
   [
     'one that leaves no sample out',
     metric({ clustering_type: 'single_cluster', index_to_sample_path: null }),
-    [/m.clustering_type leaves no sample out: a loop asks for the difficulties\(\)/],
+    [/m.clustering_type uses all samples: the loop reads difficulties\(\)/],
   ],
   [
     'a list that ends early',

@@ -374,6 +374,6 @@ describe("accelerate's configuration is refused, with DeepSpeed's words for it",
   test('one that names a file', () => {
     const path = file(yaml({ deepspeed_config_file: 'ds/zero3.json' }), 'accelerate.yaml');
     const [error] = checkConfig(path, ONE).errors;
-    expect(error?.message).toContain('Give the file that it names: ds/zero3.json.');
+    expect(error?.message).toContain('Pass the file that it names: ds/zero3.json.');
   });
 });

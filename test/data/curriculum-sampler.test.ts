@@ -261,7 +261,7 @@ test('a step without samples within reach says where each metric begins', () => 
     },
   });
   expect(() => [...made(at(() => 9))]).toThrow(
-    'step 1: expected samples within the difficulties "growing" 2, "hard" 9, got none of 40; each by itself begins at "growing" 1, "hard" 21. Begin with larger difficulties.',
+    'step 1: expected samples within the difficulties "growing" 2, "hard" 9, got none of 40; each metric begins at "growing" 1, "hard" 21. Begin with larger difficulties.',
   );
   expect(() => [...made(at(() => 0, { difficultyType: 'percentile' }))]).toThrow('"hard" 1');
 });

@@ -310,8 +310,8 @@ describe('RepeatingLoader', () => {
       *[Symbol.iterator](): Generator<number> {},
       async *[Symbol.asyncIterator](): AsyncGenerator<number> {},
     };
-    expect(() => new RepeatingLoader(nothing).next()).toThrow(/none in a whole epoch/);
-    await expect(new RepeatingLoader(nothing).nextAsync()).rejects.toThrow(/none in a whole/);
+    expect(() => new RepeatingLoader(nothing).next()).toThrow(/0 batches in an epoch/);
+    await expect(new RepeatingLoader(nothing).nextAsync()).rejects.toThrow(/0 batches in an epoch/);
   });
 
   test('an error is thrown once; the next call begins anew', () => {
