@@ -33,7 +33,7 @@ test.each([
   [{ minTokens: -1 }, /generate minTokens/],
   [{ seed: -1 }, /generate seed/],
   [{ seed: 2 ** 53 }, /generate seed/],
-  [{ logprobs: 9 }, /generate logprobs: expected at most the 8 tokens/],
+  [{ logprobs: 9 }, /generate logprobs: expected at most the vocabulary size, 8/],
   [{ doSample: 1 }, /generate doSample: expected true or false/],
   [{ topk: 3 }, /Did you mean "topK"/],
 ])('options %j are refused by name', (options, message) => {
