@@ -7,9 +7,10 @@ const MOST_CUT = 3;
 const PATIENCE = 64;
 
 /**
- * Text of tokens as they are generated: push() returns complete characters, end() the rest. All
- * that was returned, joined, is the decoding of all tokens. Bytes that are no UTF-8 become U+FFFD,
- * three of them late. Source: the sliding window of text-generation-inference.
+ * Text of tokens as they are generated: push() returns complete characters, end() the rest. The
+ * returned texts, joined, are the decoding of all tokens, except beside bytes that are not UTF-8: a
+ * stream keeps the valid bytes of their run. Up to three U+FFFD come late. Source: the sliding
+ * window of text-generation-inference.
  */
 export class DecodeStream {
   /** Tokens that the next text is decoded with. */

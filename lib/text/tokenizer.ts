@@ -270,7 +270,7 @@ export class Tokenizer {
   decodeStream(given: DecodeStreamOptions = {}): DecodeStream {
     const options = readOptions('Tokenizer.decodeStream', given, DECODE_STREAM);
     const { skipSpecialTokens = true, after = [] } = options;
-    const decode = (ids: number[]): string => this.decodeIds(ids, skipSpecialTokens);
+    const decode = (ids: number[]): string => this.decodeIds(ids, skipSpecialTokens, true);
     return new DecodeStream(decode, this.lastOf(after, skipSpecialTokens));
   }
 
@@ -286,7 +286,8 @@ export class Tokenizer {
       if (this.hasToken(id) && !isSkipped) last.unshift(id);
     }
     // The first ones may be the end of a character.
-    while (last.length > 0 && this.decodeIds(last, false).startsWith(REPLACEMENT)) last.shift();
+    while (last.length > 0 && this.decodeIds(last, false, true).startsWith(REPLACEMENT))
+      last.shift();
     return last;
   }
 
@@ -413,11 +414,11 @@ export class Tokenizer {
     return wanted ? [...bound, id] : bound.filter((one) => one !== id);
   }
 
-  private decodeIds(ids: number[], skipSpecialTokens: boolean): string {
+  private decodeIds(ids: number[], skipSpecialTokens: boolean, isPartial = false): string {
     this.requireIds('Tokenizer.decode', ids);
     const kept = skipSpecialTokens ? ids.filter((id) => !this.specialIds.has(id)) : ids;
     if (kept.length === 0) return '';
-    const text = this.core.decode(kept);
+    const text = this.core.decode(kept, isPartial);
     return this.cleansUp ? withoutSpaces(text) : text;
   }
 

@@ -118,6 +118,16 @@ test.each<[string, object, string, number[]]>([
     [1, 2, 1, 3, 1],
   ],
   [
+    'the first piece gets no mark if the normalizer drops the first character',
+    {
+      normalizer: { type: 'Strip', strip_left: true, strip_right: false },
+      pre_tokenizer: { ...metaspace, prepend_scheme: 'first' },
+      model: wordLevel(['<unk>', 'a', '▁a', '▁b']),
+    },
+    ' a b',
+    [1, 3],
+  ],
+  [
     'a token of single words is not found inside a word',
     {
       added_tokens: added({ content: 'ab', single_word: true, normalized: false }),
@@ -144,6 +154,15 @@ test.each<[string, object, string, number[]]>([
 test('a normalized added token decodes as its normalized form', () => {
   expect(coreOf(marked).decode([0, 9])).toBe('<unk> <m>');
   expect(coreOf(marked).decode([9])).toBe('<m>');
+});
+
+test('a run of bytes that is not UTF-8 decodes to U+FFFD for each byte', () => {
+  const words = ['<0x4D>', '<0xF0>', 'a', '<0xC3>', '<0xA9>', '<0xEF>', '<0xBB>', '<0xBF>'];
+  const core = coreOf({ decoder: { type: 'ByteFallback' }, model: wordLevel(words) });
+  expect(core.decode([2, 0, 1, 2, 3, 4])).toBe('a\ufffd\ufffda\u00e9');
+  expect(core.decode([5, 6, 7])).toBe('\ufeff');
+  // A stream has a part of the text: valid bytes are text already.
+  expect(core.decode([2, 0, 1], true)).toBe('aM\ufffd');
 });
 
 test.each<[string, string[], string[]]>([

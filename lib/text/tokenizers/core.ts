@@ -12,6 +12,9 @@ import { type Normalizer, normalizerOf } from './normalizers.js';
 import { type Bounds, boundsOf } from './post-processors.js';
 import { type PreTokenizer, preTokenizerOf } from './pre-tokenizers.js';
 
+/** Characters that show whether a normalizer drops the first one. */
+const PROBED = 1000;
+
 export class CoreTokenizer {
   /** Tokens by id; undefined where an id has none. */
   readonly vocab: readonly (string | undefined)[];
@@ -22,6 +25,9 @@ export class CoreTokenizer {
   private readonly normalizer: Normalizer | null;
   private readonly preTokenizer: PreTokenizer | null;
   private readonly decoder: Decoder | null;
+  private readonly partialDecoder: Decoder | null;
+  /** A Metaspace marks only pieces at the start of a text. */
+  private readonly marksStart: boolean;
   private readonly addedIds: ReadonlyMap<string, number>;
   /** By id: normalized spellings of added tokens. */
   private readonly spellings: ReadonlyMap<number, string>;
@@ -34,7 +40,9 @@ export class CoreTokenizer {
     const normalizer = normalizerOf(`${place} normalizer`, content.normalizer);
     this.normalizer = normalizer;
     this.preTokenizer = preTokenizerOf(`${place} pre_tokenizer`, content.pre_tokenizer);
-    this.decoder = decoderOf(`${place} decoder`, content.decoder);
+    this.decoder = decoderOf(`${place} decoder`, content.decoder, false);
+    this.partialDecoder = decoderOf(`${place} decoder`, content.decoder, true);
+    this.marksStart = /"first"/i.test(JSON.stringify(content.pre_tokenizer ?? null));
     const added = addedOf(place, content.added_tokens);
     this.added = new Map(added.map((token) => [token.id, token]));
     this.addedIds = new Map(added.map(({ content: text, id }) => [text, id]));
@@ -88,16 +96,29 @@ export class CoreTokenizer {
         ids.push(token.id);
         continue;
       }
-      const cut = { pieces: [text.slice(start, end)], isStart: isStart && start === 0 };
+      const staysStart = isStart && start === 0 && this.keepsStart(given);
+      const cut = { pieces: [text.slice(start, end)], isStart: staysStart };
       const { pieces } = this.preTokenizer ? this.preTokenizer(cut) : cut;
       for (const piece of pieces) this.model.encode(piece, ids);
     }
   }
 
-  /** The text of ids. Ids without a token are left out. Normalized tokens decode normalized. */
-  decode(ids: readonly number[]): string {
+  /** Whether the normalizer keeps a part of the first character of a text. */
+  private keepsStart(given: string): boolean {
+    if (!this.normalizer || !this.marksStart) return true;
+    const text = given.slice(0, PROBED);
+    const first = String.fromCodePoint(text.codePointAt(0) ?? 0);
+    return this.normalizer(text) !== this.normalizer(text.slice(first.length));
+  }
+
+  /**
+   * The text of ids. Ids without a token are left out. Normalized tokens decode normalized. With
+   * `isPartial`, only bytes of cut characters become U+FFFD, not all bytes beside them.
+   */
+  decode(ids: readonly number[], isPartial = false): string {
     const tokens = ids.flatMap((id) => this.spellings.get(id) ?? this.vocab[id] ?? []);
-    return this.decoder ? this.decoder(tokens).join('') : tokens.join(' ');
+    const decoder = isPartial ? this.partialDecoder : this.decoder;
+    return decoder ? decoder(tokens).join('') : tokens.join(' ');
   }
 }
 

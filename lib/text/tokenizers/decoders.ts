@@ -18,29 +18,36 @@ const each =
   (tokens) =>
     tokens.map(change);
 
-const BUILDERS: ReadonlyMap<string, (fields: Fields) => Decoder> = new Map([
+const COMMON: readonly [string, (fields: Fields) => Decoder][] = [
   ['BPEDecoder', suffixed],
-  ['ByteFallback', () => byteFallback],
   ['ByteLevel', () => byteLevel],
   ['CTC', ctc],
   ['Fuse', () => (tokens: readonly string[]) => [tokens.join('')]],
   ['Metaspace', metaspace],
   ['Replace', replace],
-  ['Sequence', sequence],
   ['Strip', strip],
   ['WordPiece', wordPiece],
-]);
+];
 
-/** The decoder of a tokenizer.json; null without one. Throws DS_DATA. */
-export function decoderOf(place: string, content: unknown): Decoder | null {
-  return content === null || content === undefined
-    ? null
-    : new Fields(place, content).build(BUILDERS);
+function buildersFor(byteFallback: Decoder): ReadonlyMap<string, (fields: Fields) => Decoder> {
+  const builders = new Map([...COMMON, ['ByteFallback', () => byteFallback]]);
+  return builders.set('Sequence', (fields) => {
+    const steps = fields.each('decoders').map((step) => step.build(builders));
+    return (tokens) => steps.reduce((parts, step) => step(parts), tokens);
+  });
 }
 
-function sequence(fields: Fields): Decoder {
-  const steps = fields.each('decoders').map((step) => step.build(BUILDERS));
-  return (tokens) => steps.reduce((parts, step) => step(parts), tokens);
+const EXACT = buildersFor(byteFallback(ofWholeRun));
+const PARTIAL = buildersFor(byteFallback((bytes) => UTF8.decode(bytes)));
+
+/**
+ * The decoder of a tokenizer.json; null without one. With `isPartial`, tokens may be a part of a
+ * text: valid bytes beside a cut character stay. Throws DS_DATA.
+ */
+export function decoderOf(place: string, content: unknown, isPartial: boolean): Decoder | null {
+  return content === null || content === undefined
+    ? null
+    : new Fields(place, content).build(isPartial ? PARTIAL : EXACT);
 }
 
 /** A token with other letters than GPT-2's, such as an added one, stands for its own bytes. */
@@ -54,25 +61,33 @@ function byteLevel(tokens: readonly string[]): string[] {
   return [UTF8.decode(Uint8Array.from(bytes))];
 }
 
-/** <0x41> stands for a byte. Bytes that are not UTF-8 become U+FFFD. */
-function byteFallback(tokens: readonly string[]): string[] {
-  const parts: string[] = [];
-  let bytes: number[] = [];
-  const flush = (): void => {
-    if (bytes.length > 0) parts.push(UTF8.decode(Uint8Array.from(bytes)));
-    bytes = [];
-  };
-  for (const token of tokens) {
-    const code = /^<0x([0-9A-Fa-f]{2})>$/.exec(token)?.[1];
-    if (code !== undefined) {
-      bytes.push(Number.parseInt(code, 16));
-      continue;
+/** The text of bytes side by side. If they are not UTF-8, each byte becomes U+FFFD. */
+function ofWholeRun(bytes: Uint8Array): string {
+  const text = UTF8.decode(bytes);
+  return Buffer.from(text).equals(bytes) ? text : '\uFFFD'.repeat(bytes.length);
+}
+
+/** <0x41> stands for a byte. */
+function byteFallback(textOf: (bytes: Uint8Array) => string): Decoder {
+  return (tokens) => {
+    const parts: string[] = [];
+    let bytes: number[] = [];
+    const flush = (): void => {
+      if (bytes.length > 0) parts.push(textOf(Uint8Array.from(bytes)));
+      bytes = [];
+    };
+    for (const token of tokens) {
+      const code = /^<0x([0-9A-Fa-f]{2})>$/.exec(token)?.[1];
+      if (code !== undefined) {
+        bytes.push(Number.parseInt(code, 16));
+        continue;
+      }
+      flush();
+      parts.push(token);
     }
     flush();
-    parts.push(token);
-  }
-  flush();
-  return parts;
+    return parts;
+  };
 }
 
 function metaspace(fields: Fields): Decoder {
