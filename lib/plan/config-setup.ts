@@ -38,6 +38,8 @@ export function setupOfConfig(config: ResolvedConfig, facts: ConfigFacts): Setup
     persistence: zero.stage3_param_persistence_threshold,
     modelPersistence: zero.stage3_model_persistence_threshold,
     nearRanks: zero.zero_hpz_partition_size,
+    quantizedWeights: zero.zero_quantized_weights,
+    quantizedGradients: zero.zero_quantized_gradients,
     bf16States: bf16.bf16_optimizer_states,
   };
 }

@@ -10,6 +10,8 @@ export interface Gathers {
    * the maximum over the micro-batches.
    */
   readonly live: readonly number[];
+  /** Of these, elements that wait for their first use at that moment: their gather is in flight. */
+  readonly inFlight: readonly number[];
   /** Elements gathered per micro-batch. */
   readonly perMicroBatch: number;
 }
@@ -41,6 +43,7 @@ class Replay {
   private readonly order: readonly number[];
   private readonly passes: number;
   private readonly gathered = new Set<number>();
+  private readonly unused = new Set<number>();
   private readonly persistent: ReadonlySet<number>;
   /** Index in `order` of the current unit. */
   private place = 0;
@@ -63,22 +66,28 @@ class Replay {
   run(): Gathers {
     const { layers } = this.units;
     const live = new Array<number>(layers + 1).fill(0);
+    const inFlight = [...live];
+    const record = (done: number): void => {
+      if (this.live < (live[done] as number)) return;
+      live[done] = this.live;
+      inFlight[done] = [...this.unused].reduce((sum, unit) => sum + this.sizeOf(unit), 0);
+    };
     let place = 0;
     for (let pass = 0; pass < this.passes; pass++) {
       if (pass === 0) this.use(place);
       for (let i = 0; i < layers; i++) this.useOnce(++place);
       this.release(ROOT);
       this.use(++place);
-      live[0] = Math.max(live[0] as number, this.live);
+      record(0);
       for (let done = 1; done <= layers; done++) {
         this.use(++place);
-        live[done] = Math.max(live[done] as number, this.live);
+        record(done);
         this.release(this.order[place] as number);
       }
       this.use(++place);
       for (const unit of [...this.gathered]) this.release(unit);
     }
-    return { live, perMicroBatch: this.total / this.passes };
+    return { live, inFlight, perMicroBatch: this.total / this.passes };
   }
 
   private sizeOf(unit: number): number {
@@ -105,13 +114,16 @@ class Replay {
 
   private use(place: number): void {
     this.place = place;
-    this.gather(this.order[place] as number);
+    const unit = this.order[place] as number;
+    this.gather(unit);
+    this.unused.delete(unit);
     this.fetchAhead();
   }
 
   private gather(unit: number): void {
     if (this.gathered.has(unit)) return;
     this.gathered.add(unit);
+    this.unused.add(unit);
     this.live += this.sizeOf(unit);
     this.total += this.sizeOf(unit);
   }

@@ -139,6 +139,8 @@ interface Moment {
   weights: number;
   activations: number;
   head: number;
+  /** Bytes of messages of quantized collectives. */
+  messages: number;
 }
 
 /**
@@ -228,6 +230,22 @@ function segmentsOf({ layers, activations: shape }: ModelSizes, setup: Setup): S
   };
 }
 
+/** Bytes of an element in a message of codes: see BlockCodes. */
+const CODE_BYTES = { weights: 1 + 4 / 64, gradients: 1 / 2 + 4 / 64 };
+
+/** Messages of quantized collectives in flight, and the f32 sums of one block's gradients. */
+function messagesAt(sizes: ModelSizes, setup: Setup, done: number): number {
+  if (setup.ranks === 1 || setup.stage !== 3) return 0;
+  const { block } = sizes.trained;
+  const gathers = setup.quantizedWeights ? (gathersOf(sizes, setup).inFlight[done] as number) : 0;
+  const sums = (2 * MASTER * block) / setup.ranks;
+  const reduced = Math.min(bucketsOf(block, setup), done * block);
+  return (
+    gathers * CODE_BYTES.weights +
+    (setup.quantizedGradients ? reduced * CODE_BYTES.gradients + sums : 0)
+  );
+}
+
 function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   const { layers, activations: shape, channels, trained, unpacked, adapters } = sizes;
   const tokens = setup.microBatch * setup.seq;
@@ -243,6 +261,7 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
     weights: weightsAt(sizes, setup, 0),
     activations: onDevice * bytes + 3 * stream,
     head: headElements(sizes, setup),
+    messages: messagesAt(sizes, setup, 0),
   };
   const during = (done: number): Moment => {
     // The recomputed segment still holds the activations of the blocks that backward has not
@@ -255,6 +274,7 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
       weights: weightsAt(sizes, setup, done),
       activations: left * bytes + replayed + inBackward,
       head: 0,
+      messages: messagesAt(sizes, setup, done),
     };
   };
   return [beginning, ...Array.from({ length: layers }, (_, done) => during(done + 1))];
@@ -362,7 +382,7 @@ export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
   const offloaded = offloadedBytes(sizes, setup);
   const moments = momentsOf(sizes, setup).map(
     (moment): DeviceBytes => ({
-      weights: moment.weights * ofWeight,
+      weights: moment.weights * ofWeight + moment.messages,
       gradients: moment.gradients * ofGradient,
       optimizer: kept + offloaded.device,
       activations: moment.activations,

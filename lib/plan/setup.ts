@@ -60,6 +60,9 @@ export interface Setup {
   /** stage3_param_persistence_threshold and stage3_model_persistence_threshold, in elements. */
   persistence: number;
   modelPersistence: number;
+  /** zero_quantized_weights and zero_quantized_gradients: messages of 8 and of 4 bits. */
+  quantizedWeights: boolean;
+  quantizedGradients: boolean;
   /** zero_hpz_partition_size: ranks that share a secondary copy of the weights; 1 for no copy. */
   nearRanks: number;
   /** Bytes of optimizer state per parameter without the master weight: 8 for AdamW. */
@@ -89,4 +92,5 @@ export const plainSetup: Setup = {
   ...{ segments: null, hostCheckpoints: false, weightsOnDisk: null },
   ...{ reduceBucket: 5e8, prefetch: 5e7, maxLive: 1e9, maxReuse: 1e9 },
   ...{ persistence: 1e5, modelPersistence: Number.MAX_SAFE_INTEGER, nearRanks: 1 },
+  ...{ quantizedWeights: false, quantizedGradients: false },
 };

@@ -60,6 +60,13 @@ const runs: readonly Run[] = [
     stage3_model_persistence_threshold: 5 * BLOCK,
   }),
   run('zero_hpz_partition_size', { ...FRUGAL, zero_hpz_partition_size: 2 }),
+  run('zero_quantized_weights', { ...FRUGAL, zero_quantized_weights: true }),
+  run('zero_quantized_weights ahead', {
+    ...{ ...FRUGAL, zero_quantized_weights: true, stage3_prefetch_bucket_size: 4 * BLOCK },
+    stage3_max_live_parameters: ROOMY,
+  }),
+  run('zero_quantized_gradients', { ...FRUGAL, zero_quantized_gradients: true }),
+  run('no reduce_scatter', { ...FRUGAL, stage: 2, reduce_scatter: false }),
   run('defaults of all keys', { stage: 3 }),
   run(
     'reuse between micro-batches',
