@@ -18,7 +18,7 @@ const usage = `node examples/gpt2-offload.js [options]
                            typescript is installed, else the pages of this package)
   --tokenizer DIR          a folder with a tokenizer.json (default: GPT-2's tokens if gpt-tokenizer
                            is installed, else examples/tokenizer, and a model of so many tokens)
-  --steps N                optimizer steps in all, those before a resume included (default 400)
+  --steps N                total optimizer steps, including steps before a resume (default 400)
   --batch N                micro-batch size (default: the configuration's)
   --seq N                  sequence length (default 128)
   --workers N              threads that make the batches (default 0)

@@ -28,7 +28,7 @@ const FLAGS = [
   ['min-lr', 'RATE', 'learning rate at the end'],
   ['lr-decay-style', 'NAME', 'constant, linear or cosine'],
   ['lr-decay-iters', 'N', 'steps of the schedule (default: all)'],
-  ['warmup', 'SHARE', 'share of those steps in which the rate rises'],
+  ['warmup', 'SHARE', 'share of these steps for the warm-up'],
   ['weight-decay', 'X', 'of the optimizer'],
   ['clip-grad', 'X', 'gradient_clipping'],
   ['cpu-optimizer', null, 'optimizer state in host memory'],

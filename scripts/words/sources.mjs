@@ -76,7 +76,10 @@ export function wordsOfScript(file, source) {
     comment(node.end);
     const text = textOf(node);
     if (text !== null) {
-      if (WORDS.test(text)) messages.push({ line: lineAt(node.getStart()), text });
+      const line = lineAt(node.getStart());
+      // Each line of a usage text is a message.
+      for (const part of text.split('\n'))
+        if (WORDS.test(part)) messages.push({ line, text: part });
       if (!ts.isTemplateExpression(node)) return;
       for (const span of node.templateSpans) visit(span.expression);
       return;
