@@ -1,12 +1,13 @@
 // Small hostile JSON and YAML documents: each ends with a DsError or is read, in bounded time.
 // DS_FUZZ_CASES sets the number of random documents.
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { checkConfig } from '../../lib/config/index.js';
 import { DsError } from '../../lib/errors.js';
-import { nn, peft } from '../../lib/index.js';
+import { initInference, nn, peft } from '../../lib/index.js';
+import { samplingDefaults } from '../../lib/serve/sampling-defaults.js';
 import { checkArguments } from '../../lib/trainer/command/check-arguments.js';
 import { readArguments } from '../../lib/trainer/command/read-arguments.js';
 import type { JsonObject, JsonValue } from '../../types/json.js';
@@ -75,6 +76,9 @@ const VALUES: readonly JsonValue[] = [
 ];
 const RAW = ['1e999', '-1e999', '1e-999', '123456789012345678901234567890'];
 
+const GPT2_FOLDER = join(__dirname, '..', 'golden', 'transformers', 'models', 'gpt2');
+const isNoGeneration = (path: string): boolean => !path.endsWith('generation_config.json');
+
 const pick = <T>(values: readonly T[]): T => values[below(values.length)] as T;
 
 /** A JSON text: `base` with one or two values replaced. */
@@ -116,6 +120,8 @@ async function expectTame(text: string, read: () => unknown): Promise<void> {
 interface Reader {
   read: (text: string) => unknown;
   base: JsonObject;
+  /** Keys that take every hostile value. Default: all. */
+  keys?: readonly string[];
   texts?: Readonly<Record<string, string>>;
 }
 
@@ -188,6 +194,20 @@ const READERS: Readonly<Record<string, Reader>> = {
       ...{ alpha_pattern: { c_attn: 2 }, init_lora_weights: true, fan_in_fan_out: true },
     },
   },
+  generation_config: {
+    keys: ['eos_token_id'],
+    read: async (text) => {
+      const dir = folder('generation', { 'generation_config.json': text });
+      cpSync(GPT2_FOLDER, dir, { recursive: true, filter: isNoGeneration });
+      const engine = await initInference(dir, { dtype: 'fp32', device: 'cpu' });
+      samplingDefaults(engine.module.describe());
+      engine.destroy();
+    },
+    base: {
+      ...{ eos_token_id: [1, 2], temperature: 0.5, top_k: 5, top_p: 0.5, min_p: 0.1 },
+      ...{ repetition_penalty: 1.5, max_new_tokens: 5, do_sample: true },
+    },
+  },
   'arguments of ds train': {
     read: async (text) =>
       checkArguments((await readArguments(['--config', file('args.yaml', text)])).args),
@@ -203,10 +223,10 @@ const READERS: Readonly<Record<string, Reader>> = {
 
 test.each(Object.entries(READERS))(
   '%s: documents',
-  async (_name, { read, base, texts = TEXTS }) => {
+  async (_name, { read, base, texts = TEXTS, keys }) => {
     await expectTame('base', () => read(JSON.stringify(base)));
     for (const text of Object.values(texts)) await expectTame(text, () => read(text));
-    for (const key of Object.keys(base)) {
+    for (const key of keys ?? Object.keys(base)) {
       for (const value of VALUES) {
         const text = JSON.stringify({ ...base, [key]: value });
         await expectTame(text, () => read(text));
