@@ -8,9 +8,9 @@ const PATIENCE = 64;
 
 /**
  * Text of tokens as they are generated: push() returns complete characters, end() the rest. The
- * returned texts, joined, are the decoding of all tokens, except beside bytes that are not UTF-8: a
- * stream keeps the valid bytes of their run. Up to three U+FFFD come late. Source: the sliding
- * window of text-generation-inference.
+ * returned texts, joined, are the decoding of all tokens. If a run of bytes is not UTF-8, only the
+ * stream keeps its valid bytes. Up to three U+FFFD come late. Source: the sliding window of
+ * text-generation-inference.
  */
 export class DecodeStream {
   /** Tokens that the next text is decoded with. */

@@ -1,12 +1,12 @@
-// The fewest tokens that a text can have, known without encoding it: none stands for more bytes
-// than the longest.
+// A lower bound of a text's number of tokens, computed without encoding: its bytes divided by the
+// longest token's.
 import { stepsOf } from './tokenizer-folder.js';
 import type { AddedToken } from './tokenizers/added-tokens.js';
 import { BYTE_LETTERS } from './tokenizers/characters.js';
 
 type Json = Record<string, unknown>;
 
-/** What is known of a tokenizer. */
+/** The parts of a tokenizer that decide the bound. */
 export interface TokenizerParts {
   /** The content of tokenizer.json. */
   readonly tokenizer: Json;
@@ -20,9 +20,8 @@ export interface TokenizerParts {
 const COMPOSED = 4;
 
 /**
- * A bound from below on the tokens of a text. Null for a tokenizer that may leave parts of a text
- * out, as all may but those over all bytes (GPT-2, Llama 3, Qwen): with those each byte is in a
- * token.
+ * Returns a lower bound of the tokens of a text. Null for a tokenizer that may leave out parts of a
+ * text. Tokenizers over all bytes (GPT-2, Llama 3, Qwen) keep every byte.
  */
 export function fewestTokens(parts: TokenizerParts): ((text: string) => number) | null {
   const { tokenizer, config, vocab, added } = parts;
@@ -43,7 +42,7 @@ export function fewestTokens(parts: TokenizerParts): ((text: string) => number) 
   return (text) => Math.ceil(bytesOf(text) / longest);
 }
 
-/** Byte-pair encoding in which each byte has a token. */
+/** Whether the model is byte-pair encoding with a token for each byte. */
 function isByteModel(model: Json, vocab: ReadonlySet<string | undefined>): boolean {
   const { type, unk_token: unknown, dropout } = model;
   const affixes = [model.continuing_subword_prefix, model.end_of_word_suffix];

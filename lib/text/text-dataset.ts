@@ -41,10 +41,11 @@ export class TextDataset implements Dataset<TextSample> {
   }
 
   /**
-   * Reads all files, on threads, and packs what they hold. Samples are the same for the same files
-   * and options, whatever the threads and the cache. Packed samples have `length` tokens each;
-   * others those of their document (collateSamples() makes batches of them). Throws DS_DATA, naming
-   * file and line, for rows that cannot be read, and when no row has a token to learn; DS_ARGUMENT.
+   * Reads all files on threads and packs their rows. Samples are the same for the same files and
+   * options, whatever the threads and the cache. Packed samples have `length` tokens; others have
+   * the length of their document, and collateSamples() makes batches of them. Throws DS_DATA,
+   * naming file and line, for rows that cannot be read, and when no row has a token to learn;
+   * DS_ARGUMENT.
    */
   static async open(given: TextOptions): Promise<TextDataset> {
     const op = 'TextDataset.open';

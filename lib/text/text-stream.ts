@@ -82,10 +82,9 @@ interface StreamSettings extends TextSettings {
 
 /**
  * Made by open(). Every iteration serves the rest of the current epoch and moves on to the next.
- * All ranks see one order of samples, a function of seed and epoch, of which rank r takes every
- * worldSize-th, so a position holds at any world size; each rank tokenizes all rows. What does not
- * fill a batch of every rank at the end of an epoch is left out. The caller owns the tensors of a
- * batch.
+ * Seed and epoch decide one order of samples. Rank r takes every worldSize-th sample, so a position
+ * holds at any world size. Each rank tokenizes all rows. At the end of an epoch, samples that do
+ * not fill a batch of every rank are left out. The caller owns the tensors of a batch.
  */
 export class TextStream {
   private position: Position = { epoch: 0, window: 0, part: 0, row: 0, skip: 0 };

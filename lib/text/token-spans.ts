@@ -81,7 +81,7 @@ export class TokenSpans {
     return at === bytes.length ? starts : null;
   }
 
-  /** The bytes that a token stands for in a text; null where its spelling does not say. */
+  /** The bytes of a token in a text; null if its spelling is unknown. */
   bytesOf(id: number): Uint8Array | null {
     const added = this.added.get(id);
     if (added) return Buffer.from(added.content);
@@ -111,7 +111,7 @@ export class TokenSpans {
   }
 }
 
-/** Null where a letter is none of the alphabet. */
+/** Null if a letter is outside of the alphabet. */
 function bytesOfLetters(token: string): Uint8Array | null {
   const bytes = Array.from(token, (letter) => ALPHABET.get(letter));
   return bytes.includes(undefined) ? null : Uint8Array.from(bytes as number[]);

@@ -346,7 +346,7 @@ function isSameView(a: View, b: View): boolean {
   return a.list().every((item) => contains(b, item));
 }
 
-/** The four orders: what they say of a negative, a zero and a positive difference. */
+/** The four order operators as tests of the sign of a difference. */
 export const ORDERS: Readonly<Record<string, (difference: number) => boolean>> = {
   '<': (difference) => difference < 0,
   '<=': (difference) => difference <= 0,
@@ -360,7 +360,7 @@ export function isOrdered(operator: string, a: Value, b: Value): boolean {
   return (ORDERS[operator] as (difference: number) => boolean)(difference);
 }
 
-/** NaN where a number is none. */
+/** Returns NaN if an operand is NaN. */
 function differenceOf(operator: string, a: Value, b: Value): number {
   if (isNumber(a) && isNumber(b)) {
     const [one, other] = [numberOf(a), numberOf(b)];

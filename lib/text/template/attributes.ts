@@ -1,4 +1,4 @@
-// What a template reads of values by a name or an index, as jinja2's sandbox lets it.
+// Attributes and items of values, as jinja2's sandbox allows them.
 import { contains, isEqual } from './arithmetic.js';
 import { braceFormat, type FieldAccess } from './brace-format.js';
 import { typeError, valueError } from './fault.js';
@@ -41,7 +41,7 @@ const INTERNAL = new Set(
     .split(' ')
     .map((name) => `__${name}__`),
 );
-/** Those of a dict, where another name may be a key. */
+/** Internal attributes of a dict. Other names may be keys. */
 const INTERNAL_OF_DICT = new Set(
   'class_getitem contains delitem getitem ior iter len or reversed ror setitem'
     .split(' ')
@@ -148,7 +148,7 @@ const integerMethod = methodsOf<Number_>(INTEGER);
 const floatMethod = methodsOf<Float>(FLOAT);
 const rangeMethod = methodsOf<Range>(RANGE);
 
-/** What Python's getattr() finds. */
+/** Python's getattr(). */
 function attributeOf(object: Value, name: string): Value | typeof MISSING {
   const text = textOf(object);
   if (text !== null) return textAttribute(object as string | Markup, name);
@@ -232,7 +232,7 @@ function unsafe(object: Value, name: string): Undefined {
   return new Undefined(message, 'SecurityError');
 }
 
-/** The attribute if the sandbox lets a template read it; MISSING if there is none. */
+/** The attribute if the sandbox allows it; MISSING if the object lacks it. */
 function safeAttribute(object: Value, name: string): Value | typeof MISSING {
   const type = typeName(object);
   if (name.startsWith('__') && isInternal(object, name)) return unsafe(object, name);
@@ -262,7 +262,7 @@ export function item(object: Value, key: Value): Value {
   return undefinedOf(object, key);
 }
 
-/** The attribute alone, as the filter "attr" reads it. */
+/** The filter "attr": an attribute, never an item. */
 export function attributeAlone(object: Value, name: string): Value {
   if (object instanceof Undefined) throw object.fault();
   const value = safeAttribute(object, name);

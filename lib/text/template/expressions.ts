@@ -227,7 +227,7 @@ function compileDict(
   };
 }
 
-/** a < b < c computes each operand once, and none behind the first that does not hold. */
+/** a < b < c computes each operand once and stops at the first comparison that fails. */
 function compileComparison(
   first: Compute,
   operations: readonly { operator: string; node: Expression }[],
@@ -265,7 +265,7 @@ function compileItem(object: Expression, key: Expression, place: Place): Compute
   return isConstant(object) && isConstant(key) ? (frame) => slicedConstant(sliced, frame) : sliced;
 }
 
-/** What a constant has no slice of is undefined, where a variable's is a TypeError. */
+/** A wrong slice of a constant is undefined; of a variable it is a TypeError. */
 function slicedConstant(sliced: Compute, frame: Frame): Value {
   try {
     return sliced(frame);
@@ -308,7 +308,7 @@ function addKeywords(keywords: Map<string, Value>, mapping: Value): void {
   }
 }
 
-/** `caller` is what a call block passes on. */
+/** `caller` is the body of a call block. */
 export function compileCall(node: Call, place: Place, caller: Compute | null = null): Compute {
   const callee = compileExpression(node.node, place);
   const passed = compileArguments(node, place);

@@ -1,4 +1,5 @@
-// What ends a render: faults by the name of the Python exception, and the bounds of the sandbox.
+// Errors that end a render: faults with the name of a Python exception, and the bounds of the
+// sandbox.
 
 /** A template that Python's jinja2 would refuse as well, or that exceeds a bound. */
 export class TemplateFault extends Error {

@@ -1,4 +1,4 @@
-// What a program gives to a template, as values of Python: JSON, as json.loads() reads it.
+// Converts variables of a program to Python values, as json.loads() reads JSON.
 import { formatValue } from '../../runtime/format-value.js';
 import { TemplateFault } from './fault.js';
 import { Dict, Float, normalized, type Value } from './values.js';

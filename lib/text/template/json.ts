@@ -7,7 +7,7 @@ import { Dict, Float, integerOf, isList, Tuple, textOf, typeName, type Value } f
 
 export interface JsonOptions {
   ensureAscii: boolean;
-  /** What a level is indented by; null for one line. */
+  /** The indent of a level; null for one line. */
   indent: string | null;
   itemSeparator: string;
   keySeparator: string;

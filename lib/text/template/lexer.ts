@@ -18,7 +18,7 @@ export type TokenType =
 
 export interface Token {
   readonly type: TokenType;
-  /** Its text; of a string what it stands for. */
+  /** The text of the token; for a string literal, its value. */
   readonly value: string;
   readonly line: number;
   /** Of a number. */
@@ -56,7 +56,7 @@ class Lexer {
   private readonly tokens: Token[] = [];
   private at = 0;
   private line = 1;
-  /** The end of what `line` counts. */
+  /** The position up to which `line` counts newlines. */
   private counted = 0;
   /** Whether the last token ended a line. */
   private startsLine = true;
@@ -205,7 +205,7 @@ class Lexer {
   }
 }
 
-/** Text before a tag: "-" strips its blanks, and a block those at the start of its own line. */
+/** The text before a tag: "-" strips its blanks, a block tag the indent of its own line. */
 function trimmedBefore(
   text: string,
   mark: string,
@@ -227,7 +227,7 @@ const SIMPLE: Readonly<Record<string, string>> = {
 };
 const ESCAPE = /\\(?:([0-7]{1,3})|(x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8})|[\s\S])/g;
 
-/** What a string literal stands for, as Python's codec "unicode-escape" reads it. */
+/** The value of a string literal, by Python's codec "unicode-escape". */
 function unescaped(text: string, line: number): string {
   if (!text.includes('\\')) return text;
   // The codec reads ASCII: other letters are escapes to it as well.

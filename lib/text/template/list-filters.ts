@@ -33,7 +33,9 @@ type Getter = (value: Value) => Value;
 /** Texts in lower case, where a filter takes no heed of it. */
 const ignoreCase = (value: Value): Value => textOf(value)?.toLowerCase() ?? value;
 
-/** What finds an attribute such as "a.b.0" of an item; `otherwise` stands for what is undefined. */
+/**
+ * Returns a getter of an attribute such as "a.b.0". It returns `otherwise` for undefined values.
+ */
 function getterOf(attribute: Value, isCaseless: boolean, otherwise: Value = null): Getter {
   const parts = partsOf(attribute);
   return (value) => {
@@ -53,7 +55,7 @@ function partsOf(attribute: Value): readonly Value[] {
   return text.split('.').map((part) => (/^\p{Nd}+$/u.test(part) ? Number(part) : part));
 }
 
-/** A getter for "a,b", whose values are compared one after the other. */
+/** A getter for "a,b". Its values are compared one after the other. */
 function multiGetterOf(attribute: Value, isCaseless: boolean): Getter {
   const text = textOf(attribute);
   const getters = (text === null ? [attribute] : text.split(',')).map((one) =>
@@ -62,7 +64,7 @@ function multiGetterOf(attribute: Value, isCaseless: boolean): Getter {
   return (value) => getters.map((get) => get(value));
 }
 
-/** A generator that finds its items when they are asked for. */
+/** A generator that starts at its first use. */
 function lazily(name: string, begin: () => Next): Generator {
   let next: Next | null = null;
   return new Generator(
@@ -76,7 +78,7 @@ function lazily(name: string, begin: () => Next): Generator {
   );
 }
 
-/** Items of a list that is computed when the first one is asked for. */
+/** A generator over a list that is computed at its first use. */
 const lazyList = (name: string, compute: () => readonly Value[]): Generator =>
   lazily(name, () => {
     const list = compute();
@@ -93,7 +95,7 @@ function mapped(next: Next, convert: Getter): Next {
 
 const END: Next = () => DONE;
 
-/** map(): an attribute, or what a filter makes of each item. */
+/** map(): an attribute of each item, or a filter applied to it. */
 function map(value: Value, args: readonly Value[], keywords: Keywords): Value {
   return lazily('sync_do_map', () => {
     if (!isTrue(value)) return END;

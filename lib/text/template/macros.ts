@@ -86,7 +86,7 @@ export function compileCallBlock(node: CallBlock, site: Site): Run {
   };
 }
 
-/** What is trained on: noted by its place in the text, or by marks around it. */
+/** {% generation %}: records its span of the text, or writes marks around it. */
 function compileGeneration(body: CompiledMacro): Run {
   return (frame) => {
     const { render } = frame;

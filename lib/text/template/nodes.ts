@@ -1,4 +1,4 @@
-// What the parser makes of a template.
+// The syntax tree of a template.
 import type { Value } from './values.js';
 
 export interface Name {
@@ -183,7 +183,7 @@ function inArguments({ args, keywords, rest, restKeywords }: Arguments): Node[] 
   return [...args, ...keywords.map(({ value }) => value), ...last];
 }
 
-/** Filters that read what is around them: jinja2 computes no constants with them. */
+/** Filters that read their context. jinja2 does not fold them into constants. */
 const READING = new Set(['map', 'random', 'reject', 'rejectattr', 'select', 'selectattr']);
 
 /** Whether jinja2 computes the expression when it compiles it. */

@@ -1,4 +1,4 @@
-// What the formats of texts share: digits of floats, signs, characters.
+// Helpers of both text formats: digits of floats, signs, characters.
 import { exponential, fixed, general } from './digits.js';
 import { requireText, TemplateFault, typeError, valueError } from './fault.js';
 import { codeEscape } from './print.js';

@@ -89,7 +89,9 @@ function formatted(
   return bounded(result);
 }
 
-/** What CPython takes for a mapping of values here: all with a subscript but texts and tuples. */
+/**
+ * Whether CPython accepts the values as a mapping: a type with subscripts, except texts and tuples.
+ */
 function isMapping(values: Value): boolean {
   if (values instanceof Tuple || textOf(values) !== null) return false;
   return (

@@ -1,4 +1,4 @@
-// What Python prints of values: str(), repr(), and the digits of floats.
+// Python's str(), repr() and digits of floats.
 import { bounded, deeper, spend, valueError } from './fault.js';
 import {
   type Callable,
@@ -106,7 +106,7 @@ export function decimal(value: number): string {
 const ESCAPES: Readonly<Record<string, string>> = { '\n': '\\n', '\r': '\\r', '\t': '\\t' };
 const PLAIN = /^[ !#-&(-[\]-~]*$/;
 
-/** In quotes as Python chooses them, with escapes for what it does not print. */
+/** Quotes a text as Python's repr() does, with escapes for characters that are not printable. */
 export function quoted(text: string): string {
   if (PLAIN.test(text)) return `'${text}'`;
   const quote = text.includes("'") && !text.includes('"') ? '"' : "'";

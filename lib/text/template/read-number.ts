@@ -17,7 +17,7 @@ function digitValue(letter: string): number {
   return code - zero < 10 ? code - zero : (code - zero) % 10;
 }
 
-/** ASCII digits for those of other scripts. */
+/** Replaces digits of other scripts by ASCII digits. */
 const plainDigits = (text: string): string =>
   !/[\x80-\uffff]/.test(text)
     ? text

@@ -1,4 +1,4 @@
-// What a render has: variables, the text that it writes, and what templates call.
+// The state of a render: variables, the text so far, and the globals of templates.
 
 import { isEqual } from './arithmetic.js';
 import { bounded, deeper, RANGE, spend, TemplateFault, typeError, valueError } from './fault.js';
@@ -262,7 +262,7 @@ export class Macro extends Callable {
   }
 }
 
-/** What cycler() makes. */
+/** The result of cycler(). */
 class Cycler extends Opaque {
   readonly type = 'Cycler';
   private at = 0;
@@ -298,7 +298,7 @@ class Cycler extends Opaque {
   }
 }
 
-/** What joiner() makes: nothing at the first call, then its separator. */
+/** The result of joiner(): an empty text at the first call, then its separator. */
 class Joiner extends Callable {
   readonly type = 'Joiner';
   private isUsed = false;
@@ -350,7 +350,7 @@ function dict(args: readonly Value[], keywords: Keywords): Dict {
   const made = new Dict();
   const [source] = args;
   if (source instanceof Undefined) {
-    // An undefined value has attributes of any name, of which dict() asks for "keys".
+    // dict() reads the attribute "keys" first. An undefined value fails there.
     throw source.fault();
   }
   if (source instanceof Dict) for (const [key, value] of source.entries()) made.set(key, value);
@@ -380,7 +380,7 @@ function now(format: Value): Value {
 
 const join: Body = (separator: Argument) => new Joiner(given(separator, ', '));
 
-/** What templates find under their names where no variable has them. */
+/** Global functions; variables of the same names hide them. */
 const GLOBALS: ReadonlyMap<string, Value> = new Map<string, Value>([
   ['range', native('range', '*args', range)],
   ['dict', native('dict', '*args **keywords', dict)],

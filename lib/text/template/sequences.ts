@@ -22,7 +22,7 @@ import {
   View,
 } from './values.js';
 
-/** len(); null where a value has none. */
+/** len(); null if the value has no length. */
 export function knownLength(value: Value): number | null {
   const text = textOf(value);
   if (text !== null) return textLength(text);
@@ -42,7 +42,7 @@ export function lengthOf(value: Value): number {
   throw typeError(`object of type '${typeName(value)}' has no len()`);
 }
 
-/** What obj[key] finds; MISSING for what it raises a TypeError, IndexError or KeyError for. */
+/** obj[key]; MISSING if Python raises a TypeError, IndexError or KeyError. */
 export function subscript(object: Value, key: Value): Value | typeof MISSING {
   if (object instanceof Dict) return isHashable(key) ? object.get(key) : MISSING;
   if (object instanceof Undefined) throw object.fault();
@@ -115,7 +115,7 @@ function picked<T>(items: readonly T[], start: number, stop: number, step: numbe
   return list;
 }
 
-/** What slice.indices() gives for a length. */
+/** slice.indices() for a length. */
 function indicesOf(bounds: readonly (Value | null)[], length: number): [number, number, number] {
   const [first = null, last = null, by = null] = bounds;
   const step = by === null ? 1 : indexIn(by);
@@ -134,7 +134,7 @@ function indexIn(bound: Value): number {
   throw typeError('slice indices must be integers or None or have an __index__ method');
 }
 
-/** reversed(); null for values that have none. */
+/** reversed(); null if the value cannot be reversed. */
 export function reversedOf(value: Value): Generator | null {
   const names: Readonly<Record<string, string>> = {
     ...{ list: 'list_reverseiterator', range: 'range_iterator' },

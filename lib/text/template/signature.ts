@@ -5,20 +5,22 @@ import { type Keywords, Native, NO_KEYWORDS, type Value } from './values.js';
 /** A parameter that the call leaves out. */
 export type Argument = Value | undefined;
 
-/** An argument, or what stands for one that the call leaves out. */
+/** An argument, or its default. */
 export const given = (argument: Argument, otherwise: Value): Value =>
   argument === undefined ? otherwise : argument;
 
 interface Signature {
   names: readonly string[];
   required: number;
-  /** Parameters before it are known by their places alone. */
+  /** The number of positional-only parameters. */
   positional: number;
   takesRest: boolean;
   takesKeywords: boolean;
 }
 
-/** "text width? / *args **keywords": what follows "?" may be left out. */
+/**
+ * Parses a signature such as "text width? / *args **keywords". A parameter with "?" is optional.
+ */
 function parse(text: string): Signature {
   const parts = text.split(' ').filter((part) => part !== '');
   const own = parts.filter((part) => part !== '/' && !part.startsWith('*'));
@@ -32,7 +34,7 @@ function parse(text: string): Signature {
   };
 }
 
-/** What a function runs with: its parameters in order, then further arguments and keywords. */
+/** A function's body. It takes the parameters in order, then further arguments and keywords. */
 // biome-ignore lint/suspicious/noExplicitAny: each function has its own parameters.
 export type Body = (...args: any[]) => Value;
 

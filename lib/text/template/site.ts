@@ -15,7 +15,7 @@ export type Run = (frame: Frame) => Signal;
 
 /** Where statements are compiled. */
 export interface Site extends Place {
-  /** Whether what they set is a variable of the context. */
+  /** Whether {% set %} there sets variables of the context. */
   isTop: boolean;
   /** Whether a loop of the same function is around them. */
   isInLoop: boolean;
@@ -24,7 +24,7 @@ export interface Site extends Place {
   compileBody(statements: readonly Statement[], site: Site): Run;
 }
 
-/** Sets the variables of a frame to what they hold at its beginning. */
+/** Sets the variables of a frame to their initial values. */
 export function compileEntry(symbols: Symbols, from: FunctionScope): (frame: Frame) => void {
   const steps: ((frame: Frame) => void)[] = [];
   for (const [id, load] of symbols.loads) {

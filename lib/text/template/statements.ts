@@ -21,10 +21,10 @@ import {
 import { FunctionScope, Symbols } from './symbols.js';
 import { isTrue } from './values.js';
 
-/** What runs a template. */
+/** A compiled template. */
 export type Program = (render: Render) => void;
 
-/** Throws TemplateSyntaxError for what jinja2 does not compile. */
+/** Throws TemplateSyntaxError if jinja2 would not compile the template. */
 export function compileTemplate(statements: readonly Statement[]): Program {
   const blocks = new Map<string, Run | null>();
   const run = compileRoot(statements, blocks, true);

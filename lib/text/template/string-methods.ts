@@ -46,7 +46,7 @@ function textArgument(method: string, value: Argument): string {
   throw typeError(`${method} argument must be str, not ${typeName(value ?? null)}`);
 }
 
-/** The same, of an argument that may be left out or None. */
+/** The same for an optional argument; None counts as missing. */
 const optionalText = (method: string, value: Argument): string | null =>
   value === undefined || value === null ? null : textArgument(method, value);
 
@@ -181,7 +181,7 @@ function replace(text: string, old: Value, by: Value, count: Argument): string {
   return pieces.join(to);
 }
 
-/** What replace() does for an empty text: before each letter, and at the end. */
+/** replace() of an empty text: inserts before each letter and at the end. */
 function interleaved(text: string, by: string, limit: number): string {
   const letters = Array.from(text);
   const most = limit < 0 ? letters.length + 1 : Math.min(limit, letters.length + 1);
@@ -387,7 +387,7 @@ const METHODS: Readonly<Record<string, readonly [string, Body]>> = {
   zfill: ['width /', filledWithZeros],
 };
 
-/** What a method is called with: the text itself comes first. */
+/** Methods as functions with the text as first argument. */
 const BOUND = new Map<string, Bound>();
 for (const [name, [parameters, body]] of Object.entries(METHODS)) {
   BOUND.set(name, bound(name, parameters, body));

@@ -20,7 +20,7 @@ export class FunctionScope {
   }
 }
 
-/** What a variable holds when its frame is entered. */
+/** The initial value of a variable of a frame. */
 export type Load =
   | { action: 'parameter' }
   | { action: 'undefined' }
@@ -79,7 +79,7 @@ export class Symbols {
     if (this.find(name) === null) this.define(name, { action: 'resolve', name });
   }
 
-  /** What branches of an "if" store may not have been stored after it. */
+  /** A variable that only some branches of an "if" store may be unset after it. */
   private merge(branches: readonly Symbols[]): void {
     const stored = new Set(branches.flatMap((branch) => [...branch.stores]));
     for (const name of this.stores) stored.delete(name);
@@ -173,7 +173,7 @@ export function undeclaredIn(nodes: readonly Node[], names: readonly string[]): 
   return found;
 }
 
-/** Whether a node below the nodes is one that is asked for. */
+/** Whether `isIt` holds for a node or a descendant. */
 export function someNode(nodes: readonly Node[], isIt: (node: Node) => boolean): boolean {
   return nodes.some((node) => isIt(node) || someNode(childrenOf(node), isIt));
 }

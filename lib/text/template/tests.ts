@@ -1,4 +1,4 @@
-// The tests of jinja2: what "is" asks.
+// The tests of jinja2, for the operator "is".
 import { contains, isEqual, isOrdered, isSame, remainder } from './arithmetic.js';
 import { str } from './print.js';
 import { knownLength } from './sequences.js';
@@ -23,7 +23,7 @@ const isDefined = (value: Value): boolean => !(value instanceof Undefined);
 const isBoolean = (value: Value): boolean => typeof value === 'boolean';
 const isInteger = (value: Value): boolean => !isBoolean(value) && integerOf(value) !== null;
 
-/** len() and an index: views have the first alone. */
+/** Whether a value has len() and an index. Views have only len(). */
 function isSequence(value: Value): boolean {
   if (value instanceof View || value instanceof Generator) return false;
   return !(value instanceof Opaque) && knownLength(value) !== null;
@@ -39,7 +39,7 @@ const unequal: Body = (a: Value, b: Value) => !isEqual(a, b);
 const rest = (value: Value, by: Value, expected: number): boolean =>
   isEqual(remainder(value, by), expected);
 
-/** Filled with the names of filters, which "is filter" asks for. */
+/** The names of filters, for the test "filter". The filters fill it. */
 export const FILTER_NAMES = new Set<string>();
 
 const BODIES: Readonly<Record<string, Body>> = {
@@ -68,7 +68,7 @@ const BODIES: Readonly<Record<string, Body>> = {
 
 const nameOf = (value: Value): string => textOf(value) ?? '';
 
-/** Those with an argument. */
+/** Tests with an argument. */
 const BINARY: Readonly<Record<string, Body>> = {
   divisibleby: (value: Value, by: Value) => rest(value, by, 0),
   sameas: isSame,

@@ -154,7 +154,7 @@ function wordWrap(
   );
 }
 
-/** What a conversion answers where a value is no number. */
+/** Converts, or returns the default if the value is not a number. */
 function orElse(convert: () => Value, otherwise: () => Value, kinds: readonly string[]): Value {
   try {
     return convert();
@@ -347,7 +347,7 @@ function urlEncode(value: Value): Value {
 
 const WORDS = /[\p{L}\p{N}_]+/gu;
 
-/** By their names: parameters and what they compute. */
+/** By name: the parameters and the body. */
 export const TEXT_FILTERS: Readonly<Record<string, readonly [string, Body]>> = {
   abs: ['value /', absolute],
   attr: ['value name', (value: Value, name: Value) => attributeAlone(value, requireString(name))],

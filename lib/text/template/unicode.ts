@@ -120,7 +120,7 @@ const NUMERALS =
 
 const whole = (letters: string): RegExp => new RegExp(`^[${letters}]+$`, 'u');
 
-/** isalpha() and its like: the name without "is", and what all letters of the text are of. */
+/** Methods such as isalpha(), by their name without "is": the class of all letters of the text. */
 export const CLASSES: Readonly<Record<string, RegExp>> = {
   alpha: whole('\\p{L}'),
   alnum: whole(`\\p{L}\\p{N}${NUMERALS}`),
@@ -193,7 +193,7 @@ export function titled(text: string): string {
   return result;
 }
 
-/** A part of the text in lower case; a sigma ends a word by what is before it. */
+/** A part of the text in lower case. The text before a sigma decides whether it ends a word. */
 function lowered(text: string, start: number, end = text.length): string {
   const part = text.slice(start, end);
   if (!part.includes('Σ')) return part.toLowerCase();

@@ -1,8 +1,8 @@
-// The values of templates: Python's types, of which strings, integers, truths and None are
-// JavaScript's, and lists are arrays.
+// The values of templates, with Python's types. Strings, integers, booleans and lists are
+// JavaScript values, None is null.
 import { spend, TemplateFault, typeError, undefinedError } from './fault.js';
 
-/** An integer is a number where that is exact, else a bigint. None is null. */
+/** An integer is a number if that is exact, else a bigint. */
 export type Value =
   | string
   | number
@@ -35,14 +35,14 @@ export class Float {
 }
 
 export class Tuple {
-  /** `names` are those of a named tuple. */
+  /** `names` are the field names of a named tuple. */
   constructor(
     readonly items: readonly Value[],
     readonly names: readonly string[] = [],
   ) {}
 }
 
-/** A text that the filters "safe" and "escape" have marked: what is joined to it is escaped. */
+/** A text marked by the filters "safe" and "escape". Texts joined to it are escaped. */
 export class Markup {
   constructor(readonly text: string) {}
 }
@@ -61,7 +61,7 @@ export class Undefined {
   }
 }
 
-/** What can be iterated over once. `type` is Python's name of it. */
+/** An iterator, which is consumed once. `type` is Python's name of it. */
 export class Generator {
   constructor(
     readonly next: Next,
@@ -86,7 +86,7 @@ export class Range {
   }
 }
 
-/** What the keys(), values() and items() of a dict give. */
+/** The result of keys(), values() and items() of a dict. */
 export class View {
   constructor(
     readonly kind: 'keys' | 'values' | 'items',
@@ -105,7 +105,7 @@ export class Namespace {
   constructor(readonly attributes: Dict) {}
 }
 
-/** What a template can call. */
+/** A function that templates can call. */
 export abstract class Callable {
   abstract readonly type: string;
   abstract call(args: readonly Value[], keywords: Keywords): Value;
@@ -121,7 +121,7 @@ export abstract class Opaque {
   abstract readonly type: string;
   abstract describe(): string;
   abstract attribute(name: string): Value | typeof MISSING;
-  /** Items, of what can be iterated over. */
+  /** The items; null if the object is not iterable. */
   iterate(): Next | null {
     return null;
   }
@@ -205,7 +205,7 @@ function hashText(key: Value): string {
 
 export class Dict {
   private readonly map = new Map<Hash, Value>();
-  /** The keys that are not their own hashes; null while there are none. */
+  /** The keys that differ from their hashes; null until the first one. */
   private odd: Map<Hash, Value> | null = null;
 
   static of(entries: Iterable<Entry>): Dict {
@@ -323,7 +323,7 @@ export function normalized(value: bigint): number | bigint {
   return Number.isSafeInteger(number) ? number : value;
 }
 
-/** The iteration of a value; null where it has none. */
+/** The iteration of a value; null if it is not iterable. */
 export function iterationOf(value: Value): Next | null {
   if (Array.isArray(value)) return overList(value);
   const text = textOf(value);

@@ -67,7 +67,7 @@ export function wrapped(text: string, options: WrapOptions): string[] {
 
 const textOf = ({ letters, start }: Chunk): string => letters.slice(start).join('');
 
-/** Puts what fits of a word that is too long on the line. */
+/** Puts the part of a long word that fits on the line. */
 function breakWord(chunks: Chunk[], line: Chunk[], length: number, options: WrapOptions): void {
   const { width, breaksWords, breaksHyphens } = options;
   const { letters, start } = chunks.at(-1) as Chunk;

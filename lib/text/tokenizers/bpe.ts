@@ -13,7 +13,7 @@ interface Merges {
   readonly merged: Int32Array;
 }
 
-/** Pieces whose ids are kept, and the longest of them. */
+/** Number of cached pieces, and the longest one. */
 const KEPT = 1 << 14;
 const LONGEST_KEPT = 256;
 

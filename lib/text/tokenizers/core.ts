@@ -16,7 +16,7 @@ import { type PreTokenizer, preTokenizerOf } from './pre-tokenizers.js';
 const PROBED = 1000;
 
 export class CoreTokenizer {
-  /** Tokens by id; undefined where an id has none. */
+  /** Tokens by id; undefined for an unused id. */
   readonly vocab: readonly (string | undefined)[];
   readonly added: ReadonlyMap<number, AddedToken>;
   /** The tokens that the post-processor puts around a text. */
@@ -113,7 +113,7 @@ export class CoreTokenizer {
 
   /**
    * The text of ids. Ids without a token are left out. Normalized tokens decode normalized. With
-   * `isPartial`, only bytes of cut characters become U+FFFD, not all bytes beside them.
+   * `isPartial`, only bytes of cut characters become U+FFFD, not the whole run of bytes.
    */
   decode(ids: readonly number[], isPartial = false): string {
     const tokens = ids.flatMap((id) => this.spellings.get(id) ?? this.vocab[id] ?? []);

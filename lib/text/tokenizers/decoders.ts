@@ -42,7 +42,7 @@ const PARTIAL = buildersFor(byteFallback((bytes) => UTF8.decode(bytes)));
 
 /**
  * The decoder of a tokenizer.json; null without one. With `isPartial`, tokens may be a part of a
- * text: valid bytes beside a cut character stay. Throws DS_DATA.
+ * text: valid bytes next to a cut character stay. Throws DS_DATA.
  */
 export function decoderOf(place: string, content: unknown, isPartial: boolean): Decoder | null {
   return content === null || content === undefined

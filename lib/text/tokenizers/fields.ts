@@ -85,7 +85,7 @@ export class Fields {
     return dataError(`${this.place}.${key}`, expected, formatValue(value));
   }
 
-  /** What the builder of the object's type returns. */
+  /** Calls the builder of the object's type. */
   build<T>(builders: ReadonlyMap<string, (fields: Fields) => T>): T {
     const type = this.get('type');
     const builder = typeof type === 'string' ? builders.get(type) : undefined;

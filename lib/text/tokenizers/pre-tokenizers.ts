@@ -133,7 +133,7 @@ function metaspace(fields: Fields): PreTokenizer {
   };
 }
 
-/** Pieces whose spelling is kept. */
+/** Number of cached spellings. */
 const KEPT = 1 << 14;
 
 function byteLevel(fields: Fields): PreTokenizer {
