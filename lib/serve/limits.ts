@@ -1,4 +1,5 @@
 // Limits for one client, so that the server can serve the others too.
+import { DsError } from '../errors.js';
 import { openFileLimit } from '../runtime/host-limits.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
@@ -83,11 +84,18 @@ const DEFAULTS: ResolvedLimits = {
  */
 export function readLimits(op: string, given: ServeLimits | undefined): ResolvedLimits {
   const options = readOptions(op, given, LIMITS);
-  const connections = Math.min(DEFAULTS.connections, Math.max(1, Math.floor(openFileLimit() / 2)));
-  const limits = { ...DEFAULTS, connections };
+  const most = Math.max(1, Math.floor(openFileLimit() / 2));
+  const limits = { ...DEFAULTS, connections: Math.min(DEFAULTS.connections, most) };
   for (const name of Object.keys(LIMITS) as (keyof ServeLimits)[]) {
     const value = options[name];
     if (value !== undefined) limits[name] = requireInteger(`${op} ${name}`, value, 1);
+  }
+  const { connections } = limits;
+  if (connections > most) {
+    const expected = `at most ${most}, half of the files that the process may open`;
+    const hint = 'Raise the limit of open files (ulimit -n).';
+    const place = { op: `${op} connections`, expected, got: String(connections), hint };
+    throw new DsError({ code: 'DS_ARGUMENT', ...place });
   }
   return limits;
 }

@@ -135,10 +135,16 @@ export class InferenceServer {
       connectionsCheckingInterval: Math.min(Math.ceil(headMs / 4), 5000),
     });
     this.connections = new Connections(this.http, this.limits.connections);
-    this.http.on('request', this.onRequest);
-    this.http.on('checkContinue', this.onExpected);
-    this.http.on('checkExpectation', this.onUnknownExpectation);
-    this.http.on('clientError', this.onClientError);
+    const guarded =
+      (answer: (request: IncomingMessage, response: ServerResponse) => unknown) =>
+      (request: IncomingMessage, response: ServerResponse) =>
+        this.guard(request.socket, () => answer(request, response));
+    this.http.on('request', guarded(this.onRequest));
+    this.http.on('checkContinue', guarded(this.onExpected));
+    this.http.on('checkExpectation', guarded(this.onUnknownExpectation));
+    this.http.on('clientError', (error, socket) =>
+      this.guard(socket as Socket, () => this.onClientError(error, socket as Socket)),
+    );
   }
 
   /**
@@ -261,19 +267,34 @@ export class InferenceServer {
   };
 
   /**
-   * No file is left for a new connection. The server goes on: it closes connections without a
-   * request, and reports the error once a minute at most.
+   * Closes the connection if even an error answer fails. Without a free file, the first use of a
+   * module fails (EMFILE).
    */
+  private async guard(socket: Socket, act: () => unknown): Promise<void> {
+    try {
+      await act();
+    } catch (error) {
+      socket.destroy();
+      this.reportShortage(error);
+    }
+  }
+
+  /** No file is left for a new connection: closes a connection without a request. */
   private readonly onAcceptError = (error: Error): void => {
     this.connections.makeRoom();
+    this.reportShortage(error);
+  };
+
+  /** Reports once a minute at most. */
+  private reportShortage(error: unknown): void {
     const now = performance.now();
     if (now - this.reportedAt < REPORT_MS) return;
     this.reportedAt = now;
     (this.options.report ?? console.error)(error);
-  };
+  }
 
   /** A client that sends "Expect: 100-continue" gets its refusal before it sends the body. */
-  private readonly onExpected = (request: IncomingMessage, response: ServerResponse): void => {
+  private readonly onExpected = (request: IncomingMessage, response: ServerResponse): unknown => {
     try {
       requireSize(request, this.limits.bodyBytes);
     } catch (thrown) {
@@ -282,7 +303,7 @@ export class InferenceServer {
       return;
     }
     response.writeContinue();
-    void this.onRequest(request, response);
+    return this.onRequest(request, response);
   };
 
   private readonly onUnknownExpectation = (

@@ -147,3 +147,25 @@ test('a system without free files does not end the server', async () => {
   idle.destroy();
   await server.kill();
 });
+
+test('an answer that fails without a free file ends its connection, not the server', async () => {
+  const reported: unknown[] = [];
+  const report = (failure: unknown) => reported.push(failure);
+  const server = await serve(new FakeEngine(tokenizer), { port: 0, report });
+  const full = Object.assign(new Error('EMFILE: too many open files'), { code: 'EMFILE' });
+  Object.assign(server, {
+    apiError: () => {
+      throw full;
+    },
+  });
+  await expect(ask(`${server.url}/nothing`)).rejects.toThrow();
+  expect(reported).toEqual([full]);
+  expect((await ask(`${server.url}/health`)).status).toBe(200);
+  await server.kill();
+});
+
+test('more connections than half of the open files are refused', async () => {
+  const limits = { connections: 2 ** 40 };
+  const message = /serve limits connections: expected at most \d+, half .* got 1099511627776/;
+  await expect(serve(new FakeEngine(tokenizer), { port: 0, limits })).rejects.toThrow(message);
+});
