@@ -7,13 +7,13 @@ const { DsError, initInference } = require('@ds/native');
 const usage = `node examples/generate.js FOLDER PROMPT... [options]
   FOLDER              config.json, safetensors and tokenizer.json of a language model
   --max_new_tokens N  tokens to sample at most (default 64)
-  --temperature T     0 takes the likeliest token (default 0.8)
-  --top_p P           of the likeliest tokens that reach it together (default 0.95)
-  --seed N            the same seed gives the same text (default 1)
+  --temperature T     temperature; 0: the likeliest token (default 0.8)
+  --top_p P           probability mass of the likeliest tokens (default 0.95)
+  --seed N            seed; equal seeds give equal texts (default 1)
   --n N               continuations of each prompt (default 1)
-  --stop TEXT         ends a text where it appears; may be given several times
-  --dtype NAME        fp32, fp16 or bf16 (default: the files')
-  --device NAME       cpu, cuda, cuda:N or auto (default: a GPU when there is one)`;
+  --stop TEXT         stop text; repeat the option for several
+  --dtype NAME        fp32, fp16 or bf16 (default: dtype of the files)
+  --device NAME       cpu, cuda, cuda:N or auto (default: a GPU if present)`;
 
 const { values: options, positionals } = parseArgs({
   allowPositionals: true,

@@ -14,23 +14,23 @@ function lines(names, count) {
 
 const usage = `node examples/gpt2-offload.js [options]
   --model NAME             tiny (default), 124M, 355M, 774M, 1558M, 10B, 13B or 40B
-  --data FILE|DIR          text to train on (default: the TypeScript library's declarations if
-                           typescript is installed, else the pages of this package)
-  --tokenizer DIR          a folder with a tokenizer.json (default: GPT-2's tokens if gpt-tokenizer
-                           is installed, else examples/tokenizer, and a model of so many tokens)
+  --data FILE|DIR          text to train on (default: declarations of the package typescript,
+                           else the pages of this package)
+  --tokenizer DIR          folder with a tokenizer.json (default: GPT-2's tokens from the package
+                           gpt-tokenizer, else examples/tokenizer)
   --steps N                total optimizer steps, including steps before a resume (default 400)
   --batch N                micro-batch size (default: the configuration's)
   --seq N                  sequence length (default 128)
   --workers N              threads that make the batches (default 0)
   --deepspeed_config FILE  default: examples/ds_config.json
   --nvme DIR               keep optimizer state in DIR, on a disk, instead of host memory
-  --device NAME            cpu, cuda, cuda:N or auto (default: a GPU when there is one)
+  --device NAME            cpu, cuda, cuda:N or auto (default: a GPU if present)
   --checkpoint             recompute activations in the backward
   --seed N                 default 1234
-  --save DIR               write a checkpoint at the end, and when stopped by Ctrl-C or SIGTERM;
-                           ds serve DIR and ds chat DIR continue texts with it
-  --save_every N           also write one every N steps, while training goes on
-  --resume                 first continue from the latest checkpoint in --save DIR, if there is one
+  --save DIR               write a checkpoint at the end, and after Ctrl-C or SIGTERM;
+                           ds serve DIR and ds chat DIR load it
+  --save_every N           also write a checkpoint every N steps, during training
+  --resume                 continue from the latest checkpoint in --save DIR, if any
   --trace FILE             write a timeline of two steps, for Perfetto or chrome://tracing
   --summary FILE           write the measurements as JSON
   --sample N               tokens to sample at the end (default 48)

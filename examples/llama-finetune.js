@@ -7,12 +7,12 @@ const { parseArgs } = require('node:util');
 const { nn, peft, seed, text, Trainer } = require('@ds/native');
 
 const usage = `node examples/llama-finetune.js [options]
-  --model DIR        a folder of Hugging Face's (default: a tiny Llama, made on the spot)
-  --data FILE.jsonl  rows { messages } (default: six questions, made on the spot)
-  --output DIR       write the model there, or with --lora the adapter
+  --model DIR        Hugging Face folder (default: a new tiny Llama)
+  --data FILE.jsonl  rows { messages } (default: six questions)
+  --output DIR       folder for the model, or with --lora for the adapter
   --steps N          optimizer steps (default 120)
   --lora             train an adapter, not the model
-  --device NAME      cpu, cuda, cuda:N or auto (default: a GPU when there is one)`;
+  --device NAME      cpu, cuda, cuda:N or auto (default: a GPU if present)`;
 
 const string = { type: 'string' };
 const { values: given } = parseArgs({

@@ -6,7 +6,7 @@ const usage = `ds --num_procs 2 examples/pipeline.js [options]    (or --num_gpus
   --size NAME      of GPT-2: tiny (default), 124M, 355M, 774M, 1558M, ...
   --steps N        optimizer steps (default 20)
   --schedule NAME  1f1b (default) or another of docs/pipeline.md
-  --device NAME    cpu, cuda or auto (default: a GPU when there is one)`;
+  --device NAME    cpu, cuda or auto (default: a GPU if present)`;
 
 const options = {
   device: { type: 'string', default: 'auto' },

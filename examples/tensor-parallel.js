@@ -16,7 +16,7 @@ const usage = `ds --num_procs 2 examples/tensor-parallel.js [options]    (or --n
   --steps N      optimizer steps (default 20)
   --sequence     tensor parallelism that also splits the tokens between the layers
   --ulysses      split the tokens only, and leave the layers whole
-  --device NAME  cpu, cuda or auto (default: a GPU when there is one)`;
+  --device NAME  cpu, cuda or auto (default: a GPU if present)`;
 
 const options = {
   device: { type: 'string', default: 'auto' },

@@ -7,8 +7,8 @@ import { nn, seed, Trainer, text } from '@ds/native';
 
 const usage = `node trainer.js [folder] [tokenizer]    (compiled from examples/trainer.ts)
 ds --num_procs 2 trainer.js [folder] [tokenizer]
-  folder     checkpoints and the model are written there (default trained)
-  tokenizer  a folder with a tokenizer.json (default: the one among the package's examples)`;
+  folder     folder for checkpoints and the model (default trained)
+  tokenizer  folder with a tokenizer.json (default: examples/tokenizer)`;
 
 /** The tokenizer among the examples of the installed package. */
 function packageTokenizer(): string {
