@@ -10,11 +10,11 @@ import type { Row } from './row-reader.js';
 /** A row of a conversation as Tokenizer.applyChatTemplate() takes it. */
 export interface Conversation {
   messages: readonly ChatMessage[];
-  told: Told;
+  inputs: TemplateInputs;
 }
 
 /** The tools and template variables of a row. */
-export interface Told {
+export interface TemplateInputs {
   tools?: object[];
   variables?: Record<string, unknown>;
 }
@@ -28,20 +28,20 @@ const SPEAKERS: Readonly<Record<string, string>> = {
 /**
  * Reads `messages` or `conversations`; with the latter, `system` may hold the system prompt.
  * Returns null for a row without a conversation, and for one with `input_ids`. Throws DS_DATA for
- * an unknown speaker, and as toldIn() does.
+ * an unknown speaker, and as inputsIn() does.
  */
 export function conversationIn(row: Row, place: () => string): Conversation | null {
   const { messages, conversations, system, input_ids: ids } = row;
-  const told = () => toldIn(row, place);
+  const inputs = () => inputsIn(row, place);
   if (messages !== undefined && messages !== null) {
-    return { messages: messagesOf(messages, place), told: told() };
+    return { messages: messagesOf(messages, place), inputs: inputs() };
   }
   if (conversations === undefined || conversations === null) return null;
   if (ids !== undefined && ids !== null) return null;
   const said = messagesOf(conversations, place);
   const isBeside = typeof system === 'string' && system !== '' && said[0]?.role !== 'system';
   const first = isBeside ? [{ role: 'system', content: system }] : [];
-  return { messages: isBeside ? [...first, ...said] : said, told: told() };
+  return { messages: isBeside ? [...first, ...said] : said, inputs: inputs() };
 }
 
 /**
@@ -67,7 +67,10 @@ export function messagesOf(list: unknown, place: () => string): readonly ChatMes
  * The tools of a row, a list or one as JSON, and its `chat_template_kwargs`. Throws DS_DATA for
  * others.
  */
-export function toldIn({ tools, chat_template_kwargs: variables }: Row, place: () => string): Told {
+export function inputsIn(
+  { tools, chat_template_kwargs: variables }: Row,
+  place: () => string,
+): TemplateInputs {
   const hasVariables = variables !== undefined && variables !== null;
   if (hasVariables && !isObject(variables)) {
     const expected = 'an object under chat_template_kwargs';

@@ -6,9 +6,9 @@ import type { ChatMessage } from './chat-template.js';
 import {
   type Conversation,
   conversationIn,
+  inputsIn,
   messagesOf,
-  type Told,
-  toldIn,
+  type TemplateInputs,
 } from './conversation.js';
 import type { Row } from './row-reader.js';
 import type { Tokenizer } from './tokenizer.js';
@@ -41,7 +41,7 @@ export interface EncodedRow {
 }
 
 /** Options of a chat template. */
-interface Given extends Told {
+interface Given extends TemplateInputs {
   addGenerationPrompt?: boolean;
   assistantMask?: boolean;
 }
@@ -96,11 +96,11 @@ export class RowEncoder {
     throw dataError(place(), `a row with ${KEYS}`, formatValue(row), hintFor(row));
   }
 
-  private chat({ messages, told }: Conversation, place: () => string): EncodedRow {
+  private chat({ messages, inputs }: Conversation, place: () => string): EncodedRow {
     if (this.settings.loss === 'completion')
       throw noLoss(place, 'prompt and completion', { messages });
     const assistantMask = this.settings.loss === 'assistant';
-    const { ids, assistant } = this.conversation(messages, { ...told, assistantMask }, place);
+    const { ids, assistant } = this.conversation(messages, { ...inputs, assistantMask }, place);
     return assistant === null ? plain(ids) : masked(ids, (i) => assistant[i] === 1);
   }
 
@@ -121,10 +121,10 @@ export class RowEncoder {
       before = this.tokenizer.encode(prompt);
       ids = this.withEnd(this.tokenizer.encode(prompt + completion));
     } else if (Array.isArray(prompt) && Array.isArray(completion)) {
-      const told = toldIn(row, place);
+      const inputs = inputsIn(row, place);
       const asked = messagesOf(prompt, place);
-      ids = this.conversation([...asked, ...messagesOf(completion, place)], told, place).ids;
-      before = this.conversation(asked, { ...told, addGenerationPrompt: true }, place).ids;
+      ids = this.conversation([...asked, ...messagesOf(completion, place)], inputs, place).ids;
+      before = this.conversation(asked, { ...inputs, addGenerationPrompt: true }, place).ids;
     } else {
       const expected = 'prompt and completion as two texts, or two lists of messages';
       throw dataError(place(), expected, `${formatValue(prompt)} and ${formatValue(completion)}`);

@@ -12,6 +12,8 @@ export type Instruction =
 /** Sets and lookarounds that all programs of a pattern share. */
 export interface Shared {
   readonly sets: CharSet[];
+  /** Numbers of the sets by their keys. */
+  readonly numbers: Map<string, number>;
   readonly looks: Look[];
 }
 
@@ -112,9 +114,11 @@ class Compiler {
   }
 
   private setNumber(set: CharSet): number {
-    const { sets } = this.shared;
-    const found = sets.findIndex(({ key }) => key === set.key);
-    return found >= 0 ? found : sets.push(set) - 1;
+    const { sets, numbers } = this.shared;
+    const known = numbers.get(set.key);
+    if (known !== undefined) return known;
+    numbers.set(set.key, sets.length);
+    return sets.push(set) - 1;
   }
 
   private lookNumber(node: Look): number {

@@ -35,7 +35,7 @@ interface Scan {
  */
 export class Regex {
   private readonly skipsAdjacent: boolean;
-  private readonly shared: Shared = { sets: [], looks: [] };
+  private readonly shared: Shared = { sets: [], numbers: new Map(), looks: [] };
   private readonly alphabet: Alphabet;
   private readonly matcher: Automaton;
   private readonly lookers: Automaton[] = [];

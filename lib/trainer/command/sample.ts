@@ -5,9 +5,9 @@ import { refused, refusedValue } from '../../runtime/refused.js';
 import {
   type Conversation,
   conversationIn,
+  inputsIn,
   messagesOf,
-  type Told,
-  toldIn,
+  type TemplateInputs,
 } from '../../text/conversation.js';
 import type { ChatMessage, Tokenizer } from '../../text/index.js';
 import { findFiles, partsOf } from '../../text/row-files.js';
@@ -65,7 +65,7 @@ function ofRow(tokenizer: Tokenizer, { row, place }: PlacedRow, textKey: string)
   if (conversation) return ofMessages(tokenizer, conversation);
   if (Array.isArray(prompt)) {
     const messages = messagesOf(prompt, place);
-    return ofMessages(tokenizer, { messages, told: toldIn(row, place) });
+    return ofMessages(tokenizer, { messages, inputs: inputsIn(row, place) });
   }
   if (typeof prompt === 'string') return { text: prompt, ids: plain(tokenizer, prompt) };
   const text = row[textKey];
@@ -74,16 +74,20 @@ function ofRow(tokenizer: Tokenizer, { row, place }: PlacedRow, textKey: string)
   return { text: words, ids: plain(tokenizer, words) };
 }
 
-function ofMessages(tokenizer: Tokenizer, { messages, told }: Conversation): Prompt | null {
+function ofMessages(tokenizer: Tokenizer, { messages, inputs }: Conversation): Prompt | null {
   const answer = messages.findIndex(({ role }) => role === 'assistant');
   const asked = answer < 0 ? messages : messages.slice(0, answer);
   const { content } = asked.at(-1) ?? {};
   if (typeof content !== 'string') return null;
-  return { text: content, ids: chat(tokenizer, asked, told) };
+  return { text: content, ids: chat(tokenizer, asked, inputs) };
 }
 
-function chat(tokenizer: Tokenizer, messages: readonly ChatMessage[], told: Told = {}): number[] {
-  const { ids } = tokenizer.applyChatTemplate(messages, { ...told, addGenerationPrompt: true });
+function chat(
+  tokenizer: Tokenizer,
+  messages: readonly ChatMessage[],
+  inputs: TemplateInputs = {},
+): number[] {
+  const { ids } = tokenizer.applyChatTemplate(messages, { ...inputs, addGenerationPrompt: true });
   return [...ids];
 }
 
