@@ -15,9 +15,8 @@ export async function isThisMachine(host: string): Promise<boolean> {
 }
 
 /**
- * The address of `host` as other nodes reach it. Throws DS_ARGUMENT where it cannot be found out,
- * since a name of ssh's configuration, or one that means the loopback interface, is of no use to
- * them.
+ * Returns the address of `host` for other nodes. Throws DS_ARGUMENT if the address is unknown:
+ * other nodes cannot use a name of ssh's configuration or of the loopback interface.
  */
 export async function reachableAddress(host: string): Promise<string> {
   const address = await addressOf(host.replace(/^.*@/, ''));
@@ -44,12 +43,12 @@ function ownAddresses(): string[] {
   ].map(({ address }) => address);
 }
 
-/** First and last port to try: below those that systems give to outgoing connections. */
+/** First and last port to try. Systems give higher ports to outgoing connections. */
 const PORTS = { first: 20_000, count: 12_000 };
 
 /**
- * A port of `host` that nobody listens on now, from a random place on, so that two jobs rarely
- * choose alike.
+ * Returns a free port of `host`. The search starts at a random port, so two jobs rarely choose the
+ * same.
  */
 export async function freePort(host: string): Promise<number> {
   const start = Math.floor(Math.random() * PORTS.count);

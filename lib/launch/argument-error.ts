@@ -1,4 +1,4 @@
-// What the launcher refuses before anything runs.
+// Errors of the launcher before it starts a process.
 import { DsError } from '../errors.js';
 
 /** `place` is an option, a file with its line, or a variable. */

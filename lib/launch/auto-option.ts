@@ -12,7 +12,7 @@ const NUMBERS = [
 
 const SWITCHES = ['fp16', 'bf16'];
 
-/** What Hugging Face's TrainingArguments and model configurations call them. */
+/** The names of these keys in Hugging Face's TrainingArguments and model configurations. */
 const TRAINER_NAMES: Partial<Record<string, string>> = {
   learning_rate: 'lr',
   adam_beta1: 'beta1',

@@ -17,15 +17,16 @@ const INTERRUPTED = 130;
 
 /** A program of this package. */
 export interface KnownProgram {
-  /** What a user types for it. */
+  /** The name of the command as a user types it. */
   name: string;
   /** Its arguments that hold keys of a configuration. */
   holding: Readonly<Record<string, string>>;
 }
 
 /**
- * 0 where a configuration was found, or with "run" the exit code of the training with it; 1 where
- * none could be measured. Throws DS_ARGUMENT for what cannot be searched, DS_CONFIG, DS_IO.
+ * Returns 0 if a configuration was found; with "run", the exit code of the training with it.
+ * Returns 1 if no configuration could be measured. Throws DS_ARGUMENT for a job that cannot be
+ * searched, DS_CONFIG, DS_IO.
  */
 export async function autotuneCommand(
   options: LaunchOptions,
@@ -39,7 +40,7 @@ export async function autotuneCommand(
   }
   const job = await plannedJob(own, program, noticeOf(own));
   if (!job.here.includes(0)) {
-    const hint = 'Its first rank writes what it measures where ds reads it.';
+    const hint = 'The first rank writes its measurements to a file that ds reads there.';
     refuse('--autotuning', 'to be started on the first host of the hostfile', 'another one', hint);
   }
   outliveReaders();
@@ -55,7 +56,7 @@ export async function autotuneCommand(
   });
 }
 
-/** Hears signals between two jobs as well, and that nobody reads the output any more. */
+/** Notes signals, also between two jobs, and the end of the output's reader. */
 class AskedToEnd {
   isDue = false;
   private readonly hear = (): void => {
@@ -105,7 +106,7 @@ function jobsOf(
   };
 }
 
-/** Options as somebody types them who starts an experiment by hand. */
+/** Returns the options as a user types them to start one experiment. */
 function wordsOf(options: LaunchOptions): string[] {
   return Object.entries(options).flatMap(([name, value]) => {
     if (name === 'bind_cores_to_rank') return value ? [] : ['--no-bind_cores_to_rank'];

@@ -13,7 +13,9 @@ const UNITS: Record<string, number> = {
   TIB: 2 ** 40,
 };
 
-/** "5GB" is 5e9, "2GiB" 2 ** 31, "1.5 MB" 1.5e6; null for what is no positive size. */
+/**
+ * "5GB" is 5e9, "2GiB" 2 ** 31, "1.5 MB" 1.5e6. Returns null for other texts and for sizes below 1.
+ */
 export function parseBytes(text: string): number | null {
   const match = /^(\d+(?:\.\d+)?)\s*([a-z]*)$/i.exec(text.trim());
   const unit = UNITS[match?.[2]?.toUpperCase() ?? '-'];

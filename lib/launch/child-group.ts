@@ -1,4 +1,4 @@
-// A child at the head of a process group of its own, so that it ends together with what it started.
+// A child process that leads its own process group. It ends together with its descendants.
 import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process';
 
 import type { Reaper } from './reaper.js';
@@ -10,10 +10,7 @@ export interface GroupExit {
   error: string | null;
 }
 
-/**
- * Milliseconds that output may take to end after its process, when somebody else still holds it
- * open.
- */
+/** Milliseconds until output ends after its process, if a descendant still holds the pipe open. */
 const OUTPUT_GRACE = 1000;
 
 export class ChildGroup {

@@ -48,7 +48,7 @@ const choice = (flags: string, text: string, values: readonly string[]): Option 
 const positiveIntegers = (text: string): number[] => text.split(',').map(positiveInteger);
 const byteCounts = (text: string): number[] => text.split(',').map(byteCount);
 
-/** Exit code for what a command line gets wrong, as of most programs. */
+/** Exit code for a wrong command line, as in most programs. */
 const USAGE = 2;
 
 /** Ends with `code`; an error that is data is one line, anything else keeps its stack. */
@@ -70,7 +70,7 @@ async function train(words: readonly string[], before: LaunchOptions | null): Pr
   return trainCommand(words, before);
 }
 
-/** Ends what commander ends, which knows no other code than 1 for what is wrong. */
+/** Ends the process after commander has printed. Commander's code for errors, 1, becomes USAGE. */
 const ended = ({ exitCode }: { exitCode: number }): never => process.exit(exitCode && USAGE);
 
 const program = new Command('ds')

@@ -9,7 +9,7 @@ export interface ConsolidateFlags {
   format?: ExportFormat;
 }
 
-/** Writes the folder and says what is in it. Throws as consolidate() does. */
+/** Writes the folder and returns a description of it. Throws as consolidate(). */
 export async function consolidateCommand(
   dir: string,
   out: string,

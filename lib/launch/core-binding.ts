@@ -8,7 +8,7 @@ import { refuse } from './argument-error.js';
 import { formatRanges, parseCpuList } from './number-ranges.js';
 import { allowedCpus, type Core, coresOf } from './topology.js';
 
-/** What goes before a rank's own command, and how many threads its CPU work should use. */
+/** The words before a rank's own command, and the number of threads for its CPU work. */
 export interface Binding {
   prefix: readonly string[];
   threads: number;
@@ -22,9 +22,9 @@ export interface BindingRequest {
 }
 
 /**
- * One Binding for each of this node's ranks, whose GPUs are `gpus` (null: on the CPU); null where
- * ranks are left unbound, which `notice` explains once unless it was asked for. Throws DS_ARGUMENT
- * for a list of CPUs that this process may not use.
+ * Returns a Binding for each rank of this node. `gpus`: the ranks' GPUs, null on the CPU. Returns
+ * null if ranks stay unbound; `notice` then reports the reason once, unless the user turned binding
+ * off. Throws DS_ARGUMENT for a list with CPUs that this process may not use.
  */
 export function bindRanks(
   request: BindingRequest,
@@ -90,10 +90,10 @@ function findProgram(name: string, env: Variables): string | null {
 }
 
 /**
- * Shares the cores between ranks, of which rank i would be near NUMA node `nodes[i]` (null: no
- * matter where). Where every rank's node is known and has cores, ranks of one node share that
- * node's cores; otherwise all ranks share all cores. Shares are contiguous, disjoint and differ by
- * at most one core; null where there are fewer cores than ranks to share them.
+ * Divides the cores between ranks. `nodes[i]`: NUMA node near rank i, null for any. If the node of
+ * every rank is known and has cores, ranks of one node share its cores; otherwise all ranks share
+ * all cores. Shares are contiguous and disjoint and differ by at most one core. Returns null if
+ * there are fewer cores than ranks.
  */
 export function splitCores(
   cores: readonly Core[],

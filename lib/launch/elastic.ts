@@ -1,4 +1,5 @@
-// `ds elastic`: the batch that a configuration's elasticity chooses, and who can share it out.
+// `ds elastic`: the batch that the elasticity section chooses, and the numbers of ranks that divide
+// it.
 import { ConfigError } from '../config/config-error.js';
 import { elasticBatch } from '../config/elasticity.js';
 import { type DsConfig, readConfig, resolveConfig } from '../config/index.js';
@@ -6,20 +7,20 @@ import { triadKeys } from '../config/triad.js';
 
 /** The options as they are typed. */
 export interface ElasticFlags {
-  /** Data ranks whose batch sizes are wanted. */
+  /** Data ranks; the output lists their batch sizes. */
   worldSize?: number;
   /** One JSON object instead of lines. */
   json?: boolean;
 }
 
 /**
- * What to print of the section in `file`, whether it is switched on or not. Throws DS_CONFIG where
- * there is none, and for what is wrong with it or with that number of ranks. Source: ds_elastic.
+ * Returns the text for the elasticity section of `file`, enabled or not. Throws DS_CONFIG if the
+ * section is absent or wrong, or excludes this number of ranks. Source: ds_elastic.
  */
 export function elastic(file: string, { worldSize, json = false }: ElasticFlags): string {
   const section = readConfig(file).elasticity;
   if (!section) {
-    const expected = 'a section that says which batches may be chosen';
+    const expected = 'a section with the allowed batch sizes';
     const hint = 'Such as { "max_train_batch_size": 2000, "micro_batch_sizes": [2, 4, 6] }.';
     throw new ConfigError({ ...at(file, ['elasticity']), expected, got: 'none', hint });
   }

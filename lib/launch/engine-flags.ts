@@ -1,4 +1,4 @@
-// What `ds serve` and `ds chat` are told of a model.
+// The model options of `ds serve` and `ds chat`.
 import { readFileSync } from 'node:fs';
 
 import type { EngineOptions } from '../serve/index.js';

@@ -1,4 +1,4 @@
-// `ds env`: what was found on this machine, for people and (with --json) for programs.
+// `ds env`: a report of this machine, as text or (with --json) as JSON.
 import { readFileSync } from 'node:fs';
 import { cpus, totalmem } from 'node:os';
 
@@ -26,7 +26,7 @@ export interface SystemReport {
   system: string;
   cpu: { model: string; logical: number; features: string[] };
   memory: { totalBytes: number; hugePages: string; lockedLimit: string };
-  /** Null when the addon does not load; `error` then says why. */
+  /** Null if the addon does not load; `error` then has the reason. */
   native: EnvironmentReport | null;
   error?: string;
 }
@@ -114,7 +114,7 @@ function nativeRows(report: EnvironmentReport): [string, string][] {
   return rows;
 }
 
-/** 13000 to "13.0"; 0 to "none". */
+/** 13000 becomes "13.0"; 0 means no version. */
 function dotted(version: number): string {
   if (version === 0) return 'none';
   return `${Math.floor(version / 1000)}.${Math.floor((version % 1000) / 10)}`;

@@ -15,7 +15,7 @@ const FOREIGN =
 /** Known to each node itself, or never forwarded by name. */
 const KEPT_HOME = ['DS_JOB_SECRET', 'DS_NATIVE_BINDING', 'DS_ENV_FILE'];
 
-/** What ssh does not carry over by itself. */
+/** Returns the variables that ssh does not forward by itself. */
 export function forwardedVariables(env: Variables): Record<string, string> {
   const pairs = Object.entries(env).filter(
     ([name, value]) =>
@@ -26,7 +26,7 @@ export function forwardedVariables(env: Variables): Record<string, string> {
   return Object.fromEntries(pairs) as Record<string, string>;
 }
 
-/** Told of a file whose variables were taken, and of their names. */
+/** Receives a file and the names of its variables after they were taken. */
 export type Taken = (file: string, names: readonly string[]) => void;
 
 /**

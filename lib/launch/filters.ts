@@ -26,8 +26,8 @@ function parseFilter(option: string, text: string): Selection {
 }
 
 /**
- * Only what `text` names, hosts in the order of `nodes`, slots in that of `text`. Throws
- * DS_ARGUMENT.
+ * Keeps the hosts and slots in `text`: hosts in the order of `nodes`, slots in the order of `text`.
+ * Throws DS_ARGUMENT.
  */
 export function includeSlots(nodes: readonly Node[], text: string): Node[] {
   const selection = parseFilter('--include', text);
@@ -37,7 +37,7 @@ export function includeSlots(nodes: readonly Node[], text: string): Node[] {
     .map(({ host, slots }) => ({ host, slots: selection.get(host) ?? slots }));
 }
 
-/** All but what `text` names. Throws DS_ARGUMENT, also when nothing is left. */
+/** Removes the hosts and slots in `text`. Throws DS_ARGUMENT, also if no slot is left. */
 export function excludeSlots(nodes: readonly Node[], text: string): Node[] {
   const selection = parseFilter('--exclude', text);
   requireKnown('--exclude', nodes, selection);

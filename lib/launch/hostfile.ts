@@ -15,14 +15,14 @@ export interface Node {
   slots: readonly string[];
 }
 
-/** What ssh takes as a destination and nothing that it would take as an option. */
+/** A destination of ssh that ssh cannot read as an option. */
 const HOST = /^[A-Za-z0-9_[][\w.@:[\]-]*$/;
 const MAX_SLOTS = 4096;
 
 /**
- * The nodes of hostfile `named`; null when none is named and the default one does not exist. Throws
- * DS_ARGUMENT with the line: a named file that is missing, no hosts, a line that is not "host
- * slots=N", a host that comes twice.
+ * Returns the nodes of hostfile `named`. Returns null if no file is named and the default file does
+ * not exist. Throws DS_ARGUMENT with the line for a missing named file, no hosts, a repeated host,
+ * or a line other than "host slots=N".
  */
 export function readHostfile(named: string | undefined): Node[] | null {
   const file = named ?? DEFAULT_HOSTFILE;

@@ -10,11 +10,11 @@ import { type AioSetting, LEAST_BLOCKS, type Measured, measureDisk } from './mea
 export interface IoFlags {
   /** Bytes of the file that is read and written. */
   size: number;
-  /** Default: those of BLOCKS of which the file has enough. */
+  /** Default: the sizes in BLOCKS that fit into the file often enough. */
   block_size?: readonly number[];
   queue_depth: readonly number[];
   threads: readonly number[];
-  /** Of a model, for what a step costs. */
+  /** Parameters of a model; the output adds the cost of a step. */
   parameters?: number;
 }
 
@@ -23,8 +23,8 @@ const STATE_BYTES = 12;
 const SECONDS_PER_DAY = 86_400;
 
 /**
- * Tells `say` each measurement as it comes, and returns the `aio` section as JSON. Throws DS_IO
- * where the folder is none or has no room, DS_ARGUMENT for blocks of which the file has too few.
+ * Calls `say` with each measurement, and returns the `aio` section as JSON. Throws DS_IO if the
+ * folder does not exist or is full, DS_ARGUMENT for blocks that are too large for the file.
  */
 export function ioCommand(path: string, flags: IoFlags, say: (line: string) => void): string {
   const blocks = flags.block_size ?? blocksFor(flags.size);
@@ -83,7 +83,7 @@ function makeFolder(path: string): void {
   onDisk(wanted, () => makeFolderNow(path));
 }
 
-/** The one whose updates would be done first. */
+/** Returns the setting with the fastest mixed transfers: updates read and write at once. */
 function fastest(measured: readonly Measured[]): Measured {
   return measured.reduce((best, one) => (one.rates.mixed > best.rates.mixed ? one : best));
 }
@@ -110,7 +110,7 @@ function rowOf({ setting, rates }: Measured): string {
   ].join('  ');
 }
 
-/** What a step moves, how long that takes, and what a day writes to the disk. */
+/** Returns lines about one step: its bytes, its time, and the bytes written a day. */
 function costs({ rates }: Measured, parameters: number): string[] {
   const bytes = STATE_BYTES * parameters;
   const seconds = bytes / rates.mixed;

@@ -1,5 +1,4 @@
-// The files in which a job's output is kept, line by line, while the job goes on whether or not
-// they can be written.
+// Log files with the output of a job. The job continues if a file cannot be written.
 import { createWriteStream, type WriteStream } from 'node:fs';
 import { finished } from 'node:stream/promises';
 
@@ -11,7 +10,9 @@ export class JobLogs {
   private readonly streams = new Map<StreamName, WriteStream>();
   private readonly ends: Promise<void>[] = [];
 
-  /** `refused` is told of each file that cannot be written, once: the rest of it is lost. */
+  /**
+   * `refused` is called once for each file that cannot be written. The rest of its output is lost.
+   */
   constructor(
     private readonly files: Readonly<Record<StreamName, string>>,
     private readonly refused: (error: DsError) => void,
@@ -42,7 +43,7 @@ function lost(file: string, cause: Error): DsError {
   return new DsError({
     code: 'DS_IO',
     op: `autotuning ${file}`,
-    expected: 'room for the output of the job, the rest of which is lost',
+    expected: 'disk space for the output of the job; the rest of the output is lost',
     got: cause.message,
     cause,
   });

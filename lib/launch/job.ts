@@ -1,4 +1,4 @@
-// A job: everything that a node must know to start its ranks. It is JSON and holds the secret.
+// A job: the complete input of a node that starts its ranks. It is JSON and holds the secret.
 import type { BindingRequest } from './core-binding.js';
 import type { Node } from './hostfile.js';
 import type { Script } from './script.js';
@@ -6,7 +6,7 @@ import type { Script } from './script.js';
 export interface Job {
   /** One rank per slot, in this order. */
   nodes: readonly Node[];
-  /** What slots are: GPUs (names for CUDA_VISIBLE_DEVICES), or mere places on the CPU. */
+  /** The kind of a slot: a GPU (a name for CUDA_VISIBLE_DEVICES) or a place on the CPU. */
   device: 'gpu' | 'cpu';
   masterAddr: string;
   masterPort: number;
@@ -15,7 +15,7 @@ export interface Job {
   script: Script;
   /** Where ranks run, on every node. */
   directory: string;
-  /** Beside what a node's own environment holds. */
+  /** Variables in addition to the node's own environment. */
   environment: Readonly<Record<string, string>>;
   binding: BindingRequest;
   /** One log file per rank goes here, if anywhere. */

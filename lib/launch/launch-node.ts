@@ -8,8 +8,9 @@ import { startRanks } from './start-ranks.js';
 import { INTERRUPTS, Supervisor } from './supervisor.js';
 
 /**
- * The first line of input is the job; further ones are signals for the ranks. The input's end means
- * that whoever started this is gone, which ends the ranks. Output: events. Returns the exit code.
+ * Reads the job from the first line of input, and signals for the ranks from later lines. The end
+ * of the input means that the starting launcher is gone: the ranks then end. Prints events. Returns
+ * the exit code.
  */
 export async function launchNode(nodeRank: number): Promise<number> {
   const orders = new Orders();
@@ -60,7 +61,7 @@ class Orders {
     }
   }
 
-  /** Signals from now on, and those that came before. */
+  /** Passes on all signals, including earlier ones. */
   obey(interrupt: (signal: NodeJS.Signals) => void): void {
     this.interrupt = interrupt;
     for (const signal of this.early.splice(0)) interrupt(signal);

@@ -48,8 +48,8 @@ export function launchCommand(
 }
 
 /**
- * The launcher's options among the words of a command that starts ranks of its own, in snake_case
- * or kebab-case: those that stand there, over `before`, and the other words in their order.
+ * Takes the launcher's options, in snake_case or kebab-case, from the words of a command that
+ * starts ranks. They override `before`. Returns the other words in their order.
  */
 export function takeLaunchOptions(
   words: readonly string[],
@@ -166,7 +166,7 @@ export function requireConsistent(options: LaunchOptions): void {
   const exclusive = (names: readonly (keyof LaunchOptions)[], others: typeof names) => {
     const [one] = given(names);
     const [other] = given(others.filter((name) => name !== one));
-    if (one && other) refuse(`--${one}`, `no --${other} beside it`, 'both');
+    if (one && other) refuse(`--${one}`, `no --${other} with it`, 'both');
   };
   exclusive(['include', 'exclude'], ['include', 'exclude', 'num_nodes', 'num_gpus', 'num_procs']);
   exclusive(['num_gpus'], ['num_procs']);

@@ -26,9 +26,9 @@ export interface JobOutput {
 }
 
 /**
- * Runs the job and returns the launcher's exit code: that of the rank that failed first, 128 + the
- * number of a signal (the rank's, or this process's own), or 0. Throws DS_ARGUMENT for what it
- * refuses to start.
+ * Runs the job and returns the launcher's exit code: the code of the first failed rank, 128 + the
+ * number of a signal to that rank or to this process, or 0. Throws DS_ARGUMENT before a rank
+ * starts.
  */
 export async function launch(options: LaunchOptions, program: Program): Promise<number> {
   const output = { write, notice: noticeOf(options), isTerminal: true };
@@ -54,19 +54,19 @@ export async function withPidFile(
   }
 }
 
-/** That nobody reads the output any more is no reason to end as if this process had failed. */
+/** Ignores write errors of the output: the end of its reader is no failure of this process. */
 export function outliveReaders(): void {
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});
 }
 
-/** Says what the user should know, unless nothing is to be said. */
+/** Prints notices for the user, unless the options are quiet. */
 export function noticeOf({ quiet }: LaunchOptions): (text: string) => void {
   return (text) => {
     if (!quiet) console.error(`ds: ${text}`);
   };
 }
 
-/** makeJob() with what this machine has. */
+/** Calls makeJob() with the hardware of this machine. */
 export function plannedJob(
   options: LaunchOptions,
   program: Program,
@@ -94,7 +94,7 @@ export async function runJob(plan: LaunchJob, output: JobOutput): Promise<Outcom
       process.on(signal, interrupt);
       cleanups.push(() => process.off(signal, interrupt));
     }
-    // Nobody reads the output any more, or its disk is full.
+    // The reader of the output is gone, or its disk is full.
     for (const stream of [process.stdout, process.stderr]) {
       stream.on('error', stop);
       cleanups.push(() => stream.off('error', stop));
@@ -126,15 +126,15 @@ function startMembers(
   ];
 }
 
-/** Ranks whose output passes through this process. */
+/** Returns the number of ranks that print through this process. */
 function ranksSeen({ job, here, remote }: LaunchJob): number {
   const nodes = [...here, ...remote].flatMap((rank) => job.nodes[rank] ?? []);
   return worldSizeOf({ ...job, nodes });
 }
 
 /**
- * Asks to end once, however many lines cannot be written. Whoever has closed a pipe knows why; else
- * the other stream says it.
+ * Interrupts the job once for any number of failed writes. It names the cause on the other stream,
+ * unless the user closed the pipe.
  */
 function stopOnce(
   interrupt: (signal: NodeJS.Signals) => void,

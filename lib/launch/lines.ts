@@ -1,4 +1,4 @@
-// The lines of ranks: how they are read from a stream, and who takes them.
+// Reads the lines of ranks from a stream.
 import type { Readable } from 'node:stream';
 
 export type StreamName = 'out' | 'err';
@@ -6,7 +6,7 @@ export type StreamName = 'out' | 'err';
 /** Takes the lines of ranks. */
 export interface LineSink {
   line(rank: number, stream: StreamName, text: string): void;
-  /** Nothing comes any more: passes on what it held back. */
+  /** Ends the input: the sink writes all lines that it still holds. */
   end(): void;
 }
 

@@ -5,8 +5,8 @@ import type { Variables } from '../runtime/job-environment.js';
 import { refuse } from './argument-error.js';
 
 /**
- * All that can be used; where CUDA_VISIBLE_DEVICES is set, those that it names (numbers or
- * "GPU-<uuid>"), in its order. Throws DS_ARGUMENT where some of these cannot be used.
+ * Returns all usable GPUs. If CUDA_VISIBLE_DEVICES is set, returns its GPUs (numbers or
+ * "GPU-<uuid>") in its order. Throws DS_ARGUMENT if one of them is not usable.
  */
 export function visibleGpus(env: Variables, probe: GpuProbe): string[] {
   const { CUDA_VISIBLE_DEVICES } = env;
@@ -20,7 +20,7 @@ export function visibleGpus(env: Variables, probe: GpuProbe): string[] {
     refuse(
       'CUDA_VISIBLE_DEVICES',
       'GPUs that can be used',
-      `${JSON.stringify(CUDA_VISIBLE_DEVICES)}, of which ${probe.deviceCount} can be`,
+      `${JSON.stringify(CUDA_VISIBLE_DEVICES)}; ${probe.deviceCount} can be used`,
       probe.message,
     );
   }

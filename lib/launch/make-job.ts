@@ -1,4 +1,5 @@
-// From options to a job: who runs where, where ranks meet, and what they share.
+// Makes a job from options: the nodes of the ranks, the address of rank 0, and the shared
+// variables.
 import { randomBytes } from 'node:crypto';
 import { absolutePath, workingDirectory } from '../runtime/system-error.js';
 import { freePort, isThisMachine, reachableAddress } from './addresses.js';
@@ -12,7 +13,7 @@ import { splitWords } from './shell-words.js';
 
 export interface LaunchJob {
   job: Job;
-  /** Nodes of `job` whose ranks this process starts itself. */
+  /** Nodes of `job`; this process starts their ranks itself. */
   here: readonly number[];
   /** Nodes that it reaches by ssh. */
   remote: readonly number[];

@@ -1,5 +1,4 @@
-// How fast a disk takes and gives what training keeps on it: the same file, requests and checksums,
-// without training.
+// Measures a disk with the file, requests and checksums of training, without training.
 import { Buffer } from '../runtime/buffer.js';
 import { cpu } from '../runtime/device.js';
 import type { HostRange } from '../runtime/file.js';
@@ -17,7 +16,7 @@ export interface AioSetting {
 export interface Rates {
   read: number;
   write: number;
-  /** Both at once: bytes of one direction, of which as many go the other way. */
+  /** Reads and writes at once: bytes of one direction. The other direction moves as many. */
   mixed: number;
 }
 
@@ -56,7 +55,7 @@ export function measureDisk(folder: string, bytes: number, setting: AioSetting):
   }
 }
 
-/** Disks that compress, or know zeros, would look faster than they are. */
+/** Zeros would make disks with compression look faster. */
 function fillWithNoise(buffers: readonly Buffer[]): void {
   for (const buffer of buffers) {
     const words = new Uint32Array(buffer.bytes / 4);

@@ -6,7 +6,7 @@ export interface Exit {
   /** Null when a signal ended it. */
   code: number | null;
   signal: NodeJS.Signals | null;
-  /** Who ended so: "rank 3 on host a". */
+  /** The name of the member: "rank 3 on host a". */
   who: string;
   /** The last lines of its standard error, where they were not shown as they came. */
   lastLines: readonly string[];
@@ -17,7 +17,7 @@ export interface Member {
   readonly exited: Promise<Exit>;
   /** Settles at its first failure, if it has one; the last lines may still grow until `exited`. */
   readonly failing: Promise<Exit>;
-  /** Asks it to end. */
+  /** Sends a stop request. */
   stop(signal: NodeJS.Signals): void;
   /** Ends it and everything that it started. */
   kill(): void;
@@ -29,7 +29,7 @@ export function exitCode({ code, signal }: Pick<Exit, 'code' | 'signal'>): numbe
   return 128 + (signal === null ? 0 : constants.signals[signal]);
 }
 
-/** "exit code 7" or "signal SIGKILL", with what the signal often means. */
+/** "exit code 7" or "signal SIGKILL", with the usual cause of the signal. */
 export function describeExit({ code, signal }: Pick<Exit, 'code' | 'signal'>): string {
   if (signal === null) return `exit code ${code}`;
   const cause = signal === 'SIGKILL' ? ' (killed from outside; often out of memory)' : '';

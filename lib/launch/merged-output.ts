@@ -56,9 +56,9 @@ export interface MergeOptions {
 }
 
 /**
- * Lines leave in the order in which they first came, so those of one rank keep theirs. A line waits
- * until every rank has printed it, or for `window`; then it leaves as "[0-2,5] text", or without
- * ranks when all printed it.
+ * Prints lines in the order of their first arrival, so lines of one rank keep their order. A line
+ * waits until every rank has printed it, or for `window`. It is then printed as "[0-2,5] text", or
+ * without ranks if all ranks printed it.
  */
 export class MergedOutput implements LineSink {
   private readonly pending = new Queue<Pending>();
@@ -83,7 +83,7 @@ export class MergedOutput implements LineSink {
     const key = `${stream} ${text}`;
     const after = this.last.get(rank) ?? -1;
     const group = this.alike.get(key) ?? new Queue();
-    // This rank has been in those up to its last one.
+    // Earlier entries already contain a line of this rank.
     let entry = group.first(({ order }) => order > after);
     if (!entry) {
       const expires = this.now() + this.window;
@@ -103,7 +103,7 @@ export class MergedOutput implements LineSink {
     while (this.pending.head) this.printFirst();
   }
 
-  /** Prints what has waited long enough; returns when nothing more can leave now. */
+  /** Prints the lines that have waited long enough. Returns when the next line must wait. */
   flush(): void {
     const { worldSize } = this.options;
     const now = this.now();

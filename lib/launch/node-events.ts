@@ -1,4 +1,4 @@
-// What the launcher of another node tells the one that started it: one JSON text a line.
+// Events from a node's launcher to the starting launcher: one JSON text a line.
 
 import type { LineSink, StreamName } from './lines.js';
 import type { Exit } from './member.js';
@@ -12,7 +12,7 @@ export function encodeEvent(event: NodeEvent): string {
   return `${JSON.stringify(event)}\n`;
 }
 
-/** Null for a line that is no event: what a shell's start-up files print, for example. */
+/** Returns null for other lines, for example output of a shell's start-up files. */
 export function decodeEvent(line: string): NodeEvent | null {
   try {
     const event = JSON.parse(line) as NodeEvent;

@@ -10,11 +10,11 @@ import { visibleGpus } from './local-gpus.js';
 export interface Selection {
   nodes: Node[];
   device: 'gpu' | 'cpu';
-  /** The nodes are those of a hostfile. */
+  /** Whether the nodes come from a hostfile. */
   listed: boolean;
 }
 
-/** What is asked of the machine and of the user's environment. */
+/** Access to the machine and to the user's environment. */
 export interface Surroundings {
   env: Variables;
   probe: () => Promise<GpuProbe>;

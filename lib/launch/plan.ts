@@ -1,5 +1,5 @@
-// `ds plan`: what training a model needs by stage and offload, and the configuration that is
-// fastest.
+// `ds plan`: the memory and time of training a model by stage and offload, and the fastest
+// configuration.
 import { availableParallelism, totalmem } from 'node:os';
 import { plannedConfigs, type ResolvedConfig, resolveConfig } from '../config/index.js';
 import { cutsIn } from '../config/source.js';
@@ -48,14 +48,14 @@ export interface PlanFlags {
   lora?: number | true;
   qlora?: number | true;
   loraTargets?: string;
-  /** A ds_config.json, of which bytes and times are said; it has batch, precision and axes. */
+  /** A ds_config.json with batch, precision and axes; the output has its bytes and times. */
   config?: string;
   /** Whether the model of `config` computes blocks again. */
   checkpointing?: boolean;
   json?: boolean;
 }
 
-/** The rank of adapters that nobody has given one. Source: PEFT. */
+/** Default rank of adapters. Source: PEFT. */
 const RANK = 8;
 
 /**
@@ -65,7 +65,7 @@ const RANK = 8;
 export function plan(flags: PlanFlags): { fits: boolean; output: string } {
   if (flags.config !== undefined) return predict(flags, flags.config);
   if (flags.checkpointing) {
-    const expected = '--config beside it, as a plan weighs both';
+    const expected = '--config with it; a plan without it compares both settings';
     throw new DsError({ code: 'DS_ARGUMENT', op: 'plan --checkpointing', expected, got: 'none' });
   }
   const request = requestOf(flags, plannedModel(flags.model, adaptersOf(flags)));
@@ -96,7 +96,10 @@ function requestOf(flags: PlanFlags, model: ReturnType<typeof plannedModel>): Pl
   };
 }
 
-/** What the ways that a ds_config.json leaves open need and take: one, but for "auto". */
+/**
+ * Returns memory and time of each choice that a ds_config.json leaves open: one, or several with
+ * "auto".
+ */
 function predict(given: PlanFlags, file: string): { fits: boolean; output: string } {
   const { stages, layers: tensor, tokens } = cutsIn(file);
   const axes = { tensor, stages: stages ?? 1 };
@@ -128,16 +131,16 @@ function predict(given: PlanFlags, file: string): { fits: boolean; output: strin
   return { fits, output: JSON.stringify({ best, candidates }, null, 2) };
 }
 
-/** Throws DS_CONFIG for what no pipeline of this model trains, as initialize() does. */
+/** Throws DS_CONFIG for stages that the pipeline of this model refuses, as initialize() does. */
 function requireStages(zero: number, stages: number, layers: number): void {
   const refused = (op: string, expected: string, got: number): DsError =>
     new DsError({ code: 'DS_CONFIG', op: `plan --config, ${op}`, expected, got: String(got) });
   if (stages > layers) throw refused('pipeline.stages', `${layers} at most, as layers`, stages);
   if (stages === 1 || zero < 2) return;
-  throw refused('zero_optimization.stage', '0 or 1 beside pipeline.stages', zero);
+  throw refused('zero_optimization.stage', '0 or 1 with pipeline.stages', zero);
 }
 
-/** Those that share batches out, where `sharing` ranks have one model. Throws DS_ARGUMENT. */
+/** Returns the number of data ranks if `sharing` ranks hold one model. Throws DS_ARGUMENT. */
 function dataRanksOf({ gpus, nodes }: PlanFlags, sharing: number): number {
   const ranks = (gpus * nodes) / sharing;
   if (Number.isInteger(ranks)) return ranks;
@@ -157,7 +160,7 @@ function stateBytesOf({ optimizer, bf16 }: ResolvedConfig): number {
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'plan --config, optimizer.type',
-    expected: 'AdamW, Adam, Lion or Adagrad, whose state a plan counts',
+    expected: 'AdamW, Adam, Lion or Adagrad',
     got: type,
     hint: 'zero.estimateMemory(model, { stateBytes }) takes the bytes of any other.',
   });
@@ -174,7 +177,7 @@ function speculates({ zero_optimization: zero, ...config }: ResolvedConfig): boo
   return offload_optimizer.super_offload ?? isAble;
 }
 
-/** The adapters that the options ask for. Throws DS_ARGUMENT for what cannot be together. */
+/** Returns the adapters of the options. Throws DS_ARGUMENT for options that exclude each other. */
 function adaptersOf({ lora, qlora, loraTargets, tp, pp }: PlanFlags): PlannedAdapters | null {
   const refused = (op: string, expected: string, got: string) =>
     new DsError({ code: 'DS_ARGUMENT', op: `plan ${op}`, expected, got });
@@ -183,7 +186,7 @@ function adaptersOf({ lora, qlora, loraTargets, tp, pp }: PlanFlags): PlannedAda
   const asked = qlora ?? lora;
   if (asked === undefined) {
     if (loraTargets === undefined) return null;
-    throw refused('--lora-targets', '--lora or --qlora beside it', 'neither');
+    throw refused('--lora-targets', '--lora or --qlora with it', 'neither');
   }
   if (tp > 1 || pp > 1)
     throw refused('--lora', '--tp 1 and --pp 1: adapters are not cut', `--tp ${tp} --pp ${pp}`);

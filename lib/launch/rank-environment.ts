@@ -1,9 +1,9 @@
-// The variables that tell a rank its place, as DeepSpeed's launcher sets them.
+// The variables with the place of a rank, as DeepSpeed's launcher sets them.
 import type { Variables } from '../runtime/job-environment.js';
 import type { Binding } from './core-binding.js';
 import type { Job } from './job.js';
 
-/** A rank of `job`: where it runs and what it may use. */
+/** A rank of `job`, its node and its resources. */
 export interface RankPlace {
   rank: number;
   localRank: number;
@@ -47,7 +47,7 @@ export function rankEnvironment(
   };
 }
 
-/** The threads of the rank's share of cores, unless the user said how many. */
+/** Returns the number of threads for the rank's cores, unless the user set it. */
 function threadVariables(binding: Binding | null, env: Variables): Record<string, string> {
   if (!binding || env.OMP_NUM_THREADS || env.DS_NUM_THREADS) return {};
   return { OMP_NUM_THREADS: String(binding.threads) };

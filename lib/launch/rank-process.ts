@@ -89,7 +89,7 @@ export class RankProcess implements Member {
   }
 }
 
-/** A log that cannot be written says so once, in its rank's output. */
+/** Opens a log. A write error appears once, in the rank's output. */
 function openLog(file: string, sink: LineSink | null, rank: number): WriteStream {
   const log = createWriteStream(file, { mode: 0o644 });
   log.on('error', (error) => sink?.line(rank, 'err', `ds: ${file}: ${error.message}`));

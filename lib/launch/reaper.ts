@@ -1,12 +1,10 @@
-// The reaper: a shell that outlives a killed launcher for as long as it takes to end what it left
-// behind.
+// The reaper: a shell that outlives a killed launcher until it has ended the launcher's processes.
 import { type ChildProcess, spawn } from 'node:child_process';
 
 /**
- * Reads "+ GROUP" and "- GROUP", process groups to guard and to forget. When its input ends, with
- * the launcher, it asks the guarded ones to end and kills them $1 seconds later. It is a process of
- * its own, so that neither a rank that is stuck nor a signal to the launcher's group keeps it from
- * that.
+ * Reads "+ GROUP" and "- GROUP": process groups to guard and to forget. When its input ends with
+ * the launcher, it sends SIGTERM to the guarded groups and kills them $1 seconds later. It is its
+ * own process, so neither a stuck rank nor a signal to the launcher's group stops it.
  */
 const SCRIPT = `
 trap '' HUP INT TERM

@@ -1,4 +1,4 @@
-// What every rank runs: the user's script, its arguments, and what Node needs to understand it.
+// The program of every rank: the user's script, its arguments, and the arguments of Node for it.
 import { existsSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, extname, join } from 'node:path';
@@ -8,12 +8,12 @@ import { closest } from '../runtime/suggestion.js';
 import { absolutePath } from '../runtime/system-error.js';
 import { refuse } from './argument-error.js';
 
-/** What is to be run, in the words of a command line. */
+/** A program, in the words of a command line. */
 export interface Program {
   /** A path, or with --module the name of a module, both relative to the current folder. */
   name: string;
   args: readonly string[];
-  /** Arguments of Node, of a program that knows what it needs. Default: found by its kind. */
+  /** Arguments of Node for this program. Default: chosen by the kind of the file. */
   node?: readonly string[];
 }
 
@@ -30,7 +30,7 @@ const TYPESCRIPT = ['.ts', '.mts', '.cts'];
  */
 const LOADERS: readonly ((find: (name: string) => string) => string)[] = [
   (find) => find('tsx'),
-  // The package exports its loader to imports alone, which cannot be looked up from here.
+  // The package exports its loader for imports only; require.resolve() does not find it.
   (find) => join(dirname(find('@swc-node/register')), 'esm', 'esm-register.mjs'),
 ];
 
@@ -45,7 +45,7 @@ export function nodeArguments(script: Script): string[] {
   return [...(typescript ? typescriptArguments(file) : []), file];
 }
 
-/** The file that `name` means in the current folder; undefined where there is none. */
+/** Returns the file for `name` in the current folder; undefined if it does not exist. */
 function fileOf(name: string): string | undefined {
   const file = absolutePath(name);
   return [file, `${file}.js`, `${file}.mjs`, `${file}.cjs`].find(existsSync);

@@ -57,7 +57,7 @@ async function serveOverRanks(folder: string, flags: ServeFlags): Promise<number
   keysOf(flags.apiKeyFile); // A rank would read the model before it refuses a key.
   if (device?.includes(':')) {
     const hint = 'GPUs are chosen by CUDA_VISIBLE_DEVICES.';
-    refuse('--device', 'a kind of device beside --tp, not one of them', `"${device}"`, hint);
+    refuse('--device', 'a kind of device with --tp, not a single device', `"${device}"`, hint);
   }
   const [{ launch }, { takeLaunchOptions }] = await Promise.all([
     import('./launch.js'),
@@ -108,7 +108,9 @@ export async function serveHere(folder: string, flags: ServeFlags): Promise<numb
   const server = await serve(open, { ...settings, limits: limitsOf(flags) });
   console.log(`${model} at ${server.url}/v1: loading ${folder}`);
   if (apiKeys.length === 0 && !isLoopback(host)) {
-    console.error(`ds: everybody who reaches ${host} may ask: set ${KEY} or --api-key-file.`);
+    console.error(
+      `ds: every client that reaches ${host} may send requests: set ${KEY} or --api-key-file.`,
+    );
   }
   try {
     await Promise.race([server.ready, stopped]);
@@ -165,7 +167,7 @@ function introduction({ served }: InferenceServer): string {
   const { maxTokens, tokenizer, canChat } = served;
   const without = [
     ...(tokenizer ? [] : ['without a tokenizer: prompts are tokens']),
-    ...(canChat || !tokenizer ? [] : ['without a chat template: completions alone']),
+    ...(canChat || !tokenizer ? [] : ['without a chat template: completions only']),
   ];
   return [`ready: ${maxTokens} tokens of prompt and answer`, ...without].join(', ');
 }

@@ -14,8 +14,8 @@ import { quote } from './shell-words.js';
 const LAST_LINES = 5;
 
 /**
- * ssh's own words after its name; of an option that comes twice, ssh takes the first. No password
- * is ever asked for, no terminal is made, and a link that is lost is noticed within a minute.
+ * The arguments of ssh. For a repeated option, ssh takes the first. ssh asks for no password and
+ * makes no terminal, and it reports a lost link within a minute.
  */
 function sshArguments({ port, args }: SshOptions, host: string, command: string): string[] {
   const options = ['BatchMode=yes', 'ConnectTimeout=30', 'ServerAliveInterval=15'];
@@ -48,7 +48,7 @@ export class SshNode implements Member {
   private failed: Exit | null = null;
   private fail: (exit: Exit) => void = () => {};
 
-  /** `write` gets what is not the output of ranks. */
+  /** `write` receives output that does not come from ranks. */
   constructor(
     private readonly plan: { job: Job; nodeRank: number; ssh: SshOptions },
     private readonly sink: LineSink,
@@ -84,7 +84,7 @@ export class SshNode implements Member {
     this.group.child.stdin?.write(`${signal}\n`);
   }
 
-  /** Without ssh, the node sees the end of its input and kills what is left. */
+  /** Without ssh, the node sees the end of its input and kills the remaining ranks. */
   kill(): void {
     this.group.signal('SIGKILL');
   }

@@ -8,9 +8,9 @@ import type { Exit, Member } from './member.js';
 export const INTERRUPTS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 
 export interface Outcome {
-  /** The first member that ended otherwise than with exit code 0; not one that was asked to end. */
+  /** The first member with an exit code other than 0, except members that were asked to end. */
   failure: Exit | null;
-  /** What interrupted the tree. */
+  /** The signal that interrupted the tree. */
   interrupted: NodeJS.Signals | null;
 }
 
@@ -36,8 +36,8 @@ export class Supervisor {
   private readonly exits: Exit[] = [];
 
   /**
-   * `grace`: seconds between asking a member to end and killing it. `report` hears of the first
-   * failure while the rest of the tree ends.
+   * `grace`: seconds between the stop request and the kill of a member. `report` is called at the
+   * first failure, while the other members end.
    */
   constructor(
     private readonly members: readonly Member[],
@@ -55,7 +55,9 @@ export class Supervisor {
     return { failure: this.failure, interrupted: this.interrupted };
   }
 
-  /** Asks all to end, by `signal`; where they were asked before, and not just now, kills them. */
+  /**
+   * Sends `signal` to all members. A second one kills them, unless it belongs to the same press.
+   */
   interrupt(signal: NodeJS.Signals): void {
     const now = performance.now();
     const isFirst = this.interrupted === null;
@@ -86,8 +88,8 @@ export class Supervisor {
   }
 
   /**
-   * The rank because of which `exit` came about, where that says so and the rank has a reason of
-   * its own: one that runs out of memory may take longer to end than the others take to hear of it.
+   * Returns the rank that caused `exit`, if the output blames a rank and that rank failed by
+   * itself. A rank without memory may end later than the ranks that report its loss.
    */
   private async culpritOf(exit: Exit): Promise<Exit | null> {
     const ranks = blamedRanks(exit);
@@ -98,7 +100,8 @@ export class Supervisor {
     await Promise.race([all, patience(BLAMED)]);
     const culprit = this.exits.find(isBlamed);
     if (!culprit || culprit.code === 0 || isEcho(culprit)) return null;
-    // What was asked to end before it could end by itself has failed as those did that it failed.
+    // A culprit that was asked to end before it ended by itself takes the exit of the member that
+    // blamed it.
     const isAsked =
       culprit.signal === 'SIGTERM' || (culprit.signal === 'SIGKILL' && this.isKilling);
     if (!isAsked || culprit.lastLines.length === 0) return isAsked ? null : culprit;
@@ -106,7 +109,7 @@ export class Supervisor {
   }
 
   private end(signal: NodeJS.Signals): void {
-    if (this.running.size === 0) return; // Nobody to wait for, and a timer would keep the process.
+    if (this.running.size === 0) return; // All have ended: a timer would keep the process alive.
     for (const member of this.running) member.stop(signal);
     this.timer ??= setTimeout(() => this.kill(), timerMs(this.grace));
   }
@@ -118,8 +121,8 @@ export class Supervisor {
 }
 
 /**
- * Ends after so many milliseconds, and after what has come meanwhile was looked at: where this
- * process had no turn for as long, the timer comes before the ends of others.
+ * Waits, and then lets other events of this time run first. If the process was blocked, the timer
+ * comes before the exit events of members.
  */
 async function patience(milliseconds: number): Promise<void> {
   await delay(milliseconds, null, { ref: false });

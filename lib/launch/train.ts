@@ -17,9 +17,8 @@ const KNOWN: KnownProgram = {
 };
 
 /**
- * Runs what `words` ask for and returns the exit code of launch(). Options of the launcher may
- * stand among them, and win over those `before` the command. What is wrong is refused here, once,
- * and not by each rank.
+ * Runs `ds train` with `words` and returns the exit code of launch(). `words` may contain options
+ * of the launcher; they override `before`. Errors appear here once, not on each rank.
  */
 export async function trainCommand(
   words: readonly string[],
@@ -38,10 +37,10 @@ export async function trainCommand(
     refuse('--device', 'a kind of device, not one of them', `"${args.device}"`, hint);
   }
   const onCpu = args.use_cpu === true || args.device === 'cpu';
-  if (onCpu && options.num_gpus) refuse('--device', 'no "cpu" beside --num_gpus', '"cpu"');
+  if (onCpu && options.num_gpus) refuse('--device', 'no "cpu" with --num_gpus', '"cpu"');
   const isPlaced = [options.num_procs, options.hostfile, options.include, options.exclude];
   const procs = onCpu && isPlaced.every((one) => one === undefined) ? { num_procs: 1 } : {};
-  // Of a package, JavaScript; of its sources, what this process runs itself.
+  // In a package, JavaScript; in its sources, the file type that this process runs.
   const name = require.resolve('../trainer/command/main.js');
   const program = { name, args: rest, node: process.execArgv };
   const all = { ...options, ...procs, module: false, no_local_rank: true };
@@ -49,7 +48,10 @@ export async function trainCommand(
   return autotuneCommand(all, { ...program, args: [...rest, ...unnamed(rest, args)] }, KNOWN);
 }
 
-/** What a search changes and the file of --config has said, as words, which win over it. */
+/**
+ * Returns the arguments of the --config file that a search changes, as words. The words of the
+ * search override them.
+ */
 function unnamed(words: readonly string[], args: TrainArguments): string[] {
   const names = new Set(words.map((word) => word.replace(/=.*/s, '').replaceAll('-', '_')));
   const tuned = [

@@ -16,19 +16,19 @@ import { cutsIn } from '../config/source.js';
 export interface ValidateOptions {
   /** Ranks that train together. */
   worldSize: number;
-  /** What fills "auto"; the rest is left to a Trainer, and listed. */
+  /** Values for "auto" keys. A Trainer fills the others, and the output lists them. */
   auto?: AutoSources;
   /** Unknown keys are errors. */
   strict?: boolean;
   /** One JSON object instead of lines. */
   json?: boolean;
-  /** Where each value came from, beside it. */
+  /** Adds the origin of each value. */
   explain?: boolean;
 }
 
 export interface Validation {
   valid: boolean;
-  /** The result: JSON, or the resolved configuration; "" when there is none. */
+  /** The result: JSON, or the resolved configuration; "" if there is no result. */
   output: string;
   /** One line for each notice and error; empty with `json`, which holds them. */
   messages: readonly string[];
@@ -37,8 +37,8 @@ export interface Validation {
 }
 
 /**
- * Resolves `file` and lists every error, or every notice and the result, in which "auto" that is
- * left stays.
+ * Resolves `file`. Lists every error, or every notice and the result. Open "auto" values stay in
+ * the result.
  */
 export function validate(file: string, options: ValidateOptions): Validation {
   const { worldSize, auto, strict = false, json = false, explain = false } = options;
@@ -87,8 +87,8 @@ export function validate(file: string, options: ValidateOptions): Validation {
 }
 
 /**
- * Those that share batches out, where others share stages, layers or samples; and what is wrong
- * with the number of all of them. The default is one rank.
+ * Returns the number of data ranks after stages, layers and samples are divided, and the error of
+ * the total number of ranks. Default: one rank.
  */
 function dataRanks(file: string, worldSize: number): { ranks: number; flaw: ConfigError | null } {
   const all = { ranks: worldSize, flaw: null };
@@ -103,7 +103,7 @@ function dataRanks(file: string, worldSize: number): { ranks: number; flaw: Conf
     const flaw = new ConfigError({ ...where, expected, got: String(worldSize) });
     return { ranks: Math.ceil(ranks), flaw };
   } catch {
-    return all; // The report says what is wrong with the file.
+    return all; // The report lists the errors of the file.
   }
 }
 

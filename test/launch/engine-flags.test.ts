@@ -105,7 +105,7 @@ describe('ds train', () => {
 
   test('places that exclude each other are refused', async () => {
     await expect(started('--device', 'cpu', '--num_gpus', '1')).rejects.toThrow(
-      /--device: expected no "cpu" beside --num_gpus/,
+      /--device: expected no "cpu" with --num_gpus/,
     );
     await expect(started('--device', 'cuda:1')).rejects.toThrow(/--device: expected a kind/);
   });

@@ -310,7 +310,7 @@ describe('CUDA_VISIBLE_DEVICES', () => {
   test('GPUs that are not there are refused', () => {
     const none = { ...probe, deviceCount: 1, message: 'No driver.' };
     expect(() => visibleGpus({ CUDA_VISIBLE_DEVICES: '0,9' }, none)).toThrow(
-      'CUDA_VISIBLE_DEVICES: expected GPUs that can be used, got "0,9", of which 1 can be. No driver.',
+      'CUDA_VISIBLE_DEVICES: expected GPUs that can be used, got "0,9"; 1 can be used. No driver.',
     );
   });
 });

@@ -105,7 +105,7 @@ test('refuses what it cannot say', () => {
   );
   const staged = { train_micro_batch_size_per_gpu: 1, pipeline: { stages: 2 } };
   expect(() => predicted({ ...staged, zero_optimization: { stage: 2 } })).toThrow(
-    /zero_optimization.stage: expected 0 or 1 beside pipeline.stages, got 2/,
+    /zero_optimization.stage: expected 0 or 1 with pipeline.stages, got 2/,
   );
   expect(() => predicted({ ...staged, pipeline: { stages: 16 } }, { gpus: 16 })).toThrow(
     /pipeline.stages: expected 12 at most, as layers, got 16/,

@@ -284,7 +284,7 @@ describe('is refused by the launcher, once, before a rank runs', () => {
     [`train ${COMMON} --output model`, /--output: expected another folder than that of --model/],
     [`train ${COMMON} --output o --learning_rte 1`, /Did you mean --learning_rate\?/],
     [`train ${COMMON} --output o --push_to_hub`, /--push_to_hub \(nothing is sent anywhere/],
-    [`train ${COMMON} --output o --num_gpus 1 --device cpu`, /no "cpu" beside --num_gpus/],
+    [`train ${COMMON} --output o --num_gpus 1 --device cpu`, /no "cpu" with --num_gpus/],
     [`train ${COMMON} --output o --r 4`, /--r: expected --lora as well/],
     [`train ${COMMON} --output o --lora --bnb_4bit_quant_type fp4`, /expected "nf4"/],
     [`train ${COMMON} --output o --config_name model`, /expected no --model/],
