@@ -3,10 +3,10 @@ import assert from 'node:assert/strict';
 import { type ActivationSetup, activationTable } from '../../bench/activations.js';
 import type { Case } from '../support/case.js';
 
-/** Measured bytes may differ from the formula by this part of it, and by what it leaves out. */
+/** Tolerance for small tensors that the formula omits, as a fraction of the formula's bytes. */
 const TOLERANCE = 0.05;
 
-/** Sizes that the CPU's memory classes do not round up. */
+/** Sizes that the CPU allocator does not round up. */
 const setup: ActivationSetup = {
   config: { vocabSize: 64, maxSeq: 128, layers: 8, heads: 4, channels: 128 },
   batch: 4,

@@ -1,4 +1,5 @@
-// Bad input: each mistake is a typed error that names the place and the cure, and nothing is lost.
+// Tests that each wrong input throws a DsError with the place and the fix, and that no memory
+// leaks.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -21,8 +22,8 @@ import { quiet } from '../support/quiet.js';
 import { tinyBatch, tinyConfig, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
 
 /**
- * Runs `body` and expects a DsError with `code` whose text matches, with a hint when one is asked
- * for.
+ * Runs `body` and expects a DsError with `code` and a message that matches, and a hint if `hint` is
+ * given.
  */
 async function expectError(
   code: DsErrorCode,
@@ -57,7 +58,10 @@ async function poisonedLoss(device: Device): Promise<void> {
   targets.dispose();
 }
 
-/** Labels that nothing counts of are a loss and gradients of 0, said once; training goes on. */
+/**
+ * If all labels are ignored, loss and gradients are 0, the engine warns once, and training
+ * continues.
+ */
 async function ignoredLabels(device: Device): Promise<void> {
   const notices: string[] = [];
   const { emitWarning } = process;
@@ -89,7 +93,7 @@ async function ignoredLabels(device: Device): Promise<void> {
 }
 
 /**
- * Each form of the loss without a label that counts: 0, and gradients of 0 where rows were not
+ * Mean losses over no labels: the loss is 0, and so are gradients, even for rows that are not
  * finite.
  */
 function emptyMeans(device: Device): void {
@@ -162,7 +166,7 @@ export const cases: Case[] = [
     async run(device) {
       if (device.kind === 'cpu') {
         await expectError('DS_DEVICE', /GPU 99/, () => findDevice('cuda:99'));
-        // Its number, one more, must not wrap around to the CPU's, which is 0.
+        // The index plus one must not overflow to 0, the index of the CPU.
         await expectError('DS_DEVICE', /device/, () => findDevice('cuda:4294967295'));
         return;
       }
@@ -265,7 +269,7 @@ export const cases: Case[] = [
       const { tokens } = tinyBatch(0, device);
       const logits = engine.forward<Tensor>(tokens);
       await expectError('DS_SHAPE', /engine\.backward/, () => engine.backward(logits));
-      // What a model of transformers returns, and what loss.item() does.
+      // A model output of transformers and the result of loss.item() are no loss tensors.
       for (const outputs of [{ loss: logits, logits }, [logits], 0.5, undefined]) {
         const none = outputs as unknown as Tensor;
         const alone = /pass only the loss/;

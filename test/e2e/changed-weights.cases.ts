@@ -1,4 +1,4 @@
-// A backward whose forward has read weights that were changed since: refused, whoever changed them.
+// Tests that backward throws if the weights have changed since its forward.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -99,7 +99,7 @@ async function changedInEngine(change: Change, place: ZeroConfig, device: Device
   }
 }
 
-/** Forwards before, between and after others that change nothing. */
+/** Forwards before, between and after other forwards that change no weights. */
 async function unchanged(place: ZeroConfig, device: Device): Promise<void> {
   const engine = await engineOf(place, device);
   for (let index = 0; index < 3; ++index) {

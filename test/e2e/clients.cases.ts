@@ -1,5 +1,5 @@
-// What a caller brings to initialize(): parameter groups, optimizers, schedules; and what the
-// engine says of itself.
+// Tests parameter groups, optimizers and schedules that the caller passes to initialize(), and the
+// getters that report them.
 import assert from 'node:assert/strict';
 import {
   type Clients,
@@ -23,7 +23,7 @@ interface Run {
   after: Map<string, string>;
 }
 
-/** Trains the tiny GPT-2 with what `clients` makes of it. */
+/** Trains the tiny GPT-2 with the options that `clients` returns. */
 async function run(
   device: Device,
   clients: (model: nn.models.GPT2) => Clients,
@@ -41,7 +41,7 @@ async function run(
 
 const isMatrix = (parameter: Parameter): boolean => parameter.shape.length > 1;
 
-/** Matrices decay and the rest does not, as everybody has it. */
+/** Matrices have weight decay, vectors do not: the usual grouping. */
 function decayGroups(model: nn.models.GPT2): Clients {
   const parameters = model.parameters();
   return {
@@ -60,7 +60,7 @@ async function groupsDecayApart(device: Device): Promise<void> {
   const first = (shape: number): string =>
     (named.find(([, { shape: own }]) => own.length === shape) as [string, Parameter])[0];
   assert.notEqual(grouped.after.get(first(2)), plain.after.get(first(2)));
-  // In the first step the vectors move as without any decay: the forward before it was the same.
+  // In the first step the vectors move as without weight decay, because the forward is the same.
   const [one, other] = [await firstStep(device, decayGroups), await firstStep(device, () => ({}))];
   for (const [name, parameter] of named) {
     assert.equal(one.get(name) === other.get(name), !isMatrix(parameter), name);
@@ -86,7 +86,7 @@ async function firstStep(
   return bits;
 }
 
-/** Groups of one optimizer in several units equal the same settings in one group, bit for bit. */
+/** Groups of one optimizer in several units equal one group with the same settings, bit for bit. */
 const equalGroupsEqualOne =
   (offload: 'none' | 'cpu', superOffload: boolean) =>
   async (device: Device): Promise<void> => {
@@ -162,7 +162,7 @@ async function clientSchedules(device: Device): Promise<void> {
   for (const { engine } of [object, own, apart]) engine.destroy();
 }
 
-/** Without a schedule, the caller sets the rate of a group at any time. */
+/** Without a schedule, the caller may set the rate of a group at any time. */
 async function ratesAreTheCallers(device: Device): Promise<void> {
   const { engine, after } = await run(device, () => ({}), { scheduler: null });
   const [group] = engine.optimizer.groups;
@@ -198,7 +198,7 @@ async function wrongGroups(device: Device): Promise<void> {
   );
 }
 
-/** PyTorch schedules step on their own; the message names the kind that the engine accepts. */
+/** The engine rejects PyTorch-style schedules; the message names the kind that it accepts. */
 async function wrongSchedules(device: Device): Promise<void> {
   const torch = { step: () => {}, getLastLr: () => [1] } as unknown as optim.LrSchedule;
   await assert.rejects(

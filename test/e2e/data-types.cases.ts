@@ -1,5 +1,5 @@
-// data_types: gradients summed in fp32 against a sum in f64, their bytes, overflows, and the dtype
-// of buffers.
+// Tests data_types: gradients accumulated in fp32 against a sum in f64, their bytes, overflows, and
+// the dtype of buffers.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -23,7 +23,8 @@ const ACCUMULATION = 8;
 const RATE = 1000;
 
 /**
- * One SGD step whose weights are almost the gradient: no clipping, no schedule, a fixed loss scale.
+ * An SGD engine for one step that moves weights by almost the gradient: no clipping, no schedule, a
+ * fixed loss scale.
  */
 async function sgdEngine(device: Device, options: TinyOptions): Promise<Engine> {
   device.setDeterministic(true);
@@ -44,7 +45,7 @@ function backward(engine: Engine, index: number): void {
   targets.dispose();
 }
 
-/** All units' gradients, or master weights, one after the other. */
+/** Gradients, or master weights, of all units, concatenated. */
 function values(engine: Engine, of: 'gradient' | 'master'): Float64Array {
   engine.synchronize();
   const { stage, state } = engine.parts;
@@ -71,7 +72,7 @@ function distance(a: Float64Array, b: Float64Array): number {
   );
 }
 
-/** Each micro-batch's gradient as backward leaves it, summed in f64, without the loss scale. */
+/** Sums the gradients of the micro-batches in f64, without the loss scale. */
 async function oracle(device: Device, precision: Precision): Promise<Float64Array> {
   const engine = await sgdEngine(device, { precision, offload: false });
   let sum: Float64Array | null = null;
@@ -86,7 +87,7 @@ async function oracle(device: Device, precision: Precision): Promise<Float64Arra
   return (sum as Float64Array).map((x) => x / lossScale);
 }
 
-/** How far a step's gradient norm and its new master weights are from those of the exact sum. */
+/** Relative errors of a step's gradient norm and new master weights, against the exact sum. */
 async function stepErrors(
   device: Device,
   options: TinyOptions,
@@ -106,7 +107,7 @@ async function stepErrors(
 }
 
 /**
- * The step of f32 sums is that of the exact sum; that of 16-bit sums is not, or the test would show
+ * A step with f32 sums equals the exact sum. A step with 16-bit sums must differ, or the test shows
  * nothing.
  */
 const exactSums =
@@ -123,7 +124,7 @@ const exactSums =
   };
 
 /**
- * Between micro-batches a unit holds 4 bytes an element instead of 2, and parameters hold no
+ * Between micro-batches a unit holds 4 bytes per element instead of 2, and parameters hold no
  * gradient.
  */
 async function bytes(device: Device): Promise<void> {
@@ -143,8 +144,8 @@ async function bytes(device: Device): Promise<void> {
 }
 
 /**
- * fp16 with a first scale that overflows: steps are skipped, nothing of them stays, training goes
- * on.
+ * With fp16 and a first scale that overflows, steps are skipped without effect, and training
+ * continues.
  */
 async function overflow(device: Device): Promise<void> {
   const options = { precision: 'fp16', offload: false, accumulation: 2 } as const;
@@ -177,10 +178,7 @@ async function bufferedEngine(device: Device, dtype: Precision | null): Promise<
   return (await initialize({ model: new Buffered(), config, device })).engine;
 }
 
-/**
- * Floating buffers are converted, others are not, and a checkpoint's values are converted on the
- * way in.
- */
+/** The engine converts floating-point buffers only, and converts values of a checkpoint on load. */
 async function buffers(device: Device): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'ds-buffers-'));
   try {

@@ -1,5 +1,5 @@
-// Weights on disk equal weights in memory, wherever their optimizer's state is: the same losses,
-// weights and moments.
+// Tests that weights on disk equal weights in memory bit for bit, for every place of the optimizer
+// state.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -22,7 +22,7 @@ import {
 type ZeroSection = Exclude<NonNullable<DsConfig['zero_optimization']>, boolean>;
 type OffloadParam = Exclude<NonNullable<ZeroSection['offload_param']>, string>;
 
-/** Nothing of the weights stays between uses: every use of a unit reads it. */
+/** No weights stay in memory between uses: every use of a unit reads it. */
 const nothingKept = {
   stage3_prefetch_bucket_size: 0,
   stage3_max_reuse_distance: 0,
@@ -30,13 +30,13 @@ const nothingKept = {
   stage3_param_persistence_threshold: 0,
 };
 
-/** A tiny unit has some thousand elements. */
+/** A tiny unit has a few thousand elements. */
 const onDisk = (nvme: string, more: OffloadParam = {}): ZeroSection => ({
   ...{ stage: 3, sub_group_size: 1000, ...nothingKept },
   offload_param: { device: 'nvme', nvme_path: nvme, max_in_cpu: 0, buffer_size: 3000, ...more },
 });
 
-/** Bytes of this engine's weights, by where they are. */
+/** Bytes of the engine's weights in host memory and on disk. */
 function placesOf(engine: Engine): { host: number; disk: number } {
   const sum = { host: 0, disk: 0 };
   for (const { place } of engine.parts.stage.partitions) {
@@ -62,7 +62,8 @@ const homeCase = (
   run: (device) =>
     withFolder(async (nvme) => {
       device.setDeterministic(true);
-      // Muon's products are the host's where its state is not on the device: they round otherwise.
+      // With Muon, the host computes the products if the state is not on the device; they round
+      // differently.
       const offload = options.optimizer?.type === 'Muon';
       const resident = await tinyEngine({ ...options, offload, zero: { stage: 1 } }, device);
       const expected = runOf(resident, steps);
@@ -94,7 +95,9 @@ const longRun: Case = homeCase(
   { steps: 100 },
 );
 
-/** As many elements as it says are in memory, and nothing is on a disk where that is enough. */
+/**
+ * Memory holds max_in_cpu elements. If the weights fit, the disk holds nothing.
+ */
 const memoryFirst: Case = {
   name: 'weights on disk: max_in_cpu elements stay in host memory, all where they fit',
   run: (device) =>
@@ -113,7 +116,7 @@ const memoryFirst: Case = {
     }),
 };
 
-/** A checkpoint is that of weights in memory, and loads on either side. */
+/** A checkpoint equals one of weights in memory, and loads with weights in either place. */
 const checkpoints: Case = {
   name: 'weights on disk: checkpoints are the same as without, and load on either side',
   run: (device) =>
@@ -138,7 +141,7 @@ const checkpoints: Case = {
           assert.deepEqual(trainTiny(resident, 6, 10), expected.slice(6, 10), tag);
           await resident.saveCheckpoint(dir, { tag: 'resident' });
           resident.destroy();
-          trainTiny(engine, 8, 9); // What was there before is of no account.
+          trainTiny(engine, 8, 9); // Earlier training does not affect the loaded state.
           await engine.loadCheckpoint(dir, { tag: 'resident' });
           assert.deepEqual(trainTiny(engine, 10, 14), expected.slice(10), tag);
           assertSame(runOf(engine, 0), runOf(plain, 0), tag);
@@ -151,12 +154,12 @@ const checkpoints: Case = {
 };
 
 /**
- * Bytes of a model whose state no block of memory holds: 6 million parameters in a unit of one
- * matrix.
+ * Bytes of a model with 6 million parameters in one matrix; no single block of memory holds its
+ * state.
  */
 const wide = { vocabSize: tinyShape.vocabulary, channels: 36, maxSeq: 170_000 };
 
-/** Of what state there is, saving and loading have a few parts in memory at a time. */
+/** Save and load hold only a few parts of the state in memory at a time. */
 const withoutCopies: Case = {
   name: 'weights and state on disk: saving and loading take no copy of them all',
   run: (device) =>
@@ -192,9 +195,7 @@ const withoutCopies: Case = {
     }),
 };
 
-/**
- * Frozen layers have no state; they are read, written from outside, saved and loaded all the same.
- */
+/** Frozen layers have no optimizer state, but can be read, set from outside, saved and loaded. */
 const frozen: Case = {
   name: 'weights on disk: frozen layers come and go, and keep what is written to them',
   run: (device) =>

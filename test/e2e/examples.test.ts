@@ -1,4 +1,4 @@
-// The examples run as a user would run them: as processes, importing the package by name.
+// Runs the examples as a user would: as processes that import the package by name.
 import { execFileSync } from 'node:child_process';
 import {
   existsSync,
@@ -57,7 +57,7 @@ test('gpt2-offload trains, samples, saves, resumes and writes its summary', () =
   ]);
   expect(report.loss).toHaveLength(8);
   expect(report.loss.every(Number.isFinite)).toBe(true);
-  // What was in host memory goes on from a disk.
+  // State that was in host memory continues on disk.
   const nvme = join(folder, 'nvme');
   const more = [...small, '--steps', '16', '--save', save, '--resume', '--nvme', nvme];
   const second = run('examples/gpt2-offload.js', ...more);
@@ -76,7 +76,7 @@ test('gpt2-offload on two ranks: rank 0 prints, and the loss is that of both', (
   expect(out.match(/ in 3 steps,/g)).toHaveLength(1);
 });
 
-/** Preloaded, it keeps a program where it has told `sign` until `file` is there: it may be fast. */
+/** A preload script that blocks the program after it prints `sign` until `file` exists. */
 const waiting = (sign: string, file: string): string => `
 const { log } = console;
 console.log = (text, ...more) => {
@@ -118,7 +118,7 @@ test('zero3-two-ranks trains on two ranks, saves, and resumes at another stage',
   const out = run('dist/launch/cli.js', '--num_procs', '2', script, join(folder, 'zero3'));
   for (const rank of [0, 1]) {
     const [, held, whole] = /stage 3 holds (\S+) MiB of (\S+) MiB/.exec(out) ?? [];
-    // 14 of 16 bytes a parameter, halved, and at most an eighth more for the rounding of blocks.
+    // Sharding halves 14 of 16 bytes per parameter; rounding of blocks adds at most an eighth.
     expect(Number(held)).toBeLessThan(Number(whole) / 2);
     const [, first, last] = new RegExp(`rank ${rank}: loss (\\S+) -> (\\S+) in 20`).exec(out) ?? [];
     expect(Number(last)).toBeLessThan(Number(first));
@@ -134,7 +134,7 @@ test.each(['examples/own-model.js', 'build/js/examples/own-model.js'])(
     const ranks = join(folder, `ranks-${script.length}`);
     const losses = (out: string): string[] =>
       Array.from(out.matchAll(/validation loss (\d\.\d+)/g), ([, loss = '']) => loss);
-    // Into a folder that no other example takes.
+    // No other example writes to this folder.
     const first = losses(run(script));
     expect(Math.min(...first.map(Number))).toBeLessThan(Number(first[0]) / 10);
     expect(Number(first.at(-1))).toBe(Math.min(...first.map(Number)));
@@ -202,7 +202,7 @@ test("the tokenizer of GPT-2 is written whole, and never over somebody's", () =>
   expect(Object.keys(JSON.parse(tokenizer).model.vocab)).toHaveLength(50_257);
   expect(write('a tokenizer', { 'tokenizer.json': 'mine' })).toEqual(['mine', null]);
   expect(write('a configuration', { 'tokenizer_config.json': 'mine' })).toEqual([null, 'mine']);
-  // A run that was killed between the two.
+  // The files of a run that was killed between the two writes.
   expect(write('half of it', { 'tokenizer_config.json': config })).toEqual([tokenizer, config]);
 });
 

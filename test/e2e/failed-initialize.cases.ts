@@ -1,5 +1,5 @@
-// An initialize() that fails leaves nothing open or allocated, wherever it fails, and its model can
-// be given to another.
+// Tests that a failed initialize() leaves nothing open or allocated, and that another engine can
+// take its model.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readdirSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -25,7 +25,7 @@ import { Fragile } from './fragile-model.js';
 
 type Options = InitializeOptions<unknown, unknown>;
 
-/** A folder of the run, with a file in the way of whoever wants a folder `blocked`. */
+/** A folder of the run. A file at `blocked` prevents a folder of that name. */
 interface Place {
   folder: string;
   blocked: string;
@@ -33,11 +33,11 @@ interface Place {
 
 interface Failure {
   name: string;
-  /** What the message says. */
+  /** Matches the message. */
   says: RegExp;
   config?: DsConfig;
   options?: (model: Fragile) => Partial<Options>;
-  /** Of the model, for the attempt. */
+  /** How the model fails during the attempt. */
   breaks?: Fragile['breaks'];
 }
 
@@ -50,25 +50,25 @@ const offloaded = (super_offload: boolean): DsConfig => ({
   zero_optimization: { stage: 1, offload_optimizer: { device: 'cpu', super_offload } },
 });
 
-/** Numbers that nothing of a failed attempt may move. */
+/** Counters that a failed attempt must not change. */
 function held(device: Device): Record<string, unknown> {
   const { inUse, liveBuffers } = device.memory;
   return { inUse, liveBuffers, tensors: liveTensors() };
 }
 
-/** Files that this process has open below `folder`, one a line. */
+/** Files below `folder` that this process has open, one per line. */
 function openBelow(folder: string): string {
   const paths = readdirSync('/proc/self/fd').map((fd) => {
     try {
       return readlinkSync(`/proc/self/fd/${fd}`);
     } catch {
-      return ''; // closed by now, as what lists the folder itself is
+      return ''; // closed by now, like the descriptor that lists the folder
     }
   });
   return paths.filter((path) => path.startsWith(folder)).join('\n');
 }
 
-/** Monitors that are open while the rest fails. */
+/** Monitors that are open when initialize() fails. */
 const watched = ({ folder }: Place): DsConfig => ({
   tensorboard: { enabled: true, output_path: folder, job_name: 'events' },
   csv_monitor: { enabled: true, output_path: folder, job_name: 'csv' },
@@ -83,12 +83,12 @@ class Closing implements monitor.Monitor {
   }
 }
 
-/** The caller's optimizer, whose state cannot be made for the last parameters. */
+/** An optimizer of the caller that fails to create the state of the last parameters. */
 class Stateless extends optim.AdamW {
   private asked = 0;
 
   override declareState(group: number, shape: readonly number[]): optim.DeclaredState {
-    // The layout asks twice for each parameter, before the first state is made.
+    // The layout calls this twice per parameter before the first state exists.
     const laidOut = 2 * this.groups.flatMap(({ params }) => params).length;
     if (this.asked++ > laidOut + 1) throw new Error('no state');
     return super.declareState(group, shape);
@@ -177,7 +177,7 @@ const failures: Failure[] = [
   },
 ];
 
-/** Trains `model` from its first values on, and frees all. */
+/** Trains `model` from its initial values, then frees everything. */
 async function train(model: Fragile, device: Device): Promise<number[][]> {
   const x = Fragile.input(device);
   const { engine } = await initialize({ model, config: BASE, device });
@@ -209,7 +209,7 @@ async function inFolder(body: (place: Place) => Promise<void>): Promise<void> {
   }
 }
 
-/** Fails with its monitors open, compares what is held, and trains the same model afterwards. */
+/** Fails with open monitors, compares the counters, and then trains the same model. */
 async function releases({ says, config, options, breaks }: Failure, device: Device): Promise<void> {
   const expected = await train(freshModel(), device);
   await inFolder(async (place) => {
@@ -232,7 +232,7 @@ async function releases({ says, config, options, breaks }: Failure, device: Devi
   });
 }
 
-/** Of two monitors the second cannot be opened. */
+/** The second of two monitors cannot be opened. */
 async function closesTheFirstMonitor(device: Device): Promise<void> {
   await inFolder(async ({ folder, blocked }) => {
     await quiet();
@@ -253,7 +253,7 @@ async function closesTheFirstMonitor(device: Device): Promise<void> {
   });
 }
 
-/** Memory runs out, each time a little later. */
+/** Memory runs out, a little later at each attempt. */
 async function runsOutOfMemory(device: Device, config: DsConfig): Promise<void> {
   await quiet();
   device.trim();
@@ -283,8 +283,8 @@ async function runsOutOfMemory(device: Device, config: DsConfig): Promise<void> 
 }
 
 /**
- * Both ranks fail while the first unit is filled, and the next attempt trains as if nothing had
- * been. Weights that went with the shards of an engine are missed aloud, not drawn again.
+ * Both ranks fail while the first unit is filled; the next attempt trains as a first one. Weights
+ * that were freed with an engine's shards raise an error and are not drawn again.
  */
 async function retriesOnRanks(device: Device, config: DsConfig): Promise<void> {
   const run = async (fails: boolean): Promise<FailedReport[]> => {
@@ -302,7 +302,10 @@ async function retriesOnRanks(device: Device, config: DsConfig): Promise<void> {
   }
 }
 
-/** The first rank alone opens monitors: the others do not wait for it until the job's timeout. */
+/**
+ * Only the first rank opens monitors. If that fails, the other ranks do not wait for the job's
+ * timeout.
+ */
 async function tellsTheOtherRank(): Promise<void> {
   await inFolder(async ({ blocked }) => {
     const csv_monitor = { enabled: true, output_path: blocked, job_name: 'csv' };

@@ -1,5 +1,5 @@
-// One rank whose first initialize() fails while its first unit is filled, and whose second one
-// trains; it reports both.
+// One rank: its first initialize() fails while the first unit is filled, its second one trains. It
+// reports both.
 import { comm, type DsConfig, initialize, type Tensor } from '../../lib/index.js';
 import { seed } from '../../lib/tensor/index.js';
 import { quiet } from '../support/quiet.js';
@@ -8,18 +8,18 @@ import { Fragile } from './fragile-model.js';
 export interface FailedJob {
   device: string;
   config: DsConfig;
-  /** Whether there is a first attempt, which fails. */
+  /** Whether to make a first attempt, which fails. */
   fails: boolean;
 }
 
 export interface FailedReport {
   message: string;
-  /** Whether the log of collectives is the one from before the attempt. */
+  /** Whether the comms logger is still the one from before the attempt. */
   sameLogger: boolean;
-  /** Native buffers that are left once engine and model are gone. */
+  /** Native buffers left after engine and model are freed. */
   buffers: number;
   values: number[][];
-  /** How an initialize() of the model after the end of its engine fails; '' when it does not. */
+  /** The error of initialize() after the engine was destroyed; '' without an error. */
   afterwards: string;
 }
 

@@ -1,13 +1,11 @@
-// A small model that breaks on demand while an engine is built around it.
+// A small model that fails on demand during initialize().
 import { nn, Tensor } from '../../lib/index.js';
 import { Parameter } from '../../lib/nn/parameter.js';
 import type { Device } from '../../lib/runtime/device.js';
 
-/** Three units behind each other; the last one's bias has values that can fail to come. */
+/** Three units in a row; the initial values of the last bias can fail. */
 export class Fragile extends nn.Module {
-  /**
-   * What fails while it is set: the initial values, or units() when it is asked for them once more.
-   */
+  /** The call that fails while this is set: the initial values, or the second call of units(). */
   breaks: 'values' | 'hooks' | null = null;
   readonly layers = [new nn.Linear(64, 64), new nn.Linear(64, 64), new nn.Linear(64, 64)];
   readonly shift = new Parameter([64], (out) => this.shiftValues(out));

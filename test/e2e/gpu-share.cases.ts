@@ -1,4 +1,5 @@
-// State in host memory that both processors update: the same bits as with all of it on the device.
+// Tests that state in host memory, updated by CPU and GPU, has the same bits as state on the
+// device.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -24,7 +25,7 @@ const steps = 200;
 
 type Options = Omit<TinyOptions, 'offload' | 'speculative' | 'gpuShare' | 'ratio'>;
 
-/** What a run leaves: losses, weights, state, and the steps that were skipped. */
+/** The result of a run: losses, weights, state, and the number of skipped steps. */
 function outcome(engine: Engine, losses: readonly number[]): unknown {
   const { skippedSteps } = engine;
   return { losses, weights: weightBits(engine), state: stateBits(engine), skippedSteps };
@@ -38,7 +39,7 @@ async function trained(options: TinyOptions, device: Device): Promise<unknown> {
   return result;
 }
 
-/** Updates in tiles smaller than a unit, so that windows change hands within it. */
+/** Tiles smaller than a unit, so that windows are reused within a unit. */
 const inTiles = { sub_group_size: 4096 };
 
 function equalCase(
@@ -85,8 +86,7 @@ const places: Case = {
       const { state, stage } = engine.parts;
       const elements = stage.partitions.reduce((sum, { numel }) => sum + numel, 0);
       assert.equal(state.shares.length, 1);
-      // Two moments and master weights, half of which the device has; the optimizer's tables beside
-      // them.
+      // Two moments and master weights, half of them on the device, without the optimizer's tables.
       const beside = state.bytes.host - (10 + 1 / 8) * elements;
       assert.ok(beside >= 0 && beside < 4096, `${beside} bytes beside the state`);
       engine.destroy();
@@ -115,7 +115,7 @@ const staying: Case = {
           if (!isTheirs) continue;
           const elements = partitions.reduce((sum, { numel }) => sum + numel, 0);
           const { windows, scratch } = home as unknown as { windows: Windows; scratch: Tensor };
-          // Two gradients and upper halves, not the weights: these are the partitions'.
+          // Two gradients and upper halves. The weights belong to the partitions.
           const all = home.bytes.device + schedule.deviceBytes - windows.bytes - scratch.bytes;
           const beside = all - 6 * elements;
           assert.ok(beside >= 0 && beside < 4096, `${beside} bytes beside ${elements} elements`);
@@ -156,7 +156,7 @@ const once: Case = {
   async run(device) {
     const options = { precision: 'bf16', offload: true, speculative: true, clip: 0.05 } as const;
     const engine = await tinyEngine({ ...options, gpuShare: 0.5, zero: inTiles }, device);
-    // Enough steps that nothing is tried out any more.
+    // Enough steps that speculation stops.
     trainTiny(engine, 0, 12);
     const { home, partitions } = engine.parts.state.shares[0] as { home: StreamedHome } & Share;
     const tiles = partitions.flatMap((partition) => home.tilesOf(partition)).length;
@@ -187,7 +187,7 @@ const advised: Case = {
       assert.equal(/gpu_share": 0 frees \d/.test(hint), gpuShare > 0, hint);
       engine.destroy();
     }
-    // Masters in halves have their gradients in memory that is not the home's.
+    // Split masters have their gradients outside the state store.
     const engine = await tinyEngine({ ...options, speculative: false, gpuShare: 1 }, device);
     const { state, stage } = engine.parts;
     trainTiny(engine, 0, 1);

@@ -1,4 +1,5 @@
-// The main programs of the guides run as they stand, as processes beside the data that they name.
+// Runs the main programs of the guides unchanged, as processes in a folder with the data that they
+// name.
 import { execFileSync } from 'node:child_process';
 import {
   cpSync,
@@ -26,7 +27,7 @@ import { readPage, snippetsOf } from '../docs/snippets.js';
 const root = packageRoot();
 let folder: string;
 
-// Inside the package, so that its name leads to it.
+// Inside the package, so that its name resolves to it.
 beforeAll(() => {
   mkdirSync(join(root, 'build'), { recursive: true });
   folder = mkdtempSync(join(root, 'build/guides-'));
@@ -34,7 +35,7 @@ beforeAll(() => {
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-/** Runs the only JavaScript of a page, by Node or as the script of `ds`. */
+/** Runs the only JavaScript block of a page with Node, or as the script of `ds`. */
 function runPage(page: string, ...before: string[]): string {
   const programs = snippetsOf(page, readPage(page), ['js']);
   expect(programs).toHaveLength(1);
@@ -86,7 +87,7 @@ test('easy samples come first, in the steps that the page says', () => {
   const lines = runPage('docs/data-sampling.md').trimEnd().split('\n');
   const said = readPage('docs/data-sampling.md').matchAll(/`(step \d+: \d+ words)`/g);
   expect(lines.slice(0, -1)).toEqual(Array.from(said, ([, line]) => line));
-  // A guess among all words is 4.16.
+  // A uniform guess over all words has a loss of 4.16.
   expect(Number(/^loss (\d\.\d+)$/.exec(lines.at(-1) as string)?.[1])).toBeLessThan(3.4);
 });
 
@@ -199,7 +200,7 @@ test('a folder continues texts', async () => {
   expect(out.match(/\[(length|stop)\]/g)).toHaveLength(4);
 });
 
-/** Makes a mistake, and gives the words of its error that the page has. */
+/** The words of an error on the page, and a call that causes it. */
 type Mistake = [words: string, make: () => Promise<unknown>];
 
 class Square extends nn.Module {
@@ -216,7 +217,7 @@ class Square extends nn.Module {
 }
 
 const plain: DsConfig = { train_batch_size: 1, optimizer: { type: 'AdamW', params: { lr: 1e-3 } } };
-// A value that no type of ours has.
+// A value outside the declared types.
 const MU = { type: 'MuAdam' } as unknown as configuration.OptimizerConfig;
 const build = (config: DsConfig, model = new Square(), strict = false) =>
   initialize({ model, config, strict });
@@ -269,7 +270,7 @@ test.each(mistakes)('the page of troubleshooting has the words of: %s', async (w
   expect(readPage('docs/troubleshooting.md')).toContain(words);
 });
 
-/** A GPT-2 of two small blocks, as Hugging Face keeps it. */
+/** Writes a GPT-2 of two small blocks in the format of Hugging Face. */
 async function writeFolder(out: string): Promise<void> {
   for (const made of [out, join(folder, 'made')]) rmSync(made, { recursive: true, force: true });
   const sizes = { vocabSize: 50257, maxSeq: 64, layers: 2, heads: 2, channels: 16 };

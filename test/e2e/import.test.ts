@@ -1,4 +1,4 @@
-// What `import '@ds/native'` loads: everything else waits until somebody needs it.
+// Tests which modules `import '@ds/native'` loads, and that all others load on first use.
 import { spawnSync } from 'node:child_process';
 import { statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -6,26 +6,26 @@ import { join } from 'node:path';
 const ROOT = join(__dirname, '..', '..');
 const HOOK = join(ROOT, 'test', 'support', 'run-typescript.cjs');
 
-/** Packages that are needed at once: the one that finds the addon. */
+/** Packages that load at once: the one that finds the addon. */
 const PACKAGES = ['node-gyp-build'];
-/** Commands, and what reads their words and files; the rooms load without them. */
+/** Commands, and the modules that parse their arguments and files; the rooms load without them. */
 const LATER = [
   /^lib\/launch\//,
   /^lib\/trainer\/command\//,
   /-thread\.ts$/,
   /^lib\/data\/worker(-supervisor)?\.ts$/,
 ];
-/** Built-in modules that take long to load, or would open something. */
+/** Built-in modules that load slowly or would open a handle. */
 const HEAVY = /^(child_process|cluster|dgram|dns|http2?|https|inspector|net|readline|tls|zlib)$/;
 
 interface Loaded {
   files: string[];
-  /** Built-in modules, those that the process began with left out. */
+  /** Built-in modules that `program` loaded. */
   builtIn: string[];
 }
 
 function loadedBy(program: string): Loaded {
-  // The hook's compiler is nothing that the library loads.
+  // Leaves out the compiler of the hook, which the library does not load.
   const report = `
     require('@swc/core');
     const before = new Set([...process.moduleLoadList, ...Object.keys(require.cache)]);

@@ -1,5 +1,5 @@
-// fp16.auto_cast, torch_autocast: floating-point inputs arrive in 16 bits, in lists and objects
-// too; the rest as it was given.
+// Tests fp16.auto_cast and torch_autocast: the engine casts floating-point inputs to 16 bits, also
+// in lists and objects.
 import assert from 'node:assert/strict';
 import { type DsConfig, initialize, nn, Tensor } from '../../lib/index.js';
 import type { Case } from '../support/case.js';
@@ -25,7 +25,7 @@ function caseOf(auto: boolean, enabled: boolean, seen: string[]): Case {
   return caseWith(`fp16.auto_cast ${auto}, fp16 ${enabled}`, fp16, enabled && !auto, seen);
 }
 
-/** `isCast`: the caller casts what goes through a layer. */
+/** `isCast`: the caller casts the inputs. */
 function caseWith(title: string, precision: DsConfig, isCast: boolean, seen: string[]): Case {
   return {
     name: `${title}: inputs arrive as ${seen.slice(0, 2)}`,

@@ -1,4 +1,4 @@
-// The examples run from an installed package, where no development package is.
+// Runs the examples from an installed package, without development packages.
 import { execFileSync, spawnSync } from 'node:child_process';
 import {
   cpSync,
@@ -20,7 +20,7 @@ const { dependencies } = JSON.parse(readFileSync(join(root, 'package.json'), 'ut
 let folder: string;
 let examples: string;
 
-/** Copies the package, with links to its dependencies beside it. */
+/** Copies the package and adds links to its dependencies. */
 beforeAll(() => {
   folder = mkdtempSync(join(tmpdir(), 'ds-installed-'));
   const modules = join(folder, 'node_modules');
@@ -51,7 +51,7 @@ test('the package is without development packages', () => {
 });
 
 test('examples read the package, Node and each other', () => {
-  // gpt2-text.js looks for these packages and works without them.
+  // gpt2-text.js tries to load these packages and works without them.
   const optional = /^(gpt-tokenizer\/\w+\/r50k_base|typescript)$/;
   const names = readdirSync(examples).filter((name) => /\.(js|ts)$/.test(name));
   const foreign = names.flatMap((name) => {

@@ -1,4 +1,4 @@
-// Memory is flat over 10,000 steps, and a released tensor says so.
+// Tests that memory is flat over 10,000 steps, and that use of a released tensor throws.
 import assert from 'node:assert/strict';
 import { DsError, initialize, nn, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';

@@ -1,12 +1,11 @@
-// What a plain JavaScript program may call by mistake: every function and class of the package is
-// given what it cannot take, and answers with a DsError that says so, never with a TypeError of its
-// insides.
+// Tests that every function and class of the package throws a DsError for wrong arguments from
+// plain JavaScript, never a TypeError from inside.
 import * as ds from '../../lib/index.js';
 import { surfaceOf } from '../docs/reference.js';
 
 /**
- * Functions for those who write layers, ops, optimizers and schedules, in whose loops a check would
- * be in the way, and views of what others return: TypeScript's types hold them.
+ * Functions for authors of layers, ops, optimizers and schedules, where checks would slow down
+ * loops, and views of existing values. TypeScript's types check their arguments.
  */
 const FOR_AUTHORS = new Set([
   ...['beforeBackward', 'claim', 'leavingLate', 'record', 'replayRandom', 'segmentsOf', 'within'],
@@ -19,7 +18,7 @@ const FOR_AUTHORS = new Set([
   ...['profiler.writeTrace', 'combineRows'],
 ]);
 
-/** Classes whose objects a function of the package makes, or an author of the like. */
+/** Classes that functions of the package, or such authors, construct. */
 const MADE_ELSEWHERE = new Set([
   ...['BlockLayout', 'DsError', 'InferenceEngine', 'InferenceServer', 'data.TokenFileDataset'],
   ...['comm.CompressedExchange', 'comm.Distributed', 'comm.JointCall', 'comm.MeshShape'],
@@ -30,7 +29,7 @@ const MADE_ELSEWHERE = new Set([
   ...['text.Tokenizer'],
 ]);
 
-/** These take no arguments, and ignore what they are given. */
+/** Functions without parameters; they ignore arguments. */
 const WITHOUT_ARGUMENTS = [
   'Scope',
   'checkpointing.isConfigured',
@@ -58,7 +57,9 @@ const WITHOUT_ARGUMENTS = [
   'threads',
 ];
 
-/** These check nothing of the mistakes below when they are called: TypeScript's types hold them. */
+/**
+ * Functions that do not check the mistakes below. TypeScript's types check their arguments.
+ */
 const UNCHECKED = [
   'FunctionContext',
   'LateGradients',
@@ -116,7 +117,7 @@ const classes = callable.filter((path) => isClass(at(path) as Call));
 
 const MISTAKES: readonly (readonly unknown[])[] = [[], [{}], [null], ['x'], [3], [[]]];
 
-/** The error of a call; null where it found nothing to complain about. */
+/** The error of a call, or null if the call succeeds. */
 async function errorOf(path: string, given: readonly unknown[]): Promise<Error | null> {
   try {
     const called = at(path) as Call;
@@ -128,7 +129,7 @@ async function errorOf(path: string, given: readonly unknown[]): Promise<Error |
   }
 }
 
-/** These wait for ranks, or listen, when they are called without arguments. */
+/** Without arguments, these calls wait for ranks, or listen. */
 const RUNS = new Set(['initDistributed', 'comm.initDistributed', 'comm.joinLaunched', 'serve']);
 
 test('there are functions and classes to call', () => {
@@ -151,7 +152,7 @@ test.each([...functions, ...classes].filter((path) => !spared.has(path)))(
       if (error && !(error instanceof ds.DsError))
         throw new Error(`${path}(${JSON.stringify(given).slice(1, -1)})`, { cause: error });
     }
-    // With nothing refused the test has seen nothing.
+    // Fails if no call was refused, because then the test has checked nothing.
     expect([path, refused > 0]).toEqual([path, !TAKES_ANY.has(path)]);
   },
 );

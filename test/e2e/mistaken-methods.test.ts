@@ -1,5 +1,5 @@
-// What a plain JavaScript program may give methods by mistake: each answers with a DsError that
-// says so, where it would have failed inside or taken something else.
+// Tests that methods throw a DsError for wrong arguments from plain JavaScript, instead of failing
+// inside or accepting them.
 import * as library from '../../lib/index.js';
 import { openEvalData } from '../../lib/trainer/eval-data.js';
 import { refusal } from '../support/refusal.js';
@@ -27,7 +27,7 @@ afterAll(async () => {
   await job.destroy();
 });
 
-/** What is typed, what happens, and words of the message. */
+/** The code of the mistake, the call, and a part of the message. */
 type Mistake = readonly [typed: string, run: () => unknown, message: string];
 
 const modules: readonly Mistake[] = [
@@ -192,7 +192,7 @@ const states: readonly Mistake[] = [
   }),
 ];
 
-/** Iterates a loader of a dataset whose iterate() gives `given`. */
+/** Iterates a loader over a dataset with an iterate() that yields `given`. */
 const served = (given: unknown) => () => [
   ...new data.IterableLoader({ iterate: () => given }, { batchSize: 2 }),
 ];

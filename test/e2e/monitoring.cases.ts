@@ -1,4 +1,5 @@
-// Watching a run: monitors, files and console lines say what the engine says, a step late at most.
+// Tests that monitors, files and console lines show the values of the engine, at most one step
+// late.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -30,7 +31,7 @@ const SCALE = 'Train/Samples/loss_scale';
 const time = (phase: string): string => `Train/Samples/elapsed_time_ms_${phase}`;
 const TIMES = ['forward', 'backward', 'step'].map(time);
 
-/** Keeps what it is told. */
+/** Records all events. */
 class Recorder implements monitor.Monitor {
   readonly events: monitor.MonitorEvent[] = [];
   flushed = 0;
@@ -68,7 +69,7 @@ async function watchedEngine(
   return engine;
 }
 
-/** What the engine itself says after each of `steps` steps. */
+/** The values that the engine reports after each of `steps` steps. */
 async function expectation(device: Device, steps: number): Promise<Record<string, object[]>> {
   const engine = await watchedEngine(device, {});
   const said: Record<string, object[]> = { [LOSS]: [], [LR]: [], [SCALE]: [] };
@@ -95,7 +96,7 @@ async function equalsEngine(device: Device): Promise<void> {
   assert.equal(recorder.closed, 1);
 }
 
-/** The x of every event of `name` so far, in steps. */
+/** The x values of all events of `name` so far, in steps. */
 function stepsOf(recorder: Recorder, name: string): number[] {
   return recorder.of(name).map(({ step }) => step / tinyShape.batch);
 }

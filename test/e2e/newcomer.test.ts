@@ -1,5 +1,4 @@
-// What a newcomer types wrongly in plain JavaScript, and the message that each mistake gets: the
-// messages are the contract.
+// Tests the error messages for typical mistakes in plain JavaScript; the messages are the contract.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -20,7 +19,7 @@ const folder = mkdtempSync(join(tmpdir(), 'ds-newcomer-'));
 const makeModel = () => new nn.Linear(2, 2);
 const x = () => Tensor.from([1, 2, 3, 4]).reshape(2, 2);
 
-/** An engine for one mistake. */
+/** Runs `body` with a new engine. */
 async function withEngine(body: (engine: Untyped) => unknown, extra: object = {}): Promise<void> {
   const { engine } = await ds.initialize({
     model: makeModel(),
@@ -34,7 +33,7 @@ async function withEngine(body: (engine: Untyped) => unknown, extra: object = {}
   }
 }
 
-/** What is typed, what happens, and words of the message. */
+/** The code of the mistake, the call, and a part of the message. */
 type Mistake = readonly [typed: string, run: () => unknown, message: string];
 
 const tensors: readonly Mistake[] = [

@@ -1,4 +1,4 @@
-// Optimizer state on disk equals state in memory: the same losses, weights and moments, bit for
+// Tests that optimizer state on disk equals state in memory: losses, weights and moments, bit for
 // bit.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
@@ -12,7 +12,7 @@ import { type TinyOptions, tinyEngine, trainTiny, weightBits } from './tiny-trai
 
 type Options = Omit<TinyOptions, 'offload' | 'nvme'>;
 
-/** Runs `body` with a folder of its own, in which nothing is left. */
+/** Runs `body` with a new folder, which must be empty at the end. */
 export async function withFolder(body: (folder: string) => Promise<void>): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), 'ds-nvme-'));
   try {
@@ -64,7 +64,7 @@ export interface Run {
   skipped: number;
 }
 
-/** Trains, and takes down where it has come to; `norms` receives those of the steps. */
+/** Trains and returns losses and bits of the state; `norms` receives the norm of each step. */
 export function runOf(engine: Engine, steps: number, norms: number[] = []): Run {
   const losses: number[] = [];
   for (let step = 0; step < steps; ++step) {
@@ -89,7 +89,8 @@ const equalCase = (label: string, options: Options, steps = 12): Case => ({
   run: (device) =>
     withFolder(async (folder) => {
       device.setDeterministic(true);
-      // Muon's products are the host's where its state is not on the device: they round otherwise.
+      // With Muon, the host computes the products if the state is not on the device; they round
+      // differently.
       const isMuon = options.optimizer?.type === 'Muon';
       const resident = await tinyEngine(
         { ...options, offload: isMuon, zero: { stage: 1, ...withoutParam(options.zero) } },
@@ -111,12 +112,12 @@ export const withoutParam = (zero: Options['zero']) => {
   return rest;
 };
 
-/** Tiles of a tiny unit: more than there are slots for. */
+/** A tiny unit has more tiles than there are slots. */
 const small = { sub_group_size: 1000 };
 const offloadedWeights = { stage: 3, offload_param: { device: 'cpu' } } as const;
 
 /**
- * Every way of keeping state, from the same start: losses of 200 steps, some clipped, some
+ * Every place of the state, from the same start: losses of 200 steps, some clipped, some
  * overflowing.
  */
 const everywhere: Case = {
@@ -146,7 +147,10 @@ const everywhere: Case = {
     }),
 };
 
-/** A checkpoint of one home continues on another, as if nothing had been saved. */
+/**
+ * A checkpoint from one place of the state loads into another, and training continues as without
+ * it.
+ */
 const checkpoints: Case = {
   name: 'state on disk: checkpoints are the same as without, whole and in parts, and load on either side',
   run: (device) =>
@@ -170,7 +174,7 @@ const checkpoints: Case = {
           assert.deepEqual(trainTiny(resident, 10, 12), expected.slice(10, 12), tag);
           await resident.saveCheckpoint(dir, { tag: 'resident' });
           const other = await onDisk({ ...options, zero: { sub_group_size: 640 } }, nvme, device);
-          trainTiny(other, 0, 1); // What was there before is of no account.
+          trainTiny(other, 0, 1); // Earlier training does not affect the loaded state.
           await other.loadCheckpoint(dir, { tag: 'resident' });
           assert.deepEqual(trainTiny(other, 12, 20), expected.slice(12), tag);
           assertSame(runOf(other, 0), runOf(plain, 0), tag);
@@ -183,7 +187,7 @@ const checkpoints: Case = {
     }),
 };
 
-/** A ratio of 0, which leaves nothing to the disk. */
+/** A ratio of 0, which leaves no state on disk. */
 const nothing: Case = {
   name: 'state on disk: none with a ratio of 0',
   run: (device) =>
@@ -198,7 +202,7 @@ const nothing: Case = {
     }),
 };
 
-/** What users read and write of it comes from the disk and goes there. */
+/** Reads and writes of state by users go to the disk. */
 const setFromOutside: Case = {
   name: 'state on disk: what users set counts as it does in memory',
   run: (device) =>
@@ -243,10 +247,10 @@ const optimizers: Pick<TinyOptions, 'precision' | 'optimizer' | 'lr'>[] = [
   { precision: 'bf16', optimizer: { type: 'Adafactor', params: {} } },
 ];
 
-/** Fewer than there are units. */
+/** Fewer slots than units. */
 const twoSlots = { offload: { buffer_count: 2 } };
 
-/** How slots are used, and how few there are. */
+/** How the engine uses slots, and how few it has. */
 const uses: Record<string, Options['disk']> = {
   'one slot': { offload: { buffer_count: 1 } },
   'two slots, nothing ahead, nothing behind': {

@@ -1,4 +1,5 @@
-// Offload on equals offload off: the same losses and weights, bit for bit, in every precision.
+// Tests that training with offload equals training without it: losses and weights, bit for bit, in
+// every precision.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -46,7 +47,7 @@ function equalCase(
   };
 }
 
-/** Ranges of two groups lie in every unit. */
+/** An engine with ranges of two parameter groups in every unit. */
 async function groupedEngine(options: TinyOptions, device: Device): Promise<Engine> {
   seed(1234);
   const model = tinyModel();
@@ -76,7 +77,7 @@ const groupsCase = (speculative: boolean): Case => ({
 
 const precisions: Precision[] = ['fp32', 'bf16', 'fp16'];
 
-/** The rate, the precision and the section of every optimizer but AdamW. */
+/** The rate, the precision and the section of every optimizer except AdamW. */
 const optimizers: Pick<TinyOptions, 'lr' | 'precision' | 'optimizer'>[] = [
   { lr: 0.3, precision: 'bf16', optimizer: { type: 'SGD', params: { weight_decay: 1e-3 } } },
   {
@@ -101,7 +102,7 @@ const optimizers: Pick<TinyOptions, 'lr' | 'precision' | 'optimizer'>[] = [
   },
 ];
 
-/** Weights in host memory, gathered for each use: everything kept afterwards, and nothing. */
+/** Weights in host memory, gathered for each use: all of them stay afterwards, or all are freed. */
 const offloadedWeights: Record<string, Exclude<TinyOptions['zero'], boolean>> = {
   weights: { stage: 3, offload_param: { device: 'cpu' } },
   'weights, none kept': {
@@ -115,10 +116,7 @@ const offloadedWeights: Record<string, Exclude<TinyOptions['zero'], boolean>> = 
 /** One tile per 64 elements, and tiles that end inside parameters. */
 const subGroupSizes = [1, 64, 1000];
 
-/**
- * The device keeps what updates need; the host keeps the weights, and gets them back from a
- * checkpoint.
- */
+/** The device keeps the optimizer state. The host keeps the weights, and receives them on load. */
 const weightsAlone: Case = {
   name: 'weights offloaded alone: where they are, saved and loaded',
   async run(device) {
@@ -159,7 +157,10 @@ function masterBits({ module }: Engine): Map<string, string> {
   return new Map(Array.from(module.namedParameters(), ([name, one]) => [name, bits(one)]));
 }
 
-/** Where halves are: what is offloaded, and host bytes of a parameter beside its gradient. */
+/**
+ * Where split masters are: which state is offloaded, and host bytes per parameter without its
+ * gradient.
+ */
 interface SplitPlace {
   options: Partial<TinyOptions>;
   bytes: number;
@@ -189,7 +190,10 @@ const splitPlaces: Record<string, SplitPlace> = {
   streamed: { options: { zero: inTiles, gpuShare: 1 }, bytes: LOWER },
 };
 
-/** bf16 weights are half of their masters: less host memory, and nothing else to be seen. */
+/**
+ * With split masters, bf16 weights are one half of the master weights. Host memory is lower, all
+ * values are equal.
+ */
 const splitMasters = (place: string, gradients: 'bf16' | 'fp32'): Case => ({
   name: `offload equals resident: masters in halves, ${place}, gradients in ${gradients}`,
   async run(device) {
@@ -212,7 +216,7 @@ const splitMasters = (place: string, gradients: 'bf16' | 'fp32'): Case => ({
       await split.saveCheckpoint(join(dir, 'split'));
       await whole.saveCheckpoint(join(dir, 'whole'));
       const expected = trainTiny(whole, 8, 12);
-      // Both have gone on, or trained something else, when they get the state of the other one.
+      // Both engines train on, or train on other data, before they load the other one's state.
       trainTiny(split, 0, 1);
       await split.loadCheckpoint(join(dir, 'whole'));
       await whole.loadCheckpoint(join(dir, 'split'));
@@ -231,10 +235,7 @@ const splitMasters = (place: string, gradients: 'bf16' | 'fp32'): Case => ({
   },
 });
 
-/**
- * Trains one large parameter, of which masters are written in more than one part, beside small
- * ones.
- */
+/** Trains small parameters and a large one with masters that are written in several parts. */
 const largeSplit: Case = {
   name: 'offload equals resident: masters in halves, a parameter of 2.2 million elements',
   async run(device) {
@@ -271,7 +272,7 @@ const largeSplit: Case = {
   },
 };
 
-/** Every other parameter becomes numbers half way between two of bf16, and beside them. */
+/** Sets every other parameter to values half way between two bf16 values, and next to them. */
 function setMasters({ module, device }: Engine): void {
   for (const [i, parameter] of [...module.parameters()].entries()) {
     if (i % 2) continue;

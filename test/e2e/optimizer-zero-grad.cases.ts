@@ -1,4 +1,4 @@
-// engine.optimizer.zeroGrad(), as DeepSpeed's programs call it.
+// Tests engine.optimizer.zeroGrad(), as DeepSpeed programs call it.
 import assert from 'node:assert/strict';
 import { type DsConfig, type Engine, initialize, nn, scope, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -37,7 +37,7 @@ async function tinyEngine(accumulation: number, device: Device): Promise<Engine>
   return (await initialize({ model: tinyModel(), config, device })).engine;
 }
 
-/** DeepSpeed's joint-loss loop begins each round with zero_grad() of both optimizers. */
+/** The joint-loss loop of DeepSpeed begins each round with zero_grad() of both optimizers. */
 async function optimizersZeroGrad(device: Device): Promise<void> {
   const make = async (model: nn.Module): Promise<Engine> =>
     (await initialize({ model, config: jointConfig, device })).engine;
@@ -62,7 +62,7 @@ async function optimizersZeroGrad(device: Device): Promise<void> {
   assert.deepEqual(await run(true), await run(false));
 }
 
-/** Micro-batches stay counted, as in DeepSpeed: the step comes, from those after the call. */
+/** Micro-batches stay counted, as in DeepSpeed. The step uses the micro-batches after the call. */
 async function optimizerZeroGradBetween(device: Device): Promise<void> {
   const run = async (drops: boolean): Promise<unknown[]> => {
     const engine = await tinyEngine(2, device);

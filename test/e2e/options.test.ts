@@ -1,5 +1,4 @@
-// Options of classes and functions that stand on their own: an unknown name and a wrong kind get a
-// DsError that says so.
+// Tests that options of classes and functions throw a DsError for an unknown name and a wrong type.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -27,7 +26,7 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-/** What is typed, what happens, and words of the message. */
+/** The code of the mistake, the call, and a part of the message. */
 type Mistake = readonly [typed: string, run: () => unknown, message: string];
 
 const collectives: readonly Mistake[] = [

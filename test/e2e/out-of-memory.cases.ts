@@ -1,5 +1,5 @@
-// Out of memory in training says what was asked, who holds the rest, the cap, and what would free
-// most.
+// Tests the out-of-memory error of training: it shows the request, the owners of memory, the cap,
+// and the best fix.
 import assert from 'node:assert/strict';
 import { DsError, initialize, nn, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';

@@ -1,5 +1,4 @@
-// Trains the tiny GPT-2 under a recipe of the documentation, on one batch, which has to become
-// familiar.
+// Trains the tiny GPT-2 with a recipe of the documentation on one batch, until the loss falls.
 import { createHash } from 'node:crypto';
 import { type DsConfig, initialize, type Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -12,12 +11,12 @@ export interface Recipe {
   config: DsConfig;
 }
 
-/** What a rank saw of a recipe. */
+/** The result of a recipe on one rank. */
 export interface Followed {
   title: string;
   losses: number[];
   updates: number;
-  /** Of the weights at the end. */
+  /** Hash of the final weights. */
   hash: string;
 }
 

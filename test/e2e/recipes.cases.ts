@@ -1,5 +1,4 @@
-// Every configuration of docs/recipes.md is accepted without a notice and trains: alone, or on two
-// ranks.
+// Tests that every configuration of docs/recipes.md gives no notice and trains, on one rank or two.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -13,10 +12,7 @@ import { type Followed, follow, type Recipe } from './recipe-training.js';
 
 const page = readFileSync(join(packageRoot(), 'docs/recipes.md'), 'utf8');
 
-/**
- * The sections of the page: its title, its configuration, and whether its command starts several
- * ranks.
- */
+/** The sections of the page: title, configuration, and whether the command starts several ranks. */
 const sections = page
   .split(/^## /m)
   .slice(1)
@@ -36,7 +32,7 @@ function requireLearned({ title, losses, updates }: Followed): void {
   assert.ok(last < first, `${title}: the loss went from ${first} to ${last}`);
 }
 
-/** Files that a recipe writes go to a folder of the test. */
+/** Redirects files that a recipe writes to a folder of the test. */
 function within(path: string, { title, config }: Recipe): Recipe {
   const { csv_monitor: csv } = config;
   return {

@@ -1,4 +1,4 @@
-// Resume: 10 steps, a save, a new process and 10 more steps equal 20 steps, bit for bit.
+// Tests resume: 10 steps, a save, and 10 steps in a new process equal 20 steps, bit for bit.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -35,7 +35,7 @@ function resumeEqualsOneRun(device: Device, options: TinyOptions): void {
   }
 }
 
-/** Rules whose update depends on its number, or on state that does not start with 0. */
+/** Optimizers that use the step number, or that have state with initial values other than 0. */
 const optimizers: Pick<TinyOptions, 'lr' | 'offload' | 'optimizer'>[] = [
   {
     lr: 0.05,

@@ -1,5 +1,5 @@
-// A training loop as the page on checkpoints shows it: it saves beside training, stops when asked,
-// and resumes.
+// The training loop of the checkpoint page: it saves in the background, stops on request, and
+// resumes.
 import { createHash } from 'node:crypto';
 import { existsSync, writeSync } from 'node:fs';
 
@@ -39,7 +39,7 @@ function hash(engine: Engine): string {
 interface Run {
   folder: string;
   steps: number;
-  /** After this step the run waits until the file `signalled` is there. */
+  /** After this step the run waits until the file `signalled` exists. */
   waitsAt: number;
   signalled: string;
 }
@@ -61,7 +61,7 @@ async function main({ folder, steps, waitsAt, signalled }: Run): Promise<void> {
     },
   });
   if (await findLatest(folder)) await engine.loadCheckpoint(folder);
-  void engine.stopSignal; // Signals are heard from the first step on, not from its end.
+  void engine.stopSignal; // The engine handles signals from the first step on, not from its end.
   for await (const { tokens, targets } of new data.RepeatingLoader(trainLoader)) {
     const before = engine.globalSteps;
     engine.backward(engine.forward<Tensor>(tokens, targets));

@@ -1,5 +1,5 @@
-// Stopped by a signal at a random step and resumed, equal to never stopped: JavaScript and
-// TypeScript, one process and two.
+// Tests that a run that is stopped by a signal at a random step and resumed equals a run without a
+// stop.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -9,10 +9,12 @@ import { random } from '../support/random.js';
 
 const ROOT = join(__dirname, '..', '..');
 const STEPS = 60;
-/** Here a run that is to be stopped waits until it has been told to: it may be fast. */
+/**
+ * At this step the run waits for the stop signal, because it may finish before the signal arrives.
+ */
 const WAITS_AT = 45;
 
-/** The program of resumed-process.ts, as somebody without TypeScript writes it. */
+/** The program of resumed-process.ts in plain JavaScript. */
 const JAVASCRIPT = `
 ${scriptOf(join(ROOT, 'lib', 'index')).replace(/require\(([^()]*)\);$/, 'const ds = require($1);')}
 const { data, findLatest, initDistributed, initialize, nn, seed } = ds;

@@ -1,4 +1,4 @@
-// The engine under a schedule: OneCycle drives rate and betas of every update, skipped ones aside.
+// Tests that OneCycle sets rate and betas of every update, and that skipped updates do not count.
 import assert from 'node:assert/strict';
 import {
   type DsConfig,
@@ -79,7 +79,7 @@ async function skippedStepsDoNotAdvance(device: Device): Promise<void> {
 }
 
 /**
- * A schedule in which every rate is a list of two, and the first and the last rate of each group.
+ * Schedules with a list of two values for each rate, and the first and the last rate of each group.
  */
 const LISTS: { scheduler: NonNullable<DsConfig['scheduler']>; rates: [number[], number[]] }[] = [
   {
@@ -119,7 +119,7 @@ const LISTS: { scheduler: NonNullable<DsConfig['scheduler']>; rates: [number[], 
   },
 ];
 
-/** An engine over two groups: the first parameter, and the rest. */
+/** An engine with two groups: the first parameter, and the others. */
 async function groupedEngine(device: Device, scheduler: DsConfig['scheduler']): Promise<Engine> {
   const model = tinyModel();
   const [first, ...rest] = model.parameters();
@@ -154,7 +154,7 @@ async function listOfAnotherLength(device: Device): Promise<void> {
   });
 }
 
-/** Notices of an initialize() with groups of rates 1e-3 and 1e-5. */
+/** Notices of initialize() with groups of rates 1e-3 and 1e-5. */
 async function noticesOf(
   scheduler: DsConfig['scheduler'],
   device: Device,
@@ -194,7 +194,8 @@ async function unusedRatesAreTold(device: Device): Promise<void> {
     /Decay/,
   );
   const heard: DsConfig['scheduler'][] = [
-    { type: 'WarmupLR', params: { warmup_num_steps: 2 } }, // From the groups' rates.
+    // The maximum comes from the rates of the groups.
+    { type: 'WarmupLR', params: { warmup_num_steps: 2 } },
     { type: 'WarmupLR', params: { ...own, warmup_max_lr: [1e-3, 1e-5] } },
     { type: 'WarmupCosineLR', params: { total_num_steps: 9, warmup_num_steps: 2 } },
   ];
@@ -212,7 +213,10 @@ async function idleMomentumIsTold(device: Device): Promise<void> {
   assert.deepEqual(await noticesOf({ type: 'OneCycle', params: cycle }, device), []);
 }
 
-/** By engine.step({ metrics }) as with DeepSpeed's lr_kwargs, or by lrScheduler.step(metric). */
+/**
+ * The metric comes from engine.step({ metrics }), as with lr_kwargs of DeepSpeed, or from
+ * lrScheduler.step(metric).
+ */
 async function plateauObserves(device: Device): Promise<void> {
   for (const how of ['step', 'scheduler'] as const) {
     const config: DsConfig = {
@@ -225,7 +229,7 @@ async function plateauObserves(device: Device): Promise<void> {
     for (let index = 0; index < 6; ++index) {
       const { tokens, targets } = tinyBatch(index, device);
       engine.backward(engine.forward<Tensor>(tokens, targets));
-      // The first update observes 1, the others 2; micro-batches before an update observe nothing.
+      // The first update observes 1, the others 2. Micro-batches before an update observe nothing.
       const metrics = index < 2 ? 1 : 2;
       if (how === 'step') engine.step({ metrics });
       else {

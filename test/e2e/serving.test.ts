@@ -1,5 +1,4 @@
-// docs/serving.md as its readers follow it: a model that the example has just saved, served and
-// talked with.
+// Follows docs/serving.md with a model that the example has saved: serves it and sends requests.
 import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -21,14 +20,14 @@ beforeAll(() => {
   execFileSync(process.execPath, [script, ...words, '--device', 'cpu', '--save', model]);
 });
 
-/** The blocks of a language on the page. */
+/** The code blocks of a language on the page. */
 const blocksOf = (language: string): string[] =>
   Array.from(
     page.matchAll(new RegExp(`^\`\`\`${language}\n(.*?)^\`\`\``, 'gms')),
     ([, code = '']) => code,
   );
 
-/** A server of the model, when it is ready. */
+/** Starts a server and waits until it is ready. */
 async function started(...words: string[]): Promise<{ run: Run; url: string }> {
   const run = new Run([DS, 'serve', model, '--device', 'cpu', '--port', '0', ...words], folder);
   await run.printed('ready: ');
@@ -54,7 +53,7 @@ test('the page: a server, curl, a program with the package of OpenAI, SIGTERM', 
   const [program = ''] = blocksOf('javascript');
   const code = program.replace(ADDRESS, url);
   expect(code).not.toBe(program);
-  // It lies beside node_modules, as a reader's program does.
+  // Runs in the folder of node_modules, like a program of a reader.
   const words = ['--input-type=module', '--eval', code];
   const child = spawn(process.execPath, words, { cwd: root });
   let printed = '';

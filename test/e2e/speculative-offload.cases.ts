@@ -1,5 +1,5 @@
-// Speculative offload equals no offload bit for bit, whatever is clipped, skipped, saved or
-// reordered.
+// Tests that speculative offload equals no offload bit for bit, also with clipped, skipped, saved
+// or reordered steps.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -23,11 +23,11 @@ const steps = 50;
 
 type Options = Omit<TinyOptions, 'offload' | 'speculative'>;
 
-/** Where the weights are that are tried out. */
+/** Where the speculative weights are. */
 type Weights = Pick<Options, 'zero'>;
 
 const onDevice: Weights = {};
-/** Each unit comes for its forward and again for its backward. */
+/** Each unit is gathered for its forward and again for its backward. */
 const inHostMemory: Weights = {
   zero: {
     ...{ stage: 3, offload_param: { device: 'cpu' }, sub_group_size: 1000 },
@@ -96,7 +96,7 @@ function equalCase(label: string, clipped: Clipped, options: Options): Case {
   };
 }
 
-/** Passes over tiles, with steps that are tried out in vain, skipped and accumulated. */
+/** Passes over tiles, with steps that are recomputed, skipped and accumulated. */
 const tiledCases: Case[] = [1, 64, 1000].flatMap((size) => {
   const zero = { sub_group_size: size };
   const label = `sub-groups of ${size}`;
@@ -125,7 +125,7 @@ const tiledCases: Case[] = [1, 64, 1000].flatMap((size) => {
   ];
 });
 
-/** `early` units are updated as they arrive: none, one, or all. */
+/** The engine updates `early` units as their gradients arrive: zero, one, or all. */
 function orderCase(early: number, weights: Weights): Case {
   return {
     name: `speculative offload does not depend on its order: ${early} units at once${named(weights)}`,
@@ -145,8 +145,7 @@ function orderCase(early: number, weights: Weights): Case {
 }
 
 /**
- * While every step is clipped, `later` units get their weights before they are committed: none,
- * one, or all.
+ * Every step is clipped, and `later` units get their weights before the commit: zero, one, or all.
  */
 function laterCase(later: number, weights: Weights): Case {
   return {
@@ -225,7 +224,7 @@ const betweenBackwardAndStep = (weights: Weights): Case => ({
           const load = async () => {
             await engine.loadCheckpoint(folder, { loadOptimizerStates });
           };
-          // What is loaded replaces the step under way, whose gradients are dropped.
+          // Loading a checkpoint during a step replaces the state and drops the step's gradients.
           await assert.rejects(stepWith(engine, load), /no gradient since the last step/);
           trainTiny(engine, 11, 15);
         }

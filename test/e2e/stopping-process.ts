@@ -1,17 +1,17 @@
-// A rank that trains in a plain loop, whose event loop never has a turn, until it is asked to stop.
+// A rank that trains in a plain loop without a turn of the event loop, until a stop request.
 import { writeSync } from 'node:fs';
 
 import { type Engine, initDistributed, initialize, type Tensor } from '../../lib/index.js';
 import { tinyBatch, tinyConfig, tinyModel } from './tiny-training.js';
 
 export interface Stopping {
-  /** Steps after which the loop ends by itself. */
+  /** Steps after which the loop ends without a request. */
   steps: number;
-  /** Destroy the engine before the loop: signals are the process's own again. */
+  /** Destroy the engine before the loop, which releases its signal handlers. */
   destroyed?: boolean;
-  /** Never ask. */
+  /** Never call stopRequested(). */
   deaf?: boolean;
-  /** Ask by requestStop() after this step, on the last rank. */
+  /** Call requestStop() after this step, on the last rank. */
   request?: number;
   /** After the loop, stay busy for so many seconds without a turn of the event loop. */
   busy?: number;
@@ -23,18 +23,18 @@ export interface Stopped {
   steps: number;
   requested: boolean;
   aborted: string | null;
-  /** Calls of the program's own handler during the loop, and once the event loop had a turn. */
+  /** Calls of the program's own handler during the loop, and after a turn of the event loop. */
   heard: [number, number];
 }
 
-/** Past buffers, so that whoever reads it knows the step that has ended. */
+/** Writes without buffering, so that a reader of the pipe sees the last finished step. */
 const say = (line: object): void => void writeSync(1, `${JSON.stringify(line)}\n`);
 
 function step(engine: Engine, index: number): void {
   const { tokens, targets } = tinyBatch(index, engine.device);
   engine.backward(engine.forward<Tensor>(tokens, targets));
   engine.step();
-  // Takes the step decision early, on one rank alone, as programs that print the rate on rank 0 do.
+  // Takes the step decision early on rank 0 only, like programs that print the rate there.
   if (engine.globalRank === 0) engine.getLr();
   tokens.dispose();
   targets.dispose();
@@ -60,7 +60,7 @@ async function main(): Promise<void> {
     if (steps === options.request && rank === worldSize - 1) engine.requestStop();
   }
   const during = heard;
-  // The second turn comes after signals were looked for, wherever in the first one this is.
+  // The engine polls signals within the first turn, so handlers have run by the second.
   for (let turn = 0; turn < 2; ++turn) await new Promise((resolve) => setImmediate(resolve));
   const { reason } = options.deaf ? { reason: undefined } : engine.stopSignal;
   const stopped: Stopped = {

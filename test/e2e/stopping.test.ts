@@ -1,5 +1,5 @@
-// Signals reach a training loop that never yields, on all ranks at the same step, and a second one
-// ends it.
+// Tests that signals stop a training loop that never yields, on all ranks at the same step, and
+// that a second one ends it.
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -10,7 +10,7 @@ import { DS, pause, Run, scriptOf } from '../launch/jobs.js';
 import type { Stopped, Stopping } from './stopping-process.js';
 
 const PROGRAM = join(__dirname, 'stopping-process');
-/** Signals closer together than half a second are one request. */
+/** In milliseconds. Signals closer than half a second count as one request. */
 const APART = 700;
 const ENDLESS = Number.MAX_SAFE_INTEGER;
 
@@ -33,7 +33,7 @@ function start(options: Stopping, ...launcher: string[]): Run {
   return run;
 }
 
-/** Without the labels of ranks. */
+/** Output lines without the labels of ranks. */
 const lines = (run: Run): string[] =>
   run.stdout.split('\n').map((line) => line.replace(/^\[\d+\] /, ''));
 
@@ -47,13 +47,13 @@ test('a loop that never yields hears the first signal; the second one ends it at
   const run = start({ steps: ENDLESS, busy: 60 });
   await run.printed('training');
   run.child.kill('SIGINT');
-  run.child.kill('SIGINT'); // As npm and launchers pass it on beside the terminal.
+  // npm and launchers forward the signal that the terminal sends too.
+  run.child.kill('SIGINT');
   await run.printed('heard');
   const [{ requested, aborted, heard, steps }] = stopped(run) as [Stopped];
   expect({ requested, aborted }).toEqual({ requested: true, aborted: 'Stop requested by SIGINT.' });
   expect(steps).toBeGreaterThanOrEqual(2);
-  // The program's own handler is not replaced: it runs as soon as it can, which the loop did not
-  // let it.
+  // The program's own handler stays installed. It runs only after the loop, which never yields.
   expect(heard[0]).toBe(0);
   expect(heard[1]).toBeGreaterThanOrEqual(1);
   await pause(APART);
@@ -104,7 +104,8 @@ test('ranks stop at the same step when one of them has a signal, or asks', async
   ]);
   const asked = start({ steps: ENDLESS, request: 3 }, ...ds);
   expect(await asked.finished).toMatchObject({ code: 0 });
-  // Asked after step 3, told with step 4's gradients, known to all by the end of step 5.
+  // The request comes after step 3, goes out with the gradients of step 4, and reaches all ranks by
+  // the end of step 5.
   expect(stopped(asked).map(({ steps }) => steps)).toEqual([5, 5]);
 });
 

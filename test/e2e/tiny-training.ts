@@ -1,5 +1,4 @@
-// A tiny GPT-2 trained on fixed random tokens: the body that the end-to-end cases compare with
-// itself.
+// A tiny GPT-2 trained on fixed random tokens; the end-to-end cases compare its runs.
 import { type DsConfig, type Engine, initialize, nn, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
@@ -14,30 +13,30 @@ type OffloadOptimizer = Exclude<
 export interface TinyOptions {
   precision: Precision;
   offload: boolean;
-  /** ZeRO settings beside the offload. */
+  /** ZeRO settings in addition to the offload. */
   zero?: DsConfig['zero_optimization'];
-  /** Folder of optimizer state, where `offload` keeps it on disk. Default: in host memory. */
+  /** Folder of the optimizer state if `offload` keeps it on disk. Default: in host memory. */
   nvme?: string;
-  /** How that disk is used. */
+  /** Options of that disk. */
   disk?: { offload?: OffloadOptimizer; aio?: DsConfig['aio'] };
-  /** Offload that overlaps backward. Default false. */
+  /** Offload that overlaps backward. Default: false. */
   speculative?: boolean;
-  /** Share of the optimizer that is offloaded. Default 1. */
+  /** Fraction of the optimizer state that is offloaded. Default: 1. */
   ratio?: number;
-  /** Share of what is offloaded that the device updates. Default 0. */
+  /** Fraction of the offloaded state that the device updates. Default: 0. */
   gpuShare?: number;
   clip?: number;
   accumulation?: number;
-  /** Of the sums over micro-batches. Default that of the weights. */
+  /** Precision of gradient accumulation. Default: that of the weights. */
   gradients?: Precision;
   checkpointing?: boolean;
   dropout?: number;
   lr?: number;
-  /** AdamW's moments in bf16. Default false. */
+  /** AdamW's moments in bf16. Default: false. */
   bf16States?: boolean;
-  /** Default AdamW; the schedule sets its rate to lr. */
+  /** Default: AdamW. The schedule sets its rate to lr. */
   optimizer?: DsConfig['optimizer'];
-  /** Of the model, beside the tiny sizes. */
+  /** Options of the model in addition to the tiny sizes. */
   model?: Partial<nn.models.GPT2Config>;
 }
 
@@ -91,7 +90,7 @@ export function tinyModel(
   });
 }
 
-/** Micro-batch number `index`: tokens with a pattern to learn, the same on every run. */
+/** Micro-batch number `index`: tokens with a pattern, the same on every run. */
 export function tinyBatch(
   index: number,
   device: Device,

@@ -1,4 +1,4 @@
-// One rank that trains, and continues a text between the steps.
+// One rank that trains, and generates text between the steps.
 import { deepStrictEqual } from 'node:assert/strict';
 import { initDistributed } from '../../lib/comm/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
@@ -13,7 +13,7 @@ async function main(): Promise<void> {
   const job = await initDistributed(device === 'cpu' ? { device } : {});
   const own = findDevice(job.world.device.name);
   const plain = await trainAndContinue(options, own, false);
-  // Rank 1 alone continues texts: no rank waits for another one's.
+  // Only rank 1 generates: no rank waits for another one.
   deepStrictEqual(await trainAndContinue(options, own, job.rank === 1), plain);
   await job.destroy();
   console.log(JSON.stringify(true));

@@ -1,4 +1,4 @@
-// A model that one engine trains and another one continues texts with, on one rank.
+// Trains a model with one engine and generates with another one, on one rank.
 import assert from 'node:assert/strict';
 import {
   type DsConfig,
@@ -27,7 +27,7 @@ export interface Trained {
 }
 
 const prompt = Array.from({ length: 18 }, (_, i) => (i * 11) % 131);
-/** A request without a seed would draw from the generator that dropout draws from. */
+/** Requests have a seed. Without it they would advance the generator of dropout. */
 const greedy = { maxNewTokens: 8, temperature: 0, ignoreEos: true, seed: 1 };
 const settings = { max_out_tokens: 32, kv_cache: { block_size: 16 } };
 const STEPS = 4;
@@ -40,8 +40,8 @@ async function engineOf(options: Trained, device: Device): Promise<Engine> {
 }
 
 /**
- * Trains with texts between the steps, and between forward and backward. Asserts that texts are
- * those of model.generate() with the weights of the moment. Returns the bits of the weights.
+ * Trains, and generates between steps and between forward and backward. Asserts that texts equal
+ * model.generate() with the current weights. Returns the bits of the weights.
  */
 export async function trainAndContinue(
   options: Trained,

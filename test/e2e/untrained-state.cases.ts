@@ -1,5 +1,4 @@
-// What is no trained parameter: frozen ones keep their values, buffers follow the engine to its
-// device.
+// Tests that frozen parameters keep their values, and that buffers move to the engine's device.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -53,7 +52,7 @@ class Shifted extends nn.Module {
   }
 }
 
-/** A buffer made on the CPU goes where the engine goes. */
+/** A buffer made on the CPU moves to the engine's device. */
 async function buffersFollow(device: Device): Promise<void> {
   const model = new Shifted();
   const config = tinyConfig({ precision: 'fp32', offload: false });

@@ -1,5 +1,5 @@
-// One rank of an initialize() whose first rank cannot open its monitor, and stays in the job until
-// all know.
+// One rank of an initialize() that fails because rank 0 cannot open its monitor. The rank stays
+// until all have the error.
 import { comm, type DsConfig, initialize, nn } from '../../lib/index.js';
 import { gate } from '../comm/gate.js';
 

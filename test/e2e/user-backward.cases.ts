@@ -1,4 +1,4 @@
-// loss.backward(), joint losses of several engines, noSync and unmanaged accumulation, against
+// Compares loss.backward(), joint losses of several engines, noSync and unmanaged accumulation with
 // engine.backward().
 import assert from 'node:assert/strict';
 import {
@@ -71,7 +71,7 @@ const sameBits =
     assert.deepEqual(await trained(setup, device, run, micros), expected);
   };
 
-/** noSync() for all micro-batches but the last, on a configuration without accumulation. */
+/** noSync() for all micro-batches except the last, on a configuration without accumulation. */
 async function noSyncAddsUp(device: Device): Promise<void> {
   const accumulated = await trained({ accumulation: 4 }, device, ours, 4);
   const engine = await tinyEngine({}, device);
@@ -94,7 +94,7 @@ async function noSyncAddsUp(device: Device): Promise<void> {
   engine.destroy();
 }
 
-/** The caller divides by the number of micro-batches, which the engine does not know. */
+/** The caller divides by the number of micro-batches, because the engine has no such setting. */
 const divided: Backward = (engine, loss) => scope(() => engine.backward(loss.mul(0.25)));
 
 class Tower extends nn.Module {
@@ -173,7 +173,7 @@ async function jointEqualsOneModel(device: Device, accumulation: number): Promis
   for (const engine of [...engines, whole]) engine.destroy();
 }
 
-/** Whose loss it is: refused where none of the engine's gradients come of it. */
+/** A loss throws if it gives no gradient to this engine. */
 async function anothersLoss(device: Device): Promise<void> {
   const make = async (model: nn.Module): Promise<Engine> =>
     (await initialize({ model, config: jointConfig(1), device })).engine;
@@ -198,7 +198,7 @@ async function anothersLoss(device: Device): Promise<void> {
   for (const engine of [left, right]) engine.destroy();
 }
 
-/** As a generator learns through a discriminator, and a student from a teacher. */
+/** For example a generator that trains through a discriminator, or a student with a teacher. */
 async function lossThroughAnother(device: Device): Promise<void> {
   seed(11);
   const make = async (model: nn.Module): Promise<Engine> =>
@@ -222,7 +222,7 @@ async function lossThroughAnother(device: Device): Promise<void> {
   x.dispose();
 }
 
-/** A rank whose data ask for nothing may say so by a loss of none of its weights. */
+/** A rank without a loss may pass a loss that depends on no weights. */
 async function lossOfNothing(device: Device): Promise<void> {
   const [model] = towers();
   const { engine } = await initialize({ model, config: jointConfig(1), device });
@@ -279,7 +279,7 @@ async function fp16DemandsScale(device: Device): Promise<void> {
   engine.destroy();
 }
 
-/** Two fp16 engines under one loss, scaled by one factor. */
+/** Two fp16 engines with one loss and one loss scale. */
 async function jointFp16(device: Device): Promise<void> {
   const make = (power: number): Promise<Engine> => {
     const config: DsConfig = {
@@ -334,7 +334,7 @@ async function batchSizeChanges(device: Device): Promise<void> {
   engine.destroy();
 }
 
-/** As in DeepSpeed, whose loops ask before step() whether it is going to update. */
+/** The boundary flag holds until step(), as in DeepSpeed loops that read it before step(). */
 async function boundaryUntilStep(device: Device): Promise<void> {
   const engine = await tinyEngine({ accumulation: 3 }, device);
   const { tokens, targets } = tinyBatch(0, device);
@@ -378,7 +378,9 @@ async function zeroGradForgets(device: Device): Promise<void> {
   assert.deepEqual(again, expected);
 }
 
-/** As PyTorch's loops are written: no accumulation would ever come to its end. */
+/**
+ * zeroGrad() at the head of the loop, as in PyTorch; with accumulation no step would ever complete.
+ */
 async function zeroGradAtHead(device: Device): Promise<void> {
   const one = await tinyEngine({}, device);
   const two = await tinyEngine({ accumulation: 2 }, device);

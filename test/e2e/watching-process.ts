@@ -1,5 +1,4 @@
-// One rank that trains under a configuration that watches, and reports what the engine and the log
-// counted.
+// One rank that trains with logging enabled, and reports the counts of the engine and the log.
 import { comm, type DsConfig, initialize } from '../../lib/index.js';
 import { type TinyOptions, tinyConfig, tinyModel, trainTiny } from './tiny-training.js';
 
@@ -9,17 +8,17 @@ export interface WatchedJob {
   tiny: TinyOptions;
   more: DsConfig;
   steps: number;
-  /** Where a trace of all steps goes. */
+  /** Path of a trace of all steps. */
   trace?: string;
 }
 
 export interface WatchedReport {
   phases: { forward: number; backward: number; reduce: number; step: number } | null;
-  /** Null without a log. */
+  /** Null without a comms logger. */
   totals: comm.CommsTotal[] | null;
-  /** What initialize() said of keys without effect. */
+  /** Notices of initialize() about keys without effect. */
   notices: string[];
-  /** Of each micro-batch on this rank; ranks have batches of their own. */
+  /** Losses of the micro-batches on this rank; each rank has its own batches. */
   losses: number[];
 }
 

@@ -1,5 +1,4 @@
-// Watching over two ranks: the log of communication, the time of the reduction, and rank 0 alone
-// prints.
+// Tests logging on two ranks: the comms log, the time of the reduction, and output on rank 0 only.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -18,7 +17,7 @@ const UNITS = 3;
 
 interface Watched {
   reports: WatchedReport[];
-  /** What each rank printed before its report. */
+  /** Lines that each rank printed before its report. */
   lines: string[][];
 }
 
@@ -44,7 +43,7 @@ function counts({ totals }: WatchedReport): Record<string, number> {
   return sums;
 }
 
-/** Stage 1: per step a reduction of each unit, a gather of norms and a gather of each unit. */
+/** Stage 1: each step reduces each unit, gathers norms and gathers each unit. */
 async function everyOperation(device: Device): Promise<void> {
   const { reports, lines } = await watch(device, { comms_logger: { enabled: true } });
   for (const report of reports) {
@@ -75,7 +74,7 @@ async function switchedOff(device: Device): Promise<void> {
   assert.deepEqual(lines, [[], []]);
 }
 
-/** The reduction lies inside backward, at every stage, overlapped or not. */
+/** The reduction is inside backward at every stage, with and without overlap. */
 async function reductionIsTimed(device: Device): Promise<void> {
   for (const zero of [
     { stage: 0 as const, overlap_comm: false },
@@ -91,7 +90,7 @@ async function reductionIsTimed(device: Device): Promise<void> {
   }
 }
 
-/** Each rank writes a file, in which every gradient, norm and weight goes to the other one. */
+/** Each rank writes a trace file that shows the transfer of every gradient, norm and weight. */
 async function traces(device: Device): Promise<void> {
   const folder = mkdtempSync(join(tmpdir(), 'ds-traced-ranks-'));
   await watch(device, {}, {}, join(folder, 'trace.json'));
@@ -102,7 +101,7 @@ async function traces(device: Device): Promise<void> {
     const named = events.map(({ name }) => name);
     const count = (kind: string): number => named.filter((name) => name.startsWith(kind)).length;
     assert.equal(count('reduceScatter'), UNITS * STEPS);
-    // The last step's gathers of weights may be under way when it ends.
+    // The last weight gathers of a step may still run when it ends.
     const gathers = count('allGather');
     assert.ok(gathers >= (UNITS + 1) * STEPS - UNITS && gathers <= (UNITS + 1) * STEPS);
     assert.ok(events.every(({ pid }) => Math.floor(pid / 10) === rank));
@@ -132,8 +131,7 @@ async function firstRankPrints(device: Device): Promise<void> {
 }
 
 /**
- * The line's loss is the mean over both ranks and both micro-batches, of a step that no rank waited
- * for.
+ * The logged loss is the mean over both ranks and both micro-batches, of a step that has completed.
  */
 async function lossOfAllRanks(device: Device): Promise<void> {
   const { lines, reports } = await watch(device, { steps_per_print: 1 }, { accumulation: 2 });

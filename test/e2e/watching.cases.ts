@@ -1,4 +1,4 @@
-// memory_breakdown and dump_state: what they print is what the engine holds.
+// Tests that memory_breakdown and dump_state print the state of the engine.
 import assert from 'node:assert/strict';
 import { describeState } from '../../lib/engine/setup/dump-state.js';
 import { type MemoryUse, memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
@@ -28,8 +28,8 @@ function figure(line: string, name: string): number {
 const POINTS = ['forward', 'backward', 'step'].flatMap((p) => [`before ${p}`, `after ${p}`]);
 
 /**
- * Every owner's bytes at every point, from the shapes: 16-bit weights and gradients, three f32
- * copies of them.
+ * Bytes of every owner at every point, from the shapes: 16-bit weights and gradients, three f32
+ * copies.
  */
 async function memory(device: Device, offload: boolean): Promise<void> {
   let elements = 0;
@@ -64,8 +64,8 @@ async function memory(device: Device, offload: boolean): Promise<void> {
 }
 
 /**
- * What forward leaves for backward is the rest, and gone after it; the peak is at least what is
- * there.
+ * Activations are the remaining bytes, and are gone after backward. The peak is at least the
+ * current value.
  */
 async function activations(device: Device): Promise<void> {
   const engine = await engineOf(device, { precision: 'fp32', offload: false }, {});
@@ -128,7 +128,7 @@ async function neither(device: Device): Promise<void> {
   assert.equal(text, '');
 }
 
-/** Watchers around watchers: the phases are timed all the same, from when they are asked for. */
+/** Nested watchers: phases are timed from the time when timing is enabled. */
 async function together(device: Device): Promise<void> {
   const extra = { memory_breakdown: true, flops_profiler: { enabled: true, detailed: false } };
   await printed(async () => {

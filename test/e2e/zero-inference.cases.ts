@@ -1,5 +1,5 @@
-// Engines without an optimizer: weights lie in host memory and come for each forward, in few bits
-// too.
+// Tests engines without an optimizer: weights are in host memory and go to the device for each
+// forward, also quantized.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -41,7 +41,7 @@ async function streaming(device: Device, more: Partial<DsConfig> = {}): Promise<
     zero_optimization: {
       stage: 3,
       offload_param: { device: 'cpu' },
-      // The next block, whatever it has.
+      // Prefetch the next block, whatever its size.
       stage3_prefetch_bucket_size: 1,
       stage3_max_live_parameters: 3 * largest(model),
       stage3_max_reuse_distance: 0,
@@ -53,7 +53,7 @@ async function streaming(device: Device, more: Partial<DsConfig> = {}): Promise<
   return engine.eval();
 }
 
-/** Elements of the unit that has the most, and of what lies between its parameters. */
+/** Elements of the largest unit, and of the gaps between its parameters. */
 function largest(model: nn.models.Llama): number {
   const of = (module: nn.Module): number =>
     module.parameters().reduce((sum, { numel }) => sum + numel, 0);
@@ -65,7 +65,7 @@ function largest(model: nn.models.Llama): number {
 const tokensOn = (device: Device): Tensor =>
   Tensor.from(Int32Array.from([...prompt, 9, 2, 6]), { shape: [2, 4], device });
 
-/** The same bits; on a GPU, whose products go by where a weight lies, the same to 1e-4. */
+/** Equal bits. On a GPU the matmul depends on the address of a weight, so values match to 1e-4. */
 function same({ kind }: Device, got: Tensor, expected: Tensor): void {
   const [ours, theirs] = [got.toArray(), expected.toArray()];
   if (kind === 'cpu') assert.deepEqual(ours, theirs);
@@ -74,7 +74,7 @@ function same({ kind }: Device, got: Tensor, expected: Tensor): void {
   assert.equal(ours.length, theirs.length);
 }
 
-/** Whether a unit's weights are on the device, or on their way. */
+/** Whether a unit's weights are on the device, or in transfer. */
 function isHere(engine: Engine): (unit: WeightUnit) => boolean {
   const { stages } = engine.parts.stage as unknown as {
     stages: { weights: { gathered: Map<WeightUnit, unknown> } }[];
@@ -105,7 +105,7 @@ const streams: Case = {
       same(device, logits, expected);
     }
     assert.deepEqual(model.generate(prompt, greedy), whole.generate(prompt, greedy));
-    // The embedding's unit is in use around the blocks' in a forward of the whole model.
+    // The embedding's unit is in use while the blocks run.
     assert.ok(Math.max(...most) <= 3, `${Math.max(...most)} units at a time`);
     assert.deepEqual(ahead.slice(0, 3), [false, false, false]);
     assert.ok(

@@ -1,5 +1,4 @@
-// Trains a tiny GPT-2 under a configuration file in a process of its own, whose working directory
-// gets what it writes.
+// Trains a tiny GPT-2 with a configuration file, in a process that writes to its working directory.
 import { initialize, type Tensor } from '../../../lib/index.js';
 import { tinyBatch, tinyModel, weightBits } from '../tiny-training.js';
 
@@ -17,7 +16,7 @@ export interface TutorialReport {
   lossScale: number;
   skipped: number;
   rates: readonly number[];
-  /** Parameters whose bits have changed. */
+  /** Number of parameters that changed. */
   moved: number;
   parameters: number;
   warnings: { code: string; message: string }[];
@@ -49,7 +48,7 @@ async function main({ config, device, steps }: TutorialJob): Promise<void> {
   const moved = [...after].filter(([name, bits]) => bits !== before.get(name)).length;
   const { lossScale, skippedSteps: skipped } = engine;
   const counts = { moved, parameters: after.size, skipped };
-  await new Promise(setImmediate); // Warnings come after the code that caused them.
+  await new Promise(setImmediate); // Node emits warnings after the code that caused them.
   const report: TutorialReport = { losses, lossScale, rates: engine.getLr(), ...counts, warnings };
   engine.destroy();
   console.log(JSON.stringify(report));

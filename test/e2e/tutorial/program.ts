@@ -1,4 +1,4 @@
-// A tutorial's program as data, and the parts that many of them share.
+// A tutorial program as data, and helpers that many programs use.
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { mkdirSync, writeFileSync } from 'node:fs';
@@ -25,16 +25,16 @@ export interface Place {
 }
 
 export interface Program {
-  /** The page of DeepSpeed's docs/_tutorials. */
+  /** The page in docs/_tutorials of DeepSpeed. */
   page: string;
   name: string;
-  /** Numbers of ranks that it runs on. Default: one and two. */
+  /** World sizes to run on. Default: one and two. */
   ranks?: readonly number[];
-  /** Returns what must be the same on every rank. */
+  /** Returns a value that must be equal on all ranks. */
   run(place: Place): Promise<unknown>;
 }
 
-/** A configuration as the tutorial prints it, in a file that only this rank reads. */
+/** Writes a configuration as the tutorial prints it to a file of this rank. */
 export function configFile({ folder, rank }: Place, text: string | DsConfig): string {
   mkdirSync(folder, { recursive: true });
   const path = join(folder, `ds_config.${rank}.json`);
@@ -52,7 +52,7 @@ export function model(): nn.models.GPT2 {
 export const mlp = (inputs: number, outputs: number): nn.Module =>
   new nn.Sequential(new nn.Linear(inputs, 16), new nn.LeakyReLU(), new nn.Linear(16, outputs));
 
-/** One optimizer step on a batch that is always the same, as a loop of a tutorial has it. */
+/** One optimizer step on a fixed batch, as in the loop of a tutorial. */
 export function trainStep(engine: Engine): number {
   let sum = 0;
   const micros = engine.gradientAccumulationSteps();
@@ -72,7 +72,7 @@ export function batchOf(engine: Engine, micro = 0): { tokens: Tensor; targets: T
   return tinyBatch(index, engine.device, engine.trainMicroBatchSizePerGpu());
 }
 
-/** So many steps, after which the loss is lower. */
+/** Runs `steps` steps and asserts that the loss falls. */
 export function learn(engine: Engine, steps = 6): void {
   const losses = Array.from({ length: steps }, () => trainStep(engine));
   assert.ok(losses.every(Number.isFinite), `${losses}`);
@@ -80,14 +80,14 @@ export function learn(engine: Engine, steps = 6): void {
   assert.ok(last < first, `the loss went from ${first} to ${last}: ${losses}`);
 }
 
-/** Of all weights; ranks with the same data-parallel model have the same. */
+/** Hash of all weights; equal on data-parallel ranks. */
 export function hashOf(engine: Engine): string {
   const hash = createHash('sha1');
   for (const [name, bits] of weightBits(engine)) hash.update(name).update(bits);
   return hash.digest('hex');
 }
 
-/** Ends the engine and leaves the job. */
+/** Destroys the engine and leaves the job. */
 export async function finish(engine: Engine): Promise<string> {
   const hash = hashOf(engine);
   engine.destroy();
@@ -99,7 +99,7 @@ export async function leave(): Promise<void> {
   await comm.distributed()?.destroy();
 }
 
-/** The call is refused: with this code, and a message that has each of the words. */
+/** Asserts that the call throws this code, with a message that contains each of the words. */
 export async function refused(
   call: () => unknown,
   code: DsErrorCode,
@@ -122,7 +122,7 @@ export async function warningsOf(body: () => Promise<unknown>): Promise<string[]
   const listen = ({ message }: Error): void => void texts.push(message);
   process.on('warning', listen);
   await body();
-  await new Promise(setImmediate); // Warnings come after the code that caused them.
+  await new Promise(setImmediate); // Node emits warnings after the code that caused them.
   process.off('warning', listen);
   return texts;
 }

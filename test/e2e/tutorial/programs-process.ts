@@ -1,4 +1,4 @@
-// One rank that runs the programs of a file one after the other and reports each result.
+// One rank that runs the programs of a file in order and reports each result.
 import { join } from 'node:path';
 import type { Place, Program } from './program.js';
 
@@ -11,14 +11,14 @@ export interface ProgramsJob {
   folder: string;
 }
 
-/** Null where the program did well. */
+/** Null if the program succeeded. */
 export interface ProgramReport {
   name: string;
   error: string | null;
   value: unknown;
 }
 
-/** Those of a file that run on so many ranks. */
+/** The programs of a file that run on this world size. */
 function programsOf(file: string, worldSize: number): Program[] {
   const { programs } = require(join(__dirname, 'programs', file)) as { programs: Program[] };
   return programs.filter(({ ranks = [1, 2] }) => ranks.includes(worldSize));
@@ -36,7 +36,7 @@ async function main({ file, device, folder }: ProgramsJob): Promise<void> {
       report.value = (await run(place)) ?? null;
     } catch (error) {
       report.error = (error as Error).stack ?? `${error}`;
-      if (worldSize > 1) break; // The other rank is somewhere else by now.
+      if (worldSize > 1) break; // After a failure the ranks are no longer in step.
     }
   }
   console.log(JSON.stringify(reports));

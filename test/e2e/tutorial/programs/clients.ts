@@ -1,5 +1,5 @@
 // Programs of the pages gan, bert-pretraining, bert-finetuning and megatron: several engines,
-// groups of parameters, optimizers and schedules of the client.
+// parameter groups, client optimizers and schedules.
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import {
@@ -32,7 +32,7 @@ const GAN: DsConfig = {
   steps_per_print: 10,
 };
 
-/** Two engines, each with a client's optimizer, as the page has them. */
+/** Two engines, each with a client optimizer, as on the page. */
 async function adversarial(place: Place): Promise<string> {
   const config = configFile(place, GAN);
   seed(11);
@@ -58,18 +58,18 @@ async function adversarial(place: Place): Promise<string> {
   for (let step = 0; step < 3; ++step) {
     const [real, fake, noise] = [of(1, 1, step), of(0, 1, step), of(2, 4, step)];
     const data = of(2, 2, step);
-    // D: real and generated samples, in one update. The page calls backward() for each of them.
+    // D: real and generated samples in one update. The page calls backward() for each of them.
     modelEngineD.optimizer.zeroGrad();
     const errDReal = criterion.call(modelEngineD.forward(data), real) as Tensor;
     const generated = modelEngineG.forward<Tensor>(noise);
     const errDFake = criterion.call(modelEngineD.forward(generated.detach()), fake) as Tensor;
     modelEngineD.backward(errDReal.add(errDFake));
     modelEngineD.step();
-    // G: what D takes for real.
+    // G: D should accept its samples as real.
     modelEngineG.optimizer.zeroGrad();
     const judged = modelEngineD.forward<Tensor>(modelEngineG.forward(noise));
     modelEngineG.backward(criterion.call(judged, real) as Tensor);
-    modelEngineD.optimizer.zeroGrad(); // What the loss of G left in D.
+    modelEngineD.optimizer.zeroGrad(); // Drops the gradients of D from the loss of G.
     modelEngineG.step();
     for (const tensor of [real, fake, noise, data]) tensor.dispose();
   }
@@ -82,7 +82,7 @@ async function adversarial(place: Place): Promise<string> {
   return hash;
 }
 
-/** Two backward() before one step(), as the page has them, are refused with the way to write it. */
+/** Two backward() calls before one step(), as on the page, throw with the fix. */
 async function twoBackwards({ device }: Place): Promise<void> {
   seed(11);
   const { engine } = await initialize({ model: mlp(2, 1), config: GAN, device });
@@ -101,7 +101,7 @@ async function twoBackwards({ device }: Place): Promise<void> {
   await finish(engine);
 }
 
-/** Parameters with and without weight decay, by their names, as BERT's pages group them. */
+/** Parameters with and without weight decay, grouped by name as on BERT's pages. */
 function grouped(net: nn.Module) {
   const named = [...net.namedParameters()];
   const noDecay = ['bias', 'ln_1', 'ln_2', 'ln_f'];
@@ -123,7 +123,7 @@ const BERT: DsConfig = {
   fp16: { enabled: true, loss_scale: 0, initial_scale_power: 16 },
 };
 
-/** The page's command line, whose other words are the program's. */
+/** The command line of the page, with arguments of DeepSpeed and of the program. */
 const PRETRAINING = [
   ...['--deepspeed', '--cf', 'bert_large_adam_seq128.json', '--train_batch_size', '4096'],
   ...['--max_seq_length', '128', '--gradient_accumulation_steps', '4', '--max_grad_norm', '1.0'],
@@ -154,7 +154,10 @@ async function pretrained(place: Place): Promise<string> {
   return finish(engine);
 }
 
-/** Command lines of other pages: DeepSpeed's words are found, the program's stay in order. */
+/**
+ * Command lines of other pages: the parser takes DeepSpeed's arguments and keeps the program's in
+ * order.
+ */
 const COMMAND_LINES: readonly string[] = [
   '--dataset celeba --cuda --deepspeed_config FILE --tensorboard_path ./runs/deepspeed',
   '--log-interval 100 --deepspeed --moe --ep-world-size 2 --num-experts 2 4 --top-k 1 ' +
@@ -177,7 +180,7 @@ async function commandLines(): Promise<void> {
   }
 }
 
-/** max_grad_norm among the optimizer's params, as the page prints it, is named and refused. */
+/** max_grad_norm in the optimizer's params, as the page prints it, throws with its name. */
 async function withMaxGradNorm({ device }: Place): Promise<void> {
   const { optimizer, ...rest } = BERT;
   const params = { ...optimizer?.params, max_grad_norm: 1.0 };
@@ -191,7 +194,7 @@ async function withMaxGradNorm({ device }: Place): Promise<void> {
   await leave();
 }
 
-/** An optimizer and a schedule of the client, as Megatron-LM's script gives them. */
+/** A client optimizer and schedule, as in the script of Megatron-LM. */
 async function megatron(place: Place): Promise<string> {
   const args = { deepspeed: true, deepspeed_config: configFile(place, { train_batch_size: 4 }) };
   const net = model();
@@ -209,7 +212,7 @@ async function megatron(place: Place): Promise<string> {
   return finish(engine);
 }
 
-/** Options of Python's that are not there are named, with those that there are. */
+/** Unknown options of the Python API throw, with the list of known options. */
 async function foreignOptions({ device }: Place): Promise<void> {
   const common = { model: model(), config: GAN, device };
   for (const [name, value] of Object.entries({ mpu: {}, dist_init_required: false })) {

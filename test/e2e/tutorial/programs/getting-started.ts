@@ -1,5 +1,5 @@
 // Programs of the pages getting-started, cifar-10 and training: initialize(), the loop,
-// checkpoints, and the options of a command line.
+// checkpoints, and command line options.
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { Command } from 'commander';
@@ -30,7 +30,7 @@ import {
   trainStep,
 } from '../program.js';
 
-/** The page's configuration; `true` as ZeRO's section is stage 1. */
+/** The configuration of the page; `true` as the ZeRO section is stage 1. */
 const STARTED = {
   train_batch_size: 8,
   gradient_accumulation_steps: 1,
@@ -56,7 +56,7 @@ async function started(place: Place): Promise<string> {
   return finish(engine);
 }
 
-/** Saves by the loss as a tag, loads by that tag, and goes on behind the step that was saved. */
+/** Saves with the loss as tag, loads that tag, and continues after the saved step. */
 async function checkpointed(place: Place): Promise<string> {
   const saveDir = join(place.folder, 'saved');
   const config = configFile(place, { ...STARTED, fp16: { enabled: false } });
@@ -65,7 +65,7 @@ async function checkpointed(place: Place): Promise<string> {
   for (let step = 0; step < 4; ++step) {
     trainStep(first);
     if (step % 2 !== 1) continue;
-    // The page takes loss.item(), which differs from rank to rank.
+    // The page takes loss.item(), which differs between ranks.
     tag = String(first.getGlobalLoss());
     await first.saveCheckpoint(saveDir, { tag, clientState: { step } });
   }
@@ -80,7 +80,7 @@ async function checkpointed(place: Place): Promise<string> {
   return finish(engine);
 }
 
-/** The page saves under loss.item(), which differs from rank to rank: rank 0's tag counts. */
+/** The page uses loss.item() as tag, which differs between ranks. The tag of rank 0 counts. */
 async function ownTags(place: Place): Promise<string> {
   const config = configFile(place, { ...STARTED, fp16: { enabled: false } });
   const { engine } = await initialize({ model: model(), config, device: place.device });
@@ -92,7 +92,7 @@ async function ownTags(place: Place): Promise<string> {
   return finish(engine);
 }
 
-/** Half of the sides, as nn.MaxPool2d(2, 2) has it. */
+/** Halves height and width, like nn.MaxPool2d(2, 2). */
 const pool = (x: Tensor): Tensor => {
   const [n, channels, height, width] = x.shape as [number, number, number, number];
   const cut = x.reshape([n, channels, height / 2, 2, width / 2, 2]);
@@ -113,7 +113,7 @@ class Net extends nn.Module {
   }
 }
 
-/** Images [3, 16, 16] whose brightest channel and half say their class. */
+/** Images [3, 16, 16]. The brightest channel and half determine the class. */
 const cifar = {
   length: 64,
   get(index: number): [Float32Array, number] {
@@ -140,7 +140,7 @@ const CIFAR: DsConfig = {
   wall_clock_breakdown: false,
 };
 
-/** The page's arguments: the program's own, then DeepSpeed's, by one parser. */
+/** Parses the program's and DeepSpeed's arguments with one parser, as on the page. */
 function cifarArguments(argv: readonly string[]) {
   const parser = new Command('CIFAR')
     .option('--with_cuda', "use CPU in case there's no GPU support", false)
@@ -185,7 +185,7 @@ async function classified(place: Place): Promise<string> {
   return finish(engine);
 }
 
-/** ReduceLROnPlateau gets its metric by step(), in DeepSpeed by lr_kwargs. */
+/** ReduceLROnPlateau receives its metric from step(); DeepSpeed uses lr_kwargs. */
 async function plateau({ device }: Place): Promise<string> {
   const { engine } = await initialize({
     model: model(),
@@ -207,7 +207,7 @@ async function plateau({ device }: Place): Promise<string> {
   return finish(engine);
 }
 
-/** A save that rank 0 calls alone ends both ranks within seconds, with the cause. */
+/** If only rank 0 calls save, both ranks end within seconds with the cause. */
 async function savedByOne(place: Place): Promise<void> {
   const config = { train_micro_batch_size_per_gpu: 2, optimizer: { type: 'Adam' } } as DsConfig;
   const { engine } = await initialize({ model: model(), config, device: place.device });
@@ -225,7 +225,7 @@ async function savedByOne(place: Place): Promise<void> {
   // The job has failed: the process ends with it.
 }
 
-/** f32 inputs and targets of an fp16 model: the loss of f16 and f32 is promoted. */
+/** f32 inputs and targets for an fp16 model: the loss promotes f16 and f32. */
 class SimpleModel extends nn.Module {
   readonly linear = new nn.Linear(8, 8);
   readonly loss = new nn.MSELoss();
@@ -295,6 +295,6 @@ export const programs: Program[] = [
   { page: 'training', name: 'SimpleModel in fp16', run: halfPrecision },
   { page: 'training', name: 'ReduceLROnPlateau', run: plateau },
   { page: 'training', name: 'joint loss of two engines', run: jointLoss },
-  // The last one: the job has failed behind it.
+  // Runs last, because the job has failed afterwards.
   { page: 'training', name: 'a save of rank 0 alone', ranks: [2], run: savedByOne },
 ];

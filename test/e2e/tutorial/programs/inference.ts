@@ -21,7 +21,7 @@ type Settings = Parameters<typeof initInference>[1];
 
 const PROMPT = [5, 17, 29];
 
-/** The likeliest tokens behind the prompt; the same on every rank. */
+/** Greedy continuation of the prompt; equal on all ranks. */
 async function continued(source: nn.models.GPT2 | string, settings: Settings): Promise<number[]> {
   const engine = await initInference(source, settings);
   const [[one] = []] = await engine.generateBatch([
@@ -32,7 +32,7 @@ async function continued(source: nn.models.GPT2 | string, settings: Settings): P
   return [...(one?.tokens ?? [])];
 }
 
-/** The page's call: ranks share the model, and kernels are injected. */
+/** The call of the page: tensor parallel, with kernel injection. */
 async function shared(place: Place): Promise<number[]> {
   const settings = {
     ...{ tensor_parallel: { tp_size: place.worldSize }, dtype: 'torch.half', checkpoint: null },
@@ -43,7 +43,7 @@ async function shared(place: Place): Promise<number[]> {
   return tokens;
 }
 
-/** The older name of the ranks, in float. */
+/** mp_size, the older name of the number of ranks, in f32. */
 async function mpSize(place: Place): Promise<number[]> {
   const { device } = place;
   const older = { mp_size: place.worldSize, dtype: 'torch.float', device } as Settings;
@@ -58,14 +58,14 @@ async function mpSize(place: Place): Promise<number[]> {
   return first;
 }
 
-/** Weights that checkpoint.json lists, for a model that was made without them. */
+/** Weights from checkpoint.json, for a model without initial weights. */
 async function listed({ rank, worldSize, device, folder: shared }: Place): Promise<number[]> {
   const job = await initDistributed({ device, mesh: { tp: worldSize } });
   const folder = join(shared, 'listed');
   const checkpoint = join(folder, 'checkpoint.json');
   const trained = model();
   if (rank === 0) {
-    await nn.saveWeights(trained, folder); // By Hugging Face's names.
+    await nn.saveWeights(trained, folder); // With names of Hugging Face.
     const files = { type: 'ds_model', version: 0.0, checkpoints: ['model.safetensors'] };
     writeFileSync(checkpoint, JSON.stringify(files));
   }
@@ -79,7 +79,7 @@ async function listed({ rank, worldSize, device, folder: shared }: Place): Promi
   return tokens;
 }
 
-/** Megatron's pickled parts, a path as the list, and T5 with its injection policy. */
+/** Refuses pickled parts of Megatron, a path as the list, and T5 with its injection policy. */
 async function refusals({ device, folder, rank }: Place): Promise<void> {
   const at = join(folder, `refused.${rank}`);
   mkdirSync(at, { recursive: true });
@@ -104,12 +104,12 @@ async function refusals({ device, folder, rank }: Place): Promise<void> {
   );
 }
 
-/** Layers in 8 bits, as dtype torch.int8 asks for. */
+/** Layers in 8 bits, with dtype torch.int8. */
 async function eightBits({ device }: Place): Promise<number[]> {
   return continued(model(), { device, dtype: 'torch.int8' } as Settings);
 }
 
-/** The configuration as objects of DeepSpeed's classes, and as the sections that they stand for. */
+/** The configuration as objects of DeepSpeed's classes, and as plain sections. */
 async function classes({ worldSize, device }: Place): Promise<number[]> {
   const config = DeepSpeedInferenceConfig({
     ...{ dtype: 'torch.half', device, replace_with_kernel_inject: true },
@@ -124,7 +124,7 @@ async function classes({ worldSize, device }: Place): Promise<number[]> {
   return tokens;
 }
 
-/** Weights of 8 bits by QuantizationConfig; activations keep their dtype, which is refused. */
+/** 8-bit weights by QuantizationConfig. Quantized activations throw. */
 async function quantized({ device }: Place): Promise<number[]> {
   const weight = { num_bits: 8, q_type: 'symmetric', q_groups: 1 } as const;
   const quant = QuantizationConfig({ enabled: true, weight, activation: { enabled: false } });
@@ -133,7 +133,7 @@ async function quantized({ device }: Place): Promise<number[]> {
   return continued(model(), DeepSpeedInferenceConfig({ device, quant }));
 }
 
-/** Experts that ranks share out. */
+/** Expert parallelism. */
 async function experts(place: Place): Promise<number[]> {
   seed(12);
   const mixtral = new nn.models.Mixtral({

@@ -36,7 +36,7 @@ const ADAM: DsConfig = {
   optimizer: { type: 'Adam', params: { lr: 0.003 } },
 };
 
-/** The page's sections, without the commas between them, as they stand there. */
+/** The sections of the page, which lack commas between them. */
 const MONITORS = (folder: string): string => `{
   "train_micro_batch_size_per_gpu": 2,
   "optimizer": { "type": "Adam", "params": { "lr": 0.003 } },
@@ -87,10 +87,10 @@ async function monitored(place: Place): Promise<string> {
   return hash;
 }
 
-/** Events of the program's own beside the engine's. */
+/** The program writes its own events to the engine's monitors. */
 async function ownEvents({ device, folder, rank }: Place): Promise<string> {
   const own = new monitor.CsvMonitor({ outputPath: join(folder, `own.${rank}`), jobName: 'job' });
-  // The page gives it the configuration, whose monitors the engine has made already.
+  // The page passes the configuration, but the engine has made its monitors already.
   const section = ADAM as unknown as monitor.Monitor[];
   await refused(() => new monitor.MonitorMaster(section), 'DS_ARGUMENT', 'a list of monitors');
   const master = new monitor.MonitorMaster([own]);
@@ -143,7 +143,7 @@ async function modelProfile(): Promise<string> {
   return `${flops}`;
 }
 
-/** The log of collectives, and its table. */
+/** The comms logger and its table. */
 async function commsLogged(place: Place): Promise<string> {
   await initDistributed({ device: place.device });
   const { engine } = await initialize({
@@ -167,7 +167,7 @@ async function commsLogged(place: Place): Promise<string> {
   return finish(engine);
 }
 
-/** Two steps as Chrome's trace, where the page has torch.profiler. */
+/** A Chrome trace of two steps, where the page uses torch.profiler. */
 async function traced({ device, folder, rank }: Place): Promise<string> {
   const { engine } = await initialize({ model: model(), config: ADAM, device });
   const file = engine.trace(join(folder, 'trace.json'), { steps: 2, after: 1 });
@@ -178,7 +178,7 @@ async function traced({ device, folder, rank }: Place): Promise<string> {
   return hash;
 }
 
-/** The page's file is read; without the flag of the launcher it trains as it is. */
+/** Reads the file of the page. Without the launcher's flag it trains unchanged. */
 async function autotuned(): Promise<string> {
   const config = {
     ...{ train_micro_batch_size_per_gpu: 'auto', optimizer: ADAM.optimizer },
@@ -214,7 +214,7 @@ async function sparse(place: Place): Promise<string> {
   return finish(engine);
 }
 
-/** The page's techniques for BERT, at the layers of a GPT-2. */
+/** The techniques of the page for BERT, applied to the layers of a GPT-2. */
 const COMPRESSED = {
   train_micro_batch_size_per_gpu: 2,
   steps_per_print: 200,
@@ -267,7 +267,7 @@ const COMPRESSED = {
       different_groups: {
         rp1: {
           params: { dense_ratio: 0.5 },
-          // One layer has queries, keys and values here, so no layer beside it gets smaller.
+          // Queries, keys and values are one layer here, so row pruning shrinks no other layer.
           modules: ['attn.c_proj'],
         },
       },
@@ -291,7 +291,7 @@ async function compressed({ device }: Place): Promise<string> {
   return hash;
 }
 
-/** Training in fewer and fewer bits, and pruning that Intel's library does, are refused. */
+/** Refuses training with a falling number of bits, and pruning by Intel's library. */
 async function refusals({ device }: Place): Promise<void> {
   const moq = {
     ...{ enabled: true, quantize_verbose: true, quantizer_kernel: true, quantize_groups: 8 },

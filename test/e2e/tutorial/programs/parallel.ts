@@ -1,5 +1,5 @@
 // Programs of the pages pipeline, autotp-training, ds-sequence, ulysses-alst-sequence-parallelism
-// and mixture-of-experts: models that ranks share.
+// and mixture-of-experts: model parallelism.
 import assert from 'node:assert/strict';
 import {
   type DsConfig,
@@ -40,7 +40,7 @@ const trainset = {
   },
 };
 
-/** Samples as a pipeline takes them: images [B, 3, 8, 8], labels [B]. */
+/** Collates samples for a pipeline: images [B, 3, 8, 8], labels [B]. */
 function collate(samples: [Float32Array, Int32Array][], device: Tensor['device']) {
   const size = samples.length;
   const images = Float32Array.from(samples.flatMap(([image]) => [...image]));
@@ -70,7 +70,7 @@ class AlexNet {
 const halve = (x: Tensor): Tensor => x.reshape([-1, 8, 4, 2, 4, 2]).mean({ dims: [3, 5] });
 const flatten = (x: Tensor): Tensor => x.reshape([x.shape[0] as number, -1]);
 
-/** The model's parts as one list, functions among them. */
+/** The layers and functions of the model as one list. */
 function joinLayers({ features, classifier }: AlexNet) {
   return [...features, halve, flatten, ...classifier];
 }
@@ -106,7 +106,7 @@ async function trainBatch(place: Place): Promise<string> {
   return losses.join();
 }
 
-/** trainBatch(iterator) of a RepeatingLoader; evalBatch() beside it. */
+/** trainBatch(iterator) with a RepeatingLoader, and evalBatch(). */
 async function withIterator(place: Place): Promise<string> {
   const { engine } = await initialize({
     model: pipelineOf(place),
@@ -130,7 +130,7 @@ async function withIterator(place: Place): Promise<string> {
   return losses.join();
 }
 
-/** A subclass that builds its layers of LayerSpecs. */
+/** A subclass that builds its layers from LayerSpecs. */
 class AlexNetPipe extends PipelineModule {
   constructor(classes: number, numStages: number) {
     const specs = [
@@ -161,7 +161,7 @@ async function ofSpecs(place: Place): Promise<string> {
   return losses.join();
 }
 
-/** Passes hidden states and a mask on; values come as arguments, a tuple on the page. */
+/** Passes hidden states and a mask on, as arguments. The page uses a tuple. */
 class Block extends nn.Module {
   readonly linear = new nn.Linear(8, 8);
 
@@ -213,7 +213,7 @@ const llama = (): nn.models.Llama => {
   return new nn.models.Llama({ vocabSize: 131, ...LLAMA });
 };
 
-/** Layers that ranks share, by the model's own plan. */
+/** Tensor parallelism with the model's own plan. */
 async function autoTp(place: Place): Promise<string> {
   const config: DsConfig = {
     train_micro_batch_size_per_gpu: 2,
@@ -230,7 +230,7 @@ async function autoTp(place: Place): Promise<string> {
   return 'trained';
 }
 
-/** The page's patterns in place of the model's own plan. */
+/** The patterns of the page replace the model's own plan. */
 async function patterns(place: Place): Promise<string> {
   const config: DsConfig = {
     ...{ train_batch_size: 2, train_micro_batch_size_per_gpu: 2 },
@@ -259,7 +259,7 @@ async function patterns(place: Place): Promise<string> {
   return 'trained';
 }
 
-/** Tokens of a sample that ranks share; whole samples go in on each of them. */
+/** Sequence parallelism: each rank passes whole samples, the engine splits their tokens. */
 async function ulysses(place: Place): Promise<string> {
   const { engine } = await initialize({
     model: llama(),
@@ -290,7 +290,7 @@ async function ulysses(place: Place): Promise<string> {
   return finish(engine);
 }
 
-/** A network with a mixture of experts behind its last hidden layer. */
+/** A network with a mixture of experts after its last hidden layer. */
 class Mixed extends nn.Module {
   readonly fc3 = new nn.Linear(8, 12);
   readonly moe = new nn.SparseMixture(12, 24, 4, { k: 1 });
@@ -302,7 +302,9 @@ class Mixed extends nn.Module {
   }
 }
 
-/** The experts in a group of their own, as split_params_into_different_moe_groups_for_optimizer. */
+/**
+ * Puts experts in a group of their own, like split_params_into_different_moe_groups_for_optimizer.
+ */
 function moeGroups(net: nn.Module) {
   const named = [...net.namedParameters()];
   const isExpert = (name: string): boolean => name.includes('.experts.');
@@ -350,7 +352,7 @@ async function mixture(place: Place): Promise<string> {
   return hash;
 }
 
-/** The section by which other frameworks deal out experts is refused by its name. */
+/** The expert-parallel section of other frameworks throws with its name. */
 async function expertParallel(place: Place): Promise<void> {
   const config = {
     train_micro_batch_size_per_gpu: 2,

@@ -1,5 +1,5 @@
 // Programs of the pages one-cycle, lrrt, progressive_layer_dropping, curriculum-learning,
-// data-efficiency, onebit-adam, onebit-lamb and zero-one-adam: what changes from step to step.
+// data-efficiency, onebit-adam, onebit-lamb and zero-one-adam.
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import {
@@ -33,7 +33,7 @@ const open = async (place: Place, config: DsConfig): Promise<Engine> =>
 const near = (got: number, expected: number, what: string): void =>
   assert.ok(Math.abs(got - expected) < 1e-9, `${what}: ${got}, not ${expected}`);
 
-/** The rate goes up, down and decays; momentum goes the other way. */
+/** The rate rises, falls and decays; momentum moves the other way. */
 async function oneCycle(place: Place): Promise<string> {
   const engine = await open(place, {
     ...ADAM,
@@ -108,7 +108,7 @@ async function layersDropped(place: Place): Promise<string> {
   return finish(engine);
 }
 
-/** The page's configuration; sequences of the tiny model have 17 tokens. */
+/** The configuration of the page; sequences of the tiny model have 17 tokens. */
 const curriculum = (schedule: object, max = 16): DsConfig =>
   ({
     ...{ train_batch_size: 8, gradient_accumulation_steps: 1, gradient_clipping: 1.0 },
@@ -159,7 +159,7 @@ async function lengths(place: Place): Promise<string> {
   return hashes.join();
 }
 
-/** max_grad_norm stands in the page's optimizer as well, where DeepSpeed refuses it too. */
+/** max_grad_norm is in the optimizer section of the page, where DeepSpeed refuses it too. */
 async function withMaxGradNorm(place: Place): Promise<void> {
   const config = curriculum({ schedule_type: 'fixed_linear', schedule_config: {} });
   const params = { lr: 0.00015, max_grad_norm: 1.0, betas: [0.9, 0.95] };
@@ -200,7 +200,7 @@ async function tokensDropped(place: Place): Promise<string> {
   return finish(engine);
 }
 
-/** Samples of few words first, by the files of an analysis. */
+/** Samples with few words first, from the files of an analysis. */
 async function easyFirst(place: Place): Promise<string> {
   const trainingData = {
     length: 128,

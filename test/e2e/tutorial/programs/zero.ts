@@ -25,7 +25,7 @@ import {
   warningsOf,
 } from '../program.js';
 
-/** What the page's scripts say outside of ZeRO's section. */
+/** Settings of the page's scripts outside of the ZeRO section. */
 const TRAINING: DsConfig = {
   train_micro_batch_size_per_gpu: 2,
   optimizer: { type: 'Adam', params: { lr: 0.0015, weight_decay: 0.01 } },
@@ -56,7 +56,7 @@ const engineOf = async (place: Place, zero_optimization: DsConfig['zero_optimiza
     })
   ).engine;
 
-/** Each stage as the page configures it; all of them give the same weights. */
+/** Each stage with the configuration of the page; all give the same weights. */
 async function stages(place: Place): Promise<string> {
   const hashes: string[] = [];
   for (const section of [STAGE_1, STAGE_2, STAGE_3]) {
@@ -68,7 +68,7 @@ async function stages(place: Place): Promise<string> {
   return hashes[0] as string;
 }
 
-/** Values that one rank writes into gathered parameters before training. */
+/** One rank writes values into gathered parameters before training. */
 async function gathered(place: Place): Promise<string> {
   const engine = await engineOf(place, STAGE_3);
   const { wpe } = (engine.module as nn.models.GPT2).transformer;
@@ -79,7 +79,7 @@ async function gathered(place: Place): Promise<string> {
   return finish(engine);
 }
 
-/** Whole weights out of shards: save_16bit_model and zero_to_fp32. */
+/** Whole weights from shards: save_16bit_model and zero_to_fp32. */
 async function extracted(place: Place): Promise<string> {
   const engine = await engineOf(place, {
     ...(STAGE_3 as object),
@@ -97,7 +97,7 @@ async function extracted(place: Place): Promise<string> {
   return hash;
 }
 
-/** The page's configuration of ZeRO-Offload, which lacks a comma and has one too many. */
+/** The ZeRO-Offload configuration of the page, which lacks a comma and has an extra one. */
 const OFFLOAD = `{
     "train_micro_batch_size_per_gpu": 2,
     "optimizer": { "type": "Adam", "params": { "lr": 0.0015 } },
@@ -123,7 +123,7 @@ async function offloaded(place: Place): Promise<string> {
   return finish(engine);
 }
 
-/** The older key of the script that the page starts. */
+/** The deprecated key in the script that the page starts. */
 async function deprecatedOffload(place: Place): Promise<string> {
   const config = {
     ...TRAINING,
@@ -160,7 +160,7 @@ async function plusPlus(place: Place): Promise<string> {
   return finish(engine);
 }
 
-/** Keys of pages whose feature is not there: each is refused by its name. */
+/** Keys for missing features throw with their names. */
 async function refusedKeys(place: Place): Promise<void> {
   const cpu = { offload_optimizer: { device: 'cpu', pin_memory: true } } as const;
   const zenflow = {
@@ -188,7 +188,7 @@ async function refusedKeys(place: Place): Promise<void> {
   await leave();
 }
 
-/** A checkpoint of one stage loads at another, with the page's key and without a conversion. */
+/** A checkpoint of one stage loads in another, with the key of the page and without conversion. */
 async function universal(place: Place): Promise<string> {
   const dir = join(place.folder, 'universal');
   const saved = await engineOf(place, STAGE_2);
@@ -203,7 +203,7 @@ async function universal(place: Place): Promise<string> {
   });
   await engine.loadCheckpoint(dir, { tag: 'global_step6' });
   assert.equal(hashOf(engine), hash);
-  // A folder that DeepSpeed's own ds_to_universal.py wrote holds pickled tensors.
+  // A folder from DeepSpeed's ds_to_universal.py holds pickled tensors.
   const pickled = join(place.folder, `pickled.${place.rank}`);
   mkdirSync(join(pickled, 'global_step6_universal', 'zero'), { recursive: true });
   writeFileSync(join(pickled, 'latest_universal'), 'global_step6_universal');
