@@ -94,10 +94,11 @@ export class Fields {
   }
 }
 
-/** An id of a vocabulary. */
+export const isId = (value: unknown): value is number =>
+  Number.isInteger(value) && (value as number) >= 0 && (value as number) < MOST_IDS;
+
+/** An id of a vocabulary. Throws DS_DATA. */
 export function requireId(place: string, value: unknown): number {
-  if (Number.isInteger(value) && (value as number) >= 0 && (value as number) < MOST_IDS) {
-    return value as number;
-  }
+  if (isId(value)) return value;
   throw dataError(place, `ids of [0, ${MOST_IDS})`, formatValue(value));
 }

@@ -1,10 +1,13 @@
 // The vocabulary of a model as an object from tokens to ids.
-import { type Fields, requireId } from './fields.js';
+import { type Fields, isId, requireId } from './fields.js';
 
 /** Throws DS_DATA. */
 export function vocabularyOf(fields: Fields): Map<string, number> {
   const vocab = fields.object('vocab');
-  return vocab.map((value, token) => requireId(`${vocab.place}[${JSON.stringify(token)}]`, value));
+  // Places are made only for errors: vocabularies are large.
+  return vocab.map((value, token) =>
+    isId(value) ? value : requireId(`${vocab.place}[${JSON.stringify(token)}]`, value),
+  );
 }
 
 /** The tokens <0x00> to <0xFF>, as BPE and Unigram spell bytes; undefined for missing ones. */
