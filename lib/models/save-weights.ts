@@ -194,6 +194,6 @@ function partial(name: string): DsError {
 
 function trained(name: string): DsError {
   const hint = 'Use engine.save16bitModel(), or engine.saveCheckpoint() and `ds consolidate`.';
-  const got = `one with ${name} owned by an engine`;
+  const got = `a module with ${name} owned by an engine`;
   return refused('saveWeights', 'a module without an engine', got, hint);
 }

@@ -184,7 +184,8 @@ function styledModules(
 
 /** Throws DS_ARGUMENT for a plan without valid locations. */
 function applySequence(model: Module, group: ProcessGroup, plan: SequencePlan | undefined): void {
-  if (!plan) throw refused('a plan with a `sequence` for sequenceParallel', 'one without');
+  if (!plan)
+    throw refused('a plan with a `sequence` for sequenceParallel', 'a plan without a `sequence`');
   const modules = new Map(model.namedModules());
   const at = (path: string): Module => {
     const found = modules.get(path);

@@ -64,7 +64,7 @@ test('what is no such checkpoint is refused', async () => {
   const dir = join(folder, 'linear');
   await save(dir, new Linear(2, 2));
   await expect(nn.models.fromPretrained(dir)).rejects.toThrow(
-    /a model with a description for transformers, got one without it/,
+    /a model with a description for transformers, got a checkpoint without it/,
   );
   const empty = join(folder, 'gone');
   writeFileSync(join(folder, 'latest'), 'global_step9');
