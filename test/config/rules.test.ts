@@ -324,7 +324,7 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     'every difficulty comes',
     curriculum({ schedule_type: 'fixed_discrete' }, { difficulty: [8, 16, 9], max_step: [5, 5] }),
     'curriculum_learning.schedule_config.max_step',
-    /would never come/,
+    /never reached/,
     curriculum({ schedule_type: 'fixed_discrete' }, { difficulty: [8, 16, 9], max_step: [5, 6] }),
   ],
   [

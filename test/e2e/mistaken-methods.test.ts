@@ -169,7 +169,7 @@ const calls: readonly Mistake[] = [
     (name): Mistake => [
       `new ${name}(optimizer, options)`,
       () => new optim[name](new optim.AdamW(linear().parameters()), { stepSize: 2 }),
-      'expected its options alone, got an optimizer. initialize({ optimizer, lrScheduler })',
+      'expected only its options, got an optimizer. Pass both to initialize({ optimizer, lrScheduler })',
     ],
   ),
 ];

@@ -456,7 +456,7 @@ test('the bytes of 4 bits that were never made are those of a model in 4 bits', 
 test.each([
   [{ lora: 8, qlora: 8 }, '--lora or --qlora'],
   [{ lora: 8, tp: 2 }, 'adapters are not cut'],
-  [{ loraTargets: 'all-linear' }, 'beside it'],
+  [{ loraTargets: 'all-linear' }, '--lora or --qlora with it'],
   [{ lora: 8, loraTargets: 'nothing' }, 'nothing'],
 ])('%j of a plan is refused', (given, says) => {
   expect(() => plan({ ...flags, ...given })).toThrow(says);
