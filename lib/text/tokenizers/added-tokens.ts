@@ -40,7 +40,7 @@ export class AddedTokens {
     // Of two tokens with one spelling the first one is found; the crate takes a random one.
     const numbers = new Map<string, number>();
     for (const [i, text] of spellings.entries()) if (!numbers.has(text)) numbers.set(text, i);
-    this.trie = new Trie([...numbers]);
+    this.trie = new Trie(numbers);
     this.firsts = new Set(spellings.map((text) => text.charCodeAt(0)));
   }
 

@@ -53,8 +53,10 @@ function wordPiece(fields: Fields): Model {
     throw fields.wrong('max_input_chars_per_word', `at most ${MOST_IN_WORD}`, most);
   }
   const continuing = [...vocabulary].filter(([token]) => token.startsWith(prefix));
-  const inner = new Trie(continuing.map(([token, id]) => [token.slice(prefix.length), id]));
-  const first = new Trie([...vocabulary]);
+  const inner = new Trie(
+    new Map(continuing.map(([token, id]) => [token.slice(prefix.length), id])),
+  );
+  const first = new Trie(vocabulary);
   const longestFrom = (piece: string, start: number): [number, number] | null => {
     let found: [number, number] | null = null;
     (start > 0 ? inner : first).prefixes(piece, start, (end, id) => {

@@ -9,8 +9,8 @@ export class Trie {
   private readonly values: number[] = [];
 
   /** Keys with their values, which are at least 0. An empty key is never found. */
-  constructor(keys: readonly (readonly [string, number])[]) {
-    const sorted = [...keys].sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
+  constructor(keys: ReadonlyMap<string, number>) {
+    const sorted = [...keys.keys()].sort();
     // Level by level: a node stands for the keys [from, to) that share its first units.
     let level = [{ from: 0, to: sorted.length }];
     this.units.push(0);
@@ -20,18 +20,15 @@ export class Trie {
       for (const { from, to } of level) {
         this.first.push(this.units.length);
         let start = from;
-        while (start < to && (sorted[start] as [string, number])[0].length === depth) start++;
+        if (start < to && (sorted[start] as string).length === depth) start++;
         while (start < to) {
-          const unit = (sorted[start] as [string, number])[0].charCodeAt(depth);
-          let end = start;
-          let value = -1;
-          for (; end < to; ++end) {
-            const [key, own] = sorted[end] as [string, number];
-            if (key.charCodeAt(depth) !== unit) break;
-            if (key.length === depth + 1) value = own;
-          }
+          const key = sorted[start] as string;
+          const unit = key.charCodeAt(depth);
+          let end = start + 1;
+          while (end < to && (sorted[end] as string).charCodeAt(depth) === unit) end++;
+          // The shortest of the keys comes first.
           this.units.push(unit);
-          this.values.push(value);
+          this.values.push(key.length === depth + 1 ? (keys.get(key) as number) : -1);
           below.push({ from: start, to: end });
           start = end;
         }

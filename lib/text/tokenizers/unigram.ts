@@ -19,7 +19,7 @@ export function unigram(fields: Fields): Model {
       : requireId(`${fields.place}.unk_id`, fields.get('unk_id'));
   const unknownScore =
     scores.reduce((least, score) => Math.min(least, score), Infinity) - UNKNOWN_PENALTY;
-  const trie = new Trie([...ids]);
+  const trie = new Trie(ids);
   const unknown = (): number => {
     if (unknownId !== null) return unknownId;
     throw dataError(fields.place, 'an "unk_id"', 'none', 'A text has characters without a token.');
