@@ -1,17 +1,17 @@
-// One rank that initializes engines while the other rank is given something else, and says how each
-// attempt ended.
+// One rank that initializes engines with settings that may differ from the other rank's, and
+// reports how each attempt ends.
 import { initDistributed } from '../../lib/comm/index.js';
 import { type DsConfig, DsError, initialize, nn, optim, Tensor } from '../../lib/index.js';
 
 export type Kind = 'plain' | 'wide' | 'reordered' | 'frozen' | 'longer' | 'buffered';
 
-/** What one rank is given, beside the base. */
+/** Settings of one rank that override the base. */
 export interface Gift {
   config?: DsConfig;
   model?: Kind;
   /** Weight decays of the two groups of the caller's optimizer. */
   decays?: [number, number];
-  /** Samples of all ranks in an update, set once the engine is there. */
+  /** Train batch size, set after initialize(). */
   batch?: number;
 }
 
@@ -22,7 +22,7 @@ export interface AgreementJob {
 }
 
 export interface AgreementReport {
-  /** Of each attempt; null where an engine was built, and trained. */
+  /** The error of each attempt; null if the engine was built and trained. */
   errors: ({ code: string; op: string; message: string } | null)[];
   warnings: string[];
 }
@@ -89,12 +89,11 @@ async function main({ device, attempts }: AgreementJob): Promise<void> {
   for (const gifts of attempts) {
     errors.push(await train(gifts[job.rank] as Gift).then(() => null, told));
   }
-  // Two engines at once: the comparisons, and the collectives behind them, keep one order on every
-  // rank.
+  // Two engines at once: comparisons and the collectives after them keep one order on all ranks.
   if (errors.length > 1) await Promise.all([train({}), train({ model: 'wide' })]);
   const report: AgreementReport = { errors, warnings };
   console.log(JSON.stringify(report));
-  // A rank that was refused by itself leaves without a word, as a program does that fails.
+  // A rank with a refused configuration exits without a message, like a program that fails.
   if (errors.at(-1)?.code === 'DS_CONFIG') process.exit(0);
   await job.destroy().catch(() => {});
 }

@@ -1,12 +1,12 @@
-// Ranks that were given different configurations, models or optimizers: every rank says what
-// differs, before anything is shared.
+// Tests that ranks with different configurations, models or optimizers throw an error with the
+// difference on every rank.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
 import type { AgreementJob, AgreementReport, Gift } from './agreement-process.js';
 
-/** What ranks 0 and 1 are given; what every rank says of it, null where they train. */
+/** Settings of ranks 0 and 1, and the expected error on every rank; null if they train. */
 interface Attempt {
   name: string;
   gifts: [Gift, Gift];
@@ -134,7 +134,7 @@ const batches: Attempt[] = [
   },
 ];
 
-/** A refused attempt leaves the ranks in step: the next ones run in the same processes. */
+/** A refused attempt leaves the ranks in step: the next attempts run in the same processes. */
 async function everyRankSays(device: Device): Promise<void> {
   const attempts = [...agreeing, ...configurations, ...models, ...batches, ...agreeing];
   const job: AgreementJob = { device: device.kind, attempts: attempts.map(({ gifts }) => gifts) };
@@ -152,10 +152,7 @@ async function everyRankSays(device: Device): Promise<void> {
   }
 }
 
-/**
- * A rank that fails by itself never comes to the comparison: the other one learns that it has
- * ended.
- */
+/** If a rank fails before the comparison, the other rank throws that it has ended. */
 async function oneRankFails(device: Device): Promise<void> {
   const bad: Gift = { config: { optimizer: adamW(-1) } };
   for (const culprit of [0, 1] as const) {

@@ -1,4 +1,4 @@
-// What the zero namespace reads and writes of a model under training: the same at every stage and
+// Tests that the functions of the zero namespace read and write the same values at every stage and
 // placement.
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
@@ -9,7 +9,7 @@ import { forward, type Scenario, step } from './shape-scenarios.js';
 
 type Read = (parameter: nn.Parameter) => Tensor | null;
 
-/** A number that stands for the bits of what `read` gives of every parameter. */
+/** A hash of the bits that `read` returns for all parameters. */
 function bitsOf(engine: Engine, read: Read): number {
   const hash = createHash('sha1');
   for (const parameter of engine.module.parameters()) {
@@ -24,7 +24,7 @@ function bitsOf(engine: Engine, read: Read): number {
 const state = (key: string) => (parameter: nn.Parameter) =>
   zero.safeGetFullOptimizerState(parameter, key);
 
-/** The same on all ranks. */
+/** Values that are equal on all ranks. */
 function pattern({ shape, numel }: Tensor, device: Engine['device'], scale: number): Tensor {
   const values = Float32Array.from(
     { length: numel },
@@ -46,7 +46,7 @@ function reading(engine: Engine): number[] {
   });
 }
 
-/** After the first step exp_avg is (1 - beta1) times what safeGetFullGrad() has said, clipped. */
+/** After the first step exp_avg is (1 - beta1) times the clipped gradient of safeGetFullGrad(). */
 function expectFirstMoment(engine: Engine): void {
   const parameters = engine.module.parameters();
   const grads = parameters.map((parameter) => {
@@ -90,7 +90,7 @@ function writing(engine: Engine): number[] {
   holds(3, state('exp_avg_sq'), moment);
   losses.push(step(engine, 1));
   engine.backward(forward(engine, 2));
-  // Powers of two, which any dtype and any scale keep.
+  // Powers of two, which are exact in any dtype with any loss scale.
   const grads = [4, 5].map((i) => {
     const parameter = parameters[i] as nn.Parameter;
     const value = Tensor.from(
@@ -114,7 +114,7 @@ function writing(engine: Engine): number[] {
   ];
 }
 
-/** Master weights by parameter, as text. */
+/** Master weights of all parameters, as text. */
 function mastersOf(engine: Engine): string[] {
   return engine.module.parameters().map((parameter) => {
     const value = zero.safeGetFullFp32Param(parameter) as Tensor;
@@ -124,7 +124,7 @@ function mastersOf(engine: Engine): string[] {
   });
 }
 
-/** What ranks but the modifier write is lost at once: weights and masters are those before. */
+/** Writes by ranks other than the modifier are lost: weights and masters keep their values. */
 function intruding(engine: Engine): number[] {
   const losses = [step(engine, 0), step(engine, 1)];
   const name = [...engine.module.namedParameters()].map(([key]) => key)[1] as string;
@@ -137,7 +137,7 @@ function intruding(engine: Engine): number[] {
   });
   value.dispose();
   const isSame = isDeepStrictEqual([mastersOf(engine), weights()], before);
-  // All ranks throw, or none: the others would wait for one that does.
+  // Either all ranks throw or no rank does; otherwise they would wait for each other.
   const others = scope(() => {
     const count = Tensor.from([isSame ? 0 : 1], { device: engine.device });
     engine.parts.ranks.world.allReduce(count, { purpose: 'ranks with other weights' }).wait();
@@ -147,7 +147,7 @@ function intruding(engine: Engine): number[] {
   return [...losses, step(engine, 2), step(engine, 3)];
 }
 
-/** Rank 1 alone changes two parameters; the masters of the others keep every bit. */
+/** Rank 1 changes two parameters; the masters of the others keep every bit. */
 function gathering(engine: Engine): number[] {
   const losses = [step(engine, 0), step(engine, 1)];
   const names = [...engine.module.namedParameters()].map(([name]) => name);
@@ -163,7 +163,7 @@ function gathering(engine: Engine): number[] {
     assert.ok(engine.module.parameters().every((parameter) => parameter.toArray().length > 0));
     const isModifier = engine.globalRank === engine.worldSize - 1;
     if (isModifier) engine.module.loadStateDict(given, { strict: false });
-    // Forwards may run inside, and leave everything in place.
+    // The body may run forwards, which keep everything in place.
     engine.eval();
     forward(engine, 8);
     engine.train();
@@ -193,7 +193,10 @@ function gathering(engine: Engine): number[] {
   return [...losses, held, step(engine, 2), step(engine, 3)];
 }
 
-/** Who holds parameters reads what was set meanwhile, by a function or by a body inside. */
+/**
+ * A rank with gathered parameters reads values that were set meanwhile, by a function or a nested
+ * body.
+ */
 function settingInside(engine: Engine, parameter: nn.Parameter): void {
   const [name] = [...engine.module.namedParameters()].find(([, one]) => one === parameter) ?? [];
   const read = (): number[] => parameter.toArray().flat(2) as number[];
@@ -216,8 +219,8 @@ function settingInside(engine: Engine, parameter: nn.Parameter): void {
 }
 
 /**
- * A body writes one parameter of a layer, and sets another one by safeSetFullFp32Param(): both
- * count, the second with all bits of its master, and what other ranks write is lost as ever.
+ * A body writes one parameter of a layer and sets another with safeSetFullFp32Param(). Both writes
+ * count, the second with all bits of its master. Writes of other ranks are lost.
  */
 function settingBeside(engine: Engine): void {
   const [name, module] = [...engine.module.namedModules()].find(
@@ -248,8 +251,8 @@ function settingBeside(engine: Engine): void {
 }
 
 /**
- * A body that throws on the modifier, then on the others alone: what the modifier has written until
- * then counts, and ranks stay alike.
+ * A body throws on the modifier, then on the other ranks. Writes of the modifier before the error
+ * count, and ranks keep equal weights.
  */
 function failing(engine: Engine): number[] {
   const losses = [step(engine, 0)];
@@ -280,7 +283,7 @@ function failing(engine: Engine): number[] {
   return [...losses, step(engine, 1), bitsOf(engine, zero.safeGetFullFp32Param)];
 }
 
-/** A number that stands for the bits of `tensors`. */
+/** A hash of the bits of `tensors`. */
 function bitsIn(tensors: Iterable<Tensor>): number {
   const hash = createHash('sha1');
   for (const tensor of tensors) hash.update(tensor.toRaw());
@@ -288,8 +291,8 @@ function bitsIn(tensors: Iterable<Tensor>): number {
 }
 
 /**
- * After step() the weights are those of withFullWeights() at once, read after synchronize() or from
- * a state dict.
+ * After step(), withFullWeights(), a read after synchronize(), and a state dict give the same
+ * weights.
  */
 function synchronizing(engine: Engine): number[] {
   const { module } = engine;
@@ -297,8 +300,8 @@ function synchronizing(engine: Engine): number[] {
   return [0, 1, 2, 3].flatMap((index) => {
     step(engine, index);
     let seen: number | null = null;
-    // One rank alone, in one step each way: the others go on, and no collective of theirs is left
-    // out.
+    // A different rank reads in each step, in different ways. The others continue, and every
+    // collective is complete.
     if (isWhole && engine.globalRank === index % engine.worldSize) {
       if (index < 2) {
         engine.synchronize();
@@ -312,7 +315,7 @@ function synchronizing(engine: Engine): number[] {
   });
 }
 
-/** State that is of whole parameters, and of blocks of them: read as it is kept, and written. */
+/** Reads declared state, per parameter and per block, in its own layout, and writes it. */
 function readingDeclared(engine: Engine): number[] {
   const losses = [step(engine, 0), step(engine, 1)];
   const { optimizer, units } = engine.parts;

@@ -1,5 +1,5 @@
-// One rank that gathers weights and reduces gradients as codes, and compares both with a simulation
-// of all ranks.
+// One rank that gathers weights and reduces gradients as quantized codes, and compares both with a
+// simulation of all ranks.
 import { CommsLogger, initDistributed } from '../../lib/comm/index.js';
 import { Tensor } from '../../lib/index.js';
 import { BLOCK, BlockCodes } from '../../lib/zero/block-codes.js';
@@ -15,7 +15,7 @@ export interface CodesJob {
 export interface CodesReport {
   failures: string[];
   compared: number;
-  /** Bytes of messages by the log, and by the formula. */
+  /** Bytes of messages in the log, and by the formula. */
   logged: number[];
   formula: number[];
 }
@@ -23,7 +23,7 @@ export interface CodesReport {
 const failures: string[] = [];
 let compared = 0;
 
-/** Rank `rank`'s values: of very different sizes by block, some blocks of zeros, in one a NaN. */
+/** Values of rank `rank`: magnitudes differ by block, some blocks are zero, one contains a NaN. */
 function valuesOf(rank: number, count: number, salt: number): Float32Array {
   return Float32Array.from({ length: count }, (_, i) => {
     const block = Math.floor(i / BLOCK);
@@ -34,7 +34,7 @@ function valuesOf(rank: number, count: number, salt: number): Float32Array {
   });
 }
 
-/** What codes of `bits` say of values, block by block. */
+/** Quantizes and dequantizes values with `bits` bits, block by block. */
 function coded(values: Float32Array, bits: 8 | 4): Float32Array {
   const middle = 2 ** (bits - 1);
   const out = new Float32Array(values.length);
@@ -112,7 +112,7 @@ async function main(): Promise<void> {
         });
       }
       compare(place(`gradients ${salt}`), output, round(sums));
-      // Of two groups of one copy each, the sum of both.
+      // Two groups with one copy each: the result is the sum of both.
       const twice = new ReplicatedWire(wire, world);
       twice.reduceScatter(output, full, at('copies')).wait(compute);
       world.logger = logger;

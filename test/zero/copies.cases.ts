@@ -1,5 +1,5 @@
-// Stage 3 whose weights and gradients travel as codes, or have copies within few ranks (ZeRO++,
-// MiCS): by simulation, and beside plain stage 3.
+// Compares ZeRO++ (quantized weights and gradients, hierarchical partitions) and MiCS with a
+// simulation and with plain stage 3.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
@@ -10,7 +10,7 @@ import type { CodesJob, CodesReport } from './codes-process.js';
 import { distances } from './distances.js';
 import type { Setting, Trained, TrainJob } from './train-process.js';
 
-/** Stage 3 with nothing of the weights between uses: the backward gathers again. */
+/** Stage 3 that keeps no weights between uses: the backward gathers again. */
 const NOTHING_KEPT = {
   stage: 3 as const,
   stage3_prefetch_bucket_size: 0,
@@ -34,7 +34,7 @@ async function trained(device: Device, ranks: number, settings: Setting[]): Prom
   return reports;
 }
 
-/** A second copy changes no bit; copies of two ranks each change the order of sums. */
+/** A second copy changes no bit. MiCS with two ranks per copy changes the order of sums. */
 async function copiesAgree(device: Device): Promise<void> {
   const [first] = await trained(device, 4, [
     setting('stage 3', {}),
@@ -52,7 +52,7 @@ async function copiesAgree(device: Device): Promise<void> {
   for (const one of others) {
     if (!/MiCS$|whole/.test(one.name)) assert.equal(one.hash, plain.hash, one.name);
     const { gathers } = one;
-    // Of four units and two micro-batches, the first forward alone gathers over all ranks.
+    // With four units and two micro-batches, only the first forward gathers over all ranks.
     if (gathers) assert.ok(gathers.near >= 2 * gathers.shards, JSON.stringify(gathers));
     const { worst } = distances(plain, one);
     assert.ok(worst < 1e-5, `${one.name}: ${worst}`);
@@ -66,7 +66,7 @@ async function copiesAgree(device: Device): Promise<void> {
   }
 }
 
-/** Of two ranks each sum has two terms, which come in either order. */
+/** With two ranks each sum has two terms, so their order does not matter. */
 async function wholeCopies(device: Device): Promise<void> {
   const [first] = await trained(device, 2, [
     setting('stage 3', {}, { clip: 0 }),
@@ -92,7 +92,7 @@ async function wholeCopies(device: Device): Promise<void> {
   }
 }
 
-/** Beside compute, codes are written on one stream and read on the other. */
+/** Without overlap of compute, one stream writes the codes and another reads them. */
 async function codesAlone(device: Device): Promise<void> {
   const runs = [];
   for (const overlap_comm of [false, true]) {

@@ -1,4 +1,4 @@
-// Dropout over several ranks draws for each sample what one rank with the whole micro-batch draws.
+// Tests that dropout on several ranks draws the mask of one rank with the whole micro-batch.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
@@ -33,7 +33,7 @@ async function ranksDrawAsOne(device: Device): Promise<void> {
         assert.deepEqual(mask, dealtBack(alone, run, forward), `${place}, forward ${forward}`);
         assert.ok(new Set(mask.map((row) => row.map(Math.sign).join())).size > 4, place);
       }
-      // NCCL picks the order in which it adds four ranks, and the second step's sums round.
+      // NCCL chooses the order of sums on four ranks, and the sums of the second step round.
       const isOrdered = device.kind === 'cpu' || ranks === 2;
       if (one.masks.length > 0 && isOrdered) assert.deepEqual(several.weights, one.weights, place);
       else assertClose(one, several, place);

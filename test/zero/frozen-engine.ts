@@ -1,4 +1,4 @@
-// An engine most of whose parameters are frozen, in units with trained ones and without.
+// An engine with mostly frozen parameters, in units with and without trained ones.
 import { createHash } from 'node:crypto';
 import { type DsConfig, type Engine, initialize, seed } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -7,14 +7,15 @@ import { step } from './shape-scenarios.js';
 
 type Zero = Exclude<NonNullable<DsConfig['zero_optimization']>, boolean>;
 
-/** Stage 3 whose units come when they are used and go at once. */
+/** Stage 3 that gathers units on use and frees them at once. */
 export const comingAndGoing: Zero = {
   ...{ stage: 3, stage3_prefetch_bucket_size: 0, stage3_max_live_parameters: 0 },
   ...{ stage3_max_reuse_distance: 0, stage3_param_persistence_threshold: 0 },
 };
 
 /**
- * Blocks train adapters in f32 beside frozen layers in bf16; with `more`, the last layer as well.
+ * Blocks train adapters in f32 next to frozen layers in bf16; with `more`, the last layer is
+ * trained too.
  */
 export async function frozenEngine(
   from: number,
@@ -41,7 +42,7 @@ export function train(engine: Engine, steps: number): void {
   for (let index = 0; index < steps; ++index) step(engine, index);
 }
 
-/** Of the bits of all trained or all frozen parameters. All ranks call it. */
+/** Hash of the bits of all trained or all frozen parameters. All ranks call it. */
 export function fingerprint(engine: Engine, trained: boolean): string {
   return engine.withFullWeights(() => {
     const hash = createHash('sha1');

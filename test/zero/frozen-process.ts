@@ -12,7 +12,7 @@ export interface FrozenJob {
   device: 'cpu' | 'cuda';
   /** Holds "one", saved by one rank. */
   dir: string;
-  /** Of its trained and frozen parameters. */
+  /** Hashes of its trained and its frozen parameters. */
   one: [trained: string, frozen: string];
 }
 
@@ -63,7 +63,7 @@ async function savesAndLoads({ dir, one }: FrozenJob): Promise<FrozenReport> {
   return { all };
 }
 
-/** What one rank writes to a frozen parameter is there for all, later. */
+/** A write of one rank to a frozen parameter reaches all ranks. */
 async function gathers(setting: Parameters<typeof frozenEngine>[1]): Promise<void> {
   const engine = await frozenEngine(3, setting);
   const { up } = (engine.module as Net).blocks[1] as unknown as { up: nn.Linear };
@@ -95,7 +95,7 @@ function gathersSeveral(engine: Engine): void {
   });
 }
 
-/** The same of one that every rank has whole; what the other rank writes is lost. */
+/** The same for a parameter that every rank has whole. Writes of the other rank are lost. */
 async function gathersWhole(stage: 1 | 2): Promise<void> {
   const engine = await frozenEngine(3, { stage });
   const { up } = (engine.module as Net).blocks[1] as unknown as { up: nn.Linear };

@@ -1,4 +1,4 @@
-// Offsets of parameters, and what of them lies in a window.
+// Tests the offsets of parameters in a unit, and the ranges of parameters in a window.
 import { wholeRegion } from '../../lib/runtime/box.js';
 import { clipGroups, layoutUnit, piecesOf, shardOf } from '../../lib/zero/layout.js';
 
@@ -47,7 +47,7 @@ test('a parameter is all of its tensor, unless it says which part it is', () => 
   expect(wholeRegion([2, 64])).toMatchObject({ whole: whole.whole });
 });
 
-/** What of each group, and of its parameters, is in a window: [name, from, offset, numel]. */
+/** Ranges of each group and its parameters in a window: [name, from, offset, numel]. */
 const clipped = (offset: number, numel: number) =>
   clipGroups(layout, { offset, numel }).map(({ group, places, ...range }) => [
     ...[group, range.offset, range.numel],

@@ -1,4 +1,4 @@
-// The settings under which every ZeRO stage must equal stage 0, and the runs of a job that compares
+// The settings that must equal stage 0 at every ZeRO stage, and the runs of the job that compares
 // them.
 import { tmpdir } from 'node:os';
 
@@ -17,27 +17,27 @@ export interface Family {
   settings: Setting[];
 }
 
-/** What may change bits, beside the order of sums. */
+/** Settings that may change bits, in addition to the order of sums. */
 export interface Arithmetic {
   precision: Precision;
-  /** In which gradients are summed. Default that of the weights. */
+  /** Precision of gradient accumulation. Default: that of the weights. */
   gradients?: Precision;
   accumulation: number;
   clip: 0 | 1;
 }
 
-/** More than are skipped. */
+/** More than the number of skipped steps. */
 export const FP16_STEPS = 7;
 
 const EVERYTHING = 1e9;
 
-/** One element: every unit is a bucket of its own. */
+/** With one element, every unit is its own bucket. */
 const buckets = (elements: number): Zero => ({
   reduce_bucket_size: elements,
   allgather_bucket_size: elements === 1 ? 2 : elements,
 });
 
-/** Stage 3 with everything gathered anew, nothing fetched ahead, and with all of it kept. */
+/** Stage 3 that gathers on every use without prefetch, and stage 3 that keeps all weights. */
 const gathers: Record<string, Zero> = {
   'no prefetch, nothing kept': {
     stage3_prefetch_bucket_size: 0,
@@ -55,7 +55,7 @@ const gathers: Record<string, Zero> = {
   },
 };
 
-/** stages x {overlap on, off} x offload {none, optimizer} x buckets {one element, everything}. */
+/** stages x {overlap on, off} x offload {off, optimizer} x buckets {one element, all}. */
 function variants(): Variant[] {
   const all = [0, 1, 2, 3].flatMap((stage) =>
     [true, false].flatMap((overlap_comm) =>
@@ -69,7 +69,7 @@ function variants(): Variant[] {
       ),
     ),
   );
-  // Without a stage there is nothing that offload could be combined with.
+  // Offload is tested with ZeRO stages only.
   return all.filter(({ zero, offload }) => zero.stage !== 0 || !offload);
 }
 
@@ -105,7 +105,7 @@ const special = (): Variant[] => [
     offload: false,
     speculative: false,
   })),
-  // A shard of the tiny GPT-2's units has some thousand elements.
+  // A shard of the tiny GPT-2's units has a few thousand elements.
   ...([1, 2, 3] as const).flatMap((stage) =>
     [false, true].map((speculative) => ({
       name: `stage ${stage}, sub-groups of 1000, offload, speculative ${speculative}`,
@@ -171,8 +171,8 @@ const special = (): Variant[] => [
 ];
 
 /**
- * So many that what a first step has learned is used, and where there is a clip, that norms below
- * it follow those above and come before them again; in fp16 the first steps are skipped.
+ * Enough steps that the unit order of the first step is used. With clipping, norms are above the
+ * threshold, then below, then above again. With fp16 the first steps are skipped.
  */
 function stepsOf({ precision, accumulation, clip }: Arithmetic): number {
   if (precision === 'fp16') return FP16_STEPS;
@@ -184,7 +184,7 @@ function family(arithmetic: Arithmetic): Family {
   const { precision, gradients, accumulation, clip } = arithmetic;
   const steps = stepsOf(arithmetic);
   const settings = [...variants(), ...special()]
-    // Speculation is for gradients in the weights' dtype.
+    // Speculation requires gradients in the dtype of the weights.
     .filter(({ speculative }) => !speculative || !gradients)
     // Stages 2 and 3 sum ranks before micro-batches, stages 0 and 1 after: see families().
     .map(({ name, ...variant }) => ({ name, steps, ...arithmetic, ...variant }));
@@ -193,9 +193,9 @@ function family(arithmetic: Arithmetic): Family {
 }
 
 /**
- * Families whose members agree bit for bit. With accumulation, stages 2 and 3 reduce every
- * micro-batch and sum the shards, stages 0 and 1 sum first: two families, whose references are
- * compared within a bound.
+ * Families of settings that agree bit for bit. With accumulation, stages 2 and 3 reduce every
+ * micro-batch and sum the shards, stages 0 and 1 sum first. These are two families, and their
+ * references agree within a bound.
  */
 export function families(arithmetics: readonly Arithmetic[]): Family[] {
   return arithmetics.flatMap((arithmetic) => {

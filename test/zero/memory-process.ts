@@ -1,5 +1,5 @@
-// One rank that reports what it holds at every stage, and the most it ever held of a model of many
-// units at stage 3.
+// One rank that reports its memory at every stage, and its peak with a model of many units at stage
+// 3.
 import { type MeasuredStage, measureStage } from '../../bench/zero-memory.js';
 import { initDistributed } from '../../lib/comm/index.js';
 import { initialize, nn, scope, Tensor, zero } from '../../lib/index.js';
@@ -10,38 +10,41 @@ export interface PeakBytes {
   ranks: number;
   /** overlap_comm. */
   overlap: boolean;
-  /** What initialize() leaves on the rank: its shards of weights, master weights and moments. */
+  /** Bytes after initialize(): shards of weights, master weights and moments. */
   states: number;
-  /** Peaks above what was in use before initialize(). */
+  /** Peaks above the bytes in use before initialize(). */
   initialize: number;
   step: number;
-  /** One unit's elements, its largest parameter's, and the model's. */
+  /** Elements of one unit, of its largest parameter, and of the model. */
   unit: number;
   parameter: number;
   model: number;
 }
 
-/** A model whose layers are frozen and whose scales are trained. Bytes. */
+/** Bytes of a model with frozen layers and trained scales. */
 export interface FrozenBytes {
   ranks: number;
   /** offload_param. */
   offload: boolean;
-  /** Of all frozen parameters in bf16, and of one unit's. */
+  /** All frozen parameters in bf16, and the frozen parameters of one unit. */
   model: number;
   unit: number;
   /** This rank's parts of them, in device memory and in page-locked memory. */
   onDevice: number;
   pinned: number;
-  /** In use after initialize(), and at most in three steps, above what was in use before. */
+  /**
+   * Bytes in use after initialize(), and the peak of three steps, above the bytes before
+   * initialize().
+   */
   states: number;
   step: number;
 }
 
 export interface MemoryReport {
   stages: MeasuredStage[];
-  /** None over one rank but those of offload_param. */
+  /** On one rank, only the entries with offload_param. */
   frozen: FrozenBytes[];
-  /** None over one rank. */
+  /** Empty on one rank. */
   peaks: PeakBytes[];
 }
 
@@ -49,7 +52,7 @@ const WIDTH = 256;
 const UNITS = 16;
 
 /**
- * Units of 128 KiB of weights each, which blocks hold without rounding, activations of 512 bytes.
+ * Units with 128 KiB of weights, which needs no rounding to blocks, and activations of 512 bytes.
  */
 class Deep extends nn.Module {
   readonly layers = Array.from(
@@ -66,7 +69,7 @@ class Deep extends nn.Module {
   }
 }
 
-/** A frozen layer, and a trained scale of what it gives. */
+/** A frozen layer, and a trained scale of its output. */
 class Scaled extends nn.Module {
   readonly base = new nn.Linear(WIDTH, WIDTH, { bias: false });
   readonly scale = new nn.Parameter([WIDTH], nn.init.ones);
@@ -100,7 +103,7 @@ const inputOf = (device: Device, width: number): Tensor =>
     Tensor.from(new Float32Array(width).fill(0.1), { shape: [1, width], dtype: 'bf16', device }),
   ).keep();
 
-/** Weights gathered one unit at a time, and no more of them fetched or kept. */
+/** Weights are gathered one unit at a time, without prefetch, and not kept. */
 const FRUGAL = {
   ...{ stage: 3 as const, reduce_bucket_size: 1, stage3_prefetch_bucket_size: 0 },
   ...{ stage3_max_live_parameters: 0, stage3_max_reuse_distance: 0 },

@@ -1,5 +1,5 @@
-// What a rank holds at each stage is what the ZeRO paper's formula says, and stage 3 never holds
-// more than its shards and a unit.
+// Tests that memory at each stage matches the formula of the ZeRO paper, and that stage 3 holds at
+// most its shards and one unit.
 import assert from 'node:assert/strict';
 import type { StateBytes } from '../../bench/zero-memory.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -7,7 +7,7 @@ import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
 import type { FrozenBytes, MemoryReport, PeakBytes } from './memory-process.js';
 
-/** Rounding of blocks, activations, the step's control, scalars. */
+/** Rounding of blocks, activations, control values of the step, scalars. */
 const SLACK = 64 * 1024;
 
 const memoryOn =
@@ -18,7 +18,7 @@ const memoryOn =
     for (const { stages, peaks, frozen } of reportsOf<MemoryReport>(results)) {
       for (const { stage, measured, formula, padding, params, allocated } of stages) {
         assert.ok(padding / params < 0.002, `${padding} elements of padding`);
-        // Nothing hides: the counter has what was added up, plus the rounding of blocks to eighths.
+        // The counter equals the sum of all parts, plus the rounding of blocks to eighths.
         const states = measured.weights + measured.optimizer;
         assert.ok(allocated >= states && allocated < states * 1.125 + SLACK, `${allocated}`);
         for (const kind of Object.keys(formula) as (keyof StateBytes)[]) {
@@ -38,23 +38,23 @@ function checkPeak({ ranks, overlap, states, unit, parameter, model, ...peak }: 
   within('states', states, (14 * model) / ranks);
   // One unit's weights in bf16, and the initial values of one parameter in f32.
   within('initialize', peak.initialize, states + 2 * unit + 4 * parameter);
-  // The shards and their gradients; one unit's weights and gradient. With overlap, the gradient
-  // before it is on its way.
+  // The shards and their gradients, and weights and gradient of one unit. With overlap, the
+  // previous gradient is in transfer.
   const shards = states + (2 * model) / ranks;
   within('step', peak.step, shards + 2 * unit + (overlap ? 2 : 1) * (2 * unit));
-  // The bound has teeth: the whole model in bf16 would not fit.
+  // The bound is strict: the whole model in bf16 would not fit.
   assert.ok(2 * model > 6 * unit + 4 * parameter + SLACK);
 }
 
 /**
- * A rank keeps its share of the frozen weights, on the device or on the host, and holds one unit
- * more at a time.
+ * A rank keeps its shard of the frozen weights, on the device or the host, and gathers one unit at
+ * a time.
  */
 function checkFrozen(device: Device, bytes: FrozenBytes): void {
   const { ranks, offload, model, unit, onDevice, pinned, states, step } = bytes;
   assert.deepEqual(offload ? [0, pinned] : [onDevice, 0], [onDevice, pinned]);
   assert.equal(onDevice + pinned, model / ranks);
-  // The CPU device counts what is page-locked.
+  // The CPU device counts page-locked memory.
   const kept = offload && device.kind !== 'cpu' ? 0 : model / ranks;
   const trained = 3 * SLACK;
   assert.ok(states <= kept + trained, `states: ${states} of ${kept} bytes`);

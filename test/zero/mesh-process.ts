@@ -1,5 +1,5 @@
-// One rank of a mesh that trains the tiny GPT-2 on its data rank's batches, saves, resumes and
-// stops; and says what it saw.
+// One rank of a mesh. It trains the tiny GPT-2 on its data rank's batches, saves, resumes and
+// stops, and reports the results.
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import {
@@ -14,30 +14,30 @@ import { tinyBatch, tinyConfig, tinyModel, weightBits } from '../e2e/tiny-traini
 /** A run of one stage. */
 export interface MeshLeg {
   stage: 0 | 1 | 2 | 3;
-  /** Steps after which it ends, where nobody asks it to stop. */
+  /** Number of steps, without a stop request. */
   steps: number;
-  /** Where it saves after step SAVED. */
+  /** Folder of the checkpoint after step SAVED. */
   dir: string;
-  /** Where it resumes from; null starts afresh. */
+  /** Checkpoint to resume from; null starts from initial weights. */
   from: string | null;
-  /** A rank of the job that asks to stop after step SAVED, and whose changes count. */
+  /** The rank that requests a stop after step SAVED and changes a weight. */
   culprit?: number;
 }
 
-/** What a rank is given beside what the others are, in an attempt that is refused. */
+/** Settings of one rank that differ from the others', in an attempt that is refused. */
 export interface Misfit {
   rank: number;
   seed?: number;
   layers?: number;
   lr?: number;
-  /** Of the one step that is then trained; the others have that of their data rank. */
+  /** Batch index of the one trained step; other ranks use that of their data rank. */
   batch?: number;
 }
 
 export interface MeshJob {
   device: 'cpu' | 'cuda';
   mesh: MeshOptions;
-  /** Groups to gather rank numbers over. */
+  /** Groups over which to gather rank numbers. */
   axes: Axis[][];
   legs: MeshLeg[];
   misfits: Misfit[];
@@ -45,12 +45,12 @@ export interface MeshJob {
 
 export interface LegReport {
   /**
-   * Of the first step's gradients, the weights at the end, and the weights after the culprit's
-   * change.
+   * Hashes of the first step's gradients, of the final weights, and of the weights after the
+   * culprit's change.
    */
   hashes: string[];
   losses: number[];
-  /** As the engine tells monitors. */
+  /** Norms as monitors receive them. */
   norms: (number | null)[];
   steps: number;
   batch: number;
@@ -59,10 +59,10 @@ export interface LegReport {
 
 export interface MeshReport {
   mesh: string;
-  /** Ranks by the axes asked for. */
+  /** Ranks per requested axes. */
   gathered: number[][];
   legs: LegReport[];
-  /** Of each misfit; null where an engine was built. */
+  /** The error of each misfit; null if the engine was built. */
   refusals: (string | null)[];
 }
 
@@ -81,7 +81,7 @@ async function build(
   });
   const model = tinyModel({ dropout: 0.1, model: { layers: own?.layers ?? 2 } });
   const config = { ...base, seed: undefined, steps_per_print: 1 };
-  // Every rank starts with what the first one has here.
+  // Every rank starts with the value of the first rank.
   const [parameter] = model.parameters();
   noGrad(() => parameter?.mul_(1 + Number(process.env.RANK)));
   const { engine, trainLoader } = await initialize({ model, config, trainingData: dataset });
@@ -97,7 +97,7 @@ function hashOf(engine: Engine): string {
   return hash.digest('hex');
 }
 
-/** One step on batch `index`; gives the loss, and waits for the step decision. */
+/** One step on batch `index`; returns the loss, and waits for the step decision. */
 function step(engine: Engine, index: number): number {
   const { tokens, targets } = tinyBatch(index, engine.device);
   const loss = engine.forward<Tensor>(tokens, targets);
@@ -134,7 +134,7 @@ async function train({ stage, steps, dir, from, culprit }: MeshLeg): Promise<Leg
   return { ...report, ...rest };
 }
 
-/** Every rank has what the culprit alone has written. */
+/** Every rank reads the value that only the culprit has written. */
 function changedBy(culprit: number, engine: Engine): string {
   const [parameter] = engine.module.parameters();
   if (!parameter) return '';

@@ -1,5 +1,5 @@
-// A mesh whose other axes carry copies alone trains, prints and saves as its data axis does by
-// itself, bit for bit.
+// Tests that replicas on other axes of a mesh train, print and save as the data axis without them,
+// bit for bit.
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
@@ -13,7 +13,7 @@ import type { LegReport, MeshJob, MeshLeg, MeshReport, Misfit } from './mesh-pro
 
 interface Ran {
   reports: MeshReport[];
-  /** What each rank printed before its report. */
+  /** Lines that each rank printed before its report. */
   lines: string[][];
 }
 
@@ -29,10 +29,7 @@ async function runMesh(device: Device, ranks: number, wishes: Wishes): Promise<R
   return { reports, lines };
 }
 
-/**
- * Every file below `dir` by its name: the digest of what it holds, and of a manifest what does not
- * depend on the hour.
- */
+/** Digests of all files below `dir` by name; for a manifest, of its parts without dates. */
 function filesIn(dir: string): Record<string, string> {
   const names = readdirSync(dir, { recursive: true, withFileTypes: true });
   const found: [string, string][] = [];
@@ -48,7 +45,7 @@ function filesIn(dir: string): Record<string, string> {
   return Object.fromEntries(found.sort());
 }
 
-/** Without what the wall clock says. */
+/** Removes times from the lines. */
 const timeless = (lines: readonly string[] = []): string[] =>
   lines.map((line) => line.replace(/, samples\/s=.*$/, ''));
 
@@ -57,7 +54,7 @@ const SAVED = 2;
 
 const AXES: Axis[][] = [['pp'], ['dp'], ['sp'], ['tp'], ['sp', 'pp'], ['dp', 'sp'], []];
 
-/** What rank `culprit` alone is given differently, and what all ranks say of it. */
+/** Settings of rank `culprit` that differ, and the error that all ranks throw. */
 const misfits = (culprit: number, copyOf: number): [Misfit, RegExp][] => [
   [
     { rank: culprit, seed: 77 },
@@ -86,7 +83,7 @@ const misfits = (culprit: number, copyOf: number): [Misfit, RegExp][] => [
 ];
 
 interface Comparison {
-  /** Of the reference, on the data axis alone. */
+  /** Data-parallel size of the reference without other axes. */
   data: number;
   ranks: number;
   mesh: MeshOptions;
@@ -96,15 +93,15 @@ interface Comparison {
 const STEPS = 4;
 const LATER = 9;
 
-/** Each rank has what its data rank has: from the start, resumed, and in its files. */
+/** Each rank equals its data rank: at the start, after a resume, and in its files. */
 async function equalToData(device: Device, wanted: Comparison): Promise<void> {
   const { data, ranks, mesh, stages } = wanted;
   const root = mkdtempSync(join(tmpdir(), 'ds-mesh-'));
   const dir = (name: string): string => join(root, name);
   const legs = (name: string, from: string | null = null): MeshLeg[] =>
     stages.map((stage) => ({ stage, steps: STEPS, dir: dir(name), from }));
-  // The last rank is a copy: its wishes and changes count as any other's, and it must be given what
-  // the others are.
+  // The last rank is a replica. Its stop requests and changes count like any other's, and its
+  // settings must match.
   const culprit = ranks - 1;
   const stopping: MeshLeg = { stage: 1, steps: LATER, dir: dir('stopped'), from: null, culprit };
   const shape = MeshShape.over(ranks, mesh);
@@ -133,7 +130,9 @@ async function equalToData(device: Device, wanted: Comparison): Promise<void> {
   }
 }
 
-/** The first legs start from nothing, the next ones resume from the reference's checkpoints. */
+/**
+ * The first legs start from initial weights, the next ones resume from the reference's checkpoints.
+ */
 function requireSame({ legs }: MeshReport, { legs: expected }: MeshReport, place: string): void {
   const count = expected.length;
   assert.deepEqual(legs.slice(0, count), expected, place);

@@ -1,5 +1,5 @@
-// One rank that trains by 1-bit optimizers: against their formulas, against dense ones, resumed,
-// skipping steps, evaluated.
+// One rank that trains with 1-bit optimizers: against their formulas, against dense ones, resumed,
+// with skipped steps, and evaluated.
 import { createHash } from 'node:crypto';
 import { initDistributed } from '../../lib/comm/index.js';
 import { type DsConfig, type Engine, initialize, nn, noGrad, Tensor } from '../../lib/index.js';
@@ -23,30 +23,30 @@ import {
 
 export interface OneBitJob {
   kind: 'cpu' | 'cuda';
-  /** Of checkpoints. */
+  /** Folder of checkpoints. */
   dir: string;
-  /** Only loads what other ranks have saved. */
+  /** Only loads checkpoints of other ranks. */
   loads?: boolean;
 }
 
 export interface OneBitReport {
-  /** By optimizer and buckets: how far the weights are from the formula's after all steps. */
+  /** By optimizer and buckets: distance of the final weights from the formula. */
   distances: Record<string, number>;
   /**
-   * What 0/1 Adam's updates did, in order, and trust ratios of 1-bit LAMB: how far from the
-   * formula's.
+   * The kind of each update of 0/1 Adam, in order, and the distance of 1-bit LAMB's trust ratios
+   * from the formula.
    */
   kinds: string[];
   ratios: number;
-  /** Hashes of weights, by what was trained: the same on every rank. */
+  /** Hashes of weights per run; equal on all ranks. */
   hashes: Record<string, string>;
-  /** Pairs that are to have the same weights. */
+  /** Pairs of hashes that must be equal. */
   equal: [what: string, one: string, other: string][];
-  /** Weights of 0/1 Adam between agreements, then after an evaluation. */
+  /** Weights of 0/1 Adam between synchronizations, and after an evaluation. */
   adrift: string;
   settled: string;
   skipped: Record<string, number>;
-  /** Sums over parameters of this rank's errors, by optimizer. */
+  /** Sums of this rank's error feedback over parameters, by optimizer. */
   errors: Record<string, number[]>;
   losses: Record<string, number[]>;
 }
@@ -94,8 +94,8 @@ type Name = keyof typeof sections;
 const names = Object.keys(sections) as Name[];
 
 /**
- * In [-1000, 1000] / 1024. Step 0 is the initial value of every rank, steps from 1 on are a rank's
- * gradients.
+ * In [-1000, 1000] / 1024. Step 0 is the initial value on every rank; steps from 1 on are gradients
+ * of a rank.
  */
 function hashed(step: number, parameter: number, element: number, rank: number): number {
   const { imul } = Math;
@@ -114,7 +114,7 @@ function valuesOf(step: number, parameter: number, rank: number): Float32Array {
   return values;
 }
 
-/** The sum of its factor times another, whose gradient is the other. */
+/** The sum of its factor times another tensor; the gradient of the factor is the other tensor. */
 class Product extends nn.Module {
   readonly factor: nn.Parameter;
 
@@ -139,7 +139,7 @@ class Products extends nn.Module {
   }
 }
 
-/** Where the engine has its parameters, bucket after bucket. */
+/** Ranges of the parameters in the engine's buckets. */
 function rowOf({ parts, worldSize }: Engine, together: boolean): Row {
   const places: Place[] = [];
   const units: { start: number; numel: number }[] = [];
@@ -174,7 +174,7 @@ function ruleOf(name: Name, row: Row) {
   }
 }
 
-/** Trains Products, and the formula beside it. */
+/** Trains Products with an engine and with the formula. */
 async function againstFormula(name: Name, together: boolean, report: OneBitReport): Promise<void> {
   const model = new Products();
   const modelParameters = GROUPS.map((settings, group) => ({
@@ -269,7 +269,7 @@ function digest(bits: ReadonlyMap<string, string>): string {
     .digest('hex');
 }
 
-/** Of what this rank has, whatever the others do. */
+/** Hash of the weights of this rank, which may differ from the others'. */
 function ownHash(engine: Engine): string {
   engine.synchronize();
   const hash = createHash('sha256');
@@ -287,7 +287,7 @@ async function hashOf(run: Run): Promise<string> {
 
 const lr = 3e-3;
 
-/** Updates of the warm-up have the bits of the dense optimizer. */
+/** Updates in the warm-up have the bits of the dense optimizer. */
 async function warmUps(report: OneBitReport): Promise<void> {
   const decay = { lr, weight_decay: 0.1 };
   const late = { freeze_step: 100 };
@@ -316,7 +316,10 @@ async function warmUps(report: OneBitReport): Promise<void> {
   }
 }
 
-/** A second moment that is nearly right after few updates: none is corrected for its start at 0. */
+/**
+ * A second moment that converges after few updates, because these optimizers have no bias
+ * correction.
+ */
 const quick = { lr: 1e-3, betas: [0.9, 0.8] as [number, number] };
 
 const tiny: Record<Name, Section> = {
@@ -332,7 +335,7 @@ const tiny: Record<Name, Section> = {
   OneBitSGD: { type: 'OneBitSGD', params: { lr: 1e-2, freeze_step: 6, momentum: 0.9 } },
 };
 
-/** Saved in the middle and resumed: the bits of what goes on. */
+/** Saves in the middle of a run and resumes: the remaining steps have the same bits. */
 async function resumed(name: Name, dir: string, report: OneBitReport): Promise<void> {
   const engine = await build({ optimizer: tiny[name], steps: 0 });
   report.losses[name] = train(engine, 0, 10);
@@ -353,7 +356,7 @@ async function resumed(name: Name, dir: string, report: OneBitReport): Promise<v
 }
 
 /**
- * Sums over its elements of each parameter's error of this rank, then of the parts that it owns.
+ * For each parameter: the sum of this rank's error, then of the error of the parts that it owns.
  */
 function errorSums({ parts }: Engine): number[] {
   const sums = { worker_error: 0, server_error: 0 };

@@ -1,17 +1,17 @@
-// The formulas of the 1-bit optimizers over several ranks, in plain JavaScript: every rank in one
-// place, elements in one row.
+// The formulas of the 1-bit optimizers for several ranks, in plain JavaScript. All ranks are in one
+// process, all elements in one row.
 import { ExchangeSimulation, type Piece } from '../support/sign-exchange.js';
 
 const { abs, max, min, sqrt } = Math;
 
-/** A parameter in the row, and its group's settings. */
+/** A parameter in the row, and the settings of its group. */
 export interface Place extends Piece {
   shape: readonly number[];
   lr: number;
   weightDecay: number;
 }
 
-/** The row of all buckets, each of which ranks exchange as one. */
+/** The row of all buckets; ranks exchange each bucket as a whole. */
 export interface Row {
   ranks: number;
   places: readonly Place[];
@@ -26,7 +26,7 @@ const EPS = 1e-8;
 
 type Vector = Float64Array;
 
-/** What one rank, or all of them, has. */
+/** State of one rank, or of all ranks. */
 abstract class Rule {
   readonly p: Vector[];
   readonly m: Vector[];
@@ -42,7 +42,7 @@ abstract class Rule {
     this.v = new Float64Array(this.n);
   }
 
-  /** Update number `t`, from 1, by each rank's gradient. */
+  /** Update number `t`, from 1, with the gradient of each rank. */
   abstract step(t: number, grads: readonly Vector[]): void;
 
   protected readonly levels: 'rms' | 'means' = 'rms';
@@ -63,7 +63,7 @@ abstract class Rule {
     for (const exchange of this.exchanges) exchange.reset();
   }
 
-  /** The ranks' average of `values`. */
+  /** The average of `values` over the ranks. */
   protected exchange(values: readonly Vector[]): Vector {
     const out = new Float64Array(this.n);
     this.row.buckets.forEach(({ start, numel }, i) => {
@@ -145,7 +145,7 @@ export class ZeroOneAdamRule extends Rule {
   private localCounter = 0;
   private rate = 0;
   private anchor: Vector;
-  /** What each update did. */
+  /** The kind of each update. */
   readonly kinds: string[] = [];
 
   constructor(
@@ -197,7 +197,7 @@ export class ZeroOneAdamRule extends Rule {
     }
   }
 
-  /** `updates` of one rate each. */
+  /** Synchronizes after `updates` updates with one rate. */
   agree(updates = this.rate / this.row.places[0]!.lr): void {
     const drift = this.p.map((p) =>
       p.map((x, i) => (x - this.anchor[i]!) * (sqrt(this.v[i]!) + EPS)),

@@ -1,5 +1,5 @@
-// 1-bit optimizers over several ranks: their formulas, their warm-up, checkpoints, precisions, and
-// ranks that agree.
+// Tests 1-bit optimizers on several ranks: formulas, warm-up, checkpoints, precisions, and equal
+// weights on all ranks.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -47,7 +47,9 @@ function requireTraining({ losses, skipped }: OneBitReport): void {
   }
 }
 
-/** What errors add to the next average is the same on 3 ranks as on the 2 that have saved them. */
+/**
+ * The error feedback for the next average is the same on 3 ranks as on the 2 ranks that saved it.
+ */
 function requireSameErrors(saved: readonly OneBitReport[], loaded: readonly OneBitReport[]): void {
   for (const [name, errors] of Object.entries(saved[0]!.errors)) {
     for (let i = 0; i < errors.length - 1; ++i) {

@@ -1,4 +1,4 @@
-// Shares of the optimizer's state that update at the same time: none holds up another.
+// Tests that parts of the optimizer state update concurrently without waiting for each other.
 import type { Tensor } from '../../lib/tensor/index.js';
 import type { Home } from '../../lib/zero/home/home.js';
 import { OptimizerState } from '../../lib/zero/optimizer-state.js';

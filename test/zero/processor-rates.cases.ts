@@ -1,9 +1,9 @@
-// Rates of both processors, and the share of each that follows.
+// Tests the measured rates of CPU and GPU, and the balanced share of the update.
 import assert from 'node:assert/strict';
 import { balancedShare, measureRates } from '../../lib/zero/home/processor-rates.js';
 import type { Case } from '../support/case.js';
 
-/** Seconds per parameter of the host, and of PCIe with what crosses it each way. */
+/** Seconds per parameter on the host, and on PCIe for the bytes of both directions. */
 function times(share: number, host: number, link: number): [number, number] {
   return [(1 - share) / host, (share * 12 + (1 - share) * 2) / link];
 }
@@ -40,7 +40,7 @@ export const cases: Case[] = [
       const crossing = { state: 12, element: 2 };
       const here = balancedShare(rates, { ...crossing, gathered: 0 });
       const gathered = balancedShare(rates, { ...crossing, gathered: 2 });
-      // 8.75 bytes a parameter of the threads: 10 s + 2 + gathered = 8.75 (1 - s).
+      // The threads take 8.75 bytes per parameter: 10 s + 2 + gathered = 8.75 (1 - s).
       assert.ok(Math.abs(here - 6.75 / 18.75) < 1e-9, `${here}`);
       assert.ok(Math.abs(gathered - 4.75 / 18.75) < 1e-9, `${gathered}`);
     },

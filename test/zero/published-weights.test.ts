@@ -1,6 +1,5 @@
-// When updated weights go to the other ranks: what the host has updated at once and beside compute,
-// in any order of buckets. Where ranks have shards of them, each unit is gathered once it has
-// changed itself.
+// Tests when updated weights go to the other ranks, for host updates during and after compute, in
+// any order of buckets. Sharded units are gathered once, after their own update.
 import { resolveConfig } from '../../lib/config/index.js';
 import { gradientBucket } from '../../lib/engine/setup/stage.js';
 import { addon } from '../../lib/runtime/addon.js';
@@ -15,7 +14,7 @@ import { PublishedWeights } from '../../lib/zero/weight-flow.js';
 
 const bucketOfAll = 1e9;
 
-/** Flow of a group that writes down what it gathers; parts of it by name. */
+/** A flow with a group that records its gathers, and its parts by name. */
 function published() {
   const gathered: [purpose: string, besideCompute: boolean][] = [];
   const group = {
@@ -109,7 +108,7 @@ test.each([
     return { unit: own, range: { offset: 0, numel: 8 }, place } as unknown as WeightPart;
   });
   for (const part of parts) flow.adopted(part);
-  // One step, in which the order is seen, and the beginning of the next.
+  // One step, which records the order of units, and the start of the next step.
   for (const { unit } of parts) flow.acquire(unit);
   for (const part of parts) flow.publish(part, device.compute);
   gathered.length = 0;
@@ -153,7 +152,7 @@ test('the gather of a shard waits until that has changed, not for those that cha
   expect(waitsOf(() => flow.publish(part, host))).not.toContain(changed);
   flow.publish(part, host, changed);
   flow.dispose();
-  // Whoever has made it still has it.
+  // The caller still owns the event.
   expect(changed.record(host).done).toBe(true);
   for (const one of [changed, host, place]) one.dispose();
   weights.release();

@@ -1,4 +1,5 @@
-// Models whose structure is hard on sharded weights: shared, skipped, reordered and nested modules.
+// Models with structures that are hard for sharded weights: shared, skipped, reordered and nested
+// modules.
 import { checkpoint, nn, scope, Tensor } from '../../lib/index.js';
 
 export const width = 12;
@@ -20,12 +21,12 @@ export class Block extends nn.Module {
   }
 }
 
-/** Order of blocks by step; block i may come several times, or not at all. */
+/** Order of blocks per step; a block may run several times, or not at all. */
 export type Route = (step: number) => readonly number[];
 
 export interface NetOptions {
   route?: Route;
-  /** Block 2 has block 0's first layer. */
+  /** Block 2 shares the first layer of block 0. */
   tied?: boolean;
   checkpointed?: boolean;
   block?: () => nn.Module;
@@ -61,7 +62,7 @@ export class Net extends nn.Module {
   }
 }
 
-/** Frozen layers with a trained low-rank branch that is kept in f32 in a bf16 run. */
+/** Frozen layers with a trained low-rank branch that stays in f32 in a bf16 run. */
 export class AdaptedBlock extends Block {
   readonly narrow = new nn.Linear(width, 2, { bias: false });
   readonly widen = new nn.Linear(2, width, { bias: false });
@@ -80,7 +81,7 @@ export class AdaptedBlock extends Block {
   }
 }
 
-/** A matrix in f32, which two ranks cut, beside layers in bf16. */
+/** An f32 matrix that two ranks split, next to layers in bf16. */
 export class MixedBlock extends Block {
   readonly mix = new nn.Linear(width, width, { bias: false });
 
@@ -95,7 +96,7 @@ export class MixedBlock extends Block {
   }
 }
 
-/** One layer used twice in a forward. */
+/** Uses one layer twice in a forward. */
 export class TwiceBlock extends Block {
   override forward(x: Tensor): Tensor {
     const once = x.add(this.down.call(this.up.call(x).relu()));
@@ -121,7 +122,7 @@ export class NestedNet extends Net {
   }
 }
 
-/** The root has parameters, and returns what its last block returns: two units, one result. */
+/** The root has parameters and returns the result of its last block: two units, one tensor. */
 export class PassingNet extends Net {
   override forward(x: Tensor): Tensor {
     let hidden: Tensor = this.first.call(x);
@@ -130,7 +131,7 @@ export class PassingNet extends Net {
   }
 }
 
-/** Adds a parameter that another module has as well. */
+/** Adds a parameter that another module has too. */
 class Shift extends nn.Module {
   constructor(readonly bias: nn.Parameter) {
     super();
@@ -177,7 +178,7 @@ export class BorrowingNet extends Net {
   }
 }
 
-/** No array of modules: one unit. */
+/** Without an array of modules: one unit. */
 export class FlatNet extends nn.Module {
   readonly first = new nn.Linear(5, width);
   readonly last = new nn.Linear(width, 3);
@@ -187,7 +188,7 @@ export class FlatNet extends nn.Module {
   }
 }
 
-/** Buffers of every dtype, one of them empty and one a view with strides. */
+/** Buffers of every dtype; one is empty, one is a view with strides. */
 export class BufferedNet extends FlatNet {
   readonly scale = made([2, 3, 4], 'f32', [3]);
   readonly shift = made([1, 2, 3], 'bf16', [3]);
@@ -207,7 +208,7 @@ function made(values: number[], dtype: 'bf16' | 'f16' | 'i64' | 'u8' | 'f32', sh
   return scope(() => Tensor.from(values, { dtype, shape })).keep();
 }
 
-/** Throws where it is told to: in the forward, or in the backward. */
+/** Throws on demand in the forward or in the backward. */
 export class FailingNet extends Net {
   fails: 'forward' | 'backward' | null = null;
 

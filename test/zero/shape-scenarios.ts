@@ -1,5 +1,5 @@
-// Ways of training models whose structure is hard on sharded weights: each must give the same
-// weights at every stage.
+// Training scenarios that are hard for sharded weights; each must give the same weights at every
+// stage.
 import assert from 'node:assert/strict';
 import { type DsConfig, type Engine, nn, noGrad, peft, Tensor, zero } from '../../lib/index.js';
 import { full } from '../../lib/tensor/index.js';
@@ -22,7 +22,7 @@ import {
 export interface Scenario {
   name: string;
   model(): nn.Module;
-  /** Default: what step() does, STEPS times. Returns what must agree beside the weights. */
+  /** Default: step(), STEPS times. Returns values that must agree in addition to the weights. */
   train?(engine: Engine): number[];
   parameters?(model: nn.Module): nn.Parameter[];
   config?: Partial<DsConfig>;
@@ -82,7 +82,7 @@ function tokenSteps(engine: Engine): number[] {
   });
 }
 
-/** Rank 0 has no label that counts. */
+/** Rank 0 has only ignored labels. */
 function partlyIgnoredSteps(engine: Engine): number[] {
   return repeat((index) => {
     const { tokens, targets } = tinyBatch(index * 2 + engine.globalRank, engine.device);
@@ -146,7 +146,7 @@ function freeze(net: Net): Net {
   return net;
 }
 
-/** Trains the parameters whose names have `part` in them. */
+/** Trains only parameters with a name that matches `part`. */
 function onlyTraining<Model extends nn.Module>(model: Model, part: RegExp): Model {
   for (const [name, parameter] of model.namedParameters()) parameter.requireGrad(part.test(name));
   return model;
@@ -226,7 +226,7 @@ const untrained: Scenario[] = [
   },
 ];
 
-/** The gradients of several losses of one rank, and of several micro-batches. */
+/** The gradients of several losses on one rank, and of several micro-batches. */
 const orders: Scenario[] = [
   {
     name: 'eval forwards between steps',
@@ -336,7 +336,7 @@ function failing(where: 'forward' | 'backward', accumulation: number): Scenario 
       net.fails = where;
       assert.throws(() => step(engine, 31), /fails/);
       net.fails = null;
-      // A failed forward leaves the gradients before it alone: another one completes the step.
+      // A failed forward keeps the gradients before it: the next forward completes the step.
       if (accumulation > 1 && where === 'forward') step(engine, 32);
       return [...before, ...good(10)];
     },

@@ -1,4 +1,4 @@
-// One rank that trains every scenario at every stage and reports what must agree.
+// One rank that trains every scenario at every stage and reports the values that must agree.
 import { createHash } from 'node:crypto';
 import { initDistributed } from '../../lib/comm/index.js';
 import { type DsConfig, type Engine, initialize } from '../../lib/index.js';
@@ -19,7 +19,7 @@ export interface ShapeResult {
   inPairs: boolean;
   hash: string;
   values: number[];
-  /** Tensors made in the run that nobody has freed when its engine is destroyed. */
+  /** Tensors of the run that are not freed when its engine is destroyed. */
   leaked: number;
   error: string | null;
 }
@@ -67,7 +67,7 @@ const settings: { name: string; zero: Zero }[] = [
   },
 ];
 
-/** AdamW's update alone can be tried out. */
+/** Only AdamW supports speculative updates. */
 function possible(zero: Zero, { config }: Scenario): Zero {
   const { offload_optimizer: offload } = zero;
   if (!config?.optimizer || !offload) return zero;
@@ -100,7 +100,7 @@ async function run(
     ...{ scenario: scenario.name, setting: setting.name, stage: setting.zero.stage },
     ...{ inPairs: scenario.inPairs ?? false, hash: '', values: [], leaked: 0, error: null },
   };
-  // None of them can have been collected: how many are left depends on nothing else.
+  // Keeps all tensors from garbage collection, which would change the count.
   const made: Tensor[] = [];
   observeCreation((tensor) => made.push(tensor));
   const engine = await build(scenario, setting.zero);

@@ -1,5 +1,5 @@
-// The order of the host's work: arrivals first, then forward order, and how the share between them
-// moves.
+// Tests the order of speculative host updates: on arrival first, then in forward order, and how the
+// share of both moves.
 import { SpeculationOrder } from '../../lib/zero/schedule/speculation-order.js';
 
 const forward = ['root', 'h0', 'h1', 'h2', 'h3'];
@@ -10,7 +10,7 @@ function taken(order: SpeculationOrder<string>): string[] {
   return takenOf(order, forward, arrivals);
 }
 
-/** Those taken as they arrive, then those postponed. */
+/** Units updated on arrival, followed by postponed units. */
 function takenOf(
   order: SpeculationOrder<string>,
   units: readonly string[],

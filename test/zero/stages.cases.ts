@@ -1,4 +1,4 @@
-// Every ZeRO stage over several ranks equals stage 0, and several ranks equal one.
+// Tests that every ZeRO stage on several ranks equals stage 0, and that several ranks equal one.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
@@ -13,7 +13,7 @@ async function trainOn(device: Device, ranks: number, job: Omit<TrainJob, 'devic
   return reportsOf<Trained[]>(await runRanks('../zero/train-process', ranks, { job: whole }));
 }
 
-/** What each rank reports of each family, all of which one job trains. */
+/** Reports of each rank for each family; one job trains all families. */
 async function trainFamilies(device: Device, ranks: number, all: Family[], weights = false) {
   const settings = all.flatMap((family) => family.settings);
   const reports = await trainOn(device, ranks, { settings, weights });
@@ -27,8 +27,8 @@ async function trainFamilies(device: Device, ranks: number, all: Family[], weigh
 }
 
 /**
- * All ranks and all settings of a family have the same weights; some step clipped, some skipped in
- * fp16.
+ * All ranks and all settings of a family have the same weights; some steps are clipped, some
+ * skipped in fp16.
  */
 const stagesAgree =
   (ranks: number, arithmetics: readonly Arithmetic[]) =>
@@ -47,7 +47,8 @@ const stagesAgree =
   };
 
 /**
- * NCCL sums more than two ranks in an order that depends on the collective: equal within rounding.
+ * With more than two ranks, the order of NCCL's sums depends on the collective: equal within
+ * rounding.
  */
 async function fourRanksAgree(device: Device): Promise<void> {
   const clips = [0, 1] as const;
@@ -63,7 +64,7 @@ async function fourRanksAgree(device: Device): Promise<void> {
   }
 }
 
-/** Stage 3 with nothing of the weights between uses. */
+/** Stage 3 that keeps no weights between uses. */
 const nothingKept = {
   stage3_prefetch_bucket_size: 0,
   stage3_max_reuse_distance: 0,
@@ -79,7 +80,7 @@ const setting = (more: Partial<Setting>): Setting => ({
   ...more,
 });
 
-/** With accumulation 3, summing ranks first or micro-batches first differ by rounding alone. */
+/** With accumulation 3, sums over ranks first or micro-batches first differ only by rounding. */
 async function orderOfSums(device: Device): Promise<void> {
   const settings = [1, 2].map((stage) => setting({ accumulation: 3, zero: { stage: stage as 1 } }));
   const [reports] = await trainOn(device, 2, { settings, weights: true });
@@ -89,9 +90,9 @@ async function orderOfSums(device: Device): Promise<void> {
 }
 
 /**
- * The global batch of N ranks, as N accumulated micro-batches of one. In bf16 gradients are rounded
- * to 8 bits at other points of the sum, and Adam's step is near its rate where a gradient is near
- * zero: a few weights are apart by steps of 3e-3, ten of them at most both ways.
+ * The global batch of N ranks equals N accumulated micro-batches of one rank. In bf16, gradients
+ * are rounded to 8 bits at other points of the sum, and Adam's step is near its rate if a gradient
+ * is near zero. A few weights differ by steps of 3e-3, at most ten of them in both directions.
  */
 const ranksEqualOne =
   (precision: 'fp32' | 'bf16', bound: { worst: number; mean: number }) =>
@@ -121,8 +122,8 @@ const relative = (a: number | null | undefined, b: number | null | undefined): n
   Math.abs((a ?? 0) / (b ?? 0) - 1);
 
 /**
- * Dividing before the sum, after it or both, and summing in another dtype, change the rounding
- * alone.
+ * Division before the sum, after it or both, and a different communication dtype, change only the
+ * rounding.
  */
 async function waysOfAveraging(device: Device): Promise<void> {
   const settings = [
@@ -146,8 +147,8 @@ async function waysOfAveraging(device: Device): Promise<void> {
 }
 
 /**
- * On data that all ranks share, the loss scale that one rank can use is what several can, however
- * they sum.
+ * If all ranks have the same data, the largest usable loss scale is that of one rank, for every way
+ * to sum.
  */
 async function scalesAgree(device: Device): Promise<void> {
   const run = (stage: number, more: Setting['more'] = {}): Setting =>
@@ -170,9 +171,9 @@ async function scalesAgree(device: Device): Promise<void> {
 }
 
 /**
- * 16-bit gradients of 2 ranks and 4 micro-batches, summed in f32 at every stage: each stage's sum
- * has the norm of stage 0 to f32's precision, which sums in 16 bits do not reach. A wire in bf16
- * costs the ranks' share of it.
+ * 16-bit gradients of 2 ranks and 4 micro-batches, summed in f32 at every stage. Each sum has the
+ * norm of stage 0 to the precision of f32, which 16-bit sums do not reach. bf16 communication loses
+ * precision in the sum over ranks.
  */
 async function sumsAcrossRanks(device: Device): Promise<void> {
   const run = (stage: number, more: Partial<Setting>): Setting =>
@@ -190,10 +191,7 @@ async function sumsAcrossRanks(device: Device): Promise<void> {
   for (const error of errors.slice(4)) assert.ok(error > 2e-6 && error < 1e-2, `${errors}`);
 }
 
-/**
- * Bytes after the first of 2 micro-batches: what each stage keeps of weights and of gradients
- * summed in f32.
- */
+/** Bytes after the first of 2 micro-batches: weights of each stage, and gradients summed in f32. */
 async function bytesByStage(device: Device): Promise<void> {
   const settings = [0, 1, 2, 3].map((stage) =>
     setting({
@@ -219,8 +217,8 @@ async function bytesByStage(device: Device): Promise<void> {
 }
 
 /**
- * Each accumulation under each clip in some precision: what they do together is no matter of
- * dtypes.
+ * Each accumulation with each clip in one precision, because their combination does not depend on
+ * the dtype.
  */
 const arithmetics: Record<Precision, readonly Arithmetic[]> = {
   fp32: [

@@ -1,4 +1,4 @@
-// Which transfers slots of host memory ask of a file, and when.
+// Tests which file transfers the slots in host memory request, and when.
 import { cpu } from '../../lib/runtime/device.js';
 import type { HostRange } from '../../lib/runtime/file.js';
 import type { SwapFile } from '../../lib/runtime/swap-file.js';
@@ -18,7 +18,7 @@ afterEach(() => {
   open = [];
 });
 
-/** Slots over a file that writes down what is asked of it: "read 2", and "wait" behind a write. */
+/** Slots over a file that logs requests: "read 2", and "wait" for a write. */
 function slotsOf(options: Partial<SlotOptions> = {}) {
   const log: string[] = [];
   const { compute } = cpu();
@@ -32,7 +32,7 @@ function slotsOf(options: Partial<SlotOptions> = {}) {
     wait: (_: HostRange) => void (log.at(-1)?.startsWith('write') && log.push('wait')),
     dispose() {},
   } as unknown as SwapFile);
-  /** Opens and changes a tile, and brings it to the file; returns what that has asked of it. */
+  /** Opens and changes a tile, and writes it to the file; returns the logged requests. */
   const update = (index: number): string[] => {
     const tile = tiles[index] as StoredTile;
     slots.open(tile);
@@ -85,7 +85,7 @@ test('the slot that nobody has wanted for longest is taken, and written where it
   }
   slots.readField(first, 'master', () => {});
   slots.replaceField(third, 'master', () => {});
-  expect(log.splice(0)).toEqual(['write 1', 'wait']); // For its place in memory.
+  expect(log.splice(0)).toEqual(['write 1', 'wait']); // Evicts tile 1 to use its slot.
   slots.readField(second, 'master', () => {});
   expect(log).toEqual(['write 0', 'read 1']);
 });

@@ -1,4 +1,4 @@
-// What the order of units in the last step foresees of this one.
+// Tests the prediction of this step's units from the order of the last step.
 import { PassTrace, UnitTrace } from '../../lib/zero/unit-trace.js';
 import type { WeightUnit } from '../../lib/zero/weight-unit.js';
 
@@ -7,14 +7,14 @@ const [A, B, C, D] = [unit('a', 1), unit('b', 10), unit('c', 100), unit('d', 100
 
 const names = (units: readonly WeightUnit[]): string => units.map(({ name }) => name).join('');
 
-/** A trace behind a step that used `units`. */
+/** A trace after a step that used `units`. */
 function after<Trace extends UnitTrace>(trace: Trace, units: readonly WeightUnit[]): Trace {
   for (const one of units) trace.visit(one);
   trace.restart();
   return trace;
 }
 
-/** What is foreseen after each of these uses. */
+/** The predicted unit after each of these uses. */
 function foreseen(trace: UnitTrace, units: readonly WeightUnit[]): string[] {
   return units.map((one) => {
     trace.visit(one);

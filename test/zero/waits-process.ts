@@ -1,5 +1,5 @@
-// Runs under the watch of stream orders: updates whose operands are complete, or read last, in the
-// order of another stream.
+// Runs with the stream order checker: updates read operands that another stream has completed, or
+// still reads.
 import { cpu } from '../../lib/runtime/device.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
@@ -34,12 +34,12 @@ async function residentUpdate(): Promise<void> {
   engine.destroy();
 }
 
-/** Weights that no longer want a gradient are read until backward has ended. */
+/** Backward reads weights to its end after requireGrad(false) on them. */
 async function frozenInBetween(): Promise<void> {
   const options = { precision: 'bf16', offload: true, speculative: true, clip: 1e9 } as const;
   const engine = await tinyEngine(options, cpu());
   trainTiny(engine, 0, 2);
-  // Those of the first layers of a unit: the gradients of the others are complete before.
+  // The first layers of a unit: the gradients of the others are complete before.
   const isFirst = (name: string): boolean => /\.h\.\d\.(ln_1|attn\.c_attn)\./.test(name);
   const frozen = [...engine.module.namedParameters()].filter(([name]) => isFirst(name));
   if (frozen.length !== 8) throw new Error(`${frozen.length} parameters have such names`);

@@ -1,5 +1,5 @@
-// Optimizers that work by parameter or by block, LAMB, Muon, Adafactor and AdamW8bit, and AdamW's
-// moments in bf16, where stages 1 to 3 cut parameters between ranks: equal to stage 0.
+// Tests that optimizers with per-parameter or per-block state (LAMB, Muon, Adafactor, AdamW8bit,
+// bf16 AdamW) equal stage 0 at stages 1 to 3, which split parameters between ranks.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
@@ -9,7 +9,7 @@ import { distances } from './distances.js';
 import type { Setting, Trained, TrainJob } from './train-process.js';
 
 const STEPS = 5;
-/** Until a loss scale that is too large at first has come down. */
+/** Steps until a loss scale that is too large at first has come down. */
 const SCALED = 14;
 
 const optimizers = {
@@ -21,8 +21,8 @@ const optimizers = {
 } as const;
 
 /**
- * Stage 3 with weights that come and go, stage 1 with every unit by itself in the order of compute,
- * and optimizer state in tiles, and on the device for tables alone and for one block more.
+ * Stage 3 that gathers and frees weights; stage 1 with one unit per bucket, without overlap.
+ * Optimizer state in tiles; on the device, only its tables or one more block.
  */
 const variants: Record<string, Partial<Setting>> = {
   'stage 1, units by themselves': {
@@ -66,8 +66,8 @@ function settings(type: Type, precision: Precision): Setting[] {
 }
 
 /**
- * Sums of parts are added in f64, which the rounding to f32 hides: the same bits on the CPU. On a
- * GPU the products of Muon may take other kernels.
+ * Sums of parts are added in f64, and the rounding to f32 hides their order: equal bits on the CPU.
+ * On a GPU, the products of Muon may use other kernels.
  */
 const equalsStage0 =
   (type: Type, precision: 'fp32' | 'bf16' | 'fp16', ranks: number) =>

@@ -1,11 +1,12 @@
-// Units of several groups: each one's gradients and weights flow between the ranks of its own.
+// Tests units with several groups: gradients and weights of each group flow between that group's
+// ranks.
 import type { GradientFlow } from '../../lib/zero/gradient-flow.js';
 import type { Partition } from '../../lib/zero/partition.js';
 import type { Unit } from '../../lib/zero/unit.js';
 import type { WeightFlow } from '../../lib/zero/weight-flow.js';
 import { ZeroStage, ZeroStages } from '../../lib/zero/zero-stage.js';
 
-/** Flows that write down what they are told of. */
+/** Flows that record their calls. */
 function flows(name: string, said: string[], { factor = 1, isSharded = false } = {}) {
   const say =
     (verb: string) =>
