@@ -1,5 +1,5 @@
-// The addon called directly, past the typed wrappers: absent operands, wrong handles, numbers that
-// are none.
+// Calls the addon directly, without the typed wrappers: missing operands, wrong handles, invalid
+// numbers.
 import { setImmediate } from 'node:timers/promises';
 import { block, addon as typed } from '../../lib/runtime/addon.js';
 import { Buffer } from '../../lib/runtime/buffer.js';
@@ -12,7 +12,7 @@ const call = (name: string, ...args: unknown[]) =>
   (addon[name] as (...a: unknown[]) => unknown)(...args);
 const device = cpu();
 
-/** A handle whose buffer is gone. */
+/** A handle of a released buffer. */
 function released(): number {
   const buffer = Buffer.allocate(device, 64);
   const { handle } = buffer;
@@ -20,24 +20,24 @@ function released(): number {
   return handle;
 }
 
-// None of them may be a live handle: a test that ran before in this process may still hold buffers,
-// and small numbers such as 1 and 3 are the first handles that a process gives out.
+// No handle may be live. Earlier tests in this process may still hold buffers, and small numbers
+// such as 1 and 3 are the first handles of a process.
 const wrong = [0, -1, 0.5, 2 ** 24 - 1, 2 ** 31, 2 ** 53, 2 ** 62, 1e300, NaN, Infinity];
 
-/** allocate() with its two words where it looks for them. */
+/** Calls allocate() with the two words where it reads them. */
 function allocate(stream: number, bytes: number): void {
   block.set([stream, bytes], block.length - 2);
   call('allocate');
 }
 
-/** An op whose operands are in the block, in one of both ways. */
+/** Runs an op with the operands in the block, on a stream or on the host. */
 function run(way: 'run' | 'runOnHost', op: number, stream: number = device.compute.handle): void {
   block.set([stream, op], block.length - 2);
   if (way === 'run') call('run');
   else call('runOnHost', op, stream);
 }
 
-/** The code of what `body` throws: only the addon's own errors have one. */
+/** The error code that `body` throws; only errors of the addon have a code. */
 function codeOf(body: () => unknown): string {
   try {
     body();
@@ -148,7 +148,7 @@ test('a failed host call is reported once', () => {
 });
 
 test('the argument block lives as long as the addon writes there', async () => {
-  // Made elsewhere, and looked at in later jobs: deref() keeps its target until a job ends.
+  // Created and read in separate jobs: deref() keeps its target alive until the job ends.
   const held = (() => {
     const given = new Float64Array(512);
     call('setArguments', given);

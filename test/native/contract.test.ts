@@ -1,4 +1,4 @@
-// The addon's functions are those that types/addon.generated.d.ts promises, each once and no other.
+// Tests that the addon exports exactly the functions of types/addon.generated.d.ts.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 

@@ -1,10 +1,9 @@
-// The compiler knows the codes of errors: native code can throw those of lib/errors.ts and no
-// other.
+// Tests that native code compiles only with the error codes of lib/errors.ts.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 
-/** What the compiler says of C++ that throws `code`. */
+/** Compiles C++ that throws `code`; returns the status and the compiler's output. */
 function compiled(code: string): { status: number | null; stderr: string } {
   const words = [
     '-std=c++20',

@@ -1,4 +1,4 @@
-// Every other case of the native op matrix on the CPU: two processes share what takes longest.
+// Runs the odd cases of the native op matrix on the CPU; two processes share this slow test.
 import { testOnCpu } from '../support/jest-cases.js';
 import { cases } from './matrix/index.js';
 

@@ -1,4 +1,5 @@
-// Half of the native op matrix on the CPU, and what ops say of operands that are not there.
+// Runs the even cases of the native op matrix on the CPU, and tests the errors for missing
+// operands.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { cpu } from '../../lib/runtime/device.js';
@@ -50,6 +51,6 @@ test.each(withOperands)('%s is refused without an operand that it needs', (op, m
 });
 
 testOnCpu(
-  'native matrix, even cases', // The odd ones: matrix-odd.test.ts.
+  'native matrix, even cases', // matrix-odd.test.ts runs the odd cases.
   cases.filter((_, i) => i % 2 === 0),
 );

@@ -1,4 +1,4 @@
-// One rank of random meshes, one after another: reports how training has ended on each.
+// One rank that trains on random meshes one after another, and reports how each training ends.
 import { type Axis, type Distributed, initDistributed } from '../../lib/comm/index.js';
 import {
   type DsConfig,
@@ -20,7 +20,7 @@ export interface TrialsJob {
 const SIZES = { vocabSize: 67, maxSeq: 8, layers: 4, heads: 4, channels: 16 };
 const ROWS = 2;
 
-/** What a step is for: evaluated batches differ from trained ones. */
+/** Training or evaluation; their batches differ. */
 type Use = 'train' | 'eval';
 
 function configOf({ stage, micros, isCut }: Trial, { mesh }: Distributed): DsConfig {
@@ -36,7 +36,7 @@ function configOf({ stage, micros, isCut }: Trial, { mesh }: Distributed): DsCon
   } as DsConfig;
 }
 
-/** Tokens and targets of a micro-batch, which `trial` changes on its rank. */
+/** Tokens and targets of a micro-batch; `trial` changes them on its rank. */
 function batchOf(engine: Engine, trial: Trial, micro: number, use: Use): [Tensor, Tensor] {
   const { vocabSize, maxSeq } = SIZES;
   const { globalSteps: step, dpRank, device } = engine;
@@ -118,7 +118,7 @@ async function main({ trials }: TrialsJob): Promise<void> {
     const job = await initDistributed({ mesh: trial.mesh, device: 'cpu' });
     reports.push(await train(trial, job).catch(said));
     await job.destroy().catch(() => {});
-    // The store of the last job is gone before a rank looks for the next one.
+    // The store of the last job must be gone before a rank joins the next one.
     await gate(`end of ${i}`);
   }
   console.log(JSON.stringify(reports));

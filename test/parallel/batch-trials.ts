@@ -1,19 +1,19 @@
-// Random meshes on which one rank of a model is given another batch, or none is; drawn from a seed.
+// Draws random meshes from a seed; one rank may get a different batch.
 import type { Axis, MeshOptions } from '../../lib/comm/index.js';
 import { MeshShape } from '../../lib/comm/index.js';
 
-/** What of a batch differs. */
+/** The property of the batch that differs. */
 export const DIFFERENCES = ['tokens', 'targets', 'shape', 'order', 'evaluated', 'none'] as const;
 export type Difference = (typeof DIFFERENCES)[number];
 
 export interface Trial {
   mesh: MeshOptions;
-  /** Whether the model is cut along the mesh; else ranks have copies of it. */
+  /** Whether the mesh splits the model; otherwise ranks have replicas. */
   isCut: boolean;
   stage: 0 | 1 | 2 | 3;
   micros: number;
   what: Difference;
-  /** The rank that is given something else, in this step and micro-batch. */
+  /** The rank with the different batch, and the step and micro-batch. */
   rank: number;
   step: number;
   micro: number;
@@ -61,18 +61,18 @@ export function trialOf(ranks: number, random: (below: number) => number): Trial
 
 const MODEL: readonly Axis[] = ['pp', 'sp', 'tp'];
 
-/** The ranks that must be given the batch of the rank that is not; empty where none must. */
+/** The ranks that must get the same batch as the misled rank; empty if it may differ. */
 export function othersOf(trial: Trial, ranks: number): number[] {
   const { rank, what, mesh, isCut } = trial;
   const shape = MeshShape.over(ranks, mesh);
   const last = shape.sizes.pp - 1;
   const reads = (one: number): boolean => !isCut || [0, last].includes(shape.coordinates(one).pp);
-  // A copy of a model may be evaluated without the others.
+  // A replica may be evaluated on one rank only.
   if (what === 'none' || (what === 'evaluated' && !isCut) || !reads(rank)) return [];
   return shape.ranksAlong(rank, ...MODEL).filter((one) => one !== rank && reads(one));
 }
 
-/** What is wrong with what the ranks have reported of a trial; null where nothing is. */
+/** The fault in the ranks' reports of a trial; null without a fault. */
 export function faultOf(trial: Trial, reports: readonly string[]): string | null {
   const others = othersOf(trial, reports.length);
   if (others.length === 0) {

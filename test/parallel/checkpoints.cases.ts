@@ -1,4 +1,4 @@
-// What any mesh saves, any other resumes, to the last bit.
+// Tests that a checkpoint of any mesh resumes on any other mesh, bit for bit.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -16,7 +16,7 @@ interface Place {
   ranks: number;
   mesh: MeshOptions;
   stage: Leg['stage'];
-  /** Of zero_optimization, beside it. */
+  /** Settings of zero_optimization in addition. */
   zero?: Leg['zero'];
 }
 
@@ -27,12 +27,12 @@ const PLACES: readonly Place[] = [
   { name: 'pp2tp2', ranks: 4, mesh: { pp: 2, tp: 2 }, stage: 1 },
 ];
 
-/** Half of the steps are done, and nothing more is to come: what is resumed is saved as it was. */
+/** Half of the steps are done. No steps follow, so the resumed state is saved unchanged. */
 const RESUMED = { steps: 2 };
 
 /**
- * Every tensor of every place's checkpoint, as every other place saves it again; and the losses
- * that follow.
+ * Each place saves every other place's checkpoint again: every tensor is equal, and so are the next
+ * losses.
  */
 export async function everywhere(
   device: Device,
@@ -51,9 +51,9 @@ export async function everywhere(
       saved.push(reports.map((one) => one[0] as LegReport));
     }
     const values = await Promise.all(places.map((place) => valuesOf(dir(place))));
-    // A save in which an element is in two files, or in none, is refused.
+    // A save with an element in two files, or in no file, is refused.
     for (const one of values) assert.deepEqual(namesOf(one), namesOf(values[0] ?? {}));
-    // Language models are exported as Hugging Face has them, with some tensors transposed.
+    // Language models are exported in the format of Hugging Face, with some tensors transposed.
     if (!model)
       for (const [i, place] of places.entries()) await requireExports(dir(place), values[i] ?? {});
     for (const place of places) {
@@ -89,10 +89,7 @@ export async function everywhere(
   }
 }
 
-/**
- * One file of whole weights: those that the ranks export together after the last step, and those of
- * a checkpoint.
- */
+/** One file of whole weights: exported by all ranks after the last step, and from a checkpoint. */
 async function requireExports(dir: string, values: Record<string, number[]>): Promise<void> {
   const last = join(dir, 'weights.safetensors');
   const saved = join(dir, 'consolidated');

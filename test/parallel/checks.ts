@@ -1,22 +1,22 @@
-// What one rank of a test of cut layers holds against those of one rank: bits, and numbers within a
+// Compares a rank with split layers against whole layers: equal bits, or numbers within a
 // tolerance.
 import type { ProcessGroup } from '../../lib/comm/index.js';
 import { cpu, type Device, type nn, noGrad, scope, Tensor } from '../../lib/index.js';
 
-/** Where the rank computes. */
+/** The device of the rank. */
 let home: Device = cpu();
 
-/** Makes everything on the device from now on. */
+/** Creates all tensors on the device from now on. */
 export function computeOn(device: Device): void {
   home = device;
 }
 
-/** What came out wrong, in words, and how much was looked at. */
+/** Failed checks as text, and the number of compared values. */
 export class Checks {
   readonly failures: string[] = [];
   count = 0;
 
-  /** The same numbers, bit for bit but for the sign of 0. */
+  /** Equal bits, except for the sign of 0. */
   same(what: string, got: readonly number[], wanted: readonly number[]): void {
     this.count++;
     const at = wanted.findIndex((value, i) => got[i] !== value);
@@ -25,8 +25,7 @@ export class Checks {
   }
 
   /**
-   * Within rtol 1e-5 and 1e-6 of the largest of `all` (by default of the wanted ones); 10 times
-   * that on a GPU.
+   * Within rtol 1e-5 and 1e-6 of the largest of `all` (default: `wanted`); 10 times that on a GPU.
    */
   near(
     what: string,
@@ -45,7 +44,7 @@ export class Checks {
     this.failures.push(`${what}: element ${at} of ${got.length}: ${text}`);
   }
 
-  /** What a call throws says all of these. */
+  /** The call throws a message that contains all of these words. */
   throws(what: string, body: () => unknown, ...words: readonly string[]): void {
     this.count++;
     try {
@@ -63,14 +62,14 @@ export class Checks {
 const boxOf = (whole: Tensor, { offset, shape }: nn.Box): Tensor =>
   shape.reduce<Tensor>((from, size, d) => from.narrow(d, offset[d] as number, size), whole);
 
-/** The elements of a whole tensor that `parameter` has. */
+/** The elements of a whole tensor that belong to `parameter`. */
 export function partOf(whole: Tensor, { region }: nn.Parameter): number[] {
   return noGrad(() =>
     scope(() => region.boxes.flatMap((box) => boxOf(whole.detach(), box).contiguous().toArray())),
   );
 }
 
-/** Numbers of a fixed sequence in [-1.5, 1.5), alike on every rank. */
+/** Numbers of a fixed sequence in [-1.5, 1.5), equal on every rank. */
 export function numbers(shape: readonly number[], from = 0): Tensor {
   const count = shape.reduce((a, b) => a * b, 1);
   const values = Array.from({ length: count }, (_, i) => {
@@ -80,14 +79,14 @@ export function numbers(shape: readonly number[], from = 0): Tensor {
   return Tensor.from(values, { shape, device: home });
 }
 
-/** Tokens below `classes`, alike on every rank. */
+/** Tokens below `classes`, equal on every rank. */
 export function tokens(shape: readonly number[], classes: number, from = 0): Tensor {
   const count = shape.reduce((a, b) => a * b, 1);
   const values = Array.from({ length: count }, (_, i) => ((i + from) * 7919 + 13 * from) % classes);
   return Tensor.from(Int32Array.from(values), { shape, device: home });
 }
 
-/** Gradients of the whole model by name, and their parts in the cut one. */
+/** Compares gradients of the whole model by name with their parts in the split one. */
 export function compareGradients(
   checks: Checks,
   name: string,
@@ -107,7 +106,7 @@ export function compareGradients(
   }
 }
 
-/** First values of the whole model, in the parts of the cut one, bit for bit. */
+/** Compares initial values of the whole model with the parts of the split one, bit for bit. */
 export function compareWeights(
   checks: Checks,
   name: string,
@@ -121,7 +120,7 @@ export function compareWeights(
   }
 }
 
-/** Every element of every parameter is answered for by exactly one rank. */
+/** Exactly one rank owns each element of every parameter. */
 export function compareOwners(
   checks: Checks,
   name: string,

@@ -1,5 +1,5 @@
-// A small model that a test cuts over ranks by hand: what an engine does with parts of layers shows
-// without the room that makes them.
+// A small model that a test splits over ranks by hand, so that engine tests do not depend on
+// lib/parallel.
 import type { ProcessGroup } from '../../lib/comm/index.js';
 import {
   crossEntropy,
@@ -15,14 +15,14 @@ import { cat, customFunction } from '../../lib/tensor/index.js';
 
 export const SIZES = { vocabulary: 19, channels: 8, hidden: 12, heads: 4, blocks: 4 };
 
-/** Which heads a rank has: as many as the others, or one more on the first ones. */
+/** The heads of a rank: an equal number, or one more on the first ranks. */
 function share(rank: number, ranks: number): { from: number; count: number } {
   const { heads } = SIZES;
   const first = (n: number): number => Math.floor((n * heads) / ranks);
   return { from: first(rank), count: first(rank + 1) - first(rank) };
 }
 
-/** Starts with its part of the values that the whole tensor would have. */
+/** Initialized with its part of the whole tensor's values. */
 function partOf(region: Region, shape: readonly number[], init: nn.Initializer): nn.Parameter {
   const cut: nn.Initializer = (out) =>
     noGrad(() =>
@@ -40,9 +40,7 @@ function partOf(region: Region, shape: readonly number[], init: nn.Initializer):
   return new nn.Parameter(shape, cut).partOf(region);
 }
 
-/**
- * The identity, whose gradient is the sum over the ranks, and the sum, whose gradient is as it is.
- */
+/** The identity with a gradient summed over ranks, and the sum with an unchanged gradient. */
 function across(group: ProcessGroup) {
   const summed = (x: Tensor): Tensor => {
     const sum = x.contiguous().clone();
@@ -69,14 +67,17 @@ const overflowing = customFunction({
   backward: (_, grad) => (grad as Tensor).mul(Number.POSITIVE_INFINITY),
 });
 
-/** A gate and its values in one projection, cut by heads, and the way back, cut by its inputs. */
+/**
+ * Gate and values in one projection that is split by heads, and an output projection split by
+ * inputs.
+ */
 export class Gated extends nn.Module {
   readonly norm = new nn.LayerNorm(SIZES.channels);
   readonly up: nn.Parameter;
   readonly upBias: nn.Parameter;
   readonly down: nn.Parameter;
   readonly downBias = new nn.Parameter([SIZES.channels], nn.init.normal(0.1));
-  /** The gradients of this rank's part of `up` are infinite. */
+  /** Whether gradients of this rank's part of `up` are infinite. */
   overflows = false;
 
   constructor(private readonly group: ProcessGroup) {
@@ -127,7 +128,7 @@ function layersOf(group: ProcessGroup): nn.Module[] {
 const lossOf = (logits: Tensor, targets: Tensor): Tensor =>
   crossEntropy(logits.reshape([-1, SIZES.vocabulary]), targets.reshape([-1]));
 
-/** As one module; its parameters have the names that a pipeline's have. */
+/** As one module, with the parameter names of a pipeline. */
 export class CutModel extends nn.Module {
   readonly layers: Record<string, nn.Module>;
 

@@ -1,5 +1,5 @@
-// One rank of a mesh that trains a model whose layers are cut over tp, leg by leg, and says what it
-// has at the end.
+// One rank of a mesh that trains a model with layers split over tp, leg by leg, and reports the
+// final state.
 import { type Distributed, initDistributed, type MeshOptions } from '../../lib/comm/index.js';
 import {
   type DsConfig,
@@ -15,43 +15,43 @@ import {
 import type { Region } from '../../lib/runtime/box.js';
 import { CutModel, Gated, inStages, SIZES } from './cut-layers.js';
 
-/** A run from the same beginning. */
+/** A run from the initial weights. */
 export interface Leg {
-  /** A language model, which the configuration cuts, instead of the one that is cut by hand. */
+  /** A language model that the configuration splits, instead of the model that is split by hand. */
   model?: 'gpt2' | 'llama' | 'qwen3' | undefined;
-  /** It trains by whole batches on one stage as well, with the same dropout. */
+  /** Trains with whole batches on one stage too, with the same dropout. */
   staged?: boolean;
   stage: 0 | 1 | 2 | 3;
-  /** Of zero_optimization, beside the stage. */
+  /** Settings of zero_optimization in addition to the stage. */
   zero?: { mics_shard_size?: number } | undefined;
   precision?: 'fp32' | 'bf16' | 'fp16';
   offload?: boolean;
-  /** Layers that want no gradients, by a part of their names. */
+  /** A part of the names of layers without gradients. */
   frozen?: string;
   micros?: number;
   optimizer?: DsConfig['optimizer'];
   /**
-   * Where it saves after half of its steps, and after it has resumed; `from` names what another one
-   * saved.
+   * Path of the checkpoint after half of the steps, and after a resume; `from` is the checkpoint to
+   * resume.
    */
   save?: string;
   from?: string;
-  /** Sums over micro-batches are f32. */
+  /** Accumulates gradients in f32. */
   wide?: boolean;
-  /** A rank whose gradient of a part of a layer overflows in step 1. */
+  /** The rank with an overflow in the gradient of a split layer in step 1. */
   overflow?: number;
-  /** A rank that is given another batch, or one of another shape, from step `after` + 1 on. */
+  /** The rank that gets a different batch, or one of another shape, from step `after` + 1 on. */
   misled?: { rank: number; shape?: boolean; after?: number };
-  /** What this rank alone does before initialize(). */
+  /** A mistake that only this rank makes before initialize(). */
   wrong?: { rank: number; what: 'place' | 'shape' };
   steps?: number;
-  /** A rank that gets SIGTERM after its second step; all save where they stop. */
+  /** The rank that gets SIGTERM after its second step; all ranks save where they stop. */
   stops?: number;
-  /** Between layers that are cut, ranks have some of the tokens each. */
+  /** Splits tokens over ranks between split layers. */
   sequence?: boolean;
-  /** A rank that ends before its last step, without a word. */
+  /** The rank that exits before its last step, without a message. */
   dies?: number;
-  /** A rank that tries to change what it has a part of. */
+  /** The rank that tries to change a split parameter. */
   changes?: number;
 }
 
@@ -61,7 +61,7 @@ export interface EngineJob {
   legs: Leg[];
 }
 
-/** A parameter as a rank has it. */
+/** A parameter or its part on a rank. */
 export interface Held {
   region: Region;
   values: number[];
@@ -73,7 +73,7 @@ export interface LegReport {
   skipped: number;
   initial: Record<string, Held>;
   weights: Record<string, Held>;
-  /** What was thrown, where it was. */
+  /** The error, if the leg threw. */
   error?: string;
 }
 
@@ -81,7 +81,7 @@ const [ROWS, TOKENS, STEPS] = [3, 8, 6];
 
 const LANGUAGE = { vocabSize: 67, maxSeq: TOKENS, layers: 4, heads: 4, channels: 32 };
 
-/** Grouped heads, so that some ranks of four have the same ones. */
+/** Grouped heads, so that with four ranks some share a head. */
 function languageModel(name: NonNullable<Leg['model']>): nn.models.CausalLM {
   const { GPT2, Llama, Qwen3 } = nn.models;
   if (name === 'gpt2') return new GPT2({ ...LANGUAGE, dropout: 0.1 });
@@ -126,7 +126,7 @@ function configOf(leg: Leg, { mesh }: Distributed): DsConfig {
   } as DsConfig;
 }
 
-/** What this rank has, gathered where it is in shards. */
+/** The parameters of this rank, gathered from ZeRO shards. */
 function heldBy(engine: Engine): Record<string, Held> {
   const read = () =>
     Object.fromEntries(
@@ -154,7 +154,7 @@ async function build(leg: Leg, job: Distributed): Promise<Engine> {
   return engine;
 }
 
-/** Says another tensor, or another place in it, than it is. */
+/** Declares a wrong tensor, or a wrong place in it. */
 function spoil(parameter: nn.Parameter, what: 'place' | 'shape'): void {
   const { whole, boxes } = parameter.region;
   const [box] = boxes;
@@ -165,7 +165,9 @@ function spoil(parameter: nn.Parameter, what: 'place' | 'shape'): void {
   else parameter.partOf({ whole, boxes: [{ offset: [0, 1], shape }] });
 }
 
-/** One step; gives the loss of this rank's last micro-batch, of a pipeline the mean of all. */
+/**
+ * One step; returns the loss of this rank's last micro-batch, or the mean of all for a pipeline.
+ */
 async function step(engine: Engine, leg: Leg): Promise<number> {
   const micros = engine.gradientAccumulationSteps();
   const { misled } = leg;

@@ -1,4 +1,4 @@
-// An engine whose model's layers are cut over tp trains as one with whole layers.
+// Tests that an engine with layers split over tp trains like one with whole layers.
 import assert from 'node:assert/strict';
 import { type MeshOptions, MeshShape } from '../../lib/comm/index.js';
 import { placeIn, positionIn, wholeBox } from '../../lib/runtime/box.js';
@@ -14,16 +14,13 @@ export async function run(
   job: Omit<EngineJob, 'device'>,
 ): Promise<LegReport[][]> {
   const whole: EngineJob = { device: device.kind, ...job };
-  // Where one rank refuses what the others do, these are not to wait for ten minutes.
+  // If only one rank throws, the others must not wait for ten minutes.
   const environment = { DEEPSPEED_TIMEOUT: '2' };
   const results = await runRanks('../parallel/engine-process', ranks, { job: whole, environment });
   return reportsOf<LegReport[]>(results);
 }
 
-/**
- * Every parameter as a whole, from what the ranks have of it; ranks that have the same have the
- * same bits.
- */
+/** Joins the ranks' parts to whole parameters; ranks with the same part must have the same bits. */
 export function wholeOf(held: readonly Record<string, Held>[]): Map<string, Float64Array> {
   const found = new Map<string, Float64Array>();
   for (const [name, { region, values }] of held.flatMap((one) => Object.entries(one))) {
@@ -51,17 +48,17 @@ const distance = (a: Float64Array, b: Float64Array): number => {
 export const requireNear = (a: number, b: number, tolerance: number, place: string): void =>
   assert.ok(Math.abs(a - b) <= tolerance * Math.max(1e-3, Math.abs(b)), `${place}: ${a} for ${b}`);
 
-/** By which part of themselves numbers may differ. */
+/** Relative tolerances. */
 interface Bounds {
   /** Losses. */
   tolerance: number;
-  /** Gradient norms; as losses by default. */
+  /** Gradient norms. Default: as losses. */
   norms?: number;
   weights: number;
 }
 
 /**
- * Of one leg: what the ranks of a mesh report, against those of its data ranks with whole layers.
+ * Compares the reports of a mesh for one leg with the reports of its data ranks with whole layers.
  */
 export function requireEqual(
   shape: MeshShape,
@@ -77,7 +74,7 @@ export function requireEqual(
   for (const [name, values] of before) assert.deepEqual(initial.get(name), values, name);
   for (const [rank, { losses, norms, skipped }] of own.entries()) {
     const expected = alone[shape.coordinates(rank).dp] as LegReport;
-    // A pipeline gives the mean over the data ranks.
+    // A pipeline reports the mean over the data ranks.
     const reporters = shape.sizes.pp > 1 ? alone : [expected];
     losses.forEach((loss, i) => {
       const sum = reporters.reduce((total, one) => total + (one.losses[i] as number), 0);
@@ -95,7 +92,8 @@ export function requireEqual(
   assert.ok(together <= drift, `${place}, all weights: ${together}`);
   for (const [name, values] of expected) {
     const apart = distance(weights.get(name) as Float64Array, values);
-    // AdamW makes steps of gradients that are nothing but rounding, as those of the bias of keys.
+    // AdamW makes full steps for gradients that are only rounding, like the gradient of the key
+    // bias.
     assert.ok(apart <= 100 * drift, `${place}, ${name}: ${apart}`);
   }
 }
@@ -120,15 +118,15 @@ export async function equal(device: Device, wanted: Comparison): Promise<void> {
     const of = (reports: LegReport[][]) => reports.map((one) => one[i] as LegReport);
     for (const { error } of [...of(own), ...of(alone)]) assert.equal(error, undefined, place);
     const isNarrow = leg.precision === 'bf16' || leg.precision === 'fp16';
-    // Ranks round the parts of a sum to 16 bits: norms of this few elements are a few percent
-    // apart.
+    // Each rank rounds its part of a sum to 16 bits: norms of so few elements differ by a few
+    // percent.
     const narrow: Bounds = { tolerance: 1e-2, norms: 0.1, weights: 0.2 };
     const within = isNarrow ? narrow : { tolerance, weights: tolerance };
     requireEqual(shape, of(own), of(alone), { place, ...within });
   }
 }
 
-/** What overflows on one rank is skipped by all of them, whatever part it was in. */
+/** If a split gradient overflows on one rank, all ranks skip the step. */
 async function skipped(device: Device): Promise<void> {
   const culprit = 3;
   const legs = ([0, 1, 3] as const).map(

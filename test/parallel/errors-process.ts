@@ -1,5 +1,5 @@
-// One rank of engines whose ranks compute together, of which one meets with an error: says what it
-// was told, and goes on with another job.
+// One rank of a model-parallel engine while one rank throws. It reports its own error, and then
+// joins another job.
 import { type Distributed, initDistributed, type MeshOptions } from '../../lib/comm/index.js';
 import {
   type DsConfig,
@@ -20,7 +20,7 @@ export interface ErrorLeg {
   /** Whether it has experts. */
   mixture?: boolean;
   at: 'forward' | 'backward';
-  /** Who meets with it; all alike, who then leave that step out. */
+  /** The rank that throws; with 'all', every rank throws and skips that step. */
   rank: number | 'all';
 }
 
@@ -99,7 +99,7 @@ async function train(leg: ErrorLeg, job: Distributed): Promise<string> {
     }
     return `${met}, ${engine.globalSteps} steps, then ${engine.getGlobalGradNorm()}`;
   } finally {
-    // Whoever met with the error stays until the others have heard of it.
+    // The rank that threw stays until the others have the error.
     if (leg.rank !== 'all') await poll(() => isOver(job));
     engine.destroy();
   }
@@ -126,7 +126,7 @@ async function main({ device, legs }: ErrorsJob): Promise<void> {
     });
     reports.push(await train(leg, job).catch(said));
     await job.destroy();
-    // The store of the last job is gone before anybody looks for the next one.
+    // The store of the last job must be gone before a rank joins the next one.
     await gate(`end of ${i}`);
   }
   console.log(JSON.stringify(reports));

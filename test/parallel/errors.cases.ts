@@ -1,4 +1,4 @@
-// An error of one rank in what it computes with others is told to them at once.
+// Tests that an error on one rank of a model-parallel group reaches the other ranks at once.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
@@ -37,7 +37,7 @@ async function reported(device: Device): Promise<void> {
   }
 }
 
-/** Ranks that leave the same batch out train on, as nobody waits for anybody. */
+/** Ranks that all skip the same batch train on, because no rank waits. */
 async function metByAll(device: Device): Promise<void> {
   const legs = CUTS.map((cut): ErrorLeg => ({ ...cut, at: 'forward', rank: 'all' }));
   const [first, second] = await run(device, legs);
@@ -47,7 +47,7 @@ async function metByAll(device: Device): Promise<void> {
   }
 }
 
-/** Each on two devices. */
+/** Each case runs on two devices. */
 export const cases: readonly Case[] = [
   { name: 'an error of one rank is told to the others', run: reported, gpus: 2 },
   { name: 'an error that all ranks meet with', run: metByAll, gpus: 2 },

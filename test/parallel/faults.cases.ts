@@ -1,4 +1,5 @@
-// What goes wrong where ranks share layers out is named on every rank, and nobody waits for ever.
+// Tests that faults in model parallelism raise an error with the cause on every rank, without a
+// deadlock.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -10,7 +11,7 @@ import type { Case } from '../support/case.js';
 import { run } from './engine.cases.js';
 import type { EngineJob, Leg, LegReport } from './engine-process.js';
 
-/** Each leg, on tp 2 x dp 2, and what all ranks say of it. */
+/** Each leg on tp 2 x dp 2, and the error on all ranks. */
 const REFUSED: readonly [Leg, RegExp][] = [
   [
     { stage: 1, misled: { rank: 3 } },
@@ -51,7 +52,7 @@ async function refused(device: Device): Promise<void> {
   }
 }
 
-/** Inputs of the first stage and labels of the last one are compared, in every step. */
+/** The engine compares inputs of the first stage and labels of the last one in every step. */
 async function otherStages(device: Device): Promise<void> {
   for (const [rank, other] of [
     [0, 1],
@@ -68,7 +69,7 @@ async function otherStages(device: Device): Promise<void> {
   }
 }
 
-/** Of two ranks that have the same columns, nobody has the others. */
+/** Two ranks have the same columns, and the other columns are missing. */
 async function incomplete(device: Device): Promise<void> {
   const legs: Leg[] = [{ stage: 0, wrong: { rank: 1, what: 'place' } }];
   for (const [report] of await run(device, 2, { mesh: { tp: 2 }, legs })) {
@@ -79,7 +80,7 @@ async function incomplete(device: Device): Promise<void> {
   }
 }
 
-/** The ranks that are left all say the same, which names the one that is to blame. */
+/** All remaining ranks throw the same error, which names the culprit. */
 async function broken(device: Device, leg: Leg, culprit: number, says: RegExp): Promise<void> {
   const job: EngineJob = { device: device.kind, mesh: { tp: 2 }, legs: [leg] };
   const results = await runRanks('../parallel/engine-process', 4, { job });
@@ -91,8 +92,8 @@ async function broken(device: Device, leg: Leg, culprit: number, says: RegExp): 
 }
 
 /**
- * SIGTERM to one rank ends all after the same step, with a checkpoint from which a run goes on to
- * the bit.
+ * SIGTERM to one rank ends all ranks after the same step; a run resumes from their checkpoint bit
+ * for bit.
  */
 async function stopped(device: Device, ranks: number, mesh: MeshOptions): Promise<void> {
   const root = mkdtempSync(join(tmpdir(), 'ds-stopped-'));

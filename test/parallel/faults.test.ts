@@ -1,4 +1,4 @@
-// Runs the cases of what goes wrong over cut layers on the CPU.
+// Runs the model-parallel fault cases on the CPU.
 import { testOnCpu } from '../support/jest-cases.js';
 import { cases } from './faults.cases.js';
 

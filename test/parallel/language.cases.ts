@@ -1,5 +1,5 @@
-// Language models cut by the configuration train as whole ones: the same first weights and dropout,
-// losses and weights to rounding.
+// Tests that language models split by the configuration train like whole ones: equal initial
+// weights and dropout, losses and weights to rounding.
 import type { Case } from '../support/case.js';
 import { equal } from './engine.cases.js';
 import type { Leg } from './engine-process.js';
@@ -33,7 +33,7 @@ export const alone: Case[] = [
     name: 'tp 4, whose ranks share heads of keys and values, equals one rank',
     run: (device) => {
       const llama: Leg = { model: 'llama', stage: 0, steps: 4 };
-      // Ranks have copies of layers that learn nothing, whose input comes from one that does.
+      // Frozen layers are replicated, with inputs from trained layers.
       const frozen = ['.1.', 'v_proj'].flatMap((part): Leg[] => [
         { ...llama, frozen: part },
         { ...llama, frozen: part, sequence: true },

@@ -1,4 +1,4 @@
-// One rank that holds cut layers and the collectives between them against those of one rank.
+// One rank that compares split layers and the collectives between them with whole layers.
 import { initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
 import {
   LossReport,
@@ -56,7 +56,7 @@ function collectives(group: ProcessGroup): void {
   }
 }
 
-/** What a linear layer gives whose inputs are shared out, and its gradients, are the whole's. */
+/** A linear layer with split inputs has the outputs and gradients of the whole layer. */
 function summedProducts(group: ProcessGroup): void {
   const { rank, size } = group;
   for (const lead of [[], [5], [3, 3]]) {
@@ -86,7 +86,10 @@ function summedProducts(group: ProcessGroup): void {
   }
 }
 
-/** Gather and scatter are each other's inverse and gradient, also where sizes differ. */
+/**
+ * Gather and scatter are inverse to each other, and gradients of each other, also with unequal
+ * sizes.
+ */
 function along(group: ProcessGroup, shape: readonly number[], dim: number): void {
   const { rank, size } = group;
   const title = `[${shape}] along ${dim}`;
@@ -114,8 +117,8 @@ function along(group: ProcessGroup, shape: readonly number[], dim: number): void
 }
 
 /**
- * Calls `body` and tells at each sum over ranks which of the parameters have a gradient by then,
- * and that compute goes on beside it.
+ * Calls `body`. At each sum over ranks, records the parameters with a gradient and whether compute
+ * overlaps.
  */
 function watched(
   group: ProcessGroup,
@@ -145,9 +148,7 @@ function watched(
   return seen;
 }
 
-/**
- * One exchange for all layers that read a tensor, which begins before the last weight's gradient.
- */
+/** One exchange for all layers that read a tensor; it starts before the last weight gradient. */
 function overlap(group: ProcessGroup): void {
   const layers = [1, 2, 3].map(() => new parallel.ColumnLinear(new nn.Linear(6, 8), group)) as [
     ...[parallel.ColumnLinear, parallel.ColumnLinear, parallel.ColumnLinear],
@@ -171,7 +172,7 @@ function overlap(group: ProcessGroup): void {
   overlapOfParts(group);
 }
 
-/** The same where ranks gather tokens before a layer and sum the gradient by parts. */
+/** The same, where ranks gather tokens before a layer and reduce-scatter the gradient. */
 function overlapOfParts(group: ProcessGroup): void {
   const { size, rank } = group;
   for (const length of [2 * size, 2 * size + 1]) {
@@ -202,7 +203,7 @@ class Block extends nn.Module {
   }
 }
 
-/** Output, gradients, first values and dropout of a cut module equal those of the whole one. */
+/** Output, gradients, initial values and dropout of a split module equal the whole one. */
 function compare(
   group: ProcessGroup,
   name: string,
@@ -242,7 +243,7 @@ function layers(group: ProcessGroup): void {
   compare(group, 'gathered', () => new Block(10, nn.Linear), apart, numbers([2, 3, 6]));
   const table = () => new nn.Sequential(new nn.Embedding(11, 5, { paddingIdx: 3 }));
   compare(group, 'table', table, { 0: 'vocabulary' }, tokens([3, 9], 11));
-  if (group.device.kind !== 'cpu') return; // A GPU does not look at indices.
+  if (group.device.kind !== 'cpu') return; // A GPU does not check indices.
   const cut = parallel.parallelize(table(), group, { layers: { '*': 'vocabulary' } });
   const wrong = tokens([2], 5).add(10);
   checks.throws('a row that is not there', () => cut.call(wrong), 'DS_INDEX');
@@ -262,7 +263,7 @@ const headOf = (channels: number, classes: number, weightInit: nn.Initializer): 
   new nn.Linear(channels, classes, { bias: false, weightInit });
 const countsOf = (report: LossReport): number[] => [report.read().counted, report.read().correct];
 
-/** Loss, gradients, logits and report of a vocabulary that is shared out. */
+/** Loss, gradients, logits and report with a split vocabulary. */
 function losses(group: ProcessGroup): void {
   const [channels, classes] = [4, 13];
   const target = tokens([2, 5], classes);
@@ -299,7 +300,7 @@ function losses(group: ProcessGroup): void {
   ties(group, classes);
 }
 
-/** Where many classes have the largest logit, the first of them is the choice, whoever has it. */
+/** If several classes have the largest logit, the first one is the prediction, on any rank. */
 function ties(group: ProcessGroup, classes: number): void {
   const rows = 10;
   const flat: nn.Initializer = (out) => out.fill_(1);

@@ -1,4 +1,4 @@
-// One rank that holds cut language models against whole ones: first values, dropout, losses,
+// One rank that compares split language models with whole ones: initial values, dropout, losses,
 // gradients, sampled texts.
 import { initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
 import { LossReport, nn, parallel, scope, seed, type Tensor } from '../../lib/index.js';
@@ -16,7 +16,7 @@ import {
 /** The one argument, as JSON. */
 export interface ModelsJob {
   kind: DeviceKind;
-  /** A folder of Hugging Face's with a GPT-2, and one with a Llama. */
+  /** Folders in the format of Hugging Face: a GPT-2 and a Llama. */
   folders: readonly string[];
 }
 
@@ -70,9 +70,7 @@ function trained(model: nn.models.CausalLM, report: LossReport): Tensor {
   return loss;
 }
 
-/**
- * The loss of the model with tokens shared out as well, whose gradients are those of the whole one.
- */
+/** The loss of the model with split tokens too; its gradients equal the whole model's. */
 function sequence(
   group: ProcessGroup,
   name: string,
@@ -107,7 +105,7 @@ function train(group: ProcessGroup, name: string, make: () => nn.models.CausalLM
   const first = trained(part, got).item();
   checks.near(`${name} loss`, [first], [expected]);
   const apart = sequence(group, name, make, whole);
-  // Sums of more than two ranks have an order, which NCCL picks for each kind of collective.
+  // Sums over more than two ranks have an order, which NCCL chooses per collective.
   const compared = group.device.kind === 'cpu' || group.size <= 2 ? 'same' : 'near';
   checks[compared](`${name} loss, tokens apart`, [apart], [first]);
   const countsOf = (report: LossReport): number[] => [report.read().counted, report.read().correct];
@@ -121,7 +119,7 @@ function train(group: ProcessGroup, name: string, make: () => nn.models.CausalLM
   checks.same(`${name} text`, part.generate(prompt, options), whole.generate(prompt, options));
 }
 
-/** Blocks that heads see each in its own way, in training and beside a cache. */
+/** Sparse block layouts that differ per head, in training and with a cache. */
 function sparse(group: ProcessGroup): void {
   const long = { maxSeq: 72, vocabSize: 37, layers: 2 };
   const llama = { heads: 4, kvHeads: 2, channels: 16, hidden: 13, initializerRange: 0.4 };
@@ -156,14 +154,14 @@ function sparse(group: ProcessGroup): void {
   }
 }
 
-/** Of packed projections no part can be on several ranks. */
+/** A part of a packed projection cannot be on several ranks. */
 function refused(group: ProcessGroup): void {
   const few = new Phi3({ ...qwen3, kvHeads: 1 });
   const cut = (): unknown => parallel.parallelize(few, group);
   checks.throws('one head of keys, packed', cut, 'DS_ARGUMENT', 'at most 1 ranks for packed');
 }
 
-/** What lies in files is read part by part, and is that of the whole model. */
+/** Each rank loads its part of the files, which equals the part of the whole model. */
 async function load(group: ProcessGroup, folder: string): Promise<void> {
   const whole = await nn.models.fromPretrained(folder);
   const part = parallel.parallelize(await nn.models.fromPretrained(folder), group);

@@ -1,4 +1,5 @@
-// What initialize() says of a tensor_parallel that a model, or a mesh, does not fit.
+// Tests the errors of initialize() for a tensor_parallel section that does not fit the model or the
+// mesh.
 import { type DsConfig, initialize, nn } from '../../lib/index.js';
 
 const start = (model: nn.Module, section: object) =>

@@ -1,5 +1,4 @@
-// One rank that trains a model of its own under rules of tensor_parallel.partition_config, and says
-// what it got.
+// One rank that trains a custom model with tensor_parallel.partition_config, and reports the split.
 import { distributed } from '../../lib/comm/index.js';
 import { type DsConfig, DsError, initialize, nn, seed, Tensor } from '../../lib/index.js';
 

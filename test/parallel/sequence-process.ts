@@ -1,5 +1,5 @@
-// One rank that has some tokens of each sample, held against one with whole samples: losses,
-// counts, logits, gradients, dropout.
+// One rank that compares sequence parallelism with whole samples: losses, counts, logits,
+// gradients, dropout.
 import { initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
 import { LossReport, nn, noGrad, parallel, scope, seed, Tensor } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
@@ -42,7 +42,7 @@ interface Trained {
 function trained(model: nn.models.CausalLM, inputs: nn.models.CausalInputs): Trained {
   seed(42);
   const [x, y] = [tokens([3, TOKENS], 37), tokens([3, TOKENS], 37, 4)];
-  // The second of two ranks has no target of the last sample.
+  // On the second of two ranks, all targets of the last sample are ignored.
   y.narrow(1, 4, 2).fill_(-100);
   y.narrow(0, 2, 1).narrow(1, 6, 6).fill_(-100);
   const report = new LossReport(x.device);
@@ -65,7 +65,7 @@ function documents(): Tensor {
   });
 }
 
-/** Gradients of whole samples, and the sums of the ranks' parts. */
+/** Compares gradients of whole samples with the sum over the ranks. */
 function compareSums(group: ProcessGroup, name: string, whole: nn.Module, part: nn.Module): void {
   const expected = new Map(whole.namedParameters());
   for (const [path, { grad }] of part.namedParameters()) {
@@ -104,7 +104,7 @@ function compare(group: ProcessGroup, name: string, make: () => nn.models.Causal
   apart(name, whole, part);
 }
 
-/** A loss of the program's own, of all logits, on every rank. */
+/** A custom loss over all logits, on every rank. */
 function ownLoss(group: ProcessGroup, name: string, whole: nn.Module, part: nn.Module): void {
   const losses = [whole, part].map((model) => {
     model.zeroGrad();
@@ -118,9 +118,7 @@ function ownLoss(group: ProcessGroup, name: string, whole: nn.Module, part: nn.M
   compareSums(group, `${name}, logits`, whole, part);
 }
 
-/**
- * What does not come out even, with and without gradients; and sampling, which needs no other rank.
- */
+/** Uneven token counts, with and without gradients, and sampling, which needs no other rank. */
 function apart(name: string, whole: nn.models.CausalLM, part: nn.models.CausalLM): void {
   const odd = tokens([1, 11], 37);
   checks.throws(`${name}, odd tokens`, () => part.call(odd, odd), 'DS_SHAPE', 'a multiple of');
@@ -142,7 +140,7 @@ function apart(name: string, whole: nn.models.CausalLM, part: nn.models.CausalLM
   );
 }
 
-/** Blocks that heads see each in its own way: rank 1's tokens begin within one. */
+/** Sparse block layouts that differ per head; rank 1's tokens begin inside a block. */
 function sparse(group: ProcessGroup): void {
   const long = { maxSeq: 72, vocabSize: 37, layers: 2 };
   const wide = { attentionDropout: 0.2, initializerRange: 0.4 };
@@ -177,7 +175,7 @@ const byHead: nn.SparsityOptions = {
   ...{ differentLayoutPerHead: true, numDifferentGlobalPatterns: 2 },
 };
 
-/** What attention cannot do with parts of samples says so. */
+/** Attention options that do not support split samples throw. */
 function refusals(group: ProcessGroup): void {
   const few = new GPT2({ ...sizes, heads: 1, channels: 8 });
   const ranks = new parallel.SequenceRanks(group);

@@ -1,5 +1,5 @@
-// Ranks that share out the tokens of samples (Ulysses) train as one rank with whole samples: models
-// by themselves, engines at every ZeRO stage, and checkpoints from any mesh.
+// Tests that sequence parallelism (Ulysses) trains like one rank with whole samples: models,
+// engines at every ZeRO stage, and checkpoints of any mesh.
 
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
@@ -11,7 +11,7 @@ import { requireReports } from './layers.cases.js';
 
 const STAGES = [0, 1, 2, 3] as const;
 
-/** Each leg on sp 2, and what both ranks say of it. */
+/** Each leg on sp 2, and the error on both ranks. */
 const REFUSED: readonly [Leg, RegExp][] = [
   [
     { model: 'gpt2', stage: 0, misled: { rank: 1 } },

@@ -1,4 +1,4 @@
-// Stages of a pipeline whose layers are cut over tp, on several data ranks.
+// Tests pipeline stages with layers split over tp, on several data ranks.
 import type { Case } from '../support/case.js';
 import { equal } from './engine.cases.js';
 

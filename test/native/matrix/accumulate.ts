@@ -1,5 +1,4 @@
-// Accumulate: every dtype that is added up, odd sizes, layouts, and values that vanish in 16-bit
-// sums.
+// Cases of Accumulate: every dtype, odd sizes, layouts, and values that vanish in 16-bit sums.
 import { numel } from '../../../lib/runtime/view.js';
 import { exact, input, type Layout, type MatrixCase, opCase, updated } from './harness.js';
 import { aligned, broadcast, oddSizes, padded, reversed, sparse, unaligned } from './layouts.js';
@@ -46,7 +45,7 @@ function sums(): MatrixCase[] {
 
 const { NaN: nan, POSITIVE_INFINITY: infinity } = Number;
 
-/** Small parts of large sums, signed zeros, denormals, infinities and what is no number. */
+/** Small terms of large sums, signed zeros, denormals, infinities and NaNs. */
 function corners(): MatrixCase[] {
   const parts = [2 ** -12, -(2 ** -12), 2 ** -24, -0, -0, infinity, -infinity, nan, 1, 65504];
   const olds = [1, 1, 2 ** -140, 0, -0, 1, infinity, 1, nan, 3e38];

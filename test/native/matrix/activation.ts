@@ -54,7 +54,7 @@ const settings: readonly Setting[] = [
 ];
 
 /**
- * NaN, infinities, zeros and the ends of what f16 holds, then numbers on both sides of the bend.
+ * NaN, infinities, zeros and values near the limit of f16, then values on both sides of the bend.
  */
 const special = [NaN, Infinity, -Infinity, 0, -0, 60000, -60000, 1e-4, -1e-4];
 const withSpecial = (values: Float64Array): Float64Array =>

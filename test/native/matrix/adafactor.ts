@@ -66,7 +66,7 @@ const checkOf = (dtype: DType, apply: boolean) =>
   apply ? closeSameBits(dtype, 1, 'tensor') : exact;
 const f64Sums = closeSameBits('f32', 1, 'element');
 
-/** The row of all matrices, and the column of its matrix's, of element i of a part. */
+/** The row over all matrices, and the column in its matrix, of element i of a part. */
 function placeOf({ from, rows, columns }: Part, i: number): [row: number, column: number] {
   const row = Math.floor((from + i) / columns);
   return [row, Math.floor(row / rows) * columns + ((from + i) % columns)];
@@ -123,7 +123,7 @@ function factors(part: Part, apply = true, eps = EPS): MatrixCase {
     title: `${nameOf(part)} eps ${eps}${apply ? '' : ' skipped'}`,
     build(random) {
       const state = (n: number) => input('f32', [n], random.uniform(n, eps === 0 ? 0 : 0.1, 1));
-      // Without eps the first row and column have never had a gradient.
+      // Without eps, the first row and column have never had a gradient.
       const sum = (n: number) =>
         input(
           'f64',
@@ -237,7 +237,7 @@ interface Last {
   isMatrix: boolean;
   beta1: number | null;
   scaleParameter: boolean;
-  /** Root mean square of the direction, as its sum says. */
+  /** Root mean square of the direction, as given by its sum. */
   length: number;
   apply: boolean;
   /** The weight overwrites the gradient. */

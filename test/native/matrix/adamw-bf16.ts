@@ -1,5 +1,5 @@
-// Moments of bf16: one formula in f64, AdamW on widened moments rounded by plain integers, and the
-// expectation of what is rounded at random.
+// Cases of AdamW with bf16 moments: the formula in f64, AdamW on f32 moments rounded in plain
+// integers, and the mean of stochastic rounding.
 import assert from 'node:assert/strict';
 import { Buffer } from '../../../lib/runtime/buffer.js';
 import type { Device } from '../../../lib/runtime/device.js';
@@ -42,7 +42,7 @@ interface Update {
 
 const plain: Update = { n: 257, grad: 'bf16', weight: 'bf16', apply: true, decoupled: true };
 
-/** To the nearest of 8 bits, and to one of both neighbours. */
+/** Rounded to the nearest value of 8 bits, and to one of its neighbours. */
 const nearest: Check = { tolerance: 2 ** -8, scope: 'element', absolute: 1e-7, sameBits: true };
 const either: Check = { tolerance: 2 ** -7, scope: 'element', absolute: 1e-12, sameBits: true };
 
@@ -91,7 +91,7 @@ function update(u: Update): MatrixCase {
   });
 }
 
-/** Flat views on memory of their own. */
+/** Flat views with their own memory. */
 class Memory {
   private readonly buffers: Buffer[] = [];
 
@@ -135,7 +135,7 @@ const widened = (bf16: ArrayLike<number>): Float32Array =>
 const upper = (bits: number, rounded: number): number =>
   (bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (rounded >>> 16) & 0xffff;
 
-/** m to nearest, ties to even; v by 16 bits that p and m are hashed to. */
+/** m is rounded to nearest even; v is rounded by 16 bits that are a hash of p and m. */
 function roundedMoments(p: NumericArray, m: NumericArray, v: NumericArray) {
   const [ps, ms, vs] = [p, m, v].map(bitsOf) as [Uint32Array, Uint32Array, Uint32Array];
   const hash = (i: number): number => {
@@ -151,16 +151,16 @@ function roundedMoments(p: NumericArray, m: NumericArray, v: NumericArray) {
 interface Steps {
   n: number;
   grad: DType;
-  /** Of moments and gradients. */
+  /** Magnitude of moments and gradients. */
   scale: number;
   lead: number;
-  /** Infinities and NaNs among the gradients. */
+  /** Whether gradients contain infinities and NaNs. */
   wild: boolean;
 }
 
 /**
- * Three updates by each op that knows moments of bf16, against AdamW on f32 ones that are then
- * rounded.
+ * Three updates by each op with bf16 moments equal AdamW on f32 moments that are rounded
+ * afterwards.
  */
 function equalsRounded(s: Steps): Case {
   const { n, grad: dtype } = s;
@@ -218,7 +218,7 @@ function equalsRounded(s: Steps): Case {
       same(memory.bits(halved.m), expected.m, 'm of halves');
       same(memory.bits(halved.v), expected.v, 'v of halves');
 
-      // The step before is committed, and this one tried out on what was rounded.
+      // Commits the step before, and speculates this one on the rounded moments.
       kernels.adamWSpeculate({
         ...{ ...tried, master: triedMaster, weight: guess },
         ...{ previous: last?.grad ?? null, previousControl: last && control },
@@ -241,7 +241,7 @@ function equalsRounded(s: Steps): Case {
   return { name, run };
 }
 
-/** NaNs have the payload of their back end in f32; in bf16 there is one NaN. */
+/** In f32, the payload of a NaN depends on the back end; bf16 has one NaN. */
 function same(
   got: ArrayLike<number | bigint>,
   expected: ArrayLike<number | bigint>,
@@ -257,8 +257,8 @@ function same(
 }
 
 /**
- * Constant gradients of 1 for 4000 steps: to the nearest, v would stop at a fourth to a half of 1,
- * or never shrink.
+ * Constant gradients of 1 for 4000 steps. With rounding to nearest, v would stop between a fourth
+ * and a half of 1, or never shrink.
  */
 function followsGradients(from: number): Case {
   const [n, steps] = [512, 4000];
@@ -282,7 +282,7 @@ function followsGradients(from: number): Case {
     const v = widened(memory.bits(state.v) as Uint16Array);
     const mean = v.reduce((sum, x) => sum + x, 0) / n;
     const expected = 1 + (from - 1) * 0.999 ** steps;
-    // The mean of 512 walks whose steps are of 2^-8 at most, over a memory of 1000 steps.
+    // The mean of 512 random walks with steps of at most 2^-8 and a memory of 1000 steps.
     assert.ok(abs(mean - expected) < 0.01 * expected, `${mean}, not ${expected}`);
     const spread = sqrt(v.reduce((sum, x) => sum + (x - mean) ** 2, 0) / n);
     assert.ok(spread > 0 && spread < 0.1 * expected, `spread ${spread}`);

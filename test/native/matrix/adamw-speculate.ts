@@ -23,7 +23,7 @@ const { abs, sqrt } = Math;
 
 const narrow = ['f32', 'f16', 'bf16'] as const;
 
-/** What becomes of a gradient: it is missing, its step is skipped, or applied. */
+/** The gradient is missing, or its step is skipped or applied. */
 type Fate = 'absent' | 'skipped' | 'applied';
 
 function rule(step: number, lr: number, decoupled: boolean): kernels.AdamWScalars {
@@ -140,7 +140,7 @@ function passes(): Pass[] {
   return list;
 }
 
-/** The bits of one pass over two steps are those of AdamW and then AdamW on a copy. */
+/** One pass over two steps has the bits of two calls of AdamW on a copy. */
 function equalsTwoUpdates(grad: DType, scale: number): Case {
   const name = `AdamWSpeculate ${grad} equals AdamW twice, values of ${scale}`;
   const n = 3001;

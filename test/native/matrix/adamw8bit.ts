@@ -21,8 +21,8 @@ const narrow = ['f32', 'f16', 'bf16'] as const;
 const BLOCK = 256;
 
 /**
- * bitsandbytes' create_dynamic_map: in each of 7 decades the middles of equal parts, twice as many
- * as in the one below.
+ * bitsandbytes' create_dynamic_map: each of 7 decades has the midpoints of equal parts, twice as
+ * many as the decade below.
  */
 function dynamicMap(signed: boolean): number[] {
   const found = [0, 1];
@@ -38,7 +38,10 @@ function dynamicMap(signed: boolean): number[] {
 
 const codes = { m: dynamicMap(true), v: dynamicMap(false) };
 
-/** The nearest code of x in [-1, 1]; what is negative stays it, and above 0 what has no sign. */
+/**
+ * The nearest code of x in [-1, 1]. Negative values keep their sign; an unsigned code of a positive
+ * value is above 0.
+ */
 function nearest(code: readonly number[], x: number): number {
   let best = 0;
   code.forEach((value, i) => {
@@ -67,7 +70,7 @@ const rule = {
   ...{ correction1: 1 - 0.9 ** 3, correction2: 1 - 0.999 ** 3 },
 };
 
-/** Values at a middle between two codes fall to either side by their rounding. */
+/** A value in the middle of two codes may round to either. */
 const oneCode: Check = { tolerance: 0, scope: 'element', absolute: 1, sameBits: true };
 
 function step(one: Step): MatrixCase {

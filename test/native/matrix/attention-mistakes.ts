@@ -3,7 +3,7 @@ import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { allSeen } from './attention.js';
 import type { Mistake } from './mistake.js';
 
-/** What a call of attention takes, all right. */
+/** Valid operands of attention. */
 const attentionOperands = (m: Parameters<Mistake['run']>[0]) => ({
   q: m([1, 2, 3, 4]),
   k: m([1, 2, 5, 4]),
@@ -15,7 +15,7 @@ const attentionOperands = (m: Parameters<Mistake['run']>[0]) => ({
   causal: true,
 });
 
-/** The same of 17 tokens, with a layout of `heads` heads by 2 blocks. */
+/** Valid operands for 17 tokens, with a layout of `heads` heads by 2 blocks. */
 const laidOperands = (m: Parameters<Mistake['run']>[0], heads: number) => ({
   ...attentionOperands(m),
   q: m([1, 2, 17, 4]),
@@ -26,7 +26,7 @@ const laidOperands = (m: Parameters<Mistake['run']>[0], heads: number) => ({
   layout: m([heads, 2, 1], 'i32'),
 });
 
-/** What a call of rope takes, all right. */
+/** Valid operands of rope. */
 const ropeOperands = (m: Parameters<Mistake['run']>[0]) => ({
   in: m([1, 3, 2, 4]),
   cos: m([5, 2]),
@@ -36,7 +36,7 @@ const ropeOperands = (m: Parameters<Mistake['run']>[0]) => ({
   inverse: false,
 });
 
-/** What a call of paged attention takes, all right but for its numbers, which are all -1. */
+/** Operands of paged attention: only the indices are invalid, all -1. */
 const pagedOperands = (m: Parameters<Mistake['run']>[0]) => ({
   q: m([3, 4, 8]),
   pool: m([5, 2, 2, 16, 8]),
@@ -47,7 +47,7 @@ const pagedOperands = (m: Parameters<Mistake['run']>[0]) => ({
   ...{ scale: 1, window: 0, longest: 2 },
 });
 
-/** What a call of the store takes, likewise. */
+/** Operands of the store: only the indices are invalid. */
 const storeOperands = (m: Parameters<Mistake['run']>[0]) => ({
   k: m([3, 2, 8]),
   v: m([3, 2, 8]),
@@ -55,7 +55,7 @@ const storeOperands = (m: Parameters<Mistake['run']>[0]) => ({
   pool: m([5, 2, 2, 16, 8]),
 });
 
-/** What a call of the store that turns takes, likewise. */
+/** Operands of the rotary store: only the indices are invalid. */
 const rotaryOperands = (m: Parameters<Mistake['run']>[0]) => ({
   ...storeOperands(m),
   ...{ q: m([3, 4, 8]), out: m([3, 4, 8]), cos: m([9, 4]), sin: m([9, 4]) },

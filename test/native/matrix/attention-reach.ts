@@ -4,10 +4,7 @@ import { attentions, type Filter, keepAll, type Sizes } from './attention.js';
 import type { MatrixCase } from './harness.js';
 import { floating } from './layouts.js';
 
-/**
- * Documents and windows, beside tiles of every kernel: smaller, larger, cut by them, and none at
- * all.
- */
+/** Documents and windows smaller than tiles, larger, cut by them, and without tokens. */
 function reachedAttentions(): MatrixCase[] {
   const list: Sizes[] = [];
   const add = (
@@ -49,14 +46,17 @@ function reachedAttentions(): MatrixCase[] {
   add([2, 1, 1], [70, 70, 40], { documents: 'scattered', keyMask: 'f32', window: 25 });
   const mask = { as: 'bool', repeats: [0, 1] } as const;
   add([2, 1, 1], [70, 70, 96], { documents: 'packed', mask }, false);
-  // f16 and bf16 share their kernels: the larger widths are enough of both.
+  // f16 and bf16 share their kernels, so f16 runs only the larger widths.
   const apart = (dtype: DType, { d }: Sizes): boolean => dtype !== 'f16' || d >= 64;
   return floating.flatMap((dtype) =>
     list.filter((z) => apart(dtype, z)).flatMap((z) => attentions(dtype, z, 'packed')),
   );
 }
 
-/** Layouts of blocks smaller and larger than tiles, by head and shared, beside all else. */
+/**
+ * Layouts with blocks smaller and larger than tiles, per head and shared, in combination with the
+ * other masks.
+ */
 function laidAttentions(): MatrixCase[] {
   const list: Sizes[] = [];
   const add = (

@@ -32,8 +32,8 @@ export interface Sizes {
 }
 
 /**
- * What hides keys beside causality. `repeats` are the dims of [B, H, T, S] along which the mask is
- * one.
+ * Masks other than causality. `repeats` are the dims of [B, H, T, S] along which the mask is
+ * broadcast.
  */
 export interface Filter {
   title: string;
@@ -46,21 +46,18 @@ export interface Filter {
   dropout?: AttentionDropout;
 }
 
-/**
- * How documents lie in rows: one after the other, with padding before or after them, all padding,
- * or anyhow.
- */
+/** Documents in a row: packed, with padding before or after them, only padding, or scattered. */
 type DocumentKind = 'packed' | 'left' | 'right' | 'none' | 'scattered';
 
-/** What drops no weight. */
+/** Dropout that keeps all weights. */
 export const keepAll: AttentionDropout = {
   ...{ p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1, head: 0, heads: 0 },
 };
 
-/** Arguments of attention that say what is hidden and dropped. */
+/** Attention arguments for masks and dropout. */
 export type Seen = Omit<AttentionArgs, 'q' | 'k' | 'v' | 'out' | 'lse' | 'scale' | 'causal'>;
 
-/** Nothing is. */
+/** No mask and no dropout. */
 export const allSeen: Seen = {
   ...{ mask: null, keyMask: null, keyLengths: null, queryDocuments: null, keyDocuments: null },
   ...{ layout: null, window: 0, block: 0, dropout: keepAll },
@@ -79,9 +76,7 @@ function documentOf(kind: DocumentKind, b: number, i: number, n: number): number
   return 3 + 2 * document;
 }
 
-/**
- * Documents [b, n] of which the last n of each `of` are taken: queries are the last of the keys.
- */
+/** Documents [b, n]: the last n columns of `of`, because queries are the last of the keys. */
 function documentRows(kind: DocumentKind, b: number, n: number, of = n): Float64Array {
   const whole = max(n, of);
   return Float64Array.from({ length: b * n }, (_, i) =>
@@ -111,7 +106,9 @@ function add(to: Float64Array, from: Float64Array, factor: number): void {
   for (let i = 0; i < to.length; ++i) to[i]! += factor * from[i]!;
 }
 
-/** What masks and lengths add to the score of query t and key s: minus infinity hides. */
+/**
+ * The bias of the score of query t and key s from masks and lengths; minus infinity hides the key.
+ */
 function biasOf(z: Sizes, v: Values): (b: number, h: number, t: number, s: number) => number {
   const { mask, keyMask } = z.filter ?? {};
   const term = (as: string | undefined, x: number | undefined): number => {
@@ -136,10 +133,7 @@ function biasOf(z: Sizes, v: Values): (b: number, h: number, t: number, s: numbe
   };
 }
 
-/**
- * What dropout makes of the weight of query t and key s: two queries by two keys share a block of
- * Philox.
- */
+/** The dropout factor for query t and key s: two queries by two keys share a block of Philox. */
 function factorOf(z: Sizes): (b: number, h: number, t: number, s: number) => number {
   const { p, seed, offset, sample, rank, ranks, head, heads } = z.filter?.dropout ?? keepAll;
   if (p === 0) return () => 1;
@@ -156,7 +150,7 @@ function factorOf(z: Sizes): (b: number, h: number, t: number, s: number) => num
   };
 }
 
-/** Calls f for every query with its probabilities over the keys it sees. */
+/** Calls f for every query with its probabilities over the visible keys. */
 function forEachQuery(
   z: Sizes,
   v: Values,
@@ -183,9 +177,7 @@ function forEachQuery(
   }
 }
 
-/**
- * Probabilities, and the logarithm of the sum of exponentials; minus infinity where all is hidden.
- */
+/** Probabilities and log-sum-exp; minus infinity if all keys are hidden. */
 function softmax(scores: Float64Array): [Float64Array, number] {
   let largest = -Infinity;
   for (let s = 0; s < scores.length; ++s) largest = max(largest, scores[s]!);
@@ -253,7 +245,8 @@ function layoutOf(kind: LayoutKind, shape: readonly number[]): Layout {
 }
 
 /**
- * Bools and numbers that hide about a third of the keys, some rows, and all of the second query.
+ * Bools or numbers that hide about a third of the keys, some rows, and all keys of the second
+ * query.
  */
 function maskValues(
   as: string,
@@ -279,11 +272,11 @@ function maskValues(
   });
 }
 
-/** The operands that hide keys; null where the filter has none. */
+/** The operands that hide keys; null for a mask that the filter leaves out. */
 function filterOperands(dtype: DType, z: Sizes, random: Random): Record<string, Operand | null> {
   const { mask, keyMask, lengths, documents, layout } = z.filter ?? {};
   const dtypeOf = (as: 'bool' | 'f32' | 'like q'): DType => (as === 'like q' ? dtype : as);
-  /** As the dtype holds them: the backward's lse is computed from these. */
+  /** Rounded to the dtype, because the lse for the backward is computed from these values. */
   const stored = (values: Float64Array, as: 'bool' | 'f32' | 'like q'): Float64Array =>
     values.map((x) => rounded(x, dtypeOf(as)));
   const shape = [z.b, z.h, z.t, z.s];
@@ -420,7 +413,7 @@ function everyAttention(): MatrixCase[] {
   return floating.flatMap((dtype) => list.flatMap(([z, kind]) => attentions(dtype, z, kind)));
 }
 
-/** Every form of mask, dim by dim, at sizes beside those of tiles. */
+/** Every form of mask, in each dim, at sizes around the tile sizes. */
 function filteredAttentions(): MatrixCase[] {
   const list: Sizes[] = [];
   const add = (

@@ -11,7 +11,7 @@ import type { Case } from '../../support/case.js';
 import { allSeen } from './attention.js';
 import { decode } from './numbers.js';
 
-/** One device's memory in a case; the same calls make the same inputs on every device. */
+/** Memory of one case on a device; the same calls make the same inputs on every device. */
 class Arena {
   private readonly buffers: Buffer[] = [];
   private seed = 1;
@@ -55,7 +55,7 @@ class Arena {
 
 interface Result {
   view: View;
-  /** Relative to the largest value; absent where the contract promises the CPU's bits. */
+  /** Relative to the largest value; absent if the contract promises the CPU's bits. */
   tolerance?: number;
 }
 
@@ -86,7 +86,7 @@ function compare(name: string, expected: NumericArray, got: NumericArray, result
   }
 }
 
-/** Twice on the device, once on the CPU. */
+/** Runs twice on the device and once on the CPU. */
 function bigCase(name: string, body: Body): Case {
   return {
     name: `big ${name}`,
@@ -352,7 +352,7 @@ const scans =
     };
   };
 
-/** `places` destinations of many sources: few of them take very many. */
+/** `places` destinations for many sources; a few destinations receive very many. */
 const scatterAdd =
   (n: number, places: number, dtype: DType): Body =>
   (arena) => {
@@ -368,7 +368,7 @@ const scatterAdd =
     return { out: { view: out, tolerance: dtype === 'f32' ? 1e-5 : 1e-2 }, last: { view: last } };
   };
 
-/** Draws by f32 and by bf16, with and without replacement. */
+/** Draws with f32 and bf16, with and without replacement. */
 const draws: Body = (arena) => {
   const x = arena.empty([8, 150_001], 'f32');
   kernels.randomUniform({ out: x, low: 0, high: 1, seed: 3, offset: 1, ...inOrder });
@@ -385,7 +385,7 @@ const draws: Body = (arena) => {
   return Object.fromEntries(index.map((view, i) => [`draws ${i}`, { view }]));
 };
 
-/** More than 2^31 elements: the ends and the middle must hold what was written. */
+/** More than 2^31 elements: the test checks both ends and the middle. */
 const huge: Case = {
   name: 'big Fill, Copy and Unary of more than 2^31 elements',
   skip(device) {
@@ -431,7 +431,7 @@ export const cases: Case[] = [
   bigCase('RandomNormal and Dropout of a million elements', randomBits),
   bigCase('Attention T1000 D64 packed', attention(1000, 64)),
   bigCase('Attention T1000 D128 packed', attention(1000, 128)),
-  // The kernels take 1048 heads of this size at a time: two turns of 550.
+  // The kernels take 1048 heads of this size at a time: two launches of 550.
   bigCase('Attention T250 D16 of 1100 heads', attention(250, 16, [11, 100])),
   ...(['bf16', 'f32'] as const).flatMap((dtype) =>
     (['none', 'gelu', 'gelu_grad'] as const).map((epilogue) =>

@@ -17,9 +17,7 @@ import {
 } from './layouts.js';
 import { rounded } from './numbers.js';
 
-/**
- * What the conversion of `value` to `dtype` gives: truncation, saturated to 64 bits, then wrapped.
- */
+/** The result of converting `value` to `dtype`: truncated, saturated to 64 bits, then wrapped. */
 export function converted(value: number, dtype: DType): number {
   if (dtype === 'bool') return value !== 0 ? 1 : 0;
   if (!integers.includes(dtype)) return rounded(value, dtype);
@@ -124,7 +122,7 @@ function layouts(): MatrixCase[] {
   return cases;
 }
 
-/** Values that a narrower dtype cannot hold, and bytes that every value has. */
+/** Values out of range of a narrower dtype. */
 function corners(): MatrixCase[] {
   const values = [
     Number.NaN,

@@ -166,7 +166,7 @@ function randoms(): MatrixCase[] {
 }
 
 /**
- * Parts of a larger tensor: in whole blocks of four and not, rows shorter than a block, one row.
+ * Parts of a larger tensor: aligned to blocks of four or not, rows shorter than a block, one row.
  */
 const parts: readonly (ElementPart & { n: number })[] = [
   { n: 40_000, first: 8, row: 400, stride: 1200 },
@@ -214,7 +214,7 @@ function randomParts(): MatrixCase[] {
   );
 }
 
-/** Parts of all ranks' samples, whose numbers are those of whole samples. */
+/** Parts of all ranks' samples, with the random numbers of whole samples. */
 function dropoutParts(): MatrixCase[] {
   const p = 0.3;
   return floating.flatMap((dtype) =>
@@ -301,8 +301,8 @@ function dropouts(): MatrixCase[] {
 }
 
 /**
- * This rank's samples draw what they draw among those of all ranks; `sample` that is no multiple of
- * 4 splits blocks.
+ * A rank draws the same numbers for its samples as one rank with all samples. If `sample` is no
+ * multiple of 4, samples split blocks.
  */
 function sharedDropouts(): MatrixCase[] {
   const p = 0.3;

@@ -81,7 +81,7 @@ const settings: readonly Setting[] = [
     out: permuted(six, [5, 4, 3, 2, 1, 0]),
   },
 ];
-/** A few settings for ops whose dtype decides little. */
+/** Fewer settings for ops that depend little on the dtype. */
 const few = settings.filter((_, i) => i % 4 === 1 || i === 20);
 
 const name = (setting: Setting): string => `[${setting.shape}] ${setting.title}`;
@@ -93,7 +93,8 @@ function unaries(): MatrixCase[] {
       const { value, slope, low, high } = unary[op];
       for (const setting of op === 'gelu_tanh' ? settings : few) {
         const n = numel(setting.shape);
-        // In f16 and bf16 the value is one rounding of an f32 result: an element-wise bound holds.
+        // In f16 and bf16 the value is one rounding of an f32 result, so an element-wise bound
+        // holds.
         const check = close(dtype, 1, dtype === 'f32' || dtype === 'f64' ? 'tensor' : 'element');
         cases.push(
           opCase({
@@ -144,7 +145,7 @@ function unaries(): MatrixCase[] {
   return cases;
 }
 
-/** Large, special and denormal inputs of the functions that networks use. */
+/** Large, special and denormal inputs of activation functions. */
 function unaryCorners(): MatrixCase[] {
   const values = [
     0,
@@ -214,7 +215,7 @@ const binary: Record<BinaryOp, (a: number, b: number) => number> = {
   atan2: Math.atan2,
 };
 
-/** Inputs that every op of a dtype can take: positive bases, divisors away from 0. */
+/** Inputs that are valid for every op of a dtype: positive bases, divisors away from 0. */
 function operandsOf(
   random: Random,
   dtype: DType,
@@ -262,7 +263,7 @@ function binaries(): MatrixCase[] {
                   reference: (v) => ({
                     out: v.a!.map((x, i) => {
                       const result = binary[op](x, v.b![i]!);
-                      // The result exists in f32 before it is narrowed or added to.
+                      // The op computes in f32 and then narrows or accumulates.
                       const inside = isFloat
                         ? dtype === 'f64'
                           ? result

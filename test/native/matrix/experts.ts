@@ -1,4 +1,5 @@
-// Routing, rows sorted by expert, products of ragged groups: ties, empty groups, rows of nobody.
+// Cases of routing, rows sorted by expert, and grouped matmuls: ties, empty groups, rows without a
+// token.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   close,
@@ -16,7 +17,7 @@ import type { Random } from './numbers.js';
 
 const wide = (dtype: DType): DType => (dtype === 'f64' ? 'f64' : 'f32');
 
-/** The k places of the largest, the first of equal ones first; NaN is the greatest. */
+/** The indices of the k largest values, the first of equal ones first; NaN is the greatest. */
 function largest(row: Float64Array, k: number): number[] {
   const key = (i: number): number => (Number.isNaN(row[i]) ? Infinity : (row[i] as number));
   const places = Array.from(row, (_, i) => i);
@@ -110,7 +111,7 @@ const routeBackwardOf = (dtype: DType, routing: Routing, normalize: boolean): Ma
   });
 };
 
-/** By the whole Jacobian of the softmax. */
+/** With the whole Jacobian of the softmax. */
 function routeGradient(
   v: Values,
   { tokens, experts, k }: Routing,
@@ -183,7 +184,7 @@ const combinings: readonly Combining[] = [
   { tokens: 0, k: 2, rows: 3, width: 8 },
 ];
 
-/** Rows for all choices but some, each for one choice at most. */
+/** Rows for most choices; each row serves at most one choice. */
 function placesOf(random: Random, { tokens, k, rows }: Combining): number[] {
   const order = Array.from({ length: rows }, (_, row) => ({ row, at: random.unit() }));
   order.sort((a, b) => a.at - b.at);
@@ -240,7 +241,7 @@ const combineBackwardOf = (dtype: DType, sizes: Combining): MatrixCase => {
           places: input('i32', [tokens, k], placesOf(random, sizes)),
           weights: input(wide(dtype), [tokens, k], random.normal(tokens * k)),
           dout: input(dtype, [tokens, width], random.normal(tokens * width)),
-          // Rows that are nobody's place stay as they are.
+          // Rows that no place refers to keep their values.
           dy: updated(input(dtype, [rows, width], random.normal(rows * width)), check),
           dweights: output(wide(dtype), [tokens, k], close(wide(dtype), 4, 'tensor')),
         },
@@ -267,7 +268,7 @@ interface Grouping {
   title: string;
   /** Rows of each group. */
   counts: readonly number[];
-  /** Rows behind the last. */
+  /** Rows after the last group. */
   behind: number;
   n: number;
   k: number;
@@ -290,10 +291,10 @@ function offsetsOf(counts: readonly number[]): number[] {
 
 interface Rows {
   count: number;
-  /** Rows of x. */
+  /** Number of rows of x. */
   given: number;
   operands: Record<string, Operand | null>;
-  /** The row of x for row r; -1 for zeros. */
+  /** The row of x for row r; -1 for a row of zeros. */
   source(values: Values, r: number): number;
 }
 

@@ -1,5 +1,5 @@
-// GatedLinear and QuantizedGatedLinear: few rows and many, biases, odd sizes, none; and the bits of
-// the two ops that they stand for.
+// Cases of GatedLinear and QuantizedGatedLinear: few and many rows, biases, odd sizes, empty sizes.
+// Two separate ops give the same bits.
 import assert from 'node:assert/strict';
 import { noGrad, scope, Tensor } from '../../../lib/index.js';
 import type { Device } from '../../../lib/runtime/device.js';
@@ -35,8 +35,7 @@ const plain = floating.flatMap((dtype) =>
           x: input(dtype, [rows, inputs], random.normal(rows * inputs)),
           weight: input(dtype, [2 * hidden, inputs], random.normal(2 * hidden * inputs)),
           bias: i % 2 ? input(dtype, [2 * hidden], random.normal(2 * hidden)) : null,
-          // Gates are rounded, and the slope of what follows is at most about that of what it
-          // multiplies.
+          // Gates are rounded, and the slope of the activation is at most about the factor.
           out: output(dtype, [rows, hidden], {
             ...close(dtype, 4, 'tensor'),
             ...(dtype === 'f32' && { absolute: 2e-5 * Math.sqrt(inputs) }),
@@ -63,7 +62,10 @@ const plain = floating.flatMap((dtype) =>
   ),
 );
 
-/** Rows alone in one kernel, where steps are of a row or of 64 inputs and more; and all others. */
+/**
+ * Single rows use their own kernel, with steps of one row or of 64 inputs and more; other row
+ * counts use another.
+ */
 const quantized: MatrixCase[] = (['f32', 'f16', 'bf16'] as const).flatMap((dtype) =>
   [
     { rows: 1, inputs: 256, hidden: 37, bits: 4, group: 128 },
@@ -133,7 +135,7 @@ function drawn(shape: readonly number[], dtype: DType, device: Device, seed: num
   return out;
 }
 
-/** out of two ops, by way of [rows, 2 hidden]. */
+/** out of two ops, through [rows, 2 hidden]. */
 function behind(
   rows: number,
   hidden: number,
@@ -187,7 +189,7 @@ function compareCodes(dtype: DType, rows: number, bits: 8 | 4, device: Device): 
   assert.deepEqual(out.to('f32').toArray(), wanted, `${rows} rows, ${bits} bits`);
 }
 
-/** More pairs than a GPU has places for. */
+/** More pairs than a GPU can run at once. */
 const sameBits: Case[] = (['f32', 'f16', 'bf16'] as const).map((dtype) => ({
   name: `GatedLinear has the bits of a product with Swiglu behind it: ${dtype}`,
   run: async (device: Device) =>

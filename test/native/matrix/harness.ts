@@ -1,4 +1,4 @@
-// Runs one native op on data that knows its layout, and checks values, guard zones and determinism.
+// Runs one native op on data with a given layout, and checks values, guard zones and determinism.
 import assert from 'node:assert/strict';
 import { Buffer as Bytes } from 'node:buffer';
 import { Buffer } from '../../../lib/runtime/buffer.js';
@@ -10,7 +10,7 @@ import { contiguousStrides, numel } from '../../../lib/runtime/view.js';
 import type { Case } from '../../support/case.js';
 import { decode, decodeAll, encode, encodeAll, Random } from './numbers.js';
 
-// Taken from their objects once: jest's sandbox makes every global look-up slow.
+// Local copies: jest's sandbox makes every global look-up slow.
 const { abs, max } = Math;
 const { isFinite: finite, isNaN: nan } = Number;
 const { is } = Object;
@@ -18,14 +18,14 @@ const { is } = Object;
 export type OpName = (typeof kernels.opNames)[number];
 export type Values = Record<string, Float64Array>;
 
-/** How an output is compared. `tolerance` is relative to the largest value of its scope. */
+/** How to compare an output. `tolerance` is relative to the largest value of its scope. */
 export interface Check {
   tolerance: number;
   /** `row` is the last dim, the whole of a one-dimensional tensor. */
   scope: 'element' | 'row' | 'tensor';
-  /** Allowed on top, for values that underflow or cancel. */
+  /** Absolute tolerance in addition, for values that underflow or cancel. */
   absolute: number;
-  /** Whether the contract promises the CPU's bits on every back end; NaNs count as equal. */
+  /** Whether the contract promises the CPU's bits on every back end; NaNs are equal. */
   sameBits: boolean;
 }
 
@@ -39,7 +39,7 @@ const roundings: Partial<Record<DType, number>> = {
 /** Equal to the reference after rounding to the dtype, with the same bits on every back end. */
 export const exact: Check = { tolerance: 0, scope: 'element', absolute: 0, sameBits: true };
 
-/** Within `factor` times the error that is usual for `dtype`. */
+/** Within `factor` times the usual error of `dtype`. */
 export function close(dtype: DType, factor = 1, scope: Check['scope'] = 'row'): Check {
   const absolute = dtype === 'f64' ? 1e-15 : dtype === 'f16' || scope === 'element' ? 1e-6 : 1e-9;
   return { tolerance: (roundings[dtype] ?? 0) * factor, scope, absolute, sameBits: false };
@@ -56,15 +56,15 @@ export interface Layout {
   strides?: readonly number[];
 }
 
-/** One argument of an op: logical values in row-major order, and where they lie in a buffer. */
+/** One argument of an op: logical values in row-major order, and their layout in a buffer. */
 export interface Operand extends Layout {
   dtype: DType;
   shape: readonly number[];
   /** null: the op must overwrite every element. */
   values: ArrayLike<number> | null;
-  /** Present where the op writes. */
+  /** Present for outputs. */
   check?: Check;
-  /** The view is that of another operand: the op works in place. */
+  /** The view of another operand, for an op that works in place. */
   sameAs?: string;
 }
 
@@ -86,7 +86,7 @@ export function output(
   return { dtype, shape, values: null, check, ...layout };
 }
 
-/** Read and written: the old values count. */
+/** Read and written: the result depends on the old values. */
 export function updated(operand: Operand, check: Check): Operand {
   return { ...operand, check };
 }
@@ -99,13 +99,13 @@ export function sameAs(operand: Operand, name: string): Operand {
 export interface Problem {
   operands: Record<string, Operand | null>;
   args?: Record<string, unknown>;
-  /** The outputs' values from the operands' values (old contents included), in plain f64. */
+  /** Computes the outputs from the operands (with old contents) in plain f64. */
   reference(values: Values): Record<string, ArrayLike<number> | undefined>;
 }
 
 export interface Spec {
   op: OpName;
-  /** The dtype that the case is about; f64 exists on the CPU only. */
+  /** The main dtype of the case; f64 exists on the CPU only. */
   dtype: DType;
   title: string;
   build(random: Random): Problem;
@@ -113,15 +113,15 @@ export interface Spec {
 
 export interface MatrixCase extends Case {
   op: OpName;
-  /** Runs the op without `operand`; the others are there. */
+  /** Runs the op without `operand`. */
   runWithout(operand: string, device: Device): void;
-  /** The operands that the case gives. */
+  /** The names of the case's operands. */
   operands(): string[];
 }
 
 const GUARD = 8;
 
-/** The elements of an operand's buffer, guard zones and gaps included. */
+/** The elements of an operand's buffer, with guard zones and gaps. */
 interface Image {
   operand: Operand;
   raw: NumericArray;
@@ -174,7 +174,8 @@ function imageOf(operand: Operand, poison: number): Image {
 type Images = Record<string, Image>;
 
 /**
- * The same memory as words of four bytes, where an element is one: a loop over one kind is fast.
+ * The same memory as four-byte words, if an element has four bytes: a loop over one array type is
+ * fast.
  */
 const wordsOf = ({ buffer, BYTES_PER_ELEMENT }: NumericArray): Uint32Array | null =>
   BYTES_PER_ELEMENT === 4 ? new Uint32Array(buffer) : null;
@@ -184,7 +185,7 @@ const sameBytes = (a: NumericArray, b: NumericArray): boolean =>
     Bytes.from(b.buffer, b.byteOffset, b.byteLength),
   );
 
-/** Copies what `image` has of a view from one raw array to another. */
+/** Copies the elements of the view in `image` from one raw array to another. */
 function copyElements(from: NumericArray, to: NumericArray, { operand, at, lead }: Image): void {
   if (!operand.strides) {
     to.set(from.subarray(lead, lead + at.length) as never, lead);
@@ -195,7 +196,7 @@ function copyElements(from: NumericArray, to: NumericArray, { operand, at, lead 
   else for (let i = 0; i < at.length; ++i) to[at[i]!] = from[at[i]!]!;
 }
 
-/** The same values over other poison. */
+/** The same values, with different poison around them. */
 function poisoned(image: Image, poison: number): Image {
   const { operand, raw } = image;
   const other = rawArray(operand.dtype, raw.length);
@@ -227,7 +228,7 @@ function kernelOf(op: OpName): Kernel {
   return kernels[name] as unknown as Kernel;
 }
 
-/** Runs `op` over copies of the images on `device` and returns the images of what it left. */
+/** Runs `op` on copies of the images on `device` and returns the images afterwards. */
 function execute(device: Device, op: OpName, problem: Problem, images: Images): Images {
   const buffers: Record<string, Buffer> = {};
   const args: Record<string, unknown> = { ...problem.args };
@@ -256,7 +257,7 @@ function execute(device: Device, op: OpName, problem: Problem, images: Images): 
   return result;
 }
 
-/** Everything but the elements that the op writes must be as it was. */
+/** All other elements than the op's outputs must keep their values. */
 function checkUntouched(name: string, before: Image, after: Image): void {
   const rest = after.raw.slice();
   if (before.operand.check) copyElements(before.raw, rest, before);
@@ -303,7 +304,8 @@ function scales(expected: ArrayLike<number>, shape: readonly number[], check: Ch
 }
 
 /**
- * Compares decoded elements with `expected`, rounded to the dtype first where no error is allowed.
+ * Compares decoded elements with `expected`, which is rounded to the dtype first if the tolerance
+ * is 0.
  */
 export function checkValues(
   name: string,
@@ -341,8 +343,8 @@ function compareDevices(name: string, host: Image, got: Image): void {
 }
 
 /**
- * On the CPU against the reference, on any other device against the CPU. Every case runs twice over
- * different poison, which shows elements that were left out and results that vary.
+ * Compares the CPU with the reference, and other devices with the CPU. Every case runs twice with
+ * different poison, which reveals unwritten elements and varying results.
  */
 function runCase(spec: Spec, name: string, device: Device): void {
   const problem = spec.build(new Random(name));
@@ -372,7 +374,7 @@ function runCase(spec: Spec, name: string, device: Device): void {
   }
 }
 
-/** A case whose inputs are seeded with its name. */
+/** A case with inputs seeded by its name. */
 export function opCase(spec: Spec): MatrixCase {
   const name = `${spec.op} ${spec.dtype} ${spec.title}`;
   return {

@@ -1,17 +1,17 @@
-// All cases of the native op matrix: those of every file of this folder.
+// All cases of the native op matrix, from every file of this folder.
 import { type GradientCheck, gradientCases } from '../../autograd/check.js';
 import type { Case } from '../../support/case.js';
 import { exportsOf, testFiles } from '../../support/test-files.js';
 import type { MatrixCase } from './harness.js';
 import { type Mistake, mistakeCases } from './mistake.js';
 
-/** What a file may export. */
+/** The exports of a case file. */
 interface OpFile {
-  /** One op, one layout, one dtype each; or about several. */
+  /** Cases of one op, one layout and one dtype, or of several. */
   cases?: readonly (MatrixCase | Case)[];
-  /** Wrong calls, and the error that each must give. */
+  /** Wrong calls and their expected errors. */
   mistakes?: readonly Mistake[];
-  /** Gradients of the functions over its ops. */
+  /** Gradient checks of the functions that use its ops. */
   checks?: readonly GradientCheck[];
 }
 

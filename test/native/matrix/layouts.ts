@@ -1,4 +1,4 @@
-// The dtypes, shapes and memory layouts that the matrix walks through.
+// The dtypes, shapes and memory layouts of the matrix.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { contiguousStrides } from '../../../lib/runtime/view.js';
 import type { Layout } from './harness.js';
@@ -8,7 +8,7 @@ export const integers: readonly DType[] = ['i32', 'i64', 'u8'];
 export const numeric: readonly DType[] = [...floating, ...integers];
 export const everyDType: readonly DType[] = [...numeric, 'bool'];
 
-/** Around the widths of vectors, warps and blocks, and none at all. */
+/** Around the widths of vectors, warps and blocks, and 0. */
 export const oddSizes = [0, 1, 3, 17, 33, 127, 129, 255, 257, 1029] as const;
 
 export const aligned: Layout = { lead: 16 };

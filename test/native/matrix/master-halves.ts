@@ -1,5 +1,5 @@
-// Split master weights: every float comes back, halves are the rounded weights, and AdamW on them
-// gives AdamW's bits.
+// Cases of split master weights: halves restore every float, the upper half is the rounded weight,
+// and AdamW on halves has AdamW's bits.
 import assert from 'node:assert/strict';
 import { Buffer } from '../../../lib/runtime/buffer.js';
 import type { Device } from '../../../lib/runtime/device.js';
@@ -14,10 +14,10 @@ import { encode, Random } from './numbers.js';
 
 const { ceil, floor } = Math;
 
-/** What lies around a view, which no op may read or write: 0xa5 in each byte. */
+/** Poison around a view, 0xa5 in each byte; no op may read or write it. */
 const POISON = 0xa5;
 
-/** Flat views on memory of their own; `lead` elements of poison come first. */
+/** Flat views with their own memory, after `lead` elements of poison. */
 class Memory {
   private readonly buffers: Buffer[] = [];
 
@@ -39,7 +39,7 @@ class Memory {
     return { buffer, dtype, shape: [numel], offset: this.lead, strides: [1] };
   }
 
-  /** The bits of a view; what lies around it is as it was. */
+  /** The bits of a view; asserts that the poison around it is unchanged. */
   read({ buffer, dtype, shape }: View): Uint8Array {
     const all = new Uint8Array(buffer.bytes);
     buffer.read(0, all);
@@ -72,7 +72,7 @@ const emptySplit = (memory: Memory, n: number): Split => ({
 
 const isNaNBits = (bits: number): boolean => (bits & 0x7fffffff) > 0x7f800000;
 
-/** The bits of masters once they were split and joined: a NaN is quiet, its lower half zero. */
+/** The bits of masters after split and join: a NaN becomes quiet, with a zero lower half. */
 function restored(bits: Uint32Array): Uint32Array {
   return bits.map((one) => (isNaNBits(one) ? (one & 0xffff0000) | 0x400000 : one));
 }
@@ -86,7 +86,7 @@ function assertSame(got: Uint32Array, expected: Uint32Array, what: string): void
 }
 
 /**
- * Splits floats of these bits and joins them: the weights are the rounded floats, and nothing is
+ * Splits floats with these bits and joins them: the weights are the rounded floats, and no bit is
  * lost.
  */
 function comesBack(name: string, bitsOf: () => Uint32Array, lead = 0): Case {
@@ -111,7 +111,7 @@ function comesBack(name: string, bitsOf: () => Uint32Array, lead = 0): Case {
 }
 
 /**
- * Upper halves about signs, zero, denormals, ones, the largest floats, infinities and NaNs, even
+ * Upper halves around signs, zero, denormals, ones, the largest floats, infinities and NaNs, even
  * and odd.
  */
 const uppers = [
@@ -124,7 +124,7 @@ function everyLower(): Uint32Array {
   });
 }
 
-/** Any 32 bits; each fourth half way between two numbers of bf16. */
+/** Any 32 bits; every fourth is half way between two bf16 numbers. */
 function anyBits(name: string, n: number): Uint32Array {
   const random = new Random(name);
   const [upper, lower] = [random.uniform(n, 0, 65536), random.uniform(n, 0, 65536)];
@@ -136,22 +136,24 @@ function anyBits(name: string, n: number): Uint32Array {
 interface Update {
   n: number;
   grad: DType;
-  /** Of moments and gradients. */
+  /** Magnitude of moments and gradients. */
   scale: number;
   apply: 0 | 1;
   decoupled: boolean;
-  /** Masters of any bits, infinities and NaNs among them, and gradients that are not finite. */
+  /**
+   * Whether masters have arbitrary bits, with infinities and NaNs, and gradients may be not finite.
+   */
   wild: boolean;
   lead: number;
 }
 
-/** Masters about 1 whose lower bits are often a tie. */
+/** Masters around 1; their lower bits are often a tie. */
 function mastersOf(random: Random, n: number): Uint32Array {
   const bits = new Uint32Array(Float32Array.from(random.normal(n)).buffer);
   return bits.map((one, i) => (i % 3 === 0 ? ((one >>> 16) << 16) | 0x8000 : one));
 }
 
-/** Three updates of f32 masters, and of the same in halves, from the same gradients. */
+/** Three updates of f32 masters equal three updates of split masters with the same gradients. */
 function equalsAdamW(u: Update): Case {
   const { n, apply } = u;
   const flags = `apply ${apply}, decoupled ${u.decoupled}, wild ${u.wild}, lead ${u.lead}`;
@@ -164,7 +166,8 @@ function equalsAdamW(u: Update): Case {
       for (let i = 0; i < values.length; ++i) encode(raw, i, values[i] as number, dtype);
       return memory.view(dtype, values.length, raw);
     };
-    // The lower half of a NaN's payload, which no arithmetic makes, would go on into moments.
+    // Clears the lower half of NaN payloads, which arithmetic never sets, because moments would
+    // inherit it.
     const bits = u.wild ? restored(anyBits(name, n)) : mastersOf(random, n);
     const m = random.normal(n).map((x) => x * u.scale);
     const v = random.uniform(n, 0, 1).map((x) => x * u.scale);
@@ -232,7 +235,7 @@ function floatOf(bits: number): number {
   return word.getFloat32(0);
 }
 
-/** Halves of a finite float, each as the number that has its bits in bf16, and its bit. */
+/** Halves of a finite float, each as the number with these bf16 bits, and its tie bit. */
 function halvesOf(x: number): { high: number; low: number; tie: 0 | 1 } {
   const bits = bitsOf(x);
   const lower = bits & 0xffff;
@@ -242,7 +245,7 @@ function halvesOf(x: number): { high: number; low: number; tie: 0 | 1 } {
   return { high, low: floatOf(lower << 16), tie: lower === 0x8000 && !isOdd ? 1 : 0 };
 }
 
-/** Floats, some of them ties, whose lower halves are no NaN of bf16: op cases compare numbers. */
+/** Floats, some of them ties. Lower halves are no bf16 NaNs, because op cases compare numbers. */
 function floats(random: Random, n: number): Float64Array {
   return random.normal(n).map((x, i) => {
     const upper = bitsOf(x) & 0xffff0000;
@@ -301,7 +304,7 @@ function join(n: number): MatrixCase {
   });
 }
 
-/** An update that changes nothing: it is skipped, or its gradient and moments are zero. */
+/** An update without effect: it is skipped, or its gradient and moments are zero. */
 function idle(n: number, grad: DType, apply: 0 | 1): MatrixCase {
   return opCase({
     op: 'AdamWHalves',
@@ -346,7 +349,7 @@ const halvesFor = (m: Make, n: number): Split => ({
   ties: m([ceil(n / 8)], 'u8'),
 });
 
-/** An update of 9 masters, but for `wrong`. */
+/** A valid update of 9 masters, except for `wrong`. */
 const update = (m: Make, wrong: Partial<Parameters<typeof kernels.adamWHalves>[0]>): void =>
   kernels.adamWHalves({
     ...{ ...halvesFor(m, 9), m: m([9]), v: m([9]), grad: m([9], 'bf16'), control: m([4]) },

@@ -1,4 +1,4 @@
-// Wrong shapes, dtypes and indices are DsErrors that name the op and what was given.
+// Checks that wrong shapes, dtypes and indices throw a DsError with the op and the value.
 import assert from 'node:assert/strict';
 import { DsError, type DsErrorCode } from '../../../lib/errors.js';
 import { Buffer } from '../../../lib/runtime/buffer.js';
@@ -13,13 +13,13 @@ export interface Mistake {
   op: string;
   what: string;
   code: DsErrorCode;
-  /** A part of the message: the offending shape or dtype. */
+  /** A part of the message: the wrong shape or dtype. */
   says: string;
   run(make: Make): void;
   cpuOnly?: string;
 }
 
-/** Runs the op over memory of 0xFF bytes: every index is -1. */
+/** Runs the op on memory of 0xFF bytes: every index is -1. */
 function check(mistake: Mistake, device: Device): void {
   const buffers: Buffer[] = [];
   const make: Make = (shape, dtype = 'f32', strides = contiguousStrides(shape)) => {

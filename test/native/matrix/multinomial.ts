@@ -1,4 +1,5 @@
-// Multinomial against integers and logarithms in plain JavaScript: the same draws on every device.
+// Cases of Multinomial against integers and logarithms in plain JavaScript: equal draws on every
+// device.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { exact, input, type MatrixCase, opCase, output } from './harness.js';
 import { floating, unaligned } from './layouts.js';
@@ -7,7 +8,7 @@ import { philox } from './philox.js';
 const [seed, offset] = [99, 7];
 const { fround, log1p, max, trunc } = Math;
 
-/** The category in whose part of the running sum of integer weights each draw falls. */
+/** The category of each draw, by the running sum of integer weights. */
 function withReplacement(row: Float64Array, first: number, draws: number): number[] {
   const p = row.map(fround);
   const most = p.reduce((a, b) => max(a, b), 0);
@@ -60,7 +61,7 @@ function multinomial(dtype: DType, setting: Setting, spread: 'even' | 'steep'): 
     title: `${draws} of [${rows},${columns}] ${spread}${replacement ? ' with replacement' : ''}`,
     build: (random) => {
       const even = random.uniform(rows * columns, 0.1, 1);
-      // Five orders of magnitude, and a third of zeros where enough remain.
+      // Five orders of magnitude; a third of the values are zero if enough columns remain.
       const steep = even.map((x, i) => (i % 3 === 1 && columns > 30 ? 0 : 10 ** (-5 * x)));
       return {
         operands: {

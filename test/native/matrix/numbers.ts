@@ -1,7 +1,7 @@
 // Element types in JavaScript: rounding to a dtype, raw bits of values, and a seeded generator.
 import { type DType, type NumericArray, rawArray } from '../../../lib/runtime/dtype.js';
 
-// Taken from their objects once: jest's sandbox makes every global look-up slow.
+// Local copies: jest's sandbox makes every global look-up slow.
 const { abs, cos, floor, fround, imul, log, sqrt, trunc, PI } = Math;
 const { is } = Object;
 const { isNaN: nan } = Number;
@@ -32,9 +32,9 @@ function toHalf(x: number): number {
   const sign = x < 0 || is(x, -0) ? 0x8000 : 0;
   const magnitude = abs(x);
   if (magnitude >= 65520) return sign | 0x7c00;
-  // Adding so large a number, and taking it away again, rounds to whole multiples of 2^-24.
+  // Adding such a large number and subtracting it again rounds to multiples of 2^-24.
   if (magnitude < 2 ** -14) return sign | ((magnitude + 2 ** 28 - 2 ** 28) * 2 ** 24);
-  // A mantissa that rounds up carries into the exponent, as it should.
+  // A mantissa that rounds up carries into the exponent, which is correct.
   const bits = bitsOfFloat(magnitude);
   return sign | ((bits - 0x38000000 + 0xfff + ((bits >>> 13) & 1)) >>> 13);
 }
@@ -48,7 +48,7 @@ function halfOf(bits: number): number {
   return sign * (1024 + mantissa) * 2 ** (exponent - 25);
 }
 
-/** The value of each binary16, from when one is asked for. */
+/** The value of each binary16, built on first use. */
 let halves: Float64Array | null = null;
 
 function fromHalf(bits: number): number {
@@ -56,7 +56,7 @@ function fromHalf(bits: number): number {
   return halves[bits]!;
 }
 
-/** Stores `value` as element `at` of a raw array of `dtype`; what a cast from f64 gives. */
+/** Stores `value` as element `at` of a raw array of `dtype`, like a cast from f64. */
 export function encode(raw: NumericArray, at: number, value: number, dtype: DType): void {
   if (dtype === 'i64') raw[at] = value >= 2 ** 63 ? 2n ** 63n - 1n : BigInt(trunc(value));
   else if (dtype === 'bf16') raw[at] = toBfloat16(fround(value));
@@ -76,7 +76,7 @@ export function decode(raw: NumericArray, at: number, dtype: DType): number {
 type Encode = (raw: never, at: Int32Array, values: ArrayLike<number>) => void;
 type Decode = (raw: never, at: Int32Array, values: Float64Array) => void;
 
-// A function each: a loop that has seen many kinds of arrays is several times as slow.
+// A separate function per dtype: a loop that has seen many array types is several times slower.
 const encoders: Partial<Record<DType, Encode>> = {
   f64(raw: Float64Array, at, values) {
     for (let i = 0; i < at.length; ++i) raw[at[i]!] = values[i]!;
@@ -106,7 +106,7 @@ const decoders: Partial<Record<DType, Decode>> = {
   },
 };
 
-/** Stores each of `values` where `at` says. */
+/** Stores each value at its index in `at`. */
 export function encodeAll(
   raw: NumericArray,
   at: Int32Array,
@@ -144,7 +144,7 @@ export function rounded(value: number, dtype: DType): number {
 export class Random {
   private state: number;
 
-  /** `text` is the seed: the name of the case. */
+  /** `text` is the seed, usually the name of the case. */
   constructor(text: string) {
     this.state = 0x811c9dc5;
     for (const letter of text) this.state = imul(this.state ^ letter.charCodeAt(0), 0x01000193);

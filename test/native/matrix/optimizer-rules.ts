@@ -21,13 +21,13 @@ const narrow = ['f32', 'f16', 'bf16'] as const;
 const flush = (x: number): number => (abs(x) < 2 ** -126 ? 0 : x);
 
 /**
- * The operands that hold states, and what their old values are; null where one is absent. "mean" is
- * well below the roots of "square", as means of one series are: their difference is not what
- * rounding leaves.
+ * The state operands and the kind of their old values; null for an absent one. "mean" is well below
+ * the roots of "square", as the means of one series are. Their difference is therefore not
+ * dominated by rounding.
  */
 type States = Record<string, 'signed' | 'positive' | 'square' | 'mean' | 'poison' | null>;
 
-/** A rule with its settings: one parameter and its states after an update by g, in f64. */
+/** A rule with its settings: one update of a parameter and its states by g, in f64. */
 interface Rule {
   op: OpName;
   title: string;
@@ -59,7 +59,7 @@ function sgd(variant: {
   };
 }
 
-/** The settings of momentum are poisoned: without a buffer they do not count. */
+/** Momentum settings are poisoned: without a buffer they must have no effect. */
 const plainSgd: Rule = {
   op: 'Sgd',
   title: 'without momentum',
@@ -106,7 +106,7 @@ function rmsprop(alpha: number, momentum: number, centered: boolean): Rule {
       gradAvg: centered ? 'mean' : null,
       momentumBuffer: momentum > 0 ? 'signed' : null,
     },
-    // Without a buffer the momentum does not count.
+    // Without a buffer, momentum must have no effect.
     args: { lr, alpha, eps, weightDecay, momentum: momentum || 9 },
     step(grad, p, square = 0, ...others) {
       const g = grad + weightDecay * p;
@@ -127,7 +127,7 @@ interface Update {
   grad: DType;
   weight: DType | null;
   apply: boolean;
-  /** Size of gradients and state: below the normal range they are flushed. */
+  /** Magnitude of gradients and state; below the normal range they are flushed to zero. */
   size: number;
   /** The weight overwrites the gradient. */
   inPlace?: boolean;
@@ -150,7 +150,7 @@ function stateValues(
   return random.normal(n).map((x) => x * 0.1 * size);
 }
 
-/** The names of the states that are there, in the order of the rule. */
+/** The names of the present states, in the order of the rule. */
 const present = ({ states }: Rule): string[] => Object.keys(states).filter((key) => states[key]);
 
 function update(u: Update): MatrixCase {
@@ -220,7 +220,7 @@ function updates(rule: Rule): Update[] {
   return [...list, { ...plain, n: 1029, size: 1e-39 }, { ...plain, n: 33, size: 1e-39 }];
 }
 
-/** Skipped steps, of rules whose old state the reference may read. */
+/** Skipped steps of rules; the reference may read the old state of these rules. */
 function skips(rule: Rule): Update[] {
   const plain: Update = { rule, n: 257, grad: 'f32', weight: null, apply: false, size: 1 };
   return narrow.flatMap((grad) => [

@@ -1,5 +1,5 @@
-// PagedStore and PagedAttention against the formulas: ragged batches of prompts and single tokens,
-// windows, grouped heads, blocks in any order, tables that say more than is used.
+// Cases of PagedStore and PagedAttention: ragged batches of prompts and single tokens, windows,
+// grouped heads, blocks in any order, tables with unused entries.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   close,
@@ -235,7 +235,9 @@ const sizes: readonly Sizes[] = [
   { title: 'no channels', h: 2, hk: 1, d: 0, block: 4, sequences: [[1, 3]] },
 ];
 
-/** Blocks of each sequence, all different and out of order; tables end in numbers of no block. */
+/**
+ * Blocks of each sequence, all different and out of order; tables end with invalid block numbers.
+ */
 function tablesOf(z: Sizes): { tables: number[][]; blocks: number; most: number } {
   const used = z.sequences.map(([, tokens]) => ceil(tokens / z.block));
   const blocks = used.reduce((sum, n) => sum + n, 0) + 2;
@@ -335,7 +337,7 @@ const stored: readonly Stored[] = [
   { tokens: 3, hk: 2, d: 0, block: 4, blocks: 2 },
 ];
 
-/** Token n has slot 5 n of the pool, modulo the slots there are; every fourth has none. */
+/** Token n has slot 5 n of the pool, modulo the number of slots; every fourth has no slot. */
 function store(dtype: DType, z: Stored, gaps: boolean): MatrixCase {
   const { tokens, hk, d, block, blocks } = z;
   const places = block * blocks;

@@ -1,9 +1,9 @@
-// Philox 4x32-10 in plain integers, what the library's random ops are held to.
+// Philox 4x32-10 in plain integers, the reference of the library's random ops.
 
 const { floor, imul } = Math;
 const WORD = 2 ** 32;
 
-/** The upper word of the product of two. */
+/** The upper 32 bits of the product. */
 function upper(a: number, b: number): number {
   const [high, low] = [a >>> 16, a & 0xffff];
   const below = low * (b & 0xffff);

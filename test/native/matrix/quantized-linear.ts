@@ -1,5 +1,5 @@
-// QuantizeWeights, DequantizeWeights, QuantizedLinear and RepackCodes: odd sizes, last groups and
-// words that are not full, no rows, poisoned outputs.
+// Cases of QuantizeWeights, DequantizeWeights, QuantizedLinear and RepackCodes: odd sizes, partial
+// groups and words, no rows, poisoned outputs.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { close, exact, input, type MatrixCase, opCase, output } from './harness.js';
 import { unaligned } from './layouts.js';
@@ -15,7 +15,7 @@ interface Sizes {
   group: number;
 }
 
-/** Rows of whole packets for tensor cores, and rows that are none; one step a row, and several. */
+/** Rows that fill packets of tensor cores, and rows that do not; one step per row, and several. */
 const sizes: readonly Sizes[] = [
   { outputs: 33, inputs: 256, bits: 4, group: 64 },
   { outputs: 16, inputs: 160, bits: 4, group: 32 },
@@ -27,18 +27,14 @@ const sizes: readonly Sizes[] = [
   { outputs: 9, inputs: 21, bits: 8, group: 8 },
 ];
 
-/**
- * What the rows of x can be on tensor cores: each tile of 8, more than one group in a step of 128.
- */
+/** Row counts of x on tensor cores: each tile of 8, and more than one group in a step of 128. */
 const everyRow: readonly Sizes[] = [
   { outputs: 35, inputs: 288, bits: 4, group: 128 },
   { outputs: 19, inputs: 96, bits: 4, group: 32 },
   { outputs: 34, inputs: 208, bits: 8, group: 208 },
 ];
 
-/**
- * More tiles of outputs than a GPU has places for, and more steps of inputs than are on their way.
- */
+/** More output tiles than a GPU runs at once, and more input steps than are in flight. */
 const largest: readonly Sizes[] = [
   { outputs: 4300, inputs: 128, bits: 4, group: 128 },
   { outputs: 4290, inputs: 64, bits: 8, group: 64 },
@@ -48,9 +44,9 @@ const largest: readonly Sizes[] = [
 ];
 
 /**
- * A row alone, of symmetric codes with steps of its dtype: segments without inputs, one output
- * behind the last pair, more pairs than a block keeps sums of, one piece of an output a warp and
- * two, small groups, and more inputs than there is room for.
+ * A single row of symmetric codes with steps of its dtype. Sizes cover segments without inputs and
+ * an output after the last pair. They also cover more pairs than a block has sums for, and one and
+ * two pieces of an output per warp. The last ones have small groups, and more inputs than fit.
  */
 const single: readonly Sizes[] = [
   { outputs: 37, inputs: 1664, bits: 4, group: 128 },
@@ -73,7 +69,7 @@ const wordsOf = ({ inputs, bits }: Sizes): number => ceil((inputs * bits) / 32);
 const titleOf = ({ outputs, inputs, bits, group }: Sizes): string =>
   `${outputs}x${inputs}, ${bits} bits, groups of ${group}`;
 
-/** Codes [outputs, inputs] as words. */
+/** Codes [outputs, inputs] packed into words. */
 function packed(codes: ArrayLike<number>, { outputs, inputs, bits, group }: Sizes): Float64Array {
   const words = wordsOf({ outputs, inputs, bits, group });
   const perWord = 32 / bits;
@@ -87,7 +83,7 @@ function packed(codes: ArrayLike<number>, { outputs, inputs, bits, group }: Size
   });
 }
 
-/** The codes of a row from the word `from` on, `inputs` of them. */
+/** The codes of a row: `inputs` codes from word `from` on. */
 function unpack(words: Float64Array, from: number, { inputs, bits }: Sizes): Float64Array {
   const [perWord, mask] = [32 / bits, 2 ** bits - 1];
   const codes = new Float64Array(inputs);
@@ -116,7 +112,7 @@ function weightsOf(v: Record<string, Float64Array>, size: Sizes): Float64Array {
   return weights;
 }
 
-/** Words with something behind the last code, which nobody may read. */
+/** Words with extra bits after the last code, which kernels must not read. */
 function operandsOf(random: Random, size: Sizes, scale: DType, hasZeros: boolean) {
   const { outputs, bits } = size;
   const words = outputs * wordsOf(size);
@@ -130,7 +126,7 @@ function operandsOf(random: Random, size: Sizes, scale: DType, hasZeros: boolean
   };
 }
 
-/** Each scale is the smallest number of its dtype that is large enough; in f32, the nearest. */
+/** Each scale is the smallest sufficient number of its dtype; in f32, the nearest. */
 function stepOf(most: number, bits: number, dtype: DType): number {
   const wanted = fround(most / ((2 ** bits - 1) / 2));
   const near = rounded(wanted, dtype);
@@ -263,7 +259,7 @@ const linear = narrow.flatMap((dtype, d) =>
   ),
 );
 
-/** The place of output j of eight in a word of AWQ, from its lowest bits. */
+/** The position of output j of eight in an AWQ word, from the lowest bits. */
 const AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7];
 
 const repack = [false, true].flatMap((awq) =>

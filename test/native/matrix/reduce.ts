@@ -47,7 +47,7 @@ function reduced(
 ): Float64Array {
   const out = new Float64Array(numel(to)).fill(start[op]);
   const joined = join[op];
-  // Dims that are reduced do not move the place in `out`.
+  // Reduced dims do not move the position in `out`.
   const strides = contiguousStrides(to).map((stride, d) => (to[d] === 1 ? 0 : stride));
   x.forEach((value, i) => {
     const target = indexOf(from, i).reduce((at, k, d) => at + k * strides[d]!, 0);
@@ -56,7 +56,7 @@ function reduced(
   return op === 'mean' ? out.map((sum) => sum / (numel(from) / numel(to))) : out;
 }
 
-/** Numbers around 1 of either sign, whose product stays in range; of integers a few are 2. */
+/** Numbers around 1 with either sign, with products in range; a few integers are 2. */
 const factors = (random: Random, n: number, isFloat: boolean): Float64Array =>
   isFloat
     ? random.uniform(n, 0.97, 1.03).map((x) => (random.unit() < 0.2 ? -x : x))
@@ -96,9 +96,7 @@ const reductions: readonly Reduction[] = [
   { from: [70_001], to: [1] },
 ];
 
-/**
- * Many dense rows, as bias gradients have: 16-bit ones are summed by kernels of their own on a GPU.
- */
+/** Many dense rows, like bias gradients: on a GPU, special kernels sum 16-bit rows. */
 const biasGradients: readonly Reduction[] = [
   { from: [256, 8], to: [1, 8] },
   { from: [523, 264], to: [1, 264] },
@@ -185,8 +183,8 @@ function nonFinite(): MatrixCase[] {
             dtype,
             title: `${op} [33,65] to [${to}] with ${special}`,
             build(random) {
-              // A product of many small numbers is 0, or not yet, by its order; and 0 times
-              // infinity is NaN.
+              // A product of many small numbers may or may not underflow, depending on the order; 0
+              // times infinity is NaN.
               const n = numel(shape);
               const values = op === 'prod' ? factors(random, n, true) : random.normal(n);
               values[7 * 65 + 40] = special;
@@ -220,7 +218,7 @@ function argMaxOf(row: Float64Array): number {
 function argMaxes(): MatrixCase[] {
   const cases: MatrixCase[] = [];
   for (const dtype of numeric) {
-    // The longest is that of a vocabulary, to which a GPU gives a block of threads.
+    // The longest row is like that of a vocabulary; a GPU uses a block of threads per row.
     for (const columns of [...oddSizes.filter((n) => n > 0), 5003]) {
       for (const [title, layout] of [
         ['ties', undefined],
@@ -235,7 +233,7 @@ function argMaxes(): MatrixCase[] {
             dtype,
             title: `[17,${columns}] ${title}`,
             build(random) {
-              // Few distinct values, so that the first of several maxima counts.
+              // Few distinct values, so that several maxima exist and the first one counts.
               const values = random.integers(17 * columns, 0, 40);
               if (title === 'NaN')
                 for (let r = 0; r < 17; r += 3)
@@ -309,7 +307,7 @@ function gradientControls(): MatrixCase[] {
     [1, Number.POSITIVE_INFINITY],
     new Array<number>(1029).fill(0.25),
   ];
-  // What lies between the rows, NaN in the guard's bytes, belongs to somebody else.
+  // The gaps between rows hold NaN in the guard's bytes and are not part of the view.
   const layouts = (n: number): [readonly number[], Layout][] => [
     [[n], unaligned],
     ...(n % 3 === 0 ? [[[3, n / 3], padded([3, n / 3], 2)] as [number[], Layout]] : []),
@@ -336,8 +334,8 @@ function gradientControls(): MatrixCase[] {
                 const finite = Number.isFinite(sum);
                 const norm = sqrt(sum) / lossScale;
                 const wanted = (norm + 1e-6) / maxNorm;
-                // A NaN norm leaves the factor unspecified unless the update is skipped; the op
-                // takes 1.
+                // With a NaN norm the factor is unspecified unless the update is skipped; the op
+                // uses 1.
                 const clip = maxNorm > 0 && wanted > 1 ? wanted : 1;
                 return {
                   control: [

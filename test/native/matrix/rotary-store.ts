@@ -1,5 +1,5 @@
-// RotaryStore against the formulas of its three steps, and FeedTokens: heads of any width, gaps
-// between rows, tokens without a slot, with and without norms.
+// Cases of FeedTokens, and of RotaryStore against the formulas of its three steps: any head width,
+// row gaps, tokens without a slot, optional norms.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   close,
@@ -39,14 +39,14 @@ const sizes: readonly Sizes[] = [
 const ROWS = 37;
 const EPS = 1e-5;
 
-/** Slots of tokens, all different; every fourth has none. */
+/** Slots of tokens, all different; every fourth token has no slot. */
 function slotsOf({ tokens, block, blocks }: Sizes): number[] {
   const places = block * blocks;
   const step = [5, 7, 11].find((n) => places % n !== 0) as number;
   return Array.from({ length: tokens }, (_, n) => (n % 4 === 3 ? -1 - n : (n * step) % places));
 }
 
-/** One head, normalised where there is a weight, and turned. */
+/** One head, normalized if there is a norm weight, and rotated. */
 function turned(v: Values, x: Float64Array, norm: Float64Array | undefined, token: number) {
   const half = x.length / 2;
   const mean = x.reduce((sum, value) => sum + value * value, 0) / x.length;
@@ -124,7 +124,7 @@ function stores(dtype: DType, z: Sizes, mode: Mode): MatrixCase {
   });
 }
 
-/** Tokens of which every third was sampled, some of them not. */
+/** Every third token refers to a sampled one by its slot; some slots have no sample. */
 function feeds(count: number, isInPlace: boolean): MatrixCase {
   const size = 7;
   const tokens = Array.from({ length: count }, (_, n) => (n % 3 === 1 ? -1 - (n % size) : n * 11));

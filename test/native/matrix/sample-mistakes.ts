@@ -5,7 +5,7 @@ import type { Make, Mistake } from './mistake.js';
 
 type Operands = kernels.SampleTokensArgs;
 
-/** Two rows of three tokens and four slots, but for what is `wrong`. */
+/** Valid operands with two rows of three tokens and four slots, except for `wrong`. */
 function call(make: Make, wrong: (make: Make) => Partial<Operands>): void {
   kernels.sampleTokens({
     ...{ scores: make([2, 3]), slots: make([2], 'i32'), tokens: make([2], 'i32') },

@@ -1,5 +1,5 @@
-// SampleTokens against the same steps in plain JavaScript: rows with rules of their own, ties,
-// bans, and rows that have no next token.
+// Cases of SampleTokens against plain JavaScript: rows with different rules, ties, bans, and rows
+// without a next token.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   closeSameBits,
@@ -19,7 +19,7 @@ const OUT = Number.NEGATIVE_INFINITY;
 const RECENT = 64;
 const FOREVER = 2 ** 31 - 1;
 
-/** What the slot of one row says, and what is the matter with its scores. */
+/** The rules in the slot of one row, and special properties of its scores. */
 interface Rule {
   temperature?: number;
   topP?: number;
@@ -28,7 +28,7 @@ interface Rule {
   /** Repetition, presence and frequency, with counts. */
   penalties?: readonly [number, number, number];
   bias?: boolean;
-  /** Bans of 1 to 3 tokens, one of which is over. */
+  /** Bans of 1 to 3 tokens; one of them has expired. */
   bans?: boolean;
   scores?: 'few values' | 'all equal' | 'NaN' | 'infinity' | 'nothing' | 'mostly out';
 }
@@ -71,12 +71,12 @@ function scoresOf(random: Random, kind: Rule['scores'], columns: number): Float6
   return x;
 }
 
-/** The weight of e^y; what the op computes may be off by an ulp or two. */
+/** The weight of e^y; the op may differ by an ulp or two. */
 const weightOf = (y: number): number => trunc(fround(exp(y)) * 2 ** 38);
 
 const below = (y: number, most: number): number => (most === OUT ? OUT : y);
 
-/** A row's rules as its slot has them. */
+/** The rules of a row, as stored in its slot. */
 interface Slot {
   settings: ArrayLike<number>;
   numbers: ArrayLike<number>;
@@ -110,7 +110,7 @@ function processed(scores: Float64Array, slot: Slot): Float64Array {
   return x;
 }
 
-/** Leaves only the candidates that top-k, top-p and min-p leave. */
+/** Keeps only the candidates that pass top-k, top-p and min-p. */
 function filtered(y: Float64Array, [topK, topP, minP]: readonly [number, number, number]) {
   const columns = Array.from(y.keys());
   if (topK > 0 && topK < y.length) {
@@ -140,7 +140,7 @@ function choose(scores: Float64Array, slot: Slot): number {
   const y = x.map((one) => below(fround(fround(one - most) / temperature), one));
   const [position, , topK, low, high] = Array.from(slot.numbers) as [...number[]];
   filtered(y, [topK!, slot.settings[1]!, slot.settings[2]!]);
-  // A seed is two words, of which the harness's philox takes the lower.
+  // A seed has two words; the harness's philox uses the lower one.
   if (high !== 0) throw new Error('seeds of one word');
   const keys = y.map((one, c) => {
     if (one === OUT) return OUT;
@@ -159,15 +159,15 @@ function logprobsOf(scores: Float64Array, token: number): [number, number] {
   return [scores[token]! - sum, sum];
 }
 
-/** A prime, so that the next line names each slot once. */
+/** A prime, so that slotOf() gives each slot once. */
 const SLOTS = 29;
-/** Rows are in other places than their slots. */
+/** A row and its slot have different indices. */
 const slotOf = (row: number): number => (row * 5 + 3) % SLOTS;
 const chosen = (pick: (rule: Rule) => unknown): number[] =>
   rules.flatMap((rule, row) => (pick(rule) ? [row] : []));
 const [withCounts, withBias] = [chosen((rule) => rule.penalties), chosen((rule) => rule.bias)];
 
-/** The tables of all slots; those of no row hold what would show. */
+/** The tables of all slots. Unused slots hold values that would change the result. */
 function tables(random: Random, columns: number) {
   const settings = new Float64Array(SLOTS * 6).fill(Number.NaN);
   const numbers = new Float64Array(SLOTS * 7).fill(-7);
@@ -268,7 +268,7 @@ function sample(dtype: DType, columns: number, asked: 'logprobs' | 'tokens'): Ma
   });
 }
 
-/** No rows, and slots without any table of the optional ones. */
+/** No rows, and slots without optional tables. */
 function plain(rows: number): MatrixCase {
   return opCase({
     op: 'SampleTokens',

@@ -73,7 +73,7 @@ function folded(
 const sum = (total: number, x: number): number => total + x;
 const product = (total: number, x: number): number => total * x;
 
-/** Factors whose products stay in range, some of them 0; sums of anything. */
+/** Factors with products in range, some of them 0; sums of arbitrary values. */
 function drawn(random: Random, dtype: DType, op: 'sum' | 'prod', n: number): Float64Array {
   if (op === 'sum') return dtype === 'i64' ? random.integers(n, -99, 99) : random.normal(n);
   if (dtype === 'i64') return random.integers(n, 0, 2).map((x) => 2 * x - 1);
@@ -119,7 +119,7 @@ function scans(): MatrixCase[] {
   );
 }
 
-/** What CumprodBackward is by its definition, on one line: every product anew. */
+/** CumprodBackward on one line by its definition, with every product computed separately. */
 function slopes(x: number[], dout: number[]): number[] {
   return x.map((_, i) => {
     let without = 1;
@@ -148,7 +148,7 @@ function cumprodSlope({ shape, dim }: Setting, x: Float64Array, dout: Float64Arr
   return out;
 }
 
-/** Every 29th factor is 0, so that lines have none, one and several. */
+/** Every 29th factor is 0, so that lines have no zero, one, and several. */
 function cumprodBackwards(): MatrixCase[] {
   const lines: readonly Setting[] = [
     ...settings.filter(({ shape }) => numel(shape) !== 1029),

@@ -1,4 +1,4 @@
-// Scatter and ScatterAdd: few and many indices to a line, all of one place, and layouts.
+// Cases of Scatter and ScatterAdd: few and many indices per line, all of one place, and layouts.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { numel } from '../../../lib/runtime/view.js';
 import {
@@ -16,7 +16,7 @@ import { type Gathering, gatherings, placeOf } from './lookup.js';
 import type { Random } from './numbers.js';
 
 /**
- * Lines of more indices than are compared with one another, and places of very many or no index.
+ * Lines with more indices than the op compares pairwise, and places with very many or no indices.
  */
 const crowded: readonly Gathering[] = [
   { from: [1], to: [4099], dim: 0 },
@@ -35,7 +35,7 @@ const crowded: readonly Gathering[] = [
 ];
 const all = [...gatherings, ...crowded];
 
-/** Values whose sums are exact in integers and stay in range. */
+/** Values with sums in range, exact for integers. */
 function drawn(random: Random, dtype: DType, n: number): Float64Array {
   if (floating.includes(dtype)) return random.normal(n);
   return random.integers(n, 0, dtype === 'u8' || dtype === 'bool' ? 2 : 99);

@@ -1,5 +1,5 @@
-// Sign packing: both kinds of levels over segments of every length, gaps, bytes of several
-// segments, skipped steps; averages of ranks.
+// Cases of sign packing: both kinds of levels, segments of every length, gaps, bytes shared by
+// segments, skipped steps; averages over ranks.
 import { type Levels, levelsOf } from '../../support/sign-exchange.js';
 import {
   closeSameBits,
@@ -17,16 +17,16 @@ const { ceil, fround } = Math;
 interface Segments {
   /** Elements of each segment. */
   sizes: readonly number[];
-  /** Elements behind each of them that belong to none. */
+  /** Unused elements after each segment. */
   gap: number;
 }
 
 interface Compression extends Segments {
   kind: Levels;
   apply?: boolean;
-  /** Values below the normal range, which are flushed. */
+  /** Values below the normal range, which are flushed to zero. */
   tiny?: boolean;
-  /** Among the values. */
+  /** Whether values include zeros. */
   zeros?: boolean;
 }
 

@@ -61,7 +61,7 @@ function softmaxes(): MatrixCase[] {
             title,
             build: (random) => ({
               operands: {
-                // An offset that overflows without the maximum taken out.
+                // An offset that overflows unless the maximum is subtracted.
                 in: input(
                   dtype,
                   shape,
@@ -140,9 +140,9 @@ interface Loss {
   classes: number;
   layout: Layout;
   smoothing: number;
-  /** Whether it finds the correct rows. */
+  /** Whether it reports the correct rows. */
   counts: boolean;
-  /** Where the columns are some of `all` classes: the first one's. */
+  /** For columns that are a part of `all` classes: the first class. */
   part?: { first: number; all: number };
 }
 
@@ -180,12 +180,12 @@ function losses(): Loss[] {
   return list;
 }
 
-/** 1 where the target is the first of the largest logits. */
+/** 1 if the target is the first of the largest logits. */
 function correctOf(row: Float64Array, target: number): number {
   return Number(target !== IGNORE && row.indexOf(row.reduce((a, b) => max(a, b))) === target);
 }
 
-/** A loss with what its forward and its backward have in common. */
+/** A loss and the inputs that its forward and backward share. */
 function setupOf(loss: Loss) {
   const { dtype, index, rows, classes, layout, smoothing, counts } = loss;
   const { first, all } = loss.part ?? { first: 0, all: classes };
@@ -198,9 +198,7 @@ function setupOf(loss: Loss) {
   const args = { smoothing, ignoreIndex: IGNORE, ...some };
   const rowOf = (x: Float64Array, r: number): Float64Array =>
     x.subarray(r * classes, (r + 1) * classes);
-  /**
-   * Every second target is the first choice, which a row of few distinct logits has more than once.
-   */
+  /** Every second target is the largest logit; rows with few distinct logits have several. */
   const targetsOf = (random: Random, logits: Float64Array): number[] =>
     Array.from({ length: rows }, (_, r) => {
       if (r === 1) return IGNORE;
@@ -219,7 +217,7 @@ type Setup = ReturnType<typeof setupOf>;
 function crossEntropy(setup: Setup): MatrixCase {
   const { dtype, index, rows, layout, smoothing, counts, first, all } = setup;
   const { shape, statistic, title, args, rowOf, targetsOf, logitsOf } = setup;
-  // A loss of a hundredth of its two terms keeps the error of the terms.
+  // A loss of a hundredth of its two terms has the error of the terms.
   const check = { ...close(statistic), absolute: statistic === 'f64' ? 1e-13 : 1e-5 };
   return opCase({
     op: 'CrossEntropy',
@@ -266,7 +264,7 @@ function crossEntropyBackward(setup: Setup, inPlace: boolean): MatrixCase {
       const data = logitsOf(random);
       const logits = input(dtype, shape, data, layout);
       const lse = Array.from({ length: rows }, (_, r) => logSumExp(rowOf(data, r)));
-      // exp(logit - lse) - 1 near a certain class cancels down to the rounding of lse.
+      // exp(logit - lse) - 1 near a certain class cancels to the rounding of lse.
       const check = { ...close(dtype), absolute: dtype === 'f64' ? 1e-9 : 1e-6 };
       return {
         operands: {
@@ -294,7 +292,7 @@ function crossEntropyBackward(setup: Setup, inPlace: boolean): MatrixCase {
   });
 }
 
-/** Counts change no gradient: without smoothing, such a loss has no backward of its own. */
+/** Counts do not change gradients: without smoothing, such a loss has no separate backward. */
 function crossEntropies(): MatrixCase[] {
   return losses()
     .map(setupOf)

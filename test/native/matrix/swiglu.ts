@@ -1,5 +1,5 @@
-// Swiglu and its gradients: odd sizes, rows with gaps, halves of one tensor, gradients that are
-// added to.
+// Cases of Swiglu and its gradients: odd sizes, rows with gaps, halves of one tensor, accumulated
+// gradients.
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { numel } from '../../../lib/runtime/view.js';
 import { swiglu } from '../../../lib/tensor/index.js';
@@ -42,7 +42,7 @@ export const cases: MatrixCase[] = floating.flatMap((dtype) =>
     const { shape } = setting;
     const n = numel(shape);
     const title = `[${shape}] ${setting.title}`;
-    // The value is one rounding of a result in f32.
+    // The value is one rounding of an f32 result.
     const check = close(dtype, 1, 'tensor');
     const forward = opCase({
       op: 'Swiglu',
@@ -67,7 +67,7 @@ export const cases: MatrixCase[] = floating.flatMap((dtype) =>
             adds
               ? updated(input(dtype, shape, random.normal(n), layout), check)
               : output(dtype, shape, check, layout);
-          // Broadcast layouts are for what is read.
+          // Only inputs may have a broadcast layout.
           const writable = (layout?: Layout) =>
             layout?.strides?.includes(0) ? aligned : (layout ?? aligned);
           return {
