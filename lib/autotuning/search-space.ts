@@ -7,6 +7,7 @@ import { isSection, type Section } from '../config/schema.js';
 import { isChoice } from '../config/search-choices.js';
 import { DsError } from '../errors.js';
 import type { ModelInfo } from '../plan/index.js';
+import { ownValue } from '../runtime/own-value.js';
 import {
   accumulationOf,
   type BatchWishes,
@@ -78,7 +79,7 @@ const SWITCHES: Readonly<Record<string, string>> = {
 
 /** Returns a deprecated key in its current form. If both are set, validation rejects them later. */
 function renamed(key: string, value: unknown, zero: Section): [string, unknown][] {
-  const now = SWITCHES[key];
+  const now = ownValue(SWITCHES, key);
   if (now === undefined || typeof value !== 'boolean' || Object.hasOwn(zero, now)) {
     return [[key, value]];
   }

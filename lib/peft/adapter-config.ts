@@ -4,6 +4,7 @@ import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import { isAmong } from '../nn/pack-linears.js';
 import { sourceFolderOf } from '../nn/source-folder.js';
+import { ownValue } from '../runtime/own-value.js';
 import { shownJson } from '../runtime/parse-json.js';
 import { ALL_LINEAR, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
 
@@ -56,7 +57,7 @@ export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig
   if (config.peft_type !== 'LORA') refuse('peft_type', '"LORA"');
   const options: Record<string, unknown> = {};
   for (const [key, value] of Object.entries(config)) {
-    const name = PASSED.has(key) ? key : OPTIONS[key];
+    const name = PASSED.has(key) ? key : ownValue(OPTIONS, key);
     if (name === undefined) {
       if (!IGNORED.has(key) && !isNothing(value)) refuse(key, 'no value: the key is not supported');
     } else if (value !== null) options[name] = value;

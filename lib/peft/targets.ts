@@ -5,6 +5,7 @@ import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isAmong } from '../nn/pack-linears.js';
 import { PackedLinear } from '../nn/packed-linear.js';
+import { ownValue } from '../runtime/own-value.js';
 import { ALL_LINEAR, expression, type LoraConfig } from './lora-options.js';
 
 /** PEFT's default targets by the model_type of config.json. */
@@ -54,7 +55,7 @@ export function findTargets(model: Module, config: LoraConfig): Map<string, Modu
 
 function defaultsOf(model: Module): readonly string[] {
   const family = model.describe()?.config.model_type;
-  const known = typeof family === 'string' ? FAMILIES[family] : undefined;
+  const known = typeof family === 'string' ? ownValue(FAMILIES, family) : undefined;
   if (known) return known;
   throw new DsError({
     code: 'DS_ARGUMENT',

@@ -3,6 +3,7 @@
 
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
+import { ownValue } from '../runtime/own-value.js';
 import { dataError } from '../runtime/refused.js';
 import type { ChatMessage } from './chat-template.js';
 import type { Row } from './row-reader.js';
@@ -55,7 +56,7 @@ export function messagesOf(list: unknown, place: () => string): readonly ChatMes
       return message as ChatMessage;
     }
     const { from, value, ...rest } = message;
-    const role = typeof from === 'string' ? SPEAKERS[from] : undefined;
+    const role = typeof from === 'string' ? ownValue(SPEAKERS, from) : undefined;
     if (role !== undefined) return { ...rest, role, content: value };
     const expected = `"from" of ${Object.keys(SPEAKERS).join(', ')}`;
     const hint = 'Rows with other speakers: write { role, content } as the chat template has them.';

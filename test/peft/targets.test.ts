@@ -271,6 +271,7 @@ test.each<[object, RegExp]>([
     { trainable_token_indices: [1] },
     /trainable_token_indices: expected no value: the key is not supported, got \[1\]/,
   ],
+  [{ constructor: 1 }, /constructor: expected no value: the key is not supported, got 1/],
   [{ r: -1 }, /r: expected an integer/],
   ...['pissa', 'pissa_niter_16', 'olora', 'OLoRA', 'corda', 'loftq', 'lora_ga'].map(
     (init_lora_weights): [object, RegExp] => [

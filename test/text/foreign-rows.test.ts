@@ -112,6 +112,11 @@ test.each([
     /bad\.jsonl:3: expected "from" of human, .*, got "observation"/,
   ],
   [
+    'a speaker with the name of an inherited property',
+    '{"conversations":[{"from":"constructor","value":"x"}]}',
+    /bad\.jsonl:3: expected "from" of human, .*, got "constructor"/,
+  ],
+  [
     'tools that are none',
     '{"messages":[{"role":"user","content":"x"}],"tools":"weather"}',
     /bad\.jsonl:3: expected tools as a list, or as the JSON of one, got "weather"/,

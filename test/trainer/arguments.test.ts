@@ -152,6 +152,8 @@ num_train_epochs: 3.0
 
 describe('refused', () => {
   test.each([
+    ['--constructor 1', /--constructor: .*got "constructor", which is unknown/],
+    ['--toString', /--toString: .*which is unknown/],
     ['--learnin_rate 1', /--learnin_rate: .*unknown. Did you mean --learning_rate\?/],
     ['--zzz', /ds train --help lists them/],
     [

@@ -1,6 +1,7 @@
 // Words of a command line, and the file that --config names, to the arguments of `ds train`.
 import { DsError } from '../../errors.js';
 import { isObject } from '../../runtime/is-object.js';
+import { ownValue } from '../../runtime/own-value.js';
 import { parseJson, shownJson } from '../../runtime/parse-json.js';
 import { refused } from '../../runtime/refused.js';
 import { closest } from '../../runtime/suggestion.js';
@@ -37,16 +38,19 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
   for (const one of given) {
     const { place, name, values } = one;
     const own = ownName(name);
-    if (MEANT[name]) notices.push(`${place} ${MEANT[name]}.`);
+    const meant = ownValue(MEANT, name);
+    const ignored = ownValue(NO_EFFECT, name);
+    const refusal = ownValue(REFUSED, name);
+    if (meant) notices.push(`${place} ${meant}.`);
     if (own) {
       wrong.push(
         ...failureOf(() => {
           args[own.name] = own.negated ? !readSwitch(one) : read(one, KINDS[own.name]);
         }),
       );
-    } else if (NO_EFFECT[name]) notices.push(`${place} has no effect: ${NO_EFFECT[name]}.`);
-    else if (REFUSED[name]) {
-      const { reason, off } = REFUSED[name];
+    } else if (ignored) notices.push(`${place} has no effect: ${ignored}.`);
+    else if (refusal) {
+      const { reason, off } = refusal;
       const isOff = values.length > 0 && values.every((value) => off.includes(said(value)));
       if (!isOff) refusals.push(`${place} (${reason})`);
     } else {
@@ -88,7 +92,7 @@ function withOthers(first: DsError, others: readonly DsError[]): DsError {
 /** The argument that `name` means; `negated` where it is "no_" and the name of a switch. */
 function ownName(name: string): { name: keyof TrainArguments; negated: boolean } | null {
   const own = (word: string) =>
-    Object.hasOwn(KNOWN, word) ? (word as keyof TrainArguments) : ALIASES[word];
+    Object.hasOwn(KNOWN, word) ? (word as keyof TrainArguments) : ownValue(ALIASES, word);
   const direct = own(name);
   if (direct) return { name: direct, negated: false };
   const bare = name.startsWith('no_') ? own(name.slice(3)) : undefined;

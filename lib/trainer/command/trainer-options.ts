@@ -1,5 +1,6 @@
 // Arguments of `ds train` as the options of a Trainer.
 
+import { ownValue } from '../../runtime/own-value.js';
 import { refused } from '../../runtime/refused.js';
 import type {
   CheckpointOptions,
@@ -159,7 +160,7 @@ function scheduleOf(args: TrainArguments): Schedule | undefined {
   const type = (given ?? 'linear') as 'linear';
   const options: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(own ?? {})) {
-    const ours = SCHEDULE_NAMES[name];
+    const ours = ownValue(SCHEDULE_NAMES, name);
     const place = `--lr_scheduler_kwargs ${name}`;
     if (!ours) throw refused(place, Object.keys(SCHEDULE_NAMES).join(', '), `"${name}"`);
     const isSlope = ours.endsWith('Type');
