@@ -52,6 +52,9 @@ const YAML: Readonly<Record<string, string>> = {
   'a tag': 'learning_rate: !!js/function "x"\n',
   'a key that is a list': '? [a, b]\n: 1\n',
   'a key that is an alias': 'a: &x learning_rate\n*x : 1\n',
+  'nested lists on a line': `a: ${'- '.repeat(DEEP)}x`,
+  'nested lists below a key': `a:\n  ${'- '.repeat(DEEP)}x`,
+  'nested keys on a line': '? '.repeat(DEEP),
   'nested blocks': Array.from({ length: 2000 }, (_, i) => `${' '.repeat(i)}a:`).join('\n'),
 };
 
@@ -238,3 +241,14 @@ test.each(Object.entries(READERS))(
     }
   },
 );
+
+test.each([
+  ['flow', `a: ${nested('[', ']')}`],
+  ['lists', `a:\n  ${'- '.repeat(DEEP)}x`],
+  ['keys', '? '.repeat(DEEP)],
+])('nested %s of YAML are refused before the composer recurses', async (_name, text) => {
+  const path = file('deep.yaml', text);
+  await expect(readArguments(['--config', path])).rejects.toMatchObject({
+    ...{ code: 'DS_ARGUMENT', op: path, got: 'more than 100 levels of nesting' },
+  });
+});

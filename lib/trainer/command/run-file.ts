@@ -15,15 +15,16 @@ import { type Given, snakeCase } from './given.js';
 export async function readRunFile(file: string): Promise<Given[]> {
   const text = readText(file);
   // Read when a file is there to be read: it is one more package to load.
-  const { LineCounter, parseDocument, isMap } = await import('yaml');
-  const lines = new LineCounter();
-  const document = parsed(file, () =>
-    parseDocument(text, { lineCounter: lines, prettyErrors: false }),
-  );
+  const yaml = await import('yaml');
+  const lines = new yaml.LineCounter();
+  const document = parsed(file, () => {
+    requireFlat(yaml, text);
+    return yaml.parseDocument(text, { lineCounter: lines, prettyErrors: false });
+  });
   const [error] = document.errors;
   if (error) throw refused(at(file, lines, error.pos[0]), 'YAML', error.message);
   const { contents } = document;
-  if (!isMap<Scalar>(contents)) {
+  if (!yaml.isMap<Scalar>(contents)) {
     throw refused(file, 'names and values, such as "learning_rate: 2e-5"', kindOf(contents));
   }
   const pairs = contents.items.map((pair) => given(pair, { file, lines, document }));
@@ -37,6 +38,21 @@ function isGiven({ place, name, values }: Given): boolean {
   const hint =
     "The model's longest, max_position_embeddings of its config.json, cuts no other row.";
   throw refused(place, 'a number of tokens, at which rows are cut', 'null', hint);
+}
+
+/** Levels of lists and maps in the tokens of a file. */
+const DEPTH = 100;
+
+/**
+ * Throws an Error for deeper nesting. The composer recurses, and a regular expression that V8
+ * compiles near the end of the stack aborts the process.
+ */
+function requireFlat({ Lexer, Parser }: typeof import('yaml'), text: string): void {
+  const parser = new Parser();
+  for (const lexeme of new Lexer().lex(text)) {
+    for (const _ of parser.next(lexeme));
+    if (parser.stack.length > DEPTH) throw new Error(`more than ${DEPTH} levels of nesting`);
+  }
 }
 
 interface Source {
