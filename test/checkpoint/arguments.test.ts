@@ -1,5 +1,5 @@
-// What saveCheckpoint() and loadCheckpoint() say to arguments that they would otherwise ignore or
-// change.
+// Tests that saveCheckpoint() and loadCheckpoint() throw for arguments that they would otherwise
+// ignore or change.
 import { mkdtempSync, readdirSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -81,7 +81,7 @@ test.each([[''], [undefined], [5], ['a\0b']])('%j is no folder to resume from', 
 const self: Record<string, unknown> = {};
 self.again = self;
 
-/** An object in an object, so many times. */
+/** Nests objects `levels` deep. */
 function nested(levels: number): object {
   let value = {};
   for (let level = 0; level < levels; ++level) value = { in: value };

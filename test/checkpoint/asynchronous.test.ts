@@ -1,4 +1,5 @@
-// Saves beside training: the same bytes as synchronous ones, and no failure is lost.
+// Tests that asynchronous saves write the same bytes as synchronous ones, and that every failure is
+// reported.
 import { spawn } from 'node:child_process';
 import {
   existsSync,
@@ -103,7 +104,7 @@ test('the next save waits for the last one; memory is used again and freed at th
 });
 
 describe('a failure', () => {
-  /** A folder of the user's appears where the checkpoint was to be: the commit fails. */
+  /** A folder of the user appears at the path of the checkpoint, so the commit fails. */
   async function failing(): Promise<Engine> {
     const engine = await start(resident);
     for (let n = 0; ; ++n) {
@@ -208,7 +209,7 @@ describe('JavaScript that never lets the event loop turn', () => {
 });
 
 describe('the end of the process', () => {
-  /** What is left of a program that starts a save and then does `end`. */
+  /** The state that remains after a program starts a save and then does `end`. */
   async function after(end: string): Promise<[number | null, string]> {
     const args = ['-r', HOOK, join(__dirname, 'exit-process.ts'), dir, end];
     const env = { ...process.env, DS_NUM_THREADS: '1' };
@@ -257,7 +258,7 @@ describe('a call that nobody awaits before destroy()', () => {
   const calls: [op: string, call: (engine: Engine) => Promise<unknown>][] = [
     ['saveCheckpoint', (engine) => engine.saveCheckpoint(dir, { tag: 'second' })],
     ['loadCheckpoint', (engine) => engine.loadCheckpoint(dir, { tag: 'first' })],
-    // It takes the state when the save before has been written.
+    // It copies the state after the previous save is written.
     [
       'saveCheckpoint',
       (engine) => engine.saveCheckpoint(dir, { tag: 'second', asynchronous: true }),

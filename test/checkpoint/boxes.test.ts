@@ -1,5 +1,5 @@
-// Tensors that ranks hold as boxes, and as ranges of boxes: saved and loaded across every way of
-// cutting them.
+// Tests that tensors held as boxes, and as ranges of boxes, are saved and loaded across every
+// partition.
 import { createHash } from 'node:crypto';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -54,7 +54,10 @@ function refusal(message: RegExp) {
   });
 }
 
-/** Element i of a whole tensor has the value `first` + i; those of a range, in its order. */
+/**
+ * Element i of a whole tensor has the value `first` + i; returns the elements of a range, in its
+ * order.
+ */
 function valuesIn(shape: readonly number[], range: BoxRange, first = 0): number[] {
   const whole = wholeBox(shape);
   return boxesOf(range).flatMap((box) =>
@@ -83,7 +86,7 @@ function contentOf(model: readonly Shard[], rank: number): CheckpointContent {
   };
 }
 
-/** Saves what each rank has; resolves with the error of each, null where there is none. */
+/** Saves the shards of each rank; resolves with the error of each, or null. */
 async function save(ranks: readonly (readonly Shard[])[], tag = 't'): Promise<unknown[]> {
   const results = await onRanks(ranks.length, (world) => {
     const content = contentOf(ranks[world.rank] as Shard[], world.rank);
@@ -102,7 +105,7 @@ async function read(checkpoint: Checkpoint, one: Cut, range: BoxRange): Promise<
 
 const DTYPES: readonly DType[] = ['f32', 'i64', 'f64', 'i32'];
 
-/** Tensors cut at random, and their parts dealt to ranks at random. */
+/** Splits tensors at random, and assigns their parts to ranks at random. */
 function randomCuts(random: Random, count: number, ranks: number) {
   const tensors = Array.from(
     { length: count },
@@ -180,7 +183,7 @@ describe('a layer that is', () => {
     const [heads, inner] = [12, 3];
     const qkv = tensor('qkv', [3 * heads, inner]);
     const bias = tensor('bias', [3 * heads], 500);
-    /** What rank r of n has: its heads of q, of k and of v. */
+    /** The boxes of rank r of n: its heads of q, of k and of v. */
     const share = (one: Cut, r: number, n: number): BoxRange[] =>
       [0, 1, 2].map((third) => {
         const from = third * heads + (r * heads) / n;

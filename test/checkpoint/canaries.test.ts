@@ -1,5 +1,5 @@
-// Files that are not ours: beside, inside and above every path that a command or a save is given.
-// None ever changes.
+// Tests that foreign files next to, inside and above every path of a command or a save never
+// change.
 import { spawnSync } from 'node:child_process';
 import {
   chmodSync,
@@ -42,7 +42,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(root, { recursive: true, force: true }));
 
-/** Every path under `place` with what is there. */
+/** Every path under `place` with its content. */
 function treeOf(place: string): Map<string, string> {
   const tree = new Map<string, string>();
   for (const name of readdirSync(place, { recursive: true }) as string[]) {
@@ -54,7 +54,7 @@ function treeOf(place: string): Map<string, string> {
   return tree;
 }
 
-/** Runs `body`, and checks that all that was there before is there and the same. */
+/** Runs `body`, and checks that all files from before still exist unchanged. */
 async function unharmed(body: () => unknown): Promise<void> {
   const before = treeOf(root);
   await body();

@@ -1,5 +1,5 @@
-// Checkpoints of one rank: round trips, retention, damage of every kind, and what dead saves leave
-// behind.
+// Tests checkpoints of one rank: round trips, retention, every kind of damage, and leftovers of
+// killed saves.
 import {
   cpSync,
   existsSync,
@@ -34,7 +34,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-/** The owner of a claim whose save has died. */
+/** The owner of a claim after its save was killed. */
 async function deadOwner(): Promise<string> {
   const claim = await Claim.take(dir);
   await claim.leave();

@@ -1,4 +1,4 @@
-// Claims of saves that begin beside each other in one folder.
+// Tests the claims of concurrent saves in one folder.
 import { mkdtempSync, readdirSync, rmSync, unlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

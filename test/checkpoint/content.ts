@@ -17,7 +17,7 @@ export function infos(shards: readonly Shard[]): Map<string, TensorInfo> {
   return new Map(shards.map(({ name, shape, tensor }) => [name, { dtype: tensor.dtype, shape }]));
 }
 
-/** A checkpoint that one rank saves alone. */
+/** The content of a checkpoint with one rank. */
 export function contentOf(
   model: readonly Shard[],
   optimizer: readonly Shard[],
@@ -33,7 +33,7 @@ export function contentOf(
   return { model, optimizer, catalog, state, ...rest };
 }
 
-/** "w" [10, 100] with fill, fill + 1, ...; the same as master weights and as a moment. */
+/** "w" [10, 100] with fill, fill + 1, ...; equal master weights and moment. */
 export function content(fill: number, state: JsonObject = { n: fill }): CheckpointContent {
   const values = Float32Array.from({ length: 1000 }, (_, i) => fill + i);
   const shard = (name: string): Shard => {
@@ -48,7 +48,7 @@ export interface SaveWishes {
   keepLast?: number;
 }
 
-/** Saves as the only rank. */
+/** Saves with one rank. */
 export function save(
   dir: string,
   tag: string,

@@ -1,5 +1,5 @@
-// Engines whose model is cut between them: each rank's parts come from a checkpoint of the whole,
-// and make up one again.
+// Tests engines with a model split over ranks: each rank loads its parts from a checkpoint of the
+// whole model, and together they save one.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -34,7 +34,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-/** Which of how many ranks a model is cut for. */
+/** A rank's number, and the number of ranks that split the model. */
 interface Share {
   rank: number;
   ranks: number;
@@ -65,7 +65,7 @@ function cutParameter(region: Region, shape: readonly number[]): nn.Parameter {
   return new nn.Parameter(shape, nn.init.normal(0.5)).partOf(region);
 }
 
-/** What the first share alone has: a layer, and a buffer. */
+/** A layer and a buffer that only the first rank has. */
 class First extends nn.Module {
   readonly norm = new nn.LayerNorm(5);
   readonly seen = Tensor.from(new Int32Array([3, 1, 4]));
@@ -80,7 +80,7 @@ class CutModel extends nn.Module {
   readonly bias: nn.Parameter;
   readonly out: nn.Parameter;
   readonly frozen: nn.Parameter;
-  /** Every share has all of it. */
+  /** Every rank has a whole copy. */
   readonly common = new nn.LayerNorm(3);
   readonly first?: First;
 
@@ -128,7 +128,7 @@ function train(engine: Engine, steps: number): number[] {
   return losses;
 }
 
-/** A rank of a mesh: a share of the model, and inside it a ZeRO rank. */
+/** A rank of a mesh: a part of the model, and inside it a ZeRO rank. */
 interface Place extends Share {
   zero: number;
   zeros: number;
@@ -143,8 +143,8 @@ function placesOf(ranks: number, zeros: number, stage: number): Place[] {
 }
 
 /**
- * An engine of one rank as that of a rank of the mesh: for what is not cut, the first share
- * answers.
+ * Presents an engine of one rank as a rank of the mesh. The first rank owns the tensors that are
+ * not split.
  */
 function seen(engine: Engine, { rank, zero, zeros, stage }: Place): Engine {
   const view = zeros === 1 ? engine : partitioned(engine, { stage, rank: zero, size: zeros });
@@ -187,8 +187,7 @@ async function onEach(
 }
 
 /**
- * Every element of what the rank holds of its weights, by tensor and place; the values that a
- * checkpoint has there.
+ * Compares every weight element of the rank, by tensor and place, with the values of a checkpoint.
  */
 function requireValues(engine: Engine, values: Record<string, number[]>): void {
   for (const [name, parameter] of engine.module.namedParameters()) {

@@ -1,4 +1,5 @@
-// Checkpoints of a device's memory: through staging buffers of any fill, and beside training.
+// Tests checkpoints of device memory: through staging buffers of any fill level, and during
+// training.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -25,7 +26,7 @@ async function inFolder(body: (dir: string) => Promise<void>): Promise<void> {
   }
 }
 
-/** Elements of f32: around the borders of staging memory, and more than both buffers hold. */
+/** Elements of f32: around the size of staging memory, and more than both buffers hold. */
 const SIZES = [1, 0, STAGING_BYTES / 4 - 1, 3, STAGING_BYTES / 2 + 5, 7, STAGING_BYTES / 4 - 10];
 
 async function throughStaging(device: Device): Promise<void> {
@@ -63,7 +64,7 @@ async function throughStaging(device: Device): Promise<void> {
   });
 }
 
-/** Columns and blocks of saved rows, into the middle of memory that holds something else. */
+/** Columns and blocks of saved rows, loaded into the middle of memory with other content. */
 async function boxesOfRows(device: Device): Promise<void> {
   await inFolder(async (dir) => {
     for (const dtype of ['f32', 'bf16', 'i64'] as const) {
@@ -97,7 +98,7 @@ function shardsOf(path: string): string[] {
   return names.sort().map((name) => readFileSync(join(path, name)).toString('base64'));
 }
 
-/** Steps are enqueued at once after the save: the copy must be of the state before them. */
+/** Steps are enqueued right after the save: the copy must hold the state before them. */
 async function besideTraining(device: Device, options: TinyOptions): Promise<void> {
   await inFolder(async (dir) => {
     const engine = await tinyEngine(options, device);

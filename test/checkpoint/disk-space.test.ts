@@ -1,4 +1,4 @@
-// What does not fit on its disk is refused before any of the disk is taken.
+// Tests that a save that does not fit on its disk is refused before it writes.
 import { mkdtempSync, readdirSync, rmSync, type StatsFs, statfsSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -41,7 +41,7 @@ function hasFree(bytes: number, blocks = 1e9): void {
   jest.mocked(statfsSync).mockReturnValue(status);
 }
 
-/** A tensor "w" of as many bytes. */
+/** A tensor "w" with so many bytes. */
 function shard(bytes: number, name = 'w'): Shard {
   const values = new Float32Array(bytes / 4);
   return { name, shape: [values.length], tensor: Tensor.from(values) };

@@ -1,5 +1,5 @@
-// What a save has on disk before it gives a folder or file its name: a machine that loses power
-// after the rename must find whole contents there.
+// Tests the order of sync and rename in a save: after a power loss, a renamed file or folder must
+// be complete.
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import * as filePromises from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -36,13 +36,13 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true }));
 
-/** Names of claims change from save to save. */
+/** Replaces names of claims, which change from save to save. */
 const named = (path: unknown): string =>
   String(path)
     .slice(dir.length + 1)
     .replace(/^(\.[a-z]+(?:-t)?)-[^/~]+/, '$1');
 
-/** Writes, syncs and renames in their order: "sync t/manifest.json". */
+/** Writes, syncs and renames in order: "sync t/manifest.json". */
 function order(): string[] {
   const calls = (mock: unknown, text: (...paths: string[]) => string) => {
     const { calls: all, invocationCallOrder } = (mock as jest.Mock).mock;
@@ -60,7 +60,7 @@ function order(): string[] {
     .map(({ text }) => text);
 }
 
-/** Each file of a folder is synced after its last write, and the folder then, before its rename. */
+/** Each file of a folder is synced after its last write, and then the folder before its rename. */
 function requireSynced(steps: readonly string[], folder: string, rename: string): void {
   const renamed = steps.indexOf(rename);
   expect([rename, renamed]).not.toEqual([rename, -1]);

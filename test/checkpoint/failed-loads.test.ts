@@ -122,8 +122,8 @@ function corrupt(folder: string): string {
 }
 
 /**
- * Loads `CASES` corrupted copies. Returns the number of failed loads. None of them changed
- * `stateOf`.
+ * Loads `CASES` corrupted copies. Returns the number of failed loads. Asserts that `stateOf` is
+ * unchanged after each.
  */
 async function failures<State>(
   whole: string,

@@ -1,11 +1,11 @@
-// Fault injection: file calls of Node and of the addon that fail one after another, once or from
-// then on.
+// Fault injection: file calls of Node and of the addon that fail one after another, once or
+// permanently.
 import { DsError } from '../../lib/errors.js';
 import { addon } from '../../lib/runtime/addon.js';
 
 type Call = (...args: unknown[]) => unknown;
 
-/** A function that file I/O goes through, and how it fails. */
+/** A function for file I/O, and how it fails. */
 export interface FileCall {
   host: Record<string, Call>;
   name: string;
@@ -42,7 +42,7 @@ function nodeError(syscall: string): Error {
   return Object.assign(new Error(message), { code: 'EIO', errno: -5, syscall });
 }
 
-/** As csrc/io/file.cc makes them. */
+/** With the properties of errors from csrc/io/file.cc. */
 function nativeError(name: string, args: readonly unknown[]): Error {
   const op = `${name} ${args.find((arg) => typeof arg === 'string')}`;
   const got = 'Input/output error (errno 5)';
@@ -52,11 +52,11 @@ function nativeError(name: string, args: readonly unknown[]): Error {
 export interface Outcome {
   /** How often the call was made. */
   calls: number;
-  /** null where nothing was. */
+  /** null if nothing was thrown. */
   thrown: unknown;
 }
 
-/** Runs `body` with the call of this number failing, and with `forGood` every one after it. */
+/** Runs `body` with the call of this number failing, and with `forGood` every later call too. */
 async function withFault(
   { host, name, fail }: FileCall,
   { number, forGood }: { number: number; forGood: boolean },
@@ -80,16 +80,16 @@ async function withFault(
 }
 
 export interface Fault {
-  /** In words, for messages. */
+  /** A description for messages. */
   place: string;
   call: string;
-  /** null where `body` has succeeded all the same. */
+  /** null if `body` succeeded despite the fault. */
   error: DsError | null;
 }
 
 /**
- * Fails each of `calls` in turn, in every place where `body` makes it; each outcome is a success,
- * DS_IO or DS_CHECKPOINT, which `check` looks at. Returns in how many places there were calls.
+ * Fails each of `calls` in turn, at every place where `body` makes it. Each outcome is a success,
+ * DS_IO or DS_CHECKPOINT; `check` tests it. Returns the number of places.
  */
 export async function everyFault(
   calls: readonly FileCall[],

@@ -1,5 +1,5 @@
-// Every file call of a save, an export and a consolidation fails once: a typed error, the old
-// checkpoint or the new one whole, and nothing left behind by the save after it.
+// Fails every file call of a save, an export and a consolidation once. Tests that the error is
+// typed, the old or the new checkpoint is whole, and the next save cleans up.
 import * as files from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// Manifests whose digest is right and whose fields are not: each is harmless, or a typed error
-// before anything changes.
+// Tests manifests with a valid digest and changed fields: each is harmless, or throws a typed error
+// before any change.
 import { createHash } from 'node:crypto';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -60,7 +60,7 @@ function train(): void {
   x.dispose();
 }
 
-/** Everything of the engine that a load changes. */
+/** The state of the engine that a load changes. */
 function stateOf(): JsonObject {
   const { parts, progress, module } = engine;
   const states = parts.stage.partitions.flatMap((partition) =>
@@ -85,7 +85,7 @@ function stateOf(): JsonObject {
   );
 }
 
-/** What takes the place of a field; undefined deletes it. */
+/** Replacements of a field; undefined deletes it. */
 const FORGED: readonly (JsonValue | undefined)[] = [
   ...[null, 'x', '', true, [], {}, [1], { x: 1 }, -1, 0.5, 2 ** 60, 1e308, undefined],
 ];
@@ -143,7 +143,7 @@ test('every field of a manifest in turn, replaced by what it cannot be', async (
       counts.taken++;
       expect([place, isSound(stateOf())]).toEqual([place, true]);
       train();
-      // A rate of 1e18 is a rate: what it does to the weights is what it says.
+      // A rate of 1e18 is valid, so the weights may become huge.
       const isHuge = typeof value === 'number' && value > 1e9;
       if (!isHuge) expect([place, isSound(stateOf())]).toEqual([place, true]);
       writeFileSync(manifestPath(), text);
@@ -156,7 +156,7 @@ test('every field of a manifest in turn, replaced by what it cannot be', async (
   expect(counts.refused).toBeGreaterThan(5 * counts.taken);
 });
 
-/** No NaN (null in JSON, but for a metric that was not seen), and text nowhere. */
+/** No NaN (null in JSON, except for a metric without a value), and no text. */
 function isSound({ schedules: _, ...state }: JsonObject): boolean {
   return !/null|"x"|:""/.test(JSON.stringify(state));
 }

@@ -1,4 +1,5 @@
-// Short trainings of every kind of checkpoint: what recorded them once, and how each goes on today.
+// Short trainings for every kind of checkpoint: the recorder of the golden files, and the
+// continuation that tests compare.
 import {
   crossEntropy,
   type DsConfig,
@@ -14,7 +15,7 @@ import { getRandomState } from '../../lib/tensor/index.js';
 import type { JsonObject } from '../../types/json.js';
 
 export interface Kind {
-  /** Of its folder. */
+  /** Name of its folder. */
   name: string;
   ranks: 1 | 2;
   stage: 0 | 1 | 2 | 3;
@@ -134,10 +135,10 @@ export async function goldenEngine(what: Kind, from: number): Promise<GoldenEngi
   return { engine, loader };
 }
 
-/** What a training reports of the steps that follow a checkpoint. */
+/** The report of a training about the steps after a checkpoint. */
 export interface Continuation {
   losses: number[];
-  /** Of the learning rate. */
+  /** Learning rates. */
   rates: number[];
   samples: number[];
   scaler: JsonObject;

@@ -1,5 +1,5 @@
-// The safetensors header: what is written parses back, and no hostile input gets through or
-// crashes.
+// Tests the safetensors header: written headers parse back, and hostile input throws without a
+// crash.
 import {
   encodeHeader,
   headerLength,

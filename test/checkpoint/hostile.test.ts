@@ -1,5 +1,5 @@
-// Checkpoints and folders that somebody has tampered with: a typed error each time, and nothing
-// outside is opened.
+// Tests manipulated checkpoints and folders: each gives a typed error, and no file outside is
+// opened.
 import { createHash } from 'node:crypto';
 import {
   cpSync,
@@ -82,7 +82,7 @@ function mutate(value: JsonObject, random: (below: number) => number): void {
   }
 }
 
-/** A manifest whose digest is right. */
+/** A manifest with a valid digest. */
 function sealed(value: JsonObject): string {
   const body = JSON.stringify(value).slice(0, -1);
   return `${body},\n"sha256":"${createHash('sha256').update(body).digest('hex')}"}\n`;
@@ -104,7 +104,7 @@ function refusal(message: RegExp) {
   });
 }
 
-/** True when it was refused as it should be; anything but a typed error fails the test. */
+/** True if the load was refused with a typed error; other errors fail the test. */
 async function isRefused(run: () => Promise<unknown>): Promise<boolean> {
   try {
     await run();
@@ -275,7 +275,7 @@ describe('a manifest', () => {
   });
 
   test.each<[object | string, RegExp]>([
-    // The library that writes a format has closed it in its own way: only ours are checked.
+    // An unknown format may have another digest, so the load checks known formats only.
     [{ format: 1, library: '0.1.0' }, /format 2 or 3, got format 1/],
     [{ format: 4, library: '9.0.0' }, /format 2 or 3, got format 4, saved by version "9\.0\.0"/],
     [{ format: 2 }, /its own digest/],

@@ -1,4 +1,4 @@
-// Ranks of one process: what each says to the others, handed over in memory.
+// Ranks in one process that exchange values in memory.
 import type { CheckpointWorld } from '../../lib/checkpoint/index.js';
 import type { JsonValue } from '../../types/json.js';
 
@@ -43,7 +43,7 @@ export function joinedWorlds(size: number): CheckpointWorld[] {
   });
 }
 
-/** Resolves with what each rank's part comes to. */
+/** Resolves with the result of each rank. */
 export function onRanks<T>(
   size: number,
   body: (world: CheckpointWorld) => Promise<T>,

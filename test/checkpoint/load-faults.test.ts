@@ -1,5 +1,5 @@
-// Every file call of a load fails, once or from then on: a typed error that names the path, and the
-// next load succeeds.
+// Fails every file call of a load, once or permanently: the error names the path, and the next load
+// succeeds.
 import * as files from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -35,7 +35,7 @@ afterEach(async () => {
   await files.rm(root, { recursive: true, force: true });
 });
 
-/** Once everything can be read again, whoever was told of a failure was told where. */
+/** An error names the path, and does not claim that the checkpoint is missing. */
 function requirePlace({ place, error }: Fault): void {
   if (error) expect([place, error.op]).toEqual([place, expect.stringContaining(root)]);
   if (error) expect([place, error.got]).not.toEqual([place, expect.stringMatching(/no such|tags/)]);
@@ -56,7 +56,7 @@ async function sorterEngine(from: number, steps: number): Promise<Engine> {
   return engine;
 }
 
-/** All that a checkpoint of it holds. */
+/** The whole content of a checkpoint of the engine. */
 function stateOf(engine: Engine): unknown {
   const { model, optimizer, state, rankState } = contentOf(engine, { clientState: {} });
   const values = [...model, ...optimizer].map(({ name, tensor }) => {
@@ -68,8 +68,8 @@ function stateOf(engine: Engine): unknown {
 }
 
 /**
- * Verified tensors are on their way into the engine: what fails then leaves it undefined, as
- * restoreEngine says.
+ * Verified tensors are being copied into the engine: a failure leaves it undefined, as
+ * restoreEngine documents.
  */
 const isLate = ({ call }: Fault) => ['read', 'readFile', 'fstat'].includes(call);
 

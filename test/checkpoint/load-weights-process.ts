@@ -1,5 +1,5 @@
-// One rank that gives weights from a file to a module of its own, trains it sharded and reports
-// what it computes.
+// One rank that loads weights from a file into a custom module, trains it sharded and reports its
+// outputs.
 import { comm, DsError, initialize, nn } from '../../lib/index.js';
 import { Sorter } from './sorter-model.js';
 
@@ -8,10 +8,10 @@ export interface LoadJob {
 }
 
 export interface LoadReport {
-  /** Of the module before initialize(), and of the engine after it. */
+  /** Outputs of the module before initialize(), and of the engine after it. */
   outputs: number[];
   engineOutputs: number[];
-  /** How loadWeights fails once an engine has the module. */
+  /** The error of loadWeights after an engine has taken the module. */
   afterwards: string;
 }
 

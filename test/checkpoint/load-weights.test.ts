@@ -1,5 +1,5 @@
-// nn.loadWeights: exports of a module of a program's own come back exactly, and what does not fit
-// changes nothing.
+// Tests nn.loadWeights: exports of a custom module load exactly, and mismatched files change
+// nothing.
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -17,11 +17,11 @@ import { Sorter } from './sorter-model.js';
 let root: string;
 let checkpoints: string;
 let engine: Engine;
-/** What the trained module computes. */
+/** The output of the trained module. */
 let expected: number[];
-/** Every tensor of it by name. */
+/** Every tensor of the module by name. */
 let saved: Map<string, Tensor>;
-/** One file of save16bitModel's. */
+/** A file of save16bitModel(). */
 let file: string;
 beforeAll(async () => {
   root = mkdtempSync(join(tmpdir(), 'ds-load-weights-'));
@@ -60,7 +60,7 @@ beforeEach(async () => {
 const refusal = (message: RegExp, code = 'DS_CHECKPOINT') =>
   expect.objectContaining({ code, message: expect.stringMatching(message) });
 
-/** A file of `saved` as it is now. */
+/** A file with the present content of `saved`. */
 async function rewritten(): Promise<string> {
   const path = join(root, 'changed.safetensors');
   const sources: TensorSource[] = Array.from(saved, ([name, values]) => {
@@ -149,7 +149,7 @@ test.each<[DType, DType]>([
   }
 });
 
-/** The names of PEFT's files. */
+/** Writes an adapter with the file names of PEFT. */
 function adapterIn(folder: string): string {
   mkdirSync(folder);
   for (const name of ['adapter_config.json', 'adapter_model.safetensors']) {
@@ -181,7 +181,7 @@ describe('tied names', () => {
 });
 
 describe('what does not fit', () => {
-  /** Refused with `message`, and the module keeps what it had. */
+  /** The call throws `message`, and the module keeps its values. */
   async function refuses(message: RegExp, options?: nn.LoadWeightsOptions): Promise<void> {
     const model = new Sorter();
     const before = valuesOf(model);

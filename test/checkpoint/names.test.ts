@@ -1,5 +1,5 @@
-// Which names a save may have made, which files are opened by name, and files that are replaced
-// while they are opened.
+// Tests which names belong to saves, which files are opened by name, and files that are replaced
+// during the open.
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -84,7 +84,9 @@ test('pieces of a tensor: whole, none, or experts whose halves lie in files of t
 });
 
 describe('files that are replaced while they are opened', () => {
-  /** Opens that find these states, and later the last one; counts those left open. */
+  /**
+   * Opens that find these states in order, then the last one again; counts files that stay open.
+   */
   function opening(states: readonly (string | Error)[], now = (id: string) => id) {
     let [calls, open] = [0, 0];
     const call = async () => {

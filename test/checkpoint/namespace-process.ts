@@ -1,11 +1,11 @@
-// A saver that takes itself for alone: node namespace-process.ts JSON, see NamespaceJob. Prints
-// each tag once it is saved.
+// A saver in its own PID namespace: node namespace-process.ts JSON, see NamespaceJob. Prints each
+// tag after its save.
 import { Tensor } from '../../lib/tensor/tensor.js';
 import { contentOf, save } from './content.js';
 
 export interface NamespaceJob {
   dir: string;
-  /** What its own tags start with; every other save is of the tag "shared". */
+  /** Prefix of its own tags; every other save uses the tag "shared". */
   who: string;
   saves: number;
 }

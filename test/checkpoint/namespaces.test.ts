@@ -1,4 +1,5 @@
-// Savers that cannot see each other: two PID namespaces of one host name save into one folder.
+// Tests savers that cannot see each other: two PID namespaces with one host name save into one
+// folder.
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -15,7 +16,7 @@ const SAVER = join(__dirname, 'namespace-process.ts');
 const UNSHARE = ['--user', '--map-root-user', '--pid', '--fork', '--kill-child', '--mount-proc'];
 const SAVES = 8;
 
-/** Why this machine cannot run them; empty where it can. */
+/** Why this machine cannot run them; '' if it can. */
 function refusal(): string {
   const { status, error, stderr } = spawnSync('unshare', [...UNSHARE, 'true'], {
     encoding: 'utf8',
@@ -25,14 +26,15 @@ function refusal(): string {
 
 interface Saver {
   child: ChildProcess;
-  /** Tags that it says are saved, in order. */
+  /** Tags in the order of its reports. */
   saved: string[];
   errors: () => string;
   end: Promise<number | null>;
 }
 
 /**
- * `before` processes come first, so that no process of this number is alive in the other namespace.
+ * `before` processes start first, so that this process number does not exist in the other
+ * namespace.
  */
 function start(job: NamespaceJob, before = 0): Saver {
   const script = `for ((i = 0; i < ${before}; ++i)); do /bin/true; done; "$@"; exit $?`;
@@ -56,7 +58,7 @@ function start(job: NamespaceJob, before = 0): Saver {
   return { child, saved, errors: () => errors, end };
 }
 
-/** Every element of a checkpoint of savers is its number. */
+/** All elements of a checkpoint must equal its number. */
 async function requireWhole(dir: string, tag: string): Promise<void> {
   const values = await valuesOf(dir, tag);
   const kinds = new Set(Object.values(values).flat());

@@ -1,5 +1,5 @@
-// Saves and loads without await: calls that change their state are refused, and destroy() ends the
-// saves and loads with an error that names the missing await.
+// Tests saves and loads without await: calls that change their state throw, and destroy() ends them
+// with an error that names the missing await.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

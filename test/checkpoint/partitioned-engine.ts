@@ -35,7 +35,10 @@ export async function tinyEngine(from: number, steps: number): Promise<Engine> {
   return engine;
 }
 
-/** What rank `place.rank` of `place.size` would be: it sees its part of the units, cut anywhere. */
+/**
+ * Presents the engine as rank `place.rank` of `place.size`, with its part of the units, split
+ * anywhere.
+ */
 export function partitioned(engine: Engine, place: Place): Engine {
   const { parts } = engine;
   const whole = new Map(parts.stage.partitions.map((partition) => [partition.unit, partition]));

@@ -1,4 +1,5 @@
-// Processes that take commands as the ranks of worlds of any size, started once for many tests.
+// A pool of processes that run commands as ranks of worlds of any size, started once for many
+// tests.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
 
@@ -36,8 +37,8 @@ export class RankPool {
   }
 
   /**
-   * Has ranks 0 to `size` - 1 of a world obey `command`, each with what `own` adds; null keeps one
-   * out.
+   * Sends `command` to ranks 0 to `size` - 1 of a world, merged with `own` per rank; null skips a
+   * rank.
    */
   async run(
     size: number,

@@ -1,4 +1,4 @@
-// One of several processes that save and load checkpoints together, commanded by a test over IPC.
+// One of several processes that save and load checkpoints together; a test sends commands over IPC.
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 
@@ -14,7 +14,7 @@ import { type Place, partitioned, stateBits, tinyEngine } from './partitioned-en
 
 export interface Command {
   what: 'save' | 'load' | 'export' | 'beside' | 'call' | 'calls';
-  /** Sets its exchanges apart. */
+  /** Separates its exchanges from others. */
   name: string;
   place: Place;
   dir: string;
@@ -24,15 +24,15 @@ export interface Command {
   /** Of "call": the method of a Checkpointer, and options of any kind. */
   method?: 'save' | 'load' | 'exportWeights';
   options?: object;
-  /** Of "calls": those of one Checkpointer, of which some fail. */
+  /** For "calls": calls of one Checkpointer; some fail. */
   calls?: { method: 'save' | 'load'; options?: object; fails?: boolean; isAwaited?: boolean }[];
-  /** Milliseconds. */
+  /** In milliseconds. */
   timeout?: number;
 }
 
 export interface Answer {
   error?: { code: string; message: string };
-  /** Milliseconds that it took. */
+  /** Duration in milliseconds. */
   elapsed?: number;
 }
 
@@ -56,7 +56,7 @@ async function save(command: Command): Promise<void> {
   await saveCheckpoint(target, content, worldOf(command));
 }
 
-/** Loads into an engine in another state, and compares all that this rank then has. */
+/** Loads into an engine in another state, and compares all state of this rank afterwards. */
 async function load(command: Command): Promise<void> {
   const { place, dir, tag } = command;
   const fresh = await tinyEngine(77, 1);
@@ -82,7 +82,7 @@ async function exportWeights(command: Command): Promise<void> {
   await checkpointer.exportWeights(dir, tag);
 }
 
-/** Saves asynchronously, and lets the event loop stand still until the checkpoint is there. */
+/** Saves asynchronously, and blocks the event loop until the checkpoint exists. */
 async function saveBeside(command: Command): Promise<void> {
   const { place, dir, tag } = command;
   const checkpointer = new Checkpointer(partitioned(reference, place), worldOf(command));
@@ -95,7 +95,7 @@ async function saveBeside(command: Command): Promise<void> {
   checkpointer.close();
 }
 
-/** Calls as a program does, with the options that it is told. */
+/** Makes one call with the options of the command. */
 async function call(command: Command): Promise<void> {
   const { place, dir, tag, method, options = {} } = command;
   const checkpointer = new Checkpointer(partitioned(reference, place), worldOf(command));
@@ -105,7 +105,7 @@ async function call(command: Command): Promise<void> {
   await checkpointer.done();
 }
 
-/** Makes several calls of one Checkpointer, whose exchanges follow each other. */
+/** Makes several calls of one Checkpointer, with exchanges in sequence. */
 async function makeCalls(command: Command): Promise<void> {
   const { place, dir, tag, calls = [] } = command;
   const checkpointer = new Checkpointer(partitioned(reference, place), worldOf(command));

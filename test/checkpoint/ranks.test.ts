@@ -1,5 +1,5 @@
-// Checkpoints of several processes: any number of ranks and any stage reads what any other has
-// saved.
+// Tests checkpoints of several processes: any number of ranks and any stage loads the checkpoint of
+// any other.
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -22,7 +22,7 @@ function refusal(message: RegExp, code = 'DS_CHECKPOINT') {
   return expect.objectContaining({ code, message: expect.stringMatching(message) });
 }
 
-/** Errors by rank, null where there was none. */
+/** Errors by rank; null without an error. */
 async function run(...args: Parameters<RankPool['run']>) {
   const answers = await pool.run(...args);
   return answers.map((answer) => answer?.error ?? null);

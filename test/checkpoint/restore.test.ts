@@ -1,4 +1,4 @@
-// What loadCheckpoint() restores, leaves alone and refuses.
+// Tests which state loadCheckpoint() restores, keeps and refuses.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -55,9 +55,9 @@ interface Options {
   bf16?: boolean;
   fp16?: boolean;
   freeze?: boolean;
-  /** Default WarmupLR. */
+  /** Default: WarmupLR. */
   scheduler?: null;
-  /** The matrices in a parameter group of their own. */
+  /** Puts the matrices into a separate parameter group. */
   groups?: boolean;
   /** Micro-batches per step. */
   micros?: number;

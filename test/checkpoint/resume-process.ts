@@ -18,21 +18,21 @@ export interface Leg {
   stage: 0 | 1 | 2 | 3;
   precision: Precision;
   offload: boolean;
-  /** Folder of offloaded state. Default: it is in host memory. */
+  /** Folder of offloaded state. Default: in host memory. */
   nvme?: string;
   dir: string;
   /** AdamW's moments in bf16. */
   bf16States?: boolean;
-  /** Default AdamW. */
+  /** Default: AdamW. */
   optimizer?: DsConfig['optimizer'];
-  /** `elasticity` chooses the batch, which has the same samples. */
+  /** `elasticity` chooses the batch size; the samples are the same. */
   elastic?: boolean;
   /** Global steps [from, to); from > 0 resumes from `dir`. */
   from: number;
   to: number;
-  /** Save after this step, beside the steps that follow. */
+  /** Save after this step, during the next steps. */
   saveAt?: number;
-  /** Save there what was loaded, before any step. */
+  /** Save the loaded state there before any step. */
   copyTo?: string;
 }
 
@@ -42,7 +42,7 @@ export interface ResumeJob {
 }
 
 export interface Report {
-  /** Of every step: the sum over this rank's micro-batches. */
+  /** Per step: the sum over this rank's micro-batches. */
   losses: number[];
   /** Base64 of each parameter. */
   weights: Record<string, string>;

@@ -1,4 +1,4 @@
-// Training that was saved by four ranks at stage 3 goes on at other stages and on other numbers of
+// Tests that a checkpoint of four ranks at stage 3 resumes at other stages and on other numbers of
 // ranks.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -14,7 +14,7 @@ import { storedTensors } from './stored-tensors.js';
 
 const SAVED = 4;
 const END = 14;
-/** Sums of gradients in another order, over ten steps of Adam at a rate of 3e-3. */
+/** For gradient sums in another order, over ten steps of Adam with a rate of 3e-3. */
 const BOUND = 2e-4;
 
 async function runOn(device: Device, ranks: number, legs: Leg[]): Promise<Report[][]> {
@@ -22,7 +22,7 @@ async function runOn(device: Device, ranks: number, legs: Leg[]): Promise<Report
   return reportsOf<Report[]>(await runRanks('../checkpoint/resume-process', ranks, { job }));
 }
 
-/** Largest difference of two sets of f32 weights. */
+/** Largest difference between two sets of f32 weights. */
 function distance(a: Report, b: Report): number {
   let worst = 0;
   for (const [name, text] of Object.entries(a.weights)) {
@@ -37,7 +37,7 @@ function distance(a: Report, b: Report): number {
   return worst;
 }
 
-/** The run that never stops; its checkpoint is written beside the steps that follow it. */
+/** A run without a stop; it saves a checkpoint asynchronously during the next steps. */
 async function resumeAnywhere(device: Device, precision: Precision, offload: boolean) {
   const dir = mkdtempSync(join(tmpdir(), 'ds-resume-'));
   try {
@@ -62,7 +62,7 @@ async function resumeAnywhere(device: Device, precision: Precision, offload: boo
   }
 }
 
-/** Ranks that `elasticity` gives the same batch, each its own accumulation. */
+/** `elasticity` gives these numbers of ranks the same batch, with different accumulation. */
 async function resumeElastically(device: Device) {
   const dir = mkdtempSync(join(tmpdir(), 'ds-resume-'));
   try {
@@ -80,7 +80,7 @@ async function resumeElastically(device: Device) {
   }
 }
 
-/** Bit for bit on as many ranks, whatever the precision. */
+/** Bit for bit on the same number of ranks, in any precision. */
 async function resumeAlike(
   device: Device,
   precision: Precision,
@@ -113,9 +113,9 @@ async function resumeAlike(
 }
 
 /**
- * What is of whole parameters and of blocks: saved by 3 ranks at stage 3, loaded by 1 and 2 at
- * other stages and offloaded, and saved by these again, it is the same bit for bit. On as many
- * ranks training goes on with the bits of stage 3.
+ * State per parameter and per block. 3 ranks save it at stage 3. Then 1 and 2 ranks load it at
+ * other stages and offloaded, and save it again: it is equal bit for bit. On the same number of
+ * ranks, training continues with the bits of stage 3.
  */
 async function movesDeclared(device: Device, optimizer: Leg['optimizer']) {
   const dir = mkdtempSync(join(tmpdir(), 'ds-resume-'));
@@ -123,7 +123,7 @@ async function movesDeclared(device: Device, optimizer: Leg['optimizer']) {
     const common = { precision: 'bf16' as const, offload: false, dir, optimizer, to: 4 };
     const whole: Leg = { ...common, stage: 3, from: 0, saveAt: 2 };
     const [[expected]] = (await runOn(device, 3, [whole])) as [[Report]];
-    // Stages 0 and 1 add micro-batches up before ranks: other sums of gradients than here.
+    // Stages 0 and 1 sum micro-batches before ranks, so their gradient sums differ.
     const homes = [{}, { offload: true }, { offload: true, nvme: dir }];
     const alike = homes.map((home): Leg => ({ ...common, stage: 2, from: 2, ...home }));
     const [reports] = (await runOn(device, 3, alike)) as [Report[]];
@@ -148,9 +148,8 @@ async function movesDeclared(device: Device, optimizer: Leg['optimizer']) {
 }
 
 /**
- * LAMB, Muon and Adafactor, whose updates look at whole parameters: saved by 3 ranks at stage 3,
- * resumed with other cuts and without. Stage 2 has the bits of stage 3 where it has its ranks;
- * elsewhere sums of gradients differ by their rounding.
+ * LAMB, Muon and Adafactor update whole parameters. 3 ranks save at stage 3, and other partitions
+ * resume. Stage 2 on 3 ranks has the bits of stage 3; elsewhere, gradient sums differ by rounding.
  */
 async function resumeWhole(device: Device, type: 'Lamb' | 'Muon' | 'Adafactor') {
   const dir = mkdtempSync(join(tmpdir(), 'ds-resume-'));

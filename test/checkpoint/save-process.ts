@@ -14,14 +14,14 @@ export interface SaveJob {
   rank: number;
   size: number;
   dir: string;
-  /** A tag to save again and again; null: a new one each time, of which two are kept. */
+  /** A tag for all saves; null: a new tag each time, and the last two are kept. */
   tag: string | null;
-  /** Of each tensor, over all ranks. */
+  /** Size of each tensor, over all ranks. */
   kilobytes: number;
   first: number;
 }
 
-/** Every element of checkpoint number `n` is n, so that a mixture of two would show. */
+/** Every element of checkpoint number `n` is n, so that a mixture of two is visible. */
 function contentOf({ rank, size, kilobytes }: SaveJob, n: number): CheckpointContent<LocalShard> {
   const whole = kilobytes * 256;
   const info = { dtype: 'f32' as const, shape: [whole] };

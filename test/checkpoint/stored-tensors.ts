@@ -1,5 +1,4 @@
-// What the files of a checkpoint say, read by the words of docs/checkpoints.md and without the
-// library.
+// Reads the files of a checkpoint as docs/checkpoints.md describes them, without the library.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 

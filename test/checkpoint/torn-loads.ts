@@ -1,4 +1,4 @@
-// Loads beside a writer that does nothing but replace what they read: which of them mix two states.
+// Loads while a writer replaces the files all the time, and reports loads that mix two states.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, renameSync, rmSync, symlinkSync } from 'node:fs';
@@ -17,15 +17,14 @@ const WRITER = join(__dirname, 'replacing-process.ts');
 const MIN_STATES = 10;
 
 export interface Loads {
-  /** Different states that were read. */
+  /** Number of different states that were read. */
   states: number;
-  /** Loads whose tensors, or tensors and state, are of different saves, in words. */
+  /** Descriptions of loads with tensors, or tensors and state, from different saves. */
   torn: string[];
 }
 
 /**
- * Loads of the tag that another process saves again and again into `dir`. Throws what a load
- * throws.
+ * Loads a tag that another process saves again and again into `dir`. Errors of a load propagate.
  */
 export async function checkpointLoads(dir: string, count: number): Promise<Loads> {
   const writer = spawn(process.execPath, ['-r', HOOK, WRITER, dir], {
@@ -57,10 +56,7 @@ export async function checkpointLoads(dir: string, count: number): Promise<Loads
   }
 }
 
-/**
- * Loads of a folder of weights in two files and an index, whose name goes to a new one again and
- * again.
- */
+/** Loads a folder with two weight files and an index that is replaced again and again. */
 export async function folderLoads(dir: string, count: number): Promise<Loads> {
   const path = join(dir, 'weights');
   const publish = async (state: number) => {
@@ -113,7 +109,7 @@ async function writeFolder(folder: string, state: number): Promise<void> {
   writeJson(join(folder, 'model.safetensors.index.json'), { metadata: { state }, weight_map: map });
 }
 
-/** `count` loads, and more while they have met too few states to prove anything. */
+/** `count` loads, and more if they have met too few states to prove anything. */
 async function repeat(count: number, load: () => Promise<number[]>): Promise<Loads> {
   const states = new Set<number>();
   const torn: string[] = [];

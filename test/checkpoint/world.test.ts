@@ -1,4 +1,4 @@
-// What ranks tell each other: results by rank, the failure of one on all, and nothing but data.
+// Tests the exchange between ranks: results by rank, the failure of one on all, and JSON data only.
 import { inUnison, soloWorld } from '../../lib/checkpoint/index.js';
 import { DsError } from '../../lib/errors.js';
 import { onRanks } from './joined-worlds.js';
@@ -54,7 +54,7 @@ test('the first of several ranks that fail is named', async () => {
   expect(said[0]).toEqual({ status: 'rejected', reason: expect.objectContaining(reason) });
 });
 
-/** In each line the compiler must find a mistake: scripts/check fails where it does not. */
+/** In each marked line the compiler must find a mistake; scripts/check fails otherwise. */
 test('what JSON would lose does not compile', async () => {
   // @ts-expect-error a function
   await inUnison(soloWorld, '', async () => ({ count: 1, body: () => 1 }));

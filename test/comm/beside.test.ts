@@ -1,11 +1,11 @@
-// What a group's stream beside compute waits for, and what compute waits for.
+// Tests which events a group's stream waits for, and which events compute waits for.
 import { Beside } from '../../lib/comm/beside.js';
 import { distributed, initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
 import { DsError } from '../../lib/errors.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 
-/** The waits that `body` enqueues, as "WHO after the work so far of WHOM". */
+/** The waits that `body` enqueues, as "A after the work so far of B". */
 function waitsOf(own: Stream, body: () => void): string[] {
   const lines: string[] = [];
   const marked = new Map<Event, Stream>();

@@ -1,5 +1,4 @@
-// One rank that runs every collective with every dtype, op and size, and reports what came out
-// wrong.
+// One rank that runs every collective with every dtype, op and size, and reports wrong results.
 
 import {
   CommsLogger,
@@ -28,9 +27,7 @@ const POISON = 77;
 const failures: string[] = [];
 let checks = 0;
 
-/**
- * Rank `rank`'s element i: small whole numbers, so that any order of summation gives the same bits.
- */
+/** Element i of rank `rank`: small integers, so that any order of summation gives the same bits. */
 function element(rank: number, i: number, op: ReduceOp | null, dtype: DType): number {
   const hash = Math.imul((i + 1) * 2654435761 + rank * 40503, 2246822519) >>> 16;
   if (op === 'prod') return 1 + (hash % 2);
@@ -64,8 +61,8 @@ function make(
 }
 
 /**
- * Compares bit for bit with `expected`; averages over GPUs, which divide each term, may differ by
- * their rounding.
+ * Compares bit for bit with `expected`. Averages over GPUs divide each term, so they may differ by
+ * rounding.
  */
 function check(name: string, got: Tensor, expected: (i: number) => number, close = false): void {
   checks++;
@@ -162,7 +159,7 @@ function movements({ group, dtype, size }: Trial): void {
   token.dispose();
 }
 
-/** Ranks share out an inner dim: each row is exchanged as if it were alone. */
+/** Ranks split an inner dim: each row is exchanged separately. */
 function inRows({ group, dtype, size }: Trial, rows: number): void {
   const n = group.size;
   const name = `${rows} rows of ${dtype} x ${size} on ${n}`;
@@ -191,7 +188,7 @@ function inRows({ group, dtype, size }: Trial, rows: number): void {
   check(`reduceScatter in ${name}: the input`, input, (i) => of(group.rank, i));
 }
 
-/** Rows that cannot be: refused before anything is exchanged. */
+/** Invalid row counts throw before the exchange. */
 function refusedRows(group: ProcessGroup): void {
   const own = make(group, 'f32', 6, () => 0);
   const whole = make(group, 'f32', 6 * group.size, () => 0);
@@ -215,7 +212,9 @@ function refusedRows(group: ProcessGroup): void {
   for (const each of [slot, whole, own]) each.dispose();
 }
 
-/** What they write is changed for a backward that has saved it, and no engine's. */
+/**
+ * Outputs count as changed for a backward that has saved them. They must not belong to an engine.
+ */
 function changing(group: ProcessGroup): void {
   const slots = (): Tensor => make(group, 'f32', 3 * group.size, () => 1);
   const one = (): Tensor => make(group, 'f32', 3, () => 1);
@@ -241,7 +240,7 @@ function changing(group: ProcessGroup): void {
   }
 }
 
-/** Two ranks send to each other; a recv that is refused sends nothing. */
+/** Two ranks send to each other; a refused recv sends nothing. */
 function exchanged(group: ProcessGroup, into: Tensor, from: Tensor): Work {
   const peer = 1 - group.rank;
   if (group.rank === 1) {
@@ -265,7 +264,7 @@ function expectCode(what: string, code: string, body: () => unknown): void {
   if (got !== code) failures.push(`${what}: ${got}, not ${code}`);
 }
 
-/** Several collectives at once, waited for later and out of order. */
+/** Several collectives in flight, with waits later and out of order. */
 async function overlapping(group: ProcessGroup): Promise<void> {
   const tensors = Array.from({ length: 8 }, (_, k) => {
     return make(group, 'f32', 1000 + k, () => k + group.rank);
@@ -279,9 +278,7 @@ async function overlapping(group: ProcessGroup): Promise<void> {
   }
 }
 
-/**
- * On the CPU, sums of any numbers have the bits of a left-to-right sum, however they are cut up.
- */
+/** On the CPU, sums have the bits of a left-to-right sum for any chunk sizes. */
 function ordered(group: ProcessGroup): void {
   const size = 4099;
   const value = (rank: number) => (i: number) =>
@@ -309,7 +306,7 @@ function ordered(group: ProcessGroup): void {
   input.dispose();
 }
 
-/** With a logger each collective is counted, timed and over when its call returns. */
+/** With a logger each collective is counted, timed, and complete when its call returns. */
 function logged(group: ProcessGroup): void {
   const logger = new CommsLogger();
   group.logger = logger;
@@ -327,7 +324,7 @@ function logged(group: ProcessGroup): void {
   wide.dispose();
 }
 
-/** The threads of the CPU's collectives say what each has moved, of all its rows. */
+/** The threads of CPU collectives report the bytes of all rows in a trace. */
 function traced(group: ProcessGroup): void {
   const end = watchWork({
     enqueued: (_work, enqueue) => enqueue(),
@@ -380,7 +377,7 @@ async function main({ kind }: CollectiveJob): Promise<void> {
       inRows({ group: world, dtype, size }, rows);
     }
   }
-  // More than the engine of the CPU folds at once.
+  // More than the CPU back end reduces in one pass.
   if (world.size === 2) inRows({ group: world, dtype: 'f32', size: 270_001 }, 2);
   refusedRows(world);
   changing(world);

@@ -1,4 +1,5 @@
-// Every collective, dtype and size on 2, 3 and 4 ranks, against what all ranks' inputs say.
+// Tests every collective, dtype and size on 2, 3 and 4 ranks, against values computed from all
+// inputs.
 import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
 import type { CollectiveJob } from './collective-process.js';

@@ -1,9 +1,9 @@
-// One rank of a job whose ranks end far apart, though none of them waits for another in vain.
+// One rank of a job: ranks end at very different times, without a deadlock.
 import { type Distributed, initDistributed } from '../../lib/comm/index.js';
 import { cpu, DsError, device as findDevice, Tensor } from '../../lib/index.js';
 import type { DeviceKind } from '../../lib/runtime/device.js';
 
-/** What a rank leaves behind that ends before the others, or how it ends. */
+/** How the early rank ends: with a result unread, outside a sub-group, or without destroy(). */
 export type EvenEnd = 'unread' | 'sub-group' | 'undestroyed';
 
 /** The one argument, as JSON. */
@@ -13,17 +13,15 @@ export interface EvenEndJob {
 }
 
 export interface EvenEndReport {
-  /** Of the error; empty where there was none. */
+  /** The message of the error; empty without an error. */
   message: string;
-  /** What the rank's tensor is at the end. */
+  /** The final value of the rank's tensor. */
   value: number;
 }
 
 const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/**
- * The last rank has done its part, where the device lets it, long before the others take theirs.
- */
+/** The last rank issues its collectives long before the others, if the device allows that. */
 async function unread({ world, rank }: Distributed, tensor: Tensor): Promise<void> {
   const last = world.size - 1;
   if (rank < last) await sleep(400 * (rank + 1));
@@ -31,7 +29,7 @@ async function unread({ world, rank }: Distributed, tensor: Tensor): Promise<voi
   if (rank < last) tensor.toArray();
 }
 
-/** All but the last rank go on without it. */
+/** All ranks except the last continue in a sub-group. */
 async function subGroup(job: Distributed, tensor: Tensor): Promise<void> {
   const group = await job.newGroup(job.world.ranks.slice(0, -1));
   for (let i = 0; group && i < 20; ++i) {
@@ -50,7 +48,7 @@ async function main({ kind, end }: EvenEndJob): Promise<void> {
   try {
     if (end === 'unread') await unread(job, tensor);
     if (end === 'sub-group') await subGroup(job, tensor);
-    // A program that ends without destroy() has left as well.
+    // A program that ends without destroy() leaves the job too.
     if (end !== 'undestroyed' || job.rank !== 1) await job.destroy();
     value = Number(tensor.toArray()[0]);
   } catch (error) {

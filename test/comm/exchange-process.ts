@@ -16,7 +16,7 @@ export interface ExchangeJob {
 export interface ExchangeReport {
   failures: string[];
   rounds: number;
-  /** Bytes that this rank has sent in one exchange: by the log, and by the layout. */
+  /** Bytes that this rank has sent in one exchange: in the log, and by the layout. */
   logged: number;
   formula: number;
 }
@@ -24,7 +24,7 @@ export interface ExchangeReport {
 const ROUNDS = 4;
 const failures: string[] = [];
 
-/** Of odd lengths with gaps between them, one of them over several owners' parts. */
+/** Odd lengths with gaps between them; one piece spans the parts of several owners. */
 function piecesOf(numel: number): Piece[] {
   const pieces: Piece[] = [];
   const lengths = [1, 63, 0, 130, Math.floor(numel / 2), 7, 513];
@@ -36,14 +36,14 @@ function piecesOf(numel: number): Piece[] {
   return pieces;
 }
 
-/** Of rows of 5 and of one element each, which begin anywhere in a byte. */
+/** Rows of 5 elements and of one, which may begin inside a byte. */
 function rowsOf(numel: number): Piece[] {
   const rows = Array.from({ length: 77 }, (_, i) => ({ start: 5 * i, numel: 5 }));
   const single = Array.from({ length: 41 }, (_, i) => ({ start: 448 + i, numel: 1 }));
   return [...rows, ...single, { start: 512, numel: numel - 600 }];
 }
 
-/** Rank `rank`'s vector of a round, junk between pieces included. */
+/** Vector of rank `rank` in a round, with random values between pieces. */
 function vectorOf(rank: number, round: number, numel: number): Float32Array {
   return Float32Array.from({ length: numel }, (_, i) => {
     const hash = Math.imul((i + 1) * 2654435761 + rank * 40503 + round * 977, 2246822519) >>> 8;
@@ -80,7 +80,7 @@ async function main(): Promise<void> {
       const vector = Tensor.from(own, { device });
       const logger = new CommsLogger();
       world.logger = logger;
-      // A step that is not applied leaves the errors alone.
+      // A skipped step does not change the errors.
       const isSkipped = round === 2;
       exchange.send(vector, isSkipped ? skipped : control);
       exchange.average(isSkipped ? skipped : control);
@@ -95,7 +95,7 @@ async function main(): Promise<void> {
       compare(`${levels} ${round} own error`, exchange.ownError, simulation.workers[rank]!);
       compare(`${levels} ${round} owner's error`, exchange.ownerError, owned);
       const logged = logger.totals().reduce((sum, { kind, bytes, count }) => {
-        // The log has all slots of an all-to-all, and one rank's share of an all-gather.
+        // The log counts all slots of an all-to-all, and one rank's part of an all-gather.
         const each = kind === 'allToAll' ? (bytes * (size - 1)) / size : bytes * (size - 1);
         return sum + count * each;
       }, 0);

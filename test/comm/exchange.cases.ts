@@ -1,5 +1,5 @@
-// The compressed exchange on 2, 3 and 4 ranks equals a plain simulation bit for bit, and sends what
-// its layout says.
+// Tests that the compressed exchange on 2, 3 and 4 ranks equals a simulation bit for bit and sends
+// the bytes of its layout.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';

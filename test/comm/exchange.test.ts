@@ -1,4 +1,5 @@
-// Runs the cases of the compressed exchange on the CPU; what a layout says of sizes needs no rank.
+// Runs the cases of the compressed exchange on the CPU, and tests the sizes of a layout without
+// ranks.
 import { CompressedLayout } from '../../lib/comm/index.js';
 import { testOnCpu } from '../support/jest-cases.js';
 import { cases } from './exchange.cases.js';

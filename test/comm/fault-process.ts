@@ -1,4 +1,4 @@
-// One rank of a job that goes wrong in a chosen way; prints the error that it ends with.
+// One rank of a job with a chosen fault; prints the error that it ends with.
 import { setTimeout as pause } from 'node:timers/promises';
 import { type Distributed, initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
 import { cpu, DsError, device as findDevice, scope, Tensor } from '../../lib/index.js';
@@ -29,9 +29,9 @@ export type Fault =
 export interface FaultJob {
   kind: DeviceKind;
   fault: Fault;
-  /** The rank that goes wrong. */
+  /** The rank with the fault. */
   culprit: number;
-  /** Minutes. */
+  /** In minutes. */
   timeout: number;
 }
 
@@ -47,7 +47,7 @@ export interface FaultReport {
 const print = (value: unknown) => process.stdout.write(`${JSON.stringify(value)}\n`);
 const forever = () => new Promise<void>((resolve) => setTimeout(resolve, 3_600_000));
 
-/** What the culprit does in place of the third collective. */
+/** The fault of the culprit, in place of the third collective. */
 async function misbehave(job: Distributed, fault: Fault, tensor: Tensor): Promise<void> {
   const { world } = job;
   switch (fault) {
@@ -61,7 +61,7 @@ async function misbehave(job: Distributed, fault: Fault, tensor: Tensor): Promis
     case 'stall':
     case 'never-came':
       return forever();
-    case 'blocked': // JavaScript does not run, but the process lives
+    case 'blocked': // JavaScript is blocked, but the process lives
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 3_600_000);
       return;
     case 'killed':
@@ -70,7 +70,7 @@ async function misbehave(job: Distributed, fault: Fault, tensor: Tensor): Promis
     case 'killed-groups':
     case 'killed-opening':
       while ((await job.store?.add('taking part', 0)) !== job.worldSize - 1) await pause(5);
-      await pause(300); // What the others issue besides is under way by now.
+      await pause(300); // By now the other collectives of the ranks are in flight.
       process.kill(process.pid, 'SIGKILL');
       return forever();
     case 'throws':
@@ -85,36 +85,36 @@ interface Part {
   fault: Fault;
   tensor: Tensor;
   stream: Stream;
-  /** A second group of all ranks, where the fault wants one. */
+  /** A second group of all ranks, if the fault needs one. */
   other: ProcessGroup | null;
 }
 
-/** Tells a culprit that is to die that this rank waits for it. */
+/** Signals the culprit, which is about to die, that this rank waits for it. */
 async function sayWaiting({ job, fault }: Part): Promise<void> {
   if (!fault.startsWith('killed') || fault === 'killed-busy') return;
-  await pause(300); // A watchdog tells of a collective some time after it was issued.
+  await pause(300); // A watchdog reports a collective some time after the call.
   await job.store?.add('taking part', 1);
 }
 
-/** What the other ranks do meanwhile. */
+/** The calls of the other ranks meanwhile. */
 async function takePart(part: Part) {
   const { job, fault, tensor, stream, other } = part;
   if (fault === 'killed-opening') {
     const opened = job.newGroup(job.world.ranks);
     await Promise.all([opened, sayWaiting(part)]);
   }
-  // More than the queue of a GPU's stream holds: the host itself is stopped in the middle.
+  // More than the queue of a GPU's stream holds: the host itself blocks in the middle.
   const ahead = fault.endsWith('-ahead') ? 2000 : 0;
   const options = { stream, label: 'gradients of unit h.3' };
   let last = job.world.allReduce(tensor, options);
   await sayWaiting(part);
   if (fault === 'killed-computing') {
-    // The queue fills behind the one collective, with work that does not know of it.
+    // The queue fills after the one collective, with work that does not depend on it.
     last.wait();
     for (let i = 0; i < 5000; ++i) scope(() => void tensor.add(1));
     tensor.toArray();
   }
-  // Each group's collectives have the other's in front of them.
+  // Each group's collectives are queued behind the other group's.
   for (let i = 0; other && i < 20; ++i) {
     other.allReduce(tensor, options);
     last = job.world.allReduce(tensor, options);
@@ -129,7 +129,7 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
   const job = await initDistributed({ device: on, timeout });
   const tensor = Tensor.from(new Float32Array(100).fill(1), { device: on });
   const stream = Stream.create(on);
-  // Over NCCL the first collective of all connects the ranks.
+  // With NCCL the first collective connects the ranks.
   const warmUps = fault === 'never-came' ? 0 : 2;
   for (let i = 0; i < warmUps; ++i) job.world.allReduce(tensor, { label: `warm-up ${i}` }).wait();
   tensor.toArray();
@@ -137,7 +137,7 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
   const store = job.store as Job;
   await store.add('warm', 1);
   if (fault.startsWith('leaves') && job.rank === culprit) {
-    // A rank that is still warming up when the job fails would fail there.
+    // All ranks must finish the warm-up before the job fails.
     while ((await store.add('warm', 0)) < job.worldSize) await pause(5);
     await job.destroy();
     print({ code: '', op: '', message: '', same: true, seconds: 0 });
@@ -161,7 +161,7 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
   let again: DsError | null = null;
   try {
     job.world.barrier().synchronize();
-    // A GPU may finish a mismatched collective before the ranks have compared notes.
+    // A GPU may finish a mismatched collective before the ranks compare their calls.
     if (fault === 'one-more') await pause(500);
     job.world.barrier().synchronize();
   } catch (error) {

@@ -1,5 +1,5 @@
-// A rank that issues another collective, stalls, raises or dies: every other rank ends with one
-// clear error.
+// Tests that every rank ends with one clear error if a rank issues a different collective, stalls,
+// throws or dies.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import type { Case } from '../support/case.js';
@@ -12,21 +12,19 @@ interface Expectation {
   fault: Fault;
   ranks: number;
   culprit: number;
-  /** Minutes. */
+  /** In minutes. */
   timeout?: number;
-  /** What every surviving rank's message says. */
+  /** The message of every surviving rank matches all of these. */
   says: readonly RegExp[];
-  /** Whether the culprit itself reports as well. */
+  /** Whether the culprit reports the error too. */
   all?: boolean;
   /** Whether the culprit ends without an error of its own. */
   endsWell?: boolean;
-  /** Ranks that cannot end by themselves are killed once the others have reported. */
+  /** Ranks that cannot exit on their own are killed after the others have reported. */
   reap?: boolean;
 }
 
-/**
- * Minutes that ranks wait for one that stalls: more than a busy machine keeps them from joining.
- */
+/** Minutes that ranks wait for a stalled one: longer than a busy machine delays their start. */
 const STALL = 0.2;
 
 const CALL = /allReduce sum f32 x 100 \(gradients of unit h\.3\)/;
@@ -108,10 +106,7 @@ const expectations: readonly Expectation[] = [
   { fault: 'leaves-ahead', ranks: 2, culprit: 1, timeout: 10, endsWell: true, says: LEFT(1) },
 ];
 
-/**
- * Of one case: its slowest waits half a minute for others, and then for its own end; busy cores
- * take longer.
- */
+/** For one case: its slowest waits take half a minute, plus the exit; busy cores take longer. */
 const LIMIT_MS = { cpu: 300_000, cuda: 60_000 };
 
 async function provoke(device: Device, expected: Expectation): Promise<void> {
@@ -123,7 +118,7 @@ async function provoke(device: Device, expected: Expectation): Promise<void> {
     limit: LIMIT_MS[device.kind],
     line: (rank, text, children) => {
       if (text === '"busy"') {
-        // At a moment of its own in each run, between and inside collectives.
+        // At a random moment in each run, between and inside collectives.
         if (rank === culprit) setTimeout(() => children[culprit]?.kill('SIGKILL'), random(200));
         return;
       }
@@ -165,7 +160,7 @@ const faults: readonly Case[] = expectations.map((expected) => ({
     kind === 'cpu' && expected.timeout === STALL ? 'waits beside the others that stall' : null,
 }));
 
-/** They use no core while they wait: all wait at the same time. */
+/** Stalled ranks use no core, so all cases run at the same time. */
 const stalls: Case = {
   name: `a rank that stalls, in three jobs at a time: ${stalling.map(({ fault }) => fault)}`,
   run: async (device) => {
@@ -175,7 +170,7 @@ const stalls: Case = {
   skip: ({ kind }) => (kind === 'cpu' ? null : 'on GPUs each is a case of its own'),
 };
 
-/** By how it ends: what the ranks' tensors, at first their rank, must be then. */
+/** Final tensors of the ranks by kind of end. Each tensor starts as the rank number. */
 const ends: Record<EvenEnd, readonly number[]> = {
   ...{ unread: [2, 2, 2], 'sub-group': [1, 1, 2], undestroyed: [0, 1, 2] },
 };

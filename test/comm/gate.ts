@@ -1,11 +1,11 @@
-// A gate between the ranks of runRanks(), for those that will not wait long for each other.
+// A gate between the ranks of runRanks(), for ranks with short timeouts.
 import { mkdirSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
 
 /**
- * Resolves when all ranks have come to the gate of this name: those of a busy machine start seconds
- * apart.
+ * Resolves when all ranks have reached the gate of this name, because ranks on a busy machine start
+ * seconds apart.
  */
 export async function gate(name = 'start'): Promise<void> {
   const { DS_TEST_GATE: root = '', DS_TEST_RANKS: ranks, RANK = '' } = process.env;

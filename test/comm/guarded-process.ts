@@ -1,5 +1,5 @@
-// One rank that joins late if told so, sums, leaves, and reports its open ports and threads on the
-// way.
+// One rank that sums and leaves the job, and reports its open ports and threads on the way. It
+// joins late if requested.
 import { existsSync, readdirSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { initDistributed } from '../../lib/comm/index.js';
@@ -8,19 +8,19 @@ import { listeningAddresses } from './listening.js';
 
 /** The one argument, as JSON. */
 export interface GuardedJob {
-  /** The file whose coming into being ranks other than 0 await before they join. */
+  /** Ranks other than 0 join after this file exists. */
   gate: string;
 }
 
 export interface GuardedReport {
   sum: number;
-  /** What this process listened on when every rank had joined. */
+  /** Listening addresses of this process after every rank had joined. */
   addresses: string[];
-  /** Threads after leaving beyond those before joining and the addon's own for tasks. */
+  /** Threads after leaving, without threads from before joining and the addon's task threads. */
   threads: number;
 }
 
-/** Of the addon, from its first task on: joining is one. */
+/** Task threads of the addon, which start with the first task, such as joining. */
 const TASK_THREADS = 2;
 
 const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -29,13 +29,14 @@ const threads = () => readdirSync('/proc/self/task').length;
 async function main({ gate }: GuardedJob): Promise<void> {
   const x = Tensor.from([1, 2, 3], { device: cpu() });
   await x.read();
-  await Promise.all(Array.from({ length: 8 }, () => readFile('/proc/self/status'))); // Node's pool
+  // starts the threads of Node's pool
+  await Promise.all(Array.from({ length: 8 }, () => readFile('/proc/self/status')));
   const before = threads() + TASK_THREADS;
   while (Number(process.env.RANK) > 0 && !existsSync(gate)) await sleep(10);
   const job = await initDistributed({ device: cpu(), timeout: 0.5 });
   job.world.allReduce(x).wait();
   const sum = Array.from(x.toArray(), Number).reduce((a, b) => a + b);
-  job.world.barrier().synchronize(); // every rank is through with connecting
+  job.world.barrier().synchronize(); // every rank has finished connecting
   const addresses = listeningAddresses(process.pid);
   job.world.barrier().synchronize();
   await job.destroy();

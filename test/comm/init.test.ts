@@ -1,4 +1,4 @@
-// initDistributed: options, the environment, a world of one, and what goes wrong at the start.
+// Tests initDistributed: options, the environment, a world of one, and failures at the start.
 import { createServer } from 'node:net';
 import { distributed, initDistributed } from '../../lib/comm/index.js';
 import { Tensor } from '../../lib/index.js';
@@ -46,7 +46,7 @@ test('an option that nobody reads is refused, also in a job that was joined befo
 });
 
 test('a rank with another secret is refused, and the others say who is missing', async () => {
-  // Of this long the second one has to meet the first one's store.
+  // The second job must meet the first one's store within this time.
   const job = [{ timeout: 0.2 }, { secret: 'another' }];
   const [first, second] = reportsOf<{ message: string }>(
     await runRanks('init-process', 2, { job }),

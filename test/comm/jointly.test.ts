@@ -1,9 +1,9 @@
-// Whom a rank tells of an error that it meets with in what ranks compute together.
+// Tests which ranks receive an error from inside a joint computation.
 import { type JointGroups, jointly, ProcessGroup } from '../../lib/comm/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import type { Tickets } from '../../lib/runtime/job.js';
 
-/** What each group was told, by its name; collectives of all are over at once. */
+/** The errors that each group received, by its name; collectives complete at once. */
 const reported: [string, string][] = [];
 
 function groupOf(name: string, ranks = [0, 1]): ProcessGroup {
@@ -17,7 +17,7 @@ function groupOf(name: string, ranks = [0, 1]): ProcessGroup {
   return new ProcessGroup(name, ranks, 0, cpu(), tickets);
 }
 
-/** What comes out of a call that throws `error` after `before`. */
+/** The error of a call that throws `error` after `before`. */
 function thrownFrom(groups: JointGroups, error: unknown, before = (): unknown => null): unknown {
   reported.length = 0;
   try {

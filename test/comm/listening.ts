@@ -1,9 +1,9 @@
-// What a process listens on, from /proc.
+// Reads the listening addresses of a process from /proc.
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 
 const LISTEN = '0A';
 
-/** The IPv4 addresses, as "host:port", on which the running process `pid` listens. */
+/** The listening IPv4 addresses of the running process `pid`, as "host:port". */
 export function listeningAddresses(pid: number): string[] {
   const inodes = new Set<string>();
   for (const fd of readdirSync(`/proc/${pid}/fd`)) {
@@ -21,7 +21,7 @@ export function listeningAddresses(pid: number): string[] {
     });
 }
 
-/** Where a link leads; nowhere when it is gone, as the descriptor that lists its own folder is. */
+/** The target of a link; '' if it is gone, like the descriptor that lists its own folder. */
 function target(link: string): string {
   try {
     return readlinkSync(link);

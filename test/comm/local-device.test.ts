@@ -1,4 +1,4 @@
-// The device that a rank takes among those it sees.
+// Tests which of the visible devices a rank uses.
 import { localDevice } from '../../lib/comm/local-device.js';
 
 test.each([
@@ -12,7 +12,7 @@ test.each([
   ['auto', 2, 2, 'cuda:0'],
   ['auto', 3, 2, 'cuda:1'],
   ['cuda', 1, 2, 'cuda:1'],
-  // Who asks for a GPU is told that there is none.
+  // Without a GPU the request stays 'cuda', so that opening the device throws.
   ['cuda', 1, 0, 'cuda'],
 ] as const)('%s of local rank %i that sees %i GPUs is %s', (wanted, localRank, visible, name) => {
   expect(localDevice(wanted, localRank, visible)).toBe(name);

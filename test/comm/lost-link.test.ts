@@ -1,5 +1,5 @@
-// Two nodes as network namespaces that lose their link: every rank ends, and its error says who is
-// missing.
+// Tests that two nodes (network namespaces) that lose their link both end with an error that names
+// the missing rank.
 import { spawnSync } from 'node:child_process';
 import type { FaultJob, FaultReport } from './fault-process.js';
 import { reportsOf, runRanks } from './ranks.js';
@@ -12,7 +12,9 @@ function ip(...words: string[]): string {
   return status === 0 ? '' : `ip ${words.join(' ')}: ${error?.message ?? stderr.trim()}`;
 }
 
-/** Two namespaces with a cable between them; returns why that cannot be had here, or nothing. */
+/**
+ * Connects two namespaces with a cable; returns the reason if this machine cannot do that, or ''.
+ */
 function connectNodes(): string {
   const steps = [
     ...nodes.map((node) => ['netns', 'add', node]),
@@ -50,7 +52,8 @@ const where = problem ? `(skipped: ${problem})` : '';
   const reports = reportsOf<FaultReport>(results);
   for (const { code, same } of reports)
     expect({ code, same }).toEqual({ code: 'DS_COMM', same: true });
-  // The collective's patience and the store's with a silent rank end at about the same moment.
+  // The timeouts of the collective and of the store with a silent rank end at about the same
+  // moment.
   const missing = /got rank 2 did not arrive|got rank 2: it was not heard of/;
   for (const { message } of reports.slice(0, 2)) expect(message).toMatch(missing);
   expect(reports[2]?.message).toMatch(/store \(rank 0 or the launcher\) was not heard of/);

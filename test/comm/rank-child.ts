@@ -1,4 +1,4 @@
-// A process that is one rank: how Node runs its program, and what it prints until it ends.
+// A process that is one rank: how Node runs its program, and its output.
 import type { ChildProcess } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -7,7 +7,7 @@ export interface RankResult {
   rank: number;
   code: number | null;
   signal: NodeJS.Signals | null;
-  /** What the rank reported: the JSON value of its last line of output. */
+  /** The report of the rank: the JSON value of its last line of output. */
   report: unknown;
   stderr: string;
 }
@@ -16,23 +16,25 @@ export interface RankOptions {
   /** Passed to the program as JSON. */
   job?: unknown;
   environment?: Record<string, string>;
-  /** The command that runs a rank's own command, such as one that enters a network namespace. */
+  /** The command that runs a rank's command, such as one that enters a network namespace. */
   wrapper?: (rank: number) => readonly string[];
-  /** After so many milliseconds a process is killed, and `stderr` says where its threads were. */
+  /**
+   * A process is killed after so many milliseconds; `stderr` then lists the state of its threads.
+   */
   limit?: number;
-  /** Sees each process after it was started. */
+  /** Receives the processes after each start. */
   started?: (children: readonly ChildProcess[]) => void;
   /** Called with each line that a rank prints. */
   line?: (rank: number, text: string, children: readonly ChildProcess[]) => void;
 }
 
 /**
- * Longer than any test needs on a busy machine, less than jest waits; what is still running then is
- * killed.
+ * Longer than any test needs on a busy machine, shorter than jest's limit; processes are killed
+ * after it.
  */
 const LIMIT_MS = 300_000;
 
-/** What each thread of a process waits for, as far as the kernel tells: of one that hangs. */
+/** The kernel's wait state of each thread, for a process that hangs. */
 function threadsOf(pid: number): string {
   const part = (path: string) => {
     try {
@@ -63,12 +65,12 @@ export function commandFor(program: string): string[] {
 }
 
 /**
- * The last line of output that a rank of a process with others to come prints, and the last of its
- * errors; behind it in the output its exit code.
+ * The last line of stdout and of stderr of a rank in a reused process; in stdout an exit code
+ * follows.
  */
 export const END = '\u0004 end of the rank ';
 
-/** Resolves when the process has ended, or the rank in it whose END comes before that. */
+/** Resolves when the process has exited, or when its rank has printed END. */
 export function ended(
   child: ChildProcess,
   rank: number,

@@ -11,13 +11,13 @@ import { canStand, runOnStanding } from './standing-ranks.js';
 export { commandFor, type RankOptions, type RankResult } from './rank-child.js';
 
 /**
- * Below those that systems give to outgoing connections, any of which would be in the way until
- * rank 0 listens; of a worker of jest its own, and of each job in it another one.
+ * Below the ephemeral ports, because an outgoing connection could use a port before rank 0 listens.
+ * Each jest worker has its own ports, and each job of a worker a different one.
  */
 const PORTS = { first: 10_000, ofWorker: 1000, workers: 10 };
 let jobs = Math.floor(Math.random() * PORTS.ofWorker);
 
-/** A port that nobody else chooses before rank 0 listens. */
+/** A port that stays free until rank 0 listens. */
 async function freePort(): Promise<number> {
   const worker = Number(process.env.JEST_WORKER_ID ?? process.pid) % PORTS.workers;
   for (;;) {
@@ -34,7 +34,7 @@ function isFree(port: number): Promise<boolean> {
   });
 }
 
-/** What tells the ranks of a job where they meet, and who they are. */
+/** Environment variables of the ranks of a job. */
 async function environmentsOf(
   count: number,
   gate: string,
@@ -91,7 +91,7 @@ function startRanks(
   );
 }
 
-/** Throws unless every rank ended well; returns their reports. */
+/** Throws unless every rank exited with 0; returns their reports. */
 export function reportsOf<T>(results: readonly RankResult[]): T[] {
   for (const { rank, code, signal, stderr } of results) {
     if (code !== 0) throw new Error(`rank ${rank} ended with ${code ?? signal}:\n${stderr}`);

@@ -1,4 +1,4 @@
-// Collectives of a group of one rank on streams of their own: whoever waits for one sees its
+// Tests collectives of a one-rank group on other streams: any stream that waits for one sees its
 // result.
 import assert from 'node:assert/strict';
 import { aloneOn, type ProcessGroup } from '../../lib/comm/index.js';
@@ -10,15 +10,15 @@ import type { Case } from '../support/case.js';
 
 interface Late {
   world: ProcessGroup;
-  /** Has some milliseconds of copies before it comes to the collective. */
+  /** Runs some milliseconds of copies before the collective. */
   other: Stream;
   /** [n] f32, random. */
   input: Tensor;
-  /** [n] f32, NaN as far as compute goes. */
+  /** [n] f32, NaN until the collective has run. */
   output: Tensor;
 }
 
-/** Calls `body` with a stream that is late, and checks that compute then reads the input. */
+/** Calls `body` with a late stream, and checks that compute then reads the input. */
 function readsInput(device: Device, body: (late: Late) => void): void {
   const n = device.kind === 'cpu' ? 4099 : 2 ** 24 + 3;
   const { world } = aloneOn(device);
@@ -62,7 +62,7 @@ const ways: Readonly<Record<string, (late: Late) => void>> = {
     const work = world.allReduce(input, { output, stream: other });
     work.synchronize();
     assert.ok(work.done);
-    // A stream that has waited for nothing finds all there.
+    // A new stream, without any wait, finds all values there.
     const [third, first] = [Stream.create(other.device), new Float32Array(2)];
     output.buffer.read(0, first, third);
     assert.ok(!first.includes(Number.NaN), 'synchronize() came back before the end');

@@ -1,4 +1,4 @@
-// A process that is told what program to be a rank of, one after another.
+// A process that runs one rank program after another, on request of its parent.
 import { seed } from '../../lib/index.js';
 import { END } from './rank-child.js';
 import type { Turn } from './standing-ranks.js';
@@ -7,8 +7,8 @@ process.on('message', ({ program, environment, job }: Turn) => {
   for (const name of Object.keys(process.env)) if (!(name in environment)) delete process.env[name];
   Object.assign(process.env, environment);
   process.argv.splice(1, Number.POSITIVE_INFINITY, program, job);
-  seed(0); // As in a process that has just begun.
-  process.channel?.unref(); // So that the process would end with the program.
+  seed(0); // As in a new process.
+  process.channel?.unref(); // So that the process would exit with the program.
   delete require.cache[program];
   require(program);
 });

@@ -1,10 +1,11 @@
-// Processes that are a rank of one job after another: a GPU's context alone takes seconds to open.
+// Processes that serve as a rank of one job after another, because opening a GPU context takes
+// seconds.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { commandFor, ended, type RankOptions, type RankResult } from './rank-child.js';
 
 /**
- * Programs that leave their process as they found it: they close their job, take their place from
- * the environment when they start, and neither listen to the process nor measure it.
+ * Programs that leave no state in their process. They close their job and read the environment when
+ * they start. They do not install process handlers and do not measure the process.
  */
 const STANDING: ReadonlySet<string> = new Set([
   'collective-process',
@@ -23,16 +24,16 @@ const STANDING: ReadonlySet<string> = new Set([
   '../zero/train-process',
 ]);
 
-/** What the process is told to be next. */
+/** The next program of a process. */
 export interface Turn {
-  /** Its path. */
+  /** Path of the program. */
   program: string;
   environment: NodeJS.ProcessEnv;
-  /** JSON. */
+  /** Options as JSON. */
   job: string;
 }
 
-/** Those that wait for a turn, by rank: a rank's GPU is always the same. */
+/** Idle processes by rank; a rank always uses the same GPU. */
 const waiting = new Map<number, ChildProcess>();
 
 export function canStand(program: string, options: RankOptions): boolean {
@@ -53,13 +54,13 @@ export async function runOnStanding(
   children.forEach((child, rank) => {
     const environment = environments[rank] as NodeJS.ProcessEnv;
     const turn: Turn = { program: path, environment, job: JSON.stringify(job ?? null) };
-    child.send(turn, () => {}); // Of one that is gone, its end is told.
+    child.send(turn, () => {}); // If the process is gone, its exit event reports that.
   });
   const results = await Promise.all(ends);
   const good = results.every(({ code }) => code === 0);
   children.forEach((child, rank) => {
     if (good) wait(rank, child);
-    else child.kill('SIGKILL'); // Nobody knows what a rank that failed leaves behind.
+    else child.kill('SIGKILL'); // A failed rank may leave unknown state behind.
   });
   return results;
 }
@@ -76,7 +77,9 @@ function take(rank: number): ChildProcess {
   });
 }
 
-/** It lives on, and keeps nobody from ending: with its parent it ends by itself. */
+/**
+ * Keeps the process alive without blocking the exit of its parent; it ends when the parent ends.
+ */
 function wait(rank: number, child: ChildProcess): void {
   const other = waiting.get(rank);
   if (other) {
@@ -95,12 +98,12 @@ function hold(child: ChildProcess, how: 'ref' | 'unref'): void {
   }
 }
 
-/** Ends those that wait; the next job starts new ones. */
+/** Ends idle processes; the next job starts new ones. */
 export function endStanding(): void {
   for (const child of waiting.values()) child.kill('SIGKILL');
   waiting.clear();
 }
 
-// Under jest, whose files know nothing of each other: see its environment.
+// Jest isolates its test files: the hook comes from the jest environment.
 const { atEndOfFile } = globalThis as { atEndOfFile?: (body: () => void) => void };
 atEndOfFile?.(endStanding);

@@ -1,4 +1,4 @@
-// The job's store: its operations, who is let in, and what it shrugs off.
+// Tests the job's store: operations, authentication, and robustness against bad input.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createHmac, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
@@ -19,7 +19,7 @@ const JOB = join(LIBRARY, 'runtime', COMPILED ? 'job.js' : 'job.ts');
 const host = '127.0.0.1';
 const NONCE = 32;
 const MINUTE = 60_000;
-/** StoreServer::kSilence. */
+/** In milliseconds, as StoreServer::kSilence. */
 const SILENCE = 15_000;
 
 let server: StoreServer;
@@ -67,7 +67,7 @@ const bytesOf = (socket: Socket, count: number) =>
     });
   });
 
-/** The handshake as a stranger would write it, with Node's own HMAC. */
+/** The handshake written with Node's own HMAC, as a foreign client would. */
 async function shake(socket: Socket, key: string): Promise<{ answer: Buffer; right: Buffer }> {
   const theirs = await bytesOf(socket, NONCE);
   const ours = randomBytes(NONCE);
@@ -82,7 +82,7 @@ function startNode(program: string): ChildProcess {
   return spawn(process.execPath, [...(COMPILED ? [] : ['-r', HOOK]), '-e', program]);
 }
 
-/** A store in a process of its own, which signals may freeze. */
+/** A store in a separate process that signals may freeze. */
 async function withStoreProcess(
   body: (store: StoreAddress, serving: ChildProcess) => Promise<void>,
 ): Promise<void> {
@@ -99,7 +99,7 @@ async function withStoreProcess(
   }
 }
 
-/** What a rank reports of itself: of csrc/comm/wire.h. */
+/** A rank's report in the format of csrc/comm/wire.h. */
 function report(rank: number, ...notes: number[]): Buffer {
   const payload = Buffer.from([8, rank, 0, 0, 0, ...notes]);
   return Buffer.concat([Buffer.from([payload.length, 0, 0, 0]), payload]);
@@ -119,7 +119,7 @@ async function failureOf(job: Job): Promise<never> {
   }
 }
 
-/** Hundredths of a second that watchdogs of this process have run. */
+/** CPU time of this process's watchdogs, in hundredths of a second. */
 function watchdogTicks(): number {
   const tasks = readdirSync('/proc/self/task').map((id) => `/proc/self/task/${id}`);
   const stats = tasks.map((task) => readFileSync(`${task}/stat`, 'utf8'));
@@ -135,11 +135,11 @@ test('a store that is frozen is given up after the timeout of the job', () =>
     );
     await Promise.all([job?.set('a', '1'), patient?.set('b', '1')]);
     serving.kill('SIGSTOP');
-    // The process may answer until the signal has reached it.
+    // The process may answer until the signal arrives.
     const ask = async (one?: Job) => {
       while (true) await one?.set('a', '2');
     };
-    // A job that waits longer gives a silent store up after half a minute.
+    // A job with a longer timeout gives up a silent store after half a minute.
     const lost = ask(patient).catch(() => 'the patient one');
     const first = Promise.race([ask(job), lost]);
     await expect(first).rejects.toMatchObject({ code: 'DS_COMM' });
@@ -173,8 +173,7 @@ test('a rank that leaves while the store is busy has left; one that only ends is
     await once(first, 'data');
     serving.kill('SIGSTOP');
     while (!/ T /.test(readFileSync(`/proc/${serving.pid}/stat`, 'utf8'))) await turn();
-    // The answer to the first of these breaks the connection: what it carries is read all the
-    // same.
+    // The answer to the first report breaks the connection; the store still reads the second one.
     await new Promise<void>((resolve) => {
       first.write(Buffer.concat([report(0), report(0, leaving)]), () => resolve());
     });
@@ -400,7 +399,7 @@ describe('admission', () => {
 });
 
 describe('a store that answers nonsense', () => {
-  /** It knows the secret, and sends `bytes` to whoever has proven it as well. */
+  /** A server with the secret that sends `bytes` to each client after authentication. */
   async function withImposter(bytes: Buffer, body: (store: StoreAddress) => Promise<void>) {
     const sockets: Socket[] = [];
     const imposter = createServer((socket) => {
@@ -468,7 +467,7 @@ describe('hostile clients', () => {
       await shake(socket, secret);
       const end = closed(socket);
       const body = randomBytes(1 + ((i * 11) % 90));
-      body[0] = i % 10; // mostly known requests with nonsense behind them
+      body[0] = i % 10; // mostly known requests, followed by random bytes
       const head = Buffer.alloc(4);
       head.writeUInt32LE(i % 5 === 0 ? 0xffffffff : body.length);
       socket.end(Buffer.concat([head, body]));

@@ -1,4 +1,4 @@
-// Connections between ranks under garbage and idle strangers; nothing stays open or running.
+// Tests connections between ranks against garbage and idle clients; nothing stays open or running.
 import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
@@ -10,7 +10,7 @@ import { reportsOf, runRanks } from './ranks.js';
 
 const sleep = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Where rank 0 awaits the others: all that it listens on but the store, which comes first. */
+/** Addresses where rank 0 waits for other ranks: all except the store, which comes first. */
 async function waitingPlaces(pid: number): Promise<string[]> {
   for (let i = 0; i < 5000; ++i) {
     const all = listeningAddresses(pid);
@@ -20,7 +20,7 @@ async function waitingPlaces(pid: number): Promise<string[]> {
   throw new Error('rank 0 never listened for the others');
 }
 
-/** Sends `bytes` (none: stays idle) and leaves the connection open. */
+/** Sends `bytes` and leaves the connection open; without bytes it stays idle. */
 function disturb(address: string, bytes: Buffer): Promise<void> {
   const [host, port] = address.split(':');
   return new Promise((resolve) => {
@@ -54,7 +54,7 @@ test('strangers neither get in nor hold up the ranks, and nothing is left of a j
     expect(reports.map(({ sum }) => sum)).toEqual([18, 18, 18]);
     expect(attacked).toHaveLength(2);
     for (const address of attacked) expect(address).toMatch(/^127\.0\.0\.1:/);
-    // Only the store is open to callers once the ranks are connected.
+    // After the ranks are connected, only the store still listens.
     expect(reports.map(({ addresses }) => addresses.length)).toEqual([1, 0, 0]);
     expect(attacked).toContain(reports[0]?.addresses[0]);
     for (const { threads } of reports) expect(threads).toBeLessThanOrEqual(0);
