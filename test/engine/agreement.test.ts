@@ -1,11 +1,8 @@
-// Between which ranks a difference counts: those that differ only on given axes.
+// Tests which ranks must agree: a difference counts unless it lies on given axes only.
 import { AXES, type Axis, MeshShape } from '../../lib/comm/mesh-shape.js';
 import { firstDifference } from '../../lib/engine/setup/agreement.js';
 
-/**
- * Two stages of a pipeline, each with two data ranks that have two parts of its tensors: 0 1 | 2 3
- * || 4 5 | 6 7.
- */
+/** Two pipeline stages with two data ranks each, and tp 2: 0 1 | 2 3 || 4 5 | 6 7. */
 const shape = MeshShape.over(8, { pp: 2, tp: 2 });
 const OF_STAGE: Axis[] = ['dp', 'sp', 'tp'];
 
@@ -13,12 +10,12 @@ test.each<[digests: string, axes: readonly Axis[], pair: [number, number] | null
   ['aaaaaaaa', AXES, null],
   ['aaaaaaba', AXES, [0, 6]],
   ['baaaaaaa', AXES, [0, 1]],
-  // What the ranks of one coordinate of a pipeline share is compared among them alone.
+  // Compared only among ranks with one pipeline coordinate.
   ['aaaabbbb', OF_STAGE, null],
   ['aaaabbbb', AXES, [0, 4]],
   ['aaaabbcb', OF_STAGE, [4, 6]],
   ['abaabbcb', OF_STAGE, [0, 1]],
-  // What the copies of a data rank share.
+  // Compared among the replicas of a data rank.
   ['aabbaabb', ['pp', 'sp', 'tp'], null],
   ['aabbaabc', ['pp', 'sp', 'tp'], [2, 7]],
   ['abcdefgh', [], null],

@@ -1,4 +1,4 @@
-// One rank of a job in which some ranks alone call what all ranks must call.
+// One rank of a job: only some ranks make a collective call.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -18,9 +18,9 @@ export interface AloneJob {
   mesh: MeshOptions;
   stage: 0 | 2 | 3;
   call: 'saveCheckpoint' | 'loadCheckpoint' | 'save16bitModel';
-  /** The ranks that make it at once; the others train on, or come late. */
+  /** The ranks that call at once; the others train on, or call late. */
   ranks: number[];
-  /** How long the others take until they make it too; null: they never do. */
+  /** Delay of the other ranks' calls; null: they never call. */
   lateMs: number | null;
 }
 
@@ -83,7 +83,7 @@ function weightsOf({ module }: Engine): string {
   return String(first?.toArray()).slice(0, 300);
 }
 
-/** One folder of all ranks of the job. */
+/** One folder for all ranks of the job. */
 async function folderOf({ rank, store }: Distributed): Promise<string> {
   if (rank === 0) await store?.set('folder', mkdtempSync(join(tmpdir(), 'ds-alone-')));
   return (await store?.get('folder', 60_000)) ?? '';

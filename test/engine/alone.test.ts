@@ -1,5 +1,5 @@
-// Where some ranks alone save or load, the others learn it from an error in their next collective,
-// long before the job's timeout; ranks that come late go on as if they had come at once.
+// Tests that ranks which do not join a save or load get an error in their next collective, long
+// before the timeout. Late ranks continue normally.
 import type { MeshOptions } from '../../lib/comm/index.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { AloneJob, AloneReport } from './alone-process.js';
@@ -18,7 +18,7 @@ const MESHES: [mesh: MeshOptions, stage: 0 | 2 | 3, ranks: number][] = [
   [{ tp: 2 }, 2, 4],
 ];
 
-/** Waits of the job would end after 600 s. */
+/** Without this error, the job would wait for 600 s. */
 test.each(MESHES)('rank 0 alone saves: %j, stage %i, %i ranks', async (mesh, stage, count) => {
   const alone: AloneJob = { mesh, stage, call: 'saveCheckpoint', ranks: [0], lateMs: null };
   for (const { said } of await run(alone, count)) {

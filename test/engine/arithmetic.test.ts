@@ -1,4 +1,4 @@
-// Arithmetic of steps and of plans: which ranks count which numbers, and what memory ranks share.
+// Tests which ranks count which elements, and the memory that ranks share.
 import { needsText } from '../../lib/engine/setup/memory-promise.js';
 import { roomOf, type Standing, standingOf } from '../../lib/engine/setup/planned-room.js';
 import { columnsOfStages } from '../../lib/engine/step/columns.js';
@@ -23,7 +23,7 @@ test('columns of stages: neighbours of one stage are one run', () => {
 });
 
 describe('ranges that a rank counts in the norm', () => {
-  /** A partition of parameters of these sizes, in their order, of which `counted` is looked at. */
+  /** A partition of parameters with these sizes, in order, restricted to the range `counted`. */
   function partition(sizes: readonly number[], counted: { offset: number; numel: number }) {
     let offset = 0;
     const pieces = sizes.map((numel, slot) => {

@@ -1,4 +1,5 @@
-// Bodies that give a promise where what is switched on or lent ends with their return.
+// Tests that bodies which return a promise throw in scoped functions, because the scope ends with
+// the return.
 import {
   type Engine,
   initialize,
@@ -57,7 +58,7 @@ test.each([
     }),
   );
   await new Promise((resolve) => setTimeout(resolve));
-  model.later = false; // The engine goes on.
+  model.later = false; // The engine continues.
   const loss = engine.forward(ones([1, 2]));
   engine.backward(loss);
   engine.step();

@@ -1,5 +1,5 @@
-// When copies are found apart: other numbers, not other rounding, and only between copies; and what
-// is said to be apart.
+// Tests the check for diverged replicas: different values count, different rounding does not, and
+// the error names the values.
 import { MeshShape } from '../../lib/comm/mesh-shape.js';
 import {
   copiesApart,
@@ -8,7 +8,7 @@ import {
 } from '../../lib/engine/step/copies-apart.js';
 import { GIVEN } from '../../lib/engine/step/step-rows.js';
 
-/** Ranks 0 and 1, 2 and 3 are copies. */
+/** Ranks 0 and 1 are replicas, and 2 and 3. */
 const shape = MeshShape.over(4, { tp: 2 });
 const mesh = { shape, copies: ['pp', 'sp', 'tp'] as const };
 
@@ -40,7 +40,7 @@ test('ranks with other data are no copies', () => {
   expect(copiesApart(data, (rank) => Float32Array.of(rank), 1e-3)).toBeNull();
 });
 
-/** Numbers of each rank. */
+/** The numbers of each rank. */
 const rowsOf = (losses: readonly number[], squares: readonly number[]) => ({
   lossOf: (rank: number) => losses[rank] as number,
   squaresOf: (rank: number) => Float32Array.of(squares[rank] as number),

@@ -1,4 +1,5 @@
-// The section curriculum_learning: training by it equals training on batches that were cut by hand.
+// Tests that training with curriculum_learning equals training on batches that were truncated by
+// hand.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -63,7 +64,7 @@ async function engineOf(
   return engine;
 }
 
-/** What a step is given: tokens, targets and documents, the first `length` of each row. */
+/** The inputs of a step: tokens, targets and documents, the first `length` of each row. */
 function batch(step: number, length = TOKENS) {
   const rows = (make: (row: number, at: number) => number): Tensor => {
     const values = Array.from({ length: ROWS }, (_, row) =>
@@ -79,7 +80,7 @@ function batch(step: number, length = TOKENS) {
   };
 }
 
-/** Losses of `steps` updates on from where the engine is. */
+/** Losses of the next `steps` updates. */
 function train(engine: Engine, steps: number, lengthOf: (step: number) => number): number[] {
   const losses: number[] = [];
   const last = engine.globalSteps + steps;
@@ -288,7 +289,7 @@ describe('a checkpoint', () => {
   });
   afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-  /** The last schedule is at its largest length from the first step on, and stays there. */
+  /** The last schedule has its largest length from the first step on. */
   test.each([
     ['a line', section, 8],
     ['a list', discrete([4, 8, 12], [2, 4]), 8],

@@ -1,5 +1,4 @@
-// The section data_efficiency.data_sampling in initialize(): what its loader serves, and goes on
-// with.
+// Tests data_efficiency.data_sampling in initialize(): the samples of its loader, and resume.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -9,7 +8,7 @@ import { type DsConfig, data, type Engine, initialize, nn, type Tensor } from '.
 import { refusal } from '../support/refusal.js';
 
 const LENGTH = 30;
-/** How difficult sample i is: 1 to 6. */
+/** The difficulty of sample i: 1 to 6. */
 const easeOf = (i: number): number => 1 + (i % 6);
 
 class Line extends nn.Module {
@@ -75,7 +74,7 @@ async function start(config: DsConfig = sampling()) {
 
 type Started = Awaited<ReturnType<typeof start>>;
 
-/** The samples of each of so many micro-batches of the epoch, each trained on. */
+/** The samples of each micro-batch, up to `most` of the epoch, each trained on. */
 function train({ engine, trainLoader }: Started, most = Number.POSITIVE_INFINITY): number[][] {
   const seen: number[][] = [];
   for (const batch of trainLoader) {
@@ -190,7 +189,7 @@ test('what nobody can obey is refused or said', async () => {
   const said = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
   const { engine } = await initialize(more);
   open.push(engine);
-  noteUnserved(engine.config, 1); // Another rank says nothing.
+  noteUnserved(engine.config, 1); // Other ranks do not log.
   noteUnserved(resolveConfig({ train_batch_size: 1 }, { worldSize: 1 }), 0);
   const notices = said.mock.calls.map(([text]) => text);
   said.mockRestore();

@@ -1,5 +1,5 @@
-// What destroy() says of a job that has ended: nothing where a call of the engine has said it. What
-// it leaves to those who hold gradients.
+// Tests destroy() after the job has ended: it throws only if no earlier call threw the error, and
+// held gradients stay valid.
 import { DsError, type Engine, liveTensors } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { held, type Tensor } from '../../lib/tensor/index.js';
@@ -7,7 +7,7 @@ import { tinyBatch, tinyEngine, trainTiny } from '../e2e/tiny-training.js';
 
 const lost = new DsError({ code: 'DS_COMM', op: 'process group', expected: 'all', got: 'fewer' });
 
-/** An engine whose parts meet with the end of the job as they are released. */
+/** An engine with parts that fail on release, because the job has ended. */
 async function engineOfEndedJob(): Promise<Engine> {
   const engine = await tinyEngine({ precision: 'fp32', offload: false }, cpu());
   const { parts } = engine as unknown as { parts: { owned: { defer(body: () => void): void } } };
@@ -50,7 +50,7 @@ test('a backward that throws leaves nothing that lives on', async () => {
   const failing = (): number => {
     let calls = 0;
     const [block] = engine.module.units();
-    // Called once more by the backward.
+    // The backward calls the hook once more.
     const remove = block?.module.registerForwardPreHook(() => {
       if (calls++ > 0) throw new Error('a block of mine');
     });
@@ -67,7 +67,7 @@ test('a backward that throws leaves nothing that lives on', async () => {
   engine.destroy();
 });
 
-/** Trains with a view of each gradient of the first micro-batches, held. */
+/** Trains, and returns a view of each gradient of the first micro-batches. */
 function viewsOfGradients(engine: Engine): Tensor[] {
   const views: Tensor[] = [];
   const { backward } = engine;

@@ -1,4 +1,4 @@
-// What ranks remember of their processors: the first one writes it, whole or not at all.
+// Tests the stored processor rates of ranks: the first rank writes the file, whole or not at all.
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -30,7 +30,7 @@ afterEach(() => rmSync(folder, { recursive: true, force: true }));
 
 const rates = (host: number) => ({ host, link: 1 });
 
-/** What a rank gets, where the first one says `first` or what this one knows. */
+/** The rates of a rank; `first` is the answer of the first rank. Default: its own answer. */
 function asRank(rank: number, first?: boolean) {
   const measure = jest.fn(() => rates(1 + rank));
   const agree = (own: boolean) => first ?? own;
@@ -90,7 +90,7 @@ describe('gradients that stay from backward to the update', () => {
   const numel = 2 ** 24;
 
   /**
-   * Of one of two ranks, on a GPU whose spare memory is twice its part of a bf16 gradient; the
+   * For one of two ranks, on a GPU with spare memory of twice its part of a bf16 gradient. The
    * weights are there or come later.
    */
   function shareWhere(given: {

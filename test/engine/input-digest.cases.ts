@@ -1,5 +1,5 @@
-// The digest of a batch is the weighted sum of its bytes, on every device: a value, a shape, an
-// order or a dtype that differs changes it.
+// Tests that the digest of a batch is the weighted sum of its bytes on every device. A different
+// value, shape, order or dtype changes it.
 import assert from 'node:assert/strict';
 import { DigestWeights, InputDigest } from '../../lib/engine/step/input-digest.js';
 import { arange, type DType, Tensor } from '../../lib/index.js';
@@ -7,7 +7,7 @@ import type { Device } from '../../lib/runtime/device.js';
 import { held, scope, zeros } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 
-/** What lies in the slots after each list of values was told. */
+/** The contents of the slots after each list of values. */
 function digests(device: Device, ...lists: readonly unknown[][]): [number, number][] {
   const weights = new DigestWeights(device);
   const [bits, outline] = [0, 1].map(() => held(() => zeros([1], { device }))) as [Tensor, Tensor];
@@ -24,7 +24,7 @@ function digests(device: Device, ...lists: readonly unknown[][]): [number, numbe
   return found;
 }
 
-/** The same sum in JavaScript, of one tensor. */
+/** The same sum for one tensor in JavaScript. */
 function sumOf(tensor: Tensor): number {
   const raw = tensor.toRaw();
   const bytes = new Uint8Array(raw.buffer, raw.byteOffset, raw.byteLength);
@@ -53,12 +53,13 @@ function sums(device: Device): void {
       assert.equal(whole, sumOf(values), dtype);
       assert.ok(outline && outline > 0, dtype);
       assert.equal(turned, rest[0]?.[0], dtype);
-      if (dtype !== 'bool') assert.notEqual(turned, whole, dtype); // Its one false stays the first.
+      // The only false stays the first element.
+      if (dtype !== 'bool') assert.notEqual(turned, whole, dtype);
     }
   });
 }
 
-/** Longer than one chunk: two bytes that lie a chunk apart have different weights. */
+/** Longer than one chunk: two bytes at a distance of one chunk have different weights. */
 function chunks(device: Device): void {
   scope(() => {
     const n = 2 ** 20 + 5;
@@ -87,7 +88,7 @@ function differences(device: Device): void {
   });
 }
 
-/** Values in host memory beside a GPU are compared as well. */
+/** Tensors in host memory are compared too if the device is a GPU. */
 function onHost(device: Device): void {
   scope(() => {
     const of = (value: number) => Tensor.from(Int32Array.of(1, value), { device: 'cpu' });

@@ -1,4 +1,5 @@
-// progressive_layer_drop: which layers steps leave out, and what a model makes of it.
+// Tests progressive_layer_drop: which layers a step skips, and the output of a model that skips
+// them.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-// What an engine advises when memory runs out: the limit, who holds it, and what would free most.
+// Tests the out-of-memory advice of an engine: the limit, the owners of memory, and the best fix.
 import { resolveConfig } from '../../lib/config/index.js';
 import { memoryAdvice } from '../../lib/engine/watch/memory-advice.js';
 import * as breakdown from '../../lib/engine/watch/memory-breakdown.js';
@@ -70,7 +70,7 @@ test('the next stage shares what it shares over the ranks', () => {
   expect(shares(1, 4)).toEqual(['2', '1.5']);
   expect(shares(2, 2)).toEqual(['3', '1.0']);
   expect(shares(3, 2)).toBeUndefined();
-  // One rank has nobody to share with.
+  // One rank has no other rank to share with.
   expect(shares(1, 1)).toBeUndefined();
 });
 

@@ -1,4 +1,5 @@
-// Too little memory is refused before anything is allocated, with the arithmetic; what fits is not.
+// Tests that initialize() refuses a run with too little memory before it allocates, with the
+// calculation.
 
 import { statfsSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -373,7 +374,7 @@ describe('updates that may be tried out', () => {
     const { n, tried, needs } = claimed({});
     expect(sum(tried as object)).toBe(16 * n);
     expect(sum(needs.host)).toBe((8 + 2 + 1 / 8) * n);
-    // Half of them has no gradient there, and of masters what restores them.
+    // Half of the parameters have no gradient there, and only the lower half of their masters.
     expect(sum(claimed({ gpu_share: 0.5 }).tried as object)).toBe((14 - (4 - 2 - 1 / 8) / 2) * n);
     expect(sum(claimed({}, 'fp32').tried as object)).toBe(20 * n);
     for (const super_offload of [true, false]) {
@@ -387,7 +388,7 @@ describe('updates that may be tried out', () => {
     const warned = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
     const job = { world: { device: gpu }, worldSize: 1, rank: 0 } as never;
     const asking = (each: number, of = given) => {
-      // The model's own f32 weights and what the CPU's allocator keeps are given back.
+      // The model's f32 weights and the memory cached by the CPU allocator are returned.
       const free = each * n - claimOf(of, gpu).needs.returned;
       const total = { total: 40 * n, free, atMost: 40 * n };
       const limits = { machine: 'a', ...total, canGrow: false, groups: [] };
@@ -396,10 +397,10 @@ describe('updates that may be tried out', () => {
     };
     await expect(asking(10)).rejects.toMatchObject({ code: 'DS_OUT_OF_MEMORY' });
     expect(await asking(16)).toBe(given.config);
-    // Who says that they are tried out has whole masters, and may have more memory than is free.
+    // With super_offload: true the masters are whole, and need more memory than is free.
     await expect(asking(13, reported)).rejects.toThrow(/"super_offload": false/);
     expect(await asking(15, reported)).toBe(reported.config);
-    // Those of the share that the device finds are in halves.
+    // The part that the device updates has split masters.
     const shared = claimed({ super_offload: true }).given;
     expect(await asking(11, shared)).toBe(shared.config);
     await expect(asking(10, shared)).rejects.toMatchObject({ code: 'DS_OUT_OF_MEMORY' });
@@ -432,7 +433,7 @@ describe('updates that may be tried out', () => {
       there: '31.0 MiB free of 100.0 MiB',
       parts: { state: 32 * MIB },
     });
-    // Who may be given more tries, as does who was told to.
+    // Speculation that may grow, or that the user requested, is accepted.
     expect(shortageOfTrying(of({ free: 31 * MIB, canGrow: true }))).toBeNull();
     expect(shortageOfTrying([claim({ free: MIB })])).toBeNull();
   });

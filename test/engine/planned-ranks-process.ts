@@ -1,12 +1,12 @@
-// One rank that leaves stage and offload to the plan, with memory of its own, and says what came of
-// it.
+// One rank that leaves stage and offload to the plan, with its own memory limit, and reports the
+// result.
 import { initDistributed } from '../../lib/comm/index.js';
 import { type DsConfig, DsError, initialize, nn, seed, Tensor } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 
 export interface PlannedRank {
   zero: DsConfig['zero_optimization'];
-  /** Bytes of the device that this rank may have. */
+  /** Memory limit of the device of this rank, in bytes. */
   cap: number;
 }
 
@@ -15,7 +15,7 @@ export interface PlannedJob {
   attempts: [PlannedRank, PlannedRank][];
 }
 
-/** What came of each attempt. */
+/** The result of each attempt. */
 export interface PlannedReport {
   stages: (number | null)[];
   losses: number[][];

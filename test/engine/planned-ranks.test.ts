@@ -1,5 +1,5 @@
-// Two ranks that leave stage and offload to the plan and find different memory: the one with less
-// counts, both choose the same, and both refuse the same.
+// Tests two ranks with different memory that leave stage and offload to the plan. The smaller
+// memory counts, and both choose or refuse the same.
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { PlannedJob, PlannedRank, PlannedReport } from './planned-ranks-process.js';
 
@@ -10,7 +10,10 @@ const rank = (mebibytes: number, own: PlannedRank['zero'] = zero): PlannedRank =
   cap: mebibytes * MIB,
 });
 
-/** f32 weights, gradients and moments of 1 MiB each: 4.2 MiB with a margin, and as much is left. */
+/**
+ * f32 weights, gradients and moments of 1 MiB each: 4.2 MiB with a margin, and the same amount
+ * free.
+ */
 const attempts: PlannedJob['attempts'] = [
   [rank(64), rank(64)],
   [rank(64), rank(7.5)],

@@ -1,5 +1,5 @@
-// initialize() with stage and offload left to the plan: what is chosen for a GPU and on the CPU,
-// what is said and refused, and the bits of the run beside those of the same choice written out.
+// Tests initialize() with stage and offload left to the plan: the choice on a GPU and the CPU, its
+// messages and errors. The run has the bits of the same choice written out.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -25,7 +25,7 @@ const limits = (gib: number, canGrow = false) => ({
   ...{ machine: 'a', total: 256 * GIB, free: gib * GIB, atMost: 256 * GIB, canGrow, groups: [] },
 });
 
-/** A model whose parameters have no memory, on one GPU that is not there. */
+/** A model without parameter memory, on a simulated GPU. */
 async function onGpu(
   device: number,
   host: number,
@@ -59,7 +59,7 @@ async function onGpu(
   return { zero, line };
 }
 
-/** The same of 10B parameters with weights and state in host memory, as `offload` says. */
+/** The same with 10B parameters, and weights and state in host memory as in `offload`. */
 async function updatesOnGpu(device: number, host: number, offload: object = {}, more: object = {}) {
   const sizes = { vocabSize: 50304, maxSeq: 1024, layers: 50, heads: 32, channels: 4096 };
   const module = new nn.models.GPT2({ ...sizes, activationCheckpointing: true });
@@ -88,7 +88,7 @@ async function updatesOnGpu(device: number, host: number, offload: object = {}, 
     return { super_offload, gpu_share, notices };
   } finally {
     warn.mockRestore();
-    // A limit that was not asked for is not the next test's.
+    // A mocked limit that this test has not consumed must not reach the next test.
     const { hostLimits: actual } = jest.requireActual('../../lib/runtime/host-limits.js');
     jest.mocked(hostLimits).mockReset().mockImplementation(actual);
   }
@@ -120,7 +120,7 @@ describe('updates of weights in host memory on a GPU', () => {
 });
 
 describe('for a GPU', () => {
-  // What earlier tests have left to the allocator counts as room.
+  // Memory that earlier tests left in the allocator counts as free.
   beforeEach(() => cpu().trim());
 
   test('the choice is said in one line, with its bytes and its time', async () => {
@@ -240,7 +240,7 @@ describe('what the ranks have', () => {
   });
 });
 
-/** On the CPU, whose cap stands for a device's memory. */
+/** On the CPU; its cap stands for a device's memory. */
 async function trained(zero: DsConfig['zero_optimization'], cap = 0) {
   const device = cpu();
   seed(1234);
@@ -320,7 +320,7 @@ describe('on the CPU', () => {
       };
       (await initialize({ model, config, device: 'cpu' })).engine.destroy();
     });
-    // 2 bytes of each of 4 Mi would be 8.4 MiB beside the process's 537.6.
+    // 2 bytes per parameter of 4 Mi would be 8.4 MiB, in addition to 537.6 of the process.
     const [, mebibytes] = /: (\d+\.\d) MiB of/.exec(line) ?? [];
     expect(Number(mebibytes)).toBeGreaterThan(539);
     expect(Number(mebibytes)).toBeLessThan(543);

@@ -1,4 +1,4 @@
-// What console.log() shows of an engine.
+// Tests the output of console.log() for an engine.
 import { inspect } from 'node:util';
 import { cpu } from '../../lib/runtime/device.js';
 import { tinyEngine, trainTiny } from '../e2e/tiny-training.js';

@@ -1,5 +1,4 @@
-// One rank whose initialize() may be refused where that of the others is not: says what came of
-// each attempt in one job.
+// One rank with an initialize() that may throw on this rank only; reports each attempt in one job.
 import {
   type DsConfig,
   type DsError,
@@ -9,7 +8,7 @@ import {
   seed,
 } from '../../lib/index.js';
 
-/** What is added to the configuration, by attempt, then by rank. */
+/** Additions to the configuration, by attempt, then by rank. */
 export interface RefusedJob {
   attempts: (readonly [object, object])[];
 }

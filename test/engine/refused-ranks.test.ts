@@ -1,5 +1,5 @@
-// What initialize() refuses on one of two ranks alone: the other learns of it at once, and both may
-// try again.
+// Tests that if initialize() throws on one of two ranks, the other rank gets the error at once, and
+// both may retry.
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { RefusedJob } from './refused-ranks-process.js';
 

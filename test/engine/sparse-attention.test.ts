@@ -1,4 +1,4 @@
-// The section sparse_attention of a configuration: whom it acts on, and what it refuses.
+// Tests the section sparse_attention of a configuration: the affected models, and its errors.
 import { checkConfig } from '../../lib/config/index.js';
 import { type DsConfig, initInference, initialize, nn, Tensor } from '../../lib/index.js';
 import { GPT2 } from '../../lib/models/index.js';

@@ -1,4 +1,5 @@
-// Exchanges of a checkpoint's ranks end when the job fails, not when their time is up.
+// Tests that exchanges between the ranks of a checkpoint end when the job fails, not at their
+// timeout.
 import { StoreWorld, type TextStore } from '../../lib/engine/saving/store-world.js';
 import { DsError } from '../../lib/errors.js';
 
@@ -12,7 +13,7 @@ const died = new DsError({
 const absent = (key: string) =>
   new DsError({ code: 'DS_COMM', op: 'store', expected: key, got: 'no such key' });
 
-/** A store in memory that breaks down once `broken` says so. */
+/** An in-memory store that fails once `broken` returns true. */
 function store(broken: () => boolean): TextStore {
   const values = new Map<string, string>();
   const connected = () => {

@@ -1,5 +1,4 @@
-// Folders of adapters, as ds serve and ds chat are given them: the model beside them, and what is
-// said where there is none.
+// Tests adapter folders of ds serve and ds chat: their base model, and the error without one.
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -13,7 +12,7 @@ const dir = mkdtempSync(join(tmpdir(), 'ds-adapters-'));
 const base = join(dir, 'base');
 const adapter = join(dir, 'adapter');
 const tokenizer = join(packageRoot(), 'examples', 'tokenizer');
-/** It outweighs what it is added to: texts differ. */
+/** Larger than the base weights, so that texts differ. */
 const strong = { r: 2, loraAlpha: 200 };
 const ask = { prompt: [3, 1, 4], maxNewTokens: 6, temperature: 0, ignoreEos: true };
 
@@ -36,7 +35,7 @@ async function text(model: nn.models.CausalLM | string, more: object = {}): Prom
   return Array.from(one?.tokens ?? []);
 }
 
-/** The adapter's folder, whose file names `named` as its model. */
+/** A folder with an adapter; its file names `named` as the base model. */
 function naming(name: string, named: string | null): string {
   const folder = join(dir, name);
   cpSync(adapter, folder, { recursive: true });
@@ -65,7 +64,7 @@ test('the config.json of its model beside an adapter makes it no model', async (
     code: 'DS_CHECKPOINT',
     got: expect.stringContaining('an adapter of PEFT for'),
   });
-  // With weights it is one, as it was before.
+  // With weights the folder is a model, as before.
   cpSync(join(base, 'model.safetensors'), join(folder, 'model.safetensors'));
   expect(await text(folder)).toEqual(await text(base));
 });

@@ -1,4 +1,4 @@
-// Beam search finds the texts that transformers finds.
+// Tests that beam search finds the texts of transformers.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -38,7 +38,7 @@ export const cases: Case[] = golden.searches.map(({ family, options, ...search }
     try {
       const { newTokens: maxNewTokens } = golden;
       const given = { numBeams: 1, ...options, maxNewTokens, stopTokens };
-      // The first forward makes what a model keeps.
+      // The first forward creates the caches of the model.
       await beamSearch(model, prompt, { numBeams: 1, maxNewTokens: 1 });
       await quiet();
       const before = liveTensors();

@@ -1,4 +1,4 @@
-// Runs the cases of beam search on the CPU, and what it refuses.
+// Runs the cases of beam search on the CPU, and tests its errors.
 import { BeamTree } from '../../lib/inference/beam-tree.js';
 import { type BeamOptions, beamSearch } from '../../lib/inference/beams.js';
 import { type InferenceEngine, initInference } from '../../lib/inference/index.js';

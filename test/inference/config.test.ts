@@ -1,4 +1,4 @@
-// The configuration of initInference(): every key and other name, what is refused, and what has no
+// Tests the configuration of initInference(): every key and alias, refused keys, and keys without
 // effect.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -52,7 +52,7 @@ test('the defaults are a configuration without a notice', () => {
   expect(resolve(defaults).notices).toEqual([]);
 });
 
-/** Keys of DeepSpeed's classes; a page of ours lists them by section. */
+/** Keys of DeepSpeed's classes; a page of the docs lists them by section. */
 const DEEPSPEED: Readonly<Record<string, readonly string[]>> = {
   '': [
     ...['replace_with_kernel_inject', 'dtype', 'tensor_parallel', 'enable_cuda_graph'],

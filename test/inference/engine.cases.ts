@@ -1,4 +1,4 @@
-// The engine continues texts as transformers does, however its steps are cut.
+// Tests that the engine generates the texts of transformers, for any split of its steps.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -30,7 +30,10 @@ const { families } = JSON.parse(readFileSync(join(golden, 'greedy.json'), 'utf8'
 
 const greedy = { temperature: 0, ignoreEos: true } as const;
 
-/** An engine of a tiny model, which is gone with all its tensors afterwards. */
+/**
+ * Runs `body` with an engine of a tiny model, and asserts that all its tensors are freed
+ * afterwards.
+ */
 async function withEngine(
   family: string,
   config: InferenceConfig,
@@ -45,7 +48,7 @@ async function withEngine(
   } finally {
     await engine.destroy();
   }
-  // The model's table of angles, a cosine and a sine, goes when it is collected.
+  // The garbage collector frees the model's rotary table, a cosine and a sine.
   assert.ok(liveTensors() - before <= 2, `${liveTensors() - before} tensors are left`);
 }
 
@@ -54,7 +57,7 @@ const requestOf = ({ prompt, tokens }: Text) => ({
   ...greedy,
 });
 
-/** Each text alone, then all at once. */
+/** Each prompt separately, then all together. */
 async function continues(engine: InferenceEngine, texts: Text[]): Promise<void> {
   for (const text of texts) {
     const [alone] = await engine.generate(requestOf(text));
@@ -68,7 +71,8 @@ async function continues(engine: InferenceEngine, texts: Text[]): Promise<void> 
 }
 
 /**
- * Transformers changes angles when a text gets long; an engine for long texts has those of them.
+ * In transformers, angles change when a text gets long; an engine for long texts always has the
+ * long ones.
  */
 const changing = ['phi3-longrope'];
 const steady = Object.keys(families).filter((family) => !changing.includes(family));
@@ -83,7 +87,7 @@ function limitOf(family: string): number {
   return family === 'gpt2' || family === 'ropes' ? 64 : 128;
 }
 
-/** What may not change a token. */
+/** Settings that must not change a token. */
 const cuts: Record<string, InferenceConfig> = {
   'one token a step': { max_ragged_batch_size: 1 },
   'steps of 5 tokens': { max_ragged_batch_size: 5 },
@@ -119,7 +123,7 @@ interface Habits {
   ahead: boolean;
 }
 
-/** Room for one text and a bit: the newest have to give way. */
+/** Blocks for little more than one text: the engine must preempt the newest ones. */
 async function preempts(family: string, given: Habits, device: Device): Promise<void> {
   const cache = { block_size: 16, blocks: 8, prefix_caching: given.shares };
   const config = {
@@ -132,7 +136,7 @@ async function preempts(family: string, given: Habits, device: Device): Promise<
   });
 }
 
-/** A prompt that was read before, one that goes on from it, and several samples of one. */
+/** A prompt that was read before, one that continues it, and several samples of one prompt. */
 async function findsPrefixes(family: string, ahead: boolean, device: Device): Promise<void> {
   const config = {
     ...{ device: device.name, async_scheduling: ahead },
@@ -162,7 +166,7 @@ async function findsPrefixes(family: string, ahead: boolean, device: Device): Pr
   });
 }
 
-/** The scores after every token, read one by one and in pieces, beside those of a whole forward. */
+/** The logits after every token, one by one and in chunks, equal the logits of a whole forward. */
 async function equalsForward(family: string, device: Device): Promise<void> {
   const model = (await fromPretrained(folderOf(family))).to(device).eval();
   const text = (families[family] as Text[]).at(-1) as Text;

@@ -1,4 +1,4 @@
-// What the first rank tells the others while it has nothing to do, and how they take it.
+// Tests the messages from the first rank to the others while it is idle, and how they process them.
 import type { GenerationPiece } from '../../lib/inference/continuation.js';
 import { Follow } from '../../lib/inference/ranks/follow.js';
 import { digestOf, Lead } from '../../lib/inference/ranks/lead.js';
@@ -57,13 +57,13 @@ test('a follower computes steps, and ends with the first rank', async () => {
   const follow = new Follow(1, line, runner as unknown as StepRunner);
   await follow.follow();
   expect(computed).toEqual([batch]);
-  // The thread waits for what follows a step, and for nothing else.
+  // The thread waits for the message after a step, and for no other.
   expect(waited).toEqual([false, false, true, false]);
   await follow.close();
   expect(dispose).toHaveBeenCalledTimes(1);
 });
 
-/** A follower, and what says to it what the first rank says. */
+/** A follower, and a function that sends it messages of the first rank. */
 function follower() {
   const waiting: ((message: Message) => void)[] = [];
   const next = () => new Promise<Message>((resolve) => waiting.push(resolve));
@@ -86,7 +86,7 @@ describe('a request of a rank that follows', () => {
     { kind: 'ended', number },
   ];
 
-  /** All pieces, or the error in their place; null where neither comes. */
+  /** All pieces, or the error in their place; null if neither arrives. */
   async function outcome({ pieces }: Submitted): Promise<unknown> {
     const got: GenerationPiece[] = [];
     const all = (async () => {

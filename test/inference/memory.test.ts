@@ -1,4 +1,4 @@
-// An engine's memory does not grow with the tokens it has generated.
+// Tests that an engine's memory does not grow with the number of generated tokens.
 import { mixedRequests, tinyEngine } from '../../bench/inference-memory.js';
 import { liveTensors } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
@@ -10,7 +10,7 @@ test('memory is flat over 20,000 tokens', async () => {
   const tensors = liveTensors();
   for (let i = 2; i < 20; ++i) await engine.generateBatch(mixedRequests(i));
   expect(engine.stats()).toMatchObject({ running: 0, blocksUsed: 0, generatedTokens: 20_000 });
-  // The collector may take what the start has left; nothing adds to it.
+  // The collector may free tensors from the start; usage must not rise.
   expect(cpu().memory.inUse).toBeLessThanOrEqual(inUse);
   expect(cpu().memory.liveBuffers).toBeLessThanOrEqual(liveBuffers);
   expect(liveTensors()).toBeLessThanOrEqual(tensors);

@@ -1,4 +1,4 @@
-// Checkpoints for inference: what the JSON may list, and what is said of one that is wrong.
+// Tests the JSON list of checkpoint parts for inference, and the errors for a wrong list.
 import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-// PieceQueue: pieces come in their order to whoever waits for them, or asks later.
+// Tests that PieceQueue delivers pieces in order, to a waiting reader or a later one.
 import { PieceQueue } from '../../lib/inference/piece-queue.js';
 
 const queue = (): PieceQueue<number> => new PieceQueue(() => {});

@@ -1,5 +1,4 @@
-// Engines whose weights are of few bits: what the configuration says, and that it is what
-// nn.quantizeModel() makes.
+// Tests engines with quantized weights: the configuration, and equality with nn.quantizeModel().
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -71,7 +70,7 @@ test.each(families)('a step of a %s of %j bits has eight ops a block', async (_,
   const given = new Family({ ...SIZES, initializerRange: 0.4 });
   if (bits) nn.quantizeModel(given, { bits, head: 8, ...(bits === 4 && { groupSize: 32 }) });
   const { total, by_name } = await opsOfStep(given);
-  // Those of blocks are norm, q k v, turn and store, attention, out, norm, gate and up, down.
+  // Ops of a block: norm, q k v, rotary and store, attention, out, norm, gate and up, down.
   const [product, gate] = bits
     ? ['QuantizedLinear', 'QuantizedGatedLinear']
     : ['Matmul', 'GatedLinear'];

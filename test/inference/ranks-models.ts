@@ -1,11 +1,11 @@
-// The models that ranks of an inference engine share in its tests.
+// Models for tests of inference on several ranks.
 import { nn } from '../../lib/index.js';
 
 const { GPT2, Llama, Phi3, Qwen2Moe, Qwen3, Qwen3Moe } = nn.models;
 
 export const sizes = { vocabSize: 67, maxSeq: 64, layers: 2 };
 
-/** Heads, channels and tokens that neither 2 nor 4 ranks share evenly. */
+/** Numbers of heads, channels and tokens that are not divisible by 2 or 4. */
 export const models: Record<string, () => nn.models.CausalLM> = {
   'GPT-2 of 5 heads': () => new GPT2({ ...sizes, heads: 5, channels: 20 }),
   'Llama of 6 and 3 heads': () =>
@@ -30,7 +30,7 @@ export const models: Record<string, () => nn.models.CausalLM> = {
 export const packedPhi = (): nn.models.CausalLM =>
   new Phi3({ ...sizes, heads: 8, kvHeads: 4, headDim: 8, channels: 64, hidden: 96 });
 
-/** Most of its weights are those of experts. */
+/** Most of its weights belong to experts. */
 export const mixture = (): nn.models.CausalLM =>
   new Qwen3Moe({
     ...{ ...sizes, heads: 4, kvHeads: 2, channels: 16, hidden: 20 },

@@ -1,5 +1,5 @@
-// One rank that shares models out with others for inference: what its engine writes, held against
-// an engine that has the whole model.
+// One rank of a tensor-parallel inference engine; compares its texts with an engine that has the
+// whole model.
 import { join } from 'node:path';
 import { type Distributed, distributed, initDistributed } from '../../lib/comm/index.js';
 import {
@@ -29,22 +29,22 @@ import { mixture, models, packedPhi, sizes } from './ranks-models.js';
 export interface RanksJob {
   kind: DeviceKind;
   ranks: number;
-  /** A folder of Hugging Face's, and a prompt with the tokens that follow. */
+  /** A folder in the format of Hugging Face, and a prompt with the expected tokens. */
   folder: string;
   prompt: number[];
   tokens: number[];
   /** An empty folder that all ranks can write to. */
   home: string;
-  /** The rank that ends in the middle of a text; null for none. */
+  /** The rank that exits in the middle of a text; null for no rank. */
   dies: number | null;
   /**
-   * What rank 1 alone meets with: another folder in place of the model's, no memory, or another
-   * configuration, also where nobody has joined the job before.
+   * A fault of rank 1: another model folder, no memory, or another configuration, also before any
+   * rank has joined the job.
    */
   odd?: { folder: string } | 'no memory' | { config: string | object; joins?: boolean };
-  /** Whether rank 1, which follows, meets with an error in the middle of a text and goes on. */
+  /** Whether rank 1, a follower, throws in the middle of a text and continues. */
   fails?: boolean;
-  /** Whether no rank can read its configuration; each then trains. */
+  /** Whether all ranks fail to read the configuration; each then trains. */
   unread?: boolean;
 }
 
@@ -77,7 +77,7 @@ async function written(engine: inference.InferenceEngine) {
   return { tokens: texts.flat().map((one) => [...one.tokens]), logits, likely: likely ?? [] };
 }
 
-/** Which projections of one input lie side by side, so that they are one product. */
+/** Projections with one input that are adjacent, so that they run as one matmul. */
 function joined({ module }: inference.InferenceEngine): string {
   const all = new Map(module.namedModules());
   return [...all]
@@ -90,7 +90,7 @@ function joined({ module }: inference.InferenceEngine): string {
     .join();
 }
 
-/** `source`: what makes a model, or a folder. */
+/** Compares texts and logits. `source`: a function that makes a model, or a folder. */
 async function alike(
   name: string,
   source: (() => nn.models.CausalLM) | string,
@@ -120,7 +120,7 @@ async function alike(
   await whole.destroy();
 }
 
-/** Layers that others have stored in few bits, of whole groups wherever the heads are cut. */
+/** Layers from quantized checkpoints, with whole groups at every split of the heads. */
 async function packed({ ranks }: RanksJob, shared: inference.InferenceConfig): Promise<void> {
   const home = join(packageRoot(), 'test', 'golden', 'quantized');
   const chosen =
@@ -147,7 +147,10 @@ async function packed({ ranks }: RanksJob, shared: inference.InferenceConfig): P
   );
 }
 
-/** A folder's model: blocks for one text and a bit, a stream that is left, a signal. */
+/**
+ * A model from a folder: blocks for little more than one text, an abandoned stream, an abort
+ * signal.
+ */
 async function folder(
   { folder: path, prompt, tokens }: RanksJob,
   shared: inference.InferenceConfig,
@@ -178,7 +181,7 @@ async function folder(
   await engine.destroy();
 }
 
-/** A training checkpoint is read part by part. */
+/** Each rank loads its part of a training checkpoint. */
 async function trained({ home }: RanksJob, shared: inference.InferenceConfig): Promise<void> {
   const folder = join(home, 'trained');
   const { tensor_parallel: _, ...alone } = shared;
@@ -201,7 +204,7 @@ async function trained({ home }: RanksJob, shared: inference.InferenceConfig): P
   for (const parameter of read.parameters()) parameter.dispose();
 }
 
-/** Weights are written as the ranks have them, and read again. */
+/** Each rank writes its part of the weights, and loads it again. */
 async function saved({ home }: RanksJob, shared: inference.InferenceConfig): Promise<void> {
   for (const [i, make] of Object.values(models).entries()) {
     const folder = join(home, String(i));
@@ -233,10 +236,10 @@ async function refused(name: string, act: () => Promise<unknown>, pattern: RegEx
   if (!pattern.test(said)) checks.failures.push(`${name}: ${said}`);
 }
 
-/** Requests that come to rank 0 alone, and what no rank may do. */
+/** Only rank 0 gets requests; invalid calls throw on every rank. */
 async function followed(shared: inference.InferenceConfig): Promise<void> {
   const make = models['GPT-2 of 5 heads'] as () => nn.models.CausalLM;
-  // A step of all prompts at once is told in two parts.
+  // The message for a step of all prompts at once takes two parts.
   const large = { max_ragged_batch_size: 4096, max_ragged_sequence_count: 40 };
   const engine = await initInference(made(make), { ...shared, ...large });
   const isFirst = engine.rank === 0;
@@ -282,7 +285,7 @@ async function followed(shared: inference.InferenceConfig): Promise<void> {
   await engine.destroy();
 }
 
-/** One rank is gone while the others compute. */
+/** One rank exits while the others compute. */
 async function bereaved(
   { dies, ...job }: RanksJob,
   shared: inference.InferenceConfig,
@@ -299,7 +302,10 @@ async function bereaved(
   return 'nothing thrown';
 }
 
-/** One rank cannot make its engine: it finds no folder, or no memory in its first forward. */
+/**
+ * One rank cannot create its engine: it finds no folder, or runs out of memory in its first
+ * forward.
+ */
 async function apart(
   { folder: path, odd }: RanksJob,
   shared: inference.InferenceConfig,
@@ -333,14 +339,14 @@ async function apart(
   );
   const own = distributed();
   if (!own) return said;
-  // It stays until the other rank has heard of it.
+  // It stays until the other rank has received the error.
   const last = Date.now() + 30_000;
   if (isOdd) await poll(() => isOver(own) || Date.now() > last);
   await own.destroy();
   return said;
 }
 
-/** A follower meets with an error, and stays: the first rank's texts end with it. */
+/** A follower throws and stays: the first rank's texts end with its error. */
 async function misled(job: RanksJob, shared: inference.InferenceConfig): Promise<string[]> {
   const own = await initDistributed({ device: shared.device as string, mesh: { tp: 2 } });
   const engine = await initInference(job.folder, { ...shared, dtype: 'fp32', max_out_tokens: 128 });
@@ -353,7 +359,7 @@ async function misled(job: RanksJob, shared: inference.InferenceConfig): Promise
       if (++calls === 5) throw new Error('a layer of mine');
     });
     await engine.follow().catch(note);
-    // It stays until the first rank has heard of it.
+    // It stays until the first rank has received the error.
     await poll(() => isOver(own));
   } else {
     await engine.follow();
@@ -366,7 +372,7 @@ async function misled(job: RanksJob, shared: inference.InferenceConfig): Promise
   return said;
 }
 
-/** Nobody could tell how the model was to be shared; what is joined next has a mesh of its own. */
+/** The ranks could not agree on a mesh, so the next job must have a mesh of its own. */
 async function afresh({ folder: path, home }: RanksJob): Promise<string> {
   const config = join(home, 'no such file.json');
   await refused('unread', () => initInference(path, config), /DS_CONFIG|no such file/);

@@ -1,4 +1,4 @@
-// What an engine does with requests: streams that are left, signals, samples, and errors.
+// Tests the requests of an engine: abandoned streams, signals, samples, and errors.
 import { getEventListeners } from 'node:events';
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -35,7 +35,7 @@ afterAll(async () => {
   rmSync(folder, { recursive: true });
 });
 
-/** The error of a request, whichever way it comes. */
+/** The error of a request, from either API. */
 async function refusal(request: object): Promise<unknown> {
   return engine.generate(request as inference.GenerateRequest).then(
     () => null,
@@ -150,7 +150,7 @@ test('generate() of an aborted signal rejects with its reason, a stream ends wit
   expect(one).toMatchObject({ finishReason: 'length' });
 });
 
-/** Node's own, which hears of its warnings: a test file has a copy. */
+/** The real process object, which receives the warnings; a jest test file has a copy. */
 const node: NodeJS.Process = runInThisContext('process');
 
 test('many requests may share a signal, which hears of them no longer when they end', async () => {
@@ -480,7 +480,7 @@ test('a folder brings its tokenizer: texts in and out, stop strings across token
   const request = { prompt: 'Once upon', maxNewTokens: 24, temperature: 0, ignoreEos: true };
   const [whole] = await own.generate({ ...request, temperature: 3, seed: 1 });
   const said = whole?.text as string;
-  // The head is wider than the vocabulary: those tokens have no text.
+  // The head is wider than the vocabulary: the extra tokens have no text.
   const spelled = whole?.tokens.filter((token) => token < vocabSize);
   expect(spelled?.length).toBeLessThan(24);
   expect(said).toBe(own.tokenizer?.decode(spelled as number[], { skipSpecialTokens: true }));

@@ -1,5 +1,5 @@
-// Sampler: transformers' processors, chances of draws, seeds, slots that come and go, and what is
-// refused.
+// Tests Sampler: the processors of transformers, probabilities of draws, seeds, reuse of slots, and
+// errors.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -34,7 +34,7 @@ function golden(): Golden {
 
 const range = (count: number): number[] => Array.from({ length: count }, (_, i) => i);
 
-/** Runs `body` with a sampler that leaves nothing behind. */
+/** Runs `body` with a sampler, and asserts that all its tensors are freed. */
 function samplerCase(
   name: string,
   [vocabulary, slots]: readonly [number, number],
@@ -60,7 +60,7 @@ function rowsOf(rows: readonly (readonly number[])[], device: Device, dtype: DTy
   return Tensor.from(Float32Array.from(rows.flat()), { shape, device, dtype });
 }
 
-/** One step for `slots`, every one with the same scores. */
+/** One step for `slots`, with the same scores in every row. */
 function step(sampler: Sampler, slots: readonly number[], scores: readonly number[]): number[] {
   return scope(() => {
     const rows = rowsOf(
@@ -72,7 +72,8 @@ function step(sampler: Sampler, slots: readonly number[], scores: readonly numbe
 }
 
 /**
- * Holds the counts of draws to their chances: what has none is never drawn, the rest by chi-square.
+ * Tests counts of draws against probabilities: probability 0 is never drawn, the rest by
+ * chi-square.
  */
 function checkDraws(drawn: readonly number[], chances: readonly number[], what: string): void {
   const counts = chances.map(() => 0);
@@ -118,7 +119,7 @@ const transformersTokens = golden().greedy.flatMap(({ options, scores, tokens })
         const greedy = { ...options, doSample: false };
         const { prompt, end } = golden();
         for (const slot of slots) sampler.enter(slot, prompt, greedy, { ends: [end] });
-        // Multiples of a half are the same numbers in bf16.
+        // Multiples of a half are exact in bf16.
         const sampled = sampler.sample(rowsOf(scores, device, dtype), slots);
         assert.deepEqual(sampled.tokens.toArray(), tokens);
       },
@@ -126,13 +127,13 @@ const transformersTokens = golden().greedy.flatMap(({ options, scores, tokens })
   ),
 );
 
-/** Scores that differ from step to step, as a model's do. */
+/** Scores that differ from step to step, as in a model. */
 const scoresAt = (at: number, vocabulary: number): number[] =>
   range(vocabulary).map((token) => 2 * Math.sin(1 + 7 * at + 3.7 * token));
 
 const rules: SamplingOptions = { temperature: 1.3, topP: 0.95, repetitionPenalty: 1.2, seed: 11 };
 
-/** What the sequence in `slot` gets in `steps` steps, while `others` are sampled beside it. */
+/** The tokens of the sequence in `slot` after `steps` steps, while `others` are sampled too. */
 function run(sampler: Sampler, slot: number, others: readonly number[], steps: number): number[] {
   return range(steps).map((at) => {
     const order = [...others.slice(0, 2), slot, ...others.slice(2)];
@@ -301,7 +302,7 @@ const failing: readonly Case[] = [
       ['DS_NONFINITE', 'DS_NONFINITE', 'DS_ARGUMENT', 'DS_ARGUMENT', undefined],
     );
     assert.match(errors[0]?.message ?? '', /finite scores .* got NaN or \+Infinity/);
-    // A row without a token leaves its sequence as it was.
+    // A row without a token does not change its sequence.
     assert.deepEqual(step(sampler, [0], [out, 0, out]), [1]);
   }),
   samplerCase('slots are what they must be', [3, 2], (sampler, device) => {
@@ -328,7 +329,7 @@ const failing: readonly Case[] = [
       device,
     );
     refused(() => sampler.sample(two, [0, 0]), 'DS_ARGUMENT', /every slot once/);
-    // What was refused has left nothing behind.
+    // The refused request has left no state behind.
     sampler.enter(1, [1], { temperature: 0 });
     assert.deepEqual(step(sampler, [1], [0, 5, 1]), [1]);
   }),

@@ -1,4 +1,4 @@
-// Runs the cases of Sampler on the CPU, and what options must be.
+// Runs the cases of Sampler on the CPU, and tests the validation of options.
 import { SequenceSampling } from '../../lib/inference/sampling.js';
 import { testOnCpu } from '../support/jest-cases.js';
 import { cases } from './sampling.cases.js';

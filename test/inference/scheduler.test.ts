@@ -1,5 +1,5 @@
-// The scheduler against a cache that remembers which token each place holds: whatever is submitted,
-// aborted and preempted, a sequence finds its own text, and all blocks come back.
+// Tests the scheduler with a cache that remembers the token in each slot. For any submits, aborts
+// and preemptions, a sequence finds its own text, and all blocks are freed.
 import { Scheduler, type SchedulerLimits, type Slice } from '../../lib/inference/scheduler.js';
 import { Sequence } from '../../lib/inference/sequence.js';
 
@@ -7,7 +7,7 @@ const limits: SchedulerLimits = {
   ...{ tokens: 16, sequences: 4, blocks: 12, blockSize: 4, sharesPrefixes: true },
 };
 
-/** Numbers from 0 to below n, the same in every run. */
+/** Integers from 0 to below n, equal in every run. */
 function draws(seed: number): (n: number) => number {
   let state = seed;
   return (n) => {
@@ -16,7 +16,7 @@ function draws(seed: number): (n: number) => number {
   };
 }
 
-/** What a step would do: it reads what is said to be there, and writes what is new. */
+/** Simulates a step: it reads the slots of the context, and writes the new tokens. */
 class Memory {
   private readonly places: number[];
 
@@ -24,7 +24,7 @@ class Memory {
     this.places = Array(limits.blocks * limits.blockSize).fill(-1);
   }
 
-  /** The next token of a text is a function of all of it. */
+  /** The next token of a text is a function of the whole text. */
   run(slices: readonly Slice[]): void {
     for (const { sequence, first, count } of slices) {
       for (let i = first; i < first + count; ++i) {
@@ -51,7 +51,7 @@ const range = (from: number, count: number): number[] =>
 const described = (slices: readonly Slice[]): string[] =>
   slices.map(({ sequence, first, count }) => `${sequence.order}: ${first}+${count}`);
 
-/** One step of all that is to be done; a sequence ends at its limit. */
+/** One step of all scheduled work; a sequence ends at its limit. */
 function step(scheduler: Scheduler, memory: Memory): readonly Slice[] {
   const slices = scheduler.plan();
   memory.run(slices);

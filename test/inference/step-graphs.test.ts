@@ -1,4 +1,4 @@
-// The recorded steps that an engine keeps, with a recorder that replays them.
+// Tests which recorded steps an engine keeps, with a recorder that replays them.
 import { rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -8,7 +8,7 @@ import { type EngineFlags, engineOptions } from '../../lib/launch/engine-flags.j
 
 const V = 3;
 
-/** Records nothing: what it was given runs again. Says what became of each step, by its number. */
+/** Instead of recording, runs the function again. Reports the fate of each step, by its number. */
 function recorder(fail: (count: number) => (Error & { isLate?: boolean }) | null = () => null) {
   const reported: string[] = [];
   let made = 0;
@@ -30,7 +30,7 @@ function graphsWith(record: Recorder): StepGraphs {
   return new StepGraphs(cpu(), sizes, record);
 }
 
-/** The scores of a step whose numbers are `value`. */
+/** The scores of a step with `value` as its numbers. */
 function step(graphs: StepGraphs, rows: number, width: number, value: number): number[] {
   return scope(() => {
     const forward = (): Tensor => Tensor.empty([rows, V], 'f32', cpu()).fill_(value);
@@ -38,7 +38,7 @@ function step(graphs: StepGraphs, rows: number, width: number, value: number): n
   });
 }
 
-/** What the process is warned of meanwhile. */
+/** The warnings of the process while `body` runs. */
 async function warningsDuring(body: () => unknown): Promise<string[]> {
   const spy = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
   try {
@@ -52,7 +52,7 @@ async function warningsDuring(body: () => unknown): Promise<string[]> {
 const short = () =>
   new DsError({ code: 'DS_OUT_OF_MEMORY', op: 'graph', expected: 'memory', got: 'none' });
 
-/** More forms than are kept. */
+/** More shapes than the engine keeps. */
 const forms = [1, 2, 4, 8, 16, 24, 32].flatMap((rows) =>
   [8, 16, 32, 64, 128, 256, 512, 1024].map((width) => [rows, width] as const),
 );
@@ -68,7 +68,7 @@ test('a step is recorded once for its form, and what was not run for longest goe
   expect(reported).toHaveLength(48);
   step(graphs, ...(forms[48] as [number, number]), 48);
   step(graphs, ...(forms[49] as [number, number]), 49);
-  // The first one was run again since.
+  // The first one was replayed since.
   expect(reported.slice(48)).toEqual(['drop 1', 'record 48', 'drop 2', 'record 49']);
   expect(graphs.count).toBe(48);
   step(graphs, 1, 16, 5);

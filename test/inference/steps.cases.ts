@@ -1,5 +1,5 @@
-// Steps that are launched before the host knows the tokens of the last one, and steps that were
-// recorded: the same texts as step by step, and the same scores.
+// Tests steps that launch before the host has the last tokens, and recorded steps: texts and scores
+// equal step-by-step runs.
 import assert from 'node:assert/strict';
 import {
   type GenerateRequest,
@@ -23,7 +23,8 @@ const sizes = { vocabSize: 67, maxSeq: 96, layers: 2, heads: 4, channels: 32 };
 function models(): Record<string, CausalLM> {
   seed(11);
   const llama = new Llama({ ...sizes, kvHeads: 2, hidden: 48, ropeTheta: 1e4, eps: 1e-5 });
-  // Who works on which token is known on the device alone: a recorded step routes anew each time.
+  // Only the device has the routing of tokens to experts: a recorded step computes it in each
+  // replay.
   const mixture = new Qwen3Moe({
     ...{ ...sizes, kvHeads: 2, hidden: 40, ropeTheta: 1e4 },
     moe: { experts: 6, perToken: 2, hidden: 24, normalize: true },
@@ -31,7 +32,7 @@ function models(): Record<string, CausalLM> {
   return { gpt2: new GPT2(sizes), llama, mixture };
 }
 
-/** All that a step may have to do: stops, samples, logprobs, penalties, bans, biases. */
+/** All features of a step: stops, samples, logprobs, penalties, bans, biases. */
 function mixed(): GenerateRequest[] {
   const prompt = (n: number): number[] => Array.from({ length: 3 + 5 * n }, (_, i) => (i * n) % 67);
   const rules: Omit<GenerateRequest, 'prompt'>[] = [
@@ -70,7 +71,7 @@ async function texts(
   return [...whole, ...waves];
 }
 
-/** Logprobs of other batches have other last bits. */
+/** Logprobs differ in the last bits between batch sizes. */
 function alike(given: Generation[][], expected: Generation[][]): void {
   const plain = (all: Generation[][]): object[] =>
     all.flat().map(({ tokens, text, finishReason, logprobs }) => ({
@@ -97,9 +98,9 @@ async function sameTexts(device: Device, config: InferenceConfig): Promise<void>
 }
 
 /**
- * A step is computed as it comes, recorded, and run again from the record: the same bits. Some
- * texts are longer than a tile of 64 keys: a record reads older tiles before the kernel in front
- * has ended.
+ * A step has the same bits when it runs directly, is recorded, and is replayed. Some texts are
+ * longer than a tile of 64 keys: a recorded step reads older tiles before the kernel in front has
+ * ended.
  */
 function sameBits(device: Device, dtype: 'f32' | 'bf16', rows: number): void {
   for (const model of Object.values(models())) {
@@ -144,10 +145,13 @@ function sameBits(device: Device, dtype: 'f32' | 'bf16', rows: number): void {
   }
 }
 
-/** MB that the driver reserves at a time: two blocks may have one of these in common. */
+/** MB that the driver reserves at a time; two blocks may share one reservation. */
 const CHUNK = 32;
 
-/** Of two records, each has some memory to itself; what the first one alone ran in goes with it. */
+/**
+ * Each of two records has memory of its own; dropping the first one frees the memory that only it
+ * used.
+ */
 function givesMemoryBack(device: Device): void {
   const MB = 2 ** 18;
   const out = held(() => Tensor.empty([4 * MB], 'f32', device));

@@ -1,9 +1,9 @@
-// Stop strings in any pieces, and text of tokens with what is held back.
+// Tests stop strings split over pieces, and the text of tokens without the held-back part.
 import { StopStrings } from '../../lib/inference/stop-strings.js';
 import { TextStream } from '../../lib/inference/text-stream.js';
 import { DecodeStream } from '../../lib/text/decode-stream.js';
 
-/** What comes out of `pieces`, and which string ended it. */
+/** The text for `pieces`, and the stop string that ended it. */
 function run(stops: readonly string[], pieces: readonly string[]) {
   const strings = new StopStrings(stops);
   const texts: string[] = [];
@@ -43,7 +43,7 @@ test.each([
   expect([single.texts.join(''), single.stop]).toEqual([before, stop]);
 });
 
-/** Whole numbers below `n`, the same ones for a seed. */
+/** Integers below `n`, determined by the seed. */
 function randomBelow(seed: number): (n: number) => number {
   let state = seed;
   return (n) => {
@@ -104,7 +104,9 @@ test('what was held back comes at the end, with U+FFFD for a character that stay
   expect(stream.end()).toEqual({ text: 'ST\uFFFD', stop: null });
 });
 
-/** As vLLM finds the end: after each piece, a stop string that ends within what may stop. */
+/**
+ * Finds the end as vLLM does: after each piece, a stop string that ends after the minimum length.
+ */
 function endOf(stops: readonly string[], pieces: readonly string[], least: number): string | null {
   let text = '';
   for (const [i, piece] of pieces.entries()) {

@@ -1,5 +1,4 @@
-// Every device-independent case, for the GPU runner: those of all files called *.cases.ts, so that
-// none is forgotten.
+// Collects the cases of all *.cases.ts files for the GPU runner.
 import { join, relative } from 'node:path';
 import type { Case } from './case.js';
 import { exportsOf, testFiles } from './test-files.js';
@@ -11,7 +10,7 @@ export function caseFiles(): string[] {
   return testFiles(tests, '.cases').map((path) => relative(tests, path).replace(/\.cases$/, ''));
 }
 
-/** Throws where a file exports no `cases`. */
+/** Throws if a file exports no `cases`. */
 export function allCases(): Case[] {
   return caseFiles().flatMap((path) => {
     const { cases } = exportsOf<{ cases?: Case[] }>(join(tests, `${path}.cases`));

@@ -6,13 +6,13 @@ import { type Device, probeGpus } from '../../lib/runtime/device.js';
 export interface Case {
   name: string;
   run(device: Device): void | Promise<void>;
-  /** How many GPUs it needs, one a rank; one where it does not say. CPUs count as many. */
+  /** Number of GPUs, one per rank. Default: 1. The CPU counts as any number. */
   gpus?: number;
   /** Why the case does not apply to `device`; null runs it. Skips are counted, never silent. */
   skip?(device: Device): string | null;
 }
 
-/** Why `device` and the GPUs beside it cannot run a case, or null. */
+/** The reason why `device` and the other GPUs cannot run a case, or null. */
 export function whySkipped(test: Case, device: Device): string | null {
   const gpus = test.gpus ?? 1;
   const few = device.kind !== 'cpu' && probeGpus().deviceCount < gpus;

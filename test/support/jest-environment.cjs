@@ -22,10 +22,10 @@ const NATIVE = [
 
 /**
  * Keeps finalizers running. V8 posts one task for all registries with something to finalize, and no
- * other before that one has found a registry: where the only one has been collected itself in the
- * meantime, as those of a test file that has ended are, no finalizer ever runs again in the process
- * (V8 11.3 of Node 20). This one lives as long as the process and has an object that every
- * collection finds, so that the task never comes for nothing.
+ * further task before that one has found a registry. If the only registry has been collected
+ * itself, no finalizer ever runs again in the process (V8 11.3 of Node 20). This happens with
+ * registries of finished test files. This registry lives as long as the process and has an object
+ * for every collection, so that the task always finds one.
  */
 const everlasting = new FinalizationRegistry(() => everlasting.register({}, null));
 everlasting.register({}, null);
@@ -38,11 +38,11 @@ module.exports = class NativeRealmEnvironment extends TestEnvironment {
   constructor(...args) {
     super(...args);
     for (const name of NATIVE) this.global[name] = globalThis[name];
-    // For what modules keep, which know of no hooks: it may be asked for at any time of the file.
+    // For modules with global state, which have no test hooks: callable at any time in the file.
     this.global.atEndOfFile = (body) => this.ends.push(body);
   }
 
-  /** A failing test of random numbers is repeated with its seed. */
+  /** Prints the seed of a failing test with random numbers. */
   async handleTestEvent({ name, test }) {
     if (name !== 'test_done' || test.errors.length === 0) return;
     const seed = this.global.seedOfTests;

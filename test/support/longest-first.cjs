@@ -1,6 +1,6 @@
-// Starts the longest test files first: one that starts last leaves all cores but one idle. Jest
-// does so itself where it has kept the times of an earlier run; without them it goes by the size of
-// the files, and these are small ones that run many cases or ranks.
+// Starts the longest test files first, because a long file at the end leaves all other cores idle.
+// Jest does so if it has the times of an earlier run. Without them it sorts by file size, but these
+// small files run many cases or ranks.
 const { existsSync } = require('node:fs');
 const { join } = require('node:path');
 const Sequencer = require('@jest/test-sequencer').default;

@@ -1,4 +1,4 @@
-// Bytes of device memory that something needs beside what is there.
+// Measures the peak device memory of a function above the present use.
 import type { Device } from '../../lib/runtime/device.js';
 import { scope } from '../../lib/tensor/index.js';
 

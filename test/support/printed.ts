@@ -1,4 +1,4 @@
-// Catches what a test's body writes to standard output.
+// Captures the standard output of a function.
 
 export async function printed(body: () => Promise<void>): Promise<string> {
   const { write } = process.stdout;

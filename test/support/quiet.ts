@@ -1,5 +1,5 @@
-// A quiet point: what nobody holds has been collected, so that counters of the whole process move
-// by what a test does.
+// Waits until garbage is collected, so that counters of the process change only by the test's own
+// actions.
 import { setImmediate } from 'node:timers/promises';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
@@ -8,7 +8,7 @@ import { liveTensors } from '../../lib/tensor/index.js';
 
 let collector: (() => void) | null = null;
 
-/** Collects garbage; finalizers run when the event loop turns. */
+/** Collects garbage; finalizers run on later turns of the event loop. */
 export function collectGarbage(): void {
   if (!collector) {
     setFlagsFromString('--expose-gc');
@@ -17,22 +17,21 @@ export function collectGarbage(): void {
   collector();
 }
 
-/** Collections in a row after which nothing has moved. */
+/** Consecutive collections without a change. */
 const STILL = 3;
 /**
- * Of the event loop, for the finalizers of one collection: each registry with something to finalize
- * has a turn of its own, in no order that a program could know.
+ * Turns of the event loop for the finalizers of one collection: each registry has its own turn, in
+ * unspecified order.
  */
 const TURNS = 20;
 const PATIENCE_MS = 180_000;
 
 /**
- * Resolves when the finalizers of what earlier tests left have run: `count` stands still, or is
- * `least`, below which it cannot be. Await it before reading a counter of the whole process: live
- * tensors, memory, handles. Each round waits until an object that was garbage at the collection has
- * been finalized, and then gives the other registries their turns: on a busy machine that takes
- * many turns of the event loop, and finalizers that have not run are tensors that are still
- * counted.
+ * Resolves when finalizers from earlier tests have run: `count` is stable, or equals its minimum
+ * `least`. Await it before reading a counter of the process: live tensors, memory, handles. Each
+ * round waits until an object that was garbage at the collection has been finalized. Then it gives
+ * the other registries their turns, because on a busy machine finalizers take many turns, and
+ * tensors count until then.
  */
 export async function quiet(
   count: () => number = liveTensors,
@@ -48,14 +47,14 @@ export async function quiet(
   }
 }
 
-/** A collection, and all finalizers that it has called for. */
+/** Runs a collection, and waits for its finalizers. */
 async function collected(deadline: number): Promise<void> {
   let isFinalized = false;
   const registry = new FinalizationRegistry(() => {
     isFinalized = true;
   });
   while (!isFinalized) {
-    // Another object in each round: something may still point at the one before.
+    // A new object in each round, because references to the previous one may exist.
     (() => registry.register({}, null))();
     await setImmediate();
     collectGarbage();

@@ -1,4 +1,4 @@
-// The random numbers of tests come from one generator, whose seed repeats them.
+// Tests that random numbers of tests come from one generator, and that its seed repeats them.
 import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join, relative } from 'node:path';
@@ -32,7 +32,7 @@ test('a process outside jest prints its seed, and DS_TEST_SEED repeats its numbe
   expect(() => run('x')).toThrow(/DS_TEST_SEED: expected a whole number/);
 });
 
-/** Chance is no input of a test where it chooses a free port. */
+/** A random free port is no input of a test. */
 const FREE = ['comm/ranks'];
 
 test('no other file of tests draws numbers without a seed', () => {

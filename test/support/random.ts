@@ -2,7 +2,7 @@
 import { randomInt } from 'node:crypto';
 
 declare global {
-  /** What the environment of a failing test prints. */
+  /** The seed that the environment prints for a failing test. */
   var seedOfTests: number | undefined;
 }
 
@@ -13,7 +13,7 @@ function firstSeed(): number {
   throw new Error(`DS_TEST_SEED: expected a whole number, got ${JSON.stringify(given)}`);
 }
 
-/** Numbers in [0, 1) that depend on the seed alone (mulberry32). */
+/** Numbers in [0, 1), determined by the seed (mulberry32). */
 export function seeded(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
@@ -31,7 +31,7 @@ export function random(): number {
   if (!draw) {
     const seed = firstSeed();
     globalThis.seedOfTests = seed;
-    // Under jest the environment prints it where a test fails.
+    // Under jest the environment prints it if a test fails.
     if (!('describe' in globalThis)) process.stderr.write(`DS_TEST_SEED=${seed}\n`);
     draw = seeded(seed);
   }

@@ -1,7 +1,7 @@
-// The error that a call is expected to end with: now, or once its promise has settled.
+// Returns the expected error of a call, synchronous or from its promise.
 import { DsError } from '../../lib/errors.js';
 
-/** What `body` throws; another error than one of ours is thrown on. */
+/** The DsError that `body` throws; other errors propagate. */
 export function thrownBy(body: () => unknown): DsError {
   try {
     body();
@@ -12,7 +12,7 @@ export function thrownBy(body: () => unknown): DsError {
   throw new Error('nothing was refused');
 }
 
-/** What `body` throws, or its promise rejects with; another error than one of ours is thrown on. */
+/** The DsError that `body` throws, or that its promise rejects with; other errors propagate. */
 export async function refusal(body: () => unknown): Promise<DsError> {
   try {
     await body();

@@ -7,9 +7,7 @@ const { dirname, join } = require('node:path');
 const { Script } = require('node:vm');
 const { isMainThread, threadId } = require('node:worker_threads');
 
-/**
- * Compiled sources by what they were compiled from: a process otherwise spends half its start here.
- */
+/** Cache of compiled sources, by source text: without it a process spends half its start here. */
 const KEPT = join(__dirname, '../../build/typescript');
 const OPTIONS = {
   swcrc: false,
@@ -21,9 +19,7 @@ const compiler = require('@swc/core/package.json').version;
 /** The program of the process that compiles for a worker. */
 const COMPILE = 'require(process.argv[1]).compileFile(process.argv[2])';
 
-/**
- * A dynamic import of a source of ours; what a program names, such as a URL, is Node's to import.
- */
+/** A dynamic import of a source of this project; other specifiers, such as URLs, go to Node. */
 const OWN_IMPORT = /\bimport\(\s*(['"]\.[^'"]*['"])\s*\)/g;
 
 const COMPILED_BY = JSON.stringify([compiler, OPTIONS, OWN_IMPORT.source]);
@@ -43,13 +39,13 @@ function compiled(source, filename) {
   return code.replace(OWN_IMPORT, 'Promise.resolve().then(() => require($1))');
 }
 
-/** Where what comes of `source` is kept. */
+/** The cache path for `source`. */
 function placeOf(source) {
   const hash = createHash('sha1').update(COMPILED_BY).update(source);
   return join(KEPT, `${hash.digest('hex')}.js`);
 }
 
-/** Others may read or write the same: it is there whole, or not at all. */
+/** Other processes may read or write the same file: it exists whole, or not at all. */
 function keep(path, content) {
   mkdirSync(KEPT, { recursive: true });
   const own = `${path}.${process.pid}.${threadId}`;
@@ -57,7 +53,7 @@ function keep(path, content) {
   renameSync(own, path);
 }
 
-/** Of what another process has compiled, or for the next ones. */
+/** Reads the cache, or compiles and fills it. */
 function compiledOnce(source, filename, path) {
   if (existsSync(path)) return readFileSync(path, 'utf8');
   if (!isMainThread) {
@@ -76,10 +72,7 @@ function compileFile(filename) {
   return compiledOnce(source, filename, placeOf(source));
 }
 
-/**
- * Runs a module from V8's own form of it, which is kept as well: making it is half of what a start
- * costs.
- */
+/** Runs a module from V8's code cache, because compiling is half of the start time. */
 function run(module, filename, code, kept) {
   const cachedData = existsSync(kept) ? readFileSync(kept) : undefined;
   const script = new Script(Module.wrap(code), { filename, cachedData });
@@ -101,7 +94,7 @@ require.extensions['.ts'] = (module, filename) => {
   const source = readFileSync(filename, 'utf8');
   const path = placeOf(source);
   const code = compiledOnce(source, filename, path);
-  // A script imports nothing by itself, and begins with no line for a shell.
+  // vm.Script supports neither import() nor a shebang here.
   if (/^#!|\bimport\(/.test(code)) module._compile(code, filename);
   else run(module, filename, code, `${path}.${process.version}`);
 };

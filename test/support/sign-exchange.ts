@@ -1,9 +1,9 @@
-// The exchange of one bit per element in plain JavaScript: what the ops and collectives are
-// compared with, bit for bit.
+// The compressed exchange of one bit per element in plain JavaScript, the reference for ops and
+// collectives.
 
 const { fround, sqrt } = Math;
 
-/** Elements [start, start + numel) that have two levels of their own. */
+/** Elements [start, start + numel) with their own two levels. */
 export interface Piece {
   start: number;
   numel: number;
@@ -11,7 +11,7 @@ export interface Piece {
 
 export type Levels = 'rms' | 'means';
 
-/** The levels of `x`, for what is negative and for what is not. */
+/** The levels of `x`, for negative values and for others. */
 export function levelsOf(x: readonly number[], kind: Levels): [low: number, high: number] {
   if (kind === 'rms') {
     const scale = x.length > 0 ? fround(sqrt(x.reduce((sum, v) => sum + v * v, 0) / x.length)) : 0;
@@ -23,8 +23,8 @@ export function levelsOf(x: readonly number[], kind: Levels): [low: number, high
 }
 
 /**
- * What value + error becomes; the error is changed. Zeros, and errors as they were, between the
- * pieces.
+ * Compresses value + error, and updates the error. Between pieces, values are zero and errors are
+ * unchanged.
  */
 export function rounded(
   value: Float32Array,
@@ -46,7 +46,7 @@ export function rounded(
   return out;
 }
 
-/** `pieces` cut where the parts of `ranks` owners of `numel` elements begin. */
+/** `pieces`, split at the boundaries between the parts of `ranks` owners of `numel` elements. */
 export function cutAtOwners(pieces: readonly Piece[], numel: number, ranks: number): Piece[] {
   const part = numel / ranks;
   return pieces.flatMap(({ start, numel: count }) => {
@@ -60,11 +60,11 @@ export function cutAtOwners(pieces: readonly Piece[], numel: number, ranks: numb
   });
 }
 
-/** Ranks that exchange vectors, all in one place. */
+/** All ranks of an exchange of vectors, in one process. */
 export class ExchangeSimulation {
   /** By rank. */
   readonly workers: Float32Array[];
-  /** Of all owners, one after the other. */
+  /** Parts of all owners, concatenated. */
   readonly owners: Float32Array;
   private readonly pieces: readonly Piece[];
 
@@ -83,7 +83,7 @@ export class ExchangeSimulation {
     for (const error of [...this.workers, this.owners]) error.fill(0);
   }
 
-  /** The ranks' common result. */
+  /** The common result of the ranks. */
   average(values: readonly Float32Array[]): Float32Array {
     const { kind, pieces, ranks } = this;
     const sent = values.map((value, rank) =>

@@ -1,6 +1,6 @@
-// The native addon under a watch of stream orders, to be named in DS_NATIVE_BINDING: a use of
-// memory that nothing orders throws where it is enqueued. Which operands an op writes is seen, not
-// written down: those that its runs change.
+// The native addon with a stream order checker, for DS_NATIVE_BINDING. A use of memory without an
+// ordering event throws at the enqueue. The checker finds the written operands of an op by their
+// changed bytes.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type DType, dtypeSizes, dtypes } from '../../lib/runtime/dtypes.generated.js';
@@ -11,23 +11,23 @@ import { type Bytes, HOST, isWithin, overlap, StreamOrder } from './stream-order
 const own = (require('node-gyp-build') as (root: string) => Addon)(packageRoot());
 const order = new StreamOrder();
 
-/** As often is an event not over yet, when somebody asks who has not waited for it. */
+/** Number of queries until an event reports that it is complete. */
 const NOT_YET = 2;
 
-/** Of an op, by its number: what is put into the block for it, in that order. */
+/** An op: the words that go into the block for it, in order. */
 interface Op {
   name: string;
   words: readonly { name: string; isView: boolean }[];
-  /** Places among its words of operands that were seen to change. */
+  /** Indices of operands among its words that were seen to change. */
   readonly written: Set<number>;
-  /** How often those of the others were looked at. */
+  /** How often the other operands were compared. */
   readonly looks: Map<number, number>;
 }
 
-/** An operand that so many runs have left as it was is one that the op reads. */
+/** After so many runs without a change, an operand counts as read only. */
 const LOOKS = 40;
 
-/** The ops as kernels.generated.ts has them. */
+/** The ops from kernels.generated.ts. */
 function readOps(): Map<number, Op> {
   const path = join(packageRoot(), 'lib', 'runtime', 'kernels.generated.ts');
   const text = readFileSync(path, 'utf8');
@@ -53,7 +53,7 @@ function readOps(): Map<number, Op> {
 
 const ops = readOps();
 let block: Float64Array = new Float64Array(2);
-/** By buffer: the stream in whose order its memory comes and goes; pinned memory has none. */
+/** By buffer: the stream that allocates and frees its memory; pinned memory has no stream. */
 const owners = new Map<number, number>();
 const asked = new Map<number, number>();
 
@@ -61,7 +61,7 @@ function check(error: string | null): void {
   if (error) throw new Error(`race: ${error}`);
 }
 
-/** An operand in the block, and its place there. */
+/** An operand in the block, and its index there. */
 interface Operand extends Bytes {
   word: number;
 }
@@ -99,11 +99,11 @@ function contents({ buffer, from, to }: Bytes, stream: number): Buffer {
   return out;
 }
 
-/** Runs op `number` by `run` on `stream`, and notes what it read and wrote. */
+/** Runs op `number` by `run` on `stream`, and records its reads and writes. */
 function watched(number: number, stream: number, run: () => void): void {
   const op = ops.get(number) as Op;
   const operands = operandsOf(op);
-  // Of two operands in one place, nobody sees which one is written.
+  // If two operands overlap, the written one cannot be determined.
   const isAlone = (one: Operand): boolean =>
     operands.every((other) => other === one || !overlap(one, other));
   const unknown = operands.filter(
@@ -122,7 +122,7 @@ function watched(number: number, stream: number, run: () => void): void {
   }
 }
 
-/** One use by `stream`, on its own. */
+/** One separate use by `stream`. */
 function uses(stream: number, bytes: Bytes, writes: boolean, what: string): void {
   order.begin(stream);
   check(order.use(stream, bytes, writes, { what }));
@@ -134,14 +134,14 @@ const range = (buffer: number, from: number, bytes: number): Bytes => ({
   to: from + bytes,
 });
 
-/** Those that live. */
+/** Live streams. */
 const streams = new Set<number>();
 
 function waitForAll(): void {
   for (const stream of streams) order.follow(HOST, stream);
 }
 
-/** Between memory and a disk, an actor of its own; `at` is where it lies in the file. */
+/** A transfer between memory and a disk, as an actor; `at` is the file offset. */
 interface Transfer {
   actor: number;
   file: number;
@@ -158,7 +158,7 @@ function moverOf(place: string): number {
   return actor;
 }
 
-/** `actor` goes on when transfers of `file` that touch these bytes are over. */
+/** `actor` waits for the transfers of `file` that touch these bytes. */
 function followTransfers(actor: number, file: number, ...touched: readonly Bytes[]): void {
   for (const one of transfers) {
     const isTouched = touched.some((bytes) => overlap(bytes, one.memory) || overlap(bytes, one.at));
@@ -169,7 +169,7 @@ function followTransfers(actor: number, file: number, ...touched: readonly Bytes
 interface Group {
   /** Ranks. */
   size: number;
-  /** Events behind its collectives, by their tickets. */
+  /** Events after its collectives, by ticket. */
   ends: Map<number, number>;
 }
 const groups = new Map<number, Group>();
@@ -193,7 +193,7 @@ type Ten = [
   ...[number, number, number, number, number],
 ];
 
-/** What `actor` does later comes after the collective. */
+/** Later work of `actor` comes after the collective. */
 function landed(group: number, ticket: number, actor: number): void {
   const end = groups.get(group)?.ends.get(ticket);
   if (end !== undefined) order.wait(actor, end);
@@ -222,7 +222,8 @@ const watchedCalls: Partial<Addon> = {
     own.allocate();
     const buffer = block[block.length - 2] as number;
     owners.set(buffer, stream);
-    // It has been free since what the stream did last: whoever has waited for that may use it.
+    // The memory is free since the last work of the stream: any stream that waited for that may use
+    // it.
     check(order.use(stream, range(buffer, 0, bytes), true, { what: 'the allocation' }));
   },
   allocatePinned(number, bytes) {
@@ -383,7 +384,8 @@ const watchedCalls: Partial<Addon> = {
 };
 
 /**
- * Of pinned memory: that of the CPU's tensors is host memory, too, where that of a GPU's is copied.
+ * A host access to pinned memory. On the CPU, tensors are host memory too; on a GPU, they are
+ * copied.
  */
 function ofTheHost(bytes: Bytes, writes: boolean, what: string): void {
   if (!owners.has(bytes.buffer)) uses(HOST, bytes, writes, what);

@@ -1,4 +1,4 @@
-// The watch of stream orders: what it finds, and that the product's streams have nothing to find.
+// Tests that the stream order checker finds races, and that the library's streams have no race.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { commandFor } from '../comm/rank-child.js';
@@ -8,7 +8,7 @@ const [A, B] = [7, 8];
 const EVENT = 1;
 const some = { buffer: 3, from: 0, to: 64 };
 
-/** An order in which A has written some bytes. */
+/** An order with some bytes written by A. */
 function written(): StreamOrder {
   const order = new StreamOrder();
   order.begin(A);
@@ -73,11 +73,11 @@ test('memory is given back after what other streams do with it', () => {
   expect(order.free(B, some.buffer, B, 'the release')).toMatch(/the release of stream 8/);
   const own = written();
   own.begin(B);
-  // To be allocated again in the order of A, which has read it by then.
+  // The buffer is allocated again in the order of A, which has read it by then.
   expect(own.free(B, some.buffer, A, 'the release')).toBeNull();
 });
 
-/** A program in a process of its own, on the CPU and under the watch. */
+/** Runs a program in a process on the CPU, with the checker. */
 function watched(program: string, ...words: string[]): { status: number | null; output: string } {
   const extension = __filename.slice(-3);
   const { status, stdout, stderr } = spawnSync(

@@ -1,8 +1,8 @@
-// The order of what streams do to memory, by vector clocks: two uses of the same bytes, one of
-// which writes, are a race unless events, or waits of the host, order them. On the CPU, whose
-// streams run at once, nothing else shows what a GPU would make of a wait that is missing.
+// Checks the order of memory accesses by streams with vector clocks. Two uses of the same bytes,
+// one of them a write, are a race unless events or host waits order them. On the CPU, streams run
+// synchronously, so only this checker finds a wait that a GPU would need.
 
-/** How far each actor had come, by its number. */
+/** The position of each actor, by its number. */
 type Clock = Map<number, number>;
 
 /** The host's thread, as an actor; streams are actors by their handles. */
@@ -16,12 +16,12 @@ export interface Bytes {
   to: number;
 }
 
-/** A use of memory at a moment of an actor. */
+/** A use of memory at a position of an actor. */
 interface Use extends Bytes {
   writes: boolean;
   actor: number;
   at: number;
-  /** What it was, for people. */
+  /** A description for messages. */
   what: string;
   holds: boolean;
 }
@@ -41,12 +41,12 @@ export class StreamOrder {
   private readonly uses = new Map<number, Use[]>();
   private readonly names = new Map<number, string>([[HOST, 'the host']]);
 
-  /** What messages call `actor`. */
+  /** Sets the name of `actor` in messages. */
   name(actor: number, name: string): void {
     this.names.set(actor, name);
   }
 
-  /** `actor` is about to do something, after all that the host has waited for. */
+  /** Begins an operation of `actor`, after all that the host has waited for. */
   begin(actor: number): void {
     const clock = this.clockOf(actor);
     join(clock, this.clockOf(HOST));
@@ -54,8 +54,8 @@ export class StreamOrder {
   }
 
   /**
-   * What `actor` does now uses these bytes; `holds`: it keeps their memory for itself until
-   * somebody has waited for it. Returns what is wrong with that, or null.
+   * Records that the current operation of `actor` uses these bytes. `holds`: their memory stays in
+   * use until an actor waits for it. Returns the race, or null.
    */
   use(
     actor: number,
@@ -76,8 +76,8 @@ export class StreamOrder {
   }
 
   /**
-   * The buffer is given back in the order of `actor`, to be allocated again in that of `owner`,
-   * which thus comes to its own uses first. Returns what is wrong with that, or null.
+   * Frees the buffer in the order of `actor`. It is allocated again in the order of `owner`, which
+   * may then use it. Returns the race, or null.
    */
   free(actor: number, buffer: number, owner: number, what: string): string | null {
     const all = this.uses.get(buffer) ?? [];
@@ -97,22 +97,22 @@ export class StreamOrder {
     this.events.set(event, new Map(this.clockOf(actor)));
   }
 
-  /** What `actor` does later comes after the event; HOST waits by itself. */
+  /** Later work of `actor` comes after the event; HOST waits synchronously. */
   wait(actor: number, event: number): void {
     join(this.clockOf(actor), this.events.get(event) ?? new Map());
   }
 
-  /** What `actor` does later comes after all that `other` has so far. */
+  /** Later work of `actor` comes after all present work of `other`. */
   follow(actor: number, other: number): void {
     join(this.clockOf(actor), this.clockOf(other));
   }
 
-  /** Nobody asks for the event any more. */
+  /** The event is destroyed. */
   forget(event: number): void {
     this.events.delete(event);
   }
 
-  /** The host has waited for all that `actor` will ever do. */
+  /** The host has waited for all work of `actor`, past and future. */
   end(actor: number): void {
     this.clocks.delete(actor);
     for (const clock of [...this.clocks.values(), ...this.events.values()]) clock.delete(actor);
@@ -128,7 +128,7 @@ export class StreamOrder {
     return !this.clocks.has(use.actor) || (clock.get(use.actor) ?? 0) >= use.at;
   }
 
-  /** Whatever races with `other` later races with `now`, too. */
+  /** Every later race with `other` is also a race with `now`. */
   private isCovered(other: Use, now: Use, clock: Clock): boolean {
     const asMuch = now.writes || !other.writes;
     return asMuch && isWithin(other, now) && this.isBefore(other, clock);

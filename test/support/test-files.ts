@@ -1,23 +1,19 @@
-// Finds files of tests by the ending of their names, as this file is run: from the sources, or
-// compiled under build/js.
+// Finds test files by the ending of their names, in the sources or compiled under build/js.
 import { existsSync, readdirSync } from 'node:fs';
 import { extname, join, relative } from 'node:path';
 
 const tests = join(__dirname, '..');
-/**
- * Where the sources lie beside what was compiled from them; a bundle has golden files there, and no
- * sources.
- */
+/** The folder of the sources of compiled files; a bundle has only golden files there. */
 const sources = join(tests, '..', '..', '..', 'test');
 const isCompiled = extname(__filename) === '.js';
 const hasSources = existsSync(join(sources, 'gpu.ts'));
 
-/** What was compiled from a file that is gone. */
+/** Whether the source of a compiled file is gone. */
 const isStale = (path: string): boolean =>
   isCompiled && hasSources && !existsSync(join(sources, `${relative(tests, path)}.ts`));
 
 /**
- * Paths of the files in and below `folder` whose names end in `ending`, without their extension, in
+ * Paths of files in and below `folder` with names that end in `ending`, without extension, in
  * alphabetical order.
  */
 export function testFiles(folder: string, ending = ''): string[] {
@@ -29,7 +25,7 @@ export function testFiles(folder: string, ending = ''): string[] {
     .sort();
 }
 
-/** What the file exports that testFiles() gives as `path`. */
+/** The exports of a file from testFiles(). */
 export function exportsOf<Exports>(path: string): Exports {
   return require(`${path}${extname(__filename)}`) as Exports;
 }
