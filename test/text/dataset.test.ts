@@ -25,7 +25,7 @@ function jsonl(name: string, rows: readonly object[]): string {
 const open = (files: string | string[], options: object = {}): Promise<text.TextDataset> =>
   text.TextDataset.open({ files, tokenizer: qwen, length: 64, threads: 0, ...options });
 
-/** All samples as lists without padding: what is learned stays, the rest is null. */
+/** All samples as lists without padding. Labels that are not learned are null. */
 function contents(dataset: text.TextDataset): { ids: number[]; learned: (number | null)[] }[] {
   return Array.from({ length: dataset.length }, (_, i) => {
     const { ids, labels } = dataset.get(i);
@@ -158,7 +158,7 @@ test('patterns, folders and formats: jsonl, json, text, each file once', async (
   const at = (pattern: string): string => join(folder, 'globs', pattern);
   expect(await texts(at(''))).toEqual(['one', 'two', 'three', 'four', 'five']);
   expect(await texts(at('**/*.{txt,json}'))).toEqual(['three', 'four']);
-  // A pattern of one folder does not look into those below it.
+  // A pattern of one folder does not look into its subfolders.
   const list = jest.spyOn(fs, 'readdirSync');
   expect(await texts(at('*.jsonl'))).toEqual(['one', 'two']);
   expect(list.mock.calls.map(([, options]) => options)).toEqual([

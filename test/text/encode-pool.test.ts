@@ -1,5 +1,4 @@
-// The threads that encode parts of files, and the cache of what they made: both end and fail
-// without leaving anything behind.
+// Encoding threads and the token cache end and fail without leaving anything behind.
 import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setImmediate as turn } from 'node:timers/promises';

@@ -1,4 +1,4 @@
-// The bound on a text's tokens: below what it has, and near it for the longest ones.
+// The lower bound of a text's tokens: never above their number, and near it for the longest tokens.
 import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { fewestTokens } from '../../lib/text/fewest-tokens.js';

@@ -47,7 +47,7 @@ export function folderWith(
   return { path, write };
 }
 
-/** Passes when `body` throws a DsError of this code whose message matches. */
+/** Passes if `body` throws a DsError with this code and a matching message. */
 export function expectError(body: () => unknown, code: string, message: RegExp): void {
   let thrown: unknown = null;
   try {
@@ -58,7 +58,7 @@ export function expectError(body: () => unknown, code: string, message: RegExp):
   requireError(thrown, code, message);
 }
 
-/** The same of what an asynchronous call throws. */
+/** The same for an asynchronous call. */
 export async function expectRejection(
   body: () => Promise<unknown>,
   code: string,

@@ -12,8 +12,8 @@ function numbers(seed: number): (below: number) => number {
 }
 
 /**
- * What the packing is to give, found by looking at every open sample; of equal ones it takes the
- * one used last.
+ * The expected packing, by a search of every open sample. Of equal samples it takes the one used
+ * last.
  */
 function plainBestFit(lengths: readonly number[], capacity: number): number[][] {
   const samples: { room: number; used: number; lengths: number[] }[] = [];

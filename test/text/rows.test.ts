@@ -1,4 +1,4 @@
-// Rows of files that others wrote: long lines, any borders of parts, and what is no row.
+// Rows of files from other programs: long lines, any borders of parts, and damaged rows.
 import fs, { closeSync, ftruncateSync, openSync, writeFileSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 

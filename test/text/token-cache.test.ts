@@ -1,4 +1,4 @@
-// The token cache: what it believes of its files, and what it leaves in its folder.
+// The token cache: which files it accepts, and which files it leaves in its folder.
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import {

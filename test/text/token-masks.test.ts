@@ -1,4 +1,4 @@
-// Rows of tokens with TRL's masks: what is learned of them.
+// Rows of tokens with TRL's masks, and their learned labels.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { text } from '../../lib/index.js';

@@ -1,4 +1,5 @@
-// What the files beside tokenizer.json say of a tokenizer: sides, bounds, roles and added tokens.
+// Settings of tokenizer_config.json and special_tokens_map.json: sides, bounds, roles and added
+// tokens.
 import { join } from 'node:path';
 
 import { type Tensor, text } from '../../lib/index.js';
