@@ -125,6 +125,7 @@ export {
   chat,
   type EngineStats,
   InferenceServer,
+  type ResolvedLimits,
   type ServedEngine,
   type ServedPiece,
   type ServeLimits,
