@@ -2,6 +2,7 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 
+import { BodyBudget } from '../../lib/serve/body-budget.js';
 import { serve } from '../../lib/serve/index.js';
 import { ask, until, withServer } from './client.js';
 import { FakeEngine, tokenizer } from './fake-engine.js';
@@ -37,6 +38,11 @@ async function readBy(socket: Socket): Promise<string> {
 test.each<[string, string, RegExp]>([
   ['no HTTP', 'nothing\r\n\r\n', /^HTTP\/1\.1 400 /],
   ['no key, with a body that does not come', headOf(COMPLETIONS, 1000), /^HTTP\/1\.1 401 /],
+  [
+    'no key, with a body that is not chunked as it says',
+    `POST ${COMPLETIONS} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n`,
+    /^HTTP\/1\.1 400 .*no HTTP\/1\.1 request/s,
+  ],
   ['no key', `GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n`, /^HTTP\/1\.1 401 /],
   [
     'a body that is too large and does not come',
@@ -106,6 +112,20 @@ test('all bodies together have a bound, and small ones pass', () =>
     },
     { limits: { ...LONG, bodiesBytes: 300_000 } },
   ));
+
+test('bodies may reach the bound, and a body of 64 KiB always fits', () => {
+  const budget = new BodyBudget(100_000);
+  const [one, two, three] = [budget.open(), budget.open(), budget.open()];
+  one.add(100_000);
+  two.add(65_536);
+  expect(budget.bytes).toBe(165_536);
+  expect(() => two.add(1)).toThrow(/more bytes than this server holds/);
+  expect(budget.bytes).toBe(100_000);
+  three.add(1);
+  one.close();
+  one.close();
+  expect(budget.bytes).toBe(1);
+});
 
 test('a request that runs holds its body', () =>
   withServer(async (url, engine, server) => {
