@@ -50,6 +50,8 @@ export interface SmallFile {
   encoding?: number;
   type?: number;
   repetition?: number;
+  /** The offset of the pages in the footer. */
+  offset?: number;
 }
 
 /** A file of one column `text` with one page of data in each row group. */
@@ -64,7 +66,15 @@ export function smallFile(options: SmallFile): Buffer {
   const column = (start: number): Fields => ({
     2: start,
     3: {
-      ...{ 1: type, 3: ['text'], 4: codec, 5: values, 6: whole, 7: pageBytes.length, 9: start },
+      ...{
+        1: type,
+        3: ['text'],
+        4: codec,
+        5: values,
+        6: whole,
+        7: pageBytes.length,
+        9: options.offset ?? start,
+      },
     },
   });
   const leaf: Fields = { 1: type, 3: repetition, 4: 'text' };

@@ -87,6 +87,12 @@ function expectBounded(before: number, started: NodeJS.CpuUsage): void {
   expect(user / 1e6).toBeLessThan(SECONDS);
 }
 
+test('a row group without rows may lack pages', async () => {
+  writeFileSync(path, smallFile({ page: Buffer.alloc(0), values: 0, offset: 0 }));
+  expect(await parquetGroups(path)).toEqual([0, 0]);
+  expect(await parquetRows(path, 0, 0)).toEqual([]);
+});
+
 test('a small file of one string is read', async () => {
   writeFileSync(path, smallFile({ page: plain('a') }));
   expect(await parquetRows(path, 0, 1)).toEqual([{ text: 'a' }]);

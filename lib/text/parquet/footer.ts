@@ -275,6 +275,10 @@ function columnChunk(chunk: Struct, leaf: Leaf, end: number): ColumnChunk {
   if (path.join('.') !== leaf.name) throw new Error(`${op}: the pages of ${path.join('.')}`);
   const type = nameIn(meta, 1, TYPES, `type of ${op}`);
   if (type !== leaf.element.type) throw new Error(`${op}: pages of the type ${type}`);
+  const codec = nameIn(meta, 4, CODECS, `codec of ${op}`) ?? 'UNCOMPRESSED';
+  const values = countIn(meta, 5, `values of ${op}`);
+  // Some writers leave the offset 0 where there are no pages.
+  if (values === 0) return { leaf, codec, values, start: end, end };
   const data = countIn(meta, 9, `offset of ${op}`);
   const dictionary = optionalCount(meta, 11, `dictionary of ${op}`) ?? 0;
   // Some writers state 0 where there is no dictionary.
@@ -283,6 +287,5 @@ function columnChunk(chunk: Struct, leaf: Leaf, end: number): ColumnChunk {
   if (start < MAGIC.length || stop > end) {
     throw new Error(`${op}: bytes ${start} to ${stop}, of ${end}`);
   }
-  const codec = nameIn(meta, 4, CODECS, `codec of ${op}`) ?? 'UNCOMPRESSED';
-  return { leaf, codec, values: countIn(meta, 5, `values of ${op}`), start, end: stop };
+  return { leaf, codec, values, start, end: stop };
 }

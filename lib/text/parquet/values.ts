@@ -117,8 +117,8 @@ function widthOf({ type, type_length: length }: SchemaElement): number {
 /** Numbers of fixed width; `bytes` holds nothing else. */
 function numbersOf(bytes: Uint8Array, element: SchemaElement): Values {
   const width = widthOf(element);
-  // Typed arrays need an aligned start; the copy has one.
-  const { buffer } = bytes.slice();
+  // Typed arrays need an aligned start. A Buffer's slice() would be a view of a shared pool.
+  const { buffer } = new Uint8Array(bytes);
   if (element.type === 'INT32') return new Int32Array(buffer);
   if (element.type === 'INT64') return new BigInt64Array(buffer);
   if (element.type === 'FLOAT') return new Float32Array(buffer);
