@@ -59,17 +59,7 @@ const codecs = ['UNCOMPRESSED', 'SNAPPY', 'GZIP', 'BROTLI', 'ZSTD', 'LZ4_RAW', '
     columns: `[{ name: 'value', type: 'STRING', data: ${COLUMNS.gaps?.data} }]`,
   }),
 );
-/** Numbers behind levels under each codec: Node's decompressors return views of larger buffers. */
-const numbers = codecs.flatMap(({ codec }) =>
-  ['int', 'long', 'float', 'double'].map((name) => {
-    const { type, data } = COLUMNS[name] as { type: string; data: string };
-    const path = join(folder, `${codec}-${name}.parquet`);
-    const more = `nullable: true, encoding: 'PLAIN', data: ${data}`;
-    const columns = `[{ name: 'value', type: '${type}', ${more} }]`;
-    return { name, codec, data, path, columns };
-  }),
-);
-const all = [...files, ...codecs, ...numbers];
+const all = [...files, ...codecs];
 beforeAll(() => writeWhole(all));
 
 test.each(all.map((file) => [file.path.slice(folder.length + 1), file] as const))(

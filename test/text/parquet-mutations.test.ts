@@ -37,6 +37,7 @@ const run = (count: number, value: number): Buffer => {
 };
 const OPTIONAL = 1;
 const INT32 = 1;
+const INT64 = 2;
 const zeros = Buffer.alloc(6_500_000);
 
 const HOSTILE: Readonly<Record<string, SmallFile>> = {
@@ -91,6 +92,17 @@ test('a row group without rows may lack pages', async () => {
   writeFileSync(path, smallFile({ page: Buffer.alloc(0), values: 0, offset: 0 }));
   expect(await parquetGroups(path)).toEqual([0, 0]);
   expect(await parquetRows(path, 0, 0)).toEqual([]);
+});
+
+test.each([
+  ['gzip', CODEC.gzip, gzipSync],
+  ['brotli', CODEC.brotli, brotliCompressSync],
+])('numbers behind levels in a page of %s', async (_name, codec, compress) => {
+  const numbers = BigInt64Array.of(7n, -1n, 2n ** 40n);
+  const whole = Buffer.concat([run(3, 1), Buffer.from(numbers.buffer)]);
+  const more = { type: INT64, repetition: OPTIONAL, values: 3, whole: whole.length };
+  writeFileSync(path, smallFile({ ...more, page: compress(whole), codec }));
+  expect(await parquetRows(path, 0, 3)).toEqual(Array.from(numbers, (text) => ({ text })));
 });
 
 test('a small file of one string is read', async () => {
