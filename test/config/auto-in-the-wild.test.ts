@@ -1,5 +1,5 @@
-// "auto" as Hugging Face's Trainer fills it, and what it refuses, on ds_config files of public
-// repositories.
+// Tests "auto" as the Trainer of Hugging Face fills it, and its errors, on ds_config files of
+// public repositories.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -57,7 +57,7 @@ function at(config: unknown, path: string): unknown {
   return keys.reduce<unknown>((section, key) => (section as Keys)[key], config);
 }
 
-/** Arguments that a user of this file gives: its own values, and others where it has none. */
+/** Training arguments for this file: its own values, and different ones for other keys. */
 function argumentsFor(keys: Keys): { training: Required<Training>; worldSize: number } {
   const given = <Value>(path: string, otherwise: Value): Value => {
     const value = keys[path];
@@ -85,7 +85,7 @@ function argumentsFor(keys: Keys): { training: Required<Training>; worldSize: nu
   return { training, worldSize: Math.round(worldSize) };
 }
 
-/** The table of Transformers, integrations/deepspeed.py, by its own names. */
+/** The table in integrations/deepspeed.py of Transformers, with its names. */
 function table(training: Required<Training>, worldSize: number, stage: unknown): Keys {
   const samples = training.perDeviceBatchSize;
   const sizes = {
@@ -110,7 +110,7 @@ function table(training: Required<Training>, worldSize: number, stage: unknown):
     'bfloat16.enabled': training.bf16,
     'zero_optimization.reduce_bucket_size': HIDDEN * HIDDEN,
     ...(stage === 3 ? sizes : {}),
-    // Nobody fills these; DeepSpeed takes its defaults.
+    // The Trainer does not fill these; DeepSpeed uses its defaults.
     'zero_optimization.sub_group_size': 1e9,
     'zero_optimization.allgather_bucket_size': 5e8,
   };

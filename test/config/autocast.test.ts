@@ -1,5 +1,4 @@
-// torch_autocast is read as the precision that there is: which, with what notices, and what is
-// refused.
+// Tests that torch_autocast selects the precision, with its notices and errors.
 import { checkConfig, type DsConfig, resolveConfig } from '../../lib/config/index.js';
 
 const BASE = { train_micro_batch_size_per_gpu: 1, optimizer: { type: 'AdamW' as const } };

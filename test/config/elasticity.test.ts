@@ -1,5 +1,4 @@
-// Elasticity: the batch that most numbers of ranks share out, DeepSpeed's own example, and what is
-// refused.
+// Tests elasticity: the batch size for most world sizes, DeepSpeed's own example, and errors.
 import { elasticTriad } from '../../lib/config/elasticity.js';
 import { checkConfig, type DsConfig, resolveConfig } from '../../lib/config/index.js';
 import { random } from '../support/random.js';
@@ -43,7 +42,7 @@ test('where nobody chooses, each key has the origin of what it follows from', ()
   expect(origins).toMatchObject({ train_batch_size: origin, gradient_accumulation_steps: origin });
 });
 
-/** Numbers below a million that have more divisors than any before them. */
+/** Highly composite numbers below a million: each has more divisors than any smaller number. */
 function recordsOfDivisors(): number[] {
   const counts = new Uint16Array(1e6);
   for (let divisor = 1; divisor < counts.length; ++divisor) {
@@ -60,7 +59,7 @@ function recordsOfDivisors(): number[] {
 
 const records = recordsOfDivisors();
 
-/** Every batch and every number of ranks tried one after the other. */
+/** Brute force over every batch size and every number of ranks. */
 function tried({
   micro_batch_sizes: micros,
   max_train_batch_size: most,
@@ -118,14 +117,15 @@ describe('version 0.2', () => {
     elastic({ version: 0.2, min_gpus: 1, num_gpus_per_node: 4, ...section });
 
   test('counts nodes, whose ranks share the batch of a node out', () => {
-    // 2500 samples a node: of 8, 12, 16 and 17 the same choice as for nodes of one GPU, times 4.
+    // 2500 samples per node: among 8, 12, 16 and 17 the same choice as for nodes with one GPU,
+    // times 4.
     const alone = elastic({ max_train_batch_size: 2500, min_gpus: 1, max_gpus: 375 });
     const [batch] = sizes(alone, 1) as [number];
     expect(sizes(nodes({}), 4)[0]).toBe(4 * batch);
   });
 
   test('ranks that share it out with a rest get a batch of their own', () => {
-    // 7 ranks: of 8 x 7, 12 x 7, 16 x 7 and 17 x 7 the largest multiple below 10000.
+    // 7 ranks: the largest multiple below 10000 of 8 x 7, 12 x 7, 16 x 7 and 17 x 7.
     expect(sizes(nodes({}), 7)).toEqual([9996, 17, 84]);
     expect(sizes(nodes({ prefer_larger_batch: false }), 7)).toEqual([9968, 16, 89]);
   });

@@ -1,4 +1,5 @@
-// Rules at their limits: what is just taken, what is just refused, and the key that an error names.
+// Tests rules at their limits: the last accepted value, the first refused value, and the key in the
+// error.
 
 import { coerced } from '../../lib/config/coerce.js';
 import { shown } from '../../lib/config/config-error.js';

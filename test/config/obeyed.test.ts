@@ -1,4 +1,4 @@
-// Keys whose effect is hard to see from outside arrive at the part of the engine that obeys them.
+// Tests that keys without a visible effect reach the part of the engine that uses them.
 import { resolveConfig } from '../../lib/config/index.js';
 import { buildStages } from '../../lib/engine/setup/stage.js';
 import { type DsConfig, initialize } from '../../lib/index.js';
@@ -94,7 +94,7 @@ describe('on one rank', () => {
     [offloaded({ sub_group_size: 1 }), 'state.shares.0.home.options.tile', 64],
     [offloaded({ sub_group_size: 1000 }), 'state.shares.0.home.options.tile', 960],
     [offloaded({}), 'state.shares.0.home.options.tile', 1e9],
-    // Nothing is divided where nothing is reduced.
+    // No division without a reduction.
     [
       { gradient_predivide_factor: 4, ...zero({ stage: 3, offload_param: { device: 'cpu' } }) },
       'stage.gradientFactor',

@@ -1,4 +1,4 @@
-// "auto" that asks the plan: what it may become, what stays true of the rest, and who refuses it.
+// Tests "auto" values that the plan decides: the candidates, the fixed settings, and errors.
 import {
   checkConfig,
   type DsConfig,
@@ -18,7 +18,7 @@ function ways(zero: Zero, more: DsConfig = {}) {
   return plannedConfigs(given(zero, more), ONE)?.configs.map(({ zero_optimization: one }) => one);
 }
 
-/** What differs between the ways, each once. */
+/** The distinct settings of the candidates. */
 const states = (zero: Zero, more: DsConfig = {}): string[] => [
   ...new Set(
     ways(zero, more)?.map(
@@ -56,7 +56,7 @@ test('a section that says "auto" stands for its keys', () => {
   expect(all).toContain('0 none 1 none');
   expect(all).toContain('2 cpu 0.25 none');
   expect(all).toContain('3 cpu 1 cpu');
-  // Weights that are away have all of their state away, and stage 0 has nothing to move.
+  // Offloaded weights require fully offloaded state, and stage 0 has nothing to offload.
   expect(all.filter((one) => /^0 cpu|cpu 0.* cpu$|^3 none 1 cpu/.test(one))).toEqual([]);
 });
 
@@ -149,7 +149,7 @@ test('left to it, keys are listed, and the rest is judged as any choice has it',
     'zero_optimization.stage',
   ]);
   const texts = report.notices.map(({ path, text }) => `${path} ${text}`);
-  // Keys of stage 3 may act; the other one never does.
+  // Keys of stage 3 may have an effect; the other one never does.
   expect(texts).toEqual([
     expect.stringMatching(/^zero_optimization\.round_robin_gradients has no effect/),
     'zero_optimization.stage is left to be filled by the plan of initialize().',

@@ -1,5 +1,5 @@
-// resolveConfig over tables: what is accepted and how it resolves, what is refused and with which
-// words.
+// Tests resolveConfig with tables: accepted values and their resolution, refused values and their
+// messages.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -33,7 +33,7 @@ const OPTIMIZERS =
   '"FusedLamb", "Muon", "Adafactor", "AdamW8bit", ' +
   '"OneBitAdam", "ZeroOneAdam", "OneBitLamb", "OneBitSGD"';
 
-/** The error of an object that is wrong on purpose. */
+/** The error for an intentionally wrong object. */
 function refusal(config: unknown): DsError {
   const { errors } = checkConfig(config as DsConfig, ONE);
   return errors[0] as DsError;

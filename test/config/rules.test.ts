@@ -1,5 +1,5 @@
-// One row per rule across keys: the configuration that breaks it, the key it names and what to set;
-// and the closest configuration that does not break it.
+// Tests each rule across keys: a configuration that breaks it, the key and fix in the error, and
+// the closest valid configuration.
 import { checkConfig, type DsConfig, resolveConfig } from '../../lib/config/index.js';
 import { violations } from '../../lib/config/rules.js';
 import type { Section } from '../../lib/config/schema.js';
@@ -11,7 +11,7 @@ const BASE: DsConfig = {
   scheduler: { type: 'WarmupDecayLR', params: { total_num_steps: 5000 } },
 };
 
-/** The values of BASE with those of `change`, which is past the checks of single keys. */
+/** The values of BASE with `change`, after the checks of single keys. */
 function values(change: Section): ResolvedValues {
   return merge(resolveConfig(BASE, { worldSize: 1 }) as unknown as Section, change) as never;
 }
@@ -412,7 +412,7 @@ test.each([
     { total_curriculum_step: 30, difficulty_step: 8 },
     [/min_difficulty is 10, no multiple of difficulty_step, 8: .* to 8 at least/],
   ],
-  // What begins at the end is rounded nowhere.
+  // A decay that starts at the end is not rounded.
   [
     { min_difficulty: 12, max_difficulty: 12 },
     { total_curriculum_step: 30, difficulty_step: 8 },

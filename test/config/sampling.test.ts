@@ -1,4 +1,4 @@
-// The section data_efficiency.data_sampling: what it needs, what it says, and what is refused.
+// Tests the section data_efficiency.data_sampling: required keys, notices, and errors.
 import { checkConfig, type DsConfig, resolveConfig } from '../../lib/config/index.js';
 
 type Section = Record<string, unknown>;

@@ -1,5 +1,5 @@
-// schema.json itself: every key is described and typed, defaults are valid, what it names exists,
-// and the schema for editors accepts what the reader accepts.
+// Tests schema.json: keys have descriptions and types, defaults are valid, references exist, and
+// the editor schema accepts the same files as the reader.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Ajv2020 } from 'ajv/dist/2020.js';
@@ -14,7 +14,7 @@ import {
 
 const root = join(__dirname, '../..');
 
-/** Every declared key with its dotted path; a key of one type of section as "optimizer<SGD>.lr". */
+/** Every declared key with its dotted path; a key of one section type is "optimizer<SGD>.lr". */
 function* declaredKeys(schema: Schema, path: string): Generator<[path: string, schema: Schema]> {
   for (const [key, property] of Object.entries(schema.properties ?? {})) {
     const place = path ? `${path}.${key}` : key;

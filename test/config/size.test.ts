@@ -1,5 +1,5 @@
-// Configurations of any size: work in proportion to the text, bounds where it has none, and nothing
-// but regular files.
+// Tests configurations of any size: work linear in the text, bounds otherwise, and regular files
+// only.
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -27,8 +27,8 @@ const many = (count: number, item: (i: number) => string) =>
   Array.from({ length: count }, (_, i) => item(i));
 
 /**
- * Characters in all the pieces that `run` cuts out of strings or searches backwards: what a
- * quadratic reader has without end.
+ * Counts the characters that `run` slices or searches backwards; quadratic code would exceed any
+ * limit.
  */
 function charactersCut(run: () => void): number {
   const { lastIndexOf, slice, split } = String.prototype;
@@ -178,7 +178,7 @@ function pipe(): string {
   return path;
 }
 
-/** `depth` objects, each of which holds the next one twice. */
+/** `depth` nested objects; each refers to the next one twice. */
 function repeated(depth: number): unknown {
   let value: unknown = 1;
   for (let i = 0; i < depth; ++i) value = { left: value, right: value };

@@ -1,5 +1,5 @@
-// The types of an inline configuration: what is documented compiles, a mistyped key or a wrong
-// option does not, and the reader agrees with the compiler in both.
+// Tests the types of an inline configuration. Documented keys compile; a mistyped key or a wrong
+// option does not, and the reader agrees.
 import { checkConfig, type DsConfig, type ResolvedConfig } from '../../lib/config/index.js';
 
 const MICRO = { train_micro_batch_size_per_gpu: 2 };
@@ -110,7 +110,7 @@ test.each(good.map((config) => [config]))('the reader accepts it too: %j', (conf
   expect(check(config).errors).toEqual([]);
 });
 
-/** Compiles: one that is `as const`, whose lists are read-only. */
+/** Compiles: an `as const` value with read-only lists. */
 const constant = {
   optimizer: { type: 'AdamW', params: { betas: [0.9, 0.999] } },
   scheduler: { type: 'MultiStepLR', params: { milestones: [10, 20] } },
@@ -122,7 +122,7 @@ test('a constant is read, and stays as it is', () => {
   expect(constant.optimizer.params.betas).toEqual([0.9, 0.999]);
 });
 
-/** Compiles: what Hugging Face fills may say "auto", and old names are known to the compiler. */
+/** Compiles: "auto" for values that Hugging Face fills, and old names. */
 const forTheTrainer: readonly DsConfig[] = [
   {
     train_batch_size: 'auto',
@@ -153,7 +153,7 @@ const forTheTrainer: readonly DsConfig[] = [
   { bfloat16: { enabled: true }, zero_optimization: { cpu_offload: true } },
 ];
 
-/** What the engine reads has no old name, no second name and no "auto"; the compiler knows that. */
+/** The resolved configuration has no old name, no alias and no "auto", also in its type. */
 function read(config: ResolvedConfig): void {
   const clipping: number = config.gradient_clipping;
   const bucket: number = config.zero_optimization.stage3_prefetch_bucket_size;

@@ -1,5 +1,5 @@
-// Every key and value that public ds_config files hold: taken, or a feature announced as missing,
-// or refused by DeepSpeed too.
+// Tests every key and value of public ds_config files: accepted, announced as not supported, or
+// refused by DeepSpeed too.
 import { checkConfig, type DsConfig } from '../../lib/config/index.js';
 import wild from '../golden/configurations-in-the-wild.json';
 
@@ -14,8 +14,8 @@ const rows = Object.entries(wild.keys).flatMap(([path, values]) =>
 const MISSING = ['amp', 'zero_optimization.zenflow'];
 
 /**
- * DeepSpeed 0.19.6 refuses these: a whole number is wanted, gradient_clipping is where clipping is
- * set; a template's text is no number of ranks.
+ * DeepSpeed 0.19.6 refuses these: non-integers, gradient_clipping in the wrong section, and
+ * template text in place of a number of ranks.
  */
 const REFUSED_THERE = [
   'fp16.min_loss_scale',
@@ -24,7 +24,7 @@ const REFUSED_THERE = [
   'optimizer<AdamW>.params.max_grad_norm',
 ];
 
-/** What a section must hold besides, by its path or its schedule's type. */
+/** Keys that a section also requires, by its path or the type of its schedule. */
 const COMPANIONS: Record<string, Section> = {
   WarmupDecayLR: { total_num_steps: 1_000_000 },
   offload_param: { nvme_path: '/local_nvme' },
@@ -37,7 +37,7 @@ const COMPANIONS: Record<string, Section> = {
 };
 
 /**
- * A small configuration in which `path` has `value`; a section's type is in its name:
+ * A small configuration with `value` at `path`; the name of a section has its type:
  * "optimizer<AdamW>.params.lr".
  */
 function configuration(path: string, value: unknown): DsConfig {

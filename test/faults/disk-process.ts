@@ -1,5 +1,5 @@
-// A rank whose optimizer state, or weights, are on disk: trains, saves, lets its disk fail, and
-// tells what it saw.
+// A rank with optimizer state or weights on disk. It trains, saves, makes its disk fail, and
+// reports the errors.
 import { writeFileSync } from 'node:fs';
 
 import { type DsError, type Engine, initDistributed } from '../../lib/index.js';
@@ -9,13 +9,13 @@ import { type TinyOptions, tinyEngine, trainTiny } from '../e2e/tiny-training.js
 export interface DiskJob {
   /** Null: state stays in memory. */
   nvme: string | null;
-  /** What is on the disk. */
+  /** The state on the disk. */
   what: 'optimizer state' | 'weights';
-  /** Checkpoints are here. */
+  /** Folder of checkpoints. */
   folder: string;
-  /** Go on from the latest of them. */
+  /** Resume from the latest one. */
   resume: boolean;
-  /** A checkpoint is written after this step, and `armed` then made. Null: never. */
+  /** A checkpoint is saved after this step, and then `armed` is created. Null: never. */
   saveAfter: number | null;
   armed: string;
   steps: number;
@@ -26,7 +26,7 @@ export type Report = Pick<DsError, 'code' | 'op' | 'expected' | 'got' | 'hint'>;
 export interface DiskOutcome {
   losses: number[];
   error: Report | null;
-  /** What saving met after that. */
+  /** The error of a save after that. */
   saving: Report | null;
 }
 
@@ -37,7 +37,7 @@ const options: Omit<TinyOptions, 'offload'> = {
   disk: { offload: { buffer_count: 3 }, aio: { block_size: 8192 } },
 };
 
-/** Nothing of the weights stays between uses. */
+/** Keeps no weights between uses. */
 const weightsOnDisk = (nvme: string): TinyOptions['zero'] => ({
   ...{ stage: 3, stage3_param_persistence_threshold: 0, stage3_max_live_parameters: 0 },
   offload_param: {
@@ -59,7 +59,7 @@ function reported(thrown: unknown): Report {
 
 async function main(): Promise<void> {
   const job = JSON.parse(process.argv[2] as string) as DiskJob;
-  setFileEngine('threads'); // Nothing stands before the calls of a ring.
+  setFileEngine('threads'); // Direct calls, without a ring.
   const distributed = await initDistributed({ device: 'cpu' });
   const outcome: DiskOutcome = { losses: [], error: null, saving: null };
   const engine = await tinyEngine({ ...options, ...homeOf(job) }, distributed.world.device).catch(

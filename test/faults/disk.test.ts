@@ -1,5 +1,5 @@
-// A disk that fails under optimizer state, or under weights: one error that names file, offset and
-// cure, the last checkpoint as it was, and a run that goes on from it bit for bit.
+// Tests a disk that fails under optimizer state or weights. One error names file, offset and fix.
+// The last checkpoint is unchanged, and a run resumes from it bit for bit.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -37,7 +37,7 @@ function placeOf(name: string): Place {
   return { nvme, folder: join(folder, 'checkpoints') };
 }
 
-/** One rank; `fault` is that of disk-shim.c. */
+/** One rank; `fault` is a fault of disk-shim.c. */
 async function run(name: string, more: Partial<DiskJob>, fault?: string): Promise<RankResult> {
   const { nvme, folder } = placeOf(name);
   const armed = join(root, name, 'armed');
@@ -58,7 +58,7 @@ function outcomeOf({ report, stderr, code }: RankResult): DiskOutcome {
   return report as DiskOutcome;
 }
 
-/** Nothing of the run of this name is left but its checkpoint. */
+/** The run of this name has left only its checkpoint. */
 function requireIntact(name: string): void {
   const { nvme, folder } = placeOf(name);
   expect(readdirSync(nvme)).toEqual([]);
@@ -67,7 +67,7 @@ function requireIntact(name: string): void {
   ]);
 }
 
-/** The run of this name goes on from its checkpoint. */
+/** The run of this name resumes from its checkpoint. */
 async function requireResumed(name: string, more: Partial<DiskJob> = {}): Promise<void> {
   const resumed = outcomeOf(await run(name, { resume: true, ...more }));
   expect(resumed).toEqual({ losses: reference.slice(SAVED), error: null, saving: null });

@@ -1,4 +1,4 @@
-// A rank that ends in the midst of collectives, transfers with disks, tasks and a worker's work.
+// A rank that ends during collectives, disk transfers, tasks and work of a worker.
 import { mkdtempSync } from 'node:fs';
 import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
@@ -8,23 +8,23 @@ import { Buffer } from '../../lib/runtime/buffer.js';
 import { type FileEngineName, setFileEngine, writeFile } from '../../lib/runtime/file.js';
 import { SwapFile } from '../../lib/runtime/swap-file.js';
 
-/** How a process comes to its end. */
+/** How a process ends. */
 export type Ending = 'exit' | 'throw' | 'return' | 'terminate' | 'signal';
 
 /** The one argument, as JSON. */
 export interface ExitJob {
   ending: Ending;
   engine: FileEngineName;
-  /** For its files, of which some are there afterwards. */
+  /** Folder of its files; some remain afterwards. */
   root: string;
-  /** Until then work is under way. */
+  /** Duration of the work before the end. */
   milliseconds: number;
 }
 
 const SLOT = 1 << 20;
 const SLOTS = 16;
 
-/** Reads and writes that nobody waits for. */
+/** Reads and writes without a wait. */
 function swap(folder: string, buffer: Buffer): void {
   const memory = [{ buffer, offset: 0, bytes: SLOTS * SLOT }];
   const file = SwapFile.open({

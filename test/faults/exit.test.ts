@@ -1,4 +1,4 @@
-// A process that ends, however it does, while threads of the addon are at work: it never crashes.
+// Tests that a process never crashes if it ends in any way while threads of the addon work.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -9,7 +9,7 @@ import { limit, times } from '../support/times.js';
 import type { Ending, ExitJob } from './exit-process.js';
 
 const endings: readonly Ending[] = ['exit', 'throw', 'return', 'terminate', 'signal'];
-/** Kernels, and containers, may be without io_uring. */
+/** Kernels and containers may lack io_uring. */
 const engines: readonly FileEngineName[] = [...new Set(['threads' as const, fileEngineName()])];
 const JOBS = times(5, 100);
 const RANKS = 2;
@@ -27,10 +27,10 @@ test(
       rmSync(root, { recursive: true, force: true });
       for (const { code, signal, report, stderr } of results) {
         const how = { ...job, code, signal, report, stderr };
-        // Of two that end at different times, one may hear that the other is gone.
+        // If two ranks end at different times, one may get the error that the other is gone.
         const isOwn = ending === 'signal' && signal === 'SIGTERM';
         const isCalm = isOwn || code === 0 || code === 3;
-        // It may even hear so before its own work is under way.
+        // The error may come even before its own work has started.
         const isLate = code === 3 && /^DsError: .*\b(ended|left)\b/.test(stderr);
         const words = /terminate called|Assertion|FATAL/.test(stderr);
         expect({ ...how, isCalm, words }).toEqual({

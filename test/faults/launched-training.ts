@@ -1,4 +1,4 @@
-// Starts training under `ds`, breaks it, and resumes it: what the tests of faults have in common.
+// Starts training with `ds`, injects a fault, and resumes; shared by the tests of faults.
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -7,35 +7,31 @@ import { DS, type Finished, Run, scriptOf } from '../launch/jobs.js';
 import { checkpointsOf, noteOf, type Outcome, type Training } from './training-job.js';
 
 const PROGRAM = join(__dirname, 'training-process');
-/**
- * Seconds that ranks of a busy machine have to tell what they saw before the launcher kills them.
- */
+/** Seconds for ranks on a busy machine to report before the launcher kills them. */
 const GRACE_SECONDS = 20;
-/** Longer than any launch needs; what is still running then is killed and fails the test. */
+/** Longer than any launch needs; processes are killed after it, and the test fails. */
 const LIMIT_MS = 300_000;
-/** Steps of a run that is not told otherwise. */
+/** Default number of steps of a run. */
 const STEPS = 4;
 
 export type Setting = Pick<Training, 'device' | 'stage' | 'offload'>;
 
 export interface Ended extends Finished {
-  /** By rank; null where a rank did not live to write it down. */
+  /** By rank; null for a rank that died before it wrote its outcome. */
   outcomes: (Outcome | null)[];
 }
 
-/** A training under way. */
+/** A running training. */
 export interface Launched {
   run: Run;
   training: Training;
-  /** SIGKILL to one rank. */
+  /** Sends SIGKILL to one rank. */
   kill(rank: number): void;
-  /**
-   * Resolves once `ds` has ended; rejects when a process of the run is left, or had to be killed.
-   */
+  /** Resolves when `ds` has ended; rejects if a process of the run remains, or had to be killed. */
   ended(): Promise<Ended>;
 }
 
-/** Trainings that share a folder of checkpoints. */
+/** Trainings with one folder of checkpoints. */
 export class Trainings {
   private readonly runs: Run[] = [];
   readonly folder = mkdtempSync(join(tmpdir(), 'ds-faults-'));
@@ -76,7 +72,7 @@ export class Trainings {
   }
 
   /**
-   * Resumes from the last checkpoint and, beside it, trains as far without any fault; returns both.
+   * Resumes from the last checkpoint, and also trains the same steps without a fault; returns both.
    */
   async resumeAndCompare(): Promise<{ resumed: Outcome[]; reference: Outcome[] }> {
     const latest = readFileSync(join(checkpointsOf(this), 'latest'), 'utf8');
@@ -117,7 +113,7 @@ export class Trainings {
   }
 }
 
-/** Kills all of a run that is not over in time; returns whether it had to. */
+/** Kills all processes of a run after a time limit; returns whether it had to. */
 function killAfter(run: Run, milliseconds: number): () => boolean {
   let killed = false;
   const timer = setTimeout(() => {

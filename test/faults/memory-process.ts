@@ -1,13 +1,13 @@
-// One rank of a job whose threads run out of memory at some moment; prints the error that it gets.
+// One rank of a job with threads that run out of memory at some moment; prints its error.
 import { rmSync, writeFileSync } from 'node:fs';
 import { initDistributed } from '../../lib/comm/index.js';
 import { DsError, Tensor } from '../../lib/index.js';
 
 /** The one argument, as JSON. */
 export interface MemoryJob {
-  /** The file that takes memory away while it exists. */
+  /** While this file exists, allocations fail. */
   armed: string;
-  /** Whose memory it is. */
+  /** The rank with failing allocations. */
   culprit: number;
 }
 
@@ -23,7 +23,7 @@ async function main({ armed, culprit }: MemoryJob): Promise<void> {
       said = error instanceof DsError ? `${error.code} ${error.message}` : String(error);
     }
   }
-  // It comes back when rank 0 has its error.
+  // Memory is available again when rank 0 has its error.
   if (job.rank === 0) rmSync(armed, { force: true });
   await job.destroy();
   console.log(JSON.stringify(said));

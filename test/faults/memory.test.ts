@@ -1,4 +1,5 @@
-// A rank whose threads get no memory: every rank ends with an error, no process does.
+// Tests that if threads of a rank get no memory, every rank ends with an error and no process
+// crashes.
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,5 +1,5 @@
-// A process that has no descriptor left, so that Node starts no thread: node
-// refused-thread-process.ts DIR. Says what a loader and an asynchronous save make of that.
+// A process without free descriptors, so that Node starts no thread: node refused-thread-process.ts
+// DIR. Prints the results of a loader and an asynchronous save.
 import { openSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
@@ -26,7 +26,7 @@ async function load(): Promise<string> {
   return `${batches} batches`;
 }
 
-/** What `body` gives, or the code and words of its error. */
+/** The result of `body`, or the code and message of its error. */
 async function reported(body: () => Promise<string>): Promise<string> {
   try {
     return await body();
@@ -35,7 +35,7 @@ async function reported(body: () => Promise<string>): Promise<string> {
   }
 }
 
-/** Those of threads that are about to end as well. */
+/** Takes all descriptors, including the ones that ending threads free. */
 async function takeDescriptors(): Promise<void> {
   for (let taken = 1; taken > 0; await pause(200)) {
     try {

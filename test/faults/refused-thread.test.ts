@@ -1,5 +1,5 @@
-// Threads that Node cannot start are errors that say what the system refuses: no loop that waits
-// for them ends the process without words.
+// Tests that threads which Node cannot start give an error with the system's reason. A loop that
+// waits for them must not end the process silently.
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

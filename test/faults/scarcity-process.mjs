@@ -1,5 +1,5 @@
-// Moves memory to disk and back, and asks for a task, where the system refuses something:
-// node test/faults/scarcity-process.mjs ADDON ENGINE FOLDER ARMED
+// Moves memory to disk and back, and starts a task, while the system refuses a resource: node
+// test/faults/scarcity-process.mjs ADDON ENGINE FOLDER ARMED
 import { writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 
@@ -13,7 +13,7 @@ addon.setFileEngine(engine);
 addon.keepWork(true);
 writeFileSync(armed, '');
 
-/** What `body` gives, or the code and words of its error. */
+/** The result of `body`, or the code and message of its error. */
 async function reported(body) {
   try {
     return await body();

@@ -1,5 +1,5 @@
-// Threads and memory that the system refuses: an error, or fewer do the work; no process dies of
-// it.
+// Tests that if the system refuses threads or memory, an error follows, or fewer threads work; no
+// process dies.
 import { execFileSync, spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -18,7 +18,7 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(root, { recursive: true, force: true }));
 
-/** The process's report, where something is refused as `refused` says. */
+/** The process's report while `refused` injects faults. */
 function reportWhere(engine: FileEngineName, shim: string, refused: Record<string, string>) {
   const armed = join(root, `armed-${Object.values(refused).join('-')}-${engine}`);
   const program = join(__dirname, 'scarcity-process.mjs');
@@ -55,7 +55,7 @@ const cases = [
   ['io_uring', 2, 'swapped', noTask, 2],
 ] as const;
 
-// Kernels, and containers, may be without io_uring.
+// Kernels and containers may lack io_uring.
 const here = cases.filter(([engine]) => engine === 'threads' || engine === fileEngineName());
 
 test.each(here)('%s where %i threads are granted', (engine, granted, swapped, asked, traced) => {
@@ -90,6 +90,6 @@ test('a thread that finds no memory leaves the work to those that are there', ()
 
 test('a write whose line in a trace finds no memory has succeeded', () => {
   const refused = { DS_FAULT_THREAD: 'ds-io', DS_FAULT_RANK: '0', RANK: '0' };
-  // The read ends on a thread that checks blocks.
+  // The read completes on a thread that checks blocks.
   expect(reportWhere('threads', 'memory', refused)).toEqual(calm(['swapped', 'asked', 1]));
 });

@@ -1,9 +1,9 @@
-// A worker whose native calls fail without end, until it is terminated.
+// A worker that makes failing native calls in an endless loop until it is terminated.
 import { createRequire } from 'node:module';
 import { parentPort, workerData } from 'node:worker_threads';
 
 const addon = createRequire(import.meta.url)(workerData.addon);
-const block = new Float64Array(512).fill(77); // a handle that was never given out
+const block = new Float64Array(512).fill(77); // an invalid handle
 addon.setArguments(block);
 const stream = addon.open(0);
 parentPort.postMessage('ready');

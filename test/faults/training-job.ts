@@ -1,15 +1,15 @@
-// What a rank that trains and goes wrong is told, and what it writes down.
+// The options of a training rank with a fault, and the outcome that it writes.
 import { join } from 'node:path';
 
 import type { DeviceKind } from '../../lib/runtime/device.js';
 
 export interface Fault {
   kind: 'raises' | 'stops' | 'loops' | 'reorders' | 'skips' | 'dies saving';
-  /** The rank that goes wrong. */
+  /** The rank with the fault. */
   rank: number;
-  /** Global steps before the one in which it does. */
+  /** Global steps before the one with the fault. */
   step: number;
-  /** Milliseconds after the save has gone to the background. */
+  /** In milliseconds, after the start of the background save. */
   delay?: number;
 }
 
@@ -19,11 +19,11 @@ export interface Training {
   stage: 1 | 2 | 3;
   offload: boolean;
   accumulation: number;
-  /** Of checkpoints and of what ranks write down. */
+  /** Folder of checkpoints and outcomes. */
   folder: string;
-  /** Sets what this run writes down apart. */
+  /** Prefix of this run's files. */
   name: string;
-  /** Of this run; a resumed one trains as many beyond its checkpoint. */
+  /** Number of steps; a resumed run trains as many after its checkpoint. */
   steps: number;
   resume: boolean;
   save: 'never' | 'synchronous' | 'asynchronous';
@@ -34,19 +34,19 @@ export interface Outcome {
   /** Global steps before and after. */
   from?: number;
   to?: number;
-  /** Of all weights. */
+  /** Hash of all weights. */
   hash?: string;
   error?: { code: string | null; message: string; stack: string };
   /**
-   * How the last asynchronous save ended, when training has failed: a path, null for none, or an
-   * error.
+   * Result of the last asynchronous save after training has failed: a path, null without a save, or
+   * an error.
    */
   saving?: string | null;
 }
 
-/** Where the checkpoints of a training are. */
+/** Folder of a training's checkpoints. */
 export const checkpointsOf = ({ folder }: Pick<Training, 'folder'>) => join(folder, 'checkpoints');
 
-/** What is written down of a rank: its pid as "pid", its end as "end". */
+/** Path of a rank's file: its pid as "pid", its outcome as "end". */
 export const noteOf = ({ folder, name }: Training, rank: number, what: 'pid' | 'end') =>
   join(folder, `${name}.${what}${rank}`);

@@ -1,5 +1,4 @@
-// One rank that trains the tiny GPT-2, saves as it goes and goes wrong in a chosen way; it writes
-// down how it ended.
+// One rank that trains the tiny GPT-2, saves, injects a chosen fault, and writes how it ended.
 import { createHash } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { setTimeout as pause } from 'node:timers/promises';
@@ -21,7 +20,7 @@ import { checkpointsOf, type Fault, noteOf, type Outcome, type Training } from '
 const SAVE_EVERY = 3;
 
 /**
- * Units are gathered one by one and let go after use, so that the order of modules is that of
+ * Gathers units one by one and frees them after use, so that the order of modules is that of
  * collectives.
  */
 const oneByOne: DsConfig['zero_optimization'] = {
@@ -45,7 +44,7 @@ function replaceForward(engine: Engine, forward: () => never): void {
   Object.assign(layer as object, { forward });
 }
 
-/** What the culprit prepares before the step; true: its last micro-batch is left out. */
+/** Prepares the fault before the step; true: skip the last micro-batch. */
 function goWrong(engine: Engine, { kind }: Fault): boolean {
   switch (kind) {
     case 'raises':
@@ -115,8 +114,8 @@ async function failure(engine: Engine | null, error: unknown): Promise<Outcome> 
 }
 
 async function main(training: Training): Promise<void> {
-  // The launcher asks all ranks to end at the first failure: these live to tell what they have seen
-  // of it.
+  // The launcher sends SIGTERM to all ranks at the first failure; these ranks ignore it, to report
+  // their errors.
   process.on('SIGTERM', () => {});
   let engine: Engine | null = null;
   let job: Distributed | null = null;

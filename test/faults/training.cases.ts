@@ -1,5 +1,5 @@
-// Ranks that die, raise, stall or stray while they train: every other rank ends with one clear
-// error, nothing is left, and training resumes as if nothing had happened.
+// Tests ranks that die, throw, stall or diverge in training. Every other rank ends with one clear
+// error, no process remains, and training resumes as without a fault.
 import assert from 'node:assert/strict';
 
 import type { Device } from '../../lib/runtime/device.js';
@@ -12,12 +12,12 @@ type Kind = Omit<Setting, 'device'>;
 
 const FOREVER = 100_000;
 /**
- * Of stalls, in minutes: longer than ranks take to start, and shorter than the 15 s after which a
- * rank that was stopped counts as gone.
+ * For stalls, in minutes: longer than ranks take to start, and shorter than the 15 s after which a
+ * stopped rank counts as gone.
  */
 const TIMEOUT = { cpu: 0.1, cuda: 0.2 };
 
-/** `wanted` on the CPU; on GPUs two, whose sums are the same in any order. */
+/** `wanted` on the CPU. On GPUs two ranks, because their sums do not depend on the order. */
 const ranksOn = ({ kind }: Device, wanted: number): number => (kind === 'cpu' ? wanted : 2);
 
 async function withTrainings<R>(
@@ -34,7 +34,7 @@ async function withTrainings<R>(
   }
 }
 
-/** Every rank but the culprit ended with DS_COMM and a message with `says`. */
+/** Every rank except the culprit ended with DS_COMM and a message with `says`. */
 function requireTold({ outcomes, stderr }: Ended, culprit: number | null, says: RegExp[]): void {
   for (const [rank, outcome] of outcomes.entries()) {
     if (rank === culprit) continue;
@@ -71,9 +71,7 @@ function killed(device: Device, ranks: number, kind: Kind): Promise<void> {
 
 interface Dying {
   rank: number;
-  /**
-   * At most, in milliseconds after the save has gone to the background; 0: before it has written.
-   */
+  /** Maximum, in milliseconds after the background save starts; 0: before its first write. */
   delay: number;
   stage: 1 | 2 | 3;
 }
@@ -86,7 +84,7 @@ function killedSaving(device: Device, { rank, delay, stage }: Dying): Promise<vo
     requireTold(ended, rank, [new RegExp(`rank ${rank}`)]);
     const { saving } = ended.outcomes[1 - rank] ?? {};
     const known = delay === 0 ? new RegExp(`rank ${rank}`) : /rank 1|global_step6/;
-    // Null: it was told before its own save had gone to the background.
+    // Null: the error arrived before its own background save had started.
     if (saving !== null) assert.match(String(saving), known);
     await requireResumed(all);
   });
@@ -146,7 +144,7 @@ function skipsMicroBatch(device: Device): Promise<void> {
     assert.equal(ended.code, 1, ended.stderr);
     const where = /\(gradient of transformer\.h\.1\)/;
     requireTold(ended, 1, [where, /rank 1 did not arrive|rank 1 waits in saveCheckpoint/]);
-    // It is ahead of the others: it waits for them, or they for it, which fails first.
+    // It is ahead of the others: either side may time out first.
     const { error } = ended.outcomes[1] ?? {};
     assert.equal(error?.code, 'DS_COMM');
     const ahead = /no message from rank 0|rank 1 did not arrive|rank 1 waits in saveCheckpoint/;

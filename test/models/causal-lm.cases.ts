@@ -1,4 +1,4 @@
-// CausalLM: every model answers alike to the same calls, and refuses what it cannot honour.
+// Tests that every CausalLM has the same behavior and rejects unsupported calls.
 import assert from 'node:assert/strict';
 import { nn } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -56,7 +56,7 @@ function answers(make: () => nn.models.CausalLM, device: Device): void {
   });
 }
 
-/** A cache is what it answers to attend(): here with nothing, of the right shape, to each layer. */
+/** A cache only needs attend(): here it returns zeros of the right shape for each layer. */
 function attendsOnlyThroughCaches(model: nn.models.CausalLM, tokens: Tensor): void {
   const asked: string[] = [];
   const deaf = (layer: number): nn.LayerCache => ({
@@ -79,7 +79,7 @@ function attendsOnlyThroughCaches(model: nn.models.CausalLM, tokens: Tensor): vo
   );
 }
 
-/** What the loss is told reaches it, with kept logits and without. */
+/** Options of the loss reach it, with and without kept logits. */
 function takesLossOptions(make: () => nn.models.CausalLM, device: Device): void {
   seed(6);
   const model = make().to(device);

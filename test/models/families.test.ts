@@ -1,4 +1,4 @@
-// Keys of config.json for each family: read to sizes, written back, and refused.
+// Tests the keys of config.json for each family: parsed to sizes, written back, and refused.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -18,7 +18,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-/** The folder of `model`, with some keys changed; undefined ones are left out. */
+/** Writes the folder of `model` with changed keys; undefined removes a key. */
 async function write(model: nn.models.CausalLM, more: object = {}): Promise<string> {
   const home = join(dir, 'model');
   rmSync(home, { recursive: true, force: true });
@@ -359,7 +359,7 @@ describe('what a folder says beside the numbers', () => {
   const generation = { eos_token_id: [2, 5], temperature: 0.6, do_sample: true };
   const json = (file: string) => JSON.parse(readFileSync(file, 'utf8'));
 
-  /** A folder of `model`, which says more. */
+  /** Writes a folder of `model` with extra keys. */
   async function reported(model: nn.models.CausalLM): Promise<string> {
     const home = await write(model, said);
     writeFileSync(join(home, 'generation_config.json'), JSON.stringify(generation));

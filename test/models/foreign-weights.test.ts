@@ -1,5 +1,5 @@
-// Weights of another model: no hint drops trained values, and errors name an architecture without a
-// language head.
+// Tests weights of another model: no hint drops trained values, and errors name an architecture
+// without a language head.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -118,7 +118,7 @@ test('names of factors are those of layers and tables', () => {
 
 const configIn = (folder: string): string => join(folder, 'config.json');
 
-/** A folder of a tiny Llama or GPT-2 that says `architectures`. */
+/** A folder of a tiny Llama or GPT-2 with `architectures` in its config. */
 async function folderOf(model: nn.Module, architectures: unknown): Promise<string> {
   const folder = join(dir, 'model');
   await nn.saveWeights(model, folder);

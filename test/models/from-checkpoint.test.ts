@@ -1,4 +1,4 @@
-// A training checkpoint is a model again, whoever saved it.
+// Tests that a training checkpoint of any engine loads as a model.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

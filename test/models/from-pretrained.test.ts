@@ -1,5 +1,5 @@
-// fromPretrained: the folder says which model it holds; what is unknown is answered with what there
-// is.
+// Tests that fromPretrained selects the model from the folder, and that errors list the supported
+// models.
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -15,7 +15,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-/** What transformers would have written of `model`. */
+/** Writes `model` as transformers would. */
 async function write(model: nn.Module, more: object = {}): Promise<void> {
   const { config, transposed } = model.describe() as nn.PretrainedDescription;
   const sources = Array.from(model.namedParameters(), ([name, parameter]) => {

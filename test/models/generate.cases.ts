@@ -1,4 +1,4 @@
-// Sampling from any causal model: the same text with and without a decoder, and what is refused.
+// Tests sampling from any causal model: equal text with and without a decoder, and errors.
 import assert from 'node:assert/strict';
 import { nn } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -9,7 +9,7 @@ const { GPT2, generate } = nn.models;
 const sizes = { vocabSize: 61, maxSeq: 20, layers: 2, heads: 2, channels: 16 };
 const prompt = [3, 1, 4, 1, 5];
 
-/** A model of a program's own: it has a forward and no more. */
+/** A custom model with a forward only. */
 class Plain extends nn.Module {
   constructor(private readonly inner: nn.models.GPT2) {
     super();

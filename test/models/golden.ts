@@ -1,4 +1,4 @@
-// Reads a recorded model: weights, batch, and what PyTorch computed from them.
+// Reads a recorded model: weights, batch, and the results of PyTorch.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { SafetensorsFile } from '../../lib/checkpoint/safetensors-file.js';
@@ -15,7 +15,7 @@ export interface Description {
   adamwLosses?: number[];
 }
 
-/** What scripts/record-golden.py wrote, as CPU tensors that release() frees. */
+/** The output of scripts/record-golden.py as CPU tensors; release() frees them. */
 export class Golden {
   private constructor(
     readonly description: Description,
@@ -41,7 +41,7 @@ export class Golden {
     return found;
   }
 
-  /** Those whose names start with `prefix`, under the rest of the name. */
+  /** Tensors with names that start with `prefix`, under the rest of the name. */
   group(prefix: string): [string, Tensor][] {
     return [...this.tensors]
       .filter(([name]) => name.startsWith(prefix))

@@ -1,4 +1,4 @@
-// A tiny GPT-2 in recorded weights computes what PyTorch did: logits, gradients, steps, bf16.
+// Compares a tiny GPT-2 in recorded weights with PyTorch: logits, gradients, steps, bf16.
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import type { Parameter } from '../../lib/nn/index.js';
@@ -32,7 +32,7 @@ function dropGradients(parameters: readonly Parameter[]): void {
   }
 }
 
-/** One parameter's master weights and moments; AdamW runs without clipping. */
+/** Master weights and moments of one parameter; AdamW runs without clipping. */
 class Adam {
   private readonly control: Tensor;
   private readonly states: { parameter: Parameter; m: Tensor; v: Tensor }[];

@@ -1,6 +1,6 @@
-// Llama by its formulas, in doubles and nothing but loops: what the model is compared with.
+// The formulas of Llama in doubles with plain loops, the reference for the model.
 
-/** Sizes as config.json says them. */
+/** Sizes as in config.json. */
 export interface Sizes {
   heads: number;
   kvHeads: number;
@@ -10,13 +10,13 @@ export interface Sizes {
   tied: boolean;
   /** Radians per position of pair i. */
   frequency(i: number): number;
-  /** Channels of a head that are turned, the first ones; default all of them. */
+  /** Number of leading channels of a head that are rotated. Default: all. */
   rotaryDim?: number;
-  /** What cosines and sines are multiplied by; default 1. */
+  /** Factor of cosines and sines. Default: 1. */
   magnitude?: number;
 }
 
-/** Values in row-major order by Hugging Face's names; a matrix is [out, in]. */
+/** Values in row-major order by names of Hugging Face; a matrix is [out, in]. */
 export type Weights = ReadonlyMap<string, readonly number[]>;
 
 type Rows = number[][];
@@ -46,7 +46,7 @@ function norm(x: Rows, weights: Weights, name: string, eps: number): Rows {
 const plus = (a: Rows, b: Rows): Rows =>
   a.map((row, t) => row.map((value, i) => value + ((b[t] as number[])[i] as number)));
 
-/** The head at `from` of each row, turned by its position where `turned`. */
+/** The head at `from` of each row, rotated by its position if `turned`. */
 function headAt(x: Rows, from: number, sizes: Sizes, turned: boolean): Rows {
   const { headDim, rotaryDim = headDim, magnitude = 1 } = sizes;
   const half = rotaryDim / 2;

@@ -1,4 +1,4 @@
-// Llama against its formulas in doubles: logits, losses, gradients, sampling, activation
+// Compares Llama with its formulas in doubles: logits, losses, gradients, sampling, activation
 // checkpointing.
 import assert from 'node:assert/strict';
 import { nn } from '../../lib/index.js';
@@ -18,7 +18,7 @@ const small: Config = {
 const tokens = [3, 1, 41, 5, 9, 2, 65, 35, 8, 0, 66];
 const targets = [1, 41, 5, 9, 2, 65, 35, 8, 0, 66, 7];
 
-/** Llama 3.1's formula by the wave's length, as its authors wrote it. */
+/** Llama 3.1's formula by wavelength, as its authors wrote it. */
 function llama3(frequency: number): number {
   const [factor, low, high, original] = [8, 1, 4, 12];
   const wave = (2 * Math.PI) / frequency;
@@ -31,7 +31,7 @@ function llama3(frequency: number): number {
 interface Variant {
   name: string;
   config: Partial<Config>;
-  /** What becomes of a plain frequency. */
+  /** Scales an unscaled frequency. */
   scaling?: (frequency: number) => number;
 }
 
@@ -59,7 +59,7 @@ const variants: readonly Variant[] = [
   },
 ];
 
-/** A model in which nothing is 0 or 1 by chance, and its formulas' sizes. */
+/** A model without weights of exactly 0 or 1, and the sizes of its formulas. */
 function build(variant: Variant, device: Device): { model: nn.models.Llama; sizes: Sizes } {
   seed(7);
   const model = new Llama({ ...small, ...variant.config });
@@ -90,7 +90,7 @@ function isClose(got: readonly number[], expected: readonly number[], bound: num
   });
 }
 
-/** The derivative of the formulas' loss for each parameter, along one direction of its own. */
+/** The derivative of the formulas' loss by each parameter, along a random direction. */
 function derivative(weights: Weights, name: string, direction: number[], sizes: Sizes): number {
   const values = weights.get(name) as readonly number[];
   const step = 1e-5;
@@ -140,7 +140,8 @@ export const cases: Case[] = [
       const { model } = build(variant, device);
       const prompt = tokens.slice(0, 4);
       const options = { maxNewTokens: 20, temperature: 0 };
-      generate(model, prompt, { maxNewTokens: 1 }); // The angles are made, and stay.
+      // The first call creates the rotary table, which stays.
+      generate(model, prompt, { maxNewTokens: 1 });
       const before = liveTensors();
       const cached = model.generate(prompt, options);
       assert.equal(liveTensors(), before, variant.name);

@@ -1,4 +1,4 @@
-// Mixtures of experts beyond their numbers: files with one matrix per expert, and what is refused.
+// Tests mixtures of experts: files with one matrix per expert, and errors.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-// Documents in a row: in every model they have the losses and gradients that they have alone.
+// Tests that packed documents have the same losses and gradients as separate ones, in every model.
 import assert from 'node:assert/strict';
 import { nn } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -13,7 +13,7 @@ const rows = (values: readonly number[][], device: Device): Tensor =>
     device,
   });
 
-/** Lengths of documents in rows of 777 tokens; negative ones are of padding. */
+/** Lengths of documents in rows of 777 tokens; negative lengths are padding. */
 const LENGTHS = [
   [300, 1, 200, 276],
   [-20, 417, -1, 40, 65, -234],
@@ -23,9 +23,9 @@ interface Packed {
   tokens: Tensor;
   targets: Tensor;
   documents: Tensor;
-  /** Each document alone, with its targets. */
+  /** Each document separately, with its targets. */
   apart: [Tensor, Tensor][];
-  /** Targets that count. */
+  /** Number of counted targets. */
   counted: number;
 }
 
@@ -53,7 +53,9 @@ function packed(device: Device): Packed {
 const sizes = { vocabSize: 37, maxSeq: 800, layers: 2, heads: 4, channels: 32 };
 const rotary = { ...sizes, hidden: 12, initializerRange: 0.2 };
 
-/** With larger weights than its first ones, whose gradients are mostly cancelled sums. */
+/**
+ * With larger weights than the initial ones, because gradients of these are mostly cancelled sums.
+ */
 function gpt2(config: nn.models.GPT2Config): nn.models.GPT2 {
   const model = new GPT2(config);
   for (const parameter of model.parameters()) {
@@ -85,13 +87,13 @@ function packs(make: (more: object) => nn.models.CausalLM, device: Device): void
     total += loss.item();
   }
   const expected = gradientsOf(alone);
-  // Products sum their tokens in parts, on GPUs and on processors with AVX-512, which documents
-  // apart cut elsewhere; processors without it are within 1e-6.
+  // On GPUs and with AVX-512, matmuls sum tokens in parts, which separate documents split
+  // differently. Processors without AVX-512 are within 1e-6.
   const bound = 2e-6;
   for (const activationCheckpointing of [false, true]) {
     seed(11);
     const model = make({ activationCheckpointing }).to(device);
-    // What is checkpointed needs the documents again when their scope has ended.
+    // Checkpointed segments need the documents again after their scope has ended.
     const loss = scope(() => model.call(tokens, targets, { documents: documents.clone() }));
     loss.backward();
     assert.ok(Math.abs(loss.item() - total) <= 1e-6 * total, `${loss.item()}, not ${total}`);
@@ -104,7 +106,7 @@ function packs(make: (more: object) => nn.models.CausalLM, device: Device): void
   }
 }
 
-/** Positions by themselves: where they are said, it is as if the text before them were there. */
+/** Explicit positions: the same result as if the text before them were there. */
 function moves(make: (more: object) => nn.models.CausalLM, device: Device): void {
   seed(12);
   const model = make({}).to(device).eval();
@@ -121,12 +123,12 @@ function moves(make: (more: object) => nn.models.CausalLM, device: Device): void
   const off = (values: number[]) =>
     Math.max(...values.map((value, i) => Math.abs(value - (plain[i] as number))));
   assert.ok(off(first) < 1e-5, `${off(first)}`);
-  // Rotary positions count from each other alone; learned ones do not.
+  // Rotary positions are relative; learned ones are not.
   if (model instanceof GPT2) assert.ok(off(second) > 1e-3);
   else assert.ok(off(second) < 1e-4, `${off(second)}`);
 }
 
-/** What places may be, and what angles that follow from the length of a text make of them. */
+/** Invalid positions throw, and so do positions with angles that depend on the text length. */
 function refuses(device: Device): void {
   const model = models.Llama?.({}).to(device) as nn.models.CausalLM;
   const tokens = rows([[3, 1, 30, 7]], device);

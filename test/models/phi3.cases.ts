@@ -1,5 +1,5 @@
-// Phi-3 against a Llama of the same weights, whose projections lie apart, and against formulas in
-// doubles where a part of each head is turned: logits, losses, gradients, sampling, adapters.
+// Compares Phi-3 with a Llama of the same weights in separate projections, and with formulas in
+// doubles for partial rotation: logits, losses, gradients, sampling, adapters.
 import assert from 'node:assert/strict';
 import { nn, peft } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -17,7 +17,7 @@ const tokens = [3, 1, 41, 5, 9, 2, 65, 35, 8, 0, 66];
 const targets = [1, 41, 5, 9, 2, 65, 35, 8, 0, 66, 7];
 const [short, long] = [6, tokens.length];
 
-/** Divisors for `pairs` pairs of channels, of texts of up to 6 tokens and of longer ones. */
+/** Divisors for `pairs` pairs of channels, for texts of up to 6 tokens and for longer ones. */
 const longrope = (pairs: number): nn.models.LongRopeScaling => ({
   ...{ type: 'longrope', factor: 4, originalMaxSeq: short },
   shortFactor: Array.from({ length: pairs }, (_, i) => 1 + 0.1 * i),
@@ -40,7 +40,7 @@ const valuesOf = (model: nn.Module): Map<string, number[]> =>
 const gradientsOf = (model: nn.Module): Map<string, number[]> =>
   new Map(Array.from(model.namedParameters(), ([name, { grad }]) => [name, grad?.toArray() ?? []]));
 
-/** Matrices that lie apart under the names of the packed ones, rows below rows. */
+/** Joins separate matrices by rows, under the names of packed ones. */
 function packed(apart: ReadonlyMap<string, number[]>): Map<string, number[]> {
   const found = new Map<string, number[]>();
   for (const [name, values] of apart) {
@@ -52,7 +52,7 @@ function packed(apart: ReadonlyMap<string, number[]>): Map<string, number[]> {
   return found;
 }
 
-/** Packed matrices as those that lie apart. */
+/** Splits packed matrices. */
 function unpacked(weights: Weights, model: nn.models.Phi3): Map<string, readonly number[]> {
   const { heads, kvHeads, headDim, channels } = model.config;
   const found = new Map<string, readonly number[]>();
@@ -87,7 +87,7 @@ const inWeights = <M extends nn.Module>(model: M, weights: ReadonlyMap<string, n
 
 interface Pair {
   name: string;
-  /** Whose projections lie apart, and the same packed. */
+  /** A model with separate projections, and the same with packed ones. */
   make(): [nn.models.RotaryLM, nn.models.Phi3];
 }
 
@@ -116,7 +116,7 @@ const pairs: readonly Pair[] = [
   },
 ];
 
-/** Logits below and above the first length, and the loss and gradients of a text. */
+/** Logits below and above the original length, and the loss and gradients of a text. */
 function computed(model: nn.models.RotaryLM, device: Device) {
   const logits = [short, long].map((length) =>
     noGrad(() =>
@@ -151,7 +151,7 @@ function alike({ make }: Pair, device: Device): void {
 interface Variant {
   name: string;
   config: Partial<nn.models.Phi3Config>;
-  /** Of the angles of a text of `length` tokens. */
+  /** The rotation of a text of `length` tokens. */
   rule(length: number): Pick<Sizes, 'frequency' | 'rotaryDim' | 'magnitude'>;
 }
 
@@ -216,7 +216,7 @@ const phiCase = (name: string, body: (device: Device) => void): Case => ({
   run: (device) => scope(() => body(device)),
 });
 
-/** Whatever is turned, with and without a window; texts get longer than the first length. */
+/** Every kind of rotation, with and without a window; texts get longer than the original length. */
 const all: readonly Partial<nn.models.Phi3Config>[] = [
   { window: 5 },
   ...variants.map(({ config }) => config),
@@ -236,7 +236,7 @@ export const cases: Case[] = [
       const model = build({ config }, device);
       const prompt = tokens.slice(0, 4);
       const options = { maxNewTokens: 16, temperature: 0 };
-      generate(model, prompt, options); // The angles are made, and stay.
+      generate(model, prompt, options); // The first call creates the rotary table, which stays.
       const before = liveTensors();
       const cached = model.generate(prompt, options);
       assert.equal(liveTensors(), before);
@@ -289,7 +289,7 @@ export const cases: Case[] = [
   }),
   phiCase('a window of all positions is none, and is written as it was', (device) => {
     const model = build({ config: { window: 262_144 } }, device);
-    // Blocks that draw tokens refuse a window of neighbours.
+    // Blocks with random layerTokens reject a sliding window.
     const drawn = { layerTokens: { layers: [1], reserved: 5 } };
     assert.equal(model.call(rowOf(tokens, device), null, drawn).size(1), tokens.length);
     assert.equal(model.describe().config.sliding_window, 262_144);

@@ -1,5 +1,5 @@
-// Models with weights of 8 and 4 bits: made here, read from the folders of others, saved, trained
-// beside.
+// Tests models with weights of 8 and 4 bits: quantized here, loaded from other tools, saved,
+// trained with adapters.
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -23,7 +23,7 @@ const FOLDERS = [
 interface Golden {
   tokens: number[][];
   logits: number[];
-  /** Of each layer, the SHA-256 of its weight's bits. */
+  /** Per layer, the SHA-256 of its weight's bits. */
   weights: Record<string, { f32: string; f16: string }>;
 }
 
@@ -46,7 +46,10 @@ const digest = (tensor: Tensor): string =>
     .update(tensor.toRaw() as Uint16Array)
     .digest('hex');
 
-/** Weights equal the format's formula to the bit, and logits those of the model that has them. */
+/**
+ * Weights equal the formula of the format bit for bit, and logits equal the model with these
+ * weights.
+ */
 async function imports(device: Device): Promise<void> {
   for (const name of FOLDERS) {
     const golden: Golden = JSON.parse(readFileSync(join(folder, name, 'golden.json'), 'utf8'));
@@ -74,7 +77,7 @@ async function imports(device: Device): Promise<void> {
   }
 }
 
-/** What was read comes back from what was written, to the bit, whatever it was read from. */
+/** A saved and reloaded model is equal bit for bit, for every source format. */
 async function returns(device: Device): Promise<void> {
   for (const name of FOLDERS) {
     await inFolder(async (dir) => {
@@ -94,7 +97,10 @@ async function returns(device: Device): Promise<void> {
   }
 }
 
-/** Heads, tied or not, that stay or are packed; layers that are skipped; files of our own names. */
+/**
+ * Heads, tied or not, with and without quantization; skipped layers; files with this library's
+ * names.
+ */
 async function makes(device: Device): Promise<void> {
   for (const make of [tinyLlama, tinyGpt2] as const) {
     for (const options of [
@@ -130,7 +136,7 @@ async function makes(device: Device): Promise<void> {
   }
 }
 
-/** The loss is that of the logits, whatever the head. */
+/** The loss matches the logits, for any head. */
 function requireLoss(model: nn.models.CausalLM, device: Device): void {
   const ids = Int32Array.from({ length: 12 }, (_, i) => (i * 7 + 3) % 64);
   const [loss, expected] = noGrad(() =>
@@ -148,7 +154,7 @@ function requireLoss(model: nn.models.CausalLM, device: Device): void {
   assert.ok(Math.abs(loss - expected) < 1e-5, `${loss}, not ${expected}`);
 }
 
-/** Sixteen-bit weights: steps have their dtype, and stay as they are when the rest is converted. */
+/** 16-bit weights: scales have their dtype, and keep it when the rest is converted. */
 async function keepsSteps(device: Device): Promise<void> {
   const model = nn.quantizeModel(tinyLlama().to(device, 'bf16'), { bits: 4, groupSize: 8 });
   const bits = packedLayers(model).map(([, layer]) => bitsOf(layer.values('f32')));
@@ -170,7 +176,7 @@ async function keepsSteps(device: Device): Promise<void> {
   });
 }
 
-/** Adapters beside packed weights learn, at every stage, and the weights stay; then they merge. */
+/** Adapters on quantized weights train at every stage, and the weights stay; then they merge. */
 async function adapts(device: Device): Promise<void> {
   const ids = Int32Array.from({ length: 12 }, (_, i) => (i * 5 + 1) % 64);
   for (const stage of [0, 3] as const) {
@@ -277,7 +283,7 @@ function withGroup(given: object, more: object): object {
 const withWeights = (given: object, more: object): object =>
   withGroup(given, { weights: { ...(given as Groups).config_groups.group_0.weights, ...more } });
 
-/** What computes something else is named, with its reason. */
+/** Settings that need another computation throw with the reason. */
 async function refuses(): Promise<void> {
   await inFolder(async (dir) => {
     for (const [i, [name, change, message]] of MISTAKES.entries()) {
@@ -292,7 +298,7 @@ async function refuses(): Promise<void> {
   });
 }
 
-/** A copy of the folder `name` in `dir`, whose first layer has a bias of `value` in the files. */
+/** A copy of the folder `name` in `dir`; in the files, the first layer has a bias of `value`. */
 async function withBias(dir: string, name: string, value: number): Promise<string> {
   const place = join(dir, `${name}${value}`);
   cpSync(join(folder, name), place, { recursive: true });
@@ -311,7 +317,7 @@ async function withBias(dir: string, name: string, value: number): Promise<strin
   return place;
 }
 
-/** AutoGPTQ gave every layer a bias, of zeros where the model has none. */
+/** AutoGPTQ gave every layer a bias, with zeros if the model has no bias. */
 async function takesZeros(device: Device): Promise<void> {
   await inFolder(async (dir) => {
     const plain = on(device, await nn.models.fromPretrained(join(folder, 'gptq')));
@@ -324,7 +330,7 @@ async function takesZeros(device: Device): Promise<void> {
   });
 }
 
-/** Misused functions, in words. */
+/** Misused functions throw. */
 async function misuses(device: Device): Promise<void> {
   const quantized = (options: object) => () => nn.quantizeModel(tinyLlama(), options as never);
   assert.throws(quantized({}), /bits: expected 8 or 4/);

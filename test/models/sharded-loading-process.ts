@@ -1,5 +1,5 @@
-// One rank that takes a pretrained model over into shards, and reports what it has read of the
-// files for that.
+// One rank that loads a pretrained model into shards, and reports how much of the files it has
+// read.
 import fs from 'node:fs';
 import {
   nn as all,
@@ -13,20 +13,20 @@ import {
 
 export interface ShardedJob {
   dir: string;
-  /** The first so many parameters are frozen. */
+  /** Number of frozen parameters; they are the first ones. */
   frozen: number;
   zero: DsConfig['zero_optimization'];
   bf16?: boolean;
-  /** Ranks that read another folder. */
+  /** Ranks that load another folder. */
   others?: Record<number, string>;
 }
 
 export interface ShardedReport {
   /** Bytes of the files that fromPretrained() and initialize() have read after the headers. */
   read: number;
-  /** Of the model with whole weights. */
+  /** Logits of the model with whole weights. */
   logits: number[];
-  /** Of a step. */
+  /** Loss of a step. */
   loss: number;
   failure: string;
 }

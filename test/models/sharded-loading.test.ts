@@ -1,5 +1,5 @@
-// Pretrained weights at stage 3: each rank reads what it keeps, and the job trains as with all in
-// memory.
+// Tests pretrained weights at stage 3: each rank reads its shard, and training equals one with all
+// weights in memory.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -20,7 +20,7 @@ const sizes = { vocabSize: 67, maxSeq: 16, layers: 3, heads: 4, channels: 32, hi
 const run = async (ranks: number, job: ShardedJob): Promise<ShardedReport[]> =>
   reportsOf<ShardedReport>(await runRanks('../models/sharded-loading-process', ranks, { job }));
 
-/** What a process alone computes with all values in memory, as the ranks do of equal batches. */
+/** The result of one process with all values in memory; ranks with equal batches must match it. */
 async function alone(model: nn.models.CausalLM, frozen: number): Promise<[number[], number]> {
   for (const parameter of model.parameters().slice(0, frozen)) parameter.requiresGrad = false;
   const row = Tensor.from(Int32Array.from([3, 1, 4, 1, 5, 9]), { shape: [1, 6] });
@@ -63,7 +63,7 @@ test.each<[string, number, number, ShardedJob['zero']]>([
     expect(report.failure).toBe('');
     expect(report.logits).toEqual(logits);
     expect(Math.abs(report.loss - loss)).toBeLessThan(1e-5);
-    // Units are cut into equal shards, of which the last may have less of the parameters.
+    // Units have equal shards; the last shard may hold fewer parameter elements.
     expect(report.read).toBeLessThan(1.02 * Math.ceil(total / ranks));
     expect(report.read).toBeGreaterThan((0.9 * total) / ranks);
   }

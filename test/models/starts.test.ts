@@ -1,4 +1,4 @@
-// How new models start: no two of their matrices alike.
+// Tests that all matrices of a new model differ.
 import { nn, seed } from '../../lib/index.js';
 
 const sizes = { vocabSize: 61, maxSeq: 8, layers: 2, heads: 2, channels: 16 };

@@ -1,18 +1,18 @@
-// Reads a folder of weights and copies it to another, and reports the host memory that each took.
+// Reads a folder of weights, copies it to another, and reports the peak host memory of each.
 import { readFileSync } from 'node:fs';
 import { nn } from '../../lib/index.js';
 
-/** Bytes that the process had at most, beyond those of its start. */
+/** Peak bytes of the process above its start. */
 export interface HostPeaks {
   loaded: number;
   saved: number;
   /** Bytes of the tensors. */
   total: number;
-  /** With as many bytes beside it at last: what holds all of the tensors would show. */
+  /** At the end it allocates as many bytes more, to prove that the peak shows all tensors. */
   seen: number;
 }
 
-/** Of this process since its start: its maxRSS would begin with that of the one that forked it. */
+/** Peak of this process since its start; its maxRSS would include the parent's before the fork. */
 function peak(): number {
   const [, kib] = /^VmHWM:\s+(\d+) kB$/m.exec(readFileSync('/proc/self/status', 'utf8')) ?? [];
   return Number(kib) * 1024;

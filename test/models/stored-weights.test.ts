@@ -1,4 +1,4 @@
-// Weights that stay in their files: when they are read, in which dtype, and what memory it takes.
+// Tests weights that stay in their files: the time of the read, the dtype, and the memory.
 import { execFileSync } from 'node:child_process';
 import * as fs from 'node:fs';
 import { mkdtempSync, readdirSync, readlinkSync, rmSync, statSync, writeFileSync } from 'node:fs';
@@ -40,7 +40,7 @@ function openFiles(): number {
     try {
       return readlinkSync(`/proc/self/fd/${fd}`);
     } catch {
-      return ''; // That of the list itself.
+      return ''; // The descriptor of the listing itself.
     }
   });
   return links.filter((path) => path.startsWith(dir)).length;
@@ -121,7 +121,7 @@ test('files that are written to meanwhile are refused, and those that are gone a
   writeFileSync(file, written);
   const third = await fromPretrained(home);
   writeFileSync(file, written.fill(0, 2000));
-  // At another time for certain: the clocks of file systems are coarse.
+  // One second later, because the clocks of file systems are coarse.
   fs.utimesSync(file, new Date(), new Date(Date.now() + 1000));
   expect(() => valuesOf(third)).toThrow(
     expect.objectContaining({ code: 'DS_IO', message: expect.stringMatching(/written|change/) }),
@@ -153,7 +153,7 @@ test('an engine starts from them, in the dtype of its configuration', async () =
   expect(losses[1]).toEqual(losses[0]);
 });
 
-/** What a process of its own says that reads and copies `folder`. */
+/** The report of a process that reads and copies `folder`. */
 function measured(warm: string, folder: string): HostPeaks {
   const runner = join(__dirname, '..', 'support', 'run-typescript.cjs');
   const program = join(__dirname, 'stored-weights-process.ts');
@@ -165,7 +165,7 @@ test('a folder of bf16 weights takes little host memory to load and to copy', as
   const big = { vocabSize: 2000, maxSeq: 16, layers: 7, heads: 8, channels: 512, hidden: 2048 };
   const from = await saved(new Llama(big), { dtype: 'bf16', maxShardBytes: 10e6 }, 'big');
   const warm = await saved(tiny(), { dtype: 'bf16' }, 'warm');
-  // The first process compiles the sources, which takes more memory than what is measured.
+  // The first process compiles the sources, which takes more memory than the measured part.
   measured(warm, warm);
   const peaks = measured(warm, from);
   expect(peaks.total).toBeGreaterThan(60e6);

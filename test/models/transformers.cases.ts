@@ -1,4 +1,4 @@
-// What transformers says of tiny models in its own folders: logits, losses, gradients, ten updates.
+// Compares tiny models in folders of transformers with it: logits, losses, gradients, ten updates.
 import assert from 'node:assert/strict';
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -26,9 +26,9 @@ interface Golden {
     weightDecay: number;
     clip: number;
   };
-  /** Of ten steps: tokens, which are their own labels; the loss before and the norm of each. */
+  /** Ten steps: tokens, which are their own labels; the loss before and the norm of each. */
   batches: number[][][];
-  /** Texts apart: sums and counts of their losses. */
+  /** Separate texts: sums and counts of their losses. */
   documents: { ids: number[]; labels: number[]; sum: number; count: number }[];
   losses: number[];
   norms: number[];
@@ -132,12 +132,12 @@ async function agrees(name: string, device: Device): Promise<void> {
   await files.close();
 }
 
-/** Rows padded on either side, positions from 5 on, and documents packed into one row. */
+/** Rows padded on either side, positions from 5 on, and packed documents. */
 async function stands(name: string, device: Device): Promise<void> {
   const dir = join(folder, name);
   const { ids, documents } = goldenOf(name);
   const files = await WeightFiles.open(join(dir, 'golden.safetensors'));
-  // The recorded sums of documents are those of tokens alone.
+  // The recorded sums of documents contain only the token losses.
   const options = mixtures.includes(name) ? { routerAuxLossCoef: 0 } : {};
   const model = (await nn.models.fromPretrained(dir, options)).to(device);
   const tokens = rowsOf(ids, device);
@@ -179,7 +179,7 @@ async function stands(name: string, device: Device): Promise<void> {
   await files.close();
 }
 
-/** Texts by themselves, below the length from which on angles change. */
+/** Separate texts, shorter than the limit after which angles change. */
 async function apart(name: string, device: Device): Promise<void> {
   const model = (await nn.models.fromPretrained(join(folder, name))).to(device);
   for (const { ids, labels, sum } of goldenOf(name).documents) {
@@ -192,7 +192,7 @@ async function apart(name: string, device: Device): Promise<void> {
   for (const parameter of model.parameters()) parameter.dispose();
 }
 
-/** Every rope type on one set of weights, in both generations of configurations. */
+/** Every rope type on one set of weights, in old and new configurations. */
 async function turns(device: Device): Promise<void> {
   const from = join(folder, 'ropes');
   const golden = JSON.parse(readFileSync(join(from, 'golden.json'), 'utf8')) as Ropes;
@@ -224,7 +224,9 @@ async function turns(device: Device): Promise<void> {
 }
 
 const dense = ['gpt2', 'llama', 'llama-tied', 'mistral', 'phi3', 'qwen2', 'qwen2-window', 'qwen3'];
-/** Rows are longer than the length from which on angles change: they are texts of their own. */
+/**
+ * Packed rows would exceed the length at which angles change, so their texts are tested separately.
+ */
 const stretched = ['phi3-longrope'];
 const mixtures = ['mixtral', 'qwen2-moe', 'qwen3-moe', 'qwen3-moe-plain'];
 const models = [...dense, ...stretched, ...mixtures];

@@ -1,4 +1,4 @@
-// One rank of a pipeline in which something goes wrong: reports what it was told.
+// One rank of a pipeline with a fault; reports its error.
 import { type Distributed, initDistributed } from '../../lib/comm/index.js';
 import {
   type DsConfig,
@@ -35,17 +35,17 @@ export interface Fault {
     | 'other stages'
     | 'forward'
     | 'tied Muon';
-  /** Whose fault it is. */
+  /** The rank with the fault. */
   rank: number;
-  /** Ranks of the pipeline; two by default. Others share batches out. */
+  /** Ranks of the pipeline. Default: two. Further ranks are data ranks. */
   stages?: number;
-  /** Who fails stays until the others have said what they were told. */
+  /** Whether the failed rank stays until the others have reported their errors. */
   stays?: boolean;
 }
 
 const [ROWS, WIDTH, MICROS] = [4, 8, 3];
 
-/** A layer that does something else in its second micro-batch. */
+/** A layer with a fault in its second micro-batch. */
 class Treacherous extends nn.Module {
   readonly inner = new nn.Linear(WIDTH, WIDTH);
   private calls = 0;
@@ -124,7 +124,7 @@ const unreadable: Iterator<unknown> = {
   },
 };
 
-/** Until all ranks have come to say what they were told. */
+/** Waits until all ranks have reported their errors. */
 async function meet({ rank, worldSize, store, timeout }: Distributed): Promise<void> {
   await store?.set(`fault/${rank}`, 'told');
   for (let other = 0; other < worldSize; ++other) await store?.get(`fault/${other}`, timeout);
@@ -159,7 +159,7 @@ async function main(fault: Fault): Promise<void> {
     report = `${error instanceof DsError ? code : 'Error'} ${message}`;
     if (isSparse(model)) report += ' The model is left sparse.';
     if (fault.stays) await meet(job);
-    // Who has failed leaves; the others are told.
+    // The failed rank leaves, and the others get an error.
     job.store?.close();
   }
   console.log(JSON.stringify(report));

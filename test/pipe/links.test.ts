@@ -1,4 +1,4 @@
-// Transfers between stages and the streams they are on: compute goes on beside all of them.
+// Tests the streams of transfers between stages: compute overlaps all of them.
 import type { Distributed } from '../../lib/comm/index.js';
 import { ProcessGroup } from '../../lib/comm/process-group.js';
 import { Links } from '../../lib/pipe/links.js';
@@ -9,7 +9,7 @@ import type { Collective, Tickets } from '../../lib/runtime/job.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { Tensor } from '../../lib/tensor/index.js';
 
-/** What happened on streams, in order; compute is stream 0, others count up. */
+/** Logs operations on streams, in order; compute is stream 0, others count up. */
 class Log {
   readonly lines: string[] = [];
   private readonly streams: Stream[] = [cpu().compute];
@@ -33,7 +33,7 @@ class Log {
 
 let log: Log;
 
-/** Collectives that are never over, and say where they begin and who waits. */
+/** Collectives that never complete; they log their stream and the waiting streams. */
 const tickets = (): Tickets => ({
   start: ({ kind }: Collective, stream) => log.lines.push(`${kind} on ${log.number(stream)}`),
   wait: (_, stream) => void log.lines.push(`${log.number(stream)} waits for a transfer`),
@@ -42,7 +42,7 @@ const tickets = (): Tickets => ({
   giveUp: () => {},
 });
 
-/** Stage 0 of two, whose peer never comes. */
+/** Stage 0 of two, without a peer. */
 async function firstStage(): Promise<Links> {
   const ranks = [0, 1];
   const group = () => new ProcessGroup('pair', ranks, 0, cpu(), tickets());

@@ -1,4 +1,4 @@
-// What goes wrong in one stage is said on every rank, and nobody waits for ever.
+// Tests that a fault in one stage raises an error on every rank, without a deadlock.
 import { initialize, liveTensors, nn, PipelineModule, seed, Tensor } from '../../lib/index.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Fault } from './fault-process.js';
@@ -23,7 +23,7 @@ test('a stage that dies in its forward or its backward is missed by the other', 
   }
 });
 
-/** Waits of a job end after 600 s, those of this test sooner. */
+/** Job timeouts are 600 s, longer than the timeout of this test. */
 test('an error of one stage is told to all at once, while that stage stays', async () => {
   for (const [kind, rank, stages, error] of [
     ['throws at once', 0, 3, 'a layer of mine'],
@@ -170,7 +170,7 @@ test('a batch that has failed leaves nothing, and can be given again', async () 
     Tensor.from([1, 2, 3, 4, 5, 6, 7, 8], { shape: [2, 4] }),
     Tensor.from([[1], [2]]),
   ];
-  /** The third micro-batch of the second batch fails at first, where `fails`. */
+  /** With `fails`, the third micro-batch of the second batch fails at first. */
   const losses = async (fails: boolean): Promise<number[]> => {
     seed(3);
     const { engine } = await initialize({ model: model(), config, device: 'cpu' });

@@ -1,4 +1,4 @@
-// One rank of a pipeline of small layers: trains each leg, and says what it has at the end.
+// One rank of a pipeline of small layers: trains each leg, and reports the final state.
 import { createHash } from 'node:crypto';
 import { initDistributed } from '../../lib/comm/index.js';
 import {
@@ -14,7 +14,7 @@ import {
   TiedLayerSpec,
 } from '../../lib/index.js';
 
-/** A run from the same beginning. */
+/** A run from the initial weights. */
 export interface Leg {
   schedule: '1f1b' | 'gpipe' | 'interleaved' | 'zero-bubble';
   micros: number;
@@ -22,23 +22,24 @@ export interface Leg {
   precision: 'fp32' | 'bf16' | 'fp16';
   offload?: boolean;
   checkpoint?: number;
-  /** The first layers, which are all of the first stage and more, want no gradients. */
+  /** Freezes the first layers, which cover the first stage and more. */
   frozen?: boolean;
   /**
-   * The head is the embedding; "twice": each stage has a layer, too, which is the same; "crossed":
-   * layers of the last stage share the weights of the first one's, in another order.
+   * The head is the embedding. "twice": each stage also has a layer with shared weights. "crossed":
+   * layers of the last stage share weights with the first stage, in another order.
    */
   tied?: boolean | 'twice' | 'crossed';
-  /** Of the state that is offloaded. */
+  /** Fraction of the offloaded state. */
   ratio?: number;
   /**
-   * Where it saves after half of its steps; a leg that names what another one saved resumes there.
+   * Path of a checkpoint after half of the steps; a leg with the path of another leg resumes from
+   * it.
    */
   save?: string;
   from?: string;
   /** A language model instead of the small layers. */
   model?: 'gpt2' | 'llama' | 'phi3' | 'qwen3';
-  /** Its blocks keep their inputs alone. */
+  /** Its blocks checkpoint only their inputs. */
   inputsOnly?: boolean;
   /** Samples of 3, 7 and then all 11 tokens. */
   grows?: boolean;
@@ -47,7 +48,7 @@ export interface Leg {
 export interface PipelineJob {
   device: 'cpu' | 'cuda';
   pp: number;
-  /** Ranks on tp, of a model that is not cut there: copies. Default 1. */
+  /** Ranks on tp, which hold replicas, because the model is not split. Default: 1. */
   tp?: number;
   legs: Leg[];
 }
@@ -56,16 +57,16 @@ export interface LegReport {
   losses: number[];
   evaluated: number;
   norms: (number | null)[];
-  /** Of this rank's parameters, by name. */
+  /** Weights of this rank's parameters, by name. */
   weights: Record<string, string>;
-  /** Sums of the same. */
+  /** Sums of the same weights. */
   sums: Record<string, number>;
   samples: number;
 }
 
 const [VOCABULARY, CHANNELS, ROWS, STEPS] = [67, 32, 5, 4];
 
-/** Normalizes, computes, drops and adds. */
+/** Norm, linear layers, dropout and residual. */
 class Branch extends nn.Module {
   readonly norm = new nn.LayerNorm(CHANNELS);
   readonly up = new nn.Linear(CHANNELS, 2 * CHANNELS);
@@ -88,14 +89,14 @@ const reversed = () =>
   );
 
 const square = () => new TiedLayerSpec('square', nn.Linear, {}, CHANNELS, CHANNELS);
-/** Of three stages the first one has more than the last one beside what they share. */
+/** Of three stages, the first one has more own layers than the last one. */
 const tiedTwice = () => [
   ...[embedding(), square(), new LayerSpec(Branch)],
   ...[new LayerSpec(Branch), square(), new LayerSpec(Branch)],
   ...[new LayerSpec(nn.LayerNorm, CHANNELS), square(), reversed()],
 ];
 
-/** Multiplies with a weight that another layer may have as well. */
+/** Multiplies with a weight that other layers may share. */
 class Product extends nn.Module {
   constructor(readonly weight: nn.Parameter) {
     super();
@@ -135,7 +136,7 @@ export function model({ checkpoint: interval = 0, tied = false }: Leg): Pipeline
 
 const sizes = { vocabSize: VOCABULARY, maxSeq: 16, layers: 4, heads: 4, channels: CHANNELS };
 
-/** The rotary ones are untied, so that each parameter is one stage's. */
+/** The rotary ones are untied, so that each parameter belongs to one stage. */
 function languageModel({ model: name, inputsOnly = false }: Leg) {
   const own = { ...sizes, activationCheckpointing: inputsOnly };
   const { GPT2, Llama, Phi3, Qwen3 } = nn.models;
@@ -145,7 +146,7 @@ function languageModel({ model: name, inputsOnly = false }: Leg) {
   return name === 'llama' ? new Llama(rotary) : new Qwen3({ ...rotary, headDim: 16 });
 }
 
-/** Micro-batches without end, whatever rank asks: those of data rank `rank` of `ranks`. */
+/** An endless iterator over the micro-batches of data rank `rank` of `ranks`, for any process. */
 function* batches(device: Tensor['device'], rank: number, ranks: number, columns: number) {
   for (let index = rank; ; index += ranks) {
     const shape = columns === 1 ? [ROWS] : [ROWS, columns];
@@ -191,7 +192,7 @@ async function train(leg: Leg, pp: number): Promise<LegReport> {
   if (leg.from) await engine.loadCheckpoint(leg.from);
   const columns = leg.model ? 11 : 1;
   const data = batches(engine.device, engine.dpRank, engine.dpWorldSize, columns);
-  // Those that a resumed run has had.
+  // Skips the batches from before the checkpoint.
   for (let i = 0; i < engine.globalSteps * leg.micros; ++i) data.next();
   const [losses, norms]: [number[], (number | null)[]] = [[], []];
   while (engine.globalSteps < STEPS) {

@@ -1,4 +1,5 @@
-// A model in stages trains as the same model on one rank, bit for bit, by every schedule.
+// Tests that a pipelined model trains like the same model on one rank, bit for bit, with every
+// schedule.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -31,7 +32,7 @@ const legs: Leg[] = [
   { schedule: '1f1b', micros: 3, stage: 0, precision: 'fp16', frozen: true },
 ];
 
-/** `pp` stages times `dp` data ranks, each of them `copies` times, equal `dp` data ranks. */
+/** `pp` stages times `dp` data ranks, each with `copies` replicas, equal `dp` data ranks. */
 async function equal(
   device: Device,
   { pp, dp, copies = 1 }: { pp: number; dp: number; copies?: number },
@@ -65,12 +66,15 @@ async function equal(
 const requireNear = (a: number | null, b: number | null, place: string, by = 1e-5): void =>
   assert.ok(Math.abs((a ?? 0) - (b ?? 0)) <= by * Math.abs(b ?? 0), `${place}: ${a} for ${b}`);
 
-/** A bias of keys moves no softmax: Adam makes whole steps of a gradient that is rounding alone. */
+/**
+ * A bias of keys does not change the softmax: its gradient is only rounding, but Adam makes full
+ * steps.
+ */
 const toleranceOf = (name: string): number => (name.endsWith('c_attn.bias') ? 1e-4 : 1e-5);
 
 /**
- * As equal(), to rounding: gradients of what two stages share are summed in another order than on
- * one rank, and the squares of what is one unit there.
+ * Like equal(), to rounding. Gradients of shared layers, and squares of the norm, are summed in
+ * another order than on one rank.
  */
 async function near(
   device: Device,
@@ -102,8 +106,8 @@ async function near(
 }
 
 /**
- * Stages of which some keep on the device the state of what they share, and others do not, make
- * their exchanges in one order.
+ * Some stages keep the state of shared parameters on the device, others do not; their exchanges
+ * have one order.
  */
 async function placedApart(device: Device): Promise<void> {
   const offload = { stage: 1, offload: true, tied: 'twice' } as const;
@@ -112,10 +116,7 @@ async function placedApart(device: Device): Promise<void> {
   for (const [all, some] of reports) assert.deepEqual(some, all);
 }
 
-/**
- * Stages that come to what they share in another order train it, save it and resume it as one rank
- * does.
- */
+/** Stages with shared layers in different orders train, save and resume them as one rank does. */
 async function crossed(device: Device): Promise<void> {
   const root = mkdtempSync(join(tmpdir(), 'ds-pipeline-'));
   const leg: Leg = { schedule: '1f1b', micros: 2, stage: 1, precision: 'fp32', tied: 'crossed' };
@@ -134,7 +135,10 @@ async function crossed(device: Device): Promise<void> {
   }
 }
 
-/** What any number of stages saves, any other resumes, and goes on as if it had never stopped. */
+/**
+ * A checkpoint from any number of stages resumes on any other, and training continues as without a
+ * stop.
+ */
 async function resumed(device: Device): Promise<void> {
   const root = mkdtempSync(join(tmpdir(), 'ds-pipeline-'));
   const leg = (tie: boolean): Leg => ({

@@ -1,4 +1,4 @@
-// Every schedule on paper: it ends, is idle as long as its paper says, and keeps no more than that.
+// Simulates every schedule: it ends, and its idle time and memory match its paper.
 import { type Action, isWork, type Transfer, type Work } from '../../lib/pipe/action.js';
 import { lower } from '../../lib/pipe/lower.js';
 import {
@@ -18,7 +18,7 @@ const { F, I, W } = work;
 
 interface Row {
   schedule: Schedule;
-  /** Of each rank; null where no paper says it of so few micro-batches. */
+  /** Idle time of each rank; null if the paper gives no value for so few micro-batches. */
   idle: (p: number, m: number) => number | null;
   /** The most micro-batches (times stages) that rank `r` keeps. */
   live: (p: number, m: number, r: number) => number;
@@ -41,7 +41,7 @@ const rows: Row[] = [
   { schedule: INFERENCE, idle: (p) => (p - 1) * F, live: (_, m) => m },
   ...[2, 3].map((v) => ({
     schedule: interleaved(v),
-    // Work is that of a stage, of which a rank has v: the paper's F / v.
+    // Time per stage; a rank has v stages, so this is F / v of the paper.
     idle: (p: number, m: number) => (m % p === 0 ? (p - 1) * (F + I) : null),
     live: (p: number, m: number, r: number) =>
       Math.min(v * m, 2 * (p - r - 1) + (v - 1) * (p + (m % p)) + 1),
@@ -97,9 +97,7 @@ test('transfers take time, and stages of unlike size wait for the longest', () =
   expect(uneven.idle).toEqual([1, 13]);
 });
 
-/**
- * The time of `lists` where a transfer takes none, but keeps both its ranks until the other comes.
- */
+/** The time of `lists` if a transfer takes no time, but blocks both ranks until they meet. */
 function timeOfMeetings(lists: readonly (readonly Action[])[]): number {
   const clocks = lists.map(() => 0);
   const queues = lists.map((list) => list.filter(({ kind }) => kind !== 'reduce') as Work[]);

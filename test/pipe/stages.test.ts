@@ -1,4 +1,4 @@
-// Where the stages of a model begin, by what the configuration says of its layers' shares.
+// Tests the first layer of each stage, for the partition methods of the configuration.
 import { initialize, nn, PipelineModule } from '../../lib/index.js';
 
 const SIZES = { vocabSize: 512, maxSeq: 8, layers: 8, heads: 2, channels: 16 };
@@ -30,7 +30,7 @@ async function startsOf(
 }
 
 test('the head of a language model counts for what its product takes', async () => {
-  // A block multiplies with 12 x 16 x 16 elements, the head with 512 x 16: as 2.7 blocks.
+  // A block multiplies with 12 x 16 x 16 elements, the head with 512 x 16, which is 2.7 blocks.
   const gpt2 = (): nn.Module => new nn.models.GPT2(SIZES);
   expect(await startsOf(gpt2())).toEqual([0, 6, 11]);
   expect(await startsOf(gpt2(), 'flops')).toEqual([0, 6, 11]);

@@ -1,5 +1,5 @@
-// Sums, norms and logarithms where rounding errors are all alike, would add up or are those of
-// large values, against f64.
+// Tests the accuracy of sums, norms and logarithms against f64, for rounding errors that are equal,
+// accumulate, or belong to large values.
 import assert from 'node:assert/strict';
 import { scope, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -9,7 +9,7 @@ import type { Case } from '../support/case.js';
 const { abs, fround, max, sqrt } = Math;
 const EPS = 1e-5;
 
-/** Of a row of equal values nothing but its mean's rounding error is left, times 1 / sqrt(eps). */
+/** In a row of equal values, only the rounding error of the mean remains, times 1 / sqrt(eps). */
 function constantRows(device: Device): void {
   for (const value of [1000.1, -3.7e-3, 0.1, 65_537.3]) {
     for (const width of [1, 7, 768, 1600, 1601, 5003]) {
@@ -28,7 +28,7 @@ function constantRows(device: Device): void {
   }
 }
 
-/** A mean that is large beside the deviations. */
+/** A mean that is large compared with the deviations. */
 function shiftedRows(device: Device): void {
   for (const width of [768, 1600, 5003]) {
     scope(() => {
@@ -50,7 +50,7 @@ function shiftedRows(device: Device): void {
 }
 
 function equalValues(device: Device): void {
-  // The CPU adds in f64; on a GPU a few dozen partial sums are added in f32.
+  // The CPU adds in f64; a GPU adds a few dozen partial sums in f32.
   const limit = device.kind === 'cpu' ? 2e-7 : 1e-6;
   const shapes: readonly (readonly [number, number])[] = [
     [1, 1_000_001],
@@ -90,7 +90,7 @@ function sumsOfNoNumber(device: Device): void {
   }
 }
 
-/** A large tensor of bytes or bools is summed without a copy of it in i64, over any of its dims. */
+/** A large tensor of bytes or bools is summed without a copy in i64, over any of its dims. */
 function manyBytes(device: Device): void {
   const [rows, columns] = [3, 2 ** 20 + 5];
   const bytes = Uint8Array.from({ length: rows * columns }, (_, i) => (i * 37) % 251);
@@ -116,7 +116,7 @@ function manyBytes(device: Device): void {
   });
 }
 
-/** Logarithms of probabilities are those of the differences, however large the scores. */
+/** Log-probabilities depend only on score differences, for scores of any size. */
 function largeScores(device: Device): void {
   const steps = Array.from({ length: 50 }, (_, j) => (j * 7919) % 9);
   for (const [unit, offset] of [

@@ -1,5 +1,5 @@
-// What the op functions take: numbers beside integer tensors, PyTorch's spellings, and nothing that
-// would be misread.
+// Tests arguments of op functions: numbers with integer tensors, PyTorch's spellings, and errors
+// for ambiguous values.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -25,7 +25,7 @@ function expectTensor(x: ops.Tensor, dtype: string, values: number[], shape?: nu
   if (shape) assert.deepEqual([...x.shape], shape);
 }
 
-/** `body` without the types that would stop it. */
+/** Runs `body` without the types that would reject it. */
 function refuses(
   text: RegExp,
   body: (untyped: Record<string, (...a: unknown[]) => unknown>) => unknown,

@@ -1,4 +1,4 @@
-// What the cases of attention have in common: refusals, and drawn operands.
+// Helpers of the attention cases: errors, and random operands.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -12,7 +12,7 @@ export const refuses = (code: string, says: RegExp, body: () => unknown): void =
     (error: unknown) => error instanceof DsError && error.code === code && says.test(error.message),
   );
 
-/** Numbers of [-1, 1), the same for a name on every device. */
+/** Numbers in [-1, 1), the same for a name on every device. */
 export function draw(name: string, shape: readonly number[], device: Device): Tensor {
   const random = generator(name);
   const values = Float32Array.from({ length: numel(shape) }, () => random() * 2 - 1);

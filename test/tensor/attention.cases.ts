@@ -1,5 +1,5 @@
-// Masks of attention: every form against the same one written out, what hidden keys may hold,
-// memory, and mistakes.
+// Tests attention masks: every form against an explicit mask, values of hidden keys, memory, and
+// errors.
 import assert from 'node:assert/strict';
 import * as nn from '../../lib/nn/index.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -41,7 +41,7 @@ function results(device: Device, options: AttentionOptions): number[][] {
   return [out, ...inputs.map((x) => x.grad as Tensor)].map((x) => x.toArray());
 }
 
-/** `mask` repeated in memory. */
+/** `mask`, expanded in memory. */
 function repeated(mask: Tensor): Tensor {
   return mask.expand([B, H, T, S]).clone();
 }
@@ -170,7 +170,7 @@ const dropped = attentionCase('dropout draws anew, replays, and keeps the mean',
   seed(9);
   assert.deepEqual(call(0.25), first);
   assert.notDeepEqual(second, first);
-  // A row's sum of weights has the mean 1 and a deviation of about sqrt(p / (1 - p) / 50) = 0.08.
+  // The sum of a row's weights has mean 1 and a deviation of about sqrt(p / (1 - p) / 50) = 0.08.
   const mean = first.reduce((sum, x) => sum + x, 0) / first.length;
   assert.ok(Math.abs(mean - 1) < 0.05, `${mean}`);
   assert.ok(new Set(first.map((x) => x.toFixed(4))).size > 50, 'rows differ');

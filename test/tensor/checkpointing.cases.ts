@@ -1,4 +1,4 @@
-// checkpoint(), its policies and checkpointSequential(): inputs, layouts, lifetimes, options,
+// Tests checkpoint(), its policies and checkpointSequential(): inputs, layouts, lifetimes, options,
 // times.
 import assert from 'node:assert/strict';
 import * as checkpointing from '../../lib/checkpointing.js';
@@ -33,7 +33,7 @@ import {
 } from './segments.js';
 
 /**
- * Within two roundings: an output that is an input adds its gradient in another order, which a
+ * Within two roundings: an output that is also an input adds its gradient in another order, which a
  * fused sum rounds once.
  */
 function isClose(got: Gradients, expected: Gradients): void {
@@ -129,7 +129,7 @@ const inputCases: Case[] = [
   },
 ];
 
-/** Takes memory of this shape, as if from under a copy that still runs, and fills it with NaN. */
+/** Fills freed memory of this shape with NaN, as if a copy from it were still running. */
 function poison(shape: readonly number[], device: Device): void {
   const memory = Tensor.empty(shape, 'f32', device);
   kernels.fill({ out: memory, value: Number.NaN });
@@ -376,7 +376,7 @@ const optionCases: Case[] = [
   },
 ];
 
-/** Bytes that the graph of `out` holds beside `out`. */
+/** Bytes that the graph of `out` holds, without `out`. */
 function heldBytes(device: Device, make: () => Tensor): number {
   const before = device.memory.inUse;
   const out = scope(make);

@@ -1,5 +1,5 @@
-// What composed functions compute: against plain JavaScript in doubles, at odd sizes, in every
-// dtype that they take.
+// Tests composed functions against plain JavaScript in doubles, at odd sizes, in every supported
+// dtype.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -349,7 +349,7 @@ const arrangement: Case[] = [
   }),
 ];
 
-/** Functions of [5, 5] with gradient, of which each makes and frees tensors of its own. */
+/** Functions of [5, 5] with gradient; each creates and frees temporary tensors. */
 function chain(x: ops.Tensor): ops.Tensor {
   const spread = x.std(1).add(x.norm(2, 0)).add(x.logsumexp(1));
   const parts = x.clamp(-0.5, 0.7).tril(1).flip(0).roll(2, 1).pad([1, -1]).repeat(2, 1);

@@ -1,5 +1,5 @@
-// Documents and windows in attention, positions in rope: packed rows against their documents by
-// themselves.
+// Tests documents and windows in attention, and positions in rope: packed rows against separate
+// documents.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import type { DType } from '../../lib/runtime/dtype.js';
@@ -36,7 +36,7 @@ function near(got: number[], expected: number[], tolerance: number, what: string
 
 const [H, HK, D] = [4, 2, 16];
 
-/** Queries, keys, values and the gradient of the output, of which keys may be fewer heads. */
+/** Queries, keys, values and the gradient of the output; keys may have fewer heads. */
 function operands(B: number, T: number, S: number, device: Device): Tensor[] {
   return [
     draw('q', [B, H, T, D], device),
@@ -55,9 +55,9 @@ function results(given: readonly Tensor[], options: AttentionOptions): Tensor[] 
   return [out, ...leaves.map((x) => x.grad as Tensor)];
 }
 
-const lengths = [64, 1, 300, 130, 7, 200, 75]; // 777 together
+const lengths = [64, 1, 300, 130, 7, 200, 75]; // 777 in total
 
-/** Numbers of documents of these lengths, after `pad` tokens of padding. */
+/** Document numbers for these lengths, after `pad` tokens of padding. */
 function numbered(pad = 0): number[] {
   const rows = lengths.flatMap((length, i) => new Array<number>(length).fill(i * 3));
   return [...new Array<number>(pad).fill(-1), ...rows];
@@ -167,7 +167,7 @@ const skipped = documentCase('tiles that are hidden as a whole are not computed'
         near(half(x).to('f32').contiguous().toArray(), expected, tolerance, `${dtype} ${i}`);
       });
     }
-    // The first half of the queries is not looked at, nor are keys before the window of the others.
+    // Ignores the first half of the queries, and keys before the window of the others.
     const [q, k, v] = typed as [Tensor, Tensor, Tensor];
     const out = attention(q, spoilt(k, T / 4), spoilt(v, T / 4), { causal: true, window: 64 });
     assert.ok(half(out).to('f32').contiguous().toArray().every(Number.isFinite), dtype);

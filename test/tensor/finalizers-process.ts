@@ -1,13 +1,13 @@
-// Loses the only registry that has something to finalize, and then what no scope owns: a tensor, or
-// a graph that a scope has returned.
-// node --expose-gc -r test/support/run-typescript.cjs test/tensor/finalizers-process.ts tensor
+// Loses the only registry that has something to finalize, and then a tensor without a scope, or a
+// graph that a scope has returned. node --expose-gc -r test/support/run-typescript.cjs
+// test/tensor/finalizers-process.ts tensor
 import { setImmediate } from 'node:timers/promises';
 import { scope, zeros } from '../../lib/index.js';
 import { liveTensors } from '../../lib/tensor/index.js';
 
 const collect = gc as () => void;
 
-/** Its object is found dead in the first collection, and it is itself in the second. */
+/** The first collection finds its object dead, the second one collects the registry. */
 function loseRegistry(): void {
   let registry: FinalizationRegistry<null> | null = new FinalizationRegistry<null>(() => {});
   ((it) => it.register({}, null))(registry);

@@ -1,5 +1,4 @@
-// The safety net for tensors that no scope owns, in a process where V8 has lost somebody's
-// registry.
+// Tests that tensors without a scope are freed even if V8 has lost another registry of the process.
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 

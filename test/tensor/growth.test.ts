@@ -1,5 +1,5 @@
-// Tensors that only become more are told once, with the lines that made them; what comes and goes
-// is not.
+// Tests that a growing number of tensors gives one warning with the lines that made them, and that
+// temporary ones do not.
 import { inspect } from 'node:util';
 import { initialize, nn, scope, Tensor } from '../../lib/index.js';
 import { forgetGrowth, TensorGrowth } from '../../lib/tensor/growth.js';

@@ -1,5 +1,5 @@
-// What in-place forms change, what they refuse, and that a backward notices when what it saved has
-// changed.
+// Tests in-place ops: their effect, their errors, and the error of a backward with a changed saved
+// tensor.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import { initialize, zero } from '../../lib/index.js';

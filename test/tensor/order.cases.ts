@@ -1,5 +1,4 @@
-// What sorting, running sums, scattering, draws and continued borders compute, and what they
-// refuse.
+// Tests sort, cumulative, scatter, random and padding ops, and their errors.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
 import type { DType } from '../../lib/runtime/dtype.js';
@@ -192,7 +191,7 @@ const places: Case[] = [
   }),
 ];
 
-/** How often each of `size` categories is among `drawn`, as a share. */
+/** The fraction of each of `size` categories in `drawn`. */
 function shares(drawn: readonly number[], size: number): number[] {
   const counts = new Array<number>(size).fill(0);
   for (const each of drawn) counts[each]!++;

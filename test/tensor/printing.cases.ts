@@ -1,4 +1,4 @@
-// What console.log, String, JSON and Number make of tensors and models.
+// Tests the output of console.log, String, JSON and Number for tensors and models.
 import assert from 'node:assert/strict';
 import { inspect } from 'node:util';
 import { DsError } from '../../lib/errors.js';

@@ -1,5 +1,5 @@
-// What each operation of docs/pytorch.md is here, by its name in PyTorch;
-// scripts/record-operations.py has the same calls there.
+// Each operation of docs/pytorch.md, by its name in PyTorch; scripts/record-operations.py has the
+// same calls for PyTorch.
 import * as ds from '../../lib/tensor/index.js';
 
 type Tensor = ds.Tensor;
@@ -205,7 +205,7 @@ const functional: Record<string, Operation> = {
 
 const unit = (x: Tensor): Tensor => x.div(x.norm(2, { dim: 1, keepDim: true }));
 
-/** What has no name of its own here: as docs/pytorch.md says to write it. */
+/** Operations without a function here, written as docs/pytorch.md describes. */
 const written: Record<string, Operation> = {
   logsigmoid: ({ a }) => a.neg().softplus().neg(),
   log2: ({ p }) => p.log().mul(Math.LOG2E),
@@ -219,7 +219,7 @@ const written: Record<string, Operation> = {
   floor_divide: ({ a }) => a.detach().div(0.4).floor(),
 };
 
-/** By the name in PyTorch; behind a space, with which of its options. */
+/** By the name in PyTorch; after a space, the options. */
 export const operations: Record<string, Operation> = {
   ...pointwise,
   ...questions,
@@ -234,7 +234,7 @@ export const operations: Record<string, Operation> = {
   ...written,
 };
 
-/** What is drawn: 1001 numbers, between `low` and `high`, around `mean`. */
+/** A draw of 1001 numbers between `low` and `high`, around `mean`. */
 export interface Draw {
   run(device: ds.Tensor['device']): Tensor;
   low: number;
@@ -243,7 +243,7 @@ export interface Draw {
 }
 
 const COUNT = 1001;
-/** Drawn by the name in PyTorch; the same numbers on every device. */
+/** Random ops by the name in PyTorch; the same numbers on every device. */
 export const draws: Record<string, Draw> = {
   randn: { run: (device) => ds.randn([COUNT], { device }), low: -6, high: 6, mean: 0 },
   rand: { run: (device) => ds.uniform([COUNT], { device }), low: 0, high: 1, mean: 0.5 },

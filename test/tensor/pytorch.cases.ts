@@ -1,5 +1,5 @@
-// Every operation of docs/pytorch.md gives the values and the gradients that PyTorch gives in f64:
-// in f64 on the CPU, in f32 on every device.
+// Tests that every operation of docs/pytorch.md has PyTorch's f64 values and gradients: in f64 on
+// the CPU, in f32 on every device.
 import assert from 'node:assert/strict';
 import { cpu, type Device } from '../../lib/runtime/device.js';
 import {
@@ -23,7 +23,7 @@ interface Recorded {
 
 type FloatDType = 'f32' | 'f64';
 const recorded = golden.operations as Record<string, Recorded>;
-/** Beside 1 and beside the number itself. */
+/** Relative to the larger of 1 and the number. */
 const TOLERANCE = { f64: 1e-10, f32: 2e-5 };
 const OF_GRADIENTS = { f64: 1e-10, f32: 1e-4 };
 
@@ -81,7 +81,7 @@ function compare(name: string, device: Device, dtype: FloatDType): void {
   });
 }
 
-/** Within its bounds, with its mean (of a seed, so the same each time), and the same on the CPU. */
+/** Within its bounds, with its mean (the seed is fixed), and equal to the CPU. */
 function drawn(name: string, device: Device): void {
   const { run, low, high, mean } = draws[name] as Draw;
   const numbers = [device, cpu()].map((place) =>

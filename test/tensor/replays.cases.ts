@@ -1,5 +1,5 @@
-// Replays of checkpointed segments: what they compute, what they leave out, and that no value is
-// missed.
+// Tests replays of checkpointed segments: which ops they run and skip, and that no value is
+// missing.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import { observeKernels } from '../../lib/runtime/call.js';
@@ -39,7 +39,7 @@ function counted(body: () => void): Record<string, number> {
   return counts;
 }
 
-/** The MLP of GPT-2 takes the slope of GELU along in a product of its backward. */
+/** The MLP of GPT-2 computes the slope of GELU in a matmul of its backward. */
 function geluInProduct(device: Device): void {
   const leaves = [leaf([3, 5], device), leaf([7, 5], device), leaf([4, 7], device)];
   const [x, up, down] = leaves as [Tensor, Tensor, Tensor];
@@ -49,10 +49,7 @@ function geluInProduct(device: Device): void {
   for (const each of leaves) each.dispose();
 }
 
-/**
- * A block's second half: the last product and the two additions after it are nothing that backward
- * reads.
- */
+/** The second half of a block: backward does not read the last product and the two additions. */
 const branch = (x: Tensor, up: Tensor, down: Tensor): Tensor =>
   dropout(linear(gelu(linear(x, up)), down), 0.25)
     .add(x)
@@ -70,7 +67,8 @@ export const cases: Case[] = [
         run((y: Tensor) => branch(y, up, down), x.sin()).sum();
       const out = checkpoint((y: Tensor) => branch(y, up, down), x.sin()).sum();
       const counts = counted(() => scope(() => out.backward()));
-      // Four products are of the backward; up's is made again, and the function between the two.
+      // The backward has four products; the replay runs up's product again, and the function
+      // between both.
       assert.equal(counts.Matmul, 4 + 1);
       assert.equal(counts.Unary, 1);
       assert.equal(counts.Dropout, 1, 'its backward');
@@ -96,7 +94,7 @@ export const cases: Case[] = [
         return z.add(1).add(2).add(3);
       };
       scope(() => checkpoint(segment, x.cos()).sum().backward());
-      // The segment's input, its output and the gradient of that; nothing of the replay.
+      // The input of the segment, its output and the gradient of it; no tensor of the replay.
       assert.ok(held < 3.5 * x.bytes, `${held / x.bytes} tensors`);
       for (const each of [x.grad as Tensor, x]) each.dispose();
     },
@@ -226,7 +224,7 @@ export const cases: Case[] = [
   },
 ];
 
-/** Both forms of attention, in segments, and in a segment inside another. */
+/** Both forms of attention, in segments, and in nested segments. */
 function attentionKept(device: Device): void {
   const [x, w] = [leaf([2, 5, 24], device), leaf([24, 8], device)];
   const packed = (y: Tensor): Tensor => linear(causalSelfAttentionPacked(y.tanh(), 2), w);

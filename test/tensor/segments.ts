@@ -1,5 +1,4 @@
-// What the cases of checkpointed segments share: configurations, both stores, gradients beside
-// those of a plain run.
+// Helpers of the checkpointing cases: configurations, both stores, gradients against a plain run.
 import assert from 'node:assert/strict';
 import * as checkpointing from '../../lib/checkpointing.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -25,7 +24,7 @@ export function under<T>(options: Options, body: () => T): T {
   }
 }
 
-/** A case that must give the same with inputs on the device and with inputs in host memory. */
+/** A case that must give the same result with inputs on the device and in host memory. */
 export function bothStores(name: string, run: (device: Device) => void): Case[] {
   return [false, true].map((cpuCheckpointing) => ({
     name: `${name}, inputs ${cpuCheckpointing ? 'in host memory' : 'on the device'}`,
@@ -36,7 +35,7 @@ export function bothStores(name: string, run: (device: Device) => void): Case[] 
 export const leaf = (shape: readonly number[], device: Device): Tensor =>
   randn(shape, { device }).keep().requireGrad();
 
-/** Of each leaf, null where it has none. */
+/** One per leaf; null without a gradient. */
 export type Gradients = readonly (number[] | null)[];
 
 /** The gradients of `leaves` after `loss().backward()`, as numbers; everything made is freed. */

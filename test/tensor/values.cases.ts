@@ -1,4 +1,4 @@
-// What op functions compute: shapes, broadcasting and views against arithmetic in JavaScript.
+// Tests op functions: shapes, broadcasting and views against plain JavaScript.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import type { Device } from '../../lib/runtime/device.js';

@@ -1,4 +1,5 @@
-// A Trainer of a model with adapters saves what PEFT and loadAdapter() read, and no base weights.
+// Tests that a Trainer of a model with adapters saves files for PEFT and loadAdapter(), without
+// base weights.
 import { createHash } from 'node:crypto';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

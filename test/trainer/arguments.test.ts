@@ -1,5 +1,5 @@
-// The arguments of `ds train`: transformers' spellings, files of them, what they mean for a
-// Trainer, and what is refused.
+// Tests the arguments of `ds train`: spellings of transformers, argument files, their meaning for a
+// Trainer, and errors.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -10,7 +10,7 @@ import { readArguments } from '../../lib/trainer/command/read-arguments.js';
 import { textPart } from '../../lib/trainer/command/text-part.js';
 import { trainerPart } from '../../lib/trainer/command/trainer-options.js';
 
-/** Words as a shell splits them at spaces. */
+/** Splits words at spaces, like a shell. */
 const read = (line: string) => readArguments(line.split(' ').filter(Boolean));
 
 async function part(line: string) {
@@ -218,7 +218,7 @@ test('what a name meant elsewhere is said', async () => {
 });
 
 describe('as options of a Trainer', () => {
-  /** Without what is undefined. */
+  /** Removes undefined values. */
   const said = (options: object): object => JSON.parse(JSON.stringify(options));
 
   test('nothing given leaves the defaults', async () => {

@@ -1,5 +1,4 @@
-// A Trainer beside a ds_config.json: whose values stand, what "auto" becomes, and what is said of
-// it.
+// Tests a Trainer with a ds_config.json: which value wins, the values of "auto", and the notices.
 import { Trainer, type TrainerOptions } from '../../lib/index.js';
 import type { OwnSchedule } from '../../lib/trainer/own-schedule.js';
 import { destroyTrainers, opened, samples, tinyModel, tinyTrainer, type Window } from './tiny.js';
@@ -70,7 +69,7 @@ test('numbers of the file that are written as strings fill "auto" as numbers', a
 test.each<[Options['schedule'], string, number]>([
   ['cosine', 'WarmupDecayLR', 1],
   [{ type: 'cosine', minLr: 1e-5 }, 'WarmupLR', 1],
-  ['linear', 'WarmupDecayLR', 0], // The same curve by transformers' name.
+  ['linear', 'WarmupDecayLR', 0], // The same schedule by the name of transformers.
   ['constant_with_warmup', 'WarmupLR', 0],
   [undefined, 'WarmupDecayLR', 0],
 ])('schedule %j beside %s of the configuration: %i notices', async (schedule, type, notices) => {

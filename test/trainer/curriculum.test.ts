@@ -1,4 +1,5 @@
-// Trainers whose samples get longer: as if the data had been cut before, with what counts then.
+// Tests Trainers with growing sequence lengths against data that was truncated before, with equal
+// counts.
 import {
   type BatchSource,
   type DsConfig,
@@ -30,9 +31,7 @@ const rows = (length: number, make: (row: number, at: number) => number): Tensor
 const token = (step: number) => (row: number, at: number) =>
   (5 * step + 3 * row + at * at) % VOCABULARY;
 
-/**
- * Micro-batches of the lengths of each step, and what predicts the next token but here and there.
- */
+/** Micro-batches with the lengths of each step; the next token is mostly predictable. */
 function windows(step: number, length: number): Batch {
   const of = token(step);
   const targets = rows(length, (row, at) => ((at + step) % 3 === row ? -100 : of(row, at + 1)));
@@ -40,7 +39,7 @@ function windows(step: number, length: number): Batch {
   return { tokens: rows(length, of), targets, documents };
 }
 
-/** The same as padded texts: labels stand at their own token. */
+/** The same as padded texts with unshifted labels. */
 function labelled(step: number, length: number): Batch {
   const of = token(step);
   const label = (row: number, at: number): number =>

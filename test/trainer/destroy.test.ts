@@ -1,4 +1,4 @@
-// What a Trainer holds is freed by destroy(), whatever of it fails.
+// Tests that destroy() frees all resources of a Trainer, even if a part of it fails.
 import { data, nn, Tensor, Trainer, type TrainerOptions } from '../../lib/index.js';
 import { samples, tinyModel, type Window } from './tiny.js';
 
@@ -11,7 +11,7 @@ function trainer(options: Options): Trainer<Window> {
   });
 }
 
-/** Whether signals are the program's own and the engine is gone after the end of `one`. */
+/** Whether signal handlers are removed and the engine is gone after the end of `one`. */
 async function isAllFreed(one: Trainer<Window>): Promise<boolean> {
   const before = process.listenerCount('SIGUSR2');
   await one.train().then(undefined, () => {});
@@ -28,7 +28,7 @@ test('destroy() frees everything where data to be judged on could not be opened'
   expect(await isAllFreed(one)).toBe(true);
   const other = trainer({ eval: { data } });
   await expect(other.evaluate()).rejects.toThrow('no such data');
-  await other.destroy(); // What never opened has nothing to close.
+  await other.destroy(); // A Trainer that never started has nothing to close.
 });
 
 test('destroy() frees everything where data cannot be closed, and says why', async () => {

@@ -1,10 +1,10 @@
-// Noise on embeddings: how large it is, when it is there, and who draws which of it.
+// Tests the noise on embeddings: its magnitude, when it applies, and which rank draws which part.
 import { nn, seed, Tensor, Trainer } from '../../lib/index.js';
 import { noiseLike, sharingSamples, sharingTokens } from '../../lib/tensor/index.js';
 import { addEmbeddingNoise } from '../../lib/trainer/embedding-noise.js';
 import { samples, tinyModel } from './tiny.js';
 
-/** What the token embeddings of 2 x 8 tokens differ from the table's rows by. */
+/** The differences between the token embeddings of 2 x 8 tokens and the table's rows. */
 function noiseOf(model: nn.models.GPT2): number[] {
   const { wte } = model.transformer;
   const tokens = Tensor.from(
@@ -51,7 +51,7 @@ test('the gradient of a row is that of its embeddings', () => {
   expect(b).toEqual(a);
 });
 
-/** Of [4, 6, 5] elements, drawn from one state by all. */
+/** For [4, 6, 5] elements; all ranks draw from one state. */
 function drawn(x: Tensor): number[][] {
   seed(3);
   const values = noiseLike(x, 1).toArray();

@@ -1,5 +1,4 @@
-// Which samples a Trainer's "group_by_length" sorts by length: as many as transformers' Trainer
-// does.
+// Tests which samples "group_by_length" of a Trainer sorts: as many as transformers' Trainer does.
 import { resolveConfig } from '../../lib/config/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { openTrainData } from '../../lib/trainer/train-data.js';
@@ -7,7 +6,7 @@ import { openTrainData } from '../../lib/trainer/train-data.js';
 const lengths = Array.from({ length: 480 }, (_, i) => (i * 197) % 479);
 const samples = { length: 480, get: (index: number) => lengths[index] as number };
 
-/** Lengths in the order in which all ranks see them. */
+/** Lengths in the order over all ranks. */
 async function order(micro: number, accumulation: number, worldSize: number): Promise<number[]> {
   const settings = { data: { sampling: 'group_by_length', lengths, workers: 0 }, tokenizer: null };
   const config = resolveConfig(
@@ -29,7 +28,7 @@ async function order(micro: number, accumulation: number, worldSize: number): Pr
   return (ranks[0] as number[]).flatMap((_, i) => ranks.map((own) => own[i] as number));
 }
 
-/** Samples from one rise of the lengths to the next: the first of all may have changed places. */
+/** Sizes of the groups with falling lengths; the first sample may be swapped. */
 function groups(seen: readonly number[]): number[] {
   const starts = seen.flatMap((length, i) =>
     i === 0 || length > (seen[i - 1] as number) ? [i] : [],
@@ -38,7 +37,7 @@ function groups(seen: readonly number[]): number[] {
 }
 
 test.each([
-  // min(480 / (4 batch), 50) batches of micro x accumulation samples, however many ranks there are.
+  // min(480 / (4 batch), 50) batches of micro x accumulation samples, for any number of ranks.
   [2, 3, 1, 120],
   [2, 3, 2, 120],
   [1, 2, 1, 100],

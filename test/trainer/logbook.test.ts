@@ -1,5 +1,5 @@
-// What a log says of updates whose sequences differ in length, of padding, and of speed beside
-// evaluations and checkpoints.
+// Tests the log for updates with different sequence lengths, padding, and speed with evaluations
+// and checkpoints.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -9,7 +9,7 @@ import { Logbook, type LogbookOptions } from '../../lib/trainer/logbook.js';
 import { TrainerState } from '../../lib/trainer/trainer-state.js';
 import { SEQ, samples, tinyModel } from './tiny.js';
 
-/** A GPU of which nothing but its name is asked. */
+/** A GPU with a name only. */
 const h100: Device = Object.create(Device.prototype, {
   kind: { value: 'cuda' },
   info: { value: { name: 'NVIDIA H100 80GB HBM3' } },
@@ -38,7 +38,7 @@ test('the share of the peak is that of the FLOPs since the last log, at every le
   const ratios: number[] = [];
   let tokens = 0;
   for (const [i, [sequence, read]] of updates.entries()) {
-    book.read(tokens); // Those of the update before.
+    book.read(tokens); // Tokens of the previous update.
     book.enqueued({ step: i + 1, epoch: 0, lr: 1, isDue: i > 0 }, sequence);
     tokens += read;
     for (const event of book.settle()) {
@@ -72,7 +72,7 @@ test('tokens are those of the rows, without what fills them up', async () => {
   await one.destroy();
 });
 
-// Of samples [B, T] a mask [B, 1, T, T] says which tokens see which, often in zeros and -inf.
+// For samples [B, T] a mask [B, 1, T, T] sets which tokens see which, often as zeros and -inf.
 test('a mask that has no place for each token says nothing of padding', async () => {
   const logs: LogEvent[] = [];
   const stack = (rows: Int32Array[]) => {

@@ -1,4 +1,5 @@
-// What `ds train` makes of the arguments of a model: which modules adapt, and how routers weigh.
+// Tests the model arguments of `ds train`: which modules get adapters, and the weight of router
+// losses.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -28,7 +29,7 @@ async function opened(model: string, line: string): Promise<nn.models.CausalLM> 
   return openModel((await readArguments(words)).args);
 }
 
-/** Names of the modules that got adapters, without their layer. */
+/** Names of the modules with adapters, without their layer. */
 const adapted = (model: nn.models.CausalLM): string[] =>
   [...model.namedParameters()].flatMap(
     ([name]) => name.match(/layers\.0\.(?:self_attn|mlp)\.(\w+)\.lora_A/)?.[1] ?? [],

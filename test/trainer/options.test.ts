@@ -1,4 +1,4 @@
-// A Trainer's options: what each wrong one is told, and the defaults.
+// Tests the options of a Trainer: the error for each wrong one, and the defaults.
 import { nn } from '../../lib/index.js';
 import { EVENT_TYPES } from '../../lib/trainer/events.js';
 import { OwnSchedule, stepsOf } from '../../lib/trainer/own-schedule.js';
@@ -124,7 +124,7 @@ test('steps are a number, or a share of all', () => {
   ]);
 });
 
-/** By the formulas of transformers' optimization.py, for 4 of 20 steps of warm-up. */
+/** Values by the formulas of transformers' optimization.py, for 4 warm-up steps of 20. */
 const span = { lr: 1, warmupSteps: 4, totalSteps: 20 };
 const at = [0, 2, 4, 8, 12, 16, 19, 20];
 const half = (part: number): number => 0.5 * (1 + Math.cos(Math.PI * part));
@@ -151,7 +151,7 @@ const curves: readonly [ConstructorParameters<typeof OwnSchedule>[0], number[]][
   ],
   ['inverse_sqrt', [0, 0.5, 1, ...[8, 12, 16, 19, 20].map((n) => Math.sqrt(4 / n))]],
   [{ type: 'warmup_stable_decay', decay: 8 }, [0, 0.5, 1, 1, 1, 0.5, half(7 / 8), 0]],
-  // The rise of this one begins at the lowest rate.
+  // This schedule starts its warm-up at the lowest rate.
   [
     { type: 'warmup_stable_decay', decay: 8, minLrRate: 0.2, decayType: 'linear' },
     [0.2, 0.6, 1, 1, 1, 0.6, 0.3, 0.2],
@@ -169,7 +169,7 @@ const curves: readonly [ConstructorParameters<typeof OwnSchedule>[0], number[]][
     { type: 'cosine_with_min_lr', minLrRate: 0.2 },
     [0, 0.5, 1, ...[0.25, 0.5, 0.75, 15 / 16, 1].map((part) => 0.2 + 0.8 * half(part))],
   ],
-  // Each step has what the next one has in the other: none trains at a rate of 0.
+  // Each step has the rate of the next step in the other schedule: no step has a rate of 0.
   [
     { type: 'cosine_warmup_with_min_lr', minLrRate: 0.2 },
     [0.25, 0.75, ...[1, 5, 9, 13, 16, 16].map((step) => 0.2 + 0.8 * half(step / 16))],

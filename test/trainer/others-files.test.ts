@@ -1,4 +1,4 @@
-// What lies where a Trainer saves and is not its own stays as it is, byte for byte.
+// Tests that foreign files in the output folder of a Trainer stay unchanged, byte for byte.
 import {
   cpSync,
   existsSync,
@@ -43,7 +43,7 @@ function contentOf(folder: string): Record<string, string> {
   return Object.fromEntries(paths.map((path) => [path, readFileSync(path, 'latin1')]));
 }
 
-/** A folder as transformers leaves it. */
+/** A folder as transformers writes it. */
 function foreignCheckpoint(name: string): string {
   const path = join(dir, name);
   mkdirSync(path);
@@ -88,7 +88,7 @@ test('a run that begins afresh does not mix with an older one; one that goes bac
   expect(contentOf(dir)).toEqual(before);
   const back = trainer({ save: { dir, every: 3, keep: 1 }, maxSteps: 3 });
   await back.train({ resume: join(dir, 'checkpoint-2') });
-  // 4 and 5 are the older run's; 2 is behind the limit.
+  // 4 and 5 are from the older run; 2 exceeds the limit.
   expect(readdirSync(dir).sort()).toEqual(['checkpoint-3', 'checkpoint-4', 'checkpoint-5']);
 });
 

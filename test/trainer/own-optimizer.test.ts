@@ -1,4 +1,4 @@
-// Which weights the optimizer of a Trainer decays: those that transformers' Trainer does.
+// Tests which weights the optimizer of a Trainer decays: the same as in transformers' Trainer.
 import { nn, peft } from '../../lib/index.js';
 import { ownOptimizer } from '../../lib/trainer/own-optimizer.js';
 

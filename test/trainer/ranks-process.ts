@@ -1,4 +1,4 @@
-// One rank of a job whose Trainers are told the same; it reports what it has seen and made.
+// One rank of a job of Trainers with equal options; it reports events and results.
 import { setTimeout as pause } from 'node:timers/promises';
 import type { Distributed, MeshOptions } from '../../lib/comm/index.js';
 import {
@@ -12,22 +12,22 @@ import { samples, tinyModel, type Window, weightsOf } from './tiny.js';
 export interface TrainerJob {
   device: 'cpu' | 'cuda';
   mesh?: MeshOptions | undefined;
-  /** One after the other. */
+  /** Run in sequence. */
   runs: RanksRun[];
 }
 
 export interface RanksRun {
   options: Partial<TrainerOptions<Window>>;
-  /** Samples trained on, and judged. */
+  /** Numbers of samples for training and evaluation. */
   train: number;
   judged?: number;
-  /** Of a sample. */
+  /** Tokens per sample. */
   tokens?: number;
   dropout?: number;
-  /** After this update the last rank has a SIGTERM, or an abort. */
+  /** After this update the last rank gets a SIGTERM, or an abort. */
   stop?: { step: number; by: 'SIGTERM' | 'abort' };
   resume?: boolean;
-  /** Metrics of the evaluations: a rank's own, which its sums are made of. */
+  /** Metrics of the evaluations: separate sums for each rank. */
   scores?: number[][];
 }
 
@@ -72,7 +72,7 @@ async function train(run: RanksRun, { world, rank, worldSize: ranks }: Distribut
     if (isNow && run.stop?.by === 'abort') abort.abort();
     if (isNow && run.stop?.by === 'SIGTERM') {
       process.kill(process.pid, 'SIGTERM');
-      await pause(20); // It comes when it comes.
+      await pause(20); // Signals arrive at any time.
     }
   }
   const metrics = run.judged ? await trainer.evaluate() : null;

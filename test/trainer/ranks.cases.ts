@@ -1,4 +1,4 @@
-// Trainers on two ranks: the numbers of one, and every decision alike.
+// Tests that Trainers on two ranks have the numbers of one rank, and make equal decisions.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -24,7 +24,10 @@ async function runOn(
 
 type Run = Omit<RanksRun, 'options'> & { options?: RanksRun['options'] };
 
-/** Every rank has the same events, metrics and predictions; those of the first. */
+/**
+ * Asserts that all ranks have the same events, metrics and predictions; returns the report of the
+ * first rank.
+ */
 function alike(reports: readonly RanksReport[][], run: number): RanksReport {
   const [first, ...others] = reports.map((of) => of[run] as RanksReport);
   for (const { weights: _, ...other } of others)
@@ -52,14 +55,15 @@ function assertClose(
 }
 
 /**
- * Counts of targets differ by sample: from none to nearly all. Nine are judged: one more on a rank.
+ * Counts of targets differ by sample, from zero to nearly all. Nine samples are evaluated: one more
+ * on a rank.
  */
 async function countsLikeOne(device: Device, more: JsonObject = {}): Promise<void> {
   const run = (batchSize: number, stage: 0 | 2 | 3, accumulation: number): RanksRun => ({
     ...{ train: 24, judged: 9, dropout: 0.1 },
     options: {
       ...{ batchSize, accumulation, epochs: 1, maxGradNorm: 0.1, lr: 1e-3 },
-      // Noise follows the sample.
+      // Noise depends on the sample, not on the rank.
       ...(accumulation === 3 && { neftuneNoiseAlpha: 3 }),
       deepspeed: { zero_optimization: { stage }, ...more },
     },
@@ -87,7 +91,7 @@ async function countsLikeOne(device: Device, more: JsonObject = {}): Promise<voi
   });
 }
 
-/** Tokens that each log tells of. */
+/** Token counts of each log. */
 const tokensOf = ({ events }: RanksReport): (string | undefined)[] =>
   events.filter((event) => event.startsWith('log')).map((event) => event.split(' ').at(-1));
 
@@ -101,7 +105,7 @@ const curriculum = (difficulty: number[], max_step: number[]): JsonObject => ({
 });
 const CURRICULUM = curriculum([3, 6, 9], [1, 4]);
 
-/** Ranks that share the model, or are copies of each other, judge the same samples: once each. */
+/** Ranks that share the model, or are replicas, evaluate each sample once. */
 async function judgedOnce(device: Device, more: JsonObject = {}): Promise<void> {
   const run = (deepspeed: JsonObject): RanksRun => ({
     ...{ train: 8, judged: 5, tokens: 8 },
@@ -118,7 +122,7 @@ async function judgedOnce(device: Device, more: JsonObject = {}): Promise<void> 
   ] as const;
   for (const [mesh, deepspeed] of cuts) {
     const two = alike(await runOn(device, 2, [run(deepspeed)], mesh), 0);
-    // A rank has its part of the weights.
+    // Each rank has its part of the weights.
     assertClose(
       { ...two, weights: null },
       { ...(one?.[0] as RanksReport), weights: null },
@@ -128,7 +132,7 @@ async function judgedOnce(device: Device, more: JsonObject = {}): Promise<void> 
   }
 }
 
-/** `body` with a section that draws the 24 samples by a metric that 1 to 4 are of. */
+/** Runs `body` with a section that samples the 24 samples by a metric from 1 to 4. */
 async function sampled(body: (more: JsonObject) => Promise<void>): Promise<void> {
   await inFolder(async (folder) => {
     const metrics = { ease: (_: unknown, i: number) => 1 + (i % 4) };
@@ -154,12 +158,12 @@ async function inFolder(body: (dir: string) => Promise<void>): Promise<void> {
   }
 }
 
-/** A rank alone would take another evaluation for the best, or go on. */
+/** A single rank would choose another best evaluation, or train on. */
 async function decidedAlike(device: Device): Promise<void> {
   await inFolder(async (dir) => {
     const run: Run = {
       ...{ train: 16, judged: 2 },
-      // Means 1, 3, 2, 2.5: alone, rank 1 would stop after two, and rank 0 not at all.
+      // Means are 1, 3, 2, 2.5. By its own scores, rank 1 would stop after two, and rank 0 never.
       scores: [
         [0, 2],
         [5, 1],
@@ -184,7 +188,7 @@ async function decidedAlike(device: Device): Promise<void> {
   });
 }
 
-/** Weights alone, of two ranks that have parts of them, are those of one. */
+/** A save of weights only, from two ranks with parts of them, equals that of one rank. */
 async function savedTogether(device: Device): Promise<void> {
   await inFolder(async (dir) => {
     const run = (name: string, deepspeed: JsonObject): RanksRun => ({
@@ -213,7 +217,7 @@ async function savedTogether(device: Device): Promise<void> {
   });
 }
 
-/** A signal of the last rank alone, at a step that is another one in each run of the tests. */
+/** Only the last rank gets a signal, at a random step. */
 async function stoppedAlike(device: Device, more: JsonObject = {}): Promise<void> {
   await inFolder(async (dir) => {
     const step = 2 + (process.pid % 5);
@@ -250,7 +254,7 @@ async function stoppedAlike(device: Device, more: JsonObject = {}): Promise<void
   });
 }
 
-/** The program's own first wish to know comes after the first update. */
+/** The program reads the stop state only after the first update. */
 async function stoppedAtOnce(device: Device): Promise<void> {
   const options = { batchSize: 2, epochs: 2 };
   const run: Run = { train: 24, options, stop: { step: 1, by: 'SIGTERM' } };

@@ -1,4 +1,4 @@
-// Trainers whose samples are drawn by difficulty, as the configuration says.
+// Tests Trainers that draw samples by difficulty, as configured.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -38,7 +38,7 @@ const deepspeed = (): DsConfig => ({
   },
 });
 
-/** Which samples are asked for, in order. */
+/** Records the requested samples, in order. */
 function watched(asked: number[]): data.Dataset<Window> {
   const all = samples(LENGTH);
   const get = (i: number): Window => {
@@ -66,7 +66,7 @@ async function trained(options: Partial<TrainerOptions<Window>>, resume = false)
 test('updates see what is within their difficulty, and a run that is resumed sees the same', async () => {
   const whole = await trained({});
   expect(whole.last).toBe(12);
-  // Whether rows need padding is asked of the first sample.
+  // The first sample shows whether rows need padding.
   const batches = whole.asked.slice(1);
   expect(batches).toHaveLength(2 * LENGTH);
   const most = [1, 1, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4];

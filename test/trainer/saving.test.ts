@@ -1,4 +1,5 @@
-// A Trainer's checkpoints on one rank: when, what is in them, which stay, and going on from them.
+// Tests a Trainer's checkpoints on one rank: when they are saved, their content, retention, and
+// resume.
 import {
   cpSync,
   existsSync,
@@ -51,7 +52,7 @@ const checkpoints = (): string[] =>
 const stateOf = (name: string) =>
   JSON.parse(readFileSync(join(dir, name, 'trainer_state.json'), 'utf8'));
 
-/** Metrics that evaluations give one after the other. */
+/** Metrics of the evaluations, in order. */
 function scripted(values: readonly number[]) {
   let turn = 0;
   return () => ({
@@ -59,7 +60,7 @@ function scripted(values: readonly number[]) {
   });
 }
 
-/** Evaluated once per evaluation: one batch. */
+/** One batch, read once per evaluation. */
 const judged = samples(2, 70);
 
 test.each([1, 3, 6, 9])(
@@ -93,7 +94,7 @@ test.each([1, 3, 6, 9])(
   },
 );
 
-/** A step at which a run is stopped, and the evaluation that is due then. */
+/** The step at which a run stops, and the evaluation that is due then. */
 const EVALUATED: readonly [string, number, Options['eval']][] = [
   ['of every third update', 3, { data: judged, every: 3, accuracy: true }],
   ['of the epoch', 5, { data: judged, accuracy: true }],
@@ -127,7 +128,7 @@ test('an evaluation behind the checkpoint of its step is made again after a cras
   const options: Options = { eval: { data: judged }, save: { dir, every: 5 } };
   const whole = trainer({ ...options, save: { dir: join(dir, 'whole'), every: 5 } });
   await whole.train();
-  // As a crash leaves it: the epoch is judged when the checkpoint of its last update is there.
+  // As after a crash: the checkpoint of the epoch's last update exists, the evaluation does not.
   for await (const event of trainer(options).train()) if (event.type === 'save') break;
   const second = trainer(options);
   const steps: number[] = [];
@@ -147,7 +148,7 @@ test('what was evaluated is not again', async () => {
   expect(evaluated).toEqual([10]);
 });
 
-/** Samples of a batch before and after, the step of the checkpoint, and updates after it. */
+/** Batch sizes before and after, the step of the checkpoint, and updates after it. */
 const OTHER_SIZES = [
   [2, 4, 4, 4],
   [4, 2, 2, 8],
@@ -181,7 +182,7 @@ test.each(
     const end = await second.train({ resume: true });
     expect(end).toMatchObject({ reason: 'done', step: at + left, epoch: 2 });
     expect((await second.state()).tokens).toBe((await whole.state()).tokens);
-    // Each rate is that of its place in a run of this size alone.
+    // Each rate is that of its position in a run with only this batch size.
     const alone = trainer({ ...common, batchSize: after, save: undefined });
     const wanted: number[] = [];
     alone.on('log', ({ lr }) => void wanted.push(lr));
@@ -230,7 +231,7 @@ test('the newest checkpoints stay, and the best; what is not theirs is never del
   const stays = expect.stringContaining('stays: save.keep does not delete notes.txt');
   expect(warning).toHaveBeenCalledWith(stays, expect.anything());
   warning.mockRestore();
-  // The best one's weights are the model's in the end.
+  // At the end the model has the weights of the best checkpoint.
   const best = await nn.models.fromPretrained(join(dir, 'checkpoint-4'));
   expect(weightsOf((await one.engine()).module)).toEqual(weightsOf(best));
 });
@@ -387,7 +388,10 @@ const SIZES = {
   ...{ vocabSize: 61, maxSeq: 16, layers: 1, heads: 2, kvHeads: 1, channels: 16 },
   hidden: 24,
 };
-/** GPT-2's and Mixtral's files are laid out unlike their parameters, Llama's as they are. */
+/**
+ * Files of GPT-2 and Mixtral have another layout than their parameters; files of Llama have the
+ * same.
+ */
 const models: readonly [string, () => nn.Module][] = [
   ['GPT-2', () => tinyModel()],
   ['Llama', () => new nn.models.Llama(SIZES)],

@@ -1,4 +1,4 @@
-// A tiny GPT-2 and windows of patterned tokens: what the Trainer's tests train.
+// A tiny GPT-2 and windows of patterned tokens for the tests of Trainer.
 import { type data, nn, Trainer, type TrainerOptions } from '../../lib/index.js';
 import { seed } from '../../lib/tensor/index.js';
 
@@ -18,13 +18,13 @@ export function tinyModel(dropout = 0): nn.models.GPT2 {
   });
 }
 
-/** Sample i is a pattern with a start of its own; of its targets more or fewer count. */
+/** Sample i is a pattern with its own start; the number of counted targets varies. */
 export function samples(length: number, first = 0, tokens = SEQ): data.Dataset<Window> {
   const get = (index: number): Window => {
     const start = 3 * (first + index) + 1;
     const run = Int32Array.from({ length: tokens + 1 }, (_, i) => (start + i * i) % VOCABULARY);
     const targets = run.slice(1);
-    // From none to nearly all are left out.
+    // Ignores between zero and nearly all targets.
     targets.fill(-100, 0, (5 * (first + index)) % (tokens + 1));
     return { tokens: run.slice(0, tokens), targets };
   };
@@ -40,13 +40,13 @@ export function weightsOf(module: nn.Module): Record<string, number[]> {
 
 const open: Trainer<Window>[] = [];
 
-/** Ends with destroyTrainers(). */
+/** Registers a Trainer for destroyTrainers(). */
 export function opened(one: Trainer<Window>): Trainer<Window> {
   open.push(one);
   return one;
 }
 
-/** Over ten samples by twos, with a log of each update; ends with destroyTrainers(). */
+/** Ten samples in batches of two, with a log of each update; registered for destroyTrainers(). */
 export function tinyTrainer(options: Partial<TrainerOptions<Window>>): Trainer<Window> {
   const usual = { model: tinyModel(), train: samples(10), device: 'cpu', progress: false };
   return opened(
@@ -57,7 +57,7 @@ export function tinyTrainer(options: Partial<TrainerOptions<Window>>): Trainer<W
   );
 }
 
-/** After each test. */
+/** Call after each test. */
 export async function destroyTrainers(): Promise<void> {
   for (const one of open.splice(0)) await one.destroy();
 }

@@ -1,4 +1,4 @@
-// `ds train` as users run it: processes, from a folder and rows to a trained folder.
+// Runs `ds train` as a user would: processes that turn a folder and rows into a trained folder.
 import {
   cpSync,
   existsSync,
@@ -17,7 +17,7 @@ import { packageRoot } from '../../lib/runtime/package-root.js';
 import { runRanks } from '../comm/ranks.js';
 import { DS, type Finished, Run } from '../launch/jobs.js';
 
-/** Questions with answers that the tiny model learns by heart. */
+/** Questions and answers that the tiny model memorizes. */
 const FACTS = [
   ['Which stage shards gradients?', 'Stage 2.'],
   ['Who starts the ranks?', 'The launcher does.'],
@@ -47,7 +47,7 @@ afterAll(() => rmSync(dir, { recursive: true }));
 const ds = (line: string, at = dir): Promise<Finished> =>
   new Run([...DS, ...line.split(' ')], at, { DS_NUM_THREADS: '1' }).finished;
 
-/** What all runs here have in common; rows are read by the rank itself, not by threads. */
+/** Options of all runs; the rank itself reads rows, without threads. */
 const COMMON =
   '--model model --data rows.jsonl --dataset_num_proc 0 --max_length 64 --per_device_train_batch_size 4';
 
@@ -195,7 +195,7 @@ test.each([
 ])(
   'two ranks that share the model by %s learn what one does, "auto" beside it',
   async (name, cut) => {
-    // Rows of an odd number of tokens, which two ranks cannot share out as they are.
+    // Rows with an odd number of tokens, which two ranks cannot split evenly.
     const rows = ['one', 'one two', 'one two three'].map((text) => JSON.stringify({ text }));
     const data = file('short.jsonl', rows.join('\n'));
     const run = (out: string, more: object): Promise<Finished> => {
@@ -365,7 +365,7 @@ test('an output that cannot be written is known before anything is read', async 
 
 test('weights that are not finite are no success, and updates that were left out are said', async () => {
   const line = `train ${COMMON} --device cpu --disable_tqdm --save_strategy no`;
-  // The only update is infinite; nobody computes a loss behind it.
+  // The only update is infinite, and no rank computes a loss after it.
   for (const how of ['', ' --lora']) {
     const output = `--output broken${how.trim()}`;
     const broken = await ds(`${line}${how} ${output} --max_steps 1 --learning_rate 1e39`);
@@ -374,7 +374,7 @@ test('weights that are not finite are no success, and updates that were left out
       /^ds train: broken(--lora)?: expected finite weights after step 1, got NaN or infinity in \S+\./m,
     );
   }
-  // Norms hide large weights from the loss, and not from gradients.
+  // Norms hide large weights from the loss, but not from gradients.
   const { code, stdout } = await ds(`${line} --output large --max_steps 3 --learning_rate 1e30`);
   expect(code).toBe(0);
   const warnings =
@@ -426,7 +426,7 @@ test('samples get longer where the configuration asks for it', async () => {
   const text = readFileSync(join(dir, 'longer', 'trainer_state.json'), 'utf8');
   const { log_history: history } = JSON.parse(text) as { log_history: { num_tokens?: number }[] };
   const tokens = history.flatMap(({ num_tokens: count }) => count ?? []);
-  // 8 + 14 step, rounded down to multiples of 8, of four samples, in each of which 44 are no
+  // 8 + 14 step, rounded down to multiples of 8, for four samples with 44 tokens that are no
   // padding.
   const lengths = [16, 32, 44, 44, 44];
   let sum = 0;

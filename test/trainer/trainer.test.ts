@@ -1,4 +1,4 @@
-// The Trainer on one rank: its loop beside one written by hand, what it tells, and how it ends.
+// Tests the Trainer on one rank: equality with a loop over the engine, its events, and how it ends.
 import {
   type BatchSource,
   data,
@@ -54,7 +54,7 @@ async function eventsOf(run: AsyncIterable<TrainerEvent>): Promise<TrainerEvent[
   return events;
 }
 
-/** The same training by the engine alone. */
+/** The same training with the engine only. */
 async function byHand(accumulation: number): Promise<Record<string, number[]>> {
   const model = tinyModel();
   const groups = [
@@ -169,7 +169,8 @@ test('the loss of an evaluation is that of its targets, however they are batched
     const one = once({ eval: { data: judged, batchSize, metrics } });
     const { loss, rows } = await one.evaluate();
     expect(rows).toBeCloseTo(7 / Math.ceil(7 / batchSize), 12);
-    expect(await one.evaluate()).toEqual({ loss, rows }); // From the first sample on again.
+    // The evaluation starts at the first sample again.
+    expect(await one.evaluate()).toEqual({ loss, rows });
     means.push(loss);
   }
   expect(means[1]).toBeCloseTo(means[0] as number, 6);
@@ -184,7 +185,7 @@ test('the loss of an evaluation is that of its targets, however they are batched
 test('accuracy is the share of counted targets that are the first choice', async () => {
   const model = tinyModel();
   let [right, counted] = [0, 0];
-  // Of every two targets that count, one is the model's choice.
+  // The model's choice is right for one of every two counted targets.
   const judged = Array.from({ length: 7 }, (_, i) => {
     const { tokens, targets } = samples(7, 100).get(i) as Window;
     const logits = noGrad(() => model.call(Tensor.from(tokens).reshape([1, SEQ])));
