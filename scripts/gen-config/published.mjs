@@ -1,4 +1,5 @@
-// The schema for editors: plain JSON Schema that completes and accepts whatever the reader accepts.
+// Generates the schema for editors: plain JSON Schema that completes and accepts the same files as
+// the reader.
 import { remarks, spellingsOf, valuesOf } from './schema.mjs';
 
 /**
@@ -21,7 +22,7 @@ function plain(node) {
   return node.dsAuto ? orAuto(out) : out;
 }
 
-/** Alternatives of a section exclude each other and null, which has no keys to tell them apart. */
+/** The alternatives of a section exclude each other. They also exclude null, which has no keys. */
 function alternative(option) {
   return { type: 'object', ...option };
 }
@@ -53,7 +54,7 @@ function anyCase({ description, default: value, enum: _, const: __, ...rest }, n
   return { ...rest, default: value, description, anyOf };
 }
 
-/** The text of the schema for editors, `title`, that is made from the one in `source`. */
+/** The text of the editor schema with `title`, generated from the schema in `source`. */
 export function generatePublished({ schema, source, title }) {
   const { $schema, $defs = {}, ...rest } = schema;
   const definitions = Object.entries($defs).map(([name, node]) => [name, plain(node)]);

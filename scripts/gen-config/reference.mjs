@@ -1,4 +1,4 @@
-// The reference of the configuration in Markdown: a table per section with key, type, default,
+// Generates the configuration reference in Markdown: a table per section with key, type, default,
 // meaning and status.
 import {
   defaultText,
@@ -155,7 +155,7 @@ function inner(node, path, inherited) {
     .map(([key, item]) => sectionText(item, [...path, key], inherited));
 }
 
-/** A section whose keys depend on its type: the types, then the parameters of each kind. */
+/** A section with keys that depend on its type: the types, then the parameters of each kind. */
 function alternatives({ oneOf }, path) {
   const kinds = new Map();
   const rows = oneOf.map(({ properties: { type, params } }) => {
@@ -176,7 +176,7 @@ function alternatives({ oneOf }, path) {
   return out.join('\n');
 }
 
-/** The text of the page that begins with `intro` and is made from the schema in `source`. */
+/** The text of the page: `intro`, then the reference of the schema in `source`. */
 export function generateReference({ schema, source, intro }) {
   const top = '## Top level\n';
   const parts = [intro, top, table(schema, [], ''), ...inner(schema, [], '')];

@@ -1,15 +1,14 @@
-// What the generators of types, editor schema and reference share: the schema and how its parts
-// read.
+// The schema and its accessors, shared by the generators of types, editor schema and reference.
 import { readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 export const root = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
 
-/** What a $ref names, beside the node that has it. */
+/** The name of the target of a $ref, on the node that has it. */
 const TARGET = Symbol('target');
 
-/** The schema in `file`, whose references resolve() follows. */
+/** Loads the schema in `file`; resolve() follows its references. */
 export function loadSchema(file) {
   const schema = JSON.parse(readFileSync(join(root, file), 'utf8'));
   const visit = (node) => {
@@ -24,19 +23,19 @@ export function loadSchema(file) {
   return schema;
 }
 
-/** `node` with its $ref followed; what stands beside the $ref wins. */
+/** `node` with its $ref followed; keywords next to the $ref win. */
 export function resolve(node) {
   if (!node.$ref) return node;
   const { $ref, ...beside } = node;
   return { ...node[TARGET], ...beside };
 }
 
-/** What an object holds under names of the user's own; null where it has keys. */
+/** The schema of values under user-defined names; null for an object with keys. */
 function namedBy({ additionalProperties: others }) {
   return typeof others === 'object' ? others : null;
 }
 
-/** The keys of an object; NAME stands for names of the user's own. */
+/** The keys of an object; NAME stands for user-defined names. */
 export function keysOf(node) {
   return node.properties ?? { NAME: namedBy(node) };
 }
@@ -55,7 +54,7 @@ export function isNullable(node) {
   return [node.type].flat().includes('null') || Boolean(node.enum?.includes(null));
 }
 
-/** The values of an enum or a constant; those that are not supported yet only if `all`. */
+/** The values of an enum or a constant; with `all`, also the ones that are not supported yet. */
 export function valuesOf(node, all = false) {
   const values = node.enum ?? ('const' in node ? [node.const] : []);
   return all ? values : values.filter((value) => !(value in (node.dsUnsupportedValues ?? {})));
@@ -74,7 +73,7 @@ export function spellingsOf(node) {
   return Object.keys(node.dsSpellings ?? {});
 }
 
-/** The default as text; '' where there is none, or where it is a section filled key by key. */
+/** The default as text; '' without a default, or for a section that is filled key by key. */
 export function defaultText({ default: value }) {
   const isFilled = typeof value === 'object' && value !== null && !Array.isArray(value);
   return value === undefined || isFilled ? '' : literal(value);
@@ -85,7 +84,7 @@ export function stagesText({ dsStages }) {
   return `stage ${dsStages.join(', ').replace(/, (\d)$/, ' or $1')}`;
 }
 
-/** What becomes of a key: sentences without full stop, none for a key that works. */
+/** Remarks about a key as sentences without full stop; empty for a key that works. */
 export function remarks(node) {
   const out = [];
   if (node.dsReplacedBy) out.push(`Deprecated: use ${node.dsReplacedBy}`);

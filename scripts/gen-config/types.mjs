@@ -1,5 +1,5 @@
-// TypeScript of the configuration: what users write (every key optional) and what the engine reads
-// (every key present and read-only, under one name, without "auto").
+// Generates the TypeScript types of the configuration. In the user's form every key is optional. In
+// the engine's form every key is present and read-only, with one name, without "auto".
 import {
   defaultText,
   isNullable,
@@ -69,7 +69,7 @@ class Form {
       minItems && minItems === maxItems
         ? `[${Array(minItems).fill(item).join(', ')}]`
         : `${item}[]`;
-    return `readonly ${list}`; // A configuration that is `as const` can be given.
+    return `readonly ${list}`; // Accepts a configuration with `as const`.
   }
 
   object(node) {
@@ -119,7 +119,7 @@ class Form {
     return lines.join('\n');
   }
 
-  /** A key that is always there needs a value where the file has none. */
+  /** A required key needs a default. */
   checkDefault(key, node, needed) {
     const known = needed.includes(key) || TRIAD.test(key) || node.default !== undefined;
     if (this.resolved && !known) throw new Error(`schema.json: "${key}" has no default`);
@@ -160,7 +160,7 @@ function wrap(text, width) {
   return lines;
 }
 
-/** The text of the declarations that are made from the schema in `source`. */
+/** The text of the declarations, generated from the schema in `source`. */
 export function generateTypes({ schema, source }) {
   const forms = [new Form(schema, false), new Form(schema, true)];
   for (const form of forms) form.object(schema);

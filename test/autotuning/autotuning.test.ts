@@ -1,4 +1,4 @@
-// `ds --autotuning` over real jobs on the CPU: what it measures, keeps, and starts in the end.
+// Tests `ds --autotuning` with real jobs on the CPU: its measurements, files, and the final job.
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -115,7 +115,7 @@ test('a program that does not train is named with its error, and nothing is trie
 });
 
 test('a log that cannot be written is said once, and the search goes on', async () => {
-  // Whoever runs first finds a full disk where its output goes.
+  // The first run finds a full disk at the path of its output.
   const full = `
 const { join } = require('node:path');
 const { rmSync, symlinkSync } = require('node:fs');
@@ -134,7 +134,7 @@ for (let i = 0; i < 5; ++i) console.log(i);
   expect(code).toBe(0);
 });
 
-/** Experiments after that of this name begin when the file "go" is there: they may be fast. */
+/** Holds later experiments until the file "go" exists, because they may be fast. */
 function holdAfter(name: string): void {
   const metrics = join(dir, 'autotuning_results', name, 'metrics.json');
   const hold = `

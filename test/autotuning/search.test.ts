@@ -1,4 +1,4 @@
-// What is searched in, in which order, and what ends the search: over jobs that only write results.
+// Tests the search space, order and end of a search, with jobs that only write results.
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
@@ -42,9 +42,9 @@ interface Searched {
   slots?: number;
   args?: readonly string[];
   known?: Record<string, string>;
-  /** Samples a second; null where memory is short, "none" where it fails otherwise. */
+  /** Samples per second; null for out of memory, `'none'` for another failure. */
   speed?: (config: Config) => number | null | 'none';
-  /** What a job says that fails otherwise. */
+  /** The output of a job with another failure. */
   said?: string;
   isRemote?: boolean;
 }
@@ -309,7 +309,7 @@ describe('the search', () => {
   });
 
   test('tries none again that has failed, in whatever order', async () => {
-    // Drawn are 2, 8 and 4: where memory is short for 4, the next smaller one has failed.
+    // The search draws 2, 8 and 4: memory is short for 4, and the next smaller one has failed.
     const speed = (config: Config) => (micro(config) === 2 ? 'none' : null);
     const autotuning = { tuner_type: 'random', num_tuning_micro_batch_sizes: 3 };
     const { names } = await search({ ...STAGE1, autotuning }, { speed });
@@ -399,8 +399,7 @@ describe('the search', () => {
     expect(drawn.toSorted()).toEqual(listed.toSorted());
     expect((await search(random)).names).toEqual(drawn);
     const planned = { ...BF16, autotuning: { ...all, tuner_type: 'model_based' } };
-    // The largest micro-batches are foretold to be the fastest; a way that is slower than that
-    // waits.
+    // The prediction ranks the largest micro-batches first; a slower candidate waits.
     const speed = ({ zero_optimization: { stage } }: Config) => (stage === 0 ? 1 : 100);
     const { names } = await search(planned, { speed });
     expect(names.slice(0, 2).every((name) => name.endsWith('tmbspg8'))).toBe(true);
@@ -422,7 +421,7 @@ describe('the search', () => {
       autotuning: { ...autotuning, tuner_early_stopping: 0 },
     });
     expect(standard.names).toContain('z1_gas1_tmbspg8_octrue_rbs50000000');
-    // What says the defaults has been tried.
+    // The configuration with explicit defaults has been tried already.
     expect(standard.names).toHaveLength(6);
     expect(standard.names).not.toContain('z1_gas1_tmbspg8_ocfalse_rbs500000000');
   });

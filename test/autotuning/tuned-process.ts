@@ -1,12 +1,12 @@
-// A program as users tune it: it trains with the ds_config.json that its arguments name, and says
-// when it has come to its end.
+// A program under tuning: it trains with the ds_config.json in its arguments, and prints a line at
+// the end.
 import { readFileSync } from 'node:fs';
 
 import { PipelineEngine } from '../../lib/engine/pipeline-engine.js';
 import { initialize, type Tensor } from '../../lib/index.js';
 import { tinyBatch, tinyModel } from '../e2e/tiny-training.js';
 
-/** Micro-batches of which this program says that they are too large, as a full device does. */
+/** From this micro-batch size on, the program fails like a full device. */
 const TOO_LARGE = 8;
 
 async function main(): Promise<void> {

@@ -1,4 +1,4 @@
-// What is left when compression ends, quantized inputs, and layers of a deeper model.
+// Tests the model after compression ends, quantized inputs, and layers of a deeper model.
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -139,7 +139,7 @@ test('a folder is read back once the model is clean', async () => {
   }
 });
 
-/** Attention whose width is that of its projections: heads of two channels. */
+/** Attention with the width of its projections: heads of two channels. */
 class Attention extends nn.Module {
   readonly query = new nn.Linear(6, 6);
   readonly key = new nn.Linear(6, 6);

@@ -1,5 +1,5 @@
-// Compressed models under an engine: the steps at which techniques begin, ZeRO stages, ranks,
-// checkpoints, and what is refused.
+// Tests compressed models with an engine: start steps of techniques, ZeRO stages, ranks,
+// checkpoints, and errors.
 import { checkConfig } from '../../lib/config/index.js';
 import {
   type DsConfig,

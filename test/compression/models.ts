@@ -1,4 +1,4 @@
-// A small model with what can be compressed, sections for it, and training under an engine.
+// A small model with compressible layers, sections for it, and training with an engine.
 import {
   type configuration,
   type DsConfig,
@@ -32,7 +32,7 @@ export function small(from = 3): Small {
   return new Small();
 }
 
-/** All techniques at once, which begin at different steps. */
+/** All techniques at once, with different start steps. */
 export const everything: Section = {
   weight_quantization: {
     shared_parameters: {
@@ -82,7 +82,7 @@ export async function compressed(
   return engine;
 }
 
-/** `steps` updates on from where the engine is, on this rank's part of each batch: the losses. */
+/** Losses of the next `steps` updates, on this rank's part of each batch. */
 export function train(engine: Engine, steps: number): number[] {
   const { device, dpRank: rank, dpWorldSize: ranks } = engine;
   const last = engine.globalSteps + steps;

@@ -1,4 +1,4 @@
-// What techniques compute, held against arithmetic that is written out here.
+// Tests the output of compression techniques against explicit arithmetic.
 
 import { quantized } from '../../lib/compression/quantizers.js';
 import { topMask } from '../../lib/compression/top-mask.js';
@@ -9,7 +9,7 @@ import { configOf, type Section } from './models.js';
 
 const f = Math.fround;
 
-/** To the nearest whole number, halves to the even one. */
+/** Rounds to the nearest integer, halves to even. */
 function nearest(x: number): number {
   const low = Math.floor(x);
   if (x - low !== 0.5) return Math.round(x);
@@ -147,7 +147,7 @@ test('the largest stay, of equal ones the first', () => {
   expect(topMask(values, 0.5).toArray()).toEqual([1, 0, 1, 1, 1, 0, 0].map((x) => x));
 });
 
-/** A linear layer [4, 6] in a list, with what `section` says of it. */
+/** A linear layer [4, 6] in a list, compressed by `section`. */
 function layer(section: Section): { module: nn.Module; own: nn.Linear } {
   seed(11);
   const own = new nn.Linear(6, 4);
@@ -189,7 +189,7 @@ const closely = (got: readonly number[] | undefined, expected: readonly number[]
   });
 };
 
-/** What a layer is to compute with, and which of its gradients are let through. */
+/** The expected weights of a layer, and a mask of the gradients that pass. */
 interface Expected {
   weight: number[];
   bias: number[];
@@ -197,7 +197,7 @@ interface Expected {
   rows?: (output: number) => number;
 }
 
-/** Forward and backward of `module` against those of what is expected. */
+/** Compares forward and backward of `module` with the expected values. */
 function check(
   module: nn.Module,
   own: nn.Linear,

@@ -1,4 +1,4 @@
-// How difficult samples are found to be, against numbers worked out by hand, and what is written.
+// Tests the difficulty of samples against values computed by hand, and the files of an analysis.
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -14,7 +14,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true }));
 
-/** Of 16 tokens are 8 of 1, 4 of 2, 2 of 3 and 4 each: -log p is 1, 2, 3 and 3 log 2. */
+/** Of 16 tokens, 8 are 1, 4 are 2, 2 are 3 and 2 are 4: -log p is 1, 2, 3 and 3 log 2. */
 const TEXTS = [[1, 1, 2], [3], [4, 3, 4], [1, 1, 1, 1], [2, 2, 2, 1, 1]];
 const texts = (make: (ids: Int32Array, i: number) => unknown): data.Dataset<unknown> => ({
   length: TEXTS.length,
@@ -43,7 +43,7 @@ test.each<[string, (ids: Int32Array, i: number) => unknown]>([
     }),
   ],
 ])('%s have lengths and rarities', async (_, make) => {
-  // A length of its own for what the mask covers.
+  // A custom length of the masked tokens.
   const found = await data.analyze(
     texts((ids, i) => make(ids.slice(), i)),
     {

@@ -1,5 +1,5 @@
-// The loader as compiled, in plain Node (built by `npm run build:test`): its threads start without
-// any hook, take ES modules, and end with a loader that nobody can reach.
+// Tests the compiled loader in plain Node (built by `npm run build:test`): threads start without a
+// hook, load ES modules, and end with an unreachable loader.
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

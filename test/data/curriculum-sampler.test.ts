@@ -1,4 +1,5 @@
-// What the steps of a curriculum draw, against difficulties and pools that were worked out by hand.
+// Tests the samples that the steps of a curriculum draw, against difficulties and pools computed by
+// hand.
 import { createHash } from 'node:crypto';
 
 import { fixedDiscrete, fixedRoot } from '../../lib/data/curriculum-schedule.js';
@@ -7,7 +8,7 @@ import { data } from '../../lib/index.js';
 const { CurriculumSampler } = data;
 type Options = data.CurriculumSamplerOptions;
 
-/** 40 samples: of value 1 are 0, 10, 20 and 30; of value 2 are 1, 11, 21 and 31; and so on. */
+/** 40 samples: 0, 10, 20 and 30 have value 1; 1, 11, 21 and 31 have value 2; and so on. */
 const VALUES = Int32Array.from({ length: 40 }, (_, i) => 1 + (i % 10));
 const BATCH = 8;
 const PER_EPOCH = 5;
@@ -56,7 +57,7 @@ test('samples that come within reach together all come before one comes again', 
   const orders = new Set<string>();
   for (const batch of batches) {
     for (const sample of batch) times[sample] = (times[sample] as number) + 1;
-    // The values 1 and 2 are within reach at the first step; each later value comes by itself.
+    // Values 1 and 2 are available at the first step; each later value forms its own cluster.
     for (const cluster of [[1, 2], [3], [4], [10]]) {
       const came = times.filter((_, i) => cluster.includes(VALUES[i] as number));
       expect(Math.max(...came) - Math.min(...came)).toBeLessThanOrEqual(1);
@@ -80,7 +81,7 @@ test('each batch has of a cluster its share by size, rounded up or down', () => 
 });
 
 test('percentiles are shares of all samples, the easiest first, and of equal ones the first', () => {
-  // 45 samples: of 10 percentiles each has 4, rounded down, and the last one what is left.
+  // 45 samples: each of 10 percentiles has 4, rounded down, and the last one has the rest.
   const values = Float64Array.from({ length: 45 }, (_, i) => 100 - Math.floor(i / 3));
   const schedule = fixedDiscrete([1, 3, 10], [2, 4]);
   const metric = { values, difficultyType: 'percentile', maxDifficulty: 10, schedule } as const;
@@ -121,7 +122,7 @@ test.each([1, 2, 3])(
   'what is within reach of %i metrics is all that is drawn, and all of it is',
   (count) => {
     const samples = 200;
-    // Whole, fractional and negative ones, which are sorted in different ways.
+    // Integers, fractions and negative values are sorted in different ways.
     const units = [1, 0.25, -3];
     const metrics = units.slice(0, count).map((unit, m) => {
       const values = Float64Array.from(
@@ -233,7 +234,7 @@ test('the last epoch is followed by an error, not by an endless loop', () => {
   for (const batch of all) batch.dispose();
   expect(() => [...loader]).toThrow('the end of the CurriculumSampler');
   const state = loader.stateDict();
-  loader.loadStateDict(state); // A run that is over can be loaded.
+  loader.loadStateDict(state); // The state of a finished run can be loaded.
   expect(loader.stateDict()).toEqual(state);
 });
 

@@ -1,4 +1,4 @@
-// Difficulties by step, against tables worked out by hand from the formulas.
+// Tests difficulties by step, against tables computed by hand from the formulas.
 import { accuratePower } from '../../lib/data/accurate-power.js';
 import { fixedDiscrete, fixedRoot } from '../../lib/data/curriculum-schedule.js';
 
@@ -20,7 +20,7 @@ test.each([
   expect(fixedRoot({ min: 8, max: 128, ...LINEAR })(step)).toBe(difficulty);
 });
 
-/** 10 + 10 step: 20, 90, 100, 110; ends that are no multiples are passed, or reached, late. */
+/** 10 + 10 step: 20, 90, 100, 110. An end that is not a multiple is exceeded, or reached late. */
 test.each([
   [1, 16],
   [8, 88],
@@ -47,7 +47,10 @@ test.each([
   expect(fixedRoot(options)(step)).toBe(difficulty);
 });
 
-/** 8 + 112 cbrt(step / 343), which is a whole multiple of 8 at each cube: a bit less is 8 less. */
+/**
+ * 8 + 112 cbrt(step / 343), which is a multiple of 8 at each cube; a slightly smaller value gives 8
+ * less.
+ */
 test.each([
   [1, 24],
   [8, 40],
@@ -78,7 +81,7 @@ test.each([
 });
 
 test('powers are the nearest doubles, where the runtime is a bit off', () => {
-  // Python's, and those of 50 digits: 0.36443148688046645 and 0.09090909090909091.
+  // From Python, and with 50 digits: 0.36443148688046645 and 0.09090909090909091.
   expect(accuratePower(125 / 343, 1 / 3)).toBe(5 / 7);
   expect(accuratePower(2, 0.5)).toBe(Math.SQRT2);
   expect(accuratePower(1 / 4, 0.5)).toBe(0.5);

@@ -1,5 +1,4 @@
-// Subset, ConcatDataset, randomSplit and TensorDataset: which samples they have, and what they
-// refuse.
+// Tests the samples and errors of Subset, ConcatDataset, randomSplit and TensorDataset.
 import { join } from 'node:path';
 import {
   ConcatDataset,

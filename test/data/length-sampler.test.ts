@@ -1,4 +1,4 @@
-// The order in which samples of about one length meet.
+// Tests the order of a sampler that groups samples of similar length.
 import { data } from '../../lib/index.js';
 
 const { LengthGroupedSampler } = data;
@@ -15,7 +15,7 @@ test('every sample comes once, in groups whose longest are first', () => {
   const size = 4 * Math.floor(203 / 16);
   for (let at = 0; at < all.length; at += size) {
     const inside = all.slice(at + 1, at + size).map((i) => lengths[i] as number);
-    // The first of a group may have changed places with the longest of all.
+    // The first sample of a group may be swapped with the longest one of all.
     expect(inside).toEqual([...inside].sort((a, b) => b - a));
   }
   expect(lengths[all[0] as number]).toBe(100);

@@ -1,5 +1,5 @@
-// Files of a dataset's analysis: ours, and DeepSpeed's, whose bytes are built here by the layout of
-// its MMapIndexedDataset: none of them was written by Python.
+// Tests the files of a dataset analysis: this library's, and DeepSpeed's. The test builds the
+// latter byte by byte in the layout of MMapIndexedDataset; Python wrote no file.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -25,7 +25,7 @@ const [U8, I32, I64, U16, U32, U64] = [
 ] as Width[];
 
 /**
- * What MMapIndexedDatasetBuilder leaves: magic, version, dtype, counts, sizes, pointers, documents.
+ * The file of MMapIndexedDatasetBuilder: magic, version, dtype, counts, sizes, pointers, documents.
  */
 function writeLists(name: string, lists: readonly number[][], [code, bytes]: Width): string {
   const bin = Buffer.alloc(bytes * lists.flat().length);

@@ -1,5 +1,5 @@
-// Samplers, collate functions and samples of a caller's own that are not what a loader takes: an
-// error, and no epoch without batches or batch without values.
+// Tests that invalid samplers, collate functions and samples of a caller throw, as do an epoch
+// without batches and a batch without values.
 import { DataLoader, Sampler } from '../../lib/data/index.js';
 import { type DsConfig, initialize, nn, type Tensor } from '../../lib/index.js';
 

@@ -1,4 +1,5 @@
-// Samplers: orders that seed, epoch and rank alone decide, dealt to ranks as PyTorch deals them.
+// Tests that the order of samplers depends only on seed, epoch and rank, and is dealt to ranks as
+// in PyTorch.
 import { shuffledOrder } from '../../lib/data/order.js';
 import {
   DistributedSampler,

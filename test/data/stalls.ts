@@ -1,12 +1,11 @@
-// A worker that stalls, as a loader says it: with a limit that the thread's start on a busy machine
-// stays below.
+// Finds the error of a loader with a stalled worker, with a limit that exceeds the start time of a
+// thread on a busy machine.
 
-/** Milliseconds of workerTimeoutMs, tried in turn. */
+/** Values of workerTimeoutMs in milliseconds, tried in turn. */
 const LIMITS = [1500, 6000, 24_000, 96_000] as const;
 
 /**
- * What `run` rejects with, and under which limit: the first at which the worker has come to
- * `place`.
+ * The error of `run`, and its limit: the first limit under which the worker has reached `place`.
  */
 export async function stalledAt(
   place: string,

@@ -1,5 +1,4 @@
-// Token files of every kind, good and hostile: whatever a file holds, the answer is tokens or a
-// DsError.
+// Tests token files of every kind, valid and hostile: the result is always tokens or a DsError.
 import fs, { mkdirSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -113,7 +112,8 @@ describe('raw files', () => {
       const dataset = TokenFileDataset.open({ path: 't.bin', seq: 5 });
       process.chdir('elsewhere');
       expectWindows(dataset, [1, 2, 3, 4, 5, 6], 5);
-      expect(dataset.source.args).toMatchObject([{ path: at('t.bin') }]); // What workers open.
+      // The file that workers open.
+      expect(dataset.source.args).toMatchObject([{ path: at('t.bin') }]);
     } finally {
       process.chdir(working);
     }

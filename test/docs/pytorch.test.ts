@@ -1,5 +1,5 @@
-// docs/pytorch.md is true: its names are exported, its absent names are not, and cases compare
-// every operation with PyTorch.
+// Tests docs/pytorch.md: its names are exported, its absent names are not, and cases compare every
+// operation with PyTorch.
 import * as surface from '../../lib/index.js';
 import golden from '../golden/operations.json';
 import { draws, operations } from '../tensor/pytorch-operations.js';
@@ -8,7 +8,7 @@ import { readPage } from './snippets.js';
 interface Row {
   section: string;
   there: string[];
-  /** Empty where the page says no. */
+  /** Empty if the page marks it as absent. */
   here: string[];
   note: string;
 }
@@ -35,7 +35,7 @@ const [named, written] = ['Operations', 'Operations without a name of their own'
 const camel = (name: string): string =>
   name.replace(/_$/, '').replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
 
-/** Where names with this prefix are: `nn.Linear`, `x.item`, `init.zeros_`, `add`. */
+/** Owners of names by prefix: `nn.Linear`, `x.item`, `init.zeros_`, `add`. */
 const owners: Record<string, object[]> = {
   nn: [surface.nn],
   'nn.init': [surface.nn.init],
@@ -91,11 +91,11 @@ test('an operation is compared by the name that its row has', () => {
     const text = String((operations[name] ?? draws[name]?.run) as unknown);
     return !here.every((each) => new RegExp(`\\b${each}\\b`).test(text));
   });
-  // A function that several rows call; its own text names the operation.
+  // A function in several rows; its own text names the operation.
   expect(wrong.map(({ there: [name] }) => name)).toEqual([]);
 });
 
-/** What transformers of other shapes need: mixtures of experts and packed weights. */
+/** Functions for transformers of other shapes: mixtures of experts and packed weights. */
 const BESIDES = /^(routeTopK|groupRows|groupedLinear|combineRows|choicesOf)$/;
 const OWN = ['scale', 'swiglu', 'concat', 'Tensor.from', 'cast'];
 

@@ -1,5 +1,5 @@
-// The recipes of CONTRIBUTING.md: followed in a copy of the tree, and held against all that was
-// made by them.
+// Tests the recipes of CONTRIBUTING.md: follows them in a copy of the tree, and checks existing
+// code against them.
 import { spawnSync } from 'node:child_process';
 import {
   cpSync,
@@ -46,10 +46,7 @@ function filesOf(file: string, names: Names): string[] {
   return inside.map((name) => folder + name);
 }
 
-/**
- * What is missing where `steps` should have been followed for `names`: a file, or in it what the
- * row names in code.
- */
+/** Missing results of `steps` for `names`: a file, or code in it that the row names. */
 function omissions(steps: readonly Step[], names: Names): string[] {
   return steps.flatMap(({ file, what }) => {
     const texts = filesOf(file, names).map(read);
@@ -79,7 +76,9 @@ const optimizers = readdirSync(join(root, 'lib/optim')).flatMap((file) => {
   return name ? [{ optimizer: file.replace('.ts', ''), Optimizer: name, Type: type ?? name }] : [];
 });
 
-/** A folder of lib/models with a file of its own name is a model; others are what some share. */
+/**
+ * A folder of lib/models with a file of its own name is a model; other folders hold shared code.
+ */
 const pathOf = (model: string): string => `lib/models/${model}/${model}.ts`;
 
 const models = readdirSync(join(root, 'lib/models'), { withFileTypes: true })

@@ -1,4 +1,5 @@
-// Every exported name has a text in the API reference, and what the pages name is in it.
+// Tests that every exported name has a text in the API reference, and that it includes the names of
+// the pages.
 
 import { methods } from '../../lib/tensor/methods.generated.js';
 import { type Entry, propertiesOf, surfaceOf } from './reference.js';
@@ -11,7 +12,7 @@ const namespaces = 'nn|optim|data|comm|monitor|zero|profiler|checkpointing|text'
 const silent = (entries: readonly Entry[]): string[] =>
   entries.filter(({ text }) => text === '').map(({ path, place }) => `${path} (${place})`);
 
-/** Names of ours in a page: what its code imports, members of our namespaces, and of the engine. */
+/** The library's names in a page: imports of its code, members of namespaces, and of the engine. */
 function namesIn(page: string): string[] {
   const text = readPage(page);
   const blocks = snippetsOf(page, text, ['ts', 'js']).map(({ given, code }) => given + code);
@@ -19,7 +20,7 @@ function namesIn(page: string): string[] {
     const names = importedIn(code);
     return [...names, ...membersIn(code).filter((name) => isOf(names, name))];
   });
-  // Two pages say in the first column of their tables how things are called elsewhere.
+  // Two pages list names of other libraries in the first column of their tables.
   const isGuide = /(coming-from-deepspeed|pytorch)\.md$/.test(page);
   const ours = isGuide ? text.replace(/^\|[^|]*/gm, '') : text;
   const inline = Array.from(ours.matchAll(/(?<!`)`([^`\n]+)`(?!`)/g), ([, code = '']) => code);
@@ -52,7 +53,7 @@ test('every exported name has a text', () => {
   expect(silent(exported)).toEqual([]);
 });
 
-/** Made from C++, where operands and scalars of kernels have their texts by the op. */
+/** Generated from C++; operands and scalars of kernels have their texts in the op. */
 const isGenerated = ({ place }: Entry): boolean => /\.generated\.ts:|addon\.d\.ts:/.test(place);
 
 test('every member of an exported class or interface has a text', () => {
@@ -72,7 +73,7 @@ test('editors say of a method of a tensor what its function says', () => {
 });
 
 test.each(pages())('what %s names is in the reference, with a text', (page) => {
-  // An engine of stages is one, too, and one that continues texts.
+  // A PipelineEngine and an InferenceEngine are engines too.
   const engines = ['Engine.', 'PipelineEngine.', 'InferenceEngine.'];
   const isKnown = (name: string): boolean =>
     engines.some((engine) => reference.get(name.replace(/^Engine\./, engine))?.text);

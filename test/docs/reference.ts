@@ -1,4 +1,4 @@
-// The public surface as the API reference shows it: every name that a door exports and its members,
+// The public API as the reference shows it: every exported name of an entry point and its members,
 // with their texts.
 import { join } from 'node:path';
 import ts from 'typescript';
@@ -21,7 +21,7 @@ const root = packageRoot();
 const HIDDEN = ts.ModifierFlags.Private | ts.ModifierFlags.Protected;
 
 /**
- * All exports of the module `file`, those of its namespaces, and the members of classes and
+ * All exports of the module `file` and of its namespaces, and the members of classes and
  * interfaces.
  */
 export function surfaceOf(file: string): Entry[] {
@@ -29,7 +29,7 @@ export function surfaceOf(file: string): Entry[] {
   return exportsOf(module, '', checker);
 }
 
-/** All that an object of the class `name` has, also what no declaration of the class spells out. */
+/** All properties of an instance of class `name`, also undeclared ones. */
 export function propertiesOf(file: string, name: string): Entry[] {
   const { module, checker } = compiled(file);
   const symbol = checker.getExportsOfModule(module).find((each) => each.name === name);
@@ -64,7 +64,7 @@ function exportsOf(module: ts.Symbol, prefix: string, checker: ts.TypeChecker): 
   });
 }
 
-/** What a class or an interface declares for its users, static members included. */
+/** The public members that a class or an interface declares, static ones included. */
 function membersOf(owner: ts.Symbol, path: string, checker: ts.TypeChecker): Entry[] {
   const statics = owner.flags & ts.SymbolFlags.Class ? owner.exports : undefined;
   const members = [...(owner.members?.values() ?? []), ...(statics?.values() ?? [])];

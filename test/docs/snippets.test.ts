@@ -1,4 +1,5 @@
-// The code in the documentation compiles against the public surface, and its configurations load.
+// Tests that the code in the documentation compiles against the public API, and that its
+// configurations load.
 import { type DsConfig, resolveConfig } from '../../lib/index.js';
 import { checkSnippets, pages, readPage, type Snippet, snippetsOf } from './snippets.js';
 
@@ -28,7 +29,7 @@ const broken: Snippet[] = snippetsOf(
 const named = namedInGuide();
 const errors = checkSnippets([...code, ...broken, named]);
 
-/** What the guide's tables name on our side, as values that must exist. */
+/** The library's names in the tables of the guide, as values that must exist. */
 function namedInGuide(): Snippet {
   const page = 'docs/coming-from-deepspeed.md';
   const ours = readPage(page).matchAll(/^\| [^|]*\| ([^|]*)\|/gm);

@@ -1,5 +1,5 @@
-// Writes folders of every kind for transformers and PEFT, with our logits beside them: run this
-// with DIR [GPT-2's size] [device], then scripts/check-in-transformers.py DIR.
+// Writes folders of every kind for transformers and PEFT, with this library's logits. Run this with
+// DIR [GPT-2's size] [device], then scripts/check-in-transformers.py DIR.
 import { readdirSync, rmSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { consolidate } from '../../lib/checkpoint/index.js';
@@ -28,7 +28,7 @@ async function writeLogits(dir: string, model: Model): Promise<void> {
   console.log(dir);
 }
 
-/** A few steps, so that nothing stands where it started. */
+/** Trains a few steps, so that all parameters change. */
 function train(model: Model): void {
   const parameters = model.parameters().filter(({ requiresGrad }) => requiresGrad);
   const optimizer = new optim.AdamW(parameters, { lr: 1e-3 });
@@ -60,7 +60,7 @@ async function adapted(name: string, options: peft.LoraOptions): Promise<void> {
   await writeLogits(dir, model);
 }
 
-/** What `ds consolidate` makes of a checkpoint, in one file and in many. */
+/** Runs `ds consolidate` on a checkpoint, into one file and into many. */
 async function consolidated(): Promise<void> {
   seed(1234);
   const model = new nn.models.GPT2(nn.models.GPT2.config(size));

@@ -1,4 +1,4 @@
-// The jobs of `ds --autotuning`: their output is in its files before a search reads it.
+// Tests the jobs of `ds --autotuning`: their output is in its files before a search reads it.
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -41,7 +41,7 @@ const options = (given: object): LaunchOptions =>
 
 const program = { name: 'train.js', args: ['--deepspeed', 'a b.json'], node: [] };
 
-/** What the command gives a search, while `body` uses it. */
+/** The jobs object that the command gives a search, while `body` uses it. */
 async function withJobs(
   body: (jobs: Jobs) => Promise<object>,
   given: object = {},

@@ -1,4 +1,4 @@
-// What `ds elastic` prints, and what it refuses.
+// Tests the output and the errors of `ds elastic`.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

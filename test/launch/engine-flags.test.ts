@@ -1,4 +1,5 @@
-// What the options of `ds serve` and `ds chat` make of an engine, and of `ds train` of a job.
+// Tests how options of `ds serve` and `ds chat` become engine options, and options of `ds train`
+// job options.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

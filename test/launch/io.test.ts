@@ -1,4 +1,4 @@
-// `ds io`: what it measures, prints and leaves.
+// Tests the measurements, output and cleanup of `ds io`.
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -7,14 +7,15 @@ import { join } from 'node:path';
 const ROOT = join(__dirname, '..', '..');
 const HOOK = join(ROOT, 'test', 'support', 'run-typescript.cjs');
 const THREADS = join(ROOT, 'test', 'support', 'threads.ts');
-/** Where these tests were compiled, Node runs what they start as it is. */
+/** In compiled tests, Node runs programs without a hook. */
 const COMPILED = __filename.endsWith('.js');
 const CLI = join(ROOT, 'lib', 'launch', COMPILED ? 'cli.js' : 'cli.ts');
 /** Arguments of Node that make it `ds`. */
 export const DS = COMPILED ? [CLI] : ['-r', HOOK, CLI];
 
 /**
- * The text of a script that runs `program`, a file without extension; so do threads that it starts.
+ * The text of a script that runs `program`, a file without extension; threads that it starts do the
+ * same.
  */
 export function scriptOf(program: string): string {
   if (COMPILED) return `require(${JSON.stringify(`${program}.js`)});`;

@@ -43,7 +43,7 @@ function start(args: string[], env: Record<string, string> = {}): Run {
 const ds = (args: string[], env: Record<string, string> = {}): Promise<Finished> =>
   start(args, env).finished;
 
-/** Prints what ranks were told, as one JSON text a rank. */
+/** Prints the environment of each rank as JSON. */
 const TELL = `
 const names = ['RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'LOCAL_SIZE', 'CROSS_RANK', 'CROSS_SIZE',
   'MASTER_ADDR', 'MASTER_PORT', 'CUDA_VISIBLE_DEVICES', 'DS_JOB_SECRET', 'OMP_NUM_THREADS', 'FROM_FILE', 'NCCL_X', 'ODD'];
@@ -59,7 +59,7 @@ interface Report {
   cwd: string;
 }
 
-/** What each rank printed, by rank. */
+/** The output of each rank, by rank. */
 function reported({ stdout }: Finished): Report[] {
   const lines = stdout.split('\n').filter((line) => line.includes('{'));
   const all = lines.map((line) => JSON.parse(line.slice(line.indexOf('{'))) as Report);

@@ -18,7 +18,7 @@ import { DS, pause, Run } from './jobs.js';
 let dir: string;
 let runs: Run[];
 beforeEach(() => {
-  // A folder whose name a careless command line would execute.
+  // A folder with a name that an unescaped command line would execute.
   dir = mkdtempSync(join(tmpdir(), "ds-ssh it's $(touch executed) "));
   runs = [];
   const hosts = ['node.a slots=1', 'node.b slots=2'];
@@ -33,8 +33,8 @@ afterEach(async () => {
 });
 
 /**
- * Notes its words, then hands the command to a shell with an environment and a session of its own,
- * as sshd does: that outlives ssh, whose death only ends its input.
+ * Logs its arguments, then runs the command in a shell with its own environment and session, like
+ * sshd. The command outlives ssh; the death of ssh only ends its input.
  */
 const SSH = `#!/bin/sh
 printf '%s\\n' "$@" > "$SSH_LOG/ssh-$$"
@@ -82,7 +82,7 @@ console.log(JSON.stringify({ RANK, CROSS_RANK, LOCAL_RANK, WORLD_SIZE, CUDA_VISI
 
 const HOLD = 'setInterval(() => {}, 1000);';
 
-/** What ranks printed as JSON, by rank. */
+/** The JSON output of ranks, by rank. */
 function reported(stdout: string): Record<string, unknown>[] {
   const texts = stdout.split('\n').filter((line) => line.includes('{'));
   return texts

@@ -1,4 +1,4 @@
-// Which member of a tree has failed first, where a busy machine tells of the ends in another order.
+// Tests which member of a tree counts as the first failure if exits arrive in another order.
 import { spawn } from 'node:child_process';
 import { setTimeout as delay } from 'node:timers/promises';
 
@@ -10,7 +10,7 @@ const ECHO = (rank: number): string[] => [
   "  code: 'DS_COMM',",
 ];
 
-/** A member that ends as `exit` says when `end` is called, or by the signal that it gets. */
+/** A member that ends with status `exit` on a call of `end`, or by its signal. */
 function member(who: string, stays = false) {
   let settle: (exit: Exit) => void = () => {};
   const exited = new Promise<Exit>((resolve) => {
@@ -86,7 +86,7 @@ test('a rank that has ended while the launcher had no turn is known when one is 
     ([first, second, third]) => {
       child.once('exit', () => second?.end({ signal: 'SIGKILL' }));
       for (const one of [first, third]) one?.end({ code: 1, lastLines: ECHO(1) });
-      // Longer than the launcher waits for a rank that others name.
+      // Longer than the launcher waits for a rank that others blame.
       setImmediate(() => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 4000));
     },
     { stays: true },

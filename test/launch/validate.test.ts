@@ -1,4 +1,4 @@
-// What `ds validate` prints, line by line, and the JSON of --json.
+// Tests the lines of `ds validate`, and the JSON of --json.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -59,7 +59,7 @@ test('ranks that the cuts do not divide are an error, as of training', () => {
   expect(validate(path, { worldSize: 3 })).toMatchObject({ valid: false, messages: [message] });
   const json = JSON.parse(validate(path, { worldSize: 3, json: true }).output);
   expect(json).toMatchObject({ valid: false, errors: [{ code: 'DS_CONFIG', got: '3' }] });
-  // Nobody has said how many there are.
+  // The world size is not given.
   expect(validate(path, { worldSize: 1 })).toMatchObject({ valid: true, messages: [] });
 });
 

@@ -1,4 +1,5 @@
-// MonitorMaster: everyone hears everything, and a monitor that fails takes nobody along.
+// Tests that MonitorMaster sends all events to all monitors, and that a failing monitor does not
+// affect the others.
 import { type Monitor, MonitorMaster } from '../../lib/monitor/index.js';
 
 class Recorder implements Monitor {
@@ -37,7 +38,7 @@ class LostService extends Recorder {
   }
 }
 
-/** Written in JavaScript, where nothing insists on a promise. */
+/** In JavaScript, without the declared promise. */
 class PlainFlush extends Recorder {
   override flush(): never {
     throw new Error('no space left');

@@ -1,5 +1,5 @@
-// Console progress: one redrawn line on a terminal, a few plain lines elsewhere, never wider than
-// 80 columns.
+// Tests console progress: one redrawn line on a terminal, a few plain lines elsewhere, at most 80
+// columns wide.
 import { ProgressBar, progressLine } from '../../lib/monitor/index.js';
 
 const report = {
@@ -7,7 +7,7 @@ const report = {
   ...{ mfu: 0.4123, memoryBytes: 432e6 },
 };
 
-/** Collects what is written. */
+/** A stream that collects its output. */
 function stream(isTTY: boolean, columns = 40): NodeJS.WriteStream & { text: string } {
   const out = {
     isTTY,

@@ -1,4 +1,4 @@
-// TensorBoard event files: what another reader sees, after a crash too.
+// Tests TensorBoard event files with an independent reader, also after a crash.
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-// What a token costs, what GPUs do at best, and the share of it that a progress bar shows.
+// Tests the FLOPs per token, the peak rates of GPUs, and the utilization in a progress bar.
 import { cpu, monitor } from '../../lib/index.js';
 import { peakFlopsOf } from '../../lib/monitor/utilization.js';
 

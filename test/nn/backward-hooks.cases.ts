@@ -1,4 +1,4 @@
-// Backward hooks: what they see, when, what they may change, and that they hold nothing.
+// Tests backward hooks: their arguments, time and effect, and that they hold no tensors.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import * as nn from '../../lib/nn/index.js';
@@ -7,7 +7,7 @@ import { checkpoint, liveTensors, noGrad, scope, seed, Tensor } from '../../lib/
 import { assertClose } from '../autograd/check.js';
 import type { Case } from '../support/case.js';
 
-/** Modules whose parameters go with the case. */
+/** Modules to dispose of after the case. */
 const modules: nn.Module[] = [];
 
 function hookCase(name: string, body: (device: Device) => void): Case {
@@ -32,7 +32,7 @@ const refuses = (code: string, says: RegExp, body: () => unknown): void =>
 const shown = (grads: nn.Gradients): (number[] | null)[] =>
   grads.map((grad) => grad?.toArray() ?? null);
 
-/** A layer of fixed weights, and an input. */
+/** A layer with fixed weights, and an input. */
 function made(device: Device): { layer: nn.Linear; x: Tensor } {
   seed(4);
   const layer = new nn.Linear(3, 2, { bias: false }).to(device);

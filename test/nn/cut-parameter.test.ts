@@ -1,5 +1,5 @@
-// Parameters that keep a part of their tensor: the part's first values are those of the whole, made
-// alone.
+// Tests parameters that keep a part of their tensor: a part is initialized without the whole, but
+// with equal values.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-// Layers against plain f64 formulas, with masks, fully masked rows, odd sizes and gradients.
+// Tests layers against f64 formulas, with masks, fully masked rows, odd sizes and gradients.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import * as nn from '../../lib/nn/index.js';
@@ -31,7 +31,7 @@ function draw(name: string, shape: readonly number[], device: Device): Tensor {
   return Tensor.from(values, { shape, device });
 }
 
-/** Element by position. */
+/** Reads an element by position. */
 const reader = (x: Tensor) => {
   const values = x.toArray();
   return (...at: number[]): number =>
@@ -84,7 +84,7 @@ const convolutions = [
   }),
 );
 
-/** Attention weights and output of one head's plain f64 formula; null where nothing may be seen. */
+/** Attention weights and output of one head in f64; null if all keys are masked. */
 function attended(
   q: number[][],
   k: number[][],
@@ -244,7 +244,7 @@ const selfAttention = layerCase(
   },
 );
 
-/** The layers' outputs are those of their parts, written out. */
+/** The output of a layer equals that of its explicit parts. */
 const transformers = (['relu', 'gelu'] as const).flatMap((activation) =>
   [false, true].map((normFirst) =>
     layerCase(`transformer layers, ${activation}, normFirst ${normFirst}`, (device) => {
@@ -456,7 +456,10 @@ const others: Case[] = [
   }),
 ];
 
-/** Few rows and many have kernels of their own, which add up alike. Widths of each of them. */
+/**
+ * Small and large row counts have different kernels with the same sum order. Widths for each of
+ * them.
+ */
 const norms = (['f32', 'f16', 'bf16'] as const).map((dtype) =>
   layerCase(`norms of a row in ${dtype} have the same bits among few rows and many`, (device) => {
     noGrad(() => {

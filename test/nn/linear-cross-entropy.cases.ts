@@ -1,5 +1,4 @@
-// The head and its loss in one: every way of holding logits, divisors, what is counted, and the
-// memory that it takes.
+// Tests the fused head and loss: every way to keep logits, divisors, counts, and memory.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -54,7 +53,7 @@ function leaves(device: Device, dtype: DType, isTrained: boolean): Leaves {
   return { x, weight, target: indices(targetsOf, [ROWS], x) };
 }
 
-/** Losses, counts and gradients of the values that are there, in f64. */
+/** Losses, counts and gradients of the present values, in f64. */
 function expectedOf({ x, weight }: Leaves, { labelSmoothing: s = 0 }: Options) {
   const [inputs, table] = [x.detach().toArray(), weight.detach().toArray()];
   const dx = new Array<number>(inputs.length).fill(0);

@@ -1,5 +1,5 @@
-// Losses against their formulas in f64: odd sizes, weights, ignored rows, extreme logits, nothing
-// to average.
+// Tests losses against their formulas in f64: odd sizes, weights, ignored rows, extreme logits,
+// empty means.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
 import * as nn from '../../lib/nn/index.js';
@@ -91,7 +91,7 @@ interface Rows {
   smoothing: number;
 }
 
-/** The losses of rows with class targets, and what their mean is divided by. Ignored: -100. */
+/** The losses of rows with class targets, and the divisor of their mean. Ignored: -100. */
 function rowLosses(logs: readonly number[], { targets, weights, smoothing }: Rows) {
   let divisor = 0;
   const losses = targets.map((target, row) => {
@@ -191,7 +191,7 @@ const corners: Case[] = [
       const loss = ops.crossEntropy(logits, target, options);
       assert.equal(loss.dtype, 'f32');
       const wide = ops.crossEntropy(logits.to('f32'), target, options);
-      // Packets of another size are summed in another order on a GPU.
+      // On a GPU, packets of another size change the order of the sum.
       assertClose([loss.item()], [wide.item()], 1e-6, dtype);
     }
   }),

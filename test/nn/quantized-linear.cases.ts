@@ -1,5 +1,5 @@
-// Layers with weights of 8 and 4 bits: how far weights move, the products and gradients of the
-// weights that codes stand for.
+// Tests layers with 8-bit and 4-bit weights: rounding of weights, and outputs and gradients for the
+// dequantized weights.
 import assert from 'node:assert/strict';
 import { nn, noGrad, scope, seed, Tensor } from '../../lib/index.js';
 import { bringTogether, joinedLinear } from '../../lib/nn/joined-linears.js';
@@ -16,7 +16,7 @@ function distance(a: readonly number[], b: readonly number[]): number {
   return a.reduce((most, x, i) => Math.max(most, Math.abs(x - (b[i] as number))), 0);
 }
 
-/** How far rounding to the dtype takes sums of this size. */
+/** Rounding of sums of this size in the dtype. */
 const TOLERANCE = { f32: 1e-5, f16: 4e-3, bf16: 3e-2 } as const;
 const dtypes = ['f32', 'f16', 'bf16'] as const;
 
@@ -26,10 +26,7 @@ function drawn(shape: readonly number[], dtype: DType, device: Device): Tensor {
   return scope(() => Tensor.from(values, { shape, device }).to(dtype)).keep();
 }
 
-/**
- * Every weight is within half a step of what it was; the step is that of its group, as it is
- * stored.
- */
+/** Every weight moves by at most half a step. The step is the stored scale of its group. */
 async function rounds(device: Device): Promise<void> {
   for (const dtype of dtypes) {
     for (const [bits, groupSize] of [
@@ -51,14 +48,14 @@ async function rounds(device: Device): Promise<void> {
         const group = Math.floor((i % 150) / (groupSize ?? 150));
         const step = steps[Math.floor(i / 150) * groups + group] as number;
         const moved = Math.abs((after[i] as number) - value) / step;
-        const rounding = 2 ** (bits - 23); // Of f32, in steps.
+        const rounding = 2 ** (bits - 23); // Rounding of f32, in steps.
         assert.ok(moved <= 0.5 + rounding, `${bits} bits, ${dtype}: weight ${i} moved ${moved}`);
       });
     }
   }
 }
 
-/** Another order of inputs: the layer whose columns were put into it, and whose inputs are. */
+/** Another order of inputs: permutes the columns of the layer and the inputs. */
 function reordered(made: nn.QuantizedLinear, device: Device): nn.QuantizedLinear {
   const { bits, groupSize, shape, hasGelu } = made;
   const inputs = shape[1] as number;
@@ -76,7 +73,7 @@ function reordered(made: nn.QuantizedLinear, device: Device): nn.QuantizedLinear
   return layer;
 }
 
-/** A few rows, many, and none; with and without bias, GELU, an order of its own. */
+/** A few rows, many rows, and zero rows; with and without bias, GELU, and a permutation. */
 async function multiplies(device: Device): Promise<void> {
   for (const dtype of dtypes) {
     for (const bits of [8, 4] as const) {
@@ -104,7 +101,7 @@ async function multiplies(device: Device): Promise<void> {
   }
 }
 
-/** Of x and of the bias; the weight has none. */
+/** Gradients of x and of the bias; the weight has no gradient. */
 async function flows(device: Device): Promise<void> {
   seed(6);
   const plain = new nn.LinearGelu(24, 40).to(device);
@@ -128,7 +125,7 @@ async function flows(device: Device): Promise<void> {
 
 const allOf = (x: Tensor): object => ({ dtype: x.dtype, shape: x.shape, values: toF64(x) });
 
-/** Layers of one kind, of 160 inputs. */
+/** Layers of one kind, with 160 inputs. */
 type LayerKind = Pick<nn.QuantizedOptions, 'bits' | 'groupSize'> &
   Record<'zeros' | 'bias', boolean>;
 
@@ -150,9 +147,9 @@ function layersOf(kind: LayerKind, widths: readonly number[], dtype: DType, devi
 }
 
 /**
- * Layers of one input by one product: the bits of each by itself. The CPU has them where tiles of
- * 32 outputs are the same; on a GPU many rows meet weights made for them, and other kernels of
- * cuBLASLt may serve another width.
+ * Layers with one input in one matmul have the bits of separate ones. On the CPU this holds if
+ * tiles of 32 outputs are the same. On a GPU many rows use dequantized weights, and cuBLASLt may
+ * choose other kernels for another width.
  */
 async function joins(device: Device): Promise<void> {
   const kinds: LayerKind[] = [
@@ -197,7 +194,7 @@ async function joins(device: Device): Promise<void> {
   }
 }
 
-/** Layers that are not alike, or that others' inputs would not fit, stay by themselves. */
+/** Layers of different kinds, or with other inputs, are not joined. */
 async function staysApart(device: Device): Promise<void> {
   const packed = (given: nn.QuantizedOptions, layer = new nn.Linear(32, 8)): nn.QuantizedLinear =>
     QuantizedLinear.from(layer.to(device), given);
@@ -236,7 +233,7 @@ async function refuses(device: Device): Promise<void> {
   assert.throws(from({ bits: 4 }), /finite numbers/);
 }
 
-/** A layer with hooks is called, and one refuses inputs of another width by its own words. */
+/** Calls a layer with hooks; a layer with another input width throws its own error. */
 async function called(device: Device): Promise<void> {
   for (const bits of [null, 8, 4] as const) {
     const block = new nn.SwiGLU(32, 24);

@@ -1,5 +1,5 @@
-// Sparse attention: equal to dense attention under the same mask, blocks that are skipped, and
-// layers that are told of a pattern.
+// Tests sparse attention: equality with dense attention and a mask, skipped blocks, and layers with
+// a pattern.
 import assert from 'node:assert/strict';
 import { GPT2, Llama } from '../../lib/models/index.js';
 import {
@@ -114,8 +114,8 @@ const masked = sparseCase('masks of both modes, and positions, add up', (device)
 });
 
 /**
- * Which key blocks the kernels work on for each block of queries: a value that is not a number
- * reaches the output of all rows whose tile was multiplied with its row, whatever the weight.
+ * Finds the key blocks that the kernels visit for each query block. A NaN value reaches the output
+ * of all rows with a tile that includes its row, for any weight.
  */
 function visited(
   device: Device,
@@ -160,7 +160,7 @@ const skipping = sparseCase('blocks that no query of a tile sees are not worked 
   const count = rows.flat().filter(Boolean).length;
   assert.equal(count, layout.count);
   assert.ok(count < 0.4 * rows.length ** 2, `${count} of ${rows.length ** 2} blocks`);
-  // The same numbers by a mask take all the work.
+  // The same result with a mask visits all blocks.
   const all = visited(device, layout, T, { mask: layout.mask(T, T, device) });
   assert.equal(all.flat().filter(Boolean).length, rows.length ** 2);
 });

@@ -1,4 +1,5 @@
-// Layouts of sparse attention: those of DeepSpeed's own classes, and what chance draws.
+// Tests layouts of sparse attention: against DeepSpeed's classes, and random ones by their
+// statistics.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DsError } from '../../lib/errors.js';
@@ -10,7 +11,7 @@ interface Recorded {
   blocks: number;
   options: object;
   refused?: true;
-  /** Rows of each head as hexadecimal numbers, whose bit j is that of block j. */
+  /** Rows of each head as hexadecimal numbers; bit j stands for block j. */
   layout?: string[][];
 }
 

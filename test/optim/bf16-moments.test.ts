@@ -1,4 +1,4 @@
-// AdamW's moments in bf16 on the CPU, and optimizers of the caller's own beside the setting.
+// Tests AdamW's bf16 moments on the CPU, and the setting with an optimizer of the caller.
 import { cpu, initialize, optim } from '../../lib/index.js';
 import type { AdamGroup } from '../../lib/optim/adam-rule.js';
 import type { ParamGroup, ParamsOf } from '../../lib/optim/param-groups.js';

@@ -1,4 +1,4 @@
-// Hyperparameters that are set between steps to what is none: refused before any weight changes.
+// Tests that invalid hyperparameters set between steps throw before any weight changes.
 import { DsError, type Engine, initialize, mse, nn, ones, optim, zeros } from '../../lib/index.js';
 import { tinyModel, trainTiny, weightBits } from '../e2e/tiny-training.js';
 
@@ -50,7 +50,7 @@ describe('an engine', () => {
     expect(messageOf(() => trainTiny(engine, 1, 2))).toBe(message);
     expect(weightBits(engine)).toEqual(before);
     delete group.weight_decay;
-    Object.assign(group, kept); // Nothing is left of the step that was refused.
+    Object.assign(group, kept); // The refused step has left no state behind.
     expect(trainTiny(engine, 1, 2).every(Number.isFinite)).toBe(true);
   });
 });

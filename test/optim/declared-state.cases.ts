@@ -1,5 +1,5 @@
-// Adafactor and AdamW8bit: formulas in f64 for what recordings leave out, offload, memory, and that
-// both learn.
+// Tests Adafactor and AdamW8bit: formulas in f64 for cases without recordings, offload, memory, and
+// falling losses.
 import assert from 'node:assert/strict';
 import { type DsConfig, type Engine, initialize, optim, scope, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -29,7 +29,7 @@ interface Expected {
 
 const rms = (x: readonly number[]): number => sqrt(x.reduce((sum, y) => sum + y * y, 0) / x.length);
 
-/** Directions of a parameter of two dims or more, as matrices of its last two. */
+/** Directions of a parameter with two dims or more, as matrices of its last two. */
 function factored(one: Expected, g: readonly number[], decay: number): number[] {
   const [rows, columns] = one.shape.slice(-2) as [number, number];
   const size = rows * columns;
@@ -70,7 +70,8 @@ function expectedStep(one: Expected, g: readonly number[], t: number): void {
 }
 
 /**
- * Three dims, a row, a column, a scalar, a vector, nothing at all; one of them is zero at first.
+ * Three dims, four dims, a row, a column, a scalar, a vector, an empty tensor, a matrix. One starts
+ * at zero.
  */
 const SHAPES = [[3, 5, 7], [2, 2, 3, 4], [1, 9], [9, 1], [], [11], [0, 4], [70, 66]];
 
@@ -82,7 +83,7 @@ function equalsFormula(device: Device): void {
   const parameters = SHAPES.map((shape, k) =>
     Tensor.from(initial[k]!, { shape, device }).keep().requireGrad(),
   );
-  // The rate multiplies the relative step: it is 1 unless somebody sets it.
+  // The rate multiplies the relative step. Default: 1.
   using optimizer = new optim.Adafactor(parameters, { warmupInit: true, weightDecay: 0.1 });
   optimizer.groups[0]!.lr = 1e3;
   const expected = SHAPES.map(
@@ -146,8 +147,8 @@ async function offloadEqualsResident(
 }
 
 /**
- * Bytes of master weights and state on one rank are those of the formula, but for padding and what
- * updates share.
+ * Bytes of master weights and state on one rank match the formula, except for padding and shared
+ * buffers of updates.
  */
 async function memory(type: Type, device: Device): Promise<void> {
   const engine = await engineOf(type, { precision: 'bf16' }, device);
@@ -172,8 +173,8 @@ async function memory(type: Type, device: Device): Promise<void> {
 }
 
 /**
- * A step behind which no gradient follows, as of a table's row whose token is read once: the second
- * moments are eight decades apart, so that codes of 8 bits are too few for the least of them.
+ * A step with later zero gradients, as for a table row with a token that occurs once. The second
+ * moments span eight decades, too many for the smallest of them in 8-bit codes.
  */
 function smallSteps(device: Device): void {
   const [count, lr] = [256, 1e-2];

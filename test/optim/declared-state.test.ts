@@ -1,5 +1,5 @@
-// What optimizers declare of their state: what is no state is refused, and what a part of a
-// parameter has of it.
+// Tests the declared state of optimizers: invalid declarations throw, and each part of a parameter
+// has its portion of the state.
 import {
   declaredState,
   kindOf,
@@ -39,7 +39,7 @@ test('what belongs to a part of a parameter', () => {
   expect(states.map((state) => portionOf(state, all).numel)).toEqual([1000, 4, 10]);
   const [element, block, whole] = states as [StateTensor, StateTensor, StateTensor];
   expect(portionOf(element, { from: 512, numel: 300 })).toEqual({ from: 512, numel: 300 });
-  // A block belongs to whoever has its first element.
+  // A block belongs to the part with its first element.
   expect(portionOf(block, { from: 0, numel: 512 })).toEqual({ from: 0, numel: 2 });
   expect(portionOf(block, { from: 512, numel: 488 })).toEqual({ from: 2, numel: 2 });
   expect(portionOf(block, { from: 513, numel: 200 })).toEqual({ from: 3, numel: 0 });

@@ -19,13 +19,13 @@ interface Recorded {
   source: string;
   /** Every parameter after the last step. */
   f32: number[][];
-  /** The same with gradients that were rounded to bf16. */
+  /** The same with gradients rounded to bf16. */
   bf16: number[][];
 }
 
 interface Golden {
   steps: number;
-  /** The element of every parameter that never has a gradient. */
+  /** The element of every parameter without a gradient in any step. */
   untouched: number;
   shapes: number[][];
   groupOf: number[];
@@ -39,9 +39,8 @@ const golden: Golden = JSON.parse(
 );
 
 /**
- * Relative to the largest value of the parameter. Muon multiplies the matrices of 16-bit models in
- * f16, whose rounding the iteration amplifies: its updates of unit scale are off by up to 2^-9
- * each.
+ * Relative to the largest value of the parameter. Muon multiplies matrices of 16-bit models in f16,
+ * and the iteration amplifies the rounding. Each of its updates of unit scale is off by up to 2^-9.
  */
 const toleranceOf = (type: string, precision: Precision): number =>
   type === 'Muon' && precision === 'bf16' ? 4e-3 : 1e-6;
@@ -67,7 +66,7 @@ function valuesOf(step: number, parameter: number): Float32Array {
   return values;
 }
 
-/** The sum of its factor times another, whose gradient is the other. */
+/** The sum of its factor times another tensor; the gradient of the factor is the other tensor. */
 class Product extends nn.Module {
   readonly factor: nn.Parameter;
 

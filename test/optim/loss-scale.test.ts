@@ -37,7 +37,7 @@ test.each([0, -1])('hysteresis %p never shrinks', (hysteresis) => {
   expect(scaler.scale).toBe(16);
 });
 
-/** The rules told as a story over the whole history instead of as a state machine. */
+/** Computes the scale from the whole history, in place of a state machine. */
 function scaleAfter(history: readonly boolean[], o: ModelOptions): number | 'error' {
   let scale = 2 ** o.power;
   let spared = 0;

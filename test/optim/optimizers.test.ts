@@ -1,5 +1,5 @@
-// What optimizers say of themselves: state per group, defaults, refusals, DeepSpeed's names, what
-// OneCycle schedules.
+// Tests the descriptions of optimizers: state per group, defaults, errors, DeepSpeed's names,
+// values that OneCycle schedules.
 import { resolveConfig } from '../../lib/config/index.js';
 import { buildSchedules } from '../../lib/engine/setup/schedule.js';
 import { DsError } from '../../lib/errors.js';
@@ -28,7 +28,7 @@ const parameter = (): Tensor => Tensor.from([1, 2, 3]).keep();
 const muon = (params: Tensor[], options: object): Muon =>
   new Muon([{ params, useMuon: false }], options);
 
-/** What one update of group 0 asks of the kernels. */
+/** The kernel arguments of one update of group 0. */
 function argumentsOf(optimizer: Sgd | Adagrad | Lion | AdamW, step: number): object {
   const asked: object[] = [];
   const kernels = new Proxy({} as UpdateKernels, {

@@ -17,7 +17,7 @@ interface Series {
 interface Case {
   scheduler: NonNullable<DsConfig['scheduler']>;
   lr: Series;
-  /** Absent where the schedule leaves the betas alone. */
+  /** Absent if the schedule does not change the betas. */
   momentum?: Series;
 }
 

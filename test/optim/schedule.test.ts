@@ -248,9 +248,7 @@ test.each<[make: (options: never) => unknown, options: object, message: string]>
   expect(() => make(options as never)).toThrow(message);
 });
 
-/**
- * As torch.optim.lr_scheduler.ConstantLR, whose update number `total_iters` brings the rate back.
- */
+/** Like torch.optim.lr_scheduler.ConstantLR: update number `total_iters` restores the rate. */
 test.each([
   [2, [0.5, 0.5, 1, 1]],
   [1, [0.5, 1, 1, 1]],

@@ -1,5 +1,5 @@
-// Optimizers without an engine: the engine's bits, state that goes and comes back, 16-bit masters,
-// clipping, misuse.
+// Tests optimizers without an engine: the bits of the engine, saved and loaded state, 16-bit
+// masters, clipping, misuse.
 import assert from 'node:assert/strict';
 import {
   DsError,
@@ -122,7 +122,10 @@ async function resumes(make: Make, device: Device): Promise<void> {
   assert.deepEqual(bitsOf(after), bitsOf(straight));
 }
 
-/** What was saved before the first step, or by some parameters alone, is all that there is then. */
+/**
+ * Loads state that was saved before the first step, or by some parameters only; all other state is
+ * reset.
+ */
 function startsAnew(device: Device): void {
   const [used, fresh] = [netOn(device), netOn(device)];
   const opt = new AdamW(used.parameters(), { lr: 1e-2 });
@@ -157,8 +160,8 @@ function masters(device: Device): void {
   });
   const ones = Tensor.from(new Float32Array(65).fill(1), { shape: [13, 5], device });
   model.loadStateDict({ 'first.weight': ones }, { strict: false });
-  // A bf16 just below 1 is 2^-8 away: three steps of 2^-10 are rounded back, what they add up to is
-  // not.
+  // The bf16 next to 1 is 2^-8 away: three steps of 2^-10 round back in bf16, but add up in the
+  // master.
   opt.step();
   assert.equal(weight.toArray()[0], 1);
   for (let i = 0; i < 3; ++i) opt.step();

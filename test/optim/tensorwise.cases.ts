@@ -28,8 +28,8 @@ interface Setup {
 }
 
 /**
- * The tiny GPT-2 under LAMB with two groups: matrices decay, the rest does not and has bounds of
- * its own.
+ * The tiny GPT-2 with LAMB and two groups: matrices decay; vectors do not, and have their own
+ * bounds.
  */
 async function lambEngine({ precision, offload = false }: Setup, device: Device): Promise<Engine> {
   seed(1234);
@@ -47,7 +47,7 @@ async function lambEngine({ precision, offload = false }: Setup, device: Device)
   return (await initialize({ model, config, device, optimizer })).engine;
 }
 
-/** Everything of one parameter in f64. */
+/** The f64 state of one parameter. */
 interface Expected {
   group: number;
   p: number[];
@@ -168,7 +168,7 @@ async function resumes(device: Device): Promise<void> {
   }
 }
 
-/** The norm of a parameter is unknown where a part of it is. */
+/** The norm of a parameter is unknown if only a part of it is present. */
 function refusesParts(device: Device): void {
   const parameter = Tensor.from([1, 2, 3], { device }).keep();
   const optimizer = new optim.Lamb([parameter]);
@@ -209,8 +209,8 @@ async function muonEngine(
 }
 
 /**
- * The matrices that Muon updates. The rest is no measure of rounding: Adam's first steps have unit
- * scale whatever the gradient, and that of the attention's key bias is rounding noise around zero.
+ * The matrices that Muon updates. Other parameters do not measure rounding. Adam's first steps have
+ * unit scale for any gradient, and the gradient of the attention's key bias is noise around zero.
  */
 function matricesOf(engine: Engine): Map<string, number[]> {
   const found = new Map<string, number[]>();
@@ -230,7 +230,7 @@ function distance(a: Map<string, number[]>, b: Map<string, number[]>): number {
   return max(...each);
 }
 
-/** Tables and vectors go to AdamW, the other matrices to Muon; the state says which. */
+/** AdamW updates tables and vectors, Muon the other matrices; the state shows which. */
 async function muonSplits(device: Device): Promise<void> {
   const engine = await muonEngine({ precision: 'fp32' }, 'gram', device);
   const { optimizer, stage } = engine.parts;
@@ -258,8 +258,8 @@ async function muonMethodsAgree(device: Device): Promise<void> {
 }
 
 /**
- * The same bits on the CPU. On a GPU its products round otherwise than the host's: matrices differ
- * by up to 6e-6 of their largest element in fp32 and 3.6e-2 in 16 bits after 5 steps (H200).
+ * Equal bits on the CPU. A GPU rounds matmuls differently than the host. After 5 steps, matrices
+ * differ by up to 6e-6 of their largest element in fp32, and by 3.6e-2 in 16 bits (H200).
  */
 async function muonOffload(
   precision: Precision,

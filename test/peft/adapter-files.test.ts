@@ -1,5 +1,5 @@
-// Folders of adapters as PEFT reads and writes them, where the two libraries differ in what they
-// hold.
+// Tests adapter folders in the format of PEFT, for content that only one of the two libraries
+// supports.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -12,7 +12,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-/** What saveAdapter() writes of the targets of a Llama with such adapters. */
+/** The targets that saveAdapter() writes for a Llama with such adapters. */
 async function written(model: nn.Module, options: peft.LoraOptions): Promise<object> {
   await peft.saveAdapter(peft.addLora(model, options), dir);
   const config = JSON.parse(readFileSync(join(dir, 'adapter_config.json'), 'utf8'));
@@ -58,7 +58,7 @@ test('a folder that cannot be made is named as what it is', async () => {
   });
 });
 
-/** The tensors of a folder, changed, in the same folder. */
+/** Changes the tensors of a folder in place. */
 async function rewrite(change: (tensors: Map<string, Tensor>) => void): Promise<void> {
   const path = join(dir, 'adapter_model.safetensors');
   const bytes = readFileSync(path);
@@ -105,7 +105,7 @@ test('a table and a head that PEFT has trained apart are no tied model', async (
   const [table, head] = ['transformer.wte.weight', 'lm_head.weight'].map(
     (name) => `base_model.model.${name}`,
   ) as [string, string];
-  // PEFT wants both; folders from before have the table alone.
+  // PEFT needs both; older folders have only the table.
   await rewrite((tensors) => {
     expect(tensors.get(head)?.toArray()).toEqual(tensors.get(table)?.toArray());
     tensors.delete(head);

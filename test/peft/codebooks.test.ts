@@ -1,5 +1,6 @@
-// The code books of 4-bit weights and of their scales, by the formulas of their papers: quantiles
-// of a normal distribution (QLoRA, appendix E), and the dynamic tree of 8 bits (Dettmers 2016).
+// Tests the code books of 4-bit weights and of their scales against their papers. These are
+// quantiles of a normal distribution (QLoRA, appendix E), and the dynamic tree of 8 bits (Dettmers
+// 2016).
 import { DYNAMIC_CODE, NF4_CODE } from '../../lib/peft/codebooks.js';
 
 const { fround } = Math;

@@ -1,5 +1,5 @@
-// DoRA: what it computes against plain sums in f64, under dropout, over 4 bits, merged, in files
-// and under engines.
+// Tests DoRA: the output against sums in f64, with dropout, on 4-bit weights, merged, in files and
+// with engines.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync, truncateSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -25,7 +25,7 @@ class One extends nn.Module {
 const wave = (count: number, phase: number): number[] =>
   Array.from({ length: count }, (_, i) => Math.fround(Math.sin(phase + 1.3 * i)));
 
-/** sum over k of a[i, k] b[k, j], by functions of places. */
+/** sum over k of a[i, k] b[k, j], with accessor functions. */
 type At = (i: number, j: number) => number;
 const times =
   (count: number, a: At, b: At): At =>
@@ -49,7 +49,7 @@ function near(name: string, got: Tensor | null | undefined, wanted: At, columns:
   assert.ok(error < 5e-6, `${name} is off by ${error}`);
 }
 
-/** y = m / n (W + s B A) x + b, and gradients for which n is a constant. */
+/** y = m / n (W + s B A) x + b, and gradients with n as a constant. */
 async function asInF64(device: Device): Promise<void> {
   seed(3);
   const model = on(device, new One(new nn.Linear(INPUTS, OUTPUTS)));
@@ -91,9 +91,7 @@ async function asInF64(device: Device): Promise<void> {
   near('db', layer.bias?.grad, (_, j) => times(ROWS, turned(dy), () => 1)(j, 0), OUTPUTS);
 }
 
-/**
- * Where lengths are what they were, dropout changes what LoRA's changes: the base sees all of x.
- */
+/** With unchanged magnitudes, dropout acts as in LoRA: the base layer gets all of x. */
 async function dropsAsLora(device: Device): Promise<void> {
   const outputs = [true, false].map((useDora) => {
     seed(4);
@@ -118,9 +116,7 @@ async function dropsAsLora(device: Device): Promise<void> {
   assert.ok(largest(dx, wanted) < 1e-2);
 }
 
-/**
- * At first nothing changes, over whole weights and 4 bits; merged and taken apart it is the same.
- */
+/** At first the output is unchanged, for whole and 4-bit weights; merging and unmerging keep it. */
 async function stagesOfALife(device: Device): Promise<void> {
   for (const isSmall of [false, true]) {
     const model = on(device, tinyLlama());
@@ -149,7 +145,7 @@ async function stagesOfALife(device: Device): Promise<void> {
   }
 }
 
-/** Lengths that are no zeros and not those of the weights. */
+/** Sets magnitudes that are not zero and differ from the norms of the weights. */
 function grow(model: nn.Module): void {
   for (const layer of peft.lorasOf(model).values()) {
     const { lora_magnitude_vector: magnitude } = layer as peft.DoraLinear;
@@ -202,7 +198,10 @@ async function files(device: Device): Promise<void> {
 
 type Zero = Exclude<NonNullable<DsConfig['zero_optimization']>, boolean>;
 
-/** Four steps of bf16 over 4 bits; accumulation, recomputed blocks, and weights on the host. */
+/**
+ * Four steps of bf16 on 4-bit weights, with accumulation, checkpointed blocks, and weights on the
+ * host.
+ */
 async function losses(device: Device, zero_optimization: Zero): Promise<number[]> {
   seed(1);
   const sizes = { vocabSize: 64, maxSeq: 16, layers: 2, heads: 4, kvHeads: 2 };

@@ -1,5 +1,4 @@
-// Adapters: what they compute against plain sums in f64, what they train, and what becomes of the
-// weights.
+// Tests LoRA adapters: the output against sums in f64, the trained parameters, and merged weights.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -50,7 +49,7 @@ class One extends nn.Module {
   }
 }
 
-/** y = x (W + s B A)^T + b, and the gradients of A, B and x for dy given. */
+/** y = x (W + s B A)^T + b, and the gradients of A, B and x for a given dy. */
 async function asInF64(device: Device, options: peft.LoraOptions, s: number): Promise<void> {
   seed(3);
   const model = on(device, new One(new nn.Linear(INPUTS, OUTPUTS)));
@@ -110,7 +109,7 @@ async function embeddings(device: Device): Promise<void> {
   );
 }
 
-/** What the table does not learn of padding, its adapter does not either. */
+/** Padding tokens train neither the table nor its adapter. */
 async function padding(device: Device): Promise<void> {
   class Words extends nn.Module {
     readonly table = new nn.Embedding(6, 4, { paddingIdx: 2 });
@@ -134,10 +133,10 @@ async function padding(device: Device): Promise<void> {
   assert.deepEqual(layer.lora_embedding_B.grad?.shape, [4, 3]);
 }
 
-/** Rows of the table that are read and are no padding. */
+/** Table rows that are read and not padding. */
 const GRAD_AT = [true, false, false, false, false, true];
 
-/** At first nothing changes; merged, unmerged and unloaded, the model computes the same. */
+/** At first the output is unchanged; merged, unmerged and unloaded, the model computes the same. */
 async function stagesOfALife(device: Device, model: nn.models.CausalLM): Promise<void> {
   on(device, model);
   const names = [...model.namedParameters()].map(([name]) => name);
@@ -148,7 +147,7 @@ async function stagesOfALife(device: Device, model: nn.models.CausalLM): Promise
     own.filter((name) => !name.includes('lora_')),
     names,
   );
-  // On a GPU a product by itself rounds otherwise than one with the sum that follows it.
+  // On a GPU, a separate matmul rounds differently than one with a fused sum.
   const asPlain = device.kind === 'cpu' ? 0 : 1e-6;
   assert.ok(largest(logits(model, device), plain) <= asPlain);
   stir(model);
@@ -172,7 +171,7 @@ async function stagesOfALife(device: Device, model: nn.models.CausalLM): Promise
   assert.ok(largest(logits(model, device), adapted) < 1e-5);
 }
 
-/** What is loaded over merged weights would be taken for weights that have the update. */
+/** A load over merged weights throws, because the merged update would remain in the base. */
 async function nothingOverMerged(device: Device): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'ds-merged-'));
   try {
@@ -246,7 +245,7 @@ async function nothingOverMerged(device: Device): Promise<void> {
   }
 }
 
-/** Files as PEFT names them; another model of the same base becomes the same. */
+/** Files with the names of PEFT; they give another model of the same base the same output. */
 async function files(device: Device): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'ds-adapter-'));
   try {
@@ -293,7 +292,7 @@ function headerOf(path: string): string[] {
   );
 }
 
-/** bf16 layers with adapters in f32, and with adapters of their own dtype. */
+/** bf16 layers with adapters in f32, and with adapters in bf16. */
 async function dtypes(device: Device): Promise<void> {
   for (const autocastAdapterDtype of [true, false]) {
     const model = on(device, tinyLlama().to('bf16'));
@@ -313,7 +312,9 @@ async function dtypes(device: Device): Promise<void> {
   }
 }
 
-/** What backward does not read does not stay: only the weight's gradient needs the input. */
+/**
+ * Backward keeps only the tensors that it reads: only the gradient of the weight needs the input.
+ */
 async function keepsNoInput(device: Device): Promise<void> {
   const width = 4096;
   for (const [layer, isFrozen] of [true, false].flatMap((frozen) =>
@@ -335,7 +336,7 @@ async function keepsNoInput(device: Device): Promise<void> {
   }
 }
 
-/** Gradients come to adapters through experts that nobody trains. */
+/** Adapters get gradients through frozen experts. */
 async function underExperts(device: Device): Promise<void> {
   seed(5);
   const sizes = { vocabSize: 64, maxSeq: 16, layers: 2, heads: 4, kvHeads: 2, channels: 32 };
@@ -353,7 +354,7 @@ async function underExperts(device: Device): Promise<void> {
   }
 }
 
-/** PEFT saves the table and the head along where a table has an adapter. */
+/** If a table has an adapter, PEFT also saves the table and the head. */
 async function savedTables(device: Device): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'ds-adapter-'));
   try {
@@ -383,7 +384,7 @@ class Tables extends nn.Module {
   forward(): void {}
 }
 
-/** The tensors of a file under the names that PEFT gives them. */
+/** The tensors of a file under PEFT's names. */
 class Whole extends nn.Module {
   readonly base_model: object;
 

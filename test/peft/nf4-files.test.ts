@@ -1,5 +1,4 @@
-// Models with layers in 4 bits, written and read under bitsandbytes' names; what saving does with
-// adapters.
+// Tests models with 4-bit layers: files under bitsandbytes' names, and saves with adapters.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -52,7 +51,7 @@ test.each([true, false])(
   },
 );
 
-/** What config.json says of layers that are whole. */
+/** The unquantized layers in config.json. */
 async function skipped(model: nn.models.CausalLM, skipModules?: string[]): Promise<unknown> {
   const folder = join(dir, 'skipped');
   await nn.saveWeights(peft.quantize(model, skipModules && { skipModules }), folder);

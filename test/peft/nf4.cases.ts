@@ -1,5 +1,5 @@
-// Weights in 4 bits: the bits of quantization and of what comes back, against the formula in
-// TypeScript; layers over them.
+// Tests 4-bit weights: the bits of quantization and dequantization against the formula in
+// TypeScript, and layers on them.
 import assert from 'node:assert/strict';
 import { full, nn, noGrad, peft, scope, seed, Tensor } from '../../lib/index.js';
 import { DYNAMIC_CODE, NF4_CODE } from '../../lib/peft/codebooks.js';
@@ -11,7 +11,7 @@ import { bitsOf, largest, logits, on, stir, tinyGpt2, tinyLlama } from './models
 
 const { fround } = Math;
 
-/** Where bitsandbytes' tree for NF4 turns, lowest first. */
+/** Thresholds in bitsandbytes' tree for NF4, lowest first. */
 const THRESHOLDS = [
   ...[-0.8480964004993439, -0.6106329262256622, -0.4599952697753906, -0.33967943489551544],
   ...[-0.23460740596055984, -0.13791173323988914, -0.045525018125772476, 0.03979014977812767],
@@ -19,7 +19,7 @@ const THRESHOLDS = [
   ...[0.5016634166240692, 0.6427869200706482, 0.8614784181118011],
 ].map(fround);
 
-/** Some of the 256 values of bitsandbytes' dynamic map, by their places. */
+/** Some of the 256 values of bitsandbytes' dynamic map, by index. */
 const KNOWN_BYTES = [
   ...([
     [0, -0.992968738079071],
@@ -52,7 +52,7 @@ function largestOf(block: readonly number[]): number {
   return block.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
 }
 
-/** The number of the code of each value, by comparison with thresholds. */
+/** The code of each value, by comparison with thresholds. */
 function inBlocks(values: readonly number[], size: number, codeOf: (x: number) => number): Blocks {
   const result: Blocks = { codes: [], scales: [] };
   for (let from = 0; from < values.length; from += size) {
@@ -67,7 +67,10 @@ function inBlocks(values: readonly number[], size: number, codeOf: (x: number) =
 
 const nf4Of = (x: number): number => THRESHOLDS.filter((threshold) => x > threshold).length;
 
-/** Nearest by distance in f64: f32 decides alike but at ties, which random values do not meet. */
+/**
+ * Nearest by distance in f64. f32 gives the same code except for ties, which random values do not
+ * have.
+ */
 function byteOf(x: number): number {
   let best = 0;
   for (const [i, code] of DYNAMIC_CODE.entries()) {
@@ -146,8 +149,8 @@ async function nests(device: Device): Promise<void> {
 }
 
 /**
- * The layer is a linear layer of the restored weight, bit for bit, in every dtype, and so is its
- * gradient.
+ * The layer equals a linear layer with the dequantized weight, bit for bit, in every dtype, and so
+ * does its gradient.
  */
 async function computes(device: Device): Promise<void> {
   for (const doubleQuant of [true, false]) {
@@ -164,7 +167,7 @@ async function computes(device: Device): Promise<void> {
       const [x, same] = [values.clone().requireGrad(), values.clone().requireGrad()];
       made.to(dtype);
       const [y, expected] = [made.call(x), layer.call(same)];
-      // The linear layer's GELU is part of its product on a GPU, and rounds otherwise.
+      // On a GPU, GELU is fused into the matmul of the linear layer, which rounds differently.
       const exact = device.kind === 'cpu' ? 1e-6 : 1e-5;
       const bound = dtype === 'f32' ? exact : 0.05;
       assert.ok(largest(y.to('f32').toArray(), expected.to('f32').toArray()) < bound);

@@ -1,4 +1,4 @@
-// Which modules get an adapter, and what options and files are refused.
+// Tests which modules get an adapter, and the errors for options and files.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

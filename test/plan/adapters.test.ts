@@ -1,4 +1,4 @@
-// Bytes of a step that trains adapters: what is foretold against what a step takes on the CPU.
+// Tests the predicted bytes of a step with adapters against the measured bytes on the CPU.
 import { cpu, initialize, nn, peft, seed, Tensor, zero } from '../../lib/index.js';
 import { quiet } from '../support/quiet.js';
 
@@ -17,7 +17,7 @@ function modelOf(kind: Kind, activationCheckpointing: boolean): nn.models.Llama 
   return peft.addLora(model, adapters);
 }
 
-/** Bytes that two steps need at most. */
+/** Peak bytes of two steps. */
 async function peakOf(model: nn.models.Llama): Promise<number> {
   const device = cpu();
   const { engine } = await initialize({
@@ -50,7 +50,7 @@ test.each([
   const model = modelOf(kind, isAgain);
   const [resident] = zero.estimateMemory(model, { microBatch: ROWS, seq: SEQ });
   const foretold = resident?.device.total as number;
-  // What the models before this one leave is not to go while its peak is taken.
+  // Memory of earlier models must be freed before the peak is measured.
   await quiet(() => cpu().memory.inUse);
   const made = model
     .parameters()
@@ -75,7 +75,7 @@ test('what Llama 8B with adapters needs at 2048 tokens', () => {
   // f32 adapters are their own master weights: two moments are all of the state.
   expect(device.optimizer).toBeCloseTo(8 * adapters);
   expect(device.total).toBeLessThan(22 * 2 ** 30);
-  // Frozen weights are on the host where weights are, without state.
+  // Frozen weights are on the host with the other weights, without state.
   const away = others.at(-1) as zero.MemoryEstimate;
   expect(away.host.optimizer).toBeLessThan(12 * adapters + 1);
   expect(away.host.buffers).toBeGreaterThan(2 * 8_030_261_248);

@@ -1,5 +1,5 @@
-// The plan against what was measured on GPUs, adapters too: bytes within 5 %, step times within
-// 15 %.
+// Tests the plan against measurements on GPUs, also with adapters: bytes within 5 %, step times
+// within 15 %.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { GPT2, Llama } from '../../lib/models/index.js';
@@ -32,13 +32,11 @@ const measured = (file: string, ...path: Path): number => numberOf(file, ['resul
 const sizes = (name: string) => sizesOf(new GPT2(GPT2.config(name)));
 const kept = { microBatch: 8, checkpointing: true } as const;
 const offload = { ...kept, stage: 2, optimizer: 'cpu' } as const;
-/** Measured while updates of weights in host memory followed the step decision. */
+/** Measured when updates of weights in host memory followed the step decision. */
 const weightsToo = { ...offload, stage: 3, weights: 'cpu', speculates: false } as const;
 const after13B = { ...offload, microBatch: 6, speculates: false, gpuShare: 0.0612 } as const;
 
-/**
- * Sections of offload-h200.json, each of one call, and rows there with the shares that were found.
- */
+/** Sections of offload-h200.json, each of one run, and the rows with the resulting shares. */
 const inHalves = 'masters in halves that are tried out';
 const staying = "weights of the GPU's share stay there";
 const narrow = { bf16States: true, stateBytes: 4 } as const;
@@ -65,7 +63,10 @@ const sharedRows: readonly SharedRow[] = [
   [staying, 'stage 3, weights in host memory, too, share 0', '1558M', weightsTriedOut],
   ['moments in bf16', 'clipping rare', '1558M', { ...offload, ...narrow, gpuShare: 0.664 }],
 ];
-/** Of a host whose memory was slower than the plan's: its bytes count, and what moments save. */
+/**
+ * Measured on a host with slower memory than the plan's: only bytes and the saving by bf16 moments
+ * count.
+ */
 const slow = '10B with moments in bf16';
 const slowRow: SharedRow = [
   slow,
@@ -181,7 +182,7 @@ test.each(deviceRows)('peak of the device: %s', (_, model, setup, gib) => {
   expect(Math.abs(got / gib() - 1)).toBeLessThan(BYTES);
 });
 
-/** Measured while master weights were whole: halves, one of which is the weight, take less. */
+/** Measured with whole master weights; split masters, where one half is the weight, take less. */
 const withoutHalves = (file: string, ranks: number): number => {
   const saved = (1.875 * sizes('1558M').parameters) / ranks / GIB;
   return measured(file, 'peak_host_rss_gib') - saved;

@@ -1,4 +1,4 @@
-// What `ds plan --config` says of a ds_config.json: what the plan says of the way that it means.
+// Tests that `ds plan --config` prints the plan's result for the settings of a ds_config.json.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -21,14 +21,14 @@ test('says of every way that a plan weighs what the plan says', () => {
   const machine = { nvmeSpace: 64 * GIB, json: true } as const;
   const weighed = JSON.parse(plan({ ...flags, ...machine, tp: 2, pp: 2 }).output);
   expect(weighed.candidates.length).toBeGreaterThan(100);
-  // Some, from the fastest to what does not fit.
+  // A sample of candidates, from the fastest to ones that do not fit.
   const some = weighed.candidates.filter((_: unknown, i: number) => i % 4 === 0);
   for (const { config, ...one } of some) {
     const { checkpointing } = one.setup;
     const { fits, output } = predicted(config, { ...machine, checkpointing });
     const { candidates } = JSON.parse(output);
     const [got] = candidates;
-    // One rank exchanges nothing that could overlap.
+    // With one rank there is no communication to overlap.
     const { overlap } = got.setup;
     expect(one.setup.ranks === 1 || overlap).toBe(true);
     expect(got).toEqual({ ...one, setup: { ...one.setup, overlap } });

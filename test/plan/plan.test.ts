@@ -1,4 +1,5 @@
-// What a plan proposes, refuses and prints; the sizes of families with rotary positions.
+// Tests the proposals, errors and output of a plan, and the sizes of model families with rotary
+// positions.
 import { checkConfig } from '../../lib/config/index.js';
 import { cpu, nn, peft, scope, seed, Tensor, zero } from '../../lib/index.js';
 import { plan } from '../../lib/launch/plan.js';
@@ -73,7 +74,7 @@ test('state that the device updates costs it two gradients, upper halves and two
   expect(gpuShare).toBeLessThan(0.6);
   const gradients = 4 * gpuShare * sizes.parameters;
   const upper = 2 * gpuShare * sizes.parameters;
-  // And f32 masters of the tile that is updated.
+  // Includes the f32 masters of the tile under update.
   const windows = (2 * (8 + 2 + 1 / 8) + 4) * 2 ** 24;
   const device = shared.memory.device.optimizer - plain.memory.device.optimizer;
   expect(device).toBeCloseTo(gradients + upper + windows, -1);
@@ -118,7 +119,7 @@ test.each([
     const gradients = (optimizer: 'cpu' | 'device'): number =>
       memoryOf(sizes, { ...setup, optimizer }).device.gradients;
     const { root, block } = sizes.trained;
-    // In bf16, and what this rank owns of them, before it has reached the host.
+    // In bf16, plus this rank's own part before it has reached the host.
     expect(gradients('cpu')).toBeLessThanOrEqual(2 * 1.5 * (root + units * block));
     expect(gradients('cpu')).toBeGreaterThan(2 * units * block);
     // On the device they wait for buckets of 5e8 elements.
@@ -200,8 +201,8 @@ describe('ranks that share a model', () => {
     }
     expect(half.activations).toBeGreaterThan(whole.activations / 2);
     expect(half.activations).toBeLessThan(whole.activations);
-    // By hand: 1 sample of 1024 tokens of width 1600; 4 all-reduces of each of 48 blocks, of which
-    // a rank sends and receives what all-reduces of two ranks do; 4 micro-batches.
+    // By hand, for 1 sample of 1024 tokens with width 1600, and 4 micro-batches. Each of 48 blocks
+    // has 4 all-reduces over two ranks.
     const reductions = (4 * 4 * 48 * 2 * 1024 * 1600 * 2) / 2 / H200.link;
     expect(of(2, 1).time.exposed).toBeGreaterThan(reductions);
   });
@@ -336,9 +337,7 @@ test.each([
   expect(() => zero.estimateMemory(model, options as never)).toThrow(message);
 });
 
-/**
- * Bytes that the blocks hold after the forward, and at most in the backward, for each block more.
- */
+/** For each additional block: bytes held after the forward, and the peak of the backward. */
 function measure(model: nn.models.RotaryLM, tokens: Tensor): { held: number; peak: number } {
   const device = cpu();
   const step = () => {
@@ -402,7 +401,7 @@ test.each([
     };
     const [few, many] = [of(2), of(6)];
     expect((many.held - few.held) / 4 / many.perBlock).toBeCloseTo(1, 1);
-    // The embedding's result, and a statistic for each token, belong to no block.
+    // The embedding's output, and a statistic per token, belong to no block.
     const outside = many.peak - 6 * many.perBlock - many.inBlock;
     const stream = B * T * 2 * shape.channels;
     expect(Math.abs(outside)).toBeLessThan(0.03 * many.peak + 1.1 * stream);
@@ -446,10 +445,10 @@ test('the bytes of 4 bits that were never made are those of a model in 4 bits', 
   const made = sizesOf(peft.addLora(peft.quantize(make()), { r: 4 }));
   const counted = sizesOf(peft.addLora(quantizeUnmade(make()), { r: 4 }));
   expect(counted).toEqual(made);
-  // Products read all weights, whatever holds them.
+  // Matmuls read all weights, in any format.
   expect(counted.packed.count).toBe(2 * (4 * 32 * 32 + 3 * 32 * 56));
   expect(counted.unpacked).toBe(32 * 56);
-  // Halves of bytes, scales, and of each layer two codebooks, a scale of scales and an offset.
+  // 4-bit codes and scales; each layer also has two codebooks, a scale of scales and an offset.
   expect(counted.packed.bytes).toBe(2 * (4 * (512 + 16 + 1096) + 3 * (896 + 28 + 1096)));
 });
 

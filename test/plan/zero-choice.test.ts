@@ -1,4 +1,4 @@
-// What the plan chooses of ways that are left open, by the room that there is.
+// Tests the plan's choice among open settings, by the available memory.
 import { nn } from '../../lib/index.js';
 import {
   chooseWay,
@@ -19,7 +19,7 @@ const at = (ranks: number) => ({
   ...{ nodes: 1, devicesPerNode: ranks, coresPerNode: 16 * ranks, nodeLink: 50e9 },
 });
 
-/** All that stage and offload may become on so many ranks, in an order that means nothing. */
+/** All candidates of stage and offload for a number of ranks, in arbitrary order. */
 function ways(ranks: number): Way<Partial<Setup>>[] {
   const common = { ...plainSetup, ranks, microBatch: 8, checkpointing: true };
   const stages = [3, 2, 1] as const;

@@ -1,4 +1,4 @@
-// GPT-2's matrix work from its published shape alone, independent of any op's count.
+// GPT-2's matmul work from its published shape only, independent of any op counts.
 
 export interface Gpt2Shape {
   channels: number;
@@ -22,9 +22,9 @@ export function gpt2Macs({ channels: C, layers: L, vocabulary: V, batch: B, seq:
 }
 
 /**
- * Model FLOPs of one token, forward and backward: 6 N + 6 L C T, all N parameters counted as
- * matrices and a causal mask as half the scores. Source: Chowdhery et al. 2022 (PaLM), appendix B,
- * whose 12 L C T is without a mask.
+ * Model FLOPs of one token, forward and backward: 6 N + 6 L C T. All N parameters count as
+ * matrices, and a causal mask as half the scores. Source: Chowdhery et al. 2022 (PaLM), appendix B,
+ * with 12 L C T without a mask.
  */
 export function modelFlopsPerToken(
   parameters: number,

@@ -1,4 +1,4 @@
-// The FLOPs profiler: exact counts, the module they belong to, and no trace of it outside a
+// Tests the FLOPs profiler: exact counts, the module of each count, and no overhead outside a
 // profile.
 import assert from 'node:assert/strict';
 import { FlopsProfiler, getModelProfile, nn, type profiler, Tensor } from '../../lib/index.js';
@@ -53,10 +53,7 @@ class Mixture extends nn.Module {
   }
 }
 
-/**
- * Every number by hand: a GEMM of 11 rows, GELU, a second one, and a normalisation left in the
- * parent.
- */
+/** Every number by hand: a GEMM of 11 rows, GELU, a second GEMM, and a norm in the parent. */
 function byHand(device: Device): void {
   const model = new Mixture().to(device);
   const profile = profiled(model, () => model.call(constant([11, 5], device)).mean());
@@ -65,10 +62,10 @@ function byHand(device: Device): void {
   assert.deepEqual(two?.work.forward, { macs: 11 * 7 * 3, flops: 2 * 11 * 7 * 3 });
   assert.deepEqual(norm?.work.forward, { macs: 0, flops: 0 }, 'fused');
   assert.equal(norm?.calls, 0);
-  // The parent has the normalisation; the mean lies outside every module and belongs to the root.
+  // The parent runs the norm; the mean is outside every module and belongs to the root.
   assert.equal(profile.model.own.forward.macs, 0);
   assert.ok(profile.model.own.forward.flops >= 5 * 33 + 33);
-  // x wants no gradient: the first layer computes one product in its backward, the second two.
+  // x needs no gradient: the first layer computes one product in its backward, the second two.
   assert.equal(one?.work.backward.macs, 11 * 5 * 7);
   assert.equal(two?.work.backward.macs, 2 * 11 * 7 * 3);
   assert.deepEqual(profile.work.recompute, { macs: 0, flops: 0 });
@@ -76,7 +73,7 @@ function byHand(device: Device): void {
   assert.equal(profile.model.share.macs, 1);
 }
 
-/** What `body` counts in a model that is its only caller. */
+/** The counts of `body` in a model with this call only. */
 function countOf(body: () => Tensor, device: Device): profiler.PassWork {
   class Body extends nn.Module {
     override forward(): Tensor {
@@ -140,7 +137,7 @@ function gpt2(device: Device): void {
   const profile = tinyProfile(device, false);
   const { blocks, headWide } = gpt2Macs(tinyPublished);
   assert.equal(profile.work.forward.macs, blocks + headWide);
-  // Both gradients of every product, of the head with its padded columns.
+  // Both gradients of every matmul; the head has padded columns.
   assert.equal(profile.work.backward.macs, 2 * blocks + 2 * headWide);
   assert.deepEqual(profile.work.recompute, { macs: 0, flops: 0 });
   const block = at(profile, 'transformer', 'h.0');
@@ -153,8 +150,8 @@ function gpt2(device: Device): void {
 }
 
 /**
- * The same forward and the same gradients, and each block a second time, in its own module, without
- * its last product.
+ * The same forward and gradients. Each block runs a second time, in its own module, without its
+ * last matmul.
  */
 function recomputation(device: Device): void {
   const plain = tinyProfile(device, false).work;
@@ -182,7 +179,7 @@ function recomputation(device: Device): void {
   }
 }
 
-/** GELU and norms of both blocks again, and no product. */
+/** GELU and norms of both blocks again, and no matmul. */
 function selective(device: Device): void {
   const plain = tinyProfile(device, false).work;
   const { work } = tinyProfile(device, 'selective');
@@ -193,10 +190,7 @@ function selective(device: Device): void {
   assert.equal(work.recompute.flops, 2 * gelu + 4 * norm);
 }
 
-/**
- * Modules inside a segment that has no module around its additions, and a checkpoint in a
- * checkpoint.
- */
+/** Modules in a segment without a module around its additions, and a checkpoint in a checkpoint. */
 function nestedSegments(device: Device): void {
   const model = new Mixture().to(device);
   const inner = (x: Tensor): Tensor => checkpoint((y) => model.first.call(y).mul(2), x);
@@ -252,7 +246,7 @@ class Patient extends nn.Module {
   }
 }
 
-/** Who catches it calls the model again: the rest is counted as if the first call had not been. */
+/** A caller that catches the error calls the model again: counts are as without the first call. */
 function exceptionsOutside(device: Device): void {
   const model = new Mixture().to(device);
   const wrong = constant([11, 4], device).keep();

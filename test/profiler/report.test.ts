@@ -1,4 +1,4 @@
-// A profile as text: units, shares, levels, and what is left out.
+// Tests the text of a profile: units, percentages, levels, and omitted parts.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { profiler } from '../../lib/index.js';

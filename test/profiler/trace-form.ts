@@ -1,11 +1,11 @@
-// What Perfetto and chrome://tracing want of a trace, checked of every line.
+// Checks every line of a trace for the requirements of Perfetto and chrome://tracing.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import type { profiler } from '../../lib/index.js';
 
 type TraceEvent = profiler.TraceEvent;
 
-/** Every line has its fields, lanes have names, and spans of a lane lie one in another or apart. */
+/** Every line has its fields, lanes have names, and spans of a lane are nested or disjoint. */
 export function requireForm(events: readonly TraceEvent[]): void {
   const named = new Set<string>();
   const open = new Map<string, TraceEvent[]>();
@@ -35,7 +35,7 @@ export function requireForm(events: readonly TraceEvent[]): void {
   }
 }
 
-/** The lines of a file whose form is right. */
+/** The checked lines of a trace file. */
 export function readTrace(file: string): TraceEvent[] {
   const { traceEvents } = JSON.parse(readFileSync(file, 'utf8')) as profiler.TraceFile;
   requireForm(traceEvents);

@@ -1,5 +1,4 @@
-// Traces of steps: the form that viewers want, what lies in what, and a run that nothing else
-// changes.
+// Tests traces of steps: the format of viewers, nested spans, and a run with unchanged results.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -119,7 +118,7 @@ async function disk(device: Device): Promise<void> {
   });
 }
 
-/** Training that ends before the steps do, and before they begin. */
+/** Training that ends before the traced steps do, and before they begin. */
 async function unfinished(device: Device): Promise<void> {
   await inFolder(async (folder) => {
     const engine = await tinyEngine(offloaded, device);
@@ -181,7 +180,7 @@ async function refusals(device: Device): Promise<void> {
   });
 }
 
-/** A second engine's trace begins with its first whole step behind the other's. */
+/** A second engine's trace begins with its first whole step after the other trace. */
 async function takingTurns(device: Device): Promise<void> {
   await inFolder(async (folder) => {
     const engines = [

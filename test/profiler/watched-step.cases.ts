@@ -45,7 +45,7 @@ async function tinyEngine(device: Device, extra: DsConfig, options = tiny): Prom
 
 const read = (file: string): profiler.ModelProfile => JSON.parse(readFileSync(file, 'utf8'));
 
-/** Step 3 of 4, both micro-batches; with the weights of a run that nobody profiled. */
+/** Step 3 of 4, both micro-batches; the weights equal an unprofiled run. */
 async function oneStep(device: Device): Promise<void> {
   await inFolder(async (folder) => {
     const file = join(folder, 'deep', 'profile.json');
@@ -102,9 +102,7 @@ async function quiet(device: Device): Promise<void> {
   assert.ok(!text.includes('h.1'), text);
 }
 
-/**
- * A folder that cannot be made is a warning, and training goes on as if nothing had been asked for.
- */
+/** If the folder cannot be created, the engine warns, and training continues without a profile. */
 async function unwritable(device: Device): Promise<void> {
   const warnings: string[] = [];
   const { emitWarning } = process;
@@ -122,7 +120,7 @@ async function unwritable(device: Device): Promise<void> {
   assert.match(warnings[0] as string, /flops_profiler.*\/dev\/null\/profile\.txt/s);
 }
 
-/** Nothing is left behind by a step that never ended. */
+/** An unfinished step leaves no state behind. */
 async function unfinished(device: Device): Promise<void> {
   const engine = await tinyEngine(device, { flops_profiler: { enabled: true } });
   const again = await tinyEngine(device, { flops_profiler: { enabled: true, detailed: false } });

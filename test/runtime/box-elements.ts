@@ -51,10 +51,7 @@ export function elementsOf({ box, from, numel: count }: BoxRange): string[] {
 /** A box as a range of itself. */
 export const all = (box: Box): BoxRange => ({ box, from: 0, numel: numel(box.shape) });
 
-/**
- * Parts of a range: halves along a random dim or as flat ranges, and halves of those, `depth`
- * times.
- */
+/** Parts of a range: splits it along a random dim or as flat ranges, `depth` times. */
 export function cut(random: Random, range: BoxRange, depth: number): BoxRange[] {
   const { box, from, numel: count } = range;
   if (depth === 0 || count < 2) return [range];

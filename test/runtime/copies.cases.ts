@@ -1,4 +1,4 @@
-// Copies between a device and pinned memory: every byte that was asked for, and no other.
+// Tests that copies between a device and pinned memory transfer exactly the requested bytes.
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { Buffer as Memory } from '../../lib/runtime/buffer.js';
@@ -6,10 +6,10 @@ import type { Device } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import type { Case } from '../support/case.js';
 
-/** Where a GPU's copies of few bytes end, see csrc/cuda/direct_copy.h. */
+/** The size limit of direct copies on a GPU, see csrc/cuda/direct_copy.h. */
 const FEW = 256 * 1024;
 const SIZES = [1, 3, 4, 15, 16, 60, 4096, 4099, 70_001, FEW - 1, FEW, FEW + 1, 3 * FEW];
-/** Offsets of both ends, so that words of 16, of 4 and of 1 byte are those that both allow. */
+/** Offsets of both ends that allow words of 16, of 4 and of 1 byte. */
 const OFFSETS = [
   [0, 0],
   [16, 48],
@@ -26,7 +26,7 @@ function expected(before: Uint8Array, part: Uint8Array, offset: number): Uint8Ar
   return out;
 }
 
-/** There on `stream`, and back. */
+/** Copies to the device on `stream`, and back. */
 function copies(device: Device, stream: Stream, sizes: readonly number[]): void {
   for (const bytes of sizes) {
     const room = bytes + 2 * MARGIN;

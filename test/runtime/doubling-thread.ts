@@ -1,4 +1,4 @@
-// The entry of a pool's thread in tests: it doubles numbers, and does otherwise when it is told to.
+// The entry of a pool thread in tests: it doubles numbers, and fails on demand.
 import { DsError } from '../../lib/errors.js';
 import { answerQuestions } from '../../lib/runtime/thread-pool.js';
 

@@ -1,4 +1,5 @@
-// What the system says of memory, read from files as both versions of control groups have them.
+// Tests the memory limits of the system, read from files in the formats of both control group
+// versions.
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';

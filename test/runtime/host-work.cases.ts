@@ -1,4 +1,4 @@
-// Host work in the order of a stream: after what comes before it, before what comes after it.
+// Tests that host work runs in stream order.
 import assert from 'node:assert/strict';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
@@ -42,7 +42,7 @@ const acrossStreams: Case = {
     for (let i = 0; i < 300; ++i) {
       const [stream, other] = i % 2 ? streams : [streams[1], streams[0]];
       stream.wait(passed);
-      // Twice as much and i: what comes too early or too late gives another sum.
+      // Doubles and adds i: work that runs too early or too late gives another sum.
       const scale = i % 50 === 0 ? 0 : 2;
       kernels.scaleOnHost({ in: sum, out: sum, scale, shift: i, accumulate: false }, stream);
       other.wait(passed.record(stream));

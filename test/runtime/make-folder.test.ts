@@ -1,5 +1,5 @@
-// Folders that are made while the caller waits: an end on every file system, and in all that makes
-// some.
+// Tests folder creation by a blocking call: it ends on every file system, and with concurrent
+// creators.
 import { execFileSync } from 'node:child_process';
 import fs, { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -27,7 +27,7 @@ test('a folder above which others make theirs at the same time', () => {
   const path = join(dir, 'a', 'b');
   const made = fs.mkdirSync;
   const other = jest.spyOn(fs, 'mkdirSync').mockImplementationOnce((first) => {
-    made(join(dir, 'a')); // Just behind the look at it.
+    made(join(dir, 'a')); // Created right after the check.
     throw Object.assign(new Error(`ENOENT: ${first}`), { code: 'ENOENT' });
   });
   makeFolderNow(path);
@@ -41,7 +41,7 @@ test.each(['taken', join('taken', 'below'), ''])('what cannot be made is an erro
   expect(() => makeFolderNow(path && join(dir, path))).toThrow(error);
 });
 
-// In a process of its own: what tries for ever would keep this one for ever.
+// In a child process, because an endless loop would block this one.
 test('a folder that takes no new ones and says that something is missing is one as well', () => {
   const program = `
     const { makeFolderNow } = require(process.argv[1]);

@@ -1,14 +1,14 @@
-// Pinned memory and child processes, which would get copies of all of it.
+// Tests that child processes do not get copies of pinned memory.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { Buffer as Memory } from '../../lib/runtime/buffer.js';
 import type { Case } from '../support/case.js';
 
-/** A range of addresses: its first and the one behind its last. */
+/** An address range: first, and one past the last. */
 type Range = [number, number];
 
-/** What a child of this process does not get: pages with the kernel's flag "dc". */
+/** Pages that children do not get: the kernel's flag "dc". */
 function keptFromChildren(): Range[] {
   const parts = readFileSync('/proc/self/smaps', 'utf8').split(/^VmFlags:(.*)$/m);
   const kept: Range[] = [];
@@ -20,7 +20,7 @@ function keptFromChildren(): Range[] {
   return kept;
 }
 
-/** `ranges` without what `others` have. */
+/** `ranges` without `others`. */
 function without(ranges: Range[], others: Range[]): Range[] {
   let rest = ranges;
   for (const [begin, end] of others) {
@@ -39,7 +39,7 @@ export const cases: Case[] = [
   {
     name: 'a child process gets no copy of pinned memory',
     run(device) {
-      // More than the heap of JavaScript takes at once, which Node keeps from children as well.
+      // More than the JavaScript heap allocates at once, which Node hides from children as well.
       const size = 200 * 2 ** 20 + 100;
       const before = keptFromChildren();
       const memory = Memory.allocatePinned(device, size);

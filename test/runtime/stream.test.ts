@@ -1,4 +1,4 @@
-// What streams and events do after their dispose().
+// Tests streams and events after dispose().
 import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 

@@ -1,4 +1,5 @@
-// A pool of threads answers in any order, tells what a thread threw, and replaces those that end.
+// Tests that a thread pool answers in any order, rethrows errors of a thread, and replaces threads
+// that end.
 import { once } from 'node:events';
 import { runInThisContext } from 'node:vm';
 import type { Worker } from 'node:worker_threads';
@@ -18,10 +19,10 @@ function poolOf(
   return new ThreadPool({ ...entry, threads, timeoutMs, heapMiB });
 }
 
-/** Node's own, which hears of threads: a test file has a copy. */
+/** The real process object, which receives thread events; a jest test file has a copy. */
 const node: NodeJS.Process = runInThisContext('process');
 
-/** Timers of this process that have not come yet. */
+/** Pending timers of this process. */
 const timers = () => node.getActiveResourcesInfo().filter((name) => name === 'Timeout').length;
 
 test('more questions than threads, and what a thread throws', async () => {

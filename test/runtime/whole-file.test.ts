@@ -1,4 +1,5 @@
-// Files that appear whole: what is there meanwhile, what they replace, and what dead writers left.
+// Tests atomic file writes: the state during a write, replaced files, and leftovers of killed
+// writers.
 import {
   chmodSync,
   lstatSync,
@@ -62,7 +63,7 @@ test('drafts that died a day ago are deleted in a folder of our own, and nothing
   const past = Date.now() / 1000 - 25 * 3600;
   for (const name of names) utimesSync(at(name), past, past);
   const all = readdirSync(dir);
-  writeWhole(at('t'), () => {}); // A folder of the user's: what has such a name may be theirs.
+  writeWhole(at('t'), () => {}); // A folder with such a name may belong to the user.
   expect(readdirSync(dir).sort()).toEqual([...all, 't'].sort());
   writeOwn(
     at('t'),

@@ -1,5 +1,5 @@
-// Consumer of the installed package: which of its files an import reads. What tensors need is read
-// at once, of the other rooms only the files that have a name of the door.
+// Tests which files of the installed package an import loads: tensors load at once; other rooms
+// load only their entry points.
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
 
@@ -27,7 +27,7 @@ assert.deepEqual(
   [],
 );
 
-// What a program uses is read then.
+// The first use loads the code.
 assert.equal(typeof ds.nn.models.GPT2, 'function');
 assert.ok(read().some((file) => file.startsWith('models/gpt2/')));
 console.log(`an import reads ${early.length} files`);
