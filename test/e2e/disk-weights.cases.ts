@@ -95,9 +95,7 @@ const longRun: Case = homeCase(
   { steps: 100 },
 );
 
-/**
- * Memory holds max_in_cpu elements. If the weights fit, the disk holds nothing.
- */
+/** Memory holds max_in_cpu elements. If the weights fit, the disk holds nothing. */
 const memoryFirst: Case = {
   name: 'weights on disk: max_in_cpu elements stay in host memory, all where they fit',
   run: (device) =>

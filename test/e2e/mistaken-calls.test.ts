@@ -57,9 +57,7 @@ const WITHOUT_ARGUMENTS = [
   'threads',
 ];
 
-/**
- * Functions that do not check the mistakes below. TypeScript's types check their arguments.
- */
+/** Functions that do not check the mistakes below. TypeScript's types check their arguments. */
 const UNCHECKED = [
   'FunctionContext',
   'LateGradients',

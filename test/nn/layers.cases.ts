@@ -456,10 +456,7 @@ const others: Case[] = [
   }),
 ];
 
-/**
- * Small and large row counts have different kernels with the same sum order. Widths for each of
- * them.
- */
+/** Widths for the kernels of small and large row counts, which have the same sum order. */
 const norms = (['f32', 'f16', 'bf16'] as const).map((dtype) =>
   layerCase(`norms of a row in ${dtype} have the same bits among few rows and many`, (device) => {
     noGrad(() => {
