@@ -49,6 +49,7 @@ const HOSTILE: Readonly<Record<string, SmallFile>> = {
   'a level above the largest': { page: run(2, 2), values: 2, repetition: OPTIONAL },
   'a string beyond the page': { page: Buffer.from([9, 0, 0, 0, 65]), values: 1 },
   'bytes behind the values': { page: plain('a', 'b'), values: 1 },
+  'ten zeros behind the values': { page: Buffer.concat([plain('a'), Buffer.alloc(10)]) },
   'invalid UTF-8': { page: Buffer.from([1, 0, 0, 0, 0xff]), values: 1 },
   'a page that ends behind the file': { page: plain('a'), size: 2 ** 30 },
   'gzip with the wrong size': { page: gzipSync(plain('a')), codec: CODEC.gzip, whole: 6_500_000 },
@@ -87,6 +88,11 @@ function expectBounded(before: number, started: NodeJS.CpuUsage): void {
   expect(process.resourceUsage().maxRSS * 1024 - before).toBeLessThan(BYTES);
   expect(user / 1e6).toBeLessThan(SECONDS);
 }
+
+test('eight zeros behind the values, as fastparquet writes them, are padding', async () => {
+  writeFileSync(path, smallFile({ page: Buffer.concat([plain('ab'), Buffer.alloc(8)]) }));
+  expect(await parquetRows(path, 0, 1)).toEqual([{ text: 'ab' }]);
+});
 
 test('a row group without rows may lack pages', async () => {
   writeFileSync(path, smallFile({ page: Buffer.alloc(0), values: 0, offset: 0 }));

@@ -141,8 +141,9 @@ export function readPlain(page: PageBytes, count: number, element: SchemaElement
     );
   }
   if (element.type !== 'BYTE_ARRAY') {
-    requireRest(page, count * widthOf(element));
-    return numbersOf(page.take(page.left), element);
+    const numbers = page.take(count * widthOf(element));
+    requireEnd(page);
+    return numbersOf(numbers, element);
   }
   const values: Uint8Array[] = [];
   for (let i = 0; i < count; ++i) {
@@ -151,18 +152,24 @@ export function readPlain(page: PageBytes, count: number, element: SchemaElement
     page.at += 4;
     values.push(page.take(length));
   }
-  requireRest(page, 0);
+  requireEnd(page);
   return values;
 }
 
-function requireRest(page: PageBytes, bytes: number): void {
-  if (page.left !== bytes) throw new Error(`${bytes} bytes of values in a page with ${page.left}`);
+/** Zeros that fastparquet writes behind the values. */
+const PADDING = 8;
+
+function requireEnd(page: PageBytes): void {
+  const { left } = page;
+  if (left > PADDING || page.take(left).some((byte) => byte !== 0)) {
+    throw new Error(`${left} bytes behind the values of a page`);
+  }
 }
 
 function byteStreamSplit(page: PageBytes, count: number, element: SchemaElement): Values {
   const width = widthOf(element);
-  requireRest(page, count * width);
-  const split = page.take(page.left);
+  const split = page.take(count * width);
+  requireEnd(page);
   const bytes = new Uint8Array(split.length);
   for (let i = 0; i < count; ++i) {
     for (let b = 0; b < width; ++b) bytes[i * width + b] = split[b * count + i] as number;
@@ -247,7 +254,7 @@ function readByteArrays(
     before = value as Uint8Array<ArrayBuffer>;
     return value;
   });
-  requireRest(page, 0);
+  requireEnd(page);
   return values;
 }
 
