@@ -338,7 +338,7 @@ describe('is refused by the launcher, once, before a rank runs', () => {
     const { code, stderr } = await ds(line);
     expect(code).toBe(2);
     expect(stderr).toMatch(
-      /^ds: --model: expected .*tuned-adapter, an adapter of PEFT\. Give the/m,
+      /^ds: --model: expected .*tuned-adapter, an adapter of PEFT\. Give its/m,
     );
   });
 });
