@@ -23,6 +23,9 @@ export interface ThreadPoolOptions {
   heapMiB?: number;
 }
 
+/** The error of a question without an answer. `isLimit`: it took too much time or memory. */
+export type Lost = (got: string, isLimit: boolean) => DsError;
+
 /** Threads are started when a question needs one, and ended by close(). */
 export class ThreadPool<Question, Answer> {
   private readonly idle: AnsweringThread<Question, Answer>[] = [];
@@ -38,11 +41,7 @@ export class ThreadPool<Question, Answer> {
    * too long, if the pool was closed, or if the question cannot be copied. Rejects with the reason
    * of `signal` as soon as it is aborted, which ends a busy thread.
    */
-  async ask(
-    question: Question,
-    lost: (got: string) => DsError,
-    signal?: AbortSignal,
-  ): Promise<Answer> {
+  async ask(question: Question, lost: Lost, signal?: AbortSignal): Promise<Answer> {
     signal?.throwIfAborted();
     const thread = await this.freeThread(lost, signal);
     try {
@@ -63,14 +62,14 @@ export class ThreadPool<Question, Answer> {
   }
 
   private async freeThread(
-    lost: (got: string) => DsError,
+    lost: Lost,
     signal?: AbortSignal,
   ): Promise<AnsweringThread<Question, Answer>> {
     while (!this.isClosed && this.idle.length === 0 && this.all.size >= this.options.threads) {
       await this.turn(signal);
       signal?.throwIfAborted();
     }
-    if (this.isClosed) throw lost('a closed pool');
+    if (this.isClosed) throw lost('a closed pool', false);
     for (let free = this.idle.pop(); free; free = this.idle.pop()) {
       if (!free.hasEnded) return free;
       this.all.delete(free);
@@ -102,19 +101,21 @@ export class ThreadPool<Question, Answer> {
 /** Settings of a question. */
 interface Asking {
   timeoutMs: number;
-  lost: (got: string) => DsError;
+  lost: Lost;
   signal: AbortSignal | undefined;
 }
 
 /** One thread, which answers one question at a time. */
 class AnsweringThread<Question, Answer> {
   private ended: string | null = null;
+  private isOverLimit = false;
   private readonly started: Promise<void>;
 
   constructor(private readonly worker: Worker) {
     this.started = new Promise((resolve) => worker.once('message', () => resolve()));
     worker.on('error', (error) => {
       this.ended = error.message;
+      this.isOverLimit = (error as NodeJS.ErrnoException).code === 'ERR_WORKER_OUT_OF_MEMORY';
     });
     worker.on('exit', (code) => {
       this.ended ??= `exit code ${code}`;
@@ -145,7 +146,8 @@ class AnsweringThread<Question, Answer> {
           else reject(new DsError(reply.failure));
         });
       };
-      const onExit = (): void => finish(() => reject(lost(this.ended ?? 'it ended')));
+      const onExit = (): void =>
+        finish(() => reject(lost(this.ended ?? 'it ended', this.isOverLimit)));
       const onAbort = (): void => {
         this.ended = 'a canceled question';
         void this.worker.terminate();
@@ -153,6 +155,7 @@ class AnsweringThread<Question, Answer> {
       };
       const onTimeout = (): void => {
         this.ended = `no answer for ${timeoutMs} ms`;
+        this.isOverLimit = true;
         void this.worker.terminate();
         onExit();
       };
@@ -169,7 +172,9 @@ class AnsweringThread<Question, Answer> {
       try {
         this.worker.postMessage(question);
       } catch (cause) {
-        finish(() => reject(lost(`a question that cannot be copied: ${(cause as Error).message}`)));
+        finish(() =>
+          reject(lost(`a question that cannot be copied: ${(cause as Error).message}`, false)),
+        );
       }
     });
   }

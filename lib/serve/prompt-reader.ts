@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
-import { ThreadPool } from '../runtime/thread-pool.js';
+import { type Lost, ThreadPool } from '../runtime/thread-pool.js';
 import { timerMs } from '../runtime/timer.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
 import { invalid, tooLong, tooManyCharacters } from './api-error.js';
@@ -176,7 +176,7 @@ export class PromptReader {
   private async ask(question: PromptQuestion, length: number, asker: Asker): Promise<PromptAnswer> {
     const leave = await this.queue.enter(asker, length > LONG);
     try {
-      return await this.pool.ask(question, (got) => this.failure(got), asker.signal);
+      return await this.pool.ask(question, this.failure, asker.signal);
     } catch (error) {
       throw error instanceof DsError ? withoutFolder(error, this.tokenizer.folder) : error;
     } finally {
@@ -187,14 +187,14 @@ export class PromptReader {
   /**
    * The error of a prompt after its thread has ended. The pool starts another thread for the next.
    */
-  private failure(got: string): DsError {
+  private readonly failure: Lost = (got, isLimit) => {
     const op = 'tokenizing a prompt';
-    if (!/memory limit|^nothing for/.test(got)) {
+    if (!isLimit) {
       return new DsError({ code: 'DS_INTERNAL', op, expected: 'tokens from a thread', got });
     }
     const expected = `at most ${this.options.seconds} s and ${HEAP_MIB} MiB`;
     return new DsError({ code: 'DS_LIMIT', op, expected, got, hint: 'Send a shorter prompt.' });
-  }
+  };
 }
 
 /** Whether the tokenizer has regular expressions. */
