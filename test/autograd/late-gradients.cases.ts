@@ -106,7 +106,7 @@ export const cases: Case[] = [
     },
   },
   {
-    name: 'two micro-batches whose weights wait give the bits of two backwards',
+    name: 'two micro-batches with late weight gradients give the bits of two backwards',
     run(device) {
       const before = liveTensors();
       const [at, late] = [weightsOn(device), weightsOn(device)];

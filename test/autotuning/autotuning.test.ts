@@ -157,7 +157,7 @@ test('Ctrl-C ends the search, which says what it has found', async () => {
   expect(stdout).not.toContain('trained');
 });
 
-test('a search whose output nobody reads any more ends', async () => {
+test('a search ends when its output has no reader', async () => {
   holdAfter('z0_gas1_tmbspg4');
   const autotuning = { ...BASE.autotuning, max_train_micro_batch_size_per_gpu: 4 };
   const searching = start({ ...BASE, autotuning }, '--autotuning', 'run', '--num_procs', '1');

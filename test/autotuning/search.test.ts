@@ -341,7 +341,7 @@ describe('the search', () => {
     expect(again.best).toEqual(first.best);
   });
 
-  test('takes no folder of somebody else, and leaves what others put into its own', async () => {
+  test('takes no foreign folder, and keeps foreign files in its own', async () => {
     const own = [
       ['results', 'z1_gas1_tmbspg8', 'exp.json'],
       ['results', 'notes', 'exp.json'],

@@ -197,7 +197,7 @@ describe('JavaScript that never lets the event loop turn', () => {
     expect(weightBits(resumed)).toEqual(bits);
   });
 
-  test('a second save that nobody awaits is refused, not taken of a later step', async () => {
+  test('a second save without await is refused, and does not save a later step', async () => {
     const engine = await start(resident);
     const first = engine.saveCheckpoint(dir, { tag: 'a', asynchronous: true });
     const second = engine.saveCheckpoint(dir, { tag: 'b', asynchronous: true });
@@ -249,7 +249,7 @@ test('a save under way is finished after destroy()', async () => {
   expect(weightBits(resumed)).toEqual(bits);
 });
 
-describe('a call that nobody awaits before destroy()', () => {
+describe('a call without await before destroy()', () => {
   const homes: [string, TinyOptions][] = [
     ['on the device', resident],
     ['in host memory', { precision: 'bf16', offload: true, speculative: true }],

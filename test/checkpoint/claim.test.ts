@@ -25,7 +25,7 @@ test('saves that begin at once never take each other for dead, and leave nothing
   expect(readdirSync(dir)).toEqual([]);
 });
 
-test('a claim that another save locks and deletes before its own lock is made anew', async () => {
+test('a claim that another save deletes before it is locked is created again', async () => {
   const claims = () => readdirSync(dir).filter((name) => name.startsWith('.save-'));
   let first: string | undefined;
   jest.mocked(files.lockFile).mockImplementationOnce(async () => {
@@ -43,7 +43,7 @@ test('a claim that another save locks and deletes before its own lock is made an
   expect(readdirSync(dir)).toEqual([]);
 });
 
-test('what a dead save has left in its draft goes with the draft, and no file of anybody else', async () => {
+test('leftovers of a killed save go with its draft, and no foreign file does', async () => {
   const outer = await begin(dir, 'weights');
   for (const tag of ['first', 'second']) {
     const inner = await begin(outer.folder, tag);

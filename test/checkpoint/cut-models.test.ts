@@ -284,7 +284,7 @@ test('one file of the weights that two shares write together', async () => {
   for (const engine of [whole, ...engines]) engine.destroy();
 });
 
-test('the thread of an asynchronous save is told of boxes, too', async () => {
+test('the thread of an asynchronous save receives boxes, too', async () => {
   const share = { rank: 1, ranks: 2 };
   const engine = await engineOf(share, 3, 1);
   const content = contentOf(asShare(engine, share), { clientState: {} });

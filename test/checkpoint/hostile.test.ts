@@ -161,7 +161,7 @@ test('1,000 mutated manifests on disk: opened and read, or refused', async () =>
   expect((await valuesOf(dir, 't')).w?.[0]).toBe(1);
 });
 
-test('1,000 mutated shards whose checksums are right: read as the manifest says, or refused', async () => {
+test('1,000 mutated shards with valid checksums: read as the manifest describes, or refused', async () => {
   await save(dir, 't', content(1));
   const path = join(dir, 't', OPTIMIZER);
   const bytes = readFileSync(path);

@@ -267,7 +267,7 @@ describe('what does not fit', () => {
   });
 });
 
-test("Hugging Face's layout of a module that describes itself, told by its config.json", async () => {
+test("Hugging Face's layout of a module, described by its config.json", async () => {
   class Square extends nn.Module {
     readonly proj = new nn.Linear(3, 3);
     override forward(x: Tensor): Tensor {

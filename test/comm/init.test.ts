@@ -34,7 +34,7 @@ test.each([
   });
 });
 
-test('an option that nobody reads is refused, also in a job that was joined before', async () => {
+test('an unknown option is refused, also in a job that was joined before', async () => {
   const wrong = () => initDistributed({ worldSiz: 1 } as object);
   const refusal = {
     code: 'DS_ARGUMENT',
@@ -45,7 +45,7 @@ test('an option that nobody reads is refused, also in a job that was joined befo
   await expect(wrong()).rejects.toMatchObject(refusal);
 });
 
-test('a rank with another secret is refused, and the others say who is missing', async () => {
+test('a rank with another secret is refused, and the others name the missing rank', async () => {
   // The second job must meet the first one's store within this time.
   const job = [{ timeout: 0.2 }, { secret: 'another' }];
   const [first, second] = reportsOf<{ message: string }>(

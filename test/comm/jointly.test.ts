@@ -31,7 +31,7 @@ function thrownFrom(groups: JointGroups, error: unknown, before = (): unknown =>
   return 'nothing thrown';
 }
 
-test('those that always take part are told, and others once something was begun with them', () => {
+test('groups that always take part get the error, and others after their first collective', () => {
   const [always, perhaps] = [groupOf('always'), groupOf('perhaps')];
   const groups = { always: [always, null, groupOf('alone', [0])], perhaps: [perhaps, always] };
   const error = new Error('a layer of mine');
@@ -44,7 +44,7 @@ test('those that always take part are told, and others once something was begun 
   expect(reported.map(([name]) => name)).toEqual(['always', 'perhaps']);
 });
 
-test('whatever is thrown goes on its way, and the others are told of it', () => {
+test('every thrown value propagates, and the other ranks get it', () => {
   const groups = { always: [groupOf('pair')] };
   const odd = [Object.create(null), Symbol('odd'), undefined, { toString: () => Symbol('no') }];
   for (const error of odd) {

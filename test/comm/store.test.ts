@@ -149,7 +149,7 @@ test('a store that is frozen is given up after the timeout of the job', () =>
     for (const one of [job, patient]) one?.close();
   }));
 
-test('a store whose process dies is named by every request, the one under way too', () =>
+test('every request, also one in flight, names a store with a dead process', () =>
   withStoreProcess(async (store, serving) => {
     const job = await Job.join({ store, rank: 1, worldSize: 2, timeout: MINUTE });
     const underWay = job.get('what nobody sets', MINUTE);
@@ -213,7 +213,7 @@ test('a job that is stopped as a whole, longer than a silent rank may be, goes o
     }
   }));
 
-test('a rank whose job has failed sleeps, also when the store dies after that', () =>
+test('a rank of a failed job sleeps, also when the store dies after that', () =>
   withStoreProcess(async (store, serving) => {
     const job = await Job.join({ store, rank: 0, worldSize: 2, timeout: MINUTE });
     (await enter(store)).end(report(1));
@@ -389,7 +389,7 @@ describe('admission', () => {
     );
   });
 
-  test('nobody listening ends in time', async () => {
+  test('a connection without a listener ends in time', async () => {
     const store = { host, port: 1, secret };
     await expect(Job.join({ store, rank: 0, worldSize: 2, timeout: 200 })).rejects.toMatchObject({
       code: 'DS_COMM',
@@ -476,7 +476,7 @@ describe('hostile clients', () => {
     await withJobs(async (a) => expect(await a.add('alive', 1)).toBe(1));
   });
 
-  test('1,000 idle connections starve nobody', async () => {
+  test('1,000 idle connections starve no rank', async () => {
     const idle: Socket[] = [];
     for (let i = 0; i < 1000; ++i) idle.push(await open());
     await withJobs(async (a, b) => {

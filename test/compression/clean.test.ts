@@ -225,7 +225,7 @@ test('layers pair up in the order of the model, whichever group names them first
   closely(outputs(model, x), before);
 });
 
-test('a GPT-2 whose MLPs got smaller is saved with their width, and loads into one cut alike', async () => {
+test('a GPT-2 with pruned MLPs is saved with their width, and loads into one of the same width', async () => {
   const section = of(
     'row_pruning',
     {},

@@ -149,7 +149,7 @@ test.each([
   expect(errors.map(({ op }) => op)).toEqual(keys.map((key) => `${path}.${key}`));
 });
 
-test('what quantize_weight_in_forward does not read is told', () => {
+test('settings that quantize_weight_in_forward ignores give a notice', () => {
   const section = one(
     'weight_quantization',
     { quantize_weight_in_forward: true, rounding: 'stochastic' },

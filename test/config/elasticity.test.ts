@@ -36,7 +36,7 @@ test('the example of DeepSpeed: 9792 samples for 23 numbers of ranks', () => {
   }
 });
 
-test('where nobody chooses, each key has the origin of what it follows from', () => {
+test('without a choice, each key has the origin of the key it follows', () => {
   const { origins } = checkConfig(elastic({}), { worldSize: 64 });
   const origin = { from: 'derived', of: 'elasticity, world size 64' };
   expect(origins).toMatchObject({ train_batch_size: origin, gradient_accumulation_steps: origin });
@@ -116,7 +116,7 @@ describe('version 0.2', () => {
   const nodes = (section: Section): DsConfig =>
     elastic({ version: 0.2, min_gpus: 1, num_gpus_per_node: 4, ...section });
 
-  test('counts nodes, whose ranks share the batch of a node out', () => {
+  test('counts nodes; the ranks of a node share its batch', () => {
     // 2500 samples per node: among 8, 12, 16 and 17 the same choice as for nodes with one GPU,
     // times 4.
     const alone = elastic({ max_train_batch_size: 2500, min_gpus: 1, max_gpus: 375 });

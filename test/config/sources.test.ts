@@ -317,7 +317,7 @@ describe('"auto" left to a Trainer', () => {
     expect(adviceOf(undefined)).toEqual([['fp16.auto_cast', text]]);
   });
 
-  test('is an error where nothing fills it, and for who trains', () => {
+  test('is an error if no argument fills it, and in training', () => {
     const odd = { ...AUTO, vocabulary_size: 'auto' } as unknown as DsConfig;
     expect(checkConfig(odd, LATER).errors.map(({ path }) => path)).toEqual(['vocabulary_size']);
     expect(checkConfig(AUTO, { worldSize: 2 }).errors[0]?.got).toMatch(

@@ -314,7 +314,7 @@ describe('RepeatingLoader', () => {
     await expect(new RepeatingLoader(nothing).nextAsync()).rejects.toThrow(/0 batches in an epoch/);
   });
 
-  test('an error is thrown once; the next call begins anew', () => {
+  test('an error is thrown once; the next call starts over', () => {
     let calls = 0;
     const once: Dataset<number> = {
       length: 3,

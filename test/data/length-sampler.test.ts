@@ -9,7 +9,7 @@ const order = (options: object, epoch = 0): number[] => {
   return [...sampler];
 };
 
-test('every sample comes once, in groups whose longest are first', () => {
+test('every sample comes once, in groups with the longest first', () => {
   const all = order({});
   expect([...all].sort((a, b) => a - b)).toEqual(Array.from(lengths.keys()));
   const size = 4 * Math.floor(203 / 16);

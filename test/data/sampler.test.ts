@@ -132,7 +132,7 @@ test('bad arguments and states of another kind are refused', () => {
   );
 });
 
-test('WeightedRandomSampler draws by weight, anew in every epoch, the same for a seed', () => {
+test('WeightedRandomSampler draws by weight, differently in every epoch, the same for a seed', () => {
   const weights = [1, 0, 3, 6];
   const sampler = new WeightedRandomSampler(weights, { samples: 20_000, seed: 4 });
   const counts = [0, 0, 0, 0];

@@ -8,7 +8,7 @@ const lib = join(__dirname, '../../lib');
 const BEGIN =
   /-thread\.ts$|^data\/worker(-supervisor)?\.ts$|^launch\/(cli|serve-rank)\.ts$|\/main\.ts$/;
 
-test('whoever reads a file draws no random numbers by it', () => {
+test('reading a file draws no random numbers', () => {
   const files = readdirSync(lib, { recursive: true, encoding: 'utf8' });
   const modules = files.filter((file) => /(?<!\.d)\.ts$/.test(file) && !BEGIN.test(file));
   expect(modules.length).toBeGreaterThan(700);

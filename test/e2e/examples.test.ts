@@ -182,7 +182,7 @@ test('trainer.ts on two ranks: evaluations improve, and its second run has nothi
   expect(again).not.toMatch(/step \d+: loss/);
 });
 
-test("the tokenizer of GPT-2 is written whole, and never over somebody's", () => {
+test('the tokenizer of GPT-2 is written whole, and never over existing files', () => {
   const { writeGpt2Tokenizer } = require(join(root, 'examples/gpt2-tokenizer.js')) as {
     writeGpt2Tokenizer(folder: string, options: { maxLength: number }): void;
   };

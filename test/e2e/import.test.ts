@@ -89,6 +89,6 @@ test('import gives what require gives, the same objects under the same names', (
   expect([stdout.trim().split('\n'), stderr]).toEqual([['true', 'true'], '']);
 });
 
-test('the command is executable, whoever has linked it', () => {
+test('the file of the command has executable bits', () => {
   expect(statSync(join(ROOT, 'dist/launch/cli.js')).mode & 0o111).toBe(0o111);
 });

@@ -246,17 +246,17 @@ async function inFolder(body: (folder: string) => Promise<void>): Promise<void> 
 }
 
 export const cases: Case[] = [
-  { name: "a monitor is told the engine's own values, overflows included", run: equalsEngine },
+  { name: "a monitor receives the engine's values, with overflows", run: equalsEngine },
   {
-    name: 'a step is told during the next, its times one later, all by the end',
+    name: 'a step is reported during the next, its times one later, all by the end',
     run: async (device) => void (await printed(() => oneStepLate(device))),
   },
   { name: 'phases are timed from when they are asked for', run: asked },
   {
-    name: 'event file and CSV hold what a monitor of one’s own is told',
+    name: 'event file and CSV hold the values that a custom monitor receives',
     run: (device) => inFolder((folder) => files(device, folder)),
   },
   { name: 'lines of steps_per_print and wall_clock_breakdown', run: consoleLines },
-  { name: 'the loss that ends training is told before the error', run: lastWords },
+  { name: 'the loss that ends training is reported before the error', run: lastWords },
   { name: 'keys without effect are warned of once, at initialize', run: notices },
 ];

@@ -120,7 +120,7 @@ describe('what a rank finds where it runs', () => {
   });
 });
 
-test('what is needed is told in its parts, without those that are nothing', () => {
+test('the needed memory is listed in its parts, without zeros', () => {
   const GIB = 2 ** 30;
   const text = needsText('host memory', {
     weights: 2 * GIB,

@@ -146,7 +146,7 @@ describe('a model of the caller', () => {
     }
   }
 
-  test('is refused where nobody asks how long samples are, in every step', async () => {
+  test('is refused in every step if the program does not read the sample length', async () => {
     const engine = await engineOf(section, { model: new Own() });
     const error = await refusal(() => engine.forward(batch(0).tokens));
     expect(error).toMatchObject({ code: 'DS_CONFIG', op: 'engine.forward, curriculum_learning' });

@@ -176,7 +176,7 @@ test('a custom schedule comes from the program, before the first batch', async (
   expect(new Set(seen.slice(4).flat().map(easeOf))).toEqual(new Set([1, 2]));
 });
 
-test('what nobody can obey is refused or said', async () => {
+test('settings without effect are refused or reported', async () => {
   const config = sampling();
   const more = { model: new Line(), config, device: 'cpu' };
   const stream = { iterate: () => [1, 2, 3] };

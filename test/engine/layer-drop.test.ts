@@ -123,7 +123,7 @@ describe.each(families)('%s', (_, build) => {
     expect(logits.toArray()).toEqual(model.call(tokens).toArray());
   });
 
-  test('whose factor is that of the projections onto the stream', () => {
+  test('with the factor of the projections onto the residual stream', () => {
     const [model, other] = [made(), made()];
     const { tokens, targets } = batch(1);
     const state = Object.entries(other.stateDict()).map(([name, value]) => {
@@ -246,7 +246,7 @@ describe('a model of the caller', () => {
     }
   }
 
-  test('is refused where nobody asks for theta, in every step', async () => {
+  test('is refused in every step if the model does not read theta', async () => {
     const engine = await engineOf(new Own());
     const step = () => {
       engine.backward(engine.forward(batch(0).tokens));

@@ -35,7 +35,7 @@ function advice({ zero = {}, cap = 0, kind = 'cuda', ranks = 1, micro = 4, ...gi
   return memoryAdvice({ config, device, ...rest } as never);
 }
 
-test('who holds it, under the total or under a cap', () => {
+test('the owners of memory, under the total or under a cap', () => {
   const { held } = advice({});
   expect(held).toMatch(/^weights 2\.0 GiB, gradients 2\.0 GiB, .* 12\.0 GiB, .* 6\.0 GiB, under /);
   expect(held).toMatch(/under the 80\.0 GiB of the GPU$/);

@@ -370,7 +370,7 @@ describe('updates that may be tried out', () => {
   };
   const sum = (parts: object): number => Object.values(parts).reduce((a, b) => a + b, 0);
 
-  test('need whole masters and two gradients, where nobody says whether they are', () => {
+  test('need whole masters and two gradients by default', () => {
     const { n, tried, needs } = claimed({});
     expect(sum(tried as object)).toBe(16 * n);
     expect(sum(needs.host)).toBe((8 + 2 + 1 / 8) * n);

@@ -63,7 +63,7 @@ test.each(here)('%s where %i threads are granted', (engine, granted, swapped, as
   expect(reportWhere(engine, 'thread', refused)).toEqual(calm([swapped, asked, traced]));
 });
 
-test('a rank whose threads are refused says so, and none dies of it', async () => {
+test('a rank without threads reports the error, and no rank dies', async () => {
   const said: string[] = [];
   for (let granted = 0; granted < 8; ++granted) {
     const armed = join(root, `armed-rank-${granted}`);
@@ -88,7 +88,7 @@ test('a thread that finds no memory leaves the work to those that are there', ()
   expect(reportWhere('threads', 'thread', refused)).toEqual(calm(['swapped', 'asked', 2]));
 });
 
-test('a write whose line in a trace finds no memory has succeeded', () => {
+test('a write succeeds if its trace line finds no memory', () => {
   const refused = { DS_FAULT_THREAD: 'ds-io', DS_FAULT_RANK: '0', RANK: '0' };
   // The read completes on a thread that checks blocks.
   expect(reportWhere('threads', 'memory', refused)).toEqual(calm(['swapped', 'asked', 1]));

@@ -119,7 +119,7 @@ describe('by an engine', () => {
     await seen;
   });
 
-  test('destroy() ends a search on a model of the caller, whose weights live on', async () => {
+  test('destroy() ends a search on a model of the caller, and keeps its weights', async () => {
     const model = await tiny();
     const other = await initInference(model, { dtype: 'fp32', device: 'cpu' });
     const long = other.generate({ ...request, maxNewTokens: 60 });

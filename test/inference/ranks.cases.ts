@@ -133,7 +133,7 @@ const apart: Case[] = [
 }));
 
 const unlike: Case = {
-  name: 'inference over ranks: numbers of ranks that differ before the job is joined are told at once',
+  name: 'inference over ranks: different world sizes throw before the job is joined',
   run: async ({ kind }) => {
     const odd = { config: { tensor_parallel: { tp_size: 3 } }, joins: true };
     const job: RanksJob = {

@@ -153,7 +153,7 @@ test('generate() of an aborted signal rejects with its reason, a stream ends wit
 /** The real process object, which receives the warnings; a jest test file has a copy. */
 const node: NodeJS.Process = runInThisContext('process');
 
-test('many requests may share a signal, which hears of them no longer when they end', async () => {
+test('many requests may share a signal, and remove their listeners when they end', async () => {
   const warnings: Error[] = [];
   const keep = (warning: Error): void => void warnings.push(warning);
   node.on('warning', keep);

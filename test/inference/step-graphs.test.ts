@@ -123,7 +123,7 @@ test('"auto" asks where steps can be recorded, and says nothing on the CPU', asy
   expect((await warningsDuring(open(true)))[0]).toMatch(/enable_cuda_graph has no effect/);
 });
 
-test('ds serve and ds chat ask for "auto" unless somebody says otherwise', () => {
+test('ds serve and ds chat default to "auto"', () => {
   const file = join(tmpdir(), `ds-engine-${process.pid}.json`);
   const asked = (flags: Partial<EngineFlags>): unknown =>
     engineOptions({ graphs: true, ...flags }).config?.enable_cuda_graph;

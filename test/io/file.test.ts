@@ -147,7 +147,7 @@ describe('an open file', () => {
     await expect(file.checksum()).rejects.toEqual(io({ got: 'a closed file' }));
   });
 
-  test('that somebody writes to is told from one that nobody does', async () => {
+  test('detects a write after the open', async () => {
     const path = join(dir, 'written');
     writeFileSync(path, '123456789');
     const file = await InputFile.open(path);

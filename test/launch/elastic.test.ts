@@ -19,7 +19,7 @@ function file(section: object, more: object = {}): string {
 
 const SECTION = { max_train_batch_size: 24, micro_batch_sizes: [2, 3], max_gpus: 6, version: 0.1 };
 
-test('the batch and who shares it out, whatever else the file says', () => {
+test('the batch and its world sizes, for any other content of the file', () => {
   const path = file(SECTION, { train_batch_size: 5, optimizer: { type: 'none of ours' } });
   expect(elastic(path, {})).toBe(
     'train_batch_size 24\nshared out by 1, 2, 3, 4, 6 data ranks (5 numbers)',

@@ -231,7 +231,7 @@ describe('failures', () => {
     expect(stderr).toMatch(/ds: rank 1 failed first: exit code 7\..*\n {2}out of luck\n/);
   });
 
-  test('the rank that failed is named, not the one that heard of it and ended first', async () => {
+  test('the error names the failed rank, not the one that exited first because of it', async () => {
     const script = `
       const { existsSync, writeFileSync } = require('fs');
       if (process.env.RANK === '1') {

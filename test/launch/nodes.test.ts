@@ -125,7 +125,7 @@ test('a word that is nearly a command is refused unless a file has that name', (
   }
 });
 
-test('lines of a stream, whose last one may lack its end', async () => {
+test('lines of a stream; the last one may lack its end', async () => {
   const read = async (...chunks: string[]) => {
     const stream = Readable.from(chunks.map((chunk) => Buffer.from(chunk)));
     const lines: string[] = [];

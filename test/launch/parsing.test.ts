@@ -276,7 +276,7 @@ describe('cores', () => {
     expect(splitCores(cores, new Array(8).fill(null))).toBeNull();
   });
 
-  test('one rank whose node is not known makes all share everything', () => {
+  test('one rank without a known node makes all ranks share all cores', () => {
     const cores = Array.from({ length: 4 }, (_, i) => ({ cpus: [i], numaNode: i < 2 ? 0 : 1 }));
     for (const unknown of [null, 7]) {
       const shares = splitCores(cores, [1, unknown]);

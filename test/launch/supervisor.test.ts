@@ -41,7 +41,7 @@ async function failureOf(
   return (await outcome).failure;
 }
 
-test('a rank that was killed from outside, whose end comes after that of those who missed it', async () => {
+test("a rank killed from outside is found, even if its exit arrives after its peers' exits", async () => {
   const failure = await failureOf(([first, second]) => {
     first?.end({ code: 1, lastLines: ECHO(1) });
     second?.end({ signal: 'SIGKILL' });
@@ -61,7 +61,7 @@ test('nor one that did not, and was killed for it', async () => {
   expect(failure).toMatchObject({ who: 'rank 0', code: 1 });
 });
 
-test('a grace longer than a timer can run kills nobody', async () => {
+test('a grace period beyond the timer limit kills no process', async () => {
   const [first, second] = [member('rank 0', true), member('rank 1', true)];
   const kill = jest.spyOn(second.made, 'kill');
   const outcome = new Supervisor([first.made, second.made], 1e9, () => {}).run();
@@ -94,7 +94,7 @@ test('a rank that has ended while the launcher had no turn is known when one is 
   expect(failure).toMatchObject({ who: 'rank 1', signal: 'SIGKILL' });
 });
 
-test('a signal after the last end waits for nobody', async () => {
+test('a signal after the last exit does not wait', async () => {
   const only = member('rank 0');
   const supervisor = new Supervisor([only.made], 30, () => {});
   const outcome = supervisor.run();

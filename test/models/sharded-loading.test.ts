@@ -85,7 +85,7 @@ test('transposed weights and whole copies of units come as they are, too', async
   }
 });
 
-test('ranks that read other files are told', async () => {
+test('ranks that read different files throw', async () => {
   const make = (vocabSize: number, name: string) =>
     nn.saveWeights(new GPT2({ vocabSize, maxSeq: 8, layers: 1, heads: 2, channels: 8 }), name, {
       dtype: name.endsWith('half') ? 'bf16' : 'fp32',

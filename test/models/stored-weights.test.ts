@@ -46,7 +46,7 @@ function openFiles(): number {
   return links.filter((path) => path.startsWith(dir)).length;
 }
 
-test('nothing is in memory before somebody needs it, and the files are closed behind the last', async () => {
+test('weights load on first use, and the files are closed after the last one', async () => {
   const model = tiny();
   const home = await saved(model, { maxShardBytes: 2000 });
   expect(readdirSync(home).length).toBeGreaterThan(4);

@@ -50,7 +50,7 @@ test('nothing is said of devices without a known data sheet, and of products tha
   expect(() => peakFlops('cuda' as never, 'bf16')).toThrow('peakFlops: expected a device');
 });
 
-test('a bar that knows cost and peak makes the MFU of the speed; one that is told wins', () => {
+test('a bar computes the MFU from cost, peak and speed; a given MFU wins', () => {
   const out = stream();
   const bar = new ProgressBar({ total: 4, stream: out, flopsPerToken: 1e9, peakFlops: 4e14 });
   bar.update({ step: 1, tokensPerSecond: 1e5 });

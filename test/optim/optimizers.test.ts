@@ -120,7 +120,7 @@ test.each([{ nesterov: true }, { nesterov: true, momentum: 0.9, dampening: 0.1 }
   },
 );
 
-test('Adagrad starts its sums as told, per group, and lowers its rate', () => {
+test('Adagrad starts its sums with initial_accumulator_value, per group, and decays its rate', () => {
   const adagrad = new Adagrad(
     [{ params: [parameter()] }, { params: [parameter()], initialAccumulatorValue: 0.5 }],
     { lr: 0.1, lrDecay: 0.5 },

@@ -49,6 +49,6 @@ async function metByAll(device: Device): Promise<void> {
 
 /** Each case runs on two devices. */
 export const cases: readonly Case[] = [
-  { name: 'an error of one rank is told to the others', run: reported, gpus: 2 },
+  { name: 'an error of one rank reaches the others', run: reported, gpus: 2 },
   { name: 'an error that all ranks meet with', run: metByAll, gpus: 2 },
 ];

@@ -30,7 +30,7 @@ export const alone: Case[] = [
     gpus: 2,
   },
   {
-    name: 'tp 4, whose ranks share heads of keys and values, equals one rank',
+    name: 'tp 4 with shared heads of keys and values equals one rank',
     run: (device) => {
       const llama: Leg = { model: 'llama', stage: 0, steps: 4 };
       // Frozen layers are replicated, with inputs from trained layers.

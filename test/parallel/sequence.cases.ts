@@ -69,7 +69,7 @@ const engines: Case[] = [
     gpus: 4,
   },
   {
-    name: 'sp 4, whose ranks share heads of keys, equals one rank',
+    name: 'sp 4 with shared heads of keys equals one rank',
     run: (device) =>
       equal(device, {
         mesh: { sp: 4 },

@@ -24,7 +24,7 @@ test('a stage that dies in its forward or its backward is missed by the other', 
 });
 
 /** Job timeouts are 600 s, longer than the timeout of this test. */
-test('an error of one stage is told to all at once, while that stage stays', async () => {
+test('an error of one stage reaches all ranks at once, while that stage stays', async () => {
   for (const [kind, rank, stages, error] of [
     ['throws at once', 0, 3, 'a layer of mine'],
     ['throws in backward', 1, 3, 'a gradient of mine'],
@@ -43,14 +43,14 @@ test('an error of one stage is told to all at once, while that stage stays', asy
   }
 });
 
-test('an error of a stage is told to data ranks beside it, and one of all ends nothing', async () => {
+test('an error of a stage reaches its data ranks, and an error on all ranks ends nothing', async () => {
   const reports = await said({ kind: 'throws in forward', rank: 2, stages: 2, stays: true }, 4);
   expect(reports[2]).toMatch(/^Error a layer of mine/);
   for (const other of [0, 1, 3]) expect(reports[other]).toMatch(/^DS_COMM .*a layer of mine/);
   expect(await said({ kind: 'all throw', rank: 0 })).toEqual(['trained 3', 'trained 3']);
 });
 
-test('ranks in batches of other sizes are told apart by the first transfer', async () => {
+test('the first transfer detects ranks with different batch sizes', async () => {
   for (const [kind, own, other] of [
     ['more micro-batches', '6 in training', '3 in training'],
     ['more evaluated', '2 in evaluation', '1 in evaluation'],
@@ -64,7 +64,7 @@ test('ranks in batches of other sizes are told apart by the first transfer', asy
   }
 });
 
-test('ranks whose first batches are of two kinds are told apart at once', async () => {
+test('the first batch detects ranks with two kinds of batches', async () => {
   for (const stages of [2, 3]) {
     for (const rank of [0, stages - 1]) {
       const reports = await said({ kind: 'evaluates first', rank, stages, stays: true }, stages);

@@ -250,7 +250,7 @@ export const cases: Case[] = [
     gpus: 2,
   },
   {
-    name: 'GPT-2 in stages, whose head is its embedding',
+    name: 'GPT-2 in stages, with the embedding as its head',
     run: (device) =>
       near(device, { pp: 2, dp: 1, shared: 'transformer.wte.weight' }, [
         { schedule: '1f1b', micros: 2, stage: 0, precision: 'fp32', model: 'gpt2' },
@@ -266,7 +266,7 @@ export const cases: Case[] = [
     gpus: 2,
   },
   {
-    name: 'stages whose samples get longer',
+    name: 'stages with growing sample lengths',
     run: (device) =>
       near(
         device,

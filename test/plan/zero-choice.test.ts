@@ -110,7 +110,7 @@ test('on the CPU nothing is moved to where it is, and ranks share out no more th
   expect(chosen(1, { device: null, host: 12 * GIB } as never, onHost)).toBeUndefined();
 });
 
-test('of a model whose activations are unknown half of the device is left, if it can be', () => {
+test('with unknown activations, half of the device stays free if possible', () => {
   const model = new nn.Sequential(
     ...Array.from({ length: 8 }, () => new nn.Linear(4096, 4096, { bias: false })),
   );

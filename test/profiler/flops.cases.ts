@@ -325,7 +325,7 @@ export const cases: Case[] = [
   { name: 'flops profiler: counts of two layers by hand', run: byHand },
   { name: 'flops profiler: products of matrices and of attention', run: matrixProducts },
   { name: 'flops profiler: GPT-2 is its closed formula, MAC for MAC', run: gpt2 },
-  { name: 'flops profiler: recomputation is told apart', run: recomputation },
+  { name: 'flops profiler: recomputation is counted separately', run: recomputation },
   { name: 'flops profiler: selective recomputation', run: selective },
   { name: 'flops profiler: segments within segments', run: nestedSegments },
   { name: 'flops profiler: parts and rest make the whole', run: sums },

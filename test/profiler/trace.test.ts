@@ -33,7 +33,7 @@ describe('a trace that ends otherwise', () => {
     expect(trace.end().otherData.rank).toBe(0);
   });
 
-  test('what is only recorded is told by nobody', () => {
+  test('captured work is not reported', () => {
     const { beginCapture, endCapture } = addon;
     Object.assign(addon, { beginCapture: () => {}, endCapture: () => 1 });
     const told: string[] = [];
@@ -54,7 +54,7 @@ describe('a trace that ends otherwise', () => {
     tensor.dispose();
   });
 
-  test('nobody asks host threads for their number while they work, which would wait for them', () => {
+  test('the number of host threads is not read while they work, because that would wait', () => {
     const trace = new profiler.Trace(cpu());
     trace.begin();
     const asked = jest.spyOn(addon, 'getThreads');
@@ -66,7 +66,7 @@ describe('a trace that ends otherwise', () => {
     out.dispose();
   });
 
-  test('an op and a copy are told apart, and a copy has its bytes', () => {
+  test('ops and copies are distinct, and a copy has its bytes', () => {
     const trace = new profiler.Trace(cpu());
     trace.begin();
     const out = Tensor.empty([4], 'f32', cpu());

@@ -106,7 +106,7 @@ test('scalars, empty tensors, and boxes that lie outside', () => {
   expect(isInside({ offset: [0], shape: [3] }, [3, 4])).toBe(false);
 });
 
-test('sizes whose elements nobody could list', () => {
+test('sizes too large to list all elements', () => {
   const shape = [2 ** 20, 3, 2 ** 20];
   const half: Box = { offset: [0, 0, 2 ** 19], shape: [2 ** 20, 3, 2 ** 19] };
   const ofHalf: BoxRange = { box: half, from: 3 * 2 ** 38, numel: 2 ** 30 };

@@ -49,7 +49,7 @@ test('a thread that ends, or says nothing, is replaced', async () => {
   await impatient.close();
 });
 
-test('a thread whose heap outgrows its limit is replaced', async () => {
+test('a thread that exceeds its heap limit is replaced', async () => {
   const pool = poolOf(1, 60_000, 100);
   await expect(pool.ask('grow', lost)).rejects.toThrow(/memory limit/);
   expect(await pool.ask(4, lost)).toBe(8);
@@ -62,7 +62,7 @@ test('a thread may take longer than a timer can run', async () => {
   await pool.close();
 });
 
-test('a thread that ended while nobody asked it is replaced', async () => {
+test('a thread that ended while idle is replaced', async () => {
   const pool = poolOf(1);
   const started = once(node, 'worker') as Promise<[Worker]>;
   const answer = pool.ask('end soon', lost);

@@ -399,7 +399,7 @@ test('models, health and metrics', () =>
     { model: 'tiny/one' },
   ));
 
-test('a model that is loading: health says so, and requests wait for nobody', async () => {
+test('while a model loads, health reports it, and requests fail without waiting', async () => {
   let arrive: (engine: FakeEngine) => void = () => {};
   const coming = new Promise<FakeEngine>((resolve) => {
     arrive = resolve;

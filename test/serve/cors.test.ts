@@ -21,7 +21,7 @@ test('without the option no page may ask', () =>
     expect(others['access-control-allow-origin']).toBeUndefined();
   }));
 
-test('a page of the origin may ask with a key, and hears what is wrong', () =>
+test('a page of the origin may send a key, and receives error details', () =>
   withServer(
     async (url) => {
       const first = await ask(`${url}/v1/completions`, preflight);

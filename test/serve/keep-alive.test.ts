@@ -60,7 +60,7 @@ test('a comment goes out for every 15 s without an event, from before the first 
   expect(comments(kept)).toHaveLength(4);
 });
 
-test('what fails after a comment is told as an event, and is the last one', () => {
+test('an error after a comment is sent as the last event', () => {
   const kept = new Kept();
   const answer = answerTo(kept);
   jest.advanceTimersByTime(15_000);

@@ -191,7 +191,7 @@ test('a request of many prompts gives no warning', () =>
     expect(warnings).toEqual([]);
   }));
 
-test('a slow reader is ended at a bound, and stalls nobody', () =>
+test('a slow reader is cut off at a limit, and stalls no other client', () =>
   withServer(
     async (url, engine) => {
       engine.padding = 'x'.repeat(1e5);

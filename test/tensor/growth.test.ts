@@ -20,7 +20,7 @@ afterEach(() => {
 const reported = (): string[] => warn.mock.calls.map(([text]) => String(text));
 const leak = (): number => kept.push(Tensor.from([1]).keep());
 
-test('growth that lasts is told once, with the line that makes the tensors', () => {
+test('lasting growth gives one warning, with the line that makes the tensors', () => {
   const growth = new TensorGrowth();
   for (let step = 0; step < 450; ++step) {
     scope(() => void Tensor.from([1, 2]).add(1).mul(2));

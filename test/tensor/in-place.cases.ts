@@ -118,7 +118,7 @@ export const cases: Case[] = [
     parameter.dispose();
   }),
   {
-    name: "in place: an engine's parameters are refused, whose master weights would undo it",
+    name: 'in place: parameters of an engine are refused, because master weights would undo it',
     async run(device) {
       const model = new nn.Linear(2, 1);
       const config = {

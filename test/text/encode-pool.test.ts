@@ -32,7 +32,7 @@ test('a cache that cannot be read is none; one that cannot be written says so an
   await expectRejection(() => open({ cache: path }), 'DS_DATA', /can be written/);
 });
 
-test('a closed pool starts no thread, and ends those who wait for one', async () => {
+test('a closed pool starts no thread, and rejects waiting callers', async () => {
   const [part] = (await partsOf([path], false)) as [FilePart];
   const settings = { textKey: 'text', loss: null };
   const options = { tokenizer, settings, threads: 1, cache: null, timeoutMs: 60_000 };

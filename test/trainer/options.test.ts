@@ -113,7 +113,7 @@ test('the best is the least loss and the greatest of anything else', () => {
   expect(of('f1')?.best).toEqual({ metric: 'f1', greaterIsBetter: true, load: true });
 });
 
-test('every type of event can be heard', () => {
+test('every type of event reaches a listener', () => {
   const types = ['begin', 'step', 'log', 'evaluate', 'save', 'epoch', 'alert', 'end', 'any'];
   expect(Object.keys(EVENT_TYPES)).toEqual(types);
 });

@@ -263,27 +263,27 @@ async function stoppedAtOnce(device: Device): Promise<void> {
 }
 
 export const cases: Case[] = [
-  { name: 'a signal in the first update is heard at its end', run: stoppedAtOnce },
+  { name: 'a signal in the first update stops the run at its end', run: stoppedAtOnce },
   {
     name: 'two ranks of uneven counts have the weights and metrics of one',
     run: (device) => countsLikeOne(device),
     gpus: 2,
   },
   {
-    name: 'two ranks whose samples get longer have the weights, tokens and metrics of one',
+    name: 'two ranks with growing sample lengths have the weights, tokens and metrics of one',
     run: (device) => countsLikeOne(device, CURRICULUM),
     gpus: 2,
   },
   { name: 'two ranks of one model judge each sample once', run: judgedOnce, gpus: 2 },
   {
-    name: 'two ranks of one model, whose samples get longer, have the metrics of one',
+    name: 'two ranks of one model with growing sample lengths have the metrics of one',
     run: (device) => judgedOnce(device, curriculum([2, 4, 8], [1, 2])),
     gpus: 2,
   },
   { name: 'two ranks find the best and stop early alike', run: decidedAlike, gpus: 2 },
   { name: 'two ranks save weights alone as one does', run: savedTogether, gpus: 2 },
   {
-    name: 'two ranks stop alike when one is told to, and go on to the bit',
+    name: 'two ranks stop together after a request to one, and resume bit for bit',
     run: (device) => stoppedAlike(device),
     gpus: 2,
   },

@@ -267,7 +267,7 @@ test('the best checkpoint moves with the folder of a run', async () => {
   expect(weightsOf((await second.engine()).module)).toEqual(weightsOf(best));
 });
 
-test('a run whose best checkpoint is gone says so, and ends with its last weights', async () => {
+test('a run without its best checkpoint warns, and ends with its last weights', async () => {
   const warning = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
   const metrics = scripted([5, 2, 3]);
   const options = { eval: { data: judged, every: 2, metrics } };

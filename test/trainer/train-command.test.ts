@@ -384,7 +384,7 @@ test('weights that are not finite are no success, and updates that were left out
   expect(stdout).toMatch(/^left out 2 of 3 updates, the last one as well: /m);
 });
 
-test('what one rank cannot do ends the others, too, where nobody watches them', async () => {
+test('an error on one rank also ends the others, without a launcher', async () => {
   const at = (name: string): string => join(dir, name);
   const own = `--model ${at('model')} --data ${at('rows.jsonl')} --dataset_num_proc 0 --max_length 64`;
   const words = `${own} --per_device_train_batch_size 4 --output /proc/none --device cpu`.split(

@@ -221,7 +221,7 @@ test('evaluation leaves training as it was, to the bit', async () => {
   expect(weightsOf(judged)).toEqual(weightsOf(model));
 });
 
-test('a model of another kind has a loss of its own, whose batches weigh by their samples', async () => {
+test('a model of another kind uses its own loss; batches are weighted by their samples', async () => {
   const layer = new nn.Linear(2, 1);
   const train = {
     length: 5,

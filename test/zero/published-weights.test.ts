@@ -59,7 +59,7 @@ test('a unit that the host has updated goes at once, beside compute, and is wait
   host.dispose();
 });
 
-test('of units that nobody reads between updates no events are left behind', () => {
+test('units without reads between updates leave no events behind', () => {
   const { flow, part } = published();
   const host = Stream.create(cpu());
   const parts = ['of the host', 'of the device'].map(part);

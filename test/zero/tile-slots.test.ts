@@ -76,7 +76,7 @@ test('without writing behind the stream waits for what it has written', () => {
   expect(update(0)).toEqual(['write 0', 'wait']);
 });
 
-test('the slot that nobody has wanted for longest is taken, and written where it was changed', () => {
+test('the least recently used slot is taken, and written if it was changed', () => {
   const { slots, log } = slotsOf({ count: 2 });
   const [first, second, third] = tiles as [StoredTile, StoredTile, StoredTile];
   for (const tile of [first, second]) {

@@ -131,7 +131,7 @@ test('parameters of one kind of state lie together, padding keeps that of the la
   ]);
 });
 
-test('a range whose update looks at parameters is one tile, another has views of its state', () => {
+test('a range with per-parameter updates is one tile; other ranges have views of its state', () => {
   const device = cpu();
   const before = liveTensors();
   const parameters = [0, 0, 1, 1, 2].map((group, i) => ({ name: `p${i}`, shape: [100], group }));

@@ -70,7 +70,7 @@ test.each<[shapes: [number, number][], stage: number, ranks: number, cut: string
   else expect(message).toContain(`divides ${cut} between ranks`);
 });
 
-test('an optimizer whose ranks share what they know is not refused', () => {
+test('an optimizer that shares its sums between ranks is accepted', () => {
   const units = [{ layout: layoutUnit([{ name: 'p', shape: [128], group: 0 }], { shards: 2 }) }];
   const sharing = { ...optimizer, applySums() {} } as unknown as Optimizer;
   const sharding = { stage: 1, shards: 2 };
