@@ -127,7 +127,7 @@ for (let i = 0; i < 5; ++i) console.log(i);
   writeFileSync(join(dir, 'train.js'), full + scriptOf(join(__dirname, 'tuned-process')));
   const { code, stdout, stderr } = await start(BASE, '--autotuning', 'tune', '--num_procs', '1');
   expect(stderr).toMatch(
-    /^ds: DS_IO \| autotuning \S+\/profile_model_info\/stdout\.log: expected room .*ENOSPC/m,
+    /^ds: DS_IO \| autotuning \S+\/profile_model_info\/stdout\.log: expected disk space .*ENOSPC/m,
   );
   expect(stderr.match(/ENOSPC/g)).toHaveLength(1);
   expect(stdout).toMatch(/^autotuning: z0_gas1_tmbspg2: /m);
