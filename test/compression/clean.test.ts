@@ -36,7 +36,7 @@ const closely = (got: readonly number[], expected: readonly number[]): void => {
   });
 };
 
-test('what was trained computes the same without compression, under the names of before', async () => {
+test('a trained model computes the same without compression, under the original names', async () => {
   const section: Section = { ...everything };
   delete section.weight_quantization;
   const engine = await compressed(section);

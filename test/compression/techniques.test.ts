@@ -72,7 +72,7 @@ test.each([
   });
 });
 
-test('groups that are all alike stay finite', () => {
+test('groups of equal values stay finite', () => {
   for (const bits of [1, 2, 4]) {
     const zeros = quantized(Tensor.from([0, 0, 0]), {
       bits,

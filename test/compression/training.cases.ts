@@ -173,6 +173,6 @@ export const cases: Case[] = [
   })),
   { name: 'compression, everything at once: resumed at any stage', run: resumes },
   { name: 'compression: 2 ranks train as one, at every stage', run: ranksTrainAsOne, gpus: 2 },
-  { name: 'compression: values are rounded alike', run: roundsAlike },
+  { name: 'compression: every device rounds values equally', run: roundsAlike },
   { name: 'compression: what was trained computes the same when it is clean', run: cleans },
 ];

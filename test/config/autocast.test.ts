@@ -19,7 +19,7 @@ test.each([
   expect(origins?.[`${key}.enabled`]).toMatchObject({ of: 'torch_autocast.dtype' });
 });
 
-test('what asks for bf16 masters beside it trains with fp32 ones', () => {
+test('with bf16 masters requested, training uses fp32 ones', () => {
   const { config, notices } = check({
     bf16: { enabled: true, bf16_master_weights_and_grads: true, bf16_optimizer_states: true },
     torch_autocast: { enabled: true, dtype: 'bfloat16', lower_precision_safe_modules: ['a.B'] },

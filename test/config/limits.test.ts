@@ -73,7 +73,7 @@ describe('elasticity', () => {
     );
   };
 
-  test('what is missing is named', () => {
+  test('the error names missing keys', () => {
     expect(elastic({ max_train_batch_size: null }).join()).toMatch(
       /elasticity\.max_train_batch_size: expected the largest batch/,
     );

@@ -28,7 +28,7 @@ const states = (zero: Zero, more: DsConfig = {}): string[] => [
   ),
 ];
 
-test('what is not "auto" is as it is written', () => {
+test('values other than "auto" are unchanged', () => {
   expect(plannedConfigs(given({ stage: 2 }), ONE)).toBeNull();
   expect(states({ stage: 'auto' })).toEqual([
     '0 none 1 none',
@@ -65,7 +65,7 @@ test('a disk is weighed where its folder is named', () => {
   expect(states(zero)).toContain('2 nvme 1 none');
 });
 
-test('what is left open of offloaded state may be switched off, and what is said stays', () => {
+test('open settings of offloaded state may be switched off, and given ones stay', () => {
   const switches = (more: object) => [
     ...new Set(
       ways({ stage: 1, offload_optimizer: { device: 'auto', ...more } })
@@ -91,7 +91,7 @@ test('other keys rule ways out', () => {
   );
 });
 
-test('what depends on the stage follows the choice', () => {
+test('keys that depend on the stage follow the choice', () => {
   const zero: Zero = { stage: 'auto', stage3_prefetch_bucket_size: 'auto' };
   const auto = { model: { hiddenSize: 64 } };
   const { configs } = plannedConfigs(given(zero), { ...ONE, auto }) ?? { configs: [] };

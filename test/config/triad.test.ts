@@ -52,7 +52,7 @@ test.each<[Given, number, RegExp]>([
   expect(() => triad(given, worldSize)).toThrow(message);
 });
 
-test('what does not fit is an error at its place', () => {
+test('a mismatch is an error at its key', () => {
   const config = '{\n "train_micro_batch_size_per_gpu": 2,\n "train_batch_size": 5\n}';
   const base64 = Buffer.from(config).toString('base64');
   const { errors } = checkConfig(base64, { worldSize: 1 });

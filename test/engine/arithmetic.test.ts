@@ -62,7 +62,7 @@ describe('ranges that a rank counts in the norm', () => {
   });
 });
 
-describe('what the rank with the least of each memory has', () => {
+describe('the memory of the rank with the least', () => {
   const standing = (machine: string, more: Partial<Standing> = {}): Standing =>
     ({
       ...{ machine, device: 100, host: 1000, hostAtMost: 2000, returned: 0, disk: 500, cores: 8 },
@@ -87,7 +87,7 @@ describe('what the rank with the least of each memory has', () => {
   });
 });
 
-describe('what a rank finds where it runs', () => {
+describe('the free memory of a rank', () => {
   const parameter = (kind: string, bytes: number, more: object = {}) => ({
     ...{ isMaterialized: true, missing: null, device: { kind }, bytes },
     ...more,

@@ -25,18 +25,18 @@ function fail(engine: Engine): void {
   remove();
 }
 
-test('where no call has failed, the end of the job is thrown', async () => {
+test('if no call has failed, the end of the job is thrown', async () => {
   const engine = await engineOfEndedJob();
   expect(() => engine.destroy()).toThrow(lost);
 });
 
-test('where a call has failed, it is not thrown again', async () => {
+test('if a call has failed, the error is not thrown again', async () => {
   const engine = await engineOfEndedJob();
   fail(engine);
   engine.destroy();
 });
 
-test('where calls went on after one that has failed, it is news', async () => {
+test('if calls succeed after a failed one, the error is thrown', async () => {
   const engine = await engineOfEndedJob();
   fail(engine);
   trainTiny(engine, 0, 1);

@@ -127,5 +127,5 @@ export const cases: Case[] = [
     name: `${what}, ${family}, ${run.bf16 ? 'bf16' : 'fp32'}: stages and offload train alike`,
     run: (device: Device) => trainsAlike(run, device),
   })),
-  { name: 'tokens that layers see are drawn alike', run: drawsAlike },
+  { name: 'every device draws the same tokens for a layer', run: drawsAlike },
 ];

@@ -38,7 +38,7 @@ function asRank(rank: number, first?: boolean) {
   return { got, measured: measure.mock.calls.length };
 }
 
-test('what is measured are updates of moments in the dtype that they have', async () => {
+test('measurements update moments in their dtype', async () => {
   for (const [bf16_optimizer_states, dtype] of [
     [false, 'f32'],
     [true, 'bf16'],
@@ -63,7 +63,7 @@ test('what is measured are updates of moments in the dtype that they have', asyn
   }
 });
 
-test('all ranks measure beside each other, and the first one writes', () => {
+test('all ranks measure concurrently, and the first one writes', () => {
   expect(asRank(1, false)).toEqual({ got: rates(2), measured: 1 });
   expect(readdirSync(folder)).toEqual([]);
   expect(asRank(0)).toEqual({ got: rates(1), measured: 1 });
@@ -72,7 +72,7 @@ test('all ranks measure beside each other, and the first one writes', () => {
   expect(asRank(1, true)).toEqual({ got: rates(1), measured: 0 });
 });
 
-test('what the first rank knows or does not counts on all', () => {
+test('the answer of the first rank counts on all ranks', () => {
   expect(asRank(1, true)).toEqual({ got: null, measured: 0 });
   asRank(0);
   expect(asRank(1, false)).toEqual({ got: rates(2), measured: 1 });

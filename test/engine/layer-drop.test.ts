@@ -194,7 +194,7 @@ test('an engine trains as if its factors were given by hand, and judges by all l
   );
 });
 
-test('what is no list of inputs, and factors beside those drawn, are refused', async () => {
+test('invalid inputs and factors are refused', async () => {
   const engine = await engineOf(gpt2());
   const { tokens, targets } = batch(0);
   for (const reported of [5, true, null, tokens, new Map(), { layerFactors: [1, 1, 1, 1] }]) {

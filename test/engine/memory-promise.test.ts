@@ -95,7 +95,7 @@ describe('bytes that a run needs for certain', () => {
     expect(counted(given, 1, module, true).bytes.host[STATE]).toBe(12 * n);
   });
 
-  test('a ratio: at least so much on either side, whatever units are dealt', () => {
+  test('a ratio: at least that fraction on either side, for any assignment of units', () => {
     const offload = (ratio: number) => ({
       zero_optimization: { stage: 1, offload_optimizer: { device: 'cpu', ratio } },
     });
@@ -289,7 +289,7 @@ const found = (claims: readonly Claim[]): string[] =>
   shortages(claims).map(({ place, there, isCertain }) => `${place}: ${there}, ${isCertain}`);
 
 describe('too little', () => {
-  test('what just fits is not refused', () => {
+  test('an exact fit is not refused', () => {
     const group = { group: '/g', limit: 20 * MIB, free: 20 * MIB };
     const rank = claim(
       { free: 20 * MIB, groups: [group] },

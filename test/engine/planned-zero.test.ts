@@ -217,7 +217,7 @@ describe('for a GPU', () => {
   });
 });
 
-describe('what the ranks have', () => {
+describe('the memory of the ranks', () => {
   const standing = (more: Partial<Standing>): Standing => ({
     ...{ machine: 'a', cores: 8, device: 100, deviceName: 'cuda:0', host: 80, hostAtMost: 80 },
     ...{ returned: 0, disk: 40, ...more },
@@ -231,7 +231,7 @@ describe('what the ranks have', () => {
     expect(roomOf(apart)).toEqual({ device: 100, host: 50, hostAtMost: 50, disk: 40 });
   });
 
-  test('what a model gives back counts as free; a device without a limit has none', () => {
+  test('memory that a model returns counts as free; a device without a limit has no limit', () => {
     const [a, b] = [
       standing({ device: null, returned: 10 }),
       standing({ device: null, returned: 10 }),

@@ -72,7 +72,7 @@ test('a store that breaks down in a job without a failure speaks for itself', as
   await expect(lonely.exchange('saving', 1)).rejects.toThrow('the store has closed');
 });
 
-test('what a rank said before it died still counts', async () => {
+test('values that a rank sent before it died still count', async () => {
   const shared = store(() => false);
   const second = new StoreWorld(shared, {
     rank: 1,
@@ -88,7 +88,7 @@ test('what a rank said before it died still counts', async () => {
   expect(await world(shared, check).exchange('saving', 1)).toEqual([1, 2]);
 });
 
-test('the hint is that of the world, for ranks that do not come and those that come elsewhere', async () => {
+test('the hint comes from the world, for missing ranks and for ranks at another place', async () => {
   const shared = store(() => false);
   const seat = (rank: number, timeout: number) =>
     new StoreWorld(shared, {

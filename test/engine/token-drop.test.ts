@@ -94,7 +94,7 @@ function train(engine: Engine, steps: number): number[] {
   });
 }
 
-test('tokens are drawn for each draw and row, in rising order, all alike often', () => {
+test('tokens are drawn for each draw and row, in rising order, with equal frequency', () => {
   seed(3);
   const like = whole(() => 0);
   const draw = { rows: 300, tokens: 5, draws: 2, chosen: 2 };
@@ -234,7 +234,7 @@ test('an engine that trains nothing gives layers all tokens', async () => {
   expect(noGrad(() => engine.forward(batch(0).tokens)).toArray()).toEqual(logits);
 });
 
-test('what is no list of inputs, and tokens beside those drawn, are refused', async () => {
+test('invalid inputs and tokens are refused', async () => {
   const engine = await engineOf();
   const { tokens, targets } = batch(0);
   for (const reported of [5, null, tokens, { layerTokens: { layers: [0], reserved: 2 } }]) {

@@ -83,7 +83,7 @@ test('a rank without threads reports the error, and no rank dies', async () => {
   expect(said.at(-1)).toBe('ended');
 });
 
-test('a thread that finds no memory leaves the work to those that are there', () => {
+test('a thread without memory leaves the work to the other threads', () => {
   const refused = { DS_FAULT_THREADS: '1', DS_FAULT_MEMORY: '1' };
   expect(reportWhere('threads', 'thread', refused)).toEqual(calm(['swapped', 'asked', 2]));
 });

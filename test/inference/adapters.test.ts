@@ -56,7 +56,7 @@ test('an adapter is served in the model that it was trained beside', async () =>
   expect(await text(adapter, { quant: { weight: { num_bits: 8 } } })).toHaveLength(6);
 });
 
-test('the config.json of its model beside an adapter makes it no model', async () => {
+test('an adapter with the config.json of its base model is no model', async () => {
   const folder = naming('with-config', base);
   cpSync(join(base, 'config.json'), join(folder, 'config.json'));
   expect(await text(folder)).toEqual(await text(adapter));
@@ -69,7 +69,7 @@ test('the config.json of its model beside an adapter makes it no model', async (
   expect(await text(folder)).toEqual(await text(base));
 });
 
-test('beside a model in 4 bits the adapter stays by itself', async () => {
+test('on a 4-bit model the adapter is not merged', async () => {
   const small = join(dir, 'small');
   const packed = peft.quantize(tinyLlama());
   await packed.save(small);
@@ -77,7 +77,7 @@ test('beside a model in 4 bits the adapter stays by itself', async () => {
   expect(await text(naming('on-small', small))).toEqual(await text(packed));
 });
 
-test('the adapter of a table that is the head as well stays by itself', async () => {
+test('the adapter of a tied table is not merged', async () => {
   const tied = join(dir, 'tied');
   await tinyGpt2().save(tied);
   const model = await nn.models.fromPretrained(tied);
@@ -90,7 +90,7 @@ test('the adapter of a table that is the head as well stays by itself', async ()
   expect(said).toEqual(await text(model));
 });
 
-test('a tokenizer that lies beside the model alone is taken', async () => {
+test("a tokenizer in the model's folder only is used", async () => {
   cpSync(tokenizer, base, { recursive: true });
   for (const [folder, home] of [
     [naming('without', base), base],

@@ -3,7 +3,7 @@ import { PieceQueue } from '../../lib/inference/piece-queue.js';
 
 const queue = (): PieceQueue<number> => new PieceQueue(() => {});
 
-test('readers that wait beside each other all get theirs, in their order', async () => {
+test('concurrent readers all get their pieces, in order', async () => {
   const pieces = queue();
   const reads = [pieces.next(), pieces.next(), pieces.next()];
   pieces.push(1);
@@ -16,7 +16,7 @@ test('readers that wait beside each other all get theirs, in their order', async
   ]);
 });
 
-test('what was pushed comes before a failure, and an end follows it', async () => {
+test('pushed pieces come before a failure, and an end follows it', async () => {
   const pieces = queue();
   pieces.push(1);
   pieces.fail(new Error('no more'));

@@ -297,7 +297,7 @@ test('a text has as much room as the cache, and what cannot fit it is refused', 
   await tight.destroy();
 });
 
-test('what a step throws ends its requests alone, and the engine goes on', async () => {
+test('an error of a step ends only its requests, and the engine continues', async () => {
   const failing = new Error('told too early');
   const onStart = (): void => {
     throw failing;
@@ -316,7 +316,7 @@ test('what a step throws ends its requests alone, and the engine goes on', async
   });
 });
 
-test('a request that fails before its first step leaves those that wait alone', async () => {
+test('a request that fails before its first step does not affect waiting ones', async () => {
   const one = await initInference(model, { ...small, max_ragged_sequence_count: 1 });
   const onStart = (): void => {
     throw new Error('told too early');

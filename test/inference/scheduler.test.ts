@@ -95,7 +95,7 @@ test('a common beginning is computed once, but for the last token of a prompt', 
   expect(two.blocks.slice(0, 2)).toEqual(one.blocks.slice(0, 2));
 });
 
-test('what is free is found again until its block is taken, the ends of texts first', () => {
+test('free blocks are found again until they are reused, the ends of texts first', () => {
   const scheduler = new Scheduler({ ...limits, blocks: 4 });
   const memory = new Memory(scheduler.limits);
   const again = (tokens: number[]): number | null => {
@@ -110,7 +110,7 @@ test('what is free is found again until its block is taken, the ends of texts fi
   expect(again(text)).toBe(8);
 });
 
-test('the newest gives its blocks back when there is none, and goes on later', () => {
+test('without free blocks, the newest sequence returns its blocks and continues later', () => {
   const scheduler = new Scheduler({ ...limits, blocks: 4, sharesPrefixes: false });
   const memory = new Memory(scheduler.limits);
   const [old, young] = [new Sequence(range(0, 4), 14), new Sequence(range(50, 4), 14)];
@@ -125,7 +125,7 @@ test('the newest gives its blocks back when there is none, and goes on later', (
   expect([old.tokens.length, young.tokens.length]).toEqual([14, 14]);
 });
 
-test('what can never fit is refused with the arithmetic', () => {
+test('a request that can never fit is refused with the calculation', () => {
   const scheduler = new Scheduler(limits);
   expect(() => scheduler.submit(new Sequence(range(0, 40), 49))).toThrow(
     expect.objectContaining({

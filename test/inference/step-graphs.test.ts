@@ -99,7 +99,7 @@ test.each(['before it has run', 'late'])('memory is too short for a record, %s',
   graphs.dispose();
 });
 
-test('what cannot be recorded is computed as it comes, and what fails by itself is thrown', async () => {
+test('steps that cannot be recorded run directly, and their own errors are thrown', async () => {
   const late = Object.assign(new Error('no'), { isLate: true });
   const graphs = graphsWith(recorder(() => late).record);
   const warnings = await warningsDuring(() => expect(step(graphs, 1, 8, 7)).toEqual([7, 7, 7]));

@@ -97,7 +97,7 @@ test('characters come whole, and stop strings are found in text, not in tokens',
   expect(stream.end()).toEqual({ text: '', stop: null });
 });
 
-test('what was held back comes at the end, with U+FFFD for a character that stays cut', () => {
+test('held back text comes at the end, with U+FFFD for a truncated character', () => {
   const stream = new TextStream(bytes, ['STOP']);
   expect(stream.push(Buffer.from('go ST')).text).toBe('go ');
   expect(stream.push(0xc3).text).toBe('');

@@ -40,7 +40,7 @@ const longrope: nn.models.LongRopeScaling = {
   ...{ shortFactor: [1, 1.5], longFactor: [2, 4] },
 };
 
-describe('what is written is read again', () => {
+describe('written keys are read again', () => {
   test.each<[string, () => nn.models.RotaryLM]>([
     ['Llama', () => new Llama({ ...sizes, attentionBias: true, padTokenId: 3 })],
     ['Llama, yarn', () => new Llama({ ...sizes, ropeScaling: yarn })],
@@ -91,7 +91,7 @@ describe('what is written is read again', () => {
   });
 });
 
-describe('what the keys of a family mean', () => {
+describe("the meaning of a family's keys", () => {
   const windowsOf = async (model: nn.models.RotaryLM, more: object) =>
     ((await fromPretrained(await write(model, more))) as nn.models.RotaryLM).config.window;
 
@@ -104,7 +104,7 @@ describe('what the keys of a family mean', () => {
     ['Mistral', () => new Mistral(sizes)],
     ['Phi3', () => new Phi3(sizes)],
     ['Mixtral', () => new Mixtral({ ...sizes, moe: { experts: 2, perToken: 1 } })],
-  ])('%s has no switch for its window: one that is off beside it is refused', async (_, make) => {
+  ])('%s has no switch for its window: a switch that is off is refused', async (_, make) => {
     const off = { use_sliding_window: false, sliding_window: 4 };
     await expect(windowsOf(make(), off)).rejects.toEqual(
       refusal(/use_sliding_window: expected true or no value .*got false.*sliding_window to null/),
@@ -119,7 +119,7 @@ describe('what the keys of a family mean', () => {
     }
   });
 
-  test('Qwen3Moe has a switch, which is off where there is none', async () => {
+  test('Qwen3Moe has a switch, which is off by default', async () => {
     const make = () => new Qwen3Moe({ ...sizes, moe: { experts: 2, perToken: 1, hidden: 6 } });
     for (const [key, window] of [
       [undefined, null],

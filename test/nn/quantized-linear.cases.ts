@@ -265,6 +265,6 @@ export const cases: Case[] = [
   { name: 'products are those of the weights that the codes stand for', run: multiplies },
   { name: 'gradients of inputs and biases, and none of the weight', run: flows },
   { name: 'layers of one input by one product have the bits of each alone', run: joins },
-  { name: 'layers that are not alike stay by themselves', run: staysApart },
+  { name: 'layers of different kinds are not joined', run: staysApart },
   { name: 'what cannot be is refused', run: refuses },
 ];

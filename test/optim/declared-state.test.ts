@@ -32,7 +32,7 @@ test.each<[what: string, state: Record<string, StateTensor>, message: RegExp]>([
   );
 });
 
-test('what belongs to a part of a parameter', () => {
+test('the state of a part of a parameter', () => {
   const shape = [10, 100];
   const all = { from: 0, numel: 1000 };
   const states = [perElement(shape), perBlock(shape, 256), perParameter([10])];

@@ -87,7 +87,7 @@ test.each([-3, 2.5])('%p warm-up updates are refused', (warmupSteps) => {
   expect(() => new WarmupCosineLr({ baseLr: 1, totalSteps: 9, warmupSteps })).toThrow(message);
 });
 
-test('what is no finite number is refused', () => {
+test('values that are not finite are refused', () => {
   const warmupSteps = Number.NaN;
   expect(() => new WarmupLr({ maxLr: 1, warmupSteps })).toThrow(/warmupSteps.*finite.*got NaN/);
 });

@@ -77,7 +77,7 @@ test('the first batch detects ranks with two kinds of batches', async () => {
   }
 });
 
-test('shapes that change are refused where they are made, and taken where the model says so', async () => {
+test('changed shapes are refused at their stage, and accepted if the model declares them', async () => {
   const [first] = await said({ kind: 'shapes', rank: 0, stays: true });
   expect(first).toMatch(
     /^DS_SHAPE pipeline, output of stage 0: expected \[4, 8\] f32, as in the first micro-batch, got \[2, 8\] f32\. .*dynamicShape/,
@@ -86,7 +86,7 @@ test('shapes that change are refused where they are made, and taken where the mo
   expect(both).toEqual(['trained 3', 'trained 3']);
 });
 
-test('what a pipeline does not do is refused by name, on every rank', async () => {
+test('unsupported calls of a pipeline are refused by name, on every rank', async () => {
   for (const [kind, expected] of [
     ['stage 2', /^DS_CONFIG zero_optimization\.stage: expected 0 or 1 for a pipeline/],
     ['more stages', /^DS_ARGUMENT pipeline: expected at most 1 stages/],
@@ -107,7 +107,7 @@ test('what a pipeline does not do is refused by name, on every rank', async () =
 
 const SIZES = { vocabSize: 11, maxSeq: 4, layers: 1, heads: 2, channels: 8 };
 
-test('what is no batch is refused by what was expected', async () => {
+test('an invalid batch is refused with the expected form', async () => {
   const tokens = Tensor.from(Int32Array.of(1, 2, 3, 4), { shape: [1, 4] });
   const config = {
     train_micro_batch_size_per_gpu: 1,

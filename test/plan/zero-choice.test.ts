@@ -62,7 +62,7 @@ describe('on one device', () => {
     expect(steps).toEqual([...steps].sort((a, b) => a - b));
   });
 
-  test('what is chosen fits with its margin, and what is refused does not', () => {
+  test('chosen settings fit with their margin, and refused ones do not', () => {
     for (const gib of [40, 24, 16, 12, 8, 5]) {
       const { best } = choose(1, { device: gib * GIB, host: 40 * GIB });
       expect(best?.device).toBeLessThanOrEqual(gib * GIB);

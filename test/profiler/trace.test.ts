@@ -149,7 +149,7 @@ describe('lines of a trace', () => {
     requireForm(traceEvents(lanes, 0));
   });
 
-  test('what rounding has made overlap in a queue is in turn', () => {
+  test('spans of a queue that overlap by rounding are made sequential', () => {
     const queue = inTurn([
       span('a', 0, 10),
       span('a', 9, 12),

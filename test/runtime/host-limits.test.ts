@@ -84,7 +84,7 @@ test('groups of version 1; the largest number is no limit', () => {
   expect(hostLimits(root).groups[0]?.free).toBe(3.5 * GIB);
 });
 
-test('where the system tells nothing, nothing is limited', () => {
+test('without values from the system there is no limit', () => {
   const { total, free, groups } = hostLimits(root);
   expect([total, free]).toEqual([Number.MAX_SAFE_INTEGER, Number.MAX_SAFE_INTEGER]);
   expect(groups).toEqual([]);

@@ -74,7 +74,7 @@ test('a thread that ended while idle is replaced', async () => {
   await pool.close();
 });
 
-test('a question that is taken back frees its thread, and its place among those that wait', async () => {
+test('a cancelled request frees its thread, and its place in the queue', async () => {
   const pool = poolOf(1);
   const [running, waiting] = [new AbortController(), new AbortController()];
   const first = pool.ask('hang', lost, running.signal);

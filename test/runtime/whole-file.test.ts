@@ -39,7 +39,7 @@ test('a file appears when it is whole, behind a link with the permissions of the
   expect(readdirSync(dir)).toEqual(['link', 'real']);
 });
 
-test('what is no file is written to, not replaced', () => {
+test('a path that is no regular file is written to, not replaced', () => {
   writeWhole('/dev/null', (file) => writeFileSync(file, 'nothing'));
   expect(statSync('/dev/null').isCharacterDevice()).toBe(true);
   symlinkSync('nowhere', at('link'));

@@ -324,7 +324,7 @@ test('a streamed token has the offset of the whole answer, though its text is he
   );
 });
 
-test('what a request does not say, generation_config.json does; what it says wins', async () => {
+test('generation_config.json fills options that a request omits', async () => {
   const engine = new FakeEngine(tokenizer);
   engine.generation = { temperature: 0.6, top_k: 20, top_p: 0.95, max_new_tokens: 7 };
   await withServer(

@@ -68,7 +68,7 @@ test('a model without a chat template continues lines', async () => {
   expect(printed.endsWith(`${textOf(prompt, 0, 8)}\n`.repeat(2))).toBe(true);
 });
 
-test('what the engine refuses is said, and the conversation goes on', async () => {
+test('errors of the engine are printed, and the conversation continues', async () => {
   const engine = new FakeEngine(tokenizer, 12);
   const printed = await talk(engine, `${'long '.repeat(40)}\nHello\n`, {
     chatTemplate: "{% if messages | length > 0 %}{{ raise_exception('no') }}{% endif %}",

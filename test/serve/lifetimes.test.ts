@@ -340,7 +340,7 @@ test('a server that stops ends what runs, takes nothing new, and closes its conn
   await stopped;
 });
 
-test('a server that stops ends at its bound what does not end by itself', async () => {
+test('a stopping server ends the remaining requests at its time limit', async () => {
   const engine = new FakeEngine(tokenizer);
   const server = await serve(engine, { port: 0, limits: { drainSeconds: 1 } });
   gate(engine);

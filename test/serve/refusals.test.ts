@@ -191,7 +191,7 @@ test.each([
   });
 });
 
-test('what asks for nothing is taken', async () => {
+test('options without effect are accepted', async () => {
   const body = {
     ...{ messages: chat, tools: [], tool_choice: 'none', response_format: { type: 'text' } },
     ...{ chat_template_kwargs: { deep: nested(63) } },
@@ -363,7 +363,7 @@ test.each([
   expect(reply.json.error.message).toMatch(words);
 });
 
-test('what is no HTTP gets an answer', async () => {
+test('invalid HTTP gets an answer', async () => {
   const socket = connect(Number(new URL(url).port), '127.0.0.1');
   socket.end('EHLO\r\n\r\n');
   const chunks: Buffer[] = [];
@@ -390,7 +390,7 @@ test.each([
   await expect(serve(engine, given)).rejects.toThrow(words);
 });
 
-test('a port that there is none of is refused', async () => {
+test('an invalid port is refused', async () => {
   await expect(serve(engine, { port: 65_536 })).rejects.toMatchObject({
     code: 'DS_ARGUMENT',
     message: expect.stringMatching(/serve port: expected a port, 0 to 65535, got 65536/),

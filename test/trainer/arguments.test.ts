@@ -175,7 +175,7 @@ describe('refused', () => {
     await expect(read(line)).rejects.toThrow(message);
   });
 
-  test('what transformers has and this command has not: all at once, with the reasons', async () => {
+  test('unsupported arguments of transformers: all in one error, with the reasons', async () => {
     const line = '--push_to_hub --auto_find_batch_size true --fsdp full_shard --learning_rate 1';
     await expect(read(line)).rejects.toThrow(
       /--push_to_hub \(nothing is sent.*\); --auto_find_batch_size \(.*\); --fsdp \(ZeRO stage 3.*\)/,
@@ -199,7 +199,7 @@ describe('refused', () => {
     expect(notices).toHaveLength(5);
   });
 
-  test('what has no effect is said', async () => {
+  test('arguments without effect are reported', async () => {
     const { args, notices } = await read('--torch-compile --ddp_timeout 1800 --seed 1');
     expect(args).toEqual({ seed: 1 });
     expect(notices).toEqual([
@@ -209,7 +209,7 @@ describe('refused', () => {
   });
 });
 
-test('what a name meant elsewhere is said', async () => {
+test('the meaning of a name in transformers is reported', async () => {
   const { args, notices } = await read('--block_size 64');
   expect(args).toEqual({ max_length: 64 });
   expect(notices).toEqual([

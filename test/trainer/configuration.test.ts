@@ -7,7 +7,7 @@ type Options = Partial<TrainerOptions<Window>>;
 
 afterEach(destroyTrainers);
 
-test('what the file says stands, "auto" is filled, and what differs from options is one error', async () => {
+test('values of the file win, "auto" is filled, and differences from options are one error', async () => {
   const deepspeed = {
     train_micro_batch_size_per_gpu: 5,
     gradient_accumulation_steps: 'auto',

@@ -136,7 +136,7 @@ test('a loss of the caller gets what is left; batches without tokens are refused
   );
 });
 
-test('what is cut off is let go', async () => {
+test('truncated tokens are freed', async () => {
   await quiet();
   const before = liveTensors();
   const { trainer } = await trained(whole(labelled), growing);

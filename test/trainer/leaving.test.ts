@@ -72,7 +72,7 @@ test.each(LEFT)('accumulation %i, left at %s: training goes on as if not', async
   expect((await left.state()).history).toEqual((await whole.state()).history);
 });
 
-test('what was left and goes on from its checkpoint tells of no update behind it', async () => {
+test('an abandoned run that resumes from its checkpoint reports no later update', async () => {
   const options: Options = { save: { dir, every: 3 } };
   const whole = trainer({});
   await whole.train();

@@ -56,6 +56,6 @@ test.each([
   },
 );
 
-test('all ranks together see one order, whatever their number', async () => {
+test('all ranks together see one order, for any number of ranks', async () => {
   expect(await order(2, 3, 2)).toEqual(await order(2, 3, 1));
 });

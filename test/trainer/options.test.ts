@@ -87,7 +87,7 @@ test.each(wrong)('%j is refused', (options, message) => {
   expect(error.code).toBe('DS_ARGUMENT');
 });
 
-test('what is left out has the defaults of transformers, or better ones that the docs name', () => {
+test('omitted options have the defaults of transformers, or better ones that the docs name', () => {
   const settings = readTrainerOptions({ model, train, weight_decay: 0.1 } as never);
   expect(settings).toMatchObject({
     ...{ epochs: 3, maxSteps: null, batchSize: 8, accumulation: 1, lr: 5e-5, warmup: 0 },

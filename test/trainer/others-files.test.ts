@@ -92,7 +92,7 @@ test('a run that begins afresh does not mix with an older one; one that goes bac
   expect(readdirSync(dir).sort()).toEqual(['checkpoint-3', 'checkpoint-4', 'checkpoint-5']);
 });
 
-test('what a killed process left of a checkpoint is written again', async () => {
+test('a checkpoint of a killed process is written again', async () => {
   await trainer({ save: { dir, every: 1000 }, maxSteps: 1 }).train();
   const path = join(dir, 'checkpoint-1');
   writeFileSync(join(path, '.unfinished'), '');

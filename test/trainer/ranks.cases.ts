@@ -280,7 +280,11 @@ export const cases: Case[] = [
     run: (device) => judgedOnce(device, curriculum([2, 4, 8], [1, 2])),
     gpus: 2,
   },
-  { name: 'two ranks find the best and stop early alike', run: decidedAlike, gpus: 2 },
+  {
+    name: 'two ranks find the same best checkpoint and stop early together',
+    run: decidedAlike,
+    gpus: 2,
+  },
   { name: 'two ranks save weights alone as one does', run: savedTogether, gpus: 2 },
   {
     name: 'two ranks stop together after a request to one, and resume bit for bit',

@@ -138,7 +138,7 @@ test('an evaluation behind the checkpoint of its step is made again after a cras
   expect((await second.state()).history).toEqual((await whole.state()).history);
 });
 
-test('what was evaluated is not again', async () => {
+test('an evaluated checkpoint is not evaluated again', async () => {
   const options: Options = { eval: { data: judged, every: 5 }, save: { dir, every: 5 } };
   await trainer({ ...options, maxSteps: 5 }).train();
   const evaluated: number[] = [];
@@ -430,7 +430,7 @@ test('save() writes no optimizer on the way', async () => {
   expect(weightsOf(saved)).toEqual(weightsOf(engine.module));
 });
 
-test('what a save() that was killed has left is deleted by the next', async () => {
+test('leftovers of a killed save() are deleted by the next one', async () => {
   const one = trainer({ maxSteps: 1 });
   const engine = await one.engine();
   const [out, killed] = [join(dir, 'out'), join(dir, 'killed')];

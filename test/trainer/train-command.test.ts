@@ -103,7 +103,7 @@ report_to: [csv, tensorboard]
   expect(more.stdout).toMatch(/^sample: Who\?$/m);
 });
 
-test('what lies beside the weights tells of the whole run, wherever its best checkpoint was', async () => {
+test('the files next to the weights describe the whole run, for any best checkpoint', async () => {
   const line = `train ${COMMON} --output judged --device cpu --max_steps 6 --eval_data rows.jsonl --eval_steps 2 --logging_steps 1 --save_strategy best --metric_for_best_model eval_loss --greater_is_better true --learning_rate 1e-2 --no_sample`;
   expect((await ds(line)).code).toBe(0);
   const state = JSON.parse(readFileSync(join(dir, 'judged', 'trainer_state.json'), 'utf8'));
@@ -443,7 +443,7 @@ test('--help lists the arguments and their other names', async () => {
   expect((await ds('--help')).stdout).toMatch(/^ {2}ds train {2,}train or fine-tune/m);
 });
 
-test('what has no effect is said once', async () => {
+test('settings without effect are reported once', async () => {
   const line = `--num_procs 2 train ${COMMON} --output quiet --max_steps 1 --no_sample --torch_compile --no_cuda false`;
   const { code, stdout, stderr } = await ds(line);
   expect(code).toBe(0);

@@ -46,7 +46,7 @@ export const cases: Case[] = [
     },
   },
   {
-    name: 'rates are measured over copies and updates that run beside each other',
+    name: 'rates are measured with concurrent copies and updates',
     run(device) {
       const { liveBuffers } = device.memory;
       const { host, link } = measureRates(device, { elements: 1000, passes: 3 });

@@ -30,7 +30,7 @@ function published() {
   return { flow, gathered, part };
 }
 
-test('a unit that the host has updated goes at once, beside compute, and is waited for alone', () => {
+test('a unit that the host has updated is sent at once, overlaps compute, and has its own wait', () => {
   const { flow, gathered, part } = published();
   const host = Stream.create(cpu());
   const [first, last, own] = ['first', 'last', 'own'].map(part) as [
@@ -118,7 +118,7 @@ test.each([
   for (const { place } of parts) place.dispose();
 });
 
-test('the gather of a shard waits until that has changed, not for those that change after it', () => {
+test('the gather of a shard waits for its own change, not for later ones', () => {
   const device = cpu();
   const group = { rank: 0, size: 1, allGather: () => ({ wait: () => {} }) };
   const flow = new GatheredWeights(device, group as unknown as Collectives, {

@@ -43,7 +43,7 @@ function slotsOf(options: Partial<SlotOptions> = {}) {
   return { slots, log, update };
 }
 
-test('what was never written is filled, and what has a slot is not read', () => {
+test('an unwritten tile is filled, and a tile with a slot is not read', () => {
   const { slots, log, update } = slotsOf();
   slots.open(tiles[2] as StoredTile);
   const field = slots.field(tiles[2] as StoredTile, 'master');
@@ -54,7 +54,7 @@ test('what was never written is filled, and what has a slot is not read', () => 
   expect(update(2)).toEqual(['write 2']);
 });
 
-test('as many tiles are read ahead as there are slots beside the one in use', () => {
+test('the number of prefetched tiles is the number of free slots', () => {
   const { slots, log, update } = slotsOf();
   for (const i of tiles.keys()) update(i);
   slots.open(tiles[4] as StoredTile);

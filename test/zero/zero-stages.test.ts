@@ -66,7 +66,7 @@ test('each verb about a unit goes to the flows of its stage alone', () => {
   ]);
 });
 
-test('what is about a step goes to all of them, weights before gradients at the end of backward', () => {
+test('step calls go to all flows, weights before gradients at the end of backward', () => {
   const said: string[] = [];
   const stages = built(said);
   stages.flush();
