@@ -124,7 +124,7 @@ describe('version 0.2', () => {
     expect(sizes(nodes({}), 4)[0]).toBe(4 * batch);
   });
 
-  test('ranks that share it out with a rest get a batch of their own', () => {
+  test('ranks that do not divide the batch get a smaller one', () => {
     // 7 ranks: the largest multiple below 10000 of 8 x 7, 12 x 7, 16 x 7 and 17 x 7.
     expect(sizes(nodes({}), 7)).toEqual([9996, 17, 84]);
     expect(sizes(nodes({ prefer_larger_batch: false }), 7)).toEqual([9968, 16, 89]);

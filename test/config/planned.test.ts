@@ -51,7 +51,7 @@ test('values other than "auto" are unchanged', () => {
   expect(states({ stage: 2, offload_param: { device: 'auto' } })).toEqual(['2 none 1 none']);
 });
 
-test('a section that says "auto" stands for its keys', () => {
+test('a section with the value "auto" sets "auto" for its keys', () => {
   const all = states({ stage: 'auto', offload_optimizer: 'auto', offload_param: 'auto' });
   expect(all).toContain('0 none 1 none');
   expect(all).toContain('2 cpu 0.25 none');

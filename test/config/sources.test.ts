@@ -161,7 +161,7 @@ describe('the tutorial file', () => {
     for (const { place } of notices) expect(place?.line).toBeGreaterThan(20);
   });
 
-  test('knows where every value came from', () => {
+  test('records the origin of every value', () => {
     expect(origins?.['fp16.hysteresis']).toEqual({ from: 'file', at: `${FULL}:17:32` });
     expect(origins?.['fp16.auto_cast']).toEqual({ from: 'default' });
   });
@@ -325,7 +325,7 @@ describe('"auto" left to a Trainer', () => {
     );
   });
 
-  test('a global batch alone follows from the samples of a device', () => {
+  test('only the global batch follows from the samples of a device', () => {
     const auto = { training: { perDeviceBatchSize: 3 } };
     const alone = { train_batch_size: 'auto' } as unknown as DsConfig;
     expect(checkConfig(alone, { worldSize: 2, auto }).config?.train_batch_size).toBe(6);

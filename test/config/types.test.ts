@@ -167,7 +167,7 @@ function read(config: ResolvedConfig): void {
   expect(() => (config.gradient_clipping = 2)).toThrow('read only');
 }
 
-test('a resolved configuration is as its type says', () => {
+test('a resolved configuration matches its type', () => {
   const { config } = check({});
   read(config as ResolvedConfig);
   expect(forTheTrainer).toHaveLength(2);

@@ -123,7 +123,7 @@ describe('for a GPU', () => {
   // Memory that earlier tests left in the allocator counts as free.
   beforeEach(() => cpu().trim());
 
-  test('the choice is said in one line, with its bytes and its time', async () => {
+  test('the choice is printed in one line, with its bytes and its time', async () => {
     const { zero, line } = await onGpu(139, 128);
     expect(zero).toMatchObject({ stage: 0, offload_optimizer: { device: 'none' } });
     expect(line).toMatch(

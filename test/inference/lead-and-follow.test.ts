@@ -141,7 +141,7 @@ describe('a request of a rank that follows', () => {
   });
 });
 
-test('requests are other ones by whatever may change their texts', () => {
+test('requests differ by every option that may change their texts', () => {
   const asked = (more: Partial<GenerateRequest>): string =>
     digestOf(readRequest({ prompt: [1, 3], logitBias: new Map([[5, 1]]), ...more }, limits));
   const others: Partial<GenerateRequest>[] = [

@@ -45,7 +45,7 @@ async function refusal(request: object): Promise<unknown> {
 
 const isIdle = { running: 0, waiting: 0, blocksUsed: 0 };
 
-test('weights that have changed find no keys and values of those of before', async () => {
+test('changed weights find no keys and values of earlier weights', async () => {
   const own = new nn.models.GPT2(sizes);
   const writer = await initInference(own, small);
   const long = Array.from({ length: 20 }, (_, i) => (i * 7) % 61);
@@ -81,7 +81,7 @@ test('generate of the engine and of the model agree', async () => {
   expect(rest?.tokens.length).toBe(64 - 5);
 });
 
-test('a seed gives the same tokens whatever else is sampled, and samples differ', async () => {
+test('a seed gives the same tokens next to any other samples, and samples differ', async () => {
   const request = { prompt, maxNewTokens: 12, seed: 5, ignoreEos: true };
   const [alone] = await engine.generate(request);
   const others = [1, 2, 3].map((seed) => ({ ...request, seed, maxNewTokens: 9 }));

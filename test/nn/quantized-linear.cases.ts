@@ -262,9 +262,9 @@ async function called(device: Device): Promise<void> {
 export const cases: Case[] = [
   { name: 'joined layers with hooks are called, and inputs of another width refused', run: called },
   { name: 'weights are within half a step of what they were', run: rounds },
-  { name: 'products are those of the weights that the codes stand for', run: multiplies },
+  { name: 'outputs are those of the dequantized weights', run: multiplies },
   { name: 'gradients of inputs and biases, and none of the weight', run: flows },
-  { name: 'layers of one input by one product have the bits of each alone', run: joins },
+  { name: 'layers with one input in one matmul have the bits of separate ones', run: joins },
   { name: 'layers of different kinds are not joined', run: staysApart },
   { name: 'what cannot be is refused', run: refuses },
 ];

@@ -65,7 +65,7 @@ test('a shorter text has the corner of the layout of the longest, its last block
 
 const bits = (row: string): number => BigInt(`0x${row}`).toString(2).replace(/0/g, '').length;
 
-test('chance draws as many different blocks a row as asked, by seed, head and row alone', () => {
+test('random blocks are distinct and as many per row as configured, determined by seed, head and row', () => {
   const options: SparsityOptions = {
     ...{ mode: 'variable', numRandomBlocks: 6, localWindowBlocks: [1], globalBlockIndices: [99] },
     ...{ differentLayoutPerHead: true, maxTokens: 16 * 64 },

@@ -170,6 +170,6 @@ export const cases: Case[] = [
     run: (device: Device) => homesAreAlike(precision, device),
   })),
   { name: 'moments of bf16 take 4 bytes a parameter less', run: memory },
-  { name: 'moments of bf16 learn as those of fp32', run: learnsAlike },
+  { name: 'bf16 moments learn like fp32 moments', run: learnsAlike },
   { name: 'checkpoints cross between moments of bf16 and fp32', run: checkpointsCross },
 ];

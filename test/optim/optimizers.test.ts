@@ -86,7 +86,7 @@ test.each<[make: (params: Tensor[], options: object) => unknown, options: object
   expect(() => make([parameter()], options)).toThrow(message);
 });
 
-test('SGD keeps state for groups with momentum alone', () => {
+test('SGD keeps state only for groups with momentum', () => {
   const sgd = new Sgd([{ params: [parameter()] }, { params: [parameter()], momentum: 0.9 }]);
   expect(sgd.declareState(0, [3])).toEqual({});
   expect(sgd.declareState(1, [3])).toEqual({ momentum_buffer: perElement([3]) });
@@ -102,7 +102,7 @@ test.each<[optimizer: Sgd | RMSprop, set: object, message: RegExp]>([
   [new Sgd([parameter()]), { momentum: 0.9 }, /SGD group 0 momentum: expected 0, .* got 0\.9/],
   [new RMSprop([parameter()]), { momentum: 0.9 }, /RMSprop group 0 momentum: expected 0, /],
   [new RMSprop([parameter()]), { centered: true }, /RMSprop group 0 centered: expected false, /],
-])('state that was not made is not asked for: %#', (optimizer, set, message) => {
+])('missing state is not read: %#', (optimizer, set, message) => {
   Object.assign(optimizer.groups[0]!, set);
   const tensors = { group: 0, state: {} } as UpdateTensors;
   const settings = { step: 2, groups: optimizer.groups as never };

@@ -181,7 +181,7 @@ describe('ReduceLROnPlateau', () => {
     expect(rates).toEqual([1, 1, 1, 1, 0.5, 0.5, 0.5, 0.3]);
   });
 
-  test('the state of another schedule is refused and leaves this one alone', () => {
+  test('the state of another schedule is refused and does not change this one', () => {
     const schedule = new ReduceLrOnPlateau({ baseLr: 1 });
     expect(() => schedule.loadStateDict({ lr: 5 })).toThrow(
       expect.objectContaining({ code: 'DS_CHECKPOINT' }),

@@ -13,7 +13,7 @@ const start = (model: nn.Module, section: object) =>
     device: 'cpu',
   });
 
-test('a process alone has no ranks to share layers with', async () => {
+test('a single process has no ranks to share layers with', async () => {
   const model = new nn.Linear(4, 4);
   await expect(start(model, { autotp_size: 2 })).rejects.toMatchObject({
     code: 'DS_CONFIG',
@@ -24,7 +24,7 @@ test('a process alone has no ranks to share layers with', async () => {
   });
 });
 
-test('a process alone has no ranks to share tokens with', async () => {
+test('a single process has no ranks to share tokens with', async () => {
   const config = { train_micro_batch_size_per_gpu: 1, optimizer: { type: 'AdamW', params: {} } };
   const model = new nn.models.GPT2({ vocabSize: 8, maxSeq: 4, layers: 1, heads: 2, channels: 4 });
   const start2 = (more: object) =>

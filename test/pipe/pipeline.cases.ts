@@ -225,7 +225,7 @@ export const cases: Case[] = [
     gpus: 2,
   },
   {
-    name: 'the same beside data ranks',
+    name: 'the same with data ranks',
     run: (device) => near(device, { pp: 2, dp: 2, shared: 'layers.0.weight' }),
     gpus: 4,
   },

@@ -17,7 +17,7 @@ const predicted = (config: object, more: object = {}) => {
   return plan({ ...flags, config: file, ...more });
 };
 
-test('says of every way that a plan weighs what the plan says', () => {
+test("prints the plan's values for every candidate", () => {
   const machine = { nvmeSpace: 64 * GIB, json: true } as const;
   const weighed = JSON.parse(plan({ ...flags, ...machine, tp: 2, pp: 2 }).output);
   expect(weighed.candidates.length).toBeGreaterThan(100);

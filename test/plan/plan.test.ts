@@ -259,7 +259,7 @@ test('ds plan prints the ways, the bytes of the best and its configuration', () 
   expect([none.fits, none.output]).toEqual([false, expect.stringContaining('Nothing fits.')]);
 });
 
-test('ds plan says what the nearest way lacks of which memory where nothing fits', () => {
+test('if nothing fits, ds plan prints the missing memory of the nearest candidate', () => {
   const sharing = { tp: 1, pp: 1, nvmeRate: 2 };
   const machine = { gpus: 1, nodes: 1, cores: 16, link: 50, hostMemory: 128 * GIB };
   const given = { ...sharing, ...machine, model: '40B', batch: 1, precision: 'bf16' } as const;
@@ -276,7 +276,7 @@ test('ds plan says what the nearest way lacks of which memory where nothing fits
   expect(lacking(500)).toMatch(/Best: stage 2, optimizer on disk/);
 });
 
-test('zero.estimateMemory() says bytes by stage and offload without making a parameter', () => {
+test('zero.estimateMemory() returns bytes by stage and offload without creating a parameter', () => {
   const before = cpu().memory.inUse;
   const model = new nn.models.GPT2(nn.models.GPT2.config('1558M'));
   const rows = zero.estimateMemory(model, {

@@ -38,7 +38,7 @@ test('free memory is all that the kernel can drop or swap out', () => {
   expect(groups).toEqual([]);
 });
 
-test('the kernel knows best where it finds more; the cache of ZFS shrinks as well', () => {
+test("the kernel's own estimate wins if it is larger; the cache of ZFS shrinks as well", () => {
   files({ 'proc/meminfo': meminfo.replace(/(MemAvailable: +)\d+/, `$1${9 * 2 ** 20}`) });
   expect(hostLimits(root).free).toBe((9 + 2) * GIB);
   files({

@@ -15,7 +15,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true }));
 
-test('a folder and those above it, also where they are there', () => {
+test('a folder and its parents, also if they exist', () => {
   for (const path of [join(dir, 'a', 'b', 'c'), join(dir, 'a', 'b'), dir, '.', '/']) {
     makeFolderNow(path);
     makeFolderNow(path);
@@ -42,7 +42,7 @@ test.each(['taken', join('taken', 'below'), ''])('what cannot be made is an erro
 });
 
 // In a child process, because an endless loop would block this one.
-test('a folder that takes no new ones and says that something is missing is one as well', () => {
+test('a folder that refuses new folders with ENOENT is an error as well', () => {
   const program = `
     const { makeFolderNow } = require(process.argv[1]);
     try { makeFolderNow('/proc/ds/runs'); } catch ({ code }) { console.log(code); }`;

@@ -90,7 +90,7 @@ test('a cancelled request frees its thread, and its place in the queue', async (
   await pool.close();
 });
 
-test('a question that cannot be copied fails alone, and leaves nothing behind', async () => {
+test('a request that cannot be copied fails without effect on others, and leaves nothing behind', async () => {
   const pool = poolOf(1);
   expect(await pool.ask(1, lost)).toBe(2);
   const before = timers();

@@ -58,7 +58,7 @@ function pipelined(url: string, count: number, body: object) {
   return socket;
 }
 
-test('a client that goes frees what those of its requests held that wait for others', () =>
+test('a client that leaves frees the memory of its waiting requests', () =>
   withServer(async (url, engine) => {
     const warnings: Error[] = [];
     const keep = (warning: Error): void => void warnings.push(warning);

@@ -101,7 +101,7 @@ test('a prompt may have as many tokens as the limit says', async () => {
   expect(await statusOf(url, 41)).toMatch(/^400: .*at most 40 tokens, got 41/);
 });
 
-test('a prompt leaves room for one token of the answer, whatever the limit says', async () => {
+test('a prompt leaves room for one token of the answer, for any limit', async () => {
   const small = new FakeEngine(tokenizer, 16);
   const other = await serve(small, { port: 0, limits: { ...limits, promptTokens: 40 } });
   expect(await statusOf(other.url, 15)).toBe('200');
@@ -371,7 +371,7 @@ test('invalid HTTP gets an answer', async () => {
   expect(Buffer.concat(chunks).toString()).toMatch(/^HTTP\/1\.1 400 .*no HTTP\/1\.1 request/s);
 });
 
-test('headers that are too long are said to be', async () => {
+test('too long headers get an error that names them', async () => {
   const socket = connect(Number(new URL(url).port), '127.0.0.1');
   socket.write(`GET /health HTTP/1.1\r\nhost: localhost\r\nx: ${'y'.repeat(2 ** 15)}\r\n\r\n`);
   const chunks: Buffer[] = [];

@@ -285,7 +285,7 @@ export const cases: Case[] = [
     run: decidedAlike,
     gpus: 2,
   },
-  { name: 'two ranks save weights alone as one does', run: savedTogether, gpus: 2 },
+  { name: 'two ranks save weights only, as one does', run: savedTogether, gpus: 2 },
   {
     name: 'two ranks stop together after a request to one, and resume bit for bit',
     run: (device) => stoppedAlike(device),

@@ -191,7 +191,7 @@ test.each(
   },
 );
 
-test('a number of updates that was asked for stays, whatever their size was', async () => {
+test('a requested number of updates stays, for any batch size', async () => {
   const common: Options = { train: samples(12), save: { dir, every: 4 }, maxSteps: 7 };
   for await (const event of trainer({ ...common, batchSize: 2 }).train()) {
     if (event.type === 'save') break;
@@ -368,7 +368,7 @@ test.each<[string, Options]>([
   },
 );
 
-test('weights alone: a folder that loads, and no place to go on from', async () => {
+test('weights only: a folder that loads, but no resume', async () => {
   const one = trainer({ maxSteps: 1, save: { dir, weightsOnly: true } });
   await one.train();
   const path = join(dir, 'checkpoint-1');

@@ -162,7 +162,7 @@ test('a search changes what the file of --config says', async () => {
   );
 });
 
-test('two ranks at stage 3 fill "auto", and the first one alone prints', async () => {
+test('two ranks at stage 3 fill "auto", and only the first one prints', async () => {
   const config = file(
     'ds_config.json',
     JSON.stringify({
@@ -239,7 +239,7 @@ test.each([
   expect(stderr).toMatch(message);
 });
 
-test('--lora trains adapters alone, on two ranks, and leaves the files of PEFT', async () => {
+test('--lora trains only adapters, on two ranks, and writes the files of PEFT', async () => {
   const stage3 = file('stage3.json', '{ "zero_optimization": { "stage": 3 } }');
   const line = `train --num-procs 2 ${COMMON} --deepspeed ${stage3} --output adapter --lora --lora-r 4 --target_modules all-linear --max_steps 12 --learning_rate 3e-2 --logging_steps 4 --save_steps 12`;
   const { code, stdout } = await ds(line);
@@ -269,7 +269,7 @@ test('--lora is refused where the output would load as the model in it', async (
   expect(stderr).toMatch(/whole: expected a folder without the weights of a model.*got one with/);
 });
 
-test('a configuration alone makes a new model', async () => {
+test('a configuration without weights makes a new model', async () => {
   const line = `train --config_name model --tokenizer_name model ${COMMON.replace('--model model ', '')} --output new --device cpu --max_steps 2`;
   const { code, stdout } = await ds(line);
   expect(code).toBe(0);
@@ -331,7 +331,7 @@ describe('is refused by the launcher, once, before a rank runs', () => {
     expect([code, stderr]).toEqual([2, expect.stringMatching(/than that of --config_name/)]);
   });
 
-  test('a folder with an adapter alone', async () => {
+  test('a folder with only an adapter', async () => {
     mkdirSync(join(dir, 'tuned-adapter'));
     writeFileSync(join(dir, 'tuned-adapter', 'adapter_config.json'), '{}');
     const line = `train ${COMMON.replace('--model model', '--model tuned-adapter')} --output o`;
@@ -343,7 +343,7 @@ describe('is refused by the launcher, once, before a rank runs', () => {
   });
 });
 
-test('a configuration that says something else than the arguments names all of it', async () => {
+test('differences between configuration and arguments are listed in one error', async () => {
   const config = file(
     'other.json',
     '{ "gradient_clipping": 0.5,\n  "gradient_accumulation_steps": 4,\n  "bf16": { "enabled": true } }',
@@ -363,7 +363,7 @@ test('an output that cannot be written is known before anything is read', async 
   expect(stderr).toMatch(/mkdir \/proc\/none: expected success, got ENOENT/);
 });
 
-test('weights that are not finite are no success, and updates that were left out are said', async () => {
+test('non-finite weights are a failure, and skipped updates are reported', async () => {
   const line = `train ${COMMON} --device cpu --disable_tqdm --save_strategy no`;
   // The only update is infinite, and no rank computes a loss after it.
   for (const how of ['', ' --lora']) {
@@ -410,7 +410,7 @@ test('a rank that does not come to prepare is named, with what all have to do', 
   expect(first?.report).not.toMatch(/saveCheckpoint/);
 });
 
-test('samples get longer where the configuration asks for it', async () => {
+test('samples get longer if the configuration has a curriculum', async () => {
   const config = file(
     'curriculum.json',
     JSON.stringify({

@@ -168,6 +168,6 @@ async function oneRankFails(device: Device): Promise<void> {
 }
 
 export const cases: Case[] = [
-  { name: '2 ranks: each says what the other was given', run: everyRankSays, gpus: 2 },
+  { name: '2 ranks: each error names the settings of the other rank', run: everyRankSays, gpus: 2 },
   { name: '2 ranks: one that fails before the comparison', run: oneRankFails, gpus: 2 },
 ];

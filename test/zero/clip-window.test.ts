@@ -12,7 +12,7 @@ test('speculates at first, and no longer where the first step of a run missed', 
   expect(window.speculate).toBe(false);
 });
 
-test('a run that missed its first step alone goes on after four that would have held', () => {
+test('a run that missed only its first step continues after four good steps', () => {
   const window = new ClipWindow();
   window.record(true);
   record(window, false, 3);

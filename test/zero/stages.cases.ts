@@ -262,7 +262,7 @@ export const cases: Case[] = [
     skip: ({ kind }) => (kind === 'cpu' ? 'they agree bit for bit' : null),
   },
   {
-    name: 'the order of ranks and micro-batches changes the rounding alone',
+    name: 'the order of ranks and micro-batches changes only the rounding',
     run: orderOfSums,
     gpus: 2,
   },

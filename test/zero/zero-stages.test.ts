@@ -46,7 +46,7 @@ test('partitions come in forward order, whatever stage they are of', () => {
   expect(names).toEqual(['attention', 'expert', 'head']);
 });
 
-test('each verb about a unit goes to the flows of its stage alone', () => {
+test('each call about a unit goes only to the flows of its stage', () => {
   const said: string[] = [];
   const stages = built(said);
   for (const one of [expert, head]) {
