@@ -102,7 +102,7 @@ test.each<[optimizer: Sgd | RMSprop, set: object, message: RegExp]>([
   [new Sgd([parameter()]), { momentum: 0.9 }, /SGD group 0 momentum: expected 0, .* got 0\.9/],
   [new RMSprop([parameter()]), { momentum: 0.9 }, /RMSprop group 0 momentum: expected 0, /],
   [new RMSprop([parameter()]), { centered: true }, /RMSprop group 0 centered: expected false, /],
-])('missing state is not read: %#', (optimizer, set, message) => {
+])('options that need missing state are refused: %#', (optimizer, set, message) => {
   Object.assign(optimizer.groups[0]!, set);
   const tensors = { group: 0, state: {} } as UpdateTensors;
   const settings = { step: 2, groups: optimizer.groups as never };
