@@ -1316,9 +1316,9 @@ export interface OffloadOptimizerConfig {
    */
   gpu_share?: number | null;
   /**
-   * Existing folder for optimizer state, required for "nvme"; unnamed files, freed when the rank
-   * ends. Default null. No effect while nothing is kept on NVMe: offload_optimizer.device is not
-   * "nvme".
+   * Folder for optimizer state, required for "nvme", created if missing; files are freed when the
+   * rank ends. Default null. No effect while nothing is kept on NVMe: offload_optimizer.device is
+   * not "nvme".
    */
   nvme_path?: string | null;
   /**
@@ -1354,8 +1354,9 @@ export interface OffloadParamConfig {
   /** Place of weights between uses. Default "none". */
   device?: 'none' | 'cpu' | 'nvme' | 'auto';
   /**
-   * Existing folder for weights, required for "nvme"; unnamed files, freed when the rank ends.
-   * Default null. No effect while no weights are kept on NVMe: offload_param.device is not "nvme".
+   * Folder for weights, required for "nvme", created if missing; files are freed when the rank
+   * ends. Default null. No effect while no weights are kept on NVMe: offload_param.device is not
+   * "nvme".
    */
   nvme_path?: string | null;
   /**
@@ -3667,8 +3668,8 @@ export interface ResolvedOffloadOptimizer {
    */
   readonly gpu_share: number | null;
   /**
-   * Existing folder for optimizer state, required for "nvme"; unnamed files, freed when the rank
-   * ends. No effect while nothing is kept on NVMe: offload_optimizer.device is not "nvme".
+   * Folder for optimizer state, required for "nvme", created if missing; files are freed when the
+   * rank ends. No effect while nothing is kept on NVMe: offload_optimizer.device is not "nvme".
    */
   readonly nvme_path: string | null;
   /**
@@ -3699,8 +3700,8 @@ export interface ResolvedOffloadParam {
   /** Place of weights between uses. */
   readonly device: 'none' | 'cpu' | 'nvme';
   /**
-   * Existing folder for weights, required for "nvme"; unnamed files, freed when the rank ends. No
-   * effect while no weights are kept on NVMe: offload_param.device is not "nvme".
+   * Folder for weights, required for "nvme", created if missing; files are freed when the rank
+   * ends. No effect while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   readonly nvme_path: string | null;
   /**
