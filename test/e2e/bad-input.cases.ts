@@ -219,7 +219,9 @@ export const cases: Case[] = [
       await expectError('DS_ARGUMENT', /Silent without forward/, () => start(new Silent()), plain);
       const model = new nn.Linear(2, 2);
       const { engine } = await start(model);
-      await expectError('DS_ARGUMENT', /weight another engine.*destroy/, () => start(model));
+      await expectError('DS_ARGUMENT', /weight, owned by another engine.*destroy/, () =>
+        start(model),
+      );
       engine.destroy();
       (await start(model)).engine.destroy();
     },

@@ -175,7 +175,7 @@ describe('rope_parameters beside rope_scaling', () => {
   });
 
   test.each<[string, unknown, RegExp]>([
-    ['another scaling', linear, /: rope_scaling: expected .*rope_parameters.*got .*Put .*factor/],
+    ['another scaling', linear, /: rope_scaling: expected .*rope_parameters.*got .*Move .*factor/],
     ['another base', { rope_theta: 600 }, /: rope_scaling: expected the values of rope_parameters/],
     ['no scaling that there is', { rope_type: 'mrope' }, /rope_scaling: rope_type: .*"mrope"/],
     ['no section', 'linear', /: rope_scaling: expected an object/],

@@ -59,7 +59,7 @@ export const cases: Case[] = [
     expectTensor(ops.sub(1, x), 'i32', [0, -1, 4]);
     expectTensor(x.div(2), 'f32', [0.5, 1, -1.5]);
     expectTensor(x.div(whole([2, 2, 2], device)), 'f32', [0.5, 1, -1.5]);
-    refuses(/mul: expected a number in \[0, 255\] beside \[1\] u8, got 300/, ({ mul }) =>
+    refuses(/mul: expected a number in \[0, 255\] with \[1\] u8, got 300/, ({ mul }) =>
       mul?.(whole([1], device, 'u8'), 300),
     );
   }),

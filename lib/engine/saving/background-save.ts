@@ -99,7 +99,7 @@ function answerOf(answers: EventEmitter, name: string): Promise<string> {
   const answer = new Promise<string>((resolve, reject) => {
     answers.once(name, resolve).once('failure', reject);
   });
-  answer.catch(() => {}); // // The caller receives the rejection.
+  answer.catch(() => {}); // The caller receives the rejection.
   return answer;
 }
 
