@@ -210,7 +210,7 @@ export function sparsify(model: Module, options: SparsityOptions | null): () => 
       op: 'sparsify',
       expected: 'a model with attention layers that support sparsity',
       got: `a ${model.constructor.name} without such layers`,
-      hint: 'Use nn.SparseSelfAttention, or add the field `sparsity = null` to a custom layer and pass its layout() to attention().',
+      hint: 'Use nn.MultiheadAttention or nn.SparseSelfAttention, or add the field `sparsity = null` to a custom layer and pass its layout() to attention().',
     });
   }
   const before = layers.map((layer) => layer.sparsity);

@@ -142,7 +142,7 @@ describe('an index is refused', () => {
       'with fewer values than lists',
       SAMPLES,
       [[5], [17]],
-      /v\.idx: expected 3 values, one for each list of .*s, got 2\. Percentiles/,
+      /v\.idx: expected 3 values, one for each list of .*s, got 2\. A merged index/,
     ],
     [
       'with values that are lists',

@@ -94,7 +94,7 @@ const tensors: readonly Mistake[] = [
   [
     'x.narrow(0, 3 / 2, 1)',
     () => x().narrow(0, 3 / 2, 1),
-    'narrow: expected integers as positions and lengths, got 1.5. Math.floor()',
+    'narrow: expected integers as positions and lengths, got 1.5. Apply Math.floor()',
   ],
   [
     'x.select(0, 0.5)',

@@ -67,7 +67,7 @@ test.each([
       ...list,
       checkpoints: { non_tp: ['model.safetensors'], tp: ['a.safetensors', 'b.safetensors'] },
     },
-    /expected parts of 1 ranks, got parts of 2 ranks.*tp_size 2/,
+    /expected parts of 1 ranks, got parts of 2\..*tp_size 2/,
   ],
 ])('the list %j is refused', async (checkpoint, message) => {
   const home = join(models, 'llama');

@@ -50,7 +50,9 @@ test.each<[Partial<Setup>, string]>([
 
 test('an optimizer on the host that waits for the whole step is named so', () => {
   const waits = { optimizer: 'cpu', speculates: false } as const;
-  expect(nameOf(waits)).toMatch(/^stage 0, optimizer on the host, after .*, micro-batch 1$/);
+  expect(nameOf(waits)).toMatch(
+    /^stage 0, optimizer on the host, super_offload off, micro-batch 1$/,
+  );
 });
 
 test('a sample may be as long as the model takes, and no longer', () => {

@@ -1,15 +1,18 @@
 // Decompressors of Parquet pages. Each returns exactly the announced number of bytes or throws, and
 // allocates no more.
-import { brotliDecompressSync, gunzipSync } from 'node:zlib';
 
 import { decodeZstd, repeat } from './zstd.js';
 
 type Decode = (stored: Uint8Array, size: number) => Uint8Array;
 
+/** Loaded on first use, because it takes long to load. */
+const nodeZlib = () => require('node:zlib') as typeof import('node:zlib');
+
 const CODECS: Readonly<Record<string, Decode>> = {
   UNCOMPRESSED: (stored) => stored,
-  GZIP: (stored, size) => gunzipSync(stored, { maxOutputLength: Math.max(size, 1) }),
-  BROTLI: (stored, size) => brotliDecompressSync(stored, { maxOutputLength: Math.max(size, 1) }),
+  GZIP: (stored, size) => nodeZlib().gunzipSync(stored, { maxOutputLength: Math.max(size, 1) }),
+  BROTLI: (stored, size) =>
+    nodeZlib().brotliDecompressSync(stored, { maxOutputLength: Math.max(size, 1) }),
   SNAPPY: decodeSnappy,
   LZ4: decodeHadoopLz4,
   LZ4_RAW: decodeLz4,
