@@ -1,5 +1,5 @@
 // A rank of `ds serve --tp 2` stalls or dies: the error, /health and the exit code name it.
-import { copyFileSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -29,8 +29,20 @@ async function started(minutes: number) {
   const run = new Run([...DS, ...words, '--drain-timeout', '1'], folder, environment);
   await run.printed('ready: ');
   const [, url = ''] = /at (http:\S+)\/v1/.exec(run.stdout) ?? [];
-  const second = run.processes().find((pid) => isRank(pid, 1)) as number;
-  return { run, url, second };
+  const [first, second] = [0, 1].map((rank) => run.processes().find((pid) => isRank(pid, rank)));
+  return { run, url, first: first as number, second: second as number };
+}
+
+/**
+ * Kills a frozen rank after `other` has ended, so that the launcher sees the end of `other` first.
+ */
+function killAfter(other: number, frozen: number): void {
+  let polls = 0;
+  const timer = setInterval(() => {
+    if (existsSync(`/proc/${other}`) && ++polls < 600) return;
+    clearInterval(timer);
+    process.kill(frozen, 'SIGKILL');
+  }, 100);
 }
 
 const isRank = (pid: number, rank: number): boolean =>
@@ -47,7 +59,7 @@ async function ask(url: string) {
 }
 
 test('a frozen rank: the error names it, /health is 503, and the server ends with 3', async () => {
-  const { run, url, second } = await started(0.25);
+  const { run, url, first, second } = await started(0.25);
   try {
     expect((await ask(url)).status).toBe(200);
     process.kill(second, 'SIGSTOP');
@@ -59,8 +71,8 @@ test('a frozen rank: the error names it, /health is 503, and the server ends wit
     const said = { status: 'failed', reason: expect.stringContaining('rank 1') };
     expect(await health.json()).toMatchObject(said);
   } finally {
-    // The launcher would kill it in the end, too.
-    setTimeout(() => process.kill(second, 'SIGKILL'), 4000);
+    // The launcher would kill it too, after a longer wait.
+    killAfter(first, second);
   }
   const { code, stderr } = await run.finished;
   expect(stderr).toMatch(/ds serve: .*rank 1/);
