@@ -10,7 +10,7 @@ export const STEPS = 'gradient_accumulation_steps';
 export const TOTAL = 'train_batch_size';
 
 /** The batch sizes that the user sets. */
-export interface BatchWishes {
+export interface BatchRequest {
   /** The only micro-batches to try, or null to search. */
   only: readonly number[] | null;
   /** The smallest micro-batch of the search. */
@@ -28,7 +28,7 @@ export function batchWishes(
   settings: ResolvedConfig['autotuning'],
   args: readonly string[],
   mappings: Mappings,
-): BatchWishes {
+): BatchRequest {
   const micro = file[MICRO];
   if (Array.isArray(micro) && (micro.length === 0 || !micro.every(isSize))) {
     throw refused(MICRO, 'positive whole numbers', micro);
@@ -61,15 +61,15 @@ function refused(key: string, expected: string, got: unknown): DsError {
 
 /** Returns micro-batches from the largest to the smallest: the minimum, doubled up to the limit. */
 export function microBatches(
-  wishes: BatchWishes,
+  request: BatchRequest,
   settings: ResolvedConfig['autotuning'],
   ranks: number,
 ): number[] {
-  const { only, least, total } = wishes;
+  const { only, least, total } = request;
   const { max_train_batch_size: most, max_train_micro_batch_size_per_gpu: limit } = settings;
   const perRank = total === null ? null : total / ranks;
   const batchOf = (size: number): number =>
-    size * ranks * accumulationOf(wishes, settings, { size, ranks });
+    size * ranks * accumulationOf(request, settings, { size, ranks });
   const mayBe = (size: number): boolean =>
     (perRank === null || perRank % size === 0) && (most === null || batchOf(size) <= most);
   if (only) return only.filter(mayBe);
@@ -88,7 +88,7 @@ export function microBatches(
  * Source: DeepSpeed, which ignores train_batch_size.
  */
 export function accumulationOf(
-  { steps, total }: BatchWishes,
+  { steps, total }: BatchRequest,
   { max_train_batch_size: most, min_train_batch_size: least }: ResolvedConfig['autotuning'],
   { size, ranks }: { size: number; ranks: number },
 ): number {

@@ -10,7 +10,7 @@ import type { ModelInfo } from '../plan/index.js';
 import { ownValue } from '../runtime/own-value.js';
 import {
   accumulationOf,
-  type BatchWishes,
+  type BatchRequest,
   MICRO,
   microBatches,
   STEPS,
@@ -28,7 +28,7 @@ export interface Candidate {
   microBatch: number;
   config: Section;
   /** Predicted samples per second of all ranks, or null if unknown. */
-  foretold: number | null;
+  predicted: number | null;
 }
 
 /** A stage with its offload, and the candidates that fit. */
@@ -44,7 +44,7 @@ export interface Way {
 export interface Space {
   file: Section;
   settings: Settings;
-  batches: BatchWishes;
+  batches: BatchRequest;
 }
 
 /** zero_optimization of a way. */
@@ -153,7 +153,7 @@ function wayOf({ name, zero }: Placement, space: Space, info: ModelInfo): Way {
     .filter(({ fit }) => fit.fits)
     .map(({ size, config, fit }) => ({
       name: `${name}_gas${config[STEPS]}_tmbspg${size}`,
-      ...{ way: name, microBatch: size, config, foretold: fit.samplesPerSecond },
+      ...{ way: name, microBatch: size, config, predicted: fit.samplesPerSecond },
     }));
   return { name, candidates, reason: candidates.length > 0 ? null : noneFits(weighed) };
 }

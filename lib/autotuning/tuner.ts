@@ -97,12 +97,12 @@ export class Tuner {
    * order.
    */
   private mostPromising(): Candidate | undefined {
-    if (this.waiting.some((one) => one.foretold === null)) return this.waiting[0];
+    if (this.waiting.some((one) => one.predicted === null)) return this.waiting[0];
     const { metric } = this.settings;
     /** Samples per second. For latency: a value in proportion to steps per second. */
-    const rateOf = ({ foretold, config }: Candidate): number => {
+    const rateOf = ({ predicted, config }: Candidate): number => {
       const samples = Number(config[MICRO]) * Number(config[STEPS]);
-      return (foretold ?? 0) / (metric === 'latency' ? samples : 1);
+      return (predicted ?? 0) / (metric === 'latency' ? samples : 1);
     };
     const score = (one: Candidate): number => rateOf(one) * this.correction(one.way);
     return this.waiting.toSorted((a, b) => score(b) - score(a))[0];
@@ -110,12 +110,12 @@ export class Tuner {
 
   /** Mean ratio of measured to predicted samples per second, of this way, or else of all ways. */
   private correction(way: string): number {
-    const reported = this.rows.filter(({ metrics, candidate }) => metrics && candidate.foretold);
+    const reported = this.rows.filter(({ metrics, candidate }) => metrics && candidate.predicted);
     const own = reported.filter(({ candidate }) => candidate.way === way);
     const used = own.length > 0 ? own : reported;
     if (used.length === 0) return 1;
     const ratios = used.map(
-      ({ metrics, candidate }) => (metrics?.throughput ?? 0) / (candidate.foretold ?? 1),
+      ({ metrics, candidate }) => (metrics?.throughput ?? 0) / (candidate.predicted ?? 1),
     );
     return ratios.reduce((sum, one) => sum + one, 0) / ratios.length;
   }

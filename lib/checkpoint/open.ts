@@ -64,12 +64,14 @@ export class Checkpoint {
     tag?: string,
     world: CheckpointWorld = soloWorld,
   ): Promise<Checkpoint> {
-    const wishes = await inUnison(world, BEGIN_LOAD, async () => {
+    const requests = await inUnison(world, BEGIN_LOAD, async () => {
       if (tag !== undefined) requireTag(tag);
       return tag ?? null;
     });
-    requireOneTag(wishes);
-    const opened = await openSteadily(world, dir, () => openFiles(dir, wishes[0] as string | null));
+    requireOneTag(requests);
+    const opened = await openSteadily(world, dir, () =>
+      openFiles(dir, requests[0] as string | null),
+    );
     try {
       await verify(world, opened.manifest, opened.files);
       return new Checkpoint(opened);

@@ -169,14 +169,14 @@ function ofOtherKind({ stage }: Transfer, kind: BatchKind, { rank, kind: other }
   });
 }
 
-const phraseOf = ({ tensors }: Outline): string => tensors.map(describe).join(', ');
+const textOf = ({ tensors }: Outline): string => tensors.map(describe).join(', ');
 
 function changed({ stage }: Transfer, before: Outline, now: Outline): DsError {
   return new DsError({
     code: 'DS_SHAPE',
     op: `pipeline, output of stage ${stage}`,
-    expected: `${phraseOf(before)}, as in the first micro-batch`,
-    got: phraseOf(now),
+    expected: `${textOf(before)}, as in the first micro-batch`,
+    got: textOf(now),
     hint: 'Use one shape for all micro-batches, or set dynamicShape: true in the PipelineModule.',
   });
 }

@@ -118,7 +118,7 @@ function nearestOf(candidates: readonly Candidate[], request: PlanRequest): Cand
 }
 
 /** Describes the memory shortage of a setup, or its use of each memory. */
-function verdictOf(one: Candidate, request: PlanRequest): string {
+function summaryOf(one: Candidate, request: PlanRequest): string {
   const needs = needsOf(one, request);
   const short = needs.filter(([, needed, there]) => needed > there);
   const text = (short.length > 0 ? short : needs.filter(([, needed]) => needed > 0))
@@ -136,7 +136,7 @@ export function formatPrediction(candidates: readonly Candidate[], request: Plan
   return [
     ...waysOf(candidates),
     '',
-    verdictOf(best, request),
+    summaryOf(best, request),
     parts('Each GPU', best.memory.device),
     parts('Each rank on the host', best.memory.host),
     ...(best.disk > 0 ? [`Each machine on its disk: ${gibibytes(best.disk)}`] : []),
@@ -167,7 +167,7 @@ export function formatPlan({ candidates, best }: Plan, request: PlanRequest): st
     const nearest = nearestOf(candidates, request);
     lines.push(
       `Nothing fits. The nearest is ${nameOf(nearest)}.`,
-      verdictOf(nearest, request),
+      summaryOf(nearest, request),
       parts('Each GPU', nearest.memory.device),
       parts('Each rank on the host', nearest.memory.host),
     );

@@ -101,14 +101,14 @@ function byDistance({ setup: a }: Way<unknown>, { setup: b }: Way<unknown>): num
 export function weighWay<Config>(way: Way<Config>, weights: Weights): Weighed<Config> {
   const { sizes, knowsActivations, isHost, cluster, rates } = weights;
   const memory = memoryOf(sizes, way.setup);
-  const isForetold = knowsActivations && !isHost;
+  const isPredicted = knowsActivations && !isHost;
   return {
     ...way,
     memory,
     device: total(memory.device) * DEVICE_SPARE + (isHost ? 0 : DRIVER),
     host: total(memory.host) * HOST_SPARE,
     disk: memory.disk,
-    step: isForetold ? stepTime(sizes, way.setup, rates, cluster).step : null,
+    step: isPredicted ? stepTime(sizes, way.setup, rates, cluster).step : null,
   };
 }
 

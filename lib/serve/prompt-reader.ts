@@ -203,9 +203,14 @@ const hasPatterns = (folder: string): boolean =>
 
 /** Errors go to clients, and the server's paths must not. */
 function withoutFolder({ code, op, expected, got, hint }: DsError, folder: string): DsError {
-  const told = (text: string): string =>
+  const cleaned = (text: string): string =>
     text.replaceAll(`${folder}, `, '').replaceAll(folder, 'the tokenizer');
-  const fields = { op: told(op), expected: told(expected), got: told(got), hint: told(hint) };
+  const fields = {
+    op: cleaned(op),
+    expected: cleaned(expected),
+    got: cleaned(got),
+    hint: cleaned(hint),
+  };
   return new DsError({ code, ...fields });
 }
 

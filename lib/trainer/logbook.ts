@@ -107,7 +107,7 @@ export class Logbook {
    * Reads the numbers of the pending update, once. Returns alerts, and a log if one is due. Waits
    * for its backward. Throws DS_NONFINITE: see engine.backward().
    */
-  settle(): (AlertEvent | LogEvent)[] {
+  readPending(): (AlertEvent | LogEvent)[] {
     const { pending } = this;
     if (!pending) return [];
     this.pending = null;

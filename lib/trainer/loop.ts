@@ -96,7 +96,7 @@ async function* update<Batch>(
     const here = mover.moved(micro);
     scope(() => engine.backward(objective.shared(forward, here, divisor)));
     discard(here);
-    reported.push(...book.settle()); // The device has the last update's numbers by now.
+    reported.push(...book.readPending()); // The device has the last update's numbers by now.
   }
   if (divisor instanceof Tensor) divisor.dispose();
   const [lr = 0] = engine.getLr();
@@ -163,7 +163,7 @@ export function stateJson<Batch>({ engine, settings, state, length }: Session<Ba
 /** Reports the last update if it is still pending; no other update has begun. */
 async function* finished<Batch>({ book, counts }: Session<Batch>): Events {
   book.read(counts.tokens());
-  yield* book.settle();
+  yield* book.readPending();
 }
 
 /** Whatever has not been logged yet. */

@@ -49,7 +49,7 @@ test.each([
 ] as const)('%s, checkpointing %s', async (kind, isAgain) => {
   const model = modelOf(kind, isAgain);
   const [resident] = zero.estimateMemory(model, { microBatch: ROWS, seq: SEQ });
-  const foretold = resident?.device.total as number;
+  const predicted = resident?.device.total as number;
   // Memory of earlier models must be freed before the peak is measured.
   await quiet(() => cpu().memory.inUse);
   const made = model
@@ -57,7 +57,7 @@ test.each([
     .reduce((sum, one) => sum + (one.isMaterialized ? one.bytes : 0), 0);
   const beside = cpu().memory.inUse - made;
   const peak = (await peakOf(model)) - beside;
-  expect([kind, Math.abs(foretold / peak - 1) < 0.08]).toEqual([kind, true]);
+  expect([kind, Math.abs(predicted / peak - 1) < 0.08]).toEqual([kind, true]);
 });
 
 test('what Llama 8B with adapters needs at 2048 tokens', () => {

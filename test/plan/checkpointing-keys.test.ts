@@ -65,8 +65,8 @@ test.each<[string, DsConfig['activation_checkpointing']]>([
 ])('peak of the device: %s', async (_, section) => {
   const { device, host } = planned(section);
   // On the CPU, copies in host memory count as memory of the device.
-  const [got, foretold] = [await peakOf(section), total(device) + host.buffers];
-  expect(Math.abs(foretold / got - 1)).toBeLessThan(0.03);
+  const [got, predicted] = [await peakOf(section), total(device) + host.buffers];
+  expect(Math.abs(predicted / got - 1)).toBeLessThan(0.03);
 });
 
 test('cpu_checkpointing keeps the inputs of segments in host memory', () => {

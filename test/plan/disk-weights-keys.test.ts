@@ -67,7 +67,7 @@ test.each<[Keys, onDisk: number]>([
 ])('%j', async (keys, onDisk) => {
   const { device, host, disk } = planned(keys);
   // On the CPU, host memory counts as memory of the device.
-  const [got, foretold] = [await peakOf(keys), total(device) + host.buffers];
-  expect(Math.abs(foretold / got - 1)).toBeLessThan(0.02);
+  const [got, predicted] = [await peakOf(keys), total(device) + host.buffers];
+  expect(Math.abs(predicted / got - 1)).toBeLessThan(0.02);
   expect(Math.abs(disk / 2 - onDisk)).toBeLessThan(0.3 * BLOCK);
 });

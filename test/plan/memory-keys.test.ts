@@ -106,6 +106,6 @@ beforeAll(async () => {
 });
 
 test.each(runs.map((one, i) => [one.name, i] as const))('%s', (_, i) => {
-  const [got, foretold] = [measured[i] as number, planned(runs[i] as Run)];
-  expect(Math.abs(foretold / got - 1)).toBeLessThan(0.02);
+  const [got, predicted] = [measured[i] as number, planned(runs[i] as Run)];
+  expect(Math.abs(predicted / got - 1)).toBeLessThan(0.02);
 });
