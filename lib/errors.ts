@@ -72,7 +72,7 @@ export class DsError extends Error {
   }
 
   /**
-   * Turns an error of the addon into a DsError whose stack begins at the JavaScript call site.
+   * Converts an error of the addon to a DsError. Its stack begins at the JavaScript call site.
    * Returns other values unchanged.
    */
   static fromNative(thrown: unknown): unknown {

@@ -1,6 +1,6 @@
 // Opens every page of the site of `npm run docs` in a headless browser and follows its links.
 //
-//   node scripts/browse-docs.mjs [FOLDER]   FOLDER receives screenshots of the first page
+//   node scripts/browse-docs.mjs [FOLDER]   FOLDER receives two screenshots of the offload page
 //
 // Needs Chromium or Chrome; CHROME names another program. No request leaves this machine.
 import { createReadStream, existsSync, mkdirSync, readdirSync, readFileSync } from 'node:fs';
@@ -37,7 +37,7 @@ function serveSite() {
   const server = createServer((request, response) => {
     const name = decodeURIComponent(new URL(request.url, 'http://site').pathname);
     const file = path.join(SITE, name);
-    if (!file.startsWith(SITE) || !existsSync(file)) {
+    if (!file.startsWith(SITE + path.sep) || !existsSync(file)) {
       response.writeHead(404).end();
       return;
     }

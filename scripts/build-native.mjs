@@ -59,6 +59,7 @@ function run(command, args) {
 
 /** Prints one line that counts up on a terminal, and a line for each quarter elsewhere. */
 function showProgress(done, total) {
+  if (done === 0) return;
   const text = `compiled ${done} of ${total}`;
   if (process.stdout.isTTY) process.stdout.write(`\r${text}${done === total ? '\n' : ''}`);
   else if (done === total || done % Math.ceil(total / 4) === 0) console.log(text);
@@ -128,16 +129,18 @@ const built = join(root, 'build', name);
 const out = join(tree, 'out');
 const generator = has('ninja') ? 'Ninja' : 'Unix Makefiles';
 const options = process.argv.filter((word) => word.startsWith('-D'));
+const launchers = ['C', 'CXX', 'CUDA'].map((language) => `CMAKE_${language}_COMPILER_LAUNCHER`);
+// An option of an earlier build does not stay.
+const dropped = ['DS_CUDA', 'DS_CUDA_ARCHS', 'DS_SANITIZE', ...launchers];
 if (process.argv.includes('--this-machine')) {
-  const isBuilt = existsSync(join(built, 'libds_cuda.so'));
-  const { options: own, note } = buildForMachine({
-    cuda: process.argv.includes('--cuda'),
-    isBuilt,
-  });
+  const cuda = process.argv.includes('--cuda');
+  const isBuilt = [built, out].some((folder) => existsSync(join(folder, 'libds_cuda.so')));
+  const { options: own, note } = buildForMachine({ cuda, isBuilt });
   options.push(...own);
+  // A GPU back end that was built before keeps its architectures.
+  if (isBuilt && !cuda) dropped.length = 0;
   console.log(note);
 }
-const launchers = ['C', 'CXX', 'CUDA'].map((language) => `CMAKE_${language}_COMPILER_LAUNCHER`);
 if (has('ccache')) options.unshift(...launchers.map((launcher) => `-D${launcher}=ccache`));
 dropForeignTree(tree, generator);
 mkdirSync(built, { recursive: true });
@@ -145,10 +148,9 @@ const log = join(root, 'build', `${name}.log`);
 const isQuiet = process.argv.includes('--progress');
 if (isQuiet) rmSync(log, { force: true });
 const step = isQuiet ? (...words) => runQuietly(...words, log) : run;
-// An option of an earlier build does not stay.
 await step('cmake', [
   ...['-S', root, '-B', tree, '-G', generator],
-  ...['DS_CUDA', 'DS_CUDA_ARCHS', 'DS_SANITIZE', ...launchers].map((key) => `-U${key}`),
+  ...dropped.map((key) => `-U${key}`),
   ...['-DCMAKE_BUILD_TYPE=Release', `-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${out}`, ...options],
 ]);
 await step('cmake', ['--build', tree, '--parallel', String(jobs())]);

@@ -1,4 +1,4 @@
-// Chooses what a build for one machine contains: the CPU back end, or also the GPU of this machine.
+// Chooses the back ends of a build for one machine: the CPU, or also the machine's GPUs.
 import { execFileSync } from 'node:child_process';
 
 /** Output of a program; null if it is missing or fails. */

@@ -10,7 +10,7 @@ namespace ds {
 constexpr int kMaxDims = 6;
 
 /// Borrowed: the caller keeps the memory alive until the op's stream has passed it.
-/// A View whose ndim is -1 is absent: only an OptionalView of an op's struct may be.
+/// A View with ndim -1 is absent: only an OptionalView of an op's struct may be.
 struct View {
   void* data = nullptr;  // first element, on the op's device
   DType dtype = DType::f32;

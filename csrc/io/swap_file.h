@@ -1,4 +1,4 @@
-// Memory on disk: a file of one process whose ranges move concurrently with computation.
+// Memory on disk: a file of one process. Its ranges move concurrently with computation.
 #pragma once
 
 #include <atomic>

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kOp = "adamw_halves";
 
-/// Updates a row whose masters have no ties. Returns nonzero if an updated master has a tie. `p`
+/// Updates a row of masters without ties. Returns nonzero if an updated master has a tie. `p`
 /// holds the updated masters. Compiled for two instruction sets and not inlined, as UpdateLoop.
 #define DS_UPDATE_HALVES(name)                                                                  \
   uint32_t name(const AdamWRule& shared, float factor, const float* __restrict grad, int64_t n, \

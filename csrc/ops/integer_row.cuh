@@ -28,7 +28,7 @@ struct IntegerRow {
 
 constexpr int kDigits = 3;
 constexpr int kPieceBytes = 512;  // bytes of an output's codes that a warp reads, in 8 segments
-constexpr int kRoundPairs = 32;   // pairs of outputs whose sums fit in shared memory
+constexpr int kRoundPairs = 32;   // pairs of outputs with sums that fit in shared memory
 
 /// Shape of a kernel's blocks: one warp per piece of an output, or one per two pieces.
 template <bool kGated, int kPieces, int kAhead, int kMostWarps, int kBlocksPerSm>

@@ -13,7 +13,7 @@ export interface LayerGroup {
   readonly modules: string | readonly string[];
 }
 
-/** Modules whose weights this library's models read outside of their forward. */
+/** Modules with weights that this library's models read outside of forward. */
 const READ_DIRECTLY = ['lm_head', 'wpe'];
 
 /** Supported forwards of compressed layers. */

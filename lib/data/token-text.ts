@@ -15,7 +15,7 @@ export type Encode = (text: string) => ArrayLike<number>;
 
 /** Text to make tokens of. */
 export interface TextSource {
-  /** A text file, or a folder whose text files are read in the order of their paths. */
+  /** A text file, or a folder: its text files are read in the order of their paths. */
   path: string;
   /** Pattern of file names in a folder. Default: all files. */
   match?: RegExp;

@@ -50,7 +50,7 @@ export interface Holdings {
   ranks: Ranks;
   /** In forward order. */
   units: readonly Unit[];
-  /** Units whose parameters several pipeline stages share. */
+  /** Units with parameters that several pipeline stages share. */
   tied: ReadonlySet<Unit>;
   stage: ZeroStages;
   state: OptimizerState;

@@ -5,7 +5,7 @@ import { checkpoint, Tensor } from '../tensor/index.js';
 
 type Through = (branch: Tensor, residual: Tensor | null) => [Tensor, Tensor];
 
-/** The branch and the stream to which it is not yet added; null for a branch without a stream. */
+/** The branch, and the residual stream before the addition; null without a stream. */
 export function streamOf(values: Values): [branch: Tensor, residual: Tensor | null] {
   if (values instanceof Tensor) return [values, null];
   const [branch, residual = null] = values as [Tensor, Tensor?];

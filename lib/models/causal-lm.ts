@@ -217,7 +217,10 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return saveWeights(this, dir, { ...options, format: 'hf' });
   }
 
-  /** @internal The embedding, the blocks, the norm, and the head, whose logits feed the loss. */
+  /**
+   * @internal The embedding, the blocks, the norm, and the head; the logits of the head feed the
+   * loss.
+   */
   pipelineLayers(): PipelineLayer[] {
     const { lm_head } = this;
     const weight = lm_head instanceof PackedLinear ? null : lm_head.weight;

@@ -32,7 +32,7 @@ export interface LoadWeightsOptions {
   /** Whether missing and unexpected names are errors. Default true. */
   strict?: boolean;
   /**
-   * Layout of the files; it matters to a module whose describe() names transposed parameters.
+   * Layout of the files; it matters if describe() of the module names transposed parameters.
    * Default: "hf" if a config.json with the model_type of describe() lies in the folder, else
    * "native".
    */

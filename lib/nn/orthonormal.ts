@@ -28,8 +28,8 @@ function orthogonalise(vectors: Float64Array, size: number, at: number): void {
 
 /**
  * Returns a row-major matrix [rows, columns] with orthonormal rows, or columns if they are fewer.
- * It is uniformly distributed and a function of `random`: the Q of a QR decomposition whose R has a
- * positive diagonal.
+ * The matrix depends only on `random` and is uniformly distributed. It is the Q of a QR
+ * decomposition with a positive diagonal of R.
  */
 export function orthonormalRows(rows: number, columns: number, random: RandomState): Float64Array {
   const isTall = rows > columns;

@@ -1,4 +1,4 @@
-// Linear layers whose frozen weights are stored in fewer bits than the compute dtype.
+// Linear layers with frozen weights in fewer bits than the compute dtype.
 import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';

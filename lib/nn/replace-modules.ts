@@ -26,7 +26,7 @@ function put(holder: object, key: unknown, value: Module): void {
   else (holder as Record<string, unknown>)[key as string] = value;
 }
 
-/** Collections of a module's tree whose entries can be replaced; a Set has no keys. */
+/** Collections of a module's tree with replaceable entries; a Set has no keys. */
 function isCollection(value: unknown): value is object {
   return Array.isArray(value) || value instanceof Map || isPlainObject(value);
 }

@@ -61,7 +61,7 @@ interface PlaceUpdate {
   index: number;
   /** Its part of the parameter's matrices. For vectors, only the elements count. */
   matrix: MatrixPart;
-  /** Offsets of its sums of the first round, its rows and its columns in those of the range. */
+  /** Offsets of the parameter's first-round sums, rows and columns in the range's buffers. */
   sums: number;
   rows: number;
   columns: number;

@@ -100,7 +100,7 @@ export function savedState(declared: DeclaredState): DeclaredState {
   return Object.fromEntries(Object.entries(declared).filter(([, { saved }]) => saved));
 }
 
-/** Returns a key that is equal for parameters whose state fits into common flat tensors. */
+/** Returns a key; parameters with equal keys can share flat state tensors. */
 export function kindOf(declared: DeclaredState): string {
   const named = Object.entries(declared);
   return named

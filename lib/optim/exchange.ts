@@ -1,4 +1,4 @@
-// ExchangingOptimizer: rules whose ranks exchange compressed vectors instead of gradients.
+// ExchangingOptimizer: rules that exchange compressed vectors between ranks instead of gradients.
 import type { SignLevels } from '../runtime/kernels.generated.js';
 import type { Tensor } from '../tensor/index.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';

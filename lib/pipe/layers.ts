@@ -23,8 +23,8 @@ export function requireValues(op: string, values: unknown, hint: string): Values
 /** A step of a model, from the values of the previous layer to those of the next. */
 export interface PipelineLayer {
   /**
-   * The modules whose parameters it reads. A module of several layers is tied: its gradients are
-   * summed.
+   * The modules that own the parameters it reads. A module of several layers is tied: its gradients
+   * are summed.
    */
   readonly modules: readonly Module[];
   /**

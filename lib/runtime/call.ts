@@ -9,8 +9,8 @@ import type { Stream } from './stream.js';
 import { describe, type View } from './view.js';
 
 /**
- * Functions that enqueue an op whose arguments are in the block, by its number and a stream's
- * handle.
+ * Functions that enqueue an op by its number, on the stream of a handle. The block holds the op's
+ * arguments.
  */
 export interface OpCalls {
   run(op: number, stream: number): void;

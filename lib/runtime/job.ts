@@ -234,7 +234,7 @@ export class GroupHandle implements Tickets {
 
   start(call: Collective, stream: Stream, label: string): number {
     const dtype = (call.input ?? call.output)?.dtype ?? 'u8';
-    // Reading a handle may run ops, whose arguments pass through the block.
+    // Reading a handle may run ops, and their arguments pass through the block.
     const [input, output] = [handleOf(call.input), handleOf(call.output)];
     block[0] = collectiveKinds.indexOf(call.kind);
     block[1] = reduceOps.indexOf(call.op);

@@ -3276,12 +3276,13 @@ export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
 /**
  * Attention of the newest tokens of S sequences, packed in [N], to all tokens of their sequence.
  * The queries of sequence s are the rows from starts[s] to starts[s + 1], minus starts[0]. They
- * are the last of its lengths[s] tokens, whose keys and values lie in the blocks tables[s, 0],
- * tables[s, 1], ... A query sees its own and earlier tokens; with `window` w only the w nearest,
- * including its own. Grouped heads as in Attention. A sequence of length 0 gives 0. Scores and
- * sums in f32 (f64 for f64). The CPU throws DS_INDEX if starts do not ascend from row 0 to row N,
- * if a sequence has more than `longest` queries or fewer tokens than queries, or if a block is
- * outside table or pool. The GPU never reads out of bounds, and gives NaN for a missing block.
+ * are the last of its lengths[s] tokens. The blocks tables[s, 0], tables[s, 1], ... hold the keys
+ * and values of all its tokens. A query sees its own and earlier tokens; with `window` w only the
+ * w nearest, including its own. Grouped heads as in Attention. A sequence of length 0 gives 0.
+ * Scores and sums in f32 (f64 for f64). The CPU throws DS_INDEX if starts do not ascend from row 0
+ * to row N, if a sequence has more than `longest` queries or fewer tokens than queries, or if a
+ * block is outside table or pool. The GPU never reads out of bounds, and gives NaN for a missing
+ * block.
  */
 export interface PagedAttentionArgs {
   /** [N, H, D], last stride 1 */

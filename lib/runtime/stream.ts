@@ -33,7 +33,7 @@ const living = new Map<number, Stream>();
 /** An ordered queue of work on one device. A CPU stream runs work before the call returns. */
 export class Stream {
   constructor(
-    /** The device whose work it orders. */
+    /** The device that owns the stream. */
     readonly device: StreamHome,
     /** Native handle; owned by this object unless it is the device's compute stream. */
     readonly handle: number,
@@ -86,7 +86,7 @@ export class Event {
 
   /** `timed` events can measure elapsed time; untimed ones cost less. */
   constructor(
-    /** The device whose streams record it. */
+    /** The device of the streams that record it. */
     readonly device: StreamHome,
     private readonly timed = false,
   ) {

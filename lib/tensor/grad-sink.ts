@@ -9,7 +9,7 @@ import { Tensor } from './tensor.js';
 export class NodeSink implements GradSink {
   /** The running node. */
   node!: GradFn;
-  /** Leaves whose gradient of this node is computed later. */
+  /** Leaves with a gradient from this node that is computed later. */
   readonly awaited = new Set<Tensor>();
   /** Gradients that are being written, outermost first. */
   private readonly open: { edge: Edge; out: Tensor }[] = [];

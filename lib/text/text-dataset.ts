@@ -79,7 +79,7 @@ export class TextDataset implements Dataset<TextSample> {
     );
   }
 
-  /** What a worker thread calls. */
+  /** Entry point for worker threads. */
   static ofShared(shared: SharedSamples): TextDataset {
     return new TextDataset(shared, null);
   }
@@ -104,7 +104,7 @@ export class TextDataset implements Dataset<TextSample> {
   }
 }
 
-/** What a worker thread calls. */
+/** Entry point for worker threads. */
 export function textDataset(shared: SharedSamples): TextDataset {
   return TextDataset.ofShared(shared);
 }

@@ -149,8 +149,8 @@ export class Listeners {
   }
 
   /**
-   * Calls and awaits the listeners of the event's type, then those of "any", in the order in which
-   * they were added.
+   * Calls and awaits the listeners of the event's type, then the listeners of "any". Listeners run
+   * in the order of their addition.
    */
   async report(event: TrainerEvent): Promise<void> {
     for (const type of [event.type, 'any'] as const) {

@@ -60,9 +60,9 @@ export interface WeightSource {
 /**
  * Writes model and tokenizer into `dir` and replaces its files. A model with adapters is written as
  * adapters in PEFT's files, other models as config.json and whole weights in the training dtype.
- * The engine's `checkpoint` in `dir`, if there is one, is the source for a model whose files differ
- * in layout from its parameters. Rejects on all ranks with DS_IO and DS_CHECKPOINT. It writes
- * nothing if config.json is not a model's.
+ * Some models have files with another layout than their parameters; they are converted from the
+ * engine's `checkpoint` in `dir` if it exists. Rejects on all ranks with DS_IO and DS_CHECKPOINT.
+ * It writes nothing if config.json is not a model's.
  */
 export async function writeWeightFolder(
   source: WeightSource,

@@ -90,7 +90,7 @@ export class Group {
     };
   }
 
-  /** What makes this group miss its goal, the worst first: "file:line: reason: text". */
+  /** Reasons why this group misses its goal, the worst first: "file:line: reason: text". */
   worst(number) {
     const places = this.sentences()
       .map((sentence) => {

@@ -14,7 +14,7 @@ namespace ds::comm {
 /// loopback only during its constructor. Then an authenticated connection replaces the listening
 /// socket.
 ///
-/// Gloo's loop thread polls level-triggered events and skips a pair whose lock is taken. So it
+/// Gloo's loop thread polls level-triggered events and skips a pair with a taken lock. So it
 /// spins while another thread sends; with few cores it keeps that thread from running. This pair
 /// sleeps instead. An exception of Gloo on its loop thread has no handler and would end the
 /// process; here it breaks the pair.

@@ -22,7 +22,7 @@ export interface ActivationCheckpointingSection {
   enabled?: boolean;
 }
 
-/** Keys whose snake_case form is not the name of the option. Null: ignored. */
+/** Keys with a snake_case form other than the name of the option. Null: ignored. */
 const KEYS: Readonly<Record<string, keyof CheckpointingOptions | null>> = {
   contiguous_memory_optimization: 'contiguousCheckpointing',
   synchronize_checkpoint_boundary: 'synchronize',

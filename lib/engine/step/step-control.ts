@@ -164,7 +164,7 @@ export class StepControl implements GradientReceiver {
     for (const digest of this.digests.values()) digest.drop();
   }
 
-  /** Counts a micro-batch whose loss is on another pipeline stage. */
+  /** Counts a micro-batch with its loss on another pipeline stage. */
   addUnknownLoss(): void {
     this.microBatches++;
   }

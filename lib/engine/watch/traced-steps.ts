@@ -25,7 +25,7 @@ export interface TraceStepsOptions {
 
 const NAMES: OptionNames<TraceStepsOptions> = { steps: true, after: true };
 
-/** The options with the file, whose folder exists, and the trace. */
+/** The options with the file and the trace; the file's folder exists. */
 export interface TracedStepOptions extends Required<TraceStepsOptions> {
   path: string;
   trace: Trace;

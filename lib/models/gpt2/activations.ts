@@ -3,7 +3,7 @@ import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import type { BlockActivations } from '../activation-shape.js';
 import type { GPT2Config } from './config.js';
 
-/** What a block keeps between forward and backward. */
+/** Tensors that a block keeps between forward and backward. */
 export type ActivationMode = 'none' | 'selective' | 'attention' | 'full' | 'segments' | 'cpu';
 
 /** Bytes of the activations of GPT-2's blocks in training. */

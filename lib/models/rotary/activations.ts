@@ -56,9 +56,9 @@ function feedOf({ hidden, channels, moe, layers }: RotarySizes): Feed {
  *     H D + K D           with head norms: queries and keys before the norm
  *     kept by the feed-forward block
  *
- * The backward adds the gradients of gate and up (2 h) in the MLP, and those of the stream, queries
- * and keys (2 C + H D + K D) in attention. Statistics: a log-sum-exp per head, a deviation per
- * norm.
+ * Backward needs more: in the MLP the gradients of gate and up (2 h); in attention the gradients of
+ * the stream, queries and keys (2 C + H D + K D). Statistics: a log-sum-exp per head, a deviation
+ * per norm.
  */
 export function rotaryBlockActivations(
   { qkNorm }: RotaryTraits,

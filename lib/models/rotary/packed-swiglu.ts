@@ -1,4 +1,4 @@
-// The gated feed-forward block of families whose files store gate and up as one matrix.
+// The gated feed-forward block of families with gate and up as one matrix in their files.
 import { type Joinable, joinedGate } from '../../nn/joined-linears.js';
 import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';

@@ -1,4 +1,4 @@
-// Losses of rows whose classes are split over ranks (vocabulary parallelism). Source: Shoeybi et
+// Losses of rows with classes split over ranks (vocabulary parallelism). Source: Shoeybi et
 // al. 2019 (Megatron-LM).
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { View } from '../../runtime/view.js';

@@ -40,7 +40,7 @@ export interface CustomFunction<Result extends Tensor | Tensor[]> {
 }
 
 /**
- * Creates a function of tensors whose gradient is `backward`, as torch.autograd.Function. Throws
+ * Creates a function of tensors with the gradient `backward`, as torch.autograd.Function. Throws
  * DS_ARGUMENT if `forward` returns no tensor. Its backward throws DS_ARGUMENT if `backward` omits
  * an input that requires a gradient, DS_SHAPE for a gradient of another shape.
  */

@@ -85,7 +85,7 @@ export function chunkRowsFor(columns: number): number {
   return Math.max(1, Math.min(fitting, CHUNK_ROWS));
 }
 
-/** What a call keeps of the logits, and how its backward uses that. */
+/** State that a call keeps of the logits for its backward. */
 interface Plan {
   /** Where the logits of the next chunk go. */
   place(): Tensor;

@@ -196,7 +196,7 @@ function withLast(of: View, over: readonly number[]): View {
   return viewOf(of, pick(of.shape), pick(of.strides));
 }
 
-/** A product is the last running product, whose gradient has no division. */
+/** A product is the last running product: its gradient has no division. */
 function addProductSlope(
   x: Tensor,
   grad: Tensor,

@@ -30,10 +30,10 @@ const wantsGrad = (input: unknown): boolean => input instanceof Tensor && input.
  * Calls fn(...inputs) without keeping the tensors of its backward. The backward recomputes them
  * from the same random state and frees them at once. fn reruns to its end, but ops after the last
  * one that backward reads are not computed. Inputs may be tensors or any other values, null
- * included. configure() selects what is kept, and where. Parameters used inside get their gradients
- * from the nested backward. `fn` must be a function of its inputs and parameters only. Throws
- * DS_ARGUMENT for tensors inside an array or a plain object. Source: Chen et al. 2016; the rule for
- * inputs is DeepSpeed's.
+ * included. configure() selects the stored tensors and their place. Parameters used inside get
+ * their gradients from the nested backward. `fn` must be a function of its inputs and parameters
+ * only. Throws DS_ARGUMENT for tensors inside an array or a plain object. Source: Chen et al. 2016;
+ * the rule for inputs is DeepSpeed's.
  */
 export function checkpoint<Inputs extends readonly unknown[], Result extends Tensor | Tensor[]>(
   fn: (...inputs: Inputs) => Result,

@@ -76,7 +76,10 @@ function given({ key, value }: Pair<Scalar, unknown>, { file, lines, document }:
   return { place, name: snakeCase(String(key.value)), values: [own] };
 }
 
-/** What the parser throws in place of listing it: unresolved aliases, too many, deep nesting. */
+/**
+ * Errors that the parser throws instead of listing them: unresolved aliases, too many, deep
+ * nesting.
+ */
 function parsed<T>(place: string, body: () => T): T {
   try {
     return body();

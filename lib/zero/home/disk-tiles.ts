@@ -41,7 +41,7 @@ export interface TilePlace extends StoredTile {
   readonly whole: GroupRange;
 }
 
-/** A tile whose state is read for an update. */
+/** A tile with its state being read for an update. */
 export interface DiskTile extends HostTile, TilePlace {
   readonly sums: readonly Tensor[];
   readonly starts: Tensor;

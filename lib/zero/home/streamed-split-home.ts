@@ -48,7 +48,7 @@ export function withLowerHalves({ state }: Tile): OpenTile {
  * activations.
  */
 abstract class SplitAndStreamed extends StreamedHalves {
-  /** Compute has read the gradients whose memory is freed. */
+  /** Compute has read the gradients before their memory is freed. */
   private readonly read: Event;
 
   /** `rule` updates the partitions. */

@@ -11,7 +11,7 @@ const COUNT = 2;
 
 interface Slot {
   memory: Tensor;
-  /** The tile whose weights it had last. */
+  /** The tile that owned its last weights. */
   tile: HostTile | null;
   readonly filled: Event;
   readonly left: Event;
