@@ -6,10 +6,10 @@ import { DsError } from '../errors.js';
 import { systemError } from '../runtime/system-error.js';
 import { version } from '../version.js';
 import { parseBytes } from './byte-size.js';
-import type { ConsolidateFlags } from './consolidate.js';
 import type { ElasticFlags } from './elastic.js';
 import type { IoFlags } from './io.js';
 import { type LaunchOptions, launchCommand } from './launch-options.js';
+import { addModelCommands } from './model-commands.js';
 import type { PlanFlags } from './plan.js';
 import { requireNoCommand } from './script.js';
 import { addServeCommands } from './serve-commands.js';
@@ -29,9 +29,6 @@ function positiveNumber(text: string): number {
   if (value > 0 && Number.isFinite(value)) return value;
   throw new InvalidArgumentError('Expected a positive number.');
 }
-
-const EXPORT_DTYPES = ['fp32', 'fp16', 'bf16'];
-const EXPORT_FORMATS = ['hf', 'native'];
 
 function byteCount(text: string): number {
   const bytes = parseBytes(text);
@@ -78,8 +75,9 @@ const program = new Command('ds')
   .version(version)
   .exitOverride(ended);
 
-const [TRAINING, INFERENCE, CONFIGURATION, MACHINE] = [
+const [TRAINING, MODELS, INFERENCE, CONFIGURATION, MACHINE] = [
   'Training:',
+  'Models:',
   'Inference:',
   'Configuration and memory:',
   'This machine:',
@@ -94,30 +92,7 @@ program
   .helpOption(false)
   .action(() => finish(() => train(process.argv.slice(3), null)));
 
-program
-  .command('consolidate')
-  .helpGroup(TRAINING)
-  .description('export a checkpoint as safetensors for transformers')
-  .argument('<dir>', 'folder with checkpoints')
-  .argument('<out>', 'folder to create')
-  .option('--tag <tag>', 'checkpoint (default: the latest)')
-  .addOption(choice('--dtype <dtype>', 'dtype of the weights', EXPORT_DTYPES).default('fp32'))
-  .addOption(
-    new Option('--max-shard-size <size>', 'largest file, in bytes or as 500MB, 5GB, 2GiB')
-      .argParser(byteCount)
-      .default(5e9, '5GB'),
-  )
-  .addOption(
-    choice('--format <format>', 'names and layout (default: hf if possible)', EXPORT_FORMATS),
-  )
-  .action((dir: string, out: string, options: ConsolidateFlags) =>
-    finish(async () => {
-      const { consolidateCommand } = await import('./consolidate.js');
-      console.log(await consolidateCommand(dir, out, options));
-      return 0;
-    }),
-  );
-
+addModelCommands(program, MODELS, finish);
 addServeCommands(program, INFERENCE, finish);
 
 program
@@ -288,9 +263,10 @@ const launcher = launchCommand((options, script, args) =>
     return (await import('./launch.js')).launch(options, start);
   }),
 )
+  .usage('COMMAND [options]\n       ds [options] <script> [arguments]')
   .version(version)
-  .addHelpText('after', () => commandsHelp())
   .exitOverride(ended);
+launcher.description(`${launcher.description()}\n${commandsHelp()}`);
 
 /** The commands by group, each with `ds` before its name. */
 function commandsHelp(): string {
@@ -303,7 +279,7 @@ function commandsHelp(): string {
     const lines = list.map((one) =>
       help.formatItem(`ds ${one.name()}`, width, one.description(), help),
     );
-    return [`Commands: ${heading.toLowerCase()}`, ...lines].join('\n');
+    return [heading, ...lines].join('\n');
   });
   return `\n${[...blocks, 'ds COMMAND --help prints the options of a command.'].join('\n\n')}`;
 }
@@ -312,5 +288,6 @@ function commandsHelp(): string {
 const [first, ...words] = process.argv.slice(2);
 if (first === 'help') process.argv.splice(2, words.length + 1, ...words, '--help');
 
+if (process.argv.length === 2) launcher.help({ error: true });
 const named = commands.includes(process.argv[2] ?? '');
 (named ? program : launcher).parseAsync();

@@ -37,8 +37,9 @@ export function launchCommand(
   start: (options: LaunchOptions, script: string, args: string[]) => Promise<void>,
 ): Command {
   const command = new Command('ds')
-    .usage('[options] <script> [arguments]')
-    .description('Runs a script as one process per GPU, here or on the nodes of a hostfile.')
+    .description(
+      'Runs a command below, or a script as one process per GPU, here or on the nodes of a hostfile.',
+    )
     .argument('<script>', 'JavaScript or TypeScript file')
     .argument('[arguments...]', 'arguments of the script')
     .passThroughOptions()

@@ -52,6 +52,11 @@ test.each(['plan --help', 'env --help', '--version'])('help ends with 0: ds %s',
   expect([status, stdout]).toEqual([0, expect.stringMatching(/^(Usage: ds |\d)/)]);
 });
 
+test('ds alone prints the help as an error', () => {
+  const { status, stdout, stderr } = ds([]);
+  expect([status, stdout, stderr]).toEqual([2, '', ds(['--help']).stdout]);
+});
+
 test.each([
   ['help', '--help'],
   ['help plan', 'plan --help'],

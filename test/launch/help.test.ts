@@ -23,9 +23,9 @@ test.each<[command: string, headings: readonly string[]]>([
   [
     '',
     [
+      ...['Training:', 'Models:', 'Inference:', 'Configuration and memory:', 'This machine:'],
       ...['Arguments:', 'Ranks and devices:', 'Several nodes:', 'Script and processes:'],
-      ...['Search and output:', 'Options:', 'Commands: training:', 'Commands: inference:'],
-      ...['Commands: configuration and memory:', 'Commands: this machine:'],
+      ...['Search and output:', 'Options:'],
     ],
   ],
   [
