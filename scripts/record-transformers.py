@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records what transformers says of tiny models and tokenizers, for the tests to compare with.
 
-    python3 scripts/record-transformers.py OUTDIR [--only tokenizers|models]
+    python3 scripts/record-transformers.py OUTDIR [--only tokenizers|models] [--families NAME,NAME]
 
 Writes OUTDIR/tokenizers/<kind>/ (trained on this repository's own text: tokenizer.json,
 tokenizer_config.json, golden.json), OUTDIR/tokenizers/strings.json, OUTDIR/models/<family>/
@@ -53,12 +53,13 @@ def record_tokenizers(out, failures):
         attempt(failures, f"tokenizer {kind}", lambda kind=kind: tokenizer_golden.record(out, kind))
 
 
-def record_models(out, failures):
+def record_models(out, failures, families):
     import model_golden
 
-    for family in model_golden.FAMILIES:
+    for family in families or model_golden.FAMILIES:
         attempt(failures, f"model {family}", lambda family=family: model_golden.record(out, family))
-    attempt(failures, "rope scalings", lambda: model_golden.record_ropes(out))
+    if not families:
+        attempt(failures, "rope scalings", lambda: model_golden.record_ropes(out))
 
 
 def sizes_of(out):
@@ -74,10 +75,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", metavar="OUTDIR")
     parser.add_argument("--only", choices=["tokenizers", "models"])
+    parser.add_argument("--families", default="", help="only these models, without rope scalings")
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
     failures = []
-    for part, body in (("tokenizers", record_tokenizers), ("models", record_models)):
+    families = [name for name in args.families.split(",") if name]
+    parts = (
+        ("tokenizers", record_tokenizers),
+        ("models", lambda out, failures: record_models(out, failures, families)),
+    )
+    for part, body in parts:
         if args.only in (None, part):
             attempt(
                 failures,

@@ -11,6 +11,8 @@ NEW_TOKENS = 64
 PROMPTS = 3
 # A token must lead the next one by this much, so that f32 sums in any order choose the same.
 LEAST_LEAD = 2e-3
+# Prompts that are tried for one text.
+ATTEMPTS = 40
 
 
 def continue_prompt(model, prompt, most):
@@ -29,28 +31,47 @@ def continue_prompt(model, prompt, most):
     return result.sequences[0, len(prompt) :].tolist(), min(float(a - b) for a, b in leads)
 
 
+def texts_of(folder):
+    """Prompts of three lengths and what follows them, by the model of a folder."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    model.eval()
+    model.generation_config.eos_token_id = None
+    generator = torch.Generator().manual_seed(7)
+    limit = model.config.max_position_embeddings
+    texts, failed = [], 0
+    while len(texts) < PROMPTS:
+        length = [1, 9, 37][len(texts)]
+        prompt = torch.randint(3, model.config.vocab_size, (length,), generator=generator)
+        most = min(NEW_TOKENS, limit - length)
+        tokens, lead = continue_prompt(model, prompt.tolist(), most)
+        if lead < LEAST_LEAD:
+            failed += 1
+            if failed > ATTEMPTS:
+                raise RuntimeError(f"{folder}: a choice leads by {lead} only")
+            continue
+        assert len(tokens) == most, (folder, len(tokens), most)
+        texts.append({"prompt": prompt.tolist(), "tokens": tokens})
+    return texts
+
+
 def record(models, out):
-    """Of each folder in `models`, prompts and what follows them."""
-    found = {"newTokens": NEW_TOKENS, "transformers": transformers.__version__, "families": {}}
+    """Of each folder in `models`; families that only an existing `out` has stay in it."""
+    families, failures = {}, []
+    if os.path.exists(out):
+        with open(out) as file:
+            families = json.load(file)["families"]
     for folder in sorted(glob.glob(os.path.join(models, "*"))):
         if not os.path.exists(os.path.join(folder, "model.safetensors")):
             continue
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        model.eval()
-        model.generation_config.eos_token_id = None
-        generator = torch.Generator().manual_seed(7)
-        limit = model.config.max_position_embeddings
-        texts = []
-        while len(texts) < PROMPTS:
-            length = [1, 9, 37][len(texts)]
-            prompt = torch.randint(3, model.config.vocab_size, (length,), generator=generator)
-            most = min(NEW_TOKENS, limit - length)
-            tokens, lead = continue_prompt(model, prompt.tolist(), most)
-            if lead < LEAST_LEAD:
-                continue
-            assert len(tokens) == most, (folder, len(tokens), most)
-            texts.append({"prompt": prompt.tolist(), "tokens": tokens})
-        found["families"][os.path.basename(folder)] = texts
+        try:
+            families[os.path.basename(folder)] = texts_of(folder)
+        except Exception as error:  # noqa: BLE001: the others are recorded
+            failures.append(f"{folder}: {type(error).__name__}: {error}")
+    found = {"newTokens": NEW_TOKENS, "transformers": transformers.__version__}
     with open(out, "w") as file:
-        json.dump(found, file, separators=(",", ":"))
+        json.dump({**found, "families": dict(sorted(families.items()))}, file, separators=(",", ":"))
         file.write("\n")
+    if failures:
+        raise RuntimeError("; ".join(failures))

@@ -30,6 +30,14 @@ SIZES = {
 }
 # Smaller: every expert has three matrices.
 MOE_SIZES = {**SIZES, "vocab_size": 80, "hidden_size": 16, "intermediate_size": 24}
+# For families by declaration: one folder takes about 250 KB.
+SMALL = {
+    **SIZES,
+    "vocab_size": 71,
+    "intermediate_size": 44,
+    "tie_word_embeddings": False,
+}
+SLIDING = ["sliding_attention", "full_attention"]
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -201,6 +209,207 @@ FAMILIES = {
             "rope": (10000.0, PHI_ROPE),
         },
     ),
+    "smollm3": (
+        "SmolLM3Config",
+        "SmolLM3ForCausalLM",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "no_rope_layers": [1, 0, 1],
+            "tie_word_embeddings": True,
+            "rope": (2000000.0, None),
+        },
+    ),
+    "granite": (
+        "GraniteConfig",
+        "GraniteForCausalLM",
+        {
+            **SMALL,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.45,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 1.7,
+            "tie_word_embeddings": True,
+            "rope": (10000.0, None),
+        },
+    ),
+    "granite-moe": (
+        "GraniteMoeConfig",
+        "GraniteMoeForCausalLM",
+        {
+            **SMALL,
+            "intermediate_size": 20,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "embedding_multiplier": 2.0,
+            "residual_multiplier": 0.6,
+            "attention_multiplier": 0.25,
+            "logits_scaling": 1.3,
+            "output_router_logits": False,
+            "rope": (10000.0, None),
+        },
+    ),
+    "olmo2": (
+        "Olmo2Config",
+        "Olmo2ForCausalLM",
+        {**SMALL, "rms_norm_eps": 1e-5, "rope": (500000.0, None)},
+    ),
+    "olmo3": (
+        "Olmo3Config",
+        "Olmo3ForCausalLM",
+        {**SMALL, "sliding_window": 7, "layer_types": SLIDING},
+    ),
+    "stablelm": (
+        "StableLmConfig",
+        "StableLmForCausalLM",
+        {
+            **SMALL,
+            "use_qkv_bias": True,
+            "hidden_dropout": 0.0,
+            "rope": (10000.0, {"partial_rotary_factor": 0.25}),
+        },
+    ),
+    "stablelm-parallel": (
+        "StableLmConfig",
+        "StableLmForCausalLM",
+        {
+            **SMALL,
+            "use_parallel_residual": True,
+            "hidden_dropout": 0.0,
+            "rope": (10000.0, {"partial_rotary_factor": 0.5}),
+        },
+    ),
+    "glm": (
+        "GlmConfig",
+        "GlmForCausalLM",
+        {
+            **SMALL,
+            "head_dim": 12,
+            "attention_bias": True,
+            "rope": (10000.0, {"partial_rotary_factor": 0.5}),
+        },
+    ),
+    "glm4": (
+        "Glm4Config",
+        "Glm4ForCausalLM",
+        {
+            **SMALL,
+            "head_dim": 12,
+            "attention_bias": True,
+            "rope": (10000.0, {"partial_rotary_factor": 0.5}),
+        },
+    ),
+    "gemma": (
+        "GemmaConfig",
+        "GemmaForCausalLM",
+        {**SMALL, "head_dim": 12, "tie_word_embeddings": True, "rope": (10000.0, None)},
+    ),
+    "gemma2": (
+        "Gemma2Config",
+        "Gemma2ForCausalLM",
+        {
+            **SMALL,
+            "head_dim": 12,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 1.5,
+            "final_logit_softcapping": 2.5,
+            "sliding_window": 7,
+            "layer_types": SLIDING,
+            "tie_word_embeddings": True,
+            "rope": (10000.0, None),
+        },
+    ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        "Gemma3ForCausalLM",
+        {
+            **SMALL,
+            "head_dim": 12,
+            "query_pre_attn_scalar": 20,
+            "sliding_window": 7,
+            "layer_types": SLIDING,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "linear",
+                    "factor": 4.0,
+                    "rope_theta": 1000000.0,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+    ),
+    "cohere": (
+        "CohereConfig",
+        "CohereForCausalLM",
+        {**SMALL, "logit_scale": 0.7, "tie_word_embeddings": True, "rope": (10000.0, None)},
+    ),
+    "cohere2": (
+        "Cohere2Config",
+        "Cohere2ForCausalLM",
+        {
+            **SMALL,
+            "logit_scale": 0.7,
+            "sliding_window": 7,
+            "layer_types": SLIDING,
+            "tie_word_embeddings": True,
+            "rope": (10000.0, None),
+        },
+    ),
+    "phi": (
+        "PhiConfig",
+        "PhiForCausalLM",
+        {
+            **SMALL,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "rope": (10000.0, {"partial_rotary_factor": 0.5}),
+        },
+    ),
+    "starcoder2": (
+        "Starcoder2Config",
+        "Starcoder2ForCausalLM",
+        {
+            **SMALL,
+            "use_bias": True,
+            "sliding_window": 7,
+            "tie_word_embeddings": True,
+            "residual_dropout": 0.0,
+            "embedding_dropout": 0.0,
+            "rope": (100000.0, None),
+        },
+    ),
+    "gpt-neox": (
+        "GPTNeoXConfig",
+        "GPTNeoXForCausalLM",
+        {
+            **{key: SMALL[key] for key in SMALL if key != "num_key_value_heads"},
+            "use_parallel_residual": True,
+            "hidden_dropout": 0.0,
+            "rope": (10000.0, {"partial_rotary_factor": 0.25}),
+        },
+    ),
+    "exaone4": (
+        "Exaone4Config",
+        "Exaone4ForCausalLM",
+        {
+            **SMALL,
+            "sliding_window": 7,
+            "layer_types": SLIDING,
+            "rope": (1000000.0, None),
+        },
+    ),
+    "ernie": (
+        "Ernie4_5Config",
+        "Ernie4_5ForCausalLM",
+        {
+            **SMALL,
+            "head_dim": 12,
+            "use_bias": True,
+            "tie_word_embeddings": True,
+            "rope": (500000.0, None),
+        },
+    ),
 }
 ROPES = {
     "linear": {"rope_type": "linear", "factor": 4.0},
@@ -239,12 +448,16 @@ def configure(name, settings):
 
 
 def randomize(model, generator):
-    """Weights larger than an initialisation, so that no term of a gradient is negligible."""
+    """Weights larger than an initialisation, so that no term of a gradient is negligible.
+
+    A norm that multiplies by 1 + weight starts at 0.
+    """
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             is_norm = ("norm" in name or ".ln_" in name) and name.endswith("weight")
-            parameter.copy_(1 + 0.1 * noise if is_norm else 0.15 * noise)
+            first = parameter.mean().round() if is_norm else 0
+            parameter.copy_(first + 0.1 * noise if is_norm else 0.15 * noise)
 
 
 def build(config_name, model_name, settings, seed):
