@@ -31,7 +31,7 @@ export function adoptModel(
     stage.adopting(partition.unit);
     partition.unit.adopt(keptOf(partition), (initial) => {
       share(partition.unit, initial);
-      writePieces(state, partition, initial);
+      writeFragments(state, partition, initial);
     });
     stage.adopted(partition);
   }
@@ -47,15 +47,15 @@ export function adoptModel(
  * Writes the master weights of this rank's part of a parameter. `values`: f32 on the device, the
  * whole parameter or its elements from `from` on.
  */
-export function writePieces(
+export function writeFragments(
   state: OptimizerState,
   partition: Partition,
   { slot, values, from = 0 }: { slot: Slot; values: Tensor; from?: number },
 ): void {
-  for (const piece of partition.pieces) {
-    if (piece.slot !== slot) continue;
-    const part = sliceFlat(values, { offset: piece.from - from, numel: piece.numel });
-    state.writeMaster(partition, piece, part);
+  for (const fragment of partition.fragments) {
+    if (fragment.slot !== slot) continue;
+    const part = sliceFlat(values, { offset: fragment.from - from, numel: fragment.numel });
+    state.writeMaster(partition, fragment, part);
     part.release();
   }
 }

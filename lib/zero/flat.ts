@@ -3,7 +3,7 @@ import { dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import { held, type Tensor } from '../tensor/index.js';
-import type { Piece, Range } from './layout.js';
+import type { Fragment, Range } from './layout.js';
 
 /** Returns contiguous elements of a flat tensor as a tensor of `shape`. The caller releases it. */
 export function sliceFlat(
@@ -15,10 +15,10 @@ export function sliceFlat(
 }
 
 /**
- * Returns a piece of a flat tensor that starts at the partition's start. A whole parameter keeps
+ * Returns a fragment of a flat tensor that starts at the partition's start. A whole parameter keeps
  * its shape.
  */
-export function slicePiece(flat: Tensor, { slot, offset, numel }: Piece): Tensor {
+export function sliceFragment(flat: Tensor, { slot, offset, numel }: Fragment): Tensor {
   return sliceFlat(flat, { offset, numel }, numel === slot.numel ? slot.shape : [numel]);
 }
 

@@ -121,8 +121,8 @@ export function shardOf(numel: number, rank: number, shards: number): Range {
   return { offset: rank * size, numel: size };
 }
 
-/** A part of one parameter in a partition. */
-export interface Piece {
+/** The elements of one parameter in a partition. Source: DeepSpeed's tensor fragments. */
+export interface Fragment {
   readonly slot: Slot;
   /** Its first element, from the parameter's start. */
   readonly from: number;
@@ -160,7 +160,7 @@ export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] 
 }
 
 /** Returns the parameters inside `window`, whole or in part. */
-export function piecesOf({ slots }: UnitLayout, window: Range): Piece[] {
+export function fragmentsOf({ slots }: UnitLayout, window: Range): Fragment[] {
   return slots.flatMap((slot) => {
     const { offset, numel } = overlap(slot, window);
     if (numel === 0) return [];

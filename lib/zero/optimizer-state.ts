@@ -2,7 +2,7 @@
 import type { Tensor } from '../tensor/index.js';
 import type { Home } from './home/home.js';
 import type { Bytes, LentState } from './home/lent-state.js';
-import type { Piece } from './layout.js';
+import type { Fragment } from './layout.js';
 import type { Partition, WeightPart } from './partition.js';
 import type { Publisher, RankError, Schedule, UpdatePlan } from './schedule/schedule.js';
 
@@ -37,11 +37,11 @@ export class OptimizerState {
   }
 
   /**
-   * Writes the master weights of a piece. `values`: [numel] f32 on the device, read on the compute
-   * stream.
+   * Writes the master weights of a fragment. `values`: [numel] f32 on the device, read on the
+   * compute stream.
    */
-  writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
-    this.of(partition).home.writeMaster(partition, piece, values);
+  writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
+    this.of(partition).home.writeMaster(partition, fragment, values);
   }
 
   /** Called before the backward that completes the gradients of `plan`. */
@@ -82,14 +82,14 @@ export class OptimizerState {
   }
 
   /**
-   * Lends the master weights (name "master") or the state `name` of a piece after the last update.
-   * To write: change the tensor, call keep() on it, then changed(). The next update uses the new
-   * values.
+   * Lends the master weights (name "master") or the state `name` of a fragment after the last
+   * update. To write: change the tensor, call keep() on it, then changed(). The next update uses
+   * the new values.
    */
-  lend(partition: Partition, piece: Piece, name: string): LentState {
+  lend(partition: Partition, fragment: Fragment, name: string): LentState {
     const { home, schedule } = this.of(partition);
     schedule.commit();
-    return home.lend(partition, piece, name);
+    return home.lend(partition, fragment, name);
   }
 
   /** Whether lend() returns a copy for this partition, which needs memory. */

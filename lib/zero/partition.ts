@@ -6,7 +6,7 @@ import type { Device } from '../runtime/device.js';
 import { Event } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
 import type { WeightPlace } from './home/weight-place.js';
-import { clipGroups, type GroupRange, type Piece, piecesOf, type Range } from './layout.js';
+import { clipGroups, type Fragment, fragmentsOf, type GroupRange, type Range } from './layout.js';
 import type { Unit } from './unit.js';
 import type { WeightUnit } from './weight-unit.js';
 
@@ -14,7 +14,7 @@ import type { WeightUnit } from './weight-unit.js';
 export class WeightPart {
   readonly device: Device;
   /** The parameters in it, whole or in part. */
-  readonly pieces: readonly Piece[];
+  readonly fragments: readonly Fragment[];
 
   constructor(
     readonly unit: WeightUnit,
@@ -26,7 +26,7 @@ export class WeightPart {
     readonly counted: Range = { offset: 0, numel: range.numel },
   ) {
     this.device = unit.device;
-    this.pieces = piecesOf(unit.layout, range);
+    this.fragments = fragmentsOf(unit.layout, range);
   }
 
   /** [numel] in the weights' dtype. Throws DS_RELEASED if they are on a disk. */

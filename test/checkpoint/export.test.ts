@@ -63,8 +63,8 @@ async function tensorsOf(path: string): Promise<Map<string, Tensor>> {
 function exact(name: string): Tensor {
   const { stage, state } = engine.parts;
   for (const partition of stage.partitions) {
-    const piece = partition.pieces.find(({ slot }) => slot.name === name);
-    if (piece) return state.lend(partition, piece, 'master').tensor;
+    const fragment = partition.fragments.find(({ slot }) => slot.name === name);
+    if (fragment) return state.lend(partition, fragment, 'master').tensor;
   }
   return engine.module.stateDict()[name] as Tensor;
 }

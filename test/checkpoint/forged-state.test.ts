@@ -64,9 +64,9 @@ function train(): void {
 function stateOf(): JsonObject {
   const { parts, progress, module } = engine;
   const states = parts.stage.partitions.flatMap((partition) =>
-    partition.pieces.flatMap((piece) =>
+    partition.fragments.flatMap((fragment) =>
       ['master', 'exp_avg', 'exp_avg_sq'].map((name) => {
-        const tensor = parts.state.lend(partition, piece, name).tensor;
+        const tensor = parts.state.lend(partition, fragment, name).tensor;
         const values = tensor.toArray();
         tensor.release();
         return values;

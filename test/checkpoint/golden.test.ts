@@ -41,10 +41,10 @@ function tensorsOf(engine: Engine): Record<string, string> {
   const all = [...engine.module.namedParameters(), ...engine.module.namedBuffers()];
   const bits = Object.fromEntries(all.map(([name, tensor]) => [name, bitsOf(tensor)]));
   for (const partition of engine.parts.stage.partitions) {
-    for (const piece of partition.pieces) {
-      for (const state of Object.keys(keptState(engine, piece.slot))) {
-        const tensor = engine.parts.state.lend(partition, piece, state).tensor;
-        bits[stateKey(piece.slot.name, state)] = bitsOf(tensor);
+    for (const fragment of partition.fragments) {
+      for (const state of Object.keys(keptState(engine, fragment.slot))) {
+        const tensor = engine.parts.state.lend(partition, fragment, state).tensor;
+        bits[stateKey(fragment.slot.name, state)] = bitsOf(tensor);
         tensor.release();
       }
     }

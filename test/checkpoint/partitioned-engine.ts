@@ -51,9 +51,13 @@ export function partitioned(engine: Engine, place: Place): Engine {
     publish() {},
   } as unknown as ZeroStages;
   const state = {
-    lend(partition: Partition, piece, name: string): LentState {
-      const offset = piece.offset + partition.range.offset;
-      return parts.state.lend(whole.get(partition.unit) as Partition, { ...piece, offset }, name);
+    lend(partition: Partition, fragment, name: string): LentState {
+      const offset = fragment.offset + partition.range.offset;
+      return parts.state.lend(
+        whole.get(partition.unit) as Partition,
+        { ...fragment, offset },
+        name,
+      );
     },
     awaitWeights() {},
     lendsCopies: () => false,
@@ -79,15 +83,17 @@ function cut(unit: Unit, { stage, rank, size }: Place): Partition {
   return new Partition(unit, { offset: 0, numel }, whole, share);
 }
 
-/** Every piece of state that the rank holds, and every weight and buffer, as raw bits by name. */
+/**
+ * Every fragment of state that the rank holds, and every weight and buffer, as raw bits by name.
+ */
 export function stateBits(engine: Engine): Record<string, string> {
   const { stage, state: kept } = engine.parts;
   const bits: Record<string, string> = {};
   for (const partition of stage.partitions) {
-    for (const piece of partition.pieces) {
-      for (const state of Object.keys(keptState(engine, piece.slot))) {
-        const tensor = kept.lend(partition, piece, state).tensor;
-        bits[`${piece.slot.name} ${state} from ${piece.from}`] = rawBits(tensor);
+    for (const fragment of partition.fragments) {
+      for (const state of Object.keys(keptState(engine, fragment.slot))) {
+        const tensor = kept.lend(partition, fragment, state).tensor;
+        bits[`${fragment.slot.name} ${state} from ${fragment.from}`] = rawBits(tensor);
         tensor.release();
       }
     }

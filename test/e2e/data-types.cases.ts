@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type Engine, initialize, nn, scope, seed, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { slicePiece } from '../../lib/zero/flat.js';
+import { sliceFragment } from '../../lib/zero/flat.js';
 import type { Case } from '../support/case.js';
 import {
   type Precision,
@@ -50,11 +50,13 @@ function values(engine: Engine, of: 'gradient' | 'master'): Float64Array {
   engine.synchronize();
   const { stage, state } = engine.parts;
   const all = stage.partitions.flatMap((partition) =>
-    partition.pieces.flatMap((piece) => {
+    partition.fragments.flatMap((fragment) => {
       const { unit } = partition;
       const flat = of === 'gradient' ? unit.gradient.take() : null;
-      const part = flat ? slicePiece(flat, piece) : state.lend(partition, piece, 'master').tensor;
-      const numbers = scope(() => [part.to('f32').reshape([piece.numel]).toArray() as number[]]);
+      const part = flat
+        ? sliceFragment(flat, fragment)
+        : state.lend(partition, fragment, 'master').tensor;
+      const numbers = scope(() => [part.to('f32').reshape([fragment.numel]).toArray() as number[]]);
       part.release();
       flat?.release();
       return numbers.flat();

@@ -36,16 +36,16 @@ function stateBits(engine: Engine): Map<string, string> {
   const bits = new Map<string, string>();
   const { state, stage } = engine.parts;
   for (const partition of stage.partitions) {
-    for (const piece of partition.pieces) {
-      for (const name of ['master', ...Object.keys(declared(engine, piece.slot))]) {
-        const lent = state.lend(partition, piece, name);
+    for (const fragment of partition.fragments) {
+      for (const name of ['master', ...Object.keys(declared(engine, fragment.slot))]) {
+        const lent = state.lend(partition, fragment, name);
         lent.wait();
         const bytes = Buffer.alloc(lent.tensor.bytes);
         lent.tensor.buffer.read(
           lent.tensor.offset * (lent.tensor.bytes / lent.tensor.numel),
           bytes,
         );
-        bits.set(`${piece.slot.name} ${name}`, bytes.toString('base64'));
+        bits.set(`${fragment.slot.name} ${name}`, bytes.toString('base64'));
         lent.tensor.release();
       }
     }

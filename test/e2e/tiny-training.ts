@@ -157,11 +157,11 @@ export function stateBits(engine: Engine): Map<string, string> {
   const { state, stage, optimizer } = engine.parts;
   const bits = new Map<string, string>();
   for (const partition of stage.partitions) {
-    for (const piece of partition.pieces) {
-      const { slot } = piece;
+    for (const fragment of partition.fragments) {
+      const { slot } = fragment;
       const declared = optimizer.declareState(slot.group, slot.shape);
       for (const name of ['master', ...Object.keys(declared)]) {
-        const lent = state.lend(partition, piece, name);
+        const lent = state.lend(partition, fragment, name);
         lent.wait();
         const { tensor } = lent;
         const { buffer, byteOffset, byteLength } = tensor.toRaw();

@@ -26,12 +26,12 @@ describe('ranges that a rank counts in the norm', () => {
   /** A partition of parameters with these sizes, in order, restricted to the range `counted`. */
   function partition(sizes: readonly number[], counted: { offset: number; numel: number }) {
     let offset = 0;
-    const pieces = sizes.map((numel, slot) => {
-      const piece = { slot, offset, numel };
+    const fragments = sizes.map((numel, slot) => {
+      const fragment = { slot, offset, numel };
       offset += numel;
-      return piece;
+      return fragment;
     });
-    return { unit: { parameterOf: (slot: number) => slot }, pieces, counted } as never;
+    return { unit: { parameterOf: (slot: number) => slot }, fragments, counted } as never;
   }
   const ranges = (
     sizes: readonly number[],

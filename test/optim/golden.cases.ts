@@ -123,9 +123,9 @@ function train(engine: Engine, precision: Precision): void {
 function masters({ parts }: Engine): number[][] {
   const found = new Map<string, number[]>();
   for (const partition of parts.stage.partitions) {
-    for (const piece of partition.pieces) {
-      const master = parts.state.lend(partition, piece, 'master').tensor;
-      found.set(piece.slot.name, master.toArray());
+    for (const fragment of partition.fragments) {
+      const master = parts.state.lend(partition, fragment, 'master').tensor;
+      found.set(fragment.slot.name, master.toArray());
       master.release();
     }
   }

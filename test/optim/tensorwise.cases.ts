@@ -63,9 +63,9 @@ function eachMaster(
   engine.synchronize();
   const { stage, state } = engine.parts;
   for (const partition of stage.partitions) {
-    for (const piece of partition.pieces) {
-      const master = state.lend(partition, piece, 'master').tensor;
-      body(piece.slot.name, piece.slot.group, master.toArray());
+    for (const fragment of partition.fragments) {
+      const master = state.lend(partition, fragment, 'master').tensor;
+      body(fragment.slot.name, fragment.slot.group, master.toArray());
       master.release();
     }
   }
@@ -94,7 +94,7 @@ function gradients(engine: Engine, step: number): Map<string, number[]> {
   engine.backward(engine.forward<Tensor>(tokens, targets));
   const found = new Map<string, number[]>();
   for (const partition of engine.parts.stage.partitions) {
-    for (const { slot } of partition.pieces) {
+    for (const { slot } of partition.fragments) {
       const { grad } = partition.unit.parameterOf(slot);
       found.set(slot.name, grad ? grad.toArray() : new Array<number>(slot.numel).fill(0));
     }
@@ -234,7 +234,7 @@ function distance(a: Map<string, number[]>, b: Map<string, number[]>): number {
 async function muonSplits(device: Device): Promise<void> {
   const engine = await muonEngine({ precision: 'fp32' }, 'gram', device);
   const { optimizer, stage } = engine.parts;
-  const slots = stage.partitions.flatMap(({ pieces }) => pieces.map(({ slot }) => slot));
+  const slots = stage.partitions.flatMap(({ fragments }) => fragments.map(({ slot }) => slot));
   assert.equal(optimizer.groups.length, 2);
   for (const { name, shape, group } of slots) {
     const matrix = shape.length > 1 && !/wte|wpe/.test(name);

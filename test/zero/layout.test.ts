@@ -1,6 +1,6 @@
 // Tests the offsets of parameters in a unit, and the ranges of parameters in a window.
 import { wholeRegion } from '../../lib/runtime/box.js';
-import { clipGroups, layoutUnit, piecesOf, shardOf } from '../../lib/zero/layout.js';
+import { clipGroups, fragmentsOf, layoutUnit, shardOf } from '../../lib/zero/layout.js';
 
 /** a and c in group 0, b in group 1: a at 0, c at 64, b at 256, gaps behind each, 512 in all. */
 const layout = layoutUnit(
@@ -73,9 +73,13 @@ test.each([
   expect(clipped(offset, numel)).toEqual(groups);
 });
 
-test('the pieces of all shards are the parameters', () => {
-  const pieces = [0, 1, 2, 3].flatMap((rank) => piecesOf(layout, shardOf(layout.numel, rank, 4)));
-  expect(pieces.map(({ slot, from, offset, numel }) => [slot.name, from, offset, numel])).toEqual([
+test('the fragments of all shards are the parameters', () => {
+  const fragments = [0, 1, 2, 3].flatMap((rank) =>
+    fragmentsOf(layout, shardOf(layout.numel, rank, 4)),
+  );
+  expect(
+    fragments.map(({ slot, from, offset, numel }) => [slot.name, from, offset, numel]),
+  ).toEqual([
     ['a', 0, 0, 10],
     ['c', 0, 64, 64],
     ['c', 64, 0, 128],

@@ -10,11 +10,11 @@ import {
 } from '../../optim/declared-state.js';
 import { describe } from '../../runtime/view.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
-import { writePieces } from '../../zero/adopt.js';
+import { writeFragments } from '../../zero/adopt.js';
 import { takeOver } from '../../zero/collectives.js';
-import { copyFlat, sliceFlat, slicePiece } from '../../zero/flat.js';
+import { copyFlat, sliceFlat, sliceFragment } from '../../zero/flat.js';
 import type { LentState } from '../../zero/home/lent-state.js';
-import { overlap, type Piece, shardOf } from '../../zero/layout.js';
+import { type Fragment, overlap, shardOf } from '../../zero/layout.js';
 import type { Partition, WeightPart } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
 import { resync } from '../step/resync.js';
@@ -45,7 +45,7 @@ export function safeGetFullGrad(parameter: Parameter): Tensor | null {
   return noGrad(() =>
     scope(() => {
       const whole = { ...stateOf(owned, 'master'), dtype: grad.dtype };
-      const scaled = assemble(owned, whole, (piece) => slicePiece(grad, piece));
+      const scaled = assemble(owned, whole, (fragment) => sliceFragment(grad, fragment));
       grad.release();
       return scaled.to('f32').mul(1 / engine.parts.gradients.gradientScale);
     }),
@@ -115,7 +115,7 @@ function getState(parameter: Parameter, name: string): Tensor | null {
   resync(engine.parts);
   engine.parts.state.synchronize();
   return scope(() =>
-    assemble(owned, kept, (piece) => borrow(engine, partition, piece, name).tensor),
+    assemble(owned, kept, (fragment) => borrow(engine, partition, fragment, name).tensor),
   );
 }
 
@@ -131,7 +131,9 @@ function setState(parameter: Parameter, value: Tensor, name: string): void {
   noGrad(() =>
     scope(() => {
       const values = value.to(engine.device).to(kept.dtype).contiguous();
-      writeParts(owned, { ...kept, values }, (piece) => borrow(engine, partition, piece, name));
+      writeParts(owned, { ...kept, values }, (fragment) =>
+        borrow(engine, partition, fragment, name),
+      );
     }),
   );
   state.changed(partition);
@@ -145,7 +147,7 @@ function setState(parameter: Parameter, value: Tensor, name: string): void {
  * Writes this rank's part of the master weights. `values`: the whole parameter, f32 on the device.
  */
 export function writeMaster({ engine, partition, slot }: OwnedParameter, values: Tensor): void {
-  writePieces(engine.parts.state, partition, { slot, values });
+  writeFragments(engine.parts.state, partition, { slot, values });
 }
 
 /**
@@ -155,8 +157,8 @@ export function writeMaster({ engine, partition, slot }: OwnedParameter, values:
  */
 export function writeFrozen({ engine, part, slot, parameter }: HeldParameter): void {
   const values = { ...perElement(slot.shape), values: parameter };
-  writeParts({ engine, part, slot }, values, (piece) => {
-    const lent = part.place.lend(piece);
+  writeParts({ engine, part, slot }, values, (fragment) => {
+    const lent = part.place.lend(fragment);
     lent.wait();
     return lent;
   });
@@ -187,14 +189,14 @@ function publish({ parts, device }: EngineCore, part: WeightPart): void {
   if (!stage.shardsWeights || hooks.holds(part.unit)) stage.acquire(part.unit);
 }
 
-/** Returns a piece of master weights or state on the device; the caller releases its tensor. */
+/** Returns a fragment of master weights or state on the device; the caller releases its tensor. */
 function borrow(
   { parts }: EngineCore,
   partition: Partition,
-  piece: Piece,
+  fragment: Fragment,
   name: string,
 ): LentState {
-  const lent = parts.state.lend(partition, piece, name);
+  const lent = parts.state.lend(partition, fragment, name);
   lent.wait();
   return lent;
 }
@@ -205,23 +207,23 @@ type Place = Pick<LentState, 'tensor' | 'keep'>;
 /** Targets in a flat tensor that starts at the offset of the part. */
 const inMemory =
   (flat: Tensor) =>
-  (piece: Piece): Place => ({ tensor: slicePiece(flat, piece), keep() {} });
+  (fragment: Fragment): Place => ({ tensor: sliceFragment(flat, fragment), keep() {} });
 
 /**
- * Returns the whole tensor of a state. `read` returns this rank's pieces; this function releases
+ * Returns the whole tensor of a state. `read` returns this rank's fragments; this function releases
  * them.
  */
 function assemble(
   { engine, partition, slot }: OwnedParameter,
   state: StateTensor,
-  read: (piece: Piece) => Tensor,
+  read: (fragment: Fragment) => Tensor,
 ): Tensor {
   const { device, parts } = engine;
   const { shards } = parts.ranks;
   const full = Tensor.empty(state.shape, state.dtype, device);
-  for (const piece of partition.pieces.filter((one) => one.slot === slot)) {
-    const part = read(piece);
-    const { from, numel } = portionOf(state, piece);
+  for (const fragment of partition.fragments.filter((one) => one.slot === slot)) {
+    const part = read(fragment);
+    const { from, numel } = portionOf(state, fragment);
     copyFlat(full, { offset: from, numel }, part, { offset: 0, numel }, device.compute);
     part.release();
   }
@@ -241,18 +243,18 @@ function assemble(
 }
 
 /**
- * Copies this rank's pieces of `values` to the targets of `placeOf`, and releases the target
+ * Copies this rank's fragments of `values` to the targets of `placeOf`, and releases the target
  * tensors.
  */
 function writeParts(
   { engine, part, slot }: Pick<HeldParameter, 'engine' | 'part' | 'slot'>,
   { values, ...state }: StateTensor & { values: Tensor },
-  placeOf: (piece: Piece) => Place,
+  placeOf: (fragment: Fragment) => Place,
 ): void {
   const { compute } = engine.device;
-  for (const piece of part.pieces.filter((one) => one.slot === slot)) {
-    const place = placeOf(piece);
-    const { from, numel } = portionOf(state, piece);
+  for (const fragment of part.fragments.filter((one) => one.slot === slot)) {
+    const place = placeOf(fragment);
+    const { from, numel } = portionOf(state, fragment);
     copyFlat(place.tensor, { offset: 0, numel }, values, { offset: from, numel }, compute);
     compute.synchronize();
     place.keep();

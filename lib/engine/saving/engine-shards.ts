@@ -14,7 +14,7 @@ import type { DType } from '../../runtime/dtype.js';
 import { numel } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../../zero/flat.js';
-import type { Piece, Range, Slot } from '../../zero/layout.js';
+import type { Fragment, Range, Slot } from '../../zero/layout.js';
 import type { Partition, WeightPart } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
 import { partOfRemote, remoteState, remoteWeights } from './remote-state.js';
@@ -35,49 +35,51 @@ export function keptState({ parts }: EngineCore, { group, shape }: Slot): Declar
 }
 
 /**
- * The part of a state that belongs to a piece of its parameter: elements of a tensor in the shape
- * of `region`.
+ * The part of a state that belongs to a fragment of its parameter: elements of a tensor in the
+ * shape of `region`.
  */
 export function statePart(
   state: StateTensor,
-  { slot, from, numel: count }: Piece,
+  { slot, from, numel: count }: Fragment,
 ): { region: Region; from: number; numel: number } {
   if (state.per === 1) return { region: slot.region, from, numel: count };
   const part = portionOf(state, { from, numel: count });
   return { region: wholeRegion(state.shape), ...part };
 }
 
-/** The pieces of this rank's optimizer state. */
-export function* heldPieces(engine: EngineCore): Generator<{ partition: Partition; piece: Piece }> {
+/** The fragments of this rank's optimizer state. */
+export function* heldFragments(
+  engine: EngineCore,
+): Generator<{ partition: Partition; fragment: Fragment }> {
   for (const partition of engine.parts.stage.partitions) {
-    for (const piece of partition.pieces) yield { partition, piece };
+    for (const fragment of partition.fragments) yield { partition, fragment };
   }
 }
 
 /**
- * The pieces that this rank saves. At stage 0 every rank holds all state, and each data rank saves
- * its share.
+ * The fragments that this rank saves. At stage 0 every rank holds all state, and each data rank
+ * saves its share.
  */
 function* savedOf<Part extends WeightPart>(
   engine: EngineCore,
   parts: readonly Part[],
-): Generator<{ part: Part; piece: Piece }> {
+): Generator<{ part: Part; fragment: Fragment }> {
   for (const part of parts) {
-    for (const piece of part.pieces) {
-      if (!saves(engine, part.unit.parameterOf(piece.slot))) continue;
-      const saved = clipPiece(piece, part.counted);
-      if (saved) yield { part, piece: saved };
+    for (const fragment of part.fragments) {
+      if (!saves(engine, part.unit.parameterOf(fragment.slot))) continue;
+      const saved = clipFragment(fragment, part.counted);
+      if (saved) yield { part, fragment: saved };
     }
   }
 }
 
-function clipPiece(piece: Piece, window: Range): Piece | null {
-  const offset = Math.max(piece.offset, window.offset);
-  const end = Math.min(piece.offset + piece.numel, window.offset + window.numel);
+function clipFragment(fragment: Fragment, window: Range): Fragment | null {
+  const offset = Math.max(fragment.offset, window.offset);
+  const end = Math.min(fragment.offset + fragment.numel, window.offset + window.numel);
   if (end <= offset) return null;
   return {
-    slot: piece.slot,
-    from: piece.from + offset - piece.offset,
+    slot: fragment.slot,
+    from: fragment.from + offset - fragment.offset,
     offset,
     numel: end - offset,
   };
@@ -132,30 +134,30 @@ function shardsOf(name: string, region: Region, from: number, values: Tensor | R
 /** Returns master weights and state. The caller releases the tensors. */
 export function optimizerShards(engine: EngineCore): Shard[] {
   const shards: Shard[] = [];
-  for (const { part, piece } of savedOf(engine, engine.parts.stage.partitions)) {
-    const { slot } = piece;
+  for (const { part, fragment } of savedOf(engine, engine.parts.stage.partitions)) {
+    const { slot } = fragment;
     for (const [name, state] of Object.entries(keptState(engine, slot))) {
-      const { region, from, numel: count } = statePart(state, piece);
+      const { region, from, numel: count } = statePart(state, fragment);
       // Every rank with a part of the parameter holds all of such a state. The rank with the first
       // element saves it.
-      if (count === 0 || (state.per === null && piece.from > 0)) continue;
-      const values = stateValues(engine, part, piece, { name, state, numel: count });
+      if (count === 0 || (state.per === null && fragment.from > 0)) continue;
+      const values = stateValues(engine, part, fragment, { name, state, numel: count });
       shards.push(...shardsOf(stateKey(slot.name, name), region, from, values));
     }
   }
   return shards;
 }
 
-/** Returns `numel` elements of the state `name` of a piece, in memory or remote. */
+/** Returns `numel` elements of the state `name` of a fragment, in memory or remote. */
 function stateValues(
   { parts: { state: kept } }: EngineCore,
   partition: Partition,
-  piece: Piece,
+  fragment: Fragment,
   { name, state, numel: count }: { name: string; state: StateTensor; numel: number },
 ): Tensor | Remote {
-  const lend = (part: Piece) => kept.lend(partition, part, name);
-  if (kept.lendsCopies(partition)) return remoteState(lend, piece, { ...state, numel: count });
-  const lent = lend(piece);
+  const lend = (part: Fragment) => kept.lend(partition, part, name);
+  if (kept.lendsCopies(partition)) return remoteState(lend, fragment, { ...state, numel: count });
+  const lent = lend(fragment);
   lent.wait();
   return lent.tensor;
 }
@@ -178,10 +180,10 @@ const nameOfEntry = ([name]: readonly [string, unknown]): string => name;
 /** Returns this rank's parts of the weights in units. The caller releases the tensors. */
 export function weightShards(engine: EngineCore, wanted: Wanted): Shard[] {
   const { partitions, frozen } = engine.parts.stage;
-  return [...savedOf(engine, [...partitions, ...frozen])].flatMap(({ part, piece }) => {
-    const { slot, from } = piece;
+  return [...savedOf(engine, [...partitions, ...frozen])].flatMap(({ part, fragment }) => {
+    const { slot, from } = fragment;
     if (!wanted(slot.name)) return [];
-    const values = remoteWeights(part, piece) ?? part.place.lend(piece).tensor;
+    const values = remoteWeights(part, fragment) ?? part.place.lend(fragment).tensor;
     return shardsOf(slot.name, slot.region, from, values);
   });
 }

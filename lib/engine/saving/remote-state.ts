@@ -4,11 +4,11 @@ import type { StateTensor } from '../../optim/declared-state.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { sliceFlat } from '../../zero/flat.js';
 import type { LentState } from '../../zero/home/lent-state.js';
-import type { Piece, Range } from '../../zero/layout.js';
+import type { Fragment, Range } from '../../zero/layout.js';
 import type { WeightPart } from '../../zero/partition.js';
 
-/** Returns the part of a piece that starts at its element `offset`. */
-const within = ({ slot, from, offset }: Piece, range: Range): Piece => ({
+/** Returns the part of a fragment that starts at its element `offset`. */
+const within = ({ slot, from, offset }: Fragment, range: Range): Fragment => ({
   slot,
   from: from + range.offset,
   offset: offset + range.offset,
@@ -16,27 +16,31 @@ const within = ({ slot, from, offset }: Piece, range: Range): Piece => ({
 });
 
 /**
- * Returns `numel` elements of a piece's state as remote values; `lend` reads a piece. A state that
- * is not per element is small and is read whole.
+ * Returns `numel` elements of a fragment's state as remote values; `lend` reads a fragment. A state
+ * that is not per element is small and is read whole.
  */
 export function remoteState(
-  lend: (piece: Piece) => LentState,
-  piece: Piece,
+  lend: (fragment: Fragment) => LentState,
+  fragment: Fragment,
   { per, dtype, numel }: Pick<StateTensor, 'per' | 'dtype'> & { numel: number },
 ): Remote {
   const borrow = (offset: number, count: number): Borrowed => {
     const range = { offset, numel: count };
-    return per === 1 ? lend(within(piece, range)) : sliced(lend(piece), range);
+    return per === 1 ? lend(within(fragment, range)) : sliced(lend(fragment), range);
   };
   const bytes = numel * dtypeSize(dtype);
   return { dtype, numel, bytes, grain: per === 1 ? 1 : Math.max(1, numel), borrow };
 }
 
-/** Returns the weights of a piece, or null if they are in memory. */
-export function remoteWeights({ place, unit }: WeightPart, piece: Piece): Remote | null {
+/** Returns the weights of a fragment, or null if they are in memory. */
+export function remoteWeights({ place, unit }: WeightPart, fragment: Fragment): Remote | null {
   if (place.memory) return null;
   const { dtype } = unit;
-  return remoteState((part) => place.lend(part), piece, { per: 1, dtype, numel: piece.numel });
+  return remoteState((part) => place.lend(part), fragment, {
+    per: 1,
+    dtype,
+    numel: fragment.numel,
+  });
 }
 
 /** Returns a range of a remote shard. */
@@ -51,12 +55,12 @@ export function partOfRemote(whole: Remote, { offset, numel }: Range): Remote {
   };
 }
 
-/** Divides a piece of state on a disk, so that each read needs little memory. */
-export function* inParts(piece: Piece, { per, dtype }: StateTensor): Generator<Piece> {
-  if (per !== 1 || piece.numel === 0) return yield piece;
-  const { numel } = piece;
+/** Divides a fragment of state on a disk, so that each read needs little memory. */
+export function* inFragments(fragment: Fragment, { per, dtype }: StateTensor): Generator<Fragment> {
+  if (per !== 1 || fragment.numel === 0) return yield fragment;
+  const { numel } = fragment;
   const size = { dtype, numel, bytes: numel * dtypeSize(dtype), grain: 1 };
-  for (const [offset, count] of partsOf(size)) yield within(piece, { offset, numel: count });
+  for (const [offset, count] of partsOf(size)) yield within(fragment, { offset, numel: count });
 }
 
 function sliced(lent: LentState, range: Range): Borrowed {

@@ -19,7 +19,7 @@ import type { EngineCore } from '../engine-parts.js';
 import {
   type BoxedPart,
   boxedParts,
-  heldPieces,
+  heldFragments,
   keptState,
   stateKey,
   statePart,
@@ -27,7 +27,7 @@ import {
 } from './engine-shards.js';
 import { HostState, type Wanted } from './host-state.js';
 import { readErrors } from './rank-errors.js';
-import { inParts } from './remote-state.js';
+import { inFragments } from './remote-state.js';
 import {
   isPresent,
   requireKnown,
@@ -99,9 +99,9 @@ export async function restoreEngine(
     });
     await inUnison(world, 'reading tensors', async () => {
       engine.parts.gradients.discard();
-      await readPieces(engine, checkpoint, wanted.optimizer);
+      await readFragments(engine, checkpoint, wanted.optimizer);
       await readErrors(engine, checkpoint, wanted.optimizer);
-      await readFrozenPieces(engine, checkpoint);
+      await readFrozenFragments(engine, checkpoint);
       await readWhole(engine, checkpoint);
       await checkpoint.requireUnchanged();
       return null;
@@ -158,22 +158,22 @@ async function follow(
   }
 }
 
-async function readPieces(
+async function readFragments(
   engine: EngineCore,
   checkpoint: Checkpoint,
   withOptimizer: boolean,
 ): Promise<void> {
-  for (const { partition, piece } of heldPieces(engine)) {
-    const { name } = piece.slot;
+  for (const { partition, fragment } of heldFragments(engine)) {
+    const { name } = fragment.slot;
     if (!isPresent(checkpoint, name)) continue;
-    for (const [state, declared] of Object.entries(keptState(engine, piece.slot))) {
+    for (const [state, declared] of Object.entries(keptState(engine, fragment.slot))) {
       if (!withOptimizer && state !== 'master') continue;
       const key = stateKey(name, state);
       const isSaved = checkpoint.tensors('optimizer').has(key);
       const from: [Section, string] = isSaved ? ['optimizer', key] : ['model', name];
       const { state: kept } = engine.parts;
-      const pieces = kept.lendsCopies(partition) ? inParts(piece, declared) : [piece];
-      for (const part of pieces) {
+      const fragments = kept.lendsCopies(partition) ? inFragments(fragment, declared) : [fragment];
+      for (const part of fragments) {
         const { region, from: first } = statePart(declared, part);
         await readLent(checkpoint, from, kept.lend(partition, part, state), { region, first });
       }
@@ -212,14 +212,14 @@ async function readParts(
 }
 
 /** Reads this rank's parts of sharded frozen parameters. */
-async function readFrozenPieces(engine: EngineCore, checkpoint: Checkpoint): Promise<void> {
-  for (const { pieces, place, unit } of engine.parts.stage.frozen) {
-    for (const piece of pieces) {
-      const { name, region } = piece.slot;
+async function readFrozenFragments(engine: EngineCore, checkpoint: Checkpoint): Promise<void> {
+  for (const { fragments, place, unit } of engine.parts.stage.frozen) {
+    for (const fragment of fragments) {
+      const { name, region } = fragment.slot;
       if (!isPresent(checkpoint, name)) continue;
       const from = frozenSource(checkpoint, name, unit.dtype);
-      const stored = { ...perElement(piece.slot.shape), dtype: unit.dtype };
-      for (const part of place.memory ? [piece] : inParts(piece, stored)) {
+      const stored = { ...perElement(fragment.slot.shape), dtype: unit.dtype };
+      for (const part of place.memory ? [fragment] : inFragments(fragment, stored)) {
         await readLent(checkpoint, from, place.lend(part), { region, first: part.from });
       }
     }

@@ -10,15 +10,15 @@ import type { Partition } from '../../zero/partition.js';
  * parameter.
  */
 export function countedRanges(
-  { unit, pieces, counted }: Pick<Partition, 'unit' | 'pieces' | 'counted'>,
+  { unit, fragments, counted }: Pick<Partition, 'unit' | 'fragments' | 'counted'>,
   answersFor: (parameter: Parameter) => boolean,
 ): Range[] {
-  const isOwn = pieces.map(({ slot }) => answersFor(unit.parameterOf(slot)));
+  const isOwn = fragments.map(({ slot }) => answersFor(unit.parameterOf(slot)));
   if (isOwn.every(Boolean)) return [counted];
   const ranges: Range[] = [];
   let isApart = true;
-  for (const [i, piece] of pieces.entries()) {
-    const { offset, numel } = overlap(piece, counted);
+  for (const [i, fragment] of fragments.entries()) {
+    const { offset, numel } = overlap(fragment, counted);
     const last = ranges.at(-1);
     if (!isOwn[i]) isApart = true;
     if (!isOwn[i] || numel === 0) continue;

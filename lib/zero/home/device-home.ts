@@ -7,12 +7,12 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { Event, Stream } from '../../runtime/stream.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { copyAll, sliceFlat, zeroRange } from '../flat.js';
-import type { Piece } from '../layout.js';
+import type { Fragment } from '../layout.js';
 import type { Partition } from '../partition.js';
 import { DepartingTensors } from './departing-tensors.js';
 import type { Home, TileTensors } from './home.js';
 import { type Bytes, LentState } from './lent-state.js';
-import { allocateState, namedPiece, type RangeState, stateTensors } from './range-state.js';
+import { allocateState, namedFragment, type RangeState, stateTensors } from './range-state.js';
 
 interface Kept {
   /** The partition's own weights if they are f32. */
@@ -51,8 +51,8 @@ export class DeviceHome implements Home {
     return true;
   }
 
-  writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
-    const place = sliceFlat(this.of(partition).master, piece);
+  writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
+    const place = sliceFlat(this.of(partition).master, fragment);
     kernels.copy({ in: values, out: place });
     place.release();
   }
@@ -98,9 +98,9 @@ export class DeviceHome implements Home {
     return grad && sliceFlat(grad, { offset: 0, numel: grad.numel });
   }
 
-  lend(partition: Partition, piece: Piece, name: string): LentState {
+  lend(partition: Partition, fragment: Fragment, name: string): LentState {
     const { optimizer } = this;
-    const kept = namedPiece({ optimizer, ...this.of(partition) }, piece, name);
+    const kept = namedFragment({ optimizer, ...this.of(partition) }, fragment, name);
     return new LentState(kept, this.device.compute);
   }
 

@@ -8,7 +8,7 @@ import { Event, type Stream } from '../../runtime/stream.js';
 import { SwapFile, type SwapFileInfo } from '../../runtime/swap-file.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyFlat, sliceFlat } from '../flat.js';
-import { overlap, type Piece, type Range } from '../layout.js';
+import { type Fragment, overlap, type Range } from '../layout.js';
 import type { Partition } from '../partition.js';
 import {
   type DiskPlan,
@@ -45,11 +45,11 @@ export interface DiskHomeOptions {
   checkers: number;
 }
 
-/** The part of a piece in one tile: its range in the tile's field, and in the piece. */
+/** The part of a fragment in one tile: its range in the tile's field, and in the fragment. */
 interface Portion {
   tile: DiskTile;
   inTile: Range;
-  inPiece: Range;
+  inFragment: Range;
 }
 
 /**
@@ -163,32 +163,32 @@ export class DiskHome extends HostUpdates<DiskPart> {
     for (let i = 1; i < order.length; ++i) yield order[(turn + i) % order.length] as DiskTile;
   }
 
-  writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
+  writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
     const { compute } = this.device;
-    for (const { tile, inTile, inPiece } of this.portionsOf(partition, piece, 'master')) {
+    for (const { tile, inTile, inFragment } of this.portionsOf(partition, fragment, 'master')) {
       this.slots.changeField(tile, 'master', (master) => {
         compute.wait(this.computed.record(this.host));
-        copyFlat(master, inTile, values, inPiece, compute);
+        copyFlat(master, inTile, values, inFragment, compute);
         this.host.wait(this.computed.record(compute));
       });
     }
   }
 
   /** Lends a copy, which the borrower can write back. */
-  lend(partition: Partition, piece: Piece, name: string): LentState {
-    const { dtype, shape } = this.described(partition, piece, name);
+  lend(partition: Partition, fragment: Fragment, name: string): LentState {
+    const { dtype, shape } = this.described(partition, fragment, name);
     const lent = pinned(this.device, shape, dtype);
-    const portions = this.portionsOf(partition, piece, name);
-    for (const { tile, inTile, inPiece } of portions) {
+    const portions = this.portionsOf(partition, fragment, name);
+    for (const { tile, inTile, inFragment } of portions) {
       this.slots.readField(tile, name, (field) =>
-        copyFlat(lent, inPiece, field, inTile, this.host),
+        copyFlat(lent, inFragment, field, inTile, this.host),
       );
     }
     return new LentState(lent, this.host, () => {
       this.host.wait(this.computed.record(this.device.compute));
-      for (const { tile, inTile, inPiece } of portions) {
+      for (const { tile, inTile, inFragment } of portions) {
         this.slots.changeField(tile, name, (field) =>
-          copyFlat(field, inTile, lent, inPiece, this.host),
+          copyFlat(field, inTile, lent, inFragment, this.host),
         );
       }
     });
@@ -207,25 +207,25 @@ export class DiskHome extends HostUpdates<DiskPart> {
 
   private described(
     { groups }: Partition,
-    piece: Piece,
+    fragment: Fragment,
     name: string,
   ): { dtype: DType; shape: readonly number[] } {
-    const { slot, numel } = piece;
+    const { slot, numel } = fragment;
     const isAll = numel === slot.numel;
     if (name === 'master') return { dtype: 'f32', shape: isAll ? slot.shape : [numel] };
-    const { declared, shape } = placeInState({ optimizer: this.optimizer, groups }, piece, name);
+    const { declared, shape } = placeInState({ optimizer: this.optimizer, groups }, fragment, name);
     return { dtype: declared.dtype, shape };
   }
 
-  /** Returns the ranges of a piece's state in each tile. */
-  private portionsOf(partition: Partition, piece: Piece, name: string): Portion[] {
+  /** Returns the ranges of a fragment's state in each tile. */
+  private portionsOf(partition: Partition, fragment: Fragment, name: string): Portion[] {
     const { optimizer } = this;
     const tiles = this.tilesOf(partition);
     if (name === 'master') {
-      return tiles.flatMap((tile) => portion(tile, tile.range, piece));
+      return tiles.flatMap((tile) => portion(tile, tile.range, fragment));
     }
     const { groups } = partition;
-    const { range, place, declared } = placeInState({ optimizer, groups }, piece, name);
+    const { range, place, declared } = placeInState({ optimizer, groups }, fragment, name);
     return tiles.flatMap((tile) => {
       if (tile.whole !== range) return [];
       const first = (tile.range.offset - range.offset) / (declared.per ?? 1);
@@ -290,7 +290,7 @@ function portion(tile: DiskTile, held: Range, wanted: Range): Portion[] {
   const { offset, numel } = overlap(held, wanted);
   if (numel <= 0) return [];
   const inTile = { offset: offset - held.offset, numel };
-  return [{ tile, inTile, inPiece: { offset: offset - wanted.offset, numel } }];
+  return [{ tile, inTile, inFragment: { offset: offset - wanted.offset, numel } }];
 }
 
 function tensorsOf({ grad, weight, tiles }: DiskPart): Tensor[] {

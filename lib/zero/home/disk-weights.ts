@@ -6,7 +6,7 @@ import { Event, Stream } from '../../runtime/stream.js';
 import { SWAP_ALIGNMENT, SwapFile, type SwapFileInfo } from '../../runtime/swap-file.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyFlat, sliceFlat } from '../flat.js';
-import { overlap, type Piece, type Range } from '../layout.js';
+import { type Fragment, overlap, type Range } from '../layout.js';
 import type { WeightUnit } from '../weight-unit.js';
 import { alignUp, type StoredTile } from './disk-tiles.js';
 import { type Bytes, LentState } from './lent-state.js';
@@ -222,23 +222,25 @@ class DiskPlace implements WeightPlace {
   }
 
   /** Lends a copy, which the borrower can write back. */
-  lend(piece: Piece): LentState {
+  lend(fragment: Fragment): LentState {
     const { device, slots, stream: own } = this.site;
-    const { slot, offset, numel } = piece;
+    const { slot, offset, numel } = fragment;
     const lent = pinned(device, numel === slot.numel ? slot.shape : [numel], this.unit.dtype);
     const portions = this.tiles.flatMap((tile) => {
       const common = overlap(tile.range, { offset, numel });
       if (common.numel <= 0) return [];
       const inTile = { offset: common.offset - tile.range.offset, numel: common.numel };
-      return [{ tile, inTile, inPiece: { ...inTile, offset: common.offset - offset } }];
+      return [{ tile, inTile, inFragment: { ...inTile, offset: common.offset - offset } }];
     });
-    for (const { tile, inTile, inPiece } of portions) {
-      slots.readField(tile, NAME, (weights) => copyFlat(lent, inPiece, weights, inTile, own));
+    for (const { tile, inTile, inFragment } of portions) {
+      slots.readField(tile, NAME, (weights) => copyFlat(lent, inFragment, weights, inTile, own));
     }
     return new LentState(lent, own, () => {
       this.follow(device.compute, own);
-      for (const { tile, inTile, inPiece } of portions) {
-        slots.changeField(tile, NAME, (weights) => copyFlat(weights, inTile, lent, inPiece, own));
+      for (const { tile, inTile, inFragment } of portions) {
+        slots.changeField(tile, NAME, (weights) =>
+          copyFlat(weights, inTile, lent, inFragment, own),
+        );
       }
       this.follow(own, device.compute);
     });

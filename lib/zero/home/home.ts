@@ -4,7 +4,7 @@ import type { UpdateKernels } from '../../optim/update-kernels.js';
 import type { DType } from '../../runtime/dtype.js';
 import type { Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
-import type { GroupRange, Piece } from '../layout.js';
+import type { Fragment, GroupRange } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { Bytes, LentState } from './lent-state.js';
 
@@ -29,10 +29,10 @@ export interface Home {
   /** Adds a partition: allocates its master weights and state. */
   adopt(partition: Partition): void;
   /**
-   * Writes the master weights of a piece. `values`: [numel] f32 on the device, read on the compute
-   * stream.
+   * Writes the master weights of a fragment. `values`: [numel] f32 on the device, read on the
+   * compute stream.
    */
-  writeMaster(partition: Partition, piece: Piece, values: Tensor): void;
+  writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void;
   /**
    * Moves the gradient of `partition` to the memory that updates read. It is complete after
    * partition.ready.
@@ -65,8 +65,8 @@ export interface Home {
   gradOf(partition: Partition): Tensor | null;
   /** Whether lend() returns a copy, which needs memory. */
   readonly lendsCopies: boolean;
-  /** Lends the master weights (name "master") or the state `name` of a piece. */
-  lend(partition: Partition, piece: Piece, name: string): LentState;
+  /** Lends the master weights (name "master") or the state `name` of a fragment. */
+  lend(partition: Partition, fragment: Fragment, name: string): LentState;
   /**
    * Refreshes the partition's weights after an external change of master weights, such as a load.
    */

@@ -4,13 +4,13 @@ import type { Device } from '../../runtime/device.js';
 import { Event, type Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyFlat, sliceFlat } from '../flat.js';
-import type { Piece } from '../layout.js';
+import type { Fragment } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { TileTensors } from './home.js';
 import { HostUpdates, memoryForWeights, type UpdatedPart } from './host-updates.js';
 import { type Bytes, LentState } from './lent-state.js';
 import { pinned, pinnedFilled, uploadRounded } from './pinned.js';
-import { allocateState, namedPiece, type RangeState, stateTensors } from './range-state.js';
+import { allocateState, namedFragment, type RangeState, stateTensors } from './range-state.js';
 import { disposeTile, makeTiles, type Tile } from './tiles.js';
 import type { WeightPlace } from './weight-place.js';
 
@@ -86,9 +86,9 @@ export class HostHome extends HostUpdates<HostPart> {
     return memoryForWeights(partition, memories);
   }
 
-  writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
+  writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
     const { master } = this.partOf(partition);
-    copyFlat(master, piece, values, { offset: 0, numel: piece.numel }, this.device.compute);
+    copyFlat(master, fragment, values, { offset: 0, numel: fragment.numel }, this.device.compute);
   }
 
   acquire(partition: Partition, tile: Tile): TileTensors {
@@ -138,9 +138,9 @@ export class HostHome extends HostUpdates<HostPart> {
     return grad;
   }
 
-  lend(partition: Partition, piece: Piece, name: string): LentState {
+  lend(partition: Partition, fragment: Fragment, name: string): LentState {
     const { optimizer } = this;
-    const kept = namedPiece({ optimizer, ...this.partOf(partition) }, piece, name);
+    const kept = namedFragment({ optimizer, ...this.partOf(partition) }, fragment, name);
     return new LentState(kept, this.host);
   }
 

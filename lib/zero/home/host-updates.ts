@@ -6,7 +6,7 @@ import type { DType } from '../../runtime/dtype.js';
 import { Event, Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyAll, copyFlat } from '../flat.js';
-import type { Piece } from '../layout.js';
+import type { Fragment } from '../layout.js';
 import type { Partition } from '../partition.js';
 import { DepartingTensors } from './departing-tensors.js';
 import type { Home, TileTensors } from './home.js';
@@ -75,10 +75,10 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
   abstract readonly bytes: Bytes;
   abstract readonly lendsCopies: boolean;
   abstract adopt(partition: Partition): void;
-  abstract writeMaster(partition: Partition, piece: Piece, values: Tensor): void;
+  abstract writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void;
   abstract acquire(partition: Partition, tile: HostTile): TileTensors;
   abstract release(tile: TileTensors): void;
-  abstract lend(partition: Partition, piece: Piece, name: string): LentState;
+  abstract lend(partition: Partition, fragment: Fragment, name: string): LentState;
   abstract refresh(partition: Partition): void;
 
   receive(partition: Partition): void {

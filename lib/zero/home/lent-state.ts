@@ -1,4 +1,4 @@
-// LentState: a piece of state that a home lends.
+// LentState: a fragment of state that a home lends.
 import { Event, type Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 
@@ -8,7 +8,7 @@ export interface Bytes {
   disk: number;
 }
 
-/** A piece of state in memory. The borrower releases `tensor`. */
+/** A fragment of state in memory. The borrower releases `tensor`. */
 export class LentState {
   constructor(
     /** Flat, or in the parameter's shape if it is whole. Undefined until wait() or arrived(). */

@@ -4,8 +4,8 @@ import type { Optimizer, ParameterPlace } from '../../optim/optimizer.js';
 import type { DType } from '../../runtime/dtype.js';
 import { numel as sizeOf } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
-import { sliceFlat, slicePiece } from '../flat.js';
-import type { GroupRange, Piece, Range } from '../layout.js';
+import { sliceFlat, sliceFragment } from '../flat.js';
+import type { Fragment, GroupRange, Range } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { HomeTile } from './home.js';
 
@@ -101,7 +101,7 @@ function startsOf({ places, numel }: GroupRange, allocate: Allocate): Tensor {
   return starts;
 }
 
-/** The source of a piece of state. */
+/** The source of a fragment of state. */
 export interface KeptState {
   readonly optimizer: Optimizer;
   readonly master: Tensor;
@@ -109,23 +109,23 @@ export interface KeptState {
 }
 
 /**
- * Returns a piece's part of the master weights (name "master") or of the state `name`: see
+ * Returns a fragment's part of the master weights (name "master") or of the state `name`: see
  * portionOf(). It has the parameter's shape if it is whole, else it is flat. The caller releases
  * it.
  */
-export function namedPiece(
+export function namedFragment(
   { optimizer, master, ranges }: KeptState,
-  piece: Piece,
+  fragment: Fragment,
   name: string,
 ): Tensor {
-  if (name === 'master') return slicePiece(master, piece);
+  if (name === 'master') return sliceFragment(master, fragment);
   const groups = ranges.map(({ range }) => range);
-  const { range, place, shape } = placeInState({ optimizer, groups }, piece, name);
+  const { range, place, shape } = placeInState({ optimizer, groups }, fragment, name);
   const { state } = ranges.find((one) => one.range === range) as RangeState;
   return sliceFlat(state[name] as Tensor, place, shape);
 }
 
-/** The location of a piece's part of a state in the flat tensor of its range. */
+/** The location of a fragment's part of a state in the flat tensor of its range. */
 export interface PlaceInState {
   readonly range: GroupRange;
   readonly place: Range;
@@ -134,18 +134,18 @@ export interface PlaceInState {
   readonly declared: StateTensor;
 }
 
-/** Returns the location of a piece's part of the state `name` in the ranges of its partition. */
+/** Returns the location of a fragment's part of the state `name` in the ranges of its partition. */
 export function placeInState(
   { optimizer, groups }: { optimizer: Optimizer; groups: readonly GroupRange[] },
-  piece: Piece,
+  fragment: Fragment,
   name: string,
 ): PlaceInState {
-  const { slot, offset } = piece;
+  const { slot, offset } = fragment;
   const range = groups.find(
     (one) => offset >= one.offset && offset < one.offset + one.numel,
   ) as GroupRange;
   const declared = declaredState(optimizer, slot.group, slot.shape)[name] as StateTensor;
-  const { numel } = portionOf(declared, piece);
+  const { numel } = portionOf(declared, fragment);
   const first =
     declared.per === null
       ? startOfWhole({ optimizer, range, name }, slot.name)

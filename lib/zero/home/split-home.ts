@@ -3,7 +3,7 @@
 import type { SplitMaster } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
 import type { Tensor } from '../../tensor/index.js';
-import type { Piece } from '../layout.js';
+import type { Fragment } from '../layout.js';
 import type { Partition } from '../partition.js';
 import {
   HostHome,
@@ -12,7 +12,7 @@ import {
   type OpenTile,
 } from './host-home.js';
 import type { Bytes, LentState } from './lent-state.js';
-import { SplitPieces } from './split-pieces.js';
+import { SplitFragments } from './split-fragments.js';
 import type { HostTile, Tile } from './tiles.js';
 import { WeightSlots } from './weight-slots.js';
 
@@ -35,13 +35,13 @@ const LARGEST_TILE = 2 ** 26;
  */
 export class SplitHome extends HostHome {
   override readonly lendsCopies = true;
-  private readonly pieces: SplitPieces;
+  private readonly fragments: SplitFragments;
   private readonly slots: WeightSlots;
 
   /** `rule` updates the partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, { ...options, tile: Math.min(options.tile, LARGEST_TILE) });
-    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition));
+    this.fragments = new SplitFragments(device, rule, (partition) => this.partOf(partition));
     const { d2h: down, host: updates, h2d: up } = this;
     this.slots = new WeightSlots(device, { down, updates, up });
   }
@@ -68,14 +68,14 @@ export class SplitHome extends HostHome {
     this.slots.send(partition.weights, tile);
   }
 
-  override writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
-    this.pieces.write(partition, piece, values, this.device.compute);
+  override writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
+    this.fragments.write(partition, fragment, values, this.device.compute);
   }
 
-  override lend(partition: Partition, piece: Piece, name: string): LentState {
-    if (name !== 'master') return super.lend(partition, piece, name);
+  override lend(partition: Partition, fragment: Fragment, name: string): LentState {
+    if (name !== 'master') return super.lend(partition, fragment, name);
     this.host.wait(this.partOf(partition).uploaded);
-    return this.pieces.lend(partition, piece, this.host);
+    return this.fragments.lend(partition, fragment, this.host);
   }
 
   /**
@@ -104,25 +104,25 @@ export class SplitHome extends HostHome {
  */
 export class SplitHomeOfOffloadedWeights extends HostHomeOfOffloadedWeights {
   override readonly lendsCopies = true;
-  private readonly pieces: SplitPieces;
+  private readonly fragments: SplitFragments;
 
   /** `rule` updates the partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
-    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition));
+    this.fragments = new SplitFragments(device, rule, (partition) => this.partOf(partition));
   }
 
   protected override masterFor({ weights }: Partition): Tensor {
     return weights.retain();
   }
 
-  override writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
-    this.pieces.write(partition, piece, values, this.device.compute);
+  override writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
+    this.fragments.write(partition, fragment, values, this.device.compute);
   }
 
-  override lend(partition: Partition, piece: Piece, name: string): LentState {
-    if (name !== 'master') return super.lend(partition, piece, name);
-    return this.pieces.lend(partition, piece, this.host);
+  override lend(partition: Partition, fragment: Fragment, name: string): LentState {
+    if (name !== 'master') return super.lend(partition, fragment, name);
+    return this.fragments.lend(partition, fragment, this.host);
   }
 
   override refresh(): void {

@@ -9,7 +9,7 @@ import type { DType } from '../../runtime/dtype.js';
 import type { Stream } from '../../runtime/stream.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { copyAll, zeroRange } from '../flat.js';
-import type { Piece } from '../layout.js';
+import type { Fragment } from '../layout.js';
 import type { Partition } from '../partition.js';
 import { HostHome, type HostHomeOptions, type OpenTile } from './host-home.js';
 import { type Bytes, LentState } from './lent-state.js';
@@ -89,13 +89,13 @@ export class StreamedHome extends HostHome {
     this.windows.close(opened, changed);
   }
 
-  override writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
-    super.writeMaster(partition, piece, values);
+  override writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
+    super.writeMaster(partition, fragment, values);
     this.windows.followCompute();
   }
 
-  override lend(partition: Partition, piece: Piece, name: string): LentState {
-    const { tensor } = super.lend(partition, piece, name);
+  override lend(partition: Partition, fragment: Fragment, name: string): LentState {
+    const { tensor } = super.lend(partition, fragment, name);
     return new LentState(tensor, this.windows.down, () => this.windows.followCompute());
   }
 

@@ -4,35 +4,35 @@ import type { Device } from '../../runtime/device.js';
 import { Event, type Stream } from '../../runtime/stream.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../flat.js';
-import type { Piece } from '../layout.js';
+import type { Fragment } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { HostHomeOptions, OpenTile } from './host-home.js';
 import type { Bytes, LentState } from './lent-state.js';
-import { SplitPieces } from './split-pieces.js';
+import { SplitFragments } from './split-fragments.js';
 import { StreamedHome } from './streamed-home.js';
 import type { HostTile, Tile } from './tiles.js';
 
 /** Split masters with upper halves in any memory. Lent masters are f32 copies. */
 export abstract class StreamedHalves extends StreamedHome {
   override readonly lendsCopies = true;
-  private readonly pieces: SplitPieces;
+  private readonly fragments: SplitFragments;
 
   /** `rule`: for partitions with bf16 weights. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
-    this.pieces = new SplitPieces(device, rule, (partition) => this.partOf(partition));
+    this.fragments = new SplitFragments(device, rule, (partition) => this.partOf(partition));
   }
 
-  override writeMaster(partition: Partition, piece: Piece, values: Tensor): void {
-    this.pieces.write(partition, piece, values, this.device.compute);
+  override writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
+    this.fragments.write(partition, fragment, values, this.device.compute);
     this.windows.followCompute();
   }
 
-  override lend(partition: Partition, piece: Piece, name: string): LentState {
-    if (name !== 'master') return super.lend(partition, piece, name);
+  override lend(partition: Partition, fragment: Fragment, name: string): LentState {
+    if (name !== 'master') return super.lend(partition, fragment, name);
     // The halves are in two memories and change on different streams.
     this.synchronize();
-    return this.pieces.lend(partition, piece, this.host);
+    return this.fragments.lend(partition, fragment, this.host);
   }
 }
 

@@ -3,8 +3,8 @@
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
-import { copyAll, slicePiece } from '../flat.js';
-import type { Piece } from '../layout.js';
+import { copyAll, sliceFragment } from '../flat.js';
+import type { Fragment } from '../layout.js';
 import { type Bytes, LentState } from './lent-state.js';
 
 /** Methods do not block the host; streams order the work. */
@@ -27,8 +27,8 @@ export interface WeightPlace {
    * memory, and takes ownership. Returns the previous memory; the caller owns it.
    */
   exchange?(memory: Tensor): Tensor;
-  /** Lends a piece, as a reference or a copy, in the parameter's shape if it is whole. */
-  lend(piece: Piece): LentState;
+  /** Lends a fragment, as a reference or a copy, in the parameter's shape if it is whole. */
+  lend(fragment: Fragment): LentState;
   dispose(): void;
 }
 
@@ -60,8 +60,8 @@ export class InMemory implements WeightPlace {
     return stream;
   }
 
-  lend(piece: Piece): LentState {
-    return new LentState(slicePiece(this.memory, piece), this.memory.device.compute);
+  lend(fragment: Fragment): LentState {
+    return new LentState(sliceFragment(this.memory, fragment), this.memory.device.compute);
   }
 
   dispose(): void {

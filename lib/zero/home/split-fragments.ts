@@ -1,11 +1,11 @@
-// Pieces of split master weights: joined to f32 for reads, split again for writes.
+// Fragments of split master weights: joined to f32 for reads, split again for writes.
 import { halves, type SplitMaster } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyFlat, sliceFlat } from '../flat.js';
-import type { Piece, Range } from '../layout.js';
+import type { Fragment, Range } from '../layout.js';
 import type { Partition } from '../partition.js';
 import { LentState } from './lent-state.js';
 import { pinned } from './pinned.js';
@@ -33,19 +33,19 @@ interface Halves {
 }
 
 /**
- * The location of a piece in the smallest part of its range with byte-aligned ties; the part may
+ * The location of a fragment in the smallest part of its range with byte-aligned ties; the part may
  * end with the range.
  */
 interface Place {
   readonly range: RangeState;
   /** The part, from the range's start. */
   readonly around: Range;
-  /** The piece, from the part's start. */
+  /** The fragment, from the part's start. */
   readonly within: Range;
 }
 
-/** Joins and splits on CPU threads. Lent pieces are f32 copies. */
-export class SplitPieces {
+/** Joins and splits on CPU threads. Lent fragments are f32 copies. */
+export class SplitFragments {
   constructor(
     private readonly device: Device,
     private readonly optimizer: SplitMaster,
@@ -53,31 +53,31 @@ export class SplitPieces {
   ) {}
 
   /** `order`: the stream that orders changes of both halves. */
-  lend(partition: Partition, piece: Piece, order: Stream): LentState {
+  lend(partition: Partition, fragment: Fragment, order: Stream): LentState {
     const { master: high } = this.partOf(partition);
-    const { range, around, within } = this.placeOf(partition, piece);
+    const { range, around, within } = this.placeOf(partition, fragment);
     const joined = pinned(this.device, [around.numel], 'f32');
     const room = roomFor(high, around.numel);
     withHalves({ high, range, around, order, room }, (parts) =>
       kernels.joinMasterOnHost({ ...parts, out: joined }, order),
     );
     room?.release();
-    const isWhole = piece.numel === piece.slot.numel;
-    const lent = sliceFlat(joined, within, isWhole ? piece.slot.shape : undefined);
+    const isWhole = fragment.numel === fragment.slot.numel;
+    const lent = sliceFlat(joined, within, isWhole ? fragment.slot.shape : undefined);
     joined.release();
     return new LentState(lent, order, () => {
       this.device.compute.synchronize();
-      this.write(partition, piece, lent, order);
+      this.write(partition, fragment, lent, order);
     });
   }
 
   /**
-   * Sets the master weights of a piece to `values` (f32) in the order of `stream`. Blocks until
+   * Sets the master weights of a fragment to `values` (f32) in the order of `stream`. Blocks until
    * complete.
    */
-  write(partition: Partition, piece: Piece, values: Tensor, stream: Stream): void {
+  write(partition: Partition, fragment: Fragment, values: Tensor, stream: Stream): void {
     const { master: high } = this.partOf(partition);
-    const { range, around, within } = this.placeOf(partition, piece);
+    const { range, around, within } = this.placeOf(partition, fragment);
     const most = Math.min(around.numel, WRITTEN_AT_ONCE);
     const scratch = pinned(this.device, [most], 'f32');
     const room = roomFor(high, most);
@@ -88,7 +88,7 @@ export class SplitPieces {
       const end = Math.min(first + numel, within.offset + within.numel);
       const joined = sliceFlat(scratch, { offset: 0, numel });
       withHalves({ high, range, around: cut, order: stream, room }, (parts) => {
-        // Elements that share a byte with the piece keep their present values, not those of the
+        // Elements that share a byte with the fragment keep their present values, not those of the
         // lend.
         kernels.joinMasterOnHost({ ...parts, out: joined }, stream);
         const at = { offset: from - first, numel: end - from };
@@ -102,11 +102,11 @@ export class SplitPieces {
     for (const one of [scratch, room]) one?.release();
   }
 
-  private placeOf(partition: Partition, piece: Piece): Place {
+  private placeOf(partition: Partition, fragment: Fragment): Place {
     const { optimizer } = this;
     const { ranges } = this.partOf(partition);
     const groups = ranges.map(({ range }) => range);
-    const found = placeInState({ optimizer, groups }, piece, halves.low);
+    const found = placeInState({ optimizer, groups }, fragment, halves.low);
     const { offset, numel } = found.place;
     const first = Math.floor(offset / PER_BYTE) * PER_BYTE;
     const end = Math.ceil((offset + numel) / PER_BYTE) * PER_BYTE;
