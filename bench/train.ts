@@ -13,7 +13,7 @@ import { EventCommTimer } from '../lib/zero/exchange.js';
 import { DiskHome } from '../lib/zero/home/disk-home.js';
 import { StreamedHome } from '../lib/zero/home/streamed-home.js';
 import type { OptimizerState, Share } from '../lib/zero/optimizer-state.js';
-import type { WeightPart } from '../lib/zero/partition.js';
+import type { WeightShard } from '../lib/zero/partition.js';
 import type { Options } from './main.js';
 import { benchModel } from './models.js';
 import { median, quantile } from './report.js';
@@ -69,7 +69,7 @@ function weightsSection(options: Options): Pick<ZeroConfig, 'offload_param'> {
 }
 
 /** GB moved between memory and disk; null without state or weights on disk. */
-function diskOf(state: OptimizerState, weights: readonly WeightPart[]): object | null {
+function diskOf(state: OptimizerState, weights: readonly WeightShard[]): object | null {
   const places = weights.map(({ place }) => place.bytes.disk);
   const bytes = { state: state.bytes.disk, weights: places.reduce((a, b) => a + b, 0) };
   if (bytes.state + bytes.weights === 0) return null;

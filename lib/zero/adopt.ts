@@ -5,7 +5,7 @@ import { type Collectives, takeOver } from './collectives.js';
 import { sliceFlat } from './flat.js';
 import type { Range, Slot } from './layout.js';
 import type { OptimizerState } from './optimizer-state.js';
-import type { Partition, WeightPart } from './partition.js';
+import type { Partition, WeightShard } from './partition.js';
 import type { InitialValues, WeightUnit } from './weight-unit.js';
 import type { ZeroStages } from './zero-stage.js';
 
@@ -20,7 +20,7 @@ export function adoptModel(
   state: OptimizerState,
   alikeOf: (unit: WeightUnit, slot: Slot) => readonly Collectives[],
 ): void {
-  const keptOf = ({ unit, range }: WeightPart): Range =>
+  const keptOf = ({ unit, range }: WeightShard): Range =>
     stage.shardsWeights ? range : { offset: 0, numel: unit.layout.numel };
   const share = (unit: WeightUnit, { slot, values, isStored }: InitialValues): void => {
     if (isStored) return;
@@ -35,10 +35,10 @@ export function adoptModel(
     });
     stage.adopted(partition);
   }
-  for (const part of stage.frozen) {
-    stage.adopting(part.unit);
-    part.unit.adopt(keptOf(part), (initial) => share(part.unit, initial));
-    stage.adopted(part);
+  for (const shard of stage.frozen) {
+    stage.adopting(shard.unit);
+    shard.unit.adopt(keptOf(shard), (initial) => share(shard.unit, initial));
+    stage.adopted(shard);
   }
   state.synchronize();
 }
@@ -54,8 +54,8 @@ export function writeFragments(
 ): void {
   for (const fragment of partition.fragments) {
     if (fragment.slot !== slot) continue;
-    const part = sliceFlat(values, { offset: fragment.from - from, numel: fragment.numel });
-    state.writeMaster(partition, fragment, part);
-    part.release();
+    const slice = sliceFlat(values, { offset: fragment.from - from, numel: fragment.numel });
+    state.writeMaster(partition, fragment, slice);
+    slice.release();
   }
 }

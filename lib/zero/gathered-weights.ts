@@ -10,7 +10,7 @@ import { pinned } from './home/pinned.js';
 import { InMemory, type WeightPlace } from './home/weight-place.js';
 import { type Range, shardOf } from './layout.js';
 import type { NearCopies } from './near-copies.js';
-import { Partition, WeightPart } from './partition.js';
+import { Partition, WeightShard } from './partition.js';
 import type { Unit } from './unit.js';
 import { UnitTrace } from './unit-trace.js';
 import type { WeightFlow } from './weight-flow.js';
@@ -59,7 +59,7 @@ interface Gathered {
 export class GatheredWeights implements WeightFlow {
   readonly isSharded = true;
   private readonly gathered = new Map<WeightUnit, Gathered>();
-  private readonly parts = new Map<WeightUnit, WeightPart>();
+  private readonly shards = new Map<WeightUnit, WeightShard>();
   private readonly persistent = new Set<WeightUnit>();
   /** Events of complete shard updates: those of publish(), or events in `own`. */
   private readonly updated = new Map<WeightUnit, Event>();
@@ -85,8 +85,8 @@ export class GatheredWeights implements WeightFlow {
     return new Partition(unit, ...this.ownShard(unit));
   }
 
-  partOf(unit: WeightUnit): WeightPart {
-    return new WeightPart(unit, ...this.ownShard(unit));
+  shardOf(unit: WeightUnit): WeightShard {
+    return new WeightShard(unit, ...this.ownShard(unit));
   }
 
   adopting(unit: WeightUnit): void {
@@ -94,9 +94,9 @@ export class GatheredWeights implements WeightFlow {
   }
 
   /** Stores this rank's shard of a unit with full weights, and frees the rest. */
-  adopted(part: WeightPart): void {
-    const { unit, range, place } = part;
-    this.parts.set(unit, part);
+  adopted(shard: WeightShard): void {
+    const { unit, range, place } = shard;
+    this.shards.set(unit, shard);
     const { compute } = this.device;
     const own = sliceFlat(unit.weights, range);
     compute.wait(this.computed.record(place.store(own, compute)));
@@ -143,7 +143,7 @@ export class GatheredWeights implements WeightFlow {
   }
 
   /** Drops gathered weights, because the shard changes in the order of `stream`. */
-  publish({ unit }: WeightPart, stream: Stream, changed?: Event): void {
+  publish({ unit }: WeightShard, stream: Stream, changed?: Event): void {
     this.trace.restart();
     this.updated.set(unit, changed ?? this.eventOf(unit).record(stream));
     this.drop(unit);
@@ -190,7 +190,7 @@ export class GatheredWeights implements WeightFlow {
   }
 
   private gather(unit: WeightUnit): Gathered {
-    const { place } = this.parts.get(unit) as WeightPart;
+    const { place } = this.shards.get(unit) as WeightShard;
     const { numel } = unit.layout;
     const flat = held(() => Tensor.empty([numel], unit.dtype, this.device));
     // Earlier compute work may still use the memory.

@@ -3,7 +3,7 @@ import type { Tensor } from '../tensor/index.js';
 import type { Home } from './home/home.js';
 import type { Bytes, LentState } from './home/lent-state.js';
 import type { Fragment } from './layout.js';
-import type { Partition, WeightPart } from './partition.js';
+import type { Partition, WeightShard } from './partition.js';
 import type { Publisher, RankError, Schedule, UpdatePlan } from './schedule/schedule.js';
 
 /** Partitions with the home of their state and the schedule of their updates. */
@@ -76,8 +76,8 @@ export class OptimizerState {
    * Called before weights are read. Later compute work sees the updated weights. Updates do not
    * change frozen parts.
    */
-  awaitWeights(part: WeightPart): void {
-    const partition = part as Partition;
+  awaitWeights(shard: WeightShard): void {
+    const partition = shard as Partition;
     this.shareOf.get(partition)?.schedule.awaitWeights(partition);
   }
 

@@ -1,4 +1,4 @@
-// The part of a unit that a rank stores: its weights, and for trained units a partition with
+// The shard of a unit that a rank stores: its weights, and for trained units a partition with
 // optimizer state.
 
 import { DsError } from '../errors.js';
@@ -11,7 +11,7 @@ import type { Unit } from './unit.js';
 import type { WeightUnit } from './weight-unit.js';
 
 /** The weights of a unit on this rank. A frozen unit has nothing else. */
-export class WeightPart {
+export class WeightShard {
   readonly device: Device;
   /** The parameters in it, whole or in part. */
   readonly fragments: readonly Fragment[];
@@ -22,7 +22,7 @@ export class WeightPart {
     readonly range: Range,
     /** Storage of its weights. Owned. */
     readonly place: WeightPlace,
-    /** The part that only this rank counts and saves, from the part's start. */
+    /** The range that only this rank counts and saves, from the start of the shard. */
     readonly counted: Range = { offset: 0, numel: range.numel },
   ) {
     this.device = unit.device;
@@ -66,7 +66,7 @@ export class WeightPart {
  * A stage creates it and fills `grad`. The norm's counter records `ready`, and a home reads both.
  * An update writes the weights.
  */
-export class Partition extends WeightPart {
+export class Partition extends WeightShard {
   declare readonly unit: Unit;
   /** The optimizer groups, with offsets from the partition's start. */
   readonly groups: readonly GroupRange[];

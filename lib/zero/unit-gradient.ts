@@ -120,11 +120,11 @@ class WideGradient implements UnitGradient {
 
   close(): void {
     this.written.close();
-    const part = this.written.take();
+    const gradient = this.written.take();
     this.written.drop();
-    if (this.sum) kernels.accumulate({ in: part, out: this.sum });
-    else this.sum = held(() => cast(part, 'f32'));
-    part.release();
+    if (this.sum) kernels.accumulate({ in: gradient, out: this.sum });
+    else this.sum = held(() => cast(gradient, 'f32'));
+    gradient.release();
   }
 
   take(): Tensor {

@@ -7,7 +7,7 @@ import { Exchange, type ExchangeOptions } from './exchange.js';
 import { sliceFlat } from './flat.js';
 import { InMemory, type WeightPlace } from './home/weight-place.js';
 import { type Range, shardOf } from './layout.js';
-import { Partition, WeightPart } from './partition.js';
+import { Partition, WeightShard } from './partition.js';
 import type { Unit } from './unit.js';
 import type { WeightUnit } from './weight-unit.js';
 
@@ -20,12 +20,12 @@ export interface WeightFlow {
    * caller owns it.
    */
   partitionOf(unit: Unit): Partition;
-  /** Returns the part of a frozen unit on this rank. The caller owns it. */
-  partOf(unit: WeightUnit): WeightPart;
+  /** Returns the shard of a frozen unit on this rank. The caller owns it. */
+  shardOf(unit: WeightUnit): WeightShard;
   /** Called before the unit's initial weights are written. */
   adopting(unit: WeightUnit): void;
   /** Called after they are written, on the compute stream. */
-  adopted(part: WeightPart): void;
+  adopted(shard: WeightShard): void;
   /** Lets later compute work read the unit's weights. */
   acquire(unit: WeightUnit): void;
   /** Ends the reads until the next acquire(). */
@@ -33,10 +33,10 @@ export interface WeightFlow {
   /** Called after every unit's gradient of this backward is sent. */
   endBackward(): void;
   /**
-   * The part's weights change in the order of `stream`, before `changed` if given. `changed` keeps
-   * its mark until the part's next publish().
+   * The shard's weights change in the order of `stream`, before `changed` if given. `changed` keeps
+   * its mark until the next publish().
    */
-  publish(part: WeightPart, stream: Stream, changed?: Event): void;
+  publish(shard: WeightShard, stream: Stream, changed?: Event): void;
   /**
    * Called after every partition of an update is published. Starts their collectives, at the same
    * place on all ranks.
@@ -46,11 +46,12 @@ export interface WeightFlow {
 }
 
 /**
- * The range of a part in its unit, the storage of its weights, and the range that this rank counts.
+ * The range of a shard in its unit, the storage of its weights, and the range that this rank
+ * counts.
  */
 type Kept = [range: Range, place: WeightPlace, counted?: Range];
 
-/** Common part with no-ops. */
+/** Base class with no-ops. */
 abstract class HeldWeights implements WeightFlow {
   readonly isSharded = false;
 
@@ -61,13 +62,13 @@ abstract class HeldWeights implements WeightFlow {
     return new Partition(unit, ...this.keep(unit));
   }
 
-  partOf(unit: WeightUnit): WeightPart {
-    return new WeightPart(unit, ...this.keep(unit));
+  shardOf(unit: WeightUnit): WeightShard {
+    return new WeightShard(unit, ...this.keep(unit));
   }
 
   adopting(_unit: WeightUnit): void {}
 
-  adopted(_part: WeightPart): void {}
+  adopted(_shard: WeightShard): void {}
 
   acquire(_unit: WeightUnit): void {}
 
@@ -75,7 +76,7 @@ abstract class HeldWeights implements WeightFlow {
 
   endBackward(): void {}
 
-  publish(_part: WeightPart, _stream: Stream, _changed?: Event): void {}
+  publish(_shard: WeightShard, _stream: Stream, _changed?: Event): void {}
 
   dispatch(): void {}
 
@@ -128,13 +129,13 @@ export class PublishedWeights extends HeldWeights {
     return [range, new InMemory(sliceFlat(unit.allocate(), range))];
   }
 
-  override publish(part: WeightPart, stream: Stream, changed?: Event): void {
-    if (stream === this.device.compute) this.publishInBuckets(part, stream);
-    else this.publishBeside(part, stream, changed);
+  override publish(shard: WeightShard, stream: Stream, changed?: Event): void {
+    if (stream === this.device.compute) this.publishInBuckets(shard, stream);
+    else this.publishBeside(shard, stream, changed);
   }
 
-  private publishInBuckets(part: WeightPart, stream: Stream): void {
-    const { unit } = part;
+  private publishInBuckets(shard: WeightShard, stream: Stream): void {
+    const { unit } = shard;
     const computed = this.event().record(stream);
     this.await(unit, null);
     this.exchange.add({
@@ -142,23 +143,23 @@ export class PublishedWeights extends HeldWeights {
       start: (on) => {
         on.wait(computed);
         this.events.push(computed);
-        return this.gather(part, on);
+        return this.gather(shard, on);
       },
       done: (on) => this.await(unit, this.event().record(on)),
     });
   }
 
-  private publishBeside(part: WeightPart, stream: Stream, changed?: Event): void {
+  private publishBeside(shard: WeightShard, stream: Stream, changed?: Event): void {
     const { beside, device } = this;
     const order = this.event();
     beside.wait(changed ?? order.record(stream));
     // // All reads of the old weights have finished.
     beside.wait(order.record(device.compute));
     const end = this.options.timer.collective(beside);
-    const work = this.gather(part, beside);
+    const work = this.gather(shard, beside);
     end();
     work.wait(beside);
-    this.await(part.unit, order.record(beside));
+    this.await(shard.unit, order.record(beside));
   }
 
   /** Sets the event that readers of the unit wait for, and recycles the last one. */
@@ -168,7 +169,7 @@ export class PublishedWeights extends HeldWeights {
     this.awaited.set(unit, gathered);
   }
 
-  private gather({ unit, weights }: WeightPart, stream: Stream): Work {
+  private gather({ unit, weights }: WeightShard, stream: Stream): Work {
     const at = { stream, purpose: `weights of ${unit.name}` };
     return this.group.allGather(unit.weights, weights, at);
   }

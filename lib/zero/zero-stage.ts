@@ -2,20 +2,20 @@
 import { DsError } from '../errors.js';
 import type { Event, Stream } from '../runtime/stream.js';
 import type { GradientFlow, GradientReceiver } from './gradient-flow.js';
-import type { Partition, WeightPart } from './partition.js';
+import type { Partition, WeightShard } from './partition.js';
 import type { Unit } from './unit.js';
 import type { WeightFlow } from './weight-flow.js';
 import type { WeightUnit } from './weight-unit.js';
 
 /**
- * Units with the same group of ranks. Owns the flows, and the partitions and parts of the weight
+ * Units with the same group of ranks. Owns the flows, and the partitions and shards of the weight
  * flow.
  */
 export class ZeroStage {
   /** One per unit, in their order. */
   readonly partitions: readonly Partition[];
   /** Of the frozen units, in their order. */
-  readonly frozen: readonly WeightPart[];
+  readonly frozen: readonly WeightShard[];
 
   constructor(
     readonly units: readonly Unit[],
@@ -24,13 +24,13 @@ export class ZeroStage {
     frozen: readonly WeightUnit[] = [],
   ) {
     this.partitions = units.map((unit) => weights.partitionOf(unit));
-    this.frozen = frozen.map((unit) => weights.partOf(unit));
+    this.frozen = frozen.map((unit) => weights.shardOf(unit));
   }
 
   dispose(): void {
     this.weights.dispose();
     this.gradients.dispose();
-    for (const part of [...this.partitions, ...this.frozen]) part.dispose();
+    for (const shard of [...this.partitions, ...this.frozen]) shard.dispose();
   }
 }
 
@@ -55,7 +55,7 @@ export class ZeroStages {
   /** One per unit, in forward order. */
   readonly partitions: readonly Partition[];
   /** Of the frozen units. Their weights are gathered and freed, and never change. */
-  readonly frozen: readonly WeightPart[];
+  readonly frozen: readonly WeightShard[];
   private readonly routes = new Map<Unit, Route>();
   private readonly flows = new Map<WeightUnit, WeightFlow>();
 
@@ -83,8 +83,8 @@ export class ZeroStages {
   }
 
   /** Called after they are written, on the compute stream. */
-  adopted(part: WeightPart): void {
-    this.flowOf(part.unit).adopted(part);
+  adopted(shard: WeightShard): void {
+    this.flowOf(shard.unit).adopted(shard);
   }
 
   /** Lets later compute work read the unit's weights. */
@@ -128,12 +128,12 @@ export class ZeroStages {
   }
 
   /**
-   * The part's weights change in the order of `stream`, before `changed` if given. Ranks with whole
-   * units receive them.
+   * The shard's weights change in the order of `stream`, before `changed` if given. Ranks with
+   * whole units receive them.
    */
-  publish(part: WeightPart, stream: Stream, changed?: Event): void {
-    this.flowOf(part.unit).publish(part, stream, changed);
-    part.unit.noteChanged();
+  publish(shard: WeightShard, stream: Stream, changed?: Event): void {
+    this.flowOf(shard.unit).publish(shard, stream, changed);
+    shard.unit.noteChanged();
   }
 
   /**

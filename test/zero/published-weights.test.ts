@@ -9,7 +9,7 @@ import { held, Tensor } from '../../lib/tensor/index.js';
 import type { At, Collectives } from '../../lib/zero/collectives.js';
 import { untimedComm } from '../../lib/zero/exchange.js';
 import { GatheredWeights, gatherPlain, onDevice } from '../../lib/zero/gathered-weights.js';
-import type { WeightPart } from '../../lib/zero/partition.js';
+import type { WeightShard } from '../../lib/zero/partition.js';
 import { PublishedWeights } from '../../lib/zero/weight-flow.js';
 
 const bucketOfAll = 1e9;
@@ -26,7 +26,7 @@ function published() {
   const options = { bucketElements: bucketOfAll, overlap: false, timer: untimedComm };
   const flow = new PublishedWeights(cpu(), group, options);
   const part = (name: string) =>
-    ({ unit: { name, layout: { numel: 8 } } }) as unknown as WeightPart;
+    ({ unit: { name, layout: { numel: 8 } } }) as unknown as WeightShard;
   return { flow, gathered, part };
 }
 
@@ -34,9 +34,9 @@ test('a unit that the host has updated is sent at once, overlaps compute, and ha
   const { flow, gathered, part } = published();
   const host = Stream.create(cpu());
   const [first, last, own] = ['first', 'last', 'own'].map(part) as [
-    WeightPart,
-    WeightPart,
-    WeightPart,
+    WeightShard,
+    WeightShard,
+    WeightShard,
   ];
   const changed = new Event(cpu()).record(host);
   const waits = jest.spyOn(Stream.prototype, 'wait');
@@ -62,10 +62,10 @@ test('a unit that the host has updated is sent at once, overlaps compute, and ha
 test('units without reads between updates leave no events behind', () => {
   const { flow, part } = published();
   const host = Stream.create(cpu());
-  const parts = ['of the host', 'of the device'].map(part);
+  const shards = ['of the host', 'of the device'].map(part);
   const update = (): void => {
-    flow.publish(parts[0] as WeightPart, host);
-    flow.publish(parts[1] as WeightPart, cpu().compute);
+    flow.publish(shards[0] as WeightShard, host);
+    flow.publish(shards[1] as WeightShard, cpu().compute);
     flow.dispatch();
   };
   const made = jest.spyOn(addon, 'createEvent');
@@ -96,7 +96,7 @@ test.each([
     ...{ persistenceThreshold: 0, modelPersistenceThreshold: 0, timer: untimedComm },
     ...{ home: onDevice, gather: gatherPlain },
   });
-  const parts = ['a', 'b', 'c', 'd'].map((name) => {
+  const shards = ['a', 'b', 'c', 'd'].map((name) => {
     const weights = held(() => Tensor.empty([8], 'f32', device));
     let placed: Tensor | null = null;
     const materialize = (flat: Tensor) => {
@@ -105,17 +105,17 @@ test.each([
     const vacate = () => placed?.release();
     const own = { name, layout: { numel: 8 }, dtype: 'f32', device, weights, materialize, vacate };
     const place = onDevice.place(own as never, 8);
-    return { unit: own, range: { offset: 0, numel: 8 }, place } as unknown as WeightPart;
+    return { unit: own, range: { offset: 0, numel: 8 }, place } as unknown as WeightShard;
   });
-  for (const part of parts) flow.adopted(part);
+  for (const shard of shards) flow.adopted(shard);
   // One step, which records the order of units, and the start of the next step.
-  for (const { unit } of parts) flow.acquire(unit);
-  for (const part of parts) flow.publish(part, device.compute);
+  for (const { unit } of shards) flow.acquire(unit);
+  for (const shard of shards) flow.publish(shard, device.compute);
   gathered.length = 0;
-  flow.acquire((parts[0] as WeightPart).unit);
+  flow.acquire((shards[0] as WeightShard).unit);
   expect(gathered).toEqual(['a', ...expected]);
   flow.dispose();
-  for (const { place } of parts) place.dispose();
+  for (const { place } of shards) place.dispose();
 });
 
 test('the gather of a shard waits for its own change, not for later ones', () => {
@@ -136,21 +136,21 @@ test('the gather of a shard waits for its own change, not for later ones', () =>
     vacate: () => placed?.release(),
   };
   const place = onDevice.place(unit as never, 8);
-  const part = { unit, range: { offset: 0, numel: 8 }, place } as unknown as WeightPart;
-  flow.adopted(part);
+  const shard = { unit, range: { offset: 0, numel: 8 }, place } as unknown as WeightShard;
+  flow.adopted(shard);
   const host = Stream.create(device);
   const changed = new Event(device).record(host);
   const waitsOf = (publish: () => void): unknown[] => {
     const waits = jest.spyOn(Stream.prototype, 'wait');
     publish();
-    flow.acquire(part.unit);
+    flow.acquire(shard.unit);
     const events = waits.mock.calls.map(([event]) => event);
     waits.mockRestore();
     return events;
   };
-  expect(waitsOf(() => flow.publish(part, host, changed))).toContain(changed);
-  expect(waitsOf(() => flow.publish(part, host))).not.toContain(changed);
-  flow.publish(part, host, changed);
+  expect(waitsOf(() => flow.publish(shard, host, changed))).toContain(changed);
+  expect(waitsOf(() => flow.publish(shard, host))).not.toContain(changed);
+  flow.publish(shard, host, changed);
   flow.dispose();
   // The caller still owns the event.
   expect(changed.record(host).done).toBe(true);

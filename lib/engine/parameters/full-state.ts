@@ -15,7 +15,7 @@ import { takeOver } from '../../zero/collectives.js';
 import { copyFlat, sliceFlat, sliceFragment } from '../../zero/flat.js';
 import type { LentState } from '../../zero/home/lent-state.js';
 import { type Fragment, overlap, shardOf } from '../../zero/layout.js';
-import type { Partition, WeightPart } from '../../zero/partition.js';
+import type { Partition, WeightShard } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
 import { resync } from '../step/resync.js';
 import { keepingWrites } from './open-writes.js';
@@ -155,10 +155,10 @@ export function writeMaster({ engine, partition, slot }: OwnedParameter, values:
  * unit may still be unread, so the caller calls publishFrozen() after all of them. Waits for the
  * device.
  */
-export function writeFrozen({ engine, part, slot, parameter }: HeldParameter): void {
+export function writeFrozen({ engine, shard, slot, parameter }: HeldParameter): void {
   const values = { ...perElement(slot.shape), values: parameter };
-  writeParts({ engine, part, slot }, values, (fragment) => {
-    const lent = part.place.lend(fragment);
+  writeParts({ engine, shard, slot }, values, (fragment) => {
+    const lent = shard.place.lend(fragment);
     lent.wait();
     return lent;
   });
@@ -175,18 +175,18 @@ export function publishMasters(engine: EngineCore, partitions: Iterable<Partitio
 }
 
 /** Makes later gathers use the stored frozen weights. All ranks call it. */
-export function publishFrozen(engine: EngineCore, parts: Iterable<WeightPart>): void {
-  for (const part of parts) publish(engine, part);
+export function publishFrozen(engine: EngineCore, shards: Iterable<WeightShard>): void {
+  for (const shard of shards) publish(engine, shard);
 }
 
 /**
  * Publishes a part. If the unit is gathered, gathers it again, because a sharded unit drops its
  * gathered values.
  */
-function publish({ parts, device }: EngineCore, part: WeightPart): void {
+function publish({ parts, device }: EngineCore, shard: WeightShard): void {
   const { stage, hooks } = parts;
-  stage.publish(part, device.compute);
-  if (!stage.shardsWeights || hooks.holds(part.unit)) stage.acquire(part.unit);
+  stage.publish(shard, device.compute);
+  if (!stage.shardsWeights || hooks.holds(shard.unit)) stage.acquire(shard.unit);
 }
 
 /** Returns a fragment of master weights or state on the device; the caller releases its tensor. */
@@ -247,12 +247,12 @@ function assemble(
  * tensors.
  */
 function writeParts(
-  { engine, part, slot }: Pick<HeldParameter, 'engine' | 'part' | 'slot'>,
+  { engine, shard, slot }: Pick<HeldParameter, 'engine' | 'shard' | 'slot'>,
   { values, ...state }: StateTensor & { values: Tensor },
   placeOf: (fragment: Fragment) => Place,
 ): void {
   const { compute } = engine.device;
-  for (const fragment of part.fragments.filter((one) => one.slot === slot)) {
+  for (const fragment of shard.fragments.filter((one) => one.slot === slot)) {
     const place = placeOf(fragment);
     const { from, numel } = portionOf(state, fragment);
     copyFlat(place.tensor, { offset: 0, numel }, values, { offset: from, numel }, compute);

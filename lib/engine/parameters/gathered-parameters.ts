@@ -70,7 +70,7 @@ export function gatheredParameters<Result>(
     requireWhole(held);
   }
   resync(engine.parts);
-  const letGo = engine.parts.hooks.hold([...new Set(held.map(({ part }) => part))]);
+  const letGo = engine.parts.hooks.hold([...new Set(held.map(({ shard }) => shard))]);
   try {
     // A body without writes may return a promise: it reads at once and writes files later.
     if (modifierRank === null) return body();
@@ -129,7 +129,7 @@ function adoptChanges(held: readonly Shared[], root: number): void {
   }
   for (const { parameter } of lost) takeOver(ranks.world, parameter, root);
   publishMasters(engine, new Set(changed.filter(isOwned).map(({ partition }) => partition)));
-  publishFrozen(engine, new Set(changed.filter(isFrozenPart).map(({ part }) => part)));
+  publishFrozen(engine, new Set(changed.filter(isFrozenPart).map(({ shard }) => shard)));
 }
 
 /**

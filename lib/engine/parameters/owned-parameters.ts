@@ -3,13 +3,13 @@ import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Slot } from '../../zero/layout.js';
-import type { Partition, WeightPart } from '../../zero/partition.js';
+import type { Partition, WeightShard } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
 
 /** A parameter in a unit of an engine: a trained one, or a sharded frozen one. */
 export interface HeldParameter {
   engine: EngineCore;
-  part: WeightPart;
+  shard: WeightShard;
   slot: Slot;
   parameter: Tensor;
 }
@@ -30,15 +30,15 @@ const wholes = new WeakMap<Tensor, WholeParameter>();
 export function* heldBy(engine: EngineCore): Generator<HeldParameter | OwnedParameter> {
   const { partitions, frozen } = engine.parts.stage;
   for (const partition of partitions) {
-    for (const held of inPart(engine, partition)) yield { ...held, partition };
+    for (const held of inShard(engine, partition)) yield { ...held, partition };
   }
-  for (const part of frozen) yield* inPart(engine, part);
+  for (const shard of frozen) yield* inShard(engine, shard);
 }
 
-function* inPart(engine: EngineCore, part: WeightPart): Generator<HeldParameter> {
-  const { unit } = part;
+function* inShard(engine: EngineCore, shard: WeightShard): Generator<HeldParameter> {
+  const { unit } = shard;
   for (const slot of unit.layout.slots) {
-    yield { engine, part, slot, parameter: unit.parameterOf(slot) };
+    yield { engine, shard, slot, parameter: unit.parameterOf(slot) };
   }
 }
 

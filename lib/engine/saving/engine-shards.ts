@@ -15,7 +15,7 @@ import { numel } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../../zero/flat.js';
 import type { Fragment, Range, Slot } from '../../zero/layout.js';
-import type { Partition, WeightPart } from '../../zero/partition.js';
+import type { Partition, WeightShard } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
 import { partOfRemote, remoteState, remoteWeights } from './remote-state.js';
 
@@ -60,15 +60,15 @@ export function* heldFragments(
  * The fragments that this rank saves. At stage 0 every rank holds all state, and each data rank
  * saves its share.
  */
-function* savedOf<Part extends WeightPart>(
+function* savedOf<Held extends WeightShard>(
   engine: EngineCore,
-  parts: readonly Part[],
-): Generator<{ part: Part; fragment: Fragment }> {
-  for (const part of parts) {
-    for (const fragment of part.fragments) {
-      if (!saves(engine, part.unit.parameterOf(fragment.slot))) continue;
-      const saved = clipFragment(fragment, part.counted);
-      if (saved) yield { part, fragment: saved };
+  shards: readonly Held[],
+): Generator<{ shard: Held; fragment: Fragment }> {
+  for (const shard of shards) {
+    for (const fragment of shard.fragments) {
+      if (!saves(engine, shard.unit.parameterOf(fragment.slot))) continue;
+      const saved = clipFragment(fragment, shard.counted);
+      if (saved) yield { shard, fragment: saved };
     }
   }
 }
@@ -134,14 +134,14 @@ function shardsOf(name: string, region: Region, from: number, values: Tensor | R
 /** Returns master weights and state. The caller releases the tensors. */
 export function optimizerShards(engine: EngineCore): Shard[] {
   const shards: Shard[] = [];
-  for (const { part, fragment } of savedOf(engine, engine.parts.stage.partitions)) {
+  for (const { shard, fragment } of savedOf(engine, engine.parts.stage.partitions)) {
     const { slot } = fragment;
     for (const [name, state] of Object.entries(keptState(engine, slot))) {
       const { region, from, numel: count } = statePart(state, fragment);
       // Every rank with a part of the parameter holds all of such a state. The rank with the first
       // element saves it.
       if (count === 0 || (state.per === null && fragment.from > 0)) continue;
-      const values = stateValues(engine, part, fragment, { name, state, numel: count });
+      const values = stateValues(engine, shard, fragment, { name, state, numel: count });
       shards.push(...shardsOf(stateKey(slot.name, name), region, from, values));
     }
   }
@@ -180,10 +180,10 @@ const nameOfEntry = ([name]: readonly [string, unknown]): string => name;
 /** Returns this rank's parts of the weights in units. The caller releases the tensors. */
 export function weightShards(engine: EngineCore, wanted: Wanted): Shard[] {
   const { partitions, frozen } = engine.parts.stage;
-  return [...savedOf(engine, [...partitions, ...frozen])].flatMap(({ part, fragment }) => {
+  return [...savedOf(engine, [...partitions, ...frozen])].flatMap(({ shard, fragment }) => {
     const { slot, from } = fragment;
     if (!wanted(slot.name)) return [];
-    const values = remoteWeights(part, fragment) ?? part.place.lend(fragment).tensor;
+    const values = remoteWeights(shard, fragment) ?? shard.place.lend(fragment).tensor;
     return shardsOf(slot.name, slot.region, from, values);
   });
 }

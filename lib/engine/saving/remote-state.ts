@@ -5,7 +5,7 @@ import { dtypeSize } from '../../runtime/dtype.js';
 import { sliceFlat } from '../../zero/flat.js';
 import type { LentState } from '../../zero/home/lent-state.js';
 import type { Fragment, Range } from '../../zero/layout.js';
-import type { WeightPart } from '../../zero/partition.js';
+import type { WeightShard } from '../../zero/partition.js';
 
 /** Returns the part of a fragment that starts at its element `offset`. */
 const within = ({ slot, from, offset }: Fragment, range: Range): Fragment => ({
@@ -33,7 +33,7 @@ export function remoteState(
 }
 
 /** Returns the weights of a fragment, or null if they are in memory. */
-export function remoteWeights({ place, unit }: WeightPart, fragment: Fragment): Remote | null {
+export function remoteWeights({ place, unit }: WeightShard, fragment: Fragment): Remote | null {
   if (place.memory) return null;
   const { dtype } = unit;
   return remoteState((part) => place.lend(part), fragment, {

@@ -110,8 +110,8 @@ export async function restoreEngine(
       engine.parts.state.refresh(partition);
       engine.parts.stage.publish(partition, partition.device.compute);
     }
-    for (const part of engine.parts.stage.frozen) {
-      engine.parts.stage.publish(part, part.device.compute);
+    for (const shard of engine.parts.stage.frozen) {
+      engine.parts.stage.publish(shard, shard.device.compute);
     }
     engine.parts.hooks.awaitWeights();
     const { path, tag } = checkpoint;

@@ -5,7 +5,7 @@ import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { beforeBackward, type Tensor, tensorsIn } from '../../tensor/index.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
-import type { WeightPart } from '../../zero/partition.js';
+import type { WeightShard } from '../../zero/partition.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
 import type { ZeroStages } from '../../zero/zero-stage.js';
 import type { GradientCollector } from './gradient-collector.js';
@@ -37,7 +37,7 @@ export class UnitHooks {
   private readonly readers = new Map<WeightUnit, number>();
   /** Number of modules within the running backward that read a frozen unit. */
   private readonly inside = new Map<WeightUnit, number>();
-  private readonly frozen: ReadonlySet<WeightPart>;
+  private readonly frozen: ReadonlySet<WeightShard>;
 
   constructor(
     model: Module,
@@ -64,14 +64,14 @@ export class UnitHooks {
   }
 
   /** Gathers units, which stay gathered until the caller runs the returned function. */
-  hold(parts: readonly WeightPart[]): () => void {
-    for (const part of parts) {
-      const { unit } = part;
+  hold(shards: readonly WeightShard[]): () => void {
+    for (const shard of shards) {
+      const { unit } = shard;
       this.held.set(unit, (this.held.get(unit) ?? 0) + 1);
-      this.acquire(part);
+      this.acquire(shard);
     }
     return () => {
-      for (const { unit } of parts) {
+      for (const { unit } of shards) {
         const others = (this.held.get(unit) ?? 1) - 1;
         if (others > 0) this.held.set(unit, others);
         else this.held.delete(unit);
@@ -98,34 +98,34 @@ export class UnitHooks {
     for (const remove of this.removers) remove();
   }
 
-  private attachWhole(module: Module, parts: readonly WeightPart[]): void {
+  private attachWhole(module: Module, shards: readonly WeightShard[]): void {
     const acquire = (): void => {
-      for (const part of parts) this.acquire(part);
+      for (const shard of shards) this.acquire(shard);
     };
     this.removers.push(module.registerForwardPreHook(acquire));
   }
 
-  private attachSharded(module: Module, parts: readonly WeightPart[]): void {
+  private attachSharded(module: Module, shards: readonly WeightShard[]): void {
     const before = module.registerForwardPreHook(() => {
-      for (const part of parts) this.enter(part);
+      for (const shard of shards) this.enter(shard);
     });
     const after = module.registerForwardHook((_module, inputs, output) => {
-      this.followBackward(parts, inputs, output);
-      for (const { unit } of parts) this.leave(unit);
+      this.followBackward(shards, inputs, output);
+      for (const { unit } of shards) this.leave(unit);
     });
     this.removers.push(before, after);
   }
 
   /**
-   * Gathers the parts when backward reaches `output` of a call, and releases frozen parts when it
+   * Gathers the units when backward reaches `output` of a call, and releases frozen units when it
    * reaches `inputs`.
    */
-  private followBackward(parts: readonly WeightPart[], inputs: unknown, output: unknown): void {
-    const frozen = parts.filter((part) => this.frozen.has(part));
+  private followBackward(shards: readonly WeightShard[], inputs: unknown, output: unknown): void {
+    const frozen = shards.filter((shard) => this.frozen.has(shard));
     let reached: 'nothing' | 'output' | 'inputs' = 'nothing';
     const enter = (): void => {
       if (reached === 'inputs') return;
-      for (const part of parts) this.acquire(part);
+      for (const shard of shards) this.acquire(shard);
       if (reached === 'output') return;
       reached = 'output';
       for (const { unit } of frozen) this.inside.set(unit, (this.inside.get(unit) ?? 0) + 1);
@@ -146,16 +146,16 @@ export class UnitHooks {
     if (others === 0) this.release(unit);
   }
 
-  private acquire(part: WeightPart): void {
-    this.parts.state.awaitWeights(part);
-    this.parts.stage.acquire(part.unit);
+  private acquire(shard: WeightShard): void {
+    this.parts.state.awaitWeights(shard);
+    this.parts.stage.acquire(shard.unit);
   }
 
-  private enter(part: WeightPart): void {
-    const { unit } = part;
+  private enter(shard: WeightShard): void {
+    const { unit } = shard;
     const others = this.readers.get(unit) ?? 0;
     this.readers.set(unit, others + 1);
-    if (others === 0 || !unit.hasWeights) this.acquire(part);
+    if (others === 0 || !unit.hasWeights) this.acquire(shard);
   }
 
   private leave(unit: WeightUnit): void {
@@ -184,18 +184,18 @@ export class UnitHooks {
  */
 function readersOf(
   model: Module,
-  parts: readonly WeightPart[],
-): Map<Module, ReadonlySet<WeightPart>> {
-  const home = new Map<Tensor, WeightPart>();
-  const readers = new Map<Module, Set<WeightPart>>();
-  const reads = (module: Module, part: WeightPart | undefined): void => {
-    if (!part) return;
+  shards: readonly WeightShard[],
+): Map<Module, ReadonlySet<WeightShard>> {
+  const home = new Map<Tensor, WeightShard>();
+  const readers = new Map<Module, Set<WeightShard>>();
+  const reads = (module: Module, shard: WeightShard | undefined): void => {
+    if (!shard) return;
     const known = readers.get(module) ?? new Set();
-    readers.set(module, known.add(part));
+    readers.set(module, known.add(shard));
   };
-  for (const part of parts) {
-    reads(part.unit.module, part);
-    for (const { parameter } of part.unit.parameters) home.set(parameter, part);
+  for (const shard of shards) {
+    reads(shard.unit.module, shard);
+    for (const { parameter } of shard.unit.parameters) home.set(parameter, shard);
   }
   const inner = new Set(model.units().map(({ module }) => module));
   const within = new Set([...inner].flatMap((module) => module.modules()));
@@ -203,12 +203,12 @@ function readersOf(
     const isUnit = inner.has(module);
     const isBelowRoot = name !== '' && !name.includes('.');
     for (const parameter of isUnit || isBelowRoot ? module.parameters() : []) {
-      const part = home.get(parameter);
-      if (isUnit || part?.unit.module === model) reads(module, part);
+      const shard = home.get(parameter);
+      if (isUnit || shard?.unit.module === model) reads(module, shard);
     }
     for (const parameter of within.has(module) ? [] : ownParameters(module)) {
-      const part = home.get(parameter);
-      if (part?.unit.module !== model) reads(module, part);
+      const shard = home.get(parameter);
+      if (shard?.unit.module !== model) reads(module, shard);
     }
     for (const parameter of externalParameters(module)) reads(module, home.get(parameter));
   }

@@ -41,7 +41,7 @@ export interface MemoryUse {
 export function memoryUse({ device, stage, state }: MemoryOwners): MemoryUse {
   const { inUse, peakInUse: peak } = device.memory;
   const kept = [...stage.partitions, ...stage.frozen];
-  const held = kept.flatMap((part) => [part.bytes, part.unit.bytes]);
+  const held = kept.flatMap((shard) => [shard.bytes, shard.unit.bytes]);
   const weights = held.reduce((sum, bytes) => sum + bytes.weights, 0);
   const gradients = held.reduce((sum, bytes) => sum + bytes.gradients, 0);
   const { device: optimizer, host: pinned } = state.bytes;

@@ -18,14 +18,14 @@ import {
   planTiles,
 } from './disk-tiles.js';
 import type { TileTensors } from './home.js';
-import { HostUpdates, memoryForWeights, type UpdatedPart } from './host-updates.js';
+import { type HostBuffers, HostUpdates, memoryForWeights } from './host-updates.js';
 import { type Bytes, LentState } from './lent-state.js';
 import { pinned, uploadRounded } from './pinned.js';
 import { placeInState } from './range-state.js';
 import { type SlotOptions, TileSlots } from './tile-slots.js';
 
 /** A partition in host memory. */
-interface DiskPart extends UpdatedPart {
+interface DiskPartition extends HostBuffers {
   readonly tiles: readonly DiskTile[];
 }
 
@@ -65,7 +65,7 @@ interface Portion {
  * Gradients stay in memory. Host memory: the slots, and one gradient element per parameter, which
  * the update replaces by the weight to upload. If their dtypes differ, one weight more.
  */
-export class DiskHome extends HostUpdates<DiskPart> {
+export class DiskHome extends HostUpdates<DiskPartition> {
   readonly lendsCopies = true;
   private readonly optimizer: Optimizer;
   private readonly plan: DiskPlan;
@@ -114,7 +114,7 @@ export class DiskHome extends HostUpdates<DiskPart> {
     const places = this.plan.places.get(partition) ?? [];
     const tiles = places.map((place) => makeDiskTile(place, optimizer, device));
     for (const tile of tiles) this.turns.set(tile, this.order.push(tile) - 1);
-    this.parts.set(partition, {
+    this.buffers.set(partition, {
       ...{ grad, tiles, uploading: false },
       weight: this.weightFor(partition, grad),
       uploaded: new Event(device),
@@ -129,7 +129,7 @@ export class DiskHome extends HostUpdates<DiskPart> {
   }
 
   acquire(partition: Partition, tile: DiskTile): TileTensors {
-    const { grad, weight } = this.partOf(partition);
+    const { grad, weight } = this.buffersOf(partition);
     const { range, sums, starts, arrived, fields } = tile;
     const { group, places } = range;
     this.host.wait(arrived);
@@ -235,7 +235,7 @@ export class DiskHome extends HostUpdates<DiskPart> {
   }
 
   get bytes(): Bytes {
-    const all = [...this.parts.values()].flatMap(tensorsOf);
+    const all = [...this.buffers.values()].flatMap(tensorsOf);
     const own = new Set([this.control, ...all]);
     const host = [...own].reduce((sum, { bytes }) => sum + bytes, this.slots.bytes);
     return { device: 0, host, disk: this.plan.bytes };
@@ -246,9 +246,9 @@ export class DiskHome extends HostUpdates<DiskPart> {
     this.slots.dispose();
   }
 
-  protected disposePart(part: DiskPart): void {
-    part.tiles.forEach(disposeDiskTile);
-    for (const tensor of [part.grad, part.weight]) tensor.release();
+  protected disposeBuffers(buffers: DiskPartition): void {
+    buffers.tiles.forEach(disposeDiskTile);
+    for (const tensor of [buffers.grad, buffers.weight]) tensor.release();
   }
 }
 
@@ -293,6 +293,6 @@ function portion(tile: DiskTile, held: Range, wanted: Range): Portion[] {
   return [{ tile, inTile, inFragment: { offset: offset - wanted.offset, numel } }];
 }
 
-function tensorsOf({ grad, weight, tiles }: DiskPart): Tensor[] {
+function tensorsOf({ grad, weight, tiles }: DiskPartition): Tensor[] {
   return [grad, weight, ...tiles.flatMap(({ sums, starts }) => [...sums, starts])];
 }

@@ -116,7 +116,7 @@ export class DiskWeights {
   }
 
   /**
-   * Returns uninitialized storage for a unit's part of `numel` elements. The caller disposes it.
+   * Returns uninitialized storage for a shard of `numel` elements. The caller disposes it.
    */
   place(unit: WeightUnit, numel: number): WeightPlace {
     return this.places.get(unit) ?? new InMemory(pinned(this.device, [numel], unit.dtype));

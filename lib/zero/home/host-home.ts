@@ -7,7 +7,7 @@ import { copyFlat, sliceFlat } from '../flat.js';
 import type { Fragment } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { TileTensors } from './home.js';
-import { HostUpdates, memoryForWeights, type UpdatedPart } from './host-updates.js';
+import { type HostBuffers, HostUpdates, memoryForWeights } from './host-updates.js';
 import { type Bytes, LentState } from './lent-state.js';
 import { pinned, pinnedFilled, uploadRounded } from './pinned.js';
 import { allocateState, namedFragment, type RangeState, stateTensors } from './range-state.js';
@@ -15,7 +15,7 @@ import { disposeTile, makeTiles, type Tile } from './tiles.js';
 import type { WeightPlace } from './weight-place.js';
 
 /** A partition in host memory. */
-export interface HostPart extends UpdatedPart {
+export interface HostPartition extends HostBuffers {
   /**
    * [numel] f32, or bf16 upper halves: see SplitHome. `weight` may share this memory or that of the
    * gradient.
@@ -43,7 +43,7 @@ export interface HostHomeOptions {
  * by the weight to upload. f32 weights are uploaded from the master. 16-bit weights with f32
  * gradients need 2 bytes more.
  */
-export class HostHome extends HostUpdates<HostPart> {
+export class HostHome extends HostUpdates<HostPartition> {
   readonly lendsCopies: boolean = false;
   /** Updates read state in place, so a pass that writes less of it costs less. */
   readonly readsInPlace: boolean = true;
@@ -62,7 +62,7 @@ export class HostHome extends HostUpdates<HostPart> {
     const grad = this.gradFor(partition);
     const allocate = pinnedFilled.bind(null, device);
     const ranges = allocateState(partition, optimizer, allocate);
-    this.parts.set(partition, {
+    this.buffers.set(partition, {
       ...{ master, grad, ranges },
       weight: this.weightFor(partition, [master, grad]),
       tiles: makeTiles(ranges, optimizer, { device, size: this.options.tile, allocate }),
@@ -87,12 +87,12 @@ export class HostHome extends HostUpdates<HostPart> {
   }
 
   writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
-    const { master } = this.partOf(partition);
+    const { master } = this.buffersOf(partition);
     copyFlat(master, fragment, values, { offset: 0, numel: fragment.numel }, this.device.compute);
   }
 
   acquire(partition: Partition, tile: Tile): TileTensors {
-    const { master, weight } = this.partOf(partition);
+    const { master, weight } = this.buffersOf(partition);
     const { range, sums, starts, arrived } = tile;
     const { group, places } = range;
     this.host.wait(arrived);
@@ -106,7 +106,7 @@ export class HostHome extends HostUpdates<HostPart> {
 
   /** The gradient memory that updates read. */
   protected landedIn(partition: Partition): Tensor {
-    return this.partOf(partition).grad;
+    return this.buffersOf(partition).grad;
   }
 
   release(tensors: TileTensors): void {
@@ -116,7 +116,7 @@ export class HostHome extends HostUpdates<HostPart> {
 
   /** Returns the state of a tile for kernels enqueued until close(). One tile at a time. */
   open(partition: Partition, { range, state }: Tile): OpenTile {
-    return { master: sliceFlat(this.partOf(partition).master, range), state };
+    return { master: sliceFlat(this.buffersOf(partition).master, range), state };
   }
 
   /** `changed`: kernels wrote master weights and state. */
@@ -130,33 +130,33 @@ export class HostHome extends HostUpdates<HostPart> {
    * it.
    */
   replaceGrad(partition: Partition, memory: Tensor): Tensor {
-    const part = this.partOf(partition);
-    const { grad } = part;
-    part.weight.release();
-    part.weight = memory.retain();
-    part.grad = memory;
+    const buffers = this.buffersOf(partition);
+    const { grad } = buffers;
+    buffers.weight.release();
+    buffers.weight = memory.retain();
+    buffers.grad = memory;
     return grad;
   }
 
   lend(partition: Partition, fragment: Fragment, name: string): LentState {
     const { optimizer } = this;
-    const kept = namedFragment({ optimizer, ...this.partOf(partition) }, fragment, name);
+    const kept = namedFragment({ optimizer, ...this.buffersOf(partition) }, fragment, name);
     return new LentState(kept, this.host);
   }
 
   refresh(partition: Partition): void {
-    uploadRounded(this.partOf(partition).master, partition.weights);
+    uploadRounded(this.buffersOf(partition).master, partition.weights);
   }
 
   get bytes(): Bytes {
-    const all = [...this.parts.values()].flatMap(tensorsOf);
+    const all = [...this.buffers.values()].flatMap(tensorsOf);
     const own = new Set([this.control, ...all]);
     return { device: 0, host: [...own].reduce((sum, { bytes }) => sum + bytes, 0), disk: 0 };
   }
 
-  protected disposePart(part: HostPart): void {
-    for (const tile of part.tiles) disposeTile(tile);
-    for (const tensor of tensorsOf(part)) tensor.release();
+  protected disposeBuffers(buffers: HostPartition): void {
+    for (const tile of buffers.tiles) disposeTile(tile);
+    for (const tensor of tensorsOf(buffers)) tensor.release();
   }
 }
 
@@ -182,12 +182,12 @@ export class HostHomeOfOffloadedWeights extends HostHome {
    * backward.
    */
   override uploadAll(partition: Partition): void {
-    exchangeSpeculative(this.partOf(partition), partition.place);
+    exchangeSpeculative(this.buffersOf(partition), partition.place);
     this.finish(partition);
   }
 
   override refresh(partition: Partition): void {
-    const { master } = this.partOf(partition);
+    const { master } = this.buffersOf(partition);
     partition.place.store(master, this.host).synchronize();
   }
 }
@@ -196,10 +196,10 @@ export class HostHomeOfOffloadedWeights extends HostHome {
  * Makes the speculative weights the weights of `place`. The previous memory becomes gradient
  * memory.
  */
-export function exchangeSpeculative(part: HostPart, place: WeightPlace): void {
-  if (part.weight !== place.memory) part.grad = place.exchange?.(part.grad) as Tensor;
+export function exchangeSpeculative(buffers: HostPartition, place: WeightPlace): void {
+  if (buffers.weight !== place.memory) buffers.grad = place.exchange?.(buffers.grad) as Tensor;
 }
 
-function tensorsOf({ master, grad, weight, ranges }: HostPart): Tensor[] {
+function tensorsOf({ master, grad, weight, ranges }: HostPartition): Tensor[] {
   return [master, grad, weight, ...stateTensors(ranges)];
 }

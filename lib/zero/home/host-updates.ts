@@ -14,8 +14,8 @@ import type { Bytes, LentState } from './lent-state.js';
 import { pinned } from './pinned.js';
 import type { HostTile } from './tiles.js';
 
-/** A partition in host memory, without its state. */
-export interface UpdatedPart {
+/** Host memory of a partition, without its state. */
+export interface HostBuffers {
   /** [numel], receives the gradient. */
   grad: Tensor;
   /**
@@ -36,7 +36,7 @@ export interface UpdatedPart {
  *   host stream  updates on CPU threads, each tile after its gradient
  *   h2d stream   weights, during the update of the next tile; the unit's next forward waits for all
  */
-export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
+export abstract class HostUpdates<Buffers extends HostBuffers> implements Home {
   readonly kernels: UpdateKernels;
   /** The stream of updates. */
   readonly host: Stream;
@@ -46,7 +46,7 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
   readonly control: Tensor;
   /** The end of backward after endBackward(); otherwise a mark between compute and host work. */
   readonly computed: Event;
-  protected readonly parts = new Map<Partition, Part>();
+  protected readonly buffers = new Map<Partition, Buffers>();
   protected readonly d2h: Stream;
   private readonly departing: DepartingTensors;
 
@@ -83,13 +83,13 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
 
   receive(partition: Partition): void {
     const { d2h } = this;
-    const part = this.partOf(partition);
+    const buffers = this.buffersOf(partition);
     d2h.wait(partition.ready);
-    d2h.wait(part.uploaded);
+    d2h.wait(buffers.uploaded);
     const grad = partition.grad as Tensor;
-    for (const { range, arrived, updated } of part.tiles) {
+    for (const { range, arrived, updated } of buffers.tiles) {
       if (this.readBefore) d2h.wait(updated);
-      copyFlat(part.grad, range, grad, range, d2h);
+      copyFlat(buffers.grad, range, grad, range, d2h);
       arrived.record(d2h);
     }
     this.departing.add(grad.retain());
@@ -109,8 +109,8 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
     return this.control;
   }
 
-  tilesOf(partition: Partition): Part['tiles'] {
-    return this.partOf(partition).tiles;
+  tilesOf(partition: Partition): Buffers['tiles'] {
+    return this.buffersOf(partition).tiles;
   }
 
   deliver(partition: Partition, tile: HostTile): void {
@@ -119,15 +119,15 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
   }
 
   finish(partition: Partition): Stream {
-    const part = this.partOf(partition);
-    part.uploaded.record(this.h2d);
-    part.uploading = true;
+    const buffers = this.buffersOf(partition);
+    buffers.uploaded.record(this.h2d);
+    buffers.uploading = true;
     return this.h2d;
   }
 
   /** finish() for weights outside of the device: copies all of them to their storage. */
   protected store(partition: Partition): Stream {
-    const { weight, uploaded } = this.partOf(partition);
+    const { weight, uploaded } = this.buffersOf(partition);
     const order = partition.place.store(weight, this.host);
     uploaded.record(order);
     return order;
@@ -142,19 +142,19 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
 
   protected upload(partition: Partition, { range, updated }: HostTile): void {
     this.h2d.wait(updated);
-    copyFlat(partition.weights, range, this.partOf(partition).weight, range, this.h2d);
+    copyFlat(partition.weights, range, this.buffersOf(partition).weight, range, this.h2d);
   }
 
   awaitWeights(partition: Partition): void {
-    const part = this.partOf(partition);
-    if (!part.uploading) return;
-    this.device.compute.wait(part.uploaded);
-    part.uploading = false;
+    const buffers = this.buffersOf(partition);
+    if (!buffers.uploading) return;
+    this.device.compute.wait(buffers.uploaded);
+    buffers.uploading = false;
   }
 
   gradOf(partition: Partition): Tensor | null {
     for (const stream of [this.d2h, this.host]) stream.synchronize();
-    return this.partOf(partition).grad.retain();
+    return this.buffersOf(partition).grad.retain();
   }
 
   allocate(numel: number, dtype: DType): Tensor {
@@ -175,28 +175,28 @@ export abstract class HostUpdates<Part extends UpdatedPart> implements Home {
 
   synchronize(): void {
     for (const stream of [this.d2h, this.host, this.h2d, this.device.compute]) stream.synchronize();
-    for (const { uploaded } of this.parts.values()) uploaded.synchronize();
+    for (const { uploaded } of this.buffers.values()) uploaded.synchronize();
   }
 
   dispose(): void {
     this.synchronize();
-    for (const part of this.parts.values()) {
-      this.disposePart(part);
-      part.uploaded.dispose();
+    for (const buffers of this.buffers.values()) {
+      this.disposeBuffers(buffers);
+      buffers.uploaded.dispose();
     }
-    this.parts.clear();
+    this.buffers.clear();
     this.departing.dispose();
     this.control.release();
     this.computed.dispose();
     for (const stream of [this.d2h, this.host, this.h2d]) stream.dispose();
   }
 
-  /** Releases a part's tensors and tiles. */
-  protected abstract disposePart(part: Part): void;
+  /** Releases the tensors and tiles of a partition. */
+  protected abstract disposeBuffers(buffers: Buffers): void;
 
   /** For schedules on host memory. */
-  partOf(partition: Partition): Part {
-    return this.parts.get(partition) as Part;
+  buffersOf(partition: Partition): Buffers {
+    return this.buffers.get(partition) as Buffers;
   }
 }
 

@@ -18,7 +18,7 @@ const PER_BYTE = 8;
 const WRITTEN_AT_ONCE = 2 ** 21;
 
 /** The split state of a partition: upper halves in any memory, the rest in host memory. */
-export interface SplitPart {
+export interface SplitPartition {
   /** [numel] bf16: upper halves. */
   readonly master: Tensor;
   /** The state, with lower halves and ties. */
@@ -36,7 +36,7 @@ interface Halves {
  * The location of a fragment in the smallest part of its range with byte-aligned ties; the part may
  * end with the range.
  */
-interface Place {
+interface FragmentLocation {
   readonly range: RangeState;
   /** The part, from the range's start. */
   readonly around: Range;
@@ -49,17 +49,17 @@ export class SplitFragments {
   constructor(
     private readonly device: Device,
     private readonly optimizer: SplitMaster,
-    private readonly partOf: (partition: Partition) => SplitPart,
+    private readonly stateOf: (partition: Partition) => SplitPartition,
   ) {}
 
   /** `order`: the stream that orders changes of both halves. */
   lend(partition: Partition, fragment: Fragment, order: Stream): LentState {
-    const { master: high } = this.partOf(partition);
-    const { range, around, within } = this.placeOf(partition, fragment);
+    const { master: high } = this.stateOf(partition);
+    const { range, around, within } = this.locate(partition, fragment);
     const joined = pinned(this.device, [around.numel], 'f32');
     const room = roomFor(high, around.numel);
-    withHalves({ high, range, around, order, room }, (parts) =>
-      kernels.joinMasterOnHost({ ...parts, out: joined }, order),
+    withHalves({ high, range, around, order, room }, (split) =>
+      kernels.joinMasterOnHost({ ...split, out: joined }, order),
     );
     room?.release();
     const isWhole = fragment.numel === fragment.slot.numel;
@@ -76,8 +76,8 @@ export class SplitFragments {
    * complete.
    */
   write(partition: Partition, fragment: Fragment, values: Tensor, stream: Stream): void {
-    const { master: high } = this.partOf(partition);
-    const { range, around, within } = this.placeOf(partition, fragment);
+    const { master: high } = this.stateOf(partition);
+    const { range, around, within } = this.locate(partition, fragment);
     const most = Math.min(around.numel, WRITTEN_AT_ONCE);
     const scratch = pinned(this.device, [most], 'f32');
     const room = roomFor(high, most);
@@ -87,14 +87,14 @@ export class SplitFragments {
       const from = Math.max(first, within.offset);
       const end = Math.min(first + numel, within.offset + within.numel);
       const joined = sliceFlat(scratch, { offset: 0, numel });
-      withHalves({ high, range, around: cut, order: stream, room }, (parts) => {
+      withHalves({ high, range, around: cut, order: stream, room }, (split) => {
         // Elements that share a byte with the fragment keep their present values, not those of the
         // lend.
-        kernels.joinMasterOnHost({ ...parts, out: joined }, stream);
+        kernels.joinMasterOnHost({ ...split, out: joined }, stream);
         const at = { offset: from - first, numel: end - from };
         copyFlat(joined, at, values, { offset: from - within.offset, numel: end - from }, stream);
-        kernels.splitMasterOnHost({ ...parts, in: joined }, stream);
-        if (room) copyFlat(high, inPartition(range, cut), parts.high, all(cut), stream);
+        kernels.splitMasterOnHost({ ...split, in: joined }, stream);
+        if (room) copyFlat(high, inPartition(range, cut), split.high, all(cut), stream);
       });
       joined.release();
     }
@@ -102,9 +102,9 @@ export class SplitFragments {
     for (const one of [scratch, room]) one?.release();
   }
 
-  private placeOf(partition: Partition, fragment: Fragment): Place {
+  private locate(partition: Partition, fragment: Fragment): FragmentLocation {
     const { optimizer } = this;
-    const { ranges } = this.partOf(partition);
+    const { ranges } = this.stateOf(partition);
     const groups = ranges.map(({ range }) => range);
     const found = placeInState({ optimizer, groups }, fragment, halves.low);
     const { offset, numel } = found.place;
@@ -132,7 +132,7 @@ const inPartition = ({ range }: RangeState, { offset, numel }: Range): Range => 
 });
 
 /** A part of a range. `room` receives its upper halves if they are not in host memory. */
-interface Opening extends Omit<Place, 'within'> {
+interface Opening extends Omit<FragmentLocation, 'within'> {
   high: Tensor;
   order: Stream;
   room: Tensor | null;
@@ -144,17 +144,17 @@ interface Opening extends Omit<Place, 'within'> {
  */
 function withHalves(
   { high, range, around, order, room }: Opening,
-  body: (parts: Halves) => void,
+  body: (split: Halves) => void,
 ): void {
   const { state } = range;
   const own = inPartition(range, around);
   const bytes = { offset: around.offset / PER_BYTE, numel: Math.ceil(around.numel / PER_BYTE) };
   if (room) copyFlat(room, all(around), high, own, order);
-  const parts: Halves = {
+  const split: Halves = {
     high: room ? sliceFlat(room, all(around)) : sliceFlat(high, own),
     low: sliceFlat(state[halves.low] as Tensor, around),
     ties: sliceFlat(state[halves.ties] as Tensor, bytes),
   };
-  body(parts);
-  for (const tensor of Object.values(parts)) tensor.release();
+  body(split);
+  for (const tensor of Object.values(split)) tensor.release();
 }

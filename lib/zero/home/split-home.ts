@@ -41,7 +41,7 @@ export class SplitHome extends HostHome {
   /** `rule` updates the partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, { ...options, tile: Math.min(options.tile, LARGEST_TILE) });
-    this.fragments = new SplitFragments(device, rule, (partition) => this.partOf(partition));
+    this.fragments = new SplitFragments(device, rule, (partition) => this.buffersOf(partition));
     const { d2h: down, host: updates, h2d: up } = this;
     this.slots = new WeightSlots(device, { down, updates, up });
   }
@@ -60,7 +60,7 @@ export class SplitHome extends HostHome {
   }
 
   override open(partition: Partition, tile: Tile): OpenTile {
-    this.d2h.wait(this.partOf(partition).uploaded);
+    this.d2h.wait(this.buffersOf(partition).uploaded);
     return { master: this.slots.fetch(partition.weights, tile), state: tile.state };
   }
 
@@ -74,7 +74,7 @@ export class SplitHome extends HostHome {
 
   override lend(partition: Partition, fragment: Fragment, name: string): LentState {
     if (name !== 'master') return super.lend(partition, fragment, name);
-    this.host.wait(this.partOf(partition).uploaded);
+    this.host.wait(this.buffersOf(partition).uploaded);
     return this.fragments.lend(partition, fragment, this.host);
   }
 
@@ -88,7 +88,7 @@ export class SplitHome extends HostHome {
 
   /** Without the weights, which belong to the unit. */
   override get bytes(): Bytes {
-    const weights = [...this.parts.keys()].reduce((sum, one) => sum + one.weights.bytes, 0);
+    const weights = [...this.buffers.keys()].reduce((sum, one) => sum + one.weights.bytes, 0);
     return { ...super.bytes, host: super.bytes.host - weights + this.slots.bytes };
   }
 
@@ -109,7 +109,7 @@ export class SplitHomeOfOffloadedWeights extends HostHomeOfOffloadedWeights {
   /** `rule` updates the partitions. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
-    this.fragments = new SplitFragments(device, rule, (partition) => this.partOf(partition));
+    this.fragments = new SplitFragments(device, rule, (partition) => this.buffersOf(partition));
   }
 
   protected override masterFor({ weights }: Partition): Tensor {

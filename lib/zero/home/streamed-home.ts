@@ -110,8 +110,8 @@ export class StreamedHome extends HostHome {
   }
 
   override get bytes(): Bytes {
-    const parts = [...this.parts.values()];
-    const own = new Set(parts.flatMap(({ grad, weight }) => [grad, weight]));
+    const buffers = [...this.buffers.values()];
+    const own = new Set(buffers.flatMap(({ grad, weight }) => [grad, weight]));
     const passing = [...own].reduce((sum, { bytes }) => sum + bytes, 0);
     const device = passing + this.seen.bytes + this.windows.bytes;
     return { device, host: super.bytes.host - passing, disk: 0 };
@@ -144,7 +144,7 @@ export class StreamedHomeOfOffloadedWeights extends StreamedHome {
 
   override refresh(partition: Partition): void {
     this.synchronize();
-    const { master } = this.partOf(partition);
+    const { master } = this.buffersOf(partition);
     partition.place.store(master, this.host).synchronize();
   }
 }

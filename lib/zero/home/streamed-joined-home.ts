@@ -56,7 +56,7 @@ export class StreamedJoinedHome extends StreamedHalves {
   override open(partition: Partition, tile: Tile): OpenTile {
     const { range } = tile;
     const rest = super.open(partition, tile);
-    const high = sliceFlat(this.partOf(partition).master, range);
+    const high = sliceFlat(this.buffersOf(partition).master, range);
     const master = sliceFlat(this.scratch, { offset: 0, numel: range.numel });
     this.joined = { high, rest };
     const { [halves.ties]: ties, ...state } = rest.state;
@@ -76,13 +76,13 @@ export class StreamedJoinedHome extends StreamedHalves {
   /** The rounded masters are their upper halves. */
   override refresh(partition: Partition): void {
     this.synchronize();
-    copyAll(partition.weights, this.partOf(partition).master, this.device.compute);
+    copyAll(partition.weights, this.buffersOf(partition).master, this.device.compute);
     this.device.compute.synchronize();
   }
 
   override get bytes(): Bytes {
     const { host, device, disk } = super.bytes;
-    const upper = [...this.parts.values()].reduce((sum, { master }) => sum + master.bytes, 0);
+    const upper = [...this.buffers.values()].reduce((sum, { master }) => sum + master.bytes, 0);
     return { device: device + upper + this.scratch.bytes, host: host - upper, disk };
   }
 
@@ -109,13 +109,13 @@ export class StreamedJoinedHomeOfOffloadedWeights extends StreamedJoinedHome {
 
   /** In the order of updates. Backward gathers the previous weights until its end. */
   override uploadAll(partition: Partition): void {
-    exchangeSpeculative(this.partOf(partition), partition.place);
+    exchangeSpeculative(this.buffersOf(partition), partition.place);
     this.store(partition);
   }
 
   /** Counts the weights as those of the partition. */
   override get bytes(): Bytes {
-    const theirs = [...this.parts].filter(([{ place }, { weight }]) => weight === place.memory);
+    const theirs = [...this.buffers].filter(([{ place }, { weight }]) => weight === place.memory);
     const all = super.bytes;
     return {
       ...all,

@@ -20,7 +20,7 @@ export abstract class StreamedHalves extends StreamedHome {
   /** `rule`: for partitions with bf16 weights. */
   constructor(device: Device, rule: SplitMaster, options: HostHomeOptions) {
     super(device, rule, options);
-    this.fragments = new SplitFragments(device, rule, (partition) => this.partOf(partition));
+    this.fragments = new SplitFragments(device, rule, (partition) => this.buffersOf(partition));
   }
 
   override writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
@@ -103,7 +103,7 @@ abstract class SplitAndStreamed extends StreamedHalves {
 
   /** Without the weights, which belong to the unit. */
   override get bytes(): Bytes {
-    const weights = [...this.parts.keys()].reduce((sum, one) => sum + one.weights.bytes, 0);
+    const weights = [...this.buffers.keys()].reduce((sum, one) => sum + one.weights.bytes, 0);
     const all = super.bytes;
     return { ...all, device: all.device - weights };
   }
@@ -151,7 +151,7 @@ export class StreamedSplitHomeOfOffloadedWeights extends SplitAndStreamed {
   override finish(partition: Partition): Stream {
     this.dropGrad(partition);
     const { down } = this.windows;
-    this.partOf(partition).uploaded.record(down);
+    this.buffersOf(partition).uploaded.record(down);
     return down;
   }
 }

@@ -42,11 +42,11 @@ export function tileSize(subGroup: number): number {
 export function cutEvenly(numel: number, size: number, alignment = slotAlignment): Range[] {
   const count = Math.ceil(numel / size);
   const each = Math.ceil(numel / count / alignment) * alignment;
-  const parts: Range[] = [];
+  const tiles: Range[] = [];
   for (let offset = 0; offset < numel; offset += each) {
-    parts.push({ offset, numel: Math.min(each, numel - offset) });
+    tiles.push({ offset, numel: Math.min(each, numel - offset) });
   }
-  return parts;
+  return tiles;
 }
 
 /**
@@ -62,8 +62,8 @@ export function makeTiles(
     const { range } = whole;
     const cuts = cutsOf(range, optimizer, size);
     const per = blockSizes(optimizer, range);
-    const parts = cuts.length > 1 ? cutState(whole, cuts, per, allocate) : [retained(whole)];
-    return parts.map((part) => ({ ...part, ...tileEvents(device) }));
+    const tiles = cuts.length > 1 ? cutState(whole, cuts, per, allocate) : [retained(whole)];
+    return tiles.map((tile) => ({ ...tile, ...tileEvents(device) }));
   });
 }
 
@@ -75,7 +75,7 @@ export function tileEvents(device: Device): Pick<HostTile, 'arrived' | 'updated'
 /** Returns the ranges of tiles in the partition, in order. */
 export function cutRange(range: GroupRange, optimizer: Optimizer, size: number): GroupRange[] {
   const cuts = cutsOf(range, optimizer, size);
-  return cuts.length > 1 ? cuts.map((cut) => partOf(range, cut)) : [range];
+  return cuts.length > 1 ? cuts.map((cut) => sliceOf(range, cut)) : [range];
 }
 
 /** Returns the parts of a range from its start; empty if it stays whole. */
@@ -85,8 +85,8 @@ function cutsOf(range: GroupRange, optimizer: Optimizer, size: number): Range[] 
   return cutEvenly(range.numel, size, Math.max(slotAlignment, ...blocks));
 }
 
-/** A part has no places, because a cut may be inside a parameter. */
-function partOf(range: GroupRange, { offset, numel }: Range): GroupRange {
+/** A tile has no places, because a cut may be inside a parameter. */
+function sliceOf(range: GroupRange, { offset, numel }: Range): GroupRange {
   return { ...range, offset: range.offset + offset, numel, places: [] };
 }
 
@@ -104,8 +104,8 @@ export function isByElement(optimizer: Optimizer, { groups }: Partition): boolea
 function isElementwise(optimizer: Optimizer, { group, like }: GroupRange): boolean {
   const declared = Object.values(declaredState(optimizer, group, like));
   const sums = optimizer.sumsPerRound?.(group, like) ?? [];
-  const isOfParts = declared.every(({ per }) => per !== null) && sums.length === 0;
-  return isOfParts && !optimizer.needsWholeParameters?.(group);
+  const isOfBlocks = declared.every(({ per }) => per !== null) && sums.length === 0;
+  return isOfBlocks && !optimizer.needsWholeParameters?.(group);
 }
 
 /** Returns the number of range elements per element of each state. */
@@ -127,14 +127,14 @@ function cutState(
     offset: offset / size,
     numel: Math.ceil(numel / size),
   });
-  const parts = cuts.map((cut, index) => ({
-    range: partOf(range, cut),
+  const tiles = cuts.map((cut, index) => ({
+    range: sliceOf(range, cut),
     state: mapValues(state, (flat, name) => sliceFlat(flat, blocks(cut, per[name] as number))),
     sums: [],
     starts: sliceFlat(ends, { offset: index, numel: 1 }),
   }));
   ends.release();
-  return parts;
+  return tiles;
 }
 
 function retained({ range, state, sums, starts }: RangeState): RangeState {

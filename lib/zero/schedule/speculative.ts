@@ -53,7 +53,7 @@ interface Attempt {
 interface Trial {
   settings: UpdateSettings;
   /** In the order of the host stream. */
-  parts: Partition[];
+  partitions: Partition[];
   /** A caller changed the state after the speculation. */
   stale: boolean;
 }
@@ -117,7 +117,7 @@ export class Speculative implements Schedule {
   prepare({ settings, gradientScale }: UpdatePlan): void {
     // A failed backward leaves tentative gradients that belong to no step.
     for (const one of this.attempts.values()) if (one.pending === 'tentative') one.pending = 'none';
-    this.tried = this.window.speculate ? { settings, parts: [], stale: false } : null;
+    this.tried = this.window.speculate ? { settings, partitions: [], stale: false } : null;
     if (!this.tried) this.commit();
     this.write(this.assumed, { multiplier: unclipped(gradientScale), apply: 1 });
     this.order.start([...this.attempts.keys()]);
@@ -136,7 +136,7 @@ export class Speculative implements Schedule {
 
   endBackward(): void {
     this.home.endBackward();
-    for (const partition of this.tried?.parts ?? []) this.upload(partition);
+    for (const partition of this.tried?.partitions ?? []) this.upload(partition);
   }
 
   begin(partition: Partition): void {
@@ -164,7 +164,7 @@ export class Speculative implements Schedule {
         if (!holds) this.emitAgain(partition, attempt);
       } else if (later-- > 0) this.emitFirst(partition, attempt, plan);
       else this.updateNow(partition, plan);
-      yield [partition, home.h2d, home.partOf(partition).uploaded];
+      yield [partition, home.h2d, home.buffersOf(partition).uploaded];
     }
     if (this.commitsLater) this.commitNow();
   }
@@ -173,7 +173,7 @@ export class Speculative implements Schedule {
   private speculateOn(partition: Partition, tried: Trial): void {
     this.emit(partition, { control: this.assumed, settings: tried.settings });
     this.attemptOf(partition).pending = 'tentative';
-    tried.parts.push(partition);
+    tried.partitions.push(partition);
   }
 
   /** Computes and uploads the weights; commitNow() commits the step later. */
@@ -186,7 +186,7 @@ export class Speculative implements Schedule {
   /** One pass: commits the decided step, stores the new weights, and holds the new gradient. */
   private emit(partition: Partition, step: Omit<StepGradient, 'grad'>): void {
     const { home } = this;
-    const { grad, tiles } = home.partOf(partition);
+    const { grad, tiles } = home.buffersOf(partition);
     const attempt = this.attemptOf(partition);
     const previous = this.decidedOf(attempt);
     for (const tile of tiles) {
@@ -206,7 +206,7 @@ export class Speculative implements Schedule {
   /** Computes the weights of the decided gradient again; does not commit the step. */
   private emitAgain(partition: Partition, attempt: Attempt): void {
     const { host } = this.home;
-    const { weight, tiles, uploaded } = this.home.partOf(partition);
+    const { weight, tiles, uploaded } = this.home.buffersOf(partition);
     // The upload of the speculative weights may still read the memory of the new ones.
     host.wait(uploaded);
     const next = this.decidedOf(attempt);
@@ -249,7 +249,7 @@ export class Speculative implements Schedule {
     for (const [partition, attempt] of this.attempts) {
       const previous = this.decidedOf(attempt);
       if (!previous) continue;
-      const { tiles } = this.home.partOf(partition);
+      const { tiles } = this.home.buffersOf(partition);
       for (const tile of tiles) this.pass(partition, tile, { previous, next: null, weight: null });
       attempt.pending = 'none';
     }
