@@ -3,7 +3,7 @@
 import type { Tensor } from '../tensor/index.js';
 import { type Collectives, takeOver } from './collectives.js';
 import { sliceFlat } from './flat.js';
-import type { Range, Slot } from './layout.js';
+import type { LayoutEntry, Range } from './layout.js';
 import type { OptimizerState } from './optimizer-state.js';
 import type { Partition, WeightShard } from './partition.js';
 import type { InitialValues, WeightUnit } from './weight-unit.js';
@@ -18,13 +18,13 @@ import type { ZeroStages } from './zero-stage.js';
 export function adoptModel(
   stage: ZeroStages,
   state: OptimizerState,
-  alikeOf: (unit: WeightUnit, slot: Slot) => readonly Collectives[],
+  alikeOf: (unit: WeightUnit, entry: LayoutEntry) => readonly Collectives[],
 ): void {
   const keptOf = ({ unit, range }: WeightShard): Range =>
     stage.shardsWeights ? range : { offset: 0, numel: unit.layout.numel };
-  const share = (unit: WeightUnit, { slot, values, isStored }: InitialValues): void => {
+  const share = (unit: WeightUnit, { entry, values, isStored }: InitialValues): void => {
     if (isStored) return;
-    for (const group of alikeOf(unit, slot)) takeOver(group, values);
+    for (const group of alikeOf(unit, entry)) takeOver(group, values);
   };
   for (const partition of stage.partitions) {
     state.adopt(partition);
@@ -50,10 +50,10 @@ export function adoptModel(
 export function writeFragments(
   state: OptimizerState,
   partition: Partition,
-  { slot, values, from = 0 }: { slot: Slot; values: Tensor; from?: number },
+  { entry, values, from = 0 }: { entry: LayoutEntry; values: Tensor; from?: number },
 ): void {
   for (const fragment of partition.fragments) {
-    if (fragment.slot !== slot) continue;
+    if (fragment.entry !== entry) continue;
     const slice = sliceFlat(values, { offset: fragment.from - from, numel: fragment.numel });
     state.writeMaster(partition, fragment, slice);
     slice.release();

@@ -5,10 +5,10 @@ import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
-import { slotAlignment } from './layout.js';
+import { parameterAlignment } from './layout.js';
 
 /** Elements per scale. Parameters begin at multiples of it, so no two share a block. */
-export const BLOCK = slotAlignment;
+export const BLOCK = parameterAlignment;
 
 /** Whether values of `dtype` can be quantized. Other values are sent unchanged. */
 export const hasCodes = (dtype: DType): boolean => isFloating(dtype) && dtype !== 'f64';

@@ -18,8 +18,8 @@ export function sliceFlat(
  * Returns a fragment of a flat tensor that starts at the partition's start. A whole parameter keeps
  * its shape.
  */
-export function sliceFragment(flat: Tensor, { slot, offset, numel }: Fragment): Tensor {
-  return sliceFlat(flat, { offset, numel }, numel === slot.numel ? slot.shape : [numel]);
+export function sliceFragment(flat: Tensor, { entry, offset, numel }: Fragment): Tensor {
+  return sliceFlat(flat, { offset, numel }, numel === entry.numel ? entry.shape : [numel]);
 }
 
 /** Enqueues zeros on the compute stream. */

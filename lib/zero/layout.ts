@@ -4,7 +4,7 @@ import { type Region, wholeRegion } from '../runtime/box.js';
 import { numel } from '../runtime/view.js';
 
 /** Every parameter starts at a multiple of this many elements, so 16-byte accesses stay aligned. */
-export const slotAlignment = 64;
+export const parameterAlignment = 64;
 
 export interface ParameterShape {
   name: string;
@@ -21,7 +21,7 @@ export interface LayoutOptions {
   shards?: number;
   /**
    * Elements per block of a parameter's state, a power of two. All parameters of the unit, and its
-   * shards, start at multiples of the largest block. Default: slotAlignment.
+   * shards, start at multiples of the largest block. Default: parameterAlignment.
    */
   blockOf?: (parameter: ParameterShape) => number;
   /** Kind of a parameter's state; parameters of one kind are adjacent. Default: one kind. */
@@ -29,7 +29,7 @@ export interface LayoutOptions {
 }
 
 /** The location of a parameter in its unit's flat buffers. Offsets and sizes in elements. */
-export interface Slot extends ParameterShape {
+export interface LayoutEntry extends ParameterShape {
   offset: number;
   numel: number;
   region: Region;
@@ -51,7 +51,7 @@ export interface GroupRange extends Range {
 }
 
 export interface UnitLayout {
-  slots: readonly Slot[];
+  entries: readonly LayoutEntry[];
   /** One contiguous range per optimizer group and kind of state. */
   groups: readonly GroupRange[];
   /** Padding between parameters. Gradients must be zero there. */
@@ -70,8 +70,8 @@ export function layoutUnit(
   parameters: readonly ParameterShape[],
   { shards = 1, blockOf = () => 1, kindOf = () => '' }: LayoutOptions = {},
 ): UnitLayout {
-  const alignment = Math.max(slotAlignment, ...parameters.map(blockOf));
-  const slots: Slot[] = [];
+  const alignment = Math.max(parameterAlignment, ...parameters.map(blockOf));
+  const entries: LayoutEntry[] = [];
   const groups: (GroupRange & { places: ParameterPlace[] })[] = [];
   const gaps: Range[] = [];
   let end = 0;
@@ -84,7 +84,7 @@ export function layoutUnit(
       const size = numel(shape);
       const padded = alignUp(size, alignment);
       const region = parameter.region ?? wholeRegion(shape);
-      slots.push({ ...parameter, offset: end, numel: size, region });
+      entries.push({ ...parameter, offset: end, numel: size, region });
       if (padded > size) gaps.push({ offset: end + size, numel: padded - size });
       range.places.push({ name, shape, from: 0, offset: end - range.offset, numel: size });
       range.numel += padded;
@@ -97,7 +97,7 @@ export function layoutUnit(
     gaps.push({ offset: end, numel: total - end });
     last.numel += total - end;
   }
-  return { slots, groups, gaps, numel: total };
+  return { entries, groups, gaps, numel: total };
 }
 
 /** Groups parameters by group and kind: groups in order, kinds by first occurrence. */
@@ -123,7 +123,7 @@ export function shardOf(numel: number, rank: number, shards: number): Range {
 
 /** The elements of one parameter in a partition. Source: DeepSpeed's tensor fragments. */
 export interface Fragment {
-  readonly slot: Slot;
+  readonly entry: LayoutEntry;
   /** Its first element, from the parameter's start. */
   readonly from: number;
   /** Its offset in the partition. */
@@ -160,10 +160,10 @@ export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] 
 }
 
 /** Returns the parameters inside `window`, whole or in part. */
-export function fragmentsOf({ slots }: UnitLayout, window: Range): Fragment[] {
-  return slots.flatMap((slot) => {
-    const { offset, numel } = overlap(slot, window);
+export function fragmentsOf({ entries }: UnitLayout, window: Range): Fragment[] {
+  return entries.flatMap((entry) => {
+    const { offset, numel } = overlap(entry, window);
     if (numel === 0) return [];
-    return [{ slot, from: offset - slot.offset, offset: offset - window.offset, numel }];
+    return [{ entry, from: offset - entry.offset, offset: offset - window.offset, numel }];
   });
 }

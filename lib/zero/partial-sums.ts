@@ -4,13 +4,13 @@ import { held, Tensor } from '../tensor/index.js';
 import type { Collectives } from './collectives.js';
 import { copyFlat } from './flat.js';
 import type { GradientFlow, GradientReceiver } from './gradient-flow.js';
-import type { Slot } from './layout.js';
+import type { LayoutEntry } from './layout.js';
 import type { Partition } from './partition.js';
 import type { Unit } from './unit.js';
 
 /** Wraps another flow. */
 export class PartialSums implements GradientFlow {
-  private readonly partial = new Map<Unit, readonly Slot[]>();
+  private readonly partial = new Map<Unit, readonly LayoutEntry[]>();
 
   constructor(
     private readonly inner: GradientFlow,
@@ -45,36 +45,36 @@ export class PartialSums implements GradientFlow {
 
   /** Runs one all-reduce for all parameters of the unit, in the order of the compute stream. */
   private sum(unit: Unit): void {
-    const slots = this.partialOf(unit);
-    if (slots.length === 0) return;
+    const entries = this.partialOf(unit);
+    if (entries.length === 0) return;
     const { compute } = unit.device;
     const grad = unit.gradient.take();
-    const count = slots.reduce((sum, { numel }) => sum + numel, 0);
+    const count = entries.reduce((sum, { numel }) => sum + numel, 0);
     const packed = held(() => Tensor.empty([count], grad.dtype, unit.device));
-    const each = (copy: (slot: Slot, offset: number) => void): void => {
+    const each = (copy: (entry: LayoutEntry, offset: number) => void): void => {
       let offset = 0;
-      for (const slot of slots) {
-        copy(slot, offset);
-        offset += slot.numel;
+      for (const entry of entries) {
+        copy(entry, offset);
+        offset += entry.numel;
       }
     };
-    each((slot, offset) => {
-      copyFlat(packed, { offset, numel: slot.numel }, grad, slot, compute);
+    each((entry, offset) => {
+      copyFlat(packed, { offset, numel: entry.numel }, grad, entry, compute);
     });
     const purpose = `parts of gradients of ${unit.name}`;
     this.group.allReduce(packed, { stream: compute, purpose }).wait(compute);
-    each((slot, offset) => {
-      copyFlat(grad, slot, packed, { offset, numel: slot.numel }, compute);
+    each((entry, offset) => {
+      copyFlat(grad, entry, packed, { offset, numel: entry.numel }, compute);
     });
     packed.release();
     grad.release();
   }
 
-  private partialOf(unit: Unit): readonly Slot[] {
+  private partialOf(unit: Unit): readonly LayoutEntry[] {
     const known = this.partial.get(unit);
     if (known) return known;
-    const { slots } = unit.layout;
-    const found = slots.filter((slot) => unit.parameterOf(slot).hasPartialGradient);
+    const { entries } = unit.layout;
+    const found = entries.filter((entry) => unit.parameterOf(entry).hasPartialGradient);
     this.partial.set(unit, found);
     return found;
   }

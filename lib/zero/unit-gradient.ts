@@ -6,7 +6,7 @@ import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { cast, held, Tensor } from '../tensor/index.js';
 import { sliceFlat, zeroRange } from './flat.js';
-import type { Slot, UnitLayout } from './layout.js';
+import type { LayoutEntry, UnitLayout } from './layout.js';
 
 /** Chosen once per unit. All work is enqueued on the compute stream. */
 export interface UnitGradient {
@@ -20,7 +20,7 @@ export interface UnitGradient {
    * Returns the memory for a parameter's first gradient: its shape and dtype, uninitialized, with a
    * reference.
    */
-  place(slot: Slot): Tensor;
+  place(entry: LayoutEntry): Tensor;
   /** Called at the end of a backward: parameters without a gradient count as zero. */
   close(): void;
   /**
@@ -34,7 +34,7 @@ export interface UnitGradient {
 
 export interface GradientShape {
   layout: UnitLayout;
-  /** In the order of the layout's slots. */
+  /** In the order of the layout's entries. */
   parameters: readonly Parameter[];
   /** Of the parameters. */
   dtype: DType;
@@ -61,14 +61,14 @@ class InPlaceGradient implements UnitGradient {
     return this.flat?.buffer === buffer;
   }
 
-  place(slot: Slot): Tensor {
-    return sliceFlat(this.allocated(), slot, slot.shape);
+  place(entry: LayoutEntry): Tensor {
+    return sliceFlat(this.allocated(), entry, entry.shape);
   }
 
   close(): void {
     const { layout, parameters } = this.shape;
-    for (const [i, slot] of layout.slots.entries()) {
-      if ((parameters[i] as Parameter).grad === null) zeroRange(this.allocated(), slot);
+    for (const [i, entry] of layout.entries.entries()) {
+      if ((parameters[i] as Parameter).grad === null) zeroRange(this.allocated(), entry);
     }
   }
 
@@ -114,8 +114,8 @@ class WideGradient implements UnitGradient {
     return this.sum?.buffer === buffer || this.written.holds(buffer);
   }
 
-  place(slot: Slot): Tensor {
-    return this.written.place(slot);
+  place(entry: LayoutEntry): Tensor {
+    return this.written.place(entry);
   }
 
   close(): void {

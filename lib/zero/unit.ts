@@ -4,7 +4,7 @@ import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { DType } from '../runtime/dtype.js';
 import { setGradTarget, type Tensor } from '../tensor/index.js';
-import type { Range, Slot } from './layout.js';
+import type { LayoutEntry, Range } from './layout.js';
 import { type UnitGradient, unitGradient } from './unit-gradient.js';
 import {
   type InitialValues,
@@ -53,7 +53,7 @@ export class Unit extends WeightUnit {
   ) {
     super(name, module, parameters, options);
     const { layout, dtype, device } = this;
-    const ordered = layout.slots.map((slot) => this.parameterOf(slot));
+    const ordered = layout.entries.map((entry) => this.parameterOf(entry));
     this.gradient = unitGradient(
       { layout, parameters: ordered, dtype, device },
       gradDtype ?? dtype,
@@ -68,9 +68,9 @@ export class Unit extends WeightUnit {
   /** Also makes the flat gradient the memory of the parameters' gradients. */
   override adopt(kept: Range, onInitial: (initial: InitialValues) => void): void {
     super.adopt(kept, onInitial);
-    for (const slot of this.layout.slots) {
-      const parameter = this.parameterOf(slot);
-      setGradTarget(parameter, () => this.gradPlace(slot));
+    for (const entry of this.layout.entries) {
+      const parameter = this.parameterOf(entry);
+      setGradTarget(parameter, () => this.gradPlace(entry));
       parameter.onGradReady = (leaf) => this.arrived(leaf as Parameter);
     }
     this.ready = true;
@@ -125,18 +125,18 @@ export class Unit extends WeightUnit {
     return super.holds(part) || this.gradient.holds(part.buffer);
   }
 
-  private gradPlace(slot: Slot): Tensor {
+  private gradPlace(entry: LayoutEntry): Tensor {
     if (this.ready) this.listener?.unexpected();
     if (this.ready) {
       throw new DsError({
         code: 'DS_AUTOGRAD',
         op: `unit ${this.name}`,
-        expected: `all gradients of ${slot.name} before the unit's last one`,
+        expected: `all gradients of ${entry.name} before the unit's last one`,
         got: 'a gradient after the unit was complete',
         hint: 'A module used inside two checkpoint() calls of one forward is not supported.',
       });
     }
-    return this.gradient.place(slot);
+    return this.gradient.place(entry);
   }
 
   private arrived(parameter: Parameter): void {

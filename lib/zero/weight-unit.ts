@@ -9,11 +9,11 @@ import { claim, disclaim, held, Tensor } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
 import { sliceFlat, zeroRange } from './flat.js';
 import {
+  type LayoutEntry,
   type LayoutOptions,
   layoutUnit,
   overlap,
   type Range,
-  type Slot,
   type UnitLayout,
 } from './layout.js';
 
@@ -37,7 +37,7 @@ export interface WeightUnitOptions {
 
 /** The initial values of a parameter, as far as this rank needs them. */
 export interface InitialValues {
-  slot: Slot;
+  entry: LayoutEntry;
   /** On the device; f32 if floating. For stored values: the part of this rank, flat. */
   values: Tensor;
   /** Their first element, from the parameter's start. */
@@ -102,8 +102,8 @@ export class WeightUnit {
   materialize(flat: Tensor): void {
     this.flat = flat;
     const { buffer, dtype, offset } = flat;
-    for (const slot of this.layout.slots) {
-      this.parameterOf(slot).place({ buffer, dtype, offset: offset + slot.offset });
+    for (const entry of this.layout.entries) {
+      this.parameterOf(entry).place({ buffer, dtype, offset: offset + entry.offset });
     }
   }
 
@@ -121,8 +121,8 @@ export class WeightUnit {
     for (const { parameter } of this.parameters) noteChanged(parameter);
   }
 
-  parameterOf(slot: Slot): Parameter {
-    return (this.parameters.find((p) => p.name === slot.name) as UnitParameter).parameter;
+  parameterOf(entry: LayoutEntry): Parameter {
+    return (this.parameters.find((p) => p.name === entry.name) as UnitParameter).parameter;
   }
 
   /**
@@ -132,31 +132,31 @@ export class WeightUnit {
    * Later writes to the parameters by other code would be lost, so they throw.
    */
   adopt(kept: Range, onInitial: (initial: InitialValues) => void): void {
-    for (const slot of this.layout.slots) {
-      const parameter = this.parameterOf(slot);
+    for (const entry of this.layout.entries) {
+      const parameter = this.parameterOf(entry);
       const isStored = parameter.stored !== null;
-      const { offset, numel } = isStored ? overlap(slot, kept) : slot;
-      if (numel > 0) this.write(slot, { offset, numel }, isStored, onInitial);
-      const place = sliceFlat(this.weights, slot, slot.shape);
+      const { offset, numel } = isStored ? overlap(entry, kept) : entry;
+      if (numel > 0) this.write(entry, { offset, numel }, isStored, onInitial);
+      const place = sliceFlat(this.weights, entry, entry.shape);
       parameter.place(place);
       place.release();
       claim(parameter, this);
     }
   }
 
-  /** Writes `range` of the flat weights: all or some elements of `slot`. */
+  /** Writes `range` of the flat weights: all or some elements of `entry`. */
   private write(
-    slot: Slot,
+    entry: LayoutEntry,
     range: Range,
     isStored: boolean,
     onInitial: (initial: InitialValues) => void,
   ): void {
-    const shape = range.numel === slot.numel ? slot.shape : [range.numel];
+    const shape = range.numel === entry.numel ? entry.shape : [range.numel];
     const dtype = isFloating(this.dtype) ? 'f32' : this.dtype;
     const values = held(() => Tensor.empty(shape, dtype, this.device));
-    const from = range.offset - slot.offset;
-    this.parameterOf(slot).writeInitial(values, from);
-    onInitial({ slot, values, from, isStored });
+    const from = range.offset - entry.offset;
+    this.parameterOf(entry).writeInitial(values, from);
+    onInitial({ entry, values, from, isStored });
     const place = sliceFlat(this.weights, range, shape);
     kernels.copy({ in: values, out: place });
     values.release();

@@ -63,7 +63,7 @@ async function tensorsOf(path: string): Promise<Map<string, Tensor>> {
 function exact(name: string): Tensor {
   const { stage, state } = engine.parts;
   for (const partition of stage.partitions) {
-    const fragment = partition.fragments.find(({ slot }) => slot.name === name);
+    const fragment = partition.fragments.find(({ entry }) => entry.name === name);
     if (fragment) return state.lend(partition, fragment, 'master').tensor;
   }
   return engine.module.stateDict()[name] as Tensor;

@@ -42,9 +42,9 @@ function tensorsOf(engine: Engine): Record<string, string> {
   const bits = Object.fromEntries(all.map(([name, tensor]) => [name, bitsOf(tensor)]));
   for (const partition of engine.parts.stage.partitions) {
     for (const fragment of partition.fragments) {
-      for (const state of Object.keys(keptState(engine, fragment.slot))) {
+      for (const state of Object.keys(keptState(engine, fragment.entry))) {
         const tensor = engine.parts.state.lend(partition, fragment, state).tensor;
-        bits[stateKey(fragment.slot.name, state)] = bitsOf(tensor);
+        bits[stateKey(fragment.entry.name, state)] = bitsOf(tensor);
         tensor.release();
       }
     }

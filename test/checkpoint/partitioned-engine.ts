@@ -91,9 +91,9 @@ export function stateBits(engine: Engine): Record<string, string> {
   const bits: Record<string, string> = {};
   for (const partition of stage.partitions) {
     for (const fragment of partition.fragments) {
-      for (const state of Object.keys(keptState(engine, fragment.slot))) {
+      for (const state of Object.keys(keptState(engine, fragment.entry))) {
         const tensor = kept.lend(partition, fragment, state).tensor;
-        bits[`${fragment.slot.name} ${state} from ${fragment.from}`] = rawBits(tensor);
+        bits[`${fragment.entry.name} ${state} from ${fragment.from}`] = rawBits(tensor);
         tensor.release();
       }
     }

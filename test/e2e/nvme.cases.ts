@@ -37,7 +37,7 @@ function stateBits(engine: Engine): Map<string, string> {
   const { state, stage } = engine.parts;
   for (const partition of stage.partitions) {
     for (const fragment of partition.fragments) {
-      for (const name of ['master', ...Object.keys(declared(engine, fragment.slot))]) {
+      for (const name of ['master', ...Object.keys(declared(engine, fragment.entry))]) {
         const lent = state.lend(partition, fragment, name);
         lent.wait();
         const bytes = Buffer.alloc(lent.tensor.bytes);
@@ -45,7 +45,7 @@ function stateBits(engine: Engine): Map<string, string> {
           lent.tensor.offset * (lent.tensor.bytes / lent.tensor.numel),
           bytes,
         );
-        bits.set(`${fragment.slot.name} ${name}`, bytes.toString('base64'));
+        bits.set(`${fragment.entry.name} ${name}`, bytes.toString('base64'));
         lent.tensor.release();
       }
     }

@@ -158,15 +158,15 @@ export function stateBits(engine: Engine): Map<string, string> {
   const bits = new Map<string, string>();
   for (const partition of stage.partitions) {
     for (const fragment of partition.fragments) {
-      const { slot } = fragment;
-      const declared = optimizer.declareState(slot.group, slot.shape);
+      const { entry } = fragment;
+      const declared = optimizer.declareState(entry.group, entry.shape);
       for (const name of ['master', ...Object.keys(declared)]) {
         const lent = state.lend(partition, fragment, name);
         lent.wait();
         const { tensor } = lent;
         const { buffer, byteOffset, byteLength } = tensor.toRaw();
         bits.set(
-          `${slot.name} ${name}`,
+          `${entry.name} ${name}`,
           Buffer.from(buffer, byteOffset, byteLength).toString('base64'),
         );
         tensor.release();

@@ -26,12 +26,12 @@ describe('ranges that a rank counts in the norm', () => {
   /** A partition of parameters with these sizes, in order, restricted to the range `counted`. */
   function partition(sizes: readonly number[], counted: { offset: number; numel: number }) {
     let offset = 0;
-    const fragments = sizes.map((numel, slot) => {
-      const fragment = { slot, offset, numel };
+    const fragments = sizes.map((numel, entry) => {
+      const fragment = { entry, offset, numel };
       offset += numel;
       return fragment;
     });
-    return { unit: { parameterOf: (slot: number) => slot }, fragments, counted } as never;
+    return { unit: { parameterOf: (entry: number) => entry }, fragments, counted } as never;
   }
   const ranges = (
     sizes: readonly number[],

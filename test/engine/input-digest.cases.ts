@@ -7,7 +7,7 @@ import type { Device } from '../../lib/runtime/device.js';
 import { held, scope, zeros } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 
-/** The contents of the slots after each list of values. */
+/** The contents of the outputs after each list of values. */
 function digests(device: Device, ...lists: readonly unknown[][]): [number, number][] {
   const weights = new DigestWeights(device);
   const [bits, outline] = [0, 1].map(() => held(() => zeros([1], { device }))) as [Tensor, Tensor];

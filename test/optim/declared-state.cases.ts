@@ -155,7 +155,7 @@ async function memory(type: Type, device: Device): Promise<void> {
   const { units, state } = engine.parts;
   let [formula, padding] = [0, 0];
   for (const { layout } of units) {
-    for (const { shape, numel } of layout.slots) {
+    for (const { shape, numel } of layout.entries) {
       const ofAdafactor = shape.length > 1 ? 16 * (shape[0]! + shape[1]!) : 4 * numel;
       const of8bit = numel < 512 ? 8 * numel : 2.03125 * numel;
       formula += 4 * numel + (type === 'Adafactor' ? ofAdafactor : of8bit);

@@ -125,7 +125,7 @@ function masters({ parts }: Engine): number[][] {
   for (const partition of parts.stage.partitions) {
     for (const fragment of partition.fragments) {
       const master = parts.state.lend(partition, fragment, 'master').tensor;
-      found.set(fragment.slot.name, master.toArray());
+      found.set(fragment.entry.name, master.toArray());
       master.release();
     }
   }

@@ -65,7 +65,7 @@ function eachMaster(
   for (const partition of stage.partitions) {
     for (const fragment of partition.fragments) {
       const master = state.lend(partition, fragment, 'master').tensor;
-      body(fragment.slot.name, fragment.slot.group, master.toArray());
+      body(fragment.entry.name, fragment.entry.group, master.toArray());
       master.release();
     }
   }
@@ -94,9 +94,9 @@ function gradients(engine: Engine, step: number): Map<string, number[]> {
   engine.backward(engine.forward<Tensor>(tokens, targets));
   const found = new Map<string, number[]>();
   for (const partition of engine.parts.stage.partitions) {
-    for (const { slot } of partition.fragments) {
-      const { grad } = partition.unit.parameterOf(slot);
-      found.set(slot.name, grad ? grad.toArray() : new Array<number>(slot.numel).fill(0));
+    for (const { entry } of partition.fragments) {
+      const { grad } = partition.unit.parameterOf(entry);
+      found.set(entry.name, grad ? grad.toArray() : new Array<number>(entry.numel).fill(0));
     }
   }
   tokens.dispose();
@@ -234,9 +234,9 @@ function distance(a: Map<string, number[]>, b: Map<string, number[]>): number {
 async function muonSplits(device: Device): Promise<void> {
   const engine = await muonEngine({ precision: 'fp32' }, 'gram', device);
   const { optimizer, stage } = engine.parts;
-  const slots = stage.partitions.flatMap(({ fragments }) => fragments.map(({ slot }) => slot));
+  const entries = stage.partitions.flatMap(({ fragments }) => fragments.map(({ entry }) => entry));
   assert.equal(optimizer.groups.length, 2);
-  for (const { name, shape, group } of slots) {
+  for (const { name, shape, group } of entries) {
     const matrix = shape.length > 1 && !/wte|wpe/.test(name);
     assert.equal('momentum_buffer' in optimizer.declareState(group, shape), matrix, name);
     assert.equal(optimizer.groups[group]?.lr, matrix ? 0.02 : 3e-3, name);

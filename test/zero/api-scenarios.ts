@@ -319,10 +319,10 @@ function synchronizing(engine: Engine): number[] {
 function readingDeclared(engine: Engine): number[] {
   const losses = [step(engine, 0), step(engine, 1)];
   const { optimizer, units } = engine.parts;
-  const slots = units.flatMap((unit) => unit.layout.slots.map((slot) => ({ unit, slot })));
-  const found = slots.flatMap(({ unit, slot }) => {
-    const parameter = unit.parameterOf(slot);
-    const { group, shape } = slot;
+  const entries = units.flatMap((unit) => unit.layout.entries.map((entry) => ({ unit, entry })));
+  const found = entries.flatMap(({ unit, entry }) => {
+    const parameter = unit.parameterOf(entry);
+    const { group, shape } = entry;
     return Object.entries(optimizer.declareState(group, shape)).map(([name, declared]) => {
       const value = zero.safeGetFullOptimizerState(parameter, name) as Tensor;
       const { shape: kept, dtype } = declared;

@@ -35,7 +35,7 @@ test('a batch has a matrix for every rank, and every partition is in one batch, 
 test('the largest matrices come first, each to the rank that has least to do', () => {
   const [batch] = makeBatches(partitionsOf(units), isMatrix, 3);
   const owners = (batch ?? []).flatMap(({ assignments }) =>
-    assignments.map(({ slot, owner }) => [slot.numel, owner]),
+    assignments.map(({ entry, owner }) => [entry.numel, owner]),
   );
   expect(owners).toEqual([
     [100, 2],

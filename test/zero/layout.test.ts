@@ -13,7 +13,7 @@ const layout = layoutUnit(
 );
 
 test('groups lie together, and shards are aligned', () => {
-  expect(layout.slots.map(({ name, offset, numel }) => [name, offset, numel])).toEqual([
+  expect(layout.entries.map(({ name, offset, numel }) => [name, offset, numel])).toEqual([
     ['a', 0, 10],
     ['c', 64, 192],
     ['b', 256, 65],
@@ -33,17 +33,17 @@ test('groups lie together, and shards are aligned', () => {
 test('a unit that fills its shards has no gaps, and an empty one nothing at all', () => {
   const full = layoutUnit([{ name: 'a', shape: [4, 64], group: 0 }], { shards: 4 });
   expect(full).toMatchObject({ numel: 256, gaps: [], groups: [{ offset: 0, numel: 256 }] });
-  expect(layoutUnit([], { shards: 2 })).toEqual({ slots: [], groups: [], gaps: [], numel: 0 });
+  expect(layoutUnit([], { shards: 2 })).toEqual({ entries: [], groups: [], gaps: [], numel: 0 });
 });
 
 test('a parameter is all of its tensor, unless it says which part it is', () => {
   const whole = { whole: [2, 64], box: { offset: [0, 0], shape: [2, 64] } };
   const part = { whole: [4, 64], box: { offset: [2, 0], shape: [2, 64] } };
-  const { slots } = layoutUnit([
+  const { entries } = layoutUnit([
     { name: 'a', shape: [2, 64], group: 0 },
     { name: 'b', shape: [2, 64], group: 0, region: part as never },
   ]);
-  expect(slots.map(({ region }) => region)).toEqual([wholeRegion([2, 64]), part]);
+  expect(entries.map(({ region }) => region)).toEqual([wholeRegion([2, 64]), part]);
   expect(wholeRegion([2, 64])).toMatchObject({ whole: whole.whole });
 });
 
@@ -78,7 +78,7 @@ test('the fragments of all shards are the parameters', () => {
     fragmentsOf(layout, shardOf(layout.numel, rank, 4)),
   );
   expect(
-    fragments.map(({ slot, from, offset, numel }) => [slot.name, from, offset, numel]),
+    fragments.map(({ entry, from, offset, numel }) => [entry.name, from, offset, numel]),
   ).toEqual([
     ['a', 0, 0, 10],
     ['c', 0, 64, 64],

@@ -145,7 +145,7 @@ function rowOf({ parts, worldSize }: Engine, together: boolean): Row {
   const units: { start: number; numel: number }[] = [];
   let end = 0;
   for (const { unit } of parts.stage.partitions) {
-    for (const { name, offset, numel, shape, group } of unit.layout.slots) {
+    for (const { name, offset, numel, shape, group } of unit.layout.entries) {
       places.push({ start: end + offset, numel, shape, ...GROUPS[group]! });
       index.set(name, places.length - 1);
     }

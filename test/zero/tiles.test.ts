@@ -88,8 +88,11 @@ test('blocks are cut with their elements, and not within', () => {
     }),
   } as unknown as Optimizer;
   const parameters = [600, 300].map((n) => ({ name: `p${n}`, shape: [n], group: 0 }));
-  const { groups, slots, gaps, numel } = layoutUnit(parameters, { shards: 3, blockOf: () => 256 });
-  expect([slots.map(({ offset }) => offset), numel]).toEqual([[0, 768], 1536]);
+  const { groups, entries, gaps, numel } = layoutUnit(parameters, {
+    shards: 3,
+    blockOf: () => 256,
+  });
+  expect([entries.map(({ offset }) => offset), numel]).toEqual([[0, 768], 1536]);
   expect(gaps.map(({ offset, numel: size }) => [offset, size])).toEqual([
     [600, 168],
     [1068, 212],
@@ -120,7 +123,7 @@ test('parameters of one kind of state lie together, padding keeps that of the la
   const kindOf = ({ shape }: { shape: readonly number[] }) => `${shape.length}`;
   const layout = layoutUnit(parameters, { shards: 2, kindOf });
   const [matrices, vector, other] = layout.groups;
-  expect(layout.slots.map(({ name }) => name)).toEqual(['p0', 'p2', 'p1', 'p3']);
+  expect(layout.entries.map(({ name }) => name)).toEqual(['p0', 'p2', 'p1', 'p3']);
   expect(matrices).toMatchObject({ group: 0, like: [5, 5], offset: 0, numel: 128 });
   expect(vector).toMatchObject({ group: 0, like: [7], offset: 128, numel: 64 });
   expect(other).toMatchObject({ group: 1, like: [1], offset: 192, numel: 64 });

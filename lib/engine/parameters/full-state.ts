@@ -139,15 +139,15 @@ function setState(parameter: Parameter, value: Tensor, name: string): void {
   state.changed(partition);
   if (name !== 'master') return;
   const { unit } = partition;
-  const parameters = unit.layout.slots.map((slot) => unit.parameterOf(slot));
+  const parameters = unit.layout.entries.map((entry) => unit.parameterOf(entry));
   keepingWrites(parameter, parameters, () => publishMasters(engine, [partition]));
 }
 
 /**
  * Writes this rank's part of the master weights. `values`: the whole parameter, f32 on the device.
  */
-export function writeMaster({ engine, partition, slot }: OwnedParameter, values: Tensor): void {
-  writeFragments(engine.parts.state, partition, { slot, values });
+export function writeMaster({ engine, partition, entry }: OwnedParameter, values: Tensor): void {
+  writeFragments(engine.parts.state, partition, { entry, values });
 }
 
 /**
@@ -155,9 +155,9 @@ export function writeMaster({ engine, partition, slot }: OwnedParameter, values:
  * unit may still be unread, so the caller calls publishFrozen() after all of them. Waits for the
  * device.
  */
-export function writeFrozen({ engine, shard, slot, parameter }: HeldParameter): void {
-  const values = { ...perElement(slot.shape), values: parameter };
-  writeParts({ engine, shard, slot }, values, (fragment) => {
+export function writeFrozen({ engine, shard, entry, parameter }: HeldParameter): void {
+  const values = { ...perElement(entry.shape), values: parameter };
+  writeParts({ engine, shard, entry }, values, (fragment) => {
     const lent = shard.place.lend(fragment);
     lent.wait();
     return lent;
@@ -214,14 +214,14 @@ const inMemory =
  * them.
  */
 function assemble(
-  { engine, partition, slot }: OwnedParameter,
+  { engine, partition, entry }: OwnedParameter,
   state: StateTensor,
   read: (fragment: Fragment) => Tensor,
 ): Tensor {
   const { device, parts } = engine;
   const { shards } = parts.ranks;
   const full = Tensor.empty(state.shape, state.dtype, device);
-  for (const fragment of partition.fragments.filter((one) => one.slot === slot)) {
+  for (const fragment of partition.fragments.filter((one) => one.entry === entry)) {
     const part = read(fragment);
     const { from, numel } = portionOf(state, fragment);
     copyFlat(full, { offset: from, numel }, part, { offset: 0, numel }, device.compute);
@@ -231,8 +231,8 @@ function assemble(
   if (partition.isWhole) return full;
   for (let shard = 0; shard < shards.size; ++shard) {
     const range = shardOf(partition.unit.layout.numel, shard, shards.size);
-    const { offset, numel } = overlap(slot, range);
-    const first = offset - slot.offset;
+    const { offset, numel } = overlap(entry, range);
+    const first = offset - entry.offset;
     if (numel === 0 || (state.per === null && first > 0)) continue;
     const portion = portionOf(state, { from: first, numel });
     const part = sliceFlat(full, { offset: portion.from, numel: portion.numel });
@@ -247,12 +247,12 @@ function assemble(
  * tensors.
  */
 function writeParts(
-  { engine, shard, slot }: Pick<HeldParameter, 'engine' | 'shard' | 'slot'>,
+  { engine, shard, entry }: Pick<HeldParameter, 'engine' | 'shard' | 'entry'>,
   { values, ...state }: StateTensor & { values: Tensor },
   placeOf: (fragment: Fragment) => Place,
 ): void {
   const { compute } = engine.device;
-  for (const fragment of shard.fragments.filter((one) => one.slot === slot)) {
+  for (const fragment of shard.fragments.filter((one) => one.entry === entry)) {
     const place = placeOf(fragment);
     const { from, numel } = portionOf(state, fragment);
     copyFlat(place.tensor, { offset: 0, numel }, values, { offset: from, numel }, compute);
@@ -301,10 +301,10 @@ function requireShape(op: string, shape: readonly number[], value: Tensor): void
 }
 
 /** Returns the declared state of this name. Throws DS_ARGUMENT if there is none. */
-function stateOf({ engine, slot }: OwnedParameter, name: string): StateTensor {
+function stateOf({ engine, entry }: OwnedParameter, name: string): StateTensor {
   const { optimizer } = engine.parts;
-  const declared = declaredState(optimizer, slot.group, slot.shape);
-  const found = name === 'master' ? perElement(slot.shape) : declared[name];
+  const declared = declaredState(optimizer, entry.group, entry.shape);
+  const found = name === 'master' ? perElement(entry.shape) : declared[name];
   if (found) return found;
   throw new DsError({
     code: 'DS_ARGUMENT',

@@ -180,13 +180,13 @@ function listOf(what: Exclude<Gatherable, EngineCore>): Parameter[] {
 
 /** Throws for a part of a layer: a write to it does not define the other parts. */
 function requireWhole(held: readonly HeldParameter[]): void {
-  const part = held.find(({ engine, slot }) => engine.parts.ranks.layers && isPart(slot.region));
+  const part = held.find(({ engine, entry }) => engine.parts.ranks.layers && isPart(entry.region));
   if (!part) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'GatheredParameters modifierRank',
     expected: 'parameters that are whole on every rank',
-    got: `${part.slot.name}, divided over ranks by tensor parallelism`,
+    got: `${part.entry.name}, divided over ranks by tensor parallelism`,
     hint: 'Change them before initialize(), or load a checkpoint: loading divides it over any number of ranks.',
   });
 }

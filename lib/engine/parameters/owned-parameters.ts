@@ -2,7 +2,7 @@
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import type { Tensor } from '../../tensor/index.js';
-import type { Slot } from '../../zero/layout.js';
+import type { LayoutEntry } from '../../zero/layout.js';
 import type { Partition, WeightShard } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
 
@@ -10,7 +10,7 @@ import type { EngineCore } from '../engine-parts.js';
 export interface HeldParameter {
   engine: EngineCore;
   shard: WeightShard;
-  slot: Slot;
+  entry: LayoutEntry;
   parameter: Tensor;
 }
 
@@ -37,8 +37,8 @@ export function* heldBy(engine: EngineCore): Generator<HeldParameter | OwnedPara
 
 function* inShard(engine: EngineCore, shard: WeightShard): Generator<HeldParameter> {
   const { unit } = shard;
-  for (const slot of unit.layout.slots) {
-    yield { engine, shard, slot, parameter: unit.parameterOf(slot) };
+  for (const entry of unit.layout.entries) {
+    yield { engine, shard, entry, parameter: unit.parameterOf(entry) };
   }
 }
 

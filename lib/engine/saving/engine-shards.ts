@@ -14,7 +14,7 @@ import type { DType } from '../../runtime/dtype.js';
 import { numel } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../../zero/flat.js';
-import type { Fragment, Range, Slot } from '../../zero/layout.js';
+import type { Fragment, LayoutEntry, Range } from '../../zero/layout.js';
 import type { Partition, WeightShard } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
 import { partOfRemote, remoteState, remoteWeights } from './remote-state.js';
@@ -27,7 +27,7 @@ export const stateKey = (name: string, state: string): string =>
  * The saved state of a parameter by name: its master weights and the declared state of the
  * optimizer.
  */
-export function keptState({ parts }: EngineCore, { group, shape }: Slot): DeclaredState {
+export function keptState({ parts }: EngineCore, { group, shape }: LayoutEntry): DeclaredState {
   return {
     master: perElement(shape),
     ...savedState(declaredState(parts.optimizer, group, shape)),
@@ -40,9 +40,9 @@ export function keptState({ parts }: EngineCore, { group, shape }: Slot): Declar
  */
 export function statePart(
   state: StateTensor,
-  { slot, from, numel: count }: Fragment,
+  { entry, from, numel: count }: Fragment,
 ): { region: Region; from: number; numel: number } {
-  if (state.per === 1) return { region: slot.region, from, numel: count };
+  if (state.per === 1) return { region: entry.region, from, numel: count };
   const part = portionOf(state, { from, numel: count });
   return { region: wholeRegion(state.shape), ...part };
 }
@@ -66,7 +66,7 @@ function* savedOf<Held extends WeightShard>(
 ): Generator<{ shard: Held; fragment: Fragment }> {
   for (const shard of shards) {
     for (const fragment of shard.fragments) {
-      if (!saves(engine, shard.unit.parameterOf(fragment.slot))) continue;
+      if (!saves(engine, shard.unit.parameterOf(fragment.entry))) continue;
       const saved = clipFragment(fragment, shard.counted);
       if (saved) yield { shard, fragment: saved };
     }
@@ -78,7 +78,7 @@ function clipFragment(fragment: Fragment, window: Range): Fragment | null {
   const end = Math.min(fragment.offset + fragment.numel, window.offset + window.numel);
   if (end <= offset) return null;
   return {
-    slot: fragment.slot,
+    entry: fragment.entry,
     from: fragment.from + offset - fragment.offset,
     offset,
     numel: end - offset,
@@ -135,14 +135,14 @@ function shardsOf(name: string, region: Region, from: number, values: Tensor | R
 export function optimizerShards(engine: EngineCore): Shard[] {
   const shards: Shard[] = [];
   for (const { shard, fragment } of savedOf(engine, engine.parts.stage.partitions)) {
-    const { slot } = fragment;
-    for (const [name, state] of Object.entries(keptState(engine, slot))) {
+    const { entry } = fragment;
+    for (const [name, state] of Object.entries(keptState(engine, entry))) {
       const { region, from, numel: count } = statePart(state, fragment);
       // Every rank with a part of the parameter holds all of such a state. The rank with the first
       // element saves it.
       if (count === 0 || (state.per === null && fragment.from > 0)) continue;
       const values = stateValues(engine, shard, fragment, { name, state, numel: count });
-      shards.push(...shardsOf(stateKey(slot.name, name), region, from, values));
+      shards.push(...shardsOf(stateKey(entry.name, name), region, from, values));
     }
   }
   return shards;
@@ -169,22 +169,22 @@ export type Wanted = (name: string) => boolean;
 export function wantedOf({ module, parts }: EngineCore, withFrozen: boolean): Wanted {
   if (withFrozen) return () => true;
   const { partitions } = parts.stage;
-  const trained = new Set(partitions.flatMap(({ unit }) => unit.layout.slots.map(nameOf)));
+  const trained = new Set(partitions.flatMap(({ unit }) => unit.layout.entries.map(nameOf)));
   const frozen = new Set(Array.from(module.namedParameters(), nameOfEntry));
   return (name) => trained.has(name) || !frozen.has(name);
 }
 
-const nameOf = ({ name }: Slot): string => name;
+const nameOf = ({ name }: LayoutEntry): string => name;
 const nameOfEntry = ([name]: readonly [string, unknown]): string => name;
 
 /** Returns this rank's parts of the weights in units. The caller releases the tensors. */
 export function weightShards(engine: EngineCore, wanted: Wanted): Shard[] {
   const { partitions, frozen } = engine.parts.stage;
   return [...savedOf(engine, [...partitions, ...frozen])].flatMap(({ shard, fragment }) => {
-    const { slot, from } = fragment;
-    if (!wanted(slot.name)) return [];
+    const { entry, from } = fragment;
+    if (!wanted(entry.name)) return [];
     const values = remoteWeights(shard, fragment) ?? shard.place.lend(fragment).tensor;
-    return shardsOf(slot.name, slot.region, from, values);
+    return shardsOf(entry.name, entry.region, from, values);
   });
 }
 
@@ -193,7 +193,7 @@ export function weightShards(engine: EngineCore, wanted: Wanted): Shard[] {
  * are incremented.
  */
 export function wholeTensors(engine: EngineCore, wanted: Wanted): Shard[] {
-  const inUnits = new Set(unitSlotsOf(engine).map(nameOf));
+  const inUnits = new Set(unitEntriesOf(engine).map(nameOf));
   return wholeShards(engine, (name) => wanted(name) && !inUnits.has(name));
 }
 
@@ -223,14 +223,14 @@ function wholeShards(engine: EngineCore, wanted: Wanted): Shard[] {
 }
 
 /** Returns every trained parameter. */
-export function slotsOf(engine: EngineCore): Slot[] {
-  return engine.parts.stage.partitions.flatMap(({ unit }) => unit.layout.slots);
+export function entriesOf(engine: EngineCore): LayoutEntry[] {
+  return engine.parts.stage.partitions.flatMap(({ unit }) => unit.layout.entries);
 }
 
 /** Returns every parameter in a unit, trained or frozen. */
-export function unitSlotsOf({ parts }: EngineCore): Slot[] {
+export function unitEntriesOf({ parts }: EngineCore): LayoutEntry[] {
   const { partitions, frozen } = parts.stage;
-  return [...partitions, ...frozen].flatMap(({ unit }) => unit.layout.slots);
+  return [...partitions, ...frozen].flatMap(({ unit }) => unit.layout.entries);
 }
 
 /**
@@ -247,12 +247,12 @@ export function catalogOf(
   const dtypes = new Map<string, DType>();
   const optimizer = new Map<string, TensorInfo>();
   for (const { unit } of engine.parts.stage.partitions) {
-    for (const slot of unit.layout.slots) {
-      dtypes.set(slot.name, unit.dtype);
-      for (const [name, state] of Object.entries(keptState(engine, slot))) {
+    for (const entry of unit.layout.entries) {
+      dtypes.set(entry.name, unit.dtype);
+      for (const [name, state] of Object.entries(keptState(engine, entry))) {
         const { dtype } = state;
-        const shape = state.per === 1 ? slot.region.whole : state.shape;
-        optimizer.set(stateKey(slot.name, name), { dtype, shape });
+        const shape = state.per === 1 ? entry.region.whole : state.shape;
+        optimizer.set(stateKey(entry.name, name), { dtype, shape });
       }
     }
   }

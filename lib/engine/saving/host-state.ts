@@ -7,7 +7,7 @@ import { declaredState } from '../../optim/declared-state.js';
 import { hyperparameters, type ParamGroup } from '../../optim/param-groups.js';
 import { getRandomState, setRandomState } from '../../tensor/index.js';
 import type { EngineCore } from '../engine-parts.js';
-import { slotsOf } from './engine-shards.js';
+import { entriesOf } from './engine-shards.js';
 import type { SavedState } from './saved-state.js';
 
 /** The parts of a checkpoint to load. */
@@ -82,9 +82,9 @@ export class HostState {
     const { optimizer } = this.engine.parts;
     const group = optimizer.groups[index] as ParamGroup;
     const reader = new Fields(place);
-    const slots = slotsOf(this.engine).filter((slot) => slot.group === index);
+    const entries = entriesOf(this.engine).filter((entry) => entry.group === index);
     const states = () => {
-      const kept = slots.map(({ shape }) => declaredState(optimizer, index, shape));
+      const kept = entries.map(({ shape }) => declaredState(optimizer, index, shape));
       return [...new Set(kept.flatMap(Object.keys))].join();
     };
     const before = states();

@@ -4,17 +4,20 @@ import { canExchange } from '../../optim/exchange.js';
 import type { Box } from '../../runtime/box.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { held, Tensor } from '../../tensor/index.js';
-import type { Slot } from '../../zero/layout.js';
+import type { LayoutEntry } from '../../zero/layout.js';
 import type { RankError } from '../../zero/schedule/schedule.js';
 import type { EngineCore } from '../engine-parts.js';
-import { boxedParts, slotsOf, stateKey } from './engine-shards.js';
+import { boxedParts, entriesOf, stateKey } from './engine-shards.js';
 
 const NAMES: readonly string[] = ['worker_error', 'server_error'];
 
 /** Whether a state of this name belongs to a rank, not to the optimizer of a parameter. */
 export const isRankError = (name: string): boolean => NAMES.includes(name);
 
-const rowOf = (rank: number, { numel }: Slot): Box => ({ offset: [rank, 0], shape: [1, numel] });
+const rowOf = (rank: number, { numel }: LayoutEntry): Box => ({
+  offset: [rank, 0],
+  shape: [1, numel],
+});
 
 /**
  * Errors of all ranks by name: "worker_error" [ranks, elements], "server_error" in the parameter's
@@ -25,7 +28,7 @@ export function errorCatalog(engine: EngineCore): Map<string, TensorInfo> {
   const { size } = ranks.data;
   const found = new Map<string, TensorInfo>();
   if (!canExchange(optimizer) || size === 1) return found;
-  for (const { name, numel, region } of slotsOf(engine)) {
+  for (const { name, numel, region } of entriesOf(engine)) {
     if (numel === 0) continue;
     found.set(stateKey(name, 'worker_error'), { dtype: 'f32', shape: [size, numel] });
     found.set(stateKey(name, 'server_error'), { dtype: 'f32', shape: region.whole });
@@ -37,18 +40,18 @@ export function errorCatalog(engine: EngineCore): Map<string, TensorInfo> {
 export function errorShards({ parts }: EngineCore): Shard[] {
   const { data, isCopy } = parts.ranks;
   return parts.state.rankErrors().flatMap((error): Shard[] => {
-    const { slot, name, from, tensor } = error;
-    const key = stateKey(slot.name, name);
-    if (isCopy || slot.numel === 0) {
+    const { entry, name, from, tensor } = error;
+    const key = stateKey(entry.name, name);
+    if (isCopy || entry.numel === 0) {
       tensor.release();
       return [];
     }
     if (name === 'worker_error') {
-      const shape = [data.size, slot.numel];
-      return [{ name: key, shape, box: rowOf(data.rank, slot), from, tensor }];
+      const shape = [data.size, entry.numel];
+      return [{ name: key, shape, box: rowOf(data.rank, entry), from, tensor }];
     }
-    const { whole } = slot.region;
-    return boxedParts(slot.region, from, tensor).map((part) => {
+    const { whole } = entry.region;
+    return boxedParts(entry.region, from, tensor).map((part) => {
       return { name: key, shape: whole, ...part };
     });
   });
@@ -67,9 +70,9 @@ export async function readErrors(
   for (const error of engine.parts.state.rankErrors()) {
     try {
       kernels.fill({ out: error.tensor, value: 0 });
-      const info = checkpoint.tensors('optimizer').get(stateKey(error.slot.name, error.name));
+      const info = checkpoint.tensors('optimizer').get(stateKey(error.entry.name, error.name));
       engine.device.compute.synchronize();
-      if (!wanted || !info || error.slot.numel === 0) continue;
+      if (!wanted || !info || error.entry.numel === 0) continue;
       if (error.name === 'server_error') await readOwned(checkpoint, error);
       else await readOwn(checkpoint, error, info.shape[0] as number, engine.parts.ranks.data);
     } finally {
@@ -78,9 +81,12 @@ export async function readErrors(
   }
 }
 
-async function readOwned(checkpoint: Checkpoint, { slot, from, tensor }: RankError): Promise<void> {
-  const key = stateKey(slot.name, 'server_error');
-  for (const part of boxedParts(slot.region, from, tensor.retain())) {
+async function readOwned(
+  checkpoint: Checkpoint,
+  { entry, from, tensor }: RankError,
+): Promise<void> {
+  const key = stateKey(entry.name, 'server_error');
+  for (const part of boxedParts(entry.region, from, tensor.retain())) {
     await checkpoint.read('optimizer', key, part, part.tensor);
     part.tensor.release();
   }
@@ -88,15 +94,15 @@ async function readOwned(checkpoint: Checkpoint, { slot, from, tensor }: RankErr
 
 async function readOwn(
   checkpoint: Checkpoint,
-  { slot, tensor }: RankError,
+  { entry, tensor }: RankError,
   saved: number,
   { rank, size }: { rank: number; size: number },
 ): Promise<void> {
-  const key = stateKey(slot.name, 'worker_error');
+  const key = stateKey(entry.name, 'worker_error');
   const read = (row: number, into: Tensor): Promise<void> =>
-    checkpoint.read('optimizer', key, { box: rowOf(row, slot), from: 0 }, into);
+    checkpoint.read('optimizer', key, { box: rowOf(row, entry), from: 0 }, into);
   if (saved === size) return read(rank, tensor);
-  const one = held(() => Tensor.empty([slot.numel], 'f32', tensor.device));
+  const one = held(() => Tensor.empty([entry.numel], 'f32', tensor.device));
   for (let row = 0; row < saved; row++) {
     await read(row, one);
     kernels.scale({ in: one, out: tensor, scale: 1 / saved, shift: 0, accumulate: true });

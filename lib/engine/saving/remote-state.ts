@@ -8,8 +8,8 @@ import type { Fragment, Range } from '../../zero/layout.js';
 import type { WeightShard } from '../../zero/partition.js';
 
 /** Returns the part of a fragment that starts at its element `offset`. */
-const within = ({ slot, from, offset }: Fragment, range: Range): Fragment => ({
-  slot,
+const within = ({ entry, from, offset }: Fragment, range: Range): Fragment => ({
+  entry,
   from: from + range.offset,
   offset: offset + range.offset,
   numel: range.numel,

@@ -23,7 +23,7 @@ import {
   keptState,
   stateKey,
   statePart,
-  unitSlotsOf,
+  unitEntriesOf,
 } from './engine-shards.js';
 import { HostState, type Wanted } from './host-state.js';
 import { readErrors } from './rank-errors.js';
@@ -164,9 +164,9 @@ async function readFragments(
   withOptimizer: boolean,
 ): Promise<void> {
   for (const { partition, fragment } of heldFragments(engine)) {
-    const { name } = fragment.slot;
+    const { name } = fragment.entry;
     if (!isPresent(checkpoint, name)) continue;
-    for (const [state, declared] of Object.entries(keptState(engine, fragment.slot))) {
+    for (const [state, declared] of Object.entries(keptState(engine, fragment.entry))) {
       if (!withOptimizer && state !== 'master') continue;
       const key = stateKey(name, state);
       const isSaved = checkpoint.tensors('optimizer').has(key);
@@ -215,10 +215,10 @@ async function readParts(
 async function readFrozenFragments(engine: EngineCore, checkpoint: Checkpoint): Promise<void> {
   for (const { fragments, place, unit } of engine.parts.stage.frozen) {
     for (const fragment of fragments) {
-      const { name, region } = fragment.slot;
+      const { name, region } = fragment.entry;
       if (!isPresent(checkpoint, name)) continue;
       const from = frozenSource(checkpoint, name, unit.dtype);
-      const stored = { ...perElement(fragment.slot.shape), dtype: unit.dtype };
+      const stored = { ...perElement(fragment.entry.shape), dtype: unit.dtype };
       for (const part of place.memory ? [fragment] : inFragments(fragment, stored)) {
         await readLent(checkpoint, from, place.lend(part), { region, first: part.from });
       }
@@ -238,7 +238,7 @@ function frozenSource(checkpoint: Checkpoint, name: string, dtype: DType): [Sect
 
 /** Reads buffers and frozen parameters in no unit. Every rank reads them whole. */
 async function readWhole(engine: EngineCore, checkpoint: Checkpoint): Promise<void> {
-  const inUnits = new Set(unitSlotsOf(engine).map(({ name }) => name));
+  const inUnits = new Set(unitEntriesOf(engine).map(({ name }) => name));
   for (const [name, parameter] of engine.module.namedParameters()) {
     if (inUnits.has(name) || !isPresent(checkpoint, name)) continue;
     const from = frozenSource(checkpoint, name, parameter.dtype);

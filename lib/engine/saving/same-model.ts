@@ -6,7 +6,7 @@ import { isFloating } from '../../runtime/dtype.js';
 import { describe } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { EngineCore } from '../engine-parts.js';
-import { keptState, slotsOf, stateKey } from './engine-shards.js';
+import { entriesOf, keptState, stateKey } from './engine-shards.js';
 import { isRankError } from './rank-errors.js';
 import type { SavedState } from './saved-state.js';
 
@@ -52,7 +52,7 @@ export function requireKnown(checkpoint: Checkpoint, unknown: readonly string[][
 /** Names of frozen parameters that a checkpoint without frozen parameters may lack. */
 function leftOut(engine: EngineCore, { state }: Checkpoint): ReadonlySet<string> {
   if (state.excludesFrozen !== true) return new Set();
-  const trained = new Set(slotsOf(engine).map(({ name }) => name));
+  const trained = new Set(entriesOf(engine).map(({ name }) => name));
   const names = Array.from(engine.module.namedParameters(), ([name]) => name);
   return new Set(names.filter((name) => !trained.has(name)));
 }
@@ -89,13 +89,13 @@ export function requireSameModel(
 /** Requires the shapes that the optimizer declares. Dtypes may differ if both are floating. */
 export function requireSameShapes(engine: EngineCore, checkpoint: Checkpoint): void {
   const kept = new Map<string, Record<string, Outline>>();
-  for (const slot of slotsOf(engine)) {
-    const { whole } = slot.region;
-    const named = Object.entries(keptState(engine, slot)).map(([name, { dtype, shape, per }]) => [
+  for (const entry of entriesOf(engine)) {
+    const { whole } = entry.region;
+    const named = Object.entries(keptState(engine, entry)).map(([name, { dtype, shape, per }]) => [
       name,
       { dtype, shape: per === 1 ? whole : shape },
     ]);
-    kept.set(slot.name, Object.fromEntries(named));
+    kept.set(entry.name, Object.fromEntries(named));
   }
   for (const [name, { region }] of engine.module.namedParameters()) {
     const alone = { master: { dtype: 'f32', shape: region.whole } } as const;
@@ -138,17 +138,17 @@ export function requireSameOptimizer(
     saved.set(key.slice(0, dot), states);
     states.push(key.slice(dot + 1));
   }
-  for (const slot of slotsOf(engine)) {
-    if (!strict && !isPresent(checkpoint, slot.name)) continue;
-    const names = Object.keys(keptState(engine, slot));
+  for (const entry of entriesOf(engine)) {
+    if (!strict && !isPresent(checkpoint, entry.name)) continue;
+    const names = Object.keys(keptState(engine, entry));
     const own = names.map((name) => (name === 'master' ? 'fp32' : name));
-    const found = (saved.get(slot.name) ?? []).filter((name) => !isRankError(name));
+    const found = (saved.get(entry.name) ?? []).filter((name) => !isRankError(name));
     if ([...own].sort().join() === [...found].sort().join()) continue;
     const from =
       found.length > 0 ? 'It was saved with another optimizer' : 'It was not trained then';
     throw new DsError({
       code: 'DS_CHECKPOINT',
-      op: `${checkpoint.path}: ${slot.name}`,
+      op: `${checkpoint.path}: ${entry.name}`,
       expected: `${own.join(', ')} (the state of ${engine.optimizer.name})`,
       got: found.length > 0 ? found.join(', ') : 'no optimizer state',
       hint: `${from}, or had another name. { loadOptimizerStates: false } restarts the optimizer.`,

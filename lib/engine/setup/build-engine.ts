@@ -302,7 +302,7 @@ function hold(
   owned.defer(explainShortages(device, () => memoryAdvice(watched)));
   const { partitions } = stage;
   buildState(state, { config, optimizer, partitions, device, group }, owned);
-  adoptModel(stage, state, (unit, slot) => alikeTo(slot.region, tieOf(ties, unit)?.group));
+  adoptModel(stage, state, (unit, entry) => alikeTo(entry.region, tieOf(ties, unit)?.group));
   const tied = new Set(units.filter((unit) => tieOf(ties, unit)));
   return { ranks, units, tied, stage, state };
 }

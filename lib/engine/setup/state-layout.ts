@@ -28,7 +28,7 @@ export function layoutFor(optimizer: Optimizer, shards: number): LayoutOptions {
  * whole.
  */
 export function requireUncutState(optimizer: Optimizer, units: readonly Unit[]): void {
-  for (const { name, group, shape, region } of units.flatMap(({ layout }) => layout.slots)) {
+  for (const { name, group, shape, region } of units.flatMap(({ layout }) => layout.entries)) {
     if (!isPart(region)) continue;
     const declared = Object.entries(declaredState(optimizer, group, shape));
     const [kept] = declared.find(([, { per, saved }]) => per !== 1 && saved) ?? [];

@@ -23,7 +23,7 @@ export function cutParameter(
   for (const { layout } of units) {
     const shard = shardOf(layout.numel, 0, shards).numel;
     const owner = (element: number): number => Math.floor(element / shard);
-    const cut = layout.slots.find(
+    const cut = layout.entries.find(
       ({ group, offset, numel }) =>
         numel > 0 &&
         optimizer.needsWholeParameters?.(group) &&

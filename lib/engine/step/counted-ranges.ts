@@ -13,7 +13,7 @@ export function countedRanges(
   { unit, fragments, counted }: Pick<Partition, 'unit' | 'fragments' | 'counted'>,
   answersFor: (parameter: Parameter) => boolean,
 ): Range[] {
-  const isOwn = fragments.map(({ slot }) => answersFor(unit.parameterOf(slot)));
+  const isOwn = fragments.map(({ entry }) => answersFor(unit.parameterOf(entry)));
   if (isOwn.every(Boolean)) return [counted];
   const ranges: Range[] = [];
   let isApart = true;

@@ -60,7 +60,7 @@ function randomWeights(count: number): Int32Array {
 }
 
 /** The outputs of a digest: f32 elements in this rank's row. */
-export interface DigestSlots {
+export interface DigestOutputs {
   /** Holds the bits of an i32. */
   bits: Tensor;
   /** Holds an integer below 2^24; 0 without a tensor. */
@@ -80,13 +80,13 @@ export class InputDigest {
   private areBitsReported = false;
 
   constructor(
-    private readonly slots: DigestSlots,
+    private readonly outputs: DigestOutputs,
     private readonly weights: DigestWeights,
   ) {}
 
   /** Adds the tensors in `values`, in order. */
   add(values: unknown): void {
-    const { device } = this.slots.bits;
+    const { device } = this.outputs.bits;
     for (const tensor of tensorsIn(values)) {
       this.isEmpty = false;
       this.note(`${tensor.dtype} ${tensor.shape.join()};`);
@@ -96,9 +96,9 @@ export class InputDigest {
     }
   }
 
-  /** Writes the digest since the last call into the slots, and restarts. */
+  /** Writes the digest since the last call into the outputs, and restarts. */
   report(): void {
-    const { bits, outline } = this.slots;
+    const { bits, outline } = this.outputs;
     const value = this.isEmpty ? 0 : 1 + ((this.outline >>> 0) % (OUTLINES - 1));
     if (value !== this.reported) kernels.fill({ out: outline, value });
     if (this.chunks === 0 && this.areBitsReported) kernels.fill({ out: bits, value: 0 });
@@ -136,7 +136,7 @@ export class InputDigest {
 
   /** The sum modulo 2^32 does not depend on the order of additions. */
   private addChunk(bytes: View): void {
-    const { bits } = this.slots;
+    const { bits } = this.outputs;
     const count = bytes.shape[0] as number;
     const weights = this.weights.view((this.chunks * SHIFT) % SHIFTS, count);
     const wide = held(() => Tensor.empty([count], 'i32', bits.device));

@@ -69,7 +69,7 @@ type StepRanks = Pick<
 >;
 
 /** The sum of squares of a partition. */
-interface Slot {
+interface SquareSum {
   /** [1] f32 in this rank's row. */
   sum: Tensor;
   /** The ranges that this rank counts. */
@@ -91,7 +91,7 @@ export class StepControl implements GradientReceiver {
   private readonly weights: DigestWeights;
   /** The control, followed by all rows. */
   private readonly reported: LateNumbers;
-  private readonly slots = new Map<Partition, Slot>();
+  private readonly squareSums = new Map<Partition, SquareSum>();
   private microBatches = 0;
   private isStopReported = false;
   private reportedMicros = 0;
@@ -114,7 +114,7 @@ export class StepControl implements GradientReceiver {
     partitions.forEach((partition, i) => {
       const ranges = countedRanges(partition, (one) => ranks.answersFor(one));
       const more = ranges.length > 1 ? held(() => zeros([1], { device })) : null;
-      this.slots.set(partition, { sum: this.rows.squares[i] as Tensor, ranges, more });
+      this.squareSums.set(partition, { sum: this.rows.squares[i] as Tensor, ranges, more });
     });
   }
 
@@ -132,7 +132,7 @@ export class StepControl implements GradientReceiver {
    * not smaller than the squared norm of the mean gradient.
    */
   add(partition: Partition, stream: Stream): void {
-    const { sum, ranges, more } = this.slots.get(partition) as Slot;
+    const { sum, ranges, more } = this.squareSums.get(partition) as SquareSum;
     const { isOwnGrad, numel } = partition;
     for (const [i, range] of (isOwnGrad ? [{ offset: 0, numel }] : ranges).entries()) {
       const x = sliceFlat(partition.grad as Tensor, range);
@@ -255,7 +255,7 @@ export class StepControl implements GradientReceiver {
 
   dispose(): void {
     this.weights.dispose();
-    for (const { more } of this.slots.values()) more?.release();
+    for (const { more } of this.squareSums.values()) more?.release();
     this.control.release();
     this.rows.dispose();
     this.reported.dispose();

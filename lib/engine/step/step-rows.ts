@@ -6,7 +6,7 @@ import { sliceFlat } from '../../zero/flat.js';
 import type { Range } from '../../zero/layout.js';
 import type { Ranks } from '../ranks.js';
 import type { Columns } from './columns.js';
-import type { DigestSlots } from './input-digest.js';
+import type { DigestOutputs } from './input-digest.js';
 
 /** Offsets in a row after the sums of squares. */
 const LOSS = 0;
@@ -51,7 +51,7 @@ export class StepRows {
   /** [1] f32 in this rank's row: nonzero requests a stop. */
   readonly stop: Tensor;
   /** In this rank's row, by batch. */
-  readonly digests: Readonly<Record<Given, DigestSlots>>;
+  readonly digests: Readonly<Record<Given, DigestOutputs>>;
   /** [1] f32 in this rank's row: micro-batches of its step. */
   readonly micros: Tensor;
   /** [counting ranks, columns] f32: the sums of squares of the counting ranks. */
@@ -66,16 +66,16 @@ export class StepRows {
     this.all = held(() => zeros([ranks.world.size, width], { device }));
     this.partials = held(() => this.partialsOfAll());
     const own = ranks.world.rank * width;
-    const slot = (column: number) => sliceFlat(this.all, { offset: own + column, numel: 1 });
-    this.squares = columns.own.map(slot);
-    this.lossSum = slot(columns.count + LOSS);
-    this.stop = slot(columns.count + STOP);
-    this.micros = slot(columns.count + MICROS);
-    const slots = GIVEN.map((given, i): [Given, DigestSlots] => {
+    const element = (column: number) => sliceFlat(this.all, { offset: own + column, numel: 1 });
+    this.squares = columns.own.map(element);
+    this.lossSum = element(columns.count + LOSS);
+    this.stop = element(columns.count + STOP);
+    this.micros = element(columns.count + MICROS);
+    const outputs = GIVEN.map((given, i): [Given, DigestOutputs] => {
       const at = columns.count + DIGESTS + i * DIGEST;
-      return [given, { bits: slot(at + BITS), outline: slot(at + OUTLINE) }];
+      return [given, { bits: element(at + BITS), outline: element(at + OUTLINE) }];
     });
-    this.digests = Object.fromEntries(slots) as Record<Given, DigestSlots>;
+    this.digests = Object.fromEntries(outputs) as Record<Given, DigestOutputs>;
   }
 
   /** Gathers all rows and partials, for later work on the compute stream. */

@@ -210,9 +210,9 @@ export class DiskHome extends HostUpdates<DiskPartition> {
     fragment: Fragment,
     name: string,
   ): { dtype: DType; shape: readonly number[] } {
-    const { slot, numel } = fragment;
-    const isAll = numel === slot.numel;
-    if (name === 'master') return { dtype: 'f32', shape: isAll ? slot.shape : [numel] };
+    const { entry, numel } = fragment;
+    const isAll = numel === entry.numel;
+    if (name === 'master') return { dtype: 'f32', shape: isAll ? entry.shape : [numel] };
     const { declared, shape } = placeInState({ optimizer: this.optimizer, groups }, fragment, name);
     return { dtype: declared.dtype, shape };
   }

@@ -224,8 +224,8 @@ class DiskPlace implements WeightPlace {
   /** Lends a copy, which the borrower can write back. */
   lend(fragment: Fragment): LentState {
     const { device, slots, stream: own } = this.site;
-    const { slot, offset, numel } = fragment;
-    const lent = pinned(device, numel === slot.numel ? slot.shape : [numel], this.unit.dtype);
+    const { entry, offset, numel } = fragment;
+    const lent = pinned(device, numel === entry.numel ? entry.shape : [numel], this.unit.dtype);
     const portions = this.tiles.flatMap((tile) => {
       const common = overlap(tile.range, { offset, numel });
       if (common.numel <= 0) return [];

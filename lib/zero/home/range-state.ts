@@ -140,15 +140,15 @@ export function placeInState(
   fragment: Fragment,
   name: string,
 ): PlaceInState {
-  const { slot, offset } = fragment;
+  const { entry, offset } = fragment;
   const range = groups.find(
     (one) => offset >= one.offset && offset < one.offset + one.numel,
   ) as GroupRange;
-  const declared = declaredState(optimizer, slot.group, slot.shape)[name] as StateTensor;
+  const declared = declaredState(optimizer, entry.group, entry.shape)[name] as StateTensor;
   const { numel } = portionOf(declared, fragment);
   const first =
     declared.per === null
-      ? startOfWhole({ optimizer, range, name }, slot.name)
+      ? startOfWhole({ optimizer, range, name }, entry.name)
       : Math.ceil((offset - range.offset) / declared.per);
   const shape = numel === sizeOf(declared.shape) ? declared.shape : [numel];
   return { range, place: { offset: first, numel }, shape, declared };

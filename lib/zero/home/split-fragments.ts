@@ -62,8 +62,8 @@ export class SplitFragments {
       kernels.joinMasterOnHost({ ...split, out: joined }, order),
     );
     room?.release();
-    const isWhole = fragment.numel === fragment.slot.numel;
-    const lent = sliceFlat(joined, within, isWhole ? fragment.slot.shape : undefined);
+    const isWhole = fragment.numel === fragment.entry.numel;
+    const lent = sliceFlat(joined, within, isWhole ? fragment.entry.shape : undefined);
     joined.release();
     return new LentState(lent, order, () => {
       this.device.compute.synchronize();

@@ -5,7 +5,7 @@ import type { Device } from '../../runtime/device.js';
 import { Event } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../flat.js';
-import { type GroupRange, type Range, slotAlignment } from '../layout.js';
+import { type GroupRange, parameterAlignment, type Range } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { HomeTile } from './home.js';
 import { type Allocate, type RangeState, stateTensors } from './range-state.js';
@@ -32,14 +32,14 @@ export interface Tile extends HostTile, RangeState {}
  * 2^24, 504 with tiles of 2^22.
  */
 export function tileSize(subGroup: number): number {
-  return Math.max(1, Math.floor(subGroup / slotAlignment)) * slotAlignment;
+  return Math.max(1, Math.floor(subGroup / parameterAlignment)) * parameterAlignment;
 }
 
 /**
  * Divides `numel` elements into parts of about equal size, at most `size` if that is a multiple of
  * `alignment`. All parts except the last are multiples of `alignment`.
  */
-export function cutEvenly(numel: number, size: number, alignment = slotAlignment): Range[] {
+export function cutEvenly(numel: number, size: number, alignment = parameterAlignment): Range[] {
   const count = Math.ceil(numel / size);
   const each = Math.ceil(numel / count / alignment) * alignment;
   const tiles: Range[] = [];
@@ -82,7 +82,7 @@ export function cutRange(range: GroupRange, optimizer: Optimizer, size: number):
 function cutsOf(range: GroupRange, optimizer: Optimizer, size: number): Range[] {
   if (!isElementwise(optimizer, range)) return [];
   const blocks = Object.values(blockSizes(optimizer, range));
-  return cutEvenly(range.numel, size, Math.max(slotAlignment, ...blocks));
+  return cutEvenly(range.numel, size, Math.max(parameterAlignment, ...blocks));
 }
 
 /** A tile has no places, because a cut may be inside a parameter. */

@@ -107,15 +107,15 @@ export class ExchangedUpdates extends AfterDecision {
       const { ownError, ownerError } = exchange;
       const part = { offset: rank * ownerError.numel, numel: ownerError.numel };
       for (const { partition, offset } of members) {
-        for (const slot of partition.unit.layout.slots) {
-          const place = { offset: offset + slot.offset, numel: slot.numel };
+        for (const entry of partition.unit.layout.entries) {
+          const place = { offset: offset + entry.offset, numel: entry.numel };
           const own = sliceFlat(ownError, place);
-          yield { slot, name: 'worker_error', from: 0, tensor: own };
+          yield { entry, name: 'worker_error', from: 0, tensor: own };
           const here = overlap(place, part);
           if (here.numel === 0) continue;
           const from = here.offset - place.offset;
           const within = { offset: here.offset - part.offset, numel: here.numel };
-          yield { slot, name: 'server_error', from, tensor: sliceFlat(ownerError, within) };
+          yield { entry, name: 'server_error', from, tensor: sliceFlat(ownerError, within) };
         }
       }
     }

@@ -5,7 +5,7 @@ import { deviceKernels } from '../../optim/update-kernels.js';
 import type { DType } from '../../runtime/dtype.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { sliceFlat, zeroRange } from '../flat.js';
-import type { Range, Slot } from '../layout.js';
+import type { LayoutEntry, Range } from '../layout.js';
 import type { Partition } from '../partition.js';
 import type { Unit } from '../unit.js';
 import { AfterDecision } from './deferred.js';
@@ -14,7 +14,7 @@ import { deliver, type SharedUpdateParts, TensorSums } from './summed-updates.js
 
 /** A parameter to transform, and the rank that does it. */
 export interface Assignment {
-  readonly slot: Slot;
+  readonly entry: LayoutEntry;
   readonly owner: number;
 }
 
@@ -55,7 +55,7 @@ export class GatheredUpdates extends AfterDecision {
   ) {
     super(parts.home);
     const { partitions, home, group } = parts;
-    const isTransformed = ({ group: index, shape }: Slot): boolean =>
+    const isTransformed = ({ group: index, shape }: LayoutEntry): boolean =>
       optimizer.sumsPerRound(index, shape).length > 0;
     this.sums = new TensorSums(optimizer, parts);
     this.batches = makeBatches(partitions, isTransformed, group.size);
@@ -116,12 +116,12 @@ export class GatheredUpdates extends AfterDecision {
 
   /** Zeroes the parameters of other ranks. */
   private transform({ assignments }: Member, full: Tensor): void {
-    for (const { slot, owner } of assignments) {
+    for (const { entry, owner } of assignments) {
       if (owner === this.parts.group.rank) {
-        const direction = sliceFlat(full, slot);
-        this.optimizer.transform(direction, slot.shape, this.onDevice);
+        const direction = sliceFlat(full, entry);
+        this.optimizer.transform(direction, entry.shape, this.onDevice);
         direction.release();
-      } else zeroRange(full, slot);
+      } else zeroRange(full, entry);
     }
   }
 
@@ -169,45 +169,45 @@ function scratchSizes(batches: readonly Batch[]): Map<DType, number> {
  */
 export function makeBatches(
   partitions: readonly Partition[],
-  isTransformed: (slot: Slot) => boolean,
+  isTransformed: (entry: LayoutEntry) => boolean,
   ranks: number,
 ): Batch[] {
   const batches: Batch[] = [];
-  let members: { partition: Partition; slots: Slot[] }[] = [];
+  let members: { partition: Partition; entries: LayoutEntry[] }[] = [];
   const close = (): void => {
     if (members.length > 0) batches.push(assign(members, ranks));
     members = [];
   };
   for (const partition of partitions) {
-    const slots = partition.unit.layout.slots.filter(
-      (slot) => slot.numel > 0 && isTransformed(slot),
+    const entries = partition.unit.layout.entries.filter(
+      (entry) => entry.numel > 0 && isTransformed(entry),
     );
-    members.push({ partition, slots });
-    if (members.flatMap((member) => member.slots).length >= ranks) close();
+    members.push({ partition, entries });
+    if (members.flatMap((member) => member.entries).length >= ranks) close();
   }
   close();
   return batches;
 }
 
 /** Assigns the largest parameters first, each to the rank with the least work. */
-function assign(members: { partition: Partition; slots: Slot[] }[], ranks: number): Batch {
-  const owners = new Map<Slot, number>();
+function assign(members: { partition: Partition; entries: LayoutEntry[] }[], ranks: number): Batch {
+  const owners = new Map<LayoutEntry, number>();
   const load = new Array<number>(ranks).fill(0);
-  const largestFirst = members.flatMap(({ slots }) => slots).sort((a, b) => b.numel - a.numel);
-  for (const slot of largestFirst) {
+  const largestFirst = members.flatMap(({ entries }) => entries).sort((a, b) => b.numel - a.numel);
+  for (const entry of largestFirst) {
     const owner = load.indexOf(Math.min(...load));
-    owners.set(slot, owner);
-    load[owner] = (load[owner] as number) + slot.numel;
+    owners.set(entry, owner);
+    load[owner] = (load[owner] as number) + entry.numel;
   }
   const ends = new Map<DType, number>();
-  return members.map(({ partition, slots }) => {
+  return members.map(({ partition, entries }) => {
     const { gradDtype } = partition.unit;
     const place = {
       offset: ends.get(gradDtype) ?? 0,
-      numel: slots.length > 0 ? partition.numel : 0,
+      numel: entries.length > 0 ? partition.numel : 0,
     };
     ends.set(gradDtype, place.offset + place.numel);
-    const assignments = slots.map((slot) => ({ slot, owner: owners.get(slot) as number }));
+    const assignments = entries.map((entry) => ({ entry, owner: owners.get(entry) as number }));
     return { partition, assignments, place };
   });
 }

@@ -2,7 +2,7 @@
 import type { UpdateSettings } from '../../optim/optimizer.js';
 import type { Event, Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
-import type { Slot } from '../layout.js';
+import type { LayoutEntry } from '../layout.js';
 import type { Partition } from '../partition.js';
 
 /** Facts on the next update that are known before its gradients. */
@@ -32,7 +32,7 @@ export interface Publisher {
 
 /** A compression error of a parameter on this rank, which the next exchange adds. */
 export interface RankError {
-  readonly slot: Slot;
+  readonly entry: LayoutEntry;
   /**
    * "worker_error": the rank's own error, for the whole parameter. "server_error": the error of the
    * average, for the part that this rank owns.

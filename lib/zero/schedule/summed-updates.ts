@@ -52,7 +52,7 @@ export class TensorSums {
     const widths: number[] = [];
     for (const partition of partitions) {
       const offsets = new Map<string, readonly number[]>();
-      for (const { name, group, shape } of partition.unit.layout.slots) {
+      for (const { name, group, shape } of partition.unit.layout.entries) {
         const counts = optimizer.sumsPerRound(group, shape);
         offsets.set(
           name,
