@@ -103,9 +103,12 @@ abstract class SplitAndStreamed extends StreamedHalves {
 
   /** Without the weights, which belong to the unit. */
   override get bytes(): Bytes {
-    const weights = [...this.buffers.keys()].reduce((sum, one) => sum + one.weights.bytes, 0);
     const all = super.bytes;
-    return { ...all, device: all.device - weights };
+    return { ...all, device: all.device - this.weightBytes };
+  }
+
+  protected get weightBytes(): number {
+    return [...this.buffers.keys()].reduce((sum, one) => sum + one.weights.bytes, 0);
   }
 
   override dispose(): void {
@@ -153,5 +156,11 @@ export class StreamedSplitHomeOfOffloadedWeights extends SplitAndStreamed {
     const { down } = this.windows;
     this.buffersOf(partition).uploaded.record(down);
     return down;
+  }
+
+  /** With the weights, which no unit counts. */
+  override get bytes(): Bytes {
+    const all = super.bytes;
+    return { ...all, host: all.host + this.weightBytes };
   }
 }

@@ -1,0 +1,100 @@
+// Tests every place of optimizer state on one rank: the bits are those of an update on the device,
+// and the memory breakdown finds the owner of every byte.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { Engine } from '../../lib/engine/engine.js';
+import { memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
+import { cpu } from '../../lib/runtime/device.js';
+import {
+  stateBits,
+  type TinyOptions,
+  tinyEngine,
+  trainTiny,
+  weightBits,
+} from '../e2e/tiny-training.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'ds-homes-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const device = cpu();
+/** Some steps are clipped and some are not, and a unit has several tiles. */
+const common = { precision: 'bf16', clip: 1.4, offload: true } as const;
+const tiles = { sub_group_size: 4096 };
+const weightsIn = (place: 'cpu' | 'nvme'): TinyOptions['zero'] => ({
+  ...tiles,
+  stage: 3,
+  stage3_param_persistence_threshold: 0,
+  offload_param: { device: place, ...(place === 'nvme' ? { nvme_path: folder } : {}) },
+});
+
+const homes: [string, TinyOptions][] = [
+  ['state in host memory', common],
+  ['speculative updates', { ...common, speculative: true }],
+  ['half of the state in host memory', { ...common, ratio: 0.5 }],
+  ['updates by both processors', { ...common, gpuShare: 0.5 }],
+  ['updates by the device', { ...common, gpuShare: 1 }],
+  ['speculative updates by both', { ...common, speculative: true, gpuShare: 0.5 }],
+  ['state on disk', { ...common, nvme: folder }],
+  ['offloaded weights', { ...common, zero: weightsIn('cpu') }],
+  ['offloaded weights, speculative', { ...common, zero: weightsIn('cpu'), speculative: true }],
+  ['offloaded weights, device updates', { ...common, zero: weightsIn('cpu'), gpuShare: 1 }],
+  [
+    'offloaded weights, speculative, by both',
+    { ...common, zero: weightsIn('cpu'), gpuShare: 0.5, speculative: true },
+  ],
+  ['weights and state on disk', { ...common, nvme: folder, zero: weightsIn('nvme') }],
+  ['weights on disk', { ...common, zero: weightsIn('nvme') }],
+];
+
+const steps = 8;
+const result = (engine: Engine, losses: readonly number[]): unknown => ({
+  losses,
+  weights: weightBits(engine),
+  state: stateBits(engine),
+});
+
+let expected: unknown;
+beforeAll(async () => {
+  device.setDeterministic(true);
+  const engine = await tinyEngine({ ...common, offload: false }, device);
+  expected = result(engine, trainTiny(engine, 0, steps));
+  engine.destroy();
+});
+afterAll(() => device.setDeterministic(false));
+
+test.each(homes)('%s: the bits of an update on the device', async (_, options) => {
+  const engine = await tinyEngine({ zero: tiles, ...options }, device);
+  expect(result(engine, trainTiny(engine, 0, steps))).toEqual(expected);
+  engine.destroy();
+});
+
+const onDevice: [string, TinyOptions][] = [0, 1, 2, 3].map((stage) => [
+  `stage ${stage}, state on the device`,
+  { ...common, offload: false, zero: { stage: stage as 0 } },
+]);
+
+/** Bytes of the model's bf16 weights. The breakdown would be off by them at least. */
+const WEIGHTS = 77_312;
+
+test.each([...onDevice, ...homes])('%s: every byte of memory has an owner', async (_, options) => {
+  const before = device.memory.inUse;
+  const engine = await tinyEngine({ zero: tiles, ...options }, device);
+  trainTiny(engine, 0, 2);
+  engine.synchronize();
+  const { other } = memoryUse(engine.parts).device;
+  engine.destroy();
+  // Counters, control values and the rounding of blocks.
+  expect(other - before).toBeGreaterThan(0);
+  expect(other - before).toBeLessThan(WEIGHTS);
+});
+
+test('f32 weights on the device are their own masters', async () => {
+  const engine = await tinyEngine({ precision: 'fp32', offload: false }, device);
+  trainTiny(engine, 0, 1);
+  const { weights, optimizer } = memoryUse(engine.parts).device;
+  engine.destroy();
+  // Two moments and a few counters.
+  expect(weights).toBe(2 * WEIGHTS);
+  expect(optimizer - 2 * weights).toBeLessThan(1024);
+});
