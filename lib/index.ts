@@ -58,6 +58,8 @@ export type { TraceStepsOptions } from './engine/watch/traced-steps.js';
 /** Functions for models with parameters that are sharded over ranks. Source: deepspeed.zero. */
 export * as zero from './engine/zero-api.js';
 export { DsError, type DsErrorCode, type DsErrorFields } from './errors.js';
+/** Loss, perplexity and log-likelihoods of language models on files of rows. */
+export * as evaluation from './evaluation/index.js';
 /** Text generation: the engine, its requests and their results. */
 export type * as inference from './inference/index.js';
 export {

@@ -30,9 +30,13 @@ const MODEL_ROOMS = [
 /** Rooms outside the rows, with the rooms that each may import. */
 const LIB_BESIDE = {
   inference: MODEL_ROOMS,
+  evaluation: MODEL_ROOMS,
   serve: [...MODEL_ROOMS, 'inference'],
   autotuning: ['config', 'plan', 'runtime'],
-  launch: ['config', 'checkpoint', 'runtime', 'plan', 'trainer', 'serve', 'autotuning'],
+  launch: [
+    ...['config', 'checkpoint', 'runtime', 'plan', 'trainer', 'serve', 'autotuning'],
+    ...['evaluation', 'models'],
+  ],
 };
 /** Files directly in lib/ that every room may import. */
 const LIB_SHARED = ['errors', 'version'];

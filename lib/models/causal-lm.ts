@@ -308,6 +308,14 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     });
   }
 
+  /** @internal The loss of forward() with targets, without the loss of routers. */
+  tokenLoss(tokens: Tensor, targets: Tensor, inputs: CausalInputs = {}): Tensor {
+    this.requireLength(tokens);
+    const { loss = {}, ...given } = inputs;
+    const places = placesOf(this.constructor.name, tokens, given, this.config);
+    return scope(() => this.lossOf(this.hiddenOf(tokens, places), targets, loss));
+  }
+
   /**
    * @internal Inputs of forward() with only the first `seqlen` tokens of each row, for curricula.
    */

@@ -1,0 +1,111 @@
+// Multiple-choice tasks: the accuracy of the likeliest choice.
+import type { CausalLM } from '../models/index.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { requireType } from '../runtime/require-type.js';
+import { readQuestions } from './choice-rows.js';
+import { requireEvaluated } from './evaluated-model.js';
+import { type LikelihoodOptions, likelihoodsOf, requestOf, requireBos } from './log-likelihoods.js';
+
+/** Options of evaluateChoices(). */
+export interface ChoiceOptions extends LikelihoodOptions {
+  /** Files, folders and patterns, as TextOptions.files. */
+  files: string | readonly string[];
+  /** Text between a context and a choice. Default: one space. */
+  delimiter?: string;
+}
+
+/** The answer of the model to one question. */
+export interface Answer {
+  /** The log-likelihood of each choice. */
+  logLikelihoods: number[];
+  /** Number of the likeliest choice. */
+  choice: number;
+  /** The same by log-likelihood per character. */
+  normalizedChoice: number;
+  /** Numbers of the correct choices. */
+  correct: readonly number[];
+}
+
+/** Result of evaluateChoices(). Standard errors are null for a single question. */
+export interface ChoiceEvaluation {
+  /** Fraction of questions whose likeliest choice is correct. */
+  accuracy: number;
+  accuracyStderr: number | null;
+  /** The same with log-likelihoods divided by the characters of the choice. */
+  normalizedAccuracy: number;
+  normalizedAccuracyStderr: number | null;
+  /** Questions of the files. */
+  questions: number;
+  /** Choices whose context was cut from the left. */
+  cut: number;
+  /** One for each question, in the order of the files. */
+  answers: Answer[];
+}
+
+const OPTIONS: OptionNames<ChoiceOptions> = {
+  ...{ tokenizer: true, batchSize: true, onProgress: true, addBos: true },
+  ...{ files: true, delimiter: true },
+};
+
+/**
+ * Answers multiple-choice questions by log-likelihood. A row of the files is { context (or prompt),
+ * choices, answer }; `answer` is the number of a choice from 0, its text, or a list of these. The
+ * model scores context + delimiter + choice as logLikelihoods() does. Of equal scores, the first
+ * choice counts. Source: the output type multiple_choice of lm-evaluation-harness, with acc and
+ * acc_norm.
+ *
+ * Rejects as logLikelihoods() does, and with DS_DATA for rows of another form.
+ */
+export async function evaluateChoices(
+  model: CausalLM,
+  given: ChoiceOptions,
+): Promise<ChoiceEvaluation> {
+  const op = 'evaluateChoices';
+  const options = readOptions(op, given, OPTIONS);
+  const { files, delimiter = ' ', addBos = false, onProgress } = options;
+  requireType(`${op} delimiter`, delimiter, 'string');
+  const parts = requireEvaluated(op, model, given);
+  requireBos(op, addBos, parts.tokenizer);
+  const questions = await readQuestions(`${op} files`, files);
+  const requests = questions.flatMap(({ context, choices, place }) =>
+    choices.map((choice) =>
+      requestOf(parts, { context, continuation: `${delimiter}${choice}`, addBos, place }),
+    ),
+  );
+  const found = await likelihoodsOf(parts, requests, onProgress);
+  let next = 0;
+  const answers = questions.map(({ choices, correct }): Answer => {
+    const scores = choices.map(() => found[next++]?.logLikelihood as number);
+    const perCharacter = scores.map((score, i) => score / charactersOf(choices[i] as string));
+    return {
+      ...{ logLikelihoods: scores, choice: largest(scores) },
+      ...{ normalizedChoice: largest(perCharacter), correct },
+    };
+  });
+  const hits = answers.map(({ choice, correct }) => Number(correct.includes(choice)));
+  const normal = answers.map((one) => Number(one.correct.includes(one.normalizedChoice)));
+  return {
+    ...{ accuracy: mean(hits), accuracyStderr: stderr(hits) },
+    ...{ normalizedAccuracy: mean(normal), normalizedAccuracyStderr: stderr(normal) },
+    ...{ questions: questions.length, cut: found.filter(({ cut }) => cut > 0).length, answers },
+  };
+}
+
+/** Code points, as Python counts characters. */
+const charactersOf = (text: string): number => [...text].length;
+
+/** The first of the largest values; NaN is never the largest. */
+const largest = (values: readonly number[]): number =>
+  values.reduce((best, value, i) => (value > (values[best] as number) ? i : best), 0);
+
+const mean = (values: readonly number[]): number =>
+  values.reduce((sum, value) => sum + value, 0) / values.length;
+
+/** Standard error of the mean, by the sample's standard deviation. */
+function stderr(values: readonly number[]): number | null {
+  const { length } = values;
+  if (length < 2) return null;
+  const center = mean(values);
+  const squares = values.reduce((sum, value) => sum + (value - center) ** 2, 0);
+  return Math.sqrt(squares / (length - 1) / length);
+}

@@ -1,0 +1,91 @@
+// Loss, perplexity and accuracy of a language model on files of rows.
+import type { CausalLM } from '../models/index.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused } from '../runtime/refused.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { LossReport } from '../tensor/index.js';
+import { collateSamples, TextDataset, type TextOptions, targetsOf } from '../text/index.js';
+import { type EvaluatedOptions, eachBatch, requireEvaluated } from './evaluated-model.js';
+
+/** Options of evaluate(): the rows, as a TextDataset reads them, and how they run. */
+export interface EvaluationOptions
+  extends EvaluatedOptions,
+    Omit<TextOptions, 'tokenizer' | 'length'> {
+  /** Tokens of a sample. Default: 1024, or the maximum of the model. */
+  length?: number;
+}
+
+/** Result of evaluate(). */
+export interface Evaluation {
+  /** Mean negative log-likelihood of a token, in nats. */
+  loss: number;
+  /** exp(loss). */
+  perplexity: number;
+  /** Fraction of tokens that have the largest logit. */
+  accuracy: number;
+  /** Tokens that the loss counts. */
+  tokens: number;
+  /** Samples that the model reads: rows, or packed rows. */
+  samples: number;
+  /** Rows of the files. */
+  rows: number;
+  /** Rows that are longer than a sample. */
+  cutRows: number;
+}
+
+const OPTIONS: OptionNames<EvaluationOptions> = {
+  ...{ tokenizer: true, batchSize: true, onProgress: true },
+  ...{ files: true, length: true, packing: true, overlong: true, loss: true, textKey: true },
+  ...{ threads: true, cache: true, timeoutMs: true },
+};
+
+const LENGTH = 1024;
+
+/**
+ * Computes the mean loss of `model` over the tokens of `options.files`. Rows become samples as in
+ * training; without `packing`, each row is a sample of its own. The loss is the cross-entropy
+ * alone, without the loss of routers. The model stays on its device, in its dtype and mode.
+ *
+ * Rejects with DS_ARGUMENT for wrong options, a model that an engine owns, and a job of several
+ * ranks; DS_DATA for rows that cannot be read.
+ */
+export async function evaluate(model: CausalLM, given: EvaluationOptions): Promise<Evaluation> {
+  const op = 'evaluate';
+  const { tokenizer: _, batchSize: __, ...options } = readOptions(op, given, OPTIONS);
+  const parts = requireEvaluated(op, model, given);
+  const { onProgress, length = Math.min(LENGTH, model.maxSeq), packing = false, ...how } = options;
+  requireInteger(`${op} length`, length, 2);
+  if (length > model.maxSeq) {
+    throw refused(`${op} length`, `at most ${model.maxSeq}, as the model`, String(length));
+  }
+  const { tokenizer, device } = parts;
+  const data = await TextDataset.open({ ...how, length, packing, tokenizer });
+  const collate = collateSamples(tokenizer.padId ?? tokenizer.eosId ?? 0);
+  const report = new LossReport(device);
+  const sums = { loss: 0, counted: 0, correct: 0 };
+  try {
+    await eachBatch(
+      parts,
+      data,
+      (samples) => {
+        const { ids, labels, documents, positions } = collate(samples, device);
+        report.reset();
+        const inputs = { documents, positions, loss: { report } };
+        const loss = model.tokenLoss(ids, targetsOf(labels), inputs).item();
+        const { counted, correct } = report.read();
+        if (counted > 0) sums.loss += loss * counted;
+        sums.counted += counted;
+        sums.correct += correct;
+      },
+      onProgress,
+    );
+  } finally {
+    report.dispose();
+  }
+  const loss = sums.loss / sums.counted;
+  const { rows = 0, cutRows = 0 } = data.report ?? {};
+  return {
+    ...{ loss, perplexity: Math.exp(loss), accuracy: sums.correct / sums.counted },
+    ...{ tokens: sums.counted, samples: data.length, rows, cutRows },
+  };
+}

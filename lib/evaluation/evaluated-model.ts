@@ -1,0 +1,101 @@
+// The model and the tokenizer of an evaluation, checked and in evaluation mode.
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { setImmediate as turn } from 'node:timers/promises';
+import { distributed } from '../comm/index.js';
+import { CausalLM } from '../models/index.js';
+import { sourceFolderOf } from '../nn/source-folder.js';
+import type { Device } from '../runtime/device.js';
+import { refused, refusedValue } from '../runtime/refused.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { noGrad, scope, trainerOf } from '../tensor/index.js';
+import { Tokenizer } from '../text/index.js';
+
+/** Options of every evaluation. */
+export interface EvaluatedOptions {
+  /** A tokenizer, or its folder. Default: the tokenizer in the folder of the model. */
+  tokenizer?: Tokenizer | string;
+  /** Rows of a forward. Default 8. */
+  batchSize?: number;
+  /** Called after each batch with the finished and all rows. */
+  onProgress?: (done: number, total: number) => void;
+}
+
+/** The parts of an evaluation. */
+export interface Evaluated {
+  model: CausalLM;
+  tokenizer: Tokenizer;
+  device: Device;
+  batchSize: number;
+}
+
+const BATCH = 8;
+
+/**
+ * Checks the model and the options that all evaluations share. Throws DS_ARGUMENT for a model that
+ * is no language model, that an engine owns, or that has no tokenizer, and for a job of several
+ * ranks.
+ */
+export function requireEvaluated(
+  op: string,
+  model: unknown,
+  { tokenizer, batchSize = BATCH }: EvaluatedOptions,
+): Evaluated {
+  if (!(model instanceof CausalLM)) {
+    throw refusedValue(`${op} model`, 'a causal language model (nn.models)', model);
+  }
+  const [first] = model.parameters();
+  if (!first || model.parameters().some((one) => trainerOf(one) !== null)) {
+    const hint = 'Trainer.evaluate() evaluates a model in training.';
+    throw refused(`${op} model`, 'a model without an engine', 'a model of an engine', hint);
+  }
+  const ranks = distributed()?.worldSize ?? 1;
+  if (ranks > 1) {
+    const hint = 'Trainer.evaluate() divides the rows among ranks.';
+    throw refused(op, 'a job of one process', `a job of ${ranks} ranks`, hint);
+  }
+  return {
+    model,
+    tokenizer: tokenizerOf(op, model, tokenizer),
+    device: first.device,
+    batchSize: requireInteger(`${op} batchSize`, batchSize, 1),
+  };
+}
+
+function tokenizerOf(op: string, model: CausalLM, given: Tokenizer | string | undefined) {
+  if (given instanceof Tokenizer) return given;
+  if (typeof given === 'string') return Tokenizer.fromPretrained(given);
+  if (given !== undefined) {
+    throw refusedValue(`${op} tokenizer`, 'a Tokenizer, or the folder of one', given);
+  }
+  const folder = sourceFolderOf(model);
+  if (folder !== null && existsSync(join(folder, 'tokenizer.json')))
+    return Tokenizer.fromPretrained(folder);
+  const got = folder === null ? 'a model without a folder' : `${folder} without tokenizer.json`;
+  throw refused(`${op} tokenizer`, 'a tokenizer', got, 'Set `tokenizer`.');
+}
+
+/**
+ * Runs `step` on each batch of `rows` in evaluation mode, without a tape. Other work of the process
+ * runs between two batches.
+ */
+export async function eachBatch<Row>(
+  { model, batchSize }: Evaluated,
+  rows: { length: number; get(index: number): Row },
+  step: (batch: Row[], first: number) => void,
+  onProgress: EvaluatedOptions['onProgress'],
+): Promise<void> {
+  const { training } = model;
+  model.eval();
+  try {
+    for (let first = 0; first < rows.length; first += batchSize) {
+      const count = Math.min(batchSize, rows.length - first);
+      const batch = Array.from({ length: count }, (_, i) => rows.get(first + i));
+      noGrad(() => scope(() => step(batch, first)));
+      onProgress?.(first + count, rows.length);
+      await turn();
+    }
+  } finally {
+    if (training) model.train();
+  }
+}

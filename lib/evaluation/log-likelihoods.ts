@@ -1,0 +1,184 @@
+// Log-likelihoods of continuations after contexts, with the token rules of lm-evaluation-harness.
+import type { CausalLM } from '../models/index.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { dataError, refused, refusedValue } from '../runtime/refused.js';
+import { requireType } from '../runtime/require-type.js';
+import { crossEntropy, Tensor } from '../tensor/index.js';
+import type { Tokenizer } from '../text/index.js';
+import {
+  type Evaluated,
+  type EvaluatedOptions,
+  eachBatch,
+  requireEvaluated,
+} from './evaluated-model.js';
+
+/** Options of logLikelihoods(). */
+export interface LikelihoodOptions extends EvaluatedOptions {
+  /** Put the tokenizer's first token (BOS) before every context. Default false. */
+  addBos?: boolean;
+}
+
+/** Result for one pair. */
+export interface Likelihood {
+  /** Sum of the log-probabilities of the continuation's tokens, in nats. */
+  logLikelihood: number;
+  /** True if each token of the continuation has the largest logit. */
+  isGreedy: boolean;
+  /** Tokens of the continuation. */
+  tokens: number;
+  /** Tokens that were cut from the left of the context, because the model takes fewer. */
+  cut: number;
+}
+
+const OPTIONS: OptionNames<LikelihoodOptions> = {
+  ...{ tokenizer: true, batchSize: true, onProgress: true, addBos: true },
+};
+
+/**
+ * Computes the log-likelihood of each continuation after its context, for pairs [context,
+ * continuation]. A word at the start of a continuation needs its space: [`"The capital is"`, `"
+ * Paris"`]. The tokens of a continuation are those of context + continuation behind the tokens of
+ * the context alone; spaces at the end of a context belong to its continuation. An empty context
+ * becomes the BOS token, or else the EOS token. Source: loglikelihood() of lm-evaluation-harness.
+ *
+ * Rejects with DS_ARGUMENT for wrong options, a model that an engine owns, and a job of several
+ * ranks; DS_DATA for a continuation without tokens or with more tokens than the model takes.
+ */
+export async function logLikelihoods(
+  model: CausalLM,
+  pairs: readonly (readonly [context: string, continuation: string])[],
+  given: LikelihoodOptions = {},
+): Promise<Likelihood[]> {
+  const op = 'logLikelihoods';
+  const { addBos = false, onProgress } = readOptions(op, given, OPTIONS);
+  const parts = requireEvaluated(op, model, given);
+  requireBos(op, addBos, parts.tokenizer);
+  if (!Array.isArray(pairs) || !pairs.every(isPair)) {
+    throw refusedValue(`${op} pairs`, 'a list of [context, continuation]', pairs);
+  }
+  const requests = pairs.map(([context, continuation], i) =>
+    requestOf(parts, { context, continuation, addBos, place: `${op} pair ${i}` }),
+  );
+  return likelihoodsOf(parts, requests, onProgress);
+}
+
+const isPair = (pair: unknown): boolean =>
+  Array.isArray(pair) && pair.length === 2 && pair.every((text) => typeof text === 'string');
+
+/** Throws DS_ARGUMENT for `addBos` with a tokenizer without BOS. */
+export function requireBos(op: string, addBos: unknown, { bosId }: Tokenizer): void {
+  requireType(`${op} addBos`, addBos, 'boolean');
+  if (!addBos || bosId !== null) return;
+  throw refused(`${op} addBos`, 'a tokenizer with a BOS token', 'one without');
+}
+
+/** A context and its continuation as tokens. */
+export interface LikelihoodRequest {
+  /** Inputs of the model: all tokens but the last. */
+  inputs: Int32Array;
+  /** Tokens of the continuation, which the last inputs predict. */
+  targets: Int32Array;
+  cut: number;
+}
+
+/** A pair of texts with its place in the data. */
+interface Pair {
+  context: string;
+  continuation: string;
+  addBos: boolean;
+  place: string;
+}
+
+/** Returns the tokens of a pair. Throws DS_DATA. */
+export function requestOf({ model, tokenizer }: Evaluated, pair: Pair): LikelihoodRequest {
+  const { place } = pair;
+  const { before, targets } = encodePair(tokenizer, pair);
+  const { length } = targets;
+  if (length === 0) throw dataError(place, 'a continuation with a token', 'one without');
+  if (length > model.maxSeq) {
+    const expected = `a continuation of at most ${model.maxSeq} tokens, as the model takes`;
+    throw dataError(place, expected, `${length} tokens`);
+  }
+  const all = [...before, ...targets];
+  const kept = all.slice(-(model.maxSeq + 1));
+  return {
+    inputs: Int32Array.from(kept.slice(0, -1)),
+    targets: Int32Array.from(targets),
+    cut: all.length - kept.length,
+  };
+}
+
+function encodePair(
+  tokenizer: Tokenizer,
+  { context, continuation, addBos, place }: Pair,
+): { before: number[]; targets: number[] } {
+  const encode = (text: string): number[] => [
+    ...tokenizer.encode(text, { addSpecialTokens: false }),
+  ];
+  const first = addBos && tokenizer.bosId !== null ? [tokenizer.bosId] : [];
+  if (context === '') {
+    const start = tokenizer.bosId ?? tokenizer.eosId;
+    if (start === null) {
+      const got = 'none, and a tokenizer without BOS and EOS';
+      throw dataError(place, 'a context', got);
+    }
+    return { before: [start], targets: encode(continuation) };
+  }
+  const start = context.trimEnd();
+  const whole = encode(context + continuation);
+  const before = encode(start);
+  return { before: [...first, ...before], targets: whole.slice(before.length) };
+}
+
+/** Runs the longest requests first, so that a batch has little padding. */
+export async function likelihoodsOf(
+  parts: Evaluated,
+  requests: readonly LikelihoodRequest[],
+  onProgress: EvaluatedOptions['onProgress'],
+): Promise<Likelihood[]> {
+  const order = requests.map((_, i) => i);
+  const lengthOf = (i: number): number => requests[i]?.inputs.length ?? 0;
+  order.sort((a, b) => lengthOf(b) - lengthOf(a));
+  const found: Likelihood[] = [];
+  const rows = { length: order.length, get: (i: number) => order[i] as number };
+  await eachBatch(
+    parts,
+    rows,
+    (numbers) => {
+      const batch = numbers.map((number) => requests[number] as LikelihoodRequest);
+      const logits = logitsOf(parts, batch);
+      batch.forEach((request, row) => {
+        found[numbers[row] as number] = likelihoodOf(logits, row, request);
+      });
+    },
+    onProgress,
+  );
+  return found;
+}
+
+/** Logits [B, T, V] of the inputs, padded on the right. Attention is causal, so padding is safe. */
+function logitsOf({ model, device }: Evaluated, batch: readonly LikelihoodRequest[]): Tensor {
+  const longest = Math.max(...batch.map(({ inputs }) => inputs.length));
+  const tokens = new Int32Array(batch.length * longest);
+  batch.forEach(({ inputs }, row) => {
+    tokens.set(inputs, row * longest);
+  });
+  return model.call(Tensor.from(tokens, { shape: [batch.length, longest], device })) as Tensor;
+}
+
+function likelihoodOf(logits: Tensor, row: number, request: LikelihoodRequest): Likelihood {
+  const { inputs, targets, cut } = request;
+  const count = targets.length;
+  const rows = logits
+    .narrow(0, row, 1)
+    .narrow(1, inputs.length - count, count)
+    .reshape([count, logits.size(2)]);
+  const target = Tensor.from(targets, { device: logits.device });
+  const losses = crossEntropy(rows, target, { reduction: 'none' }).toArray() as number[];
+  const best = rows.argmax(-1).toArray().map(Number);
+  return {
+    logLikelihood: -losses.reduce((sum, loss) => sum + loss, 0),
+    isGreedy: best.every((token, i) => token === targets[i]),
+    ...{ tokens: count, cut },
+  };
+}

@@ -1,0 +1,46 @@
+// Opens the model of a folder for an evaluation, with an adapter if there is one.
+import { type CausalLM, fromPretrained } from '../models/index.js';
+import { type AdapterFolder, adapterFolder, requireBase } from '../peft/adapter-folder.js';
+import { loadAdapter } from '../peft/index.js';
+import { device as findDevice } from '../runtime/device.js';
+import type { DType } from '../runtime/dtype.js';
+import { refused } from '../runtime/refused.js';
+
+/** Options of openForEvaluation(). */
+export interface OpenForEvaluationOptions {
+  /** Default: a GPU if present, else the CPU. */
+  device?: string;
+  /** Dtype of the weights. Default: that of the folder. */
+  dtype?: DType;
+  /** Folder of an adapter in PEFT's format. It stays beside the weights, unmerged. */
+  adapter?: string;
+}
+
+/** A model, and the folders to search for its tokenizer, in order. */
+export interface OpenedForEvaluation {
+  model: CausalLM;
+  folders: readonly string[];
+}
+
+/**
+ * Opens a model folder, a folder of training checkpoints, or an adapter that names its base model.
+ * Rejects with the errors of fromPretrained() and loadAdapter(); DS_ARGUMENT for two adapters.
+ */
+export async function openForEvaluation(
+  dir: string,
+  { device = 'auto', dtype, adapter }: OpenForEvaluationOptions = {},
+): Promise<OpenedForEvaluation> {
+  const own = adapterFolder(dir);
+  if (own && adapter !== undefined) throw twoAdapters(own);
+  const base = own ? requireBase(own) : dir;
+  const over = own ? dir : adapter;
+  const model = await fromPretrained(base, dtype === undefined ? {} : { dtype });
+  if (over !== undefined) await loadAdapter(model, over);
+  model.to(findDevice(device));
+  return { model, folders: [...(over === undefined ? [] : [over]), base] };
+}
+
+function twoAdapters({ path }: AdapterFolder): Error {
+  const hint = 'Give the folder of the base model, and one adapter.';
+  return refused('evaluate adapter', 'the folder of a whole model with it', path, hint);
+}
