@@ -10,6 +10,7 @@ import { refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { noGrad, scope, trainerOf } from '../tensor/index.js';
 import { Tokenizer } from '../text/index.js';
+import { TOKENIZER_FILE } from '../text/tokenizer-folder.js';
 
 /** Options of every evaluation. */
 export interface EvaluatedOptions {
@@ -69,9 +70,9 @@ function tokenizerOf(op: string, model: CausalLM, given: Tokenizer | string | un
     throw refusedValue(`${op} tokenizer`, 'a Tokenizer, or the folder of one', given);
   }
   const folder = sourceFolderOf(model);
-  if (folder !== null && existsSync(join(folder, 'tokenizer.json')))
+  if (folder !== null && existsSync(join(folder, TOKENIZER_FILE)))
     return Tokenizer.fromPretrained(folder);
-  const got = folder === null ? 'a model without a folder' : `${folder} without tokenizer.json`;
+  const got = folder === null ? 'a model without a folder' : `${folder} without ${TOKENIZER_FILE}`;
   throw refused(`${op} tokenizer`, 'a tokenizer', got, 'Set `tokenizer`.');
 }
 

@@ -1,10 +1,13 @@
 // Opens the model of a folder for an evaluation, with an adapter if there is one.
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
 import { type CausalLM, fromPretrained } from '../models/index.js';
 import { type AdapterFolder, adapterFolder, requireBase } from '../peft/adapter-folder.js';
 import { loadAdapter } from '../peft/index.js';
 import { device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { refused } from '../runtime/refused.js';
+import { TOKENIZER_FILE } from '../text/tokenizer-folder.js';
 
 /** Options of openForEvaluation(). */
 export interface OpenForEvaluationOptions {
@@ -16,10 +19,11 @@ export interface OpenForEvaluationOptions {
   adapter?: string;
 }
 
-/** A model, and the folders to search for its tokenizer, in order. */
+/** A model, and the folder of its tokenizer. */
 export interface OpenedForEvaluation {
   model: CausalLM;
-  folders: readonly string[];
+  /** The adapter's folder, or else that of the model; undefined without a tokenizer. */
+  tokenizer: string | undefined;
 }
 
 /**
@@ -37,7 +41,9 @@ export async function openForEvaluation(
   const model = await fromPretrained(base, dtype === undefined ? {} : { dtype });
   if (over !== undefined) await loadAdapter(model, over);
   model.to(findDevice(device));
-  return { model, folders: [...(over === undefined ? [] : [over]), base] };
+  const folders = over === undefined ? [base] : [over, base];
+  const tokenizer = folders.find((one) => existsSync(join(one, TOKENIZER_FILE)));
+  return { model, tokenizer };
 }
 
 function twoAdapters({ path }: AdapterFolder): Error {

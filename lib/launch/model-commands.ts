@@ -3,17 +3,21 @@ import { type Command, InvalidArgumentError, Option } from 'commander';
 
 import { parseBytes } from './byte-size.js';
 import type { ConsolidateFlags } from './consolidate.js';
+import type { EvalFlags } from './eval.js';
 
 type Finish = (run: () => Promise<number>) => Promise<void>;
 
 const DTYPES = ['fp32', 'fp16', 'bf16'];
 const FORMATS = ['hf', 'native'];
+const OVERLONG = ['cut', 'split', 'drop'];
+const LOSSES = ['all', 'completion', 'assistant'];
 
 /**
  * Adds the commands under the heading `group`; `finish` ends the process with a code or the line of
  * an error.
  */
 export function addModelCommands(program: Command, group: string, finish: Finish): void {
+  evalCommandOf(program.command('eval').helpGroup(group), finish);
   program
     .command('consolidate')
     .helpGroup(group)
@@ -41,6 +45,54 @@ export function addModelCommands(program: Command, group: string, finish: Finish
         return 0;
       }),
     );
+}
+
+function evalCommandOf(command: Command, finish: Finish): void {
+  command
+    .description('loss, perplexity and multiple-choice accuracy of a model')
+    .argument('<folder>', 'folder of a model, of checkpoints, or of an adapter')
+    .optionsGroup('Rows:')
+    .option('--data <file>', 'rows, as for ds train; may be repeated', collected)
+    .option('--seq <n>', "tokens of a sample (default: 1024, or the model's maximum)", positive)
+    .option('--packing', 'fill each sample with several rows')
+    .addOption(choice('--overlong <way>', 'rows longer than --seq', OVERLONG).default('cut'))
+    .addOption(choice('--loss <kind>', 'tokens that count; without it, as ds train', LOSSES))
+    .option('--text-key <key>', 'key of the text in a row', 'text')
+    .optionsGroup('Multiple-choice questions:')
+    .option('--tasks <file>', 'rows {context, choices, answer}; may be repeated', collected)
+    .option('--delimiter <text>', 'text between context and choice', ' ')
+    .option('--add-bos', "begin each context with the tokenizer's BOS token")
+    .optionsGroup('Model:')
+    .option('--adapter <folder>', 'adapter in the format of PEFT')
+    .option('--tokenizer <folder>', 'tokenizer (default: the one of the model)')
+    .option('--device <name>', '"cpu" or a GPU (default: a GPU if present)')
+    .addOption(choice('--dtype <dtype>', 'dtype of the weights; without it, as the folder', DTYPES))
+    .option('--batch <n>', 'samples of a forward', positive, 8)
+    .optionsGroup('Output:')
+    .option('--json', 'print JSON')
+    .action((folder: string, flags: EvalFlags) =>
+      finish(async () => {
+        const { evalCommand } = await import('./eval.js');
+        console.log(await evalCommand(folder, flags, showProgress));
+        return 0;
+      }),
+    );
+}
+
+/** Rewrites one line of the terminal; null clears it. */
+function showProgress(line: string | null): void {
+  if (process.stderr.isTTY) process.stderr.write(`\r\x1b[K${line ?? ''}`);
+}
+
+const choice = (flags: string, text: string, values: readonly string[]): Option =>
+  new Option(flags, text).choices(values);
+
+const collected = (text: string, others: string[] = []): string[] => [...others, text];
+
+function positive(text: string): number {
+  const value = Number(text);
+  if (Number.isInteger(value) && value > 0) return value;
+  throw new InvalidArgumentError('Expected a positive integer.');
 }
 
 function byteCount(text: string): number {

@@ -1,0 +1,131 @@
+// `ds eval`: loss and multiple-choice accuracy of a folder's model.
+import {
+  type ChoiceEvaluation,
+  type Evaluation,
+  evaluate,
+  evaluateChoices,
+} from '../evaluation/index.js';
+import { openForEvaluation } from '../evaluation/open-model.js';
+import { refuse } from './argument-error.js';
+
+/** The options of `ds eval`. */
+export interface EvalFlags {
+  data?: string[];
+  tasks?: string[];
+  seq?: number;
+  packing?: boolean;
+  overlong?: 'cut' | 'split' | 'drop';
+  loss?: 'all' | 'completion' | 'assistant';
+  textKey?: string;
+  delimiter: string;
+  addBos?: boolean;
+  adapter?: string;
+  tokenizer?: string;
+  device?: string;
+  dtype?: keyof typeof DTYPES;
+  batch: number;
+  json?: boolean;
+}
+
+const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
+const NAMES = { f64: 'fp64', f32: 'fp32', f16: 'fp16', bf16: 'bf16' } as Record<string, string>;
+
+/** The results of a run. */
+interface Results {
+  model: string;
+  adapter: string | null;
+  device: string;
+  dtype: string;
+  data: (Evaluation & { files: readonly string[] }) | null;
+  tasks: (ChoiceEvaluation & { files: readonly string[] }) | null;
+}
+
+/**
+ * Evaluates and returns the report. `progress` gets the finished and all rows, then null at the
+ * end. Throws as evaluate() and evaluateChoices() do.
+ */
+export async function evalCommand(
+  folder: string,
+  flags: EvalFlags,
+  progress: (line: string | null) => void,
+): Promise<string> {
+  const { data, tasks, dtype, device, adapter, batch: batchSize } = flags;
+  if (!data && !tasks) {
+    refuse('eval', '--data FILE, --tasks FILE, or both', 'neither');
+  }
+  const kind = dtype && { dtype: DTYPES[dtype] };
+  const opened = await openForEvaluation(folder, { device, adapter, ...kind });
+  const { model } = opened;
+  const tokenizer = flags.tokenizer ?? opened.tokenizer;
+  const onProgress = (done: number, total: number) => progress(`${done} of ${total}`);
+  const shared = { tokenizer, batchSize, onProgress };
+  const { seq: length, packing, overlong, loss, textKey, delimiter, addBos } = flags;
+  const { device: home, dtype: held } = model.cacheShape();
+  const results: Results = {
+    ...{ model: folder, adapter: adapter ?? null, device: home.name, dtype: NAMES[held] ?? held },
+    ...{ data: null, tasks: null },
+  };
+  try {
+    if (data) {
+      const rows = { files: data, length, packing, overlong, loss, textKey };
+      results.data = { files: data, ...(await evaluate(model, given({ ...shared, ...rows }))) };
+    }
+    if (tasks) {
+      const rows = { files: tasks, delimiter, addBos };
+      const found = await evaluateChoices(model, given({ ...shared, ...rows }));
+      results.tasks = { files: tasks, ...found };
+    }
+  } finally {
+    progress(null);
+  }
+  return flags.json ? JSON.stringify(written(results), null, 2) : described(results);
+}
+
+/** Without the options that the command line leaves out. */
+const given = <Options extends object>(options: Options): Options =>
+  Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as Options;
+
+/** Names of lm-evaluation-harness for the results of tasks. */
+function written({ data, tasks, ...head }: Results): object {
+  const { cutRows = 0, ...loss } = data ?? {};
+  return {
+    ...head,
+    data: data && { ...loss, cut_rows: cutRows },
+    tasks: tasks && {
+      ...{ files: tasks.files, questions: tasks.questions, cut: tasks.cut },
+      ...{ acc: tasks.accuracy, acc_stderr: tasks.accuracyStderr },
+      acc_norm: tasks.normalizedAccuracy,
+      acc_norm_stderr: tasks.normalizedAccuracyStderr,
+    },
+  };
+}
+
+const DIGITS = 4;
+
+function described({ model, adapter, device, dtype, data, tasks }: Results): string {
+  const over = adapter === null ? '' : ` with ${adapter}`;
+  const lines = [`${model}${over} on ${device}, ${dtype}`];
+  if (data) {
+    const { files, rows, samples, tokens, cutRows, loss, perplexity, accuracy } = data;
+    const cut = cutRows > 0 ? `, ${cutRows} of them cut` : '';
+    lines.push(
+      `${files.join(', ')}: ${rows} rows${cut}, ${samples} samples, ${tokens} tokens`,
+      `  loss        ${loss.toFixed(DIGITS)}`,
+      `  perplexity  ${perplexity.toFixed(DIGITS)}`,
+      `  accuracy    ${accuracy.toFixed(DIGITS)}`,
+    );
+  }
+  if (tasks) {
+    const { files, questions, cut } = tasks;
+    const short = cut > 0 ? `, ${cut} contexts cut from the left` : '';
+    lines.push(
+      `${files.join(', ')}: ${questions} questions${short}`,
+      `  acc         ${withError(tasks.accuracy, tasks.accuracyStderr)}`,
+      `  acc_norm    ${withError(tasks.normalizedAccuracy, tasks.normalizedAccuracyStderr)}`,
+    );
+  }
+  return lines.join('\n');
+}
+
+const withError = (value: number, error: number | null): string =>
+  `${value.toFixed(DIGITS)}${error === null ? '' : ` ± ${error.toFixed(DIGITS)}`}`;
