@@ -26,17 +26,19 @@ export interface Answer {
   correct: readonly number[];
 }
 
-/** Result of evaluateChoices(). Standard errors are null for a single question. */
+/** Result of evaluateChoices(). */
 export interface ChoiceEvaluation {
-  /** Fraction of questions whose likeliest choice is correct. */
+  /** Fraction of correctly answered questions. */
   accuracy: number;
+  /** Standard error of `accuracy`; null for a single question. */
   accuracyStderr: number | null;
   /** The same with log-likelihoods divided by the characters of the choice. */
   normalizedAccuracy: number;
+  /** Standard error of `normalizedAccuracy`; null for a single question. */
   normalizedAccuracyStderr: number | null;
   /** Questions of the files. */
   questions: number;
-  /** Choices whose context was cut from the left. */
+  /** Number of choices with a context that was cut from the left. */
   cut: number;
   /** One for each question, in the order of the files. */
   answers: Answer[];

@@ -43,8 +43,8 @@ const LENGTH = 1024;
 
 /**
  * Computes the mean loss of `model` over the tokens of `options.files`. Rows become samples as in
- * training; without `packing`, each row is a sample of its own. The loss is the cross-entropy
- * alone, without the loss of routers. The model stays on its device, in its dtype and mode.
+ * training; without `packing`, each row is a sample of its own. The loss is the
+ * cross-entropy without the loss of routers. The model stays on its device, in its dtype and mode.
  *
  * Rejects with DS_ARGUMENT for wrong options, a model that an engine owns, and a job of several
  * ranks; DS_DATA for rows that cannot be read.

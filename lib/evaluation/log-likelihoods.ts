@@ -36,10 +36,10 @@ const OPTIONS: OptionNames<LikelihoodOptions> = {
 
 /**
  * Computes the log-likelihood of each continuation after its context, for pairs [context,
- * continuation]. A word at the start of a continuation needs its space: [`"The capital is"`, `"
- * Paris"`]. The tokens of a continuation are those of context + continuation behind the tokens of
- * the context alone; spaces at the end of a context belong to its continuation. An empty context
- * becomes the BOS token, or else the EOS token. Source: loglikelihood() of lm-evaluation-harness.
+ * continuation]. A word at the start of a continuation needs its space. If the context has n
+ * tokens, the continuation has the tokens of context + continuation from number n. Spaces at the
+ * end of a context belong to its continuation. An empty context becomes the BOS token, or else the
+ * EOS token. Source: loglikelihood() of lm-evaluation-harness.
  *
  * Rejects with DS_ARGUMENT for wrong options, a model that an engine owns, and a job of several
  * ranks; DS_DATA for a continuation without tokens or with more tokens than the model takes.

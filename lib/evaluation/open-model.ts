@@ -15,7 +15,7 @@ export interface OpenForEvaluationOptions {
   device?: string;
   /** Dtype of the weights. Default: that of the folder. */
   dtype?: DType;
-  /** Folder of an adapter in PEFT's format. It stays beside the weights, unmerged. */
+  /** Folder of an adapter in PEFT's format. It is not merged into the weights. */
   adapter?: string;
 }
 

@@ -1,0 +1,43 @@
+// The programs of docs/evaluation.md run on a tiny model.
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+import { writeModel } from '../evaluation/models.js';
+import { readPage, snippetsOf } from './snippets.js';
+
+const PAGE = 'docs/evaluation.md';
+const dir = mkdtempSync(join(tmpdir(), 'ds-evaluation-page-'));
+const hooks = ['run-typescript.cjs', 'threads.ts'].map((name) =>
+  join(packageRoot(), 'test', 'support', name),
+);
+
+beforeAll(async () => {
+  await writeModel(join(dir, 'llama'));
+  writeFileSync(join(dir, 'test.jsonl'), '{"text":"The stages shard state."}\n');
+  const [rows] = snippetsOf(PAGE, readPage(PAGE), ['text']).filter(({ code }) => code[0] === '{');
+  writeFileSync(join(dir, 'questions.jsonl'), rows?.code.replaceAll('Question: ', '') ?? '');
+});
+afterAll(() => rmSync(dir, { recursive: true }));
+
+const programs = snippetsOf(PAGE, readPage(PAGE), ['js']);
+
+test.each(programs.map((program) => [program.line, program.code]))('line %d runs', (_, code) => {
+  const library = JSON.stringify(join(packageRoot(), 'lib', 'index.ts'));
+  const body = String(code).replace(
+    /import (\{.*\}) from '@ds\/native';/,
+    `const $1 = require(${library});`,
+  );
+  const all = hooks.map((hook) => `require(${JSON.stringify(hook)});`).join('');
+  const file = join(dir, 'program.cjs');
+  writeFileSync(file, `${all}(async () => {${body}})();`);
+  const { status, stdout, stderr } = spawnSync(process.execPath, [file], {
+    cwd: dir,
+    encoding: 'utf8',
+  });
+  expect([status, stderr]).toEqual([0, '']);
+  expect(stdout).toMatch(/\d/);
+});
+
+test('the page has programs', () => expect(programs).toHaveLength(2));
