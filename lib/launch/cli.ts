@@ -13,6 +13,7 @@ import { addModelCommands } from './model-commands.js';
 import type { PlanFlags } from './plan.js';
 import { requireNoCommand } from './script.js';
 import { addServeCommands } from './serve-commands.js';
+import { TEMPLATES, type Template } from './templates.js';
 import type { ValidateOptions } from './validate.js';
 
 /** The options of `ds validate` as they are typed. */
@@ -75,13 +76,27 @@ const program = new Command('ds')
   .version(version)
   .exitOverride(ended);
 
-const [TRAINING, MODELS, INFERENCE, CONFIGURATION, MACHINE] = [
+const [PROJECT, TRAINING, MODELS, INFERENCE, CONFIGURATION, MACHINE] = [
+  'A new project:',
   'Training:',
   'Models:',
   'Inference:',
   'Configuration and memory:',
   'This machine:',
 ];
+
+program
+  .command('init')
+  .helpGroup(PROJECT)
+  .description('write a project that trains at once on a CPU')
+  .argument('[dir]', 'folder that is new or empty', '.')
+  .addOption(choice('--template <name>', 'kind of project', Object.keys(TEMPLATES)).default('chat'))
+  .action((dir: string, { template }: { template: Template }) =>
+    finish(async () => {
+      console.log((await import('./init.js')).init(dir, template));
+      return 0;
+    }),
+  );
 
 program
   .command(TRAIN)
