@@ -1,6 +1,13 @@
 // `ds init`: writes a project that trains at once on a CPU.
-import { mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 
 import { DsError } from '../errors.js';
@@ -95,8 +102,7 @@ function writeAll(files: ReadonlyMap<string, string>): void {
   const made: string[] = [];
   try {
     for (const [path, content] of files) {
-      const folder = mkdirSync(dirname(path), { recursive: true });
-      if (folder !== undefined) made.push(folder);
+      made.push(...makeFolder(dirname(path)));
       writeFileSync(path, content, { flag: 'wx' });
       made.push(path);
     }
@@ -104,6 +110,17 @@ function writeAll(files: ReadonlyMap<string, string>): void {
     for (const path of made.reverse()) rmSync(path, { recursive: true, force: true });
     throw error;
   }
+}
+
+/**
+ * Makes a folder and its parents, and returns the new ones. mkdirSync's own `recursive` never
+ * returns for a path in /proc.
+ */
+function makeFolder(path: string): string[] {
+  if (existsSync(path)) return [];
+  const parents = makeFolder(dirname(path));
+  mkdirSync(path);
+  return [...parents, path];
 }
 
 function nextSteps(folder: string, template: Template, count: number): string {
@@ -119,10 +136,7 @@ function nextSteps(folder: string, template: Template, count: number): string {
 
 /** Whether a program in `target` finds this package, in its own node_modules or in a parent's. */
 function isInstalled(target: string): boolean {
-  try {
-    createRequire(join(target, 'package.json')).resolve('@ds/native/package.json');
-    return true;
-  } catch {
-    return false;
-  }
+  if (existsSync(join(target, 'node_modules/@ds/native/package.json'))) return true;
+  const parent = dirname(target);
+  return parent !== target && isInstalled(parent);
 }

@@ -41,6 +41,8 @@ test.each([
   ['elastic ds_config.json -w 0'],
   ['serve'],
   ['env more'],
+  ['init new --template ../chat'],
+  ['init new more'],
 ])('a command line that is wrong ends with 2, and says why: ds %s', (words) => {
   const { status, stdout, stderr } = ds(words.split(' '));
   expect([status, stdout]).toEqual([2, '']);

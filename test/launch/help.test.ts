@@ -23,11 +23,13 @@ test.each<[command: string, headings: readonly string[]]>([
   [
     '',
     [
-      ...['Training:', 'Models:', 'Inference:', 'Configuration and memory:', 'This machine:'],
+      ...['A new project:', 'Training:', 'Models:', 'Inference:'],
+      ...['Configuration and memory:', 'This machine:'],
       ...['Arguments:', 'Ranks and devices:', 'Several nodes:', 'Script and processes:'],
       ...['Search and output:', 'Options:'],
     ],
   ],
+  ['init', ['Arguments:', 'Options:']],
   [
     'train',
     ['Arguments from a file:', ...HELP_GROUPS.map(([heading]) => `${heading}:`), 'Examples:'],
