@@ -56,7 +56,7 @@ inline int64_t integer_of(const char* op, double word) {
 
 DS_COLD inline void refuse_bytes(const char* op, double bytes) {
   throw Error("DS_ARGUMENT", op, "a whole number of bytes from 0 to 2^53", text(bytes),
-              "Sizes are whole numbers, not negative, and dtypes those of the documentation.");
+              "Use a size of 0 or more and a documented dtype.");
 }
 
 /// Returns a number of bytes. Throws DS_ARGUMENT unless it is whole and from 0 to 2^53, the range
@@ -195,8 +195,8 @@ inline napi_value error_value(napi_env env, const Error& error) noexcept {
 /// Converts an exception of `op` that is not an Error: out of host memory, or a defect.
 inline Error unforeseen(const char* op, const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error)) {
-    return Error("DS_OUT_OF_MEMORY", op, "host memory for its work", "none",
-                 "Free some, or raise the limit of this process.");
+    return Error("DS_OUT_OF_MEMORY", op, "enough host memory", "a failed allocation",
+                 "Free host memory, or raise the memory limit of this process.");
   }
   return Error("DS_INTERNAL", op, "no failure", error.what());
 }

@@ -17,7 +17,7 @@ constexpr size_t kWindowBytes = size_t{32} << 20;  // read ahead while a checksu
 int64_t file_offset(double offset) {
   const bool whole = offset >= 0 && offset < 0x1p53 && std::floor(offset) == offset;
   if (whole) return static_cast<int64_t>(offset);
-  throw Error("DS_ARGUMENT", "file", "an offset of whole bytes", text(offset));
+  throw Error("DS_ARGUMENT", "file", "an integer offset in bytes", text(offset));
 }
 
 /// Computes the checksum while the engine writes.

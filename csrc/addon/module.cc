@@ -134,7 +134,7 @@ double get_threads(Addon&) { return thread_pool().threads(); }
 /// and the bytes; the handle replaces the stream. Passing numbers as arguments and result would
 /// take a third of the call's time.
 void allocate(Addon& addon) {
-  if (addon.argument_count < 2) throw Error("DS_INTERNAL", "allocate", "a block", "none");
+  if (addon.argument_count < 2) throw Error("DS_INTERNAL", "allocate", "an argument block", "none");
   double* const words = addon.arguments + addon.argument_count - 2;
   StreamRef& at = *addon.streams.get(words[0]);
   const size_t size = bytes_of("allocate", words[1]);

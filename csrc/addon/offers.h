@@ -28,7 +28,7 @@ class Offers {
     const auto found =
         offer >= 1 && offer < 0x1p53 ? open_.find(static_cast<uint64_t>(offer)) : open_.end();
     if (found == open_.end()) {
-      throw Error("DS_RELEASED", "offer", "one that nobody has taken", text(offer));
+      throw Error("DS_RELEASED", "offer", "an offer that no thread has taken", text(offer));
     }
     std::shared_ptr<T> object = std::move(found->second);
     open_.erase(found);

@@ -146,10 +146,10 @@ class Reader {
            "Join dims that belong together with reshape().");
   }
   DS_COLD void refuse_place(const Buffer& buffer) const {
-    refuse("DS_DEVICE", text("every tensor in the memory of ", device_.info().name),
-           in_host_memory(buffer) ? "one in host memory"
-                                  : text("one on ", buffer.device().info().name),
-           "Move it first, for example with .to(device).");
+    refuse("DS_DEVICE", text("all tensors in the memory of ", device_.info().name),
+           in_host_memory(buffer) ? "a tensor in host memory"
+                                  : text("a tensor on ", buffer.device().info().name),
+           "Move the tensor first, for example with .to(device).");
   }
   DS_COLD void refuse_bounds(const View& view, int64_t offset, const Buffer& buffer) const {
     refuse("DS_BOUNDS", text("a view inside its ", buffer.bytes(), " bytes"),
@@ -251,7 +251,7 @@ void call(const Call* table, Addon& addon, int32_t op, double stream) {
 }  // namespace
 
 void run_op(Addon& addon) {
-  if (addon.argument_count < 2) throw Error("DS_INTERNAL", "run", "a block", "none");
+  if (addon.argument_count < 2) throw Error("DS_INTERNAL", "run", "an argument block", "none");
   const double* const words = addon.arguments + addon.argument_count - 2;
   call(kHere, addon, number_of_op(words[1]), words[0]);
 }

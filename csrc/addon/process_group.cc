@@ -73,7 +73,7 @@ Communication& communication(Addon& addon) {
 
 const std::shared_ptr<comm::Job>& job_of(Addon& addon, double handle) {
   const std::shared_ptr<JobRef>& ref = communication(addon).jobs.get(handle);
-  if (!ref->job) throw Error("DS_INTERNAL", "job", "one that was joined", "one that was not");
+  if (!ref->job) throw Error("DS_INTERNAL", "job", "a joined job", "a job that was not joined");
   return ref->job;
 }
 
@@ -81,12 +81,14 @@ comm::ProcessGroup& group_of(Addon& addon, double handle) {
   const std::shared_ptr<comm::ProcessGroup> group =
       communication(addon).groups.get(handle)->group.load();
   if (group) return *group;  // its handle keeps it
-  throw Error("DS_COMM", "process group", "one that was opened", "one that was not");
+  throw Error("DS_COMM", "process group", "an open process group",
+              "a process group that was not opened");
 }
 
 /// Throws DS_ARGUMENT for NaN and negative values; limits the value to a century.
 comm::Milliseconds milliseconds_of(double timeout) {
-  if (!(timeout >= 0)) throw Error("DS_ARGUMENT", "timeout", "milliseconds from 0", text(timeout));
+  if (!(timeout >= 0))
+    throw Error("DS_ARGUMENT", "timeout", "0 or more milliseconds", text(timeout));
   return comm::Milliseconds(static_cast<int64_t>(std::min(timeout, 3.2e12)));
 }
 
@@ -182,8 +184,9 @@ void require_legal_overlap(const comm::ProcessGroup& group, const comm::Collecti
       : kind == comm::Kind::all_to_all     ? same && group.size() == 1
                                            : same;
   if (legal) return;
-  throw Error("DS_ARGUMENT", comm::name_of(kind), "an output apart from the input, or in its place",
-              "ranges that overlap otherwise");
+  throw Error("DS_ARGUMENT", comm::name_of(kind),
+              "an output in the range of the input, or without overlap",
+              "ranges that overlap in part");
 }
 
 }  // namespace
@@ -338,7 +341,7 @@ double start_collective(Addon& addon, double group, double stream, std::string p
                         std::string label) {
   comm::ProcessGroup& members = group_of(addon, group);
   if (addon.argument_count < kWords) {
-    throw Error("DS_INTERNAL", "collective", "a longer block", text(addon.argument_count));
+    throw Error("DS_INTERNAL", "collective", "a longer argument block", text(addon.argument_count));
   }
   const double* words = addon.arguments;
   comm::Collective call;
@@ -351,7 +354,7 @@ double start_collective(Addon& addon, double group, double stream, std::string p
   call.op = static_cast<comm::ReduceOp>(choice(1, comm::kReduceOps));
   call.dtype = static_cast<DType>(choice(2, kDTypes));
   if (!(words[9] >= 1 && words[9] <= 0x1p31 && words[9] == std::trunc(words[9]))) {
-    throw Error("DS_ARGUMENT", comm::name_of(call.kind), "a whole number of rows from 1",
+    throw Error("DS_ARGUMENT", comm::name_of(call.kind), "a whole number of rows, 1 or more",
                 text(words[9]));
   }
   call.rows = static_cast<int64_t>(words[9]);

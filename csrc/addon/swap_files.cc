@@ -19,7 +19,7 @@ size_t aligned(double bytes, const char* what) {
 }
 
 HostRange aligned_range(Addon& addon, double handle, double offset, double bytes) {
-  aligned(offset, "a place in memory");
+  aligned(offset, "a memory offset");
   aligned(bytes, "a size");
   return host_range(addon, handle, offset, bytes);
 }
@@ -41,14 +41,16 @@ double open_swap_file(Addon& addon, std::string folder, std::string label, std::
                       double bytes, Doubles tuning) {
   const auto* words = static_cast<const double*>(tuning.data);
   const size_t count = tuning.size / sizeof(double);
-  if (count < kTuningWords) throw Error("DS_ARGUMENT", "swap file", "its tuning", "less");
+  if (count < kTuningWords)
+    throw Error("DS_ARGUMENT", "swap file", "all tuning values", "too few values");
   io::SwapOptions options{std::move(folder), std::move(label), std::move(purpose)};
   options.bytes = static_cast<int64_t>(aligned(bytes, "a size"));
   options.block_bytes = aligned(words[0], "blocks");
   options.depth = static_cast<unsigned>(index_of("swap file", words[1]));
   options.checkers = static_cast<unsigned>(index_of("swap file", words[2]));
   if (!options.block_bytes || !options.depth || !options.checkers) {
-    throw Error("DS_ARGUMENT", "swap file", "a block, a request and a thread", "none");
+    throw Error("DS_ARGUMENT", "swap file", "at least 1 byte in a block, 1 request and 1 thread",
+                "0");
   }
   std::vector<std::shared_ptr<Buffer>> kept;
   for (size_t at = kTuningWords; at + 3 <= count; at += 3) {

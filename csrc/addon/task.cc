@@ -9,7 +9,8 @@ namespace {
 constexpr unsigned kThreads = 2;  // tasks mostly wait for a device or a disk
 
 void require_ok(napi_status status) {
-  if (status != napi_ok) throw Error("DS_INTERNAL", "task", "a working environment", text(status));
+  if (status != napi_ok)
+    throw Error("DS_INTERNAL", "task", "a working JavaScript environment", text(status));
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ void CpuEngine::work() {
       queue_.pop_front();
       continue;
     }
-    if (!aborted_) pending->break_down(failure->empty() ? "a failure without words" : *failure);
+    if (!aborted_) pending->break_down(failure->empty() ? "a failure without a message" : *failure);
     changed_.wait(lock, [this] { return aborted_; });
     break;
   }

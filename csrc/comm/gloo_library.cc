@@ -18,9 +18,9 @@ GlooLibrary open_library() {
   DynamicLibrary library = DynamicLibrary::open(
       {"Gloo",
        {folder + "/libds_gloo.so"},
-       "Collectives between CPUs run on Gloo, which the prebuilt package brings along. A build "
-       "from source needs libgloo-dev when it is built (apt-get install libgloo-dev, then build "
-       "again) and libgloo0 when it runs."});
+       "Collectives between CPUs run on Gloo. The prebuilt package contains it. A build from "
+       "source needs libgloo-dev at build time (apt-get install libgloo-dev, then build again) "
+       "and libgloo0 at run time."});
   const int interface = library.symbol<decltype(&ds_gloo_interface)>("ds_gloo_interface")();
   if (interface != kGlooInterface) {
     throw Error("DS_LIBRARY", "Gloo", text("interface ", kGlooInterface), text(interface),

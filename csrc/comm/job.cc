@@ -33,7 +33,8 @@ std::shared_ptr<ProcessGroup> Job::open_group(ProcessGroup::Members members, Dev
   rendezvous.check = [&] {
     failure_->check();
     if (cancellation_->cancelled()) {
-      throw Error("DS_COMM", "newGroup", text("to open ", members.name), "the end of the job");
+      throw Error("DS_COMM", "newGroup", text("all ranks to open ", members.name),
+                  "the end of the job");
     }
   };
   // In short waits, so that another rank's death ends this wait.
@@ -43,7 +44,8 @@ std::shared_ptr<ProcessGroup> Job::open_group(ProcessGroup::Members members, Dev
       if (auto found = client_.find(prefix + key, kPatience)) return *found;
       if (Clock::now() < deadline) continue;
       throw Error("DS_COMM", "newGroup", text("every rank to open ", members.name),
-                  "one that did not in time", "Every member must call it, in the same order.");
+                  "a rank that did not open it in time",
+                  "Call newGroup() on every member, in the same order.");
     }
   };
   std::shared_ptr<Engine> engine = open(rendezvous);

@@ -18,7 +18,7 @@ constexpr size_t kStrangers = 64;  // connections that have not sent the token y
 
 [[noreturn]] void fail(const std::string& got) {
   throw Error("DS_COMM", "connections of the group", "every rank of the group to connect", got,
-              "Check that the ranks reach each other, and the output of the other ranks.");
+              "Check the network between the ranks, and the output of the other ranks.");
 }
 
 /// The first bytes of a connecting rank.

@@ -16,11 +16,11 @@ constexpr const char* kHint =
 
 constexpr const char* kUnevenHint =
     "Give every rank the same number of batches (drop the last ones), or call destroy() after all "
-    "ranks are done. Where that rank failed first, its own output says why.";
+    "ranks are done. If that rank failed first, look at its output.";
 constexpr const char* kEndedHint = "Look at that rank's own output: it ended first.";
 
 constexpr const char* kErrorHint =
-    "Mend what that rank reports: the others wait for what it was to compute with them.";
+    "Fix the error of that rank: the other ranks wait for its collectives.";
 constexpr std::string_view kError = "error | ";
 
 std::string signature_of(const std::string& text) { return text.substr(0, text.find(" | ")); }
@@ -102,12 +102,13 @@ std::string ProgressBoard::missing_of(const State& state, uint64_t sequence,
         count == 0 ? "" : ds::text("collective ", count - 1, ", ", described(state.last.at(rank)));
     const auto gone = departed_.find(rank);
     if (gone != departed_.end() && gone->second.finished) {
-      out += " " + gone->second.how + (count == 0 ? " and issued nothing here" : " after " + last);
+      out += " " + gone->second.how +
+             (count == 0 ? " and issued no collective here" : " after " + last);
       continue;
     }
     out += " did not arrive (";
     if (gone != departed_.end()) out += gone->second.how + "; ";
-    out += count == 0 ? "it has issued nothing here)" : ds::text("its last was ", last, ")");
+    out += count == 0 ? "it has issued no collective here)" : ds::text("its last was ", last, ")");
   }
   return out;
 }
@@ -125,7 +126,7 @@ void ProgressBoard::stalled(int rank, const std::string& channel, uint64_t seque
   if (missing.empty()) missing = "every rank arrived, but the data did not: check the network";
   decide({place_of(channel, sequence, text),
           ds::text("all ", state->ranks.size(), " ranks to finish it within ", seconds, " s"),
-          ds::text("rank ", rank, " waited in vain: ", missing),
+          ds::text("rank ", rank, " timed out: ", missing),
           "Look at the output of the ranks that did not arrive. DEEPSPEED_TIMEOUT sets the limit, "
           "in minutes."});
 }

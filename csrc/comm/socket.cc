@@ -173,7 +173,7 @@ void receive_all(const Socket& socket, char* data, size_t size, Clock::time_poin
     } else if (got == 0) {
       fail("an open connection", "a connection that the other side closed");
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!wait_for(socket, POLLIN, deadline)) fail("an answer of the store", "none in time");
+      if (!wait_for(socket, POLLIN, deadline)) fail("an answer from the store", "none in time");
     } else if (errno != EINTR) {
       fail("an open connection", std::strerror(errno));
     }

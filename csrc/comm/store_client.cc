@@ -63,19 +63,19 @@ Socket join_store(const StoreAddress& store, Clock::time_point deadline,
     if (socket.open()) {
       if (prove(socket, store) == Proof::accepted) return socket;
       if (++dropped >= kProofAttempts) {
-        throw Error("DS_COMM", "store", text("to be let in by the store at ", address.name),
+        throw Error("DS_COMM", "store", text("the store at ", address.name, " to accept this rank"),
                     "a refusal",
                     "Every rank needs the same job secret (DS_JOB_SECRET); the launcher sets it.");
       }
     }
     if (Clock::now() >= deadline) {
       throw Error("DS_COMM", "store", text("rank 0's store at ", address.name),
-                  "nobody listening there in time",
+                  "no server there in time",
                   "Start every rank, and give all the same MASTER_ADDR and MASTER_PORT.");
     }
     std::this_thread::sleep_for(kRetry * (1 + dropped));
   }
-  throw Error("DS_COMM", "store", "to join", "the end of this process");
+  throw Error("DS_COMM", "store", "this rank to join", "the end of this process");
 }
 
 StoreClient::StoreClient(const StoreAddress& store, Clock::time_point deadline,
@@ -102,15 +102,15 @@ std::optional<std::string> StoreClient::ask(Writer& request, Milliseconds patien
     socket_.shut();  // the next request must not read this request's answer
     if (cancellation_->cancelled()) throw;
     throw Error("DS_COMM", "store",
-                "an answer of the process that holds the job's store (rank 0 or the launcher)",
-                broken.got, "It ended first, or the connection broke: look at its output.");
+                "an answer from the process that holds the job's store (rank 0 or the launcher)",
+                broken.got, "That process ended or the connection broke: look at its output.");
   }
   Reader answer(payload);
   switch (answer.get<Answer>()) {
     case Answer::ok: return answer.text();
     case Answer::timeout: return std::nullopt;
     case Answer::closing:
-      throw Error("DS_COMM", "store", "an open store", "one that rank 0 has closed",
+      throw Error("DS_COMM", "store", "an open store", "a store that rank 0 has closed",
                   "Rank 0 ended first: look at its output.");
     default: throw Error("DS_COMM", "store", "an answer", "a refusal");
   }

@@ -363,7 +363,7 @@ void StoreServer::forget(Clients::iterator client) {
   if (client->rank >= 0) {
     const bool silent = Clock::now() - client->heard > kSilence;
     board_.left(client->rank, false,
-                silent ? ds::text("it was not heard of for ", kSilence.count() / 1000, " s")
+                silent ? ds::text("it sent nothing for ", kSilence.count() / 1000, " s")
                        : "its process ended or its connection broke");
   }
   clients_.erase(client);

@@ -137,10 +137,10 @@ void Watchdog::give_up(const std::exception& error) {
   socket_ = Socket();
   while (true) {
     try {
-      return fail(
-          Error("DS_COMM", "process group", "a watchdog of this rank's collectives",
-                text("none that goes on: ", error.what()),
-                "Free memory of the host: its processes together need more than there is."));
+      return fail(Error("DS_COMM", "process group",
+                        "a running watchdog for this rank's collectives",
+                        text("a watchdog that stopped: ", error.what()),
+                        "Free host memory: the processes of this host need more than it has."));
     } catch (const std::exception&) {
       std::unique_lock lock(mutex_);
       const auto ending = [this] { return ending_; };
@@ -300,9 +300,9 @@ void Watchdog::listen(Milliseconds patience) {
   const std::string op = pending_.empty() ? "process group" : name_of(pending_.front());
   fail(Error("DS_COMM", op, "every rank to stay until the end",
              text("the process that holds the job's store (rank 0 or the launcher) ",
-                  garbled ? "sent something else than an answer"
+                  garbled ? "sent an invalid answer"
                   : lost  ? "ended or its connection broke"
-                          : "was not heard of in time"),
+                          : "sent nothing in time"),
              "Look at the output of rank 0: it ended first."));
 }
 

@@ -13,7 +13,7 @@ std::thread start_thread(const char* place, const std::string& wanted, std::func
     return std::thread(std::move(body));
   } catch (const std::exception& error) {
     throw Error("DS_LIMIT", place, wanted, text("none: ", error.what()),
-                "Raise the limit of processes and threads (ulimit -u), or of memory.");
+                "Raise the limit on processes and threads (ulimit -u), or the memory limit.");
   }
 }
 

@@ -70,7 +70,7 @@ void StopSignals::watch(int signal) {
   if (!known || g_is_watched[signal] || sigaction(signal, nullptr, &g_before[signal]) != 0 ||
       sigaction(signal, &ours, nullptr) != 0) {
     throw Error("DS_ARGUMENT", "stop signals", "a signal that can be handled, once",
-                text("number ", signal), "SIGKILL and SIGSTOP cannot be noticed.");
+                text("number ", signal), "SIGKILL and SIGSTOP cannot be handled.");
   }
   g_is_watched[signal] = true;
   g_watched++;

@@ -45,7 +45,8 @@ inline void check_climbs(const char* op, const View& starts, int64_t n) {
   const int64_t segments = starts.numel() - 1;
   bool climbs = at[0] == 0 && at[segments] == n;
   for (int64_t i = 0; i < segments; ++i) climbs = climbs && at[i] <= at[i + 1];
-  if (!climbs) throw Error("DS_ARGUMENT", op, text("starts that climb from 0 to ", n), "others");
+  if (!climbs)
+    throw Error("DS_ARGUMENT", op, text("starts that ascend from 0 to ", n), "other starts");
 }
 
 }  // namespace ds::cpu

@@ -183,8 +183,8 @@ bool CudaDevice::done(Event& event) {
 
 void CudaDevice::require_hope() const {
   if (!given_up_.load()) return;
-  throw Error("DS_CUDA", "synchronize", text("GPU ", index_, " to end its work"),
-              "a collective that did not end when NCCL was told to abort it",
+  throw Error("DS_CUDA", "synchronize", text("GPU ", index_, " to finish its work"),
+              "a collective that did not end after NCCL aborted it",
               "End this process: it cannot use the GPU any more.");
 }
 

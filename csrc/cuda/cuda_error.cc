@@ -17,8 +17,8 @@ const char* hint_for(cudaError_t status) {
     case cudaErrorLaunchFailure:
     case cudaErrorHardwareStackError:
     case cudaErrorIllegalInstruction:
-      return "The device cannot be used by this process any more; restart it. The fault may come "
-             "from an earlier op: set CUDA_LAUNCH_BLOCKING=1 to find which.";
+      return "Restart the process: it cannot use the device any more. An earlier op may be the "
+             "cause: set CUDA_LAUNCH_BLOCKING=1 to find it.";
     case cudaErrorECCUncorrectable:
       return "The GPU's memory reported a hardware fault; use another GPU.";
     case cudaErrorNoKernelImageForDevice:

@@ -34,8 +34,7 @@ Function* entry_point(const char* name) {
   cudaDriverEntryPointQueryResult result{};
   DS_CUDA(cudaGetDriverEntryPointByVersion(name, &found, kSince, cudaEnableDefault, &result), kOp);
   if (!found) {
-    throw Error("DS_CUDA", kOp, text("a driver that has ", name), "none",
-                "Update the NVIDIA driver.");
+    throw Error("DS_CUDA", kOp, text("a driver with ", name), "none", "Update the NVIDIA driver.");
   }
   return reinterpret_cast<Function*>(found);
 }

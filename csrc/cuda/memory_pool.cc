@@ -138,8 +138,9 @@ void* MemoryPool::from_graph_memory(size_t size) {
     return data;
   }
   if (records_) {
-    throw Error("DS_CUDA", kOp, "memory that recorded work had when it ran before",
-                text("other ", size, " bytes"), "Run the same work in graph memory first.");
+    throw Error("DS_CUDA", kOp, "an allocation that the same work made before the recording",
+                text("another allocation of ", size, " bytes"),
+                "Run the same work in graph memory first.");
   }
   void* data = from_pool(size, compute_);
   if (data) graph_blocks_.emplace(data, 0);

@@ -127,7 +127,7 @@ void NcclCommunicator::run(void (NcclCommunicator::*body)()) {
     count(-1);
     interrupt();
     throw Error("DS_LIMIT", "newGroup", "a thread for NCCL's communicator", "none",
-                "Raise the limit of processes and threads (ulimit -u), or of memory.");
+                "Raise the limit on processes and threads (ulimit -u), or the memory limit.");
   }
 }
 

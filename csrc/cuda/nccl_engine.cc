@@ -115,7 +115,7 @@ nccl::UniqueId agree_on_id(const Nccl& nccl, const comm::Rendezvous& rendezvous)
   }
   const std::string bytes = rendezvous.get("nccl");
   if (bytes.size() != sizeof(id.internal)) {
-    throw Error("DS_COMM", "NCCL", "rank 0's id", text(bytes.size(), " bytes"));
+    throw Error("DS_COMM", "NCCL", "the NCCL id of rank 0", text(bytes.size(), " bytes"));
   }
   std::memcpy(id.internal, bytes.data(), bytes.size());
   return id;
@@ -149,10 +149,10 @@ void NcclEngine::open(const comm::Rendezvous& rendezvous) {
   };
   const nccl::Result state = communicator_->open(id, size_, rendezvous.rank, is_waiting);
   if (state != nccl::Result::success) {
-    throw Error("DS_COMM", "NCCL", text("all ", size_, " ranks of the group"),
-                state == nccl::Result::in_progress ? "some that did not come in time"
+    throw Error("DS_COMM", "NCCL", text("all ", size_, " ranks of the group to join"),
+                state == nccl::Result::in_progress ? "ranks that did not join in time"
                                                    : communicator_->reason_of(state),
-                "Each rank needs a GPU of its own; NCCL_DEBUG=INFO says more.");
+                "Give each rank its own GPU. NCCL_DEBUG=INFO prints details.");
   }
   DS_CUDA(cudaMalloc(&token_, 1), "newGroup");
 }

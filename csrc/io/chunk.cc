@@ -36,7 +36,8 @@ bool Chunk::advance(int64_t result) {
     batch->finish_one(io_error(operation, path, std::move(expected), static_cast<int>(-result)));
   } else if (reading) {
     batch->finish_one(Error("DS_IO", text("read ", path), std::move(expected),
-                            "the end of the file", "It was truncated, or is still being written."));
+                            "the end of the file",
+                            "The file was truncated, or a program still writes it."));
   } else {
     batch->finish_one(io_error("write", path, std::move(expected), ENOSPC));
   }

@@ -73,7 +73,7 @@ bool rename_exclusive(const std::string& from, const std::string& to) {
     struct stat status;
     if (::lstat(to.c_str(), &status) == 0) return false;
   }
-  throw io_error("rename", from, text("the free name ", to), code);
+  throw io_error("rename", from, text("no file named ", to), code);
 }
 
 bool try_lock(int descriptor) {
@@ -97,7 +97,7 @@ File File::duplicate_of(int descriptor, const std::string& path) {
   // must wait for bytes and not receive EAGAIN.
   const int flags = ::fcntl(file.descriptor_, F_GETFL);
   const bool waits = flags >= 0 && ::fcntl(file.descriptor_, F_SETFL, flags & ~O_NONBLOCK) == 0;
-  if (!waits) throw io_error("open", path, "a file that can be waited for", errno);
+  if (!waits) throw io_error("open", path, "a file with blocking reads", errno);
   return file;
 }
 

@@ -44,8 +44,9 @@ void choose_file_engine(const std::string& name) {
     throw Error("DS_ARGUMENT", "file engine", "io_uring or threads", name);
   }
   if (name == "io_uring" && uring_or_threads().name() != name) {
-    throw Error("DS_PLATFORM", "file engine", "a kernel with io_uring", "none, or it is forbidden",
-                "Containers often forbid it; \"threads\" works everywhere.");
+    throw Error("DS_PLATFORM", "file engine", "a kernel with io_uring",
+                "a kernel that lacks or forbids it",
+                "Use \"threads\", which works everywhere. Containers often forbid io_uring.");
   }
   threads_wanted = name == "threads";
 }

@@ -86,7 +86,7 @@ File File::nameless_in(const std::string& folder, const std::string& label, bool
   }
   direct = descriptor >= 0;
   if (!direct) descriptor = open_nameless(folder, 0);
-  if (descriptor < 0) throw io_error("create", path, "a folder that takes files", errno);
+  if (descriptor < 0) throw io_error("create", path, "a folder that allows new files", errno);
   return File(path, descriptor);
 }
 

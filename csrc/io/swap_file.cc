@@ -82,7 +82,7 @@ void SwapFile::wait(Memory memory) {
     error_ = Error("DS_IO", text(operation, file_.path()),
                    text(move.memory.bytes, " bytes at offset ", move.offset, " within ",
                         kPatience.count(), " seconds"),
-                   "no answer of the disk",
+                   "no answer from the disk",
                    "The disk or network file system has stalled: see the system log.");
   }
   waited_ += std::chrono::duration<double>(Clock::now() - begin).count();
@@ -164,13 +164,12 @@ void SwapFile::check(const Block& block) {
     return;
   }
   if (found == kept) return finish(*block.move, nullptr);
-  const Error error(
-      "DS_IO", text("read ", file_.path()),
-      text("what was written: ", transfer.bytes, " bytes at offset ", transfer.offset,
-           " with checksum ", kept),
-      text("bytes with checksum ", found),
-      "The disk, its cable or memory has changed data: check its health (`smartctl -a`), and go on "
-      "from the last checkpoint on another one.");
+  const Error error("DS_IO", text("read ", file_.path()),
+                    text("the written data: ", transfer.bytes, " bytes at offset ", transfer.offset,
+                         " with checksum ", kept),
+                    text("bytes with checksum ", found),
+                    "The disk, its cable or memory changed data. Check the disk (`smartctl -a`), "
+                    "and continue from the last checkpoint on another disk.");
   finish(*block.move, &error);
 }
 

@@ -30,7 +30,7 @@ void require_row(const std::vector<float>& row, int64_t number, int64_t draws, b
   const int64_t needed = replacement ? 1 : draws;
   if (positive >= needed) return;
   throw Error(
-      "DS_ARGUMENT", kOp, text("at least ", needed, " above 0 of a row's probabilities"),
+      "DS_ARGUMENT", kOp, text("at least ", needed, " positive probabilities in a row"),
       text(positive, " in row ", number),
       replacement ? "A row of zeros leaves nothing to draw." : "Draw with replacement, or fewer.");
 }

@@ -58,9 +58,8 @@ std::vector<Query> queries_of(const PagedAttention& op) {
       out.push_back({static_cast<int32_t>(s), first, end});
     }
   }
-  require(static_cast<int64_t>(out.size()) == rows,
-          text(rows, " queries up to the last one").c_str(), static_cast<int64_t>(out.size()),
-          op.tables.shape[0] - 1);
+  require(static_cast<int64_t>(out.size()) == rows, text(rows, " queries in all sequences").c_str(),
+          static_cast<int64_t>(out.size()), op.tables.shape[0] - 1);
   return out;
 }
 

@@ -274,7 +274,7 @@ Plan<kOperands> plan_lines(const char* name, const View (&operands)[kOperands], 
     views[o] = &first[o];
   }
   const Walk<kOperands> walk = plan_walk(views);
-  DS_CHECK_SHAPE(fits_32_bits(walk), name, "an extent below 2^31 elements beside the dim",
+  DS_CHECK_SHAPE(fits_32_bits(walk), name, "fewer than 2^31 elements outside the dim",
                  operands[0].describe());
   Plan<kOperands> plan = {steps_of(walk, 1), {}, false};
   const int64_t n = operands[0].shape[dim], lines = walk.numel();

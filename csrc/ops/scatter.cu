@@ -196,8 +196,8 @@ void for_each_group(const char* op, const Problem<T>& p, const I* index, CudaCon
   const int64_t sortable = std::min(kMostSorted / p.count, int64_t{kNowhere - 1} / p.size);
   const int64_t group = std::clamp<int64_t>(sortable, 1, p.steps.count);
   DS_CHECK_SHAPE(group * p.size < kNowhere && group * p.count < int64_t{1} << 31, op,
-                 "fewer than 2^31 indices and 2^32 - 1 places along a dim",
-                 text(p.count, " indices and ", p.size, " places"));
+                 "fewer than 2^31 indices and 2^32 - 1 elements along a dim",
+                 text(p.count, " indices and ", p.size, " elements"));
   SortedPairs pairs(op, group * p.count, ctx);
   const bool lines_inside = std::llabs(p.index_stride) > 1;
   for (int64_t first = 0; first < p.steps.count; first += group) {
@@ -239,7 +239,7 @@ Walk<3> plan_lines(const char* name, const View (&operands)[3], int64_t dim) {
     views[o] = &first[o];
   }
   const Walk<3> walk = plan_walk(views);
-  DS_CHECK_SHAPE(fits_32_bits(walk), name, "an extent below 2^31 elements beside the dim",
+  DS_CHECK_SHAPE(fits_32_bits(walk), name, "fewer than 2^31 elements outside the dim",
                  operands[0].describe());
   return walk;
 }

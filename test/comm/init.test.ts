@@ -52,7 +52,7 @@ test('a rank with another secret is refused, and the others name the missing ran
     await runRanks('init-process', 2, { job }),
   );
   expect(second?.message).toContain('the same job secret');
-  expect(first?.message).toMatch(/did not in time|did not connect in time|rank/);
+  expect(first?.message).toMatch(/did not open it in time|did not connect in time|rank/);
 });
 
 test('a master port in use is an error that says so', async () => {

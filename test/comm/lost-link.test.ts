@@ -54,7 +54,7 @@ const where = problem ? `(skipped: ${problem})` : '';
     expect({ code, same }).toEqual({ code: 'DS_COMM', same: true });
   // The timeouts of the collective and of the store with a silent rank end at about the same
   // moment.
-  const missing = /got rank 2 did not arrive|got rank 2: it was not heard of/;
+  const missing = /got rank 2 did not arrive|got rank 2: it sent nothing/;
   for (const { message } of reports.slice(0, 2)) expect(message).toMatch(missing);
-  expect(reports[2]?.message).toMatch(/store \(rank 0 or the launcher\) was not heard of/);
+  expect(reports[2]?.message).toMatch(/store \(rank 0 or the launcher\) sent nothing/);
 });

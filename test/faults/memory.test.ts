@@ -18,7 +18,11 @@ beforeAll(() => {
 afterAll(() => rmSync(root, { recursive: true, force: true }));
 
 test.each([
-  ['ds-watchdog', 1, [/rank 1.*its process ended or its connection/, /a watchdog of this rank's/]],
+  [
+    'ds-watchdog',
+    1,
+    [/rank 1.*its process ended or its connection/, /a running watchdog for this rank's/],
+  ],
   ['ds-store', 0, [/the job's store .*ended or its/, /the job's store .*ended or its/]],
 ] as const)('%s of rank %i', async (thread, culprit, says) => {
   const armed = join(root, thread);

@@ -255,7 +255,7 @@ const draws: Case[] = [
     }
     const draw = (row: number, count = 1, replacement = false) =>
       rows.select(0, row).multinomial(count, { replacement });
-    refuses('DS_ARGUMENT', /at least 1 above 0.*got 0 in row 0/, () => draw(1));
+    refuses('DS_ARGUMENT', /at least 1 positive.*got 0 in row 0/, () => draw(1));
     refuses('DS_ARGUMENT', /not negative, got -1 in row 0.*softmax/, () => draw(2, 1, true));
     refuses('DS_ARGUMENT', /finite.*nan/, () => draw(3));
     refuses('DS_ARGUMENT', /finite.*inf/, () => draw(4));

@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
 [[noreturn]] void fail(const std::string& got) {
   throw Error("DS_COMM", "Gloo", "every rank of the group to exchange data", got,
-              "Check that the ranks reach each other, and the output of the other ranks.");
+              "Check the network between the ranks, and the output of the other ranks.");
 }
 
 /// Returns Gloo's message without its source location.
@@ -47,7 +47,7 @@ std::shared_ptr<tcp::Device> shared_device() {
       // Gloo throws no system_error of its own: the system refused the thread.
       throw Error("DS_LIMIT", "newGroup", "a thread that moves data between ranks",
                   text("none: ", error.what()),
-                  "Raise the limit of processes and threads (ulimit -u), or of memory.");
+                  "Raise the limit on processes and threads (ulimit -u), or the memory limit.");
     }
     known = device;
   }
