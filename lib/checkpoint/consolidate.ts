@@ -93,10 +93,20 @@ const MAX_SHARD_BYTES = 5e9;
  *
  * Source: DeepSpeed's zero_to_fp32.
  */
-export async function consolidate(
+export function consolidate(
   dir: string,
   out: string,
   given: ConsolidateOptions = {},
+): Promise<Consolidated> {
+  return consolidateWithFiles(dir, out, given, []);
+}
+
+/** consolidate() to a folder that also gets copies of the files `copies`. */
+export async function consolidateWithFiles(
+  dir: string,
+  out: string,
+  given: ConsolidateOptions,
+  copies: readonly string[],
 ): Promise<Consolidated> {
   const options = readOptions('consolidate', given, OPTIONS);
   const { dtype = 'fp32', maxShardBytes = MAX_SHARD_BYTES } = options;
@@ -107,18 +117,22 @@ export async function consolidate(
   const home = await requireFree(out);
   const checkpoint = await Checkpoint.open(dir, options.tag);
   try {
-    return await write(checkpoint, home, { ...options, dtype, maxShardBytes });
+    return await write(checkpoint, home, { ...options, dtype, maxShardBytes, copies });
   } finally {
     await checkpoint.close();
   }
 }
 
+interface WriteOptions extends Required<Pick<ConsolidateOptions, 'dtype' | 'maxShardBytes'>> {
+  copies: readonly string[];
+}
+
 async function write(
   checkpoint: Checkpoint,
   home: FreeFolder,
-  options: ConsolidateOptions & Required<Pick<ConsolidateOptions, 'dtype' | 'maxShardBytes'>>,
+  options: ConsolidateOptions & WriteOptions,
 ): Promise<Consolidated> {
-  const { dtype, maxShardBytes } = options;
+  const { dtype, maxShardBytes, copies } = options;
   const format = options.format ?? (checkpoint.description ? 'hf' : 'native');
   const { path, description } = checkpoint;
   const layout = format === 'hf' ? describedLayout(path, description) : NATIVE;
@@ -126,7 +140,8 @@ async function write(
     sourcesOf(checkpoint, name, record, { dtype: DTYPES[dtype], layout }),
   );
   const config = layout.config && { ...layout.config, torch_dtype: TORCH_DTYPES[dtype] };
-  const content = { sources, config, generation: layout.generation, maxShardBytes };
+  const { generation } = layout;
+  const content = { sources, config, generation, copies, maxShardBytes };
   const files = await writeFolder(home, content, () => checkpoint.requireUnchanged());
   return { path: home.path, format, files, bytes: bytesOf(sources) };
 }

@@ -1,7 +1,7 @@
 // Writes a folder of whole weights in safetensors, with the index and config.json for other
 // libraries.
-import { lstat, readdir, writeFile } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { copyFile, lstat, readdir, writeFile } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -31,6 +31,8 @@ export interface FolderContent {
   config: JsonObject | null;
   /** generation_config.json, or null. */
   generation: JsonObject | null;
+  /** Paths of files to copy into the folder. */
+  copies?: readonly string[];
   /** Maximum bytes of tensors per file; a larger tensor gets its own file. */
   maxShardBytes: number;
 }
@@ -42,7 +44,7 @@ export interface FolderContent {
  */
 export async function writeFolder(
   { path, isThere }: FreeFolder,
-  { sources, config, generation, maxShardBytes }: FolderContent,
+  { sources, config, generation, copies = [], maxShardBytes }: FolderContent,
   settled: () => Promise<void> = async () => {},
 ): Promise<string[]> {
   const shards = split(sources, maxShardBytes);
@@ -50,6 +52,7 @@ export async function writeFolder(
   try {
     requireSpace(draft.folder, bytesOf(sources));
     const files = await writeShards(draft.folder, shards);
+    for (const copy of copies) files.unshift(await copied(copy, draft.folder));
     const beside: [string, JsonObject | null][] = [
       [GENERATION_FILE, generation],
       [CONFIG_FILE, config],
@@ -137,6 +140,14 @@ async function writeShards(
     weight_map: Object.fromEntries(places),
   });
   return [...files, INDEX_FILE];
+}
+
+/** Copies a file into `folder` and returns its name. */
+async function copied(path: string, folder: string): Promise<string> {
+  const name = basename(path);
+  await orDsError(path, () => copyFile(path, join(folder, name)));
+  await syncPath(join(folder, name));
+  return name;
 }
 
 async function writeJson(folder: string, name: string, value: JsonObject): Promise<void> {

@@ -3,6 +3,7 @@ export {
   type Consolidated,
   type ConsolidateOptions,
   consolidate,
+  consolidateWithFiles,
   DTYPES as EXPORT_DTYPES,
   type ExportDType,
   type ExportFormat,

@@ -297,7 +297,7 @@ function noWeights(op: string, files: readonly string[]): DsError {
   const refusal = (got: string, hint: string): DsError =>
     new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
   if (files.includes(LATEST) || files.includes(MANIFEST)) {
-    const hint = 'Use engine.loadCheckpoint(), or `ds consolidate` the checkpoint first.';
+    const hint = 'Use engine.loadCheckpoint(), or `ds export` the checkpoint first.';
     return refusal('a checkpoint of an engine', hint);
   }
   if (files.includes('adapter_config.json')) {

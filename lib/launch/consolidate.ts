@@ -1,4 +1,4 @@
-// `ds consolidate`: from a checkpoint folder to weights that other programs read.
+// `ds consolidate`, an older spelling of `ds export` for folders of checkpoints.
 import { consolidate, type ExportDType, type ExportFormat } from '../checkpoint/index.js';
 import { formatBytes } from './byte-size.js';
 

@@ -4,6 +4,7 @@ import { type Command, InvalidArgumentError, Option } from 'commander';
 import { parseBytes } from './byte-size.js';
 import type { ConsolidateFlags } from './consolidate.js';
 import type { EvalFlags } from './eval.js';
+import type { ExportFlags, MergeFlags } from './export.js';
 
 type Finish = (run: () => Promise<number>) => Promise<void>;
 
@@ -18,33 +19,9 @@ const LOSSES = ['all', 'completion', 'assistant'];
  */
 export function addModelCommands(program: Command, group: string, finish: Finish): void {
   evalCommandOf(program.command('eval').helpGroup(group), finish);
-  program
-    .command('consolidate')
-    .helpGroup(group)
-    .description('export a checkpoint as safetensors for transformers')
-    .argument('<dir>', 'folder with checkpoints')
-    .argument('<out>', 'folder to create')
-    .option('--tag <tag>', 'checkpoint (default: the latest)')
-    .addOption(
-      new Option('--dtype <dtype>', 'dtype of the weights').choices(DTYPES).default('fp32'),
-    )
-    .addOption(
-      new Option('--max-shard-size <size>', 'largest file, in bytes or as 500MB, 5GB, 2GiB')
-        .argParser(byteCount)
-        .default(5e9, '5GB'),
-    )
-    .addOption(
-      new Option('--format <format>', 'names and layout (default: hf if possible)').choices(
-        FORMATS,
-      ),
-    )
-    .action((dir: string, out: string, options: ConsolidateFlags) =>
-      finish(async () => {
-        const { consolidateCommand } = await import('./consolidate.js');
-        console.log(await consolidateCommand(dir, out, options));
-        return 0;
-      }),
-    );
+  mergeCommandOf(program.command('merge').helpGroup(group), finish);
+  exportCommandOf(program.command('export').helpGroup(group), finish);
+  consolidateCommandOf(program.command('consolidate', { hidden: true }), finish);
 }
 
 function evalCommandOf(command: Command, finish: Finish): void {
@@ -78,6 +55,63 @@ function evalCommandOf(command: Command, finish: Finish): void {
       }),
     );
 }
+
+function mergeCommandOf(command: Command, finish: Finish): void {
+  command
+    .description('merge an adapter into its base model')
+    .argument('<folder>', 'folder of the base model')
+    .argument('<adapter>', 'folder of the adapter')
+    .requiredOption('--output <folder>', 'folder to create')
+    .addOption(shardSize())
+    .action((folder: string, adapter: string, flags: MergeFlags) =>
+      finish(async () => {
+        console.log(await (await import('./export.js')).mergeCommand(folder, adapter, flags));
+        return 0;
+      }),
+    );
+}
+
+function exportCommandOf(command: Command, finish: Finish): void {
+  const dtype = 'dtype; without it, fp32 of a checkpoint, else unchanged';
+  command
+    .description('export a run or a checkpoint as a folder of Hugging Face')
+    .argument('<folder>', 'run of ds train, folder of checkpoints, or model')
+    .requiredOption('--output <folder>', 'folder to create')
+    .option('--tag <tag>', 'checkpoint, such as checkpoint-500 (default: the latest)')
+    .addOption(new Option('--dtype <dtype>', dtype).choices(DTYPES))
+    .addOption(shardSize())
+    .addOption(choice('--format <format>', 'names and layout; without it, hf if possible', FORMATS))
+    .action((folder: string, flags: ExportFlags) =>
+      finish(async () => {
+        console.log(await (await import('./export.js')).exportCommand(folder, flags));
+        return 0;
+      }),
+    );
+}
+
+/** The older spelling of `ds export` for folders of checkpoints. */
+function consolidateCommandOf(command: Command, finish: Finish): void {
+  command
+    .description('export a checkpoint; the same as ds export <dir> --output <out>')
+    .argument('<dir>', 'folder with checkpoints')
+    .argument('<out>', 'folder to create')
+    .option('--tag <tag>', 'checkpoint (default: the latest)')
+    .addOption(choice('--dtype <dtype>', 'dtype of the weights', DTYPES).default('fp32'))
+    .addOption(shardSize())
+    .addOption(choice('--format <format>', 'names and layout; without it, hf if possible', FORMATS))
+    .action((dir: string, out: string, options: ConsolidateFlags) =>
+      finish(async () => {
+        const { consolidateCommand } = await import('./consolidate.js');
+        console.log(await consolidateCommand(dir, out, options));
+        return 0;
+      }),
+    );
+}
+
+const shardSize = (): Option =>
+  new Option('--max-shard-size <size>', 'largest file, in bytes or as 500MB, 5GB, 2GiB')
+    .argParser(byteCount)
+    .default(5e9, '5GB');
 
 /** Rewrites one line of the terminal; null clears it. */
 function showProgress(line: string | null): void {

@@ -47,7 +47,7 @@ export type PretrainedOptions = GPT2Options & RotaryOptions & FolderOptions;
  * Loads the causal language model of a Hugging Face folder (config.json, safetensors in one or
  * several files). model_type selects the class: "gpt2" GPT2, "llama" Llama, "mistral" Mistral,
  * "phi3" (also Phi-4) Phi3, "qwen2" (also 2.5) Qwen2, "qwen3" Qwen3, "mixtral" Mixtral, "qwen2_moe"
- * Qwen2Moe, "qwen3_moe" Qwen3Moe. `ds consolidate` writes such a folder.
+ * Qwen2Moe, "qwen3_moe" Qwen3Moe. `ds export` writes such a folder.
  *
  * Values stay in the files, which remain open, until they are needed. Then they take memory in
  * their stored dtype or options.dtype; initialize() reads one parameter at a time. A folder of

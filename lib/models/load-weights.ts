@@ -1,4 +1,4 @@
-// loadWeights: loads safetensors of an engine, `ds consolidate` or another program into a module.
+// loadWeights: loads safetensors of an engine, `ds export` or another program into a module.
 
 import {
   converted,
@@ -87,7 +87,7 @@ const SHOWN = 40;
 /**
  * Fills the parameters and buffers of `module` by name from a safetensors file, or from a folder
  * with model.safetensors or several files and their index. engine.save16bitModel(),
- * `ds consolidate` and other programs write such files. Call it before initialize(), on every rank:
+ * `ds export` and other programs write such files. Call it before initialize(), on every rank:
  * an engine keeps master weights.
  *
  * Floating values are converted to the dtype of their target and stay on its device. An unused

@@ -56,16 +56,26 @@ const DTYPE_NAMES = Object.entries(EXPORT_DTYPES);
  * parameters are written once.
  *
  * Call it on one process; for a model that an engine trains use engine.save16bitModel() or
- * `ds consolidate`. Host memory in addition to buffers: twice the largest tensor. Resolves with the
+ * `ds export`. Host memory in addition to buffers: twice the largest tensor. Resolves with the
  * paths of the files in the folder, or with the path of the file. Throws DS_ARGUMENT for a model
  * that an engine trains, merged adapters in the native layout, a folder that is not empty and wrong
  * options. Throws DS_CHECKPOINT if `path` holds other data, DS_NONFINITE for values that f16 cannot
  * hold, DS_IO.
  */
-export async function saveWeights(
+export function saveWeights(
   module: Module,
   path: string,
   given: SaveWeightsOptions = {},
+): Promise<string[]> {
+  return saveWithFiles(module, path, given, []);
+}
+
+/** @internal saveWeights() of a folder that also gets copies of the files `copies`. */
+export async function saveWithFiles(
+  module: Module,
+  path: string,
+  given: SaveWeightsOptions,
+  copies: readonly string[],
 ): Promise<string[]> {
   const options = readOptions('saveWeights', given, OPTIONS);
   requireType('saveWeights path', path, 'string');
@@ -97,7 +107,8 @@ export async function saveWeights(
     ...(quantization_config && { quantization_config }),
   };
   const generation = (layout?.generation ?? null) as JsonObject | null;
-  const content = { sources, config, generation, maxShardBytes: options.maxShardBytes ?? 5e9 };
+  const { maxShardBytes = 5e9 } = options;
+  const content = { sources, config, generation, copies, maxShardBytes };
   const files = await writeFolder(home, content);
   return files.map((file) => `${path.replace(/\/$/, '')}/${file}`);
 }
@@ -188,12 +199,12 @@ function partial(name: string): DsError {
     op: 'saveWeights',
     expected: 'a model without tensor parallelism',
     got: `a model with a part of ${name}`,
-    hint: 'Save a checkpoint of its engine; `ds consolidate` converts it to weight files.',
+    hint: 'Save a checkpoint of its engine; `ds export` converts it to weight files.',
   });
 }
 
 function trained(name: string): DsError {
-  const hint = 'Use engine.save16bitModel(), or engine.saveCheckpoint() and `ds consolidate`.';
+  const hint = 'Use engine.save16bitModel(), or engine.saveCheckpoint() and `ds export`.';
   const got = `a module with ${name} owned by an engine`;
   return refused('saveWeights', 'a module without an engine', got, hint);
 }

@@ -220,7 +220,7 @@ interface Found {
 }
 
 /** Trainer checkpoints in `dir`, the newest last, without checkpoints of transformers. */
-async function wholeCheckpoints(dir: string): Promise<Found[]> {
+export async function wholeCheckpoints(dir: string): Promise<Found[]> {
   const names = (await ifThere(dir, () => readdir(dir))) ?? [];
   const steps = names.flatMap((name) => NAME.exec(name)?.[1] ?? []).map(Number);
   const whole: Found[] = [];

@@ -29,12 +29,8 @@ import { isPlain, lorasOf, mergedNames, requireUnmerged, saveAdapter } from '../
 import { isObject } from '../runtime/is-object.js';
 import { parseJson } from '../runtime/parse-json.js';
 import type { Tokenizer } from '../text/index.js';
+import { TOKENIZER_FILES } from '../text/tokenizer-files.js';
 
-/** Files of a tokenizer's folder that are copied if they exist. */
-const TOKENIZER_FILES: readonly string[] = [
-  ...['tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json'],
-  ...['chat_template.jinja', 'chat_template.json', 'vocab.json', 'merges.txt', 'tokenizer.model'],
-];
 const CONFIG = 'config.json';
 const GENERATION = 'generation_config.json';
 const WEIGHTS = 'model.safetensors';

@@ -115,7 +115,7 @@ describe('ds env', () => {
 
 test('ds --help lists the commands, each apart from what it does', () => {
   const { stdout } = ds(['--help']);
-  for (const name of ['env', 'validate', 'elastic', 'consolidate']) {
+  for (const name of ['env', 'validate', 'elastic', 'eval', 'merge', 'export']) {
     expect(stdout).toMatch(new RegExp(`^  ds ${name} {2,}\\w`, 'm'));
   }
 });

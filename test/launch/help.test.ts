@@ -34,6 +34,9 @@ test.each<[command: string, headings: readonly string[]]>([
     'train',
     ['Arguments from a file:', ...HELP_GROUPS.map(([heading]) => `${heading}:`), 'Examples:'],
   ],
+  ['eval', ['Arguments:', 'Rows:', 'Multiple-choice questions:', 'Model:', 'Output:', 'Options:']],
+  ['merge', ['Arguments:', 'Options:']],
+  ['export', ['Arguments:', 'Options:']],
   ['consolidate', ['Arguments:', 'Options:']],
   [
     'serve',

@@ -180,7 +180,7 @@ export class Checkpointer {
    * Writes all weights and buffers in their dtype (f32 in an fp32 run) to the safetensors file
    * `dir`/`file`, under the model's names. No rank gathers them. Merged adapters are omitted,
    * because the weights contain them. Returns the path. Rejects on all ranks with DS_IO or DS_COMM.
-   * `ds consolidate` writes other formats.
+   * `ds export` writes other formats.
    */
   exportWeights(dir: string, file: string, given: ExportWeightsOptions = {}): Promise<string> {
     return this.whileOpen('save16bitModel', () =>

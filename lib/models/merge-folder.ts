@@ -1,0 +1,49 @@
+// Merges an adapter into its base model, as a folder for any program.
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { requireFree } from '../checkpoint/index.js';
+import { PackedLinear } from '../nn/packed-linear.js';
+import { loadAdapter, merge, unload } from '../peft/index.js';
+import { refused } from '../runtime/refused.js';
+import { tokenizerFilesIn } from '../text/tokenizer-files.js';
+import { TOKENIZER_FILE } from '../text/tokenizer-folder.js';
+import type { CausalLM } from './causal-lm.js';
+import { fromPretrained } from './from-pretrained.js';
+import { saveWithFiles } from './save-weights.js';
+
+/**
+ * @internal Merges the adapter of the folder `adapter` into the model of the folder `base` and
+ * writes the new folder `out`. The sum is computed in f32, and the weights keep the dtype of the
+ * base. The tokenizer comes from the adapter's folder, or else from the base. Returns the
+ * paths of the files. Rejects with DS_ARGUMENT for an `out` with files and for quantized layers,
+ * and with the errors of fromPretrained(), loadAdapter() and merge().
+ */
+export async function mergeFolder(
+  base: string,
+  adapter: string,
+  out: string,
+  options: { maxShardBytes?: number } = {},
+): Promise<string[]> {
+  await requireFree(out);
+  const model = await fromPretrained(base);
+  requirePlain(base, model);
+  await loadAdapter(model, adapter);
+  merge(model);
+  unload(model);
+  const hasOwn = existsSync(join(adapter, TOKENIZER_FILE));
+  return saveWithFiles(model, out, options, tokenizerFilesIn(hasOwn ? adapter : base));
+}
+
+/** Rounding to a few bits would lose most of an update. */
+function requirePlain(base: string, model: CausalLM): void {
+  const packed = [...model.namedModules()].find(([, one]) => one instanceof PackedLinear);
+  if (!packed) return;
+  const hint =
+    'Rounding to 4 or 8 bits would lose most of the update. Name the folder of the original model; the adapter also works without merging.';
+  throw refused(
+    `merge ${base}`,
+    'a model without quantized layers',
+    `${packed[0]}, a quantized layer`,
+    hint,
+  );
+}

@@ -1,0 +1,13 @@
+// The files of a tokenizer's folder, which copies of a model take along.
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+
+/** Names of the files; each may be missing. */
+export const TOKENIZER_FILES: readonly string[] = [
+  ...['tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json'],
+  ...['chat_template.jinja', 'chat_template.json', 'vocab.json', 'merges.txt', 'tokenizer.model'],
+];
+
+/** Returns the paths of the tokenizer's files in `folder`. */
+export const tokenizerFilesIn = (folder: string): string[] =>
+  TOKENIZER_FILES.map((name) => join(folder, name)).filter((path) => existsSync(path));

@@ -1,0 +1,76 @@
+// Exports a run or a checkpoint as a folder of Hugging Face, with the tokenizer.
+import { existsSync } from 'node:fs';
+import { stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import {
+  type Consolidated,
+  type ConsolidateOptions,
+  consolidateWithFiles,
+  findLatest,
+  requireFree,
+} from '../checkpoint/index.js';
+import { fromPretrained } from '../models/index.js';
+import { saveWithFiles } from '../models/save-weights.js';
+import { adapterFolder } from '../peft/adapter-folder.js';
+import { refused } from '../runtime/refused.js';
+import { tokenizerFilesIn } from '../text/tokenizer-files.js';
+import { wholeCheckpoints } from './checkpoint-folder.js';
+
+/** Result of exportRun(). */
+export interface Exported extends Consolidated {
+  /** The folder with the exported weights: a run, or one of its checkpoints. */
+  source: string;
+}
+
+/** The folder of the weights, and the tag of its checkpoint; null: the folder is a model. */
+interface Source {
+  folder: string;
+  checkpoint: { tag: string | undefined } | null;
+}
+
+/**
+ * Writes the weights of `dir` and the files of its tokenizer to the new folder `out`. `dir` is a
+ * folder of checkpoints, a run of a Trainer, or a model of Hugging Face. Of a run, the final
+ * weights count; without them, its newest checkpoint. Checkpoints export master weights in fp32 by
+ * default; other weights keep their dtype. Rejects as consolidate(), fromPretrained() and
+ * saveWeights() do; DS_ARGUMENT for an adapter.
+ */
+export async function exportRun(
+  dir: string,
+  out: string,
+  options: ConsolidateOptions,
+): Promise<Exported> {
+  const { folder: source, checkpoint } = await sourceOf(dir, options);
+  const copies = tokenizerFilesIn(source);
+  if (checkpoint) {
+    const { tag } = checkpoint;
+    const found = await consolidateWithFiles(source, out, { ...options, tag }, copies);
+    return { source, ...found };
+  }
+  const { path } = await requireFree(out);
+  const { dtype, maxShardBytes, format = 'hf' } = options;
+  const how = Object.entries({ dtype, maxShardBytes, format }).filter(([, one]) => one);
+  const model = await fromPretrained(source);
+  const paths = await saveWithFiles(model, out, Object.fromEntries(how), copies);
+  const weights = paths.filter((one) => one.endsWith('.safetensors'));
+  const sizes = await Promise.all(weights.map(async (one) => (await stat(one)).size));
+  const files = paths.map((one) => one.slice(one.lastIndexOf('/') + 1));
+  return { source, path, format, files, bytes: sizes.reduce((sum, size) => sum + size, 0) };
+}
+
+async function sourceOf(dir: string, { tag, format }: ConsolidateOptions): Promise<Source> {
+  if (tag !== undefined) {
+    // A Trainer's checkpoint-<step> is a folder of checkpoints.
+    const own = join(dir, tag);
+    const isFolder = (await findLatest(own)) !== null;
+    return isFolder ? sourceOf(own, { format }) : { folder: dir, checkpoint: { tag } };
+  }
+  if (format !== 'native' && adapterFolder(dir)) {
+    const hint = 'ds merge BASE ADAPTER --output DIR writes the merged model.';
+    throw refused(`export ${dir}`, 'whole weights', 'an adapter', hint);
+  }
+  if ((await findLatest(dir)) !== null) return { folder: dir, checkpoint: { tag: undefined } };
+  if (existsSync(join(dir, 'config.json'))) return { folder: dir, checkpoint: null };
+  const newest = (await wholeCheckpoints(dir)).at(-1);
+  return newest ? sourceOf(newest.path, { format }) : { folder: dir, checkpoint: { tag } };
+}
