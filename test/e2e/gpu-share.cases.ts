@@ -14,7 +14,7 @@ import { StreamedHome } from '../../lib/zero/home/streamed-home.js';
 import { StreamedJoinedHome } from '../../lib/zero/home/streamed-joined-home.js';
 import { StreamedSplitHome } from '../../lib/zero/home/streamed-split-home.js';
 import { Windows } from '../../lib/zero/home/windows.js';
-import { evenlySpread, type Share } from '../../lib/zero/optimizer-state.js';
+import type { Share } from '../../lib/zero/optimizer-state.js';
 import type { Partition } from '../../lib/zero/partition.js';
 import { Deferred } from '../../lib/zero/schedule/deferred.js';
 import { Speculative } from '../../lib/zero/schedule/speculative.js';
@@ -204,25 +204,6 @@ const advised: Case = {
   },
 };
 
-const spread: Case = {
-  name: 'updates by both processors: shares alternate as evenly as whole units can',
-  run() {
-    const units = (sizes: readonly number[]) => sizes.map((numel) => ({ numel }) as never);
-    const chosen = (sizes: readonly number[], share: number): number[] => {
-      const all = units(sizes);
-      const some = evenlySpread(all, share);
-      return all.flatMap((unit, i) => (some.has(unit) ? [i] : []));
-    };
-    const ten = Array.from({ length: 10 }, () => 64);
-    assert.deepEqual(chosen(ten, 0), []);
-    assert.deepEqual(chosen(ten, 0.5), [0, 2, 4, 6, 8]);
-    assert.deepEqual(chosen(ten, 0.25), [0, 4, 8]);
-    assert.deepEqual(chosen([128, ...ten], 0.5), [0, 3, 5, 7, 9]);
-    assert.deepEqual(chosen(ten, 1), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-    assert.deepEqual(chosen([1000, 64, 64, 64], 0.1), [1, 2]);
-  },
-};
-
 const resumed: Case = {
   name: 'updates by both processors: checkpoints are those of one, and load with another share',
   async run(device) {
@@ -296,6 +277,5 @@ export const cases: Case[] = [
   passing,
   once,
   advised,
-  spread,
   resumed,
 ];

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import type { Engine } from '../../lib/engine/engine.js';
 import { memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
 import { cpu } from '../../lib/runtime/device.js';
+import { SwapFile } from '../../lib/runtime/swap-file.js';
 import {
   stateBits,
   type TinyOptions,
@@ -25,7 +26,10 @@ const weightsIn = (place: 'cpu' | 'nvme'): TinyOptions['zero'] => ({
   ...tiles,
   stage: 3,
   stage3_param_persistence_threshold: 0,
-  offload_param: { device: place, ...(place === 'nvme' ? { nvme_path: folder } : {}) },
+  offload_param: {
+    device: place,
+    ...(place === 'nvme' ? { nvme_path: folder, max_in_cpu: 0 } : {}),
+  },
 });
 
 const homes: [string, TinyOptions][] = [
@@ -39,6 +43,10 @@ const homes: [string, TinyOptions][] = [
   ['offloaded weights', { ...common, zero: weightsIn('cpu') }],
   ['offloaded weights, speculative', { ...common, zero: weightsIn('cpu'), speculative: true }],
   ['offloaded weights, device updates', { ...common, zero: weightsIn('cpu'), gpuShare: 1 }],
+  [
+    'offloaded weights, speculative, by the device',
+    { ...common, zero: weightsIn('cpu'), gpuShare: 1, speculative: true },
+  ],
   [
     'offloaded weights, speculative, by both',
     { ...common, zero: weightsIn('cpu'), gpuShare: 0.5, speculative: true },
@@ -69,6 +77,50 @@ test.each(homes)('%s: the bits of an update on the device', async (_, options) =
   engine.destroy();
 });
 
+test.each<[string, TinyOptions]>([
+  ['speculative updates', { ...common, speculative: true }],
+  ['speculative updates by both', { ...common, speculative: true, gpuShare: 0.5 }],
+  ['offloaded weights, speculative', { ...common, zero: weightsIn('cpu'), speculative: true }],
+])('%s: a step that overflows f16 changes nothing', async (_, given) => {
+  // Without clipping, only the flag of the step decision differs from a good step.
+  const options = { ...given, precision: 'fp16', clip: 0 } as const;
+  const run = async (one: TinyOptions): Promise<unknown> => {
+    const engine = await tinyEngine(one, device);
+    const trained = result(engine, trainTiny(engine, 0, steps));
+    const { skippedSteps } = engine;
+    engine.destroy();
+    expect(skippedSteps).toBeGreaterThan(0);
+    expect(skippedSteps).toBeLessThan(steps);
+    return trained;
+  };
+  const { speculative, gpuShare, ...plain } = options;
+  expect(await run(options)).toEqual(await run({ ...plain, offload: false, zero: {} }));
+});
+
+/** No step is clipped, so the speculation would hold. */
+const unclipped = { ...common, clip: 0 } as const;
+
+test.each<[string, TinyOptions]>([
+  ['speculative updates', { ...unclipped, speculative: true }],
+  ['speculative updates by both', { ...unclipped, speculative: true, gpuShare: 0.5 }],
+])('%s: a weight decay that changes after backward acts on this step', async (_, options) => {
+  const run = async (one: TinyOptions): Promise<unknown> => {
+    const engine = await tinyEngine(one, device);
+    const losses = trainTiny(engine, 0, 2);
+    const step = engine.step.bind(engine);
+    engine.step = () => {
+      const groups = engine.optimizer.groups as { weightDecay: number }[];
+      for (const group of groups) group.weightDecay = 0.5;
+      step();
+    };
+    losses.push(...trainTiny(engine, 2, 4));
+    const trained = result(engine, losses);
+    engine.destroy();
+    return trained;
+  };
+  expect(await run(options)).toEqual(await run({ ...unclipped, offload: false }));
+});
+
 const onDevice: [string, TinyOptions][] = [0, 1, 2, 3].map((stage) => [
   `stage ${stage}, state on the device`,
   { ...common, offload: false, zero: { stage: stage as 0 } },
@@ -77,17 +129,23 @@ const onDevice: [string, TinyOptions][] = [0, 1, 2, 3].map((stage) => [
 /** Bytes of the model's bf16 weights. The breakdown would be off by them at least. */
 const WEIGHTS = 77_312;
 
-test.each([...onDevice, ...homes])('%s: every byte of memory has an owner', async (_, options) => {
-  const before = device.memory.inUse;
-  const engine = await tinyEngine({ zero: tiles, ...options }, device);
-  trainTiny(engine, 0, 2);
-  engine.synchronize();
-  const { other } = memoryUse(engine.parts).device;
-  engine.destroy();
-  // Counters, control values and the rounding of blocks.
-  expect(other - before).toBeGreaterThan(0);
-  expect(other - before).toBeLessThan(WEIGHTS);
-});
+// The breakdown does not count the slots of weights on a disk.
+const counted = homes.filter(([name]) => !/^weights.*on disk/.test(name));
+
+test.each([...onDevice, ...counted])(
+  '%s: every byte of memory has an owner',
+  async (_, options) => {
+    const before = device.memory.inUse;
+    const engine = await tinyEngine({ zero: tiles, ...options }, device);
+    trainTiny(engine, 0, 2);
+    engine.synchronize();
+    const { other } = memoryUse(engine.parts).device;
+    engine.destroy();
+    // Counters, control values and the rounding of blocks.
+    expect(other - before).toBeGreaterThan(0);
+    expect(other - before).toBeLessThan(WEIGHTS);
+  },
+);
 
 test('f32 weights on the device are their own masters', async () => {
   const engine = await tinyEngine({ precision: 'fp32', offload: false }, device);
@@ -97,4 +155,21 @@ test('f32 weights on the device are their own masters', async () => {
   // Two moments and a few counters.
   expect(weights).toBe(2 * WEIGHTS);
   expect(optimizer - 2 * weights).toBeLessThan(1024);
+});
+
+test('a full disk is refused with the size of the file and what it holds', async () => {
+  const open = jest.spyOn(SwapFile, 'open');
+  const disk = { ...common, nvme: folder, zero: weightsIn('nvme') };
+  const engine = await tinyEngine(disk, device);
+  engine.destroy();
+  const files = open.mock.calls.map(([{ purpose, bytes }]) => {
+    const [gigabytes, rest] = purpose.split(' GB: ');
+    expect((Number(gigabytes) * 1e9) / bytes).toBeCloseTo(1, 2);
+    return rest?.replace(/\d[\d.,]*\b/g, 'N');
+  });
+  open.mockRestore();
+  expect(files.sort()).toEqual([
+    'N parameters, N bytes of state each',
+    'the weights of N parameters',
+  ]);
 });

@@ -1,7 +1,8 @@
-// Tests that parts of the optimizer state update concurrently without waiting for each other.
+// Tests how partitions are divided into shares, and that shares update without waiting for each
+// other.
 import type { Tensor } from '../../lib/tensor/index.js';
 import type { Home } from '../../lib/zero/home/home.js';
-import { OptimizerState } from '../../lib/zero/optimizer-state.js';
+import { evenlySpread, firstInForward, OptimizerState } from '../../lib/zero/optimizer-state.js';
 import type { Partition } from '../../lib/zero/partition.js';
 import type { Schedule } from '../../lib/zero/schedule/schedule.js';
 
@@ -41,3 +42,41 @@ test('every share enqueues what needs no step decision before one waits for it, 
   ]);
   expect(published).toEqual(units);
 });
+
+const partitionsOf = (sizes: readonly number[]) =>
+  sizes.map((numel) => ({ numel }) as unknown as Partition);
+const ten: readonly number[] = Array(10).fill(64);
+
+test.each<[sizes: readonly number[], share: number, chosen: number[]]>([
+  [ten, 0, []],
+  [ten, 0.5, [0, 2, 4, 6, 8]],
+  [ten, 0.25, [0, 4, 8]],
+  [[128, ...ten], 0.5, [0, 3, 5, 7, 9]],
+  [ten, 1, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]],
+  [[1000, 64, 64, 64], 0.1, [1, 2]],
+  [[], 0.5, []],
+])(
+  'of units of %j elements, the device updates %d of the state: units %j',
+  (sizes, share, units) => {
+    const all = partitionsOf(sizes);
+    const chosen = evenlySpread(all, share);
+    expect([...chosen].map((one) => all.indexOf(one))).toEqual(units);
+  },
+);
+
+test.each<[sizes: readonly number[], share: number, chosen: number[]]>([
+  [ten, 0, []],
+  [ten, 0.3, [0, 1, 2]],
+  [ten, 0.39, [0, 1, 2]],
+  [ten, 1, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]],
+  // A unit that does not fit ends the selection, even if a later one would fit.
+  [[64, 512, 64], 0.2, [0]],
+  [[512, 64], 0.5, []],
+])(
+  'of units of %j elements, %d of the state stays on the device: units %j',
+  (sizes, share, units) => {
+    const all = partitionsOf(sizes);
+    const chosen = firstInForward(all, share);
+    expect([...chosen].map((one) => all.indexOf(one))).toEqual(units);
+  },
+);
