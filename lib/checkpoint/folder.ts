@@ -1,5 +1,7 @@
-// Opens files by names from data: only regular files directly in the given folder.
-import { join } from 'node:path';
+// Opens files by names from data: only regular files directly in the given folder. Weights may also
+// be links that stay in their folder, or in the cache of the hub.
+import { realpath } from 'node:fs/promises';
+import { basename, dirname, join, sep } from 'node:path';
 
 import { DsError } from '../errors.js';
 import { InputFile } from '../runtime/input-file.js';
@@ -22,16 +24,29 @@ export function isPlainName(name: string): boolean {
   return /^[^/\\\0]{1,255}$/.test(name) && name !== '.' && name !== '..';
 }
 
+/** Which links openInside() follows. */
+export interface Links {
+  /**
+   * Links to files of the same folder, and links of a hub snapshot (snapshots/COMMIT) to
+   * ../../blobs. Default: none.
+   */
+  followOwn?: boolean;
+}
+
 /**
  * Opens the file `name` of `folder`. Throws DS_CHECKPOINT for a name outside of the folder, a
  * symbolic link, a folder, or a missing file; DS_IO for a file that cannot be opened.
  */
-export async function openInside(folder: string, name: string): Promise<InputFile> {
+export async function openInside(
+  folder: string,
+  name: string,
+  { followOwn = false }: Links = {},
+): Promise<InputFile> {
   if (!isPlainName(name)) {
     throw refused(folder, 'names of files directly in this folder', JSON.stringify(name));
   }
   const path = join(folder, name);
-  return InputFile.open(path, { followLinks: false }).catch((error: DsError) => {
+  return InputFile.open(path, { followLinks: false }).catch(async (error: DsError) => {
     switch ((error.cause as NodeJS.ErrnoException | undefined)?.code) {
       case undefined:
         throw error.expected === 'a regular file' ? refused(path, 'a file', error.got) : error;
@@ -39,6 +54,7 @@ export async function openInside(folder: string, name: string): Promise<InputFil
       case 'ENOTDIR':
         throw refused(path, 'this file', 'no such file');
       case 'ELOOP': {
+        if (followOwn && (await staysInside(folder, path))) return InputFile.open(path);
         const hint = 'Links could lead out of the folder: copy it with `cp -rL`.';
         throw refused(path, 'a regular file', 'a symbolic link', hint);
       }
@@ -46,6 +62,16 @@ export async function openInside(folder: string, name: string): Promise<InputFil
         throw error;
     }
   });
+}
+
+/** Whether the link `path` leads to a file of its folder, or to a blob of its snapshot. */
+async function staysInside(folder: string, path: string): Promise<boolean> {
+  const found = await Promise.all([realpath(folder), realpath(path)]).catch(() => null);
+  if (!found) return false;
+  const [own, target] = found;
+  if (target.startsWith(own + sep)) return true;
+  const isSnapshot = basename(dirname(own)) === 'snapshots';
+  return isSnapshot && dirname(target) === join(own, '..', '..', 'blobs');
 }
 
 function refused(op: string, expected: string, got: string, hint = ''): DsError {

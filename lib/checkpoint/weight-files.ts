@@ -206,7 +206,7 @@ async function findJson(folder: string, name: string): Promise<Json | null> {
 
 /** Throws DS_CHECKPOINT if the file is missing or is not a JSON object. */
 async function readJson(folder: string, name: string): Promise<Json> {
-  const file = await openInside(folder, name);
+  const file = await openInside(folder, name, { followOwn: true });
   try {
     const { path, bytes } = file;
     if (bytes > MAX_JSON_BYTES) throw damaged(path, `at most ${MAX_JSON_BYTES} bytes`, `${bytes}`);
@@ -251,8 +251,10 @@ async function openAll(
 ): Promise<Map<string, SafetensorsFile>> {
   const opened = new Map<string, SafetensorsFile>();
   try {
-    for (const name of names)
-      opened.set(name, await SafetensorsFile.of(await openInside(path, name)));
+    for (const name of names) {
+      const file = await openInside(path, name, { followOwn: true });
+      opened.set(name, await SafetensorsFile.of(file));
+    }
     return opened;
   } catch (error) {
     await closeAll(opened.values());
