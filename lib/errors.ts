@@ -18,6 +18,7 @@ export type DsErrorCode =
   | 'DS_DATA'
   | 'DS_CHECKPOINT'
   | 'DS_IO'
+  | 'DS_HUB'
   | 'DS_COMM'
   | 'DS_PLATFORM'
   | 'DS_LIMIT'

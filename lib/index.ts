@@ -60,6 +60,8 @@ export * as zero from './engine/zero-api.js';
 export { DsError, type DsErrorCode, type DsErrorFields } from './errors.js';
 /** Loss, perplexity and log-likelihoods of language models on files of rows. */
 export * as evaluation from './evaluation/index.js';
+/** Models of the Hugging Face hub: download, cache. Source: huggingface_hub. */
+export * as hub from './hub/index.js';
 /** Text generation: the engine, its requests and their results. */
 export type * as inference from './inference/index.js';
 export {

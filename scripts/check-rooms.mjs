@@ -17,6 +17,7 @@ const LIB_ROWS = [
   ['profiler', 'plan'],
   ['zero', 'models'],
   ['text', 'pipe', 'peft', 'parallel', 'compression'],
+  ['hub'],
   ['optim', 'data', 'monitor', 'comm'],
   ['checkpoint', 'nn'],
   ['tensor'],
@@ -24,7 +25,7 @@ const LIB_ROWS = [
 ];
 /** Rooms that inference may import: models with their parts, and configurations. */
 const MODEL_ROOMS = [
-  ...['config', 'models', 'text', 'pipe', 'peft', 'parallel', 'data', 'comm'],
+  ...['config', 'models', 'text', 'pipe', 'peft', 'parallel', 'hub', 'data', 'comm'],
   ...['checkpoint', 'nn', 'tensor', 'runtime'],
 ];
 /** Rooms outside the rows, with the rooms that each may import. */
@@ -35,7 +36,7 @@ const LIB_BESIDE = {
   autotuning: ['config', 'plan', 'runtime'],
   launch: [
     ...['config', 'checkpoint', 'runtime', 'plan', 'trainer', 'serve', 'autotuning'],
-    ...['evaluation', 'models'],
+    ...['evaluation', 'models', 'hub'],
   ],
 };
 /** Files directly in lib/ that every room may import. */
@@ -94,9 +95,9 @@ const BANS = [
     why: 'only lib/runtime knows back ends by name',
   },
   {
-    where: /^lib\/(?!launch\/|runtime\/addon\.ts)/,
+    where: /^lib\/(?!launch\/|runtime\/addon\.ts|hub\/environment\.ts)/,
     word: /\bprocess\.env\b/,
-    why: 'the environment is read in lib/launch and lib/runtime/addon.ts only',
+    why: 'lib/launch, lib/runtime/addon.ts and lib/hub/environment.ts read the environment',
   },
 ];
 

@@ -1,0 +1,221 @@
+// A file under way: its bytes, and a journal of the ranges that have arrived. A later process reads
+// the journal and fetches the rest.
+import { type FileHandle, open, rename, rm, stat } from 'node:fs/promises';
+
+/** A range of the file; its bytes arrive in order. */
+export interface Segment {
+  readonly from: number;
+  readonly to: number;
+  /** Bytes that have arrived, from `from` on. */
+  done: number;
+}
+
+/** What is known about the bytes of a file. */
+interface Layout {
+  segments: readonly Segment[];
+  etag: string | null;
+}
+
+/** Bytes between two entries of the journal: a killed process loses at most these of a segment. */
+const ENTRY_BYTES = 4 * 2 ** 20;
+/** A journal is small; a larger one is foreign. */
+const JOURNAL_BYTES = 16 * 2 ** 20;
+
+/**
+ * Invariant: a range is in the journal only after its bytes are in the file. The lock of the blob
+ * protects both files.
+ */
+export class PartialFile {
+  private readonly recorded = new Map<Segment, number>();
+
+  private constructor(
+    private readonly path: string,
+    private readonly file: FileHandle,
+    private readonly journal: FileHandle,
+    private readonly head: string,
+    private readonly layout: Layout,
+  ) {}
+
+  /**
+   * Opens or creates the partial file `path` of `bytes` bytes. `foreign` is the partial file of
+   * Python, whose bytes have arrived in order; it is taken over.
+   */
+  static async open(
+    path: string,
+    bytes: number,
+    { segmentBytes, foreign }: { segmentBytes: number; foreign: string },
+  ): Promise<PartialFile> {
+    const head = `${bytes} ${segmentBytes}`;
+    const lines = await readJournal(path);
+    const own = (await sizeOf(path)) === bytes && lines?.[0] === head;
+    const segments = segmentsOf(bytes, segmentBytes);
+    let etag: string | null = null;
+    if (own) etag = apply(lines.slice(1), segments);
+    else {
+      await discard(path);
+      const arrived = await sizeOf(foreign);
+      if (arrived !== null && arrived <= bytes) {
+        await rename(foreign, path);
+        fill(segments, arrived);
+      }
+    }
+    const file = await open(path, own || segments[0]?.done ? 'r+' : 'w+');
+    try {
+      const journal = await open(journalPath(path), 'a');
+      const partial = new PartialFile(path, file, journal, head, { segments, etag });
+      if (!own) {
+        await file.truncate(bytes);
+        await journal.write(`${head}\n`);
+        for (const segment of segments) if (segment.done > 0) await partial.record(segment);
+      } else for (const segment of segments) partial.recorded.set(segment, segment.done);
+      return partial;
+    } catch (error) {
+      await file.close();
+      throw error;
+    }
+  }
+
+  /** Bytes that have arrived. */
+  get done(): number {
+    return this.segments.reduce((sum, { done }) => sum + done, 0);
+  }
+
+  /** Appends a chunk to a segment. The chunk must fit. */
+  async append(segment: Segment, chunk: Uint8Array): Promise<void> {
+    let at = 0;
+    while (at < chunk.length) {
+      const place = segment.from + segment.done;
+      const { bytesWritten } = await this.file.write(chunk, at, chunk.length - at, place);
+      at += bytesWritten;
+      segment.done += bytesWritten;
+    }
+    const since = segment.done - (this.recorded.get(segment) ?? 0);
+    if (since >= ENTRY_BYTES) await this.record(segment);
+  }
+
+  /** Writes the progress of a segment to the journal. */
+  async record(segment: Segment): Promise<void> {
+    if (this.recorded.get(segment) === segment.done) return;
+    this.recorded.set(segment, segment.done);
+    await this.journal.write(`${segment.from} ${segment.done}\n`);
+  }
+
+  /** ETag of the server for these bytes; null if unknown. */
+  get etag(): string | null {
+    return this.layout.etag;
+  }
+
+  get segments(): readonly Segment[] {
+    return this.layout.segments;
+  }
+
+  /** Records the ETag, so that a later process resumes the same bytes. */
+  async setEtag(etag: string): Promise<void> {
+    this.layout.etag = etag;
+    await this.journal.write(`etag ${etag}\n`);
+  }
+
+  /**
+   * Forgets everything that has arrived. With `whole`, the file is one segment that no process can
+   * resume, because the server sends no ranges.
+   */
+  async restart(bytes: number, { whole }: { whole: boolean }): Promise<void> {
+    const [first] = this.segments;
+    const size = whole || !first ? bytes : first.to;
+    this.layout.segments = segmentsOf(bytes, Math.max(1, size));
+    this.recorded.clear();
+    this.layout.etag = null;
+    await this.journal.truncate(0);
+    // A process that finds a journal without this head starts over.
+    if (!whole) await this.journal.write(`${this.head}\n`);
+  }
+
+  /** Yields the bytes of the complete file, for its checksum. */
+  async *contents(): AsyncGenerator<Uint8Array> {
+    const buffer = Buffer.allocUnsafe(2 ** 20);
+    for (let at = 0; ; ) {
+      const { bytesRead } = await this.file.read(buffer, 0, buffer.length, at);
+      if (bytesRead === 0) return;
+      yield buffer.subarray(0, bytesRead);
+      at += bytesRead;
+    }
+  }
+
+  /** Renames the complete file to `path`, after its bytes are on the disk. */
+  async complete(path: string): Promise<void> {
+    await this.file.sync();
+    await this.close();
+    await rename(this.path, path);
+    await rm(journalPath(this.path), { force: true });
+  }
+
+  /** Keeps the files for a later process. Never rejects. */
+  async close(): Promise<void> {
+    await this.file.close().catch(() => {});
+    await this.journal.close().catch(() => {});
+  }
+
+  /** Deletes both files. */
+  async discard(): Promise<void> {
+    await this.close();
+    await discard(this.path);
+  }
+}
+
+export const journalPath = (path: string): string => `${path}.journal`;
+
+async function discard(path: string): Promise<void> {
+  await rm(journalPath(path), { force: true });
+  await rm(path, { force: true });
+}
+
+/** Segments of equal size; the last one may be shorter. An empty file has none. */
+export function segmentsOf(bytes: number, segmentBytes: number): Segment[] {
+  const count = Math.ceil(bytes / segmentBytes);
+  return Array.from({ length: count }, (_, i) => ({
+    from: i * segmentBytes,
+    to: Math.min(bytes, (i + 1) * segmentBytes),
+    done: 0,
+  }));
+}
+
+/** The first `arrived` bytes of the file are there. */
+function fill(segments: readonly Segment[], arrived: number): void {
+  for (const segment of segments) {
+    segment.done = Math.max(0, Math.min(arrived, segment.to) - segment.from);
+  }
+}
+
+/**
+ * Applies whole lines only: a killed process may leave half of one. Returns the ETag, or null.
+ */
+function apply(lines: readonly string[], segments: readonly Segment[]): string | null {
+  const byStart = new Map(segments.map((segment) => [segment.from, segment]));
+  let etag: string | null = null;
+  for (const line of lines) {
+    if (line.startsWith('etag ')) etag = line.slice(5);
+    const [, from, done] = /^(\d+) (\d+)$/.exec(line) ?? [];
+    const segment = byStart.get(Number(from));
+    if (segment) segment.done = Math.min(Number(done), segment.to - segment.from);
+  }
+  return etag;
+}
+
+/** Returns the lines that end with a newline; null without a journal. */
+async function readJournal(path: string): Promise<string[] | null> {
+  const file = await open(journalPath(path), 'r').catch(() => null);
+  if (!file) return null;
+  try {
+    if ((await file.stat()).size > JOURNAL_BYTES) return null;
+    return (await file.readFile('utf8')).split('\n').slice(0, -1);
+  } finally {
+    await file.close();
+  }
+}
+
+async function sizeOf(path: string): Promise<number | null> {
+  return stat(path).then(
+    (status) => (status.isFile() ? status.size : null),
+    () => null,
+  );
+}

@@ -1,0 +1,278 @@
+// pull(): brings a model of the hub into the cache and returns its folder.
+import { randomBytes } from 'node:crypto';
+import { readlink, rename, rm, stat, statfs, symlink, writeFile } from 'node:fs/promises';
+import { dirname, join, relative } from 'node:path';
+
+import { orDsError } from '../checkpoint/file-error.js';
+import { makeFolder } from '../checkpoint/make-folder.js';
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refusedValue } from '../runtime/refused.js';
+import { requireOneOf } from '../runtime/require-type.js';
+import { whenAborted } from '../runtime/when-aborted.js';
+import { CachedModel } from './cache.js';
+import {
+  choose,
+  chooseByPatterns,
+  indexedWeights,
+  isComplete,
+  missingFiles,
+  type Need,
+  TEMPLATES,
+} from './choice.js';
+import { DownloadProgress, decimalBytes } from './download-progress.js';
+import { type HubSettings, hubSettings } from './environment.js';
+import { isTemporary } from './hub-error.js';
+import { commitOf, filesOf, type ListedFile } from './listing.js';
+import { isCommit, requireModelName, requireRevision, shown } from './names.js';
+import type { HubCall } from './request.js';
+import { Slots } from './slots.js';
+import { fetchBlob, hasBlob, partialPath, type Transfers } from './transfer.js';
+
+/** Options of pull(). */
+export interface PullOptions {
+  /** Branch, tag or commit. Default: "main". */
+  revision?: string;
+  /** Which files: those of a model (default), a tokenizer, a config.json or an adapter. */
+  files?: Need;
+  /** Patterns of files to fetch instead: "*" and "?" as in a shell. "*" also matches "/". */
+  include?: string | readonly string[];
+  /** Prints progress to stderr. Default: true, unless HF_HUB_DISABLE_PROGRESS_BARS is set. */
+  progress?: boolean;
+  /** Ends the download; a later call resumes it. */
+  signal?: AbortSignal;
+}
+
+const OPTIONS: OptionNames<PullOptions> = {
+  ...{ revision: true, files: true, include: true, progress: true, signal: true },
+};
+const NEEDS: readonly Need[] = ['model', 'tokenizer', 'config', 'adapter'];
+/** Connections of a pull, and files under way at once. */
+const [CONNECTIONS, FILES] = [8, 4];
+const MAIN = 'main';
+
+/**
+ * Brings a model of the Hugging Face hub into the cache, and resolves with its folder there. Only
+ * missing files are downloaded. Configuration, tokenizer and safetensors of one set of weights are
+ * chosen; formats that run code (.bin, .pt) never are.
+ *
+ * Environment: HF_HUB_CACHE, HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE. Rejects with DS_HUB if
+ * the hub refuses or cannot be reached, DS_IO if the cache cannot be written, and DS_ARGUMENT.
+ * Source: huggingface_hub's snapshot_download.
+ */
+export async function pull(name: string, given: PullOptions = {}): Promise<string> {
+  requireModelName('pull', name);
+  const options = readOptions('pull', given, OPTIONS);
+  return pullWith(hubSettings(), name, options);
+}
+
+/** @internal pull() with other settings than those of the environment. */
+export async function pullWith(
+  settings: HubSettings,
+  name: string,
+  options: PullOptions,
+): Promise<string> {
+  const { revision = MAIN, files = 'model', progress = settings.progress } = options;
+  requireRevision('pull revision', revision);
+  requireOneOf('pull files', files, NEEDS);
+  const patterns = patternsOf(options.include);
+  const signal = options.signal ?? new AbortController().signal;
+  const call: HubCall = { settings, signal, asked: { name, revision } };
+  const model = new CachedModel(settings.cache, name);
+  const found = patterns ? null : offered(model, revision, files, settings.offline);
+  if (found) return found;
+  if (settings.offline) throw offline(model, revision, files);
+  const bar = new DownloadProgress(name, progress ? process.stderr : null);
+  try {
+    const commit = isCommit(revision) ? revision : await commitOf(call);
+    const snapshot = model.snapshot(commit);
+    if (patterns || !isComplete(model, commit, files)) {
+      await fetchFiles(call, model, { commit, files, patterns, bar });
+    }
+    if (commit !== revision) await writeRef(model, revision, commit);
+    bar.finish(true);
+    return snapshot;
+  } catch (error) {
+    bar.finish(false);
+    const commit = patterns || !isTemporary(error) ? null : model.commitOf(revision);
+    if (commit === null || missingFiles(model, commit, files).length > 0) throw error;
+    const text = `${(error as Error).message} The cached commit ${commit.slice(0, 8)} is used.`;
+    process.emitWarning(text, { type: 'DsWarning', code: 'DS_HUB' });
+    return model.snapshot(commit);
+  }
+}
+
+/**
+ * Returns the folder if it needs no request: the commit is fixed and complete, or the hub is off.
+ */
+function offered(
+  model: CachedModel,
+  revision: string,
+  need: Need,
+  isOffline: boolean,
+): string | null {
+  const commit = isOffline || isCommit(revision) ? model.commitOf(revision) : null;
+  if (commit === null) return null;
+  const isThere = isOffline
+    ? missingFiles(model, commit, need).length === 0
+    : isComplete(model, commit, need);
+  return isThere ? model.snapshot(commit) : null;
+}
+
+interface Wanted {
+  readonly commit: string;
+  readonly files: Need;
+  readonly patterns: readonly string[] | null;
+  readonly bar: DownloadProgress;
+}
+
+async function fetchFiles(call: HubCall, model: CachedModel, wanted: Wanted): Promise<void> {
+  const { commit, files, patterns, bar } = wanted;
+  const { name } = call.asked;
+  const transfers: Transfers = {
+    ...{ call, model, commit, slots: new Slots(CONNECTIONS) },
+    arrived: (bytes) => bar.arrived(bytes),
+    found: (bytes) => bar.found(bytes),
+    waits: ({ path }) => bar.say(`${name}: another process downloads ${path}, waiting for it`),
+  };
+  const listing = await filesOf(call, commit, { recursive: patterns !== null });
+  const listed = listing.files;
+  if (patterns) return fetchSet(transfers, chooseByPatterns(name, patterns, listed), bar);
+  const choice = choose(name, files, listed);
+  const hasTemplates = files !== 'config' && listing.folders.includes(TEMPLATES);
+  const templates = hasTemplates ? (await filesOf(call, commit, { folder: TEMPLATES })).files : [];
+  const jinja = templates.filter(({ path }) => path.endsWith('.jinja'));
+  await fetchSet(transfers, [...choice.small, ...jinja], bar);
+  const snapshot = model.snapshot(commit);
+  const indexed = choice.isIndexed ? indexedWeights(name, snapshot, listed) : [];
+  await fetchSet(transfers, [...choice.weights, ...indexed], bar);
+  for (const path of choice.absent) await writeAbsent(model, commit, path);
+}
+
+/** Fetches the files that the snapshot lacks, and links them. A failure ends the others. */
+async function fetchSet(
+  transfers: Transfers,
+  files: readonly ListedFile[],
+  bar: DownloadProgress,
+): Promise<void> {
+  const { model, commit, call } = transfers;
+  const missing: ListedFile[] = [];
+  for (const file of files) {
+    const path = join(model.snapshot(commit), file.path);
+    const found = await stat(path).catch(() => null);
+    if (found?.isFile() && found.size === file.bytes) continue;
+    missing.push(file);
+    bar.expect(file.bytes);
+  }
+  await requireSpace(call, model, missing);
+  const controller = new AbortController();
+  const forget = whenAborted(call.signal, () => controller.abort(call.signal.reason));
+  const own = { ...transfers, call: { ...call, signal: controller.signal } };
+  const queue = [...missing];
+  const failures: unknown[] = [];
+  const worker = async (): Promise<void> => {
+    for (let file = queue.shift(); file; file = queue.shift()) {
+      await fetchBlob(own, file);
+      await link(model, commit, file);
+    }
+  };
+  await Promise.all(
+    Array.from({ length: FILES }, () =>
+      worker().catch((error: unknown) => {
+        failures.push(error);
+        controller.abort(error);
+      }),
+    ),
+  );
+  forget();
+  if (failures.length > 0) throw failures[0];
+}
+
+/** Throws DS_IO if the disk has less space than the missing files need. */
+async function requireSpace(
+  call: HubCall,
+  model: CachedModel,
+  files: readonly ListedFile[],
+): Promise<void> {
+  let needed = 0;
+  for (const file of files) {
+    if (await hasBlob(model, file)) continue;
+    const begun = await stat(partialPath(model.blob(file.oid))).catch(() => null);
+    needed += Math.max(0, file.bytes - 512 * (begun?.blocks ?? 0));
+  }
+  if (needed === 0) return;
+  await orDsError(model.folder, () => makeFolder(model.folder));
+  const { bavail, bsize } = await statfs(model.folder);
+  const free = bavail * bsize;
+  if (needed <= free) return;
+  throw new DsError({
+    ...{ code: 'DS_IO', op: call.asked.name },
+    expected: `${decimalBytes(needed)} of free space in ${model.cache}`,
+    got: decimalBytes(free),
+    hint: 'Remove models with `ds models`, or set HF_HUB_CACHE to a folder of a larger disk.',
+  });
+}
+
+/**
+ * Makes snapshots/COMMIT/FILE a relative link to the blob. A rename replaces an earlier link at
+ * once.
+ */
+async function link(model: CachedModel, commit: string, file: ListedFile): Promise<void> {
+  const path = join(model.snapshot(commit), file.path);
+  const target = relative(dirname(path), model.blob(file.oid));
+  await orDsError(path, async () => {
+    if ((await readlink(path).catch(() => null)) === target) return;
+    await makeFolder(dirname(path));
+    const temporary = `${model.blob(file.oid)}.${randomBytes(6).toString('hex')}.link`;
+    await symlink(target, temporary);
+    try {
+      await rename(temporary, path);
+    } catch (error) {
+      await rm(temporary, { force: true });
+      throw error;
+    }
+  });
+}
+
+/** Writes a small file under its final name at once. */
+async function writeWhole(path: string, text: string): Promise<void> {
+  await orDsError(path, async () => {
+    await makeFolder(dirname(path));
+    const temporary = `${path}.${randomBytes(6).toString('hex')}.tmp`;
+    await writeFile(temporary, text);
+    await rename(temporary, path);
+  });
+}
+
+async function writeRef(model: CachedModel, revision: string, commit: string): Promise<void> {
+  if (model.commitOf(revision) === commit) return;
+  await writeWhole(model.ref(revision), commit);
+}
+
+async function writeAbsent(model: CachedModel, commit: string, file: string): Promise<void> {
+  if (model.knows(commit, file)) return;
+  await writeWhole(model.absent(commit, file), '');
+}
+
+/** Returns null without patterns. Throws DS_ARGUMENT. */
+function patternsOf(include: PullOptions['include']): readonly string[] | null {
+  if (include === undefined) return null;
+  const list = typeof include === 'string' ? [include] : include;
+  const isList = Array.isArray(list) && list.length > 0;
+  if (isList && list.every((one) => typeof one === 'string' && one !== '' && one.length <= 256)) {
+    return list;
+  }
+  throw refusedValue('pull include', 'patterns of file names, such as "*.json"', include);
+}
+
+function offline(model: CachedModel, revision: string, need: Need): DsError {
+  const commit = model.commitOf(revision);
+  const missing = commit === null ? [] : missingFiles(model, commit, need);
+  const what = `revision ${shown(revision)}`;
+  return new DsError({
+    ...{ code: 'DS_HUB', op: model.name },
+    expected: `a folder on this machine, or a model in the cache ${model.cache}`,
+    got: commit === null ? `no ${what}` : `${what} without ${missing.slice(0, 3).join(', ')}`,
+    hint: 'HF_HUB_OFFLINE is set: unset it, or run `ds pull` once with a network.',
+  });
+}
