@@ -19,6 +19,9 @@ const computing = [
   ...['Uint32Array', 'Int32Array', 'BigInt64Array', 'Float32Array', 'Float64Array'],
 ];
 
+// No test reaches the network. Tests of the hub name a server of their own.
+process.env.HF_HUB_OFFLINE ??= '1';
+
 module.exports = {
   rootDir: __dirname,
   roots: ['<rootDir>/test', '<rootDir>/lib'],

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { distributed, jointlyInTurns } from '../comm/index.js';
 import { DsError } from '../errors.js';
+import { localFolder } from '../hub/local-folder.js';
 import { CausalLM, fromConfig } from '../models/index.js';
 import { quantizeModel } from '../models/quantize-model.js';
 import { joinAll } from '../nn/joined-linears.js';
@@ -30,7 +31,7 @@ import {
   sharingOf,
 } from './config/index.js';
 import { InferenceEngine } from './engine.js';
-import { openModelFolder } from './model-folder.js';
+import { type OpenedModel, openModelFolder } from './model-folder.js';
 import type { CacheSizes } from './paged-cache.js';
 import { loadParts } from './parts/load-parts.js';
 import { readPartsList } from './parts/parts-list.js';
@@ -48,18 +49,20 @@ import { StepRunner } from './step-runner.js';
 /** Options of initInference() outside the configuration. */
 export interface InitInferenceOptions {
   /**
-   * A tokenizer or its folder. Default: the tokenizer of the model folder. A model object has no
-   * default tokenizer; its prompts are tokens.
+   * A tokenizer, its folder, or a name of the hub. Default: the tokenizer of the model folder. A
+   * model object has no default tokenizer; its prompts are tokens.
    */
   tokenizer?: Tokenizer | string;
+  /** Branch, tag or commit of a model of the hub. Default: "main". */
+  revision?: string;
 }
 
-const OPTIONS: OptionNames<InitInferenceOptions> = { tokenizer: true };
+const OPTIONS: OptionNames<InitInferenceOptions> = { tokenizer: true, revision: true };
 
 /**
- * Builds an inference engine. `model` is a model object or a folder in the Hugging Face format,
- * which also provides the tokenizer. A folder with an adapter loads the base model and merges the
- * adapter.
+ * Builds an inference engine. `model` is a model object, a folder in the Hugging Face format, or a
+ * name of the hub, which is downloaded once. The folder also provides the tokenizer. A folder with
+ * an adapter loads the base model and merges the adapter.
  *
  * The model goes to evaluation mode, and to another device and dtype if the configuration sets
  * them. Its linear layers are quantized to 8 or 4 bits if `quant` is set. If initialize() owns the
@@ -117,12 +120,8 @@ async function engineOf(
   own: InitInferenceOptions,
 ): Promise<InferenceEngine> {
   if (typeof model === 'string') {
-    const read = resolved.checkpoint
-      ? { model: fromConfig(model), folders: [model] }
-      : await openModelFolder(model, Object.fromEntries(dtypeOf(resolved)), (read) => {
-          if (ranks) shareOut(read, ranks);
-        });
-    const tokenizer = tokenizerOf(own, read.folders);
+    const read = await readModel(model, resolved, ranks, own);
+    const tokenizer = await tokenizerOf(own, read.folders);
     return build(read.model, resolved, ranks, { tokenizer, ownsModel: true });
   }
   if (!(model instanceof CausalLM)) {
@@ -133,18 +132,37 @@ async function engineOf(
       got: formatValue(model),
     });
   }
-  return build(model, resolved, ranks, { tokenizer: tokenizerOf(own, []), ownsModel: false });
+  const tokenizer = await tokenizerOf(own, []);
+  return build(model, resolved, ranks, { tokenizer, ownsModel: false });
+}
+
+/** Reads the model of a folder or a name; with "checkpoint", only its configuration. */
+async function readModel(
+  place: string,
+  resolved: ResolvedInferenceConfig,
+  ranks: ModelRanks | null,
+  { revision }: InitInferenceOptions,
+): Promise<OpenedModel> {
+  if (resolved.checkpoint) {
+    const folder = await localFolder('initInference', place, { need: 'config', revision });
+    return { model: fromConfig(folder), folders: [folder] };
+  }
+  const options = { ...Object.fromEntries(dtypeOf(resolved)), revision };
+  return openModelFolder(place, options, (read) => {
+    if (ranks) shareOut(read, ranks);
+  });
 }
 
 /** Returns the given tokenizer, or the one of the first folder that has one. */
-function tokenizerOf(
+async function tokenizerOf(
   { tokenizer }: InitInferenceOptions,
   folders: readonly string[],
-): Tokenizer | null {
+): Promise<Tokenizer | null> {
   if (tokenizer instanceof Tokenizer) return tokenizer;
   if (tokenizer !== undefined) {
     requireType('initInference tokenizer', tokenizer, 'string');
-    return Tokenizer.fromPretrained(tokenizer);
+    const need = 'tokenizer';
+    return Tokenizer.fromPretrained(await localFolder('initInference', tokenizer, { need }));
   }
   const own = folders.find((folder) => existsSync(join(folder, 'tokenizer.json')));
   return own === undefined ? null : Tokenizer.fromPretrained(own);

@@ -1,8 +1,15 @@
 // Opens the folder of initInference(): a model, or an adapter with its base model.
+import { localFolder } from '../hub/local-folder.js';
+import { isRemote } from '../hub/names.js';
 import { type CausalLM, fromPretrainedCut } from '../models/index.js';
 import type { FolderOptions } from '../models/model-folder.js';
 import { PackedLinear } from '../nn/packed-linear.js';
-import { adapterFolder, requireBase } from '../peft/adapter-folder.js';
+import {
+  type AdapterFolder,
+  adapterFolder,
+  findBase,
+  requireBase,
+} from '../peft/adapter-folder.js';
 import { loadAdapter, merge, unload } from '../peft/index.js';
 import { sharedTarget } from '../peft/lora.js';
 
@@ -13,20 +20,21 @@ export interface OpenedModel {
 }
 
 /**
- * Opens the model of `dir`; `cut` may reduce it to the part of this rank. An adapter is loaded into
- * its base model and merged; the whole base model is in memory meanwhile. The adapter is not merged
- * into packed layers, where rounding would lose it, nor into an embedding that is tied to the head.
- * Rejects with DS_CHECKPOINT if the base model is not a local folder, and with the errors of
- * fromPretrained() and loadAdapter().
+ * Opens the model at `place`, a folder or a name of the hub; `cut` may reduce it to the part of
+ * this rank. An adapter is loaded into its base model and merged; the whole base model is in memory
+ * meanwhile. The adapter is not merged into packed layers, where rounding would lose it, nor into
+ * an embedding that is tied to the head. Rejects with DS_CHECKPOINT if the base model is neither a
+ * folder nor a name of the hub, and with the errors of fromPretrained() and loadAdapter().
  */
 export async function openModelFolder(
-  dir: string,
-  options: FolderOptions,
+  place: string,
+  { revision, ...options }: FolderOptions,
   cut: (model: CausalLM) => void,
 ): Promise<OpenedModel> {
+  const dir = await localFolder('initInference', place, { need: 'model', revision });
   const adapter = adapterFolder(dir);
   if (!adapter) return { model: await fromPretrainedCut(dir, options, cut), folders: [dir] };
-  const base = requireBase(adapter);
+  const base = await baseOf(adapter);
   const model = await fromPretrainedCut(base, options, () => {});
   await loadAdapter(model, dir);
   const isPacked = model.modules().some((module) => module instanceof PackedLinear);
@@ -36,4 +44,11 @@ export async function openModelFolder(
   }
   cut(model);
   return { model, folders: [dir, base] };
+}
+
+/** A local folder wins over a name of the hub. */
+async function baseOf(adapter: AdapterFolder): Promise<string> {
+  const { base } = adapter;
+  if (base === null || findBase(adapter) !== null || !isRemote(base)) return requireBase(adapter);
+  return localFolder(adapter.path, base, { need: 'model' });
 }

@@ -15,6 +15,7 @@ import {
   buildFromConfig,
   type Family,
   type FolderOptions,
+  located,
   readPretrained,
 } from './model-folder.js';
 import { Phi3 } from './phi3/phi3.js';
@@ -44,17 +45,18 @@ const families: readonly Family<CausalLM, PretrainedOptions>[] = [
 export type PretrainedOptions = GPT2Options & RotaryOptions & FolderOptions;
 
 /**
- * Loads the causal language model of a Hugging Face folder (config.json, safetensors in one or
- * several files). model_type selects the class: "gpt2" GPT2, "llama" Llama, "mistral" Mistral,
- * "phi3" (also Phi-4) Phi3, "qwen2" (also 2.5) Qwen2, "qwen3" Qwen3, "mixtral" Mixtral, "qwen2_moe"
- * Qwen2Moe, "qwen3_moe" Qwen3Moe. `ds export` writes such a folder.
+ * Loads a causal language model: a Hugging Face folder (config.json, safetensors in one or several
+ * files), or a name of the hub such as "Qwen/Qwen3-0.6B", which is downloaded into the cache once.
+ * An existing path wins over a name. model_type selects the class: "gpt2" GPT2, "llama" Llama,
+ * "mistral" Mistral, "phi3" (also Phi-4) Phi3, "qwen2" (also 2.5) Qwen2, "qwen3" Qwen3, "mixtral"
+ * Mixtral, "qwen2_moe" Qwen2Moe, "qwen3_moe" Qwen3Moe. `ds export` writes such a folder.
  *
  * Values stay in the files, which remain open, until they are needed. Then they take memory in
  * their stored dtype or options.dtype; initialize() reads one parameter at a time. A folder of
  * training checkpoints (engine.saveCheckpoint) works too: the weights of the latest one are read at
- * once. Nothing is downloaded. Rejects with DS_CHECKPOINT if the folder is damaged, has another
- * type or needs an unsupported computation, DS_IO if it cannot be read. Source: transformers'
- * AutoModelForCausalLM.from_pretrained.
+ * once. Rejects with DS_CHECKPOINT if the folder is damaged, has another type or needs an
+ * unsupported computation, DS_IO if it cannot be read, DS_HUB if a download fails. Source:
+ * transformers' AutoModelForCausalLM.from_pretrained.
  */
 export async function fromPretrained(
   dir: string,
@@ -68,10 +70,11 @@ export async function fromPretrained(
  * a training checkpoint is in memory in addition to the part.
  */
 export async function fromPretrainedCut(
-  dir: string,
-  options: PretrainedOptions,
+  place: string,
+  given: PretrainedOptions,
   cut: (model: CausalLM) => void,
 ): Promise<CausalLM> {
+  const { dir, options } = await located(place, given);
   const adapter = typeof dir === 'string' ? adapterFolder(dir) : null;
   if (adapter) throw adapterAlone(adapter);
   const isOurs = typeof dir === 'string' && (await isCheckpointFolder(dir));
@@ -79,7 +82,7 @@ export async function fromPretrainedCut(
     ? await readCheckpointModel(dir, families, options, cut)
     : await readPretrained(dir, families, options);
   if (!isOurs) cut(model);
-  noteSourceFolder(model, dir);
+  noteSourceFolder(model, place);
   return model;
 }
 
@@ -91,7 +94,7 @@ export async function fromPretrainedCut(
  */
 export function fromConfig(
   config: JsonObject | string,
-  options: Omit<PretrainedOptions, 'dtype'> = {},
+  options: Omit<PretrainedOptions, 'dtype' | 'revision'> = {},
 ): CausalLM {
   return buildFromConfig(config, families, options);
 }

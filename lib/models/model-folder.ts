@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { generationOf, ifThere, WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
+import { cachedFolder, localFolder } from '../hub/local-folder.js';
 import { readQuantized } from '../peft/index.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -40,6 +41,8 @@ export interface Family<Model extends CausalLM, Options> {
 
 /** Options of every model that is read from a folder. */
 export interface FolderOptions {
+  /** Branch, tag or commit of a model of the hub. Default: "main". */
+  revision?: string;
   /**
    * Dtype of the parameters: "f32", "f16", "bf16", "f64". Default: that of the files or, if it
    * varies, that of config.json.
@@ -64,17 +67,29 @@ function requireFolderOptions<Options extends FolderOptions>(options: Options): 
   });
 }
 
+/** Returns the folder of a path or a name of the hub, and the options without the revision. */
+export async function located<Options extends FolderOptions>(
+  place: string,
+  given: Options,
+): Promise<{ dir: string; options: Options }> {
+  if (typeof place !== 'string' || !isObject(given)) return { dir: place, options: given };
+  const { revision, ...options } = given as FolderOptions;
+  const dir = await localFolder('fromPretrained', place, { need: 'model', revision });
+  return { dir, options: options as Options };
+}
+
 /**
- * The model in the folder `dir`; its model_type selects the family. Values stay in the files until
- * they are needed. Rejects with DS_CHECKPOINT if it belongs to no family, is damaged, or has other
- * tensors than the model; DS_IO if it cannot be read.
+ * The model at `place`, a folder or a name of the hub; its model_type selects the family. Values
+ * stay in the files until they are needed. Rejects with DS_CHECKPOINT if it belongs to no family,
+ * is damaged, or has other tensors than the model; DS_IO if it cannot be read.
  */
 export async function readPretrained<Model extends CausalLM, Options>(
-  dir: string,
+  place: string,
   families: readonly Family<Model, Options>[],
-  options: Options & FolderOptions,
+  all: Options & FolderOptions,
 ): Promise<Model> {
-  const { dtype: given, ...rest } = requireFolderOptions(options);
+  const { dir, options } = await located(place, requireFolderOptions(all));
+  const { dtype: given, ...rest } = options;
   const files = await openFolder(dir);
   try {
     if (!files.config) throw notPretrained(dir, 'no file config.json');
@@ -114,7 +129,10 @@ export function buildFromConfig<Model extends CausalLM, Options>(
       got: formatValue(source),
     });
   }
-  const [place, values] = typeof source === 'string' ? readConfig(source) : ['config', source];
+  const [place, values] =
+    typeof source === 'string'
+      ? readConfig(cachedFolder('fromConfig', source, { need: 'config' }))
+      : ['config', source];
   if (typeof source !== 'string') requireShallowConfig(source);
   const family = familyOf(place, values, families);
   const config = new ModelConfig(place, values, family.architecture);
@@ -222,6 +240,6 @@ function notPretrained(op: string, got: string): DsError {
     op,
     expected: 'a folder with config.json and safetensors',
     got,
-    hint: 'Nothing is downloaded: get a model of the Hugging Face hub by `hf download NAME --local-dir DIR` first.',
+    hint: 'Check the path. Names of the Hugging Face hub, such as "Qwen/Qwen3-0.6B", are downloaded; paths are not.',
   });
 }

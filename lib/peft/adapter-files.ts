@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { converted, replaceFile, WeightFiles, writeAlone } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
+import { localFolder } from '../hub/local-folder.js';
 import type { Module } from '../nn/module.js';
 import { isFactor } from '../nn/name-mismatch.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -12,7 +13,7 @@ import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import { isObject } from '../runtime/is-object.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
-import { readOptions } from '../runtime/options.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
 import { parseJson } from '../runtime/parse-json.js';
 import { requireType } from '../runtime/require-type.js';
 import { requireNoSurplus } from '../runtime/surplus.js';
@@ -114,14 +115,20 @@ function warnOfOthers(model: Module, saved: readonly Saved[], dir: string): void
 export interface LoadAdapterOptions {
   /** Keeps the adapter trainable. Default: false, all parameters are frozen. */
   isTrainable?: boolean;
+  /** Branch, tag or commit of an adapter of the hub. Default: "main". */
+  revision?: string;
 }
 
+const LOAD_OPTIONS: OptionNames<LoadAdapterOptions> = { isTrainable: true, revision: true };
+
 /**
- * Loads the adapter in the folder `dir` into `model`. If the model has adapters of the same layers,
- * only their values change. Call it before initialize(), on every rank. Returns the model.
+ * Loads the adapter in the folder `dir` into `model`. A name of the hub is downloaded into the
+ * cache once; an existing path wins over a name. If the model has adapters of the same layers, only
+ * their values change. Call it before initialize(), on every rank. Returns the model.
  *
  * Rejects with DS_CHECKPOINT for methods other than LoRA, for unsupported options, and for tensors
- * that are missing, unexpected or of another shape. Rejects with DS_NONFINITE for values beyond
+ * that are missing, unexpected or of another shape; DS_HUB if a download fails. Rejects with
+ * DS_NONFINITE for values beyond
  * f16, and DS_ARGUMENT if no layer matches. The model is then unchanged. After DS_IO, existing
  * adapters may be partly loaded. Source: PEFT's PeftModel.from_pretrained.
  */
@@ -132,13 +139,14 @@ export function loadAdapter<Model extends Module>(
 ): Promise<Model>;
 export async function loadAdapter<Model extends Module>(
   model: Model,
-  dir: string,
+  place: string,
   given: LoadAdapterOptions = {},
   ...surplus: readonly unknown[]
 ): Promise<Model> {
   requireNoSurplus('loadAdapter', surplus);
-  const { isTrainable = false } = readOptions('loadAdapter', given, { isTrainable: true });
-  requireType('loadAdapter dir', dir, 'string');
+  const { isTrainable = false, revision } = readOptions('loadAdapter', given, LOAD_OPTIONS);
+  requireType('loadAdapter dir', place, 'string');
+  const dir = await localFolder('loadAdapter', place, { need: 'adapter', revision });
   const path = join(dir, CONFIG);
   const config = parseAdapterConfig(path, await readJson(path));
   const files = await WeightFiles.open(join(dir, WEIGHTS));

@@ -40,11 +40,16 @@ export function modelFilesIn(dir: string): string[] {
  * the adapter's folder. Throws DS_CHECKPOINT if neither is a folder.
  */
 export function requireBase(adapter: AdapterFolder): string {
-  const { path, base } = adapter;
+  const found = findBase(adapter);
+  if (found !== null) return found;
+  throw adapterAlone(adapter);
+}
+
+/** Returns the folder of the base model, or null. */
+export function findBase({ path, base }: AdapterFolder): string | null {
   const places = base === null ? [] : [resolve(base), resolve(path, base)];
   const found = places.find((one) => existsSync(one) && statSync(one).isDirectory());
-  if (found !== undefined && found !== resolve(path)) return found;
-  throw adapterAlone(adapter);
+  return found === undefined || found === resolve(path) ? null : found;
 }
 
 /** Returns the error for an adapter in place of a model. */
@@ -55,7 +60,7 @@ export function adapterAlone({ path, base }: AdapterFolder): DsError {
     op: path,
     expected: 'the folder of a whole model',
     got: `an adapter of PEFT for ${model}`,
-    hint: `Open the base model and call peft.loadAdapter(model, folder). To store both in one folder, call peft.merge(model), peft.unload(model) and nn.saveWeights(model, dir). ds serve, ds chat and initInference() load both if "base_model_name_or_path" of ${CONFIG} is a local folder.`,
+    hint: `Open the base model and call peft.loadAdapter(model, folder). To store both in one folder, call peft.merge(model), peft.unload(model) and nn.saveWeights(model, dir). ds serve, ds chat and initInference() load both if "base_model_name_or_path" of ${CONFIG} is a folder or a name of the hub.`,
   });
 }
 

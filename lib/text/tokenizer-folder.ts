@@ -68,7 +68,7 @@ function noTokenizer(folder: string): DsError {
   const isFolder = existsSync(folder) && statSync(folder).isDirectory();
   const hint = isFolder
     ? 'Older folders have only vocab.json and merges.txt, or tokenizer.model: AutoTokenizer.from_pretrained(folder).save_pretrained(folder) of transformers writes tokenizer.json.'
-    : 'Nothing is downloaded: give the path of a folder, as `hf download` makes it.';
+    : 'Check the path. Names of the Hugging Face hub are ORG/NAME, as in hub.pull("Qwen/Qwen3-0.6B").';
   const got = isFolder
     ? `a folder with ${readdirSync(folder).slice(0, 8).join(', ')}`
     : 'no folder';

@@ -4,6 +4,7 @@ import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
+import { cachedFolder, REVISION, type RevisionOptions } from '../hub/local-folder.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -174,12 +175,16 @@ export class Tokenizer {
 
   /**
    * Reads the tokenizer of a model's folder: tokenizer.json and, if present, tokenizer_config.json,
-   * special_tokens_map.json and chat templates. Nothing is downloaded. Throws DS_DATA with the
-   * file's path if a file is missing, damaged or not supported; DS_ARGUMENT if `folder` is not a
-   * text.
+   * special_tokens_map.json and chat templates. `place` is the folder, or a name of the hub that
+   * hub.pull() or nn.models.fromPretrained() has downloaded: this function is synchronous. Throws
+   * DS_DATA with the file's path if a file is missing, damaged or not supported; DS_HUB if the
+   * cache lacks the name; DS_ARGUMENT if `place` is not a text.
    */
-  static fromPretrained(folder: string): Tokenizer {
-    requireType('Tokenizer.fromPretrained', folder, 'string');
+  static fromPretrained(place: string, given: RevisionOptions = {}): Tokenizer {
+    requireType('Tokenizer.fromPretrained', place, 'string');
+    const { revision } = readOptions('Tokenizer.fromPretrained', given, REVISION);
+    const need = 'tokenizer';
+    const folder = cachedFolder('Tokenizer.fromPretrained', place, { need, revision });
     const parts = readTokenizerFolder(folder);
     return new Tokenizer(new CoreTokenizer(join(folder, TOKENIZER_FILE), parts.tokenizer), parts);
   }

@@ -189,12 +189,12 @@ test('refusals leave nothing behind', async () => {
 });
 
 describe('what GPT2.fromPretrained takes and refuses', () => {
-  test('a name of the hub is no folder: the error says how to get one', async () => {
-    await expect(GPT2.fromPretrained('gpt2')).rejects.toEqual(
-      expect.objectContaining({
-        code: 'DS_CHECKPOINT',
-        message: expect.stringMatching(/^gpt2: expected a folder with config\.json.*hf download/),
-      }),
+  test('a path is not looked up in the hub, a name is', async () => {
+    await expect(GPT2.fromPretrained('./gpt2')).rejects.toEqual(
+      refusal(/^\.\/gpt2: expected a folder with config\.json.*Check the path/),
+    );
+    await expect(GPT2.fromPretrained('org/no-such-model')).rejects.toEqual(
+      refusal(/^org\/no-such-model: expected a folder on this machine, or a model/, 'DS_HUB'),
     );
   });
 

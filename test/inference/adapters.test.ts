@@ -126,10 +126,10 @@ test('a checkpoint of training that holds an adapter alone is one, too', async (
 });
 
 test.each([
-  ['gpt2', '"gpt2"'],
+  ['./gone', '"./gone"'],
   [null, 'an unnamed model'],
 ])('an adapter of %j, which is no folder here, says what it is', async (named, said) => {
-  const folder = naming(`of-${named}`, named);
+  const folder = naming(`of-${named === null}`, named);
   for (const open of [() => openEngine(folder), () => nn.models.fromPretrained(folder)]) {
     expect(await refusal(open)).toMatchObject({
       code: 'DS_CHECKPOINT',
@@ -138,4 +138,10 @@ test.each([
       hint: expect.stringContaining('peft.loadAdapter'),
     });
   }
+});
+
+test('a base of the hub is looked up there', async () => {
+  const error = await refusal(() => openEngine(naming('of-hub', 'org/no-such-model')));
+  expect(error).toMatchObject({ code: 'DS_HUB', op: 'org/no-such-model' });
+  expect(error.message).toMatch(/HF_HUB_OFFLINE is set/);
 });

@@ -79,7 +79,7 @@ test('a folder without config.json, a file and nothing at all', async () => {
   rmSync(join(dir, 'config.json'));
   await expect(fromPretrained(dir)).rejects.toEqual(refusal(/no file config\.json/));
   const file = join(dir, 'model.safetensors');
-  await expect(fromPretrained(file)).rejects.toEqual(refusal(/got a file.*hf download/));
+  await expect(fromPretrained(file)).rejects.toEqual(refusal(/got a file.*Check the path/));
   await expect(fromPretrained(join(dir, 'x'))).rejects.toEqual(refusal(/got nothing of this name/));
 });
 
