@@ -20,6 +20,7 @@ inline constexpr const char* kErrorCodes[] = {
     "DS_DATA",
     "DS_CHECKPOINT",
     "DS_IO",
+    "DS_HUB",
     "DS_COMM",
     "DS_PLATFORM",
     "DS_LIMIT",

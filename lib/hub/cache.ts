@@ -43,7 +43,7 @@ export class CachedModel {
     return join(this.cache, '.locks', folderName(this.name), `${hash}.lock`);
   }
 
-  /** Returns the commit of a revision as far as the cache knows it, else null. */
+  /** Returns the commit of a revision by the files in refs, else null. */
   commitOf(revision: string): string | null {
     if (isCommit(revision)) return revision;
     try {
@@ -61,7 +61,7 @@ export class CachedModel {
     return existsSync(join(this.snapshot(commit), file));
   }
 
-  /** Returns true if the cache knows whether the commit has the file. */
+  /** Returns true if the snapshot has the file, or .no_exist marks it as absent. */
   knows(commit: string, file: string): boolean {
     return this.has(commit, file) || existsSync(this.absent(commit, file));
   }

@@ -9,7 +9,7 @@ import type { CachedModel } from './cache.js';
 import type { ListedFile } from './listing.js';
 import { shown } from './names.js';
 
-/** What a caller needs. "model" of a repository with an adapter alone is the adapter. */
+/** A set of files. In a repository without a model, "model" is the adapter. */
 export type Need = 'model' | 'tokenizer' | 'config' | 'adapter';
 
 export const CONFIG = 'config.json';
@@ -45,11 +45,11 @@ const SMALL: Readonly<Record<Need, Wanted>> = {
 export interface Choice {
   /** Configuration, tokenizer, index: small files, fetched first. */
   readonly small: readonly ListedFile[];
-  /** Weights other than those that an index names. */
+  /** Weights that no index names. */
   readonly weights: readonly ListedFile[];
   /** True: INDEX names the weights. */
   readonly isIndexed: boolean;
-  /** Wanted files that the commit does not have. */
+  /** Optional files that the commit lacks. */
   readonly absent: readonly string[];
 }
 
@@ -130,7 +130,7 @@ export function chooseByPatterns(
   const [pickle] = matched;
   throw new DsError({
     ...{ code: 'DS_HUB', op: name, expected: `files that match ${patterns.join(' ')}` },
-    got: pickle ? `${shown(pickle.path)}, a pickle` : `none among ${listed.length} files`,
+    got: pickle ? `${shown(pickle.path)}, a pickle` : `${listed.length} other files`,
     hint: pickle ? 'Formats that run code are never fetched.' : 'Quote patterns in the shell.',
   });
 }
@@ -154,7 +154,7 @@ export function missingFiles(model: CachedModel, commit: string, need: Need): st
   return [...missing, ...names.filter((path) => !has(path))];
 }
 
-/** Returns true if the cache has all files for a need, or knows that the commit lacks them. */
+/** Returns true if each file for a need is in the snapshot, or marked as absent. */
 export function isComplete(model: CachedModel, commit: string, need: Need): boolean {
   if (missingFiles(model, commit, need).length > 0) return false;
   const served = servedNeed(need, (path) => model.has(commit, path));

@@ -1,4 +1,4 @@
-// Errors of the hub: each says what the server answered, and what the user can do.
+// Errors of the hub: the answer of the server, and the fix.
 import { DsError } from '../errors.js';
 import type { HubSettings } from './environment.js';
 import { shown } from './names.js';

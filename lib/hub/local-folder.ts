@@ -16,7 +16,7 @@ export interface RevisionOptions {
 
 export const REVISION: OptionNames<RevisionOptions> = { revision: true };
 
-/** What a caller needs of a model, and of which revision. */
+/** The needed files of a model, and its revision. */
 export interface Located {
   readonly need: Need;
   readonly revision?: string | undefined;
@@ -35,7 +35,7 @@ export async function localFolder(
   return pullWith(hubSettings(), place, { files: need, revision });
 }
 
-/** As localFolder(), from the cache alone. Throws DS_HUB if the cache lacks the name. */
+/** As localFolder(), but reads only the cache. Throws DS_HUB if the cache lacks the name. */
 export function cachedFolder(op: string, place: string, { need, revision }: Located): string {
   if (isPath(op, place, revision)) return place;
   const { cache } = hubSettings();

@@ -24,7 +24,7 @@ export function isRemote(text: string): boolean {
   return isModelName(text) && !existsSync(text);
 }
 
-/** Returns true for a full commit id, whose files never change. */
+/** Returns true for a full commit id. The files of a commit never change. */
 export const isCommit = (revision: string): boolean => COMMIT.test(revision);
 
 /** Throws DS_ARGUMENT unless `name` is "ORG/NAME" or "NAME". */

@@ -10,7 +10,7 @@ export interface Segment {
   done: number;
 }
 
-/** What is known about the bytes of a file. */
+/** The parts of a file, and their version. */
 interface Layout {
   segments: readonly Segment[];
   etag: string | null;
@@ -38,7 +38,7 @@ export class PartialFile {
 
   /**
    * Opens or creates the partial file `path` of `bytes` bytes. `foreign` is the partial file of
-   * Python, whose bytes have arrived in order; it is taken over.
+   * Python. Its bytes have arrived in order, so it becomes the start of this one.
    */
   static async open(
     path: string,
@@ -169,7 +169,7 @@ async function discard(path: string): Promise<void> {
   await rm(path, { force: true });
 }
 
-/** Segments of equal size; the last one may be shorter. An empty file has none. */
+/** Segments of equal size; the last one may be shorter. An empty file has no segment. */
 export function segmentsOf(bytes: number, segmentBytes: number): Segment[] {
   const count = Math.ceil(bytes / segmentBytes);
   return Array.from({ length: count }, (_, i) => ({

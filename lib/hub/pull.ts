@@ -33,7 +33,7 @@ import { fetchBlob, hasBlob, partialPath, type Transfers } from './transfer.js';
 export interface PullOptions {
   /** Branch, tag or commit. Default: "main". */
   revision?: string;
-  /** Which files: those of a model (default), a tokenizer, a config.json or an adapter. */
+  /** The files to fetch. Default: "model". "config" is only config.json. */
   files?: Need;
   /** Patterns of files to fetch instead: "*" and "?" as in a shell. "*" also matches "/". */
   include?: string | readonly string[];
@@ -66,7 +66,7 @@ export async function pull(name: string, given: PullOptions = {}): Promise<strin
   return pullWith(hubSettings(), name, options);
 }
 
-/** @internal pull() with other settings than those of the environment. */
+/** @internal pull() with settings that replace the environment. */
 export async function pullWith(
   settings: HubSettings,
   name: string,

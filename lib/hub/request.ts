@@ -6,7 +6,7 @@ import type { HubSettings } from './environment.js';
 import { type Asked, badAnswer, refusalError, unreachable } from './hub-error.js';
 import { PassingFailure, retryAfterMs } from './retries.js';
 
-/** What all requests of a call share. */
+/** The settings of all requests of a call. */
 export interface HubCall {
   readonly settings: HubSettings;
   readonly asked: Asked;

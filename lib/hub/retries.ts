@@ -11,7 +11,7 @@ const MOST = 200;
 /** A failure that may pass. */
 export class PassingFailure extends Error {
   constructor(
-    /** What the caller gets if no repetition succeeds. */
+    /** The error for the caller if no repetition succeeds. */
     readonly error: DsError,
     /** Retry-After of the server. */
     readonly waitMs: number | null = null,
@@ -37,7 +37,7 @@ export class Retries {
     this.inARow = 0;
   }
 
-  /** Waits before the next attempt. Throws the error if there is none. */
+  /** Waits before the next attempt. Throws the error if no attempt is left. */
   async pause(failure: unknown): Promise<void> {
     if (!(failure instanceof PassingFailure)) throw failure;
     this.inARow += 1;

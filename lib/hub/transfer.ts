@@ -16,7 +16,7 @@ import { type Answer, type HubCall, send } from './request.js';
 import { PassingFailure, Retries } from './retries.js';
 import type { Slots } from './slots.js';
 
-/** What the files of a pull share. */
+/** The state of a pull that its files share. */
 export interface Transfers {
   readonly call: HubCall;
   readonly model: CachedModel;
@@ -114,7 +114,7 @@ async function checksum(partial: PartialFile, { isLfs, bytes }: ListedFile): Pro
   return hash.digest('hex');
 }
 
-/** Fetches what is missing. A failure of one range ends the others. */
+/** Fetches the missing bytes. A failure of one range ends the others. */
 async function fetchAll(
   transfers: Transfers,
   file: ListedFile,
