@@ -16,7 +16,7 @@ const LIB_ROWS = [
   ['engine'],
   ['profiler', 'plan'],
   ['zero', 'models'],
-  ['text', 'pipe', 'peft', 'parallel', 'compression'],
+  ['text', 'pipe', 'peft', 'parallel', 'compression', 'watch'],
   ['hub'],
   ['optim', 'data', 'monitor', 'comm'],
   ['checkpoint', 'nn'],
@@ -36,7 +36,7 @@ const LIB_BESIDE = {
   autotuning: ['config', 'plan', 'runtime'],
   launch: [
     ...['config', 'checkpoint', 'runtime', 'plan', 'trainer', 'serve', 'autotuning'],
-    ...['evaluation', 'models', 'hub'],
+    ...['evaluation', 'models', 'hub', 'watch'],
   ],
 };
 /** Files directly in lib/ that every room may import. */

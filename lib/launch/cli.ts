@@ -15,6 +15,7 @@ import { requireNoCommand } from './script.js';
 import { addServeCommands } from './serve-commands.js';
 import { TEMPLATES, type Template } from './templates.js';
 import type { ValidateOptions } from './validate.js';
+import { addWatchCommand } from './watch.js';
 
 /** The options of `ds validate` as they are typed. */
 type ValidateFlags = Omit<ValidateOptions, 'auto'> & { auto?: string };
@@ -108,6 +109,7 @@ program
   .action(() => finish(() => train(process.argv.slice(3), null)));
 
 addModelCommands(program, MODELS, finish);
+addWatchCommand(program, TRAINING, finish);
 addServeCommands(program, INFERENCE, finish);
 
 program

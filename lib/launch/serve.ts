@@ -3,7 +3,8 @@ import { readFileSync } from 'node:fs';
 import { basename, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 
-import { type InferenceServer, isLoopback, openEngine, requireKey, serve } from '../serve/index.js';
+import { isLoopback } from '../runtime/loopback.js';
+import { type InferenceServer, openEngine, requireKey, serve } from '../serve/index.js';
 import { refuse } from './argument-error.js';
 import { type EngineFlags, engineOptions, textOf } from './engine-flags.js';
 

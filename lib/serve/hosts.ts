@@ -3,6 +3,7 @@ import type { IncomingMessage } from 'node:http';
 
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import { isLoopback } from '../runtime/loopback.js';
 import { ApiError } from './api-error.js';
 
 /** "name", "name:port" or "[::1]:port". */
@@ -47,11 +48,4 @@ export class Hosts {
 function hostOf(text: unknown): string | null {
   const [, host] = HOST.exec(typeof text === 'string' ? text : '') ?? [];
   return host?.toLowerCase() ?? null;
-}
-
-/** Whether a host or an address is loopback. */
-export function isLoopback(host: string): boolean {
-  if (host === 'localhost' || host === '[::1]' || host === '::1') return true;
-  const bytes = /^127\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$/.exec(host)?.slice(1) ?? [];
-  return bytes.length > 0 && bytes.every((byte) => Number(byte) < 256);
 }

@@ -2,7 +2,7 @@
 export { requireKey } from './access.js';
 export { type ChatOptions, chat } from './chat.js';
 export { followEngine, leaveRanks } from './follow-engine.js';
-export { isLoopback } from './hosts.js';
+
 export type { ResolvedLimits, ServeLimits } from './limits.js';
 export { type EngineOptions, openEngine } from './open-engine.js';
 export type {

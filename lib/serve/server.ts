@@ -4,6 +4,7 @@ import type { AddressInfo, Socket } from 'node:net';
 
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import { isLoopback } from '../runtime/loopback.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
@@ -15,7 +16,7 @@ import { BodyBudget } from './body-budget.js';
 import { Connections } from './connections.js';
 import { Cors } from './cors.js';
 import { EngineFailure } from './engine-failure.js';
-import { Hosts, isLoopback } from './hosts.js';
+import { Hosts } from './hosts.js';
 import { type ResolvedLimits, readLimits, type ServeLimits } from './limits.js';
 import { Metrics } from './metrics.js';
 import { requireSize } from './request-body.js';

@@ -8,7 +8,6 @@ import * as serving from '../../lib/serve/index.js';
 
 jest.mock('../../lib/serve/index.js', () => ({
   ...{ openEngine: jest.fn(), serve: jest.fn() },
-  isLoopback: jest.requireActual('../../lib/serve/hosts.js').isLoopback,
   requireKey: jest.requireActual('../../lib/serve/access.js').requireKey,
 }));
 

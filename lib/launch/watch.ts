@@ -1,0 +1,56 @@
+// `ds watch`: the page of finished and running runs, until a signal ends it.
+import type { Command } from 'commander';
+import { InvalidArgumentError } from 'commander';
+
+import { isLoopback } from '../runtime/loopback.js';
+
+/** The options of `ds watch`. */
+export interface WatchFlags {
+  port: number;
+  host: string;
+}
+
+type Finish = (run: () => Promise<number>) => Promise<void>;
+
+const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const;
+
+/** Adds the command under the heading `group`; `finish` ends the process with its code. */
+export function addWatchCommand(program: Command, group: string, finish: Finish): void {
+  program
+    .command('watch')
+    .helpGroup(group)
+    .description('show runs in a local web page: losses, speed, memory, samples')
+    .argument('<dir...>', 'folders of runs, such as the --output of ds train')
+    .option('--port <n>', 'port; 0: a free one', portIn, 6006)
+    .option('--host <address>', 'address to listen at', '127.0.0.1')
+    .action((dirs: string[], flags: WatchFlags) => finish(() => watchCommand(dirs, flags)));
+}
+
+/**
+ * Serves the runs until the first signal. Throws DS_IO for a folder without a run, and for a port
+ * that is not free.
+ */
+export async function watchCommand(dirs: readonly string[], flags: WatchFlags): Promise<number> {
+  const { WatchServer } = await import('../watch/index.js');
+  const { port, host } = flags;
+  const server = await WatchServer.start({ dirs, port, host, requireRuns: true });
+  console.log(`watch ${dirs.join(', ')} at ${server.url}`);
+  if (!isLoopback(host)) {
+    console.error('ds: the page is not encrypted; an ssh tunnel to 127.0.0.1 is.');
+  }
+  await signalled();
+  await server.close();
+  return 0;
+}
+
+function signalled(): Promise<void> {
+  return new Promise((resolve) => {
+    for (const signal of SIGNALS) process.once(signal, () => resolve());
+  });
+}
+
+function portIn(text: string): number {
+  const value = Number(text);
+  if (text.trim() !== '' && Number.isInteger(value) && value >= 0 && value < 65_536) return value;
+  throw new InvalidArgumentError('Expected a port from 0 to 65535.');
+}

@@ -1,0 +1,73 @@
+// Decides which requests the server answers: method, host, origin and token.
+import { createHash, timingSafeEqual } from 'node:crypto';
+import type { IncomingMessage } from 'node:http';
+
+import { isLoopback } from '../runtime/loopback.js';
+
+/** Why a request is refused. */
+export interface Refusal {
+  status: number;
+  message: string;
+}
+
+/** Characters of a request's target at most. */
+const LONGEST_TARGET = 1024;
+/** "name", "name:port" or "[::1]:port". */
+const HOST = /^(\[[\da-f:.]+\]|[\w.-]+)(:\d{1,5})?$/i;
+const ADDRESS = /^(\d{1,3}(\.\d{1,3}){3}|\[[\da-f:.]+\])$/i;
+
+export class RequestGuard {
+  private readonly digest: Buffer;
+
+  /** `host`: the address that the server listens at. */
+  constructor(
+    token: string,
+    private readonly host: string,
+  ) {
+    this.digest = digestOf(token);
+  }
+
+  /**
+   * Returns a refusal, or null. Every request needs a GET without a body, a Host of this server,
+   * and no foreign Origin. A web page of DNS rebinding names the attacker's host.
+   */
+  refuse({ method, url = '', headers }: IncomingMessage): Refusal | null {
+    if (method !== 'GET' && method !== 'HEAD') {
+      return { status: 405, message: 'Method: expected GET or HEAD.' };
+    }
+    const hasBody = headers['transfer-encoding'] !== undefined;
+    if (hasBody || !/^0*$/.test(headers['content-length'] ?? '')) {
+      return { status: 400, message: 'Body: expected an empty body.' };
+    }
+    if (url.length > LONGEST_TARGET || !url.startsWith('/')) {
+      return { status: 400, message: 'Target: expected a path of this server.' };
+    }
+    const { host, origin, 'sec-fetch-site': site } = headers;
+    if (!this.isOwnHost(host)) {
+      return { status: 403, message: 'Host: expected the address that ds watch printed.' };
+    }
+    const isForeign = origin !== undefined && origin !== `http://${host}`;
+    if (isForeign || site === 'cross-site' || site === 'same-site') {
+      return { status: 403, message: 'Origin: expected the page of this server.' };
+    }
+    return null;
+  }
+
+  /** Whether "Authorization: Bearer TOKEN" has the token. Compares digests in constant time. */
+  hasToken({ headers: { authorization } }: IncomingMessage): boolean {
+    const [, token] = /^Bearer ([\w-]{1,128})$/.exec(authorization ?? '') ?? [];
+    return timingSafeEqual(this.digest, digestOf(token ?? ''));
+  }
+
+  private isOwnHost(given: string | undefined): boolean {
+    const [, name] = HOST.exec(given ?? '') ?? [];
+    if (name === undefined) return false;
+    const host = name.toLowerCase();
+    if (isLoopback(host)) return true;
+    // DNS rebinding needs a name; an address of this machine is safe if the server listens there.
+    return !isLoopback(this.host) && (host === this.host || ADDRESS.test(host));
+  }
+}
+
+/** Digests have one length. */
+const digestOf = (token: string): Buffer => createHash('sha256').update(token).digest();

@@ -1,0 +1,176 @@
+// The server of the watch page: fixed routes, read-only, on loopback by default.
+import type { IncomingMessage, Server, ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+
+import { DsError } from '../errors.js';
+import { accessToken } from './access-token.js';
+import { WatchApi, WrongParameter } from './api.js';
+import { pageFiles } from './page-files.js';
+import { RequestGuard } from './request-guard.js';
+import { RunFolders } from './run-folders.js';
+
+export interface WatchServerOptions {
+  /** Folders of runs, or folders above them. */
+  dirs: readonly string[];
+  /** 0: a free port. */
+  port: number;
+  /** Address to listen at. Default: 127.0.0.1. */
+  host?: string;
+  /** Default: the user's token. */
+  token?: string;
+  /** Whether each folder must hold a run now. */
+  requireRuns?: boolean;
+}
+
+/** Open connections at most. */
+const MOST_CONNECTIONS = 64;
+/** Answers that are computed at once; further requests get 503. */
+const MOST_ANSWERS = 16;
+const HEAD_MS = 5000;
+const REQUEST_MS = 10_000;
+
+/**
+ * Without inline scripts, foreign hosts or frames. uPlot sets styles through the DOM, which this
+ * policy allows.
+ */
+const SOURCES: Readonly<Record<string, readonly string[]>> = {
+  ...{ 'default-src': [], 'script-src': ["'self'"], 'style-src': ["'self'"] },
+  ...{ 'connect-src': ["'self'"], 'img-src': ["'self'", 'blob:', 'data:'] },
+  ...{ 'base-uri': [], 'form-action': [], 'frame-ancestors': [] },
+};
+const POLICY = Object.entries(SOURCES)
+  .map(([name, sources]) => `${name} ${sources.join(' ') || "'none'"}`)
+  .join('; ');
+
+const HEADERS = {
+  'cache-control': 'no-store',
+  'content-security-policy': POLICY,
+  'cross-origin-opener-policy': 'same-origin',
+  'cross-origin-resource-policy': 'same-origin',
+  'referrer-policy': 'no-referrer',
+  'x-content-type-options': 'nosniff',
+  'x-frame-options': 'DENY',
+};
+
+/** Serves the page of some runs. Errors of requests end in their answers. */
+export class WatchServer {
+  private readonly http: Server;
+  private readonly pages = pageFiles();
+  private readonly api: WatchApi;
+  private readonly guard: RequestGuard;
+  private readonly token: string;
+  private answers = 0;
+
+  private constructor(private readonly options: WatchServerOptions) {
+    const { dirs, host = '127.0.0.1', token = accessToken(), requireRuns = false } = options;
+    const folders = new RunFolders(dirs);
+    if (requireRuns) folders.requireRuns();
+    this.token = token;
+    this.api = new WatchApi(folders);
+    this.guard = new RequestGuard(token, host);
+    // The module loads slowly, and most programs do not serve.
+    const { createServer } = require('node:http') as typeof import('node:http');
+    this.http = createServer({
+      ...{ headersTimeout: HEAD_MS, requestTimeout: REQUEST_MS, keepAliveTimeout: HEAD_MS },
+      ...{ connectionsCheckingInterval: 1000, maxHeaderSize: 8192, requireHostHeader: false },
+    });
+    this.http.maxConnections = MOST_CONNECTIONS;
+    this.http.on('request', (request, response) => void this.answer(request, response));
+    this.http.on('checkExpectation', (_, response: ServerResponse) => {
+      send(response, 417, 'Expect: expected no such header.');
+    });
+    // A page that needs upgrades or tunnels is not ours.
+    for (const event of ['upgrade', 'connect'] as const) {
+      this.http.on(event, (_, socket) => socket.destroy());
+    }
+    this.http.on('clientError', (_, socket) => socket.destroy());
+  }
+
+  /**
+   * Listens. Rejects with DS_IO if the port is not free, and with `requireRuns` for a folder
+   * without runs.
+   */
+  static async start(options: WatchServerOptions): Promise<WatchServer> {
+    const server = new WatchServer(options);
+    await server.listen();
+    return server;
+  }
+
+  /** The address with the token, for a browser. Requests do not contain the part after "#". */
+  get url(): string {
+    const { address, port, family } = this.http.address() as AddressInfo;
+    const host = family === 'IPv6' ? `[${address}]` : address;
+    return `http://${host}:${port}/#${this.token}`;
+  }
+
+  /** Closes all connections. */
+  close(): Promise<void> {
+    const closed = new Promise<void>((resolve) => this.http.close(() => resolve()));
+    this.http.closeAllConnections();
+    return closed;
+  }
+
+  private listen(): Promise<void> {
+    const { port, host = '127.0.0.1' } = this.options;
+    return new Promise((resolve, reject) => {
+      const onError = (cause: Error): void => {
+        const expected = 'an address and a port that are free';
+        const hint = 'Give another port, or 0 for a free one.';
+        const op = `watch ${host}:${port}`;
+        reject(new DsError({ code: 'DS_IO', op, expected, got: cause.message, hint, cause }));
+      };
+      this.http.once('error', onError);
+      this.http.listen({ host, port }, () => {
+        // Later errors, for example without free file descriptors, cost one connection.
+        this.http.off('error', onError).on('error', () => {});
+        resolve();
+      });
+    });
+  }
+
+  private async answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    response.on('error', () => {});
+    request.on('error', () => {});
+    try {
+      const refusal = this.guard.refuse(request);
+      if (refusal) {
+        response.setHeader('connection', 'close');
+        return send(response, refusal.status, refusal.message);
+      }
+      const [path = '', query = ''] = (request.url as string).split(/\?(.*)/s);
+      const page = this.pages.get(path);
+      if (page) return send(response, 200, page.body, page.type);
+      const route = this.api.routes.get(path);
+      if (!route) return send(response, 404, 'Path: no such page.');
+      if (!this.guard.hasToken(request)) {
+        return send(response, 401, 'Token: expected the link that ds watch printed.');
+      }
+      if (this.answers >= MOST_ANSWERS) return send(response, 503, 'Too many requests at once.');
+      await this.compute(response, () => route(new URLSearchParams(query)));
+    } catch (error) {
+      if (error instanceof WrongParameter) send(response, 400, error.message);
+      else send(response, 500, 'The server failed.');
+    }
+  }
+
+  private async compute(response: ServerResponse, body: () => unknown): Promise<void> {
+    this.answers++;
+    try {
+      send(response, 200, JSON.stringify(await body()), 'application/json');
+    } finally {
+      this.answers--;
+    }
+  }
+}
+
+function send(
+  response: ServerResponse,
+  status: number,
+  body: string | Buffer,
+  type = 'text/plain; charset=utf-8',
+): void {
+  if (response.headersSent || response.destroyed) return;
+  const length = Buffer.byteLength(body);
+  response.writeHead(status, { ...HEADERS, 'content-type': type, 'content-length': length });
+  response.end(response.req.method === 'HEAD' ? undefined : body);
+}

@@ -1,0 +1,267 @@
+// A track: columns of numbers over steps, in buckets of bounded number.
+
+/** Buckets of a track at most; a full track merges pairs. */
+export const MOST_BUCKETS = 131_072;
+const FIRST_BUCKETS = 1024;
+const MOST_COLUMNS = 64;
+
+/** Numbers of a column in each bucket; count 0 for a bucket without one. */
+interface Column {
+  min: Float64Array;
+  max: Float64Array;
+  sum: Float64Array;
+  count: Float64Array;
+}
+
+/** Which axis a range is on: steps, or milliseconds since 1970. */
+export type Axis = 'step' | 'time';
+
+/** A range with both ends; undefined: no limit. */
+export interface Range {
+  axis: Axis;
+  from?: number;
+  to?: number;
+}
+
+/** Values of a column at the points; null for a point without one. */
+export interface Points {
+  mean: (number | null)[];
+  /** Only if a point covers several rows. */
+  min?: (number | null)[];
+  max?: (number | null)[];
+}
+
+/** Points of a range. */
+export interface Decimated {
+  step: number[];
+  time: number[];
+  /** Rows of a point. */
+  rows: number;
+  columns: Record<string, Points>;
+}
+
+/**
+ * Rows are ordered by step. A row at or before the last step replaces the rows from that step on: a
+ * resumed run repeats the steps after its checkpoint.
+ *
+ * Memory: at most 40 bytes a bucket, plus 32 for each column.
+ */
+export class Track {
+  /** Rows of a whole bucket. */
+  rowsPerBucket = 1;
+  private size = 0;
+  private filled = 0;
+  private step = new Float64Array(FIRST_BUCKETS);
+  private time = new Float64Array(FIRST_BUCKETS);
+  /** Offset of the bucket's first row in the file. */
+  private offset = new Float64Array(FIRST_BUCKETS);
+  private readonly columns = new Map<string, Column>();
+  private lastStep = -1;
+  private lastTime = 0;
+
+  /** `most`: buckets at most, a power of 2. */
+  constructor(private readonly most = MOST_BUCKETS) {}
+
+  /** The last step; -1 without rows. */
+  get last(): number {
+    return this.lastStep;
+  }
+
+  get buckets(): number {
+    return this.size;
+  }
+
+  add(step: number, time: number, values: Readonly<Record<string, number>>, offset = 0): void {
+    if (step <= this.lastStep) this.truncate(step);
+    if (this.size === 0 || this.filled === this.rowsPerBucket) this.open(step, time, offset);
+    this.filled++;
+    this.lastStep = step;
+    this.lastTime = Math.max(this.lastTime, time);
+    const at = this.size - 1;
+    for (const name of Object.keys(values)) {
+      const value = values[name] as number;
+      const column = this.column(name);
+      if (!column || !Number.isFinite(value)) continue;
+      column.min[at] = Math.min(column.min[at] as number, value);
+      column.max[at] = Math.max(column.max[at] as number, value);
+      (column.sum[at] as number) += value;
+      (column.count[at] as number)++;
+    }
+  }
+
+  /** Drops the rows from `step` on. A bucket that begins before it stays whole. */
+  truncate(step: number): void {
+    while (this.size > 0 && (this.step[this.size - 1] as number) >= step) this.size--;
+    this.filled = this.rowsPerBucket;
+    this.lastStep = Math.min(this.lastStep, step - 1);
+    if (this.size === 0) this.lastStep = -1;
+    this.lastTime = this.size > 0 ? (this.time[this.size - 1] as number) : 0;
+  }
+
+  /** Returns at most about `width` points of the range, and one more on each side. */
+  decimated(range: Range, width: number): Decimated {
+    const [begin, end] = this.bucketsOf(range);
+    let stride = 1;
+    while ((end - begin) / stride > width) stride *= 2;
+    // Groups begin at multiples of the stride, so that they stay when rows are added.
+    const first = Math.floor(begin / stride) * stride;
+    const result: Decimated = {
+      ...{ step: [], time: [], rows: stride * this.rowsPerBucket, columns: {} },
+    };
+    for (let at = first; at < end; at += stride) {
+      result.step.push(this.step[at] as number);
+      result.time.push(this.time[at] as number);
+    }
+    const isExact = result.rows === 1;
+    const groups = { first, end: Math.min(this.size, end), stride };
+    for (const [name, column] of this.columns) {
+      const points = pointsOf(column, groups, isExact);
+      if (points) result.columns[name] = points;
+    }
+    return result;
+  }
+
+  /** Bytes of the file with the rows of the range; null without rows. */
+  bytesOf(range: Range, fileEnd: number): { begin: number; end: number } | null {
+    const [begin, end] = this.bucketsOf(range);
+    if (begin >= end) return null;
+    return {
+      begin: this.offset[begin] as number,
+      end: end < this.size ? (this.offset[end] as number) : fileEnd,
+    };
+  }
+
+  /** The last value of each column. */
+  latest(): Record<string, number> {
+    const found: Record<string, number> = {};
+    for (const [name, { sum, count }] of this.columns) {
+      for (let at = this.size - 1; at >= 0 && at > this.size - 64; at--) {
+        if (count[at] === 0) continue;
+        found[name] = (sum[at] as number) / (count[at] as number);
+        break;
+      }
+    }
+    return found;
+  }
+
+  /** Indices [begin, end) of the buckets of a range, with one neighbor on each side. */
+  private bucketsOf({ axis, from = -Infinity, to = Infinity }: Range): [number, number] {
+    const places = axis === 'step' ? this.step : this.time;
+    const begin = lowerBound(places, this.size, from);
+    const end = lowerBound(places, this.size, nextAfter(to));
+    return [Math.max(0, begin - 1), Math.min(this.size, end + 1)];
+  }
+
+  private open(step: number, time: number, offset: number): void {
+    if (this.size === this.most) this.merge();
+    if (this.size === this.step.length) this.grow();
+    if (this.filled === this.rowsPerBucket || this.size === 0) {
+      const at = this.size++;
+      this.step[at] = step;
+      this.time[at] = Math.max(time, this.lastTime);
+      this.offset[at] = offset;
+      for (const { min, max, sum, count } of this.columns.values()) {
+        min[at] = Infinity;
+        max[at] = -Infinity;
+        sum[at] = 0;
+        count[at] = 0;
+      }
+      this.filled = 0;
+    }
+  }
+
+  /** Halves the number of buckets. */
+  private merge(): void {
+    const half = this.size / 2;
+    for (let i = 0; i < half; i++) {
+      for (const places of [this.step, this.time, this.offset]) {
+        places[i] = places[2 * i] as number;
+      }
+      for (const { min, max, sum, count } of this.columns.values()) {
+        min[i] = Math.min(min[2 * i] as number, min[2 * i + 1] as number);
+        max[i] = Math.max(max[2 * i] as number, max[2 * i + 1] as number);
+        sum[i] = (sum[2 * i] as number) + (sum[2 * i + 1] as number);
+        count[i] = (count[2 * i] as number) + (count[2 * i + 1] as number);
+      }
+    }
+    this.size = half;
+    this.rowsPerBucket *= 2;
+    this.filled = this.rowsPerBucket;
+  }
+
+  private grow(): void {
+    const length = Math.min(this.most, this.step.length * 2);
+    const grown = (from: Float64Array, fill = 0): Float64Array<ArrayBuffer> => {
+      const to = new Float64Array(length).fill(fill, from.length);
+      to.set(from);
+      return to;
+    };
+    [this.step, this.time, this.offset] = [this.step, this.time, this.offset].map((one) =>
+      grown(one),
+    ) as [Float64Array<ArrayBuffer>, Float64Array<ArrayBuffer>, Float64Array<ArrayBuffer>];
+    for (const column of this.columns.values()) {
+      column.min = grown(column.min, Infinity);
+      column.max = grown(column.max, -Infinity);
+      column.sum = grown(column.sum);
+      column.count = grown(column.count);
+    }
+  }
+
+  private column(name: string): Column | null {
+    const known = this.columns.get(name);
+    if (known) return known;
+    if (this.columns.size === MOST_COLUMNS) return null;
+    const { length } = this.step;
+    const column = {
+      min: new Float64Array(length).fill(Infinity),
+      max: new Float64Array(length).fill(-Infinity),
+      sum: new Float64Array(length),
+      count: new Float64Array(length),
+    };
+    this.columns.set(name, column);
+    return column;
+  }
+}
+
+/** Points of groups of `stride` buckets; null for a column without a value there. */
+function pointsOf(
+  { min, max, sum, count }: Column,
+  { first, end, stride }: { first: number; end: number; stride: number },
+  isExact: boolean,
+): Points | null {
+  const points = { mean: [], min: [], max: [] } as Required<Points>;
+  let isEmpty = true;
+  for (let at = first; at < end; at += stride) {
+    let [low, high, total, number] = [Infinity, -Infinity, 0, 0];
+    for (let i = at; i < Math.min(at + stride, end); i++) {
+      low = Math.min(low, min[i] as number);
+      high = Math.max(high, max[i] as number);
+      total += sum[i] as number;
+      number += count[i] as number;
+    }
+    if (number > 0) isEmpty = false;
+    points.mean.push(number > 0 ? rounded(total / number) : null);
+    if (isExact) continue;
+    points.min.push(number > 0 ? low : null);
+    points.max.push(number > 0 ? high : null);
+  }
+  if (isEmpty) return null;
+  return isExact ? { mean: points.mean } : points;
+}
+
+const rounded = (value: number): number => Number(value.toPrecision(7));
+
+/** The first index of `places` with a value of at least `least`. */
+function lowerBound(places: Float64Array, size: number, least: number): number {
+  let [low, high] = [0, size];
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if ((places[middle] as number) < least) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** A number above `value` that no step or time lies between. */
+const nextAfter = (value: number): number =>
+  Number.isFinite(value) ? value + Math.max(1e-9, Math.abs(value) * 2 ** -52) : value;
