@@ -6,14 +6,30 @@ type Source = readonly [from: string, to: string];
 const COMMON: Source = ['templates/common', '.'];
 /** The project has a tokenizer of its own, because `ds chat` and `ds serve` look for one. */
 const TOKENIZER: Source = ['examples/tokenizer', 'tokenizer'];
-/** Chats to train on, and the chat template of a small model. */
-const CHATS: Source = ['templates/chats', '.'];
+/** A chat model to start from: its data, its chat template, and the program that trains it. */
+const CHAT: Source = ['templates/chat', '.'];
 
 /** What `npm start` of each template does, and where its files come from; later files win. */
 export const TEMPLATES = {
   chat: {
     start: 'trains a small Llama on chats, then answers your questions',
-    sources: [COMMON, TOKENIZER, CHATS, ['templates/chat', '.']],
+    sources: [COMMON, TOKENIZER, CHAT],
+  },
+  pretrain: {
+    start: 'trains a small GPT-2 on text, then writes a text',
+    sources: [COMMON, TOKENIZER, ['templates/pretrain', '.']],
+  },
+  'own-model': {
+    start: 'trains an nn.Module of your own, then sorts three notes',
+    sources: [COMMON, ['templates/own-model', '.']],
+  },
+  lora: {
+    start: 'trains a small Llama and a LoRA adapter for it, then answers your questions',
+    sources: [COMMON, TOKENIZER, CHAT, ['templates/lora', '.']],
+  },
+  serve: {
+    start: 'trains a small Llama, then serves it over HTTP',
+    sources: [COMMON, TOKENIZER, CHAT, ['templates/serve', '.']],
   },
 } as const satisfies Record<string, { start: string; sources: readonly Source[] }>;
 

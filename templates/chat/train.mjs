@@ -1,7 +1,10 @@
 // @ts-check
 // Trains a small Llama on the chats of data/chats.jsonl, saves it, and asks it two questions.
+// Usage: node train.mjs [FOLDER]
 import { initInference, nn, seed, Trainer, text } from '@ds/native';
 
+// The launcher adds --local_rank.
+const [folder = 'model'] = process.argv.slice(2).filter((word) => !word.startsWith('--'));
 seed(1); // The same initial values in every run.
 const tokenizer = text.Tokenizer.fromPretrained('tokenizer');
 const { vocabSize } = tokenizer;
@@ -13,10 +16,10 @@ const train = await text.TextDataset.open({ files, tokenizer, length: 128, loss:
 const deepspeed = 'ds_config.json';
 const trainer = new Trainer({ model, tokenizer, train, deepspeed, maxSteps: 120 });
 await trainer.train();
-await trainer.save('model'); // config.json, weights and tokenizer, as transformers reads them.
+await trainer.save(folder); // config.json, weights and tokenizer, as transformers reads them.
 await trainer.destroy();
 
-const engine = await initInference('model');
+const engine = await initInference(folder);
 for (const content of ['What is a token?', 'Who trained you?']) {
   const chat = [{ role: 'user', content }];
   const { ids } = tokenizer.applyChatTemplate(chat, { addGenerationPrompt: true });
