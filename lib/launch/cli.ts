@@ -1,11 +1,12 @@
 #!/usr/bin/env node
 // The `ds` command: a subcommand by its name, or else the launcher of a script.
-import { Command, InvalidArgumentError, Option } from 'commander';
+import { Argument, Command, InvalidArgumentError, Option } from 'commander';
 
 import { DsError } from '../errors.js';
 import { systemError } from '../runtime/system-error.js';
 import { version } from '../version.js';
 import { parseBytes } from './byte-size.js';
+import type { Shell } from './completion/index.js';
 import type { ElasticFlags } from './elastic.js';
 import type { IoFlags } from './io.js';
 import { type LaunchOptions, launchCommand } from './launch-options.js';
@@ -144,7 +145,7 @@ program
   .helpGroup(CONFIGURATION)
   .description('predict memory and step time by ZeRO stage and offload')
   .optionsGroup('Model and batch:')
-  .requiredOption('--model <name>', 'GPT-2 size such as 1558M, or folder with a config.json')
+  .requiredOption('--model <model>', 'GPT-2 size such as 1558M, or folder with a config.json')
   .option('--batch <n>', 'samples of a step on each GPU', positiveInteger, 1)
   .option(
     '--seq <n>',
@@ -256,6 +257,19 @@ program
     finish(async () => {
       const { ioCommand } = await import('./io.js');
       console.log(ioCommand(path, flags, (line) => console.error(line)));
+      return 0;
+    }),
+  );
+
+program
+  .command('completion')
+  .helpGroup(MACHINE)
+  .description('print a script that completes commands and options in a shell')
+  .addArgument(new Argument('<shell>', 'shell of the script').choices(['bash', 'zsh', 'fish']))
+  .action((shell: Shell) =>
+    finish(async () => {
+      const { completionScript } = await import('./completion/index.js');
+      console.log(completionScript(shell, program, launcher));
       return 0;
     }),
   );

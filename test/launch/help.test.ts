@@ -52,6 +52,7 @@ test.each<[command: string, headings: readonly string[]]>([
     ],
   ],
   ['elastic', ['Arguments:', 'Options:']],
+  ['completion', ['Arguments:', 'Options:']],
   ['env', ['Options:']],
   ['io', ['Arguments:', 'Measurement:', 'Output:', 'Options:']],
 ])('ds %s --help', (command, headings) => {

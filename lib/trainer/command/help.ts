@@ -12,6 +12,14 @@ const SHOWN: Readonly<Record<Kind, string>> = {
 
 /** A description for each argument, with its default and its other names. */
 export function helpText(): string {
+  const command = helpCommand();
+  let text = '';
+  command.configureOutput({ writeOut: (part) => (text += part) }).outputHelp();
+  return text.trimEnd();
+}
+
+/** A command with an option for each argument, which only prints help. */
+export function helpCommand(): Command {
   const command = new Command('ds train')
     .usage('--model DIR --data FILE.jsonl --output DIR [arguments]')
     .description(
@@ -32,9 +40,7 @@ export function helpText(): string {
       '\n  ds --num_gpus 4 train --config run.yaml' +
       '\n  ds train --num_procs 2 --config run.yaml\n\ndocs/trainer.md explains the arguments.',
   );
-  let text = '';
-  command.configureOutput({ writeOut: (part) => (text += part) }).outputHelp();
-  return text.trimEnd();
+  return command;
 }
 
 function optionOf(name: keyof TrainArguments, help: ArgumentHelp): Option {

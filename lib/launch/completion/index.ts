@@ -1,0 +1,38 @@
+// `ds completion`: the script that completes commands, options and values in a shell.
+import type { Command } from 'commander';
+import { ALIASES, KINDS } from '../../trainer/command/arguments.js';
+import { helpCommand } from '../../trainer/command/help.js';
+import { bashScript } from './bash.js';
+import { fishScript } from './fish.js';
+import { type CommandWords, type OptionWords, wordsOf } from './words.js';
+import { zshScript } from './zsh.js';
+
+const SCRIPTS = { bash: bashScript, zsh: zshScript, fish: fishScript };
+
+/** Shells with a completion script. */
+export type Shell = keyof typeof SCRIPTS;
+
+/** The script for `shell`, from the commands of `program` and the options of `launcher`. */
+export function completionScript(shell: Shell, program: Command, launcher: Command): string {
+  const visible = program.createHelp().visibleCommands(program);
+  const commands = visible.filter((one) => one.name() !== 'help').map((one) => wordsOf(one));
+  const whole = commands.map((one) => (one.name === 'train' ? trainWords(one) : one));
+  return SCRIPTS[shell](wordsOf(launcher, 'ds'), whole);
+}
+
+/** Most texts of `ds train` are names of files or folders. */
+const isText = ({ flags }: OptionWords): boolean =>
+  Object.entries(KINDS).some(
+    ([name, kind]) => flags.includes(`--${name}`) && kind.startsWith('text'),
+  );
+
+/** `ds train` reads its arguments itself; its help has them as options. */
+function trainWords({ name, text }: CommandWords): CommandWords {
+  const known = wordsOf(helpCommand()).options;
+  const options = known.map((one) => (isText(one) ? { ...one, values: 'file' as const } : one));
+  const others = Object.entries(ALIASES).flatMap(([alias, own]) => {
+    const option = options.find(({ flags }) => flags.includes(`--${own}`));
+    return option ? [{ ...option, flags: [`--${alias}`] }] : [];
+  });
+  return { name, text, options: [...options, ...others], values: null };
+}
