@@ -1,9 +1,10 @@
 // Paged key-value cache: one pool of blocks per layer, shared by all sequences.
-import type { LayerCache, UnturnedHeads } from '../nn/attention.js';
+import type { CacheReach, LayerCache, TurningReach, UnturnedHeads } from '../nn/attention.js';
 import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { held, Tensor } from '../tensor/index.js';
+import { cappedPaged } from './capped-attention.js';
 import { type ListName, listsOf, type StepBatch } from './step-batch.js';
 
 /** Dimensions of a cache. */
@@ -60,10 +61,9 @@ export class PagedCache {
       held(() => Tensor.empty(shape, dtype, device)),
     );
     this.layers = this.pools.map((pool) => ({
-      attend: (q, k, v, { window }) =>
-        attend(pool, this.running as DeviceBatch, { q, k, v }, window),
-      attendTurning: (heads, { window }) =>
-        attendTurning(pool, this.running as DeviceBatch, heads, window),
+      attend: (q, k, v, reach) => attend(pool, this.running as DeviceBatch, { q, k, v }, reach),
+      attendTurning: (heads, reach) =>
+        attendTurning(pool, this.running as DeviceBatch, heads, reach),
     }));
   }
 
@@ -93,17 +93,22 @@ interface Projected {
 /** [1, H, N, D] as [N, H, D]. */
 const ragged = (x: Tensor): Tensor => x.squeeze(0).transpose(0, 1);
 
-function attend(pool: Tensor, on: DeviceBatch, of: Projected, window: number | null): Tensor {
+function attend(pool: Tensor, on: DeviceBatch, of: Projected, reach: CacheReach): Tensor {
   const [q, k, v] = [ragged(of.q), ragged(of.k), ragged(of.v)];
   kernels.pagedStore({ k, v, slots: on.slots, pool });
-  return attended(pool, on, q, window);
+  const { scoreCap, scale = 1 / Math.sqrt(q.size(2)), window } = reach;
+  if (scoreCap) {
+    const out = cappedPaged(pool, on, q, { window, scale, cap: scoreCap });
+    return out.transpose(0, 1).unsqueeze(0);
+  }
+  return attended(pool, on, q, reach);
 }
 
 function attendTurning(
   pool: Tensor,
   on: DeviceBatch,
   heads: UnturnedHeads,
-  window: number | null,
+  reach: TurningReach,
 ): Tensor {
   const { cos, sin, norms } = heads;
   const [q, k, v] = [heads.q.squeeze(0), heads.k.squeeze(0), heads.v.squeeze(0)];
@@ -114,14 +119,15 @@ function attendTurning(
     kNorm: norms?.k ?? null,
     eps: norms?.eps ?? 0,
   });
-  return attended(pool, on, q, window);
+  return attended(pool, on, q, reach);
 }
 
 /**
  * Attends with queries [N, H, D]; their keys and values are already stored. Returns [1, H, N, D].
  */
-function attended(pool: Tensor, on: DeviceBatch, q: Tensor, window: number | null): Tensor {
+function attended(pool: Tensor, on: DeviceBatch, q: Tensor, reach: TurningReach): Tensor {
   const { batch } = on;
+  const { window, scale = 1 / Math.sqrt(q.size(2)) } = reach;
   const out = Tensor.empty(q.shape, q.dtype, q.device);
   const { singles, sequences, tokens } = batch;
   const part = (from: number, count: number, rows: readonly [number, number]): void => {
@@ -133,7 +139,7 @@ function attended(pool: Tensor, on: DeviceBatch, q: Tensor, window: number | nul
       starts: on.starts.narrow(0, from, count + 1),
       lengths: on.lengths.narrow(0, from, count),
       out: out.narrow(0, ...rows),
-      scale: 1 / Math.sqrt(q.size(2)),
+      scale,
       window: window ?? 0,
       longest: from < singles ? 1 : batch.longest,
     });

@@ -22,6 +22,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { numel } from '../runtime/view.js';
 import {
+  crossEntropy,
   indexSelect,
   type LinearCrossEntropyOptions,
   LossReport,
@@ -294,7 +295,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       if (targets && this.routerLoss > 0) throw noParts(this.constructor.name, this.routerLoss);
       return this.forwardOfPart(part, { tokens, targets, places, how });
     }
-    if (!targets) return this.lm_head.call(this.hiddenOf(tokens, places));
+    if (!targets) return this.logitsOf(this.hiddenOf(tokens, places));
     if (this.routerLoss === 0) return this.lossOf(this.hiddenOf(tokens, places), targets, how);
     return scope(() => {
       const { documents } = places;
@@ -391,7 +392,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     const positions = places.positions && part.of(places.positions);
     const own = { ...places, positions, start: places.start + part.share.first };
     const x = part.run(() => this.hiddenOf(part.of(tokens), own));
-    if (!targets) return part.whole(this.lm_head.call(x));
+    if (!targets) return part.whole(this.logitsOf(x));
     const { ignoreIndex = -100 } = this.config;
     const counted = (): Tensor => noGrad(() => targets.ne(ignoreIndex).to('f32').sum());
     const divisor = how.divisor ?? counted();
@@ -407,8 +408,22 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return loss;
   }
 
+  /** @internal Maps the head's products to logits, which the loss then keeps; null: no change. */
+  protected get finishLogits(): ((products: Tensor) => Tensor) | null {
+    return null;
+  }
+
+  private logitsOf(x: Tensor): Tensor {
+    const finish = this.finishLogits;
+    return finish ? scope(() => finish(this.lm_head.call(x))) : this.lm_head.call(x);
+  }
+
   private lossOf(x: Tensor, targets: Tensor, loss: CausalLossOptions): Tensor {
     const { ignoreIndex, activationCheckpointing } = this.config;
+    if (this.finishLogits) {
+      const { skipIgnored: _, ...options } = { ...loss, ignoreIndex: ignoreIndex ?? -100 };
+      return scope(() => crossEntropy(this.logitsOf(x), targets, options));
+    }
     const recompute = activationCheckpointing === true || undefined;
     const options = { ...loss, ignoreIndex, recompute };
     const { lm_head } = this;
@@ -424,7 +439,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   next(tokens: Tensor, caches: readonly KeyValueCache[]): Tensor {
     const start = caches[0]?.length ?? 0;
     const x = this.hiddenOf(tokens, { ...inRows, start, caches });
-    return this.lm_head.call(x.narrow(1, x.size(1) - 1, 1).contiguous());
+    return this.logitsOf(x.narrow(1, x.size(1) - 1, 1).contiguous());
   }
 
   /** The dtype and device of hidden states, which are those of the first parameter. */
@@ -436,7 +451,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   /** @internal Logits [S, V] of the tokens after positions `ends` [S], i32, of tokens [B, T]. */
   logitsAfter(tokens: Tensor, places: Places, ends: Tensor): Tensor {
     const x = this.hiddenOf(tokens, places);
-    return this.lm_head.call(indexSelect(x.reshape([-1, x.size(2)]), 0, ends));
+    return this.logitsOf(indexSelect(x.reshape([-1, x.size(2)]), 0, ends));
   }
 
   /** @internal Shape of a token's keys and values in the cache of one layer. */

@@ -5,12 +5,9 @@ import { noteSourceFolder } from '../nn/source-folder.js';
 import { adapterAlone, adapterFolder } from '../peft/adapter-folder.js';
 import type { CausalLM } from './causal-lm.js';
 import { isCheckpointFolder, readCheckpointModel } from './checkpoint-folder.js';
+import * as classes from './families.js';
 import type { GPT2Options } from './gpt2/config.js';
-import { GPT2 } from './gpt2/gpt2.js';
-import { Llama } from './llama/llama.js';
 import type { Layout } from './load-weights.js';
-import { Mistral } from './mistral/mistral.js';
-import { Mixtral } from './mixtral/mixtral.js';
 import {
   buildFromConfig,
   type Family,
@@ -18,25 +15,11 @@ import {
   located,
   readPretrained,
 } from './model-folder.js';
-import { Phi3 } from './phi3/phi3.js';
-import { Qwen2 } from './qwen2/qwen2.js';
-import { Qwen2Moe } from './qwen2-moe/qwen2-moe.js';
-import { Qwen3 } from './qwen3/qwen3.js';
-import { Qwen3Moe } from './qwen3-moe/qwen3-moe.js';
 import type { RotaryOptions } from './rotary/config.js';
 
-/** A new model is a line here. */
-const families: readonly Family<CausalLM, PretrainedOptions>[] = [
-  GPT2.family,
-  Llama.family,
-  Mistral.family,
-  Mixtral.family,
-  Phi3.family,
-  Qwen2.family,
-  Qwen2Moe.family,
-  Qwen3.family,
-  Qwen3Moe.family,
-];
+const families = Object.values(classes).map(
+  ({ family }) => family as Family<CausalLM, PretrainedOptions>,
+);
 
 /**
  * Options of this library for every model or some of them. An option that the model lacks throws
@@ -47,9 +30,8 @@ export type PretrainedOptions = GPT2Options & RotaryOptions & FolderOptions;
 /**
  * Loads a causal language model: a Hugging Face folder (config.json, safetensors in one or several
  * files), or a name of the hub such as "Qwen/Qwen3-0.6B", which is downloaded into the cache once.
- * An existing path wins over a name. model_type selects the class: "gpt2" GPT2, "llama" Llama,
- * "mistral" Mistral, "phi3" (also Phi-4) Phi3, "qwen2" (also 2.5) Qwen2, "qwen3" Qwen3, "mixtral"
- * Mixtral, "qwen2_moe" Qwen2Moe, "qwen3_moe" Qwen3Moe. `ds export` writes such a folder.
+ * An existing path wins over a name. model_type selects the class; docs/models.md lists them.
+ * `ds export` writes such a folder.
  *
  * Values stay in the files, which remain open, until they are needed. Then they take memory in
  * their stored dtype or options.dtype; initialize() reads one parameter at a time. A folder of

@@ -6,6 +6,7 @@ export {
   type CausalLossOptions,
   type LanguageHead,
 } from './causal-lm.js';
+export * from './families.js';
 export {
   fromConfig,
   fromPretrained,
@@ -20,22 +21,23 @@ export {
   gpt2ActivationBytes,
 } from './gpt2/activations.js';
 export type { GPT2Config, GPT2Options, GPT2Sizes } from './gpt2/config.js';
-export { GPT2, GPT2Block, type Mlp, type Transformer } from './gpt2/gpt2.js';
+export { GPT2Block, type Mlp, type Transformer } from './gpt2/gpt2.js';
 export { gpt2HuggingFaceNames, type HuggingFaceName } from './gpt2/pretrained.js';
-export { Llama, type LlamaConfig } from './llama/llama.js';
-export { Mistral, type MistralConfig } from './mistral/mistral.js';
-export { Mixtral, type MixtralConfig } from './mixtral/mixtral.js';
 export type { FolderOptions } from './model-folder.js';
-export { Phi3, type Phi3Config } from './phi3/phi3.js';
 export type { PlaceInputs, Places } from './places.js';
-export { Qwen2, type Qwen2Config } from './qwen2/qwen2.js';
-export { Qwen2Moe, type Qwen2MoeConfig } from './qwen2-moe/qwen2-moe.js';
-export { Qwen3, type Qwen3Config } from './qwen3/qwen3.js';
-export { Qwen3Moe, type Qwen3MoeConfig } from './qwen3-moe/qwen3-moe.js';
 export type { AttentionContext, PackedAttention, RotaryAttention } from './rotary/attention.js';
 export { RotaryBlock, type RotaryModel } from './rotary/body.js';
-export type { RotaryConfig, RotaryOptions, RotarySizes, Varying, Window } from './rotary/config.js';
+export type {
+  FamilyConfig,
+  RotaryConfig,
+  RotaryOptions,
+  RotarySizes,
+  Varying,
+  Window,
+} from './rotary/config.js';
+export type { FeedForward, GatedMlp, PlainMlp } from './rotary/feed-forward.js';
 export type { MoeConfig, MoeSizes } from './rotary/mixture.js';
+export type { Norm, OffsetRMSNorm, PlainLayerNorm } from './rotary/norms.js';
 export type { PackedSwiGLU } from './rotary/packed-swiglu.js';
 export type {
   DynamicScaling,
@@ -47,5 +49,6 @@ export type {
 } from './rotary/rope-scaling.js';
 export { RotaryLM } from './rotary/rotary-lm.js';
 export type { Angles } from './rotary/rotary-table.js';
+export type { Scales } from './rotary/scales.js';
 export type { TiedHead } from './tied-head.js';
 export type { LayerTokens } from './token-drop.js';

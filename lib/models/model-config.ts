@@ -24,6 +24,11 @@ export class ModelConfig {
     return this.values[key] ?? fallback;
   }
 
+  /** Whether the file has `key`; null is a value. */
+  has(key: string): boolean {
+    return Object.hasOwn(this.values, key);
+  }
+
   /**
    * Returns a positive integer up to `most`. Throws DS_CHECKPOINT for other values, and for an
    * absent key without a fallback.

@@ -150,10 +150,19 @@ export class StoredWeights implements StoredValues {
   }
 }
 
+/** A piece in the files. */
+interface Part {
+  /** Its place in the whole tensor. */
+  readonly place: Box;
+  /** Whether it is one matrix of a tensor [n, r, c]. */
+  readonly isMatrix: boolean;
+  readonly values: StoredWeights;
+}
+
 /** A tensor that open files store in pieces, each a matrix of [n, k r, c]. */
 export class PiecedWeights implements StoredValues {
   readonly origin: string;
-  private readonly parts: readonly { box: Box; values: StoredWeights }[];
+  private readonly parts: readonly Part[];
 
   constructor(
     open: OpenWeights,
@@ -163,7 +172,8 @@ export class PiecedWeights implements StoredValues {
   ) {
     this.parts = pieces.map(({ name, box, shape }) => {
       const values = new StoredWeights(open, { name, dtype, transposed: false });
-      return { box: shape.length === box.shape.length ? wholeBox(shape) : box, values };
+      const isMatrix = shape.length < box.shape.length;
+      return { place: isMatrix ? box : wholeBox(shape), isMatrix, values };
     });
     const [first] = this.parts;
     this.origin = `${pieces.length} pieces from ${first?.values.origin}`;
@@ -172,9 +182,9 @@ export class PiecedWeights implements StoredValues {
   read(out: Tensor, from: number, box: Box = wholeBox(this.shape)): void {
     let at = 0;
     for (const wanted of boxesOf({ box, from, numel: out.numel })) {
-      for (const { box: place, values } of this.parts) {
-        const common = intersectBoxes(wanted, place);
-        if (common) readInto({ out, at, wanted }, common, place, values);
+      for (const part of this.parts) {
+        const common = intersectBoxes(wanted, part.place);
+        if (common) readInto({ out, at, wanted }, common, part);
       }
       at += numel(wanted.shape);
     }
@@ -192,10 +202,8 @@ export class PiecedWeights implements StoredValues {
 function readInto(
   { out, at, wanted }: { out: Tensor; at: number; wanted: Box },
   common: Box,
-  place: Box,
-  values: StoredWeights,
+  { place, isMatrix, values }: Part,
 ): void {
-  const isMatrix = place.shape.length === 3;
   const [offset, shape] = [common.offset, common.shape].map((one) =>
     isMatrix ? one.slice(1) : one,
   );

@@ -5,6 +5,7 @@ import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { attention, causalSelfAttentionPacked, type HeadShare, Tensor } from '../tensor/index.js';
+import { cappedAttention } from './capped-attention.js';
 import { Linear, type LinearOptions } from './linear.js';
 import { Module } from './module.js';
 import type { SparsePattern } from './sparse-attention.js';
@@ -35,7 +36,14 @@ export interface CacheReach {
   sparsity: SparsePattern | null;
   /** The share of all heads that this call has; null: all. */
   headShare: HeadShare | null;
+  /** Factor of the products of queries and keys. Default: 1 / sqrt(D). */
+  scale?: number;
+  /** Bound of the scores; see cappedAttention(). Default: none. */
+  scoreCap?: number | null;
 }
+
+/** The earlier tokens that a fused attention sees, and its scale. */
+export type TurningReach = Pick<CacheReach, 'window' | 'scale'>;
 
 /** Keys and values of one layer that later tokens attend to. */
 export interface LayerCache {
@@ -47,7 +55,7 @@ export interface LayerCache {
   attend(q: Tensor, k: Tensor, v: Tensor, reach: CacheReach): Tensor;
 
   /** attend() that also rotates the heads, in one pass; absent if the cache does not support it. */
-  attendTurning?(heads: UnturnedHeads, reach: { window: number | null }): Tensor;
+  attendTurning?(heads: UnturnedHeads, reach: TurningReach): Tensor;
 }
 
 /**
@@ -68,10 +76,13 @@ export class KeyValueCache implements LayerCache {
   }
 
   attend(q: Tensor, k: Tensor, v: Tensor, reach: CacheReach): Tensor {
-    const { window, sparsity, headShare } = reach;
+    const { window, sparsity, headShare, scale = 1 / Math.sqrt(q.size(3)), scoreCap } = reach;
     const [keys, values] = this.append(k, v);
     const [T, S] = [q.size(2), keys.size(2)];
-    const options = { causal: true, window, headShare };
+    if (scoreCap) {
+      return cappedAttention(q, keys, values, { ...reach, scale, cap: scoreCap });
+    }
+    const options = { causal: true, window, headShare, scale };
     if (!sparsity) return attention(q, keys, values, options);
     if (T < S)
       return attention(q, keys, values, { ...options, mask: sparsity.mask(q, S, headShare) });

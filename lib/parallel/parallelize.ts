@@ -7,6 +7,7 @@ import { Embedding } from '../nn/embedding.js';
 import { Experts } from '../nn/experts.js';
 import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
+import { RMSNorm } from '../nn/norms.js';
 import type { Parameter } from '../nn/parameter.js';
 import { QuantizedLinear } from '../nn/quantized-linear.js';
 import { replaceModules } from '../nn/replace-modules.js';
@@ -17,6 +18,7 @@ import { requireType } from '../runtime/require-type.js';
 import type { HeadShare } from '../tensor/index.js';
 import { shareOut } from './exchanges.js';
 import { CutExperts } from './experts.js';
+import { HeadsNorm } from './heads-norm.js';
 import {
   ChannelDropout,
   ColumnLinear,
@@ -231,6 +233,9 @@ function apply(module: Module, place: Place): Module | null {
     case 'experts':
       if (module instanceof Experts) return new CutExperts(module, group, place.stream);
       throw misplaced(place, 'an nn.Experts', module);
+    case 'headsNorm':
+      if (module instanceof RMSNorm) return new HeadsNorm(module, group, cutAt(place).cut ?? []);
+      throw misplaced(place, 'an nn.RMSNorm', module);
     case 'channelDropout':
       if (module instanceof Dropout) return dropoutAt(module, place);
       throw misplaced(place, 'an nn.Dropout', module);

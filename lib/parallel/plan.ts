@@ -25,6 +25,11 @@ export type StyleName =
    * sums.
    */
   | 'perHead'
+  /**
+   * An RMS norm over all heads together: each rank has the weights of its heads, and the ranks sum
+   * the squares.
+   */
+  | 'headsNorm'
   /** Experts (nn.Experts): each rank has some whole ones; their results are summed. */
   | 'experts'
   /** A dropout between a column and a row. */

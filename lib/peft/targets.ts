@@ -11,16 +11,13 @@ import { ALL_LINEAR, expression, type LoraConfig } from './lora-options.js';
 /** PEFT's default targets by the model_type of config.json. */
 const FAMILIES: Readonly<Record<string, readonly string[]>> = {
   gpt2: ['c_attn'],
-  llama: ['q_proj', 'v_proj'],
-  mistral: ['q_proj', 'v_proj'],
+  phi: ['q_proj', 'v_proj', 'fc1', 'fc2'],
   // PEFT has no default for this family; this is the equivalent of its other defaults.
   phi3: ['qkv_proj'],
-  qwen2: ['q_proj', 'v_proj'],
-  qwen3: ['q_proj', 'v_proj'],
-  mixtral: ['q_proj', 'v_proj'],
-  qwen2_moe: ['q_proj', 'v_proj'],
-  qwen3_moe: ['q_proj', 'v_proj'],
 };
+
+/** The default of all other models of Hugging Face with these projections. */
+const PROJECTIONS = ['q_proj', 'v_proj'];
 
 /** Modules with weights that a model reads directly: an adapter's forward would never run. */
 const READ_DIRECTLY = ['lm_head', 'wpe'];
@@ -57,6 +54,8 @@ function defaultsOf(model: Module): readonly string[] {
   const family = model.describe()?.config.model_type;
   const known = typeof family === 'string' ? ownValue(FAMILIES, family) : undefined;
   if (known) return known;
+  const names = new Set([...model.namedModules()].map(([name]) => lastOf(name)));
+  if (typeof family === 'string' && PROJECTIONS.every((one) => names.has(one))) return PROJECTIONS;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'addLora targetModules',

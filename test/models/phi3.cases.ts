@@ -306,9 +306,12 @@ export const cases: Case[] = [
     refused({ ropeScaling: { type: 'linear', factor: 2 } }, /type "longrope", got "linear"/);
     refused({ ropeScaling: longrope(4), partialRotaryFactor: 0.75 }, /a list of 3 positive/);
     refused({ attentionBias: true }, /"attentionBias"/);
-    assert.throws(() => new Llama({ ...small, partialRotaryFactor: 0.5 }), {
-      code: 'DS_ARGUMENT',
-      message: /"partialRotaryFactor"/,
-    });
+    assert.throws(
+      () => new Llama({ ...small, partialRotaryFactor: 0.5 } as nn.models.LlamaConfig),
+      {
+        code: 'DS_ARGUMENT',
+        message: /"partialRotaryFactor"/,
+      },
+    );
   }),
 ];

@@ -1,17 +1,17 @@
 // Llama 2 and 3.
 import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Llama, and the mode of its activations. */
-export type LlamaConfig = Omit<RotaryConfig, 'window'>;
+export type LlamaConfig = FamilyConfig<'attentionBias' | 'mlpBias'>;
 
 const TRAITS: RotaryTraits = {
   name: 'Llama',
   modelType: 'llama',
   architecture: 'LlamaForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: 'mlpBias' },
-  qkNorm: false,
   window: 'none',
   defaults: { max_position_embeddings: 2048 },
 };

@@ -1,17 +1,17 @@
 // Mistral: Llama without biases; its first version has a sliding window.
 import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Mistral, and the mode of its activations. */
-export type MistralConfig = Omit<RotaryConfig, 'attentionBias' | 'mlpBias'>;
+export type MistralConfig = FamilyConfig<'window'>;
 
 const TRAITS: RotaryTraits = {
   name: 'Mistral',
   modelType: 'mistral',
   architecture: 'MistralForCausalLM',
   biases: { qkv: false, out: false, mlp: false },
-  qkNorm: false,
   window: 'uniform',
   defaults: { max_position_embeddings: 131_072, num_key_value_heads: 8, sliding_window: 4096 },
 };

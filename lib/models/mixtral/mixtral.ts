@@ -1,11 +1,12 @@
 // Mixtral: Mistral with mixture-of-experts feed-forward blocks.
 import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import type { MoeConfig } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Mixtral, and the mode of its activations. */
-export interface MixtralConfig extends Omit<RotaryConfig, 'attentionBias' | 'mlpBias'> {
+export interface MixtralConfig extends FamilyConfig<'window' | 'routerAuxLossCoef'> {
   /** The experts; their width defaults to `hidden`. */
   moe: Omit<MoeConfig, 'sharedHidden' | 'normalize' | 'denseLayers'>;
 }
@@ -15,7 +16,6 @@ const TRAITS: RotaryTraits = {
   modelType: 'mixtral',
   architecture: 'MixtralForCausalLM',
   biases: { qkv: false, out: false, mlp: false },
-  qkNorm: false,
   window: 'uniform',
   moe: {
     experts: ['num_local_experts', 8],

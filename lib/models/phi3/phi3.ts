@@ -1,20 +1,20 @@
 // Phi-3, 3.5 and 4: Llama with packed projections and optionally partial rotation of heads.
 import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Phi-3 or a Phi-4, and the mode of its activations. */
-export type Phi3Config = Omit<RotaryConfig, 'attentionBias' | 'mlpBias'>;
+export type Phi3Config = FamilyConfig<'window' | 'partialRotaryFactor' | 'residualDropout'>;
 
 const TRAITS: RotaryTraits = {
   name: 'Phi3',
   modelType: 'phi3',
   architecture: 'Phi3ForCausalLM',
   biases: { qkv: false, out: false, mlp: false },
-  qkNorm: false,
   window: 'uniform',
   packed: true,
-  residualDropout: true,
+  residualDropout: 'resid_pdrop',
   rope: {
     partial: true,
     types: ['longrope'],

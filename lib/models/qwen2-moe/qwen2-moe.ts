@@ -1,11 +1,12 @@
 // Qwen2-MoE: Qwen2 with mixture-of-experts feed-forward blocks and a shared expert.
 import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Qwen2-MoE, and the mode of its activations. */
-export interface Qwen2MoeConfig extends Omit<RotaryConfig, 'attentionBias' | 'mlpBias'> {
+export interface Qwen2MoeConfig extends FamilyConfig<'window' | 'routerAuxLossCoef'> {
   /** The experts, including the shared expert. */
   moe: MoeConfig & { sharedHidden: number };
 }
@@ -15,7 +16,6 @@ const TRAITS: RotaryTraits = {
   modelType: 'qwen2_moe',
   architecture: 'Qwen2MoeForCausalLM',
   biases: { qkv: true, out: false, mlp: false },
-  qkNorm: false,
   window: 'layers',
   // Every second layer: transformers' default without a list.
   slidesAt: (layer, first) => layer % 2 === 0 && layer < first,

@@ -1,17 +1,17 @@
 // Qwen2 and 2.5: Llama with biases of queries, keys and values, and windows in some layers.
 import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Qwen2, and the mode of its activations. */
-export type Qwen2Config = Omit<RotaryConfig, 'attentionBias' | 'mlpBias'>;
+export type Qwen2Config = FamilyConfig<'window'>;
 
 const TRAITS: RotaryTraits = {
   name: 'Qwen2',
   modelType: 'qwen2',
   architecture: 'Qwen2ForCausalLM',
   biases: { qkv: true, out: false, mlp: false },
-  qkNorm: false,
   window: 'layers',
   defaults: {
     max_position_embeddings: 32_768,

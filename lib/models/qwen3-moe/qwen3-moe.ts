@@ -1,11 +1,13 @@
 // Qwen3-MoE: Qwen3 with mixture-of-experts feed-forward blocks.
 import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Qwen3-MoE, and the mode of its activations. */
-export interface Qwen3MoeConfig extends Omit<RotaryConfig, 'mlpBias'> {
+export interface Qwen3MoeConfig
+  extends FamilyConfig<'attentionBias' | 'window' | 'routerAuxLossCoef'> {
   /** The experts. */
   moe: Omit<MoeConfig, 'sharedHidden'>;
 }
@@ -15,7 +17,7 @@ const TRAITS: RotaryTraits = {
   modelType: 'qwen3_moe',
   architecture: 'Qwen3MoeForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
-  qkNorm: true,
+  qkNorm: 'head',
   window: 'uniform',
   moe: {
     experts: ['num_experts', 128],

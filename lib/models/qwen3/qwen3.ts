@@ -1,17 +1,18 @@
 // Qwen3, dense: Llama with normalized queries and keys, and windows in some layers.
 import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { RotaryConfig, RotaryOptions, RotaryTraits } from '../rotary/config.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Qwen3, and the mode of its activations. */
-export type Qwen3Config = Omit<RotaryConfig, 'mlpBias'>;
+export type Qwen3Config = FamilyConfig<'attentionBias' | 'window'>;
 
 const TRAITS: RotaryTraits = {
   name: 'Qwen3',
   modelType: 'qwen3',
   architecture: 'Qwen3ForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
-  qkNorm: true,
+  qkNorm: 'head',
   window: 'layers',
   defaults: {
     max_position_embeddings: 32_768,

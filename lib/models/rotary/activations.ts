@@ -1,7 +1,8 @@
 // Memory per token that a block with rotary positions keeps in training, by closed formulas.
 import type { BlockActivations } from '../activation-shape.js';
-import type { RotarySizes, RotaryTraits } from './config.js';
+import { bodyOf, type RotarySizes } from './config.js';
 import type { MoeSizes } from './mixture.js';
+import type { RotaryTraits } from './traits.js';
 
 /** Elements that a feed-forward block keeps per token, and the extra elements of its backward. */
 interface Feed {
@@ -14,6 +15,17 @@ interface Feed {
 const denseFeed = (hidden: number): Feed => ({
   ...{ kept: 3 * hidden, statistics: 0, backward: 2 * hidden },
 });
+
+/**
+ * The activation as an operation of its own keeps its result too (4 h); without a gate, the inner
+ * values before and after it (2 h).
+ */
+const feedWith = ({ activation, feed }: RotaryTraits, hidden: number): Feed => {
+  const isPlain = typeof feed === 'object';
+  if (isPlain) return { kept: 2 * hidden, statistics: 0, backward: hidden };
+  const isFused = (activation?.kind ?? 'silu') === 'silu';
+  return isFused ? denseFeed(hidden) : { kept: 4 * hidden, statistics: 0, backward: 3 * hidden };
+};
 
 /**
  * For k experts per token of width h: gate, up and their product (3 k h), their outputs (k C), E
@@ -34,8 +46,8 @@ function sparseFeed(moe: MoeSizes, channels: number): Feed {
 /**
  * Of one block; if dense and sparse blocks are mixed, their mean, and the maximum of a backward.
  */
-function feedOf({ hidden, channels, moe, layers }: RotarySizes): Feed {
-  const dense = denseFeed(hidden);
+function feedOf(traits: RotaryTraits, { hidden, channels, moe, layers }: RotarySizes): Feed {
+  const dense = feedWith(traits, hidden);
   if (!moe) return dense;
   const sparse = sparseFeed(moe, channels);
   const share = moe.denseLayers.length / layers;
@@ -54,24 +66,32 @@ function feedOf({ hidden, channels, moe, layers }: RotarySizes): Feed {
  *     4 C                 both streams and both norms' results
  *     2 H D + 2 K D       queries, the attention's result, keys and values
  *     H D + K D           with head norms: queries and keys before the norm
+ *     C                   for each norm above two, and for each scaled branch
  *     kept by the feed-forward block
+ *
+ * A parallel block keeps one norm's result less, or the sum of its branches in its place. Bounded
+ * scores keep H maxSeq elements three times, because no kernel bounds them.
  *
  * Backward needs more: in the MLP the gradients of gate and up (2 h); in attention the gradients of
  * the stream, queries and keys (2 C + H D + K D). Statistics: a log-sum-exp per head, a deviation
  * per norm.
  */
-export function rotaryBlockActivations(
-  { qkNorm }: RotaryTraits,
-  sizes: RotarySizes,
-): BlockActivations {
-  const { channels, heads, kvHeads, headDim } = sizes;
-  const feed = feedOf(sizes);
+export function rotaryBlockActivations(traits: RotaryTraits, sizes: RotarySizes): BlockActivations {
+  const { channels, heads, kvHeads, headDim, maxSeq } = sizes;
+  const { norms, factors } = bodyOf(traits, sizes);
+  const { qkNorm = 'none', norm: { kind = 'rms' } = {} } = traits;
+  const feed = feedOf(traits, sizes);
   const turned = (heads + kvHeads) * headDim;
-  const normed = qkNorm ? 1 : 0;
-  const inAttention = 2 * channels + turned;
+  const normed = qkNorm === 'none' ? 0 : 1;
+  const count = [...norms.attention, ...norms.mlp].filter((name) => name !== null).length;
+  const more = Math.max(0, count - 2) + (factors.residual === 1 ? 0 : 2);
+  const scores = factors.scoreCap === null ? 0 : 3 * heads * maxSeq;
+  const headStatistics = 4 * (qkNorm === 'whole' ? 2 : heads + kvHeads);
+  const inAttention = 2 * channels + turned + scores;
   return {
-    kept: 4 * channels + feed.kept + (2 + normed) * turned,
-    statistics: feed.statistics + 4 * heads + 8 + 4 * normed * (heads + kvHeads),
+    kept: (4 + more) * channels + feed.kept + (2 + normed) * turned + scores,
+    statistics:
+      feed.statistics + 4 * heads + (kind === 'rms' ? 4 : 8) * count + normed * headStatistics,
     backward: feed.backward,
     replayed: Math.max(feed.backward - channels, inAttention),
     stream: channels,

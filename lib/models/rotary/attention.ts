@@ -1,18 +1,29 @@
 // Attention with rotary positions: norms and rotation of projected queries and keys. Projections
 // are separate or packed, as in the files.
 import type { LayerCache } from '../../nn/attention.js';
+import { cappedAttention } from '../../nn/capped-attention.js';
 import type { RouterLoads } from '../../nn/experts.js';
 import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
 import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { RMSNorm } from '../../nn/norms.js';
 import type { SparsePattern } from '../../nn/sparse-attention.js';
-import { attention, type HeadShare, isGradEnabled, rope, type Tensor } from '../../tensor/index.js';
+import {
+  attention,
+  concat,
+  type HeadShare,
+  isGradEnabled,
+  rope,
+  type Tensor,
+} from '../../tensor/index.js';
 import type { Body, Window } from './config.js';
+import { type Norm, normOf, OffsetRMSNorm } from './norms.js';
 import type { Angles } from './rotary-table.js';
 
 /** Values that the blocks of one forward share. */
 export interface AttentionContext extends Angles {
+  /** Angles of layers with a window, in families where they differ; null: those above. */
+  ofWindows: Angles | null;
   /** The rows of cos and sin for the tokens, [B, T]; null: consecutive rows from the first. */
   positions: Tensor | null;
   /** The document of each token, [B, T]; null if each row is one. */
@@ -28,18 +39,26 @@ interface Heads {
   readonly v: Tensor;
 }
 
-/** Norms of each head's queries and keys, in families that have them. */
-const headNorm = ({ qkNorm, headDim, eps }: Body): RMSNorm | null =>
-  qkNorm ? new RMSNorm(headDim, eps) : null;
+/** The norm of `heads` heads of queries or keys, in families that have one. */
+function headNorm(body: Body, heads: number): Norm | null {
+  const { qkNorm = 'none' } = body.traits;
+  if (qkNorm === 'none') return null;
+  return normOf(body, qkNorm === 'whole' ? heads * body.headDim : body.headDim);
+}
+
+/** Values of a layer that differ from others of the model. */
+export interface LayerPlace {
+  /** Number of tokens that queries see; null: all. */
+  readonly window: Window;
+  readonly layer: number;
+}
 
 /** Attention with rotary positions; several query heads share a key and value head. */
 abstract class RotaryAttentionBase extends Module {
-  /** From heads * headDim back to channels. */
-  abstract readonly o_proj: Linear;
-  /** The norm of each head's queries before rotation; null if the family has no such norm. */
-  abstract readonly q_norm: RMSNorm | null;
-  /** Of each head's keys. */
-  abstract readonly k_norm: RMSNorm | null;
+  /** The norm of queries before rotation; null if the family has no such norm. */
+  abstract readonly q_norm: Norm | null;
+  /** Of keys. */
+  abstract readonly k_norm: Norm | null;
   /** The blocks of tokens that queries see; null: all. See nn.sparsify(). */
   sparsity: SparsePattern | null = null;
   /** @internal The share of the heads if other ranks have the rest. */
@@ -49,9 +68,22 @@ abstract class RotaryAttentionBase extends Module {
   constructor(
     /** @internal */
     protected readonly body: Body,
-    private readonly window: Window,
+    private readonly place: LayerPlace,
   ) {
     super();
+  }
+
+  /** From heads * headDim back to channels; Llama calls it o_proj. */
+  private get outProjection(): Linear {
+    const { out = 'o_proj' } = this.body.traits;
+    return (this as unknown as Record<string, Linear>)[out] as Linear;
+  }
+
+  /** @internal Adds the output projection under the family's name. */
+  protected addOutProjection(): void {
+    const { channels, heads, headDim, outBias: bias, traits } = this.body;
+    const { out = 'o_proj' } = traits;
+    Object.assign(this, { [out]: new Linear(heads * headDim, channels, { bias }) });
   }
 
   /** @internal Of tokens [B, T, C]. */
@@ -62,7 +94,8 @@ abstract class RotaryAttentionBase extends Module {
     const heads = this.projected(x);
     const mixed = this.fusedWith(cache, heads, context) ?? this.mixed(heads, context, cache);
     const byToken = mixed.transpose(1, 2);
-    return this.o_proj.call(byToken.reshape([byToken.size(0), byToken.size(1), -1]));
+    const joined = byToken.reshape([byToken.size(0), byToken.size(1), -1]);
+    return this.outProjection.call(joined);
   }
 
   /** Norms, rotation, storage and attention by a cache with a fused op; null for other caches. */
@@ -71,27 +104,48 @@ abstract class RotaryAttentionBase extends Module {
     heads: Heads,
     context: AttentionContext,
   ): Tensor | null {
-    const { cos, sin, positions } = context;
-    const { rotaryDim, headDim } = this.body;
+    const { positions } = context;
+    const { rotaryDim, headDim, rotates, traits, factors } = this.body;
+    const { window, layer } = this.place;
     if (!cache?.attendTurning || !positions || this.sparsity || rotaryDim < headDim) return null;
-    const { q_norm, k_norm, window } = this;
+    if (!rotates[layer] || traits.rope?.interleaved || factors.scoreCap !== null) return null;
+    const { q_norm, k_norm } = this;
+    if (traits.qkNorm === 'whole' || (q_norm && !isPlainRms(q_norm))) return null;
     const norms = q_norm && k_norm && { q: q_norm.weight, k: k_norm.weight, eps: q_norm.eps };
-    return cache.attendTurning({ ...heads, cos, sin, positions, norms }, { window });
+    const { cos, sin } = this.anglesOf(context);
+    return cache.attendTurning(
+      { ...heads, cos, sin, positions, norms },
+      { window, scale: factors.scores },
+    );
+  }
+
+  private anglesOf(context: AttentionContext): Angles {
+    const { ofWindows } = context;
+    return (this.body.ownAngles[this.place.layer] && ofWindows) || context;
   }
 
   private mixed(heads: Heads, context: AttentionContext, cache: LayerCache | null): Tensor {
-    const { window, headShare, sparsity } = this;
+    const { headShare, sparsity, body } = this;
+    const { window } = this.place;
+    const { scores: scale, scoreCap } = body.factors;
     const k = this.turned(heads.k, this.k_norm, context);
     const v = heads.v.transpose(1, 2);
     const q = this.turned(heads.q, this.q_norm, context);
-    if (cache) return cache.attend(q, k, v, { window, sparsity, headShare });
+    const reach = { window, sparsity, headShare, scale, scoreCap };
+    if (cache) return cache.attend(q, k, v, reach);
+    const dropout = this.training ? body.attentionDropout : 0;
+    const { documents } = context;
+    if (scoreCap !== null) {
+      return cappedAttention(q, k, v, { ...reach, cap: scoreCap, documents, dropout });
+    }
     return attention(q, k, v, {
       causal: true,
-      documents: context.documents,
+      documents,
       window,
-      layout: sparsity?.layout(this.body.heads, q.size(2)) ?? null,
-      dropout: this.training ? this.body.attentionDropout : 0,
+      layout: sparsity?.layout(body.heads, q.size(2)) ?? null,
+      dropout,
       headShare,
+      scale,
     });
   }
 
@@ -100,13 +154,33 @@ abstract class RotaryAttentionBase extends Module {
     return x.reshape([x.size(0), x.size(1), -1, this.body.headDim]);
   }
 
-  private turned(
-    heads: Tensor,
-    norm: RMSNorm | null,
-    { cos, sin, positions }: AttentionContext,
-  ): Tensor {
-    return rope(norm ? norm.call(heads) : heads, cos, sin, positions).transpose(1, 2);
+  private turned(heads: Tensor, norm: Norm | null, context: AttentionContext): Tensor {
+    const { rotates, rotaryDim, traits } = this.body;
+    const { qkNorm = 'none', rope: { interleaved = false } = {} } = traits;
+    const normed = !norm
+      ? heads
+      : qkNorm === 'whole'
+        ? norm.call(heads.reshape([heads.size(0), heads.size(1), -1])).reshape(heads.shape)
+        : norm.call(heads);
+    if (!rotates[this.place.layer]) return normed.transpose(1, 2);
+    const { cos, sin } = this.anglesOf(context);
+    const paired = interleaved ? halvesOfPairs(normed, rotaryDim) : normed;
+    return rope(paired, cos, sin, context.positions).transpose(1, 2);
   }
+}
+
+const isPlainRms = (norm: Norm): boolean =>
+  norm instanceof RMSNorm && !(norm instanceof OffsetRMSNorm);
+
+/**
+ * Moves channel 2i of the first `width` channels of each head to i, and 2i + 1 to i + width / 2, as
+ * rope() expects. Queries and keys move alike, so their products stay the same.
+ */
+function halvesOfPairs(heads: Tensor, width: number): Tensor {
+  const [B, T, H, D] = heads.shape as [number, number, number, number];
+  const pairs = heads.narrow(3, 0, width).reshape([B, T, H, width / 2, 2]);
+  const halves = pairs.transpose(3, 4).reshape([B, T, H, width]);
+  return width < D ? concat([halves, heads.narrow(3, width, D - width)], 3) : halves;
 }
 
 /** The attention of Llama, Mistral and Qwen, with separate projections. */
@@ -117,20 +191,22 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
   readonly k_proj: Linear;
   /** From channels to kvHeads * headDim. */
   readonly v_proj: Linear;
-  readonly o_proj: Linear;
-  readonly q_norm: RMSNorm | null;
-  readonly k_norm: RMSNorm | null;
+  /** From heads * headDim back to channels; some families have another name. */
+  declare readonly o_proj: Linear;
+  // Assigned after the output projection: the order of fields is the order of parameters.
+  declare readonly q_norm: Norm | null;
+  declare readonly k_norm: Norm | null;
   private isJoined = false;
 
-  constructor(body: Body, window: Window) {
-    super(body, window);
+  constructor(body: Body, place: LayerPlace) {
+    super(body, place);
     const { channels, heads, kvHeads, headDim, qkvBias: bias } = body;
     this.q_proj = new Linear(channels, heads * headDim, { bias });
     this.k_proj = new Linear(channels, kvHeads * headDim, { bias });
     this.v_proj = new Linear(channels, kvHeads * headDim, { bias });
-    this.o_proj = new Linear(heads * headDim, channels, { bias: body.outBias });
-    this.q_norm = headNorm(body);
-    this.k_norm = headNorm(body);
+    this.addOutProjection();
+    this.q_norm = headNorm(body, heads);
+    this.k_norm = headNorm(body, kvHeads);
   }
 
   /** @internal See Joinable. */
@@ -158,17 +234,19 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
 export class PackedAttention extends RotaryAttentionBase {
   /** From channels to (heads + 2 kvHeads) * headDim: queries, keys, values. */
   readonly qkv_proj: Linear;
-  readonly o_proj: Linear;
-  readonly q_norm: RMSNorm | null;
-  readonly k_norm: RMSNorm | null;
+  /** From heads * headDim back to channels; some families have another name. */
+  declare readonly o_proj: Linear;
+  // Assigned after the output projection: the order of fields is the order of parameters.
+  declare readonly q_norm: Norm | null;
+  declare readonly k_norm: Norm | null;
 
-  constructor(body: Body, window: Window) {
-    super(body, window);
+  constructor(body: Body, place: LayerPlace) {
+    super(body, place);
     const { channels, heads, kvHeads, headDim, qkvBias: bias } = body;
     this.qkv_proj = new Linear(channels, (heads + 2 * kvHeads) * headDim, { bias });
-    this.o_proj = new Linear(heads * headDim, channels, { bias: body.outBias });
-    this.q_norm = headNorm(body);
-    this.k_norm = headNorm(body);
+    this.addOutProjection();
+    this.q_norm = headNorm(body, heads);
+    this.k_norm = headNorm(body, kvHeads);
   }
 
   /** @internal */

@@ -1,60 +1,72 @@
-// The body that Llama, Mistral and Qwen share: rotary positions, grouped heads, RMS norms, gated
-// feed-forward blocks, under the names of Hugging Face's LlamaModel.
+// The body of all families with rotary positions, under the names of transformers' models. The
+// declaration of a family (traits.ts) sets norms, feed-forward blocks, scales and angles.
 import { DsError } from '../../errors.js';
 import type { LayerCache } from '../../nn/attention.js';
 import { Embedding } from '../../nn/embedding.js';
 import { type RouterLoads, SparseMixture } from '../../nn/experts.js';
 import { normal } from '../../nn/initializers.js';
-import type { SwiGLU } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
-import { RMSNorm } from '../../nn/norms.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import {
-  addRmsNorm,
   checkpoint,
   checkpointSequential,
   dropout,
   scope,
   segmentsOf,
   sharedTokens,
-  type Tensor,
+  Tensor,
 } from '../../tensor/index.js';
 import { streaming, streamOf } from '../block-layers.js';
 import { requireOwnTokens, running, scaled } from '../layer-factors.js';
 import { inRows, type Places } from '../places.js';
 import { aroundChosen, chosenFor, type DrawnTokens, drawTokens, refused } from '../token-drop.js';
 import { type AttentionContext, PackedAttention, RotaryAttention } from './attention.js';
-import type { Body, Window } from './config.js';
-import { feedForward } from './mixture.js';
-import type { PackedSwiGLU } from './packed-swiglu.js';
+import type { Body } from './config.js';
+import { type FeedForward, feedForward } from './feed-forward.js';
+import { type Norm, normalized, normOf } from './norms.js';
 import { type RopeScaling, regimeOf } from './rope-scaling.js';
-import { RotaryTable } from './rotary-table.js';
+import { type Angles, RotaryTable } from './rotary-table.js';
 
 /**
- * A pre-norm block. It passes the residual stream and the last branch separately: the next
- * normalization adds them.
+ * A block: attention and a feed-forward block, with norms where the family has them. It passes the
+ * residual stream and the last branch separately: the next normalization adds them.
  */
 export class RotaryBlock extends Module {
-  /** Before the attention. */
-  readonly input_layernorm: RMSNorm;
+  // The constructor assigns the fields: their order is the order of parameters. The family names
+  // the norms.
+  /** Before the attention, in families with this norm. */
+  declare readonly input_layernorm: Norm;
   /** Causal attention with rotary positions. */
-  readonly self_attn: RotaryAttention | PackedAttention;
-  /** Before the MLP. */
-  readonly post_attention_layernorm: RMSNorm;
-  /** The gated feed-forward block, or a mixture of experts. */
-  readonly mlp: SwiGLU | PackedSwiGLU | SparseMixture;
-  private readonly dropoutRate: number;
+  declare readonly self_attn: RotaryAttention | PackedAttention;
+  /** Before the MLP; in families with norms after the branches, after the attention. */
+  declare readonly post_attention_layernorm: Norm;
+  /** The feed-forward block, or a mixture of experts. */
+  declare readonly mlp: FeedForward;
 
   /** @internal Models make their blocks. */
-  constructor(body: Body, window: Window, layer: number) {
+  constructor(
+    /** @internal */
+    private readonly body: Body,
+    layer: number,
+  ) {
     super();
-    const { channels, eps } = body;
-    const Attention = body.packed ? PackedAttention : RotaryAttention;
-    this.input_layernorm = new RMSNorm(channels, eps);
-    this.self_attn = new Attention(body, window);
-    this.post_attention_layernorm = new RMSNorm(channels, eps);
+    const { traits, norms, windows } = body;
+    const Attention = traits.packed ? PackedAttention : RotaryAttention;
+    const window = windows[layer] ?? null;
+    this.addNorm(norms.attention[0]);
+    this.self_attn = new Attention(body, { window, layer });
+    this.addNorm(norms.attention[1]);
+    this.addNorm(norms.mlp[0]);
     this.mlp = feedForward(body, layer);
-    this.dropoutRate = body.residualDropout;
+    this.addNorm(norms.mlp[1]);
+  }
+
+  private addNorm(name: string | null): void {
+    if (name !== null) Object.assign(this, { [name]: normOf(this.body, this.body.channels) });
+  }
+
+  private norm(name: string): Norm {
+    return (this as unknown as Record<string, Norm>)[name] as Norm;
   }
 
   /**
@@ -68,22 +80,41 @@ export class RotaryBlock extends Module {
     cache: LayerCache | null = null,
     factor = 1,
   ): [Tensor, Tensor] {
-    const [stream, x] = normalized(branch, residual, this.input_layernorm);
-    const attended = scaled(this.drop(this.self_attn.call(x, context, cache)), factor);
-    const [next, y] = normalized(attended, stream, this.post_attention_layernorm);
+    const { norms, isParallel, factors } = this.body;
+    const scale = factor * factors.residual;
+    const [stream, x] = this.entered(branch, residual, norms.attention[0]);
+    const attended = this.left(this.self_attn.call(x, context, cache), norms.attention[1], scale);
+    if (isParallel) {
+      const [before] = norms.mlp;
+      const y = before === null ? x : this.norm(before).call(stream);
+      const fed = this.left(this.fed(y, context), norms.mlp[1], scale);
+      return [attended.add(fed), stream];
+    }
+    const [next, y] = this.entered(attended, stream, norms.mlp[0]);
+    return [this.left(this.fed(y, context), norms.mlp[1], scale), next];
+  }
+
+  /** The stream, and the input of a branch. */
+  private entered(
+    branch: Tensor,
+    residual: Tensor | null,
+    name: string | null,
+  ): [stream: Tensor, x: Tensor] {
+    if (name !== null) return normalized(branch, residual, this.norm(name));
+    const stream = residual ? branch.add(residual) : branch;
+    return [stream, stream];
+  }
+
+  private fed(x: Tensor, context: AttentionContext): Tensor {
     const { mlp } = this;
-    const fed = mlp instanceof SparseMixture ? mlp.call(y, context.loads) : mlp.call(y);
-    return [scaled(this.drop(fed), factor), next];
+    return mlp instanceof SparseMixture ? mlp.call(x, context.loads) : mlp.call(x);
   }
 
-  private drop(x: Tensor): Tensor {
-    return this.training ? dropout(x, this.dropoutRate) : x;
+  /** The contribution of a branch to the stream. */
+  private left(branch: Tensor, name: string | null, scale: number): Tensor {
+    const dropped = this.training ? dropout(branch, this.body.residualDropout) : branch;
+    return scaled(name === null ? dropped : this.norm(name).call(dropped), scale);
   }
-}
-
-function normalized(branch: Tensor, residual: Tensor | null, norm: RMSNorm): [Tensor, Tensor] {
-  if (!residual) return [branch, norm.call(branch)];
-  return addRmsNorm(branch, residual, norm.weight, norm.eps);
 }
 
 /** A block on the stream, or on the tokens `chosen` [B, R] of it, each at its own position. */
@@ -105,37 +136,71 @@ function onChosen(
   return [whole, null];
 }
 
+/** The name of the norm behind the last block. */
+export const lastNorm = ({ traits }: Pick<Body, 'traits'>): string => traits.norm?.last ?? 'norm';
+
+/** `value` as a number of the dtype of `x`. */
+function roundedTo(value: number, { dtype }: Tensor): number {
+  if (dtype === 'f64') return value;
+  return scope(() => Tensor.from([value], { dtype: 'f32' }).to(dtype).to('f32').item());
+}
+
 /** The embedding, blocks and the last norm. */
 export class RotaryModel extends Module {
   /** The table of tokens. */
   readonly embed_tokens: Embedding;
   /** The blocks, first to last. */
   readonly layers: RotaryBlock[];
-  /** The norm behind the last block. */
-  readonly norm: RMSNorm;
+  /** The norm behind the last block; some families have another name. */
+  declare readonly norm: Norm;
   private readonly rotary: RotaryTable;
+  private readonly windowRotary: RotaryTable | null;
 
   constructor(private readonly body: Body) {
     super();
-    const { vocabSize, maxSeq, channels, eps, windows, ropeScaling, padTokenId } = body;
+    const { vocabSize, maxSeq, channels, windows, ropeScaling, padTokenId, windowTheta } = body;
     const init = normal(body.initializerRange);
     this.embed_tokens = new Embedding(vocabSize, channels, {
       init,
       ...(padTokenId !== null && { paddingIdx: padTokenId }),
     });
-    this.layers = windows.map((window, layer) => new RotaryBlock(body, window, layer));
-    this.norm = new RMSNorm(channels, eps);
+    this.layers = windows.map((_, layer) => new RotaryBlock(body, layer));
+    Object.assign(this, { [lastNorm(body)]: normOf(body, channels) });
     this.rotary = new RotaryTable(body, ropeScaling, maxSeq);
+    const { rotaryDim } = body;
+    this.windowRotary =
+      windowTheta === null
+        ? null
+        : new RotaryTable({ rotaryDim, ropeTheta: windowTheta }, null, maxSeq);
+  }
+
+  private get last(): Norm {
+    return (this as unknown as Record<string, Norm>)[lastNorm(this.body)] as Norm;
   }
 
   /** @internal Frees the tables of angles. */
   releaseTables(): void {
     this.rotary.release();
+    this.windowRotary?.release();
+  }
+
+  /** The scaled embedding of tokens. */
+  private embedded(tokens: Tensor): Tensor {
+    const x = this.embed_tokens.call(tokens);
+    const { embed } = this.body.factors;
+    if (embed === 1) return x;
+    return x.mul(this.body.traits.scales?.embed === 'rootChannels' ? roundedTo(embed, x) : embed);
+  }
+
+  /** Hidden states, scaled as the logits. */
+  private finished(branch: Tensor, residual: Tensor | null): Tensor {
+    const [, hidden] = normalized(branch, residual, this.last);
+    return scaled(hidden, this.body.factors.logits);
   }
 
   /** Returns hidden states [B, T, C] of tokens [B, T]. Throws DS_ARGUMENT. */
   override forward(tokens: Tensor, places: Places = inRows): Tensor {
-    const embedded = this.embed_tokens.call(tokens);
+    const embedded = this.embedded(tokens);
     requireOwnTokens(embedded, places.factors);
     const keepsInputsOnly = this.body.activationCheckpointing && !places.caches;
     const drawn = this.drawn(embedded, places);
@@ -163,18 +228,21 @@ export class RotaryModel extends Module {
     // With a head exchange this rank rotates only its own tokens; otherwise it has all tokens.
     const T = share?.heads ? share.count : all;
     if (!positions) {
-      const length = share ? all : start + T;
-      const { cos, sin } = this.rotary.at(start, T, { length, like: x });
-      return { cos, sin, positions, documents, loads };
+      const at = (table: RotaryTable): Angles =>
+        table.at(start, T, { length: share ? all : start + T, like: x });
+      return { ...this.anglesBy(at), positions, documents, loads };
     }
     // With a length-dependent scaling the angles follow from the sequence's length, which is
     // unknown here.
     if (alike === null) requireOneRegime(this.body.ropeScaling, reach ?? all);
-    const { cos, sin } =
-      reach !== null
-        ? this.rotary.whole(alike ?? 1, x)
-        : this.rotary.at(0, all, { length: all, like: x });
-    return { cos, sin, positions, documents, loads };
+    const at = (table: RotaryTable): Angles =>
+      reach !== null ? table.whole(alike ?? 1, x) : table.at(0, all, { length: all, like: x });
+    return { ...this.anglesBy(at), positions, documents, loads };
+  }
+
+  private anglesBy(at: (table: RotaryTable) => Angles): Angles & { ofWindows: Angles | null } {
+    const { rotary, windowRotary } = this;
+    return { ...at(rotary), ofWindows: windowRotary && at(windowRotary) };
   }
 
   /**
@@ -188,15 +256,15 @@ export class RotaryModel extends Module {
       {
         modules: [this.embed_tokens],
         macs: 0,
-        forward: (tokens) => this.embed_tokens.call(tokens as Tensor),
+        forward: (tokens) => scope(() => this.embedded(tokens as Tensor)),
       },
       ...this.layers.map((block) => ({
         modules: [block],
         forward: streaming(through(block), keepsInputsOnly),
       })),
       {
-        modules: [this.norm],
-        forward: (values) => scope(() => normalized(...streamOf(values), this.norm)[1]),
+        modules: [this.last],
+        forward: (values) => scope(() => this.finished(...streamOf(values))),
       },
     ];
   }
@@ -213,14 +281,17 @@ export class RotaryModel extends Module {
       [branch, residual] = scope(() =>
         onChosen([branch, residual], chosenFor(drawn, index), context, through),
       );
-      for (const tensor of used) tensor?.dispose();
+      // The first stream of a parallel block is the embedding itself.
+      for (const tensor of used) {
+        if (tensor !== branch && tensor !== residual) tensor?.dispose();
+      }
     }
-    return scope(() => normalized(branch, residual, this.norm)[1]);
+    return scope(() => this.finished(branch, residual));
   }
 
   /** Keeps one tensor per segment after the forward. The same sums as fused(), bit for bit. */
   private checkpointed(x: Tensor, places: Places, drawn: DrawnTokens | null): Tensor {
-    if (places.loads) return this.norm.call(this.checkpointedBeside(x, places, places.loads));
+    if (places.loads) return this.finished(this.checkpointedBeside(x, places, places.loads), null);
     const layers = running(this.layers, places.factors).map(({ layer, index, factor }) => {
       return (input: Tensor, ...given: readonly (Tensor | null)[]): Tensor => {
         const [documents = null, positions = null, chosen = null] = given;
@@ -236,7 +307,7 @@ export class RotaryModel extends Module {
     const { documents, positions } = places;
     const given = [documents, positions, drawn?.chosen ?? null];
     const stream = checkpointSequential(layers, segments, x, ...given);
-    return this.norm.call(stream);
+    return this.finished(stream, null);
   }
 
   /** The stream after the blocks. Each checkpointed segment also returns its routing statistics. */

@@ -1,11 +1,19 @@
-// Sizes of models with rotary positions, and the fixed properties of a family.
+// Sizes of models with rotary positions, and the parameters of their blocks.
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import type { CausalConfig } from '../causal-lm.js';
-import { type MoeConfig, type MoeSizes, type MoeTraits, readMoe } from './mixture.js';
-import { ROPE_TYPES, type RopeScaling, requireScaling } from './rope-scaling.js';
+import { type MoeConfig, type MoeSizes, readMoe } from './mixture.js';
+import { type RopeScaling, requireScaling } from './rope-scaling.js';
+import { factorsOf, readScales, type ScaleFactors, type Scales } from './scales.js';
+import {
+  type BlockNorms,
+  COMMON_ROPE,
+  PRE_NORMS,
+  type RotaryTraits,
+  type Whether,
+} from './traits.js';
 
 /** Number of tokens that a layer's queries see, including their own; null: all. */
 export type Window = number | null;
@@ -46,6 +54,17 @@ export interface RotaryConfig extends CausalConfig {
    * floor(factor * headDim) of them, an even number. Only in families with this option; default 1.
    */
   partialRotaryFactor?: number;
+  /**
+   * Whether each layer rotates its queries and keys, in families with layers that do not. Default:
+   * all layers.
+   */
+  ropeLayers?: readonly boolean[];
+  /** The base of the rotary frequencies of layers with a window, in families that have one. */
+  windowRopeTheta?: number;
+  /** The family's numbers that scale or bound values, as in its config.json. */
+  scales?: Scales;
+  /** Whether blocks add both branches of one stream, in families with both kinds of blocks. */
+  parallel?: boolean;
   /** Whether the head is the token embedding. Default false. */
   tied?: boolean;
   /** Whether the projections of attention have a bias. Default false. */
@@ -101,84 +120,44 @@ export type Varying =
   | 'window'
   | 'partialRotaryFactor'
   | 'residualDropout'
+  | 'ropeLayers'
+  | 'windowRopeTheta'
+  | 'scales'
+  | 'parallel'
   | 'moe'
   | 'routerAuxLossCoef';
+
+/** A RotaryConfig with only these of the options that vary by family. */
+export type FamilyConfig<Own extends Varying = never> = Omit<RotaryConfig, Exclude<Varying, Own>>;
 
 /** A complete RotaryConfig. */
 export type RotarySizes = Omit<RotaryConfig, 'moe'> &
   Required<Omit<RotaryConfig, Varying | 'numberCheckpoints' | 'ignoreIndex'>> & { moe?: MoeSizes };
 
-/** Always, never, or by the option of this name. */
-type Whether = boolean | 'attentionBias' | 'mlpBias';
-
-/** Position settings that files of a family may have. */
-export interface RopeTraits {
-  /** Whether a part of each head's channels may stay unrotated (partial_rotary_factor). */
-  readonly partial: boolean;
-  /** The scalings that transformers supports for it. */
-  readonly types: readonly RopeScaling['type'][];
-  /** Other names of them in files. */
-  readonly aliases: Readonly<Record<string, RopeScaling['type']>>;
-  /**
-   * Whether original_max_position_embeddings stands outside the scaling, whose factor follows from
-   * it.
-   */
-  readonly originalBeside: boolean;
-}
-
-/** Settings of most families; "su" is the first name of LongRoPE. */
-export const COMMON_ROPE: RopeTraits = {
-  ...{ partial: false, types: ROPE_TYPES, aliases: { su: 'longrope' }, originalBeside: false },
-};
-
-/**
- * Properties that distinguish a family of models with rotary positions; all families share the
- * rest.
- */
-export interface RotaryTraits {
-  /** The class here. */
-  readonly name: string;
-  /** config.json's model_type. */
-  readonly modelType: string;
-  /** The class of transformers. */
-  readonly architecture: string;
-  /** Projections with a bias: of queries, keys and values, of attention's output, of the MLP. */
-  readonly biases: { readonly qkv: Whether; readonly out: Whether; readonly mlp: Whether };
-  /** Whether each head's queries and keys are normalized before rotation. */
-  readonly qkNorm: boolean;
-  /** Whether attention may have a window: never, the same in all layers, or per layer. */
-  readonly window: 'none' | 'uniform' | 'layers';
-  /** Supported positions. Default: COMMON_ROPE. */
-  readonly rope?: RopeTraits;
-  /** Whether queries, keys and values are one matrix, and also gate and up. Default false. */
-  readonly packed?: boolean;
-  /** Whether config.json may set dropout of the blocks' contributions. Default false. */
-  readonly residualDropout?: boolean;
-  /**
-   * Whether a layer has the window if config.json has no list of layers; `first` is its
-   * max_window_layers. Default: layers from `first` on.
-   */
-  readonly slidesAt?: (layer: number, first: number) => boolean;
-  /** The experts of its feed-forward blocks, if it has them. */
-  readonly moe?: MoeTraits;
-  /** Defaults of transformers for absent keys of config.json, if they differ by family. */
-  readonly defaults: Readonly<Record<string, number | boolean | null>>;
-}
-
 /** The parameters of blocks: sizes, and properties of the family. */
-export interface Body extends Omit<RotarySizes, 'moe'> {
+export interface Body extends Omit<RotarySizes, 'moe' | 'scales'> {
+  /** The declaration of the family. */
+  traits: RotaryTraits;
   /** Null if all blocks are dense. */
   moe: MoeSizes | null;
   qkvBias: boolean;
   outBias: boolean;
   mlpBias: boolean;
-  qkNorm: boolean;
-  packed: boolean;
   residualDropout: number;
   /** Rotated channels of a head, the first ones. */
   rotaryDim: number;
   /** Of each layer. */
   windows: readonly Window[];
+  /** Whether a layer rotates queries and keys. */
+  rotates: readonly boolean[];
+  /** Whether a layer has the angles of layers with a window. */
+  ownAngles: readonly boolean[];
+  /** The base frequency of those angles; null: the family has one table. */
+  windowTheta: number | null;
+  isParallel: boolean;
+  /** The norms of a block. */
+  norms: BlockNorms;
+  factors: ScaleFactors;
 }
 
 const COMMON: OptionNames<Omit<RotaryConfig, Varying>> = {
@@ -192,12 +171,21 @@ const COUNTS = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels', 'hidden'] 
 const MIXED = ['moe', 'routerAuxLossCoef'] as const;
 
 /** The names of options that only some families have. */
-function varyingOf({ biases, window, moe, rope, residualDropout }: RotaryTraits): Varying[] {
-  const named: Varying[] = Object.values(biases).filter((one) => typeof one === 'string');
-  if (window !== 'none') named.push('window');
-  if (rope?.partial) named.push('partialRotaryFactor');
-  if (residualDropout) named.push('residualDropout');
-  return [...new Set([...named, ...(moe ? MIXED : [])])];
+function varyingOf(traits: RotaryTraits): Varying[] {
+  const { biases, window, moe, rope, residualDropout, scales, parallel } = traits;
+  const { qkv, out, mlp } = biases;
+  const given: Readonly<Partial<Record<Varying, unknown>>> = {
+    window: window !== 'none',
+    partialRotaryFactor: rope?.partial,
+    ropeLayers: rope?.off === 'listed',
+    windowRopeTheta: rope?.ofWindows,
+    residualDropout,
+    scales,
+    parallel: parallel?.key,
+  };
+  const named = [qkv, out, mlp].filter((one) => typeof one === 'string');
+  const found = Object.keys(given).filter((one) => given[one as Varying]) as Varying[];
+  return [...new Set([...named, ...found, ...(moe ? MIXED : [])])];
 }
 
 /** Number of rotated channels of a head, as transformers counts them. */
@@ -242,12 +230,15 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
 
 /** Returns the complete options of `varying`. Throws DS_ARGUMENT. */
 function variedOf(
-  { name, moe }: RotaryTraits,
+  traits: RotaryTraits,
   config: RotaryConfig,
   varying: readonly Varying[],
 ): Partial<RotarySizes> {
+  const { name, moe, rope, parallel } = traits;
   const switched = varying.filter((one) => one === 'attentionBias' || one === 'mlpBias');
-  const { partialRotaryFactor = 1, residualDropout = 0, routerAuxLossCoef = 0 } = config;
+  const { residualDropout = 0, routerAuxLossCoef = 0, layers } = config;
+  const { partialRotaryFactor = rope?.partialFallback ?? 1 } = config;
+  const { windowRopeTheta = rope?.ofWindows?.fallback } = config;
   const has = (one: Varying): boolean => varying.includes(one);
   return {
     ...(moe && {
@@ -257,15 +248,38 @@ function variedOf(
     ...Object.fromEntries(switched.map((one) => [one, config[one] ?? false])),
     ...(has('window') && { window: config.window ?? null }),
     ...(has('partialRotaryFactor') && { partialRotaryFactor }),
+    ...(has('ropeLayers') && { ropeLayers: requireLayers(name, config.ropeLayers, layers) }),
+    ...(has('windowRopeTheta') && {
+      windowRopeTheta: requireFinite(`${name} windowRopeTheta`, windowRopeTheta, Number.MIN_VALUE),
+    }),
+    ...(has('scales') && { scales: readScales(traits, config.scales) }),
+    ...(has('parallel') && {
+      parallel: requireType(
+        `${name} parallel`,
+        config.parallel ?? parallel?.key?.[1] ?? false,
+        'boolean',
+      ),
+    }),
     ...(has('residualDropout') && {
       residualDropout: requireFinite(`${name} residualDropout`, residualDropout, 0, 1),
     }),
   };
 }
 
+function requireLayers(
+  name: string,
+  given: readonly boolean[] | undefined,
+  layers: number,
+): readonly boolean[] {
+  const list = given ?? Array.from({ length: layers }, () => true);
+  const isFlag = (one: unknown): boolean => typeof one === 'boolean';
+  if (Array.isArray(list) && list.length === layers && list.every(isFlag)) return [...list];
+  throw refusedValue(`${name} ropeLayers`, `true or false for each of ${layers} layers`, given);
+}
+
 function requireRope(
   { name, rope = COMMON_ROPE }: RotaryTraits,
-  { partialRotaryFactor: factor, ropeScaling }: RotaryConfig,
+  { partialRotaryFactor: factor = rope.partialFallback, ropeScaling }: RotaryConfig,
   headDim: number,
 ): void {
   if (factor !== undefined) requireFinite(`${name} partialRotaryFactor`, factor, Number.MIN_VALUE);
@@ -300,17 +314,34 @@ export function windowsOf({ window = null, layers }: RotarySizes): readonly Wind
   return Array.isArray(window) ? window : Array.from({ length: layers }, () => window as Window);
 }
 
+/** Whether each layer rotates queries and keys. */
+function rotatesOf({ rope }: RotaryTraits, sizes: RotarySizes): readonly boolean[] {
+  const windows = windowsOf(sizes);
+  const isMixed = windows.some((one) => one !== null);
+  if (rope?.off === 'unwindowed' || (rope?.off === 'unwindowedIfMixed' && isMixed)) {
+    return windows.map((one) => one !== null);
+  }
+  return sizes.ropeLayers ?? windows.map(() => true);
+}
+
 /** Combines the sizes with the properties of the family. */
-export function bodyOf({ biases, qkNorm, packed = false }: RotaryTraits, sizes: RotarySizes): Body {
+export function bodyOf(traits: RotaryTraits, sizes: RotarySizes): Body {
+  const { biases, parallel = null, norm = {} } = traits;
   const has = (whether: Whether): boolean =>
     typeof whether === 'string' ? (sizes[whether] ?? false) : whether;
-  const { maxSeq, headDim, partialRotaryFactor, residualDropout = 0 } = sizes;
+  const { maxSeq, headDim, partialRotaryFactor, residualDropout = 0, scales: _, ...rest } = sizes;
+  const isParallel = parallel !== null && (parallel.key === null || sizes.parallel === true);
   // A window of at least the longest sequence hides nothing.
   const windows = windowsOf(sizes).map((one) => (one !== null && one >= maxSeq ? null : one));
+  const windowTheta = sizes.windowRopeTheta ?? null;
   return {
-    ...sizes,
+    ...{ ...rest, traits, maxSeq, headDim, residualDropout, windows, windowTheta, isParallel },
     ...{ qkvBias: has(biases.qkv), outBias: has(biases.out), mlpBias: has(biases.mlp) },
-    ...{ qkNorm, packed, residualDropout, windows, moe: sizes.moe ?? null },
+    moe: sizes.moe ?? null,
     rotaryDim: rotaryDimOf(headDim, partialRotaryFactor),
+    rotates: rotatesOf(traits, sizes),
+    ownAngles: windowsOf(sizes).map((one) => one !== null && windowTheta !== null),
+    norms: isParallel ? parallel.block : (norm.block ?? PRE_NORMS),
+    factors: factorsOf(traits, sizes),
   };
 }

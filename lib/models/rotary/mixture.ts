@@ -1,15 +1,11 @@
 // Experts of mixture models: sizes, keys of config.json, and names of their weights in files.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { Pieces } from '../../checkpoint/index.js';
-import { SparseMixture } from '../../nn/experts.js';
-import { normal } from '../../nn/initializers.js';
-import { SwiGLU } from '../../nn/linear.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import type { ModelConfig } from '../model-config.js';
-import { PackedSwiGLU } from './packed-swiglu.js';
 
 /** The experts of a model's feed-forward blocks. */
 export interface MoeConfig {
@@ -50,17 +46,30 @@ export interface MoeTraits {
   readonly choosesNorm: boolean;
   /** Whether some layers may be dense. */
   readonly choosesLayers: boolean;
-  /** Names in the files of the block and of an expert's three matrices. */
-  readonly files: {
-    readonly block: string;
-    readonly gate: string;
-    readonly up: string;
-    readonly down: string;
-  };
+  /** Names in the files. */
+  readonly files: ExpertFiles;
 }
 
+/** Names in the files: a matrix for each expert, or one tensor of all experts. */
+export type ExpertFiles =
+  | {
+      /** The feed-forward block. */
+      readonly block: string;
+      readonly gate: string;
+      readonly up: string;
+      readonly down: string;
+    }
+  | {
+      readonly block: string;
+      readonly router: string;
+      /** [experts, 2 hidden, channels], gates first. */
+      readonly gateUp: string;
+      /** [experts, channels, hidden]. */
+      readonly allDown: string;
+    };
+
 /** Names in the files of Qwen's mixtures. */
-export const QWEN_FILES: MoeTraits['files'] = {
+export const QWEN_FILES: ExpertFiles = {
   ...{ block: 'mlp', gate: 'gate_proj', up: 'up_proj', down: 'down_proj' },
 };
 
@@ -171,36 +180,16 @@ export function moePieces({ files }: MoeTraits, moe: MoeSizes, layers: number): 
   for (let layer = 0; layer < layers; ++layer) {
     if (moe.denseLayers.includes(layer)) continue;
     const [own, theirs] = ['mlp', files.block].map((block) => `model.layers.${layer}.${block}`);
+    if ('router' in files) {
+      found.push([`${own}.gate.weight`, [`${theirs}.${files.router}.weight`]]);
+      found.push([`${own}.experts.gate_up_proj`, [`${theirs}.${files.gateUp}.weight`]]);
+      found.push([`${own}.experts.down_proj`, [`${theirs}.${files.allDown}.weight`]]);
+      continue;
+    }
     const expert = (name: string): string => `${theirs}.experts.*.${name}.weight`;
     if (own !== theirs) found.push([`${own}.gate.weight`, [`${theirs}.gate.weight`]]);
     found.push([`${own}.experts.gate_up_proj`, [expert(files.gate), expert(files.up)]]);
     found.push([`${own}.experts.down_proj`, [expert(files.down)]]);
   }
   return Object.fromEntries(found);
-}
-
-/** The feed-forward block of a layer. */
-export function feedForward(
-  { channels, hidden, mlpBias: bias, moe, initializerRange, packed }: MixedBody,
-  layer: number,
-): SwiGLU | PackedSwiGLU | SparseMixture {
-  if (!moe || moe.denseLayers.includes(layer)) {
-    const Dense = packed ? PackedSwiGLU : SwiGLU;
-    return new Dense(channels, hidden, { bias });
-  }
-  const { experts, perToken: k, normalize, sharedHidden } = moe;
-  const options = { k, normalize, sharedHidden };
-  const mixture = new SparseMixture(channels, moe.hidden, experts, options);
-  for (const parameter of mixture.parameters()) parameter.initialize(normal(initializerRange));
-  return mixture;
-}
-
-interface MixedBody {
-  channels: number;
-  hidden: number;
-  mlpBias: boolean;
-  initializerRange: number;
-  packed: boolean;
-  /** Null if every block is dense. */
-  moe: MoeSizes | null;
 }

@@ -4,15 +4,11 @@ import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { Layout } from '../load-weights.js';
 import { MAX_LAYERS, type ModelConfig } from '../model-config.js';
 import type { ModelFolder } from '../model-folder.js';
-import {
-  type RotaryConfig,
-  type RotarySizes,
-  type RotaryTraits,
-  type Window,
-  windowsOf,
-} from './config.js';
+import { type RotaryConfig, type RotarySizes, type Window, windowsOf } from './config.js';
 import { describeMoe, moePieces, parseMoe, parseRouterLoss } from './mixture.js';
-import { describeRope, parseRope } from './rope-keys.js';
+import { describeRope, describeRopeLayers, parseRope, parseRopeLayers } from './rope-keys.js';
+import { describeScales, parseScales } from './scales.js';
+import { PRE_NORMS, type RotaryTraits, SILU } from './traits.js';
 
 /** Tables that old checkpoints store among the weights. */
 const TABLE = /\.rotary_emb\.inv_freq$/;
@@ -28,7 +24,6 @@ export const rotaryLayout = ({ moe: traits }: RotaryTraits, sizes: RotarySizes):
  * Keys that change the computation, with their supported values. Absent keys have the first value.
  */
 const SUPPORTED: Record<string, readonly JsonValue[]> = {
-  hidden_act: ['silu', 'swish'],
   pretraining_tp: [1],
   is_causal: [true],
   is_encoder_decoder: [false],
@@ -42,9 +37,13 @@ const SUPPORTED: Record<string, readonly JsonValue[]> = {
 /** Reads the sizes in a config.json. Throws DS_CHECKPOINT for a model with another computation. */
 export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): RotaryConfig {
   const config = folder.config.completed(traits.defaults);
-  for (const [key, values] of Object.entries(SUPPORTED)) config.requireOneOf(key, values);
+  const { activation: { key: act = 'hidden_act', names } = SILU, norm = {} } = traits;
+  const supported = { ...SUPPORTED, [act]: names, ...traits.only };
+  for (const [key, values] of Object.entries(supported)) config.requireOneOf(key, values);
   const layers = config.size('num_hidden_layers', null, MAX_LAYERS);
-  const last = `model.layers.${layers - 1}.input_layernorm.weight`;
+  const { attention, mlp } = norm.block ?? PRE_NORMS;
+  const last = `model.layers.${layers - 1}.${attention[0] ?? attention[1] ?? mlp[0]}.weight`;
+  const [epsKey, eps] = norm.eps ?? EPS;
   if (!folder.tensors.has(last)) {
     throw config.refusal('num_hidden_layers', `weights of ${layers} layers`, `none called ${last}`);
   }
@@ -56,7 +55,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     hidden: config.size('intermediate_size'),
     kvHeads: config.size('num_key_value_heads', heads),
     headDim: config.size('head_dim', channels / heads),
-    eps: config.positive('rms_norm_eps', 1e-6),
+    eps: config.positive(epsKey, eps),
     initializerRange: config.positive('initializer_range', 0.02),
     tied: config.flag('tie_word_embeddings', false),
     attentionDropout: config.share('attention_dropout', 0),
@@ -68,7 +67,10 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
       routerAuxLossCoef: parseRouterLoss(config),
     }),
     ...parseRope(traits, config, maxSeq),
-    ...(traits.residualDropout && { residualDropout: config.share('resid_pdrop', 0) }),
+    ...parseRopeLayers(traits, config, layers),
+    ...parseScales(traits, config),
+    ...(traits.parallel?.key && { parallel: config.flag(...traits.parallel.key) }),
+    ...(traits.residualDropout && { residualDropout: config.share(traits.residualDropout, 0) }),
   };
 }
 
@@ -82,16 +84,25 @@ function parsePadding(config: ModelConfig, vocabSize: number): number | null {
   throw config.refusal('pad_token_id', `a token below ${vocabSize}`, id);
 }
 
-const BIAS_KEYS = { attentionBias: 'attention_bias', mlpBias: 'mlp_bias' } as const;
+/** Key and default of most families. */
+const EPS = ['rms_norm_eps', 1e-6] as const;
 
-/** Biases that the family lets a folder choose. transformers ignores the keys of fixed ones too. */
-function parseBiases({ biases }: RotaryTraits, config: ModelConfig): Partial<RotaryConfig> {
-  const found: Partial<RotaryConfig> = {};
-  const named = new Set<unknown>(Object.values(biases));
-  for (const [option, key] of Object.entries(BIAS_KEYS)) {
-    if (named.has(option)) found[option as keyof typeof BIAS_KEYS] = config.flag(key, false);
-  }
-  return found;
+type BiasOption = 'attentionBias' | 'mlpBias';
+
+/** The options of biases that the family lets a folder choose, and their keys. */
+function biasKeys({ biases }: RotaryTraits): [BiasOption, string][] {
+  const { qkv, out, mlp, key = 'attention_bias' } = biases;
+  const named = new Set<unknown>([qkv, out, mlp]);
+  const keys: Record<BiasOption, string> = { attentionBias: key, mlpBias: 'mlp_bias' };
+  return (Object.entries(keys) as [BiasOption, string][]).filter(([option]) => named.has(option));
+}
+
+/** transformers ignores the keys of biases that the family fixes. */
+function parseBiases(traits: RotaryTraits, config: ModelConfig): Partial<RotaryConfig> {
+  const fallback = (key: string): boolean => traits.defaults[key] === true;
+  return Object.fromEntries(
+    biasKeys(traits).map(([option, key]) => [option, config.flag(key, fallback(key))]),
+  );
 }
 
 const WINDOW_KEY = 'sliding_window';
@@ -99,8 +110,8 @@ const SWITCH_KEY = 'use_sliding_window';
 const [FULL, SLIDING] = ['full_attention', 'sliding_attention'];
 
 /** Whether config.json may disable its window. */
-const isSwitched = ({ window, defaults }: RotaryTraits): boolean =>
-  window === 'layers' || SWITCH_KEY in defaults;
+const isSwitched = ({ window, defaults, windowEvery }: RotaryTraits): boolean =>
+  (window === 'layers' && !windowEvery) || SWITCH_KEY in defaults;
 
 function parseWindow(
   traits: RotaryTraits,
@@ -133,11 +144,17 @@ function parseWindow(
 
 /** transformers' default without a list. */
 function defaultTypes(
-  { slidesAt = (layer, first) => layer >= first }: RotaryTraits,
+  { slidesAt = (layer, first) => layer >= first, windowEvery }: RotaryTraits,
   config: ModelConfig,
   layers: number,
   width: Window,
 ): string[] {
+  if (windowEvery) {
+    const [key, fallback] = windowEvery;
+    const every = key === null ? fallback : config.size(key, fallback);
+    const slides = (i: number): boolean => width !== null && (i + 1) % every !== 0;
+    return Array.from({ length: layers }, (_, i) => (slides(i) ? SLIDING : FULL) as string);
+  }
   const first = config.get('max_window_layers', layers);
   if (!Number.isInteger(first) || (first as number) < 0) {
     throw config.refusal('max_window_layers', 'a number of layers', first);
@@ -149,7 +166,8 @@ function defaultTypes(
 
 /** The description of the model for transformers. */
 export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): PretrainedDescription {
-  const { biases } = traits;
+  const { activation: { key: act = 'hidden_act', names } = SILU, norm = {}, parallel } = traits;
+  const biases = biasKeys(traits).map(([option, key]) => [key, sizes[option] ?? false]);
   const config: JsonObject = {
     architectures: [traits.architecture],
     model_type: traits.modelType,
@@ -160,14 +178,16 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     num_attention_heads: sizes.heads,
     num_key_value_heads: sizes.kvHeads,
     head_dim: sizes.headDim,
-    hidden_act: 'silu',
-    rms_norm_eps: sizes.eps,
+    [act]: names[0] as string,
+    [(norm.eps ?? EPS)[0]]: sizes.eps,
     ...describeRope(traits, sizes),
-    ...(biases.qkv === 'attentionBias' && { attention_bias: sizes.attentionBias ?? false }),
-    ...(biases.mlp === 'mlpBias' && { mlp_bias: sizes.mlpBias ?? false }),
+    ...describeRopeLayers(traits, sizes),
+    ...Object.fromEntries(biases),
     ...describeWindow(traits, sizes),
+    ...describeScales(traits, sizes.scales),
+    ...(parallel?.key && { [parallel.key[0]]: sizes.parallel ?? parallel.key[1] }),
     attention_dropout: sizes.attentionDropout,
-    ...(traits.residualDropout && { resid_pdrop: sizes.residualDropout ?? 0 }),
+    ...(traits.residualDropout && { [traits.residualDropout]: sizes.residualDropout ?? 0 }),
     pad_token_id: sizes.padTokenId,
     initializer_range: sizes.initializerRange,
     tie_word_embeddings: sizes.tied,
@@ -189,9 +209,11 @@ function describeWindow(traits: RotaryTraits, sizes: RotarySizes): JsonObject {
   }
   const first = windows.findIndex((one) => one !== null);
   return {
-    [SWITCH_KEY]: width !== null,
     [WINDOW_KEY]: width,
-    max_window_layers: first < 0 ? windows.length : first,
+    ...(isSwitched(traits) && {
+      [SWITCH_KEY]: width !== null,
+      max_window_layers: first < 0 ? windows.length : first,
+    }),
     layer_types: windows.map((one) => (one === null ? (FULL as string) : (SLIDING as string))),
   };
 }

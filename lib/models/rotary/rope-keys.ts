@@ -3,19 +3,14 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { ModelConfig } from '../model-config.js';
-import {
-  COMMON_ROPE,
-  type RopeTraits,
-  type RotaryConfig,
-  type RotarySizes,
-  type RotaryTraits,
-} from './config.js';
+import { type RotaryConfig, type RotarySizes, windowsOf } from './config.js';
 import {
   type LongRopeScaling,
   type RopeScaling,
   type ScalingKey,
   scalingKeys,
 } from './rope-scaling.js';
+import { COMMON_ROPE, type RopeTraits, type RotaryTraits } from './traits.js';
 
 /** Names of the numbers of a scaling in config.json. */
 const KEYS: Record<ScalingKey, string> = {
@@ -40,19 +35,55 @@ const BESIDE = ['rope_type', 'type', 'rope_theta', PARTIAL, 'finetuned', ORIGINA
 const ONE_SECTION =
   'Move rope_type, factor and the other scaling keys into rope_parameters, and remove rope_scaling.';
 
-type Rope = Pick<RotaryConfig, 'maxSeq' | 'ropeTheta' | 'ropeScaling' | 'partialRotaryFactor'>;
+type Rope = Pick<
+  RotaryConfig,
+  'maxSeq' | 'ropeTheta' | 'ropeScaling' | 'partialRotaryFactor' | 'windowRopeTheta'
+>;
+
+/** Sections of rope_parameters by layer type, in transformers 5. */
+const [FULL, SLIDING] = ['full_attention', 'sliding_attention'];
 
 /**
  * Reads rope_parameters, or the older rope_theta and rope_scaling. `declared` is
  * max_position_embeddings. Throws DS_CHECKPOINT for an unknown type, for unsupported keys, and if
  * both generations are present and differ.
  */
-export function parseRope(
-  { rope = COMMON_ROPE }: RotaryTraits,
+export function parseRope(traits: RotaryTraits, config: ModelConfig, declared: number): Rope {
+  const { rope = COMMON_ROPE } = traits;
+  const [given, older] = [config.section('rope_parameters'), config.section('rope_scaling')];
+  const isByType = rope.ofWindows !== undefined && given.get(FULL as string) !== null;
+  const newer = isByType ? given.section(FULL as string) : given;
+  if (!rope.ofWindows) return parseOne(rope, { config, newer, older }, declared);
+  const full = parseOne(rope, { config, newer, older }, declared);
+  return { ...full, windowRopeTheta: parseWindowTheta(rope, config, given, full.ropeTheta) };
+}
+
+/** The base frequency of layers with a window. Throws DS_CHECKPOINT for a scaling of them. */
+function parseWindowTheta(
+  { ofWindows }: RopeTraits,
   config: ModelConfig,
+  given: ModelConfig,
+  ofOthers: number | undefined,
+): number {
+  const { key, fallback } = ofWindows as NonNullable<RopeTraits['ofWindows']>;
+  const section = given.section(SLIDING as string);
+  section.requireOneOf('rope_type', ['default']);
+  requireNoOther(section, []);
+  const older = key === null ? (ofOthers ?? fallback) : config.positive(key, fallback);
+  return section.positive('rope_theta', older);
+}
+
+interface RopeSections {
+  config: ModelConfig;
+  newer: ModelConfig;
+  older: ModelConfig;
+}
+
+function parseOne(
+  rope: RopeTraits,
+  { config, newer, older }: RopeSections,
   declared: number,
 ): Rope {
-  const [newer, older] = [config.section('rope_parameters'), config.section('rope_scaling')];
   if (newer.keys().length === 0) return parseSection(rope, older, config, declared);
   const found = parseSection(rope, newer, config, declared);
   if (older.keys().length === 0) return found;
@@ -87,7 +118,7 @@ const saysOf = (section: ModelConfig, config: ModelConfig, key: string): ModelCo
   section.get(key) === null ? config : section;
 
 function parsePartial(
-  { partial }: RopeTraits,
+  { partial, partialFallback = 1 }: RopeTraits,
   section: ModelConfig,
   config: ModelConfig,
 ): Partial<Rope> {
@@ -96,7 +127,7 @@ function parsePartial(
     return {};
   }
   const says = saysOf(section, config, PARTIAL);
-  const partialRotaryFactor = says.positive(PARTIAL, 1);
+  const partialRotaryFactor = says.positive(PARTIAL, partialFallback);
   if (partialRotaryFactor <= 1) return { partialRotaryFactor };
   throw says.refusal(PARTIAL, 'a share of at most 1', partialRotaryFactor);
 }
@@ -176,10 +207,8 @@ function requireNoOther(section: ModelConfig, known: readonly ScalingKey[]): voi
 }
 
 /** The keys of a config.json, as transformers 4 writes them; version 5 reads them too. */
-export function describeRope(
-  { rope = COMMON_ROPE }: RotaryTraits,
-  { maxSeq, ropeTheta, ropeScaling, partialRotaryFactor = 1 }: RotarySizes,
-): JsonObject {
+export function describeRope({ rope = COMMON_ROPE }: RotaryTraits, sizes: RotarySizes): JsonObject {
+  const { maxSeq, ropeTheta, ropeScaling, partialRotaryFactor = 1, windowRopeTheta } = sizes;
   const longest = ropeScaling?.type === 'dynamic' ? ropeScaling.originalMaxSeq : maxSeq;
   const beside = rope.originalBeside && ropeScaling?.type === 'longrope' ? ropeScaling : null;
   return {
@@ -188,8 +217,56 @@ export function describeRope(
     rope_scaling: ropeScaling && describeScaling(ropeScaling),
     ...(rope.partial && { [PARTIAL]: partialRotaryFactor }),
     ...(beside && describeBeside(beside, maxSeq)),
+    ...(rope.ofWindows && describeByType(rope.ofWindows, sizes, windowRopeTheta ?? ropeTheta)),
   };
 }
+
+/** The sections of transformers 5 by layer type, and the key of version 4. */
+function describeByType(
+  { key }: NonNullable<RopeTraits['ofWindows']>,
+  { ropeTheta, ropeScaling }: RotarySizes,
+  windowTheta: number,
+): JsonObject {
+  const scaling = ropeScaling ? describeScaling(ropeScaling) : { rope_type: 'default' };
+  const { type: _, ...full } = scaling;
+  return {
+    rope_parameters: {
+      [FULL as string]: { ...full, rope_theta: ropeTheta },
+      [SLIDING as string]: { rope_type: 'default', rope_theta: windowTheta },
+    },
+    ...(key !== null && { [key]: windowTheta }),
+  };
+}
+
+const LISTED = 'no_rope_layers';
+
+/** Layers that do not rotate, by a list (1: rotates) or an interval. Throws DS_CHECKPOINT. */
+export function parseRopeLayers(
+  { rope = COMMON_ROPE }: RotaryTraits,
+  config: ModelConfig,
+  layers: number,
+): Pick<RotaryConfig, 'ropeLayers'> {
+  if (rope.off !== 'listed') return {};
+  const list = config.get(LISTED);
+  if (list === null) {
+    const every = config.size('no_rope_layer_interval', 4);
+    return { ropeLayers: Array.from({ length: layers }, (_, i) => (i + 1) % every !== 0) };
+  }
+  const isFlag = (one: JsonValue): boolean => one === 0 || one === 1;
+  if (Array.isArray(list) && list.length >= layers && list.every(isFlag)) {
+    return { ropeLayers: list.slice(0, layers).map((one) => one === 1) };
+  }
+  throw config.refusal(LISTED, `0 or 1 for each of ${layers} layers`, list);
+}
+
+/** The key of layers that do not rotate. */
+export const describeRopeLayers = (
+  { rope = COMMON_ROPE }: RotaryTraits,
+  sizes: RotarySizes,
+): JsonObject =>
+  rope.off === 'listed'
+    ? { [LISTED]: (sizes.ropeLayers ?? windowsOf(sizes).map(() => true)).map(Number) }
+    : {};
 
 /**
  * A section of three keys, as transformers 4 requires, and both lengths outside of it, which

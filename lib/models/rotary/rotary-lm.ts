@@ -4,9 +4,9 @@ import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/linear.js';
 import { PackedLinear } from '../../nn/packed-linear.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
-import type { LayerStyle, StyleName, TensorPlan } from '../../parallel/plan.js';
+import type { TensorPlan } from '../../parallel/plan.js';
 import type { PipelineLayer } from '../../pipe/index.js';
-import type { Tensor } from '../../tensor/index.js';
+import { type Tensor, tanh } from '../../tensor/index.js';
 import type { BlockActivations } from '../activation-shape.js';
 import { CausalLM } from '../causal-lm.js';
 import type { Family } from '../model-folder.js';
@@ -19,11 +19,12 @@ import {
   type RotaryConfig,
   type RotaryOptions,
   type RotarySizes,
-  type RotaryTraits,
   readRotaryConfig,
 } from './config.js';
 import { describeRotary, parseRotaryConfig, rotaryLayout } from './pretrained.js';
 import { regimeOf, rereads } from './rope-scaling.js';
+import { expertStyles, rotaryTensorPlan } from './tensor-plan.js';
+import type { RotaryTraits } from './traits.js';
 
 /**
  * A language model with rotary positions; see CausalLM. Angles are f32 for all weight dtypes.
@@ -50,7 +51,7 @@ export abstract class RotaryLM extends CausalLM {
     const { embed_tokens } = this.model;
     this.lm_head = tied
       ? new TiedHead(embed_tokens)
-      : new Linear(channels, vocabSize, { bias: false });
+      : new Linear(channels, vocabSize, { bias: traits.biases.head ?? false });
     for (const module of this.modules()) {
       if (!(module instanceof Linear)) continue;
       module.weight.initialize(normal(initializerRange));
@@ -59,36 +60,9 @@ export abstract class RotaryLM extends CausalLM {
   }
 
   override tensorPlan(): TensorPlan {
-    const { heads, kvHeads, moe = null, layers } = this.config;
-    const { packed = false, qkNorm } = this.traits;
-    const sparse = moe ? layers - moe.denseLayers.length : 0;
-    const attention = 'model.layers.*.self_attn';
-    const mlp = 'model.layers.*.mlp';
-    return {
-      heads: { queries: heads, keys: kvHeads },
-      layers: {
-        'model.embed_tokens': 'vocabulary',
-        [attention]: 'attention',
-        ...(packed ? packedStyles(attention) : projectionStyles(attention)),
-        [`${attention}.o_proj`]: { style: 'row', heads: 'queries' },
-        ...(qkNorm && { [`${attention}.q_norm`]: 'perHead' as const }),
-        ...(qkNorm && { [`${attention}.k_norm`]: 'perHead' as const }),
-        ...(sparse < layers && (packed ? packedFeedStyles(mlp) : feedForwardStyles(mlp))),
-        ...(sparse > 0 && expertStyles(mlp)),
-        ...(sparse > 0 && moe?.sharedHidden && feedForwardStyles(`${mlp}.shared_expert`)),
-        lm_head: 'head',
-      },
-      sequence: {
-        body: 'model',
-        first: 'model.layers.0',
-        byToken: [
-          ...['model.layers.*.input_layernorm', 'model.layers.*.post_attention_layernorm'],
-          'model.norm',
-          ...(sparse > 0 && moe?.sharedHidden ? [`${mlp}.shared_expert_gate`] : []),
-        ],
-      },
-      taken: ({ keys }) => this.takeKeyHeads(keys),
-    };
+    return rotaryTensorPlan(bodyOf(this.traits, this.config), ({ keys }) =>
+      this.takeKeyHeads(keys),
+    );
   }
 
   override expertPlan(): TensorPlan | null {
@@ -142,6 +116,13 @@ export abstract class RotaryLM extends CausalLM {
     return idle * (layers - moe.denseLayers.length);
   }
 
+  /** @internal Bounded logits, and the products of a head with a bias. */
+  protected override get finishLogits(): ((products: Tensor) => Tensor) | null {
+    const cap = this.config.scales?.logitCap ?? null;
+    if (cap !== null) return (products) => tanh(products.mul(1 / cap)).mul(cap);
+    return this.traits.biases.head ? (products) => products : null;
+  }
+
   protected override bodyLayers(): PipelineLayer[] {
     if (this.routerLoss > 0) throw noStages(this.traits.name, this.routerLoss);
     return this.model.pipelineLayers();
@@ -151,35 +132,6 @@ export abstract class RotaryLM extends CausalLM {
     return this.model.call(tokens, places);
   }
 }
-
-type Styles = Record<string, StyleName | LayerStyle>;
-
-const projectionStyles = (path: string): Styles => ({
-  [`${path}.q_proj`]: { style: 'column', heads: 'queries' },
-  [`${path}.k_proj`]: { style: 'column', heads: 'keys' },
-  [`${path}.v_proj`]: { style: 'column', heads: 'keys' },
-});
-
-const packedStyles = (path: string): Styles => ({
-  [`${path}.qkv_proj`]: { style: 'column', heads: ['queries', 'keys', 'keys'] },
-});
-
-const packedFeedStyles = (path: string): Styles => ({
-  [`${path}.gate_up_proj`]: { style: 'column', parts: 2 },
-  [`${path}.down_proj`]: 'row',
-});
-
-const feedForwardStyles = (path: string): Record<string, StyleName> => ({
-  [`${path}.gate_proj`]: 'column',
-  [`${path}.up_proj`]: 'column',
-  [`${path}.down_proj`]: 'row',
-});
-
-/** Each rank has the router's gradient from its own experts. */
-const expertStyles = (path: string): Record<string, StyleName> => ({
-  [`${path}.gate`]: 'perHead',
-  [`${path}.experts`]: 'experts',
-});
 
 /** Routing statistics of one pipeline stage cannot reach the loss in another. */
 function noStages(model: string, got: number): DsError {

@@ -1,0 +1,97 @@
+// Paged attention with bounded scores, by operations that gather the blocks of each sequence. No
+// kernel bounds scores, so it needs memory for all keys and values of a step.
+import type { TurningReach } from '../nn/attention.js';
+import { cappedAttention } from '../nn/capped-attention.js';
+import {
+  arange,
+  clamp,
+  concat,
+  indexSelect,
+  logicalAnd,
+  maximum,
+  scope,
+  softmax,
+  type Tensor,
+  tanh,
+  where,
+} from '../tensor/index.js';
+import type { ListName, StepBatch } from './step-batch.js';
+
+/** A batch, and its lists on the device. */
+type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
+
+/** How scores are bounded. */
+interface Bounded extends TurningReach {
+  readonly scale: number;
+  readonly cap: number;
+}
+
+/**
+ * The attention [N, H, D] of queries [N, H, D] to the tokens of their sequences, whose keys and
+ * values `pool` [blocks, 2, Hk, block, D] already has.
+ */
+export function cappedPaged(pool: Tensor, on: DeviceBatch, q: Tensor, how: Bounded): Tensor {
+  const { singles, sequences } = on.batch;
+  return scope(() => {
+    const parts: Tensor[] = [];
+    if (singles > 0) parts.push(ofSingles(pool, on, q.narrow(0, 0, singles), how));
+    const { starts, lengths } = hostLists(on);
+    for (let s = singles; s < sequences; ++s) {
+      const [from, to] = [starts[s] as number, starts[s + 1] as number];
+      const [keys, values] = gathered(pool, on.tables.narrow(0, s, 1));
+      const count = lengths[s] as number;
+      const own = q
+        .narrow(0, from, to - from)
+        .transpose(0, 1)
+        .unsqueeze(0);
+      const out = cappedAttention(own, keys.narrow(2, 0, count), values.narrow(2, 0, count), how);
+      parts.push(out.squeeze(0).transpose(0, 1));
+    }
+    return parts.length === 1 ? (parts[0] as Tensor).contiguous() : concat(parts, 0);
+  });
+}
+
+/** Sequences with one token each; the device alone has their lengths, so steps can be recorded. */
+function ofSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: Bounded): Tensor {
+  const { scale, cap, window } = how;
+  const [S, H, D] = q.shape as [number, number, number];
+  const [keys, values] = gathered(pool, on.tables.narrow(0, 0, S));
+  const [Hk, L] = [keys.size(1), keys.size(2)];
+  const products = q.reshape([S, Hk, H / Hk, D]).matmul(keys.transpose(2, 3));
+  const scores = tanh(products.mul(scale / cap)).mul(cap);
+  const places = arange(L, { dtype: 'i32', device: q.device }).reshape([1, 1, 1, L]);
+  // A row of padding has length 0. It sees one key, because a softmax of nothing is NaN.
+  const ends = maximum(on.lengths.narrow(0, 0, S), 1).reshape([S, 1, 1, 1]);
+  const earlier = places.lt(ends);
+  const seen = window === null ? earlier : logicalAnd(earlier, places.ge(ends.sub(window)));
+  const weights = softmax(where(seen, scores, Number.NEGATIVE_INFINITY), -1);
+  // Memory of a block that no token has filled may hold NaN, which a weight of 0 does not remove.
+  const filled = where(earlier.reshape([S, 1, L, 1]), values, 0);
+  return weights.matmul(filled).reshape([S, H, D]);
+}
+
+/** Keys and values [S, Hk, width * block, D] of sequences by their tables [S, width]. */
+function gathered(pool: Tensor, tables: Tensor): [Tensor, Tensor] {
+  const [S, width] = tables.shape as [number, number];
+  const [blocks, , Hk, block, D] = pool.shape as [number, number, number, number, number];
+  // Unused entries of a table have any value.
+  const ids = clamp(tables.reshape([-1]), { min: 0, max: blocks - 1 });
+  const all = indexSelect(pool, 0, ids).reshape([S, width, 2, Hk, block, D]);
+  return [0, 1].map((part) =>
+    all
+      .narrow(2, part, 1)
+      .squeeze(2)
+      .transpose(1, 2)
+      .reshape([S, Hk, width * block, D]),
+  ) as [Tensor, Tensor];
+}
+
+/** The host's copies of two lists of the batch. */
+function hostLists({ batch }: DeviceBatch): Record<'starts' | 'lengths', Int32Array> {
+  const { numbers, tokens, ends, sequences } = batch;
+  const at = 3 * tokens + ends;
+  return {
+    starts: numbers.subarray(at, at + sequences + 1),
+    lengths: numbers.subarray(at + sequences + 1, at + 2 * sequences + 1),
+  };
+}

@@ -1,0 +1,43 @@
+// Cohere Command R: parallel branches, layer norms without biases, scaled logits.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import { COMMON_ROPE, ONE_NORM, type RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a Cohere, and the mode of its activations. */
+export type CohereConfig = FamilyConfig<'attentionBias' | 'scales'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Cohere',
+  modelType: 'cohere',
+  architecture: 'CohereForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
+  norm: { kind: 'layerNoBias', eps: ['layer_norm_eps', 1e-5] },
+  parallel: { key: null, block: ONE_NORM },
+  window: 'none',
+  rope: { ...COMMON_ROPE, interleaved: true },
+  scales: { logits: { key: 'logit_scale', fallback: 0.0625 } },
+  only: { use_qk_norm: [false] },
+  defaults: {
+    max_position_embeddings: 8192,
+    pad_token_id: 0,
+    rope_theta: 500_000,
+    tie_word_embeddings: true,
+  },
+};
+
+/** Source: Cohere 2024; transformers' CohereForCausalLM. */
+export class Cohere extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: CohereConfig) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: CohereConfig) => new Cohere(config));
+
+  /** models.fromPretrained() for a Cohere folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Cohere> {
+    return readPretrained(dir, [Cohere.family], options);
+  }
+}

@@ -1,0 +1,46 @@
+// Cohere Command R7B and A: Command R with windows, and no positions in other layers.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import { COMMON_ROPE, ONE_NORM, type RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a Cohere2, and the mode of its activations. */
+export type Cohere2Config = FamilyConfig<'attentionBias' | 'window' | 'scales'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Cohere2',
+  modelType: 'cohere2',
+  architecture: 'Cohere2ForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
+  norm: { kind: 'layerNoBias', eps: ['layer_norm_eps', 1e-5] },
+  parallel: { key: null, block: ONE_NORM },
+  window: 'layers',
+  windowEvery: ['sliding_window_pattern', 4],
+  rope: { ...COMMON_ROPE, interleaved: true, off: 'unwindowed' },
+  scales: { logits: { key: 'logit_scale', fallback: 0.0625 } },
+  defaults: {
+    max_position_embeddings: 8192,
+    pad_token_id: 0,
+    sliding_window: 4096,
+    tie_word_embeddings: true,
+  },
+};
+
+/** Source: Cohere 2024; transformers' Cohere2ForCausalLM. */
+export class Cohere2 extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: Cohere2Config) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: Cohere2Config) => new Cohere2(config));
+
+  /** models.fromPretrained() for a Cohere2 folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<Cohere2> {
+    return readPretrained(dir, [Cohere2.family], options);
+  }
+}

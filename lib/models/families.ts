@@ -1,0 +1,27 @@
+// The model classes for Hugging Face folders; a new family is a line here.
+export { Cohere, type CohereConfig } from './cohere/cohere.js';
+export { Cohere2, type Cohere2Config } from './cohere2/cohere2.js';
+export { Ernie45, type Ernie45Config } from './ernie/ernie.js';
+export { Exaone4, type Exaone4Config } from './exaone4/exaone4.js';
+export { Gemma, type GemmaConfig } from './gemma/gemma.js';
+export { Gemma2, type Gemma2Config } from './gemma2/gemma2.js';
+export { Gemma3, type Gemma3Config } from './gemma3/gemma3.js';
+export { Glm, type GlmConfig } from './glm/glm.js';
+export { Glm4, type Glm4Config } from './glm4/glm4.js';
+export { GPT2 } from './gpt2/gpt2.js';
+export { Granite, type GraniteConfig } from './granite/granite.js';
+export { GraniteMoe, type GraniteMoeConfig } from './granite-moe/granite-moe.js';
+export { Llama, type LlamaConfig } from './llama/llama.js';
+export { Mistral, type MistralConfig } from './mistral/mistral.js';
+export { Mixtral, type MixtralConfig } from './mixtral/mixtral.js';
+export { Olmo2, type Olmo2Config } from './olmo2/olmo2.js';
+export { Olmo3, type Olmo3Config } from './olmo3/olmo3.js';
+export { Phi, type PhiConfig } from './phi/phi.js';
+export { Phi3, type Phi3Config } from './phi3/phi3.js';
+export { Qwen2, type Qwen2Config } from './qwen2/qwen2.js';
+export { Qwen2Moe, type Qwen2MoeConfig } from './qwen2-moe/qwen2-moe.js';
+export { Qwen3, type Qwen3Config } from './qwen3/qwen3.js';
+export { Qwen3Moe, type Qwen3MoeConfig } from './qwen3-moe/qwen3-moe.js';
+export { SmolLM3, type SmolLM3Config } from './smollm3/smollm3.js';
+export { StableLm, type StableLmConfig } from './stablelm/stablelm.js';
+export { Starcoder2, type Starcoder2Config } from './starcoder2/starcoder2.js';

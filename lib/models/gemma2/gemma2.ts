@@ -1,0 +1,55 @@
+// Gemma 2: Gemma with norms around the branches, bounded scores and logits, and windows.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a Gemma2, and the mode of its activations. */
+export type Gemma2Config = FamilyConfig<'attentionBias' | 'window' | 'scales'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Gemma2',
+  modelType: 'gemma2',
+  architecture: 'Gemma2ForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
+  norm: {
+    offset: true,
+    block: {
+      attention: ['input_layernorm', 'post_attention_layernorm'],
+      mlp: ['pre_feedforward_layernorm', 'post_feedforward_layernorm'],
+    },
+  },
+  activation: { kind: 'geluTanh', key: 'hidden_activation', names: ['gelu_pytorch_tanh'] },
+  window: 'layers',
+  windowEvery: [null, 2],
+  scales: {
+    embed: 'rootChannels',
+    scores: { key: 'query_pre_attn_scalar', power: -0.5, fallback: 256 },
+    scoreCap: { key: 'attn_logit_softcapping', fallback: 50 },
+    logitCap: { key: 'final_logit_softcapping', fallback: 30 },
+  },
+  defaults: {
+    max_position_embeddings: 8192,
+    num_key_value_heads: 4,
+    head_dim: 256,
+    pad_token_id: 0,
+    sliding_window: 4096,
+    tie_word_embeddings: true,
+  },
+};
+
+/** Source: Gemma team 2024; transformers' Gemma2ForCausalLM. */
+export class Gemma2 extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: Gemma2Config) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: Gemma2Config) => new Gemma2(config));
+
+  /** models.fromPretrained() for a Gemma2 folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Gemma2> {
+    return readPretrained(dir, [Gemma2.family], options);
+  }
+}

@@ -1,0 +1,58 @@
+// Gemma 3, text: norms of queries and keys, a window in five of six layers.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a Gemma3, and the mode of its activations. */
+export type Gemma3Config = FamilyConfig<'attentionBias' | 'window' | 'windowRopeTheta' | 'scales'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Gemma3',
+  modelType: 'gemma3_text',
+  architecture: 'Gemma3ForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
+  qkNorm: 'head',
+  norm: {
+    offset: true,
+    block: {
+      attention: ['input_layernorm', 'post_attention_layernorm'],
+      mlp: ['pre_feedforward_layernorm', 'post_feedforward_layernorm'],
+    },
+  },
+  activation: { kind: 'geluTanh', key: 'hidden_activation', names: ['gelu_pytorch_tanh'] },
+  window: 'layers',
+  windowEvery: ['sliding_window_pattern', 6],
+  rope: { ...COMMON_ROPE, ofWindows: { key: 'rope_local_base_freq', fallback: 10_000 } },
+  scales: {
+    embed: 'rootChannels',
+    scores: { key: 'query_pre_attn_scalar', power: -0.5, fallback: 256 },
+    scoreCap: { key: 'attn_logit_softcapping', fallback: null },
+    logitCap: { key: 'final_logit_softcapping', fallback: null },
+  },
+  defaults: {
+    max_position_embeddings: 131_072,
+    num_key_value_heads: 4,
+    head_dim: 256,
+    pad_token_id: 0,
+    rope_theta: 1_000_000,
+    sliding_window: 4096,
+    tie_word_embeddings: true,
+  },
+};
+
+/** Source: Gemma team 2025; transformers' Gemma3ForCausalLM. */
+export class Gemma3 extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: Gemma3Config) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: Gemma3Config) => new Gemma3(config));
+
+  /** models.fromPretrained() for a Gemma3 folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Gemma3> {
+    return readPretrained(dir, [Gemma3.family], options);
+  }
+}

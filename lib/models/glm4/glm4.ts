@@ -1,0 +1,47 @@
+// GLM-4-0414: GLM-4 with further norms after the branches.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a Glm4, and the mode of its activations. */
+export type Glm4Config = FamilyConfig<'attentionBias' | 'partialRotaryFactor'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Glm4',
+  modelType: 'glm4',
+  architecture: 'Glm4ForCausalLM',
+  biases: { qkv: 'attentionBias', out: false, mlp: false },
+  norm: {
+    eps: ['rms_norm_eps', 1.5625e-7],
+    block: {
+      attention: ['input_layernorm', 'post_self_attn_layernorm'],
+      mlp: ['post_attention_layernorm', 'post_mlp_layernorm'],
+    },
+  },
+  feed: 'packed',
+  window: 'none',
+  rope: { ...COMMON_ROPE, partial: true, partialFallback: 0.5, interleaved: true },
+  defaults: {
+    max_position_embeddings: 131_072,
+    num_key_value_heads: 2,
+    head_dim: 128,
+    attention_bias: true,
+  },
+};
+
+/** Source: Zhipu AI 2025; transformers' Glm4ForCausalLM. */
+export class Glm4 extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: Glm4Config) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: Glm4Config) => new Glm4(config));
+
+  /** models.fromPretrained() for a Glm4 folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Glm4> {
+    return readPretrained(dir, [Glm4.family], options);
+  }
+}

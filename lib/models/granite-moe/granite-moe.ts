@@ -1,0 +1,62 @@
+// GraniteMoE: Granite 3 with mixture-of-experts feed-forward blocks.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { MoeConfig } from '../rotary/mixture.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a GraniteMoe, and the mode of its activations. */
+export interface GraniteMoeConfig
+  extends FamilyConfig<'attentionBias' | 'scales' | 'routerAuxLossCoef'> {
+  /** The experts; their width defaults to `hidden`. */
+  moe: Omit<MoeConfig, 'sharedHidden' | 'normalize' | 'denseLayers'>;
+}
+
+const TRAITS: RotaryTraits = {
+  name: 'GraniteMoe',
+  modelType: 'granitemoe',
+  architecture: 'GraniteMoeForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
+  window: 'none',
+  scales: {
+    scores: { key: 'attention_multiplier', fallback: 1 },
+    embed: { key: 'embedding_multiplier', fallback: 1 },
+    residual: { key: 'residual_multiplier', fallback: 1 },
+    logits: { key: 'logits_scaling', power: -1, fallback: 1 },
+  },
+  moe: {
+    experts: ['num_local_experts', 8],
+    perToken: 2,
+    hidden: 'intermediate_size',
+    ...{ shared: false, choosesNorm: false, choosesLayers: false },
+    files: {
+      ...{ block: 'block_sparse_moe', router: 'router.layer' },
+      ...{ gateUp: 'input_linear', allDown: 'output_linear' },
+    },
+  },
+  defaults: { max_position_embeddings: 2048 },
+};
+
+/** Source: IBM 2024; transformers' GraniteMoeForCausalLM. */
+export class GraniteMoe extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: GraniteMoeConfig) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(
+    TRAITS,
+    (config: GraniteMoeConfig) => new GraniteMoe(config),
+  );
+
+  /**
+   * models.fromPretrained() for a GraniteMoe folder. Rejects with DS_CHECKPOINT for other models.
+   */
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<GraniteMoe> {
+    return readPretrained(dir, [GraniteMoe.family], options);
+  }
+}

@@ -1,0 +1,42 @@
+// OLMo 3: OLMo 2 with a window in three of four layers, which have unscaled positions.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import { COMMON_ROPE, POST_NORMS, type RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of an Olmo3, and the mode of its activations. */
+export type Olmo3Config = FamilyConfig<'attentionBias' | 'window' | 'windowRopeTheta'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Olmo3',
+  modelType: 'olmo3',
+  architecture: 'Olmo3ForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
+  qkNorm: 'whole',
+  norm: { eps: ['rms_norm_eps', 1e-5], block: POST_NORMS },
+  window: 'layers',
+  windowEvery: [null, 4],
+  rope: { ...COMMON_ROPE, ofWindows: { key: null, fallback: 500_000 } },
+  defaults: {
+    max_position_embeddings: 2048,
+    pad_token_id: 1,
+    rope_theta: 500_000,
+    sliding_window: 4096,
+  },
+};
+
+/** Source: OLMo team 2025; transformers' Olmo3ForCausalLM. */
+export class Olmo3 extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: Olmo3Config) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: Olmo3Config) => new Olmo3(config));
+
+  /** models.fromPretrained() for an Olmo3 folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Olmo3> {
+    return readPretrained(dir, [Olmo3.family], options);
+  }
+}

@@ -1,0 +1,104 @@
+// The feed-forward blocks of families: gated, packed, or two layers without a gate.
+import { SparseMixture } from '../../nn/experts.js';
+import { normal } from '../../nn/initializers.js';
+import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
+import { Linear, SwiGLU } from '../../nn/linear.js';
+import { Module } from '../../nn/module.js';
+import { gelu, silu, type Tensor } from '../../tensor/index.js';
+import type { Body } from './config.js';
+import { PackedSwiGLU } from './packed-swiglu.js';
+import type { Activation, PlainNames } from './traits.js';
+
+const ACTIVATIONS: Readonly<Record<Activation, (x: Tensor) => Tensor>> = {
+  silu,
+  gelu: (x) => gelu(x, 'none'),
+  geluTanh: (x) => gelu(x, 'tanh'),
+};
+
+/** down_proj(activation(gate_proj x) * up_proj x), under Llama's names. Source: Shazeer 2020. */
+export class GatedMlp extends Module implements Joinable {
+  /** From channels to hidden, through the activation. */
+  readonly gate_proj: Linear;
+  /** From channels to hidden: the factor of the gate. */
+  readonly up_proj: Linear;
+  /** From hidden back to channels. */
+  readonly down_proj: Linear;
+  private isJoined = false;
+
+  constructor(
+    channels: number,
+    hidden: number,
+    { bias, activation }: { bias: boolean; activation: Activation },
+  ) {
+    super();
+    this.gate_proj = new Linear(channels, hidden, { bias });
+    this.up_proj = new Linear(channels, hidden, { bias });
+    this.down_proj = new Linear(hidden, channels, { bias });
+    this.activation = activation;
+  }
+
+  private readonly activation: Activation;
+
+  /** [.., channels] to the same shape. */
+  override forward(x: Tensor): Tensor {
+    const { gate_proj, up_proj } = this;
+    const joined = this.isJoined ? joinedLinear(x, [gate_proj, up_proj]) : null;
+    const [gate, up] = (joined ?? [gate_proj.call(x), up_proj.call(x)]) as [Tensor, Tensor];
+    return this.down_proj.call(ACTIVATIONS[this.activation](gate).mul(up));
+  }
+
+  /** @internal See Joinable. */
+  joinLinears(): void {
+    this.isJoined = bringTogether([this.gate_proj, this.up_proj]);
+  }
+}
+
+/** second(activation(first x)); the family names both layers. */
+export class PlainMlp extends Module {
+  readonly #names: PlainNames;
+  readonly #activation: Activation;
+
+  constructor(
+    channels: number,
+    hidden: number,
+    given: { bias: boolean; activation: Activation; names: PlainNames },
+  ) {
+    super();
+    const { bias, names } = given;
+    this.#names = names;
+    this.#activation = given.activation;
+    const first = new Linear(channels, hidden, { bias });
+    Object.assign(this, { [names.first]: first });
+    Object.assign(this, { [names.second]: new Linear(hidden, channels, { bias }) });
+  }
+
+  /** [.., channels] to the same shape. */
+  override forward(x: Tensor): Tensor {
+    const layers = this as unknown as Record<string, Module>;
+    const inner = (layers[this.#names.first] as Linear).call(x);
+    return (layers[this.#names.second] as Linear).call(ACTIVATIONS[this.#activation](inner));
+  }
+}
+
+/** The feed-forward block of a layer. */
+export type FeedForward = SwiGLU | PackedSwiGLU | GatedMlp | PlainMlp | SparseMixture;
+
+/** Makes the feed-forward block of a layer. */
+export function feedForward(body: Body, layer: number): FeedForward {
+  const { channels, hidden, mlpBias: bias, moe, initializerRange, traits } = body;
+  const { feed = traits.packed ? 'packed' : 'gated', activation: { kind } = { kind: 'silu' } } =
+    traits;
+  if (!moe || moe.denseLayers.includes(layer)) {
+    if (feed === 'packed') return new PackedSwiGLU(channels, hidden, { bias });
+    if (feed !== 'gated') {
+      return new PlainMlp(channels, hidden, { bias, activation: kind, names: feed });
+    }
+    if (kind === 'silu') return new SwiGLU(channels, hidden, { bias });
+    return new GatedMlp(channels, hidden, { bias, activation: kind });
+  }
+  const { experts, perToken: k, normalize, sharedHidden } = moe;
+  const options = { k, normalize, sharedHidden };
+  const mixture = new SparseMixture(channels, moe.hidden, experts, options);
+  for (const parameter of mixture.parameters()) parameter.initialize(normal(initializerRange));
+  return mixture;
+}

@@ -1,0 +1,94 @@
+// The norms of blocks by the formula of a family, alone and fused with the addition before them.
+import { ones, zeros } from '../../nn/initializers.js';
+import { Module } from '../../nn/module.js';
+import { LayerNorm, RMSNorm } from '../../nn/norms.js';
+import { Parameter } from '../../nn/parameter.js';
+import {
+  addLayerNorm,
+  addRmsNorm,
+  ones as constantOnes,
+  layerNorm,
+  rmsNorm,
+  type Tensor,
+} from '../../tensor/index.js';
+import type { Body } from './config.js';
+
+/**
+ * RMSNorm that multiplies by 1 + weight. The addition happens in f32: 1 + w in 16 bits would lose
+ * small w. Source: transformers' GemmaRMSNorm.
+ */
+export class OffsetRMSNorm extends RMSNorm {
+  constructor(channels: number, eps: number) {
+    super(channels, eps);
+    this.weight.initialize(zeros);
+  }
+
+  /** [.., channels] to the same shape. */
+  override forward(x: Tensor): Tensor {
+    return this.weighted(this.factor, (weight) => rmsNorm(x, weight, this.eps));
+  }
+
+  /** @internal [sum, norm(sum)] of sum = x + residual. */
+  added(x: Tensor, residual: Tensor): [Tensor, Tensor] {
+    const { factor } = this;
+    const [sum, normed] = addRmsNorm(x, residual, factor, this.eps);
+    return [sum, this.weighted(factor, () => normed)];
+  }
+
+  /** The weight of the fused norm: 1 + weight, or ones where that would be rounded to 16 bits. */
+  private get factor(): Tensor {
+    const { weight } = this;
+    const { dtype, device } = weight;
+    const isWide = dtype === 'f32' || dtype === 'f64';
+    return isWide ? weight.add(1) : constantOnes(weight.shape, { dtype, device });
+  }
+
+  /** normed + normed weight in 16 bits. */
+  private weighted(factor: Tensor, normed: (weight: Tensor) => Tensor): Tensor {
+    const out = normed(factor);
+    const { weight } = this;
+    const isWide = weight.dtype === 'f32' || weight.dtype === 'f64';
+    return isWide ? out : out.add(out.mul(weight));
+  }
+}
+
+/** LayerNorm with a weight and no bias. Source: transformers' CohereLayerNorm. */
+export class PlainLayerNorm extends Module {
+  /** [channels]. */
+  readonly weight: Parameter;
+
+  constructor(
+    channels: number,
+    /** Added to the variance. */
+    readonly eps: number,
+  ) {
+    super();
+    this.weight = new Parameter([channels], ones);
+  }
+
+  /** [.., channels] to the same shape. */
+  override forward(x: Tensor): Tensor {
+    return layerNorm(x, this.weight, null, this.eps);
+  }
+}
+
+/** A norm of a block. */
+export type Norm = RMSNorm | OffsetRMSNorm | LayerNorm | PlainLayerNorm;
+
+/** A new norm of `width` channels. */
+export function normOf({ traits, eps }: Pick<Body, 'traits' | 'eps'>, width: number): Norm {
+  const { kind = 'rms', offset = false } = traits.norm ?? {};
+  if (kind === 'layer') return new LayerNorm(width, eps);
+  if (kind === 'layerNoBias') return new PlainLayerNorm(width, eps);
+  return offset ? new OffsetRMSNorm(width, eps) : new RMSNorm(width, eps);
+}
+
+/** [stream, norm(stream)] of stream = branch + residual, or branch if residual is null. */
+export function normalized(branch: Tensor, residual: Tensor | null, norm: Norm): [Tensor, Tensor] {
+  if (!residual) return [branch, norm.call(branch)];
+  if (norm instanceof OffsetRMSNorm) return norm.added(branch, residual);
+  const { weight, eps } = norm;
+  if (norm instanceof RMSNorm) return addRmsNorm(branch, residual, weight, eps);
+  const bias = norm instanceof LayerNorm ? norm.bias : null;
+  return addLayerNorm(branch, residual, weight, bias, eps);
+}

@@ -1,0 +1,101 @@
+// The numbers by which a family scales or bounds values: options, keys of config.json, factors.
+import type { JsonObject } from '../../../types/json.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { requireFinite } from '../../runtime/require-number.js';
+import type { ModelConfig } from '../model-config.js';
+import type { RotaryTraits, ScaleName, ScaleTraits } from './traits.js';
+
+/**
+ * Values of a family's keys, by this library's names. Granite: embedding_multiplier is `embed`,
+ * residual_multiplier `residual`, attention_multiplier `scores`, logits_scaling `logits`. Gemma:
+ * query_pre_attn_scalar is `scores`, attn_logit_softcapping `scoreCap`, final_logit_softcapping
+ * `logitCap`. Cohere: logit_scale is `logits`. null: none.
+ */
+export interface Scales {
+  /** Of the products of queries and keys. */
+  scores?: number | null;
+  /** Of the embedding. */
+  embed?: number | null;
+  /** Of each branch before it joins the stream. */
+  residual?: number | null;
+  /** Of the logits. */
+  logits?: number | null;
+  /** Bound of the scores. */
+  scoreCap?: number | null;
+  /** Bound of the logits. */
+  logitCap?: number | null;
+}
+
+/** Factors of a model; 1 changes nothing. */
+export interface ScaleFactors {
+  scores: number;
+  embed: number;
+  residual: number;
+  logits: number;
+  /** null: unbounded. */
+  scoreCap: number | null;
+  /** null: unbounded. */
+  logitCap: number | null;
+}
+
+const NAMES: OptionNames<Scales> = {
+  ...{ scores: true, embed: true, residual: true, logits: true, scoreCap: true, logitCap: true },
+};
+
+/** The family's scales that have a key. */
+function keyed({ scales = {} }: RotaryTraits): [ScaleName, ScaleTraits][] {
+  return (Object.entries(scales) as [ScaleName, ScaleTraits | 'rootChannels'][]).filter(
+    (one): one is [ScaleName, ScaleTraits] => one[1] !== 'rootChannels',
+  );
+}
+
+/** Returns the complete `given`. Throws DS_ARGUMENT for a scale that the family lacks. */
+export function readScales(traits: RotaryTraits, given: Scales | undefined): Scales {
+  const own = keyed(traits);
+  const names = Object.fromEntries(own.map(([name]) => [name, true as const]));
+  const read = readOptions(`${traits.name} scales`, given, names as typeof NAMES);
+  const entries = own.map(([name, { fallback }]) => {
+    const value = read[name] === undefined ? fallback : read[name];
+    const op = `${traits.name} scales.${name}`;
+    return [name, value === null ? null : requireFinite(op, value, Number.MIN_VALUE)];
+  });
+  return Object.fromEntries(entries);
+}
+
+/** Reads the scales of a config.json. Throws DS_CHECKPOINT. */
+export function parseScales(traits: RotaryTraits, config: ModelConfig): { scales?: Scales } {
+  const own = keyed(traits);
+  if (!traits.scales) return {};
+  const entries = own.map(([name, { key, fallback }]) => {
+    const isNone = config.has(key) ? config.get(key) === null : fallback === null;
+    return [name, isNone ? null : config.positive(key, fallback)];
+  });
+  return { scales: Object.fromEntries(entries) };
+}
+
+/** The keys of a config.json. */
+export function describeScales(traits: RotaryTraits, scales: Scales = {}): JsonObject {
+  return Object.fromEntries(keyed(traits).map(([name, { key }]) => [key, scales[name] ?? null]));
+}
+
+/** The factors of a model with these sizes. */
+export function factorsOf(
+  traits: RotaryTraits,
+  { scales = {}, headDim, channels }: { scales?: Scales; headDim: number; channels: number },
+): ScaleFactors {
+  const { scales: declared = {} } = traits;
+  const factor = (name: ScaleName, none: number): number => {
+    const how = declared[name];
+    if (how === 'rootChannels') return Math.sqrt(channels);
+    const value = scales[name] ?? null;
+    return how && value !== null ? value ** (how.power ?? 1) : none;
+  };
+  return {
+    scores: factor('scores', 1 / Math.sqrt(headDim)),
+    embed: factor('embed', 1),
+    residual: factor('residual', 1),
+    logits: factor('logits', 1),
+    scoreCap: scales.scoreCap ?? null,
+    logitCap: scales.logitCap ?? null,
+  };
+}

@@ -1,0 +1,202 @@
+// The declaration of a family: properties that all its models share, as data.
+import type { MoeTraits } from './mixture.js';
+import { ROPE_TYPES, type RopeScaling } from './rope-scaling.js';
+
+/** Always, never, or by the option of this name. */
+export type Whether = boolean | 'attentionBias' | 'mlpBias';
+
+/** Projections with a bias. */
+export interface BiasTraits {
+  /** Queries, keys and values. */
+  readonly qkv: Whether;
+  /** Attention's output. */
+  readonly out: Whether;
+  /** The feed-forward block. */
+  readonly mlp: Whether;
+  /** The head. Default false. */
+  readonly head?: boolean;
+  /** config.json's key for the option attentionBias. Default: attention_bias. */
+  readonly key?: string;
+}
+
+/** Names of the norms before and after a branch; null: no norm. */
+type AroundBranch = readonly [before: string | null, after: string | null];
+
+/** The norms of a block. An absent norm before the MLP of a parallel block is the attention's. */
+export interface BlockNorms {
+  readonly attention: AroundBranch;
+  readonly mlp: AroundBranch;
+}
+
+/** Llama's: a norm before each branch. */
+export const PRE_NORMS: BlockNorms = {
+  attention: ['input_layernorm', null],
+  mlp: ['post_attention_layernorm', null],
+};
+
+/** OLMo 2's: a norm after each branch. */
+export const POST_NORMS: BlockNorms = {
+  attention: [null, 'post_attention_layernorm'],
+  mlp: [null, 'post_feedforward_layernorm'],
+};
+
+/** Cohere's: one norm before both branches. */
+export const ONE_NORM: BlockNorms = { attention: ['input_layernorm', null], mlp: [null, null] };
+
+/** The formula and the places of norms. */
+export interface NormTraits {
+  /** RMSNorm; LayerNorm with weight and bias; LayerNorm with a weight only. Default "rms". */
+  readonly kind?: 'rms' | 'layer' | 'layerNoBias';
+  /** Whether norms multiply by 1 + weight. Default false. */
+  readonly offset?: boolean;
+  /** config.json's key of eps, and transformers' default. Default: rms_norm_eps, 1e-6. */
+  readonly eps?: readonly [key: string, fallback: number];
+  /** Default PRE_NORMS. */
+  readonly block?: BlockNorms;
+  /** Name of the norm behind the last block. Default "norm". */
+  readonly last?: string;
+}
+
+/** Blocks that add both branches of one stream: x + attention(norm x) + mlp(norm x). */
+export interface ParallelTraits {
+  /** config.json's key that enables them, and transformers' default; null: always. */
+  readonly key: readonly [name: string, fallback: boolean] | null;
+  /** The norms of a parallel block. */
+  readonly block: BlockNorms;
+}
+
+/** The function inside the feed-forward block. */
+export type Activation = 'silu' | 'gelu' | 'geluTanh';
+
+/** The activation, and its key and names in config.json; the first name is written. */
+export interface ActivationTraits {
+  readonly kind: Activation;
+  /** Default "hidden_act". */
+  readonly key?: string;
+  readonly names: readonly string[];
+}
+
+export const SILU: ActivationTraits = { kind: 'silu', names: ['silu', 'swish'] };
+
+/** Names of a feed-forward block without a gate: second(activation(first x)). */
+export interface PlainNames {
+  readonly first: string;
+  readonly second: string;
+}
+
+/** Position settings that files of a family may have. */
+export interface RopeTraits {
+  /** Whether a part of each head's channels may stay unrotated (partial_rotary_factor). */
+  readonly partial: boolean;
+  /** transformers' default of partial_rotary_factor. Default 1. */
+  readonly partialFallback?: number;
+  /** The scalings that transformers supports for it. */
+  readonly types: readonly RopeScaling['type'][];
+  /** Other names of them in files. */
+  readonly aliases: Readonly<Record<string, RopeScaling['type']>>;
+  /**
+   * Whether original_max_position_embeddings stands outside the scaling, whose factor follows from
+   * it.
+   */
+  readonly originalBeside: boolean;
+  /** Whether channels 2i and 2i + 1 are a pair; otherwise i and i + R / 2. Default false. */
+  readonly interleaved?: boolean;
+  /**
+   * Layers that do not rotate. "listed": config.json lists them (no_rope_layers). "unwindowed":
+   * layers without a window. "unwindowedIfMixed": the same if another layer has a window.
+   */
+  readonly off?: 'listed' | 'unwindowed' | 'unwindowedIfMixed';
+  /**
+   * Layers with a window have their own base frequency, without a scaling. The key of transformers
+   * 4 for it, and its default; null: rope_theta.
+   */
+  readonly ofWindows?: { readonly key: string | null; readonly fallback: number };
+}
+
+/** Settings of most families; "su" is the first name of LongRoPE. */
+export const COMMON_ROPE: RopeTraits = {
+  ...{ partial: false, types: ROPE_TYPES, aliases: { su: 'longrope' }, originalBeside: false },
+};
+
+/** A number of config.json; `power` of it is the factor. */
+export interface ScaleTraits {
+  readonly key: string;
+  /** Default 1. */
+  readonly power?: 1 | -1 | -0.5;
+  /** transformers' default; null: none. */
+  readonly fallback: number | null;
+}
+
+/** The numbers that scale or bound values of a model. */
+export interface ScalesTraits {
+  /** Of the products of queries and keys. Default: 1 / sqrt(headDim). */
+  readonly scores?: ScaleTraits;
+  /** Of the embedding; "rootChannels": sqrt(channels), rounded to the dtype of the weights. */
+  readonly embed?: ScaleTraits | 'rootChannels';
+  /** Of each branch before it joins the stream. */
+  readonly residual?: ScaleTraits;
+  /** Of the logits. */
+  readonly logits?: ScaleTraits;
+  /** Bound c of scores: c tanh(score / c). */
+  readonly scoreCap?: ScaleTraits;
+  /** Bound c of logits: c tanh(logit / c). */
+  readonly logitCap?: ScaleTraits;
+}
+
+/** The names of scales with a key. */
+export type ScaleName = keyof ScalesTraits;
+
+/**
+ * Properties that distinguish a family of models with rotary positions; all families share the
+ * rest.
+ */
+export interface RotaryTraits {
+  /** The class here. */
+  readonly name: string;
+  /** config.json's model_type. */
+  readonly modelType: string;
+  /** The class of transformers. */
+  readonly architecture: string;
+  readonly biases: BiasTraits;
+  /**
+   * Whether queries and keys are normalized before rotation: each head, or all heads together.
+   * Default "none".
+   */
+  readonly qkNorm?: 'none' | 'head' | 'whole';
+  /** Default: RMS norms before each branch. */
+  readonly norm?: NormTraits;
+  /** Default: sequential blocks. */
+  readonly parallel?: ParallelTraits;
+  /** Default SILU. */
+  readonly activation?: ActivationTraits;
+  /** Whether attention may have a window: never, the same in all layers, or per layer. */
+  readonly window: 'none' | 'uniform' | 'layers';
+  /** Supported positions. Default: COMMON_ROPE. */
+  readonly rope?: RopeTraits;
+  /** Default: no scales. */
+  readonly scales?: ScalesTraits;
+  /** Whether queries, keys and values are one matrix, and also gate and up. Default false. */
+  readonly packed?: boolean;
+  /** The feed-forward block. Default: "packed" if `packed`, else "gated". */
+  readonly feed?: 'gated' | 'packed' | PlainNames;
+  /** Name of attention's output projection. Default "o_proj". */
+  readonly out?: string;
+  /** config.json's key of the dropout of the blocks' contributions, in families with it. */
+  readonly residualDropout?: string;
+  /**
+   * Whether a layer has the window if config.json has no list of layers; `first` is its
+   * max_window_layers. Default: layers from `first` on.
+   */
+  readonly slidesAt?: (layer: number, first: number) => boolean;
+  /**
+   * Without a list of layers, layer i has a window unless this number divides i + 1; it is the
+   * value of the key, or the default. Replaces slidesAt, and the switch use_sliding_window.
+   */
+  readonly windowEvery?: readonly [key: string | null, fallback: number];
+  /** The experts of its feed-forward blocks, if it has them. */
+  readonly moe?: MoeTraits;
+  /** Keys with the only supported values; an absent key has the first. Default: none. */
+  readonly only?: Readonly<Record<string, readonly (number | boolean | string | null)[]>>;
+  /** Defaults of transformers for absent keys of config.json, if they differ by family. */
+  readonly defaults: Readonly<Record<string, number | boolean | null>>;
+}

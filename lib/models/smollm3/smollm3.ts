@@ -1,0 +1,42 @@
+// SmolLM3: Llama in which every fourth layer has no positions.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a SmolLM3, and the mode of its activations. */
+export type SmolLM3Config = FamilyConfig<'attentionBias' | 'mlpBias' | 'ropeLayers'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'SmolLM3',
+  modelType: 'smollm3',
+  architecture: 'SmolLM3ForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: 'mlpBias' },
+  window: 'none',
+  rope: { ...COMMON_ROPE, off: 'listed' },
+  defaults: {
+    max_position_embeddings: 32_768,
+    num_key_value_heads: 4,
+    rope_theta: 2_000_000,
+    tie_word_embeddings: true,
+  },
+};
+
+/** Source: Bakouch et al. 2025; transformers' SmolLM3ForCausalLM. */
+export class SmolLM3 extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: SmolLM3Config) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: SmolLM3Config) => new SmolLM3(config));
+
+  /** models.fromPretrained() for a SmolLM3 folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<SmolLM3> {
+    return readPretrained(dir, [SmolLM3.family], options);
+  }
+}

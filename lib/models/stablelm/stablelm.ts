@@ -1,0 +1,43 @@
+// StableLM: layer norms, partial rotation, and optionally parallel branches.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import { COMMON_ROPE, ONE_NORM, type RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a StableLm, and the mode of its activations. */
+export type StableLmConfig = FamilyConfig<
+  'attentionBias' | 'partialRotaryFactor' | 'parallel' | 'residualDropout'
+>;
+
+const TRAITS: RotaryTraits = {
+  name: 'StableLm',
+  modelType: 'stablelm',
+  architecture: 'StableLmForCausalLM',
+  biases: { qkv: 'attentionBias', out: false, mlp: false, key: 'use_qkv_bias' },
+  norm: { kind: 'layer', eps: ['layer_norm_eps', 1e-5] },
+  parallel: { key: ['use_parallel_residual', false], block: ONE_NORM },
+  window: 'none',
+  rope: { ...COMMON_ROPE, partial: true, partialFallback: 0.25 },
+  // transformers drops values of the feed-forward block only, which this body does not do.
+  only: { qk_layernorm: [false], hidden_dropout: [0] },
+  defaults: { max_position_embeddings: 4096, num_key_value_heads: 32 },
+};
+
+/** Source: Bellagente et al. 2024; transformers' StableLmForCausalLM. */
+export class StableLm extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: StableLmConfig) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: StableLmConfig) => new StableLm(config));
+
+  /** models.fromPretrained() for a StableLm folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<StableLm> {
+    return readPretrained(dir, [StableLm.family], options);
+  }
+}

@@ -1,0 +1,51 @@
+// StarCoder2: layer norms, biases, and GELU without a gate.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a Starcoder2, and the mode of its activations. */
+export type Starcoder2Config = FamilyConfig<'attentionBias' | 'window' | 'residualDropout'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Starcoder2',
+  modelType: 'starcoder2',
+  architecture: 'Starcoder2ForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: 'attentionBias', key: 'use_bias' },
+  norm: { kind: 'layer', eps: ['norm_epsilon', 1e-5] },
+  activation: { kind: 'geluTanh', names: ['gelu_pytorch_tanh', 'gelu_new'] },
+  feed: { first: 'c_fc', second: 'c_proj' },
+  window: 'uniform',
+  residualDropout: 'residual_dropout',
+  only: { embedding_dropout: [0] },
+  defaults: {
+    max_position_embeddings: 4096,
+    num_key_value_heads: 2,
+    use_bias: true,
+    tie_word_embeddings: true,
+  },
+};
+
+/** Source: Lozhkov et al. 2024; transformers' Starcoder2ForCausalLM. */
+export class Starcoder2 extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: Starcoder2Config) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(
+    TRAITS,
+    (config: Starcoder2Config) => new Starcoder2(config),
+  );
+
+  /**
+   * models.fromPretrained() for a Starcoder2 folder. Rejects with DS_CHECKPOINT for other models.
+   */
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<Starcoder2> {
+    return readPretrained(dir, [Starcoder2.family], options);
+  }
+}

@@ -1,0 +1,105 @@
+// Attention with bounded scores: c tanh(score / c). Source: Gemma 2, whose reports call it soft
+// capping.
+import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
+import {
+  arange,
+  dropout as dropped,
+  eq,
+  type HeadShare,
+  logicalAnd,
+  scope,
+  sharedTokens,
+  softmax,
+  type Tensor,
+  tanh,
+  where,
+} from '../tensor/index.js';
+
+/** How cappedAttention() computes. */
+export interface CappedAttentionOptions {
+  /** Of the products of queries and keys. */
+  readonly scale: number;
+  /** The bound c of the scores. */
+  readonly cap: number;
+  /** Number of tokens that queries see, including their own; null: all. */
+  readonly window: number | null;
+  /** The document of each token, [B, T]; null: each row is one. */
+  readonly documents?: Tensor | null;
+  /** Fraction of the weights that is dropped. Default 0. */
+  readonly dropout?: number;
+  /** Blocks of tokens that queries see: refused. */
+  readonly sparsity?: unknown;
+  /** The share of all heads that this rank has; null: all. */
+  readonly headShare?: HeadShare | null;
+}
+
+/**
+ * Causal attention [B, H, T, D] with bounded scores; q [B, H, T, D], k and v [B, Hk, S, D]. The
+ * last query sees all keys. It stores the scores [B, H, T, S], because no kernel bounds them.
+ * Throws DS_ARGUMENT for sparse patterns, and for a split of tokens or dropped weights over ranks.
+ */
+export function cappedAttention(
+  q: Tensor,
+  k: Tensor,
+  v: Tensor,
+  given: CappedAttentionOptions,
+): Tensor {
+  const { scale, cap, window, documents = null, dropout = 0, headShare = null } = given;
+  requireDense(given, dropout, headShare);
+  const [B, H, T, D] = q.shape as [number, number, number, number];
+  const [Hk, S] = [k.size(1), k.size(2)];
+  return scope(() => {
+    const grouped = q.reshape([B, Hk, (H / Hk) * T, D]);
+    const products = grouped.matmul(k.transpose(2, 3)).reshape([B, H, T, S]);
+    const scores = tanh(products.mul(scale / cap)).mul(cap);
+    const seen = visible(q, S, window, documents);
+    const weights = softmax(where(seen, scores, Number.NEGATIVE_INFINITY), -1);
+    const kept = dropout > 0 ? dropped(weights, dropout) : weights;
+    return kept
+      .reshape([B, Hk, (H / Hk) * T, S])
+      .matmul(v)
+      .reshape([B, H, T, D]);
+  });
+}
+
+/** [1 or B, 1, T, S]: whether query t sees key s. */
+function visible(
+  { device, shape }: Tensor,
+  S: number,
+  window: number | null,
+  documents: Tensor | null,
+): Tensor {
+  const T = shape[2] as number;
+  const keys = arange(S, { dtype: 'i32', device }).reshape([1, 1, 1, S]);
+  const queries = arange(T, { dtype: 'i32', device })
+    .add(S - T)
+    .reshape([1, 1, T, 1]);
+  const earlier = keys.le(queries);
+  const near = window === null ? earlier : logicalAnd(earlier, keys.gt(queries.sub(window)));
+  if (!documents) return near;
+  const [B, all] = documents.shape as [number, number];
+  const same = eq(documents.reshape([B, 1, all, 1]), documents.reshape([B, 1, 1, all]));
+  return logicalAnd(near, same);
+}
+
+function requireDense(
+  { sparsity }: CappedAttentionOptions,
+  dropout: number,
+  headShare: HeadShare | null,
+): void {
+  if (sparsity) throw refusal('no sparse pattern', formatValue(sparsity), 'Omit nn.sparsify().');
+  if (sharedTokens()?.heads) {
+    const hint = 'Set sequence_parallel_size to 1; tensor_parallel works.';
+    throw refusal('all tokens on each rank', 'tokens split over ranks', hint);
+  }
+  if (dropout > 0 && headShare) {
+    const hint = 'Read the model with { attentionDropout: 0 }.';
+    throw refusal('no dropped weights under tensor_parallel', String(dropout), hint);
+  }
+}
+
+function refusal(expected: string, got: string, hint: string): DsError {
+  const op = 'attention with bounded scores';
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
+}
