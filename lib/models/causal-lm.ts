@@ -24,9 +24,7 @@ import { numel } from '../runtime/view.js';
 import {
   crossEntropy,
   indexSelect,
-  type LinearCrossEntropyOptions,
   LossReport,
-  linearCrossEntropy,
   noGrad,
   scope,
   Tensor,
@@ -35,6 +33,7 @@ import {
 import { requireTensor } from '../tensor/ops/shapes.js';
 import type { BlockActivations } from './activation-shape.js';
 import { cachedDecoder, type Decoder, type GenerateOptions, generate } from './generate.js';
+import { headLoss, type LanguageHead } from './language-head.js';
 import { inRows, type PlaceInputs, type Places, placesOf } from './places.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
 import type { LayerTokens } from './token-drop.js';
@@ -110,16 +109,6 @@ const STALE = [
   ...['dtype', 'torch_dtype', 'transformers_version', '_name_or_path', 'auto_map'],
   ...['rope_parameters', 'quantization_config'],
 ];
-
-/** Maps hidden states to the logits of tokens by its weight [vocabSize, channels]. */
-export interface LanguageHead extends Module {
-  /** [vocabSize, channels]. */
-  readonly weight: Parameter;
-  /** Hidden states [.., channels] to logits [.., vocabSize]. */
-  forward(x: Tensor): Tensor;
-  /** crossEntropy() of its logits, if the head has its own implementation. */
-  lossOf?(x: Tensor, target: Tensor, options: LinearCrossEntropyOptions): Tensor;
-}
 
 /**
  * A causal language model. forward(tokens [B, T] i32 or i64) returns logits [B, T, V]. With targets
@@ -425,14 +414,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       return scope(() => crossEntropy(this.logitsOf(x), targets, options));
     }
     const recompute = activationCheckpointing === true || undefined;
-    const options = { ...loss, ignoreIndex, recompute };
-    const { lm_head } = this;
-    if (lm_head instanceof PackedLinear) {
-      return scope(() => linearCrossEntropy(x, lm_head.values(x.dtype), targets, options));
-    }
-    return lm_head.lossOf
-      ? lm_head.lossOf(x, targets, options)
-      : linearCrossEntropy(x, lm_head.weight, targets, options);
+    return headLoss(this.lm_head, x, targets, { ...loss, ignoreIndex, recompute });
   }
 
   /** Logits [B, 1, V] of the token after `tokens`; the caches hold the earlier tokens. */

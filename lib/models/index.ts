@@ -4,7 +4,6 @@ export {
   type CausalInputs,
   CausalLM,
   type CausalLossOptions,
-  type LanguageHead,
 } from './causal-lm.js';
 export * from './families.js';
 export {
@@ -23,6 +22,7 @@ export {
 export type { GPT2Config, GPT2Options, GPT2Sizes } from './gpt2/config.js';
 export { GPT2Block, type Mlp, type Transformer } from './gpt2/gpt2.js';
 export { gpt2HuggingFaceNames, type HuggingFaceName } from './gpt2/pretrained.js';
+export type { LanguageHead } from './language-head.js';
 export type { FolderOptions } from './model-folder.js';
 export type { PlaceInputs, Places } from './places.js';
 export type { AttentionContext, PackedAttention, RotaryAttention } from './rotary/attention.js';
