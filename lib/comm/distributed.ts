@@ -99,10 +99,10 @@ export class Distributed {
     const base = `${where}group [${ranks.join(', ')}]`;
     const times = this.groups.get(base) ?? 0;
     this.groups.set(base, times + 1);
-    const place = ranks.indexOf(this.rank);
-    if (place < 0) return null;
+    const index = ranks.indexOf(this.rank);
+    if (index < 0) return null;
     const name = times === 0 ? base : `${base} #${times + 1}`;
-    return openGroup({ ...this.network, device }, name, ranks, place);
+    return openGroup({ ...this.network, device }, name, ranks, index);
   }
 
   /**
@@ -285,12 +285,12 @@ async function openGroup(
   network: Network,
   name: string,
   ranks: readonly number[],
-  place: number,
+  index: number,
 ): Promise<ProcessGroup> {
   const { job, device } = network;
   const alone = job === null || ranks.length === 1;
-  const tickets = alone ? new SoloGroup() : await job.openGroup(name, ranks, place, device);
-  const group = new ProcessGroup(name, ranks, place, device, tickets);
+  const tickets = alone ? new SoloGroup() : await job.openGroup(name, ranks, index, device);
+  const group = new ProcessGroup(name, ranks, index, device, tickets);
   network.groups.push(group);
   return group;
 }

@@ -23,7 +23,7 @@ const KNOWN: Readonly<Record<Axis, true>> = { pp: true, dp: true, sp: true, tp: 
 /**
  * Rank = ((pp * DP + dp) * SP + sp) * TP + tp for a rank's coordinates (lower case) and the sizes
  * of the axes (upper case). The order of several axes in an argument does not matter: ranks and
- * places are in the order of AXES.
+ * indices are in the order of AXES.
  */
 export class MeshShape {
   /** Ranks of the job. */
@@ -102,16 +102,16 @@ export class MeshShape {
   }
 
   /** Returns the index of `rank` in ranksAlong(rank, ...axes). */
-  placeAlong(rank: number, ...axes: Axis[]): number {
+  indexAlong(rank: number, ...axes: Axis[]): number {
     const own = this.coordinates(rank);
-    return ordered(axes).reduce((place, axis) => place * this.sizes[axis] + own[axis], 0);
+    return ordered(axes).reduce((index, axis) => index * this.sizes[axis] + own[axis], 0);
   }
 
   /** Returns all ranks in groups that differ only on `axes`, by first rank. */
   groups(...axes: Axis[]): number[][] {
     const ranks = Array.from({ length: this.ranks }, (_, rank) => rank);
     return ranks
-      .filter((rank) => this.placeAlong(rank, ...axes) === 0)
+      .filter((rank) => this.indexAlong(rank, ...axes) === 0)
       .map((rank) => this.ranksAlong(rank, ...axes));
   }
 

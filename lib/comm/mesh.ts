@@ -29,7 +29,7 @@ export class Mesh {
 
   /** Index of this rank in them. */
   place(...axes: Axis[]): number {
-    return this.shape.placeAlong(this.world.rank, ...axes);
+    return this.shape.indexAlong(this.world.rank, ...axes);
   }
 
   /**

@@ -226,8 +226,8 @@ export class PipelineEngine extends Engine {
     this.parts.hooks.awaitWeights();
     pipeline.begin(micros);
     links.begin(micros, worker.kind);
-    const place = { rank, ranks, stages: pipeline.stages };
-    await new PipelineRun(worker, links, place).run(actions);
+    const position = { rank, ranks, stages: pipeline.stages };
+    await new PipelineRun(worker, links, position).run(actions);
   }
 
   private actionsOf(schedule: Schedule, micros: number): readonly Action[] {

@@ -7,7 +7,7 @@ import { requireInteger } from '../runtime/require-number.js';
 import {
   chooseTokens,
   drawOf,
-  placesOfTokens,
+  indicesOfTokens,
   replaceRows,
   scope,
   sharedTokens,
@@ -84,11 +84,11 @@ export function refused(got: string, way: string): DsError {
 export function aroundChosen(x: Tensor, chosen: Tensor, through: (part: Tensor) => Tensor): Tensor {
   return scope(() => {
     const [rows = 0, tokens = 0, channels = 0] = x.shape;
-    const places = placesOfTokens(chosen, tokens);
+    const indices = indicesOfTokens(chosen, tokens);
     const flat = x.reshape([rows * tokens, channels]);
-    const part = takeRows(flat, places).reshape([rows, chosen.size(1), channels]);
+    const part = takeRows(flat, indices).reshape([rows, chosen.size(1), channels]);
     const out = through(part).reshape([-1, channels]);
-    return replaceRows(flat, places, out).reshape([rows, tokens, channels]);
+    return replaceRows(flat, indices, out).reshape([rows, tokens, channels]);
   });
 }
 

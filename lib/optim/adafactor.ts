@@ -11,6 +11,7 @@ import { requireFinite } from '../runtime/require-number.js';
 import { numel, type View } from '../runtime/view.js';
 import { readChoices } from './choices.js';
 import { type DeclaredState, perElement, perParameter } from './declared-state.js';
+import { flatSlice, requireWhole } from './flat-slice.js';
 import type {
   ParameterPlace,
   SummedOptimizer,
@@ -18,7 +19,6 @@ import type {
   UpdateTensors,
 } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
-import { part, requireWhole } from './places.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
@@ -56,7 +56,7 @@ const NAMES: OptionNames<AdafactorOptions> = {
 };
 
 /** One parameter of a range, whole or in part. */
-interface PlaceUpdate {
+interface ParameterUpdate {
   place: ParameterPlace;
   index: number;
   /** Its part of the parameter's matrices. For vectors, only the elements count. */
@@ -156,7 +156,7 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
   ): void {
     const { decayRate, eps } = this.options;
     const rule = { decay: 1 - step ** decayRate, eps: eps[0] };
-    for (const one of placesOf(tensors)) {
+    for (const one of updatesOf(tensors)) {
       if (!isFactored(one.place.shape)) measureMoment(tensors, one, rule, kernels);
       else if (round === 0) measureMatrix(tensors, one, kernels);
       else measureDirection(tensors, one, rule, kernels);
@@ -165,7 +165,7 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
 
   applySums(tensors: UpdateTensors, settings: UpdateSettings, kernels: UpdateKernels): void {
     const rule = this.rule(settings, tensors.group);
-    for (const one of placesOf(tensors)) apply(tensors, one, rule, kernels);
+    for (const one of updatesOf(tensors)) apply(tensors, one, rule, kernels);
   }
 
   private rule({ step, groups }: UpdateSettings, group: number): AdafactorScalars {
@@ -190,7 +190,7 @@ function matrixOf(shape: readonly number[]): MatrixPart {
   return { from: 0, matrices, rows: matrices * rows, columns };
 }
 
-function* placesOf({ places }: UpdateTensors): Generator<PlaceUpdate> {
+function* updatesOf({ places }: UpdateTensors): Generator<ParameterUpdate> {
   const start = { sums: 0, rows: 0, columns: 0 };
   for (const [index, place] of places.entries()) {
     const { shape, from } = place;
@@ -210,38 +210,38 @@ const asColumn = (shape: readonly number[]): MatrixPart => ({
 /** The sums of a matrix's first round. */
 function sumsOf(
   { sums }: UpdateTensors,
-  { matrix, sums: offset }: PlaceUpdate,
+  { matrix, sums: offset }: ParameterUpdate,
 ): Pick<AdafactorSumsArgs, 'squares' | 'rows' | 'columns'> {
   const { rows, matrices, columns } = matrix;
   const first = sums[0]!;
   return {
-    squares: part(first, { offset, numel: 1 }),
-    rows: part(first, { offset: offset + 1, numel: rows }),
-    columns: part(first, { offset: offset + 1 + rows, numel: matrices * columns }),
+    squares: flatSlice(first, { offset, numel: 1 }),
+    rows: flatSlice(first, { offset: offset + 1, numel: rows }),
+    columns: flatSlice(first, { offset: offset + 1 + rows, numel: matrices * columns }),
   };
 }
 
 /** Returns the matrix's row and column values of the range's state under these names. */
 function factorsOf(
   { state }: UpdateTensors,
-  { matrix, rows, columns }: PlaceUpdate,
+  { matrix, rows, columns }: ParameterUpdate,
   [row, column]: readonly [string, string],
 ): [View, View] {
   return [
-    part(state[row]!, { offset: rows, numel: matrix.rows }),
-    part(state[column]!, { offset: columns, numel: matrix.matrices * matrix.columns }),
+    flatSlice(state[row]!, { offset: rows, numel: matrix.rows }),
+    flatSlice(state[column]!, { offset: columns, numel: matrix.matrices * matrix.columns }),
   ];
 }
 
 function measureMatrix(
   tensors: UpdateTensors,
-  one: PlaceUpdate,
+  one: ParameterUpdate,
   { adafactorSums }: UpdateKernels,
 ): void {
   const { master, grad, control } = tensors;
   adafactorSums({
-    master: part(master, one.place),
-    grad: part(grad, one.place),
+    master: flatSlice(master, one.place),
+    grad: flatSlice(grad, one.place),
     ...sumsOf(tensors, one),
     control,
     part: one.matrix,
@@ -255,7 +255,7 @@ interface Decay {
 
 function measureDirection(
   tensors: UpdateTensors,
-  one: PlaceUpdate,
+  one: ParameterUpdate,
   rule: Decay,
   kernels: UpdateKernels,
 ): void {
@@ -270,24 +270,24 @@ function measureDirection(
     ...rule,
   });
   kernels.adafactorDirection({
-    grad: part(grad, one.place),
+    grad: flatSlice(grad, one.place),
     ...factors,
-    squares: part(sums[1]!, { offset: one.index, numel: 1 }),
+    squares: flatSlice(sums[1]!, { offset: one.index, numel: 1 }),
     part: one.matrix,
   });
 }
 
 function measureMoment(
   { master, grad, state, sums, control }: UpdateTensors,
-  { place, sums: offset }: PlaceUpdate,
+  { place, sums: offset }: ParameterUpdate,
   rule: Decay,
   { adafactorMoment }: UpdateKernels,
 ): void {
   adafactorMoment({
-    master: part(master, place),
-    v: part(state.exp_avg_sq!, place),
-    grad: part(grad, place),
-    squares: part(sums[0]!, { offset, numel: 2 }),
+    master: flatSlice(master, place),
+    v: flatSlice(state.exp_avg_sq!, place),
+    grad: flatSlice(grad, place),
+    squares: flatSlice(sums[0]!, { offset, numel: 2 }),
     control,
     ...rule,
   });
@@ -295,7 +295,7 @@ function measureMoment(
 
 function apply(
   tensors: UpdateTensors,
-  one: PlaceUpdate,
+  one: ParameterUpdate,
   rule: AdafactorScalars,
   { adafactorApply }: UpdateKernels,
 ): void {
@@ -306,16 +306,16 @@ function apply(
     ? factorsOf(tensors, one, ['row_factor', 'column_factor'])
     : [null, null];
   adafactorApply({
-    master: part(master, place),
-    grad: part(grad, place),
+    master: flatSlice(master, place),
+    grad: flatSlice(grad, place),
     ...{ rowFactor, columnFactor },
-    v: isMatrix ? null : part(state.exp_avg_sq!, place),
-    moment: state.exp_avg ? part(state.exp_avg, place) : null,
-    weight: weight && part(weight, place),
-    parameterSquares: part(sums[0]!, { offset, numel: 1 }),
+    v: isMatrix ? null : flatSlice(state.exp_avg_sq!, place),
+    moment: state.exp_avg ? flatSlice(state.exp_avg, place) : null,
+    weight: weight && flatSlice(weight, place),
+    parameterSquares: flatSlice(sums[0]!, { offset, numel: 1 }),
     directionSquares: isMatrix
-      ? part(sums[1]!, { offset: index, numel: 1 })
-      : part(sums[0]!, { offset: offset + 1, numel: 1 }),
+      ? flatSlice(sums[1]!, { offset: index, numel: 1 })
+      : flatSlice(sums[0]!, { offset: offset + 1, numel: 1 }),
     control,
     part: matrix,
     rule,

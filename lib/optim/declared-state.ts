@@ -46,14 +46,14 @@ export function perParameter(
 }
 
 /**
- * Throws DS_ARGUMENT if a hyperparameter of group `place` needs state that does not exist, because
- * it was 0 or false when the state was created.
+ * Throws DS_ARGUMENT if a hyperparameter of the group at `location` needs state that does not
+ * exist, because it was 0 or false when the state was created.
  */
-export function requireState(place: string, value: number | boolean, state?: View): void {
+export function requireState(location: string, value: number | boolean, state?: View): void {
   if (state || !value) return;
   const was = typeof value === 'number' ? '0' : 'false';
   const hint = 'Create a new optimizer with it: state is created once.';
-  throw refusedValue(place, `${was}, the value when its state was created`, value, hint);
+  throw refusedValue(location, `${was}, the value when its state was created`, value, hint);
 }
 
 /** An object that declares state. */
@@ -81,16 +81,16 @@ export function declaredState(
 ): DeclaredState {
   const declared = optimizer.declareState(group, shape);
   for (const [name, state] of Object.entries(declared)) {
-    const place = `${optimizer.name}.declareState: ${name}`;
+    const location = `${optimizer.name}.declareState: ${name}`;
     if (name.includes('.') || RESERVED.includes(name)) {
-      throw refused(place, `a name without dots, other than ${RESERVED.join(', ')}`, name);
+      throw refused(location, `a name without dots, other than ${RESERVED.join(', ')}`, name);
     }
     const { per } = state;
     if (per === null) continue;
-    if (!Number.isInteger(Math.log2(per))) throw refused(place, 'per a power of two', `${per}`);
+    if (!Number.isInteger(Math.log2(per))) throw refused(location, 'per a power of two', `${per}`);
     const wanted = Math.ceil(numel(shape) / per);
     if (numel(state.shape) === wanted) continue;
-    throw refused(place, `${wanted} elements, one per ${per} of the parameter`, describe(state));
+    throw refused(location, `${wanted} elements, one per ${per} of the parameter`, describe(state));
   }
   return declared;
 }

@@ -8,6 +8,7 @@ import type { Tensor } from '../tensor/index.js';
 import { adamScalars, adamTensors } from './adam-rule.js';
 import { readChoices } from './choices.js';
 import { type DeclaredState, perElement } from './declared-state.js';
+import { flatSlice, requireWhole } from './flat-slice.js';
 import {
   type MuonGroup,
   type MuonGroupOptions,
@@ -28,7 +29,6 @@ import type {
   UpdateTensors,
 } from './optimizer.js';
 import { listOf, makeGroups } from './param-groups.js';
-import { part, requireWhole } from './places.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
@@ -142,8 +142,8 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
       const matrix = this.matrixOf(place.shape);
       const first = flat(firstMatrix(workspace, matrix.rows, matrix.columns));
       const one = { tensors, settings, place, index };
-      this.directPlace(one, first, kernels);
-      this.applyPlace(one, flat(orthogonalize(workspace, matrix, kernels)), kernels);
+      this.directParameter(one, first, kernels);
+      this.applyParameter(one, flat(orthogonalize(workspace, matrix, kernels)), kernels);
     });
     workspace.release();
   }
@@ -178,7 +178,11 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
     kernels: UpdateKernels,
   ): void {
     tensors.places.forEach((place, index) => {
-      this.directPlace({ tensors, settings, place, index }, part(direction, place), kernels);
+      this.directParameter(
+        { tensors, settings, place, index },
+        flatSlice(direction, place),
+        kernels,
+      );
     });
   }
 
@@ -204,20 +208,24 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
       return;
     }
     tensors.places.forEach((place, index) => {
-      this.applyPlace({ tensors, settings, place, index }, part(direction!, place), kernels);
+      this.applyParameter(
+        { tensors, settings, place, index },
+        flatSlice(direction!, place),
+        kernels,
+      );
     });
   }
 
-  private directPlace(
-    { tensors, settings, place, index }: PlaceUpdate,
+  private directParameter(
+    { tensors, settings, place, index }: ParameterUpdate,
     direction: View,
     kernels: UpdateKernels,
   ): void {
     const { group, grad, state, sums, control } = tensors;
     kernels.muonDirection({
-      momentum: part(state.momentum_buffer!, place),
-      grad: part(grad, place),
-      squares: part(sums[0]!, { offset: index, numel: 1 }),
+      momentum: flatSlice(state.momentum_buffer!, place),
+      grad: flatSlice(grad, place),
+      squares: flatSlice(sums[0]!, { offset: index, numel: 1 }),
       direction,
       control,
       beta: (settings.groups[group] as MuonGroup).momentum,
@@ -225,8 +233,8 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
     });
   }
 
-  private applyPlace(
-    { tensors, settings, place }: PlaceUpdate,
+  private applyParameter(
+    { tensors, settings, place }: ParameterUpdate,
     direction: View,
     kernels: UpdateKernels,
   ): void {
@@ -234,9 +242,9 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
     const { lr, weightDecay } = settings.groups[group] as MuonGroup;
     const { rows, columns } = this.matrixOf(place.shape);
     kernels.muonApply({
-      master: part(master, place),
+      master: flatSlice(master, place),
       direction,
-      weight: weight && part(weight, place),
+      weight: weight && flatSlice(weight, place),
       control,
       lr,
       weightDecay,
@@ -255,7 +263,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
 }
 
 /** One matrix of a range, whole or in part. */
-interface PlaceUpdate {
+interface ParameterUpdate {
   tensors: UpdateTensors;
   settings: UpdateSettings<MuonGroup>;
   place: ParameterPlace;

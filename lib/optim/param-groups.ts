@@ -170,16 +170,16 @@ const KINDS: Readonly<Record<string, unknown>> = {
  * Checks a hyperparameter: the type of `like`, and the range of PyTorch's optimizers. Throws
  * DS_ARGUMENT.
  */
-export function requireHyperparameter(place: string, value: unknown, like: unknown): void {
+export function requireHyperparameter(location: string, value: unknown, like: unknown): void {
   if (Array.isArray(like)) {
-    for (const beta of requirePair(place, value)) requireFinite(place, beta, 0, 1);
-  } else if (typeof like === 'boolean') requireType(place, value, 'boolean');
-  else requireFinite(place, value, 0);
+    for (const beta of requirePair(location, value)) requireFinite(location, beta, 0, 1);
+  } else if (typeof like === 'boolean') requireType(location, value, 'boolean');
+  else requireFinite(location, value, 0);
 }
 
-function requirePair(place: string, value: unknown): readonly unknown[] {
+function requirePair(location: string, value: unknown): readonly unknown[] {
   if (Array.isArray(value) && value.length === 2) return value;
-  throw refusedValue(place, 'a list of two numbers', value);
+  throw refusedValue(location, 'a list of two numbers', value);
 }
 
 /**
@@ -190,19 +190,19 @@ export function requireHyperparameters(name: string, groups: readonly ParamGroup
   groups.forEach((group, i) => {
     const own: Record<string, unknown> = hyperparameters(group);
     for (const [key, value] of Object.entries(own)) {
-      const place = `${name} group ${i}`;
+      const location = `${name} group ${i}`;
       const named = camelCase(key);
-      if (named !== key && named in own) throw refused(place, `"${named}"`, `"${key}"`);
-      requireChanged(`${place} ${key}`, key, value);
+      if (named !== key && named in own) throw refused(location, `"${named}"`, `"${key}"`);
+      requireChanged(`${location} ${key}`, key, value);
     }
   });
 }
 
-function requireChanged(place: string, key: string, value: unknown): void {
-  if (key === 'lr' || key === 'weightDecay') requireFinite(place, value, 0);
+function requireChanged(location: string, key: string, value: unknown): void {
+  if (key === 'lr' || key === 'weightDecay') requireFinite(location, value, 0);
   else if (key === 'betas')
-    for (const beta of requirePair(place, value)) requireFinite(place, beta);
-  else if (typeof value === 'number') requireFinite(place, value);
+    for (const beta of requirePair(location, value)) requireFinite(location, beta);
+  else if (typeof value === 'number') requireFinite(location, value);
 }
 
 /** Returns a group without its parameters. */

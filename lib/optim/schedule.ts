@@ -78,18 +78,18 @@ export function requireNoOptimizer(name: string, given: object): void {
   throw refused(name, 'only its options', 'an optimizer', hint);
 }
 
-export function requirePositiveInteger(place: string, value: unknown): void {
+export function requirePositiveInteger(location: string, value: unknown): void {
   if (Number.isInteger(value) && (value as number) > 0) return;
-  refuseCount(place, 'a positive integer', value);
+  refuseCount(location, 'a positive integer', value);
 }
 
 /**
  * Throws DS_CONFIG unless `value` is an integer of at least 0. DeepSpeed treats values below 2 as
  * 2.
  */
-export function requireWarmup(place: string, value: unknown): void {
+export function requireWarmup(location: string, value: unknown): void {
   if (Number.isInteger(value) && (value as number) >= 0) return;
-  refuseCount(place, 'an integer of at least 0', value);
+  refuseCount(location, 'an integer of at least 0', value);
 }
 
 function refuseCount(op: string, expected: string, value: unknown): never {

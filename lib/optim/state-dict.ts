@@ -109,15 +109,15 @@ function requireGroups(op: string, groups: readonly ParamGroup[], state: unknown
     throw misfit(op, `${groups.length} groups`, `${given.length}`);
   }
   groups.forEach((group, i) => {
-    const place = `${op} group ${i}`;
+    const location = `${op} group ${i}`;
     const { params, ...settings } = (given[i] ?? {}) as Partial<OptimizerStateDict['groups'][0]>;
     if (!Array.isArray(params) || params.length !== group.params.length) {
-      throw misfit(place, `${group.params.length} parameters`, `${params?.length ?? 'none'}`);
+      throw misfit(location, `${group.params.length} parameters`, `${params?.length ?? 'none'}`);
     }
     const own: Record<string, unknown> = hyperparameters(group);
     for (const [key, value] of Object.entries(settings)) {
-      if (!(key in own)) throw misfit(place, Object.keys(own).join(', '), key);
-      requireHyperparameter(`${place} ${key}`, value, own[key]);
+      if (!(key in own)) throw misfit(location, Object.keys(own).join(', '), key);
+      requireHyperparameter(`${location} ${key}`, value, own[key]);
     }
   });
 }
@@ -127,24 +127,28 @@ function requireEntry(
   { parameter, index, given }: Entry,
   declared: DeclaredState,
 ): void {
-  const place = `${op} ${index}`;
+  const location = `${op} ${index}`;
   const { step } = given;
   if (!Number.isSafeInteger(step) || (step as number) < 0) {
-    throw misfit(`${place} step`, 'a number of updates', formatValue(step));
+    throw misfit(`${location} step`, 'a number of updates', formatValue(step));
   }
   const names = Object.keys(declared);
   const extra = Object.keys(given).find((key) => !['step', 'master', ...names].includes(key));
-  if (extra) throw misfit(place, ['step', ...names].join(', '), extra);
-  for (const name of names) requireLike(`${place} ${name}`, declared[name]!, given[name]);
+  if (extra) throw misfit(location, ['step', ...names].join(', '), extra);
+  for (const name of names) requireLike(`${location} ${name}`, declared[name]!, given[name]);
   if (given.master === undefined) return;
-  requireLike(`${place} master`, { dtype: 'f32', shape: parameter.shape }, given.master);
+  requireLike(`${location} master`, { dtype: 'f32', shape: parameter.shape }, given.master);
 }
 
-function requireLike(place: string, wanted: Pick<Tensor, 'dtype' | 'shape'>, value: unknown): void {
+function requireLike(
+  location: string,
+  wanted: Pick<Tensor, 'dtype' | 'shape'>,
+  value: unknown,
+): void {
   const isLike = value instanceof Tensor && value.shape.join() === wanted.shape.join();
   if (isLike && value.dtype === wanted.dtype) return;
   const got = value instanceof Tensor ? describe(value) : formatValue(value);
-  throw misfit(place, describe(wanted), got);
+  throw misfit(location, describe(wanted), got);
 }
 
 function misfit(op: string, expected: string, got: string): DsError {

@@ -39,12 +39,12 @@ export class CosineAnnealingWarmRestarts extends PureSchedule {
 
   lr(appliedSteps: number): number {
     const { baseLr, minLr } = this.options;
-    const [since, period] = this.place(appliedSteps);
+    const [since, period] = this.restartOf(appliedSteps);
     return minLr + ((baseLr - minLr) * (1 + Math.cos((Math.PI * since) / period))) / 2;
   }
 
   /** Updates since the last restart, and updates of the present period. */
-  private place(appliedSteps: number): [since: number, period: number] {
+  private restartOf(appliedSteps: number): [since: number, period: number] {
     const { firstPeriod, growth } = this.options;
     if (growth === 1) return [appliedSteps % firstPeriod, firstPeriod];
     let [since, period] = [appliedSteps, firstPeriod];

@@ -25,7 +25,7 @@ export class NodeSink implements GradSink {
   write(i: number, body: (out: Tensor, accumulate: boolean) => void): void {
     const edge = this.node.edges[i] as Edge;
     if (!edge.requiresGrad) return;
-    const twin = this.open.find((other) => isSameSlot(other.edge, edge));
+    const twin = this.open.find((other) => isSameInput(other.edge, edge));
     if (twin) {
       // The same tensor is input twice, and both gradients are written at once: this one is added
       // afterwards.
@@ -34,7 +34,7 @@ export class NodeSink implements GradSink {
       kernels.binary({ a: twin.out, b: apart, out: twin.out, op: 'add', accumulate: false });
       return;
     }
-    const present = slotOf(edge);
+    const present = gradOf(edge);
     if (present && (edge.leaf || (present.exclusive && present.isContiguous))) {
       this.writeOpen(edge, present, () => body(present, true));
       return;
@@ -42,7 +42,7 @@ export class NodeSink implements GradSink {
     const fresh = freshGrad(edge);
     if (present) kernels.copy({ in: present, out: fresh });
     this.writeOpen(edge, fresh, () => body(fresh, present !== null));
-    setSlot(edge, fresh);
+    setGrad(edge, fresh);
   }
 
   later(
@@ -80,8 +80,8 @@ export class NodeSink implements GradSink {
   give(i: number, grad: Tensor): void {
     const edge = this.node.edges[i] as Edge;
     if (!edge.requiresGrad) return;
-    if (edge.fn && !slotOf(edge)) {
-      setSlot(edge, grad.retain());
+    if (edge.fn && !gradOf(edge)) {
+      setGrad(edge, grad.retain());
       return;
     }
     this.write(i, (out, accumulate) => {
@@ -94,31 +94,31 @@ export class NodeSink implements GradSink {
 /** Functions that prepare the memory of a leaf's first gradient. The engine sets them. */
 const targets = new WeakMap<Tensor, () => Tensor>();
 
-/** `place` returns a contiguous tensor like the leaf, which the leaf holds from then on. */
-export function setGradTarget(leaf: Tensor, place: (() => Tensor) | null): void {
-  if (place) targets.set(leaf, place);
+/** `allocate` returns a contiguous tensor like the leaf, which the leaf holds from then on. */
+export function setGradTarget(leaf: Tensor, allocate: (() => Tensor) | null): void {
+  if (allocate) targets.set(leaf, allocate);
   else targets.delete(leaf);
 }
 
 /** A leaf's gradient has the leaf's owner. A gradient in flight belongs to its node. */
 function freshGrad({ leaf, shape, dtype, device }: Edge): Tensor {
-  const place = leaf && targets.get(leaf);
-  if (place) return held(place);
+  const allocate = leaf && targets.get(leaf);
+  if (allocate) return held(allocate);
   const make = (): Tensor => Tensor.empty(shape, dtype, device);
   return leaf ? within(leaf.owner, make) : held(make);
 }
 
 /** Whether two inputs are one tensor. */
-function isSameSlot(a: Edge, b: Edge): boolean {
+function isSameInput(a: Edge, b: Edge): boolean {
   return a.fn ? a.fn === b.fn && a.index === b.index : a.leaf === b.leaf;
 }
 
-function slotOf(edge: Edge): Tensor | null {
+function gradOf(edge: Edge): Tensor | null {
   return edge.fn ? (edge.fn.grads[edge.index] ?? null) : (edge.leaf as Tensor).grad;
 }
 
-function setSlot(edge: Edge, grad: Tensor): void {
-  slotOf(edge)?.release();
+function setGrad(edge: Edge, grad: Tensor): void {
+  gradOf(edge)?.release();
   if (edge.fn) edge.fn.grads[edge.index] = grad;
   else (edge.leaf as Tensor).grad = grad;
 }

@@ -146,7 +146,7 @@ export function sharedTokens(): TokenShare | null {
 }
 
 /** Maps a tensor's elements to the elements of all ranks. */
-export interface PlaceAmongRanks extends ElementPart {
+export interface WholeMapping extends ElementPart {
   /** Elements of a sample, of all ranks that share its tokens or channels. */
   sample: number;
   rank: number;
@@ -159,10 +159,10 @@ export interface PlaceAmongRanks extends ElementPart {
  * ranks share tokens, and by channel if `channels` is given. Otherwise every rank draws the same
  * numbers.
  */
-export function placeAmongRanks(
+export function mapToWhole(
   { shape, numel }: { shape: readonly number[]; numel: number },
   channels: DimShare | null = null,
-): PlaceAmongRanks {
+): WholeMapping {
   const part = channels
     ? partAlong(shape, shape.length - 1, channels)
     : tokens && shape.length >= 3 && shape[1] === tokens.count

@@ -48,7 +48,7 @@ interface Gathered {
   /** The running gather, until the compute stream waits for it. */
   work: Work | null;
   /** The parameters are views of `flat`. */
-  isPlaced: boolean;
+  hasViews: boolean;
 }
 
 /**
@@ -118,8 +118,8 @@ export class GatheredWeights implements WeightFlow {
       this.options.near?.keep(unit, weights.flat);
     }
     weights.work = null;
-    if (!weights.isPlaced) unit.materialize(weights.flat);
-    weights.isPlaced = true;
+    if (!weights.hasViews) unit.materialize(weights.flat);
+    weights.hasViews = true;
     this.fetchAhead();
     this.options.home.expect(this.notGathered());
   }
@@ -204,7 +204,7 @@ export class GatheredWeights implements WeightFlow {
     end();
     // // Same values in other memory. publish() marks real changes.
     flat.changedAt = 0;
-    const gathered = { flat, work, isPlaced: false };
+    const gathered = { flat, work, hasViews: false };
     this.gathered.set(unit, gathered);
     this.live += numel;
     return gathered;
@@ -230,7 +230,7 @@ export class GatheredWeights implements WeightFlow {
     weights.work?.wait(this.device.compute);
     this.gathered.delete(unit);
     this.live -= unit.layout.numel;
-    if (weights.isPlaced) unit.vacate();
+    if (weights.hasViews) unit.vacate();
     else weights.flat.release();
   }
 }

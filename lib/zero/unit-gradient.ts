@@ -20,7 +20,7 @@ export interface UnitGradient {
    * Returns the memory for a parameter's first gradient: its shape and dtype, uninitialized, with a
    * reference.
    */
-  place(entry: LayoutEntry): Tensor;
+  memoryFor(entry: LayoutEntry): Tensor;
   /** Called at the end of a backward: parameters without a gradient count as zero. */
   close(): void;
   /**
@@ -61,7 +61,7 @@ class InPlaceGradient implements UnitGradient {
     return this.flat?.buffer === buffer;
   }
 
-  place(entry: LayoutEntry): Tensor {
+  memoryFor(entry: LayoutEntry): Tensor {
     return sliceFlat(this.allocated(), entry, entry.shape);
   }
 
@@ -114,8 +114,8 @@ class WideGradient implements UnitGradient {
     return this.sum?.buffer === buffer || this.written.holds(buffer);
   }
 
-  place(entry: LayoutEntry): Tensor {
-    return this.written.place(entry);
+  memoryFor(entry: LayoutEntry): Tensor {
+    return this.written.memoryFor(entry);
   }
 
   close(): void {

@@ -4,12 +4,12 @@ import type { WeightUnit } from './weight-unit.js';
 /** Maximum uses without an update. Evaluation has no updates. */
 const LIMIT = 10_000;
 
-/** Adapts if the order changes. Until it finds its place again, it predicts nothing. */
+/** Adapts if the order changes. Until it finds its position again, it predicts nothing. */
 export class UnitTrace {
   protected last: WeightUnit[] = [];
   protected current: WeightUnit[] = [];
   /** Index in `last` of the present unit; null if the order is unknown. */
-  protected place: number | null = null;
+  protected position: number | null = null;
   /** The last known index in this step; -1 before any. */
   private known = -1;
 
@@ -19,8 +19,8 @@ export class UnitTrace {
     if (this.current.length === LIMIT) this.restart();
     this.current.push(unit);
     const found = this.last.indexOf(unit, this.known + 1);
-    this.place = found < 0 ? null : found;
-    this.known = this.place ?? this.known;
+    this.position = found < 0 ? null : found;
+    this.known = this.position ?? this.known;
   }
 
   /** Ends a step. The next step is expected to repeat it. */
@@ -28,13 +28,13 @@ export class UnitTrace {
     if (this.current.length === 0) return;
     this.last = this.current;
     this.current = [];
-    this.place = null;
+    this.position = null;
     this.known = -1;
   }
 
   /** Returns the known next units, in order. */
   upcoming(): readonly WeightUnit[] {
-    return this.place === null ? [] : this.last.slice(this.place + 1);
+    return this.position === null ? [] : this.last.slice(this.position + 1);
   }
 
   /** Between steps: returns the units that the next step is expected to use, in order. */
@@ -65,6 +65,8 @@ export class PassTrace extends UnitTrace {
 
   /** After the end of a forward comes the beginning of the next. */
   override upcoming(): readonly WeightUnit[] {
-    return this.place === null ? [] : [...super.upcoming(), ...this.last.slice(0, this.place + 1)];
+    return this.position === null
+      ? []
+      : [...super.upcoming(), ...this.last.slice(0, this.position + 1)];
   }
 }

@@ -70,7 +70,7 @@ export class Unit extends WeightUnit {
     super.adopt(kept, onInitial);
     for (const entry of this.layout.entries) {
       const parameter = this.parameterOf(entry);
-      setGradTarget(parameter, () => this.gradPlace(entry));
+      setGradTarget(parameter, () => this.gradMemory(entry));
       parameter.onGradReady = (leaf) => this.arrived(leaf as Parameter);
     }
     this.ready = true;
@@ -125,7 +125,7 @@ export class Unit extends WeightUnit {
     return super.holds(part) || this.gradient.holds(part.buffer);
   }
 
-  private gradPlace(entry: LayoutEntry): Tensor {
+  private gradMemory(entry: LayoutEntry): Tensor {
     if (this.ready) this.listener?.unexpected();
     if (this.ready) {
       throw new DsError({
@@ -136,7 +136,7 @@ export class Unit extends WeightUnit {
         hint: 'A module used inside two checkpoint() calls of one forward is not supported.',
       });
     }
-    return this.gradient.place(entry);
+    return this.gradient.memoryFor(entry);
   }
 
   private arrived(parameter: Parameter): void {

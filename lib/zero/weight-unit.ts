@@ -137,9 +137,9 @@ export class WeightUnit {
       const isStored = parameter.stored !== null;
       const { offset, numel } = isStored ? overlap(entry, kept) : entry;
       if (numel > 0) this.write(entry, { offset, numel }, isStored, onInitial);
-      const place = sliceFlat(this.weights, entry, entry.shape);
-      parameter.place(place);
-      place.release();
+      const slice = sliceFlat(this.weights, entry, entry.shape);
+      parameter.place(slice);
+      slice.release();
       claim(parameter, this);
     }
   }
@@ -157,10 +157,10 @@ export class WeightUnit {
     const from = range.offset - entry.offset;
     this.parameterOf(entry).writeInitial(values, from);
     onInitial({ entry, values, from, isStored });
-    const place = sliceFlat(this.weights, range, shape);
-    kernels.copy({ in: values, out: place });
+    const slice = sliceFlat(this.weights, range, shape);
+    kernels.copy({ in: values, out: slice });
     values.release();
-    place.release();
+    slice.release();
   }
 
   dispose(): void {

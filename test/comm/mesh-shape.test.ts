@@ -33,7 +33,7 @@ test('ranks, coordinates and groups of random shapes', () => {
         expect(shape.rankAt(place)).toBe(rank);
         const along = all.flatMap((other, i) => (isFellow(place, other) ? [i] : []));
         expect(shape.ranksAlong(rank, ...given)).toEqual(along);
-        expect(shape.placeAlong(rank, ...given)).toBe(along.indexOf(rank));
+        expect(shape.indexAlong(rank, ...given)).toBe(along.indexOf(rank));
         expect(shape.size(...given)).toBe(along.length);
         groups.add(along.join());
       }

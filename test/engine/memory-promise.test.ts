@@ -286,7 +286,7 @@ function claim(more: Partial<Claim['host']>, own: Partial<Claim> = {}): Claim {
 }
 
 const found = (claims: readonly Claim[]): string[] =>
-  shortages(claims).map(({ place, there, isCertain }) => `${place}: ${there}, ${isCertain}`);
+  shortages(claims).map(({ tier: place, there, isCertain }) => `${place}: ${there}, ${isCertain}`);
 
 describe('too little', () => {
   test('an exact fit is not refused', () => {

@@ -54,7 +54,7 @@ test('the largest matrices come first, each to the rank that has least to do', (
 
 test('shards without matrices take no scratch memory, the others follow each other', () => {
   const [batch, rest] = makeBatches(partitionsOf(units), isMatrix, 3);
-  expect((batch ?? []).map(({ place }) => [place.offset, place.numel])).toEqual([
+  expect((batch ?? []).map(({ directions }) => [directions.offset, directions.numel])).toEqual([
     [0, 0],
     [0, 320],
     [320, 192],

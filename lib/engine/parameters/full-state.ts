@@ -202,12 +202,12 @@ function borrow(
 }
 
 /** The target of a write: `tensor`, and keep(), which stores it. */
-type Place = Pick<LentState, 'tensor' | 'keep'>;
+type Target = Pick<LentState, 'tensor' | 'keep'>;
 
 /** Targets in a flat tensor that starts at the offset of the part. */
 const inMemory =
   (flat: Tensor) =>
-  (fragment: Fragment): Place => ({ tensor: sliceFragment(flat, fragment), keep() {} });
+  (fragment: Fragment): Target => ({ tensor: sliceFragment(flat, fragment), keep() {} });
 
 /**
  * Returns the whole tensor of a state. `read` returns this rank's fragments; this function releases
@@ -249,16 +249,16 @@ function assemble(
 function writeParts(
   { engine, shard, entry }: Pick<HeldParameter, 'engine' | 'shard' | 'entry'>,
   { values, ...state }: StateTensor & { values: Tensor },
-  placeOf: (fragment: Fragment) => Place,
+  targetOf: (fragment: Fragment) => Target,
 ): void {
   const { compute } = engine.device;
   for (const fragment of shard.fragments.filter((one) => one.entry === entry)) {
-    const place = placeOf(fragment);
+    const target = targetOf(fragment);
     const { from, numel } = portionOf(state, fragment);
-    copyFlat(place.tensor, { offset: 0, numel }, values, { offset: from, numel }, compute);
+    copyFlat(target.tensor, { offset: 0, numel }, values, { offset: from, numel }, compute);
     compute.synchronize();
-    place.keep();
-    place.tensor.release();
+    target.keep();
+    target.tensor.release();
   }
 }
 

@@ -100,24 +100,24 @@ export interface BoxedPart {
  * it.
  */
 export function boxedParts(region: Region, from: number, tensor: Tensor): BoxedPart[] {
-  const parts = boxedRanges(region, from, tensor.numel).map(({ range, ...place }) => {
+  const parts = boxedRanges(region, from, tensor.numel).map(({ range, ...position }) => {
     const isAll = range.numel === tensor.numel;
-    return { ...place, tensor: isAll ? tensor.retain() : sliceFlat(tensor, range) };
+    return { ...position, tensor: isAll ? tensor.retain() : sliceFlat(tensor, range) };
   });
   tensor.release();
   return parts;
 }
 
 /**
- * Divides `count` elements of this rank's part from element `from` on, by box. `range` is the place
- * of a part within them.
+ * Divides `count` elements of this rank's part from element `from` on, by box. `range` is the
+ * range of a part within them.
  */
 function boxedRanges({ whole, boxes }: Region, from: number, count: number) {
   if (numel(whole) === 0) {
     return [{ box: wholeBox(whole), from: 0, range: { offset: 0, numel: count } }];
   }
-  return rangesOf(boxes, from, count).map(({ offset, numel: own, ...place }) => {
-    return { box: place.box, from: place.from, range: { offset, numel: own } };
+  return rangesOf(boxes, from, count).map(({ offset, numel: own, ...position }) => {
+    return { box: position.box, from: position.from, range: { offset, numel: own } };
   });
 }
 

@@ -59,16 +59,16 @@ export class HostState {
     const { groups, scaler, schedule } = saved.shared;
     if (wanted.optimizer) {
       parts.optimizer.groups.forEach((_, i) => {
-        this.followGroup(i, groups[i] as JsonObject, saved.place);
+        this.followGroup(i, groups[i] as JsonObject, saved.location);
       });
-      inPlace(saved, 'state.scaler', () => parts.scaler.load(scaler));
+      withLocation(saved, 'state.scaler', () => parts.scaler.load(scaler));
     }
     if (wanted.schedules) {
-      inPlace(saved, 'state.schedule', () => parts.schedules.loadStateDict(schedule));
+      withLocation(saved, 'state.schedule', () => parts.schedules.loadStateDict(schedule));
     }
     if (wanted.counters) {
       this.followProgress(saved, wanted);
-      parts.curriculum.load(saved.shared.curriculum, saved.place);
+      parts.curriculum.load(saved.shared.curriculum, saved.location);
     }
     this.followRank(saved, wanted);
   }
@@ -78,10 +78,10 @@ export class HostState {
   }
 
   /** Loads the hyperparameters of one group. Hyperparameters that the checkpoint lacks stay. */
-  private followGroup(index: number, saved: JsonObject, place: string): void {
+  private followGroup(index: number, saved: JsonObject, location: string): void {
     const { optimizer } = this.engine.parts;
     const group = optimizer.groups[index] as ParamGroup;
-    const reader = new Fields(place);
+    const reader = new Fields(location);
     const entries = entriesOf(this.engine).filter((entry) => entry.group === index);
     const states = () => {
       const kept = entries.map(({ shape }) => declaredState(optimizer, index, shape));
@@ -132,7 +132,7 @@ export class HostState {
     for (const [name, part] of this.engine.companions) {
       const state = states[name];
       if (!state) continue;
-      inPlace(saved, `ranks[${source}].companions.${name}`, () => part.loadStateDict(state));
+      withLocation(saved, `ranks[${source}].companions.${name}`, () => part.loadStateDict(state));
     }
   }
 }
@@ -164,7 +164,7 @@ function requireAlike(
 }
 
 /** Converts an error of `body` to DS_CHECKPOINT with the manifest's field. */
-function inPlace({ place }: SavedState, field: string, body: () => void): void {
+function withLocation({ location }: SavedState, field: string, body: () => void): void {
   try {
     body();
   } catch (cause) {
@@ -172,7 +172,7 @@ function inPlace({ place }: SavedState, field: string, body: () => void): void {
     const isOurs = cause instanceof DsError;
     throw new DsError({
       code: 'DS_CHECKPOINT',
-      op: isOurs ? `${place}: ${field}: ${op}` : `${place}: ${field}`,
+      op: isOurs ? `${location}: ${field}: ${op}` : `${location}: ${field}`,
       expected: isOurs ? String(expected) : 'a valid state',
       got: isOurs ? String(got) : String(cause),
       hint,

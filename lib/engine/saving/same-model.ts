@@ -114,12 +114,12 @@ function isAlike(info: Outline, { dtype, shape }: Outline): boolean {
   return isSameKind && info.shape.join() === shape.join();
 }
 
-export function requireSameGroups({ parts }: EngineCore, { place, shared }: SavedState): void {
+export function requireSameGroups({ parts }: EngineCore, { location, shared }: SavedState): void {
   const { groups } = parts.optimizer;
   if (shared.groups.length === groups.length) return;
   throw new DsError({
     code: 'DS_CHECKPOINT',
-    op: `${place}: state.groups`,
+    op: `${location}: state.groups`,
     expected: `${groups.length} parameter groups`,
     got: `${shared.groups.length}`,
     hint: 'Use the groups of the save, or restart the optimizer with { loadOptimizerStates: false }.',

@@ -26,7 +26,7 @@ export interface RankState {
 
 export interface SavedState {
   /** Path of the manifest, for errors. */
-  place: string;
+  location: string;
   shared: SharedState;
   /** By data rank; at least one. */
   ranks: readonly RankState[];
@@ -35,12 +35,12 @@ export interface SavedState {
 /** Throws DS_CHECKPOINT with the manifest, the field, and the expected and present values. */
 export function readSavedState({ path, state, ranks }: Checkpoint): SavedState {
   const { curriculum = null } = state;
-  const place = join(path, MANIFEST);
-  const reader = new Fields(place);
+  const location = join(path, MANIFEST);
+  const reader = new Fields(location);
   const schedule = reader.object(state.schedule, 'state.schedule');
   const schedules = reader.objects(schedule.schedules, 'state.schedule.schedules');
   return {
-    place,
+    location,
     shared: {
       progress: progressOf(reader, reader.object(state.progress, 'state.progress')),
       scaler: reader.object(state.scaler, 'state.scaler'),

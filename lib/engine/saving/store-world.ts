@@ -256,14 +256,14 @@ export class StoreWorld implements CheckpointWorld {
   }
 
   private key(round: number, rank: number): string {
-    return `${this.place(round)}/${rank}`;
+    return `${this.roundKey(round)}/${rank}`;
   }
 
   private arrivalKey(round: number): string {
-    return `${this.place(round)}/arrived`;
+    return `${this.roundKey(round)}/arrived`;
   }
 
-  private place(round: number): string {
+  private roundKey(round: number): string {
     const { name, first } = this.options;
     const at = round === 0 && first ? first : { name, number: round };
     return `${at.name}/${at.number}`;

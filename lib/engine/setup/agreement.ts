@@ -35,7 +35,7 @@ interface Rule {
   /** Ranks that differ only on these axes must agree. */
   axes: readonly Axis[];
   code: DsErrorCode;
-  place: (key: string) => string;
+  op: (key: string) => string;
   /** For the error: the ranks that must agree, and the fix. */
   among: string;
   hint: string;
@@ -48,18 +48,18 @@ const everyone = (part: Part) => ({
 
 /** In the order of comparison. */
 const RULES: readonly Rule[] = [
-  { ...everyone('model'), code: 'DS_ARGUMENT', place: (key) => `initialize, ${key}` },
+  { ...everyone('model'), code: 'DS_ARGUMENT', op: (key) => `initialize, ${key}` },
   {
     ...{ part: 'parts', axes: ['pp', 'dp', 'sp'], code: 'DS_ARGUMENT' },
-    place: (key) => `initialize, ${key}`,
+    op: (key) => `initialize, ${key}`,
     among: 'on ranks with the same coordinate on tp',
     hint: 'Divide layers only by the coordinate on tp.',
   },
-  { ...everyone('config'), code: 'DS_CONFIG', place: (key) => key },
-  { ...everyone('optimizer'), code: 'DS_ARGUMENT', place: (key) => `initialize, optimizer ${key}` },
+  { ...everyone('config'), code: 'DS_CONFIG', op: (key) => key },
+  { ...everyone('optimizer'), code: 'DS_ARGUMENT', op: (key) => `initialize, optimizer ${key}` },
   {
     ...{ part: 'generator', axes: MODEL, code: 'DS_ARGUMENT' },
-    place: (key) => `initialize, random ${key}`,
+    op: (key) => `initialize, random ${key}`,
     among: `on ranks that differ only on ${MODEL.join(', ')}`,
     hint: 'Call seed() with the same number there, or set "seed" in the configuration.',
   },
@@ -180,12 +180,12 @@ function describeModel(module: Module, groupOf: ReadonlyMap<Tensor, number>): Te
   const parameters = Array.from(module.namedParameters(), ([name, parameter], index) => {
     const group = groupOf.get(parameter);
     const trained = parameter.requiresGrad ? 'requires a gradient' : 'frozen';
-    const place = group === undefined ? 'in no group' : `in group ${group}`;
+    const grouping = group === undefined ? 'in no group' : `in group ${group}`;
     const start = parameter.stored ? `, from ${parameter.stored.origin}` : '';
     const { whole } = parameter.region;
     const cut = isPart(parameter.region) ? ' divided over tp' : '';
     const outline = `${name} [${whole.join(', ')}]${cut}`;
-    return [`parameter ${index}`, `${outline}, ${trained}, ${place}${start}`];
+    return [`parameter ${index}`, `${outline}, ${trained}, ${grouping}${start}`];
   });
   const buffers = Array.from(module.namedBuffers(), ([name, buffer], index) => [
     `buffer ${index}`,
@@ -230,7 +230,7 @@ function text(value: unknown): string {
 
 /** Returns the error for the first key in which two ranks differ. */
 function difference(
-  { part, code, place, among, hint }: Rule,
+  { part, code, op, among, hint }: Rule,
   [first, here]: [rank: number, Texts],
   [other, there]: [rank: number, Texts],
 ): DsError {
@@ -239,7 +239,7 @@ function difference(
   const also = others.slice(0, ALSO).join(', ') + (others.length > ALSO ? ', ...' : '');
   return new DsError({
     code,
-    op: place(key),
+    op: op(key),
     expected: `the same ${among}: ${here[key] ?? 'none'} as on rank ${first}`,
     got: `${there[key] ?? 'none'} on rank ${other}`,
     hint: hint + (also && ` Also different: ${also}.`),

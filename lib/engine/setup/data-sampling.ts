@@ -15,7 +15,7 @@ import { exchanged } from './setup-world.js';
 const SECTION = 'data_efficiency.data_sampling';
 
 /** The index of this rank in the data ranks. */
-export interface SamplingPlace {
+export interface SamplingRank {
   rank: number;
   worldSize: number;
 }
@@ -33,13 +33,13 @@ export function isSampled({ data_efficiency: section }: ResolvedConfig): boolean
 export function samplerOf(
   config: ResolvedConfig,
   samples: number,
-  place: SamplingPlace,
+  dataRank: SamplingRank,
 ): CurriculumSampler | null {
   if (!isSampled(config)) return null;
   const { seed, data_sampling: sampling } = config.data_efficiency;
   const metrics = Object.entries(sampling.curriculum_learning.curriculum_metrics);
   return new CurriculumSampler(samples, {
-    ...place,
+    ...dataRank,
     seed,
     epochs: sampling.num_epochs,
     batchSize: config.train_batch_size,

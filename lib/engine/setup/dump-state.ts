@@ -56,7 +56,7 @@ function modelLines({ module, device, batch, scaler, units, ranks }: Described):
 function optimizerLines({ optimizer, schedules, state }: Described): string[] {
   const { device, host, disk } = state.bytes;
   const onDisk = disk > 0 ? `, ${mebibytes(disk)} on disk` : '';
-  const places = `${mebibytes(device)} on the device, ${mebibytes(host)} on the host${onDisk}`;
+  const memory = `${mebibytes(device)} on the device, ${mebibytes(host)} on the host${onDisk}`;
   return [
     row('optimizer', optimizer.name),
     ...optimizer.groups.map(({ params, ...settings }, index) =>
@@ -69,7 +69,7 @@ function optimizerLines({ optimizer, schedules, state }: Described): string[] {
         `${home.constructor.name}, ${schedule.constructor.name}`,
       ),
     ),
-    row('master and state', places),
+    row('master and state', memory),
   ];
 }
 

@@ -78,9 +78,9 @@ export function findGpuShare(options: ShareOptions): number {
  */
 function ratesHere(options: ShareOptions): ProcessorRates | null {
   const { device, group } = options;
-  const place = `${device.info.name}, ${threads()} threads, ${group.size} ranks`;
+  const processors = `${device.info.name}, ${threads()} threads, ${group.size} ranks`;
   const moments = momentsOf(options);
-  const what = moments === 'f32' ? place : `${place}, moments in ${moments}`;
+  const what = moments === 'f32' ? processors : `${processors}, moments in ${moments}`;
   return ratesOf(`${hostname()}, ${what}, ${METHOD}`, {
     isFirst: group.rank === 0,
     agree: (own) => agreedOn(group, device, own ? 1 : 0) === 1,

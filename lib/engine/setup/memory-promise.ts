@@ -37,7 +37,7 @@ interface Shortage {
   parts: Parts;
   there: string;
   /** Selects the settings in the hint. */
-  place: 'device' | 'host' | 'disk';
+  tier: 'device' | 'host' | 'disk';
   /** False if the system may add memory during the run. */
   isCertain: boolean;
 }
@@ -130,7 +130,7 @@ export function shortageOfTrying(claims: readonly Claim[]): Shortage | null {
     ...one,
     needs: { ...one.needs, host: one.tried as Parts },
   }));
-  return shortages(trying).find(({ place, isCertain }) => place === 'host' && isCertain) ?? null;
+  return shortages(trying).find(({ tier, isCertain }) => tier === 'host' && isCertain) ?? null;
 }
 
 function waitingText({ of, parts, there }: Shortage): string {
@@ -174,7 +174,7 @@ function onDevices(claims: readonly Claim[]): Shortage[] {
     if (limit === null || sumOf(parts) <= limit) return [];
     const whose = claims.length > 1 ? ` of rank ${rank}` : '';
     const of = `the memory of ${name}${whose}`;
-    return [{ of, parts, there: byteText(limit), place: 'device', isCertain: true }];
+    return [{ of, parts, there: byteText(limit), tier: 'device', isCertain: true }];
   });
 }
 
@@ -186,7 +186,7 @@ function onHosts(claims: readonly Claim[]): Shortage[] {
     const most = (free: (limits: HostLimits) => number): number =>
       Math.max(...here.map(({ host }) => free(host))) + returned;
     const whose = here.length > 1 ? ` for ${here.length} ranks` : '';
-    const short = { of: `host memory${whose}`, parts, place: 'host' } as const;
+    const short = { of: `host memory${whose}`, parts, tier: 'host' } as const;
     const { host } = here[0] as Claim;
     const within = host.groups.flatMap(({ group, limit }, i): Shortage[] => {
       const free = most(({ groups }) => groups[i]?.free ?? Number.MAX_SAFE_INTEGER);
@@ -217,7 +217,7 @@ function onDisks(claims: readonly Claim[]): Shortage[] {
     const free = Math.max(...here.map((file) => file.free));
     if (sumOf(parts) <= free) return [];
     const there = `${byteText(free)} free`;
-    return [{ of: 'disk', parts, there, place: 'disk', isCertain: true }];
+    return [{ of: 'disk', parts, there, tier: 'disk', isCertain: true }];
   });
 }
 
@@ -237,7 +237,7 @@ function added(all: readonly Parts[]): Parts {
 
 function refusal(found: readonly Shortage[], config: ResolvedConfig): DsError {
   const needs = found.map(({ of, parts }) => needsText(of, parts));
-  const hints = found.flatMap(({ place }) => settings(place, config));
+  const hints = found.flatMap(({ tier }) => settings(tier, config));
   return new DsError({
     code: 'DS_OUT_OF_MEMORY',
     op: 'initialize',
@@ -254,19 +254,19 @@ export function needsText(of: string, parts: Parts): string {
   return `${byteText(sumOf(parts))} of ${of} (${terms.join(' + ')})`;
 }
 
-/** Returns settings that reduce the need of a place. `ds plan` compares all of them. */
+/** Returns settings that reduce the need in a tier of memory. `ds plan` compares all of them. */
 export function settings(
-  place: Shortage['place'],
+  tier: Shortage['tier'],
   { zero_optimization: zero }: ResolvedConfig,
 ): string[] {
   const { stage, offload_optimizer: optimizer, offload_param: param } = zero;
   const ask = 'npx ds plan lists all settings with their memory.';
-  if (place === 'disk') {
+  if (tier === 'disk') {
     return [
       'Set nvme_path to a larger disk, or keep a share in memory with offload_optimizer.ratio.',
     ];
   }
-  if (place === 'host') {
+  if (tier === 'host') {
     const moved =
       optimizer.device === 'cpu'
         ? [

@@ -53,8 +53,8 @@ export function planPipeline(
   if (routedLayers(config)) throw unrouted('data_efficiency.data_routing.random_ltd');
   const schedule = scheduleOf(config);
   const options = optionsOf(module, config);
-  const place = { rank: mesh.place('pp'), ranks };
-  const pipeline = new Pipeline(module, place, schedule.stagesPerRank, options);
+  const stage = { rank: mesh.place('pp'), ranks };
+  const pipeline = new Pipeline(module, stage, schedule.stagesPerRank, options);
   const { dynamicShape = false } = options;
   const grows = config.curriculum_learning?.enabled ?? false;
   return { pipeline, schedule, dynamicShape: dynamicShape || grows };

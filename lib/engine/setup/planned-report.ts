@@ -32,7 +32,7 @@ export function choiceLine(best: Weighed<ResolvedConfig>, context: Context): str
   const { setup, step } = best;
   const { isKnown } = context;
   const why = context.isHost ? ', because the CPU computes in host memory' : '';
-  const places = placesOf(best, context).map(
+  const texts = needsOf(best, context).map(
     ({ of, bytes, there }) => `${byteText(bytes)} of ${byteText(there)} of ${of}`,
   );
   const each = context.ranks > 1 ? ' for each rank' : '';
@@ -42,45 +42,45 @@ export function choiceLine(best: Weighed<ResolvedConfig>, context: Context): str
     ? ` with micro-batches of ${setup.microBatch} x ${setup.seq} tokens`
     : ', before activations';
   const mayGrow = best.host > context.room.host ? ' (a virtual machine may receive more)' : '';
-  return `zero_optimization: ${wayText(best)}${why}: ${places.join(', ')}${each}${mayGrow}${batch}${time}`;
+  return `zero_optimization: ${wayText(best)}${why}: ${texts.join(', ')}${each}${mayGrow}${batch}${time}`;
 }
 
 type Parts = Record<string, number>;
 
-interface PlaceNeed {
+interface MemoryNeed {
   of: string;
-  place: 'device' | 'host' | 'disk';
+  tier: 'device' | 'host' | 'disk';
   parts: Parts;
   bytes: number;
   there: number;
 }
 
 /** Returns the need of a choice in each limited memory. */
-function placesOf(
+function needsOf(
   way: Weighed<ResolvedConfig>,
   { room, isHost, deviceName }: Context,
-): PlaceNeed[] {
+): MemoryNeed[] {
   const { memory, device, host, disk } = way;
   const ofDevice = { ...memory.device, margin: device - sum(memory.device) };
   const ofHost = { ...memory.host, margin: host - sum(memory.host) };
-  const places: PlaceNeed[] = [];
+  const needs: MemoryNeed[] = [];
   if (room.device !== null) {
     const of = `the memory of ${deviceName}`;
-    places.push({ of, place: 'device', parts: ofDevice, bytes: device, there: room.device });
+    needs.push({ of, tier: 'device', parts: ofDevice, bytes: device, there: room.device });
   }
   const parts = isHost ? added(ofDevice, ofHost) : ofHost;
   const bytes = isHost ? device + host : host;
-  places.push({ of: 'host memory', place: 'host', parts, bytes, there: room.host });
+  needs.push({ of: 'host memory', tier: 'host', parts, bytes, there: room.host });
   if (disk > 0) {
-    places.push({
+    needs.push({
       of: 'disk',
-      place: 'disk',
+      tier: 'disk',
       parts: { optimizer: disk },
       bytes: disk,
       there: room.disk,
     });
   }
-  return places;
+  return needs;
 }
 
 /** Adds parts of the same name. */
@@ -99,13 +99,13 @@ const FEWER_ACTIVATIONS =
 /** Returns the error: the shortage of the choice that needs the least memory. */
 export function refusal(leanest: Weighed<ResolvedConfig>, context: Context): DsError {
   const { room, ranks, isKnown } = context;
-  const all = placesOf(leanest, { ...context, room: { ...room, host: room.hostAtMost } });
+  const all = needsOf(leanest, { ...context, room: { ...room, host: room.hostAtMost } });
   const short = all.filter(({ bytes, there }) => bytes > there);
   const hints = [
     ...(isKnown && short.some(({ parts }) => (parts.activations ?? 0) > 0)
       ? [FEWER_ACTIVATIONS]
       : []),
-    ...short.flatMap(({ place }) => settings(place, leanest.config)),
+    ...short.flatMap(({ tier }) => settings(tier, leanest.config)),
   ];
   const each = ranks > 1 ? ' for each rank' : '';
   return new DsError({

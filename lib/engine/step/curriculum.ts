@@ -39,7 +39,7 @@ export interface Curriculum {
   /** State for a checkpoint; null if there is none. */
   state(): JsonObject | null;
   /** Restores a state; null restarts. Throws DS_CHECKPOINT. */
-  load(state: JsonObject | null, place: string): void;
+  load(state: JsonObject | null, location: string): void;
 }
 
 type Section = NonNullable<ResolvedConfig['curriculum_learning']>;
@@ -121,8 +121,8 @@ class SequenceCurriculum implements Curriculum {
   }
 
   /** If the section differs from the saved one, only the step determines the difficulty. */
-  load(state: JsonObject | null, place: string): void {
-    const reader = new Fields(place);
+  load(state: JsonObject | null, location: string): void {
+    const reader = new Fields(location);
     const saved = state && reader.object(state.section, 'state.curriculum.section');
     const difficulty = state && reader.integer(state.difficulty, 'state.curriculum.difficulty', 1);
     const isSame = isDeepStrictEqual(saved, settingsOf(this.section));

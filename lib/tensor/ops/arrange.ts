@@ -75,11 +75,11 @@ export function repeatInterleave(x: Tensor, count: number, dim?: number): Tensor
   return repeated(source, at, at + 1, count);
 }
 
-/** x with a new dim of `count` at `place` (`dim` or `dim` + 1), merged into `dim`. */
-function repeated(x: Tensor, dim: number, place: number, count: number): Tensor {
-  const wide = unsqueeze(x, place);
+/** x with a new dim of `count` at `inserted` (`dim` or `dim` + 1), merged into `dim`. */
+function repeated(x: Tensor, dim: number, inserted: number, count: number): Tensor {
+  const wide = unsqueeze(x, inserted);
   const shape = x.shape.with(dim, (x.shape[dim] as number) * count);
-  return reshape(expand(wide, wide.shape.with(place, count)), shape);
+  return reshape(expand(wide, wide.shape.with(inserted, count)), shape);
 }
 
 /** `x` with dim `dim` read at `index` [n], which all lines share; unrecorded. */
@@ -206,7 +206,7 @@ export function unflatten(x: Tensor, dim: number, sizes: readonly number[]): Ten
 }
 
 /**
- * The diagonal of dims `first` and `second`, `offset` places to the right, as a new last dim. A
+ * The diagonal of dims `first` and `second`, `offset` columns to the right, as a new last dim. A
  * view.
  */
 export function diagonal(x: Tensor, offset = 0, first = 0, second = 1): Tensor {
@@ -268,8 +268,8 @@ function continuedAround(x: Tensor, sides: readonly Side[], mode: PadMode): Tens
       throw shapeError('pad', expected, `[${before}, ${after}]`);
     }
     const length = before + size + after;
-    const places = Array.from({ length }, (_, i) => continued[mode](i - before, size));
-    const index = Tensor.from(places, { shape: [length], dtype: 'i64', device: x.device });
+    const sources = Array.from({ length }, (_, i) => continued[mode](i - before, size));
+    const index = Tensor.from(sources, { shape: [length], dtype: 'i64', device: x.device });
     out = indexSelect(out, d, index);
     index.dispose();
   }

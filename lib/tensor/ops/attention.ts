@@ -7,7 +7,7 @@ import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
 import type { HeadExchange, HeadShare } from '../head-exchange.js';
 import { lasting } from '../keepsakes.js';
-import { nextRandom, placeAmongRanks, sharedTokens, sharingTokens } from '../random.js';
+import { mapToWhole, nextRandom, sharedTokens, sharingTokens } from '../random.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import {
@@ -63,7 +63,7 @@ const keepAll: Drop = {
 function drawDropout(p: number, batch: number, share: HeadShare | null): Drop {
   requireFinite('attention dropout', p, 0, 1);
   if (p === 0) return keepAll;
-  const { sample, rank, ranks } = placeAmongRanks({ shape: [batch], numel: batch });
+  const { sample, rank, ranks } = mapToWhole({ shape: [batch], numel: batch });
   const { first: head = 0, whole: heads = 0 } = share ?? {};
   return { p, ...nextRandom(), sample, rank, ranks, head, heads };
 }

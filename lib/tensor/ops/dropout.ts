@@ -2,7 +2,7 @@
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { type DimShare, nextRandom, placeAmongRanks } from '../random.js';
+import { type DimShare, mapToWhole, nextRandom } from '../random.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { packed, requireTensor } from './shapes.js';
@@ -28,12 +28,12 @@ export function dropout(x: Tensor, p: number): Tensor {
  */
 export function noiseLike(x: Tensor, bound: number): Tensor {
   const out = Tensor.emptyLike(x);
-  const { sample, rank, ranks, ...part } = placeAmongRanks(out);
+  const { sample, rank, ranks, ...part } = mapToWhole(out);
   // A row is a rank's part of a sample; ranks have samples round-robin.
   const { first, row, stride } = part;
   const dealt = { first: rank * sample + first, row: row || sample, stride: ranks * sample };
-  const place = ranks === 1 ? { first, row, stride } : dealt;
-  kernels.randomUniform({ out, low: -bound, high: bound, ...nextRandom(), ...place });
+  const mapping = ranks === 1 ? { first, row, stride } : dealt;
+  kernels.randomUniform({ out, low: -bound, high: bound, ...nextRandom(), ...mapping });
   return out;
 }
 
@@ -56,10 +56,10 @@ function dropoutOf(x: Tensor, p: number, channels: DimShare | null): Tensor {
       got: formatValue(p),
     });
   }
-  const [state, place] = [nextRandom(), placeAmongRanks(x, channels)];
+  const [state, mapping] = [nextRandom(), mapToWhole(x, channels)];
   const drop = (from: Tensor, to: Tensor, accumulate: boolean): void => {
     const { seed, offset } = state;
-    const { sample, rank, ranks, first, row, stride } = place;
+    const { sample, rank, ranks, first, row, stride } = mapping;
     kernels.dropout({
       in: from,
       out: to,

@@ -37,7 +37,7 @@ export type { Sizes } from './shapes.js';
 export {
   chooseTokens,
   drawOf,
-  placesOfTokens,
+  indicesOfTokens,
   replaceRows,
   takeRows,
 } from './token-choice.js';

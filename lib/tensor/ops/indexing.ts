@@ -80,7 +80,7 @@ export function partFor(op: string, whole: View, dim: number, index: View): View
 }
 
 /** dx (+)= the sum of `grad` at the indices of the forward. */
-function addAtPlaces(dx: View, dim: number, index: View, grad: View, accumulate: boolean): void {
+function addAtIndex(dx: View, dim: number, index: View, grad: View, accumulate: boolean): void {
   const part = partFor('gather', dx, dim, index);
   const isWhole = sameShape(part.shape, dx.shape);
   if (!isWhole && !accumulate) kernels.fill({ out: dx, value: 0 });
@@ -102,7 +102,7 @@ export function gather(x: Tensor, dim: number, index: Tensor): Tensor {
   const out = Tensor.empty(index.shape, x.dtype, x.device);
   kernels.gather({ in: part, index, out, dim: at });
   record('gather', [x], [out], [index], ([grad], sink) => {
-    sink.write(0, (dx, accumulate) => addAtPlaces(dx, at, index, grad as Tensor, accumulate));
+    sink.write(0, (dx, accumulate) => addAtIndex(dx, at, index, grad as Tensor, accumulate));
   });
   return out;
 }

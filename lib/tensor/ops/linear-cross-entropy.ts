@@ -88,7 +88,7 @@ export function chunkRowsFor(columns: number): number {
 /** State that a call keeps of the logits for its backward. */
 interface Plan {
   /** Where the logits of the next chunk go. */
-  place(): Tensor;
+  allocate(): Tensor;
   /** Called when the logits in `memory` are measured; `weight` is padded. */
   measured(chunk: Chunk, memory: Tensor, weight: Tensor): void;
   /** Releases memory of the forward; returns the tensors that the backward needs. */
@@ -127,7 +127,7 @@ class KeptLogits implements Plan {
     private readonly x: Tensor,
   ) {}
 
-  place(): Tensor {
+  allocate(): Tensor {
     const memory = this.head.buffer();
     this.kept.push(memory);
     return memory;
@@ -160,7 +160,7 @@ class LogitsAgain implements Plan {
     this.shared = head.buffer();
   }
 
-  place(): Tensor {
+  allocate(): Tensor {
     return this.shared;
   }
 
@@ -206,7 +206,7 @@ class EarlyGradient implements Plan {
     kernels.fill({ out: this.scale, value: EARLY_SCALE });
   }
 
-  place(): Tensor {
+  allocate(): Tensor {
     return this.shared;
   }
 
@@ -333,7 +333,7 @@ function headLoss(
   const plan = new Kind(head, source);
   const padded = head.paddedWeight();
   for (const chunk of head.chunks()) {
-    const memory = plan.place();
+    const memory = plan.allocate();
     head.project(chunk, memory, padded);
     head.measure(chunk, head.logits(chunk, memory));
     plan.measured(chunk, memory, padded);

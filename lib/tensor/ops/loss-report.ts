@@ -32,9 +32,9 @@ export class LossReport {
 
   /** Default device: the CPU. Owns two numbers there until dispose(), independent of scopes. */
   constructor(device: Device | string = cpu()) {
-    const place = findDevice(device);
-    this.counted = Tensor.empty([1], 'i64', place).keep();
-    this.correct = Tensor.empty([1], 'i64', place).keep();
+    const found = findDevice(device);
+    this.counted = Tensor.empty([1], 'i64', found).keep();
+    this.correct = Tensor.empty([1], 'i64', found).keep();
     this.reset();
   }
 

@@ -196,9 +196,9 @@ function countRows(target: View, ignoreIndex: number, dtype: DType): Tensor {
 /** sum(losses) / count as a scalar. */
 export function average(losses: Tensor, count: Tensor): Tensor {
   const out = Tensor.empty([], losses.dtype, losses.device);
-  const place = viewOf(out, [1]);
-  kernels.reduce({ in: losses, out: place, op: 'sum', accumulate: false });
-  kernels.binary({ a: place, b: count, out: place, op: 'div', accumulate: false });
+  const result = viewOf(out, [1]);
+  kernels.reduce({ in: losses, out: result, op: 'sum', accumulate: false });
+  kernels.binary({ a: result, b: count, out: result, op: 'div', accumulate: false });
   return out;
 }
 

@@ -111,14 +111,14 @@ export function documentPositions(documents: Tensor): Tensor {
   const [B, T] = documents.shape as [number, number];
   return scope(() => {
     const { device } = documents;
-    const places = arange(T, { dtype: 'i32', device }).reshape([1, T]);
-    if (T < 2) return places.expand([B, T]).clone();
+    const positions = arange(T, { dtype: 'i32', device }).reshape([1, T]);
+    if (T < 2) return positions.expand([B, T]).clone();
     const others = ne(documents.narrow(1, 1, T - 1), documents.narrow(1, 0, T - 1));
     const begins = concat([full([B, 1], 0, { dtype: 'bool', device }), others], 1);
     // Documents are counted along the row. Only the first token of each contributes its position.
     const counted = cumsum(begins, 1);
-    const starts = where(begins, places, 0).to('i64');
+    const starts = where(begins, positions, 0).to('i64');
     const begun = scatterAdd(zeros([B, T], { dtype: 'i64', device }), 1, counted, starts);
-    return sub(places, gather(begun, 1, counted).to('i32'));
+    return sub(positions, gather(begun, 1, counted).to('i32'));
   });
 }

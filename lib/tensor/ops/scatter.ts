@@ -35,14 +35,14 @@ function chosen(op: string, src: View, index: View): View {
 /**
  * Gives input 1, of shape `shape`, the gradient `part` for its used elements, and 0 for the others.
  */
-function givePart(sink: GradSink, shape: readonly number[], part: Tensor): void {
-  if (sameShape(shape, part.shape)) {
-    sink.give(1, part);
+function giveSlice(sink: GradSink, shape: readonly number[], slice: Tensor): void {
+  if (sameShape(shape, slice.shape)) {
+    sink.give(1, slice);
     return;
   }
   sink.write(1, (out, accumulate) => {
     if (!accumulate) kernels.fill({ out, value: 0 });
-    addInto(viewOf(out, part.shape, out.strides), part, true);
+    addInto(viewOf(out, slice.shape, out.strides), slice, true);
   });
 }
 
@@ -56,10 +56,10 @@ function picked(whole: Tensor, dim: number, index: Tensor): Tensor {
 /** `grad` for elements that were written last at their index, 0 for overwritten ones. */
 function pickedByWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
   const { device, shape } = index;
-  const places = arange(shape[dim] as number, { dtype: 'i64', device });
+  const numbers = arange(shape[dim] as number, { dtype: 'i64', device });
   const number = expanded(
     viewOf(
-      places,
+      numbers,
       shape.map((n, d) => (d === dim ? n : 1)),
     ),
     shape,
@@ -89,7 +89,7 @@ export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | num
   if (src instanceof Tensor) requireAlike('scatter', x, src);
   else requireHeld('scatter', requireNumber('scatter src', src), x.dtype);
   const at = normalizeDim('scatter', dim, x.ndim);
-  const place = (into: Tensor, values: Tensor | number): void => {
+  const write = (into: Tensor, values: Tensor | number): void => {
     const isTensor = values instanceof Tensor;
     const from = isTensor
       ? values
@@ -98,17 +98,17 @@ export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | num
     kernels.scatter({ src: chosen('scatter', from, index), index, out, dim: at });
   };
   const out = copied(x);
-  place(out, src);
+  write(out, src);
   const inputs = src instanceof Tensor ? [x, src] : [x];
   record('scatter', inputs, [out], [index], ([grad], sink) => {
     const g = grad as Tensor;
     if (sink.needs(0)) {
       const rest = copied(g);
-      place(rest, 0);
+      write(rest, 0);
       sink.give(0, rest);
     }
     if (src instanceof Tensor && sink.needs(1)) {
-      givePart(sink, src.shape, pickedByWinners(g, at, index));
+      giveSlice(sink, src.shape, pickedByWinners(g, at, index));
     }
   });
   return out;
@@ -125,12 +125,12 @@ export function scatterAdd(x: Tensor, dim: number, index: Tensor, src: Tensor): 
   requireAlike('scatterAdd', x, src);
   const at = normalizeDim('scatterAdd', dim, x.ndim);
   const out = copied(x);
-  const place = partFor('scatterAdd', out, at, index);
+  const target = partFor('scatterAdd', out, at, index);
   const from = chosen('scatterAdd', src, index);
-  kernels.scatterAdd({ src: from, index, out: place, dim: at, accumulate: true });
+  kernels.scatterAdd({ src: from, index, out: target, dim: at, accumulate: true });
   record('scatterAdd', [x, src], [out], [index], ([grad], sink) => {
     sink.give(0, grad as Tensor);
-    if (sink.needs(1)) givePart(sink, src.shape, picked(grad as Tensor, at, index));
+    if (sink.needs(1)) giveSlice(sink, src.shape, picked(grad as Tensor, at, index));
   });
   return out;
 }

@@ -227,10 +227,10 @@ export function sumToShape(grad: View, out: View, accumulate: boolean): void {
   kernels.reduce({ in: grad, out: viewOf(out, shape, strides), op: 'sum', accumulate });
 }
 
-/** place (+)= grad. */
-export function addInto(place: View, grad: View, accumulate: boolean): void {
-  if (accumulate) kernels.binary({ a: place, b: grad, out: place, op: 'add', accumulate: false });
-  else kernels.copy({ in: grad, out: place });
+/** target (+)= grad. */
+export function addInto(target: View, grad: View, accumulate: boolean): void {
+  if (accumulate) kernels.binary({ a: target, b: grad, out: target, op: 'add', accumulate: false });
+  else kernels.copy({ in: grad, out: target });
 }
 
 /** Gives input `i` the gradient `grad` of its broadcast form. */

@@ -40,9 +40,9 @@ export interface Sorted {
 const SORT: OptionNames<SortOptions> = { dim: true, descending: true, stable: true };
 const TOPK: OptionNames<TopkOptions> = { dim: true, largest: true, sorted: true };
 
-/** The first `places` of the last dim in order; differentiable. */
-function firstOfLast(x: Tensor, places: number, descending: boolean): Sorted {
-  const shape = x.shape.with(-1, places);
+/** The first `count` elements of the last dim in order; differentiable. */
+function firstOfLast(x: Tensor, count: number, descending: boolean): Sorted {
+  const shape = x.shape.with(-1, count);
   const values = Tensor.empty(shape, x.dtype, x.device);
   const indices = Tensor.empty(shape, 'i64', x.device);
   kernels.sort({ in: x, values, index: indices, descending });
@@ -56,9 +56,9 @@ function firstOfLast(x: Tensor, places: number, descending: boolean): Sorted {
   return { values, indices };
 }
 
-function first(x: Tensor, at: number, places: number, descending: boolean): Sorted {
-  if (at === x.ndim - 1) return firstOfLast(x, places, descending);
-  const { values, indices } = firstOfLast(transpose(x, at, -1), places, descending);
+function first(x: Tensor, at: number, count: number, descending: boolean): Sorted {
+  if (at === x.ndim - 1) return firstOfLast(x, count, descending);
+  const { values, indices } = firstOfLast(transpose(x, at, -1), count, descending);
   return { values: transpose(values, at, -1), indices: transpose(indices, at, -1) };
 }
 

@@ -1,7 +1,7 @@
 // Random selection of tokens: takes them out of their rows and puts them back (random-LTD).
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { View } from '../../runtime/view.js';
-import { nextRandom, placeAmongRanks } from '../random.js';
+import { mapToWhole, nextRandom } from '../random.js';
 import { scope } from '../scope.js';
 import { noGrad, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -35,7 +35,7 @@ export function chooseTokens({ rows, tokens, draws, chosen }: TokenDraw, like: T
   return noGrad(() =>
     scope(() => {
       const keys = Tensor.empty([rows, draws, tokens], 'f32', like.device);
-      const { sample, rank, ranks } = placeAmongRanks({ shape: [rows], numel: rows });
+      const { sample, rank, ranks } = mapToWhole({ shape: [rows], numel: rows });
       const own = sample * draws * tokens;
       const part = { first: rank * own, row: ranks > 1 ? own : 0, stride: ranks * own };
       kernels.randomUniform({ out: keys, low: 0, high: 1, ...nextRandom(), ...part });
@@ -46,7 +46,7 @@ export function chooseTokens({ rows, tokens, draws, chosen }: TokenDraw, like: T
 }
 
 /** @internal Indices [rows * chosen] of tokens [rows, chosen] among the tokens of all rows. */
-export function placesOfTokens(chosen: Tensor, tokens: number): Tensor {
+export function indicesOfTokens(chosen: Tensor, tokens: number): Tensor {
   return noGrad(() =>
     scope(() => {
       const [rows = 0] = chosen.shape;
@@ -56,43 +56,43 @@ export function placesOfTokens(chosen: Tensor, tokens: number): Tensor {
   );
 }
 
-/** `places` [n] for each of `width` columns. */
-const acrossColumns = (places: Tensor, width: number): View =>
-  expanded(viewOf(places, [places.numel, 1]), [places.numel, width]);
+/** `indices` [n] for each of `width` columns. */
+const acrossColumns = (indices: Tensor, width: number): View =>
+  expanded(viewOf(indices, [indices.numel, 1]), [indices.numel, width]);
 
-/** @internal Rows of x [N, C] at `places` [n], all different: [n, C]. */
-export function takeRows(x: Tensor, places: Tensor): Tensor {
-  const out = pickedRows(x, places);
-  record('takeRows', [x], [out], [places], ([grad], sink) => {
+/** @internal Rows of x [N, C] at `indices` [n], all different: [n, C]. */
+export function takeRows(x: Tensor, indices: Tensor): Tensor {
+  const out = pickedRows(x, indices);
+  record('takeRows', [x], [out], [indices], ([grad], sink) => {
     sink.write(0, (dx, accumulate) => {
-      const index = acrossColumns(places, x.size(1));
+      const index = acrossColumns(indices, x.size(1));
       kernels.scatterAdd({ src: grad as Tensor, index, out: dx, dim: 0, accumulate });
     });
   });
   return out;
 }
 
-/** @internal x [N, C] with `rows` [n, C] at `places` [n], all different. */
-export function replaceRows(x: Tensor, places: Tensor, rows: Tensor): Tensor {
-  const index = acrossColumns(places, x.size(1));
+/** @internal x [N, C] with `rows` [n, C] at `indices` [n], all different. */
+export function replaceRows(x: Tensor, indices: Tensor, rows: Tensor): Tensor {
+  const index = acrossColumns(indices, x.size(1));
   const put = (into: Tensor, src: View): void =>
     kernels.scatter({ src, index, out: partFor('replaceRows', into, 0, index), dim: 0 });
   const out = copied(x);
   put(out, rows);
-  record('replaceRows', [x, rows], [out], [places], ([grad], sink) => {
+  record('replaceRows', [x, rows], [out], [indices], ([grad], sink) => {
     const g = grad as Tensor;
     if (sink.needs(0)) {
       const rest = copied(g);
       put(rest, expanded(constant(0, g.dtype, g.device), rows.shape));
       sink.give(0, rest);
     }
-    if (sink.needs(1)) sink.give(1, pickedRows(g, places));
+    if (sink.needs(1)) sink.give(1, pickedRows(g, indices));
   });
   return out;
 }
 
-function pickedRows(x: Tensor, places: Tensor): Tensor {
-  const index = acrossColumns(places, x.size(1));
+function pickedRows(x: Tensor, indices: Tensor): Tensor {
+  const index = acrossColumns(indices, x.size(1));
   const out = Tensor.empty(index.shape, x.dtype, x.device);
   kernels.gather({ in: partFor('takeRows', x, 0, index), index, out, dim: 0 });
   return out;

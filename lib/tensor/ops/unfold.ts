@@ -132,7 +132,7 @@ function fold(grad: Tensor, dx: Tensor, axes: readonly [Axis, Axis], accumulate:
   const shape = [N, C, rows.size + 2 * rows.padding, columns.size + 2 * columns.padding];
   const into = isPadded ? Tensor.empty(shape, dx.dtype, dx.device) : dx;
   if (isPadded || !accumulate) kernels.fill({ out: into, value: 0 });
-  const places = windowsOf(into, rows, columns);
+  const windows = windowsOf(into, rows, columns);
   const [batch = 0, feature = 0, window = 0] = grad.strides;
   const sizes = [N, rows.count, columns.count, C];
   const spread = rows.kernel * columns.kernel * feature;
@@ -141,10 +141,10 @@ function fold(grad: Tensor, dx: Tensor, axes: readonly [Axis, Axis], accumulate:
   for (let i = 0; i < rows.kernel; ++i) {
     for (let j = 0; j < columns.kernel; ++j) {
       const at = grad.offset + (i * columns.kernel + j) * feature;
-      const to = places.offset + i * (places.strides[4] ?? 0) + j * (places.strides[5] ?? 0);
-      const place = viewOf(into, sizes, places.strides.slice(0, 4), to);
-      const part = viewOf(grad, sizes, strides, at);
-      kernels.binary({ a: place, b: part, out: place, op: 'add', accumulate: false });
+      const to = windows.offset + i * (windows.strides[4] ?? 0) + j * (windows.strides[5] ?? 0);
+      const target = viewOf(into, sizes, windows.strides.slice(0, 4), to);
+      const slice = viewOf(grad, sizes, strides, at);
+      kernels.binary({ a: target, b: slice, out: target, op: 'add', accumulate: false });
     }
   }
   if (!isPadded) return;

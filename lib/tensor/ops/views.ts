@@ -206,8 +206,8 @@ export function slice(x: Tensor, dim: number, start = 0, end?: number, step = 1)
   record('slice', [x], [out], [], ([grad], sink) => {
     sink.write(0, (dx, accumulate) => {
       if (!accumulate) kernels.fill({ out: dx, value: 0 });
-      const place = cutOf(dx, at, from, count, step);
-      addInto(viewOf(dx, place.shape, place.strides, place.offset), grad as Tensor, accumulate);
+      const ofGrad = cutOf(dx, at, from, count, step);
+      addInto(viewOf(dx, ofGrad.shape, ofGrad.strides, ofGrad.offset), grad as Tensor, accumulate);
     });
   });
   return out;
@@ -268,8 +268,8 @@ export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Te
     sink.write(0, (dx, accumulate) => {
       let from = 0;
       grads.forEach((grad, i) => {
-        const place = cutOf(dx, at, from, list[i] as number);
-        const target = viewOf(dx, place.shape, place.strides, place.offset);
+        const ofGrad = cutOf(dx, at, from, list[i] as number);
+        const target = viewOf(dx, ofGrad.shape, ofGrad.strides, ofGrad.offset);
         from += list[i] as number;
         if (grad) addInto(target, grad, accumulate);
         else if (!accumulate) kernels.fill({ out: target, value: 0 });

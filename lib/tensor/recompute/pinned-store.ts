@@ -68,7 +68,7 @@ interface Moved {
  */
 class OffloadedInputs implements KeptInputs {
   private references = 0;
-  private place: 'device' | 'host' | 'uploading' | 'restored' = 'device';
+  private state: 'device' | 'host' | 'uploading' | 'restored' = 'device';
   private readonly moved: Moved[] = [];
   /** The inputs, with null for the moved ones. */
   private readonly rest: unknown[];
@@ -134,8 +134,8 @@ class OffloadedInputs implements KeptInputs {
 
   /** Releases the device's copies. Their memory can be reused from here on. */
   private leaveDevice(): void {
-    if (this.place !== 'device') return;
-    this.place = 'host';
+    if (this.state !== 'device') return;
+    this.state = 'host';
     for (const moved of this.moved) {
       moved.tensor?.release();
       moved.tensor = null;
@@ -145,8 +145,8 @@ class OffloadedInputs implements KeptInputs {
   }
 
   private upload(): void {
-    if (this.place !== 'host') return;
-    this.place = 'uploading';
+    if (this.state !== 'host') return;
+    this.state = 'uploading';
     const { device, up, pool } = this.lane;
     const fresh = this.moved.map(({ like, bytes }) =>
       held(() => new Tensor(Buffer.allocate(device, bytes), like.dtype, like.shape, like.strides)),
@@ -166,8 +166,8 @@ class OffloadedInputs implements KeptInputs {
 
   /** Work of the compute stream from here on finds the inputs in place. */
   private awaitUpload(): void {
-    if (this.place !== 'uploading') return;
-    this.place = 'restored';
+    if (this.state !== 'uploading') return;
+    this.state = 'restored';
     this.lane.device.compute.wait(this.uploaded);
   }
 

@@ -108,12 +108,12 @@ export class ExchangedUpdates extends AfterDecision {
       const part = { offset: rank * ownerError.numel, numel: ownerError.numel };
       for (const { partition, offset } of members) {
         for (const entry of partition.unit.layout.entries) {
-          const place = { offset: offset + entry.offset, numel: entry.numel };
-          const own = sliceFlat(ownError, place);
+          const range = { offset: offset + entry.offset, numel: entry.numel };
+          const own = sliceFlat(ownError, range);
           yield { entry, name: 'worker_error', from: 0, tensor: own };
-          const here = overlap(place, part);
+          const here = overlap(range, part);
           if (here.numel === 0) continue;
-          const from = here.offset - place.offset;
+          const from = here.offset - range.offset;
           const within = { offset: here.offset - part.offset, numel: here.numel };
           yield { entry, name: 'server_error', from, tensor: sliceFlat(ownerError, within) };
         }
@@ -225,12 +225,12 @@ function exchangeOf(
 
 /** Returns the segments of a unit's parameters in the vector of its bucket. */
 function segmentsOf(optimizer: ExchangingOptimizer, { partition, offset }: Member): Segment[] {
-  const places = partition.groups.flatMap((range) =>
+  const parameters = partition.groups.flatMap((range) =>
     range.places.map(({ shape, numel, offset: from }) => {
       return { shape, numel, start: offset + range.offset + from };
     }),
   );
-  return places.flatMap(({ shape, numel, start }) => {
+  return parameters.flatMap(({ shape, numel, start }) => {
     const size = optimizer.segmentSize(shape);
     return Array.from({ length: Math.ceil(numel / size) }, (_, i) => ({
       start: start + i * size,

@@ -24,7 +24,7 @@ export interface Member {
   /** Assignments in its unit; empty if the unit's update is elementwise. */
   readonly assignments: readonly Assignment[];
   /** The range of its directions in the scratch memory of its gradient's dtype. */
-  readonly place: Range;
+  readonly directions: Range;
 }
 
 /** Units that are gathered together. */
@@ -93,17 +93,21 @@ export class GatheredUpdates extends AfterDecision {
    * Returns the directions of a whole unit on every rank. They are undefined outside of transformed
    * parameters.
    */
-  private gather({ partition, place }: Member, control: Tensor, settings: UpdateSettings): Tensor {
+  private gather(
+    { partition, directions }: Member,
+    control: Tensor,
+    settings: UpdateSettings,
+  ): Tensor {
     const { home, group } = this.parts;
     const { unit, range } = partition;
     this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
       if (tensors.sums.length === 0) return;
-      const direction = this.scratchOf(unit, { offset: place.offset + offset, numel });
+      const direction = this.scratchOf(unit, { offset: directions.offset + offset, numel });
       this.optimizer.direct(tensors, direction, settings, home.kernels);
       direction.release();
     });
     const { compute } = unit.device;
-    const scratch = this.scratchOf(unit, place);
+    const scratch = this.scratchOf(unit, directions);
     const full = held(() => Tensor.empty([unit.layout.numel], scratch.dtype, unit.device));
     const own = sliceFlat(full, range);
     home.toDevice(own, scratch);
@@ -126,22 +130,26 @@ export class GatheredUpdates extends AfterDecision {
   }
 
   /** Writes this rank's shard of the sum of all results to the scratch memory; frees `full`. */
-  private scatter({ partition, place }: Member, full: Tensor): void {
+  private scatter({ partition, directions }: Member, full: Tensor): void {
     const { home, group } = this.parts;
     const { unit, range } = partition;
     const { compute } = unit.device;
     const own = sliceFlat(full, range);
-    const scratch = this.scratchOf(unit, place);
+    const scratch = this.scratchOf(unit, directions);
     const at = { stream: compute, purpose: `transformed directions of ${unit.name}` };
     group.reduceScatter(own, full, at).wait(compute);
     home.toHome(scratch, own);
     for (const tensor of [scratch, own, full]) tensor.release();
   }
 
-  private apply({ partition, place }: Member, control: Tensor, settings: UpdateSettings): void {
+  private apply(
+    { partition, directions }: Member,
+    control: Tensor,
+    settings: UpdateSettings,
+  ): void {
     const { kernels } = this.parts.home;
     this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
-      const where = { offset: place.offset + offset, numel };
+      const where = { offset: directions.offset + offset, numel };
       const direction = tensors.sums.length > 0 ? this.scratchOf(partition.unit, where) : null;
       this.optimizer.applyDirection(tensors, direction, settings, kernels);
       direction?.release();
@@ -156,9 +164,11 @@ export class GatheredUpdates extends AfterDecision {
 /** Returns the maximum elements of a batch by dtype of gradients. */
 function scratchSizes(batches: readonly Batch[]): Map<DType, number> {
   const sizes = new Map<DType, number>();
-  for (const { partition, place } of batches.flat().filter(({ place }) => place.numel > 0)) {
+  for (const { partition, directions } of batches
+    .flat()
+    .filter(({ directions }) => directions.numel > 0)) {
     const { gradDtype } = partition.unit;
-    sizes.set(gradDtype, Math.max(sizes.get(gradDtype) ?? 0, place.offset + place.numel));
+    sizes.set(gradDtype, Math.max(sizes.get(gradDtype) ?? 0, directions.offset + directions.numel));
   }
   return sizes;
 }
@@ -202,12 +212,12 @@ function assign(members: { partition: Partition; entries: LayoutEntry[] }[], ran
   const ends = new Map<DType, number>();
   return members.map(({ partition, entries }) => {
     const { gradDtype } = partition.unit;
-    const place = {
+    const directions = {
       offset: ends.get(gradDtype) ?? 0,
       numel: entries.length > 0 ? partition.numel : 0,
     };
-    ends.set(gradDtype, place.offset + place.numel);
+    ends.set(gradDtype, directions.offset + directions.numel);
     const assignments = entries.map((entry) => ({ entry, owner: owners.get(entry) as number }));
-    return { partition, assignments, place };
+    return { partition, assignments, directions };
   });
 }

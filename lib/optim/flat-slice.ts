@@ -5,9 +5,9 @@ import type { Tensor } from '../tensor/index.js';
 import type { UpdateTensors } from './optimizer.js';
 
 /** Returns elements of a flat tensor without a new reference. */
-export function part(tensor: Tensor, place: { offset: number; numel: number }): View {
+export function flatSlice(tensor: Tensor, range: { offset: number; numel: number }): View {
   const { buffer, dtype, offset } = tensor;
-  return { buffer, dtype, offset: offset + place.offset, shape: [place.numel], strides: [1] };
+  return { buffer, dtype, offset: offset + range.offset, shape: [range.numel], strides: [1] };
 }
 
 /**
