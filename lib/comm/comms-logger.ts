@@ -59,15 +59,15 @@ export function bandwidth(
   ranks: number,
 ): { algbw: number; busbw: number } {
   const gbits = (size: number) => (milliseconds > 0 ? (size * 8) / (milliseconds * 1e6) : 0);
-  const share = (ranks - 1) / ranks;
+  const fraction = (ranks - 1) / ranks;
   switch (kind) {
     case 'allReduce':
-      return { algbw: gbits(2 * bytes), busbw: gbits(2 * bytes * share) };
+      return { algbw: gbits(2 * bytes), busbw: gbits(2 * bytes * fraction) };
     case 'allGather':
     case 'reduceScatter':
-      return { algbw: gbits(bytes * ranks), busbw: gbits(bytes * ranks * share) };
+      return { algbw: gbits(bytes * ranks), busbw: gbits(bytes * ranks * fraction) };
     case 'allToAll':
-      return { algbw: gbits(bytes), busbw: gbits(bytes * share) };
+      return { algbw: gbits(bytes), busbw: gbits(bytes * fraction) };
     default:
       return { algbw: gbits(bytes), busbw: gbits(bytes) };
   }

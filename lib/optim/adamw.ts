@@ -110,7 +110,7 @@ export class AdamW
   speculate(tensors: SpeculationTensors, kernels: UpdateKernels): void {
     const { group, master, state, previous, next, weight } = tensors;
     const either = (previous ?? next) as StepGradient<AdamGroup>;
-    const tried = (next ?? either) as StepGradient<AdamGroup>;
+    const speculated = (next ?? either) as StepGradient<AdamGroup>;
     kernels.adamWSpeculate({
       master,
       m: state.exp_avg!,
@@ -121,7 +121,7 @@ export class AdamW
       nextControl: next?.control ?? null,
       weight,
       previousRule: this.scalars(either.settings, group),
-      nextRule: this.scalars(tried.settings, group),
+      nextRule: this.scalars(speculated.settings, group),
     });
   }
 

@@ -37,7 +37,7 @@ export class LinearLr extends PureSchedule {
 
   lr(appliedSteps: number): number {
     const { baseLr, startFactor, endFactor, steps } = this.options;
-    const share = Math.min(appliedSteps, steps) / steps;
-    return baseLr * (startFactor + (endFactor - startFactor) * share);
+    const progress = Math.min(appliedSteps, steps) / steps;
+    return baseLr * (startFactor + (endFactor - startFactor) * progress);
   }
 }

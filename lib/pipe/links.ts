@@ -161,7 +161,7 @@ export class Links {
   }
 
   /** Frees the tensors of complete transfers. */
-  settle(): void {
+  freeComplete(): void {
     const gone = this.departing.filter(({ works }) => works.every(({ done }) => done));
     this.departing = this.departing.filter((one) => !gone.includes(one));
     for (const { tensors } of gone) release(tensors);

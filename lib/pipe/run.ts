@@ -103,7 +103,7 @@ export class PipelineRun {
     try {
       for (const action of actions) {
         await this.act(action);
-        this.links.settle();
+        this.links.freeComplete();
       }
       this.links.finish();
     } catch (error) {

@@ -1,7 +1,7 @@
 // Writes host buffers to disk with the file engine, off the JavaScript thread; input-file.ts reads.
 import { addon } from './addon.js';
 import type { Buffer } from './buffer.js';
-import { native, settled } from './native.js';
+import { awaitNative, native } from './native.js';
 
 /** A range of bytes of a buffer in host memory (pinned, or of the CPU device). */
 export interface HostRange {
@@ -28,12 +28,12 @@ export function writeFile(path: string, write: FileWrite): Promise<number> {
   ranges.forEach((range, i) => {
     segments.set([range.buffer.handle, range.offset, range.bytes], 3 * i);
   });
-  return settled(() => addon.writeFile(path, offset, head, segments, crc));
+  return awaitNative(() => addon.writeFile(path, offset, head, segments, crc));
 }
 
 /** Resolves when a file's contents, or a folder's entries, are on disk. Rejects with DS_IO. */
 export function syncPath(path: string): Promise<void> {
-  return settled(() => addon.syncPath(path));
+  return awaitNative(() => addon.syncPath(path));
 }
 
 /**
@@ -42,7 +42,7 @@ export function syncPath(path: string): Promise<void> {
  * DS_IO.
  */
 export function renameExclusive(from: string, to: string): Promise<boolean> {
-  return settled(() => addon.renameExclusive(from, to));
+  return awaitNative(() => addon.renameExclusive(from, to));
 }
 
 /**
@@ -51,7 +51,7 @@ export function renameExclusive(from: string, to: string): Promise<boolean> {
  * Rejects with DS_IO if the file system has no locks.
  */
 export function lockFile(descriptor: number): Promise<boolean> {
-  return settled(() => addon.lockFile(descriptor));
+  return awaitNative(() => addon.lockFile(descriptor));
 }
 
 /** The file I/O engine: io_uring if the kernel has and allows it, else threads. */

@@ -15,7 +15,7 @@ import { DsError } from '../errors.js';
 import { addon } from './addon.js';
 import type { HostRange } from './file.js';
 import { finalizers } from './finalizers.js';
-import { settled } from './native.js';
+import { awaitNative } from './native.js';
 
 /** An open file. Its opener closes it; garbage collection closes a forgotten one. */
 export class InputFile {
@@ -53,14 +53,14 @@ export class InputFile {
    * DS_BOUNDS.
    */
   read(offset: number, { buffer, bytes, offset: to }: HostRange): Promise<void> {
-    return settled(async () => {
+    return awaitNative(async () => {
       await addon.readFile(this.open(), this.path, offset, bytes, buffer.handle, to);
     });
   }
 
   /** The CRC-32C of the whole file. Throws DS_IO. */
   checksum(): Promise<number> {
-    return settled(async () => addon.checksumFile(this.open(), this.path));
+    return awaitNative(async () => addon.checksumFile(this.open(), this.path));
   }
 
   /** Resolves with `bytes` bytes from `offset`. Throws DS_IO, also if the file ends earlier. */
@@ -68,8 +68,8 @@ export class InputFile {
     const into = new Uint8Array(bytes);
     for (let done = 0; done < bytes; ) {
       const file = this.open();
-      const count = await reported<number>('read', this.path, (settle) =>
-        read(file, into, done, bytes - done, offset + done, settle),
+      const count = await reported<number>('read', this.path, (callback) =>
+        read(file, into, done, bytes - done, offset + done, callback),
       );
       if (count === 0) throw failed('read', this.path, `${bytes} bytes at ${offset}`, 'its end');
       done += count;
@@ -133,23 +133,23 @@ export class InputFile {
 
 const forgotten = finalizers<number>((descriptor) => closeSync(descriptor));
 
-type Settle<T> = (error: Error | null, value: T) => void;
+type Callback<T> = (error: Error | null, value: T) => void;
 
 /** Promisifies a Node function with a callback; throws DS_IO. */
 function reported<T>(
   operation: string,
   path: string,
-  start: (done: Settle<T>) => void,
+  start: (done: Callback<T>) => void,
 ): Promise<T> {
   return new Promise((resolve, reject) => {
-    const settle: Settle<T> = (cause, value) => {
+    const callback: Callback<T> = (cause, value) => {
       if (!cause) resolve(value);
       else reject(failed(operation, path, 'a readable file', cause.message, { cause }));
     };
     try {
-      start(settle);
+      start(callback);
     } catch (cause) {
-      settle(cause as Error, undefined as T); // A path with a zero byte in it.
+      callback(cause as Error, undefined as T); // A path with a zero byte in it.
     }
   });
 }

@@ -3,7 +3,7 @@ import { DsError } from '../errors.js';
 import { addon, block } from './addon.js';
 import type { Device } from './device.js';
 import { dtypeCode, dtypeSize } from './dtype.js';
-import { native, settled } from './native.js';
+import { awaitNative, native } from './native.js';
 import { Event, type Stream } from './stream.js';
 import { describe, isContiguous, type View } from './view.js';
 
@@ -86,7 +86,7 @@ export class Job {
     const { store, timeout } = options;
     const place = Int32Array.of(options.rank, options.worldSize);
     return new Job(
-      await settled(() => addon.joinJob(store.host, store.port, store.secret, place, timeout)),
+      await awaitNative(() => addon.joinJob(store.host, store.port, store.secret, place, timeout)),
     );
   }
 
@@ -96,7 +96,7 @@ export class Job {
    * next job at the same address could join the old store.
    */
   async leave(storeEnd = 0): Promise<void> {
-    await settled(() => addon.leaveJob(this.handle));
+    await awaitNative(() => addon.leaveJob(this.handle));
     if (storeEnd > 0 && !this.hasFailed()) await this.get('never set', storeEnd).catch(() => {});
     this.close();
   }
@@ -143,38 +143,38 @@ export class Job {
 
   /** Requests to the store: text under keys. All reject with DS_COMM. */
   set(key: string, value: string): Promise<void> {
-    return settled(() => addon.storeSet(this.handle, key, value));
+    return awaitNative(() => addon.storeSet(this.handle, key, value));
   }
 
   /** Waits until the key exists, at most `timeout` milliseconds. */
   get(key: string, timeout: number): Promise<string> {
-    return settled(() => addon.storeGet(this.handle, key, timeout));
+    return awaitNative(() => addon.storeGet(this.handle, key, timeout));
   }
 
   /** Adds to a number (0 if absent); resolves with the sum. */
   add(key: string, step: number): Promise<number> {
-    return settled(() => addon.storeAdd(this.handle, key, step));
+    return awaitNative(() => addon.storeAdd(this.handle, key, step));
   }
 
   /**
    * Sets the key to `desired` if it is `expected` (absent: ''); resolves with the value afterwards.
    */
   compareSet(key: string, expected: string, desired: string): Promise<string> {
-    return settled(() => addon.storeCompareSet(this.handle, key, expected, desired));
+    return awaitNative(() => addon.storeCompareSet(this.handle, key, expected, desired));
   }
 
   delete(key: string): Promise<boolean> {
-    return settled(() => addon.storeDelete(this.handle, key));
+    return awaitNative(() => addon.storeDelete(this.handle, key));
   }
 
   async keys(prefix = ''): Promise<string[]> {
-    const lines = await settled(() => addon.storeKeys(this.handle, prefix));
+    const lines = await awaitNative(() => addon.storeKeys(this.handle, prefix));
     return lines.split('\n').filter(Boolean).sort();
   }
 
   /** How many ranks wait for the key. */
   waiters(key: string): Promise<number> {
-    return settled(() => addon.storeWaiters(this.handle, key));
+    return awaitNative(() => addon.storeWaiters(this.handle, key));
   }
 
   /**
@@ -190,7 +190,7 @@ export class Job {
     const stream = device.compute.handle;
     const list = Int32Array.from(ranks);
     return new GroupHandle(
-      await settled(() => addon.openGroup(this.handle, stream, name, list, rank)),
+      await awaitNative(() => addon.openGroup(this.handle, stream, name, list, rank)),
     );
   }
 }

@@ -17,7 +17,7 @@ export function failure(error: unknown): unknown {
 }
 
 /** Settles like the promise of `start`. Native failures, thrown or rejected, become DsErrors. */
-export async function settled<T>(start: () => Promise<T>): Promise<T> {
+export async function awaitNative<T>(start: () => Promise<T>): Promise<T> {
   try {
     return await start();
   } catch (error) {

@@ -57,7 +57,7 @@ function replace(path: string, mode: number | undefined, write: (file: number) =
     });
     renameSync(draft, path);
   } catch (error) {
-    tried(() => rmSync(draft, { force: true })); // The first error is more useful.
+    attempt(() => rmSync(draft, { force: true })); // The first error is more useful.
     throw error;
   }
 }
@@ -71,17 +71,17 @@ function writeTo(file: number, write: (file: number) => void): void {
 }
 
 function removeAbandoned(folder: string, alike: (name: string) => boolean): void {
-  for (const name of tried(() => readdirSync(folder)) ?? []) {
+  for (const name of attempt(() => readdirSync(folder)) ?? []) {
     const [, of] = DRAFT.exec(name) ?? [];
     if (of === undefined || !alike(of)) continue;
     const path = join(folder, name);
-    const status = tried(() => statSync(path));
+    const status = attempt(() => statSync(path));
     const isDead = status?.isFile() && Date.now() - status.mtimeMs > ABANDONED_MS;
-    if (isDead) tried(() => rmSync(path, { force: true }));
+    if (isDead) attempt(() => rmSync(path, { force: true }));
   }
 }
 
-function tried<Result>(body: () => Result): Result | undefined {
+function attempt<Result>(body: () => Result): Result | undefined {
   try {
     return body();
   } catch {

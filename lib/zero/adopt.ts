@@ -22,7 +22,7 @@ export function adoptModel(
 ): void {
   const keptOf = ({ unit, range }: WeightShard): Range =>
     stage.shardsWeights ? range : { offset: 0, numel: unit.layout.numel };
-  const share = (unit: WeightUnit, { entry, values, isStored }: InitialValues): void => {
+  const broadcast = (unit: WeightUnit, { entry, values, isStored }: InitialValues): void => {
     if (isStored) return;
     for (const group of alikeOf(unit, entry)) takeOver(group, values);
   };
@@ -30,14 +30,14 @@ export function adoptModel(
     state.adopt(partition);
     stage.adopting(partition.unit);
     partition.unit.adopt(keptOf(partition), (initial) => {
-      share(partition.unit, initial);
+      broadcast(partition.unit, initial);
       writeFragments(state, partition, initial);
     });
     stage.adopted(partition);
   }
   for (const shard of stage.frozen) {
     stage.adopting(shard.unit);
-    shard.unit.adopt(keptOf(shard), (initial) => share(shard.unit, initial));
+    shard.unit.adopt(keptOf(shard), (initial) => broadcast(shard.unit, initial));
     stage.adopted(shard);
   }
   state.synchronize();

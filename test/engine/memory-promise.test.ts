@@ -11,7 +11,7 @@ import {
   claimOf,
   requireMemory,
   settings,
-  shortageOfTrying,
+  shortageOfSpeculation,
   shortages,
 } from '../../lib/engine/setup/memory-promise.js';
 import { NoOptimizer } from '../../lib/engine/setup/untrained.js';
@@ -42,7 +42,7 @@ function counted(more: Partial<DsConfig>, shards = 1, module = tinyModel(), spli
     module,
     config,
     optimizer,
-    mayShare: false,
+    hasGpuShare: false,
     splitsMasters,
     shards,
   });
@@ -170,7 +170,7 @@ test('nothing of a model without elements', () => {
     module,
     config,
     optimizer,
-    mayShare: false,
+    hasGpuShare: false,
     splitsMasters: false,
     shards: 1,
   });
@@ -182,7 +182,7 @@ test('memory that the allocator of the CPU keeps is free for the next engine', (
   const module = tinyModel();
   const config = resolveConfig(tinyConfig({ precision: 'fp32', offload: false }), { worldSize: 1 });
   const optimizer = new optim.AdamW(module.parameters(), { lr: 1e-3 });
-  const given = { module, config, optimizer, mayShare: false, splitsMasters: false, shards: 1 };
+  const given = { module, config, optimizer, hasGpuShare: false, splitsMasters: false, shards: 1 };
   const device = cpu();
   const block = Tensor.empty([2 * MIB], 'f32', cpu()).keep();
   device.trim();
@@ -205,7 +205,7 @@ test.each([
   const disk = { type: 0, bsize: 4096, blocks: 100, bfree: 90, bavail: 80, files: 1, ffree: 1 };
   jest.mocked(statfsSync).mockReturnValueOnce(disk);
   const getuid = jest.spyOn(process, 'getuid' as never).mockReturnValue(user as never);
-  const given = { module, config, optimizer, mayShare: false, splitsMasters: false, shards: 1 };
+  const given = { module, config, optimizer, hasGpuShare: false, splitsMasters: false, shards: 1 };
   const { disks } = claimOf(given, cpu());
   getuid.mockRestore();
   expect(disks['/fast']?.free).toBe(blocks * 4096);
@@ -227,7 +227,7 @@ const measured: [name: string, options: Partial<TinyOptions>][] = [
   ['by LAMB', { optimizer: { type: 'Lamb', params: { lr: 1e-3 } } }],
   ['offloaded', { offload: true }],
   ['half offloaded', { offload: true, ratio: 0.5 }],
-  ['tried out', { offload: true, speculative: true }],
+  ['speculative', { offload: true, speculative: true }],
   ['streamed', { offload: true, gpuShare: 0.5 }],
   ['with weights', { offload: true, zero: { stage: 3, offload_param: { device: 'cpu' } } }],
   ['on a disk', { offload: true, nvme: tmpdir(), zero: { sub_group_size: 1000 } }],
@@ -243,10 +243,10 @@ test.each(measured)('a run takes at least what is certain: %s', async (_, option
   device.resetPeaks();
   const { engine } = await initialize({ model, config, device });
   const { optimizer, state, stage } = engine.parts;
-  const mayShare = (options.gpuShare ?? 0) > 0;
+  const hasGpuShare = (options.gpuShare ?? 0) > 0;
   const split = splitsMasters({ config: engine.config, optimizer, device });
   const common = { module: model, config: engine.config, optimizer, shards: 1 };
-  const own = { ...common, mayShare, splitsMasters: split };
+  const own = { ...common, hasGpuShare, splitsMasters: split };
   const needs = certainBytes(own);
   trainTiny(engine, 0, 1);
   const weights = stage.partitions.reduce((sum, { unit }) => sum + unit.bytes.weights, 0);
@@ -275,7 +275,7 @@ function claim(more: Partial<Claim['host']>, own: Partial<Claim> = {}): Claim {
     },
     device: { name: 'cuda:0', isHost: false, limit: 10 * MIB },
     disks: { '/fast': { disk: '1', free: 100 * MIB } },
-    tried: null,
+    speculated: null,
     ...own,
     host: {
       ...{ machine: 'a', total: 100 * MIB, free: 100 * MIB, atMost: 110 * MIB },
@@ -357,7 +357,7 @@ describe('too little', () => {
   });
 });
 
-describe('updates that may be tried out', () => {
+describe('updates that may be speculative', () => {
   const gpu = { kind: 'cuda', name: 'cuda:0', memory: { cap: 0, total: 2 ** 40 } } as never;
   const claimed = (offload: object, precision: 'bf16' | 'fp32' = 'bf16') => {
     const module = tinyModel();
@@ -365,20 +365,22 @@ describe('updates that may be tried out', () => {
     const given = { ...tinyConfig({ precision, offload: false }), zero_optimization: zero };
     const config = resolveConfig(given as DsConfig, { worldSize: 1 });
     const optimizer = new optim.AdamW(module.parameters(), { lr: 1e-3 });
-    const counts = { module, config, optimizer, mayShare: true, splitsMasters: true, shards: 1 };
+    const counts = { module, config, optimizer, hasGpuShare: true, splitsMasters: true, shards: 1 };
     return { n: module.numParameters(), ...claimOf(counts, gpu), given: counts };
   };
   const sum = (parts: object): number => Object.values(parts).reduce((a, b) => a + b, 0);
 
   test('need whole masters and two gradients by default', () => {
-    const { n, tried, needs } = claimed({});
-    expect(sum(tried as object)).toBe(16 * n);
+    const { n, speculated, needs } = claimed({});
+    expect(sum(speculated as object)).toBe(16 * n);
     expect(sum(needs.host)).toBe((8 + 2 + 1 / 8) * n);
     // Half of the parameters have no gradient there, and only the lower half of their masters.
-    expect(sum(claimed({ gpu_share: 0.5 }).tried as object)).toBe((14 - (4 - 2 - 1 / 8) / 2) * n);
-    expect(sum(claimed({}, 'fp32').tried as object)).toBe(20 * n);
+    expect(sum(claimed({ gpu_share: 0.5 }).speculated as object)).toBe(
+      (14 - (4 - 2 - 1 / 8) / 2) * n,
+    );
+    expect(sum(claimed({}, 'fp32').speculated as object)).toBe(20 * n);
     for (const super_offload of [true, false]) {
-      expect(claimed({ super_offload }).tried).toBeNull();
+      expect(claimed({ super_offload }).speculated).toBeNull();
     }
   });
 
@@ -426,16 +428,19 @@ describe('updates that may be tried out', () => {
   });
 
   test('wait where all ranks of a machine together have too little for that', () => {
-    const trying = { tried: { state: 16 * MIB } };
-    const of = (more: Partial<Claim['host']>) => [claim(more, trying), claim(more, trying)];
-    expect(shortageOfTrying(of({ free: 32 * MIB }))).toBeNull();
-    expect(shortageOfTrying(of({ free: 31 * MIB }))).toMatchObject({
+    const speculating = { speculated: { state: 16 * MIB } };
+    const of = (more: Partial<Claim['host']>) => [
+      claim(more, speculating),
+      claim(more, speculating),
+    ];
+    expect(shortageOfSpeculation(of({ free: 32 * MIB }))).toBeNull();
+    expect(shortageOfSpeculation(of({ free: 31 * MIB }))).toMatchObject({
       there: '31.0 MiB free of 100.0 MiB',
       parts: { state: 32 * MIB },
     });
     // Speculation that may grow, or that the user requested, is accepted.
-    expect(shortageOfTrying(of({ free: 31 * MIB, canGrow: true }))).toBeNull();
-    expect(shortageOfTrying([claim({ free: MIB })])).toBeNull();
+    expect(shortageOfSpeculation(of({ free: 31 * MIB, canGrow: true }))).toBeNull();
+    expect(shortageOfSpeculation([claim({ free: MIB })])).toBeNull();
   });
 });
 

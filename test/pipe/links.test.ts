@@ -68,7 +68,7 @@ test('a send and a receive have a stream each, behind compute, which waits for n
   const arriving = links.receiveGradients({ kind: 'recvB', stage: 0, micro: 0, peer: 1 }, [output]);
   expect(log.lines).toEqual(['1 waits for 0', 'send on 1', '2 waits for 0', 'recv on 2']);
   log.lines.length = 0;
-  links.settle();
+  links.freeComplete();
   expect(log.lines).toEqual([]);
   const [gradient] = arriving.take() as [Tensor];
   expect(log.lines).toEqual(['0 waits for a transfer']);

@@ -157,8 +157,8 @@ function requireAlike(
     if (items.length !== own.length) throw reader.bad(field, `a list of ${own.length}`, items);
     items.forEach((item, i) => {
       requireAlike(reader, `${field}[${i}]`, { name, own: own[i], value: item });
-      const isShare = name !== 'betas' || ((item as number) >= 0 && (item as number) <= 1);
-      if (!isShare) throw reader.bad(`${field}[${i}]`, 'a number from 0 to 1', item);
+      const isFraction = name !== 'betas' || ((item as number) >= 0 && (item as number) <= 1);
+      if (!isFraction) throw reader.bad(`${field}[${i}]`, 'a number from 0 to 1', item);
     });
   }
 }

@@ -274,7 +274,7 @@ export class StoreWorld implements CheckpointWorld {
 class Waiting {
   hasStood = false;
   private readonly begin = Date.now();
-  private hasTried = false;
+  private hasAttempted = false;
 
   constructor(
     private readonly timeout: number,
@@ -286,8 +286,8 @@ class Waiting {
   }
 
   async standOnce(): Promise<void> {
-    if (this.hasTried || !this.stand || Date.now() < this.begin + STAND_IN_MS) return;
-    this.hasTried = true;
+    if (this.hasAttempted || !this.stand || Date.now() < this.begin + STAND_IN_MS) return;
+    this.hasAttempted = true;
     this.hasStood = await this.stand();
   }
 }

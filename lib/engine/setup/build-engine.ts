@@ -70,9 +70,9 @@ import {
 import { answeringPython } from './python-names.js';
 import { idleMomentum, unusedRates } from './schedule.js';
 import { shardSizes } from './shard-sizes.js';
-import { shareLayers } from './share-layers.js';
-import { requireSequence, shareSequence } from './share-sequence.js';
 import { sparsifyFromSection } from './sparse-attention.js';
+import { splitLayers } from './split-layers.js';
+import { requireSequence, splitSequence } from './split-sequence.js';
 import { buildStages, shardsWeights } from './stage.js';
 import { layoutFor, requireUncutState } from './state-layout.js';
 import { buildTimer } from './timer.js';
@@ -114,7 +114,7 @@ export async function buildEngine(
   requireWholeLayers(module, config);
   const unlike = requireOwnLayers(config, module);
   if (unlike && job.rank === 0) notice(unlike);
-  await shareLayers(module, config, job);
+  await splitLayers(module, config, job);
   const given = decide(module, config, clients);
   const { plan, optimizer } = given;
   quantizeWeights(module, config, optimizer);
@@ -138,17 +138,17 @@ export async function buildEngine(
   const ranks = await ranksOf(job, cuts, shardSizes(asked.config));
   const measure = (): Measured => (layers && whole ? whole : measured(module, job));
   const chosen = { ...asked, config: await chooseUpdates(job, asked, measure) };
-  const settled = plan ? asked.config : await requireMemory(job, chosen, ranks.shards.size);
-  const decisions = { ...asked, config: settled };
+  const checked = plan ? asked.config : await requireMemory(job, chosen, ranks.shards.size);
+  const decisions = { ...asked, config: checked };
   const links = plan && (await openLinks(job, plan));
   const ties = plan ? await openTies(job, plan, optimizer) : [];
   const build = (site: Site): Engine => {
-    site.undo.defer(sparsifyFromSection(module, settled.sparse_attention));
+    site.undo.defer(sparsifyFromSection(module, checked.sparse_attention));
     site.owned.defer(followSteps(decisions));
     keepStages(decisions, site);
-    shareSequence(module, ranks, site.owned);
-    module.moveBuffers(device, bufferDType(settled));
-    const observers = watchers(settled, clients, ranks, site);
+    splitSequence(module, ranks, site.owned);
+    module.moveBuffers(device, bufferDType(checked));
+    const observers = watchers(checked, clients, ranks, site);
     const holdings = hold(decisions, clients, { ...ranks, ties }, site);
     const stop = stopRequest(clients, ranks, site);
     const steps = assemble(decisions, { ...holdings, stop }, observers, site);
@@ -296,7 +296,7 @@ function hold(
     }),
   );
   const alikeTo = groupsOf(ranks);
-  shareWhole(module, frozen, alikeTo);
+  broadcastWhole(module, frozen, alikeTo);
   const state = new OptimizerState();
   const watched = { config, device, ranks, stage, state };
   owned.defer(explainShortages(device, () => memoryAdvice(watched)));
@@ -318,16 +318,16 @@ function groupsOf({ alike, layers }: Ranks): GroupsOf {
 }
 
 /** Copies frozen parameters in no unit, and buffers, from the first rank to the others. */
-function shareWhole(module: Module, frozen: readonly WeightUnit[], groups: GroupsOf): void {
+function broadcastWhole(module: Module, frozen: readonly WeightUnit[], groups: GroupsOf): void {
   const sharded = new Set(
     frozen.flatMap(({ parameters }) => parameters.map(({ parameter }) => parameter)),
   );
   const whole = module.parameters().filter((one) => !one.requiresGrad && !sharded.has(one));
-  const share = (tensor: Tensor, region: Region): void => {
+  const broadcast = (tensor: Tensor, region: Region): void => {
     for (const group of groups(region)) takeOver(group, tensor);
   };
-  for (const parameter of whole) share(parameter, parameter.region);
-  for (const [, buffer] of module.namedBuffers()) share(buffer, wholeRegion(buffer.shape));
+  for (const parameter of whole) broadcast(parameter, parameter.region);
+  for (const [, buffer] of module.namedBuffers()) broadcast(buffer, wholeRegion(buffer.shape));
 }
 
 /** Creates the parts that run a step. */

@@ -29,7 +29,7 @@ export interface Counted {
   /**
    * Whether the device may update a share of the state in host memory. It then stores gradients.
    */
-  mayShare: boolean;
+  hasGpuShare: boolean;
   /** Whether bf16 weights are the upper halves of masters in host memory: see splitsMasters(). */
   splitsMasters: boolean;
   /** Ranks of the shard group, which divide state, and at stage 3 weights. */
@@ -56,17 +56,17 @@ export const sumOf = (parts: Parts): number =>
 
 /** Counts certain bytes. Padding, buckets, windows and activations are not included. */
 export function certainBytes(counted: Counted): CertainBytes {
-  const { config, shards, mayShare } = counted;
+  const { config, shards, hasGpuShare } = counted;
   const { stage, offload_optimizer: optimizer, offload_param: param } = config.zero_optimization;
   const sums = sumsOf(counted);
-  const share = stage === 0 ? 1 : 1 / shards;
+  const fraction = stage === 0 ? 1 : 1 / shards;
   const [far, near] = awayOf(counted);
-  const weights = sums.weights * (stage === 3 ? share : 1);
+  const weights = sums.weights * (stage === 3 ? fraction : 1);
   const isAway = stage === 3 && param.device !== 'none';
-  const hostState = (sums.master + sums.state) * share * far;
+  const hostState = (sums.master + sums.state) * fraction * far;
   const [inMemory, isStateOnDisk] = [optimizer.device === 'cpu', optimizer.device === 'nvme'];
   // The device stores gradients only for state in host memory that it updates.
-  const parksGradients = isStateOnDisk || (inMemory && !mayShare);
+  const parksGradients = isStateOnDisk || (inMemory && !hasGpuShare);
   const onDisk: Record<string, number> = {};
   const put = (folder: string | null, bytes: number): void => {
     if (folder !== null && bytes > 0) onDisk[folder] = (onDisk[folder] ?? 0) + bytes;
@@ -78,12 +78,12 @@ export function certainBytes(counted: Counted): CertainBytes {
   return {
     device: {
       weights: isAway ? 0 : weights,
-      gradients: sums.gradients * share * near,
-      'master weights and optimizer state': (sums.separateMaster + sums.state) * share * near,
+      gradients: sums.gradients * fraction * near,
+      'master weights and optimizer state': (sums.separateMaster + sums.state) * fraction * near,
     },
     host: {
       'master weights and optimizer state': inMemory ? hostState : 0,
-      'gradients on their way': parksGradients ? sums.gradients * share * far : 0,
+      'gradients on their way': parksGradients ? sums.gradients * fraction * far : 0,
       weights: isAway ? weightsInMemory(counted, weights, sums.narrowest) : 0,
     },
     disk: onDisk,

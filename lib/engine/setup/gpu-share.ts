@@ -24,7 +24,7 @@ const FEWEST_ELEMENTS = 2 ** 24;
  * and offloaded weights. `always`: they stay for the whole run. `passing`: they live from backward,
  * which frees activations meanwhile, to the update.
  */
-const SHARE_OF_MEMORY = { always: 0.125, passing: 0.5 } as const;
+const MEMORY_FRACTION = { always: 0.125, passing: 0.5 } as const;
 /** Part of the keys. Results of other measurement methods are ignored. */
 const METHOD = 'beyond caches';
 
@@ -67,8 +67,8 @@ export function findGpuShare(options: ShareOptions): number {
   if (rates === null) return agreedOn(group, device, 0);
   const state = stateBytes(options) / elements;
   const balanced = balancedShare(rates, { state, element, gathered: gathers ? element : 0 });
-  const part = SHARE_OF_MEMORY[gradients === 0 ? 'passing' : 'always'];
-  const most = (part * spareBytes(device, partitions)) / bytesThatStay(options);
+  const fraction = MEMORY_FRACTION[gradients === 0 ? 'passing' : 'always'];
+  const most = (fraction * spareBytes(device, partitions)) / bytesThatStay(options);
   return agreedOn(group, device, Math.min(balanced, most));
 }
 
@@ -128,9 +128,9 @@ function spareBytes(device: Device, partitions: readonly Partition[]): number {
   return Math.max(0, (cap || total) - inUse - coming);
 }
 
-function agreedOn(group: Collectives, device: Device, share: number): number {
-  if (group.size === 1) return share;
-  const values = held(() => Tensor.from(Float32Array.of(share), { device }));
+function agreedOn(group: Collectives, device: Device, value: number): number {
+  if (group.size === 1) return value;
+  const values = held(() => Tensor.from(Float32Array.of(value), { device }));
   takeOver(group, values);
   const agreed = values.item();
   values.release();

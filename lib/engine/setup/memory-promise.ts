@@ -28,7 +28,7 @@ export interface Claim {
    * Host memory with speculative updates, if the configuration allows both; `needs` is then that of
    * updates after the step decision.
    */
-  tried: Parts | null;
+  speculated: Parts | null;
 }
 
 interface Shortage {
@@ -51,14 +51,14 @@ interface Shortage {
  */
 export async function requireMemory(
   job: Distributed,
-  given: Omit<Counted, 'mayShare' | 'splitsMasters' | 'shards'>,
+  given: Omit<Counted, 'hasGpuShare' | 'splitsMasters' | 'shards'>,
   shards: number,
 ): Promise<ResolvedConfig> {
   const { device } = job.world;
   const { config } = given;
   const isOpen = config.zero_optimization.offload_optimizer.super_offload === null;
   const counted = {
-    ...{ ...given, shards, mayShare: mayShare(config, device) },
+    ...{ ...given, shards, hasGpuShare: hasGpuShare(config, device) },
     splitsMasters: maySplit({ ...given, config: isOpen ? waiting(config) : config, device }),
   };
   const own = claimOf(counted, device);
@@ -66,22 +66,22 @@ export async function requireMemory(
   const found = shortages(claims);
   const certain = found.filter(({ isCertain }) => isCertain);
   if (certain.length > 0) throw refusal(certain, config);
-  const tooMuch = shortageOfTrying(claims);
-  const settled = tooMuch ? waiting(config) : config;
-  if (job.rank !== 0) return settled;
+  const tooMuch = shortageOfSpeculation(claims);
+  const resolved = tooMuch ? waiting(config) : config;
+  if (job.rank !== 0) return resolved;
   if (tooMuch) notice(waitingText(tooMuch));
   for (const shortage of found) {
     const { message } = refusal([shortage], config);
     notice(`${message} A virtual machine may receive more memory, so training continues.`);
   }
-  return settled;
+  return resolved;
 }
 
 /**
  * Whether all masters in host memory may be split, because the device's share may be all of them.
  */
 const maySplit = (given: Parameters<typeof speculates>[0]): boolean =>
-  splitsMasters(given) || (mayShare(given.config, given.device) && splitsStreamed(given));
+  splitsMasters(given) || (hasGpuShare(given.config, given.device) && splitsStreamed(given));
 
 export function notice(text: string): void {
   process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
@@ -91,15 +91,15 @@ export function notice(text: string): void {
 export function waiting(config: ResolvedConfig): ResolvedConfig {
   const zero = config.zero_optimization;
   const offload = Object.freeze({ ...zero.offload_optimizer, super_offload: false });
-  const settled = Object.freeze({ ...zero, offload_optimizer: offload });
-  return Object.freeze({ ...config, zero_optimization: settled });
+  const resolved = Object.freeze({ ...zero, offload_optimizer: offload });
+  return Object.freeze({ ...config, zero_optimization: resolved });
 }
 
 /**
- * See Claim.tried. Uses the configured gpu_share, because the device stores the gradients of its
- * share.
+ * See Claim.speculated. Uses the configured gpu_share, because the device stores the gradients of
+ * its share.
  */
-function triedBytes(counted: Counted, device: Device): Parts | null {
+function speculativeBytes(counted: Counted, device: Device): Parts | null {
   const {
     device: home,
     super_offload,
@@ -107,30 +107,30 @@ function triedBytes(counted: Counted, device: Device): Parts | null {
   } = counted.config.zero_optimization.offload_optimizer;
   const isOpen = home === 'cpu' && super_offload === null && speculates({ ...counted, device });
   if (!isOpen) return null;
-  const share = gpu_share ?? 0;
+  const gpuShare = gpu_share ?? 0;
   const of = (halves: boolean): Parts =>
-    certainBytes({ ...counted, splitsMasters: halves, mayShare: false }).host;
+    certainBytes({ ...counted, splitsMasters: halves, hasGpuShare: false }).host;
   const [byThreads, byDevice] = [of(false), of(splitsStreamed({ ...counted, device }))];
   const host = Object.fromEntries(
     Object.entries(byThreads).map(([part, bytes]) => {
-      return [part, (1 - share) * bytes + share * (byDevice[part] as number)];
+      return [part, (1 - gpuShare) * bytes + gpuShare * (byDevice[part] as number)];
     }),
   );
   const { 'gradients on their way': gradients = 0, ...rest } = host;
-  return { ...rest, 'gradients of two steps': 2 * gradients * (1 - share) };
+  return { ...rest, 'gradients of two steps': 2 * gradients * (1 - gpuShare) };
 }
 
 /**
  * Returns the shortage of host memory for speculation, if the configuration leaves it open. Returns
  * null if memory suffices or the host may receive more.
  */
-export function shortageOfTrying(claims: readonly Claim[]): Shortage | null {
-  if (!claims.every(({ tried }) => tried !== null)) return null;
-  const trying = claims.map((one) => ({
+export function shortageOfSpeculation(claims: readonly Claim[]): Shortage | null {
+  if (!claims.every(({ speculated }) => speculated !== null)) return null;
+  const speculating = claims.map((one) => ({
     ...one,
-    needs: { ...one.needs, host: one.tried as Parts },
+    needs: { ...one.needs, host: one.speculated as Parts },
   }));
-  return shortages(trying).find(({ tier, isCertain }) => tier === 'host' && isCertain) ?? null;
+  return shortages(speculating).find(({ tier, isCertain }) => tier === 'host' && isCertain) ?? null;
 }
 
 function waitingText({ of, parts, there }: Shortage): string {
@@ -141,7 +141,7 @@ function waitingText({ of, parts, there }: Shortage): string {
 }
 
 /** Whether the device may update a share of the state in host memory. */
-function mayShare({ zero_optimization: zero }: ResolvedConfig, device: Device): boolean {
+function hasGpuShare({ zero_optimization: zero }: ResolvedConfig, device: Device): boolean {
   const { gpu_share: share } = zero.offload_optimizer;
   return share === null ? device.kind !== 'cpu' : share > 0;
 }
@@ -160,7 +160,7 @@ export function claimOf(counted: Counted, device: Device): Claim {
     device: { name: device.name, isHost, limit },
     host: hostLimits(),
     disks: Object.fromEntries(disks),
-    tried: triedBytes(counted, device),
+    speculated: speculativeBytes(counted, device),
   };
 }
 

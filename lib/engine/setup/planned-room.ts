@@ -72,15 +72,15 @@ export function clusterOf(standings: readonly Standing[]): Cluster {
 export function roomOf(standings: readonly Standing[]): Room {
   const machines = byMachine(standings);
   const least = (of: (here: Standing[]) => number): number => Math.min(...machines.map(of));
-  const shareOf = (key: 'host' | 'hostAtMost') => (here: Standing[]) => {
+  const perRank = (key: 'host' | 'hostAtMost') => (here: Standing[]) => {
     const returned = here.reduce((sum, one) => sum + one.returned, 0);
     return (Math.min(...here.map((one) => one[key])) + returned) / here.length;
   };
   const devices = standings.flatMap(({ device }) => device ?? []);
   return {
     device: devices.length > 0 ? Math.min(...devices) : null,
-    host: least(shareOf('host')),
-    hostAtMost: least(shareOf('hostAtMost')),
+    host: least(perRank('host')),
+    hostAtMost: least(perRank('hostAtMost')),
     disk: least((here) => Math.min(...here.map(({ disk }) => disk)) / here.length),
   };
 }

@@ -103,8 +103,8 @@ export async function chooseUpdates(
   const inHost = stage === 3 && param.device === 'cpu' && state.device === 'cpu';
   const isOpen = state.super_offload === null && device.kind !== 'cpu';
   if (!inHost || !isOpen || !speculates({ config, optimizer, device })) return config;
-  const tried = state.gpu_share === null ? [config, withoutShare(config)] : [config];
-  const ways = [...tried, ...tried.map(waiting)];
+  const choices = state.gpu_share === null ? [config, withoutGpuShare(config)] : [config];
+  const ways = [...choices, ...choices.map(waiting)];
   const facts = { model: measure(), sequenceLength: undefined };
   const { best, firstFits } = await choice(job, asked, ways, facts);
   if (firstFits || !best || best.setup.speculates || best.step === null) return config;
@@ -117,11 +117,11 @@ export async function chooseUpdates(
   return waiting(config);
 }
 
-function withoutShare(config: ResolvedConfig): ResolvedConfig {
+function withoutGpuShare(config: ResolvedConfig): ResolvedConfig {
   const zero = config.zero_optimization;
   const offload = Object.freeze({ ...zero.offload_optimizer, gpu_share: 0 });
-  const settled = Object.freeze({ ...zero, offload_optimizer: offload });
-  return Object.freeze({ ...config, zero_optimization: settled });
+  const changed = Object.freeze({ ...zero, offload_optimizer: offload });
+  return Object.freeze({ ...config, zero_optimization: changed });
 }
 
 /** Returns the plan's choice among `configs` for the memory of all ranks. */

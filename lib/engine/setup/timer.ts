@@ -44,8 +44,8 @@ function experimentIn(
 ): PhaseTimer {
   const { enabled, metric_path: metrics } = config.autotuning;
   const isPipeline = ranks.mesh.size('pp') > 1;
-  const tried = { module, device, config, world: ranks.world, isPipeline };
+  const run = { module, device, config, world: ranks.world, isPipeline };
   const info = modelInfoPath(config);
-  if (info !== null) return new FirstForward(inner, tried, info);
-  return enabled && metrics !== null ? new MeasuredSteps(inner, tried) : inner;
+  if (info !== null) return new FirstForward(inner, run, info);
+  return enabled && metrics !== null ? new MeasuredSteps(inner, run) : inner;
 }

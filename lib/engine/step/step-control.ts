@@ -191,7 +191,7 @@ export class StepControl implements GradientReceiver {
     this.reportStop();
     this.reportMicros();
     for (const digest of this.digests.values()) digest.report();
-    this.rows.share();
+    this.rows.gather();
     kernels.gradientControl({
       partials: this.rows.partials,
       control: this.control,

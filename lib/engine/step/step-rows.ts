@@ -79,7 +79,7 @@ export class StepRows {
   }
 
   /** Gathers all rows and partials, for later work on the compute stream. */
-  share(): void {
+  gather(): void {
     this.gatherRows();
     this.gatherPartials();
   }
@@ -143,7 +143,7 @@ export class StepRows {
   private get isScattered(): boolean {
     const { runs } = this.columns;
     const ranks = runs[0]?.ranks ?? this.ranks.counting;
-    return runs.length > 1 || evenParts(ranks).length > 1;
+    return runs.length > 1 || evenRuns(ranks).length > 1;
   }
 
   /** Returns columns `range` of the rows of `ranks`, which have equal strides. */
@@ -176,15 +176,15 @@ export class StepRows {
     const { partials } = this;
     for (const { ranks, ...range } of columns.runs) {
       let row = 0;
-      for (const part of evenParts(ranks)) {
-        const sums = held(() => this.sumsOf(part, range));
-        const shape = [part.length, range.numel];
+      for (const run of evenRuns(ranks)) {
+        const sums = held(() => this.sumsOf(run, range));
+        const shape = [run.length, range.numel];
         const from = partials.offset + row * columns.count + range.offset;
         const out = held(() => partials.alias(shape, [columns.count, 1], from));
         kernels.copy({ in: sums, out });
         sums.release();
         out.release();
-        row += part.length;
+        row += run.length;
       }
     }
   }
@@ -241,15 +241,15 @@ export class ReportedRows {
 const strideOf = ([first = 0, second = first + 1]: readonly number[]): number => second - first;
 
 /** Divides ordered ranks into runs with equal distances. */
-function evenParts(ranks: readonly number[]): number[][] {
-  const parts: number[][] = [];
+function evenRuns(ranks: readonly number[]): number[][] {
+  const runs: number[][] = [];
   for (const rank of ranks) {
-    const last = parts.at(-1);
+    const last = runs.at(-1);
     if (!last || (last.length > 1 && rank - (last.at(-1) as number) !== strideOf(last))) {
-      parts.push([rank]);
+      runs.push([rank]);
     } else {
       last.push(rank);
     }
   }
-  return parts;
+  return runs;
 }

@@ -12,7 +12,7 @@ import type { Phase, PhaseTimer } from './phase-timer.js';
 import { WrappedTimer } from './wrapped-timer.js';
 
 /** The measured engine. */
-export interface Tried {
+export interface ExperimentRun {
   module: Module;
   device: Device;
   config: ResolvedConfig;
@@ -34,10 +34,10 @@ export class MeasuredSteps extends WrappedTimer {
 
   constructor(
     inner: PhaseTimer,
-    private readonly tried: Tried,
+    private readonly run: ExperimentRun,
   ) {
     super(inner);
-    this.profiler = new FlopsProfiler(tried);
+    this.profiler = new FlopsProfiler(run);
   }
 
   override time<T>(phase: Phase, body: () => T): T {
@@ -58,17 +58,17 @@ export class MeasuredSteps extends WrappedTimer {
   }
 
   private get settings(): ResolvedConfig['autotuning'] {
-    return this.tried.config.autotuning;
+    return this.run.config.autotuning;
   }
 
   /** The time after the device has finished its work. */
   private now(): number {
-    this.tried.device.compute.synchronize();
+    this.run.device.compute.synchronize();
     return performance.now();
   }
 
   private measured(steps: number): ExperimentMetrics {
-    const { device, config } = this.tried;
+    const { device, config } = this.run;
     const { train_batch_size } = config;
     const latency = (this.now() - (this.startedAt ?? 0)) / steps;
     return {
@@ -90,7 +90,7 @@ export class MeasuredSteps extends WrappedTimer {
   }
 
   private leave(metrics: ExperimentMetrics): void {
-    const { world, device } = this.tried;
+    const { world, device } = this.run;
     if (world.rank === 0) writeResult(this.settings.metric_path as string, metrics);
     endTogether(world, device);
   }
@@ -104,11 +104,11 @@ export class FirstForward extends WrappedTimer {
 
   constructor(
     inner: PhaseTimer,
-    private readonly tried: Tried,
+    private readonly run: ExperimentRun,
     private readonly file: string,
   ) {
     super(inner);
-    this.unhook = tried.module.registerForwardPreHook((_module, inputs) => {
+    this.unhook = run.module.registerForwardPreHook((_module, inputs) => {
       const batch = inputs.find((one): one is Tensor => one instanceof Tensor);
       this.tokens = batch?.shape[1] ?? null;
     });
@@ -116,7 +116,7 @@ export class FirstForward extends WrappedTimer {
 
   override time<T>(phase: Phase, body: () => T): T {
     if (phase !== 'forward') return super.time(phase, body);
-    const { device, config, world, isPipeline } = this.tried;
+    const { device, config, world, isPipeline } = this.run;
     const before = device.memory.inUse;
     const result = super.time(phase, body);
     const kept = Math.max(0, device.memory.inUse - before);
@@ -131,7 +131,7 @@ export class FirstForward extends WrappedTimer {
   }
 
   override finishStep(): void {
-    endTogether(this.tried.world, this.tried.device);
+    endTogether(this.run.world, this.run.device);
   }
 
   override dispose(): void {

@@ -32,7 +32,7 @@ export class ClipWindow {
   record(missed: boolean): void {
     this.missed.push(missed);
     if (this.missed.length > windowLength) this.missed.shift();
-    const share = this.missed.filter(Boolean).length / this.missed.length;
-    this.paused = share > (this.paused ? resumeAt : pauseAbove);
+    const missRate = this.missed.filter(Boolean).length / this.missed.length;
+    this.paused = missRate > (this.paused ? resumeAt : pauseAbove);
   }
 }

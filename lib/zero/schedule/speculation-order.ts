@@ -25,7 +25,7 @@ export class SpeculationOrder<Unit> {
   }
 
   /** Whether the last arrival was updated at once, or left for the end of the next forward. */
-  get inEarlyShare(): boolean {
+  get isEarly(): boolean {
     return this.arrivals <= this.early + this.left;
   }
 
@@ -52,7 +52,7 @@ export class SpeculationOrder<Unit> {
   /** Records the arrival of `unit`. Returns whether to update it now. */
   arrive(unit: Unit): boolean {
     this.arrivals++;
-    const isTaken = this.inEarlyShare && !this.isLeft;
+    const isTaken = this.isEarly && !this.isLeft;
     if (!isTaken) this.postponed.add(unit);
     return isTaken;
   }

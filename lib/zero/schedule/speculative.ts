@@ -50,7 +50,7 @@ interface Attempt {
 }
 
 /** A step with weights computed before its decision. */
-interface Trial {
+interface Speculation {
   settings: UpdateSettings;
   /** In the order of the host stream. */
   partitions: Partition[];
@@ -93,7 +93,7 @@ export class Speculative implements Schedule {
   private commitsLater = false;
   private decidedSettings: UpdateSettings | null = null;
   /** Set from prepare() to update(), unless updates wait for the step decision. */
-  private tried: Trial | null = null;
+  private speculation: Speculation | null = null;
 
   /** `home` must have `readBefore`: updates also read the memory that receives gradients. */
   constructor(
@@ -117,8 +117,8 @@ export class Speculative implements Schedule {
   prepare({ settings, gradientScale }: UpdatePlan): void {
     // A failed backward leaves tentative gradients that belong to no step.
     for (const one of this.attempts.values()) if (one.pending === 'tentative') one.pending = 'none';
-    this.tried = this.window.speculate ? { settings, partitions: [], stale: false } : null;
-    if (!this.tried) this.commit();
+    this.speculation = this.window.speculate ? { settings, partitions: [], stale: false } : null;
+    if (!this.speculation) this.commit();
     this.write(this.assumed, { multiplier: unclipped(gradientScale), apply: 1 });
     this.order.start([...this.attempts.keys()]);
   }
@@ -129,37 +129,41 @@ export class Speculative implements Schedule {
     const { parameters } = partition.unit;
     const readLate = parameters.some(({ parameter }) => !parameter.requiresGrad);
     this.attemptOf(partition).readLate = readLate;
-    if (!this.tried) return;
-    if (this.order.arrive(partition)) this.speculateOn(partition, this.tried);
-    if (this.order.inEarlyShare) this.earlyDone.record(this.home.host);
+    if (!this.speculation) return;
+    if (this.order.arrive(partition)) this.speculateOn(partition, this.speculation);
+    if (this.order.isEarly) this.earlyDone.record(this.home.host);
   }
 
   endBackward(): void {
     this.home.endBackward();
-    for (const partition of this.tried?.partitions ?? []) this.upload(partition);
+    for (const partition of this.speculation?.partitions ?? []) this.upload(partition);
   }
 
   begin(partition: Partition): void {
-    if (!this.tried || !this.order.isPostponed(partition)) return;
-    this.speculateOn(partition, this.tried);
+    if (!this.speculation || !this.order.isPostponed(partition)) return;
+    this.speculateOn(partition, this.speculation);
     this.upload(partition);
   }
 
   *update(control: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void> {
-    const { tried, home } = this;
-    this.tried = null;
+    const { speculation, home } = this;
+    this.speculation = null;
     const decision = this.awaitDecision(control);
-    if (tried) this.order.adapt(this.earlyDone.done);
+    if (speculation) this.order.adapt(this.earlyDone.done);
     if (this.commitsLater) this.later.adapt(this.attempts.size, this.committed.done);
     const asAssumed = decision.multiplier === unclipped(plan.gradientScale) && decision.apply === 1;
     this.window.record(!asAssumed);
     this.write(this.decided, decision);
     this.decidedSettings = plan.settings;
-    const holds = asAssumed && tried && !tried.stale && sameSettings(tried.settings, plan.settings);
-    let later = tried || !home.readsInPlace ? 0 : this.later.of(this.attempts.size);
+    const holds =
+      asAssumed &&
+      speculation &&
+      !speculation.stale &&
+      sameSettings(speculation.settings, plan.settings);
+    let later = speculation || !home.readsInPlace ? 0 : this.later.of(this.attempts.size);
     this.commitsLater = later > 0;
     for (const [partition, attempt] of this.attempts) {
-      if (tried) {
+      if (speculation) {
         attempt.pending = 'decided';
         if (!holds) this.emitAgain(partition, attempt);
       } else if (later-- > 0) this.emitFirst(partition, attempt, plan);
@@ -170,10 +174,10 @@ export class Speculative implements Schedule {
   }
 
   /** One pass: commits the decided step and computes the weights of the new gradient. */
-  private speculateOn(partition: Partition, tried: Trial): void {
-    this.emit(partition, { control: this.assumed, settings: tried.settings });
+  private speculateOn(partition: Partition, speculation: Speculation): void {
+    this.emit(partition, { control: this.assumed, settings: speculation.settings });
     this.attemptOf(partition).pending = 'tentative';
-    tried.partitions.push(partition);
+    speculation.partitions.push(partition);
   }
 
   /** Computes and uploads the weights; commitNow() commits the step later. */
@@ -313,7 +317,7 @@ export class Speculative implements Schedule {
   }
 
   changed(): void {
-    if (this.tried) this.tried.stale = true;
+    if (this.speculation) this.speculation.stale = true;
   }
 
   get bytes(): number {

@@ -85,7 +85,7 @@ export class TensorSums {
           this.optimizer.measure(tensors, settings, home.kernels, number);
         });
       }
-      this.share(round);
+      this.exchange(round);
     }
   }
 
@@ -127,7 +127,7 @@ export class TensorSums {
     }
   }
 
-  private share({ row, own, whole }: Round): void {
+  private exchange({ row, own, whole }: Round): void {
     const { group, home } = this.parts;
     const { compute } = row.device;
     home.toDevice(row, own);

@@ -18,7 +18,7 @@ import { isCutOver } from './cut-layers.js';
  * - Throws DS_ARGUMENT if the model cannot be divided.
  * - Throws DS_COMM.
  */
-export async function shareLayers(
+export async function splitLayers(
   module: Module,
   config: ResolvedConfig,
   job: Distributed,

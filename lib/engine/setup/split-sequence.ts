@@ -34,7 +34,7 @@ export function requireSequence(
     const expected = '1 with an optimizer that keeps local gradients on each rank';
     throw refused(KEY, expected, `${size} with ${optimizer.name}`, 'Use AdamW, Lamb or SGD.');
   }
-  if (takesParts(module)) return true;
+  if (supportsSequenceParallel(module)) return true;
   throw refused(
     KEY,
     'a model of nn.models, or a model with shareSequence()',
@@ -44,15 +44,15 @@ export function requireSequence(
 }
 
 /** Makes the model compute with this rank's tokens until the engine is destroyed. */
-export function shareSequence(module: Module, { tokens }: Ranks, owned: ReleaseStack): void {
-  if (!tokens || !takesParts(module)) return;
+export function splitSequence(module: Module, { tokens }: Ranks, owned: ReleaseStack): void {
+  if (!tokens || !supportsSequenceParallel(module)) return;
   module.shareSequence(new SequenceRanks(tokens));
   owned.defer(() => module.shareSequence(null));
 }
 
 const KEY = 'sequence_parallel_size';
 
-function takesParts(module: Module): module is Module & SequenceParallel {
+function supportsSequenceParallel(module: Module): module is Module & SequenceParallel {
   return typeof (module as Partial<SequenceParallel>).shareSequence === 'function';
 }
 
