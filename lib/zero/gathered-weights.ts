@@ -202,7 +202,7 @@ export class GatheredWeights implements WeightFlow {
     const { near, gather } = this.options;
     const work = near?.gather(unit, flat, at) ?? gather(place, flat, this.group, at);
     end();
-    // // Same values in other memory. publish() marks real changes.
+    // Same values in other memory. publish() marks real changes.
     flat.changedAt = 0;
     const gathered = { flat, work, hasViews: false };
     this.gathered.set(unit, gathered);

@@ -153,7 +153,7 @@ export class PublishedWeights extends HeldWeights {
     const { beside, device } = this;
     const order = this.event();
     beside.wait(changed ?? order.record(stream));
-    // // All reads of the old weights have finished.
+    // All reads of the old weights have finished.
     beside.wait(order.record(device.compute));
     const end = this.options.timer.collective(beside);
     const work = this.gather(shard, beside);

@@ -288,13 +288,13 @@ export class Checkpointer {
       throw error;
     }
     const save = new BackgroundSave(target, copies, world);
-    release(copies); // // The thread shares their memory.
+    release(copies); // The thread shares their memory.
     this.writing = true;
     const written = save.written().finally(() => {
       this.writing = false;
       if (this.closed) this.freeCopy();
     });
-    written.catch(() => {}); // // The next caller receives the rejection.
+    written.catch(() => {}); // The next caller receives the rejection.
     this.pending = written;
     try {
       await this.engine.flushMonitors();

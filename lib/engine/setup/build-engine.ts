@@ -225,7 +225,7 @@ function decide(module: Module, config: ResolvedConfig, clients: JoinedClients):
       passes: plan?.schedule.stagesPerRank,
     }),
     plan,
-    // // A pipeline cuts whole batches, which contain the labels.
+    // A pipeline cuts whole batches, which contain the labels.
     inputs: plan ? cast : curriculum.cutting(layerDrop.dropping(routing(cast))),
     ...{ curriculum, layerDrop },
   };

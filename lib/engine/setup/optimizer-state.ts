@@ -226,7 +226,7 @@ function streamedState(
   const offloads = offloadsWeights(config);
   const splits = splitsStreamed(options);
   const tries = speculates(options);
-  // // Speculation with split masters keeps the weights on the device.
+  // Speculation with split masters keeps the weights on the device.
   const joins = tries && splits;
   const gathers = offloads && !joins;
   const gradients = tries ? 2 : splits ? 0 : 1;

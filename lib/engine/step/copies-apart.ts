@@ -33,7 +33,7 @@ function isNear(a: Float32Array, b: Float32Array, tolerance: number): boolean {
   return a.every((value, i) => {
     const other = b[i] as number;
     const largest = Math.max(Math.abs(value), Math.abs(other));
-    // // Only one of two summation orders may overflow.
+    // Only one of two summation orders may overflow.
     return !Number.isFinite(largest) || Math.abs(value - other) <= tolerance * largest;
   });
 }

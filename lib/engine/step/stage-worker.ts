@@ -153,7 +153,7 @@ export class TrainingWorker extends Worker {
   ): void {
     const { stepDecisions, batch, control } = this.parts;
     if (gradients) {
-      if (outputs.length > 0) backward(outputs, gradients); // // Else all layers below are frozen.
+      if (outputs.length > 0) backward(outputs, gradients); // Else all layers below are frozen.
       if (stage === this.uncounted) control.addUnknownLoss();
       return;
     }
