@@ -1,6 +1,6 @@
 // Tests the measured rates of CPU and GPU, and the balanced share of the update.
 import assert from 'node:assert/strict';
-import { balancedShare, measureRates } from '../../lib/zero/home/processor-rates.js';
+import { balancedShare, measureRates, passRate } from '../../lib/zero/home/processor-rates.js';
 import type { Case } from '../support/case.js';
 
 /** Seconds per parameter on the host, and on PCIe for the bytes of both directions. */
@@ -43,6 +43,16 @@ export const cases: Case[] = [
       // The threads take 8.75 bytes per parameter: 10 s + 2 + gathered = 8.75 (1 - s).
       assert.ok(Math.abs(here - 6.75 / 18.75) < 1e-9, `${here}`);
       assert.ok(Math.abs(gathered - 4.75 / 18.75) < 1e-9, `${gathered}`);
+    },
+  },
+  {
+    name: 'a rate counts the passes that end while all streams work',
+    run() {
+      assert.equal(passRate([1, 2, 6], 10), 0.5);
+      assert.equal(passRate([1, 2, 6], 6), 0.5);
+      assert.equal(passRate([1, 2, 6], 5), 1);
+      // No pass has ended by then.
+      assert.equal(passRate([5, 8], 4), 0.25);
     },
   },
   {

@@ -98,20 +98,26 @@ export function measureRates(
   const [host, ...ways] = timesOf(device, passes, [
     (stream, turn) => update(at(turn), control, stream),
     (stream, turn) => copyEach(window, at(turn).passing, stream),
-    // // Copies back go to another place than the next upload reads, which a cache would hold.
+    // Copies back go to another place than the next upload reads, which a cache would hold.
     (stream, turn) => copyEach(at(turn + PLACES / 2).passing, window, stream),
   ]);
   const memory = places.flatMap(({ state, gradients, passing }) => [state, gradients, passing]);
   for (const tensor of [...memory.flat(), control, ...window]) tensor.release();
   const together = Math.min(...[host, ...ways].map((times) => times?.at(-1) as number));
-  const rate = (times: readonly number[] = []): number => {
-    const done = times.filter((time) => time <= together);
-    // With few short passes, one may take longer than all passes of another stream.
-    const counted = done.length > 0 ? done : times;
-    return counted.length / (counted.at(-1) as number);
-  };
+  const rate = (times: readonly number[] = []): number => passRate(times, together);
   const bytes = window.length * elements * dtypeSize('f32');
   return { host: elements * rate(host), link: bytes * Math.min(...ways.map(rate)) };
+}
+
+/**
+ * Returns the passes per second of a stream. Counts those that ended by `together`, the first end
+ * of a stream, because later passes have the machine to themselves.
+ */
+export function passRate(times: readonly number[], together: number): number {
+  const done = times.filter((time) => time <= together);
+  // With few short passes, one may take longer than all passes of another stream.
+  const counted = done.length > 0 ? done : times;
+  return counted.length / (counted.at(-1) as number);
 }
 
 /**
@@ -127,7 +133,7 @@ function timesOf(
   const synchronize = (): void => {
     for (const { stream } of runs) stream.synchronize();
   };
-  // // First runs are slower.
+  // First runs are slower.
   for (const { work, stream } of runs) {
     for (let turn = 0; turn < PLACES; ++turn) work(stream, turn);
   }
