@@ -18,6 +18,8 @@ import {
 const folder = mkdtempSync(join(tmpdir(), 'ds-homes-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
+const saved = join(folder, 'saved');
+
 const device = cpu();
 /** Some steps are clipped and some are not, and a unit has several tiles. */
 const common = { precision: 'bf16', clip: 1.4, offload: true } as const;
@@ -66,7 +68,10 @@ let expected: unknown;
 beforeAll(async () => {
   device.setDeterministic(true);
   const engine = await tinyEngine({ ...common, offload: false }, device);
-  expected = result(engine, trainTiny(engine, 0, steps));
+  const losses = trainTiny(engine, 0, steps / 2);
+  await engine.saveCheckpoint(saved);
+  losses.push(...trainTiny(engine, steps / 2, steps));
+  expected = result(engine, losses);
   engine.destroy();
 });
 afterAll(() => device.setDeterministic(false));
@@ -119,6 +124,16 @@ test.each<[string, TinyOptions]>([
     return trained;
   };
   expect(await run(options)).toEqual(await run({ ...unclipped, offload: false }));
+});
+
+test.each(homes)('%s: loads what an update on the device has saved', async (_, options) => {
+  const { losses, ...trained } = expected as { losses: number[] };
+  const engine = await tinyEngine({ zero: tiles, ...options }, device);
+  trainTiny(engine, 0, 1);
+  await engine.loadCheckpoint(saved);
+  const rest = trainTiny(engine, steps / 2, steps);
+  expect(result(engine, rest)).toEqual({ ...trained, losses: losses.slice(steps / 2) });
+  engine.destroy();
 });
 
 const onDevice: [string, TinyOptions][] = [0, 1, 2, 3].map((stage) => [

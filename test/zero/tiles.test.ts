@@ -155,3 +155,16 @@ test('a range with per-parameter updates is one tile; other ranges have views of
   for (const tensor of stateTensors(ranges)) tensor.release();
   expect(liveTensors()).toBe(before);
 });
+
+test('a range that fits into one tile shares its memory with the tile', () => {
+  const device = cpu();
+  const { groups } = layoutUnit([{ name: 'p', shape: [100], group: 1 }]);
+  const allocate = jest.fn(pinnedFilled.bind(null, device));
+  const ranges = allocateState({ groups } as unknown as Partition, optimizer, allocate);
+  allocate.mockClear();
+  const tiles = makeTiles(ranges, optimizer, { device, size: 128, allocate });
+  expect(tiles.map(({ range }) => range)).toEqual(ranges.map(({ range }) => range));
+  expect(allocate).not.toHaveBeenCalled();
+  for (const tile of tiles) disposeTile(tile);
+  for (const tensor of stateTensors(ranges)) tensor.release();
+});
