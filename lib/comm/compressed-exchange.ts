@@ -6,7 +6,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { Event, Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 import { held, Tensor, zeros } from '../tensor/index.js';
-import type { CompressedLayout, PartSegments } from './compressed-layout.js';
+import type { ChunkSegments, CompressedLayout } from './compressed-layout.js';
 
 /** The start and the name of a collective in an exchange. */
 export interface ExchangeStart {
@@ -36,7 +36,7 @@ export interface ExchangeGroup {
 
 /** Options of CompressedExchange. */
 export interface CompressedOptions {
-  /** The part of each rank. */
+  /** The chunk of each rank. */
   layout: CompressedLayout;
   /** The values that replace the elements of a segment. */
   levels: kernels.SignLevels;
@@ -44,7 +44,7 @@ export interface CompressedOptions {
   purpose: string;
 }
 
-/** The segments of a part in device memory, for the ops. */
+/** The segments of a chunk in device memory, for the ops. */
 interface Tables {
   starts: Tensor;
   counts: Tensor;
@@ -53,8 +53,8 @@ interface Tables {
 /**
  * An exchange has three calls; other exchanges may run between them:
  *
- * 1. send() compresses the vector plus this rank's error, and sends each part to its owner.
- * 2. average() averages this rank's part with the owner's error, and sends it, compressed.
+ * 1. send() compresses the vector plus this rank's error, and sends each chunk to its owner.
+ * 2. average() averages this rank's chunk with the owner's error, and sends it, compressed.
  * 3. receive() writes the result, with equal bits on every rank.
  *
  * All work is enqueued: collectives on a separate stream, the rest on the compute stream. If
@@ -63,12 +63,12 @@ interface Tables {
 export class CompressedExchange {
   /** [numel] f32: the compression error of this rank's vector. */
   readonly ownError: Tensor;
-  /** [part] f32: the compression error of the average of this rank's part. */
+  /** [chunk] f32: the compression error of the average of this rank's chunk. */
   readonly ownerError: Tensor;
   private readonly tables: readonly Tables[];
   /** [ranks, message] u8: messages to the owners, then messages from them. */
   private readonly outbox: Tensor;
-  /** [ranks, message] u8: messages for this rank's part. */
+  /** [ranks, message] u8: messages for this rank's chunk. */
   private readonly inbox: Tensor;
   private readonly stream: Stream;
   private readonly written: Event;
@@ -80,13 +80,14 @@ export class CompressedExchange {
     private readonly options: CompressedOptions,
   ) {
     const { layout } = options;
-    const { numel, part, ranks, messageBytes } = layout;
+    const { numel, chunk, ranks, messageBytes } = layout;
     this.ownError = held(() => zeros([numel], { device }));
-    this.ownerError = held(() => zeros([part], { device }));
-    this.tables = layout.parts.map((segments) => tablesOf(segments, device));
-    const box = (): Tensor => held(() => zeros([ranks * messageBytes], { device, dtype: 'u8' }));
-    this.outbox = box();
-    this.inbox = box();
+    this.ownerError = held(() => zeros([chunk], { device }));
+    this.tables = layout.chunks.map((segments) => tablesOf(segments, device));
+    const messages = (): Tensor =>
+      held(() => zeros([ranks * messageBytes], { device, dtype: 'u8' }));
+    this.outbox = messages();
+    this.inbox = messages();
     this.stream = Stream.create(device, 'compressed exchange');
     this.written = new Event(device);
   }
@@ -108,19 +109,19 @@ export class CompressedExchange {
   send(vector: Tensor, control: Tensor): void {
     const { group, outbox, inbox } = this;
     for (let owner = 0; owner < group.size; owner++) {
-      const error = this.partOf(this.ownError, owner);
-      this.compress(this.partOf(vector, owner), error, owner, { slot: owner, control });
+      const error = this.chunkOf(this.ownError, owner);
+      this.compress(this.chunkOf(vector, owner), error, owner, { slot: owner, control });
     }
     this.start((at) => group.allToAll(inbox, outbox, at));
   }
 
-  /** Averages this rank's part over all ranks, and sends it to them. */
+  /** Averages this rank's chunk over all ranks, and sends it to them. */
   average(control: Tensor): void {
     const { group, outbox, tables } = this;
-    const { part, messageBytes } = this.options.layout;
+    const { chunk, messageBytes } = this.options.layout;
     const own = tables[group.rank] as Tables;
     this.arrived();
-    const mean = held(() => Tensor.empty([part], 'f32', this.device));
+    const mean = held(() => Tensor.empty([chunk], 'f32', this.device));
     const all = { first: 0, rows: group.size };
     kernels.signAverage({
       bits: this.bitsOf(this.inbox, all),
@@ -145,7 +146,7 @@ export class CompressedExchange {
         bits: this.bitsOf(outbox, one),
         levels: this.levelsOf(outbox, one, of),
         ...of,
-        out: this.partOf(vector, owner),
+        out: this.chunkOf(vector, owner),
       });
     }
   }
@@ -165,15 +166,15 @@ export class CompressedExchange {
     this.stream.dispose();
   }
 
-  /** Compresses `value`, part `part`, to message `slot` of the outbox. */
+  /** Compresses `value`, the chunk `chunk`, to message `slot` of the outbox. */
   private compress(
     value: View,
     error: View,
-    part: number,
+    chunk: number,
     { slot, control }: { slot: number; control: Tensor },
   ): void {
-    const of = this.tables[part] as Tables;
-    const { part: size, levelBytes, messageBytes } = this.options.layout;
+    const of = this.tables[chunk] as Tables;
+    const { chunk: size, levelBytes, messageBytes } = this.options.layout;
     const at = slot * messageBytes;
     kernels.signCompress({
       ...{ value, error, ...of, control, kind: this.options.levels },
@@ -193,20 +194,20 @@ export class CompressedExchange {
     this.work = null;
   }
 
-  private partOf(vector: Tensor, owner: number): View {
-    const { part } = this.options.layout;
-    return view(vector, 'f32', vector.offset + owner * part, [part]);
+  private chunkOf(vector: Tensor, owner: number): View {
+    const { chunk } = this.options.layout;
+    return view(vector, 'f32', vector.offset + owner * chunk, [chunk]);
   }
 
-  private bitsOf(box: Tensor, { first, rows }: Rows): View {
-    const { part, levelBytes, messageBytes } = this.options.layout;
+  private bitsOf(messages: Tensor, { first, rows }: Rows): View {
+    const { chunk, levelBytes, messageBytes } = this.options.layout;
     const strides = [messageBytes, 1];
-    return view(box, 'u8', first * messageBytes + levelBytes, [rows, part / 8], strides);
+    return view(messages, 'u8', first * messageBytes + levelBytes, [rows, chunk / 8], strides);
   }
 
-  private levelsOf(box: Tensor, { first, rows }: Rows, { counts }: Tables): View {
+  private levelsOf(messages: Tensor, { first, rows }: Rows, { counts }: Tables): View {
     const apart = this.options.layout.messageBytes / 4;
-    return view(box, 'f32', first * apart, [rows, 2 * counts.numel], [apart, 1]);
+    return view(messages, 'f32', first * apart, [rows, 2 * counts.numel], [apart, 1]);
   }
 }
 
@@ -229,7 +230,7 @@ function view(
   return { buffer, dtype, offset, shape, strides };
 }
 
-function tablesOf({ starts, counts }: PartSegments, device: Device): Tables {
+function tablesOf({ starts, counts }: ChunkSegments, device: Device): Tables {
   const list = (values: readonly number[]): Tensor =>
     held(() => Tensor.from(BigInt64Array.from(values, BigInt), { device }));
   return { starts: list(starts), counts: list(counts) };

@@ -16,7 +16,7 @@ export {
   type ExchangeStart,
   type ExchangeWork,
 } from './compressed-exchange.js';
-export { CompressedLayout, type PartSegments, type Segment } from './compressed-layout.js';
+export { type ChunkSegments, CompressedLayout, type Segment } from './compressed-layout.js';
 export {
   aloneOn,
   Distributed,

@@ -117,8 +117,8 @@ export class MeshShape {
 
   /** Returns for example "pp 2 x dp 4": the axes with more than one rank. */
   toString(): string {
-    const parts = AXES.filter((axis) => this.sizes[axis] > 1);
-    return parts.map((axis) => `${axis} ${this.sizes[axis]}`).join(' x ') || 'dp 1';
+    const names = AXES.filter((axis) => this.sizes[axis] > 1);
+    return names.map((axis) => `${axis} ${this.sizes[axis]}`).join(' x ') || 'dp 1';
   }
 }
 

@@ -71,13 +71,13 @@ function copyCorners(from: View, to: View, dim = 0): void {
   const size = from.shape[dim] as number;
   if (size === to.shape[dim]) copyCorners(from, to, dim + 1);
   else {
-    copyCorners(part(from, dim, 0), part(to, dim, 0), dim + 1);
-    copyCorners(part(from, dim, size - EDGE), part(to, dim, EDGE), dim + 1);
+    copyCorners(edgeOf(from, dim, 0), edgeOf(to, dim, 0), dim + 1);
+    copyCorners(edgeOf(from, dim, size - EDGE), edgeOf(to, dim, EDGE), dim + 1);
   }
 }
 
 /** EDGE elements of `dim` from `start`. */
-function part({ buffer, dtype, offset, shape, strides }: View, dim: number, start: number): View {
+function edgeOf({ buffer, dtype, offset, shape, strides }: View, dim: number, start: number): View {
   const at = offset + start * (strides[dim] as number);
   return { buffer, dtype, offset: at, shape: shape.with(dim, EDGE), strides };
 }

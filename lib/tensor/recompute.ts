@@ -48,8 +48,8 @@ const started = (op: RecomputableOp, inputs: readonly SavedTensor[]) =>
 /** A tensor saved for a backward: the tensor, or its recipe if the recipe's inputs are alive. */
 export class SavedTensor implements Saved {
   /** The tensor itself, or the recipe's inputs. */
-  private readonly parts: readonly Saved[];
-  /** Returns the values while the parts are held. */
+  private readonly sources: readonly Saved[];
+  /** Returns the values while the sources are held. */
   private readonly read: () => Tensor;
   /** Starts the recomputation concurrently with compute, if possible. */
   private readonly start: (() => () => Tensor) | null;
@@ -58,28 +58,28 @@ export class SavedTensor implements Saved {
   constructor(tensor: Tensor) {
     const recipe = recipes.get(tensor);
     if (!recipe || recipe.inputs.some((input) => input.isDisposed)) {
-      this.parts = [tensor];
+      this.sources = [tensor];
       this.read = itself(tensor);
       this.start = null;
       return;
     }
     const inputs = recipe.inputs.map((input) => new SavedTensor(input));
-    this.parts = inputs;
+    this.sources = inputs;
     this.read = again(recipe.op, inputs);
     this.start = started(recipe.op, inputs);
   }
 
   get changedAt(): number {
-    return this.parts.reduce((latest, { changedAt = 0 }) => Math.max(latest, changedAt), 0);
+    return this.sources.reduce((latest, { changedAt = 0 }) => Math.max(latest, changedAt), 0);
   }
 
   retain(): this {
-    for (const part of this.parts) part.retain();
+    for (const source of this.sources) source.retain();
     return this;
   }
 
   release(): void {
-    for (const part of this.parts) part.release();
+    for (const source of this.sources) source.release();
   }
 
   /**

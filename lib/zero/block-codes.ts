@@ -43,19 +43,19 @@ export class BlockCodes {
   /** Quantizes `values` [numel] to message `index` of `messages`. */
   write(values: View, messages: Tensor, index: number, stream: Stream): void {
     const { bits } = this;
-    const shaped = { in: matrix(values, this.numel), ...this.partsOf(messages, index) };
+    const shaped = { in: matrix(values, this.numel), ...this.viewsOf(messages, index) };
     kernels.quantizeWeights({ ...shaped, bits, group: BLOCK }, stream);
   }
 
   /** Dequantizes message `index` to `values` [numel]. */
   read(messages: Tensor, index: number, values: View, stream: Stream): void {
     const { bits } = this;
-    const shaped = { ...this.partsOf(messages, index), out: matrix(values, this.numel) };
+    const shaped = { ...this.viewsOf(messages, index), out: matrix(values, this.numel) };
     kernels.dequantizeWeights({ ...shaped, zero: null, bits, group: BLOCK }, stream);
   }
 
   /** The codes and scales of a message; both have four bytes per element. */
-  private partsOf(messages: Tensor, index: number): { packed: View; scale: View } {
+  private viewsOf(messages: Tensor, index: number): { packed: View; scale: View } {
     const from = messages.offset + index * this.words;
     const packed = { ...matrix(messages, this.codeWords), offset: from };
     const scales = matrix(messages, this.numel / BLOCK);

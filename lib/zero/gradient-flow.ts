@@ -210,6 +210,6 @@ export class ShardedGradients extends ExchangedGradients {
 }
 
 /** Adds `part` to `sum` in the order of `stream`. */
-function add(sum: Tensor, part: Tensor, stream: Stream): void {
-  kernels.binary({ a: sum, b: part, out: sum, op: 'add', accumulate: false }, stream);
+function add(sum: Tensor, addend: Tensor, stream: Stream): void {
+  kernels.binary({ a: sum, b: addend, out: sum, op: 'add', accumulate: false }, stream);
 }

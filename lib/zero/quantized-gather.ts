@@ -29,8 +29,8 @@ export const gatherCodes: GatherUnit = (place, flat, group, at) => {
       work.wait(stream);
       const { buffer, dtype, shape, strides } = flat;
       for (let rank = 0; rank < group.size; ++rank) {
-        const part = { buffer, dtype, shape, strides, offset: flat.offset + rank * numel };
-        codes.read(messages, rank, part, stream);
+        const shard = { buffer, dtype, shape, strides, offset: flat.offset + rank * numel };
+        codes.read(messages, rank, shard, stream);
       }
       mine.release();
       releaseOn(stream, messages);

@@ -31,8 +31,8 @@ export class QuantizedWire implements Wire {
     const sent = codes.allocate(group.size, full);
     const { buffer, dtype, shape, strides } = full;
     for (let rank = 0; rank < group.size; ++rank) {
-      const part = { buffer, dtype, shape, strides, offset: full.offset + rank * numel };
-      codes.write(part, sent, rank, at.stream);
+      const shard = { buffer, dtype, shape, strides, offset: full.offset + rank * numel };
+      codes.write(shard, sent, rank, at.stream);
     }
     const got = codes.allocate(group.size, full);
     const work = group.allToAll(got, sent, at);
@@ -41,22 +41,22 @@ export class QuantizedWire implements Wire {
         work.wait(stream);
         releaseOn(stream, sent);
         const sum = held(() => Tensor.empty([numel], 'f32', output.device));
-        const part = held(() => Tensor.emptyLike(sum));
+        const decoded = held(() => Tensor.emptyLike(sum));
         codes.read(got, 0, sum, stream);
         for (let rank = 1; rank < group.size; ++rank) {
-          codes.read(got, rank, part, stream);
-          kernels.binary({ a: sum, b: part, out: sum, op: 'add', accumulate: false }, stream);
+          codes.read(got, rank, decoded, stream);
+          kernels.binary({ a: sum, b: decoded, out: sum, op: 'add', accumulate: false }, stream);
         }
         kernels.copy({ in: sum, out: output }, stream);
-        for (const one of [got, sum, part]) releaseOn(stream, one);
+        for (const one of [got, sum, decoded]) releaseOn(stream, one);
       },
     };
   }
 }
 
 /**
- * Reduces over replicas (mics_shard_size): first within the shard group, then over ranks with the
- * same shard. Source: Zhang et al. 2022 (MiCS).
+ * Reduces over replicas (mics_shard_size): first within the shard group, then over ranks with
+ * the same shard. Source: Zhang et al. 2022 (MiCS).
  */
 export class ReplicatedWire implements Wire {
   readonly factor: number;

@@ -83,8 +83,8 @@ export class CastWire implements Wire {
 
   reduceScatter(output: Tensor, full: Tensor, at: At): Work {
     const wide = this.cast(full, at.stream);
-    const part = held(() => Tensor.empty(output.shape, this.dtype, output.device));
-    return this.rounded(this.inner.reduceScatter(part, wide, at), part, [wide, part], output);
+    const shard = held(() => Tensor.empty(output.shape, this.dtype, output.device));
+    return this.rounded(this.inner.reduceScatter(shard, wide, at), shard, [wide, shard], output);
   }
 
   private cast(full: Tensor, stream: Stream): Tensor {

@@ -90,8 +90,8 @@ async function main(): Promise<void> {
         const values = Array.from({ length: size }, (_, other) => vectorOf(other, round, numel));
         compare(`${levels} ${round} result`, vector, simulation.average(values));
       }
-      const at = rank * layout.part;
-      const owned = simulation.owners.slice(at, at + layout.part);
+      const at = rank * layout.chunk;
+      const owned = simulation.owners.slice(at, at + layout.chunk);
       compare(`${levels} ${round} own error`, exchange.ownError, simulation.workers[rank]!);
       compare(`${levels} ${round} owner's error`, exchange.ownerError, owned);
       const logged = logger.totals().reduce((sum, { kind, bytes, count }) => {

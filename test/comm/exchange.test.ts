@@ -11,7 +11,7 @@ test('a layout cuts segments at owners, and counts bytes', () => {
     { start: 0, numel: 3 },
     { start: 64, numel: 100 },
   ]);
-  expect(layout.parts).toEqual([
+  expect(layout.chunks).toEqual([
     { starts: [0, 64, 128], counts: [3, 64] },
     { starts: [0, 128], counts: [36] },
   ]);
@@ -20,7 +20,7 @@ test('a layout cuts segments at owners, and counts bytes', () => {
 });
 
 test('a part without a segment has an empty one', () => {
-  const { parts } = new CompressedLayout(192, 3, [{ start: 70, numel: 1 }]);
+  const { chunks: parts } = new CompressedLayout(192, 3, [{ start: 70, numel: 1 }]);
   expect(parts[0]).toEqual({ starts: [0, 64], counts: [0] });
   expect(parts[1]).toEqual({ starts: [0, 6, 64], counts: [0, 1] });
 });

@@ -94,7 +94,7 @@ export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
     scope(() => {
       const scaled = wide(value, engine.device).mul(gradients.gradientScale).to(grad.dtype);
       const whole = stateOf(owned, 'master');
-      writeParts(owned, { ...whole, values: scaled }, inMemory(grad));
+      writeOwned(owned, { ...whole, values: scaled }, inMemory(grad));
       state.changed(partition);
       countAgain(owned, grad);
     }),
@@ -131,7 +131,7 @@ function setState(parameter: Parameter, value: Tensor, name: string): void {
   noGrad(() =>
     scope(() => {
       const values = value.to(engine.device).to(kept.dtype).contiguous();
-      writeParts(owned, { ...kept, values }, (fragment) =>
+      writeOwned(owned, { ...kept, values }, (fragment) =>
         borrow(engine, partition, fragment, name),
       );
     }),
@@ -157,7 +157,7 @@ export function writeMaster({ engine, partition, entry }: OwnedParameter, values
  */
 export function writeFrozen({ engine, shard, entry, parameter }: HeldParameter): void {
   const values = { ...perElement(entry.shape), values: parameter };
-  writeParts({ engine, shard, entry }, values, (fragment) => {
+  writeOwned({ engine, shard, entry }, values, (fragment) => {
     const lent = shard.place.lend(fragment);
     lent.wait();
     return lent;
@@ -222,10 +222,10 @@ function assemble(
   const { shards } = parts.ranks;
   const full = Tensor.empty(state.shape, state.dtype, device);
   for (const fragment of partition.fragments.filter((one) => one.entry === entry)) {
-    const part = read(fragment);
+    const slice = read(fragment);
     const { from, numel } = portionOf(state, fragment);
-    copyFlat(full, { offset: from, numel }, part, { offset: 0, numel }, device.compute);
-    part.release();
+    copyFlat(full, { offset: from, numel }, slice, { offset: 0, numel }, device.compute);
+    slice.release();
   }
   device.compute.synchronize();
   if (partition.isWhole) return full;
@@ -235,9 +235,9 @@ function assemble(
     const first = offset - entry.offset;
     if (numel === 0 || (state.per === null && first > 0)) continue;
     const portion = portionOf(state, { from: first, numel });
-    const part = sliceFlat(full, { offset: portion.from, numel: portion.numel });
-    takeOver(shards, part, shard);
-    part.release();
+    const slice = sliceFlat(full, { offset: portion.from, numel: portion.numel });
+    takeOver(shards, slice, shard);
+    slice.release();
   }
   return full;
 }
@@ -246,7 +246,7 @@ function assemble(
  * Copies this rank's fragments of `values` to the targets of `placeOf`, and releases the target
  * tensors.
  */
-function writeParts(
+function writeOwned(
   { engine, shard, entry }: Pick<HeldParameter, 'engine' | 'shard' | 'entry'>,
   { values, ...state }: StateTensor & { values: Tensor },
   targetOf: (fragment: Fragment) => Target,

@@ -17,7 +17,7 @@ import { sliceFlat } from '../../zero/flat.js';
 import type { Fragment, LayoutEntry, Range } from '../../zero/layout.js';
 import type { Partition, WeightShard } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
-import { partOfRemote, remoteState, remoteWeights } from './remote-state.js';
+import { remoteState, remoteWeights, sliceOfRemote } from './remote-state.js';
 
 /** Returns "<name>.fp32" for master weights, "<name>.<state>" otherwise. */
 export const stateKey = (name: string, state: string): string =>
@@ -127,7 +127,7 @@ function shardsOf(name: string, region: Region, from: number, values: Tensor | R
     return boxedParts(region, from, values).map((part) => ({ name, shape, ...part }));
   }
   return boxedRanges(region, from, values.numel).map(({ box, from: first, range }) => {
-    return { name, shape, box, from: first, tensor: partOfRemote(values, range) };
+    return { name, shape, box, from: first, tensor: sliceOfRemote(values, range) };
   });
 }
 
@@ -155,7 +155,7 @@ function stateValues(
   fragment: Fragment,
   { name, state, numel: count }: { name: string; state: StateTensor; numel: number },
 ): Tensor | Remote {
-  const lend = (part: Fragment) => kept.lend(partition, part, name);
+  const lend = (one: Fragment) => kept.lend(partition, one, name);
   if (kept.lendsCopies(partition)) return remoteState(lend, fragment, { ...state, numel: count });
   const lent = lend(fragment);
   lent.wait();

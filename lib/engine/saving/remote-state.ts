@@ -36,7 +36,7 @@ export function remoteState(
 export function remoteWeights({ place, unit }: WeightShard, fragment: Fragment): Remote | null {
   if (place.memory) return null;
   const { dtype } = unit;
-  return remoteState((part) => place.lend(part), fragment, {
+  return remoteState((one) => place.lend(one), fragment, {
     per: 1,
     dtype,
     numel: fragment.numel,
@@ -44,7 +44,7 @@ export function remoteWeights({ place, unit }: WeightShard, fragment: Fragment):
 }
 
 /** Returns a range of a remote shard. */
-export function partOfRemote(whole: Remote, { offset, numel }: Range): Remote {
+export function sliceOfRemote(whole: Remote, { offset, numel }: Range): Remote {
   const { dtype, grain } = whole;
   return {
     dtype,

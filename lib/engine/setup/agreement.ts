@@ -16,10 +16,10 @@ import { type Exchange, setupWorldOf } from './setup-world.js';
 /** The inputs of an engine that ranks compare. */
 export type Given = Pick<Decisions, 'module' | 'config' | 'optimizer' | 'schedules'>;
 
-type Part = 'model' | 'parts' | 'config' | 'optimizer' | 'generator';
+type Section = 'model' | 'parts' | 'config' | 'optimizer' | 'generator';
 
 /** Values as text by key. Two ranks agree if these are equal, independent of their order. */
-type Description = Record<Part, Texts>;
+type Description = Record<Section, Texts>;
 
 type Texts = Record<string, string>;
 
@@ -31,7 +31,7 @@ const OWN: ReadonlySet<string> = new Set<keyof ResolvedConfig>([
 ]);
 
 interface Rule {
-  part: Part;
+  section: Section;
   /** Ranks that differ only on these axes must agree. */
   axes: readonly Axis[];
   code: DsErrorCode;
@@ -41,16 +41,16 @@ interface Rule {
   hint: string;
 }
 
-const everyone = (part: Part) => ({
-  ...{ part, axes: [...DATA, ...MODEL], among: 'on every rank' },
-  hint: `Give every rank the same ${part}.`,
+const everyone = (section: Section) => ({
+  ...{ section, axes: [...DATA, ...MODEL], among: 'on every rank' },
+  hint: `Give every rank the same ${section}.`,
 });
 
 /** In the order of comparison. */
 const RULES: readonly Rule[] = [
   { ...everyone('model'), code: 'DS_ARGUMENT', op: (key) => `initialize, ${key}` },
   {
-    ...{ part: 'parts', axes: ['pp', 'dp', 'sp'], code: 'DS_ARGUMENT' },
+    ...{ section: 'parts', axes: ['pp', 'dp', 'sp'], code: 'DS_ARGUMENT' },
     op: (key) => `initialize, ${key}`,
     among: 'on ranks with the same coordinate on tp',
     hint: 'Divide layers only by the coordinate on tp.',
@@ -58,7 +58,7 @@ const RULES: readonly Rule[] = [
   { ...everyone('config'), code: 'DS_CONFIG', op: (key) => key },
   { ...everyone('optimizer'), code: 'DS_ARGUMENT', op: (key) => `initialize, optimizer ${key}` },
   {
-    ...{ part: 'generator', axes: MODEL, code: 'DS_ARGUMENT' },
+    ...{ section: 'generator', axes: MODEL, code: 'DS_ARGUMENT' },
     op: (key) => `initialize, random ${key}`,
     among: `on ranks that differ only on ${MODEL.join(', ')}`,
     hint: 'Call seed() with the same number there, or set "seed" in the configuration.',
@@ -101,7 +101,7 @@ export async function requireAgreement(
 /** Compares only the configuration, before the model changes. */
 export async function requireSameConfig(job: Distributed, config: ResolvedConfig): Promise<void> {
   if (job.worldSize === 1) return;
-  const rules = RULES.filter(({ part }) => part === 'config');
+  const rules = RULES.filter(({ section }) => section === 'config');
   const own = { config: describeConfig(config) };
   await setupWorldOf(job).inTurn((exchange) => compare(job, rules, own, exchange));
 }
@@ -112,12 +112,12 @@ async function compare(
   own: Partial<Description>,
   exchange: Exchange,
 ): Promise<void> {
-  const all = await exchange(rules.map(({ part }) => digestOf(own[part] ?? {})));
+  const all = await exchange(rules.map(({ section }) => digestOf(own[section] ?? {})));
   for (const [index, rule] of rules.entries()) {
     const digests = all.map((one) => one[index] as string);
     const pair = firstDifference(mesh.shape, digests, rule.axes);
     if (!pair) continue;
-    const said = await exchange(pair.includes(rank) ? (own[rule.part] ?? null) : null);
+    const said = await exchange(pair.includes(rank) ? (own[rule.section] ?? null) : null);
     const [first, other] = pair;
     throw difference(rule, [first, said[first] as Texts], [other, said[other] as Texts]);
   }
@@ -162,7 +162,7 @@ function describe({ module, config, optimizer, schedules }: Given): Description 
   }
   return {
     model: describeModel(module, groupOf),
-    parts: describeParts(module),
+    parts: describeRegions(module),
     generator: flatten(Object.entries(getRandomState())),
     config: describeConfig(config),
     optimizer: { name, schedule: schedules.name, ...Object.fromEntries(settings) },
@@ -195,7 +195,7 @@ function describeModel(module: Module, groupOf: ReadonlyMap<Tensor, number>): Te
 }
 
 /** Keys are the numbers of parameters in the model, as in describeModel(). */
-function describeParts(module: Module): Texts {
+function describeRegions(module: Module): Texts {
   const texts = Array.from(module.namedParameters(), ([name, { region, isReplica }], index) => {
     const boxes = region.boxes.map((box) => `${shapeOf(box)} at [${box.offset.join(', ')}]`);
     const who = isReplica ? ' (a replica)' : '';
@@ -230,12 +230,12 @@ function text(value: unknown): string {
 
 /** Returns the error for the first key in which two ranks differ. */
 function difference(
-  { part, code, op, among, hint }: Rule,
+  { section, code, op, among, hint }: Rule,
   [first, here]: [rank: number, Texts],
   [other, there]: [rank: number, Texts],
 ): DsError {
   const keys = new Set([...Object.keys(here), ...Object.keys(there)]);
-  const [key = part, ...others] = [...keys].filter((one) => here[one] !== there[one]);
+  const [key = section, ...others] = [...keys].filter((one) => here[one] !== there[one]);
   const also = others.slice(0, ALSO).join(', ') + (others.length > ALSO ? ', ...' : '');
   return new DsError({
     code,

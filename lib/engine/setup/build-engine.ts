@@ -248,8 +248,8 @@ function watchers(
   const { world, data, shards, alike, layers, tokens } = ranks;
   const log = world.size > 1 ? buildCommsLogger(config.comms_logger, isFirst(ranks)) : null;
   const { replicas, near } = ranks;
-  const parts = [layers, tokens, replicas, near].filter((group) => group !== null);
-  for (const group of new Set([world, data, shards, alike, ...parts])) {
+  const others = [layers, tokens, replicas, near].filter((group) => group !== null);
+  for (const group of new Set([world, data, shards, alike, ...others])) {
     const { logger } = group;
     undo.defer(() => {
       group.logger = logger;

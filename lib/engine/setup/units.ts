@@ -54,9 +54,9 @@ export function buildUnits(
   for (const parameter of moved) {
     parameter.moveTo(options.device, parameter.fixedDtype ?? options.dtype);
   }
-  const found = partsOf(module, ties).flatMap(([name, part, named]) => {
+  const found = unitModules(module, ties).flatMap(([name, block, named]) => {
     const wanted = named.filter(([, parameter]) => !moved.has(parameter));
-    return together([name, part, wanted], groupOf, options.dtype);
+    return together([name, block, wanted], groupOf, options.dtype);
   });
   const isFrozen = ({ parameters: [first] }: Together): boolean => first?.group === FROZEN;
   const gradDtypeOf = (dtype: DType): DType =>
@@ -64,47 +64,51 @@ export function buildUnits(
   return {
     trained: found
       .filter((one) => !isFrozen(one))
-      .map(({ name, module: part, parameters, dtype }) => {
+      .map(({ name, module: block, parameters, dtype }) => {
         const tie = tieOf(ties, { parameters });
         const layout = tie ? { ...options.layout, shards: tie.group.size } : options.layout;
         const own = { ...options, dtype, gradDtype: gradDtypeOf(dtype), layout };
-        return new Unit(name, part, parameters, own);
+        return new Unit(name, block, parameters, own);
       }),
-    frozen: found.filter(isFrozen).map(({ name, module: part, parameters, dtype }) => {
-      return new WeightUnit(name, part, parameters, { ...options, dtype });
+    frozen: found.filter(isFrozen).map(({ name, module: block, parameters, dtype }) => {
+      return new WeightUnit(name, block, parameters, { ...options, dtype });
     }),
   };
 }
 
-type Part = [name: string, module: Module, parameters: [name: string, parameter: Parameter][]];
+type UnitModule = [
+  name: string,
+  module: Module,
+  parameters: [name: string, parameter: Parameter][],
+];
 
 /**
  * Returns tied parameters, the root, then the model's units. Each parameter belongs to the first
- * part with it, under its name in namedParameters() of the model, which checkpoints use.
+ * unit with it, under its name in namedParameters() of the model, which checkpoints use.
  */
-function partsOf(module: Module, ties: readonly Tie[]): Part[] {
+function unitModules(module: Module, ties: readonly Tie[]): UnitModule[] {
   const inner = module.units();
   const owned = new Set(inner.flatMap((unit) => unit.module.parameters()));
   const taken = new Set(ties.flatMap(({ parameters }) => parameters));
   const all = [...module.namedParameters()];
   const nameOf = new Map(all.map(([name, parameter]) => [parameter, name]));
   const root = all.filter(([, parameter]) => !owned.has(parameter) && !taken.has(parameter));
-  const parts: Part[] = ties.map(({ name, parameters }) => {
+  const units: UnitModule[] = ties.map(({ name, parameters }) => {
     const own = new Set(parameters);
     return [name, module, all.filter(([, parameter]) => own.has(parameter))];
   });
-  parts.push(['root', module, root]);
-  for (const { name, module: part } of inner) {
-    const named = [...part.namedParameters()].filter(([, parameter]) => !taken.has(parameter));
+  units.push(['root', module, root]);
+  for (const { name, module: block } of inner) {
+    const named = [...block.namedParameters()].filter(([, parameter]) => !taken.has(parameter));
     for (const [, parameter] of named) taken.add(parameter);
-    parts.push([name, part, named.map(([, one]) => [nameOf.get(one) as string, one])]);
+    units.push([name, block, named.map(([, one]) => [nameOf.get(one) as string, one])]);
   }
-  return parts;
+  return units;
 }
 
-/** Groups the parameters of a part by kind, in the order of each kind's first parameter. */
+/** Groups the parameters of a unit by kind, in the order of each kind's first parameter. */
 function together(
-  [name, module, named]: Part,
+  [name, module, named]: UnitModule,
   groupOf: ReadonlyMap<Tensor, number>,
   engineDtype: DType,
 ): Together[] {

@@ -53,15 +53,15 @@ export class ChunkedHead {
     const out: Chunk[] = [];
     for (let start = 0; start < this.count; start += this.chunkRows) {
       const n = Math.min(this.chunkRows, this.count - start);
-      const part = (of: View): View => viewOf(of, [n], [1], of.offset + start);
+      const slice = (of: View): View => viewOf(of, [n], [1], of.offset + start);
       const x = rowRange(this.rows, start, n);
       out.push({
         start,
         x,
-        target: part(this.target),
-        losses: part(this.losses),
-        lse: part(this.lse),
-        correct: this.correct && part(this.correct),
+        target: slice(this.target),
+        losses: slice(this.losses),
+        lse: slice(this.lse),
+        correct: this.correct && slice(this.correct),
       });
     }
     return out;
@@ -157,10 +157,10 @@ export class ChunkedHead {
       return;
     }
     const fresh = Tensor.empty([padded, columns], this.weight.dtype, this.weight.device);
-    const part = viewOf(fresh, [rows, columns]);
-    if (accumulate) kernels.copy({ in: dweight, out: part });
+    const slice = viewOf(fresh, [rows, columns]);
+    if (accumulate) kernels.copy({ in: dweight, out: slice });
     body(fresh);
-    kernels.copy({ in: part, out: dweight });
+    kernels.copy({ in: slice, out: dweight });
     fresh.dispose();
   }
 

@@ -70,7 +70,7 @@ export function embedding(weight: Tensor, index: Tensor): Tensor {
  * The part of `whole` that `index` addresses: as large as the index except along `dim`. Throws
  * DS_SHAPE.
  */
-export function partFor(op: string, whole: View, dim: number, index: View): View {
+export function sliceFor(op: string, whole: View, dim: number, index: View): View {
   const fits = (n: number, d: number) => d === dim || n <= (whole.shape[d] as number);
   if (index.shape.length !== whole.shape.length || !index.shape.every(fits)) {
     const expected = `an index of at most the size of ${describe(whole)} except in dim ${dim}`;
@@ -81,11 +81,11 @@ export function partFor(op: string, whole: View, dim: number, index: View): View
 
 /** dx (+)= the sum of `grad` at the indices of the forward. */
 function addAtIndex(dx: View, dim: number, index: View, grad: View, accumulate: boolean): void {
-  const part = partFor('gather', dx, dim, index);
-  const isWhole = sameShape(part.shape, dx.shape);
+  const slice = sliceFor('gather', dx, dim, index);
+  const isWhole = sameShape(slice.shape, dx.shape);
   if (!isWhole && !accumulate) kernels.fill({ out: dx, value: 0 });
   const adds = accumulate || !isWhole;
-  kernels.scatterAdd({ src: grad, index, out: part, dim, accumulate: adds });
+  kernels.scatterAdd({ src: grad, index, out: slice, dim, accumulate: adds });
 }
 
 // Operations: choice; methods too.
@@ -98,9 +98,9 @@ function addAtIndex(dx: View, dim: number, index: View, grad: View, accumulate: 
 export function gather(x: Tensor, dim: number, index: Tensor): Tensor {
   requireIndex('gather', x, index);
   const at = normalizeDim('gather', dim, x.ndim);
-  const part = partFor('gather', x, at, index);
+  const slice = sliceFor('gather', x, at, index);
   const out = Tensor.empty(index.shape, x.dtype, x.device);
-  kernels.gather({ in: part, index, out, dim: at });
+  kernels.gather({ in: slice, index, out, dim: at });
   record('gather', [x], [out], [index], ([grad], sink) => {
     sink.write(0, (dx, accumulate) => addAtIndex(dx, at, index, grad as Tensor, accumulate));
   });

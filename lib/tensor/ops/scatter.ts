@@ -6,7 +6,7 @@ import { requireHeld } from '../host-values.js';
 import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { arange } from './creation.js';
-import { partFor, requireIndex } from './indexing.js';
+import { requireIndex, sliceFor } from './indexing.js';
 import {
   addInto,
   constant,
@@ -49,7 +49,7 @@ function giveSlice(sink: GradSink, shape: readonly number[], slice: Tensor): voi
 /** The elements of `whole` at `index`, unrecorded. */
 function picked(whole: Tensor, dim: number, index: Tensor): Tensor {
   const out = Tensor.empty(index.shape, whole.dtype, whole.device);
-  kernels.gather({ in: partFor('gather', whole, dim, index), index, out, dim });
+  kernels.gather({ in: sliceFor('gather', whole, dim, index), index, out, dim });
   return out;
 }
 
@@ -65,7 +65,7 @@ function pickedByWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
     shape,
   );
   const owners = Tensor.empty(grad.shape, 'i64', device);
-  kernels.scatter({ src: number, index, out: partFor('scatter', owners, dim, index), dim });
+  kernels.scatter({ src: number, index, out: sliceFor('scatter', owners, dim, index), dim });
   const owner = picked(owners, dim, index);
   const won = Tensor.empty(shape, 'bool', device);
   kernels.compare({ a: owner, b: number, out: won, op: 'eq' });
@@ -94,7 +94,7 @@ export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | num
     const from = isTensor
       ? values
       : expanded(constant(values, into.dtype, into.device), index.shape);
-    const out = partFor('scatter', into, at, index);
+    const out = sliceFor('scatter', into, at, index);
     kernels.scatter({ src: chosen('scatter', from, index), index, out, dim: at });
   };
   const out = copied(x);
@@ -125,7 +125,7 @@ export function scatterAdd(x: Tensor, dim: number, index: Tensor, src: Tensor): 
   requireAlike('scatterAdd', x, src);
   const at = normalizeDim('scatterAdd', dim, x.ndim);
   const out = copied(x);
-  const target = partFor('scatterAdd', out, at, index);
+  const target = sliceFor('scatterAdd', out, at, index);
   const from = chosen('scatterAdd', src, index);
   kernels.scatterAdd({ src: from, index, out: target, dim: at, accumulate: true });
   record('scatterAdd', [x, src], [out], [index], ([grad], sink) => {

@@ -7,7 +7,7 @@ import { noGrad, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { arange, to } from './creation.js';
 import { add } from './elementwise.js';
-import { partFor } from './indexing.js';
+import { sliceFor } from './indexing.js';
 import { constant, copied, expanded, viewOf } from './shapes.js';
 import { sort, topk } from './sort.js';
 import { narrow, reshape, transpose } from './views.js';
@@ -76,7 +76,7 @@ export function takeRows(x: Tensor, indices: Tensor): Tensor {
 export function replaceRows(x: Tensor, indices: Tensor, rows: Tensor): Tensor {
   const index = acrossColumns(indices, x.size(1));
   const put = (into: Tensor, src: View): void =>
-    kernels.scatter({ src, index, out: partFor('replaceRows', into, 0, index), dim: 0 });
+    kernels.scatter({ src, index, out: sliceFor('replaceRows', into, 0, index), dim: 0 });
   const out = copied(x);
   put(out, rows);
   record('replaceRows', [x, rows], [out], [indices], ([grad], sink) => {
@@ -94,7 +94,7 @@ export function replaceRows(x: Tensor, indices: Tensor, rows: Tensor): Tensor {
 function pickedRows(x: Tensor, indices: Tensor): Tensor {
   const index = acrossColumns(indices, x.size(1));
   const out = Tensor.empty(index.shape, x.dtype, x.device);
-  kernels.gather({ in: partFor('takeRows', x, 0, index), index, out, dim: 0 });
+  kernels.gather({ in: sliceFor('takeRows', x, 0, index), index, out, dim: 0 });
   return out;
 }
 

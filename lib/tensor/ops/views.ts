@@ -236,11 +236,11 @@ export function select(x: Tensor, dim: number, index: number): Tensor {
 }
 
 /** The sizes of the parts that `sizes` cut `size` into. Throws DS_SHAPE, DS_ARGUMENT. */
-function partSizes(size: number, sizes: number | readonly number[]): readonly number[] {
+function splitSizes(size: number, sizes: number | readonly number[]): readonly number[] {
   if (typeof sizes === 'number') {
-    const part = requireInteger('split size', sizes, 1);
-    return Array.from({ length: Math.ceil(size / part) }, (_, i) =>
-      Math.min(part, size - i * part),
+    const each = requireInteger('split size', sizes, 1);
+    return Array.from({ length: Math.ceil(size / each) }, (_, i) =>
+      Math.min(each, size - i * each),
     );
   }
   const list = requireSizes('split', sizes);
@@ -257,7 +257,7 @@ function partSizes(size: number, sizes: number | readonly number[]): readonly nu
 export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Tensor[] {
   requireTensor('split', x);
   const at = normalizeDim('split', dim, x.ndim);
-  const list = partSizes(x.shape[at] as number, sizes);
+  const list = splitSizes(x.shape[at] as number, sizes);
   let start = 0;
   const outs = list.map((count) => {
     const cut = cutOf(x, at, start, count);

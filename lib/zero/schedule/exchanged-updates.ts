@@ -105,16 +105,16 @@ export class ExchangedUpdates extends AfterDecision {
     const { rank } = this.parts.group;
     for (const { members, exchange } of this.buckets) {
       const { ownError, ownerError } = exchange;
-      const part = { offset: rank * ownerError.numel, numel: ownerError.numel };
+      const owned = { offset: rank * ownerError.numel, numel: ownerError.numel };
       for (const { partition, offset } of members) {
         for (const entry of partition.unit.layout.entries) {
           const range = { offset: offset + entry.offset, numel: entry.numel };
           const own = sliceFlat(ownError, range);
           yield { entry, name: 'worker_error', from: 0, tensor: own };
-          const here = overlap(range, part);
+          const here = overlap(range, owned);
           if (here.numel === 0) continue;
           const from = here.offset - range.offset;
-          const within = { offset: here.offset - part.offset, numel: here.numel };
+          const within = { offset: here.offset - owned.offset, numel: here.numel };
           yield { entry, name: 'server_error', from, tensor: sliceFlat(ownerError, within) };
         }
       }
