@@ -32,6 +32,16 @@ void* CudaContext::scratch(size_t bytes) {
   return data;
 }
 
+/// A recorded launch gets its own counter: a replay may overlap with launches of the recording
+/// stream.
+unsigned* CudaContext::counter() {
+  if (!device.captures())
+    if (unsigned* counter = device.counters().of(stream)) return counter;
+  auto* counter = scratch_of<unsigned>(1);
+  DS_CUDA(cudaMemsetAsync(counter, 0, sizeof *counter, stream), "counter");
+  return counter;
+}
+
 bool is_settled(const CudaContext& ctx, const void* data) {
   return ctx.device.captures() && !ctx.device.pool().has_recorded(data);
 }

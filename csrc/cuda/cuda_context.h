@@ -41,6 +41,8 @@ struct CudaContext {
   T* scratch_of(size_t count) {
     return static_cast<T*>(scratch(count * sizeof(T)));
   }
+  /// Returns a counter that is 0. The kernel that uses it must leave 0.
+  unsigned* counter();
 
   CudaContext(CudaDevice& device, cudaStream_t stream);
   ~CudaContext();

@@ -329,6 +329,7 @@ Gemm& CudaDevice::gemm() {
 }
 
 void CudaDevice::forget(cudaStream_t stream) {
+  counters_.forget(stream);
   if (gemm_) gemm_->forget(stream);
 }
 

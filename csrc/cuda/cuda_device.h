@@ -13,6 +13,7 @@
 #include "host_queue.h"
 #include "memory_pool.h"
 #include "sleeping_waits.h"
+#include "stream_counters.h"
 
 namespace ds::cuda {
 
@@ -87,6 +88,7 @@ class CudaDevice final : public Device {
   int compute_capability() const { return properties_.major * 10 + properties_.minor; }
   bool deterministic_algorithms() const { return deterministic_; }
   MemoryPool& pool() { return *pool_; }
+  StreamCounters& counters() { return counters_; }
   /// Whether the compute stream records: no caller may wait for it.
   bool captures() const { return captures_; }
   /// Opens cuBLASLt on first use. Throws DS_LIBRARY if it is not installed.
@@ -120,6 +122,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<CudaStream> compute_;
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<Gemm> gemm_;
+  StreamCounters counters_;
 };
 
 /// Runs one op's body (op_table.cu); `args` as in Device::run.

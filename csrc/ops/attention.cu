@@ -5,6 +5,8 @@
 #include <cmath>
 #include <type_traits>
 
+#include "attention_document_copy.cuh"
+#include "attention_hopper.cuh"
 #include "attention_key_gradient.cuh"
 #include "attention_plain.cuh"
 #include "attention_query_gradient.cuh"
@@ -220,8 +222,10 @@ void with_shapes(int d, F&& f) {
 }
 
 template <class T, Hiding kHiding>
-void run_forward(const ForwardArguments<T>& args, cudaStream_t stream) {
+void run_forward(const ForwardArguments<T>& args, CudaContext& ctx) {
+  const cudaStream_t stream = ctx.stream;
   if constexpr (sizeof(T) == 2) {
+    if (tensor_cores_serve<T>(args.sizes) && run_hopper_forward(args, ctx)) return;
     if constexpr (kHiding == Hiding::causal) {
       if (tensor_cores_serve<T>(args.sizes) && args.sizes.d > 96 && args.sizes.rows >= kLongRows &&
           fits_shared_memory(LongForward::shared_bytes))
@@ -272,7 +276,7 @@ void run(const Attention& x, CudaContext& ctx) {
                                    x.lse.as<float>(),
                                    sizes,
                                    filter};
-    with_hiding(filter.hiding, [&](auto kind) { run_forward<T, kind()>(args, ctx.stream); });
+    with_hiding(filter.hiding, [&](auto kind) { run_forward<T, kind()>(args, ctx); });
   });
 }
 

@@ -83,12 +83,13 @@ __device__ __forceinline__ void load_tile(T* tile, const HeadsView<T>& view, con
   }
 }
 
-/// Rounds one warp's accumulators times `factor` and writes the first `rows` rows of d elements.
-/// `staging` is shared memory for 16 kTiles rows of kD that only this warp uses.
+/// Rounds one warp's accumulators times `factor` and writes the rows from `skipped` to before
+/// `rows` of d elements. `staging` is shared memory for 16 kTiles rows of kD that only this warp
+/// uses.
 template <class T, int kTiles, int kD>
 __device__ __forceinline__ void store_rows(const float (&acc)[kTiles][kD / 8][4], float factor,
                                            T* staging, const HeadsView<T>& view, T* target,
-                                           int rows, int d) {
+                                           int rows, int d, int skipped = 0) {
   const int lane = threadIdx.x % 32;
   __syncwarp();
 #pragma unroll
@@ -105,7 +106,7 @@ __device__ __forceinline__ void store_rows(const float (&acc)[kTiles][kD / 8][4]
   constexpr int chunks = kD / 8;
   for (int i = lane; i < kTiles * 16 * chunks; i += 32) {
     const int row = i / chunks, chunk = i % chunks;
-    if (row >= rows || chunk * 8 >= d) continue;
+    if (row < skipped || row >= rows || chunk * 8 >= d) continue;
     const T* from = staging + swizzled<kD>(row, chunk);
     T* to = target + row * view.row_stride + chunk * 8;
     if (view.vectors) {

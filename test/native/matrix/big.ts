@@ -258,7 +258,7 @@ const randomBits: Body = (arena) => {
 };
 
 const attention =
-  (t: number, d: number, [b, h]: readonly [number, number] = [2, 5]): Body =>
+  (t: number, d: number, [b, h]: readonly [number, number] = [2, 5], window = 0): Body =>
   (arena) => {
     const packed = arena.normal([b, t, 3, h, d], 'bf16');
     const gradients = arena.empty([b, t, 3, h, d], 'bf16');
@@ -279,6 +279,7 @@ const attention =
       out,
       lse,
       ...allSeen,
+      window,
       scale: d ** -0.5,
       causal: true,
     };
@@ -431,6 +432,14 @@ export const cases: Case[] = [
   bigCase('RandomNormal and Dropout of a million elements', randomBits),
   bigCase('Attention T1000 D64 packed', attention(1000, 64)),
   bigCase('Attention T1000 D128 packed', attention(1000, 128)),
+  // Lengths around the tiles of 64, 128 and 192 rows.
+  ...[64, 128].flatMap((d) => [
+    ...[1, 63, 65, 777, 1025].map((t) =>
+      bigCase(`Attention T${t} D${d} packed`, attention(t, d, [1, 7])),
+    ),
+    bigCase(`Attention T777 D${d} packed, window 150`, attention(777, d, [1, 3], 150)),
+  ]),
+  bigCase('Attention T129 D64 of 200 heads', attention(129, 64, [1, 200])),
   // The kernels take 1048 heads of this size at a time: two launches of 550.
   bigCase('Attention T250 D16 of 1100 heads', attention(250, 16, [11, 100])),
   ...(['bf16', 'f32'] as const).flatMap((dtype) =>

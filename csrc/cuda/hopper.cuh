@@ -1,0 +1,232 @@
+// Hopper's instructions (sm_90a): wgmma, TMA, mbarriers and register reallocation.
+//
+// Kernels that use them guard their body with DS_HOPPER_BODY. Compiled for any other target the
+// body is empty, and the host must not launch it: see hopper_serves() in tensor_map.h.
+#pragma once
+
+#include <cstdint>
+
+#include "mma.cuh"
+#include "tensor_map.h"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define DS_HOPPER_BODY 1
+#else
+#define DS_HOPPER_BODY 0
+#endif
+
+namespace ds::cuda {
+
+constexpr int kWarpgroup = 128;  // threads that issue one wgmma together
+
+// ---- barriers in shared memory ------------------------------------------------------------------
+
+/// An mbarrier: a phase ends after `arrivals` arrivals and all expected bytes.
+struct SharedBarrier {
+  uint64_t word;
+
+  __device__ __forceinline__ uint32_t address() const { return shared_address(&word); }
+
+  __device__ __forceinline__ void start(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals)
+                 : "memory");
+  }
+  __device__ __forceinline__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
+  }
+  /// Arrives and adds `bytes` of copies to the phase.
+  __device__ __forceinline__ void arrive_expecting(uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
+                 "r"(bytes)
+                 : "memory");
+  }
+  /// Waits for the end of the phase of this parity. Parity 1 of a new barrier has already ended.
+  __device__ __forceinline__ void wait(uint32_t parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra end;\n"
+        "bra again;\n"
+        "end:\n"
+        "}" ::"r"(address()),
+        "r"(parity)
+        : "memory");
+  }
+};
+
+/// Makes barrier initialisations visible to the copy engine.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/// A hardware barrier of `threads` threads; id 0 is __syncthreads.
+__device__ __forceinline__ void named_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// The stage of a ring of kStages buffers, and the parity of its barrier in this turn.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// ---- copies by TMA ------------------------------------------------------------------------------
+
+constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictLast = 0x14F0000000000000;
+
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+/// Copies one box to shared memory; elements outside the tensor become 0. One thread calls.
+__device__ __forceinline__ void load_box(void* to, const TensorMap& map, SharedBarrier& bar,
+                                         uint64_t hint, int column, int row, int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(bar.address()), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(hint)
+      : "memory");
+}
+
+/// Copies one box from shared memory; elements outside the tensor are not written.
+__device__ __forceinline__ void store_box(const void* from, const TensorMap& map, int column,
+                                          int row, int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%1, {%2, %3, %4, %5}], [%0];" ::"r"(
+          shared_address(from)),
+      "l"(&map), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+__device__ __forceinline__ void commit_stores() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/// Waits until the stores of this thread have read shared memory.
+__device__ __forceinline__ void await_store_reads() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+/// Orders this thread's plain writes of shared memory before later reads by TMA or wgmma.
+__device__ __forceinline__ void fence_for_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/// Stores four 8x8 matrices; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void stmatrix_x4(void* row, uint32_t a, uint32_t b, uint32_t c,
+                                            uint32_t d) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+      "r"(a), "r"(b), "r"(c), "r"(d)
+      : "memory");
+}
+
+// ---- registers ----------------------------------------------------------------------------------
+
+template <int kCount>
+__device__ __forceinline__ void give_registers() {
+#if DS_HOPPER_BODY
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
+}
+template <int kCount>
+__device__ __forceinline__ void take_registers() {
+#if DS_HOPPER_BODY
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
+}
+
+// ---- wgmma --------------------------------------------------------------------------------------
+//
+// Accumulators of 64 x N are float[N / 8][4] a thread. In lane l of warp w of the warpgroup,
+// element [n][2 h + e] is row 16 w + 8 h + l / 4 and column 8 n + 2 (l % 4) + e. So each warp has
+// the layout of mma.sync's accumulators for its 16 rows.
+
+/// The descriptor of a tile [rows][64] of 16-bit elements in the 128-byte swizzle, 1024-byte
+/// aligned. `leading` is the distance in bytes to the next 64 columns where N runs along columns.
+__device__ __forceinline__ uint64_t tile_descriptor(const void* tile, int leading = 16) {
+  return static_cast<uint64_t>((shared_address(tile) & 0x3FFFF) >> 4) |
+         static_cast<uint64_t>(leading >> 4) << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
+__device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/// Waits until at most kPending of this warpgroup's groups are in flight.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+/// Keeps the compiler from moving accesses of registers across this point.
+template <int kCount>
+__device__ __forceinline__ void hold(float (&r)[kCount][4]) {
+#pragma unroll
+  for (int n = 0; n < kCount; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(r[n][e])::"memory");
+}
+
+#define DS_REGISTERS_32                                                                         \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define DS_REGISTERS_64                                                                         \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
+  "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "  \
+  "%56, %57, %58, %59, %60, %61, %62, %63}"
+#define DS_FOUR(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define DS_SIXTEEN(n) DS_FOUR(n), DS_FOUR(n + 1), DS_FOUR(n + 2), DS_FOUR(n + 3)
+#define DS_ACCUMULATORS_32 DS_SIXTEEN(0), DS_SIXTEEN(4)
+#define DS_ACCUMULATORS_64 DS_SIXTEEN(0), DS_SIXTEEN(4), DS_SIXTEEN(8), DS_SIXTEEN(12)
+
+/// d[64, N] (+)= a b of depth 16: a from shared memory or registers, b from shared memory.
+/// kColumns: N runs along the columns of b's tile, else along its rows. Without `add` d is
+/// overwritten.
+template <class T, int kN>
+struct Wgmma;
+
+#define DS_WGMMA(TYPE, NAME, N, COUNT, X0, X1, X2, X3, X4, X5, X6)                                 \
+  template <>                                                                                      \
+  struct Wgmma<TYPE, N> {                                                                          \
+    static __device__ __forceinline__ void shared(float (&d)[N / 8][4], uint64_t a, uint64_t b,    \
+                                                  bool add) {                                      \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #X2                                        \
+                   ", 0;\n"                                                                        \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME                 \
+                   " " DS_REGISTERS_##COUNT ", %" #X0 ", %" #X1 ", p, 1, 1, 0, 0;\n}"              \
+                   : DS_ACCUMULATORS_##COUNT                                                       \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                  \
+    }                                                                                              \
+    template <bool kColumns>                                                                       \
+    static __device__ __forceinline__ void registers(float (&d)[N / 8][4], const uint32_t (&a)[4], \
+                                                     uint64_t b, bool add) {                       \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #X5                                        \
+                   ", 0;\n"                                                                        \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME                 \
+                   " " DS_REGISTERS_##COUNT ", {%" #X0 ", %" #X1 ", %" #X2 ", %" #X3 "}, %" #X4    \
+                                            ", p, 1, 1, %" #X6 ";\n}"                              \
+                   : DS_ACCUMULATORS_##COUNT                                                       \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                           \
+                     "r"(static_cast<int>(add)), "n"(kColumns ? 1 : 0));                           \
+    }                                                                                              \
+  };
+DS_WGMMA(__nv_bfloat16, "bf16", 64, 32, 32, 33, 34, 35, 36, 37, 38)
+DS_WGMMA(__nv_bfloat16, "bf16", 128, 64, 64, 65, 66, 67, 68, 69, 70)
+DS_WGMMA(__half, "f16", 64, 32, 32, 33, 34, 35, 36, 37, 38)
+DS_WGMMA(__half, "f16", 128, 64, 64, 65, 66, 67, 68, 69, 70)
+#undef DS_WGMMA
+
+}  // namespace ds::cuda

@@ -1,0 +1,458 @@
+// FlashAttention-3 forward on wgmma and TMA: one producer warp and two or three consumer
+// warpgroups.
+//
+// A thread block lives for the whole launch and takes (head, query block) by (head, query block)
+// from a counter, longest first. The producer copies queries, keys and values into shared memory;
+// each consumer owns 64 query rows from the first score to the stored output. A consumer issues the
+// scores of the next key block before the product P V of this one, so the tensor cores work during
+// its softmax. Consumers take turns to issue, so that one multiplies while another exponentiates.
+// Source: Shah et al. 2024 (FlashAttention-3), algorithms 1 and 2.
+#pragma once
+
+#include "../cuda/hopper.cuh"
+#include "attention_forward.cuh"
+
+namespace ds::cuda {
+
+template <class T>
+struct HopperForwardArguments {
+  TensorMap q, k, v;  // boxes of Shape::rows, and twice of Shape::keys rows
+  ForwardArguments<T> call;
+  unsigned* counter;  // 0 before and after the launch
+};
+
+/// Tile sizes of one kernel: 64 queries a consumer, keys a stage, stages of keys and of values.
+/// With kInTurns the consumers issue their products in turns.
+template <int kHeadDim, int kConsumerCount, int kKeyRows, int kStageCount, bool kInTurns,
+          int kProducerRegisters = kConsumerCount == 2 ? 24 : 32>
+struct HopperForwardShape {
+  static constexpr int head_dim = kHeadDim, keys = kKeyRows, stages = kStageCount;
+  static constexpr int consumers = kConsumerCount, rows = 64 * kConsumerCount;
+  static constexpr int threads = kWarpgroup * (1 + kConsumerCount);
+  static constexpr int producer_registers = kProducerRegisters;
+  static constexpr int consumer_registers =
+      (kConsumerCount == 2 ? 504 - kProducerRegisters : 512 - kProducerRegisters) / kConsumerCount;
+  static constexpr bool in_turns = kInTurns;
+  static_assert(producer_registers % 8 == 0 && consumer_registers % 8 == 0);
+};
+
+/// One unit of work, which the producer hands to the consumers.
+struct HopperWork {
+  int batch, head;
+  int row;    // the first; negative where the block begins before row 0
+  int steps;  // blocks of keys; with filters only whether there are any; -1 ends the launch
+};
+
+/// Shared memory of one thread block.
+template <class T, class Shape>
+struct HopperForwardMemory {
+  static constexpr int kHalves = Shape::head_dim / 64;
+  T queries[kHalves][Shape::rows][64];
+  T out[Shape::consumers][4][16 * Shape::head_dim];  // one warp's rows each
+  T keys[Shape::stages][kHalves][Shape::keys][64];
+  T values[Shape::stages][kHalves][Shape::keys][64];
+  SharedBarrier queries_full, queries_empty;
+  SharedBarrier keys_full[Shape::stages], keys_empty[Shape::stages];
+  SharedBarrier values_full[Shape::stages], values_empty[Shape::stages];
+  HopperWork work;
+  int tile[Shape::stages];  // with filters: the block of keys, and its complement if it is the last
+};
+constexpr size_t kHopperAlignment = 1024;  // of the 128-byte swizzle
+template <class T, class Shape>
+constexpr size_t hopper_forward_bytes = sizeof(HopperForwardMemory<T, Shape>) + kHopperAlignment;
+
+/// The first row of query block `block`, 0 being the last one. Without filters, blocks end with the
+/// last row: then a short block has the first rows, which see the fewest keys. Filters need blocks
+/// that start at a multiple of their rows.
+template <class Shape, Hiding kHiding>
+__device__ __forceinline__ int hopper_block_row(const AttentionSizes& sizes, int blocks,
+                                                int block) {
+  if constexpr (kHiding == Hiding::causal) return sizes.rows - Shape::rows * (block + 1);
+  else return (blocks - 1 - block) * Shape::rows;
+}
+
+/// Copies queries, keys and values of each unit of work; one warp.
+template <class T, class Shape, Hiding kHiding>
+__device__ __forceinline__ void hopper_forward_produce(const HopperForwardArguments<T>& args,
+                                                       HopperForwardMemory<T, Shape>& memory) {
+  constexpr int kHalves = HopperForwardMemory<T, Shape>::kHalves;
+  const AttentionSizes& sizes = args.call.sizes;
+  const int blocks = (sizes.rows + Shape::rows - 1) / Shape::rows;
+  const unsigned total = static_cast<unsigned>(blocks) * sizes.heads * sizes.batches;
+  const bool elected = threadIdx.x % 32 == 0;
+  RingPlace<Shape::stages> place;
+  uint32_t turn = 0;
+  for (unsigned index = blockIdx.x; index < total;) {
+    unsigned next = 0;
+    if (elected) {
+      next = atomicAdd(args.counter, 1);
+      if (next == total - 1) atomicExch(args.counter, 0);  // the launch takes `total` numbers
+      next += gridDim.x;
+    }
+    const Work work(index, blocks, sizes.heads, sizes.batches, sizes.heads_in_turn);
+    const int row = hopper_block_row<Shape, kHiding>(sizes, blocks, work.block);
+    const Visibility<T, kHiding> seen(sizes, args.call.filter, work.batch, work.head);
+    auto tiles = seen.template key_tiles<Shape::rows, Shape::keys>(row);
+    const int first = tiles.start();
+    memory.queries_empty.wait(turn ^ 1);
+    turn ^= 1;
+    if (elected) {
+      memory.work = {work.batch, work.head, row,
+                     kHiding == Hiding::causal ? max(0, tiles.end) : first < tiles.end};
+      memory.queries_full.arrive_expecting(sizeof(memory.queries));
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half)
+        load_box(memory.queries[half], args.q, memory.queries_full, kEvictFirst, half * 64, row,
+                 work.head, work.batch);
+    }
+    const int key_head = work.head / sizes.group();
+#pragma unroll 1
+    for (int step = 0; tiles.at(step) < tiles.end; ++step, tiles.go_on()) {
+      tiles.look_ahead();
+      if (elected) {
+        const int stage = place.stage, tile = tiles.at(step), key = tile * Shape::keys;
+        memory.keys_empty[stage].wait(place.parity ^ 1);
+        if constexpr (kHiding != Hiding::causal)
+          memory.tile[stage] = tiles.after(step) < tiles.end ? tile : ~tile;
+        memory.keys_full[stage].arrive_expecting(sizeof(memory.keys[0]));
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half)
+          load_box(memory.keys[stage][half], args.k, memory.keys_full[stage], kEvictLast, half * 64,
+                   key, key_head, work.batch);
+        memory.values_empty[stage].wait(place.parity ^ 1);
+        memory.values_full[stage].arrive_expecting(sizeof(memory.values[0]));
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half)
+          load_box(memory.values[stage][half], args.v, memory.values_full[stage], kEvictLast,
+                   half * 64, key, key_head, work.batch);
+      }
+      __syncwarp();
+      place.advance();
+    }
+    index = __shfl_sync(0xffffffffu, next, 0);
+  }
+  memory.queries_empty.wait(turn ^ 1);
+  if (elected) {
+    memory.work.steps = -1;
+    memory.queries_full.arrive();
+  }
+}
+
+/// The running softmax of a thread's two rows, apart from its output, which may be in flight.
+struct HopperSoftmax {
+  float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0.f, 0.f};  // sum: of this thread's columns
+
+  /// Raises the maxima if a row of `scores` requires it. Returns whether the warp must rescale its
+  /// output by `factor`. Threads compare their own columns; they exchange maxima only if one lags.
+  template <int kColumns>
+  __device__ __forceinline__ bool raise_max(const float (&scores)[kColumns][4], float scale_log2,
+                                            float (&factor)[2]) {
+    float top[2];
+    bool lags = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      top[half] = fmaxf(scores[0][half * 2], scores[0][half * 2 + 1]);
+#pragma unroll
+      for (int n = 1; n < kColumns; ++n)
+        top[half] = fmaxf(top[half], fmaxf(scores[n][half * 2], scores[n][half * 2 + 1]));
+      lags |= (top[half] - max[half]) * scale_log2 > kMaxLag;
+    }
+    if (!__any_sync(0xffffffffu, lags)) return false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float t = fmaxf(top[half], max[half]);
+      t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 1));
+      t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 2));
+      factor[half] = t == -INFINITY ? 1.f : fast_exp2((max[half] - t) * scale_log2);
+      max[half] = t;
+      sum[half] *= factor[half];
+    }
+    return true;
+  }
+
+  /// scores = exp(scale (scores - max)), added to the sums.
+  template <int kColumns>
+  __device__ __forceinline__ void exponentiate(float (&scores)[kColumns][4], float scale_log2) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float base = max[half] == -INFINITY ? 0.f : max[half] * scale_log2;
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+        for (int e = half * 2; e < half * 2 + 2; ++e) {
+          scores[n][e] = fast_exp2(fmaf(scores[n][e], scale_log2, -base));
+          sum[half] += scores[n][e];
+        }
+    }
+  }
+};
+
+/// One consumer warpgroup.
+template <class T, class Shape, Hiding kHiding>
+struct HopperForwardConsumer {
+  static constexpr int kD = Shape::head_dim, kKeys = Shape::keys, kHalves = kD / 64;
+  static constexpr bool kFiltered = kHiding != Hiding::causal;
+  using Memory = HopperForwardMemory<T, Shape>;
+  using Seen = Visibility<T, kHiding>;
+  const ForwardArguments<T>& args;
+  Memory& memory;
+  int group;  // which consumer
+  RingPlace<Shape::stages> place;
+  float out[kD / 8][4];
+
+  __device__ __forceinline__ void release(SharedBarrier& barrier) const {
+    if (threadIdx.x % 32 == 0) barrier.arrive();
+  }
+  // Barrier 1 + g is group g's turn to issue. Each group takes one turn for each block of keys
+  // after the first, needed or not, so that the turns of all groups agree.
+  __device__ __forceinline__ void await_turn() const {
+    if constexpr (Shape::in_turns) named_sync(1 + group, 2 * kWarpgroup);
+  }
+  __device__ __forceinline__ void end_turn() const {
+    if constexpr (Shape::in_turns)
+      named_arrive(1 + (group + 1 == Shape::consumers ? 0 : group + 1), 2 * kWarpgroup);
+  }
+
+  /// scores = q k^T of a stage, in flight.
+  __device__ __forceinline__ void issue_scores(float (&scores)[kKeys / 8][4], int stage) const {
+    hold(scores);
+    wgmma_fence();
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const uint64_t a = tile_descriptor(memory.queries[half][64 * group]);
+      const uint64_t b = tile_descriptor(memory.keys[stage][half]);
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        Wgmma<T, kKeys>::shared(scores, a + k * 2, b + k * 2, half + k > 0);
+    }
+    wgmma_commit();
+    hold(scores);
+  }
+  /// out += p v of a stage, in flight.
+  __device__ __forceinline__ void issue_out(const uint32_t (&p)[kKeys / 16][4], int stage) {
+    const uint64_t b = tile_descriptor(memory.values[stage], kKeys * 128);
+    hold(out);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; ++k)
+      Wgmma<T, kD>::template registers<true>(out, p[k], b + k * 128, true);
+    wgmma_commit();
+    hold(out);
+  }
+  static __device__ __forceinline__ void pack(uint32_t (&p)[kKeys / 16][4],
+                                              const float (&scores)[kKeys / 8][4]) {
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+      p[n / 2][n % 2 * 2] = pack_pair<T>(scores[n][0], scores[n][1]);
+      p[n / 2][n % 2 * 2 + 1] = pack_pair<T>(scores[n][2], scores[n][3]);
+    }
+  }
+  __device__ __forceinline__ void rescale(const float (&factor)[2]) {
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) out[n][e] *= factor[e / 2];
+  }
+
+  /// Takes part in a step without a use for its block: waits for keys and values, and frees them.
+  __device__ __forceinline__ void pass(int step) {
+    if (step > 0) {
+      await_turn();
+      end_turn();
+    }
+    memory.keys_full[place.stage].wait(place.parity);
+    release(memory.keys_empty[place.stage]);
+    memory.values_full[place.stage].wait(place.parity);
+    release(memory.values_empty[place.stage]);
+    place.advance();
+  }
+
+  /// Waits for a block of keys. Returns its first key, and in `last` whether it ends the list.
+  __device__ __forceinline__ int await_keys(const RingPlace<Shape::stages>& at, int step, int mine,
+                                            bool& last) const {
+    memory.keys_full[at.stage].wait(at.parity);
+    int tile = step;
+    last = step + 1 == mine;
+    if constexpr (kFiltered) {
+      tile = memory.tile[at.stage];
+      last = tile < 0;
+      if (last) tile = ~tile;
+    }
+    return tile * kKeys;
+  }
+
+  /// scores -> probabilities. Returns whether `out` must be rescaled.
+  __device__ __forceinline__ bool weigh(float (&scores)[1][kKeys / 8][4], HopperSoftmax& softmax,
+                                        const Seen& seen, int row, int key, float (&factor)[2]) {
+    seen.hide_by_query(scores, row, key);
+    const bool raised = softmax.raise_max(scores[0], args.sizes.scale_log2, factor);
+    softmax.exponentiate(scores[0], args.sizes.scale_log2);
+    seen.template drop<false, 1, kKeys / 8>(
+        row, key, [&](int m, int n, int e, float kept) { scores[m][n][e] *= kept; });
+    return raised;
+  }
+
+  /// One unit of work. `mine`: how many blocks of keys this consumer's rows need, from the first
+  /// on.
+  __device__ __forceinline__ void attend(const HopperWork& work, HopperSoftmax& softmax, int mine) {
+    const int first_row = work.row + 64 * group;
+    const int row = first_row + static_cast<int>(threadIdx.x / 32 % 4) * 16;
+    const Seen seen(args.sizes, args.filter, work.batch, work.head);
+    const auto hidden = [&](int key) {
+      if constexpr (kFiltered) return seen.template hidden<64, kKeys>(first_row, key);
+      else return false;
+    };
+    float scores[1][kKeys / 8][4];
+    uint32_t p[kKeys / 16][4];
+    float factor[2];
+    bool queries_held = true, last = mine == 0;
+    int step = 0;
+    while (!last) {  // a run of blocks that this consumer sees
+      int key = await_keys(place, step, mine, last);
+      if (hidden(key)) {
+        pass(step++);
+        continue;
+      }
+      if (step > 0) await_turn();
+      issue_scores(scores[0], place.stage);
+      if (step > 0) end_turn();
+      wgmma_wait<0>();
+      hold(scores[0]);
+      release(memory.keys_empty[place.stage]);
+      if (weigh(scores, softmax, seen, row, key, factor)) rescale(factor);
+      pack(p, scores[0]);
+#pragma unroll 1
+      while (!last) {
+        RingPlace<Shape::stages> next = place;
+        next.advance();
+        bool next_last;
+        key = await_keys(next, step + 1, mine, next_last);
+        if (hidden(key)) break;
+        ++step;
+        last = next_last;
+        await_turn();
+        issue_scores(scores[0], next.stage);
+        memory.values_full[place.stage].wait(place.parity);
+        issue_out(p, place.stage);
+        end_turn();
+        wgmma_wait<1>();
+        hold(scores[0]);
+        release(memory.keys_empty[next.stage]);
+        const bool raised = weigh(scores, softmax, seen, row, key, factor);
+        wgmma_wait<0>();
+        hold(out);
+        release(memory.values_empty[place.stage]);
+        place = next;
+        pack(p, scores[0]);
+        if (raised) rescale(factor);
+      }
+      if (last) {
+        release(memory.queries_empty);
+        queries_held = false;
+      }
+      memory.values_full[place.stage].wait(place.parity);
+      issue_out(p, place.stage);
+      wgmma_wait<0>();
+      hold(out);
+      release(memory.values_empty[place.stage]);
+      place.advance();
+      ++step;
+    }
+    if (queries_held) release(memory.queries_empty);
+    if constexpr (!kFiltered) {
+#pragma unroll 1
+      while (step < work.steps) pass(step++);
+    }
+  }
+
+  /// out and lse of one unit of work; rows without any key give 0 and -infinity.
+  __device__ __forceinline__ void finish(const HopperWork& work, const HopperSoftmax& softmax) {
+    const AttentionSizes& sizes = args.sizes;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int row = work.row + 64 * group + warp * 16, skipped = max(0, -row);
+    if (skipped >= 16 || row >= sizes.rows) return;
+    float* lse =
+        args.lse + (static_cast<int64_t>(work.batch) * sizes.heads + work.head) * sizes.rows;
+    float whole[1][kD / 8][4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = softmax.sum[half];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const float factor = sum == 0.f ? 0.f : 1.f / sum;
+#pragma unroll
+      for (int n = 0; n < kD / 8; ++n)
+#pragma unroll
+        for (int e = half * 2; e < half * 2 + 2; ++e) whole[0][n][e] = out[n][e] * factor;
+      const int r = row + half * 8 + lane / 4;
+      if (lane % 4 == 0 && r >= 0 && r < sizes.rows)
+        lse[r] = sum == 0.f ? -INFINITY : softmax.max[half] * sizes.scale + logf(sum);
+    }
+    store_rows<T, 1, kD>(whole, 1.f, memory.out[group][warp], args.out,
+                         args.out.at(work.batch, work.head, row), sizes.rows - row, sizes.d,
+                         skipped);
+  }
+
+  __device__ __forceinline__ void run() {
+    uint32_t turn = 0;
+    if (Shape::in_turns && group == 0) named_arrive(1, 2 * kWarpgroup);
+    while (true) {
+      memory.queries_full.wait(turn);
+      turn ^= 1;
+      const HopperWork work = memory.work;
+      if (work.steps < 0) break;
+      const int end = min(work.row + 64 * (group + 1), args.sizes.rows);
+      int mine = work.steps;
+      if constexpr (!kFiltered)
+        mine = end <= 0 ? 0 : min(mine, max(0, key_blocks<kKeys>(args.sizes, end)));
+#pragma unroll
+      for (int n = 0; n < kD / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) out[n][e] = 0.f;
+      HopperSoftmax softmax;
+      attend(work, softmax, mine);
+      finish(work, softmax);
+    }
+    if (Shape::in_turns && group == 0) named_sync(1, 2 * kWarpgroup);
+  }
+};
+
+/// Without a body the launch bound is 1 thread, which hopper_serves() tests.
+template <class T, class Shape, Hiding kHiding>
+__global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
+    hopper_attention_forward_kernel(const __grid_constant__ HopperForwardArguments<T> args) {
+#if DS_HOPPER_BODY
+  using Memory = HopperForwardMemory<T, Shape>;
+  extern __shared__ unsigned char hopper_shared[];
+  const uint32_t past = shared_address(hopper_shared) % kHopperAlignment;
+  Memory& memory = *reinterpret_cast<Memory*>(
+      hopper_shared + (past ? static_cast<uint32_t>(kHopperAlignment) - past : 0));
+  if (threadIdx.x == 0) {
+    prefetch_map(args.q);
+    prefetch_map(args.k);
+    prefetch_map(args.v);
+    constexpr int warps = 4 * Shape::consumers;
+    memory.queries_full.start(1);
+    memory.queries_empty.start(warps);
+    for (int stage = 0; stage < Shape::stages; ++stage) {
+      memory.keys_full[stage].start(1);
+      memory.keys_empty[stage].start(warps);
+      memory.values_full[stage].start(1);
+      memory.values_empty[stage].start(warps);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+  const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / kWarpgroup), 0);
+  if (warpgroup == 0) {
+    give_registers<Shape::producer_registers>();
+    if (threadIdx.x < 32) hopper_forward_produce<T, Shape, kHiding>(args, memory);
+  } else {
+    take_registers<Shape::consumer_registers>();
+    HopperForwardConsumer<T, Shape, kHiding> consumer{args.call, memory, warpgroup - 1};
+    consumer.run();
+  }
+#endif
+}
+
+}  // namespace ds::cuda
