@@ -75,7 +75,7 @@ function namedBy({ arg_mappings: named }: Settings): Readonly<Record<string, str
 /** A search varies batch sizes, which elasticity would override. */
 function requireFreeBatch(path: string, { elasticity }: Section): void {
   if (!isSection(elasticity) || elasticity.enabled !== true) return;
-  const where = { file: path, place: null, path: 'elasticity.enabled' };
+  const where = { file: path, location: null, path: 'elasticity.enabled' };
   const hint = 'Switch it off for the search, or keep the batch sizes that `ds elastic` prints.';
   throw new ConfigError({ ...where, expected: 'false in a search', got: 'true', hint });
 }

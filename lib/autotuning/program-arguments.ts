@@ -16,7 +16,7 @@ const FLAGS = ['--deepspeed_config', '--deepspeed', '--deepscale_config'];
 /** Normalizes "--Per-Device" to "--per_device", as parsers do. */
 const plain = (flag: string): string => `--${flag.replace(/^-+/, '').replaceAll('-', '_')}`;
 
-interface Place {
+interface FlagPosition {
   at: number;
   /** Whether the value follows "=" in the same argument. */
   isInline: boolean;
@@ -24,7 +24,7 @@ interface Place {
 }
 
 /** Returns the last value of `flag` before "--" (parsers use the last one), or null. */
-function placeOf(args: readonly string[], flag: string): Place | null {
+function positionOf(args: readonly string[], flag: string): FlagPosition | null {
   const end = args.indexOf('--');
   const words = [...(end < 0 ? args : args.slice(0, end)).entries()];
   for (const [at, word] of words.reverse()) {
@@ -38,7 +38,7 @@ function placeOf(args: readonly string[], flag: string): Place | null {
   return null;
 }
 
-function put(args: readonly string[], { at, isInline }: Place, value: string): string[] {
+function put(args: readonly string[], { at, isInline }: FlagPosition, value: string): string[] {
   const words = [...args];
   const [name = ''] = (words[at] as string).split('=');
   if (isInline) words[at] = `${name}=${value}`;
@@ -49,9 +49,9 @@ function put(args: readonly string[], { at, isInline }: Place, value: string): s
 /** Throws DS_ARGUMENT if no argument names a configuration. */
 export function configArgument(args: readonly string[]): ConfigArgument {
   for (const flag of FLAGS) {
-    const place = placeOf(args, flag);
-    if (place && (flag !== '--deepspeed' || /json$/i.test(place.value))) {
-      return { file: place.value, replaced: (value) => put(args, place, value) };
+    const position = positionOf(args, flag);
+    if (position && (flag !== '--deepspeed' || /json$/i.test(position.value))) {
+      return { file: position.value, replaced: (value) => put(args, position, value) };
     }
   }
   throw new DsError({
@@ -65,12 +65,12 @@ export function configArgument(args: readonly string[]): ConfigArgument {
 
 /** Returns the integer value of `flag`, or null. Throws DS_ARGUMENT if it is 0. */
 export function numberOf(args: readonly string[], flag: string): number | null {
-  const place = placeOf(args, flag);
-  if (!place || !/^\d+$/.test(place.value)) return null;
-  const number = Number(place.value);
+  const position = positionOf(args, flag);
+  if (!position || !/^\d+$/.test(position.value)) return null;
+  const number = Number(position.value);
   if (number > 0) return number;
   const expected = 'a positive whole number';
-  throw new DsError({ code: 'DS_ARGUMENT', op: flag, expected, got: place.value });
+  throw new DsError({ code: 'DS_ARGUMENT', op: flag, expected, got: position.value });
 }
 
 /** The arguments that correspond to configuration keys. */
@@ -97,8 +97,8 @@ export function withValues(
   const set = (key: string, flag: string, isAdded: boolean): void => {
     const value = keyOf(config, key.trim());
     if (value === undefined || value === 'auto' || typeof value === 'object') return;
-    const place = placeOf(words, flag.trim());
-    if (place) words = put(words, place, String(value));
+    const position = positionOf(words, flag.trim());
+    if (position) words = put(words, position, String(value));
     else if (isAdded) words = withAdded(words, [flag.trim(), String(value)]);
   };
   for (const [key, flag] of Object.entries(known)) set(key, flag, false);

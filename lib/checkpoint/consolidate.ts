@@ -10,10 +10,10 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { held, Tensor } from '../tensor/index.js';
 import { converted } from './convert.js';
 import { bytesOf, type FreeFolder, requireFree, writeFolder } from './export-folder.js';
+import { inFileSlices, readSliceNames, type SliceNames } from './file-slices.js';
 import { requirePath } from './folder.js';
 import type { TensorRecord } from './manifest.js';
 import { Checkpoint, type Section } from './open.js';
-import { inPieces, type Pieces, readPieces } from './pieces.js';
 import { SafetensorsFile } from './safetensors-file.js';
 import type { TensorSource } from './safetensors-writer.js';
 import type { TensorInfo } from './shard.js';
@@ -74,7 +74,7 @@ interface Layout {
   config: JsonObject | null;
   generation: JsonObject | null;
   transposed: ReadonlySet<string>;
-  pieces: Pieces;
+  pieces: SliceNames;
 }
 
 const NATIVE: Layout = { config: null, generation: null, transposed: new Set(), pieces: {} };
@@ -219,12 +219,12 @@ function exported(
     return converted(name, into, { dtype, transposed });
   };
   const shape = transposed ? [...saved.shape].reverse() : saved.shape;
-  return inPieces({ name, dtype, shape, values }, layout.pieces[name]);
+  return inFileSlices({ name, dtype, shape, values }, layout.pieces[name]);
 }
 
 function describedLayout(path: string, description: JsonObject | null): Layout {
   const { config, generation = null, transposed, pieces: given } = description ?? {};
-  const pieces = readPieces(given);
+  const pieces = readSliceNames(given);
   const isNames = Array.isArray(transposed) && transposed.every((one) => typeof one === 'string');
   const isWhole = isObject<JsonObject>(config) && isNames && pieces !== null;
   if (isWhole && (generation === null || isObject<JsonObject>(generation))) {

@@ -31,17 +31,17 @@ export interface PartNumber {
   model: number;
 }
 
-const shareOf = (model: number): string => `mp_rank_${String(model).padStart(2, '0')}`;
+const modelOf = (model: number): string => `mp_rank_${String(model).padStart(2, '0')}`;
 
 /** The weights of all data ranks of a share. The first one writes them. */
-export const modelFile = (model: number): string => `${shareOf(model)}_model_states.safetensors`;
+export const modelFile = (model: number): string => `${modelOf(model)}_model_states.safetensors`;
 
 /** The weights of one data rank. */
 export const modelShardFile = ({ data, model }: PartNumber): string =>
-  `zero_pp_rank_${data}_${shareOf(model)}_model_states.safetensors`;
+  `zero_pp_rank_${data}_${modelOf(model)}_model_states.safetensors`;
 
 export const optimizerFile = ({ data, model }: PartNumber): string =>
-  `zero_pp_rank_${data}_${shareOf(model)}_optim_states.safetensors`;
+  `zero_pp_rank_${data}_${modelOf(model)}_optim_states.safetensors`;
 
 /** Whether a manifest may contain this name. */
 export function isCheckpointFile(name: string): boolean {

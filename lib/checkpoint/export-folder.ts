@@ -83,8 +83,8 @@ async function appear(from: string, path: string, files: readonly string[] | nul
   const made: string[] = [];
   try {
     for (const file of files) {
-      const place = join(path, file);
-      if (!(await renameExclusive(join(from, file), place))) throw taken(path, file);
+      const location = join(path, file);
+      if (!(await renameExclusive(join(from, file), location))) throw taken(path, file);
       made.push(file);
     }
   } catch (error) {

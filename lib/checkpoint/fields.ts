@@ -17,12 +17,12 @@ const SHOWN = 80;
 const MAX_F32 = 3.4028234663852886e38;
 
 /**
- * Reads fields. Each method throws DS_CHECKPOINT with `place`, the field, and the expected and
+ * Reads fields. Each method throws DS_CHECKPOINT with `location`, the field, and the expected and
  * present values.
  */
 export class Fields {
   constructor(
-    readonly place: string,
+    readonly location: string,
     private readonly hint = DAMAGED,
   ) {}
 
@@ -77,8 +77,8 @@ export class Fields {
   }
 
   refusal(name: string, expected: string, got: string): DsError {
-    const { place, hint } = this;
-    return new DsError({ code: 'DS_CHECKPOINT', op: `${place}: ${name}`, expected, got, hint });
+    const { location, hint } = this;
+    return new DsError({ code: 'DS_CHECKPOINT', op: `${location}: ${name}`, expected, got, hint });
   }
 }
 

@@ -35,23 +35,23 @@ export async function ifThere<T>(path: string, body: () => Promise<T>): Promise<
 
 /**
  * Runs `body` and converts errors of Node's file calls to DS_IO. Errors without a path name
- * `place`.
+ * `location`.
  */
-export async function orDsError<T>(place: string, body: () => Promise<T>): Promise<T> {
+export async function orDsError<T>(location: string, body: () => Promise<T>): Promise<T> {
   try {
     return await body();
   } catch (error) {
-    throw asDsError(error, place);
+    throw asDsError(error, location);
   }
 }
 
 /** Returns DS_IO for an error of a Node file call; other errors unchanged. */
-export function asDsError(error: unknown, place: string): unknown {
+export function asDsError(error: unknown, location: string): unknown {
   const { code = '', syscall, path, message } = error as NodeJS.ErrnoException;
   if (error instanceof DsError || !syscall) return error;
   return new DsError({
     code: 'DS_IO',
-    op: `${syscall} ${path ?? place}`,
+    op: `${syscall} ${path ?? location}`,
     expected: 'success',
     got: message,
     hint: CURES[code] ?? '',

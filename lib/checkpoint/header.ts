@@ -125,24 +125,24 @@ function checkMetadata(value: unknown, file: string): void {
 }
 
 function parseEntry(name: string, value: unknown, file: string): TensorEntry {
-  const place = `${file}: ${name}`;
+  const location = `${file}: ${name}`;
   if (!isObject(value) || Object.keys(value).length !== 3) {
-    throw damaged(place, 'dtype, shape and data_offsets', 'something else');
+    throw damaged(location, 'dtype, shape and data_offsets', 'something else');
   }
   const dtype = typeof value.dtype === 'string' ? DTYPES.get(value.dtype) : undefined;
   if (!dtype) {
     const hint = NOT_READ.includes(value.dtype) ? UNREAD : DAMAGED;
-    throw damaged(place, [...DTYPES.keys()].join(', '), shown(value.dtype), hint);
+    throw damaged(location, [...DTYPES.keys()].join(', '), shown(value.dtype), hint);
   }
   const { shape, data_offsets: offsets } = value;
-  if (!isCounts(shape) || shape.length > MAX_DIMS) throw damaged(place, 'a shape', shown(shape));
+  if (!isCounts(shape) || shape.length > MAX_DIMS) throw damaged(location, 'a shape', shown(shape));
   if (!isCounts(offsets) || offsets.length !== 2) {
-    throw damaged(place, 'two data_offsets', shown(offsets));
+    throw damaged(location, 'two data_offsets', shown(offsets));
   }
   const [start, end] = offsets as [number, number];
   const bytes = shape.reduce((n, size) => n * BigInt(size), BigInt(dtypeSize(dtype)));
   if (end < start || BigInt(end - start) !== bytes) {
-    throw damaged(place, `${bytes} bytes for ${dtype} [${shape}]`, `[${start}, ${end})`);
+    throw damaged(location, `${bytes} bytes for ${dtype} [${shape}]`, `[${start}, ${end})`);
   }
   return { name, dtype, shape, start, end };
 }
@@ -156,6 +156,6 @@ function shown(value: unknown): string {
   return text.length > 80 ? `${text.slice(0, 80)}...` : text;
 }
 
-function damaged(place: string, expected: string, got: string, hint = DAMAGED): DsError {
-  return new DsError({ code: 'DS_CHECKPOINT', op: place, expected, got, hint });
+function damaged(location: string, expected: string, got: string, hint = DAMAGED): DsError {
+  return new DsError({ code: 'DS_CHECKPOINT', op: location, expected, got, hint });
 }

@@ -15,10 +15,16 @@ export { findLatest, listTags, MANIFEST } from './directory.js';
 export { requireFree, writeFolder } from './export-folder.js';
 export { Fields } from './fields.js';
 export { ifThere } from './file-error.js';
+export {
+  type FileSlice,
+  fileSlicesOf,
+  inFileSlices,
+  readSliceNames,
+  type SliceNames,
+} from './file-slices.js';
 export { requirePath } from './folder.js';
 export type { TensorRecord } from './manifest.js';
 export { BEGIN_LOAD, Checkpoint, type Section } from './open.js';
-export { inPieces, type Piece, type Pieces, piecesOf, readPieces } from './pieces.js';
 export { isUnfinishedFile, moveFile, replaceFile } from './replace-file.js';
 export type { TensorSource } from './safetensors-writer.js';
 export {

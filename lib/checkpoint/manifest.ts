@@ -124,15 +124,15 @@ async function withManifest<T>(folder: string, body: (file: InputFile) => Promis
   }
 }
 
-/** See readManifest. Errors name `place`. */
-export function parseManifest(text: string, place: string): StoredManifest {
+/** See readManifest. Errors name `location`. */
+export function parseManifest(text: string, location: string): StoredManifest {
   const seal = SEAL.exec(text.slice(-SEAL_BYTES));
   const body = text.slice(0, -SEAL_BYTES);
   const id = seal?.[1];
-  if (id === undefined || id !== digest(body)) throw damagedOrOld(text, place);
-  const value = parseJson(`${body}}`, place);
-  if (!isRead(value.format)) throw otherFormat(place, value);
-  const reader = new Fields(place);
+  if (id === undefined || id !== digest(body)) throw damagedOrOld(text, location);
+  const value = parseJson(`${body}}`, location);
+  if (!isRead(value.format)) throw otherFormat(location, value);
+  const reader = new Fields(location);
   const files = fileRecords(reader, reader.objects(value.files, 'files'));
   const ranks = reader.objects(value.ranks, 'ranks');
   const worldSize = reader.integer(value.worldSize, 'worldSize', 1);
@@ -157,18 +157,18 @@ const isRead = (format: unknown): boolean => (FORMATS.read as readonly unknown[]
 function fileRecords(reader: Fields, all: readonly JsonObject[]): FileRecord[] {
   const known = new Set<string>();
   return all.map(({ name, bytes, crc32c }, index) => {
-    const place = `files[${index}]`;
-    const file = reader.text(name, `${place}.name`);
+    const location = `files[${index}]`;
+    const file = reader.text(name, `${location}.name`);
     if (!isCheckpointFile(file)) {
-      throw reader.bad(`${place}.name`, 'a checkpoint file in its own folder', file);
+      throw reader.bad(`${location}.name`, 'a checkpoint file in its own folder', file);
     }
     if (known.has(file)) {
-      throw reader.refusal(`${place}.name`, 'every file once', `${file} twice`);
+      throw reader.refusal(`${location}.name`, 'every file once', `${file} twice`);
     }
     known.add(file);
-    const sum = reader.count(crc32c, `${place}.crc32c`);
-    if (sum >= 2 ** 32) throw reader.bad(`${place}.crc32c`, '32 bits', sum);
-    return { name: file, bytes: reader.count(bytes, `${place}.bytes`), crc32c: sum };
+    const sum = reader.count(crc32c, `${location}.crc32c`);
+    if (sum >= 2 ** 32) throw reader.bad(`${location}.crc32c`, '32 bits', sum);
+    return { name: file, bytes: reader.count(bytes, `${location}.bytes`), crc32c: sum };
   });
 }
 
@@ -180,21 +180,27 @@ function tensorRecords(
 ): Map<string, TensorRecord> {
   const records = new Map<string, TensorRecord>();
   for (const [name, item] of Object.entries(reader.object(manifest[section], section))) {
-    const place = `${section} ${name}`;
-    const { dtype, shape, buffer, parts } = reader.object(item, place);
+    const location = `${section} ${name}`;
+    const { dtype, shape, buffer, parts } = reader.object(item, location);
     const info: TensorInfo = {
-      dtype: reader.oneOf(dtype, `${place}.dtype`, dtypes),
-      shape: reader.list(shape, `${place}.shape`).map((n) => reader.count(n, `${place}.shape`)),
+      dtype: reader.oneOf(dtype, `${location}.dtype`, dtypes),
+      shape: reader
+        .list(shape, `${location}.shape`)
+        .map((n) => reader.count(n, `${location}.shape`)),
     };
-    if (buffer !== undefined && reader.flag(buffer, `${place}.buffer`)) info.buffer = true;
+    if (buffer !== undefined && reader.flag(buffer, `${location}.buffer`)) info.buffer = true;
     const size = info.shape.reduce((n, length) => n * BigInt(length), 1n);
     if (size > BigInt(Number.MAX_SAFE_INTEGER)) {
-      throw reader.refusal(`${place}.shape`, 'a shape that exists', `[${info.shape.join(', ')}]`);
+      throw reader.refusal(
+        `${location}.shape`,
+        'a shape that exists',
+        `[${info.shape.join(', ')}]`,
+      );
     }
     const of = { ...info, fileCount, whole: wholeBox(info.shape), format: manifest.format };
-    const list = reader.list(parts, `${place}.parts`);
-    const all = list.map((part) => partOf(reader, part, `${place}.parts`, of));
-    requireWhole(`${reader.place}: ${place}`, info, all);
+    const list = reader.list(parts, `${location}.parts`);
+    const all = list.map((part) => partOf(reader, part, `${location}.parts`, of));
+    requireWhole(`${reader.location}: ${location}`, info, all);
     records.set(name, { ...info, parts: all });
   }
   return records;
@@ -210,9 +216,9 @@ interface PartOf extends TensorInfo {
  * Reads [file, from, numel], or [file, from, numel, offset, shape]: inside of the tensor, in
  * canonical form.
  */
-function partOf(reader: Fields, value: unknown, place: string, of: PartOf): Part {
-  const items = reader.list(value, place);
-  const [file, from, count] = items.slice(0, 3).map((number) => reader.count(number, place)) as [
+function partOf(reader: Fields, value: unknown, location: string, of: PartOf): Part {
+  const items = reader.list(value, location);
+  const [file, from, count] = items.slice(0, 3).map((number) => reader.count(number, location)) as [
     number,
     number,
     number,
@@ -220,17 +226,17 @@ function partOf(reader: Fields, value: unknown, place: string, of: PartOf): Part
   const hasBox = items.length === 5 && of.format !== 2;
   if ((items.length !== 3 && !hasBox) || file >= of.fileCount) {
     const boxes = of.format === 2 ? '' : ' or [file, from, numel, offset, shape]';
-    throw reader.refusal(place, `parts [file, from, numel]${boxes}`, shown(items));
+    throw reader.refusal(location, `parts [file, from, numel]${boxes}`, shown(items));
   }
-  const box = hasBox ? boxOf(reader, items, place) : of.whole;
+  const box = hasBox ? boxOf(reader, items, location) : of.whole;
   const part = { file, from, numel: count, box };
   const isWithin = !hasBox || isInside(box, of.shape);
   if (!isWithin || from + count > numel(box.shape)) {
-    throw reader.refusal(place, `a part inside [${of.shape.join(', ')}]`, shown(items));
+    throw reader.refusal(location, `a part inside [${of.shape.join(', ')}]`, shown(items));
   }
   if (hasBox && !isOfBox(part, of)) {
     const expected = `a box of at most ${MAX_BOX_DIMS} dims that is not contiguous in`;
-    throw reader.refusal(place, `${expected} [${of.shape.join(', ')}], or no box`, shown(items));
+    throw reader.refusal(location, `${expected} [${of.shape.join(', ')}], or no box`, shown(items));
   }
   return part;
 }
@@ -249,21 +255,21 @@ function shown(items: readonly unknown[]): string {
   return `[${parts.join(', ')}]`.slice(0, 80);
 }
 
-function boxOf(reader: Fields, items: readonly unknown[], place: string): Box {
+function boxOf(reader: Fields, items: readonly unknown[], location: string): Box {
   const [offset, shape] = items
     .slice(3)
-    .map((list) => reader.list(list, place).map((n) => reader.count(n, place)));
+    .map((list) => reader.list(list, location).map((n) => reader.count(n, location)));
   return { offset: offset as number[], shape: shape as number[] };
 }
 
-function parseJson(text: string, place: string): JsonObject {
+function parseJson(text: string, location: string): JsonObject {
   try {
     const value: unknown = JSON.parse(text);
     if (isObject<JsonObject>(value)) return value;
   } catch (cause) {
-    throw damaged(place, 'JSON', (cause as Error).message.slice(0, 200));
+    throw damaged(location, 'JSON', (cause as Error).message.slice(0, 200));
   }
-  throw damaged(place, 'a JSON object', 'other JSON');
+  throw damaged(location, 'a JSON object', 'other JSON');
 }
 
 function digest(body: string): string {
@@ -271,14 +277,15 @@ function digest(body: string): string {
 }
 
 /** Earlier formats closed differently. */
-function damagedOrOld(text: string, place: string): DsError {
+function damagedOrOld(text: string, location: string): DsError {
   try {
-    const value = parseJson(text, place);
-    if (!isRead(value.format) && typeof value.format === 'number') return otherFormat(place, value);
+    const value = parseJson(text, location);
+    if (!isRead(value.format) && typeof value.format === 'number')
+      return otherFormat(location, value);
   } catch {
     // The error below reports the damage.
   }
-  return damaged(place, 'its own digest', 'another digest');
+  return damaged(location, 'its own digest', 'another digest');
 }
 
 function otherFormat(op: string, { format, library }: JsonObject): DsError {

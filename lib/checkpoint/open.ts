@@ -129,8 +129,8 @@ export class Checkpoint {
     const wanted = { box: box ?? wholeBox(shape), from, numel: into.numel };
     const isPart = isInside(wanted.box, shape) && from + into.numel <= numel(wanted.box.shape);
     if (dtype !== into.dtype || !isPart) {
-      const place = box ? ` of [${box.shape.join(', ')}] at [${box.offset.join(', ')}]` : '';
-      const want = `elements ${from} to ${from + into.numel}${place} of ${into.dtype}`;
+      const location = box ? ` of [${box.shape.join(', ')}] at [${box.offset.join(', ')}]` : '';
+      const want = `elements ${from} to ${from + into.numel}${location} of ${into.dtype}`;
       throw this.otherModel(name, want, describe(record));
     }
     const range = canonical(shape, wanted);

@@ -138,9 +138,9 @@ class BoxReader {
     return 1 + shape.reduce((sum, n, d) => sum + (n - 1) * (strides[d] as number), 0);
   }
 
-  private positionInFile(place: readonly number[]): number {
+  private positionInFile(position: readonly number[]): number {
     const { box, from } = this.stored.range;
-    return positionIn(box, place) - from;
+    return positionIn(box, position) - from;
   }
 }
 

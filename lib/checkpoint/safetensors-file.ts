@@ -125,11 +125,11 @@ function requireFit(entry: TensorEntry, tensor: Tensor, path: string): void {
 
 function requireRange(entry: TensorEntry, range: ReadRange, tensor: Tensor, path: string): void {
   const { from, to, numel: count } = range;
-  const place = `${path}: ${entry.name}`;
-  if (entry.dtype !== tensor.dtype) throw mismatch(place, tensor.dtype, entry.dtype);
+  const location = `${path}: ${entry.name}`;
+  if (entry.dtype !== tensor.dtype) throw mismatch(location, tensor.dtype, entry.dtype);
   const saved = numel(entry.shape);
   if (from >= 0 && to >= 0 && from + count <= saved && to + count <= tensor.numel) return;
-  throw mismatch(place, `elements ${from} to ${from + count}`, `${saved} of them`);
+  throw mismatch(location, `elements ${from} to ${from + count}`, `${saved} of them`);
 }
 
 function mismatch(op: string, expected: string, got: string): DsError {

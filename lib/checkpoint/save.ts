@@ -228,8 +228,8 @@ export class Save {
         const { name: tensor } = parseEntryName(entry.name);
         const part = partOf(entry, catalog[section].get(tensor));
         if (!part) {
-          const place = `${file.path}: ${entry.name}`;
-          throw disagreement(place, 'a tensor of this model', 'another one');
+          const location = `${file.path}: ${entry.name}`;
+          throw disagreement(location, 'a tensor of this model', 'another one');
         }
         const list = parts[section].get(tensor) ?? [];
         parts[section].set(tensor, list);

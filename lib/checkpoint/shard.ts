@@ -166,13 +166,17 @@ export function requireNames(shards: readonly Shard[]): void {
  * Throws DS_CHECKPOINT unless the parts contain every element of the tensor exactly once. They must
  * be inside of it.
  */
-export function requireWhole(place: string, { shape }: TensorInfo, parts: readonly Part[]): void {
+export function requireWhole(
+  location: string,
+  { shape }: TensorInfo,
+  parts: readonly Part[],
+): void {
   const flaw = findFlaw(shape, parts);
   if (!flaw) return;
-  const element = `[${flaw.place.join(', ')}]`;
+  const element = `[${flaw.element.join(', ')}]`;
   throw new DsError({
     code: 'DS_CHECKPOINT',
-    op: place,
+    op: location,
     expected: `its ${numel(shape)} elements, each in one file`,
     got: flaw.kind === 'twice' ? `${element} twice` : `no element ${element}`,
     hint: 'Every rank must save its part of the same model.',
@@ -180,8 +184,8 @@ export function requireWhole(place: string, { shape }: TensorInfo, parts: readon
 }
 
 function described({ box, from, numel: count }: BoxRange): string {
-  const place = `[${box.shape.join(', ')}] at [${box.offset.join(', ')}]`;
-  return `elements ${from} to ${from + count} of ${place}`;
+  const location = `[${box.shape.join(', ')}] at [${box.offset.join(', ')}]`;
+  return `elements ${from} to ${from + count} of ${location}`;
 }
 
 function unfit(expected: string, got: string): DsError {

@@ -22,17 +22,17 @@ const MAX_PAUSE_MS = 20;
  * Runs `open` on every rank until all have the same state open, and the state is still present.
  * Files that are replaced during an attempt may look damaged or missing, so a failure counts only
  * if it occurs twice in a row with the same text. Throws on all ranks the error of `open`, or
- * DS_CHECKPOINT if `place` differs between ranks or is replaced in every attempt.
+ * DS_CHECKPOINT if `location` differs between ranks or is replaced in every attempt.
  */
 export async function openSteadily<T extends Opened>(
   world: CheckpointWorld,
-  place: string,
+  location: string,
   open: () => Promise<T>,
 ): Promise<T> {
-  const label = `opening ${place}`;
+  const label = `opening ${location}`;
   let before = '';
   for (let attempt = 1; ; ++attempt) {
-    const own = await attemptAt(place, open);
+    const own = await attemptAt(location, open);
     const all = await reportAll(world, label, own);
     if ('opened' in own && isSame(all)) return own.opened;
     if ('opened' in own) await own.opened.close();
@@ -43,7 +43,7 @@ export async function openSteadily<T extends Opened>(
         if ('error' in own) throw own.error;
         return null;
       });
-      throw different(place);
+      throw different(location);
     }
     before = said;
     await pause(Math.min(attempt, MAX_PAUSE_MS));
@@ -54,7 +54,7 @@ export async function openSteadily<T extends Opened>(
 type Outcome<T> = { opened: T } | { error: unknown; moving: boolean };
 
 async function attemptAt<T extends Opened>(
-  place: string,
+  location: string,
   open: () => Promise<T>,
 ): Promise<Outcome<T>> {
   let opened: T | null = null;
@@ -62,7 +62,7 @@ async function attemptAt<T extends Opened>(
     opened = await open();
     if ((await opened.idNow()) === opened.id) return { opened };
     await opened.close();
-    return { error: replaced(place), moving: true };
+    return { error: replaced(location), moving: true };
   } catch (error) {
     await opened?.close();
     return { error, moving: false };

@@ -14,7 +14,7 @@ import { numel } from '../runtime/view.js';
 /** A defect, and its element of the tensor. */
 export interface Flaw {
   readonly kind: 'missing' | 'twice';
-  readonly place: readonly number[];
+  readonly element: readonly number[];
 }
 
 /**
@@ -58,7 +58,7 @@ function joinedOf(ranges: readonly BoxRange[]): BoxRange[] | Flaw {
   let from = first.from;
   let end = from + first.numel;
   for (const range of others) {
-    if (range.from < end) return { kind: 'twice', place: placeIn(box, range.from) };
+    if (range.from < end) return { kind: 'twice', element: placeIn(box, range.from) };
     if (range.from > end) {
       joined.push({ box, from, numel: end - from });
       from = range.from;
@@ -120,7 +120,7 @@ function slabsOf({ box, tiles }: Region, d: number): Region[] | Flaw {
     }
     reached = Math.max(reached, to);
   }
-  if (reached < endOf(box, d)) return { kind: 'missing', place: moved(box.offset, reached) };
+  if (reached < endOf(box, d)) return { kind: 'missing', element: moved(box.offset, reached) };
   return slabs.map(({ from, to, tiles: own }) => ({
     box: { offset: moved(box.offset, from), shape: moved(box.shape, to - from) },
     tiles: own,
@@ -136,12 +136,12 @@ function findPairFlaw({ box, tiles }: Region): Flaw | null {
       const other = sorted[j] as Box;
       if (start(other) >= endOf(tile, 0)) break;
       const both = intersectBoxes(tile, other);
-      if (both) return { kind: 'twice', place: both.offset };
+      if (both) return { kind: 'twice', element: both.offset };
     }
   }
   let rest = [box];
   for (const tile of sorted) rest = rest.flatMap((one) => without(one, tile));
-  return rest[0] ? { kind: 'missing', place: rest[0].offset } : null;
+  return rest[0] ? { kind: 'missing', element: rest[0].offset } : null;
 }
 
 /** Returns `box` without `other`. */

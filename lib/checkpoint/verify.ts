@@ -57,12 +57,12 @@ export function requireEntry(
 ): TensorEntry {
   const name = entryName(tensor, shape, part);
   const entry = file.entries.get(name);
-  const place = `${file.path}: ${name}`;
-  if (!entry) throw damaged(place, 'this tensor of the manifest', 'no such tensor');
+  const location = `${file.path}: ${name}`;
+  if (!entry) throw damaged(location, 'this tensor of the manifest', 'no such tensor');
   const wanted = entryShape(part);
   if (entry.dtype === dtype && entry.shape.join() === wanted.join()) return entry;
   const got = `${entry.dtype} [${entry.shape.join(', ')}]`;
-  throw damaged(place, `${dtype} [${wanted.join(', ')}], as in the manifest`, got);
+  throw damaged(location, `${dtype} [${wanted.join(', ')}], as in the manifest`, got);
 }
 
 function hex(sum: number): string {

@@ -144,7 +144,7 @@ async function openFolder(path: string): Promise<Contents> {
   const files = [...opened.values()];
   try {
     const homes = used
-      ? placesOf(path, used.value, opened)
+      ? locationsOf(path, used.value, opened)
       : homesOf(opened.get(WEIGHTS_FILE) as SafetensorsFile);
     return contentsOf([config, index], texts, { files, homes });
   } catch (error) {
@@ -230,18 +230,22 @@ function parseObject(text: string, path: string): JsonObject {
 
 /** The names of the files in an index. */
 function filesOf(path: string, { weight_map: map }: JsonObject): string[] {
-  const place = `${path}/${INDEX_FILE}`;
+  const location = `${path}/${INDEX_FILE}`;
   if (!isObject(map)) {
-    throw damaged(place, 'a "weight_map" of file names', 'something else');
+    throw damaged(location, 'a "weight_map" of file names', 'something else');
   }
   for (const [name, file] of Object.entries(map)) {
     const good = typeof file === 'string' && isPlainName(file) && file.endsWith('.safetensors');
     if (good) continue;
     const expected = 'the name of a safetensors file in this folder';
-    throw damaged(`${place}: ${name}`, expected, JSON.stringify(file)?.slice(0, 200) ?? 'nothing');
+    throw damaged(
+      `${location}: ${name}`,
+      expected,
+      JSON.stringify(file)?.slice(0, 200) ?? 'nothing',
+    );
   }
   const names = [...new Set(Object.values(map) as string[])];
-  if (names.length === 0) throw damaged(place, 'a "weight_map" with tensors', 'an empty one');
+  if (names.length === 0) throw damaged(location, 'a "weight_map" with tensors', 'an empty one');
   return names;
 }
 
@@ -262,7 +266,7 @@ async function openAll(
   }
 }
 
-function placesOf(
+function locationsOf(
   path: string,
   { weight_map: map }: JsonObject,
   files: ReadonlyMap<string, SafetensorsFile>,

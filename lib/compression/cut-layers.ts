@@ -16,7 +16,7 @@ export interface Cut {
 /** A pruning technique that can shrink layers. */
 type Structured = 'row_pruning' | 'head_pruning';
 
-interface Place {
+interface GroupKey {
   /** The dotted path of the group. */
   path: string;
   technique: Structured;
@@ -35,7 +35,7 @@ interface Compressed {
 export function cutsOf(model: Module, compressed: Compressed): Map<string, Cut> {
   const cuts = new Map<string, Cut>();
   for (const pair of pairsOf(model, compressed)) {
-    cutPair(pair, (name, part) => keep(cuts, pair.place, [name, part]));
+    cutPair(pair, (name, part) => keep(cuts, pair.key, [name, part]));
   }
   return cuts;
 }
@@ -68,19 +68,19 @@ export function requireRelated(model: Module, compressed: Compressed): void {
 function pairsOf(model: Module, { section, layers }: Compressed): Pair[] {
   const pairs: Pair[] = [];
   const linears = linearsOf(model);
-  for (const { place, patterns, related } of groupsOf(section)) {
-    const masked = [...linears.keys()].filter((name) => techniqueOf(layers.get(name), place));
+  for (const { key, patterns, related } of groupsOf(section)) {
+    const masked = [...linears.keys()].filter((name) => techniqueOf(layers.get(name), key));
     for (const [i, pattern] of patterns.entries()) {
       const names = namesFitting(masked, pattern);
       for (const relatedPattern of related[i] ?? []) {
         const others = namesFitting([...linears.keys()], relatedPattern);
         if (others.length !== names.length) {
-          throw unpaired(place, { pattern: relatedPattern, names, others });
+          throw unpaired(key, { pattern: relatedPattern, names, others });
         }
         names.forEach((name, n) => {
           const layer = layers.get(name) as CompressedLinear;
           const other = others[n] as string;
-          const pair = { place, layer, name, other };
+          const pair = { key, layer, name, other };
           requireSize(pair, (linears.get(other) as Linear).weight.shape);
           pairs.push(pair);
         });
@@ -92,7 +92,7 @@ function pairsOf(model: Module, { section, layers }: Compressed): Pair[] {
 
 const techniqueOf = (
   layer: CompressedLinear | CompressedEmbedding | undefined,
-  { technique }: Place,
+  { technique }: GroupKey,
 ): Technique | undefined => layer?.techniques.find(({ kind }) => kind === technique);
 
 /**
@@ -100,7 +100,7 @@ const techniqueOf = (
  */
 function keep(
   cuts: Map<string, Cut>,
-  { path }: Place,
+  { path }: GroupKey,
   [name, part]: readonly [string, Partial<Cut>],
 ): void {
   const before = cuts.get(name) ?? { rows: null, columns: null };
@@ -118,7 +118,7 @@ function keep(
 }
 
 interface RelatedGroup {
-  place: Place;
+  key: GroupKey;
   patterns: readonly string[];
   related: readonly (readonly string[])[];
 }
@@ -129,7 +129,7 @@ function groupsOf(section: CompressionSection): RelatedGroup[] {
     if (!shared.enabled) return [];
     return Object.entries(groups).flatMap(([name, { modules, related_modules: related }]) => {
       const path = `compression_training.${technique}.different_groups.${name}`;
-      return related ? [{ place: { path, technique }, patterns: [modules].flat(), related }] : [];
+      return related ? [{ key: { path, technique }, patterns: [modules].flat(), related }] : [];
     });
   });
 }
@@ -142,28 +142,28 @@ function namesFitting(names: readonly string[], pattern: string): string[] {
 
 /** A pruned layer, and an adjacent one. */
 interface Pair {
-  place: Place;
+  key: GroupKey;
   layer: CompressedLinear;
   name: string;
   other: string;
 }
 
 function cutPair(
-  { place, layer, name, other }: Pair,
+  { key, layer, name, other }: Pair,
   keep: (name: string, part: Partial<Cut>) => void,
 ): void {
-  const { mask } = techniqueOf(layer, place) as Technique;
+  const { mask } = techniqueOf(layer, key) as Technique;
   const kept = numbersOf(mask?.().toArray() ?? []);
-  if (place.technique === 'row_pruning') {
+  if (key.technique === 'row_pruning') {
     keep(name, { rows: kept });
     keep(other, { columns: kept });
     return;
   }
   const heads = layer.head_pruning_scores?.size(1) ?? 1;
   const width = layer.weight.size(1) / heads;
-  const places = kept.flatMap((head) => Array.from({ length: width }, (_, i) => head * width + i));
-  keep(name, { columns: places });
-  keep(other, { rows: places });
+  const indices = kept.flatMap((head) => Array.from({ length: width }, (_, i) => head * width + i));
+  keep(name, { columns: indices });
+  keep(other, { rows: indices });
 }
 
 /** Where a mask is 1. */
@@ -174,15 +174,15 @@ const numbersOf = (mask: readonly number[]): number[] =>
  * Checks that the side of the adjacent layer, of `shape`, has the size of the pruned side of
  * `layer`.
  */
-function requireSize({ place, layer, name, other }: Pair, shape: readonly number[]): void {
+function requireSize({ key, layer, name, other }: Pair, shape: readonly number[]): void {
   const [outputs, inputs] = layer.weight.shape;
-  const isRows = place.technique === 'row_pruning';
+  const isRows = key.technique === 'row_pruning';
   const [wanted, got] = isRows ? [outputs, shape[1]] : [inputs, shape[0]];
   if (got === wanted) return;
   const [beside, own] = isRows ? ['inputs', 'outputs'] : ['outputs', 'inputs'];
   throw new DsError({
     code: 'DS_CONFIG',
-    op: `${place.path}.related_modules, ${other}`,
+    op: `${key.path}.related_modules, ${other}`,
     expected: `${wanted} ${beside}, as ${name} has ${own}`,
     got: String(got),
     hint: 'Name the adjacent linear layers, or omit related_modules: pruned elements are then 0.',
@@ -190,7 +190,7 @@ function requireSize({ place, layer, name, other }: Pair, shape: readonly number
 }
 
 function unpaired(
-  { path }: Place,
+  { path }: GroupKey,
   { pattern, names, others }: { pattern: string; names: string[]; others: string[] },
 ): DsError {
   return new DsError({

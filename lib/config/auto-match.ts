@@ -2,8 +2,8 @@
 // arguments.
 import { type AutoSources, rowOf, SUPPLIED } from './auto-table.js';
 import { coerced } from './coerce.js';
-import { type Place, shown } from './config-error.js';
-import { byPlace, type Draft } from './draft.js';
+import { type SourceLocation, shown } from './config-error.js';
+import { byLocation, type Draft } from './draft.js';
 import { dotted, type Path } from './parse.js';
 import { isSection, type Section } from './schema.js';
 import { stageOf } from './support.js';
@@ -11,7 +11,7 @@ import { stageOf } from './support.js';
 /** A key with another value than its argument. */
 interface Mismatch {
   path: Path;
-  place: Place | null;
+  location: SourceLocation | null;
   /** "optimizer.params.lr at 12:5: expected 0.00005 (lr, --learning_rate), got 0.0002" */
   line: string;
 }
@@ -50,12 +50,12 @@ function findMismatches(
     const wanted = isTotal ? row.total?.(training, worldSize) : row.value(sources);
     const got = coerced(section[key], schema);
     if (wanted === undefined || JSON.stringify(got) === JSON.stringify(wanted)) return;
-    const { path: name, place } = draft.where(path);
-    const at = place ? ` at ${place.line}:${place.column}` : '';
+    const { path: name, location } = draft.where(path);
+    const at = location ? ` at ${location.line}:${location.column}` : '';
     const line = `${name}${at}: expected ${shown(wanted)} (${row.argument}), got ${shown(section[key])}`;
-    found.push({ path, place, line });
+    found.push({ path, location, line });
   });
-  return found.toSorted(byPlace);
+  return found.toSorted(byLocation);
 }
 
 /** Puts in the training's batch sizes, clipping, and a precision that it switches on. */

@@ -180,8 +180,8 @@ function refuseUnfilled(draft: Draft, unfilled: readonly Unfilled[]): void {
   const [first] = unfilled;
   if (!first) return;
   const names = unfilled.map(({ path, filler }) => {
-    const { path: name, place } = draft.where(path);
-    const at = place ? ` at ${place.line}:${place.column}` : '';
+    const { path: name, location } = draft.where(path);
+    const at = location ? ` at ${location.line}:${location.column}` : '';
     return `${name}${at} (${filler ? `needs ${filler.of}` : 'nothing fills it'})`;
   });
   draft.refuse(first.path, {

@@ -1,8 +1,8 @@
-// A DS_CONFIG error with its key and its place in the file.
+// A DS_CONFIG error with its key and its location in the file.
 import { DsError } from '../errors.js';
 
-/** A place in a text; both numbers start at 1. */
-export interface Place {
+/** A location in a text; both numbers start at 1. */
+export interface SourceLocation {
   readonly line: number;
   readonly column: number;
 }
@@ -12,7 +12,7 @@ export interface ConfigErrorFields {
   path: string;
   /** The file, or "base64"; null for an object. */
   file: string | null;
-  place: Place | null;
+  location: SourceLocation | null;
   expected: string;
   got: string;
   hint?: string;
@@ -23,14 +23,14 @@ export interface ConfigErrorFields {
 export class ConfigError extends DsError {
   readonly path: string;
   readonly file: string | null;
-  readonly place: Place | null;
+  readonly location: SourceLocation | null;
 
   constructor(fields: ConfigErrorFields) {
-    const { path, file, place, ...rest } = fields;
-    super({ code: 'DS_CONFIG', op: whereabouts(file, place, path) || 'config', ...rest });
+    const { path, file, location, ...rest } = fields;
+    super({ code: 'DS_CONFIG', op: whereabouts(file, location, path) || 'config', ...rest });
     this.path = path;
     this.file = file;
-    this.place = place;
+    this.location = location;
   }
 }
 
@@ -47,13 +47,17 @@ export function firstOf(
   if (rest.length === 0 && guesses.length === 0) return first;
   const more = rest.length > 0 ? [`(${rest.length} more: ${where})`] : [];
   const hint = [first.hint, ...guesses, ...more].filter(Boolean).join(' ');
-  const { path, file, place, expected, got, cause } = first;
-  return new ConfigError({ path, file, place, expected, got, cause, hint });
+  const { path, file, location, expected, got, cause } = first;
+  return new ConfigError({ path, file, location, expected, got, cause, hint });
 }
 
 /** "ds_config.json:12:5: zero_optimization.stage"; parts that are missing are left out. */
-export function whereabouts(file: string | null, place: Place | null, path: string): string {
-  const position = place && file ? `${file}:${place.line}:${place.column}` : file;
+export function whereabouts(
+  file: string | null,
+  location: SourceLocation | null,
+  path: string,
+): string {
+  const position = location && file ? `${file}:${location.line}:${location.column}` : file;
   return [position, path].filter((part) => part !== null && part !== '').join(': ');
 }
 

@@ -1,5 +1,5 @@
 // A configuration during resolution: its values, their origins, errors and notices.
-import { ConfigError, type Place, whereabouts } from './config-error.js';
+import { ConfigError, type SourceLocation, whereabouts } from './config-error.js';
 import { type ConfigDocument, dotted, type Path } from './parse.js';
 import {
   configSchema,
@@ -24,14 +24,14 @@ export interface Notice {
   /** The dotted path of the key, as the user wrote it. */
   readonly path: string;
   readonly file: string | null;
-  readonly place: Place | null;
-  /** The notice without the place: a sentence with the key as its subject. */
+  readonly location: SourceLocation | null;
+  /** The notice without the location: a sentence with the key as its subject. */
   readonly text: string;
 }
 
 /** "ds_config.json:3:5: fp16.enabled has no effect: ..." */
-export function noticeLine({ file, place, path, text }: Notice): string {
-  return `${whereabouts(file, place, path)}${path === '' ? ':' : ''} ${text}`;
+export function noticeLine({ file, location, path, text }: Notice): string {
+  return `${whereabouts(file, location, path)}${path === '' ? ':' : ''} ${text}`;
 }
 
 export interface Refusal {
@@ -49,13 +49,16 @@ export interface Site {
   readonly schema: Schema;
 }
 
-/** By line and column; without places, as they came. */
-export function byPlace(a: { place: Place | null }, b: { place: Place | null }): number {
-  if (!a.place || !b.place) return 0;
-  return a.place.line - b.place.line || a.place.column - b.place.column;
+/** By line and column; without locations, as they came. */
+export function byLocation(
+  a: { location: SourceLocation | null },
+  b: { location: SourceLocation | null },
+): number {
+  if (!a.location || !b.location) return 0;
+  return a.location.line - b.location.line || a.location.column - b.location.column;
 }
 
-/** Owns `value`, which the passes change in place. */
+/** Owns `value`, which the passes change in location. */
 export class Draft {
   readonly value: Section;
   readonly notices: Notice[] = [];
@@ -70,8 +73,8 @@ export class Draft {
   ) {
     this.value = document.value;
     const { file, remarks } = document;
-    for (const { place, text } of remarks) {
-      this.notices.push({ kind: 'advice', path: '', file, place, text });
+    for (const { location, text } of remarks) {
+      this.notices.push({ kind: 'advice', path: '', file, location, text });
     }
   }
 
@@ -98,10 +101,10 @@ export class Draft {
   }
 
   /** Where the user finds `path`. */
-  where(path: Path): { path: string; file: string | null; place: Place | null } {
+  where(path: Path): { path: string; file: string | null; location: SourceLocation | null } {
     const written = this.written(path);
-    const { file, place } = this.document;
-    return { path: dotted(written), file, place: place(written) };
+    const { file, location } = this.document;
+    return { path: dotted(written), file, location: location(written) };
   }
 
   /**

@@ -1,5 +1,5 @@
-// A reader of Hjson, the superset of JSON that DeepSpeed reads, which keeps the place of every key.
-// Grammar: https://hjson.github.io/syntax.html
+// A reader of Hjson, the superset of JSON that DeepSpeed reads, which keeps the location of every
+// key. Grammar: https://hjson.github.io/syntax.html
 import { excerpt } from './config-error.js';
 import { TextLines } from './text-lines.js';
 
@@ -98,10 +98,10 @@ class Reader implements Oddities {
   private depth = 0;
   /** The last string without quotes that ran over a bracket which closes nothing in it. */
   private runaway: { offset: number; text: string } | null = null;
-  private readonly places: TextLines;
+  private readonly textLines: TextLines;
 
   constructor(private readonly text: string) {
-    this.places = new TextLines(text);
+    this.textLines = new TextLines(text);
   }
 
   document(): HjsonNode | null {
@@ -145,12 +145,12 @@ class Reader implements Oddities {
   private object(offset: number, end: string): HjsonNode {
     const members: Member[] = [];
     for (this.skipBlank(); this.char() !== end; this.endOfMember(members)) {
-      const place = this.at;
+      const at = this.at;
       const key = this.key(end);
       this.skipBlank();
       if (this.char() !== ':') throw this.unexpected(`":" after the key "${excerpt(key)}"`);
       ++this.at;
-      members.push({ key, offset: place, value: this.value() });
+      members.push({ key, offset: at, value: this.value() });
     }
     this.at += end.length;
     return { kind: 'object', offset, members };
@@ -254,7 +254,7 @@ class Reader implements Oddities {
   /** ''' ... ''': loses the indentation of its opening quotes, and the last line break. */
   private lines(): string {
     const start = this.at;
-    const indent = this.places.at(start).column - 1;
+    const indent = this.textLines.at(start).column - 1;
     const end = this.text.indexOf("'''", start + 3);
     if (end < 0) throw new HjsonError(start, "a closing '''", 'the end of the file');
     this.at = end + 3;
@@ -279,7 +279,7 @@ class Reader implements Oddities {
   private skipLine(): void {
     const start = this.at;
     const comment = this.match(/[^\n]*/y);
-    const { column } = this.places.at(start);
+    const { column } = this.textLines.at(start);
     const before = this.text.slice(start - column + 1, start).trim();
     if (before !== '' && holdsKeys(comment)) this.swallowing.push(start);
   }
@@ -306,7 +306,7 @@ class Reader implements Oddities {
   private unexpected(expected: string): HjsonError {
     const [comment] = this.swallowing;
     if (comment !== undefined && this.char() === '') {
-      const { line, column } = this.places.at(comment);
+      const { line, column } = this.textLines.at(comment);
       const hint = `The comment at ${line}:${column} holds the rest of its line, with keys. Break the line after the comment.`;
       return new HjsonError(this.at, expected, this.shown(), hint);
     }

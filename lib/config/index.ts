@@ -10,7 +10,7 @@ import { canonicalOptimizer, coerceValues } from './coerce.js';
 import { ConfigError, firstOf } from './config-error.js';
 import { deepFreeze, deriveOverlap, deriveParams, withDefaults } from './defaults.js';
 import { renameKeys } from './deprecated.js';
-import { byPlace, Draft, type Notice, noticeLine } from './draft.js';
+import { byLocation, Draft, type Notice, noticeLine } from './draft.js';
 import { type Elasticity, elasticTriad, yieldToElasticity } from './elasticity.js';
 import { type Origins, originsOf } from './origins.js';
 import { type ConfigDocument, readDocument } from './parse.js';
@@ -32,7 +32,7 @@ import { checkSchema } from './validate.js';
 export type { DsConfig, ResolvedConfig } from '../../types/config.js';
 export { type AutoSources, resolveAuto } from './auto.js';
 export { asksPlan } from './auto-table.js';
-export { ConfigError, type Place, whereabouts } from './config-error.js';
+export { ConfigError, type SourceLocation, whereabouts } from './config-error.js';
 export { type Notice, type NoticeKind, noticeLine } from './draft.js';
 export { type Origin, type Origins, originLine } from './origins.js';
 
@@ -163,7 +163,7 @@ export function checkSearch(source: string | DsConfig, env: ConfigEnvironment): 
     const [first] = reports as [ConfigReport, ...ConfigReport[]];
     if (errors.length === 0) return first;
     const unique = new Map(errors.map((error) => [error.message, error]));
-    const sorted = [...unique.values()].toSorted(byPlace);
+    const sorted = [...unique.values()].toSorted(byLocation);
     return { ...NO_CONFIG, notices: first.notices, errors: sorted };
   });
   return { ...report, choices };
@@ -239,7 +239,7 @@ function checkWays(
     draft.note('auto', key.split('.'), 'is left to be filled by the plan of initialize().');
   }
   const own = draft.notices.filter(({ kind }) => kind === 'auto');
-  const notices = [...first.notices.filter(shared), ...own].toSorted(byPlace);
+  const notices = [...first.notices.filter(shared), ...own].toSorted(byLocation);
   const config = deepFreeze({ ...first.config, notices: notices.map(noticeLine) });
   return { ...first, config, notices, left: new Set([...first.left, ...keys]) };
 }
@@ -279,7 +279,7 @@ function check(
   }
   const param = deriveParams(values, draft.value);
   if (param) draft.made.set(`optimizer.params.${param.key}`, { from: 'derived', of: param.of });
-  const notices = draft.notices.toSorted(byPlace);
+  const notices = draft.notices.toSorted(byLocation);
   const config = deepFreeze({ ...values, notices: notices.map(noticeLine) });
   const origins = originsOf(values, draft, draft.value);
   return { config: config as unknown as ResolvedConfig, origins, left, errors: [], notices };
@@ -293,7 +293,7 @@ function fillIn(draft: Draft, { auto = {}, autoLater = false, worldSize }: Confi
 }
 
 function failure({ errors, notices }: Draft): ConfigReport {
-  const sorted = { errors: errors.toSorted(byPlace), notices: notices.toSorted(byPlace) };
+  const sorted = { errors: errors.toSorted(byLocation), notices: notices.toSorted(byLocation) };
   return { config: null, origins: null, left: null, ...sorted };
 }
 

@@ -36,8 +36,8 @@ function originOf(draft: Draft, path: Path, given: boolean): Origin {
   const made = draft.made.get(dotted(path));
   if (made) return made;
   if (!given) return { from: 'default' };
-  const { path: name, file, place } = draft.where(path);
-  const at = file && whereabouts(file, place, '');
+  const { path: name, file, location } = draft.where(path);
+  const at = file && whereabouts(file, location, '');
   return name === dotted(path) ? { from: 'file', at } : { from: 'file', at, name };
 }
 

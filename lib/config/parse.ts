@@ -1,7 +1,7 @@
 // Reads a configuration from a file (JSON or Hjson), base64 or an object, and remembers where each
 // key stands.
 
-import { ConfigError, excerpt, type Place } from './config-error.js';
+import { ConfigError, excerpt, type SourceLocation } from './config-error.js';
 import { MAX_BYTES, readConfigText, UnfitFile } from './config-file.js';
 import {
   HjsonError,
@@ -17,17 +17,17 @@ import { TextLines } from './text-lines.js';
 /** Keys and indices from the top of the file down to a value. */
 export type Path = readonly (string | number)[];
 
-/** A configuration as it was written, with the way back to its place in the file. */
+/** A configuration as it was written, with the way back to its location in the file. */
 export interface ConfigDocument {
   readonly value: Section;
   /** The path of the file, or "base64"; null for an object. */
   readonly file: string | null;
   /** Where the key at `path`, or the closest section around it, stands; null for an object. */
-  readonly place: (path: Path) => Place | null;
+  readonly location: (path: Path) => SourceLocation | null;
   /** Whether the value at `path` is a string without quotes. */
   readonly unquoted: (path: Path) => boolean;
-  /** Sentences about the text, and their places. */
-  readonly remarks: readonly { readonly place: Place; readonly text: string }[];
+  /** Sentences about the text, and their locations. */
+  readonly remarks: readonly { readonly location: SourceLocation; readonly text: string }[];
 }
 
 /** Values in an inline configuration, each counted as often as it is reached. */
@@ -61,7 +61,7 @@ export function readDocument(source: unknown, name = 'ds_config.json'): ConfigDo
     });
   }
   const value = new Copier().copy(source, []) as Section;
-  return { value, file: null, place: () => null, unquoted: () => false, remarks: [] };
+  return { value, file: null, location: () => null, unquoted: () => false, remarks: [] };
 }
 
 /**
@@ -104,7 +104,7 @@ export function parseConfig(text: string, file: string): ConfigDocument {
   return {
     value: toValue(root) as Section,
     file,
-    place: (path) => lines.at(tree.nearest(path)),
+    location: (path) => lines.at(tree.nearest(path)),
     unquoted: (path) => {
       const node = tree.at(path);
       return node?.kind === 'scalar' && node.unquoted;
@@ -119,17 +119,17 @@ function remarksOn(
   { swallowing, withoutComma }: Oddities,
   lines: TextLines,
 ): ConfigDocument['remarks'] {
-  const remarks: { place: Place; text: string }[] = [];
+  const remarks: { location: SourceLocation; text: string }[] = [];
   if (swallowing[0] !== undefined) {
     const keys = shortList(root.members.map(({ key }) => key));
     const at = swallowing.length > 1 ? `${swallowing.length} comments hold` : 'a comment holds';
     const text = `${at} the rest of a line, with keys. The keys that were read: ${keys}. Break the line after a comment.`;
-    remarks.push({ place: lines.at(swallowing[0]), text });
+    remarks.push({ location: lines.at(swallowing[0]), text });
   }
   if (withoutComma[0]) {
     const list = withoutComma.map(({ key, offset }) => `${key} (${lineColumn(lines.at(offset))})`);
     const text = `commas are missing after ${shortList(list)}. The file is read; JSON needs them.`;
-    remarks.push({ place: lines.at(withoutComma[0].offset), text });
+    remarks.push({ location: lines.at(withoutComma[0].offset), text });
   }
   return remarks;
 }
@@ -147,15 +147,21 @@ function parseText(text: string, file: string, lines: TextLines): ReturnType<typ
   } catch (error) {
     if (!(error instanceof HjsonError)) throw error;
     const { expected, got, hint, offset } = error;
-    throw problem(file, { place: lines.at(offset), expected, got, hint });
+    throw problem(file, { location: lines.at(offset), expected, got, hint });
   }
 }
 
 function problem(
   file: string | null,
-  fields: { place?: Place; expected: string; got: string; hint?: string; cause?: unknown },
+  fields: {
+    location?: SourceLocation;
+    expected: string;
+    got: string;
+    hint?: string;
+    cause?: unknown;
+  },
 ): ConfigError {
-  return new ConfigError({ path: '', file, place: null, ...fields });
+  return new ConfigError({ path: '', file, location: null, ...fields });
 }
 
 /** Finds nodes by their paths; an object's members are indexed at the first question about them. */
@@ -205,7 +211,7 @@ function toValue(node: HjsonNode): unknown {
 
 /** One error for all keys that are given twice, at any depth. */
 function refuseDuplicates(root: HjsonNode, lines: TextLines, file: string): void {
-  const found: { path: string; place: Place; first: Place }[] = [];
+  const found: { path: string; location: SourceLocation; first: SourceLocation }[] = [];
   const visit = (node: HjsonNode, path: Path): void => {
     if (node.kind === 'array') node.items.forEach((item, i) => void visit(item, [...path, i]));
     if (node.kind !== 'object') return;
@@ -214,8 +220,8 @@ function refuseDuplicates(root: HjsonNode, lines: TextLines, file: string): void
       const first = seen.get(key);
       if (first === undefined) seen.set(key, offset);
       else {
-        const places = { place: lines.at(offset), first: lines.at(first) };
-        found.push({ path: dotted([...path, key]), ...places });
+        const locations = { location: lines.at(offset), first: lines.at(first) };
+        found.push({ path: dotted([...path, key]), ...locations });
       }
       visit(value, [...path, key]);
     }
@@ -225,17 +231,17 @@ function refuseDuplicates(root: HjsonNode, lines: TextLines, file: string): void
   const listed = found
     .slice(0, MAX_LISTED)
     .map(
-      ({ path, place, first }) =>
-        `"${excerpt(path)}" at ${lineColumn(place)} (first at ${lineColumn(first)})`,
+      ({ path, location, first }) =>
+        `"${excerpt(path)}" at ${lineColumn(location)} (first at ${lineColumn(first)})`,
     );
   if (found.length > MAX_LISTED) listed.push(`${found.length - MAX_LISTED} more`);
-  const [{ path, place }] = found as [(typeof found)[number]];
+  const [{ path, location }] = found as [(typeof found)[number]];
   const got = `duplicate keys: ${listed.join(', ')}`;
   const hint = 'Keep one of each.';
-  throw new ConfigError({ path, file, place, expected: 'every key once', got, hint });
+  throw new ConfigError({ path, file, location, expected: 'every key once', got, hint });
 }
 
-function lineColumn({ line, column }: Place): string {
+function lineColumn({ line, column }: SourceLocation): string {
   return `${line}:${column}`;
 }
 
@@ -269,5 +275,5 @@ class Copier {
 
 function tooMuch(path: Path, expected: string, got: string): ConfigError {
   const where = dotted(path.slice(0, 3));
-  return new ConfigError({ path: where, file: null, place: null, expected, got });
+  return new ConfigError({ path: where, file: null, location: null, expected, got });
 }

@@ -1,7 +1,7 @@
-// Lines and columns of a text: its line starts are found once, a place by bisection.
-import type { Place } from './config-error.js';
+// Lines and columns of a text: its line starts are found once, a location by bisection.
+import type { SourceLocation } from './config-error.js';
 
-/** The place of any offset of a text, in the logarithm of its number of lines. */
+/** The location of any offset of a text, in the logarithm of its number of lines. */
 export class TextLines {
   /** Offsets of the first character of every line, in order; null until the first question. */
   private starts: number[] | null = null;
@@ -9,7 +9,7 @@ export class TextLines {
   constructor(private readonly text: string) {}
 
   /** Line and column of `offset`, both from 1. */
-  at(offset: number): Place {
+  at(offset: number): SourceLocation {
     this.starts ??= lineStarts(this.text);
     let [low, high] = [0, this.starts.length];
     while (high - low > 1) {

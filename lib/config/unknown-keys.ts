@@ -89,22 +89,22 @@ function namesIn({ properties = {} }: Schema): string[] {
 
 /** Where in the file there is a key of this name. */
 function sectionsWith(key: string, schema: Schema): readonly string[] {
-  let places = keyPlaces.get(schema);
-  if (!places) {
-    places = new Map();
-    collectPlaces(schema, [], places);
-    keyPlaces.set(schema, places);
+  let paths = pathsByKey.get(schema);
+  if (!paths) {
+    paths = new Map();
+    collectPaths(schema, [], paths);
+    pathsByKey.set(schema, paths);
   }
-  return places.get(key) ?? [];
+  return paths.get(key) ?? [];
 }
 
 /** By schema: the dotted paths of every key's name. */
-const keyPlaces = new WeakMap<Schema, Map<string, string[]>>();
+const pathsByKey = new WeakMap<Schema, Map<string, string[]>>();
 
-function collectPlaces(schema: Schema, path: Path, places: Map<string, string[]>): void {
+function collectPaths(schema: Schema, path: Path, paths: Map<string, string[]>): void {
   for (const [name, property] of Object.entries(schema.properties ?? {})) {
     const here = [...path, name];
-    places.set(name, [...(places.get(name) ?? []), dotted(here)]);
-    collectPlaces(resolveSchema(property, undefined), here, places);
+    paths.set(name, [...(paths.get(name) ?? []), dotted(here)]);
+    collectPaths(resolveSchema(property, undefined), here, paths);
   }
 }

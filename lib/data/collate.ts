@@ -25,8 +25,8 @@ export function collate<Sample>(
   device: Device | string = 'cpu',
 ): Batched<Sample> {
   if (!Array.isArray(samples)) throw refusedValue('collate', 'a list of samples', samples);
-  const place = findDevice(device);
-  return collateWith(samples, new DirectUpload(place), place) as Batched<Sample>;
+  const target = findDevice(device);
+  return collateWith(samples, new DirectUpload(target), target) as Batched<Sample>;
 }
 
 /** collate() through an uploader of `device`. */

@@ -201,9 +201,10 @@ class Cluster {
   private goTo(pass: number): void {
     this.passEnd = (pass + 1) * this.samples.length;
     const stream = 2 * (this.number * MOST + (pass % MOST)) + 1;
-    const places = shuffledOrder(this.samples.length, this.seed, stream);
-    for (let i = 0; i < places.length; ++i) places[i] = this.samples[places[i] as number] as number;
-    this.order = places;
+    const positions = shuffledOrder(this.samples.length, this.seed, stream);
+    for (let i = 0; i < positions.length; ++i)
+      positions[i] = this.samples[positions[i] as number] as number;
+    this.order = positions;
   }
 }
 

@@ -10,8 +10,8 @@ import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { CurriculumDraws, type Gate } from './curriculum-draws.js';
 import { type CurriculumSchedule, DifficultyPath } from './curriculum-schedule.js';
-import { placesInFiles, placesOf, requireValues, valuesInFiles } from './metric-index.js';
-import { dealt, shareOf } from './order.js';
+import { filePositions, positionsOf, requireValues, valuesInFiles } from './metric-index.js';
+import { dealt, samplesPerRank } from './order.js';
 import { requireState } from './require-state.js';
 import { requireRank, Sampler } from './sampler.js';
 
@@ -28,7 +28,7 @@ export interface CurriculumMetric {
   /** Its other file, for difficulty type "value". */
   indexToMetricPath?: string;
   /**
-   * "value": samples with a metric of at most the difficulty. "percentile": the easiest share of
+   * "value": samples with a metric of at most the difficulty. "percentile": the easiest fraction of
    * all samples, the difficulty divided by maxDifficulty. Default: "value".
    */
   difficultyType?: 'value' | 'percentile';
@@ -39,7 +39,7 @@ export interface CurriculumMetric {
   clusteringType?: 'schedule_based' | 'single_cluster';
 }
 
-/** Options of a CurriculumSampler, with this rank's place among the data ranks. */
+/** Options of a CurriculumSampler, with this rank's index among the data ranks. */
 export interface CurriculumSamplerOptions {
   /** At least one metric by name. A sample must be easy enough by all of them. */
   metrics: Readonly<Record<string, CurriculumMetric>>;
@@ -118,7 +118,7 @@ export class CurriculumSampler extends Sampler {
   }
 
   get length(): number {
-    return shareOf(this.stepsPerEpoch * this.batchSize, this);
+    return samplesPerRank(this.stepsPerEpoch * this.batchSize, this);
   }
 
   /** Empty after the last epoch. Throws DS_DATA if a step has no sample within its difficulty. */
@@ -241,10 +241,10 @@ class Metric {
     }
     const { length } = keys;
     const max = options.maxDifficulty;
-    const share = Math.floor(length / max);
+    const fraction = Math.floor(length / max);
     // Source: get_sample_based_on_metric_percentile(), which rounds the share and not the end.
     const bound = (difficulty: number): number =>
-      (difficulty >= max ? length : share * difficulty) - 1;
+      (difficulty >= max ? length : fraction * difficulty) - 1;
     return { name, path, keys, bound, easiest: () => 1 };
   }
 
@@ -286,7 +286,7 @@ function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64A
   }
   if (values !== undefined) {
     const numbers = requireValues(`${op} values`, values, samples);
-    return isPercentile ? placesOf(numbers) : numbers;
+    return isPercentile ? positionsOf(numbers) : numbers;
   }
   const needed = { indexToSamplePath, ...(isPercentile ? {} : { indexToMetricPath }) };
   for (const [key, path] of Object.entries(needed)) {
@@ -295,7 +295,7 @@ function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64A
     throw refusedValue(`${op} ${key}`, expected, path, 'data.analyze() writes both files.');
   }
   const files = { indexToSamplePath: indexToSamplePath as string, indexToMetricPath };
-  return isPercentile ? placesInFiles(files, samples) : valuesInFiles(files, samples);
+  return isPercentile ? filePositions(files, samples) : valuesInFiles(files, samples);
 }
 
 function requireOneOf(op: string, value: string | undefined, known: readonly string[]): void {

@@ -48,8 +48,8 @@ export function fixedRoot(given: FixedRootOptions): CurriculumSchedule {
   requireFinite('fixedRoot rootDegree', rootDegree, Number.MIN_VALUE);
   if (min === max) return () => max;
   return (step) => {
-    const share = accuratePower(step / totalSteps, 1 / rootDegree);
-    const whole = Math.floor(share * (max - min) + min);
+    const fraction = accuratePower(step / totalSteps, 1 / rootDegree);
+    const whole = Math.floor(fraction * (max - min) + min);
     return Math.min(whole - (whole % difficultyStep), max);
   };
 }

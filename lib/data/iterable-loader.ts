@@ -21,9 +21,9 @@ import { type IterableDataset, requireIterableDataset } from './iterable-dataset
 import { requireState } from './require-state.js';
 import { ITERATE, RoundReader } from './round-reader.js';
 import { requireRank } from './sampler.js';
-import type { Round, RoundShare } from './worker-protocol.js';
+import type { Round, RoundOptions } from './worker-protocol.js';
 
-/** Options of an IterableLoader, with this rank's place. */
+/** Options of an IterableLoader, with this rank's index among the data ranks. */
 export interface IterableLoaderOptions<Sample, Batch> extends WorkerThreadOptions {
   /** Samples per batch. Default 1. */
   batchSize?: number;
@@ -71,7 +71,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   readonly batchSize: number;
   /** Where batches are put. */
   readonly device: Device;
-  private readonly share: RoundShare;
+  private readonly roundOptions: RoundOptions;
   private readonly maker: BatchMaker<Round, Batch | null>;
   private position: Position = { epoch: 0, served: 0 };
   /** The iteration under way. */
@@ -86,7 +86,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     const options = readOptions(op, given, OPTIONS);
     requireIterableDataset(dataset);
     const { batchSize = 1, rank = 0, worldSize = 1, dropLast = false } = options;
-    this.share = {
+    this.roundOptions = {
       batchSize: requireInteger(`${op} batchSize`, batchSize, 1),
       rank: requireInteger(`${op} rank`, rank, 0),
       worldSize: requireInteger(`${op} worldSize`, worldSize, 1),
@@ -189,13 +189,17 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     if (pass.position === position) return;
     Object.assign(pass, { position, batches: 0 });
     const { epoch, served } = position;
-    const work = (i: number): Round => ({ ...this.share, epoch, start: served + i * this.round });
+    const work = (i: number): Round => ({
+      ...this.roundOptions,
+      epoch,
+      start: served + i * this.round,
+    });
     this.maker.begin({ batches: Number.POSITIVE_INFINITY, work });
   }
 
   /** Samples of a batch of every rank. */
   private get round(): number {
-    return this.share.batchSize * this.share.worldSize;
+    return this.roundOptions.batchSize * this.roundOptions.worldSize;
   }
 
   private counted(pass: Pass, batch: Batch): Batch {
@@ -215,9 +219,11 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
       throw new DsError({
         code: 'DS_DATA',
         op: `IterableLoader, epoch ${epoch}`,
-        expected: this.share.dropLast ? `${this.round} samples: a batch for each rank` : 'samples',
-        got: this.share.dropLast ? 'fewer' : 'none',
-        hint: this.share.dropLast ? 'Use a smaller batchSize, or dropLast: false.' : '',
+        expected: this.roundOptions.dropLast
+          ? `${this.round} samples: a batch for each rank`
+          : 'samples',
+        got: this.roundOptions.dropLast ? 'fewer' : 'none',
+        hint: this.roundOptions.dropLast ? 'Use a smaller batchSize, or dropLast: false.' : '',
       });
     }
     this.position = { epoch: epoch + 1, served: 0 };

@@ -4,11 +4,11 @@ import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { dealt, shareOf, shuffledOrder } from './order.js';
+import { dealt, samplesPerRank, shuffledOrder } from './order.js';
 import { requireState } from './require-state.js';
 import { Sampler } from './sampler.js';
 
-/** Options of a LengthGroupedSampler, with this rank's place. */
+/** Options of a LengthGroupedSampler, with this rank's index among the data ranks. */
 export interface LengthGroupedOptions {
   /** Samples per batch, for the size of groups. Ranks share the order, not the batch. */
   batchSize: number;
@@ -63,7 +63,7 @@ export class LengthGroupedSampler extends Sampler {
   }
 
   get length(): number {
-    return shareOf(this.lengths.length, this);
+    return samplesPerRank(this.lengths.length, this);
   }
 
   order(served: number): Uint32Array {
@@ -95,7 +95,7 @@ export class LengthGroupedSampler extends Sampler {
   }
 }
 
-/** Each group begins with its longest: the longest of them changes places with the first. */
+/** Each group begins with its longest: the longest of them changes positions with the first. */
 function longestFirst(
   order: Uint32Array,
   size: number,

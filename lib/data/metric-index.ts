@@ -19,17 +19,17 @@ export function valuesInFiles(files: MetricFiles, length: number): Float64Array 
   const path = files.indexToMetricPath as string;
   const samples = readIndexedLists(files.indexToSamplePath);
   const metrics = readIndexedLists(path);
-  const place = `${prefixOf(path)}.idx`;
+  const location = `${prefixOf(path)}.idx`;
   const lists = samples.lengths.length;
   if (metrics.lengths.length !== lists) {
     const expected = `${lists} values, one for each list of ${files.indexToSamplePath}`;
     const hint = 'A merged index supports only percentiles.';
-    throw dataError(place, expected, `${metrics.lengths.length}`, hint);
+    throw dataError(location, expected, `${metrics.lengths.length}`, hint);
   }
   const several = metrics.lengths.findIndex((count) => count !== 1);
   if (several >= 0) {
     const got = `${metrics.lengths[several]}`;
-    throw dataError(`${place}, list ${several}`, 'one number', got, 'Is it an index_to_metric?');
+    throw dataError(`${location}, list ${several}`, 'one number', got, 'Is it an index_to_metric?');
   }
   const values = new Float64Array(length);
   eachSample(files.indexToSamplePath, samples, length, (sample, _, list) => {
@@ -39,23 +39,24 @@ export function valuesInFiles(files: MetricFiles, length: number): Float64Array 
 }
 
 /**
- * The place of each sample among all, the easiest first. Throws DS_DATA for files that are not of
- * `length` samples.
+ * The position of each sample among all, the easiest first. Throws DS_DATA for files that are not
+ * of `length` samples.
  */
-export function placesInFiles({ indexToSamplePath }: MetricFiles, length: number): Float64Array {
-  const places = new Float64Array(length);
-  eachSample(indexToSamplePath, readIndexedLists(indexToSamplePath), length, (sample, place) => {
-    places[sample] = place;
+export function filePositions({ indexToSamplePath }: MetricFiles, length: number): Float64Array {
+  const positions = new Float64Array(length);
+  eachSample(indexToSamplePath, readIndexedLists(indexToSamplePath), length, (sample, position) => {
+    positions[sample] = position;
   });
-  return places;
+  return positions;
 }
 
-/** The place of each sample among all, the easiest first; equal ones by their number. */
-export function placesOf(values: Float64Array): Float64Array {
+/** The position of each sample among all, the easiest first; equal ones by their number. */
+export function positionsOf(values: Float64Array): Float64Array {
   const order = risingOrder(values);
-  const places = new Float64Array(values.length);
-  for (let place = 0; place < order.length; ++place) places[order[place] as number] = place;
-  return places;
+  const positions = new Float64Array(values.length);
+  for (let position = 0; position < order.length; ++position)
+    positions[order[position] as number] = position;
+  return positions;
 }
 
 /** A copy of `values`. Throws DS_ARGUMENT unless they are `length` finite numbers. */
@@ -70,12 +71,12 @@ export function requireValues(op: string, values: unknown, length: number): Floa
   throw new DsError({ code: 'DS_ARGUMENT', op, expected, got });
 }
 
-/** Calls `visit` with every sample, its place among all and its list, each sample once. */
+/** Calls `visit` with every sample, its position among all and its list, each sample once. */
 function eachSample(
   path: string,
   { lengths, numbers }: IndexedLists,
   length: number,
-  visit: (sample: number, place: number, list: number) => void,
+  visit: (sample: number, position: number, list: number) => void,
 ): void {
   const op = `${prefixOf(path)}.bin`;
   const hint = 'Is it the index of another dataset? Analyze this one.';
@@ -88,19 +89,24 @@ function eachSample(
     );
   }
   const isSeen = new Uint8Array(length);
-  let place = 0;
+  let position = 0;
   for (let list = 0; list < lengths.length; ++list) {
-    const end = place + (lengths[list] as number);
-    for (; place < end; ++place) {
-      const sample = numbers[place] as number;
+    const end = position + (lengths[list] as number);
+    for (; position < end; ++position) {
+      const sample = numbers[position] as number;
       if (!(sample >= 0 && sample < length)) {
-        throw dataError(`${op}, entry ${place}`, `a sample of [0, ${length})`, `${sample}`, hint);
+        throw dataError(
+          `${op}, entry ${position}`,
+          `a sample of [0, ${length})`,
+          `${sample}`,
+          hint,
+        );
       }
       if (isSeen[sample]) {
-        throw dataError(`${op}, entry ${place}`, 'each sample once', `${sample} again`, hint);
+        throw dataError(`${op}, entry ${position}`, 'each sample once', `${sample} again`, hint);
       }
       isSeen[sample] = 1;
-      visit(sample, place, list);
+      visit(sample, position, list);
     }
   }
 }

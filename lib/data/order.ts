@@ -21,7 +21,7 @@ export function naturalOrder(length: number): Uint32Array {
   return order;
 }
 
-/** Places of `keys` from the least key to the largest; of equal ones in their own order. */
+/** Positions of `keys` from the least key to the largest; of equal ones in their own order. */
 export function risingOrder(keys: Float64Array): Uint32Array {
   const { length } = keys;
   const limit = 4 * length + 2 ** 16;
@@ -52,7 +52,7 @@ export interface Deal {
 }
 
 /** A rank's part of so many samples. */
-export function shareOf(samples: number, { worldSize, dropLast }: Deal): number {
+export function samplesPerRank(samples: number, { worldSize, dropLast }: Deal): number {
   return dropLast ? Math.floor(samples / worldSize) : Math.ceil(samples / worldSize);
 }
 
@@ -61,10 +61,10 @@ export function shareOf(samples: number, { worldSize, dropLast }: Deal): number 
  * in turn; if they do not divide evenly, elements repeat from the beginning.
  */
 export function dealt(whole: Uint32Array, served: number, deal: Deal): Uint32Array {
-  const mine = new Uint32Array(shareOf(Math.max(0, whole.length - served), deal));
+  const mine = new Uint32Array(samplesPerRank(Math.max(0, whole.length - served), deal));
   for (let i = 0; i < mine.length; ++i) {
-    const place = served + deal.rank + i * deal.worldSize;
-    mine[i] = whole[place % whole.length] as number;
+    const position = served + deal.rank + i * deal.worldSize;
+    mine[i] = whole[position % whole.length] as number;
   }
   return mine;
 }

@@ -73,7 +73,7 @@ export function philox(
 export class PhiloxStream {
   private readonly keys: Int32Array;
   private readonly block = new Uint32Array(4);
-  private place = 4;
+  private position = 4;
   private blocks = 0;
 
   constructor(
@@ -85,11 +85,11 @@ export class PhiloxStream {
 
   /** The next 32-bit word. */
   next(): number {
-    if (this.place === 4) {
+    if (this.position === 4) {
       writeBlock(this.block, this.keys, this.offset, this.blocks++);
-      this.place = 0;
+      this.position = 0;
     }
-    return this.block[this.place++] as number;
+    return this.block[this.position++] as number;
   }
 
   /** A number in [0, 1), a multiple of 2^-53. */

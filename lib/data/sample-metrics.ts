@@ -68,8 +68,8 @@ function tokensOf(sample: unknown, index: number): ArrayLike<number> {
   for (let i = 0; i < tokens.length; ++i) {
     const token = tokens[i] as number;
     if (Number.isInteger(token) && token >= 0 && token < MOST_TOKENS) continue;
-    const place = `data.analyze, sample ${index}, token ${i}`;
-    throw dataError(place, `a number of [0, ${MOST_TOKENS})`, String(token));
+    const location = `data.analyze, sample ${index}, token ${i}`;
+    throw dataError(location, `a number of [0, ${MOST_TOKENS})`, String(token));
   }
   return tokens;
 }

@@ -5,7 +5,14 @@ import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
-import { dealt, drawnOnce, drawnOrder, naturalOrder, shareOf, shuffledOrder } from './order.js';
+import {
+  dealt,
+  drawnOnce,
+  drawnOrder,
+  naturalOrder,
+  samplesPerRank,
+  shuffledOrder,
+} from './order.js';
 import { requireState } from './require-state.js';
 
 /** Positions count the samples that all ranks have served, so that they hold at any world size. */
@@ -150,7 +157,7 @@ export class DistributedSampler extends Sampler {
   }
 
   get length(): number {
-    return shareOf(this.samples, this);
+    return samplesPerRank(this.samples, this);
   }
 
   order(served: number): Uint32Array {
@@ -182,7 +189,7 @@ export function requireRank(op: string, rank: number, worldSize: number): void {
   });
 }
 
-/** Options of a WeightedRandomSampler, with this rank's place. */
+/** Options of a WeightedRandomSampler, with this rank's index among the data ranks. */
 export interface WeightedSamplerOptions {
   /** Draws per epoch, of all ranks together. Default: as many as there are weights. */
   samples?: number;
@@ -244,7 +251,7 @@ export class WeightedRandomSampler extends Sampler {
   }
 
   get length(): number {
-    return shareOf(this.samples, this);
+    return samplesPerRank(this.samples, this);
   }
 
   order(served: number): Uint32Array {

@@ -1,12 +1,12 @@
 // The structure of samples: numbers, typed arrays and other leaves in arrays and plain objects.
 import { DsError } from '../errors.js';
 
-/** A leaf's place in a list of leaves, or an array or plain object of structures. */
+/** A leaf's position in a list of leaves, or an array or plain object of structures. */
 export type Structure = number | Structure[] | { [key: string]: Structure };
 
-/** The same leaf of every sample; `place` names it in errors. */
+/** The same leaf of every sample; `location` names it in errors. */
 export interface Column {
-  place: string;
+  location: string;
   items: readonly unknown[];
 }
 
@@ -23,20 +23,20 @@ export function columnsOf(
   isLeaf: LeafTest = isNumeric,
 ): { structure: Structure; columns: Column[] } {
   const columns: Column[] = [];
-  const walk = (items: readonly unknown[], place: string): Structure => {
+  const walk = (items: readonly unknown[], location: string): Structure => {
     const first = items[0];
-    if (isLeaf(first)) return columns.push({ place, items }) - 1;
-    if (isTensor(first)) throw tensorOf(place);
+    if (isLeaf(first)) return columns.push({ location, items }) - 1;
+    if (isTensor(first)) throw tensorOf(location);
     if (typeof first !== 'object' || first === null || isOpaque(first)) {
-      throw mixed(place, 'numbers or arrays', first);
+      throw mixed(location, 'numbers or arrays', first);
     }
     const keys = Object.keys(first);
     const sameKeys = (x: unknown): boolean =>
       typeof x === 'object' && x !== null && Object.keys(x).join() === keys.join();
-    requireAll({ items, place }, `an object with ${keys.join(', ')}`, sameKeys);
+    requireAll({ items, location }, `an object with ${keys.join(', ')}`, sameKeys);
     const parts = keys.map((key) => {
       const inner = items.map((item) => (item as Record<string, unknown>)[key]);
-      return [key, walk(inner, `${place}.${key}`)] as const;
+      return [key, walk(inner, `${location}.${key}`)] as const;
     });
     return Array.isArray(first) ? parts.map(([, part]) => part) : Object.fromEntries(parts);
   };
@@ -58,17 +58,17 @@ export function isTensor(value: unknown): boolean {
 }
 
 /** Error of a worker thread for a tensor: tensors cannot leave their thread. */
-export function tensorOf(place: string): DsError {
+export function tensorOf(location: string): DsError {
   return new DsError({
     code: 'DS_DATA',
-    op: place,
+    op: location,
     expected: 'numbers or typed arrays from a worker thread',
     got: 'a tensor',
     hint: 'Tensors do not cross threads: give the numbers, for example x.toRaw(), or numWorkers 0.',
   });
 }
 
-/** The structure with the leaves in their places. */
+/** The structure with the leaves in their positions. */
 export function assemble(structure: Structure, leaves: readonly unknown[]): unknown {
   if (typeof structure === 'number') return leaves[structure];
   if (Array.isArray(structure)) return structure.map((part) => assemble(part, leaves));
@@ -77,9 +77,9 @@ export function assemble(structure: Structure, leaves: readonly unknown[]): unkn
 }
 
 /** Throws DS_DATA, naming the sample, unless all items pass. */
-export function requireAll({ items, place }: Column, expected: string, test: LeafTest): void {
+export function requireAll({ items, location }: Column, expected: string, test: LeafTest): void {
   const odd = items.findIndex((item) => !test(item));
-  if (odd >= 0) throw mixed(`${place}[${odd}]`, expected, items[odd]);
+  if (odd >= 0) throw mixed(`${location}[${odd}]`, expected, items[odd]);
 }
 
 function mixed(op: string, expected: string, value: unknown): DsError {

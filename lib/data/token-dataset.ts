@@ -23,7 +23,7 @@ export class TokenDataset implements Dataset<TokenWindow> {
   private shared: Int32Array | null = null;
 
   /**
-   * `tokens` is kept, not copied; `place` names it in errors. Throws DS_DATA when no window is
+   * `tokens` is kept, not copied; `location` names it in errors. Throws DS_DATA when no window is
    * full, DS_ARGUMENT unless `tokens` is an Int32Array.
    */
   constructor(
@@ -31,10 +31,10 @@ export class TokenDataset implements Dataset<TokenWindow> {
     readonly tokens: Int32Array,
     /** Tokens of a window. */
     readonly seq: number,
-    place = 'TokenDataset',
+    location = 'TokenDataset',
   ) {
-    requireTokens(place, tokens);
-    this.length = windowCount(tokens.length, seq, place);
+    requireTokens(location, tokens);
+    this.length = windowCount(tokens.length, seq, location);
   }
 
   /**

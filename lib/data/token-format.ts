@@ -22,12 +22,12 @@ export function tokenSize(dtype: TokenDType): number {
 
 /**
  * Tokens as i32, from little-endian bytes at an offset that their size divides. Throws DS_DATA,
- * naming `place`, for a token that is negative or does not fit.
+ * naming `location`, for a token that is negative or does not fit.
  */
-export function decodeTokens(bytes: ArrayBuffer, dtype: TokenDType, place: string): Int32Array {
+export function decodeTokens(bytes: ArrayBuffer, dtype: TokenDType, location: string): Int32Array {
   if (dtype === 'u8') return new Int32Array(new Uint8Array(bytes));
   if (dtype === 'u16') return new Int32Array(new Uint16Array(bytes));
-  if (dtype === 'i64' || dtype === 'u64') return narrow(new BigUint64Array(bytes), place);
+  if (dtype === 'i64' || dtype === 'u64') return narrow(new BigUint64Array(bytes), location);
   const tokens =
     dtype === 'i8'
       ? new Int32Array(new Int8Array(bytes))
@@ -35,24 +35,24 @@ export function decodeTokens(bytes: ArrayBuffer, dtype: TokenDType, place: strin
         ? new Int32Array(new Int16Array(bytes))
         : new Int32Array(bytes);
   for (let i = 0; i < tokens.length; ++i) {
-    if ((tokens[i] as number) < 0) throw badToken(place, i, tokens[i] as number);
+    if ((tokens[i] as number) < 0) throw badToken(location, i, tokens[i] as number);
   }
   return tokens;
 }
 
-function narrow(wide: BigUint64Array, place: string): Int32Array {
+function narrow(wide: BigUint64Array, location: string): Int32Array {
   const tokens = new Int32Array(wide.length);
   for (let i = 0; i < wide.length; ++i) {
     const token = wide[i] as bigint;
-    if (token > 0x7fffffffn) throw badToken(place, i, BigInt.asIntN(64, token));
+    if (token > 0x7fffffffn) throw badToken(location, i, BigInt.asIntN(64, token));
     tokens[i] = Number(token);
   }
   return tokens;
 }
 
-function badToken(place: string, at: number, token: number | bigint): Error {
+function badToken(location: string, at: number, token: number | bigint): Error {
   const hint = 'The file may be damaged, or of another dtype.';
-  return dataError(`${place}, token ${at}`, 'a number of [0, 2^31)', String(token), hint);
+  return dataError(`${location}, token ${at}`, 'a number of [0, 2^31)', String(token), hint);
 }
 
 /** 256 32-bit integers: magic, version, number of tokens. */
@@ -71,7 +71,7 @@ const llmcFormats: { magic: number; version: number; dtype: TokenDType }[] = [
  */
 export function parseLlmcHeader(
   head: Uint8Array,
-  place: string,
+  location: string,
 ): { dtype: TokenDType; tokens: number } | null {
   if (head.byteLength < LLMC_HEADER_BYTES) return null;
   const view = new DataView(head.buffer, head.byteOffset, head.byteLength);
@@ -79,9 +79,9 @@ export function parseLlmcHeader(
   if (!format) return null;
   const version = view.getInt32(4, true);
   if (version !== format.version) {
-    throw dataError(place, `version ${format.version} in its header`, String(version));
+    throw dataError(location, `version ${format.version} in its header`, String(version));
   }
   const tokens = view.getInt32(8, true);
   if (tokens >= 0) return { dtype: format.dtype, tokens };
-  throw dataError(place, 'a number of tokens in its header', String(tokens));
+  throw dataError(location, 'a number of tokens in its header', String(tokens));
 }

@@ -87,26 +87,26 @@ export function tokensOfJsonl(source: JsonlSource): Int32Array {
   const run = new TokenRun(endOfText);
   let number = 0;
   for (const bytes of linesOf(path)) {
-    const place = `${path}:${++number}`;
-    const line = decode(bytes, place, 'Convert it to UTF-8.');
-    if (line.trim() !== '') run.append(encode(textOfLine(line, key, place)), place);
+    const location = `${path}:${++number}`;
+    const line = decode(bytes, location, 'Convert it to UTF-8.');
+    if (line.trim() !== '') run.append(encode(textOfLine(line, key, location)), location);
   }
   return run.finish();
 }
 
-function textOfLine(line: string, key: string, place: string): string {
+function textOfLine(line: string, key: string, location: string): string {
   let value: unknown;
   try {
     value = JSON.parse(line);
   } catch (cause) {
-    throw dataError(place, 'a JSON object', (cause as Error).message);
+    throw dataError(location, 'a JSON object', (cause as Error).message);
   }
   const isObject = typeof value === 'object' && value !== null && Object.hasOwn(value, key);
   const text = isObject ? (value as Record<string, unknown>)[key] : undefined;
   if (typeof text === 'string') return text;
   const got = isObject ? `${JSON.stringify(text)}` : line;
   const hint = 'Name the key of the text with `key`.';
-  throw dataError(place, `an object with a string "${key}"`, got.slice(0, 80), hint);
+  throw dataError(location, `an object with a string "${key}"`, got.slice(0, 80), hint);
 }
 
 /** An Int32Array that grows. */
@@ -116,20 +116,20 @@ class TokenRun {
 
   constructor(private readonly endOfText: number | undefined) {}
 
-  append(more: ArrayLike<number>, place: string): void {
+  append(more: ArrayLike<number>, location: string): void {
     const needed = this.length + more.length + 1;
     if (needed > this.tokens.length) {
       const larger = new Int32Array(Math.max(needed, 2 * this.tokens.length));
       larger.set(this.tokens);
       this.tokens = larger;
     }
-    for (let i = 0; i < more.length; ++i) this.push(more[i] as number, place);
-    if (this.endOfText !== undefined) this.push(this.endOfText, place);
+    for (let i = 0; i < more.length; ++i) this.push(more[i] as number, location);
+    if (this.endOfText !== undefined) this.push(this.endOfText, location);
   }
 
-  private push(token: number, place: string): void {
+  private push(token: number, location: string): void {
     if ((token | 0) !== token || token < 0) {
-      throw dataError(place, 'token numbers from the tokenizer', String(token));
+      throw dataError(location, 'token numbers from the tokenizer', String(token));
     }
     this.tokens[this.length++] = token;
   }
@@ -168,11 +168,11 @@ function readText(file: string): string {
   return decode(bytes, file, hint);
 }
 
-function decode(bytes: Uint8Array, place: string, hint: string): string {
+function decode(bytes: Uint8Array, location: string, hint: string): string {
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
   } catch {
-    throw dataError(place, 'UTF-8 text', 'other bytes', hint);
+    throw dataError(location, 'UTF-8 text', 'other bytes', hint);
   }
 }
 

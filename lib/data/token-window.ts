@@ -14,25 +14,25 @@ export interface TokenWindow {
 /**
  * Number of windows of `tokens` tokens. Window i covers tokens [i * seq, (i + 1) * seq]. Windows
  * overlap by one token, a target in one and an input in the next. An incomplete last window is
- * dropped. Throws DS_DATA with `place` if no window is full.
+ * dropped. Throws DS_DATA with `location` if no window is full.
  */
-export function windowCount(tokens: number, seq: number, place: string): number {
+export function windowCount(tokens: number, seq: number, location: string): number {
   if (!Number.isInteger(seq) || seq < 1) {
-    throw dataError(place, 'a sequence length of at least 1', String(seq));
+    throw dataError(location, 'a sequence length of at least 1', String(seq));
   }
   const windows = Math.floor((tokens - 1) / seq);
   if (windows >= 1) return windows;
   const hint = 'Give more text, or use a shorter sequence.';
-  throw dataError(place, `at least ${seq + 1} tokens`, `${tokens}`, hint);
+  throw dataError(location, `at least ${seq + 1} tokens`, `${tokens}`, hint);
 }
 
-/** Throws DS_ARGUMENT, naming `place`, unless `tokens` is an Int32Array. */
-export function requireTokens(place: string, tokens: unknown): void {
+/** Throws DS_ARGUMENT, naming `location`, unless `tokens` is an Int32Array. */
+export function requireTokens(location: string, tokens: unknown): void {
   if (tokens instanceof Int32Array) return;
   const isList = Array.isArray(tokens) || ArrayBuffer.isView(tokens);
   throw new DsError({
     code: 'DS_ARGUMENT',
-    op: place,
+    op: location,
     expected: 'tokens as an Int32Array',
     got: formatValue(tokens),
     hint: isList ? 'Int32Array.from(tokens) makes one.' : 'TokenDataset.fromText() reads text.',

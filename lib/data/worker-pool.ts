@@ -189,7 +189,7 @@ function failed(worker: number, failure: Failure): DsError {
   const cause = errorOf(failure);
   return new DsError({
     code: 'DS_DATA',
-    op: `DataLoader worker ${worker}, ${failure.place}`,
+    op: `DataLoader worker ${worker}, ${failure.location}`,
     expected: 'samples',
     got: `${cause.name}: ${cause.message}`,
     cause,

@@ -82,7 +82,7 @@ interface AsyncAtomics {
 }
 
 /** How the ranks share samples that come in turn. */
-export interface RoundShare {
+export interface RoundOptions {
   /** Samples per batch of a rank. */
   readonly batchSize: number;
   /** Which of the ranks this is, from 0. */
@@ -96,7 +96,7 @@ export interface RoundShare {
  * Samples [start, start + batchSize worldSize) of an epoch. Rank r takes the samples with index
  * modulo worldSize = r in the round.
  */
-export interface Round extends RoundShare {
+export interface Round extends RoundOptions {
   readonly epoch: number;
   readonly start: number;
 }
@@ -123,7 +123,7 @@ export type Reply = { id: number } & (
 /** An error that has crossed threads. */
 export interface Failure {
   /** "sample 17", or another activity of the worker. */
-  place: string;
+  location: string;
   name: string;
   message: string;
   stack: string;
@@ -163,12 +163,17 @@ export interface ThreadOptions {
 }
 
 /** A thrown value as plain data. */
-export function failureOf(thrown: unknown, place: string): Failure {
+export function failureOf(thrown: unknown, location: string): Failure {
   const error = thrown as Partial<Error> | null;
   if (typeof error?.message !== 'string') {
-    return { place, name: 'Error', message: String(thrown), stack: '' };
+    return { location, name: 'Error', message: String(thrown), stack: '' };
   }
-  return { place, name: error.name ?? 'Error', message: error.message, stack: error.stack ?? '' };
+  return {
+    location,
+    name: error.name ?? 'Error',
+    message: error.message,
+    stack: error.stack ?? '',
+  };
 }
 
 /** The error again, with the name, message and stack of its thread. */

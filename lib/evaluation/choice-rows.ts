@@ -2,7 +2,7 @@
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
 import { findFiles, partsOf } from '../text/row-files.js';
-import { type PlacedRow, rowsOf } from '../text/row-reader.js';
+import { type LocatedRow, rowsOf } from '../text/row-reader.js';
 
 /** A question with its choices. */
 export interface Question {
@@ -25,7 +25,7 @@ export async function readQuestions(op: string, files: unknown): Promise<Questio
   throw dataError(found.slice(0, 3).join(', '), 'a row with a question', 'none');
 }
 
-function questionOf({ row, place: placeOf }: PlacedRow): Question {
+function questionOf({ row, location: placeOf }: LocatedRow): Question {
   const place = placeOf();
   const { context = row.prompt, choices, answer } = row;
   if (typeof context !== 'string') {

@@ -45,7 +45,11 @@ export function elastic(file: string, { worldSize, json = false }: ElasticFlags)
   return lines.join('\n');
 }
 
-const at = (file: string, path: readonly string[]) => ({ file, place: null, path: path.join('.') });
+const at = (file: string, path: readonly string[]) => ({
+  file,
+  location: null,
+  path: path.join('.'),
+});
 
 /** The three batch sizes, by their keys. */
 function sizesFor(section: NonNullable<DsConfig['elasticity']>, worldSize: number) {

@@ -61,12 +61,12 @@ export function validate(file: string, options: ValidateOptions): Validation {
       origins,
       notices: notices.map((notice) => ({
         kind: notice.kind,
-        ...placed(notice),
+        ...fieldsOf(notice),
         text: notice.text,
       })),
       errors: errors.map((error) => {
         const { code, op, expected, got, hint } = error;
-        return { code, op, ...placed(error), expected, got, hint };
+        return { code, op, ...fieldsOf(error), expected, got, hint };
       }),
     };
     return { valid, output: JSON.stringify(found, null, 2), messages: [], summary: '' };
@@ -99,7 +99,7 @@ function dataRanks(file: string, worldSize: number): { ranks: number; flaw: Conf
     if (Number.isInteger(ranks)) return { ranks, flaw: null };
     if (worldSize === 1) return all;
     const expected = `a multiple of ${sharing}, the ranks that share one model by this file`;
-    const where = { file, place: null, path: '--world-size' };
+    const where = { file, location: null, path: '--world-size' };
     const flaw = new ConfigError({ ...where, expected, got: String(worldSize) });
     return { ranks: Math.ceil(ranks), flaw };
   } catch {
@@ -139,16 +139,16 @@ function withAutoOrigins(origins: Origins, left: ReadonlySet<string>): Origins {
 }
 
 /** "ds_config.json:12:5: error: zero_optimization.stage: expected ...", as compilers write it. */
-function message({ file, place, path }: Where, kind: string, text: string): string {
+function message({ file, location, path }: Where, kind: string, text: string): string {
   const subject = kind === 'error' && path !== '' ? `${path}:` : path;
-  const position = file ? `${whereabouts(file, place, '')}: ` : '';
+  const position = file ? `${whereabouts(file, location, '')}: ` : '';
   return `${position}${kind}: ${[subject, text].filter(Boolean).join(' ')}`;
 }
 
-type Where = Pick<Notice, 'path' | 'file' | 'place'>;
+type Where = Pick<Notice, 'path' | 'file' | 'location'>;
 
-function placed({ path, file, place }: Where) {
-  return { path, file, line: place?.line ?? null, column: place?.column ?? null };
+function fieldsOf({ path, file, location }: Where) {
+  return { path, file, line: location?.line ?? null, column: location?.column ?? null };
 }
 
 /** "ds_config.json: invalid: 2 errors, 1 warning" */

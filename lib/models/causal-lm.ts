@@ -14,7 +14,7 @@ import type {
   SequenceRanks,
   TensorPlan,
 } from '../parallel/index.js';
-import { shareHeads } from '../parallel/share.js';
+import { splitHeads } from '../parallel/share.js';
 import type { Pipelined, PipelineLayer, Values } from '../pipe/index.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
@@ -173,7 +173,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
    */
   shareSequence(ranks: SequenceRanks | null): void {
     const { heads, kvHeads = heads } = this.config;
-    if (ranks) shareHeads({ queries: heads, keys: kvHeads }, ranks.group, 'sequence_parallel_size');
+    if (ranks) splitHeads({ queries: heads, keys: kvHeads }, ranks.group, 'sequence_parallel_size');
     this.#sequence = ranks;
   }
 

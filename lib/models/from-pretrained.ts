@@ -52,11 +52,11 @@ export async function fromPretrained(
  * a training checkpoint is in memory in addition to the part.
  */
 export async function fromPretrainedCut(
-  place: string,
+  location: string,
   given: PretrainedOptions,
   cut: (model: CausalLM) => void,
 ): Promise<CausalLM> {
-  const { dir, options } = await located(place, given);
+  const { dir, options } = await located(location, given);
   const adapter = typeof dir === 'string' ? adapterFolder(dir) : null;
   if (adapter) throw adapterAlone(adapter);
   const isOurs = typeof dir === 'string' && (await isCheckpointFolder(dir));
@@ -64,7 +64,7 @@ export async function fromPretrainedCut(
     ? await readCheckpointModel(dir, families, options, cut)
     : await readPretrained(dir, families, options);
   if (!isOurs) cut(model);
-  noteSourceFolder(model, place);
+  noteSourceFolder(model, location);
   return model;
 }
 

@@ -3,10 +3,10 @@
 import {
   converted,
   type ExportFormat,
-  type Piece,
-  type Pieces,
-  piecesOf,
-  readPieces,
+  type FileSlice,
+  fileSlicesOf,
+  readSliceNames,
+  type SliceNames,
   WeightFiles,
 } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
@@ -51,8 +51,8 @@ export interface LoadedWeights {
 export interface Layout {
   /** Names of the module's parameters that files store as the transpose. */
   readonly transposed: ReadonlySet<string>;
-  /** Parameters that files store in pieces, by the module's names. Default: none. */
-  readonly pieces?: Pieces;
+  /** Parameters that files store in slices, by the module's names. Default: none. */
+  readonly pieces?: SliceNames;
   /** The module's name for a name in the files; null if it is not a weight. */
   nameOf(name: string): string | null;
   /** Names of the module's tensors that are already loaded. Default: none. */
@@ -69,8 +69,8 @@ interface Source {
 interface Destination {
   target: Tensor;
   sources: string[];
-  /** The pieces of the parameter in the files, if it is stored in pieces. */
-  pieces: Piece[];
+  /** The slices of the parameter in the files, if it is stored in slices. */
+  pieces: FileSlice[];
   transposed: boolean;
 }
 
@@ -166,10 +166,10 @@ async function fitting(
   files: WeightFiles,
   { op, layout, strict }: Source & { strict: boolean },
 ): Promise<Matched> {
-  const place = `${op} ${files.path}`;
+  const location = `${op} ${files.path}`;
   const matched = match(module, files, layout);
   requireFit(op, files.path, matched, strict);
-  for (const { sources } of matched.found) await requireEqual(place, files, sources);
+  for (const { sources } of matched.found) await requireEqual(location, files, sources);
   return matched;
 }
 
@@ -187,7 +187,7 @@ function layoutOf(module: Module, files: WeightFiles, format: ExportFormat | und
   if (!description || format === 'native' || (format !== 'hf' && !(files.config && isTheirs))) {
     return { transposed: new Set(), nameOf };
   }
-  const pieces = readPieces(description.pieces) ?? {};
+  const pieces = readSliceNames(description.pieces) ?? {};
   return { transposed: new Set(description.transposed), pieces, nameOf };
 }
 
@@ -197,12 +197,12 @@ function match(
   { transposed, pieces: patterns = {}, nameOf, filled }: Layout,
 ): Matched {
   const own = new Map<string, Destination>();
-  const inPieces = new Map<string, { destination: Destination; piece: Piece }>();
+  const inPieces = new Map<string, { destination: Destination; piece: FileSlice }>();
   for (const [name, target] of Object.entries(module.stateDict())) {
     if (filled?.has(name)) continue;
     const destination = { target, sources: [], pieces: [], transposed: transposed.has(name) };
     own.set(name, destination);
-    for (const piece of piecesOf(patterns[name] ?? [], wholeShape(target))) {
+    for (const piece of fileSlicesOf(patterns[name] ?? [], wholeShape(target))) {
       inPieces.set(piece.name, { destination, piece });
     }
   }
@@ -231,7 +231,7 @@ function match(
     const wanted = describe({ dtype: target.dtype, shape });
     mismatched.push(`${name} (${describe(entry)}, not ${wanted})`);
   }
-  // A tensor may be stored whole, under this library's name, or in all of its pieces.
+  // A tensor may be stored whole, under this library's name, or in all of its slices.
   const absent = [...inPieces].filter(([, { destination }]) => destination.sources.length === 0);
   const incomplete = new Set(absent.map(([, { destination }]) => destination));
   const isThere = (one: Destination): boolean =>
@@ -279,7 +279,7 @@ const OF_COMPRESSION = /\.(sparse|row|head)_(pruning|mask)_(mask|scores)$/;
 
 /** Tied parameters have one value under all of their names. */
 async function requireEqual(
-  place: string,
+  location: string,
   files: WeightFiles,
   [first, ...others]: string[],
 ): Promise<void> {
@@ -289,7 +289,7 @@ async function requireEqual(
     if (expected.equals(await bitsOf(files, name))) continue;
     throw new DsError({
       code: 'DS_CHECKPOINT',
-      op: `${place}: ${name}`,
+      op: `${location}: ${name}`,
       expected: `the values of ${first} (tied in the module)`,
       got: 'different values',
     });
@@ -336,10 +336,10 @@ async function fill(destination: Destination, files: WeightFiles): Promise<void>
   }
 }
 
-/** Joins a tensor that the files store in pieces, in the dtype of the first. */
-async function joined(target: Tensor, pieces: readonly Piece[], files: WeightFiles) {
+/** Joins a tensor that the files store in slices, in the dtype of the first. */
+async function joined(target: Tensor, pieces: readonly FileSlice[], files: WeightFiles) {
   const shape = wholeShape(target);
-  const { dtype } = files.tensors.get((pieces[0] as Piece).name) as { dtype: DType };
+  const { dtype } = files.tensors.get((pieces[0] as FileSlice).name) as { dtype: DType };
   const whole = held(() => Tensor.empty(shape, dtype, cpu()));
   for (const { name, box } of pieces) {
     const read = await files.read(name);

@@ -69,34 +69,34 @@ function requireFolderOptions<Options extends FolderOptions>(options: Options): 
 
 /** Returns the folder of a path or a name of the hub, and the options without the revision. */
 export async function located<Options extends FolderOptions>(
-  place: string,
+  location: string,
   given: Options,
 ): Promise<{ dir: string; options: Options }> {
-  if (typeof place !== 'string' || !isObject(given)) return { dir: place, options: given };
+  if (typeof location !== 'string' || !isObject(given)) return { dir: location, options: given };
   const { revision, ...options } = given as FolderOptions;
-  const dir = await localFolder('fromPretrained', place, { need: 'model', revision });
+  const dir = await localFolder('fromPretrained', location, { need: 'model', revision });
   return { dir, options: options as Options };
 }
 
 /**
- * The model at `place`, a folder or a name of the hub; its model_type selects the family. Values
+ * The model at `location`, a folder or a name of the hub; its model_type selects the family. Values
  * stay in the files until they are needed. Rejects with DS_CHECKPOINT if it belongs to no family,
  * is damaged, or has other tensors than the model; DS_IO if it cannot be read.
  */
 export async function readPretrained<Model extends CausalLM, Options>(
-  place: string,
+  location: string,
   families: readonly Family<Model, Options>[],
   all: Options & FolderOptions,
 ): Promise<Model> {
-  const { dir, options } = await located(place, requireFolderOptions(all));
+  const { dir, options } = await located(location, requireFolderOptions(all));
   const { dtype: given, ...rest } = options;
   const files = await openFolder(dir);
   try {
     if (!files.config) throw notPretrained(dir, 'no file config.json');
     const { quantization_config: said = null, ...values } = files.config;
-    const place = join(dir, 'config.json');
-    const family = familyOf(place, values, families);
-    const config = new ModelConfig(place, values, family.architecture);
+    const location = join(dir, 'config.json');
+    const family = familyOf(location, values, families);
+    const config = new ModelConfig(location, values, family.architecture);
     const quantization = said === null ? null : config.with('quantization_config', said);
     const model = family.build({ config, tensors: files.tensors }, rest as unknown as Options);
     const dtype = given ?? storedDType(files);
@@ -129,13 +129,13 @@ export function buildFromConfig<Model extends CausalLM, Options>(
       got: formatValue(source),
     });
   }
-  const [place, values] =
+  const [location, values] =
     typeof source === 'string'
       ? readConfig(cachedFolder('fromConfig', source, { need: 'config' }))
       : ['config', source];
   if (typeof source !== 'string') requireShallowConfig(source);
-  const family = familyOf(place, values, families);
-  const config = new ModelConfig(place, values, family.architecture);
+  const family = familyOf(location, values, families);
+  const config = new ModelConfig(location, values, family.architecture);
   const model = family.build({ config, tensors: { has: () => true } }, options);
   model.cameFrom({ config: values, generation: null });
   return model;
@@ -187,19 +187,19 @@ async function besideQuantized(
 }
 
 function familyOf<Model extends CausalLM, Options>(
-  place: string,
+  location: string,
   values: JsonObject,
   families: readonly Family<Model, Options>[],
 ): Family<Model, Options> {
   const found = families.find(({ modelType }) => modelType === values.model_type);
   if (found) {
-    requireLanguageModel(place, values);
+    requireLanguageModel(location, values);
     return found;
   }
   const known = families.map(({ modelType }) => JSON.stringify(modelType)).join(', ');
   const hint =
     'nn.models.fromPretrained() loads the supported models; nn.loadWeights() fills your own Module.';
-  const config = new ModelConfig(place, values, hint);
+  const config = new ModelConfig(location, values, hint);
   throw config.refusal('model_type', known, config.get('model_type'));
 }
 
@@ -207,8 +207,8 @@ function familyOf<Model extends CausalLM, Options>(
  * Throws DS_CHECKPOINT if `architectures` names only heads of other kinds. A body ("GPT2Model") is
  * a language model if the embedding is the head; its tensors show that.
  */
-function requireLanguageModel(place: string, values: JsonObject): void {
-  const config = new ModelConfig(place, values, '');
+function requireLanguageModel(location: string, values: JsonObject): void {
+  const config = new ModelConfig(location, values, '');
   const names = config.get('architectures', []);
   if (!Array.isArray(names) || !names.every((name) => typeof name === 'string')) {
     throw config.refusal('architectures', 'a list of names', names);

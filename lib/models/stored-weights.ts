@@ -1,5 +1,5 @@
 // Weights that stay in their files until they are needed, range by range, in any dtype.
-import { converted, type Piece, type WeightFiles } from '../checkpoint/index.js';
+import { converted, type FileSlice, type WeightFiles } from '../checkpoint/index.js';
 import type { StoredValues } from '../nn/stored-values.js';
 import {
   type Box,
@@ -150,16 +150,16 @@ export class StoredWeights implements StoredValues {
   }
 }
 
-/** A piece in the files. */
+/** A slice in the files. */
 interface Part {
-  /** Its place in the whole tensor. */
+  /** Its position in the whole tensor. */
   readonly place: Box;
   /** Whether it is one matrix of a tensor [n, r, c]. */
   readonly isMatrix: boolean;
   readonly values: StoredWeights;
 }
 
-/** A tensor that open files store in pieces, each a matrix of [n, k r, c]. */
+/** A tensor that open files store in slices, each a matrix of [n, k r, c]. */
 export class PiecedWeights implements StoredValues {
   readonly origin: string;
   private readonly parts: readonly Part[];
@@ -167,7 +167,7 @@ export class PiecedWeights implements StoredValues {
   constructor(
     open: OpenWeights,
     private readonly shape: readonly number[],
-    pieces: readonly Piece[],
+    pieces: readonly FileSlice[],
     readonly dtype: DType,
   ) {
     this.parts = pieces.map(({ name, box, shape }) => {
@@ -196,7 +196,7 @@ export class PiecedWeights implements StoredValues {
 }
 
 /**
- * Reads `common` of a piece. Its elements are contiguous in `wanted`, which begins at element `at`
+ * Reads `common` of a slice. Its elements are contiguous in `wanted`, which begins at element `at`
  * of `out`.
  */
 function readInto(

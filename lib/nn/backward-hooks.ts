@@ -81,7 +81,7 @@ function trained(values: readonly unknown[]): Tensor[] {
 class HookedCall<Owner extends object> implements Saved {
   private gradOutput: Gradients = [];
   /** For each input, its index among the inputs that require gradients, or -1. */
-  private places: readonly number[] = [];
+  private positions: readonly number[] = [];
 
   constructor(
     private readonly hooks: BackwardHooks<Owner>,
@@ -101,13 +101,13 @@ class HookedCall<Owner extends object> implements Saved {
    */
   inputs<Inputs extends readonly unknown[]>(given: Inputs): Inputs {
     const wanted = trained(given);
-    this.places = given.map((x, i) => (given.indexOf(x) < i ? -1 : wanted.indexOf(x as Tensor)));
+    this.positions = given.map((x, i) => (given.indexOf(x) < i ? -1 : wanted.indexOf(x as Tensor)));
     if (wanted.length === 0) return given;
     const name = `inputs of ${this.module.constructor.name}`;
     const through = passedThrough(name, wanted, [this], (grads) => {
-      const gradInput = this.places.map((place) => grads[place] ?? null);
+      const gradInput = this.positions.map((position) => grads[position] ?? null);
       const next = this.hooks.after(this.module, gradInput, this.gradOutput);
-      return wanted.map((_, place) => next[this.places.indexOf(place)] ?? null);
+      return wanted.map((_, position) => next[this.positions.indexOf(position)] ?? null);
     });
     return given.map((x) => through.get(x) ?? x) as readonly unknown[] as Inputs;
   }
@@ -131,11 +131,11 @@ class HookedCall<Owner extends object> implements Saved {
 
   /** The hooks run when the inputs' gradients arrive, or here if no input requires one. */
   private arrive(gradOutput: Gradients): void {
-    if (this.places.some((place) => place >= 0)) {
+    if (this.positions.some((position) => position >= 0)) {
       for (const grad of gradOutput) grad?.retain();
       this.gradOutput = gradOutput;
     } else {
-      const none = this.places.map(() => null);
+      const none = this.positions.map(() => null);
       this.hooks.after(this.module, none, gradOutput);
     }
   }

@@ -49,7 +49,7 @@ export function writeInitial(init: Initializer, out: Tensor): void {
 const AS_IS = 'nn.init.zeros and nn.init.ones are initializers: pass them without ().';
 
 /** @internal An initializer that can also write a part; `body` does both. */
-export function byPlace(body: (out: Tensor, at: InitialPart) => void): Initializer {
+export function byRange(body: (out: Tensor, at: InitialPart) => void): Initializer {
   const whole: Initializer = (out) => {
     if (!(out instanceof Tensor))
       throw refusedValue('nn.init', 'a tensor to write into', out, AS_IS);
@@ -67,7 +67,7 @@ export function normal(stddev: number, mean = 0): Initializer {
   requireFinite('init.normal stddev', stddev, 0);
   requireFinite('init.normal mean', mean);
   const { seed, offset } = nextRandom();
-  return byPlace((out, at) =>
+  return byRange((out, at) =>
     kernels.randomNormal({ out, mean, stddev, seed, offset, ...partOf(at) }),
   );
 }
@@ -80,7 +80,7 @@ export function uniform(boundOrLow: number, high?: number): Initializer {
   const low = requireFinite('init.uniform', high === undefined ? -boundOrLow : boundOrLow);
   const end = requireFinite('init.uniform high', high ?? boundOrLow, low);
   const { seed, offset } = nextRandom();
-  return byPlace((out, at) =>
+  return byRange((out, at) =>
     kernels.randomUniform({ out, low, high: end, seed, offset, ...partOf(at) }),
   );
 }
@@ -88,13 +88,13 @@ export function uniform(boundOrLow: number, high?: number): Initializer {
 /** Everywhere `value`. Throws DS_ARGUMENT. */
 export function constant(value: number): Initializer {
   requireFinite('init.constant', value);
-  return byPlace((out) => kernels.fill({ out, value }));
+  return byRange((out) => kernels.fill({ out, value }));
 }
 
 /** Everywhere 0. */
-export const zeros: Initializer = byPlace((out) => kernels.fill({ out, value: 0 }));
+export const zeros: Initializer = byRange((out) => kernels.fill({ out, value: 0 }));
 /** Everywhere 1. */
-export const ones: Initializer = byPlace((out) => kernels.fill({ out, value: 1 }));
+export const ones: Initializer = byRange((out) => kernels.fill({ out, value: 1 }));
 
 /**
  * Fan-in and fan-out of one element: the first dims of a weight [out, in, ..] times the product of
@@ -118,7 +118,7 @@ function scaled(
   spread: (shape: readonly number[]) => number,
 ): Initializer {
   const { seed, offset } = nextRandom();
-  return byPlace((out, { whole, ...at }) => {
+  return byRange((out, { whole, ...at }) => {
     const stddev = spread(whole);
     const bound = Math.sqrt(3) * stddev;
     if (draw === 'normal') kernels.randomNormal({ out, mean: 0, stddev, seed, offset, ...at });
@@ -234,7 +234,7 @@ export function truncNormal(given: TruncNormalOptions = {}): Initializer {
   const low = requireFinite('init.truncNormal low', options.low ?? -2);
   const high = requireFinite('init.truncNormal high', options.high ?? 2, low);
   const random = nextRandom();
-  return byPlace((out, { whole: _, ...at }) =>
+  return byRange((out, { whole: _, ...at }) =>
     scope(() => truncatedNormal(out, { mean, stddev, low, high }, { ...random, ...at })),
   );
 }

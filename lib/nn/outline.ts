@@ -37,7 +37,7 @@ export function outline<M extends Outlined>(module: M, fields: Fields<M>): strin
 
 const counted = (count: number): string => count.toLocaleString('en-US');
 
-interface Place<M extends Outlined> {
+interface OutlineEntry<M extends Outlined> {
   name: string;
   /** Path from the root, for the names that tied parameters refer to. */
   path: string;
@@ -46,7 +46,10 @@ interface Place<M extends Outlined> {
   seen: Map<Parameter, string>;
 }
 
-function entryOf<M extends Outlined>(module: M, { name, path, fields, seen }: Place<M>): Entry {
+function entryOf<M extends Outlined>(
+  module: M,
+  { name, path, fields, seen }: OutlineEntry<M>,
+): Entry {
   const own: string[] = [];
   const below: Entry[] = [];
   const before = total(seen);

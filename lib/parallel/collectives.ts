@@ -18,7 +18,7 @@ import {
   gatherAlong,
   partAlong,
   type SharedDim,
-  shareOut,
+  splitEvenly,
   sumAlong,
   type Where,
 } from './exchanges.js';
@@ -44,7 +44,7 @@ function recordEarly(
       const { work, result } = running ?? begin(grad as Tensor, ahead);
       work.wait();
       sink.give(0, result());
-      running?.place.dispose();
+      running?.target.dispose();
     });
   });
   const { gradFn: node } = out as { gradFn: GradFn | null };
@@ -53,7 +53,7 @@ function recordEarly(
     const part = node.grads[out.gradIndex];
     if (!part?.isContiguous) return;
     running = begin(part, ahead);
-    running.place.keep();
+    running.target.keep();
   };
 }
 
@@ -86,7 +86,7 @@ export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
     const sum = Tensor.emptyLike(part);
     const from = part.contiguous();
     const options = { output: sum, purpose: 'copyToGroup', stream: where(group) };
-    return { work: group.allReduce(from, options), place: sum, result: () => sum };
+    return { work: group.allReduce(from, options), target: sum, result: () => sum };
   });
   // A leaf may be in several graphs, each with its own backward.
   if (x.gradFn) copies.set(x, { group, copy });
@@ -149,7 +149,7 @@ export function sumOfLinear(
 
 /** Splits the dim of `x` evenly, or with one more element on the first ranks. */
 function evenly(group: ProcessGroup, dim: number, size: number): SharedDim {
-  return { group, dim, sizes: shareOut(size, group.size) };
+  return { group, dim, sizes: splitEvenly(size, group.size) };
 }
 
 type Along = (op: string, x: Tensor, shared: SharedDim) => Tensor;

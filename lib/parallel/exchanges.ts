@@ -9,7 +9,7 @@ import { describe, numel } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
 
 /** Splits `count` elements over `ranks` ranks: the first ranks have one more. */
-export function shareOut(count: number, ranks: number): number[] {
+export function splitEvenly(count: number, ranks: number): number[] {
   const least = Math.floor(count / ranks);
   const more = count % ranks;
   return Array.from({ length: ranks }, (_, rank) => least + (rank < more ? 1 : 0));
@@ -48,8 +48,8 @@ function requireDim(op: string, x: Tensor, { dim, group }: SharedDim, size: numb
 export interface Exchange {
   readonly work: Work;
   /** The destination. */
-  readonly place: Tensor;
-  /** Returns the result once the work is complete; may be `place`. */
+  readonly target: Tensor;
+  /** Returns the result once the work is complete; may be `target`. */
   result(): Tensor;
 }
 
@@ -111,7 +111,7 @@ export function beginGather(
   if (rows <= mostRows(x.device)) {
     const out = Tensor.empty(shape, x.dtype, x.device);
     const work = group.allGather(out, from, { purpose: op, stream: where(group), rows });
-    return { work, place: out, result: () => out };
+    return { work, target: out, result: () => out };
   }
   const slots = Tensor.empty([group.size, ...x.shape], x.dtype, x.device);
   const work = group.allGather(slots, from, { purpose: op, stream: where(group) });
@@ -120,7 +120,7 @@ export function beginGather(
     kernels.copy({ in: bySlot(slots, rows, group.size), out: byRow(out, rows, group.size) });
     return out;
   };
-  return { work, place: slots, result };
+  return { work, target: slots, result };
 }
 
 /** Parts of different sizes use slots of the largest size. */
@@ -149,7 +149,7 @@ function gatherUneven(
     }
     return out;
   };
-  return { work, place: slots, result };
+  return { work, target: slots, result };
 }
 
 /** Begins sumAlong(). */
@@ -169,7 +169,7 @@ export function beginSum(
   if (isEven && rows <= mostRows(x.device)) {
     const from = x.contiguous();
     const work = group.reduceScatter(part, from, { purpose: op, stream: where(group), rows });
-    return { work, place: part, result: () => part };
+    return { work, target: part, result: () => part };
   }
   const slots = Tensor.empty([group.size, ...part.shape], x.dtype, x.device);
   if (isEven) {
@@ -187,7 +187,7 @@ export function beginSum(
   const own = sizes[group.rank] as number;
   return {
     work,
-    place: part,
+    target: part,
     result: () => (isEven ? part : part.narrow(dim, 0, own).contiguous()),
   };
 }

@@ -77,7 +77,7 @@ export interface ColumnLinearOptions extends LayerCutOptions {
 }
 
 /** Exchanges around a product that is split along its outputs. */
-export class ColumnShare {
+export class ColumnShard {
   /** How the outputs are shared out. */
   readonly cut: DimCut;
   private readonly widths: readonly number[] | null;
@@ -134,7 +134,7 @@ export class ColumnLinear extends Module implements JoinsOthers {
   /** @internal Whether gelu_tanh follows. */
   readonly hasGelu: boolean;
   /** @internal */
-  readonly share: ColumnShare;
+  readonly shard: ColumnShard;
 
   /** Moves the parameters of `whole` here. Throws DS_ARGUMENT. */
   constructor(
@@ -151,8 +151,8 @@ export class ColumnLinear extends Module implements JoinsOthers {
     this.weight = weight;
     this.bias = bias;
     this.hasGelu = whole instanceof LinearGelu;
-    this.share = new ColumnShare(outputs, group, options);
-    for (const one of [weight, bias]) if (one) this.share.take(one);
+    this.shard = new ColumnShard(outputs, group, options);
+    for (const one of [weight, bias]) if (one) this.shard.take(one);
   }
 
   /** x [.., in] to [.., out here], or [.., out]. Throws DS_SHAPE, DS_COMM. */
@@ -160,13 +160,13 @@ export class ColumnLinear extends Module implements JoinsOthers {
     const { weight, bias, hasGelu } = this;
     requireInputs('ColumnLinear', x, weight);
     const product = hasGelu ? linearGelu : linear;
-    return this.share.around(x, (own) => product(own, weight, bias));
+    return this.shard.around(x, (own) => product(own, weight, bias));
   }
 
   /** @internal See JoinsOthers: this rank's outputs form a separate layer. */
   joining(): Joining | null {
     const { weight, bias } = this;
-    if (!this.share.isProduct || this.hasGelu) return null;
+    if (!this.shard.isProduct || this.hasGelu) return null;
     return joiningOf(weight, bias);
   }
 }
@@ -212,7 +212,7 @@ export interface RowLinearOptions extends LayerCutOptions {
 }
 
 /** Exchanges around a product that is split along its inputs. */
-export class RowShare {
+export class RowShard {
   /** How the inputs are shared out. */
   readonly cut: DimCut;
   /** Ascending borders of the ranks' parts along the inputs. */
@@ -287,7 +287,7 @@ export class RowLinear extends Module {
   /** [outputs]; null without one. */
   readonly bias: Parameter | null;
   /** @internal */
-  readonly share: RowShare;
+  readonly shard: RowShard;
 
   /** Moves the parameters of `whole` here. Throws DS_ARGUMENT. */
   constructor(
@@ -303,15 +303,15 @@ export class RowLinear extends Module {
     const [, inputs] = whole.weight.shape as [number, number];
     this.weight = whole.weight;
     this.bias = whole.bias;
-    this.share = new RowShare(inputs, group, options);
-    cutAlong(whole.weight, 1, this.share.cut, group.rank);
-    if (this.bias) this.share.take(this.bias);
+    this.shard = new RowShard(inputs, group, options);
+    cutAlong(whole.weight, 1, this.shard.cut, group.rank);
+    if (this.bias) this.shard.take(this.bias);
   }
 
   /** x [.., in here] to [.., out]. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
     const { weight, bias } = this;
-    return this.share.aroundLinear(x, weight, bias);
+    return this.shard.aroundLinear(x, weight, bias);
   }
 }
 

@@ -16,7 +16,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import type { HeadShare } from '../tensor/index.js';
-import { shareOut } from './exchanges.js';
+import { splitEvenly } from './exchanges.js';
 import { CutExperts } from './experts.js';
 import { HeadsNorm } from './heads-norm.js';
 import {
@@ -36,8 +36,8 @@ import {
 } from './plan.js';
 import { quantizedColumn, quantizedRow } from './quantized-layers.js';
 import { requireGroup } from './require-group.js';
-import { shareTokens, tokenStream } from './sequence.js';
-import { type Range, type SharedHeads, shareHeads } from './share.js';
+import { splitTokens, tokenStream } from './sequence.js';
+import { type Range, type SharedHeads, splitHeads } from './share.js';
 import { type Stream, wholeStream } from './stream.js';
 import { VocabularyHead } from './vocabulary-head.js';
 
@@ -89,7 +89,7 @@ export function parallelize<M extends Module>(
   requireGroup('parallelize', group);
   const { sequenceParallel = false } = readOptions('parallelize', given, OPTIONS);
   requireType('parallelize sequenceParallel', sequenceParallel, 'boolean');
-  return shareModel(model, group, plan, { sequenceParallel, takesPacked: false });
+  return splitModel(model, group, plan, { sequenceParallel, takesPacked: false });
 }
 
 /**
@@ -101,10 +101,10 @@ export function parallelizeForInference<M extends Module>(
   group: ProcessGroup,
   plan: TensorPlan | null,
 ): M {
-  return shareModel(model, group, plan, { sequenceParallel: false, takesPacked: true });
+  return splitModel(model, group, plan, { sequenceParallel: false, takesPacked: true });
 }
 
-function shareModel<M extends Module>(
+function splitModel<M extends Module>(
   model: M,
   group: ProcessGroup,
   plan: TensorPlan | null,
@@ -114,7 +114,7 @@ function shareModel<M extends Module>(
   if (cut.has(model))
     throw refused('a model without tensor parallelism', 'a model that is already parallel');
   if (group.size === 1) return model;
-  const heads = chosen.heads ? shareHeads(chosen.heads, group) : null;
+  const heads = chosen.heads ? splitHeads(chosen.heads, group) : null;
   const stream = sequenceParallel ? tokenStream(group) : wholeStream(group);
   const styled = styledModules(model, patternsOf(chosen));
   const parameters = [...model.namedParameters()];
@@ -199,10 +199,10 @@ function applySequence(model: Module, group: ProcessGroup, plan: SequencePlan | 
     if (!byToken.some((fits) => fits(path))) continue;
     for (const parameter of module.parameters()) parameter.hasPartialGradient = true;
   }
-  shareTokens(at(plan.body), at(plan.first), group);
+  splitTokens(at(plan.body), at(plan.first), group);
 }
 
-interface Place {
+interface LayerContext {
   path: string;
   style: LayerStyle;
   heads: SharedHeads | null;
@@ -212,35 +212,35 @@ interface Place {
 }
 
 /** Returns the replacement of a module, or null. Throws DS_ARGUMENT. */
-function apply(module: Module, place: Place): Module | null {
-  const { style, group } = place;
+function apply(module: Module, context: LayerContext): Module | null {
+  const { style, group } = context;
   switch (style.style) {
     case 'column':
-      return columnAt(module, place, false);
+      return columnAt(module, context, false);
     case 'columnGathered':
-      return columnAt(module, place, true);
+      return columnAt(module, context, true);
     case 'row':
-      return rowAt(module, place, false);
+      return rowAt(module, context, false);
     case 'rowScattered':
-      return rowAt(module, place, true);
+      return rowAt(module, context, true);
     case 'vocabulary':
       if (module instanceof Embedding) return new VocabularyEmbedding(module, group);
-      throw misplaced(place, 'an nn.Embedding', module);
+      throw misplaced(context, 'an nn.Embedding', module);
     case 'head':
-      if (isPacked(module, place)) return columnAt(module, place, true);
+      if (isPacked(module, context)) return columnAt(module, context, true);
       if (isHead(module)) return new VocabularyHead(module, group);
-      throw misplaced(place, 'a linear layer, or a head that is the token table', module);
+      throw misplaced(context, 'a linear layer, or a head that is the token table', module);
     case 'experts':
-      if (module instanceof Experts) return new CutExperts(module, group, place.stream);
-      throw misplaced(place, 'an nn.Experts', module);
+      if (module instanceof Experts) return new CutExperts(module, group, context.stream);
+      throw misplaced(context, 'an nn.Experts', module);
     case 'headsNorm':
-      if (module instanceof RMSNorm) return new HeadsNorm(module, group, cutAt(place).cut ?? []);
-      throw misplaced(place, 'an nn.RMSNorm', module);
+      if (module instanceof RMSNorm) return new HeadsNorm(module, group, cutAt(context).cut ?? []);
+      throw misplaced(context, 'an nn.RMSNorm', module);
     case 'channelDropout':
-      if (module instanceof Dropout) return dropoutAt(module, place);
-      throw misplaced(place, 'an nn.Dropout', module);
+      if (module instanceof Dropout) return dropoutAt(module, context);
+      throw misplaced(context, 'an nn.Dropout', module);
     case 'attention':
-      (module as { headShare?: HeadShare | null }).headShare = headShareAt(module, place);
+      (module as { headShare?: HeadShare | null }).headShare = headShareAt(module, context);
       return null;
     case 'perHead':
       for (const parameter of module.parameters()) parameter.hasPartialGradient = true;
@@ -250,32 +250,32 @@ function apply(module: Module, place: Place): Module | null {
   }
 }
 
-const isPacked = (module: Module, { takesPacked }: Place): module is QuantizedLinear =>
+const isPacked = (module: Module, { takesPacked }: LayerContext): module is QuantizedLinear =>
   takesPacked && module instanceof QuantizedLinear;
 
-function columnAt(module: Module, place: Place, gatherOutput: boolean): Module {
-  const options = { ...cutAt(place), gatherOutput };
-  return isPacked(module, place)
-    ? quantizedColumn(module, place.group, options)
-    : new ColumnLinear(linearAt(module, place), place.group, options);
+function columnAt(module: Module, context: LayerContext, gatherOutput: boolean): Module {
+  const options = { ...cutAt(context), gatherOutput };
+  return isPacked(module, context)
+    ? quantizedColumn(module, context.group, options)
+    : new ColumnLinear(linearAt(module, context), context.group, options);
 }
 
-function rowAt(module: Module, place: Place, scatterInput: boolean): Module {
-  const options = { ...cutAt(place), scatterInput };
-  return isPacked(module, place)
-    ? quantizedRow(module, place.group, options)
-    : new RowLinear(linearAt(module, place), place.group, options);
+function rowAt(module: Module, context: LayerContext, scatterInput: boolean): Module {
+  const options = { ...cutAt(context), scatterInput };
+  return isPacked(module, context)
+    ? quantizedRow(module, context.group, options)
+    : new RowLinear(linearAt(module, context), context.group, options);
 }
 
-function linearAt(module: Module, place: Place): Linear {
+function linearAt(module: Module, context: LayerContext): Linear {
   if (module instanceof Linear) return module;
-  throw misplaced(place, 'an nn.Linear', module);
+  throw misplaced(context, 'an nn.Linear', module);
 }
 
 const isHead = (module: Module): module is Module & { weight: Parameter } =>
   'weight' in module && (module.weight as Parameter).region?.whole.length === 2;
 
-function cutAt({ style, heads, stream }: Place): LayerCutOptions {
+function cutAt({ style, heads, stream }: LayerContext): LayerCutOptions {
   const { parts, pieces } = style;
   const given = { stream, ...(parts && { parts }), ...(pieces && { pieces }) };
   if (!style.heads) return given;
@@ -287,15 +287,15 @@ function cutAt({ style, heads, stream }: Place): LayerCutOptions {
   return { stream, cut };
 }
 
-function dropoutAt({ p }: Dropout, { style, group }: Place): ChannelDropout {
+function dropoutAt({ p }: Dropout, { style, group }: LayerContext): ChannelDropout {
   const { pieces } = style;
   if (!pieces) throw refused('pieces of a "channelDropout": its number of channels', 'none');
-  return new ChannelDropout(p, shareOut(pieces, group.size), group.rank);
+  return new ChannelDropout(p, splitEvenly(pieces, group.size), group.rank);
 }
 
-function headShareAt(module: Module, place: Place): HeadShare {
-  const { heads, group } = place;
-  if (!('headShare' in module)) throw misplaced(place, 'an attention with a headShare', module);
+function headShareAt(module: Module, context: LayerContext): HeadShare {
+  const { heads, group } = context;
+  if (!('headShare' in module)) throw misplaced(context, 'an attention with a headShare', module);
   if (!heads) throw refused('a plan with heads', 'the style "attention" without heads');
   return { first: (heads.queries[group.rank] as Range).first, whole: heads.counts.queries };
 }
@@ -316,7 +316,7 @@ function requireNoneLeft(model: Module, made: ReadonlySet<Module>): void {
   }
 }
 
-function misplaced({ path, style }: Place, expected: string, module: Module): DsError {
+function misplaced({ path, style }: LayerContext, expected: string, module: Module): DsError {
   const got = `${module.constructor.name} at ${path}`;
   return refused(`${expected} for the style "${style.style}"`, got);
 }

@@ -16,10 +16,10 @@ import { cast, held, noGrad, scope, type Tensor, to, where } from '../tensor/ind
 import {
   ColumnLinear,
   type ColumnLinearOptions,
-  ColumnShare,
+  ColumnShard,
   RowLinear,
   type RowLinearOptions,
-  RowShare,
+  RowShard,
 } from './layers.js';
 import { type Range, rangesFor, rangesIn } from './share.js';
 
@@ -54,14 +54,14 @@ class CutQuantizedLinear extends Module implements JoinsOthers {
   /** Of the layer that was cut. */
   readonly bias: Parameter | null;
   readonly #part: QuantizedLinear;
-  readonly #share: ColumnShare | RowShare;
+  readonly #shard: ColumnShard | RowShard;
   /** First input of its part if it receives all inputs; null if it receives only its part. */
   readonly #first: number | null;
 
-  /** `part` computes the product between the exchanges of `share`. */
+  /** `part` computes the product between the exchanges of `shard`. */
   constructor(
     part: QuantizedLinear,
-    share: ColumnShare | RowShare,
+    shard: ColumnShard | RowShard,
     bias: Parameter | null,
     inputs: { order: Parameter | null; first: number | null } = { order: null, first: null },
   ) {
@@ -72,18 +72,18 @@ class CutQuantizedLinear extends Module implements JoinsOthers {
     this.weight_order = inputs.order;
     this.bias = bias;
     this.#part = part;
-    this.#share = share;
+    this.#shard = shard;
     this.#first = inputs.first;
   }
 
   /** The forward of the whole layer. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
-    const share = this.#share;
-    if (share instanceof ColumnShare) {
-      return share.around(x, (own) => this.#part.call(this.inOrder(own)));
+    const shard = this.#shard;
+    if (shard instanceof ColumnShard) {
+      return shard.around(x, (own) => this.#part.call(this.inOrder(own)));
     }
-    if (this.#first === null) return share.around(x, (own) => this.#part.call(own), this.bias);
-    return share.aroundAll(x, (all) => this.#part.call(this.inOrder(all)), this.bias);
+    if (this.#first === null) return shard.around(x, (own) => this.#part.call(own), this.bias);
+    return shard.aroundAll(x, (all) => this.#part.call(this.inOrder(all)), this.bias);
   }
 
   /** Selects this rank's inputs of all, in the order of its codes. */
@@ -95,8 +95,8 @@ class CutQuantizedLinear extends Module implements JoinsOthers {
 
   /** @internal See JoinsOthers. */
   joining(): Joining | null {
-    const share = this.#share;
-    if (!(share instanceof ColumnShare) || !share.isProduct || this.weight_order) return null;
+    const shard = this.#shard;
+    if (!(shard instanceof ColumnShard) || !shard.isProduct || this.weight_order) return null;
     return this.#part.joining();
   }
 }
@@ -111,13 +111,13 @@ export function quantizedColumn(
   options: ColumnLinearOptions,
 ): CutQuantizedLinear {
   const [outputs] = whole.shape as [number];
-  const share = new ColumnShare(outputs, group, options);
+  const shard = new ColumnShard(outputs, group, options);
   const { bias, weight_order: order } = whole;
-  if (bias) share.take(bias);
-  const rows = rangesIn(share.cut, outputs, group.rank);
+  if (bias) shard.take(bias);
+  const rows = rangesIn(shard.cut, outputs, group.rank);
   const part = whole.part({ rows, units: null }, bias, whole.hasGelu);
   release(whole, order);
-  return new CutQuantizedLinear(part, share, bias, { order, first: null });
+  return new CutQuantizedLinear(part, shard, bias, { order, first: null });
 }
 
 /**
@@ -131,19 +131,19 @@ export function quantizedRow(
   options: RowLinearOptions,
 ): CutQuantizedLinear {
   const [outputs, inputs] = whole.shape as [number, number];
-  const share = new RowShare(inputs, group, options);
+  const shard = new RowShard(inputs, group, options);
   const { bias, weight_order: order, unit } = whole;
-  if (bias) share.take(bias);
-  const isApart = order === null && share.cut.length === 1;
-  const isEven = isApart && share.borders.every((at) => at % unit === 0 || at === inputs);
+  if (bias) shard.take(bias);
+  const isApart = order === null && shard.cut.length === 1;
+  const isEven = isApart && shard.borders.every((at) => at % unit === 0 || at === inputs);
   const units = isEven
-    ? unitsOf(rangesIn(share.cut, inputs, group.rank)[0] as Range, unit)
+    ? unitsOf(rangesIn(shard.cut, inputs, group.rank)[0] as Range, unit)
     : (rangesFor('groups of inputs', Math.ceil(inputs / unit), group)[group.rank] as Range);
   const part = whole.part({ rows: [{ first: 0, count: outputs }], units }, null, false);
   const [first, count] = [units.first * unit, part.shape[1] as number];
   const ownOrder = order && partOf(order, first, count);
   release(whole, null);
-  return new CutQuantizedLinear(part, share, bias, {
+  return new CutQuantizedLinear(part, shard, bias, {
     order: ownOrder,
     first: isEven ? null : first,
   });
@@ -186,7 +186,7 @@ export function quantizeParts(model: Module, given: QuantizedOptions): void {
   const pack = (layer: CutLayer | Linear): Module => {
     if (!isCut(layer)) return QuantizedLinear.from(layer, options);
     const part = layer instanceof RowLinear ? rowPart(layer, options) : columnPart(layer, options);
-    return new CutQuantizedLinear(part, layer.share, layer.bias);
+    return new CutQuantizedLinear(part, layer.shard, layer.bias);
   };
   packLinears(model, { op, isLayer, skipModules: HEADS, pack });
 }
@@ -194,7 +194,7 @@ export function quantizeParts(model: Module, given: QuantizedOptions): void {
 function requireWholeGroups(
   op: string,
   path: string,
-  { share: { borders } }: RowLinear,
+  { shard: { borders } }: RowLinear,
   groupSize: number | null,
 ): void {
   const inside = borders.slice(0, -1).find((at) => groupSize !== null && at % groupSize !== 0);

@@ -118,7 +118,7 @@ const learns = (module: Module): boolean => module.training || isGradEnabled();
  * maps tokens [B, T] to hidden states [B, T, C], whole as before; `first` receives [B, T, C]. Calls
  * without gradients in eval mode are unchanged.
  */
-export function shareTokens(body: Module, first: Module, group: ProcessGroup): void {
+export function splitTokens(body: Module, first: Module, group: ProcessGroup): void {
   wrap(body, (forward, inputs) => {
     if (!learns(body)) return forward(...inputs);
     if (sharedTokens()) throw sharedTwice();

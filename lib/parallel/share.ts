@@ -3,7 +3,7 @@ import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { Box } from '../runtime/box.js';
-import { shareOut, startOf } from './exchanges.js';
+import { splitEvenly, startOf } from './exchanges.js';
 
 /** One rank's range of a dim. */
 export interface Range {
@@ -27,12 +27,12 @@ export interface PartCut {
 export type DimCut = readonly PartCut[];
 
 /** The width of an element in a dim of `size`. */
-const pieceOf = (cut: DimCut, size: number): number =>
+const unitWidth = (cut: DimCut, size: number): number =>
   size / cut.reduce((sum, { pieces }) => sum + pieces, 0);
 
 /** The ranges of `rank` in a dim of `size`: one per part, in memory order. */
 export function rangesIn(cut: DimCut, size: number, rank: number): Range[] {
-  const width = pieceOf(cut, size);
+  const width = unitWidth(cut, size);
   let start = 0;
   return cut.map(({ ranges, pieces }) => {
     const { first, count } = ranges[rank] as Range;
@@ -52,7 +52,7 @@ export function rangesFor(
   op = 'parallelize',
 ): Range[] {
   if (count < group.size) throw tooFew(op, what, count, group.size);
-  const sizes = shareOut(count, group.size);
+  const sizes = splitEvenly(count, group.size);
   return sizes.map((size, rank) => ({ first: startOf(sizes, rank), count: size }));
 }
 
@@ -87,10 +87,10 @@ export function widthsOf(cut: DimCut, size: number): number[] {
 
 /** The ascending, unique borders of the ranks' parts along a dim of `size`. */
 export function bordersOf(cut: DimCut, size: number): number[] {
-  const places = ranksOf(cut).flatMap((rank) =>
+  const borders = ranksOf(cut).flatMap((rank) =>
     rangesIn(cut, size, rank).flatMap(({ first, count }) => [first, first + count]),
   );
-  return [...new Set(places)].sort((a, b) => a - b);
+  return [...new Set(borders)].sort((a, b) => a - b);
 }
 
 const ranksOf = ([part]: DimCut): number[] => (part?.ranges ?? []).map((_, rank) => rank);
@@ -116,7 +116,7 @@ export interface SharedHeads {
  * heads than ranks, several ranks share one and split its query heads. Throws DS_ARGUMENT if a rank
  * would get no head.
  */
-export function shareHeads(
+export function splitHeads(
   counts: HeadCounts,
   group: ProcessGroup,
   op = 'parallelize',
@@ -131,10 +131,10 @@ export function shareHeads(
     }));
     return { counts, queries: own, keys: shared };
   }
-  const owners = shareOut(ranks, keys);
+  const owners = splitEvenly(ranks, keys);
   if (Math.max(...owners) > served) throw tooFew(op, 'heads', queries, ranks);
   const pairs = owners.flatMap((count, head) => {
-    const sizes = shareOut(served, count);
+    const sizes = splitEvenly(served, count);
     return sizes.map((size, i) => ({
       key: { first: head, count: 1 },
       query: { first: head * served + startOf(sizes, i), count: size },

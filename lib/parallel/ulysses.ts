@@ -10,7 +10,7 @@ import {
   scope,
   Tensor,
 } from '../tensor/index.js';
-import { type Range, shareHeads } from './share.js';
+import { type Range, splitHeads } from './share.js';
 
 /**
  * The layout of an exchange: the heads of several concatenated tensors, by the rank that computes
@@ -147,7 +147,7 @@ export class Ulysses implements HeadExchange {
   ): Tensor {
     const { group } = this;
     const counts = { queries: q.size(1), keys: k.size(1) };
-    const shared = shareHeads(counts, group, OP);
+    const shared = splitHeads(counts, group, OP);
     const route = { group, heads: [shared.queries, shared.keys, shared.keys] };
     const inputs = [q, k, v];
     const outs = noGrad(() => {
@@ -185,7 +185,7 @@ export class Ulysses implements HeadExchange {
     attend: (qkv: Tensor, heads: number, share: HeadShare) => Tensor,
   ): Tensor {
     const { group } = this;
-    const { queries: own } = shareHeads({ queries: heads, keys: heads }, group, OP);
+    const { queries: own } = splitHeads({ queries: heads, keys: heads }, group, OP);
     const route = { group, heads: [own, own, own] };
     const [B, t, width] = qkv.shape as [number, number, number];
     const D = width / (3 * heads);

@@ -139,14 +139,14 @@ export function loadAdapter<Model extends Module>(
 ): Promise<Model>;
 export async function loadAdapter<Model extends Module>(
   model: Model,
-  place: string,
+  location: string,
   given: LoadAdapterOptions = {},
   ...surplus: readonly unknown[]
 ): Promise<Model> {
   requireNoSurplus('loadAdapter', surplus);
   const { isTrainable = false, revision } = readOptions('loadAdapter', given, LOAD_OPTIONS);
-  requireType('loadAdapter dir', place, 'string');
-  const dir = await localFolder('loadAdapter', place, { need: 'adapter', revision });
+  requireType('loadAdapter dir', location, 'string');
+  const dir = await localFolder('loadAdapter', location, { need: 'adapter', revision });
   const path = join(dir, CONFIG);
   const config = parseAdapterConfig(path, await readJson(path));
   const files = await WeightFiles.open(join(dir, WEIGHTS));

@@ -142,8 +142,8 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
     targetModules: namesOrNull(`${op} targetModules`, options.targetModules),
     excludeModules: namesOrNull(`${op} excludeModules`, options.excludeModules) ?? [],
     ...{ layersToTransform, layersPattern },
-    rankPattern: patternOf(`${op} rankPattern`, options.rankPattern, (place, value) =>
-      requireInteger(place, value, 1),
+    rankPattern: patternOf(`${op} rankPattern`, options.rankPattern, (location, value) =>
+      requireInteger(location, value, 1),
     ),
     alphaPattern: patternOf(`${op} alphaPattern`, options.alphaPattern, requireFinite),
     modulesToSave: listOf(`${op} modulesToSave`, options.modulesToSave ?? []),
@@ -200,7 +200,7 @@ function patternsOf(op: string, value: unknown): readonly string[] {
 function patternOf(
   op: string,
   value: Readonly<Record<string, number>> | undefined,
-  check: (place: string, value: unknown) => number,
+  check: (location: string, value: unknown) => number,
 ): Readonly<Record<string, number>> {
   if (value !== undefined && (typeof value !== 'object' || Array.isArray(value))) {
     throw refusedValue(op, 'an object of numbers by name', value);

@@ -1,6 +1,6 @@
 // Reads and writes 4-bit layers in the format of transformers with bitsandbytes.
 import type { JsonObject } from '../../types/json.js';
-import { readPieces, type TensorSource, type WeightFiles } from '../checkpoint/index.js';
+import { readSliceNames, type TensorSource, type WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import { Embedding } from '../nn/embedding.js';
 import { Linear, LinearGelu } from '../nn/linear.js';
@@ -216,7 +216,7 @@ export function quantizationConfig(model: Module, torchDType: string): JsonObjec
  * version 5 has linear layers there.
  */
 function skippedOf(model: Module): string[] | null {
-  const pieces = readPieces(model.describe()?.pieces) ?? {};
+  const pieces = readSliceNames(model.describe()?.pieces) ?? {};
   const whole = [...model.namedModules()].filter(([path, module]) => isWhole(path, module));
   const paths = new Set(
     whole.flatMap(([path, module]) => {

@@ -5,5 +5,5 @@ export { requireValues } from './layers.js';
 export { groupOf, Links } from './links.js';
 export { Pipeline } from './pipeline.js';
 export { isPipelined } from './pipeline-module.js';
-export { PipelineRun, type Place, type StageWorker } from './run.js';
+export { type PipelinePosition, PipelineRun, type StageWorker } from './run.js';
 export { forwardsOf } from './schedules.js';

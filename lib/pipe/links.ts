@@ -140,12 +140,12 @@ export class Links {
   async receiveValues(transfer: Transfer, kind: BatchKind): Promise<Arriving> {
     const { group } = this.channel(transfer);
     const { several, tensors } = await this.outlines.hear(transfer, group, kind);
-    const places = tensors.map(({ shape, dtype, wantsGrad }) => {
-      const place = held(() => Tensor.empty(shape, dtype, this.device));
-      if (wantsGrad) place.requireGrad(true);
-      return place;
+    const buffers = tensors.map(({ shape, dtype, wantsGrad }) => {
+      const buffer = held(() => Tensor.empty(shape, dtype, this.device));
+      if (wantsGrad) buffer.requireGrad(true);
+      return buffer;
     });
-    return this.receive(transfer, several, places);
+    return this.receive(transfer, several, buffers);
   }
 
   /** Sends the gradients of values from the previous stage; the tensors become this object's. */
@@ -156,8 +156,8 @@ export class Links {
 
   /** Receives the gradients of `outputs`, which were sent. */
   receiveGradients(transfer: Transfer, outputs: readonly Tensor[]): Arriving {
-    const places = outputs.map((output) => held(() => Tensor.emptyLike(output)));
-    return this.receive(transfer, true, places);
+    const buffers = outputs.map((output) => held(() => Tensor.emptyLike(output)));
+    return this.receive(transfer, true, buffers);
   }
 
   /** Frees the tensors of complete transfers. */
@@ -190,13 +190,13 @@ export class Links {
     this.departing.push({ works, tensors: leaving });
   }
 
-  private receive(transfer: Transfer, several: boolean, places: readonly Tensor[]): Arriving {
+  private receive(transfer: Transfer, several: boolean, buffers: readonly Tensor[]): Arriving {
     const { group, peer } = this.channel(transfer);
     const stream = group.beside.follow(); // Compute may still use memory that these tensors reuse.
-    const works = places.map((place) =>
-      group.recv(place, peer, { stream, purpose: purposeOf(transfer, this.batch) }),
+    const works = buffers.map((buffer) =>
+      group.recv(buffer, peer, { stream, purpose: purposeOf(transfer, this.batch) }),
     );
-    return new Arriving(several, places, works);
+    return new Arriving(several, buffers, works);
   }
 
   private channel(transfer: Transfer): { group: ProcessGroup; peer: number } {

@@ -70,15 +70,15 @@ export class Outlines {
 
   /** Sends the outline of `transfer`. Throws DS_SHAPE if shapes have changed and must not. */
   async report(transfer: Transfer, outline: Outline, kind: BatchKind): Promise<void> {
-    const place = placeOf(transfer.stage, kind);
-    const before = this.reported.get(place);
+    const location = labelOf(transfer.stage, kind);
+    const before = this.reported.get(location);
     if (before && !this.options.dynamicShape) {
       if (JSON.stringify(before) !== JSON.stringify(outline)) {
         throw changed(transfer, before, outline);
       }
       return;
     }
-    this.reported.set(place, outline);
+    this.reported.set(location, outline);
     const { rank, store } = this.job;
     await store?.set(
       this.nextKey(transfer.stage),
@@ -92,8 +92,8 @@ export class Outlines {
    */
   async hear(transfer: Transfer, group: ProcessGroup, kind: BatchKind): Promise<Outline> {
     const sender = transfer.stage - 1;
-    const place = placeOf(sender, kind);
-    const known = this.known.get(place);
+    const location = labelOf(sender, kind);
+    const known = this.known.get(location);
     if (known && !this.options.dynamicShape) return known;
     const key = this.nextKey(sender);
     const { store, timeout } = this.job;
@@ -102,7 +102,7 @@ export class Outlines {
     await store?.delete(key);
     if ('error' in outline) throw absent(transfer, outline);
     if (outline.kind !== kind) throw ofOtherKind(transfer, kind, outline);
-    this.known.set(place, outline);
+    this.known.set(location, outline);
     return outline;
   }
 
@@ -114,7 +114,7 @@ export class Outlines {
     const { rank, store } = this.job;
     const text = JSON.stringify({ rank, error: reportOf(error) } satisfies Absence);
     for (const stage of this.options.departures) {
-      const isReportedToAll = KINDS.every((kind) => this.reported.has(placeOf(stage, kind)));
+      const isReportedToAll = KINDS.every((kind) => this.reported.has(labelOf(stage, kind)));
       if (isReportedToAll && !this.options.dynamicShape) continue;
       await store?.set(this.nextKey(stage), text).catch(() => {});
     }
@@ -130,7 +130,7 @@ export class Outlines {
 }
 
 /** Of outputs of `stage`. */
-const placeOf = (stage: number, kind: BatchKind): string => `${kind}, stage ${stage}`;
+const labelOf = (stage: number, kind: BatchKind): string => `${kind}, stage ${stage}`;
 
 /** Settles like `reported`; rejects with DS_COMM once the job has failed. */
 async function unlessOver<Report>(group: ProcessGroup, reported: Promise<Report>): Promise<Report> {

@@ -9,7 +9,7 @@ import type { BatchKind } from './outlines.js';
 export type PipelineBatch = readonly [inputs: Values, labels: unknown];
 
 /** A micro-batch in a stage. */
-export type Place = Pick<Work, 'stage' | 'micro'>;
+export type PipelinePosition = Pick<Work, 'stage' | 'micro'>;
 
 /** Who computes. */
 export interface StageWorker {
@@ -30,9 +30,13 @@ export interface StageWorker {
    * Runs the half of backward() that computes the gradients of the stage's inputs.
    * weightGradients() computes the rest.
    */
-  inputGradients(at: Place, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void;
+  inputGradients(
+    at: PipelinePosition,
+    outputs: readonly Tensor[],
+    gradients: readonly Tensor[] | null,
+  ): void;
   /** Runs the other half; micro-batches run in order. */
-  weightGradients(at: Place): void;
+  weightGradients(at: PipelinePosition): void;
   /** Called when no backward of `stage` follows in this batch: its gradients are complete. */
   reduce(stage: number): void;
   /** Releases the results of forward(). */
@@ -49,23 +53,23 @@ interface Visit {
   outputs: Values;
 }
 
-const nameOf = ({ stage, micro }: Place): string => `${stage} ${micro}`;
+const nameOf = ({ stage, micro }: PipelinePosition): string => `${stage} ${micro}`;
 
 /** Values between two stages: in transfer from another rank, or passed within this rank. */
 class Mail {
   private readonly arriving = new Map<string, Arriving>();
   private readonly here = new Map<string, Values>();
 
-  expect(at: Place, arriving: Arriving): void {
+  expect(at: PipelinePosition, arriving: Arriving): void {
     this.arriving.set(nameOf(at), arriving);
   }
 
-  put(at: Place, values: Values): void {
+  put(at: PipelinePosition, values: Values): void {
     this.here.set(nameOf(at), values);
   }
 
   /** The caller owns the tensors. */
-  take(at: Place): Values {
+  take(at: PipelinePosition): Values {
     const name = nameOf(at);
     const values = this.here.get(name) ?? (this.arriving.get(name) as Arriving).take();
     this.here.delete(name);
@@ -95,7 +99,7 @@ export class PipelineRun {
   constructor(
     private readonly worker: StageWorker,
     private readonly links: Links,
-    private readonly place: { rank: number; ranks: number; stages: number },
+    private readonly position: { rank: number; ranks: number; stages: number },
   ) {}
 
   /** Rejects with the error of the worker or a link; the run's state is then released. */
@@ -154,7 +158,7 @@ export class PipelineRun {
     const inputs = stage === 0 ? null : this.values.take(at);
     const outputs = worker.forward(stage, micro, inputs ?? worker.inputs(micro));
     this.visits.set(nameOf(at), { inputs, outputs });
-    const isLast = stage === this.place.stages - 1;
+    const isLast = stage === this.position.stages - 1;
     if (!isLast && !this.isHere(stage + 1)) return;
     if (!isLast) this.values.put({ stage: stage + 1, micro }, leavesOf(outputs, worker.kind));
     if (worker.kind === 'eval') this.end(at);
@@ -162,7 +166,7 @@ export class PipelineRun {
 
   private backward({ kind, stage, micro }: Work): void {
     const at = { stage, micro };
-    const isLast = stage === this.place.stages - 1;
+    const isLast = stage === this.position.stages - 1;
     const gradients = isLast ? null : listOf(this.gradients.take(at));
     const { inputs, outputs } = this.visitAt(at);
     if (kind === 'B') this.worker.backward(stage, wanting(outputs), gradients);
@@ -182,19 +186,19 @@ export class PipelineRun {
     this.leaving.delete(name);
   }
 
-  private end(at: Place): void {
+  private end(at: PipelinePosition): void {
     const { inputs } = this.visitAt(at);
     this.visits.delete(nameOf(at));
     this.worker.done(at.stage, at.micro);
     release(inputs ?? []);
   }
 
-  private visitAt(at: Place): Visit {
+  private visitAt(at: PipelinePosition): Visit {
     return this.visits.get(nameOf(at)) as Visit;
   }
 
   private isHere(stage: number): boolean {
-    return rankOf(stage, this.place.ranks) === this.place.rank;
+    return rankOf(stage, this.position.ranks) === this.position.rank;
   }
 }
 

@@ -50,12 +50,12 @@ export class Access {
   }
 }
 
-/** Throws DS_ARGUMENT, naming `place` and not the key, unless "Bearer KEY" can show the key. */
-export function requireKey(place: string, key: unknown): void {
+/** Throws DS_ARGUMENT, naming `location` and not the key, unless "Bearer KEY" can show the key. */
+export function requireKey(location: string, key: unknown): void {
   if (typeof key === 'string' && /^[\x21-\x7e]+$/.test(key)) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
-    op: place,
+    op: location,
     expected: 'a key of visible ASCII characters, which "Authorization: Bearer KEY" can show',
     got: typeof key === 'string' ? oddIn(key) : formatValue(key),
   });

@@ -16,9 +16,9 @@ export class BodyBudget {
     return this.held;
   }
 
-  /** The share of one request, with nothing in it. */
-  open(): BodyShare {
-    return new BodyShare(
+  /** An empty reservation for one request. */
+  open(): BodyReservation {
+    return new BodyReservation(
       (bytes) => {
         this.held += bytes;
       },
@@ -28,7 +28,7 @@ export class BodyBudget {
 }
 
 /** The bytes of one request's body. */
-export class BodyShare {
+export class BodyReservation {
   private size = 0;
 
   constructor(
@@ -36,7 +36,10 @@ export class BodyShare {
     private readonly isTooMuch: (size: number) => boolean,
   ) {}
 
-  /** Holds more bytes. Throws 503 if all bodies together are too large; the share is then empty. */
+  /**
+   * Holds more bytes. Throws 503 if all bodies together are too large; the reservation is then
+   * empty.
+   */
   add(bytes: number): void {
     this.size += bytes;
     this.count(bytes);

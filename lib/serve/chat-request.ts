@@ -90,21 +90,21 @@ function messagesOf(given: JsonValue | undefined): ChatMessage[] {
   return given.map((message, i) => messageOf(message, `messages[${i}]`));
 }
 
-function messageOf(given: JsonValue, place: string): ChatMessage {
+function messageOf(given: JsonValue, location: string): ChatMessage {
   if (!isObject<JsonObject>(given))
-    throw invalid(place, 'an object with role and content', formatValue(given));
+    throw invalid(location, 'an object with role and content', formatValue(given));
   const { role, content, name, tool_call_id: call, reasoning_content: thought, ...others } = given;
   if (typeof role !== 'string' || !ROLES.includes(role)) {
-    throw invalid(`${place}.role`, ROLES.join(', '), formatValue(role));
+    throw invalid(`${location}.role`, ROLES.join(', '), formatValue(role));
   }
   // Clients send answers of this server back, with null and empty fields.
   const [other] = Object.entries(others).filter(([, value]) => !isNothing(value));
-  if (other) throw unsupported(`${place}.${other[0].slice(0, 60)}`, 'messages are texts');
-  const said = { role, content: textOf(content, `${place}.content`) };
+  if (other) throw unsupported(`${location}.${other[0].slice(0, 60)}`, 'messages are texts');
+  const said = { role, content: textOf(content, `${location}.content`) };
   const texts = { name, tool_call_id: call, reasoning_content: thought };
   const named = Object.entries(texts).filter(([, one]) => !isNothing(one));
   const odd = named.find(([, one]) => typeof one !== 'string');
-  if (odd) throw invalid(`${place}.${odd[0]}`, 'a string', formatValue(odd[1]));
+  if (odd) throw invalid(`${location}.${odd[0]}`, 'a string', formatValue(odd[1]));
   return { ...said, ...Object.fromEntries(named) };
 }
 
@@ -112,19 +112,19 @@ const isNothing = (value: JsonValue | undefined): boolean =>
   value === null || value === undefined || (Array.isArray(value) && value.length === 0);
 
 /** A text, or a list of parts that are texts. */
-function textOf(content: JsonValue | undefined, place: string): string {
+function textOf(content: JsonValue | undefined, location: string): string {
   if (typeof content === 'string') return content;
   if (!Array.isArray(content)) {
-    throw invalid(place, 'a text, or a list of parts that are texts', formatValue(content));
+    throw invalid(location, 'a text, or a list of parts that are texts', formatValue(content));
   }
   const texts = content.map((part, i) => {
     const { type, text } = isObject<JsonObject>(part) ? part : {};
     if (type === 'text' && typeof text === 'string') return text;
     if (typeof type === 'string' && type !== 'text') {
       const got = type.slice(0, 60);
-      throw unsupported(`${place}[${i}].type`, `"${got}" is no text, and the model reads texts`);
+      throw unsupported(`${location}[${i}].type`, `"${got}" is no text, and the model reads texts`);
     }
-    throw invalid(`${place}[${i}]`, '{ "type": "text", "text": "..." }', formatValue(part));
+    throw invalid(`${location}[${i}]`, '{ "type": "text", "text": "..." }', formatValue(part));
   });
   return texts.join('\n');
 }

@@ -67,20 +67,20 @@ function promptsOf(given: JsonValue | undefined, served: ServedModel): Prompt[] 
     throw invalid('prompt', `1 to ${limits.prompts} prompts`, `${prompts.length}`);
   }
   return prompts.map((prompt, i) => {
-    const place = isList ? `prompt[${i}]` : 'prompt';
+    const location = isList ? `prompt[${i}]` : 'prompt';
     if (typeof prompt === 'string' && tokenizer) return prompt;
     if (typeof prompt === 'string') {
       const expected = 'a list of tokens: this model came without tokenizer.json';
-      throw invalid(place, expected, 'a text');
+      throw invalid(location, expected, 'a text');
     }
-    return promptTokens(place, prompt, served.vocabSize);
+    return promptTokens(location, prompt, served.vocabSize);
   });
 }
 
-function promptTokens(place: string, prompt: JsonValue, vocabSize: number): readonly number[] {
+function promptTokens(location: string, prompt: JsonValue, vocabSize: number): readonly number[] {
   const isTokens = Array.isArray(prompt) && prompt.length > 0;
   if (isTokens && prompt.every((one) => isInteger(one, 0, vocabSize - 1))) {
     return prompt as number[];
   }
-  throw invalid(place, `a text, or a list of tokens below ${vocabSize}`, formatValue(prompt));
+  throw invalid(location, `a text, or a list of tokens below ${vocabSize}`, formatValue(prompt));
 }

@@ -133,12 +133,12 @@ function logitBias(
     throw invalid('logit_bias', `at most ${BIASED} tokens`, `${entries.length}`);
   }
   for (const [token, bias] of entries) {
-    const place = `logit_bias[${token.slice(0, 20)}]`;
+    const location = `logit_bias[${token.slice(0, 20)}]`;
     if (!/^\d+$/.test(token) || !isInteger(Number(token), 0, vocabSize - 1)) {
-      throw invalid(place, `tokens below ${vocabSize} as keys`, formatValue(token));
+      throw invalid(location, `tokens below ${vocabSize} as keys`, formatValue(token));
     }
     if (typeof bias !== 'number' || bias < -100 || bias > 100) {
-      throw invalid(place, 'a number from -100 to 100', formatValue(bias));
+      throw invalid(location, 'a number from -100 to 100', formatValue(bias));
     }
   }
   return given as Record<number, number>;

@@ -5,21 +5,21 @@ import type { JsonObject } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import { ApiError } from './api-error.js';
-import type { BodyShare } from './body-budget.js';
+import type { BodyReservation } from './body-budget.js';
 
 /**
- * The object in the body; `share` counts its bytes. Throws 415 for another type than JSON, 413
- * beyond `most` bytes, 503 if all bodies together are too large. Throws 400 unless the body is an
- * object in JSON and UTF-8.
+ * The object in the body; `reservation` counts its bytes. Throws 415 for another type than JSON,
+ * 413 beyond `most` bytes, 503 if all bodies together are too large. Throws 400 unless the body is
+ * an object in JSON and UTF-8.
  */
 export async function readJson(
   request: IncomingMessage,
   most: number,
-  share: BodyShare,
+  reservation: BodyReservation,
 ): Promise<JsonObject> {
   requireJson(request);
   requireSize(request, most);
-  const bytes = await readBytes(request, most, share);
+  const bytes = await readBytes(request, most, reservation);
   let text: string;
   try {
     text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);
@@ -61,7 +61,11 @@ function tooLarge(most: number): ApiError {
 }
 
 /** Rejects as soon as the body is too large; the rest of it is read and dropped. */
-function readBytes(request: IncomingMessage, most: number, share: BodyShare): Promise<Buffer> {
+function readBytes(
+  request: IncomingMessage,
+  most: number,
+  reservation: BodyReservation,
+): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     let chunks: Buffer[] = [];
     let size = 0;
@@ -76,7 +80,7 @@ function readBytes(request: IncomingMessage, most: number, share: BodyShare): Pr
       chunks.push(chunk);
       try {
         if (size > most) throw tooLarge(most);
-        share.add(chunk.length);
+        reservation.add(chunk.length);
       } catch (error) {
         fail(error);
       }

@@ -12,10 +12,10 @@ type Absent = undefined;
 export class RequestFields {
   private readonly asked = new Set<string>();
 
-  /** `place`: prefix of field names in messages, such as "stream_options.". */
+  /** `location`: prefix of field names in messages, such as "stream_options.". */
   constructor(
     private readonly values: JsonObject,
-    private readonly place = '',
+    private readonly location = '',
   ) {}
 
   /** The value as it is. */
@@ -87,7 +87,7 @@ export class RequestFields {
   /** The fields of an object. */
   inside(name: string): RequestFields | Absent {
     const value = this.object(name);
-    return value && new RequestFields(value, `${this.place}${name}.`);
+    return value && new RequestFields(value, `${this.location}${name}.`);
   }
 
   /** Throws 400 for the first field without a reader. */
@@ -96,14 +96,14 @@ export class RequestFields {
       if (this.asked.has(name) || this.values[name] === null) continue;
       const meant = closest(name, [...this.asked]);
       const hint = meant ? ` Did you mean "${meant}"?` : '';
-      const param = this.place + name.slice(0, 60);
+      const param = this.location + name.slice(0, 60);
       const message = `"${param}" is an unknown parameter.${hint}`;
       throw new ApiError(400, message, { param, code: 'unknown_parameter' });
     }
   }
 
   private wrong(name: string, expected: string, got: string): ApiError {
-    return invalid(this.place + name, expected, got);
+    return invalid(this.location + name, expected, got);
   }
 }
 

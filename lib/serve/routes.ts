@@ -169,12 +169,12 @@ async function withBody(
   act: (body: JsonObject, served: ServedModel) => Promise<void>,
 ): Promise<void> {
   requireLoaded(context);
-  const share = context.bodies.open();
+  const reservation = context.bodies.open();
   try {
-    const body = await readJson(request, context.limits.bodyBytes, share);
+    const body = await readJson(request, context.limits.bodyBytes, reservation);
     await act(body, requireLoaded(context));
   } finally {
-    share.close();
+    reservation.close();
   }
 }
 

@@ -23,16 +23,16 @@ export function readTools(fields: RequestFields, templateKnows: boolean): JsonOb
     throw invalid('tools', `a list of at most ${MOST_TOOLS} functions`, got);
   }
   const tools = given.map((one, i) => {
-    const place = `tools[${i}]`;
+    const location = `tools[${i}]`;
     const { type, function: own } = isObject<JsonObject>(one) ? one : {};
     if (type !== 'function' || !isObject<JsonObject>(own)) {
-      throw invalid(place, '{ "type": "function", "function": { .. } }', formatValue(one));
+      throw invalid(location, '{ "type": "function", "function": { .. } }', formatValue(one));
     }
     if (typeof own.name !== 'string' || own.name === '') {
-      throw invalid(`${place}.function.name`, 'a name', formatValue(own.name));
+      throw invalid(`${location}.function.name`, 'a name', formatValue(own.name));
     }
     if (isWithin(one, LEVELS)) return one as JsonObject;
-    throw invalid(place, `at most ${LEVELS} levels of nesting`, 'more');
+    throw invalid(location, `at most ${LEVELS} levels of nesting`, 'more');
   });
   if (choice === 'none' || tools.length === 0) return [];
   if (templateKnows) return tools;

@@ -14,7 +14,7 @@ interface Charsmap {
 const LABEL = 0x8000_00ff;
 const IS_KEY = 1 << 8;
 const IS_FAR = 1 << 9;
-const PLACE = 0x7fff_ffff;
+const OFFSET_MASK = 0x7fff_ffff;
 /** Longer clusters, in bytes, are looked up by code points only. Source: the Rust crate. */
 const LONGEST = 5;
 /**
@@ -74,7 +74,7 @@ function textOf({ words, texts }: Charsmap, key: string): string | null {
     if (word === undefined || (word & LABEL) >>> 0 !== byte) return null;
     at = childrenOf(at, word);
     if ((word & IS_KEY) === 0) continue;
-    const start = (words[at] ?? 0) & PLACE;
+    const start = (words[at] ?? 0) & OFFSET_MASK;
     const end = texts.indexOf(0, start);
     return texts.toString('utf8', start, end < 0 ? texts.length : end);
   }

@@ -34,10 +34,10 @@ const MARKS: Marks = { open: '\uF8F0', close: '\uF8F1' };
 export class ChatTemplate {
   private template: Template | null = null;
 
-  /** `place` names it in errors. */
+  /** `location` names it in errors. */
   constructor(
     readonly text: string,
-    private readonly place: string,
+    private readonly location: string,
   ) {}
 
   /**
@@ -45,19 +45,19 @@ export class ChatTemplate {
    * `messages` is not a list of messages.
    */
   render(messages: readonly ChatMessage[], variables: Record<string, unknown>): RenderedChat {
-    requireMessages(messages, this.place);
+    requireMessages(messages, this.location);
     return { text: this.run({ ...variables, messages }).text, spoken: null };
   }
 
   /** As render(), with the assistant's spans. Throws DS_DATA without {% generation %}. */
   renderMarked(messages: readonly ChatMessage[], variables: Record<string, unknown>): RenderedChat {
-    requireMessages(messages, this.place);
+    requireMessages(messages, this.location);
     const all = { ...variables, messages };
     const { text, spans } = this.run(all);
     if (!this.text.match(/\{%[-+]?\s*generation\s*[-+]?%\}/)) {
       const expected = 'a chat template that marks the text of the assistant with {% generation %}';
       const hint = 'Mark it in chat_template.jinja; transformers reads the marks as well.';
-      throw dataError(this.place, expected, 'one that does not', hint);
+      throw dataError(this.location, expected, 'one that does not', hint);
     }
     if (spans !== null) return { text, spoken: spans };
     // A macro or a filter captured the text. Marks in it show its final place.
@@ -67,7 +67,7 @@ export class ChatTemplate {
     if (spoken !== null && isSame) return { text, spoken };
     const expected = 'marks of {% generation %} that leave the text as it is';
     const hint = 'The template trims or tests its own output, or messages hold U+F8F0 or U+F8F1.';
-    throw dataError(this.place, expected, 'another text', hint);
+    throw dataError(this.location, expected, 'another text', hint);
   }
 
   private run(variables: Record<string, unknown>, marks: Marks | null = null): Rendered {
@@ -84,7 +84,7 @@ export class ChatTemplate {
       return new Template(this.text);
     } catch (cause) {
       if (!(cause instanceof TemplateFault)) throw cause;
-      throw dataError(this.place, 'a Jinja template', placed(cause.message, cause.line));
+      throw dataError(this.location, 'a Jinja template', withLine(cause.message, cause.line));
     }
   }
 
@@ -92,7 +92,7 @@ export class ChatTemplate {
     if (cause instanceof TemplateLimit) {
       const expected = `a template that stays within ${cause.bound}`;
       const hint = 'A loop, a macro or a product in it grows too large.';
-      return dataError(this.place, expected, placed(cause.got, cause.line), hint);
+      return dataError(this.location, expected, withLine(cause.got, cause.line), hint);
     }
     if (!(cause instanceof TemplateFault)) return cause;
     const { kind, message, line } = cause;
@@ -102,16 +102,17 @@ export class ChatTemplate {
       'Templates require certain roles in a certain order, and the variables that they name.';
     return new DsError({
       code: 'DS_DATA',
-      op: this.place,
+      op: this.location,
       expected: 'messages that the template takes',
-      got: placed(`its error: ${words}`, line),
+      got: withLine(`its error: ${words}`, line),
       hint,
       cause,
     });
   }
 }
 
-const placed = (text: string, line: number): string => (line > 0 ? `${text} (line ${line})` : text);
+const withLine = (text: string, line: number): string =>
+  line > 0 ? `${text} (line ${line})` : text;
 
 /** The spans between marks, in the text without marks; null if marks are not paired. */
 function spokenOf(text: string): Spoken[] | null {

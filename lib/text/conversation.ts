@@ -31,15 +31,15 @@ const SPEAKERS: Readonly<Record<string, string>> = {
  * Returns null for a row without a conversation, and for one with `input_ids`. Throws DS_DATA for
  * an unknown speaker, and as inputsIn() does.
  */
-export function conversationIn(row: Row, place: () => string): Conversation | null {
+export function conversationIn(row: Row, location: () => string): Conversation | null {
   const { messages, conversations, system, input_ids: ids } = row;
-  const inputs = () => inputsIn(row, place);
+  const inputs = () => inputsIn(row, location);
   if (messages !== undefined && messages !== null) {
-    return { messages: messagesOf(messages, place), inputs: inputs() };
+    return { messages: messagesOf(messages, location), inputs: inputs() };
   }
   if (conversations === undefined || conversations === null) return null;
   if (ids !== undefined && ids !== null) return null;
-  const said = messagesOf(conversations, place);
+  const said = messagesOf(conversations, location);
   const isBeside = typeof system === 'string' && system !== '' && said[0]?.role !== 'system';
   const first = isBeside ? [{ role: 'system', content: system }] : [];
   return { messages: isBeside ? [...first, ...said] : said, inputs: inputs() };
@@ -49,7 +49,7 @@ export function conversationIn(row: Row, place: () => string): Conversation | nu
  * Converts ShareGPT's `from` and `value` to `role` and `content`. Other values than lists pass
  * through: the template refuses them. Throws DS_DATA.
  */
-export function messagesOf(list: unknown, place: () => string): readonly ChatMessage[] {
+export function messagesOf(list: unknown, location: () => string): readonly ChatMessage[] {
   if (!Array.isArray(list)) return list as ChatMessage[];
   return list.map((message: unknown) => {
     if (!isObject(message) || message.role !== undefined || message.from === undefined) {
@@ -60,7 +60,7 @@ export function messagesOf(list: unknown, place: () => string): readonly ChatMes
     if (role !== undefined) return { ...rest, role, content: value };
     const expected = `"from" of ${Object.keys(SPEAKERS).join(', ')}`;
     const hint = 'Rows with other speakers: write { role, content } as the chat template has them.';
-    throw dataError(place(), expected, formatValue(from), hint);
+    throw dataError(location(), expected, formatValue(from), hint);
   });
 }
 
@@ -70,22 +70,22 @@ export function messagesOf(list: unknown, place: () => string): readonly ChatMes
  */
 export function inputsIn(
   { tools, chat_template_kwargs: variables }: Row,
-  place: () => string,
+  location: () => string,
 ): TemplateInputs {
   const hasVariables = variables !== undefined && variables !== null;
   if (hasVariables && !isObject(variables)) {
     const expected = 'an object under chat_template_kwargs';
-    throw dataError(place(), expected, formatValue(variables));
+    throw dataError(location(), expected, formatValue(variables));
   }
-  const listed = toolsOf(tools, place);
+  const listed = toolsOf(tools, location);
   return { ...(listed && { tools: listed }), ...(hasVariables && { variables }) };
 }
 
-function toolsOf(given: unknown, place: () => string): object[] | null {
+function toolsOf(given: unknown, location: () => string): object[] | null {
   if (given === undefined || given === null || given === '') return null;
   const list = typeof given === 'string' ? parsed(given) : given;
   if (Array.isArray(list)) return list;
-  throw dataError(place(), 'tools as a list, or as the JSON of one', formatValue(given));
+  throw dataError(location(), 'tools as a list, or as the JSON of one', formatValue(given));
 }
 
 function parsed(text: string): unknown {

@@ -40,8 +40,8 @@ export async function encodePart(
   const encoder = new RowEncoder(tokenizer, settings);
   const counts = noCounts();
   const kept: { ids: Int32Array; labels: Int32Array }[] = [];
-  for await (const { row, place } of rowsOf(part)) {
-    const encoded = encoder.encode(row, place);
+  for await (const { row, location } of rowsOf(part)) {
+    const encoded = encoder.encode(row, location);
     counts.rows++;
     if (encoded.isBlurred) counts.blurred++;
     if (encoder.isUnended(encoded)) counts.unended++;

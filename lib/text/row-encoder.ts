@@ -58,8 +58,8 @@ const MARKS = {
 const isGiven = (row: Row, key: string): boolean => row[key] !== undefined && row[key] !== null;
 
 /**
- * Throws DS_DATA, naming the row's place, for a row of no known kind, and for a loss that it cannot
- * have.
+ * Throws DS_DATA, naming the row's location, for a row of no known kind, and for a loss that it
+ * cannot have.
  */
 export class RowEncoder {
   constructor(
@@ -67,8 +67,8 @@ export class RowEncoder {
     private readonly settings: RowSettings,
   ) {}
 
-  encode(row: Row, place: () => string): EncodedRow {
-    const encoded = this.encodeAny(row, place);
+  encode(row: Row, location: () => string): EncodedRow {
+    const encoded = this.encodeAny(row, location);
     if (encoded.labels.length > 0) encoded.labels[0] = IGNORED;
     return encoded;
   }
@@ -81,39 +81,39 @@ export class RowEncoder {
     return ids.some((id, i) => i > 0 && isEnd(id, i));
   }
 
-  private encodeAny(row: Row, place: () => string): EncodedRow {
+  private encodeAny(row: Row, location: () => string): EncodedRow {
     const { loss, textKey } = this.settings;
-    const conversation = conversationIn(row, place);
-    if (conversation) return this.chat(conversation, place);
-    if (isGiven(row, 'prompt') && isGiven(row, 'completion')) return this.completion(row, place);
+    const conversation = conversationIn(row, location);
+    if (conversation) return this.chat(conversation, location);
+    if (isGiven(row, 'prompt') && isGiven(row, 'completion')) return this.completion(row, location);
     const isMarked =
       loss === null || loss === 'all' || MARKS[loss].some((key) => isGiven(row, key));
-    if (isGiven(row, 'input_ids') && isMarked) return this.tokens(row, place);
-    if (loss === 'assistant') throw noLoss(place, 'messages', row);
-    if (loss === 'completion') throw noLoss(place, 'prompt and completion', row);
+    if (isGiven(row, 'input_ids') && isMarked) return this.tokens(row, location);
+    if (loss === 'assistant') throw noLoss(location, 'messages', row);
+    if (loss === 'completion') throw noLoss(location, 'prompt and completion', row);
     const text = row[textKey];
     if (typeof text === 'string') return plain(this.withEnd(this.tokenizer.encode(text)));
-    throw dataError(place(), `a row with ${KEYS}`, formatValue(row), hintFor(row));
+    throw dataError(location(), `a row with ${KEYS}`, formatValue(row), hintFor(row));
   }
 
-  private chat({ messages, inputs }: Conversation, place: () => string): EncodedRow {
+  private chat({ messages, inputs }: Conversation, location: () => string): EncodedRow {
     if (this.settings.loss === 'completion')
-      throw noLoss(place, 'prompt and completion', { messages });
+      throw noLoss(location, 'prompt and completion', { messages });
     const assistantMask = this.settings.loss === 'assistant';
-    const { ids, assistant } = this.conversation(messages, { ...inputs, assistantMask }, place);
+    const { ids, assistant } = this.conversation(messages, { ...inputs, assistantMask }, location);
     return assistant === null ? plain(ids) : masked(ids, (i) => assistant[i] === 1);
   }
 
-  private conversation(messages: readonly ChatMessage[], given: Given, place: () => string) {
+  private conversation(messages: readonly ChatMessage[], given: Given, location: () => string) {
     try {
       return this.tokenizer.applyChatTemplate(messages, given);
     } catch (cause) {
       const { message } = cause as Error;
-      throw dataError(place(), 'messages that the chat template takes', message);
+      throw dataError(location(), 'messages that the chat template takes', message);
     }
   }
 
-  private completion(row: Row, place: () => string): EncodedRow {
+  private completion(row: Row, location: () => string): EncodedRow {
     const { prompt, completion } = row;
     let before: Int32Array;
     let ids: Int32Array;
@@ -121,29 +121,38 @@ export class RowEncoder {
       before = this.tokenizer.encode(prompt);
       ids = this.withEnd(this.tokenizer.encode(prompt + completion));
     } else if (Array.isArray(prompt) && Array.isArray(completion)) {
-      const inputs = inputsIn(row, place);
-      const asked = messagesOf(prompt, place);
-      ids = this.conversation([...asked, ...messagesOf(completion, place)], inputs, place).ids;
-      before = this.conversation(asked, { ...inputs, addGenerationPrompt: true }, place).ids;
+      const inputs = inputsIn(row, location);
+      const asked = messagesOf(prompt, location);
+      ids = this.conversation(
+        [...asked, ...messagesOf(completion, location)],
+        inputs,
+        location,
+      ).ids;
+      before = this.conversation(asked, { ...inputs, addGenerationPrompt: true }, location).ids;
     } else {
       const expected = 'prompt and completion as two texts, or two lists of messages';
-      throw dataError(place(), expected, `${formatValue(prompt)} and ${formatValue(completion)}`);
+      throw dataError(
+        location(),
+        expected,
+        `${formatValue(prompt)} and ${formatValue(completion)}`,
+      );
     }
     if (this.settings.loss === 'all') return plain(ids);
-    if (this.settings.loss === 'assistant') throw noLoss(place, 'messages', { prompt, completion });
+    if (this.settings.loss === 'assistant')
+      throw noLoss(location, 'messages', { prompt, completion });
     const isBlurred = before.some((id, i) => id !== ids[i]);
     return { ...masked(ids, (i) => i >= before.length), isBlurred };
   }
 
   /** Tokens with a 0 in a mask are not learned, with labels too. Source: TRL's collator. */
-  private tokens(row: Row, place: () => string): EncodedRow {
+  private tokens(row: Row, location: () => string): EncodedRow {
     const { vocabSize } = this.tokenizer;
-    const ids = integers(row.input_ids, () => `${place()}, input_ids`, vocabSize);
+    const ids = integers(row.input_ids, () => `${location()}, input_ids`, vocabSize);
     const forEach = (key: string, below: number, other?: number): Int32Array | null => {
       if (!isGiven(row, key)) return null;
-      const given = integers(row[key], () => `${place()}, ${key}`, below, other);
+      const given = integers(row[key], () => `${location()}, ${key}`, below, other);
       if (given.length === ids.length) return given;
-      throw dataError(place(), `${ids.length} ${key}, one for each token`, `${given.length}`);
+      throw dataError(location(), `${ids.length} ${key}, one for each token`, `${given.length}`);
     };
     const labels = forEach('labels', vocabSize, IGNORED) ?? ids;
     const completion = forEach('completion_mask', 2);
@@ -169,15 +178,20 @@ function masked(ids: Int32Array, isLearned: (i: number) => boolean): EncodedRow 
 }
 
 /** Tokens, or `other`. Parquet's 64-bit integers are bigints. */
-function integers(list: unknown, place: () => string, below: number, other?: number): Int32Array {
+function integers(
+  list: unknown,
+  location: () => string,
+  below: number,
+  other?: number,
+): Int32Array {
   const isList = Array.isArray(list) || (ArrayBuffer.isView(list) && !(list instanceof DataView));
-  if (!isList) throw dataError(place(), 'a list of tokens', formatValue(list));
+  if (!isList) throw dataError(location(), 'a list of tokens', formatValue(list));
   return Int32Array.from(list as ArrayLike<number | bigint>, (value) => {
     const number = Number(value);
     if (Number.isInteger(number) && number >= 0 && number < below) return number;
     if (number === other) return number;
     const expected = `integers of [0, ${below})${other === undefined ? '' : ` or ${other}`}`;
-    throw dataError(place(), expected, String(value));
+    throw dataError(location(), expected, String(value));
   });
 }
 
@@ -189,7 +203,7 @@ function hintFor(row: Row): string {
   return 'Write rows { instruction, input, output } as { prompt, completion }, or as messages of a user and an assistant.';
 }
 
-function noLoss(place: () => string, keys: string, row: Row): Error {
+function noLoss(location: () => string, keys: string, row: Row): Error {
   const hint = 'Leave `loss` (--completion_only_loss) out for rows without these keys.';
-  return dataError(place(), `a row with ${keys}, required by the loss`, formatValue(row), hint);
+  return dataError(location(), `a row with ${keys}, required by the loss`, formatValue(row), hint);
 }

@@ -1,4 +1,4 @@
-// The rows of a part of a file, each with the place that errors name.
+// The rows of a part of a file, each with the location that errors name.
 import { constants } from 'node:buffer';
 import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
 import { isObject } from '../runtime/is-object.js';
@@ -9,34 +9,34 @@ import type { FilePart } from './row-files.js';
 /** A row as it was written. */
 export type Row = Record<string, unknown>;
 
-/** A row of a file. `place` is computed only for errors. */
-export interface PlacedRow {
+/** A row of a file. `location` is computed only for errors. */
+export interface LocatedRow {
   row: Row;
-  place(): string;
+  location(): string;
 }
 
 /** Yields rows in order. Throws DS_DATA with file and line if a row is damaged. */
-export async function* rowsOf(part: FilePart): AsyncGenerator<PlacedRow> {
+export async function* rowsOf(part: FilePart): AsyncGenerator<LocatedRow> {
   const { path, format, start, end } = part;
   if (format === 'text') {
-    yield { row: { text: utf8(readWhole(path), () => path) }, place: () => path };
+    yield { row: { text: utf8(readWhole(path), () => path) }, location: () => path };
   } else if (format === 'json') {
     yield* rowsOfArray(path);
   } else if (format === 'jsonl') {
     for (const { bytes, at } of linesFrom(path, start, end)) {
-      const place = (): string => `${path}:${lineAt(path, at)}`;
-      const text = utf8(bytes, place);
-      if (text.trim() !== '') yield { row: parseRow(text, place), place };
+      const location = (): string => `${path}:${lineAt(path, at)}`;
+      const text = utf8(bytes, location);
+      if (text.trim() !== '') yield { row: parseRow(text, location), location };
     }
   } else {
     const rows = await parquetRows(path, start, end);
     for (const [i, row] of rows.entries()) {
-      yield { row: row as Row, place: () => `${path}, row ${start + i}` };
+      yield { row: row as Row, location: () => `${path}, row ${start + i}` };
     }
   }
 }
 
-function* rowsOfArray(path: string): Generator<PlacedRow> {
+function* rowsOfArray(path: string): Generator<LocatedRow> {
   const text = utf8(readWhole(path), () => path);
   let rows: unknown;
   try {
@@ -46,25 +46,25 @@ function* rowsOfArray(path: string): Generator<PlacedRow> {
   }
   if (!Array.isArray(rows)) throw dataError(path, 'a JSON array of rows', text.slice(0, 60));
   for (const [i, row] of rows.entries()) {
-    const place = (): string => `${path}, row ${i}`;
-    yield { row: requireObject(row, place), place };
+    const location = (): string => `${path}, row ${i}`;
+    yield { row: requireObject(row, location), location };
   }
 }
 
-function parseRow(text: string, place: () => string): Row {
+function parseRow(text: string, location: () => string): Row {
   let value: unknown;
   try {
     value = JSON.parse(text);
   } catch (cause) {
     const hint = 'Rows are objects on a line each, or in one array (.json).';
-    throw dataError(place(), 'a JSON object', (cause as Error).message, hint);
+    throw dataError(location(), 'a JSON object', (cause as Error).message, hint);
   }
-  return requireObject(value, place);
+  return requireObject(value, location);
 }
 
-function requireObject(value: unknown, place: () => string): Row {
+function requireObject(value: unknown, location: () => string): Row {
   if (isObject<Row>(value)) return value;
-  throw dataError(place(), 'a JSON object', JSON.stringify(value).slice(0, 60));
+  throw dataError(location(), 'a JSON object', JSON.stringify(value).slice(0, 60));
 }
 
 function readWhole(path: string): Uint8Array {
@@ -75,15 +75,15 @@ function readWhole(path: string): Uint8Array {
   }
 }
 
-function utf8(bytes: Uint8Array, place: () => string): string {
+function utf8(bytes: Uint8Array, location: () => string): string {
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException).code !== 'ERR_STRING_TOO_LONG') {
-      throw dataError(place(), 'UTF-8 text', 'other bytes', 'Convert it to UTF-8.');
+      throw dataError(location(), 'UTF-8 text', 'other bytes', 'Convert it to UTF-8.');
     }
     const expected = `a text of at most ${constants.MAX_STRING_LENGTH} characters`;
-    throw dataError(place(), expected, `${bytes.length} bytes`, 'Cut it into several.');
+    throw dataError(location(), expected, `${bytes.length} bytes`, 'Cut it into several.');
   }
 }
 

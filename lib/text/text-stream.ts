@@ -181,8 +181,8 @@ export class TextStream {
     let queue: { start: BufferStart; skip: number; sample: TextSample }[] = [];
     let { skip: left } = from;
     for await (const { start, next, samples } of this.windows(pool, from)) {
-      const placed = samples.map((sample, skip) => ({ start, skip, sample }));
-      queue = queue.concat(placed.slice(left));
+      const starts = samples.map((sample, skip) => ({ start, skip, sample }));
+      queue = queue.concat(starts.slice(left));
       left = 0;
       while (queue.length >= size) {
         const round = queue.splice(0, size);

@@ -32,7 +32,7 @@ export interface Sides {
 /** The files of a folder, read and checked. */
 export interface TokenizerFolder {
   /** Names the tokenizer in errors. */
-  place: string;
+  location: string;
   /** tokenizer.json. */
   tokenizer: Json;
   /** tokenizer_config.json; empty if the file is missing. */
@@ -51,17 +51,17 @@ export function readTokenizerFolder(folder: string): TokenizerFolder {
   if (!existsSync(path)) throw noTokenizer(folder);
   const own = readJson(path);
   requireParts(own, path);
-  const place = join(folder, 'tokenizer_config.json');
-  const config = readJsonIfThere(place);
+  const location = join(folder, 'tokenizer_config.json');
+  const config = readJsonIfThere(location);
   const map = readJsonIfThere(join(folder, 'special_tokens_map.json'));
   const templates = readTemplates(folder, config);
   const roles = { ...paddingRole(own), ...rolesOf(map), ...rolesOf(config) };
   const sides = {
-    padding: sideOf('padding', own, config, place),
-    truncation: sideOf('truncation', own, config, place),
+    padding: sideOf('padding', own, config, location),
+    truncation: sideOf('truncation', own, config, location),
   };
-  const tokenizer = { ...own, added_tokens: namedTokens(own, { config, roles, place }) };
-  return { place: folder, tokenizer, config, roles, sides, templates };
+  const tokenizer = { ...own, added_tokens: namedTokens(own, { config, roles, location }) };
+  return { location: folder, tokenizer, config, roles, sides, templates };
 }
 
 function noTokenizer(folder: string): DsError {
@@ -100,25 +100,29 @@ export function stepsOf(part: unknown): Json[] {
   return Array.isArray(inner) ? inner.flatMap(stepsOf) : [part as Json];
 }
 
-/** The content of tokenizer_config.json. `place` is its path; `roles` come from all files. */
+/** The content of tokenizer_config.json. `location` is its path; `roles` come from all files. */
 interface Named {
   config: Json;
   roles: TokenizerFolder['roles'];
-  place: string;
+  location: string;
 }
 
 /**
  * The added tokens, merged as transformers merges them. `added_tokens_decoder` overrides
  * tokenizer.json and may add tokens. Tokens with a role are special.
  */
-function namedTokens(tokenizer: Json, { config, roles, place }: Named): Json[] {
+function namedTokens(tokenizer: Json, { config, roles, location }: Named): Json[] {
   const vocab = vocabularyOf(tokenizer.model as Json);
   const added = new Map((tokenizer.added_tokens as Json[]).map((one) => [one.content, one]));
   const decoder = isObject<Json>(config.added_tokens_decoder) ? config.added_tokens_decoder : {};
   for (const [key, token] of Object.entries(decoder)) {
     if (!isObject<Json>(token) || typeof token.content !== 'string' || !/^\d+$/.test(key)) {
       const expected = 'ids of tokens with their "content"';
-      throw dataError(`${place} added_tokens_decoder`, expected, `${key}: ${formatValue(token)}`);
+      throw dataError(
+        `${location} added_tokens_decoder`,
+        expected,
+        `${key}: ${formatValue(token)}`,
+      );
     }
     const { content } = token;
     const id = added.get(content)?.id ?? vocab.get(content) ?? Number(key);
@@ -165,12 +169,12 @@ function paddingRole({ padding }: Json): Partial<Record<Role, string>> {
 }
 
 /** tokenizer_config.json wins over tokenizer.json, as in transformers. */
-function sideOf(what: keyof Sides, own: Json, config: Json, place: string): Side {
+function sideOf(what: keyof Sides, own: Json, config: Json, location: string): Side {
   const part = own[what];
   const side = config[`${what}_side`] ?? (isObject<Json>(part) ? part.direction : null) ?? 'right';
   const said = typeof side === 'string' ? side.toLowerCase() : side;
   if (said === 'left' || said === 'right') return said;
-  throw dataError(`${place} ${what}_side`, '"left" or "right"', formatValue(side));
+  throw dataError(`${location} ${what}_side`, '"left" or "right"', formatValue(side));
 }
 
 /** Files are newer than entries of tokenizer_config.json, and win, as in transformers. */
@@ -180,8 +184,8 @@ function readTemplates(folder: string, config: Json): Record<string, string> {
   if (typeof given === 'string') found.default = given;
   for (const [i, one] of (Array.isArray(given) ? given : []).entries()) {
     if (typeof one?.name !== 'string' || typeof one.template !== 'string') {
-      const place = `${join(folder, 'tokenizer_config.json')} chat_template[${i}]`;
-      throw dataError(place, 'an object with the texts "name" and "template"', formatValue(one));
+      const location = `${join(folder, 'tokenizer_config.json')} chat_template[${i}]`;
+      throw dataError(location, 'an object with the texts "name" and "template"', formatValue(one));
     }
     found[one.name] = one.template;
   }

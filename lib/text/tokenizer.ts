@@ -146,7 +146,7 @@ export class Tokenizer {
     private readonly core: CoreTokenizer,
     private readonly parts: TokenizerFolder,
   ) {
-    const { config, place, tokenizer, templates } = parts;
+    const { config, location, tokenizer, templates } = parts;
     const added = [...core.added.values()];
     this.vocabSize = core.vocab.length;
     const limit = config.model_max_length;
@@ -162,7 +162,7 @@ export class Tokenizer {
     this.templates = new Map(
       named.map(([name, text]) => [
         name,
-        new ChatTemplate(text, `${place}, chat template "${name}"`),
+        new ChatTemplate(text, `${location}, chat template "${name}"`),
       ]),
     );
     this.spans = new TokenSpans(core, tokenizer);
@@ -191,7 +191,7 @@ export class Tokenizer {
 
   /** The folder that it was read from. */
   get folder(): string {
-    return this.parts.place;
+    return this.parts.location;
   }
 
   /** Differs when anything that decides ids or chat texts does, these rules of ours as well. */
@@ -201,7 +201,7 @@ export class Tokenizer {
   }
 
   private digestOfContent(): string {
-    const { place: _, ...content } = this.parts;
+    const { location: _, ...content } = this.parts;
     const deciding = JSON.stringify([TOKENIZER_RULES, content]);
     return createHash('sha256').update(deciding).digest('hex');
   }

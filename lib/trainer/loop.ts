@@ -36,7 +36,8 @@ export async function* trainingLoop<Batch>(
   const { save } = settings;
   void engine.stopRequested; // Signals count from now on.
   const updates = { size: accumulation, seqlen: () => engine.curriculumSeqlen };
-  if (decisions.evaluatesAtStart(placeOf(state)) && !state.isEvaluated) yield* evaluation(session);
+  if (decisions.evaluatesAtStart(progressOf(state)) && !state.isEvaluated)
+    yield* evaluation(session);
   let end = yield* overdue(session);
   if (state.step >= length.maxSteps) end ??= 'done';
   if (!end && save) await requireDisk({ engine, world, save, tokenizer: settings.tokenizer });
@@ -44,16 +45,16 @@ export async function* trainingLoop<Batch>(
     const first = state.step;
     for await (const group of groupsOf(data, objective, updates)) {
       yield* update(session, group);
-      yield { type: 'step', ...placeOf(state) };
-      end = yield* act(session, { ...placeOf(state), isEpochEnd: false });
+      yield { type: 'step', ...progressOf(state) };
+      end = yield* act(session, { ...progressOf(state), isEpochEnd: false });
       if (end || isLeft()) break;
     }
     if (state.step === first) throw noBatches();
     const { updatesPerEpoch } = length;
     if ((end || isLeft()) && !(updatesPerEpoch && isWhole(state.epoch))) break;
     state.epoch = updatesPerEpoch === null ? state.epoch + 1 : Math.round(state.epoch);
-    yield { type: 'epoch', ...placeOf(state) };
-    end ??= yield* act(session, { ...placeOf(state), isEpochEnd: true });
+    yield { type: 'epoch', ...progressOf(state) };
+    end ??= yield* act(session, { ...progressOf(state), isEpochEnd: true });
   }
   return end;
 }
@@ -66,7 +67,9 @@ async function* overdue<Batch>(session: Session<Batch>): Events<EndReason | null
   const { engine, settings, state, decisions, length } = session;
   if (state.step === 0 || engine.stopRequested) return null;
   const ends = length.updatesPerEpoch !== null && isWhole(state.epoch) ? [false, true] : [false];
-  const isDue = ends.some((isEpochEnd) => decisions.evaluates({ ...placeOf(state), isEpochEnd }));
+  const isDue = ends.some((isEpochEnd) =>
+    decisions.evaluates({ ...progressOf(state), isEpochEnd }),
+  );
   if (isDue && !state.isEvaluated) {
     const { save } = settings;
     const judgement = yield* evaluation(session);
@@ -103,8 +106,8 @@ async function* update<Batch>(
   engine.step();
   state.step++;
   state.epoch = nextEpoch(state.epoch, length.updatesPerEpoch);
-  const isDue = decisions.logs({ ...placeOf(state), isEpochEnd: false });
-  book.enqueued({ ...placeOf(state), lr, isDue }, sequenceOf(group));
+  const isDue = decisions.logs({ ...progressOf(state), isEpochEnd: false });
+  book.enqueued({ ...progressOf(state), lr, isDue }, sequenceOf(group));
   yield* reported; // A caller that leaves here leaves a complete update.
 }
 
@@ -130,7 +133,7 @@ async function* evaluation<Batch>(session: Session<Batch>): Events<EvaluateEvent
   const data = await session.evalData(settings.eval);
   const metrics = await evaluate(session, data, settings.eval);
   const isBest = judged(settings, state, metrics);
-  const event: EvaluateEvent = { type: 'evaluate', ...placeOf(state), metrics, isBest };
+  const event: EvaluateEvent = { type: 'evaluate', ...progressOf(state), metrics, isBest };
   state.evaluated(event);
   yield event;
   resume();
@@ -150,7 +153,7 @@ async function* checkpoint<Batch>(
   const path = await writeCheckpoint(source, state.step, stateJson(session));
   state.checkpoint = path;
   await retainCheckpoints(source, state.step, state.best?.checkpoint ?? null);
-  yield { type: 'save', ...placeOf(state), path };
+  yield { type: 'save', ...progressOf(state), path };
   resume();
 }
 
@@ -187,7 +190,7 @@ function sequenceOf<Batch>([micro]: readonly MicroBatch<Batch>[]): number {
   return micro?.targets?.shape.at(-1) ?? 1;
 }
 
-const placeOf = ({ step, epoch }: TrainerState): TrainerPlace => ({ step, epoch });
+const progressOf = ({ step, epoch }: TrainerState): TrainerPlace => ({ step, epoch });
 
 /**
  * The epoch after one more update, without accumulated rounding. If the batch size has changed, the

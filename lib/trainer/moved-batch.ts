@@ -25,8 +25,8 @@ export class BatchMover {
         values: tensor.toRaw(),
       })),
     );
-    const places = new Map(away.map((tensor, i) => [tensor, uploaded[i] as Tensor]));
-    const result = replaced(micro, (tensor) => places.get(tensor) ?? tensor);
+    const copies = new Map(away.map((tensor, i) => [tensor, uploaded[i] as Tensor]));
+    const result = replaced(micro, (tensor) => copies.get(tensor) ?? tensor);
     for (const tensor of away) tensor.dispose();
     return result;
   }

@@ -75,7 +75,7 @@ export async function openSession<Sample, Batch>(
   requireOneStage(settings.deepspeed);
   const job = await jobOf({ ...settings, config: settings.deepspeed });
   const file = firstReading(settings, job.mesh.size(...DATA));
-  const place = placeIn(job, settings, file.train_micro_batch_size_per_gpu);
+  const place = dataPlaceIn(job, settings, file.train_micro_batch_size_per_gpu);
   const data = settings.train && (await openTrainData(settings.train, settings, place, file));
   const ends: End[] = [() => data?.close?.()];
   try {
@@ -165,7 +165,7 @@ async function endAll(ends: readonly End[]): Promise<void> {
 }
 
 /** Batches are made on the host, where their targets are counted. */
-function placeIn({ mesh }: Distributed, { data }: RunSettings, batchSize: number): DataPlace {
+function dataPlaceIn({ mesh }: Distributed, { data }: RunSettings, batchSize: number): DataPlace {
   const [rank, worldSize] = [mesh.place(...DATA), mesh.size(...DATA)];
   const tokenRanks = mesh.size('sp');
   return { rank, worldSize, batchSize, device: cpu(), seed: data.seed, tokenRanks };

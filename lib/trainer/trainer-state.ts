@@ -107,18 +107,18 @@ export class TrainerState {
   }
 
   /** @internal Loads a result of toJson(). Throws DS_CHECKPOINT for other values. */
-  loadJson(saved: JsonObject, place: string): void {
+  loadJson(saved: JsonObject, location: string): void {
     const number = (name: string): number => {
       const value = saved[name];
       if (typeof value === 'number' && Number.isFinite(value)) return value;
-      throw damaged(`${place}: ${name}`, 'a number', value);
+      throw damaged(`${location}: ${name}`, 'a number', value);
     };
     this.step = number('global_step');
     this.epoch = number('epoch');
     this.tokens = number('num_input_tokens_seen');
     this.flops = number('total_flos');
     const { log_history: history, best_metric: metric, best_model_checkpoint: folder } = saved;
-    if (!Array.isArray(history)) throw damaged(`${place}: log_history`, 'a list', history);
+    if (!Array.isArray(history)) throw damaged(`${location}: log_history`, 'a list', history);
     this.history.splice(0, this.history.length, ...(history as JsonObject[]));
     this.best =
       typeof metric === 'number'

@@ -3,10 +3,9 @@
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-
+import { fileSlicesOf } from '../../lib/checkpoint/file-slices.js';
 import { openInside } from '../../lib/checkpoint/folder.js';
 import { soloWorld } from '../../lib/checkpoint/index.js';
-import { piecesOf } from '../../lib/checkpoint/pieces.js';
 import { isUnfinishedFile } from '../../lib/checkpoint/replace-file.js';
 import { openSteadily } from '../../lib/checkpoint/steady.js';
 import { isExportFile } from '../../lib/checkpoint/weight-files.js';
@@ -70,14 +69,14 @@ test('only a regular file of the folder itself is opened', async () => {
 });
 
 test('pieces of a tensor: whole, none, or experts whose halves lie in files of their own', () => {
-  expect(piecesOf([], [2])).toEqual([]);
-  expect(piecesOf(['a'], [2, 3])).toEqual([
+  expect(fileSlicesOf([], [2])).toEqual([]);
+  expect(fileSlicesOf(['a'], [2, 3])).toEqual([
     { name: 'a', box: { offset: [0, 0], shape: [2, 3] }, shape: [2, 3] },
   ]);
   const piece = (name: string, index: number, row: number) => ({
     ...{ name, shape: [2, 3], box: { offset: [index, row, 0], shape: [1, 2, 3] } },
   });
-  expect(piecesOf(['e.*.gate', 'e.*.up'], [2, 4, 3])).toEqual([
+  expect(fileSlicesOf(['e.*.gate', 'e.*.up'], [2, 4, 3])).toEqual([
     ...[piece('e.0.gate', 0, 0), piece('e.0.up', 0, 2)],
     ...[piece('e.1.gate', 1, 0), piece('e.1.up', 1, 2)],
   ]);

@@ -25,7 +25,7 @@ function check(shape: readonly number[], ranges: readonly BoxRange[]): 'whole' |
     return 'whole';
   }
   expect(flaw).not.toBeNull();
-  const count = counts.get(String(flaw?.place)) as number;
+  const count = counts.get(String(flaw?.element)) as number;
   if (flaw?.kind === 'missing') expect(count).toBe(0);
   else expect(count).toBeGreaterThan(1);
   return 'flawed';
@@ -68,18 +68,18 @@ test('tiles that no straight cut divides', () => {
   expect(check([3, 3], windmill.map(all))).toBe('whole');
   expect(findFlaw([3, 3], windmill.slice(0, 4).map(all))).toEqual({
     kind: 'missing',
-    place: [1, 1],
+    element: [1, 1],
   });
   const grown = { offset: [1, 1], shape: [2, 1] };
   const flaw = findFlaw([3, 3], [...windmill.slice(0, 4), grown].map(all));
-  expect(flaw).toEqual({ kind: 'twice', place: [2, 1] });
+  expect(flaw).toEqual({ kind: 'twice', element: [2, 1] });
 });
 
 test('scalars and empty tensors', () => {
   const scalar = all(wholeBox([]));
   expect(findFlaw([], [scalar])).toBeNull();
-  expect(findFlaw([], [])).toEqual({ kind: 'missing', place: [] });
-  expect(findFlaw([], [scalar, scalar])).toEqual({ kind: 'twice', place: [] });
+  expect(findFlaw([], [])).toEqual({ kind: 'missing', element: [] });
+  expect(findFlaw([], [scalar, scalar])).toEqual({ kind: 'twice', element: [] });
   expect(findFlaw([3, 0], [])).toBeNull();
   expect(findFlaw([3, 0], [all(wholeBox([3, 0]))])).toBeNull();
 });

@@ -92,10 +92,10 @@ test('places are found without reading the text again', () => {
   const document = parseConfig(text, 'x');
   let lines: unknown[] = [];
   const cut = charactersCut(() => {
-    lines = keys.map((key) => document.place([key])?.line);
+    lines = keys.map((key) => document.location([key])?.line);
   });
   expect(lines).toEqual(keys.map((_, i) => i + 2));
-  expect(document.place(['key7'])).toEqual({ line: 9, column: 3 });
+  expect(document.location(['key7'])).toEqual({ line: 9, column: 3 });
   expect(cut).toBeLessThan(4 * text.length);
 });
 

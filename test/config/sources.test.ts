@@ -68,7 +68,7 @@ test('duplicate keys at any depth: one error with every place', () => {
   for (const source of [file(text), Buffer.from(text).toString('base64url')]) {
     const { errors } = checkConfig(source, ONE);
     expect(errors).toHaveLength(1);
-    expect(errors[0]).toMatchObject({ path: 'fp16.enabled', place: { line: 5, column: 5 } });
+    expect(errors[0]).toMatchObject({ path: 'fp16.enabled', location: { line: 5, column: 5 } });
     expect(errors[0]?.got).toBe(
       'duplicate keys: "fp16.enabled" at 5:5 (first at 4:5), "seed" at 6:3 (first at 2:3)',
     );
@@ -85,7 +85,7 @@ test('an unquoted string that swallowed a comment says so', () => {
   expect(errors).toEqual([
     expect.objectContaining({
       got: '"cpu # fast"',
-      place: { line: 4, column: 2 },
+      location: { line: 4, column: 2 },
       hint: 'Without quotes a string runs to the end of its line: quote it.',
     }),
   ]);
@@ -98,7 +98,7 @@ test.each([
 ])('Python’s %s is answered with %s', (word, cure) => {
   const text = `{\n"train_batch_size": 4,\n"zero_optimization": { "offload_param":\n${word}\n}}`;
   const [error] = checkConfig(file(text), ONE).errors;
-  expect(error?.place).toEqual({ line: 3, column: 24 });
+  expect(error?.location).toEqual({ line: 3, column: 24 });
   expect(error?.hint).toBe(`Without quotes a string runs to the end of its line: write ${cure}.`);
 });
 
@@ -158,7 +158,7 @@ describe('the tutorial file', () => {
     ]);
     expect(notices.filter(({ kind }) => kind !== 'no-effect')).toHaveLength(1);
     expect(paths).toContain('zero_optimization.offload_param');
-    for (const { place } of notices) expect(place?.line).toBeGreaterThan(20);
+    for (const { location: place } of notices) expect(place?.line).toBeGreaterThan(20);
   });
 
   test('records the origin of every value', () => {

@@ -56,7 +56,7 @@ test('a mismatch is an error at its key', () => {
   const config = '{\n "train_micro_batch_size_per_gpu": 2,\n "train_batch_size": 5\n}';
   const base64 = Buffer.from(config).toString('base64');
   const { errors } = checkConfig(base64, { worldSize: 1 });
-  expect(errors.map(({ path, place, got }) => [path, place, got])).toEqual([
+  expect(errors.map(({ path, location: place, got }) => [path, place, got])).toEqual([
     ['train_batch_size', { line: 3, column: 2 }, expect.stringMatching(/^5 != 2 x 2/)],
   ]);
 });

@@ -61,7 +61,7 @@ export function requireComplete(ranks: readonly (readonly NamedPart[])[]): void 
     );
     const flaw = findFlaw(whole, ranges);
     if (!flaw) continue;
-    const element = `[${flaw.place.join(', ')}]`;
+    const element = `[${flaw.element.join(', ')}]`;
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: `initialize, ${name}`,

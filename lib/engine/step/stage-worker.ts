@@ -1,5 +1,11 @@
 // Runs the stages of a pipeline on micro-batches, in training and evaluation.
-import type { Pipeline, PipelineBatch, Place, StageWorker, Values } from '../../pipe/index.js';
+import type {
+  Pipeline,
+  PipelineBatch,
+  PipelinePosition,
+  StageWorker,
+  Values,
+} from '../../pipe/index.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import {
   backward,
@@ -65,12 +71,12 @@ abstract class Worker implements StageWorker {
   ): void;
 
   abstract inputGradients(
-    at: Place,
+    at: PipelinePosition,
     outputs: readonly Tensor[],
     gradients: readonly Tensor[] | null,
   ): void;
 
-  abstract weightGradients(at: Place): void;
+  abstract weightGradients(at: PipelinePosition): void;
 
   abstract reduce(stage: number): void;
 
@@ -122,7 +128,11 @@ export class TrainingWorker extends Worker {
    * Defers the matrix products of weight gradients. Gradients of norms and biases are computed in
    * this half.
    */
-  inputGradients(at: Place, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void {
+  inputGradients(
+    at: PipelinePosition,
+    outputs: readonly Tensor[],
+    gradients: readonly Tensor[] | null,
+  ): void {
     const { gradients: collector, stepDecisions, watch } = this.parts;
     const late = new LateGradients();
     this.late.set(`${at.stage} ${at.micro}`, late);
@@ -133,7 +143,7 @@ export class TrainingWorker extends Worker {
     );
   }
 
-  weightGradients({ stage, micro }: Place): void {
+  weightGradients({ stage, micro }: PipelinePosition): void {
     const { gradients: collector, stepDecisions, watch } = this.parts;
     const late = this.late.get(`${stage} ${micro}`) as LateGradients;
     this.late.delete(`${stage} ${micro}`);

@@ -8,7 +8,7 @@ import { coerceValues } from '../../config/coerce.js';
 import { type ConfigError, firstOf } from '../../config/config-error.js';
 import { deepFreeze, withDefaults } from '../../config/defaults.js';
 import { renameKeys } from '../../config/deprecated.js';
-import { byPlace, Draft, noticeLine } from '../../config/draft.js';
+import { byLocation, Draft, noticeLine } from '../../config/draft.js';
 import { type ConfigDocument, readDocument } from '../../config/parse.js';
 import { lists, type Schema, type Section } from '../../config/schema.js';
 import { judgeSupport } from '../../config/support.js';
@@ -47,7 +47,7 @@ export function resolveInferenceConfig(
   const { $schema: _editor, ...resolved } = withDefaults(draft.value, inferenceSchema);
   refuseContradictions(draft, resolved as unknown as ResolvedInferenceValues);
   throwFirst(draft.errors);
-  const notices = [...draft.notices.toSorted(byPlace), ...given.notices].map(noticeLine);
+  const notices = [...draft.notices.toSorted(byLocation), ...given.notices].map(noticeLine);
   const values: Section = { ...resolved, notices };
   return deepFreeze(values) as unknown as ResolvedInferenceConfig;
 }
@@ -124,7 +124,7 @@ function checked(draft: Draft): Draft {
 
 function throwFirst(errors: readonly ConfigError[]): void {
   if (errors.length === 0) return;
-  const sorted = errors.toSorted(byPlace);
+  const sorted = errors.toSorted(byLocation);
   const names = sorted.slice(1).map(({ path }) => path);
   throw firstOf(sorted, `${names.join(', ')}.`);
 }

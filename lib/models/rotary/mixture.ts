@@ -1,6 +1,6 @@
 // Experts of mixture models: sizes, keys of config.json, and names of their weights in files.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
-import type { Pieces } from '../../checkpoint/index.js';
+import type { SliceNames } from '../../checkpoint/index.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
@@ -174,8 +174,8 @@ export function describeMoe(traits: MoeTraits, moe: MoeSizes, routerLoss: number
   };
 }
 
-/** Parameters of each sparse layer that files store under other names, or in pieces. */
-export function moePieces({ files }: MoeTraits, moe: MoeSizes, layers: number): Pieces {
+/** Parameters of each sparse layer that files store under other names, or in slices. */
+export function moePieces({ files }: MoeTraits, moe: MoeSizes, layers: number): SliceNames {
   const found: [string, string[]][] = [];
   for (let layer = 0; layer < layers; ++layer) {
     if (moe.denseLayers.includes(layer)) continue;

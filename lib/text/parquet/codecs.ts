@@ -145,10 +145,10 @@ function decodeHadoopLz4(stored: Uint8Array, size: number): Uint8Array {
   }
   if (at !== stored.length || sum !== size) return decodeLz4(stored, size);
   const output = new Uint8Array(size);
-  let place = 0;
+  let position = 0;
   for (const [start, end, whole] of blocks) {
-    output.set(decodeLz4(stored.subarray(start, end), whole), place);
-    place += whole;
+    output.set(decodeLz4(stored.subarray(start, end), whole), position);
+    position += whole;
   }
   return output;
 }

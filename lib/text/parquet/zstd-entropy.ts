@@ -173,17 +173,17 @@ export function readHuffman(bytes: Uint8Array, from: number, end: number): [Huff
   weights.push(log2(left) + 1);
   const symbols = new Uint8Array(1 << log);
   const bits = new Uint8Array(1 << log);
-  let place = 0;
+  let position = 0;
   for (let weight = 1; weight <= log; ++weight) {
     weights.forEach((own, symbol) => {
       if (own !== weight) return;
-      const stop = place + (1 << (weight - 1));
-      symbols.fill(symbol, place, stop);
-      bits.fill(log + 1 - weight, place, stop);
-      place = stop;
+      const stop = position + (1 << (weight - 1));
+      symbols.fill(symbol, position, stop);
+      bits.fill(log + 1 - weight, position, stop);
+      position = stop;
     });
   }
-  if (place !== 1 << log) fail('Huffman weights without a code');
+  if (position !== 1 << log) fail('Huffman weights without a code');
   return [{ log, symbols, bits }, at];
 }
 

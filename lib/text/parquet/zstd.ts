@@ -156,12 +156,12 @@ function decodeBlock(
   const { output } = frame;
   const limit = Math.min(output.length, to + BLOCK);
   let [literals, at] = readLiterals(bytes, from, end, frame);
-  let place = to;
+  let position = to;
   const copy = (count: number): void => {
-    if (count > literals.length || place + count > limit) fail('more bytes than announced');
-    output.set(literals.subarray(0, count), place);
+    if (count > literals.length || position + count > limit) fail('more bytes than announced');
+    output.set(literals.subarray(0, count), position);
     literals = literals.subarray(count);
-    place += count;
+    position += count;
   };
   const head = bytes[at++] ?? 0;
   if (at > end) fail('a block that ends early');
@@ -196,17 +196,17 @@ function decodeBlock(
       }
       copy(literalLength);
       const distance = resolveOffset(frame.offsets, far, literalLength === 0);
-      if (distance > place - frame.start) fail('a match before the first byte');
-      if (place + matchLength > limit) fail('more bytes than announced');
-      repeat(output, place, distance, matchLength);
-      place += matchLength;
+      if (distance > position - frame.start) fail('a match before the first byte');
+      if (position + matchLength > limit) fail('more bytes than announced');
+      repeat(output, position, distance, matchLength);
+      position += matchLength;
     }
     if (stream.left !== 0) fail('sequences that do not fill their stream');
   } else if (at !== end) {
     fail('bytes behind the literals');
   }
   copy(literals.length);
-  return place;
+  return position;
 }
 
 /** Turns the code of an offset into a distance; codes up to 3 name one of the last three. */
@@ -270,7 +270,7 @@ export function decodeZstd(stored: Uint8Array, size: number): Uint8Array {
   bytes.set(stored);
   const end = stored.length;
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  let place = 0;
+  let position = 0;
   for (let at = 0; at < end; ) {
     const magic = at + 8 <= end ? view.getUint32(at, true) : 0;
     if ((magic & ~15) >>> 0 === SKIPPABLE) {
@@ -281,7 +281,7 @@ export function decodeZstd(stored: Uint8Array, size: number): Uint8Array {
     if (magic !== MAGIC) fail('no frame');
     const header = readHeader(bytes, at, end);
     const frame: Frame = {
-      ...{ huffman: null, tables: [null, null, null], offsets: [1, 4, 8], start: place, output },
+      ...{ huffman: null, tables: [null, null, null], offsets: [1, 4, 8], start: position, output },
     };
     at = header.at;
     for (let isLast = false; !isLast; ) {
@@ -295,21 +295,21 @@ export function decodeZstd(stored: Uint8Array, size: number): Uint8Array {
       if (type === 3 || length > BLOCK) fail('an unknown block');
       if (at + stored > end) fail('a frame that ends early');
       if (type === 2) {
-        place = decodeBlock(bytes, at, at + stored, frame, place);
+        position = decodeBlock(bytes, at, at + stored, frame, position);
       } else {
-        if (place + length > size) fail('more bytes than announced');
-        if (type === 0) output.set(bytes.subarray(at, at + length), place);
-        else output.fill(bytes[at] as number, place, place + length);
-        place += length;
+        if (position + length > size) fail('more bytes than announced');
+        if (type === 0) output.set(bytes.subarray(at, at + length), position);
+        else output.fill(bytes[at] as number, position, position + length);
+        position += length;
       }
       at += stored;
     }
     if (header.hasChecksum) at += 4;
     if (at > end) fail('a frame that ends early');
-    if (header.size !== null && place - frame.start !== header.size) {
-      fail(`${place - frame.start} bytes in a frame of ${header.size}`);
+    if (header.size !== null && position - frame.start !== header.size) {
+      fail(`${position - frame.start} bytes in a frame of ${header.size}`);
     }
   }
-  if (place !== size) fail(`${place} bytes, not ${size}`);
+  if (position !== size) fail(`${position} bytes, not ${size}`);
   return output;
 }

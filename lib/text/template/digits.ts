@@ -11,24 +11,24 @@ function exact(value: number): { mantissa: bigint; exponent: number } {
   return { mantissa: fraction | (2n ** 52n), exponent: power - 1075 };
 }
 
-/** |value| * 10^places, rounded to an integer. */
-function scaled(value: number, places: number): bigint {
+/** |value| * 10^decimals, rounded to an integer. */
+function scaled(value: number, decimals: number): bigint {
   const { mantissa, exponent } = exact(value);
   let [top, bottom] = [mantissa, 1n];
   if (exponent >= 0) top <<= BigInt(exponent);
   else bottom <<= BigInt(-exponent);
-  if (places >= 0) top *= 10n ** BigInt(places);
-  else bottom *= 10n ** BigInt(-places);
+  if (decimals >= 0) top *= 10n ** BigInt(decimals);
+  else bottom *= 10n ** BigInt(-decimals);
   const whole = top / bottom;
   const twice = (top % bottom) * 2n;
   return twice > bottom || (twice === bottom && whole % 2n === 1n) ? whole + 1n : whole;
 }
 
-/** "%.<places>f" of |value|. */
-export function fixed(value: number, places: number): string {
-  const digits = String(scaled(value, places)).padStart(places + 1, '0');
-  if (places === 0) return digits;
-  return `${digits.slice(0, -places)}.${digits.slice(-places)}`;
+/** "%.<decimals>f" of |value|. */
+export function fixed(value: number, decimals: number): string {
+  const digits = String(scaled(value, decimals)).padStart(decimals + 1, '0');
+  if (decimals === 0) return digits;
+  return `${digits.slice(0, -decimals)}.${digits.slice(-decimals)}`;
 }
 
 /** The digits of |value| rounded to `count` of them, and the power of ten of the first. */
@@ -47,10 +47,10 @@ function significant(value: number, count: number): { digits: string; power: num
 const exponentText = (power: number): string =>
   `e${power < 0 ? '-' : '+'}${String(Math.abs(power)).padStart(2, '0')}`;
 
-/** "%.<places>e" of |value|. */
-export function exponential(value: number, places: number): string {
-  const { digits, power } = significant(value, places + 1);
-  const point = places > 0 ? `.${digits.slice(1)}` : '';
+/** "%.<decimals>e" of |value|. */
+export function exponential(value: number, decimals: number): string {
+  const { digits, power } = significant(value, decimals + 1);
+  const point = decimals > 0 ? `.${digits.slice(1)}` : '';
   return `${digits[0]}${point}${exponentText(power)}`;
 }
 
@@ -72,22 +72,22 @@ export function general(
     const point = count > 1 ? `.${digits.slice(1)}` : keepsZeros ? '.' : '';
     return kept(`${digits[0]}${point}`) + exponentText(power);
   }
-  const places = Math.max(0, count - 1 - power);
+  const decimals = Math.max(0, count - 1 - power);
   const text =
-    power < 0 ? `0.${'0'.repeat(-power - 1)}${digits}` : withPoint(digits, power, places);
-  const shown = kept(keepsZeros && places === 0 ? `${text}.` : text);
+    power < 0 ? `0.${'0'.repeat(-power - 1)}${digits}` : withPoint(digits, power, decimals);
+  const shown = kept(keepsZeros && decimals === 0 ? `${text}.` : text);
   return hasPoint && !shown.includes('.') ? `${shown}.0` : shown;
 }
 
-const withPoint = (digits: string, power: number, places: number): string =>
-  places === 0 ? digits : `${digits.slice(0, power + 1)}.${digits.slice(power + 1)}`;
+const withPoint = (digits: string, power: number, decimals: number): string =>
+  decimals === 0 ? digits : `${digits.slice(0, power + 1)}.${digits.slice(power + 1)}`;
 
 /** round() of a float. */
-export function rounded(value: number, places: number): number {
-  if (!Number.isFinite(value) || value === 0 || places > 323) return value;
-  if (places < -308) return value < 0 ? -0 : 0;
-  const digits = scaled(value, places);
+export function rounded(value: number, decimals: number): number {
+  if (!Number.isFinite(value) || value === 0 || decimals > 323) return value;
+  if (decimals < -308) return value < 0 ? -0 : 0;
+  const digits = scaled(value, decimals);
   const size =
-    places > 0 ? Number(`${digits}e-${places}`) : Number(digits * 10n ** BigInt(-places));
+    decimals > 0 ? Number(`${digits}e-${decimals}`) : Number(digits * 10n ** BigInt(-decimals));
   return value < 0 ? -size : size;
 }

@@ -57,14 +57,14 @@ export class Frame {
 export type Compute = (frame: Frame) => Value;
 
 /** Where code is compiled: its variables, and the function that it belongs to. */
-export interface Place {
+export interface CompileContext {
   symbols: Symbols;
   scope: FunctionScope;
   /** Whether an unknown filter is an error only where it is reached. */
   isSoft: boolean;
 }
 
-/** Reads and writes a variable from a place. */
+/** Reads and writes a variable from a scope. */
 export interface Access {
   read(frame: Frame): Value | typeof MISSING;
   write(frame: Frame, value: Value | typeof MISSING): void;
@@ -95,8 +95,8 @@ export function accessOf({ id, scope }: Variable, from: FunctionScope): Access {
   };
 }
 
-export function readName(name: string, place: Place): Compute {
-  const { read } = accessOf(place.symbols.find(name) as Variable, place.scope);
+export function readName(name: string, context: CompileContext): Compute {
+  const { read } = accessOf(context.symbols.find(name) as Variable, context.scope);
   return (frame) => {
     const value = read(frame);
     if (value !== MISSING && value !== undefined) return value;
@@ -122,22 +122,22 @@ const COMPARISONS: Readonly<Record<string, (a: Value, b: Value) => boolean>> = {
   ),
 };
 
-export function compileExpression(node: Expression, place: Place): Compute {
-  const compile = (one: Expression): Compute => compileExpression(one, place);
+export function compileExpression(node: Expression, context: CompileContext): Compute {
+  const compile = (one: Expression): Compute => compileExpression(one, context);
   switch (node.type) {
     case 'Constant': {
       const { value } = node;
       return () => value;
     }
     case 'Name':
-      return readName(node.name, place);
+      return readName(node.name, context);
     case 'Attribute': {
       const object = compile(node.node);
       const { name } = node;
       return (frame) => attribute(object(frame), name);
     }
     case 'Item':
-      return compileItem(node.node, node.key, place);
+      return compileItem(node.node, node.key, context);
     case 'Binary': {
       const [left, right] = [compile(node.left), compile(node.right)];
       const operator = OPERATORS[node.operator] as (a: Value, b: Value) => Value;
@@ -154,13 +154,13 @@ export function compileExpression(node: Expression, place: Place): Compute {
     case 'Unary':
       return compileUnary(node.operator, compile(node.node));
     case 'Call':
-      return compileCall(node, place);
+      return compileCall(node, context);
     case 'Filter':
-      return compileFilter(node, place, null);
+      return compileFilter(node, context, null);
     case 'Test':
-      return compileTest(node, place);
+      return compileTest(node, context);
     default:
-      return compileOther(node, place);
+      return compileOther(node, context);
   }
 }
 
@@ -169,13 +169,13 @@ function compileUnary(operator: 'not' | '-' | '+', value: Compute): Compute {
   return operator === '-' ? (frame) => negative(value(frame)) : (frame) => positive(value(frame));
 }
 
-function compileOther(node: Expression, place: Place): Compute {
-  const compile = (one: Expression): Compute => compileExpression(one, place);
+function compileOther(node: Expression, context: CompileContext): Compute {
+  const compile = (one: Expression): Compute => compileExpression(one, context);
   switch (node.type) {
     case 'Compare':
-      return compileComparison(compile(node.node), node.operations, place);
+      return compileComparison(compile(node.node), node.operations, context);
     case 'Condition': {
-      const own = { ...place, isSoft: true };
+      const own = { ...context, isSoft: true };
       const [test, yes] = [compileExpression(node.test, own), compileExpression(node.yes, own)];
       const no = node.no === null ? missingElse : compileExpression(node.no, own);
       return (frame) => (isTrue(test(frame)) ? yes(frame) : no(frame));
@@ -197,7 +197,7 @@ function compileOther(node: Expression, place: Place): Compute {
       return (frame) => new Tuple(itemsIn(items, frame));
     }
     case 'Dict':
-      return compileDict(node.pairs, place);
+      return compileDict(node.pairs, context);
     default:
       throw syntaxError('invalid syntax', 0);
   }
@@ -213,11 +213,11 @@ function itemsIn(items: readonly Compute[], frame: Frame): Value[] {
 
 function compileDict(
   pairs: readonly { key: Expression; value: Expression }[],
-  place: Place,
+  context: CompileContext,
 ): Compute {
   const entries = pairs.map(({ key, value }) => ({
-    key: compileExpression(key, place),
-    value: compileExpression(value, place),
+    key: compileExpression(key, context),
+    value: compileExpression(value, context),
   }));
   return (frame) => {
     spend(entries.length);
@@ -231,11 +231,11 @@ function compileDict(
 function compileComparison(
   first: Compute,
   operations: readonly { operator: string; node: Expression }[],
-  place: Place,
+  context: CompileContext,
 ): Compute {
   const steps = operations.map(({ operator, node }) => ({
     holds: COMPARISONS[operator] as (a: Value, b: Value) => boolean,
-    value: compileExpression(node, place),
+    value: compileExpression(node, context),
   }));
   return (frame) => {
     let left = first(frame);
@@ -248,14 +248,14 @@ function compileComparison(
   };
 }
 
-function compileItem(object: Expression, key: Expression, place: Place): Compute {
-  const own = compileExpression(object, place);
+function compileItem(object: Expression, key: Expression, context: CompileContext): Compute {
+  const own = compileExpression(object, context);
   if (key.type !== 'Slice') {
-    const at = compileExpression(key, place);
+    const at = compileExpression(key, context);
     return (frame) => item(own(frame), at(frame));
   }
   const bounds = key.bounds.map((bound) =>
-    bound === null ? null : compileExpression(bound, place),
+    bound === null ? null : compileExpression(bound, context),
   );
   const sliced: Compute = (frame) =>
     slice(
@@ -278,16 +278,22 @@ function slicedConstant(sliced: Compute, frame: Frame): Value {
 type Passed = (frame: Frame) => { args: Value[]; keywords: Keywords };
 
 /** The arguments of a call; `first` come before the others. */
-function compileArguments({ args, keywords, rest, restKeywords }: Arguments, place: Place): Passed {
-  const places = args.map((arg) => compileExpression(arg, place));
-  const named = keywords.map(({ key, value }) => ({ key, value: compileExpression(value, place) }));
-  const more = rest === null ? null : compileExpression(rest, place);
-  const moreNamed = restKeywords === null ? null : compileExpression(restKeywords, place);
+function compileArguments(
+  { args, keywords, rest, restKeywords }: Arguments,
+  context: CompileContext,
+): Passed {
+  const operands = args.map((arg) => compileExpression(arg, context));
+  const named = keywords.map(({ key, value }) => ({
+    key,
+    value: compileExpression(value, context),
+  }));
+  const more = rest === null ? null : compileExpression(rest, context);
+  const moreNamed = restKeywords === null ? null : compileExpression(restKeywords, context);
   if (named.length === 0 && more === null && moreNamed === null) {
-    return (frame) => ({ args: places.map((one) => one(frame)), keywords: NO_KEYWORDS });
+    return (frame) => ({ args: operands.map((one) => one(frame)), keywords: NO_KEYWORDS });
   }
   return (frame) => {
-    const passed = places.map((one) => one(frame));
+    const passed = operands.map((one) => one(frame));
     const own = new Map<string, Value>();
     for (const { key, value } of named) own.set(key, value(frame));
     if (more !== null) passed.push(...listOf(more(frame)));
@@ -309,9 +315,13 @@ function addKeywords(keywords: Map<string, Value>, mapping: Value): void {
 }
 
 /** `caller` is the body of a call block. */
-export function compileCall(node: Call, place: Place, caller: Compute | null = null): Compute {
-  const callee = compileExpression(node.node, place);
-  const passed = compileArguments(node, place);
+export function compileCall(
+  node: Call,
+  context: CompileContext,
+  caller: Compute | null = null,
+): Compute {
+  const callee = compileExpression(node.node, context);
+  const passed = compileArguments(node, context);
   return (frame) => {
     const own = callee(frame);
     const { args, keywords } = passed(frame);
@@ -321,15 +331,19 @@ export function compileCall(node: Call, place: Place, caller: Compute | null = n
 }
 
 /** `input` is the text of a block that is filtered. */
-export function compileFilter(node: Filter, place: Place, input: Compute | null): Compute {
+export function compileFilter(
+  node: Filter,
+  context: CompileContext,
+  input: Compute | null,
+): Compute {
   const value =
     node.node === null
       ? (input as Compute)
       : node.node.type === 'Filter'
-        ? compileFilter(node.node, place, input)
-        : compileExpression(node.node, place);
-  const run = knownBound(FILTERS, 'filter', node, place);
-  const passed = compileArguments(node, place);
+        ? compileFilter(node.node, context, input)
+        : compileExpression(node.node, context);
+  const run = knownBound(FILTERS, 'filter', node, context);
+  const passed = compileArguments(node, context);
   return (frame) => {
     spend();
     const own = value(frame);
@@ -338,10 +352,10 @@ export function compileFilter(node: Filter, place: Place, input: Compute | null)
   };
 }
 
-function compileTest(node: Test, place: Place): Compute {
-  const value = compileExpression(node.node, place);
-  const run = knownBound(TESTS, 'test', node, place);
-  const passed = compileArguments(node, place);
+function compileTest(node: Test, context: CompileContext): Compute {
+  const value = compileExpression(node.node, context);
+  const run = knownBound(TESTS, 'test', node, context);
+  const passed = compileArguments(node, context);
   return (frame) => {
     const own = value(frame);
     const { args, keywords } = passed(frame);
@@ -353,7 +367,7 @@ function knownBound(
   table: ReadonlyMap<string, Bound>,
   kind: string,
   { name, line }: { name: string; line: number },
-  { isSoft }: Place,
+  { isSoft }: CompileContext,
 ): Bound {
   const found = table.get(name);
   if (found !== undefined) return found;

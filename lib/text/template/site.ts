@@ -1,6 +1,6 @@
 // Where statements are compiled: frames of variables, and assignments to them.
 
-import { accessOf, type Compute, type Frame, type Place } from './expressions.js';
+import { accessOf, type CompileContext, type Compute, type Frame } from './expressions.js';
 import { runtimeError, valueError } from './fault.js';
 import type { NamespaceTarget, Statement, Target } from './nodes.js';
 import { type FunctionScope, Symbols, type Variable } from './symbols.js';
@@ -14,7 +14,7 @@ export const CONTINUE = 2;
 export type Run = (frame: Frame) => Signal;
 
 /** Where statements are compiled. */
-export interface Site extends Place {
+export interface Site extends CompileContext {
   /** Whether {% set %} there sets variables of the context. */
   isTop: boolean;
   /** Whether a loop of the same function is around them. */

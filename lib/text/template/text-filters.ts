@@ -228,10 +228,10 @@ function round(value: Value, precision: Argument, how: Argument): Value {
   return roundedInteger(BigInt(integer), -indexOf(places));
 }
 
-/** To a multiple of 10^places, halves to even. */
-function roundedInteger(value: bigint, places: number): Value {
-  if (places > 5000) return 0;
-  const unit = 10n ** BigInt(places);
+/** To a multiple of 10^decimals, halves to even. */
+function roundedInteger(value: bigint, decimals: number): Value {
+  if (decimals > 5000) return 0;
+  const unit = 10n ** BigInt(decimals);
   const size = value < 0n ? -value : value;
   const [whole, twice] = [size / unit, (size % unit) * 2n];
   const up = twice > unit || (twice === unit && whole % 2n === 1n);

@@ -55,7 +55,7 @@ function firstSymbols(
     const id = ids.get(token as string);
     if (id !== undefined) return id;
     const expected = `the unknown token ${JSON.stringify(token)} in the vocabulary`;
-    throw dataError(fields.place, expected, 'none', 'A text has characters outside of it.');
+    throw dataError(fields.location, expected, 'none', 'A text has characters outside of it.');
   };
   return (piece) => {
     const symbols: number[] = [];
@@ -102,7 +102,7 @@ function mergesOf(fields: Fields, ids: ReadonlyMap<string, number>): Merges {
       const missing = tokens.find((one) => !ids.has(one));
       const expected = 'a merge of tokens of the vocabulary';
       const got = `${formatValue(missing)}, which the vocabulary lacks`;
-      throw dataError(`${fields.place}.merges[${rank}]`, expected, got, 'Is the file whole?');
+      throw dataError(`${fields.location}.merges[${rank}]`, expected, got, 'Is the file whole?');
     }
     ranks.set(first * MOST_IDS + second, rank);
     merged[rank] = whole;

@@ -34,16 +34,16 @@ export class CoreTokenizer {
   private readonly raw: AddedTokens;
   private readonly normalized: AddedTokens;
 
-  /** `content` is that of tokenizer.json at `place`. Throws DS_DATA. */
-  constructor(place: string, content: Readonly<Record<string, unknown>>) {
-    this.model = modelOf(`${place} model`, content.model);
-    const normalizer = normalizerOf(`${place} normalizer`, content.normalizer);
+  /** `content` is that of tokenizer.json at `location`. Throws DS_DATA. */
+  constructor(location: string, content: Readonly<Record<string, unknown>>) {
+    this.model = modelOf(`${location} model`, content.model);
+    const normalizer = normalizerOf(`${location} normalizer`, content.normalizer);
     this.normalizer = normalizer;
-    this.preTokenizer = preTokenizerOf(`${place} pre_tokenizer`, content.pre_tokenizer);
-    this.decoder = decoderOf(`${place} decoder`, content.decoder, false);
-    this.partialDecoder = decoderOf(`${place} decoder`, content.decoder, true);
+    this.preTokenizer = preTokenizerOf(`${location} pre_tokenizer`, content.pre_tokenizer);
+    this.decoder = decoderOf(`${location} decoder`, content.decoder, false);
+    this.partialDecoder = decoderOf(`${location} decoder`, content.decoder, true);
     this.marksStart = /"first"/i.test(JSON.stringify(content.pre_tokenizer ?? null));
-    const added = addedOf(place, content.added_tokens);
+    const added = addedOf(location, content.added_tokens);
     this.added = new Map(added.map((token) => [token.id, token]));
     this.addedIds = new Map(added.map(({ content: text, id }) => [text, id]));
     const vocab: (string | undefined)[] = [];
@@ -69,7 +69,7 @@ export class CoreTokenizer {
     this.spellings = new Map(
       changed.map(({ id, content: text }) => [id, normalizer?.(text) ?? text]),
     );
-    this.bounds = boundsOf(`${place} post_processor`, content.post_processor, (token) =>
+    this.bounds = boundsOf(`${location} post_processor`, content.post_processor, (token) =>
       this.idOf(token),
     );
   }
@@ -122,18 +122,19 @@ export class CoreTokenizer {
   }
 }
 
-function addedOf(place: string, given: unknown): AddedToken[] {
+function addedOf(location: string, given: unknown): AddedToken[] {
   const expected = '"added_tokens", a list of objects with a text "content"';
-  if (!Array.isArray(given)) throw dataError(place, expected, formatValue(given), 'Is it whole?');
+  if (!Array.isArray(given))
+    throw dataError(location, expected, formatValue(given), 'Is it whole?');
   return given.map((one, i) => {
     if (!isObject<Record<string, unknown>>(one) || typeof one.content !== 'string') {
-      throw dataError(place, expected, `${formatValue(one)} at ${i}`, 'Is it whole?');
+      throw dataError(location, expected, `${formatValue(one)} at ${i}`, 'Is it whole?');
     }
-    const fields = new Fields(`${place} added_tokens[${i}]`, one);
+    const fields = new Fields(`${location} added_tokens[${i}]`, one);
     const special = fields.flag('special', false);
     return {
       content: one.content,
-      id: requireId(`${fields.place}.id`, one.id),
+      id: requireId(`${fields.location}.id`, one.id),
       single_word: fields.flag('single_word', false),
       lstrip: fields.flag('lstrip', false),
       rstrip: fields.flag('rstrip', false),

@@ -44,10 +44,10 @@ const PARTIAL = buildersFor(byteFallback((bytes) => UTF8.decode(bytes)));
  * The decoder of a tokenizer.json; null without one. With `isPartial`, tokens may be a part of a
  * text: valid bytes next to a cut character stay. Throws DS_DATA.
  */
-export function decoderOf(place: string, content: unknown, isPartial: boolean): Decoder | null {
+export function decoderOf(location: string, content: unknown, isPartial: boolean): Decoder | null {
   return content === null || content === undefined
     ? null
-    : new Fields(place, content).build(isPartial ? PARTIAL : EXACT);
+    : new Fields(location, content).build(isPartial ? PARTIAL : EXACT);
 }
 
 /** A token with other letters than GPT-2's, such as an added one, stands for its own bytes. */

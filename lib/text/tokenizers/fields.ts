@@ -15,14 +15,15 @@ const DEEPEST = 100;
 export class Fields {
   private readonly content: Json;
 
-  /** `place` names the object in errors. */
+  /** `location` names the object in errors. */
   constructor(
-    readonly place: string,
+    readonly location: string,
     content: unknown,
     private readonly depth = 0,
   ) {
-    if (depth > DEEPEST) throw dataError(place, `at most ${DEEPEST} objects in each other`, 'more');
-    if (!isObject<Json>(content)) throw dataError(place, 'an object', formatValue(content));
+    if (depth > DEEPEST)
+      throw dataError(location, `at most ${DEEPEST} objects in each other`, 'more');
+    if (!isObject<Json>(content)) throw dataError(location, 'an object', formatValue(content));
     this.content = content;
   }
 
@@ -65,7 +66,7 @@ export class Fields {
 
   /** An object inside this one. */
   object(key: string): Fields {
-    return new Fields(`${this.place}.${key}`, this.get(key), this.depth + 1);
+    return new Fields(`${this.location}.${key}`, this.get(key), this.depth + 1);
   }
 
   /** The values by key, each changed by `change`. */
@@ -77,12 +78,12 @@ export class Fields {
   /** The objects of a list. */
   each(key: string): Fields[] {
     return this.list(key).map(
-      (one, i) => new Fields(`${this.place}.${key}[${i}]`, one, this.depth + 1),
+      (one, i) => new Fields(`${this.location}.${key}[${i}]`, one, this.depth + 1),
     );
   }
 
   wrong(key: string, expected: string, value: unknown): Error {
-    return dataError(`${this.place}.${key}`, expected, formatValue(value));
+    return dataError(`${this.location}.${key}`, expected, formatValue(value));
   }
 
   /** Calls the builder of the object's type. */
@@ -98,7 +99,7 @@ export const isId = (value: unknown): value is number =>
   Number.isInteger(value) && (value as number) >= 0 && (value as number) < MOST_IDS;
 
 /** An id of a vocabulary. Throws DS_DATA. */
-export function requireId(place: string, value: unknown): number {
+export function requireId(location: string, value: unknown): number {
   if (isId(value)) return value;
-  throw dataError(place, `ids of [0, ${MOST_IDS})`, formatValue(value));
+  throw dataError(location, `ids of [0, ${MOST_IDS})`, formatValue(value));
 }

@@ -15,8 +15,8 @@ const BUILDERS: ReadonlyMap<string, (fields: Fields) => Model> = new Map([
 ]);
 
 /** The model of a tokenizer.json. Throws DS_DATA. */
-export const modelOf = (place: string, content: unknown): Model =>
-  new Fields(place, content).build(BUILDERS);
+export const modelOf = (location: string, content: unknown): Model =>
+  new Fields(location, content).build(BUILDERS);
 
 /** The id of the unknown token, which only some texts need. Throws DS_DATA. */
 function unknownOf(fields: Fields, ids: ReadonlyMap<string, number>): () => number {
@@ -25,7 +25,7 @@ function unknownOf(fields: Fields, ids: ReadonlyMap<string, number>): () => numb
     const id = ids.get(token);
     if (id !== undefined) return id;
     const expected = `the unknown token ${JSON.stringify(token)} in the vocabulary`;
-    throw dataError(fields.place, expected, 'none', 'A text has parts outside the vocabulary.');
+    throw dataError(fields.location, expected, 'none', 'A text has parts outside the vocabulary.');
   };
 }
 

@@ -38,10 +38,10 @@ const BUILDERS: ReadonlyMap<string, (fields: Fields) => Normalizer> = new Map([
 ]);
 
 /** The normalizer of a tokenizer.json; null without one. Throws DS_DATA. */
-export function normalizerOf(place: string, content: unknown): Normalizer | null {
+export function normalizerOf(location: string, content: unknown): Normalizer | null {
   return content === null || content === undefined
     ? null
-    : new Fields(place, content).build(BUILDERS);
+    : new Fields(location, content).build(BUILDERS);
 }
 
 function sequence(fields: Fields): Normalizer {
@@ -80,6 +80,6 @@ function precompiled(fields: Fields): Normalizer {
   try {
     return charsmapOf(fields.get('precompiled_charsmap'));
   } catch (cause) {
-    throw dataError(fields.place, 'a table of SentencePiece', (cause as Error).message);
+    throw dataError(fields.location, 'a table of SentencePiece', (cause as Error).message);
   }
 }

@@ -10,28 +10,30 @@ export type Finder = (text: string) => number[];
 
 /** Reads { "String": ... } or { "Regex": ... } under `pattern`. Throws DS_DATA. */
 export function readPattern(fields: Fields): Finder {
-  const place = `${fields.place}.pattern`;
+  const location = `${fields.location}.pattern`;
   const given = fields.get('pattern');
   const pattern =
-    typeof given === 'string' ? new Fields(place, { String: given }) : new Fields(place, given);
+    typeof given === 'string'
+      ? new Fields(location, { String: given })
+      : new Fields(location, given);
   const literal = pattern.get('String');
-  if (literal === undefined) return regexFinder(pattern.text('Regex'), `${place}.Regex`);
+  if (literal === undefined) return regexFinder(pattern.text('Regex'), `${location}.Regex`);
   const text = pattern.text('String');
-  return text === '' ? regexFinder('', place) : (whole) => occurrences(whole, text);
+  return text === '' ? regexFinder('', location) : (whole) => occurrences(whole, text);
 }
 
 /** Throws DS_DATA for a pattern that is wrong, not supported, or too slow on a text. */
-export function regexFinder(source: string, place: string): Finder {
-  const regex = guarded(place, () => new Regex(source, { dialect: 'oniguruma' }));
-  return (text) => guarded(place, () => regex.bounds(text));
+export function regexFinder(source: string, location: string): Finder {
+  const regex = guarded(location, () => new Regex(source, { dialect: 'oniguruma' }));
+  return (text) => guarded(location, () => regex.bounds(text));
 }
 
-function guarded<T>(place: string, body: () => T): T {
+function guarded<T>(location: string, body: () => T): T {
   try {
     return body();
   } catch (cause) {
     if (!(cause instanceof RegexFault)) throw cause;
-    throw dataError(place, 'a supported regular expression', cause.message);
+    throw dataError(location, 'a supported regular expression', cause.message);
   }
 }
 
@@ -56,7 +58,7 @@ export function readReplacement(fields: Fields): (text: string) => string {
     if (bounds.length === 0) return text;
     if (text.length + (bounds.length / 2) * content.length > MOST_REPLACED) {
       const expected = `texts of at most ${MOST_REPLACED} characters`;
-      throw dataError(fields.place, expected, 'a longer one', 'The step lengthens texts.');
+      throw dataError(fields.location, expected, 'a longer one', 'The step lengthens texts.');
     }
     let replaced = '';
     let at = 0;

@@ -15,13 +15,13 @@ export interface Bounds {
 const TEXT = -1;
 
 /** The tokens that the post-processor of a tokenizer.json puts around a text. Throws DS_DATA. */
-export function boundsOf(place: string, content: unknown, idOf: IdOf): Bounds {
+export function boundsOf(location: string, content: unknown, idOf: IdOf): Bounds {
   if (content === null || content === undefined) return { prefix: [], suffix: [] };
-  const ids = new Fields(place, content).build(buildersFor(idOf))([TEXT]);
+  const ids = new Fields(location, content).build(buildersFor(idOf))([TEXT]);
   const at = ids.indexOf(TEXT);
   if (at < 0 || ids.includes(TEXT, at + 1)) {
     const expected = 'a post-processor that puts tokens around a text';
-    throw dataError(place, expected, 'one that changes it', 'It is not supported.');
+    throw dataError(location, expected, 'one that changes it', 'It is not supported.');
   }
   return { prefix: ids.slice(0, at), suffix: ids.slice(at + 1) };
 }
@@ -42,7 +42,7 @@ function buildersFor(idOf: IdOf): ReadonlyMap<string, (fields: Fields) => PostPr
 /** [CLS] text [SEP]; each is a pair of a token and its id. */
 function pair(fields: Fields): PostProcessor {
   const [first, last] = ['cls', 'sep'].map((key) =>
-    requireId(`${fields.place}.${key}[1]`, fields.list(key)[1]),
+    requireId(`${fields.location}.${key}[1]`, fields.list(key)[1]),
   ) as [number, number];
   return (ids) => [first, ...ids, last];
 }
@@ -53,10 +53,10 @@ function template(fields: Fields, idOf: IdOf): PostProcessor {
     if (item.get('Sequence') !== undefined) return null;
     const token = item.object('SpecialToken').text('id');
     if (tokens.get(token) === undefined) {
-      return [requireId(`${item.place}.SpecialToken.id`, idOf(token))];
+      return [requireId(`${item.location}.SpecialToken.id`, idOf(token))];
     }
     const own = tokens.object(token);
-    return own.list('ids').map((id) => requireId(`${own.place}.ids`, id));
+    return own.list('ids').map((id) => requireId(`${own.location}.ids`, id));
   });
   return (ids) => parts.flatMap((part) => part ?? ids);
 }

@@ -36,10 +36,10 @@ const BUILDERS: ReadonlyMap<string, (fields: Fields) => PreTokenizer> = new Map(
 ]);
 
 /** The pre-tokenizer of a tokenizer.json; null without one. Throws DS_DATA. */
-export function preTokenizerOf(place: string, content: unknown): PreTokenizer | null {
+export function preTokenizerOf(location: string, content: unknown): PreTokenizer | null {
   return content === null || content === undefined
     ? null
-    : new Fields(place, content).build(BUILDERS);
+    : new Fields(location, content).build(BUILDERS);
 }
 
 function sequence(fields: Fields): PreTokenizer {
@@ -139,7 +139,7 @@ const KEPT = 1 << 14;
 function byteLevel(fields: Fields): PreTokenizer {
   const prefixes = fields.flag('add_prefix_space', true);
   const split = fields.flag('use_regex', true)
-    ? splitter(regexFinder(PIECES, fields.place), 'Isolated')
+    ? splitter(regexFinder(PIECES, fields.location), 'Isolated')
     : null;
   const known = new Map<string, string>();
   const spell = (piece: string): string => {

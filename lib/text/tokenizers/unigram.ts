@@ -16,13 +16,18 @@ export function unigram(fields: Fields): Model {
   const unknownId =
     fields.get('unk_id') === undefined
       ? null
-      : requireId(`${fields.place}.unk_id`, fields.get('unk_id'));
+      : requireId(`${fields.location}.unk_id`, fields.get('unk_id'));
   const unknownScore =
     scores.reduce((least, score) => Math.min(least, score), Infinity) - UNKNOWN_PENALTY;
   const trie = new Trie(ids);
   const unknown = (): number => {
     if (unknownId !== null) return unknownId;
-    throw dataError(fields.place, 'an "unk_id"', 'none', 'A text has characters without a token.');
+    throw dataError(
+      fields.location,
+      'an "unk_id"',
+      'none',
+      'A text has characters without a token.',
+    );
   };
 
   /** The bounds of the best tokens, from the last one. */

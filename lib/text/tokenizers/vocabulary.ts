@@ -4,9 +4,9 @@ import { type Fields, isId, requireId } from './fields.js';
 /** Throws DS_DATA. */
 export function vocabularyOf(fields: Fields): Map<string, number> {
   const vocab = fields.object('vocab');
-  // Places are made only for errors: vocabularies are large.
+  // Locations are made only for errors: vocabularies are large.
   return vocab.map((value, token) =>
-    isId(value) ? value : requireId(`${vocab.place}[${JSON.stringify(token)}]`, value),
+    isId(value) ? value : requireId(`${vocab.location}[${JSON.stringify(token)}]`, value),
   );
 }
 

@@ -42,7 +42,7 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
   if (dir !== undefined && config !== undefined) {
     throw refused('--config_name', 'no --model', 'both');
   }
-  if (dir !== undefined && placeOf(dir) === placeOf(out as string)) {
+  if (dir !== undefined && locationOf(dir) === locationOf(out as string)) {
     throw refused('--output', 'another folder than that of --model, which stays as it is', dir);
   }
   if (dir !== undefined) requireModel(dir);
@@ -71,16 +71,16 @@ function requireOwnOutput(args: TrainArguments, out: string): void {
   }
   for (const [name, path] of Object.entries({ deepspeed, config_name: config })) {
     if (typeof path !== 'string') continue;
-    const place = placeOf(path);
-    const isWritten = dirname(place) === placeOf(out) && isSavedFile(basename(place));
-    if (!isWritten && place !== placeOf(out)) continue;
+    const location = locationOf(path);
+    const isWritten = dirname(location) === locationOf(out) && isSavedFile(basename(location));
+    if (!isWritten && location !== locationOf(out)) continue;
     throw refused('--output', `another folder than that of --${name}, which stays as it is`, path);
   }
   requireModelConfig(out);
 }
 
 /** Where a path leads; as it is written where nothing is there yet. */
-function placeOf(path: string): string {
+function locationOf(path: string): string {
   try {
     return realpathSync(path);
   } catch {

@@ -4,7 +4,7 @@ import { DsError } from '../../errors.js';
 /** An argument as it was given. */
 export interface Given {
   /** As it was written: "--learning-rate", or "run.yaml:3:1: learning_rate". */
-  readonly place: string;
+  readonly location: string;
   /** In snake_case, without dashes. */
   readonly name: string;
   /** Words, or one value of a file. */
@@ -16,14 +16,14 @@ export interface Given {
  * Throws DS_ARGUMENT for a value before the first argument.
  */
 export function splitWords(words: readonly string[]): Given[] {
-  const given: { place: string; name: string; values: unknown[] }[] = [];
+  const given: { location: string; name: string; values: unknown[] }[] = [];
   for (const word of words) {
     const last = given.at(-1);
     if (/^--[a-z]/i.test(word)) {
       const equals = word.indexOf('=');
-      const place = equals < 0 ? word : word.slice(0, equals);
+      const location = equals < 0 ? word : word.slice(0, equals);
       const values = equals < 0 ? [] : [word.slice(equals + 1)];
-      given.push({ place, name: snakeCase(place.slice(2)), values });
+      given.push({ location, name: snakeCase(location.slice(2)), values });
     } else if (last && !/^-[a-z]/i.test(word)) {
       last.values.push(word);
     } else {

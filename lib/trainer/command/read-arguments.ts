@@ -36,23 +36,23 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
   const strangers: Given[] = [];
   const wrong: DsError[] = [];
   for (const one of given) {
-    const { place, name, values } = one;
+    const { location, name, values } = one;
     const own = ownName(name);
     const meant = ownValue(MEANT, name);
     const ignored = ownValue(NO_EFFECT, name);
     const refusal = ownValue(REFUSED, name);
-    if (meant) notices.push(`${place} ${meant}.`);
+    if (meant) notices.push(`${location} ${meant}.`);
     if (own) {
       wrong.push(
         ...failureOf(() => {
           args[own.name] = own.negated ? !readSwitch(one) : read(one, KINDS[own.name]);
         }),
       );
-    } else if (ignored) notices.push(`${place} has no effect: ${ignored}.`);
+    } else if (ignored) notices.push(`${location} has no effect: ${ignored}.`);
     else if (refusal) {
       const { reason, off } = refusal;
       const isOff = values.length > 0 && values.every((value) => off.includes(said(value)));
-      if (!isOff) refusals.push(`${place} (${reason})`);
+      if (!isOff) refusals.push(`${location} (${reason})`);
     } else {
       strangers.push(one);
     }
@@ -125,19 +125,19 @@ function read(given: Given, kind: Kind): unknown {
 }
 
 /** The single value of an argument. Throws DS_ARGUMENT for no value, several values and lists. */
-function only({ place, values }: Given, expected: string): unknown {
+function only({ location, values }: Given, expected: string): unknown {
   const [value] = values;
   if (values.length === 1 && !Array.isArray(value)) return value;
-  throw refused(place, expected, values.length === 0 ? 'nothing' : shown(values));
+  throw refused(location, expected, values.length === 0 ? 'nothing' : shown(values));
 }
 
 function readText(given: Given): string {
   const value = only(given, 'one value (quote a value with spaces)');
-  if (typeof value === 'object') throw refused(given.place, 'a text', shown([value]));
+  if (typeof value === 'object') throw refused(given.location, 'a text', shown([value]));
   return String(value);
 }
 
-function readNumber({ place }: Given, value: unknown, whole: boolean): number {
+function readNumber({ location }: Given, value: unknown, whole: boolean): number {
   const text = typeof value === 'string' ? value.trim() : value;
   const number =
     typeof text === 'number'
@@ -147,7 +147,7 @@ function readNumber({ place }: Given, value: unknown, whole: boolean): number {
         : Number(text);
   const isFit = whole ? Number.isSafeInteger(number) : Number.isFinite(number);
   if (isFit && typeof value !== 'boolean') return number;
-  throw refused(place, whole ? 'a whole number' : 'a number', shown([value]));
+  throw refused(location, whole ? 'a whole number' : 'a number', shown([value]));
 }
 
 function readSwitch(given: Given): boolean {
@@ -155,7 +155,7 @@ function readSwitch(given: Given): boolean {
   const value = switchOf(only(given, 'true or false'));
   if (value !== null) return value;
   const hint = said(given.values[0]) === 'auto' ? AUTO : '';
-  throw refused(given.place, 'true or false', shown(given.values), hint);
+  throw refused(given.location, 'true or false', shown(given.values), hint);
 }
 
 const AUTO = 'Leave it out: the DeepSpeed configuration decides.';
@@ -171,7 +171,7 @@ function list(given: Given): readonly unknown[] {
   const values = given.values.flat();
   const isPlain = values.every((value) => typeof value !== 'object');
   if (values.length > 0 && isPlain) return values;
-  throw refused(given.place, 'one word or several', shown(given.values));
+  throw refused(given.location, 'one word or several', shown(given.values));
 }
 
 /** An object, or a text that begins as one. */
@@ -188,7 +188,7 @@ function readRecord(given: Given): object {
   } catch {
     // Refused below, as what is no object.
   }
-  throw refused(given.place, 'an object as JSON', shown([value]));
+  throw refused(given.location, 'an object as JSON', shown([value]));
 }
 
 function said(value: unknown): string {
@@ -203,14 +203,14 @@ function shown(values: readonly unknown[]): string {
 }
 
 /** The error for the first of several, which names the others. */
-function unknown({ place, name }: Given, others: readonly Given[]): DsError {
+function unknown({ location, name }: Given, others: readonly Given[]): DsError {
   const hints = [guess(name), ...others.map((one) => guess(one.name))];
   const said = hints.some(Boolean) ? [] : ['ds train --help lists them.'];
   const got = `"${name}", which is unknown`;
-  const more = others.map((one) => one.place).join(', ');
+  const more = others.map((one) => one.location).join(', ');
   const all = others.length > 0 ? `${got}; so are ${more}` : got;
   const hint = [...hints.filter(Boolean), ...said].join(' ');
-  return refused(place, 'an argument of ds train', all, hint);
+  return refused(location, 'an argument of ds train', all, hint);
 }
 
 function guess(name: string): string {

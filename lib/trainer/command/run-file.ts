@@ -8,8 +8,8 @@ import { refused } from '../../runtime/refused.js';
 import { type Given, snakeCase } from './given.js';
 
 /**
- * The arguments in `file` with their places; a null argument counts as not given. Throws DS_IO for
- * an unreadable file. Throws DS_ARGUMENT for invalid YAML, for YAML without a map of names and
+ * The arguments in `file` with their locations; a null argument counts as not given. Throws DS_IO
+ * for an unreadable file. Throws DS_ARGUMENT for invalid YAML, for YAML without a map of names and
  * values, and for a null that differs from the default.
  */
 export async function readRunFile(file: string): Promise<Given[]> {
@@ -32,12 +32,12 @@ export async function readRunFile(file: string): Promise<Given[]> {
 }
 
 /** TRL cuts no row where max_length is null; by its older names null is the default. */
-function isGiven({ place, name, values }: Given): boolean {
+function isGiven({ location, name, values }: Given): boolean {
   if (values[0] !== null) return true;
   if (name !== 'max_length') return false;
   const hint =
     "The model's longest, max_position_embeddings of its config.json, cuts no other row.";
-  throw refused(place, 'a number of tokens, at which rows are cut', 'null', hint);
+  throw refused(location, 'a number of tokens, at which rows are cut', 'null', hint);
 }
 
 /** Levels of lists and maps in the tokens of a file. */
@@ -66,26 +66,26 @@ function given({ key, value }: Pair<Scalar, unknown>, { file, lines, document }:
   if (typeof key.value === 'object' || key.value === undefined) {
     throw refused(begin, 'the name of an argument', 'a list, a record or an alias');
   }
-  const place = `${begin}: ${excerpt(String(key.value))}`;
+  const location = `${begin}: ${excerpt(String(key.value))}`;
   const node = value as { toJS?: (document: Document) => unknown } | null;
-  const own = parsed(place, () => {
+  const own = parsed(location, () => {
     const plain = node?.toJS ? node.toJS(document) : null;
     requireShallow(plain);
     return plain;
   });
-  return { place, name: snakeCase(String(key.value)), values: [own] };
+  return { location, name: snakeCase(String(key.value)), values: [own] };
 }
 
 /**
  * Errors that the parser throws instead of listing them: unresolved aliases, too many, deep
  * nesting.
  */
-function parsed<T>(place: string, body: () => T): T {
+function parsed<T>(location: string, body: () => T): T {
   try {
     return body();
   } catch (cause) {
     const hint = 'Write each value out, without anchors and aliases.';
-    throw refused(place, 'YAML of names and values', (cause as Error).message, hint);
+    throw refused(location, 'YAML of names and values', (cause as Error).message, hint);
   }
 }
 

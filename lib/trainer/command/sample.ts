@@ -11,7 +11,7 @@ import {
 } from '../../text/conversation.js';
 import type { ChatMessage, Tokenizer } from '../../text/index.js';
 import { findFiles, partsOf } from '../../text/row-files.js';
-import { type PlacedRow, rowsOf } from '../../text/row-reader.js';
+import { type LocatedRow, rowsOf } from '../../text/row-reader.js';
 
 /** Prompt of a sample. */
 export interface Prompt {
@@ -50,8 +50,8 @@ export async function firstPrompt(
 ): Promise<Prompt | null> {
   for (const file of findFiles('ds train --data', files)) {
     for (const part of await partsOf([file], false)) {
-      for await (const placed of rowsOf(part)) {
-        const prompt = ofRow(tokenizer, placed, textKey);
+      for await (const located of rowsOf(part)) {
+        const prompt = ofRow(tokenizer, located, textKey);
         if (prompt?.ids.length !== 0) return prompt;
       }
     }
@@ -59,13 +59,17 @@ export async function firstPrompt(
   return null;
 }
 
-function ofRow(tokenizer: Tokenizer, { row, place }: PlacedRow, textKey: string): Prompt | null {
+function ofRow(
+  tokenizer: Tokenizer,
+  { row, location }: LocatedRow,
+  textKey: string,
+): Prompt | null {
   const { prompt } = row;
-  const conversation = conversationIn(row, place);
+  const conversation = conversationIn(row, location);
   if (conversation) return ofMessages(tokenizer, conversation);
   if (Array.isArray(prompt)) {
-    const messages = messagesOf(prompt, place);
-    return ofMessages(tokenizer, { messages, inputs: inputsIn(row, place) });
+    const messages = messagesOf(prompt, location);
+    return ofMessages(tokenizer, { messages, inputs: inputsIn(row, location) });
   }
   if (typeof prompt === 'string') return { text: prompt, ids: plain(tokenizer, prompt) };
   const text = row[textKey];

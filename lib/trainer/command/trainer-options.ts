@@ -161,13 +161,13 @@ function scheduleOf(args: TrainArguments): Schedule | undefined {
   const options: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(own ?? {})) {
     const ours = ownValue(SCHEDULE_NAMES, name);
-    const place = `--lr_scheduler_kwargs ${name}`;
-    if (!ours) throw refused(place, Object.keys(SCHEDULE_NAMES).join(', '), `"${name}"`);
+    const location = `--lr_scheduler_kwargs ${name}`;
+    if (!ours) throw refused(location, Object.keys(SCHEDULE_NAMES).join(', '), `"${name}"`);
     const isSlope = ours.endsWith('Type');
     if (typeof value !== (isSlope ? 'string' : 'number')) {
-      throw refused(place, isSlope ? 'a text' : 'a number', JSON.stringify(value));
+      throw refused(location, isSlope ? 'a text' : 'a number', JSON.stringify(value));
     }
-    if (Object.hasOwn(options, ours)) throw refused(place, 'one name of this number', 'two');
+    if (Object.hasOwn(options, ours)) throw refused(location, 'one name of this number', 'two');
     options[ours] = value;
   }
   return Object.keys(options).length === 0 ? type : { type, ...options };

@@ -1,4 +1,4 @@
-// Pieces: tensors that files of other programs store in parts or under other names, such as
+// Slices of tensors: files of other programs store tensors in slices or under other names, such as
 // matrices of experts.
 import type { JsonValue } from '../../types/json.js';
 import { type Box, positionIn, wholeBox } from '../runtime/box.js';
@@ -10,10 +10,10 @@ import type { TensorSource } from './safetensors-writer.js';
  * tensor [n, k r, c]; its k patterns name k matrices [r, c] of each index, in order. A pattern
  * without `*` names the whole tensor.
  */
-export type Pieces = Readonly<Record<string, readonly string[]>>;
+export type SliceNames = Readonly<Record<string, readonly string[]>>;
 
 /** A part of a tensor under its name in the files. */
-export interface Piece {
+export interface FileSlice {
   /** In the files. */
   readonly name: string;
   /** Its part of the tensor. */
@@ -22,8 +22,8 @@ export interface Piece {
   readonly shape: readonly number[];
 }
 
-/** Returns the pieces of a tensor of `shape`, in order. */
-export function piecesOf(patterns: readonly string[], shape: readonly number[]): Piece[] {
+/** Returns the slices of a tensor of `shape`, in order. */
+export function fileSlicesOf(patterns: readonly string[], shape: readonly number[]): FileSlice[] {
   const [first] = patterns;
   if (first === undefined) return [];
   if (!first.includes('*')) return [{ name: first, box: wholeBox(shape), shape }];
@@ -38,36 +38,36 @@ export function piecesOf(patterns: readonly string[], shape: readonly number[]):
   ).flat();
 }
 
-/** Reads the pieces of Module.describe(); null if they are damaged. */
-export function readPieces(value: JsonValue | undefined): Pieces | null {
+/** Reads the slices of Module.describe(); null if they are damaged. */
+export function readSliceNames(value: JsonValue | undefined): SliceNames | null {
   if (value === undefined || value === null) return {};
   if (typeof value !== 'object' || Array.isArray(value)) return null;
   const isPatterns = (one: JsonValue | undefined): boolean =>
     Array.isArray(one) && one.length > 0 && one.every((name) => typeof name === 'string');
-  return Object.values(value).every(isPatterns) ? (value as unknown as Pieces) : null;
+  return Object.values(value).every(isPatterns) ? (value as unknown as SliceNames) : null;
 }
 
 /**
- * Returns `source` in pieces, with lazy values. Pieces must be requested in order: the first one
+ * Returns `source` in slices, with lazy values. Slices must be requested in order: the first one
  * creates the whole tensor, the last one releases it.
  */
-export function inPieces(
+export function inFileSlices(
   source: TensorSource,
   patterns: readonly string[] | undefined,
 ): TensorSource[] {
   const { dtype, shape, values } = source;
   if (!patterns || typeof values !== 'function') return [source];
-  const pieces = piecesOf(patterns, shape);
+  const slices = fileSlicesOf(patterns, shape);
   const box = wholeBox(shape);
   let made: Tensor | null = null;
-  return pieces.map((piece, i) => ({
-    ...{ name: piece.name, dtype, shape: piece.shape },
+  return slices.map((slice, i) => ({
+    ...{ name: slice.name, dtype, shape: slice.shape },
     values: async () => {
       made ??= await values();
       const all = made;
-      const offset = all.offset + positionIn(box, piece.box.offset);
-      const part = held(() => all.alias(piece.shape, undefined, offset));
-      if (i === pieces.length - 1) {
+      const offset = all.offset + positionIn(box, slice.box.offset);
+      const part = held(() => all.alias(slice.shape, undefined, offset));
+      if (i === slices.length - 1) {
         made = null;
         all.release();
       }
