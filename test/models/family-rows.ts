@@ -1,0 +1,43 @@
+// The tiny models of all families that the golden values have, and batches for them.
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { type DsConfig, nn, Tensor } from '../../lib/index.js';
+import type { Device } from '../../lib/runtime/device.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+
+const root = join(packageRoot(), 'test', 'golden', 'transformers', 'models');
+
+/** Names of folders; a family may have several. */
+export const FAMILIES: readonly string[] = readdirSync(root).filter((name) => name !== 'ropes');
+
+export const folderOf = (family: string): string => join(root, family);
+
+/** The model, without a loss of its routers, which pipelines refuse. */
+export function familyModel(family: string): Promise<nn.models.CausalLM> {
+  const text = readFileSync(join(folderOf(family), 'config.json'), 'utf8');
+  const isMixture = 'router_aux_loss_coef' in JSON.parse(text);
+  return nn.models.fromPretrained(folderOf(family), isMixture ? { routerAuxLossCoef: 0 } : {});
+}
+
+const [ROWS, TOKENS] = [2, 11];
+
+/** Tokens and targets of step `index`. */
+export function batchOf(vocabulary: number, index: number, device: Device): [Tensor, Tensor] {
+  const draw = (salt: number): Tensor => {
+    const one = (_: unknown, i: number) =>
+      3 + ((index * 31 + i * 17 + salt * 7) % (vocabulary - 3));
+    const values = Int32Array.from({ length: ROWS * TOKENS }, one);
+    return Tensor.from(values, { shape: [ROWS, TOKENS], device });
+  };
+  return [draw(1), draw(2)];
+}
+
+/** A configuration for these batches. */
+export const trainingConfig = (more: Partial<DsConfig> = {}): DsConfig => ({
+  train_micro_batch_size_per_gpu: ROWS,
+  gradient_clipping: 1,
+  optimizer: { type: 'AdamW', params: { lr: 1e-3 } },
+  ...more,
+});
+
+export const STEPS = 3;

@@ -1,0 +1,51 @@
+// One rank that trains the tiny model of every family split over ranks, and reports the losses.
+import { initDistributed, type MeshOptions } from '../../lib/comm/index.js';
+import { type DsConfig, type Engine, initialize, type PipelineEngine } from '../../lib/index.js';
+import { batchOf, FAMILIES, familyModel, STEPS, trainingConfig } from './family-rows.js';
+
+/** The one argument, as JSON. */
+export interface MatrixJob {
+  mesh: MeshOptions;
+  config: Partial<DsConfig>;
+}
+
+/** Losses by family, or the message of an error. */
+export type MatrixReport = Record<string, number[] | string>;
+
+async function step(engine: Engine, index: number, isPipelined: boolean): Promise<number> {
+  const { vocabSize } = engine.module as unknown as { vocabSize: number };
+  const batch = batchOf(vocabSize, index, engine.device);
+  if (isPipelined) {
+    return (await (engine as PipelineEngine).trainBatch([batch].values())).item();
+  }
+  const loss = engine.forward(...batch);
+  const value = loss.item();
+  engine.backward(loss);
+  engine.step();
+  return value;
+}
+
+async function trained(family: string, { mesh, config }: MatrixJob): Promise<number[]> {
+  const model = await familyModel(family);
+  const { engine } = await initialize({ model, config: trainingConfig(config) });
+  const losses: number[] = [];
+  for (let i = 0; i < STEPS; ++i) losses.push(await step(engine, i, (mesh.pp ?? 1) > 1));
+  engine.destroy();
+  return losses;
+}
+
+async function main(job: MatrixJob): Promise<void> {
+  const world = await initDistributed({ mesh: job.mesh, device: 'cpu' });
+  const report: MatrixReport = {};
+  for (const family of FAMILIES) {
+    try {
+      report[family] = await trained(family, job);
+    } catch (error) {
+      report[family] = (error as Error).message;
+    }
+  }
+  await world.destroy();
+  console.log(JSON.stringify(report));
+}
+
+if (process.argv[2]) void main(JSON.parse(process.argv[2]) as MatrixJob);
