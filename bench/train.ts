@@ -10,10 +10,10 @@ import type { Device } from '../lib/runtime/device.js';
 import { Tensor } from '../lib/tensor/index.js';
 import * as checkpointing from '../lib/tensor/recompute/index.js';
 import { EventCommTimer } from '../lib/zero/exchange.js';
-import { DiskHome } from '../lib/zero/home/disk-home.js';
-import { StreamedHome } from '../lib/zero/home/streamed-home.js';
 import type { OptimizerState, Share } from '../lib/zero/optimizer-state.js';
 import type { WeightShard } from '../lib/zero/partition.js';
+import { NvmeState } from '../lib/zero/state/placement/nvme.js';
+import { StreamedState } from '../lib/zero/state/placement/streamed.js';
 import type { Options } from './main.js';
 import { benchModel } from './models.js';
 import { median, quantile } from './report.js';
@@ -70,13 +70,14 @@ function weightsSection(options: Options): Pick<ZeroConfig, 'offload_param'> {
 
 /** GB moved between memory and disk; null without state or weights on disk. */
 function diskOf(state: OptimizerState, weights: readonly WeightShard[]): object | null {
-  const places = weights.map(({ place }) => place.bytes.disk);
+  const places = weights.map(({ storage }) => storage.bytes.disk);
   const bytes = { state: state.bytes.disk, weights: places.reduce((a, b) => a + b, 0) };
   if (bytes.state + bytes.weights === 0) return null;
-  const home = state.shares.map((share) => share.home).find((one) => one instanceof DiskHome);
+  const placements = state.shares.map((share) => share.state.placement);
+  const nvme = placements.find((one) => one instanceof NvmeState);
   return {
     ...{ state_gib: bytes.state / 2 ** 30, weights_gib: bytes.weights / 2 ** 30 },
-    ...(home instanceof DiskHome ? { state_file: home.disk } : {}),
+    ...(nvme instanceof NvmeState ? { state_file: nvme.disk } : {}),
   };
 }
 
@@ -282,10 +283,11 @@ export async function trainBench(options: Options): Promise<object | null> {
     adapters: adaptersOf(options),
     offload: options.offload === 'true',
     state: shares
-      .map(({ home, schedule }) => `${home.constructor.name}, ${schedule.constructor.name}`)
+      .map(({ state, schedule }) => `${state.names}, ${schedule.constructor.name}`)
       .join('; '),
     gpu_share:
-      elementsOf(shares.filter(({ home }) => home instanceof StreamedHome)) / elementsOf(shares),
+      elementsOf(shares.filter(({ state }) => state.placement instanceof StreamedState)) /
+      elementsOf(shares),
     sub_group_size: engine.config.zero_optimization.sub_group_size,
     checkpoint: options.checkpoint ?? false,
     segments: options.segments ?? null,

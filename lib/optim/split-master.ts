@@ -7,6 +7,9 @@ import type { UpdateKernels } from './update-kernels.js';
 /** Names of the additional state tensors. */
 export const halves = { low: 'master_low', ties: 'master_ties' } as const;
 
+/** Bytes that extend a bf16 weight to its f32 master: 16 bits, and one bit for ties. */
+export const LOWER_HALF = 2 + 1 / 8;
+
 /**
  * Tensors of an update with split masters. `master` is the bf16 weights; `state` also has the
  * tensors of `halves`.

@@ -1,6 +1,6 @@
 // Converts a ds_config.json to a Setup of the plan.
 import type { ResolvedConfig } from '../../types/config.js';
-import { tileSize } from '../zero/home/tiles.js';
+import { tileSize } from '../zero/state/tiles.js';
 import { plainSetup, type Setup, type WeightsOnDisk } from './setup.js';
 
 /** Facts outside the configuration: ranks, model, optimizer. */

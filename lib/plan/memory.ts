@@ -1,4 +1,7 @@
 // Predicts the device and host memory of a training step by part.
+import { LOWER_HALF } from '../optim/split-master.js';
+import { STREAMED_TILE } from '../zero/state/placement/streamed.js';
+import { LARGEST_SLOT, WEIGHT_SLOTS } from '../zero/state/weight-slots.js';
 import { gathersOf } from './gathered-weights.js';
 import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
@@ -51,13 +54,6 @@ const LARGE_VOCABULARY = 2 ** 16;
 const KEPT_LOGIT_BYTES = { trained: 2 ** 32, frozen: 2 ** 31 };
 /** Bytes of an f32 master weight. */
 const MASTER = 4;
-/** Bytes that extend a bf16 weight to its f32 master: see SplitHome. */
-const LOWER_HALF = 2 + 1 / 8;
-/** Slots for weights in transfer to the device, and elements of the largest slot: see SplitHome. */
-const WEIGHT_SLOTS = 2;
-const LARGEST_SLOT = 2 ** 26;
-/** Elements of the largest tile of streamed state: see StreamedHome. */
-const TILE = 2 ** 24;
 
 /** Bytes of an element in the engine's compute dtype. */
 export const elementBytes = ({ precision }: Setup): number => (precision === 'fp32' ? 4 : 2);
@@ -320,7 +316,7 @@ function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
   // Device memory per streamed parameter: windows for state, and a gradient unless masters are
   // split (gradientsAt() counts it then). Speculation adds an uncommitted gradient and the upper
   // halves. If weights live in host memory, the device keeps its share of them as well.
-  const largestTile = Math.min(TILE, block * share);
+  const largestTile = Math.min(STREAMED_TILE, block * share);
   const isJoined = joinsMasters(setup);
   const ofTile = 2 * bytesOfStreamed(setup) + (isJoined ? MASTER : 0);
   const windows = streamed > 0 ? ofTile * largestTile : 0;

@@ -1,7 +1,7 @@
 // Predicts the duration of a step in closed form from measured rates. The comments of the constants
 // are its assumptions.
 
-import { balancedShare } from '../zero/home/processor-rates.js';
+import { balancedShare } from '../zero/state/processor-rates.js';
 import { gathersOf } from './gathered-weights.js';
 import {
   adamWStateBytes,

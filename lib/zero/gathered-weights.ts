@@ -6,11 +6,11 @@ import { held, Tensor } from '../tensor/index.js';
 import type { At, Collectives, Work } from './collectives.js';
 import type { CommTimer } from './exchange.js';
 import { sliceFlat } from './flat.js';
-import { pinned } from './home/pinned.js';
-import { InMemory, type WeightPlace } from './home/weight-place.js';
 import { type Range, shardOf } from './layout.js';
 import type { NearCopies } from './near-copies.js';
 import { Partition, WeightShard } from './partition.js';
+import { pinned } from './state/pinned.js';
+import { InMemory, type WeightStore } from './state/weight-store.js';
 import type { Unit } from './unit.js';
 import { UnitTrace } from './unit-trace.js';
 import type { WeightFlow } from './weight-flow.js';
@@ -31,7 +31,7 @@ export interface GatherOptions {
   /** Predicts the next units. Default: a trace that records each step. */
   trace?: UnitTrace;
   /** Storage of the shards. */
-  home: ShardHome;
+  storage: ShardStorage;
   /** Gathers a unit from the shards of all ranks. */
   gather: GatherUnit;
   /** Secondary copies for repeated gathers before the next update (hpZ); null without them. */
@@ -95,11 +95,11 @@ export class GatheredWeights implements WeightFlow {
 
   /** Stores this rank's shard of a unit with full weights, and frees the rest. */
   adopted(shard: WeightShard): void {
-    const { unit, range, place } = shard;
+    const { unit, range, storage } = shard;
     this.shards.set(unit, shard);
     const { compute } = this.device;
     const own = sliceFlat(unit.weights, range);
-    compute.wait(this.computed.record(place.store(own, compute)));
+    compute.wait(this.computed.record(storage.store(own, compute)));
     own.release();
     unit.vacate();
     if (this.persists(unit)) this.persistent.add(unit);
@@ -121,7 +121,7 @@ export class GatheredWeights implements WeightFlow {
     if (!weights.hasViews) unit.materialize(weights.flat);
     weights.hasViews = true;
     this.fetchAhead();
-    this.options.home.expect(this.notGathered());
+    this.options.storage.expect(this.notGathered());
   }
 
   /** Allows freeing the unit's weights; they are not read until the next acquire(). */
@@ -152,7 +152,7 @@ export class GatheredWeights implements WeightFlow {
 
   /** Nothing to send: the next use gathers again. */
   dispatch(): void {
-    this.options.home.expect(this.trace.beginning());
+    this.options.storage.expect(this.trace.beginning());
   }
 
   dispose(): void {
@@ -161,13 +161,13 @@ export class GatheredWeights implements WeightFlow {
     this.options.near?.dispose();
     if (this.options.overlap) this.stream.dispose();
     for (const event of [this.computed, ...this.own.values()]) event.dispose();
-    this.options.home.dispose();
+    this.options.storage.dispose();
   }
 
   /** Returns this rank's range of the unit, and uninitialized storage for it. */
-  private ownShard(unit: WeightUnit): [range: Range, place: WeightPlace] {
+  private ownShard(unit: WeightUnit): [range: Range, store: WeightStore] {
     const range = shardOf(unit.layout.numel, this.group.rank, this.group.size);
-    return [range, this.options.home.place(unit, range.numel)];
+    return [range, this.options.storage.create(unit, range.numel)];
   }
 
   /** The next units that are not gathered. */
@@ -190,7 +190,7 @@ export class GatheredWeights implements WeightFlow {
   }
 
   private gather(unit: WeightUnit): Gathered {
-    const { place } = this.shards.get(unit) as WeightShard;
+    const { storage } = this.shards.get(unit) as WeightShard;
     const { numel } = unit.layout;
     const flat = held(() => Tensor.empty([numel], unit.dtype, this.device));
     // Earlier compute work may still use the memory.
@@ -200,7 +200,7 @@ export class GatheredWeights implements WeightFlow {
     const at = { stream: this.stream, purpose: `weights of ${unit.name}` };
     const end = this.options.timer.collective(this.stream);
     const { near, gather } = this.options;
-    const work = near?.gather(unit, flat, at) ?? gather(place, flat, this.group, at);
+    const work = near?.gather(unit, flat, at) ?? gather(storage, flat, this.group, at);
     end();
     // Same values in other memory. publish() marks real changes.
     flat.changedAt = 0;
@@ -236,14 +236,14 @@ export class GatheredWeights implements WeightFlow {
 }
 
 /** Fills `flat` [size * n] on the device from every rank's shard of n elements. */
-export type GatherUnit = (place: WeightPlace, flat: Tensor, group: Collectives, at: At) => Work;
+export type GatherUnit = (store: WeightStore, flat: Tensor, group: Collectives, at: At) => Work;
 
 /** The storage of shards. */
-export interface ShardHome {
+export interface ShardStorage {
   /**
    * Returns uninitialized storage for a unit's shard of `numel` elements. The caller disposes it.
    */
-  place(unit: WeightUnit, numel: number): WeightPlace;
+  create(unit: WeightUnit, numel: number): WeightStore;
   /** Announces the next units to gather, in order. */
   expect(units: Iterable<WeightUnit>): void;
   /** Called when no storage is used any more. */
@@ -253,28 +253,28 @@ export interface ShardHome {
 const alwaysThere = { expect() {}, dispose() {} };
 
 /** In device memory. */
-export const onDevice: ShardHome = {
+export const onDevice: ShardStorage = {
   ...alwaysThere,
-  place: ({ dtype, device }, numel) =>
+  create: ({ dtype, device }, numel) =>
     new InMemory(held(() => Tensor.empty([numel], dtype, device))),
 };
 
 /** In pinned host memory (offload_param). Source: ZeRO-Infinity. */
-export const onHost: ShardHome = {
+export const onHost: ShardStorage = {
   ...alwaysThere,
-  place: ({ dtype, device }, numel) => new InMemory(pinned(device, [numel], dtype)),
+  create: ({ dtype, device }, numel) => new InMemory(pinned(device, [numel], dtype)),
 };
 
 /**
  * Gathers a device shard with one all-gather. A shard elsewhere is first copied to its part of
  * `flat`.
  */
-export const gatherPlain: GatherUnit = (place, flat, group, at) => {
-  const { memory } = place;
+export const gatherPlain: GatherUnit = (store, flat, group, at) => {
+  const { memory } = store;
   if (memory && !memory.buffer.pinned) return group.allGather(flat, memory, at);
   const numel = flat.numel / group.size;
   const own = sliceFlat(flat, { offset: group.rank * numel, numel });
-  place.load(own, at.stream);
+  store.load(own, at.stream);
   const work = group.allGather(flat, own, at);
   own.release();
   return work;

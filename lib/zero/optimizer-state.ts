@@ -1,21 +1,21 @@
-// OptimizerState: shares of the partitions on this rank, each with a home and a schedule.
+// OptimizerState: shares of the partitions on this rank, each with a ShardState and a schedule.
 import type { Tensor } from '../tensor/index.js';
-import type { Home } from './home/home.js';
-import type { Bytes, LentState } from './home/lent-state.js';
 import type { Fragment } from './layout.js';
 import type { Partition, WeightShard } from './partition.js';
 import type { Publisher, RankError, Schedule, UpdatePlan } from './schedule/schedule.js';
+import type { Bytes, LentState } from './state/lent-state.js';
+import type { ShardState } from './state/shard-state.js';
 
-/** Partitions with the home of their state and the schedule of their updates. */
+/** Partitions with their state and the schedule of their updates. */
 export interface Share {
   readonly partitions: readonly Partition[];
-  readonly home: Home;
+  readonly state: ShardState;
   readonly schedule: Schedule;
 }
 
 /**
  * Routes each partition to its share. Shares update concurrently; their work is enqueued in forward
- * order. All homes and schedules give the same bits. The creators of homes and schedules own them.
+ * order. All strategies and schedules give the same bits. Their creators own them.
  */
 export class OptimizerState {
   readonly shares: Share[] = [];
@@ -30,9 +30,9 @@ export class OptimizerState {
 
   /** Allocates master weights and state of a partition. Called in forward order. */
   adopt(partition: Partition): void {
-    const { home, schedule } = this.of(partition);
+    const { state, schedule } = this.of(partition);
     this.inForwardOrder.push(partition);
-    home.adopt(partition);
+    state.adopt(partition);
     schedule.adopt(partition);
   }
 
@@ -41,7 +41,7 @@ export class OptimizerState {
    * compute stream.
    */
   writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
-    this.of(partition).home.writeMaster(partition, fragment, values);
+    this.of(partition).state.writeMaster(partition, fragment, values);
   }
 
   /** Called before the backward that completes the gradients of `plan`. */
@@ -63,10 +63,10 @@ export class OptimizerState {
     for (const { schedule } of this.shares) schedule.endBackward();
     for (const partition of this.inForwardOrder) this.of(partition).schedule.begin(partition);
     const updates = new Map(
-      this.shares.map(({ home, schedule }) => [home, schedule.update(control, plan)] as const),
+      this.shares.map(({ state, schedule }) => [state, schedule.update(control, plan)] as const),
     );
     for (const partition of this.inForwardOrder) {
-      const next = updates.get(this.of(partition).home)?.next();
+      const next = updates.get(this.of(partition).state)?.next();
       if (next && !next.done) publisher.publish(...next.value);
     }
     for (const rest of updates.values()) for (const one of rest) publisher.publish(...one);
@@ -87,14 +87,14 @@ export class OptimizerState {
    * the new values.
    */
   lend(partition: Partition, fragment: Fragment, name: string): LentState {
-    const { home, schedule } = this.of(partition);
+    const { state, schedule } = this.of(partition);
     schedule.commit();
-    return home.lend(partition, fragment, name);
+    return state.lend(partition, fragment, name);
   }
 
   /** Whether lend() returns a copy for this partition, which needs memory. */
   lendsCopies(partition: Partition): boolean {
-    return this.of(partition).home.lendsCopies;
+    return this.of(partition).state.lendsCopies;
   }
 
   /**
@@ -114,9 +114,9 @@ export class OptimizerState {
    * Refreshes the partition's weights after an external change of master weights, such as a load.
    */
   refresh(partition: Partition): void {
-    const { home, schedule } = this.of(partition);
+    const { state, schedule } = this.of(partition);
     schedule.changed();
-    home.refresh(partition);
+    state.refresh(partition);
   }
 
   /**
@@ -138,17 +138,17 @@ export class OptimizerState {
 
   /** Waits until every update has reached the weights. */
   synchronize(): void {
-    for (const { home, schedule } of this.shares) {
+    for (const { state, schedule } of this.shares) {
       schedule.commit();
-      home.synchronize();
+      state.synchronize();
     }
   }
 
   /** Bytes of state by location. */
   get bytes(): Bytes {
     const sum = { device: 0, host: 0, disk: 0 };
-    for (const { home, schedule } of this.shares) {
-      const { device, host, disk } = home.bytes;
+    for (const { state, schedule } of this.shares) {
+      const { device, host, disk } = state.bytes;
       sum.device += device + schedule.deviceBytes;
       sum.host += host + schedule.bytes;
       sum.disk += disk;

@@ -5,8 +5,8 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { Event } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
-import type { WeightPlace } from './home/weight-place.js';
 import { clipGroups, type Fragment, fragmentsOf, type GroupRange, type Range } from './layout.js';
+import type { WeightStore } from './state/weight-store.js';
 import type { Unit } from './unit.js';
 import type { WeightUnit } from './weight-unit.js';
 
@@ -21,7 +21,7 @@ export class WeightShard {
     /** Its elements in the unit. */
     readonly range: Range,
     /** Storage of its weights. Owned. */
-    readonly place: WeightPlace,
+    readonly storage: WeightStore,
     /** The range that only this rank counts and saves, from the start of the shard. */
     readonly counted: Range = { offset: 0, numel: range.numel },
   ) {
@@ -31,7 +31,7 @@ export class WeightShard {
 
   /** [numel] in the weights' dtype. Throws DS_RELEASED if they are on a disk. */
   get weights(): Tensor {
-    if (this.place.memory) return this.place.memory;
+    if (this.storage.memory) return this.storage.memory;
     throw new DsError({
       code: 'DS_RELEASED',
       op: `unit ${this.unit.name}`,
@@ -52,19 +52,19 @@ export class WeightShard {
 
   /** Bytes on the device in addition to those of the unit: a shard in separate memory. */
   get bytes(): { weights: number; gradients: number } {
-    const { unit, place } = this;
-    const own = place.memory && unit.holds(place.memory) ? 0 : place.bytes.device;
+    const { unit, storage } = this;
+    const own = storage.memory && unit.holds(storage.memory) ? 0 : storage.bytes.device;
     return { weights: own, gradients: 0 };
   }
 
   dispose(): void {
-    this.place.dispose();
+    this.storage.dispose();
   }
 }
 
 /**
- * A stage creates it and fills `grad`. The norm's counter records `ready`, and a home reads both.
- * An update writes the weights.
+ * A stage creates it and fills `grad`. The norm's counter records `ready`, and a ShardState reads
+ * both. An update writes the weights.
  */
 export class Partition extends WeightShard {
   declare readonly unit: Unit;
@@ -77,12 +77,12 @@ export class Partition extends WeightShard {
   grad: Tensor | null = null;
   /** Whether `grad` contains only this rank's samples, because ranks do not sum gradients. */
   isOwnGrad = false;
-  /** `grad` is complete, and only its home reads it from now on. */
+  /** `grad` is complete, and only its ShardState reads it from now on. */
   readonly ready: Event;
 
   /** `counted` also selects the part of the gradient that this rank adds to the norm. */
-  constructor(unit: Unit, range: Range, place: WeightPlace, counted?: Range) {
-    super(unit, range, place, counted);
+  constructor(unit: Unit, range: Range, store: WeightStore, counted?: Range) {
+    super(unit, range, store, counted);
     this.ready = new Event(unit.device);
     this.groups = clipGroups(unit.layout, range);
   }

@@ -5,9 +5,9 @@ import { Event, Stream } from '../runtime/stream.js';
 import type { Collectives, Work } from './collectives.js';
 import { Exchange, type ExchangeOptions } from './exchange.js';
 import { sliceFlat } from './flat.js';
-import { InMemory, type WeightPlace } from './home/weight-place.js';
 import { type Range, shardOf } from './layout.js';
 import { Partition, WeightShard } from './partition.js';
+import { InMemory, type WeightStore } from './state/weight-store.js';
 import type { Unit } from './unit.js';
 import type { WeightUnit } from './weight-unit.js';
 
@@ -49,7 +49,7 @@ export interface WeightFlow {
  * The range of a shard in its unit, the storage of its weights, and the range that this rank
  * counts.
  */
-type Kept = [range: Range, place: WeightPlace, counted?: Range];
+type Kept = [range: Range, store: WeightStore, counted?: Range];
 
 /** Base class with no-ops. */
 abstract class HeldWeights implements WeightFlow {

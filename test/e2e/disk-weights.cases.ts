@@ -39,9 +39,9 @@ const onDisk = (nvme: string, more: OffloadParam = {}): ZeroSection => ({
 /** Bytes of the engine's weights in host memory and on disk. */
 function placesOf(engine: Engine): { host: number; disk: number } {
   const sum = { host: 0, disk: 0 };
-  for (const { place } of engine.parts.stage.partitions) {
-    sum.host += place.bytes.host;
-    sum.disk += place.bytes.disk;
+  for (const { storage } of engine.parts.stage.partitions) {
+    sum.host += storage.bytes.host;
+    sum.disk += storage.bytes.disk;
   }
   return sum;
 }

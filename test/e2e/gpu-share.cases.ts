@@ -5,19 +5,16 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { memoryAdvice } from '../../lib/engine/watch/memory-advice.js';
-import type { Engine, Tensor } from '../../lib/index.js';
+import type { Engine } from '../../lib/index.js';
 import { byteText } from '../../lib/runtime/byte-text.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { HostHome } from '../../lib/zero/home/host-home.js';
-import { SplitHome } from '../../lib/zero/home/split-home.js';
-import { StreamedHome } from '../../lib/zero/home/streamed-home.js';
-import { StreamedJoinedHome } from '../../lib/zero/home/streamed-joined-home.js';
-import { StreamedSplitHome } from '../../lib/zero/home/streamed-split-home.js';
-import { Windows } from '../../lib/zero/home/windows.js';
 import type { Share } from '../../lib/zero/optimizer-state.js';
 import type { Partition } from '../../lib/zero/partition.js';
 import { Deferred } from '../../lib/zero/schedule/deferred.js';
 import { Speculative } from '../../lib/zero/schedule/speculative.js';
+import { StreamedState } from '../../lib/zero/state/placement/streamed.js';
+import type { Masters } from '../../lib/zero/state/strategies.js';
+import { Windows } from '../../lib/zero/state/windows.js';
 import type { Case } from '../support/case.js';
 import { stateBits, type TinyOptions, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
 
@@ -74,8 +71,13 @@ const places: Case = {
       const engine = await tinyEngine({ ...options, speculative }, device);
       const { shares } = engine.parts.state;
       assert.deepEqual(
-        shares.map(({ home }) => home.constructor),
-        speculative ? [StreamedJoinedHome, HostHome] : [StreamedSplitHome, SplitHome],
+        shares.map(({ state }) => state.names),
+        speculative
+          ? ['StreamedState, JoinedMasters, DeviceWeights', 'HostState, F32Masters, DeviceWeights']
+          : [
+              'StreamedState, SplitMasters, DeviceWeights',
+              'HostState, SplitMasters, DeviceWeights',
+            ],
       );
       const Kind = speculative ? Speculative : Deferred;
       for (const { schedule } of shares) assert.ok(schedule instanceof Kind);
@@ -109,22 +111,24 @@ const staying: Case = {
         trainTiny(engine, 0, steps);
         const { state, stage } = engine.parts;
         const stays = ({ weights }: Partition): boolean => !weights.buffer.pinned;
-        for (const { home, schedule, partitions } of state.shares) {
-          const isTheirs = speculative && home instanceof StreamedHome;
+        for (const { state: own, schedule, partitions } of state.shares) {
+          const { placement } = own;
+          const isTheirs = speculative && placement instanceof StreamedState;
           assert.ok(partitions.every((one) => stays(one) === isTheirs));
           if (!isTheirs) continue;
           const elements = partitions.reduce((sum, { numel }) => sum + numel, 0);
-          const { windows, scratch } = home as unknown as { windows: Windows; scratch: Tensor };
+          const { masters } = own as unknown as { masters: Masters };
           // Two gradients and upper halves. The weights belong to the partitions.
-          const all = home.bytes.device + schedule.deviceBytes - windows.bytes - scratch.bytes;
+          const passing = placement.windows.bytes + masters.bytes.device;
+          const all = own.bytes.device + schedule.deviceBytes - passing;
           const beside = all - 6 * elements;
           assert.ok(beside >= 0 && beside < 4096, `${beside} bytes beside ${elements} elements`);
         }
         const weights = stage.partitions.filter(stays).reduce((sum, one) => sum + one.numel, 0);
         const { hint } = memoryAdvice(engine.parts);
         const frees = state.shares
-          .filter(({ home }) => home instanceof StreamedHome)
-          .reduce((sum, one) => sum + one.home.bytes.device + one.schedule.deviceBytes, 0);
+          .filter((one) => one.state.placement instanceof StreamedState)
+          .reduce((sum, one) => sum + one.state.bytes.device + one.schedule.deviceBytes, 0);
         assert.ok(hint.includes(`gpu_share": 0 frees ${byteText(frees + 2 * weights)}`), hint);
       }
       engine.destroy();
@@ -140,10 +144,9 @@ const passing: Case = {
       const engine = await tinyEngine({ ...options, zero }, device);
       const { state, stage } = engine.parts;
       const elements = stage.partitions.reduce((sum, { numel }) => sum + numel, 0);
-      const { home } = state.shares[0] as { home: StreamedHome } & Share;
+      const { state: own } = state.shares[0] as Share;
       trainTiny(engine, 0, 2);
-      const windows = (home as unknown as { windows: Windows }).windows.bytes;
-      const kept = home.bytes.device - windows;
+      const kept = own.bytes.device - (own.placement as StreamedState).windows.bytes;
       assert.ok(kept < elements, `${kept} bytes beside windows, of ${elements} elements`);
       for (const { grad } of stage.partitions) assert.equal(grad, null);
       engine.destroy();
@@ -158,8 +161,8 @@ const once: Case = {
     const engine = await tinyEngine({ ...options, gpuShare: 0.5, zero: inTiles }, device);
     // Enough steps that speculation stops.
     trainTiny(engine, 0, 12);
-    const { home, partitions } = engine.parts.state.shares[0] as { home: StreamedHome } & Share;
-    const tiles = partitions.flatMap((partition) => home.tilesOf(partition)).length;
+    const { state, partitions } = engine.parts.state.shares[0] as Share;
+    const tiles = partitions.flatMap((partition) => state.tilesOf(partition)).length;
     const { open } = Windows.prototype;
     let opened = 0;
     Windows.prototype.open = function (...args) {
@@ -171,7 +174,7 @@ const once: Case = {
     } finally {
       Windows.prototype.open = open;
     }
-    assert.ok(home instanceof StreamedHome && tiles > 1);
+    assert.ok(state.placement instanceof StreamedState && tiles > 1);
     assert.equal(opened, 4 * tiles);
     engine.destroy();
   },
@@ -194,9 +197,9 @@ const advised: Case = {
     const { step } = engine;
     engine.step = () => {
       const kept = stage.partitions.reduce((sum, { numel }) => sum + 2 * numel, 0);
-      const { home } = state.shares[0] as Share;
+      const { bytes } = (state.shares[0] as Share).state;
       const { hint } = memoryAdvice(engine.parts);
-      assert.ok(hint.includes(`gpu_share": 0 frees ${byteText(home.bytes.device + kept)}`), hint);
+      assert.ok(hint.includes(`gpu_share": 0 frees ${byteText(bytes.device + kept)}`), hint);
       step.call(engine);
     };
     trainTiny(engine, 1, 2);

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type Engine, scope, Tensor, zero } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { DiskHome } from '../../lib/zero/home/disk-home.js';
+import { NvmeState } from '../../lib/zero/state/placement/nvme.js';
 import type { Case } from '../support/case.js';
 import { type TinyOptions, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
 
@@ -26,10 +26,10 @@ export async function withFolder(body: (folder: string) => Promise<void>): Promi
 const onDisk = (options: Options, nvme: string, device: Device): Promise<Engine> =>
   tinyEngine({ ...options, offload: true, nvme }, device);
 
-export const diskOf = (engine: Engine): DiskHome =>
+export const diskOf = (engine: Engine): NvmeState =>
   engine.parts.state.shares
-    .map(({ home }) => home)
-    .find((home) => home instanceof DiskHome) as DiskHome;
+    .map(({ state }) => state.placement)
+    .find((placement) => placement instanceof NvmeState) as NvmeState;
 
 /** Bits of master weights and all state of every parameter. */
 function stateBits(engine: Engine): Map<string, string> {

@@ -6,9 +6,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Engine } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { DeviceHome } from '../../lib/zero/home/device-home.js';
-import { HostHome } from '../../lib/zero/home/host-home.js';
-import { SplitHome } from '../../lib/zero/home/split-home.js';
 import type { Case } from '../support/case.js';
 import { type TinyOptions, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
 
@@ -22,8 +19,11 @@ const resident = (options: Options, device: Device): Promise<Engine> =>
 const split = (options: Options, device: Device): Promise<Engine> =>
   tinyEngine({ ratio: 0.5, ...options, offload: true }, device);
 
-const homesOf = (engine: Engine): unknown[] =>
-  engine.parts.state.shares.map(({ home }) => home.constructor);
+const statesOf = (engine: Engine): string[] =>
+  engine.parts.state.shares.map(({ state }) => state.names);
+
+const onDevice = 'DeviceState, F32Masters, DeviceWeights';
+const onHost = 'HostState, F32Masters, DeviceWeights';
 
 function equalCase(label: string, options: Options): Case {
   return {
@@ -34,7 +34,8 @@ function equalCase(label: string, options: Options): Case {
       const expected = trainTiny(plain, 0, steps);
       const engine = await split(options, device);
       const areSplit = options.precision === 'bf16' && !options.speculative;
-      assert.deepEqual(homesOf(engine), [DeviceHome, areSplit ? SplitHome : HostHome]);
+      const inHalves = 'HostState, SplitMasters, DeviceWeights';
+      assert.deepEqual(statesOf(engine), [onDevice, areSplit ? inHalves : onHost]);
       assert.deepEqual(trainTiny(engine, 0, steps), expected);
       assert.deepEqual(weightBits(engine), weightBits(plain));
       assert.equal(engine.skippedSteps, plain.skippedSteps);
@@ -54,7 +55,7 @@ const shares: Case = {
     const { partitions } = whole.parts.stage;
     const sizes = partitions.map(({ numel }) => numel);
     const total = sizes.reduce((sum, numel) => sum + numel, 0);
-    assert.deepEqual(homesOf(whole), [HostHome]);
+    assert.deepEqual(statesOf(whole), [onHost]);
     const host = whole.parts.state.bytes.host / total;
     whole.destroy();
     let first = 0;
@@ -94,7 +95,7 @@ const resumed: Case = {
         assert.deepEqual(weightBits(other), weightBits(plain));
         other.destroy();
       }
-      assert.deepEqual(homesOf(plain), [DeviceHome]);
+      assert.deepEqual(statesOf(plain), [onDevice]);
       for (const one of [plain, engine]) one.destroy();
     } finally {
       rmSync(dir, { recursive: true, force: true });

@@ -8,7 +8,7 @@ import { initialize, nn, type Tensor } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import type { AdamWSpeculateArgs } from '../../lib/runtime/kernels.generated.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
-import { measureRates } from '../../lib/zero/home/processor-rates.js';
+import { measureRates } from '../../lib/zero/state/processor-rates.js';
 
 jest.mock('../../lib/engine/setup/known-rates.js', () => {
   const real = jest.requireActual('../../lib/engine/setup/known-rates.js');

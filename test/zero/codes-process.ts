@@ -3,9 +3,9 @@
 import { CommsLogger, initDistributed } from '../../lib/comm/index.js';
 import { Tensor } from '../../lib/index.js';
 import { BLOCK, BlockCodes } from '../../lib/zero/block-codes.js';
-import { InMemory } from '../../lib/zero/home/weight-place.js';
 import { gatherCodes } from '../../lib/zero/quantized-gather.js';
 import { QuantizedWire, ReplicatedWire } from '../../lib/zero/quantized-wire.js';
+import { InMemory } from '../../lib/zero/state/weight-store.js';
 import { PlainWire } from '../../lib/zero/wire.js';
 
 export interface CodesJob {

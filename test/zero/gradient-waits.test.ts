@@ -2,7 +2,7 @@
 // delay backward.
 import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
-import type { HostTile } from '../../lib/zero/home/tiles.js';
+import type { ShardState } from '../../lib/zero/state/shard-state.js';
 import { tinyEngine, trainTiny } from '../e2e/tiny-training.js';
 
 test.each([
@@ -12,9 +12,9 @@ test.each([
   const engine = await tinyEngine({ precision: 'bf16', offload: true, speculative }, cpu());
   trainTiny(engine, 0, 2);
   const [share] = engine.parts.state.shares;
-  const home = share?.home as unknown as { tilesOf(partition: unknown): readonly HostTile[] };
+  const state = share?.state as ShardState;
   const updated = engine.parts.stage.partitions.flatMap((one) =>
-    home.tilesOf(one).map((tile) => tile.updated),
+    state.tilesOf(one).map((tile) => tile.updated),
   );
   expect(updated.every((event) => event instanceof Event)).toBe(true);
   const waits = jest.spyOn(Stream.prototype, 'wait');

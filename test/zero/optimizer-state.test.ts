@@ -1,10 +1,10 @@
 // Tests how partitions are divided into shares, and that shares update without waiting for each
 // other.
 import type { Tensor } from '../../lib/tensor/index.js';
-import type { Home } from '../../lib/zero/home/home.js';
 import { evenlySpread, firstInForward, OptimizerState } from '../../lib/zero/optimizer-state.js';
 import type { Partition } from '../../lib/zero/partition.js';
 import type { Schedule } from '../../lib/zero/schedule/schedule.js';
+import type { ShardState } from '../../lib/zero/state/shard-state.js';
 
 test('every share enqueues what needs no step decision before one waits for it, and all in forward order', () => {
   const done: string[] = [];
@@ -23,8 +23,8 @@ test('every share enqueues what needs no step decision before one waits for it, 
         for (const partition of own) yield [partition, null];
       },
     } as unknown as Schedule;
-    const home = { adopt: () => {} } as unknown as Home;
-    state.add({ partitions: own, home, schedule });
+    const stored = { adopt: () => {} } as unknown as ShardState;
+    state.add({ partitions: own, state: stored, schedule });
   });
   for (const partition of partitions) state.adopt(partition);
   const published: string[] = [];

@@ -94,7 +94,7 @@ test.each([
   const flow = new GatheredWeights(device, group, {
     ...{ prefetch, maxLive: 1e9, maxReuseDistance: 0, near: null, overlap: false },
     ...{ persistenceThreshold: 0, modelPersistenceThreshold: 0, timer: untimedComm },
-    ...{ home: onDevice, gather: gatherPlain },
+    ...{ storage: onDevice, gather: gatherPlain },
   });
   const shards = ['a', 'b', 'c', 'd'].map((name) => {
     const weights = held(() => Tensor.empty([8], 'f32', device));
@@ -104,8 +104,8 @@ test.each([
     };
     const vacate = () => placed?.release();
     const own = { name, layout: { numel: 8 }, dtype: 'f32', device, weights, materialize, vacate };
-    const place = onDevice.place(own as never, 8);
-    return { unit: own, range: { offset: 0, numel: 8 }, place } as unknown as WeightShard;
+    const storage = onDevice.create(own as never, 8);
+    return { unit: own, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
   });
   for (const shard of shards) flow.adopted(shard);
   // One step, which records the order of units, and the start of the next step.
@@ -115,7 +115,7 @@ test.each([
   flow.acquire((shards[0] as WeightShard).unit);
   expect(gathered).toEqual(['a', ...expected]);
   flow.dispose();
-  for (const { place } of shards) place.dispose();
+  for (const { storage } of shards) storage.dispose();
 });
 
 test('the gather of a shard waits for its own change, not for later ones', () => {
@@ -124,7 +124,7 @@ test('the gather of a shard waits for its own change, not for later ones', () =>
   const flow = new GatheredWeights(device, group as unknown as Collectives, {
     ...{ prefetch: 0, maxLive: 0, maxReuseDistance: 0, near: null, overlap: true },
     ...{ persistenceThreshold: 0, modelPersistenceThreshold: 0, timer: untimedComm },
-    ...{ home: onDevice, gather: gatherPlain },
+    ...{ storage: onDevice, gather: gatherPlain },
   });
   const weights = held(() => Tensor.empty([8], 'f32', device));
   let placed: Tensor | null = null;
@@ -135,8 +135,8 @@ test('the gather of a shard waits for its own change, not for later ones', () =>
     },
     vacate: () => placed?.release(),
   };
-  const place = onDevice.place(unit as never, 8);
-  const shard = { unit, range: { offset: 0, numel: 8 }, place } as unknown as WeightShard;
+  const storage = onDevice.create(unit as never, 8);
+  const shard = { unit, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
   flow.adopted(shard);
   const host = Stream.create(device);
   const changed = new Event(device).record(host);
@@ -154,7 +154,7 @@ test('the gather of a shard waits for its own change, not for later ones', () =>
   flow.dispose();
   // The caller still owns the event.
   expect(changed.record(host).done).toBe(true);
-  for (const one of [changed, host, place]) one.dispose();
+  for (const one of [changed, host, storage]) one.dispose();
   weights.release();
 });
 

@@ -3,17 +3,17 @@ import { perBlock, perElement, perParameter } from '../../lib/optim/declared-sta
 import type { Optimizer } from '../../lib/optim/optimizer.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
-import { pinnedFilled } from '../../lib/zero/home/pinned.js';
-import { allocateState, type RangeState, stateTensors } from '../../lib/zero/home/range-state.js';
+import { clipGroups, layoutUnit } from '../../lib/zero/layout.js';
+import type { Partition } from '../../lib/zero/partition.js';
+import { pinnedFilled } from '../../lib/zero/state/pinned.js';
+import { allocateState, type RangeState, stateTensors } from '../../lib/zero/state/range-state.js';
 import {
   cutEvenly,
   disposeTile,
   isByElement,
   makeTiles,
   tileSize,
-} from '../../lib/zero/home/tiles.js';
-import { clipGroups, layoutUnit } from '../../lib/zero/layout.js';
-import type { Partition } from '../../lib/zero/partition.js';
+} from '../../lib/zero/state/tiles.js';
 
 test.each([
   [0, 64],

@@ -4,7 +4,6 @@ import { cpu } from '../../lib/runtime/device.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
-import type { DeviceHome } from '../../lib/zero/home/device-home.js';
 import type { Partition } from '../../lib/zero/partition.js';
 import { tinyEngine, trainTiny } from '../e2e/tiny-training.js';
 
@@ -12,22 +11,21 @@ import { tinyEngine, trainTiny } from '../e2e/tiny-training.js';
 async function residentUpdate(): Promise<void> {
   const engine = await tinyEngine({ precision: 'bf16', offload: false }, cpu());
   trainTiny(engine, 0, 1);
-  const [share] = engine.parts.state.shares as unknown as { home: DeviceHome }[];
-  const { home } = share as { home: DeviceHome };
+  const { state } = engine.parts.state.shares[0] ?? {};
   const [partition] = engine.parts.stage.partitions as readonly Partition[];
-  if (!partition || !home) throw new Error('an engine without a partition');
+  if (!partition || !state) throw new Error('an engine without a partition');
   const grad = held(() => Tensor.empty([partition.numel], 'bf16', engine.device));
   partition.grad = grad;
   const exchange = Stream.create(engine.device, 'exchange');
   exchange.wait(new Event(engine.device).record(engine.device.compute));
   kernels.fill({ out: grad, value: 1 }, exchange);
   partition.ready.record(exchange);
-  for (const tile of home.tilesOf(partition)) {
-    const tensors = home.acquire(partition, tile);
+  for (const tile of state.tilesOf(partition)) {
+    const tensors = state.acquire(partition, tile);
     const read = held(() => Tensor.emptyLike(tensors.grad));
     kernels.copy({ in: tensors.grad, out: read });
     read.dispose();
-    home.release(tensors);
+    state.release(partition, tensors);
   }
   engine.device.synchronize();
   partition.dropGrad();

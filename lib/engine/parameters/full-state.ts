@@ -13,9 +13,9 @@ import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import { writeFragments } from '../../zero/adopt.js';
 import { takeOver } from '../../zero/collectives.js';
 import { copyFlat, sliceFlat, sliceFragment } from '../../zero/flat.js';
-import type { LentState } from '../../zero/home/lent-state.js';
 import { type Fragment, overlap, shardOf } from '../../zero/layout.js';
 import type { Partition, WeightShard } from '../../zero/partition.js';
+import type { LentState } from '../../zero/state/lent-state.js';
 import type { EngineCore } from '../engine-parts.js';
 import { resync } from '../step/resync.js';
 import { keepingWrites } from './open-writes.js';
@@ -158,7 +158,7 @@ export function writeMaster({ engine, partition, entry }: OwnedParameter, values
 export function writeFrozen({ engine, shard, entry, parameter }: HeldParameter): void {
   const values = { ...perElement(entry.shape), values: parameter };
   writeOwned({ engine, shard, entry }, values, (fragment) => {
-    const lent = shard.place.lend(fragment);
+    const lent = shard.storage.lend(fragment);
     lent.wait();
     return lent;
   });

@@ -86,7 +86,7 @@ export function gatheredParameters<Result>(
 /** A parameter that the ranks share during the body. */
 type Shared = HeldParameter | WholeParameter;
 
-const isFrozenPart = (one: Shared): one is HeldParameter => 'part' in one && !isOwned(one);
+const isFrozenShard = (one: Shared): one is HeldParameter => 'shard' in one && !isOwned(one);
 
 function modified<Result>(held: readonly Shared[], root: number, body: () => Result): Result {
   const outcome = outcomeOf(held, body);
@@ -125,11 +125,11 @@ function adoptChanges(held: readonly Shared[], root: number): void {
   for (const one of changed) {
     takeOver(ranks.world, one.parameter, root);
     if (isOwned(one)) scope(() => writeMaster(one, one.parameter.detach().to('f32')));
-    else if (isFrozenPart(one)) writeFrozen(one);
+    else if (isFrozenShard(one)) writeFrozen(one);
   }
   for (const { parameter } of lost) takeOver(ranks.world, parameter, root);
   publishMasters(engine, new Set(changed.filter(isOwned).map(({ partition }) => partition)));
-  publishFrozen(engine, new Set(changed.filter(isFrozenPart).map(({ shard }) => shard)));
+  publishFrozen(engine, new Set(changed.filter(isFrozenShard).map(({ shard }) => shard)));
 }
 
 /**

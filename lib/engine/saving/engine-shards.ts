@@ -183,7 +183,7 @@ export function weightShards(engine: EngineCore, wanted: Wanted): Shard[] {
   return [...savedOf(engine, [...partitions, ...frozen])].flatMap(({ shard, fragment }) => {
     const { entry, from } = fragment;
     if (!wanted(entry.name)) return [];
-    const values = remoteWeights(shard, fragment) ?? shard.place.lend(fragment).tensor;
+    const values = remoteWeights(shard, fragment) ?? shard.storage.lend(fragment).tensor;
     return shardsOf(entry.name, entry.region, from, values);
   });
 }

@@ -3,9 +3,9 @@ import { type Borrowed, partsOf, type Remote } from '../../checkpoint/index.js';
 import type { StateTensor } from '../../optim/declared-state.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { sliceFlat } from '../../zero/flat.js';
-import type { LentState } from '../../zero/home/lent-state.js';
 import type { Fragment, Range } from '../../zero/layout.js';
 import type { WeightShard } from '../../zero/partition.js';
+import type { LentState } from '../../zero/state/lent-state.js';
 
 /** Returns the part of a fragment that starts at its element `offset`. */
 const within = ({ entry, from, offset }: Fragment, range: Range): Fragment => ({
@@ -33,10 +33,10 @@ export function remoteState(
 }
 
 /** Returns the weights of a fragment, or null if they are in memory. */
-export function remoteWeights({ place, unit }: WeightShard, fragment: Fragment): Remote | null {
-  if (place.memory) return null;
+export function remoteWeights({ storage, unit }: WeightShard, fragment: Fragment): Remote | null {
+  if (storage.memory) return null;
   const { dtype } = unit;
-  return remoteState((one) => place.lend(one), fragment, {
+  return remoteState((one) => storage.lend(one), fragment, {
     per: 1,
     dtype,
     numel: fragment.numel,

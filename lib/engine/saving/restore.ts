@@ -13,8 +13,8 @@ import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { noteChanged } from '../../tensor/tape.js';
-import type { LentState } from '../../zero/home/lent-state.js';
-import { pinned } from '../../zero/home/pinned.js';
+import type { LentState } from '../../zero/state/lent-state.js';
+import { pinned } from '../../zero/state/pinned.js';
 import type { EngineCore } from '../engine-parts.js';
 import {
   type BoxedPart,
@@ -213,14 +213,14 @@ async function readParts(
 
 /** Reads this rank's parts of sharded frozen parameters. */
 async function readFrozenFragments(engine: EngineCore, checkpoint: Checkpoint): Promise<void> {
-  for (const { fragments, place, unit } of engine.parts.stage.frozen) {
+  for (const { fragments, storage, unit } of engine.parts.stage.frozen) {
     for (const fragment of fragments) {
       const { name, region } = fragment.entry;
       if (!isPresent(checkpoint, name)) continue;
       const from = frozenSource(checkpoint, name, unit.dtype);
       const stored = { ...perElement(fragment.entry.shape), dtype: unit.dtype };
-      for (const one of place.memory ? [fragment] : inFragments(fragment, stored)) {
-        await readLent(checkpoint, from, place.lend(one), { region, first: one.from });
+      for (const one of storage.memory ? [fragment] : inFragments(fragment, stored)) {
+        await readLent(checkpoint, from, storage.lend(one), { region, first: one.from });
       }
     }
   }

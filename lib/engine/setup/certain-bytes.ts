@@ -4,6 +4,7 @@ import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { declaredState } from '../../optim/declared-state.js';
 import type { Optimizer } from '../../optim/optimizer.js';
+import { LOWER_HALF } from '../../optim/split-master.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { numel } from '../../runtime/view.js';
 import { gradientDType, weightDType } from './dtypes.js';
@@ -127,9 +128,6 @@ function largestUnit(module: Module, count: (parameter: Parameter) => number): n
     ...[root, ...units].map((parameters) => parameters.reduce((sum, one) => sum + count(one), 0)),
   );
 }
-
-/** Bytes that restore an f32 master from its bf16 weight. */
-const LOWER_HALF = 2 + 1 / 8;
 
 function sumsOf({ module, config, optimizer, splitsMasters }: Counted): Sums {
   const groupOf = new Map<unknown, number>();

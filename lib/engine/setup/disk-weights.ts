@@ -2,9 +2,9 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
-import { DiskWeights } from '../../zero/home/disk-weights.js';
-import { tileSize } from '../../zero/home/tiles.js';
 import { shardOf } from '../../zero/layout.js';
+import { DiskWeights } from '../../zero/state/disk-weights.js';
+import { tileSize } from '../../zero/state/tiles.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
 import { folderOf, requestsOf, warnWhereSlow } from './disk-file.js';
 

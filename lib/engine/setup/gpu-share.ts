@@ -7,14 +7,14 @@ import { type Device, threads } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { type Collectives, takeOver } from '../../zero/collectives.js';
+import type { Partition } from '../../zero/partition.js';
 import {
   balancedShare,
   type Measured,
   measureRates,
   type ProcessorRates,
-} from '../../zero/home/processor-rates.js';
-import { stateSizes } from '../../zero/home/range-state.js';
-import type { Partition } from '../../zero/partition.js';
+} from '../../zero/state/processor-rates.js';
+import { stateSizes } from '../../zero/state/range-state.js';
 import { ratesOf } from './known-rates.js';
 
 /** Below this number of elements, all updates take a few milliseconds and sharing gains nothing. */

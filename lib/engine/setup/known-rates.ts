@@ -2,7 +2,7 @@
 import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { makeFolderNow } from '../../runtime/make-folder.js';
-import type { ProcessorRates } from '../../zero/home/processor-rates.js';
+import type { ProcessorRates } from '../../zero/state/processor-rates.js';
 
 /** Maximum number of hosts in the file. */
 const REMEMBERED = 32;

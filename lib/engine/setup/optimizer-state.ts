@@ -13,24 +13,6 @@ import {
 import { SplitMaster, type SplittingOptimizer } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
-import { DeviceHome, DeviceHomeOfOffloadedWeights } from '../../zero/home/device-home.js';
-import type { Home } from '../../zero/home/home.js';
-import {
-  HostHome,
-  HostHomeOfOffloadedWeights,
-  type HostHomeOptions,
-} from '../../zero/home/host-home.js';
-import { SplitHome, SplitHomeOfOffloadedWeights } from '../../zero/home/split-home.js';
-import { StreamedHome, StreamedHomeOfOffloadedWeights } from '../../zero/home/streamed-home.js';
-import {
-  StreamedJoinedHome,
-  StreamedJoinedHomeOfOffloadedWeights,
-} from '../../zero/home/streamed-joined-home.js';
-import {
-  StreamedSplitHome,
-  StreamedSplitHomeOfOffloadedWeights,
-} from '../../zero/home/streamed-split-home.js';
-import { isByElement, tileSize } from '../../zero/home/tiles.js';
 import { evenlySpread, firstInForward, type OptimizerState } from '../../zero/optimizer-state.js';
 import type { Partition } from '../../zero/partition.js';
 import { Deferred } from '../../zero/schedule/deferred.js';
@@ -39,10 +21,22 @@ import { GatheredUpdates } from '../../zero/schedule/gathered-updates.js';
 import type { Schedule } from '../../zero/schedule/schedule.js';
 import { Speculative } from '../../zero/schedule/speculative.js';
 import { SummedUpdates } from '../../zero/schedule/summed-updates.js';
+import { F32Masters } from '../../zero/state/master/f32.js';
+import { JoinedMasters } from '../../zero/state/master/joined.js';
+import { SplitMasters } from '../../zero/state/master/split.js';
+import { DeviceState } from '../../zero/state/placement/device.js';
+import { HostState, type HostStateOptions } from '../../zero/state/placement/host.js';
+import { StreamedState } from '../../zero/state/placement/streamed.js';
+import { ShardState } from '../../zero/state/shard-state.js';
+import type { Masters, Placement } from '../../zero/state/strategies.js';
+import { isByElement, tileSize } from '../../zero/state/tiles.js';
+import { LARGEST_SLOT, WeightSlots } from '../../zero/state/weight-slots.js';
+import { DeviceWeights } from '../../zero/state/weights/device.js';
+import { OffloadedWeights } from '../../zero/state/weights/offloaded.js';
 import type { ReleaseStack } from '../release-stack.js';
-import { openDiskHome } from './disk-home.js';
 import { findGpuShare, type ShareOptions } from './gpu-share.js';
 import { speculates, splitsMasters, splitsStreamed } from './master-halves.js';
+import { openNvmeState } from './nvme-state.js';
 import { offloadsWeights } from './stage.js';
 import { cutParameter } from './whole-parameters.js';
 
@@ -57,8 +51,9 @@ export interface StateOptions {
 }
 
 /**
- * Adds one share per home to `state`; `owned` takes ownership. Throws DS_CONFIG if super_offload is
- * true for an optimizer without speculative updates, and DS_IO if a disk lacks space.
+ * Adds states with their schedules to `state`; `owned` takes ownership. Throws DS_CONFIG if
+ * super_offload is true for an optimizer without speculative updates, and DS_IO if a disk lacks
+ * space.
  */
 export function buildState(
   state: OptimizerState,
@@ -66,22 +61,30 @@ export function buildState(
   owned: ReleaseStack,
 ): void {
   const { config, optimizer, partitions, device } = options;
-  const { device: home, ratio } = config.zero_optimization.offload_optimizer;
-  const isOffloaded = home !== 'none';
-  const first = isOffloaded ? firstInForward(partitions, 1 - ratio) : new Set(partitions);
+  const { device: storage, ratio } = config.zero_optimization.offload_optimizer;
+  const first = storage === 'none' ? new Set(partitions) : firstInForward(partitions, 1 - ratio);
   const resident = partitions.filter((partition) => first.has(partition));
   const rest = partitions.filter((partition) => !first.has(partition));
-  if (!isOffloaded || resident.length > 0) {
-    const Kind =
-      offloadsWeights(config) && !isOffloaded ? DeviceHomeOfOffloadedWeights : DeviceHome;
-    const made = owned.own(new Kind(device, optimizer));
+  if (storage === 'none' || resident.length > 0) {
+    const placement = new DeviceState(device, optimizer);
+    const made = owned.own(shardState(config, placement, new F32Masters(placement)));
     const schedule = owned.own(afterDecision(made, resident, options));
-    state.add({ partitions: resident, home: made, schedule });
+    state.add({ partitions: resident, state: made, schedule });
   }
   // With ratio 0, nothing is left.
   if (rest.length === 0) return;
-  if (home === 'cpu') addOffloaded(state, { ...options, partitions: rest }, owned);
-  if (home === 'nvme') addOnDisk(state, { ...options, partitions: rest }, owned);
+  if (storage === 'cpu') addOffloaded(state, { ...options, partitions: rest }, owned);
+  if (storage === 'nvme') addOnDisk(state, { ...options, partitions: rest }, owned);
+}
+
+/** Makes a state for the weights of `config`. */
+function shardState<P extends Placement>(
+  config: ResolvedConfig,
+  placement: P,
+  masters: Masters,
+): ShardState<P> {
+  const Target = offloadsWeights(config) ? OffloadedWeights : DeviceWeights;
+  return new ShardState({ placement, masters, weights: new Target(placement, masters) });
 }
 
 /**
@@ -90,10 +93,14 @@ export function buildState(
  */
 function addOnDisk(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
   const { config, partitions } = options;
-  const home = owned.own(openDiskHome(options, offloadsWeights(config)));
-  const schedule = owned.own(afterDecision(home, partitions, options));
-  state.add({ partitions, home, schedule });
+  const placement = openNvmeState(options);
+  const made = owned.own(shardState(config, placement, new F32Masters(placement)));
+  const schedule = owned.own(afterDecision(made, partitions, options));
+  state.add({ partitions, state: made, schedule });
 }
+
+/** The processors that update state in host memory. */
+type Processor = typeof HostState | typeof StreamedState;
 
 /**
  * Two processors update state in host memory: the device updates the partitions of gpu_share, CPU
@@ -104,75 +111,48 @@ function addOffloaded(state: OptimizerState, options: StateOptions, owned: Relea
   const onDevice = evenlySpread(partitions, streamedShare(options));
   const streamed = partitions.filter((partition) => onDevice.has(partition));
   const rest = partitions.filter((partition) => !onDevice.has(partition));
-  const threads = offloadsWeights(options.config) ? threadsForOffloadedWeights : hostThreads;
-  const device = offloadsWeights(options.config) ? deviceForOffloadedWeights : streaming;
+  const add = speculates(options) ? addSpeculative : addAfterDecision;
   if (streamed.length > 0) {
-    addInHostMemory(state, { ...options, partitions: streamed, kinds: device }, owned);
+    add(state, { ...options, partitions: streamed, Processor: StreamedState }, owned);
   }
   if (streamed.length === 0 || rest.length > 0) {
-    addInHostMemory(state, { ...options, partitions: rest, kinds: threads }, owned);
+    add(state, { ...options, partitions: rest, Processor: HostState }, owned);
   }
 }
 
-type SplitKind = new (device: Device, rule: SplitMaster, options: HostHomeOptions) => HostHome;
-
-/** Home classes in host memory for one updating processor. */
-interface HomeKinds {
-  /** For f32 masters. */
-  whole: typeof HostHome;
-  /** For split masters, updated after the step decision. */
-  split: SplitKind;
-  /** For split masters with speculative updates; null if that gains nothing. */
-  tried: SplitKind | null;
+interface ProcessorOptions extends StateOptions {
+  Processor: Processor;
 }
 
-const hostThreads: HomeKinds = { whole: HostHome, split: SplitHome, tried: null };
-const streaming: HomeKinds = {
-  ...{ whole: StreamedHome, split: StreamedSplitHome, tried: StreamedJoinedHome },
-};
-const threadsForOffloadedWeights: HomeKinds = {
-  ...{ whole: HostHomeOfOffloadedWeights, split: SplitHomeOfOffloadedWeights, tried: null },
-};
-const deviceForOffloadedWeights: HomeKinds = {
-  whole: StreamedHomeOfOffloadedWeights,
-  ...{ split: StreamedSplitHomeOfOffloadedWeights, tried: StreamedJoinedHomeOfOffloadedWeights },
-};
-
-function addInHostMemory(
+/** Adds states with speculative updates. Only the device joins split masters. */
+function addSpeculative(
   state: OptimizerState,
-  { kinds, ...options }: StateOptions & { kinds: HomeKinds },
-  owned: ReleaseStack,
-): void {
-  if (speculates(options)) addTried(state, { ...options, kinds }, owned);
-  else addAfterDecision(state, { ...options, kinds }, owned);
-}
-
-/** Adds homes with speculative updates. */
-function addTried(
-  state: OptimizerState,
-  { kinds, ...options }: StateOptions & { kinds: HomeKinds },
+  { Processor, ...options }: ProcessorOptions,
   owned: ReleaseStack,
 ): void {
   const { config, optimizer, device } = options;
   if (!canSpeculate(optimizer)) throw cannotSpeculate(optimizer);
   const how = { tile: tileSize(config.zero_optimization.sub_group_size), readBefore: true };
-  const add = (home: HostHome, partitions: readonly Partition[]): void => {
-    const schedule = owned.own(new Speculative(device, owned.own(home), optimizer));
-    state.add({ partitions, home, schedule });
+  const add = (made: ShardState<HostState | StreamedState>, own: readonly Partition[]): void => {
+    const schedule = owned.own(new Speculative(device, owned.own(made), optimizer));
+    state.add({ partitions: own, state: made, schedule });
   };
-  const { tried: Split, whole: Whole } = kinds;
-  const [split, whole] = bySplitting(options, Split !== null && splitsStreamed(options));
-  if (Split && split.length > 0) {
-    add(new Split(device, new SplitMaster(optimizer as Tried), how), split);
+  const joins = Processor === StreamedState && splitsStreamed(options);
+  const [split, whole] = bySplitting(options, joins);
+  if (split.length > 0) {
+    const rule = new SplitMaster(optimizer as SpeculativeOptimizer & SplittingOptimizer);
+    const placement = new Processor(device, rule, how);
+    add(shardState(config, placement, new JoinedMasters(device, rule, placement)), split);
   }
-  if (split.length === 0 || whole.length > 0) add(new Whole(device, optimizer, how), whole);
+  if (split.length === 0 || whole.length > 0) {
+    const placement = new Processor(device, optimizer, how);
+    add(shardState(config, placement, new F32Masters(placement)), whole);
+  }
 }
-
-type Tried = SpeculativeOptimizer & SplittingOptimizer;
 
 function addAfterDecision(
   state: OptimizerState,
-  { kinds, ...options }: StateOptions & { kinds: HomeKinds },
+  { Processor, ...options }: ProcessorOptions,
   owned: ReleaseStack,
 ): void {
   const { config, optimizer, device } = options;
@@ -180,15 +160,30 @@ function addAfterDecision(
   const [split, whole] = bySplitting(options, splitsMasters(options));
   if (split.length > 0) {
     const rule = new SplitMaster(optimizer as SplittingOptimizer);
-    const home = owned.own(new kinds.split(device, rule, { tile }));
-    const schedule = owned.own(new Deferred(home, rule, split));
-    state.add({ partitions: split, home, schedule });
+    const made = owned.own(splitState(rule, { ...options, Processor }));
+    const schedule = owned.own(new Deferred(made, rule, split));
+    state.add({ partitions: split, state: made, schedule });
   }
   if (split.length === 0 || whole.length > 0) {
-    const home = owned.own(new kinds.whole(device, optimizer, { tile }));
-    const schedule = owned.own(afterDecision(home, whole, { ...options, partitions: whole }));
-    state.add({ partitions: whole, home, schedule });
+    const placement = new Processor(device, optimizer, { tile });
+    const made = owned.own(shardState(config, placement, new F32Masters(placement)));
+    const schedule = owned.own(afterDecision(made, whole, { ...options, partitions: whole }));
+    state.add({ partitions: whole, state: made, schedule });
   }
+}
+
+/** Returns a state with split masters. CPU threads update weights on the device in slots. */
+function splitState(rule: SplitMaster, { Processor, config, device }: ProcessorOptions) {
+  const tile = tileSize(config.zero_optimization.sub_group_size);
+  if (Processor === StreamedState || offloadsWeights(config)) {
+    const placement = new Processor(device, rule, { tile });
+    return shardState(config, placement, new SplitMasters(device, rule, placement));
+  }
+  const how: HostStateOptions = { tile: Math.min(tile, LARGEST_SLOT) };
+  const placement = new HostState(device, rule, how);
+  const { d2h: down, order: updates, h2d: up } = placement.traffic;
+  const slots = new WeightSlots(device, { down, updates, up });
+  return shardState(config, placement, new SplitMasters(device, rule, placement, slots));
 }
 
 /** Returns partitions with split masters (bf16 units, if `able`), and the rest. */
@@ -242,21 +237,21 @@ function streamedState(
  * Returns the schedule of `partitions`: one pass, or several passes with an exchange between ranks.
  */
 function afterDecision(
-  home: Home,
+  state: ShardState,
   partitions: readonly Partition[],
   { config, optimizer, group }: StateOptions,
 ): Schedule {
   const { stage, reduce_bucket_size: bucketElements } = config.zero_optimization;
   if (canExchange(optimizer) && group.size > 1) {
-    return new ExchangedUpdates(optimizer, { home, partitions, group, bucketElements });
+    return new ExchangedUpdates(optimizer, { state, partitions, group, bucketElements });
   }
   const units = partitions.map(({ unit }) => unit);
   const cut = cutParameter(optimizer, units, { stage, shards: group.size });
-  if (cut === null) return new Deferred(home, optimizer, partitions);
-  const parts = { home, partitions, group };
+  if (cut === null) return new Deferred(state, optimizer, partitions);
+  const parts = { state, partitions, group };
   if (canGather(optimizer)) return new GatheredUpdates(optimizer, parts);
   if (canSum(optimizer)) return new SummedUpdates(optimizer, parts);
-  return new Deferred(home, optimizer, partitions);
+  return new Deferred(state, optimizer, partitions);
 }
 
 function cannotSpeculate(optimizer: Optimizer): DsError {

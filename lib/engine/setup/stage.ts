@@ -8,7 +8,7 @@ import {
   gatherPlain,
   onDevice,
   onHost,
-  type ShardHome,
+  type ShardStorage,
 } from '../../zero/gathered-weights.js';
 import {
   AlternatingGradients,
@@ -166,7 +166,7 @@ function weightFlow(
       persistenceThreshold: zero.stage3_param_persistence_threshold,
       modelPersistenceThreshold: zero.stage3_model_persistence_threshold,
       ...(isTrained ? {} : { trace: new PassTrace() }),
-      home: shardHome(config, between, units),
+      storage: shardStorage(config, between, units),
       gather: zero.zero_quantized_weights ? gatherCodes : gatherPlain,
       near: near && new NearCopies(near),
       overlap,
@@ -189,11 +189,11 @@ export function offloadsWeights({ zero_optimization: zero }: ResolvedConfig): bo
 }
 
 /** Throws DS_IO if a disk lacks space for the weights. */
-function shardHome(
+function shardStorage(
   config: ResolvedConfig,
   { device, group }: Between,
   units: readonly WeightUnit[],
-): ShardHome {
+): ShardStorage {
   if (!offloadsWeights(config)) return onDevice;
   if (config.zero_optimization.offload_param.device === 'cpu') return onHost;
   return openDiskWeights({ config, units, device, group });

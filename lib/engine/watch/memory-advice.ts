@@ -2,8 +2,8 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import { byteText } from '../../runtime/byte-text.js';
 import type { Explanation } from '../../runtime/shortage.js';
-import { StreamedHome } from '../../zero/home/streamed-home.js';
 import type { Partition } from '../../zero/partition.js';
+import { StreamedState } from '../../zero/state/placement/streamed.js';
 import type { Ranks } from '../ranks.js';
 import { type MemoryOwners, type MemoryUse, memoryUse } from './memory-breakdown.js';
 
@@ -58,7 +58,7 @@ function waitingGradients(partitions: readonly Partition[]): number {
 
 /** Bytes of offloaded weights that are on the device. */
 function weightsThere(partitions: readonly Partition[]): number {
-  return partitions.reduce((sum, { place }) => sum + place.bytes.device, 0);
+  return partitions.reduce((sum, { storage }) => sum + storage.bytes.device, 0);
 }
 
 /** Settings that move weights, gradients and optimizer state to the host or to other ranks. */
@@ -68,12 +68,14 @@ function forState(
 ): Setting[] {
   const { stage, offload_optimizer: offload, offload_param: params } = config.zero_optimization;
   const found: Setting[] = [];
-  const streamed = state.shares.filter(({ home }) => home instanceof StreamedHome);
+  const streamed = state.shares.filter(
+    ({ state: { placement } }) => placement instanceof StreamedState,
+  );
   if (streamed.length > 0) {
-    const frees = streamed.reduce((sum, { home, schedule, partitions }) => {
+    const frees = streamed.reduce((sum, { state: own, schedule, partitions }) => {
       const weights = params.device === 'none' ? 0 : weightsThere(partitions);
       const waiting = waitingGradients(partitions);
-      return sum + home.bytes.device + schedule.deviceBytes + waiting + weights;
+      return sum + own.bytes.device + schedule.deviceBytes + waiting + weights;
     }, 0);
     const text = `"zero_optimization.offload_optimizer.gpu_share": 0 frees ${byteText(frees)}`;
     found.push({ frees, text });

@@ -30,7 +30,7 @@ export interface MemoryUse {
     other: number;
   };
   host: {
-    /** Page-locked: offloaded master weights, state, and staging buffers. */
+    /** Page-locked: offloaded weights, master weights, state, and staging buffers. */
     pinned: number;
     /** Of the process. */
     resident: number;
@@ -44,7 +44,8 @@ export function memoryUse({ device, stage, state }: MemoryOwners): MemoryUse {
   const held = kept.flatMap((shard) => [shard.bytes, shard.unit.bytes]);
   const weights = held.reduce((sum, bytes) => sum + bytes.weights, 0);
   const gradients = held.reduce((sum, bytes) => sum + bytes.gradients, 0);
-  const { device: optimizer, host: pinned } = state.bytes;
+  const { device: optimizer, host } = state.bytes;
+  const pinned = kept.reduce((sum, { storage }) => sum + storage.bytes.host, host);
   const pinnedHere = device.kind === 'cpu' ? pinned : 0;
   const other = inUse - weights - gradients - optimizer - pinnedHere;
   return {

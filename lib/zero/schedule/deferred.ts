@@ -1,15 +1,15 @@
 // Deferred: updates after the step decision, so every clip factor is exact.
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Tensor } from '../../tensor/index.js';
-import type { Home } from '../home/home.js';
 import type { Partition } from '../partition.js';
+import type { ShardState } from '../state/shard-state.js';
 import type { Publisher, RankError, Schedule, UpdatedPartition, UpdatePlan } from './schedule.js';
 
 /** Common part of schedules without work before the step decision. */
 export abstract class AfterDecision implements Schedule {
   readonly bytes: number = 0;
 
-  constructor(protected readonly home: Home) {}
+  constructor(protected readonly state: ShardState) {}
 
   endBackward(): void {}
 
@@ -22,15 +22,15 @@ export abstract class AfterDecision implements Schedule {
   prepare(): void {}
 
   gradReady(partition: Partition): void {
-    this.home.receive(partition);
+    this.state.receive(partition);
   }
 
   awaitWeights(partition: Partition): void {
-    this.home.awaitWeights(partition);
+    this.state.awaitWeights(partition);
   }
 
   gradOf(partition: Partition): Tensor | null {
-    return this.home.gradOf(partition);
+    return this.state.gradOf(partition);
   }
 
   get isAdrift(): boolean {
@@ -61,24 +61,24 @@ export abstract class AfterDecision implements Schedule {
  */
 export class Deferred extends AfterDecision {
   constructor(
-    home: Home,
+    state: ShardState,
     private readonly optimizer: Optimizer,
     private readonly partitions: readonly Partition[],
   ) {
-    super(home);
+    super(state);
   }
 
   *update(given: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
-    const { home, optimizer } = this;
-    const control = home.takeControl(given);
+    const { state, optimizer } = this;
+    const control = state.takeControl(given);
     for (const partition of this.partitions) {
-      for (const tile of home.tilesOf(partition)) {
-        const tensors = home.acquire(partition, tile);
-        optimizer.update({ ...tensors, control }, settings, home.kernels);
-        home.release(tensors);
-        home.deliver(partition, tile);
+      for (const tile of state.tilesOf(partition)) {
+        const tensors = state.acquire(partition, tile);
+        optimizer.update({ ...tensors, control }, settings, state.kernels);
+        state.release(partition, tensors);
+        state.deliver(partition, tile);
       }
-      yield [partition, home.finish(partition)];
+      yield [partition, state.finish(partition)];
     }
   }
 }

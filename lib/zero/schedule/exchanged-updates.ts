@@ -11,15 +11,15 @@ import type { ExchangingOptimizer, PayloadPass } from '../../optim/exchange.js';
 import type { UpdateTensors } from '../../optim/optimizer.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { copyAll, sliceFlat } from '../flat.js';
-import type { Home } from '../home/home.js';
 import { overlap } from '../layout.js';
 import type { Partition } from '../partition.js';
+import type { ShardState } from '../state/shard-state.js';
 import { AfterDecision, Deferred } from './deferred.js';
 import type { Publisher, RankError, UpdatedPartition, UpdatePlan } from './schedule.js';
 
 /** Parts of an update over several ranks with whole units. */
 export interface ExchangeParts {
-  home: Home;
+  state: ShardState;
   /** In the order of updates, equal on every rank. Each is a whole unit. */
   partitions: readonly Partition[];
   group: ExchangeGroup;
@@ -46,8 +46,8 @@ interface Bucket {
  * bucket write its vector, ranks exchange it with two collectives, and the ranges are updated by
  * the average. While one bucket is exchanged, the next is written.
  *
- * Memory in addition to the home: 4 bytes per element and 4 / ranks for errors, a quarter of a byte
- * for messages, and the vectors of three buckets during an update.
+ * Memory in addition to the state: 4 bytes per element and 4 / ranks for errors, a quarter of a
+ * byte for messages, and the vectors of three buckets during an update.
  */
 export class ExchangedUpdates extends AfterDecision {
   private readonly alone: Deferred;
@@ -59,24 +59,24 @@ export class ExchangedUpdates extends AfterDecision {
     private readonly optimizer: ExchangingOptimizer,
     private readonly parts: ExchangeParts,
   ) {
-    super(parts.home);
-    const { home, partitions } = parts;
-    this.alone = new Deferred(home, optimizer, partitions);
+    super(parts.state);
+    const { state, partitions } = parts;
+    this.alone = new Deferred(state, optimizer, partitions);
     this.buckets = bucketsOf(partitions, parts.bucketElements).map((members) => {
       return { members, exchange: exchangeOf(optimizer, parts.group, members), vector: null };
     });
-    this.unscaled = home.allocate(4, 'f32');
+    this.unscaled = state.allocate(4, 'f32');
   }
 
   *update(given: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void> {
-    const { home, partitions } = this.parts;
+    const { state, partitions } = this.parts;
     const pass = this.optimizer.passOf(plan.settings);
     if (!pass) {
       yield* this.alone.update(given, plan);
       return;
     }
-    this.exchange(pass, home.takeControl(given));
-    for (const partition of partitions) yield [partition, home.finish(partition)];
+    this.exchange(pass, state.takeControl(given));
+    for (const partition of partitions) yield [partition, state.finish(partition)];
   }
 
   override get isAdrift(): boolean {
@@ -87,10 +87,10 @@ export class ExchangedUpdates extends AfterDecision {
   override resync(applied: number, publisher: Publisher): void {
     const pass = this.optimizer.resync(applied, this.optimizer.groups);
     if (!pass) return;
-    const { partitions, home } = this.parts;
+    const { partitions, state } = this.parts;
     const idle = partitions.filter(({ grad }) => grad === null);
-    const always = home.allocate(4, 'f32');
-    home.kernels.scale({ in: always, out: always, scale: 0, shift: 1, accumulate: false });
+    const always = state.allocate(4, 'f32');
+    state.kernels.scale({ in: always, out: always, scale: 0, shift: 1, accumulate: false });
     for (const partition of idle) partition.grad = noGradient(partition);
     this.exchange(pass, always);
     for (const partition of idle) {
@@ -136,7 +136,7 @@ export class ExchangedUpdates extends AfterDecision {
   /** Computes other buckets while the collective of one is running. */
   private exchange(pass: PayloadPass, control: Tensor): void {
     const { buckets, unscaled } = this;
-    const { kernels } = this.parts.home;
+    const { kernels } = this.parts.state;
     copyAll(unscaled, control, unscaled.device.compute);
     const multiplier = sliceFlat(unscaled, { offset: 0, numel: 1 });
     kernels.scale({ in: multiplier, out: multiplier, scale: 0, shift: 1, accumulate: false });
@@ -156,7 +156,7 @@ export class ExchangedUpdates extends AfterDecision {
     bucket.vector = vector;
     if (pass.startsAfresh) exchange.reset();
     this.eachRange(bucket, control, (tensors, payload) => {
-      pass.write(tensors, payload, this.parts.home.kernels);
+      pass.write(tensors, payload, this.parts.state.kernels);
     });
     exchange.send(vector, control);
   }
@@ -164,7 +164,7 @@ export class ExchangedUpdates extends AfterDecision {
   private receive(bucket: Bucket, pass: PayloadPass): void {
     bucket.exchange.receive(bucket.vector as Tensor);
     this.eachRange(bucket, this.unscaled, (tensors, payload) => {
-      pass.apply(tensors, payload, this.parts.home.kernels);
+      pass.apply(tensors, payload, this.parts.state.kernels);
     });
     bucket.vector?.release();
     bucket.vector = null;
@@ -175,15 +175,15 @@ export class ExchangedUpdates extends AfterDecision {
     control: Tensor,
     body: (tensors: UpdateTensors, payload: Tensor) => void,
   ): void {
-    const { home } = this.parts;
+    const { state } = this.parts;
     for (const { partition, offset } of members) {
-      for (const tile of home.tilesOf(partition)) {
-        const tensors = home.acquire(partition, tile);
+      for (const tile of state.tilesOf(partition)) {
+        const tensors = state.acquire(partition, tile);
         const { offset: from, numel } = tile.range;
         const payload = sliceFlat(vector as Tensor, { offset: offset + from, numel });
         body({ ...tensors, control }, payload);
         payload.release();
-        home.release(tensors);
+        state.release(partition, tensors);
       }
     }
   }

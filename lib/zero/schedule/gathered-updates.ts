@@ -45,7 +45,9 @@ export type Batch = readonly Member[];
 export class GatheredUpdates extends AfterDecision {
   private readonly sums: TensorSums;
   private readonly batches: readonly Batch[];
-  /** Directions of this rank's shards of a batch, in the home's memory, by the gradients' dtype. */
+  /**
+   * Directions of this rank's shards of a batch, in the state's memory, by the gradients' dtype.
+   */
   private readonly scratch = new Map<DType, Tensor>();
   private readonly onDevice = deviceKernels();
 
@@ -53,20 +55,20 @@ export class GatheredUpdates extends AfterDecision {
     private readonly optimizer: GatheredOptimizer,
     private readonly parts: SharedUpdateParts,
   ) {
-    super(parts.home);
-    const { partitions, home, group } = parts;
+    super(parts.state);
+    const { partitions, state, group } = parts;
     const isTransformed = ({ group: index, shape }: LayoutEntry): boolean =>
       optimizer.sumsPerRound(index, shape).length > 0;
     this.sums = new TensorSums(optimizer, parts);
     this.batches = makeBatches(partitions, isTransformed, group.size);
     for (const [dtype, size] of scratchSizes(this.batches)) {
-      this.scratch.set(dtype, home.allocate(size, optimizer.directionDType(dtype)));
+      this.scratch.set(dtype, state.allocate(size, optimizer.directionDType(dtype)));
     }
   }
 
   *update(control: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
-    const { home } = this.parts;
-    const taken = home.takeControl(control);
+    const { state } = this.parts;
+    const taken = state.takeControl(control);
     this.sums.measure(taken, settings);
     for (const batch of this.batches) {
       const gathering = batch.filter(({ assignments }) => assignments.length > 0);
@@ -79,7 +81,7 @@ export class GatheredUpdates extends AfterDecision {
       });
       for (const member of batch) {
         this.apply(member, taken, settings);
-        yield deliver(home, member.partition);
+        yield deliver(state, member.partition);
       }
     }
   }
@@ -98,19 +100,19 @@ export class GatheredUpdates extends AfterDecision {
     control: Tensor,
     settings: UpdateSettings,
   ): Tensor {
-    const { home, group } = this.parts;
+    const { state, group } = this.parts;
     const { unit, range } = partition;
     this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
       if (tensors.sums.length === 0) return;
       const direction = this.scratchOf(unit, { offset: directions.offset + offset, numel });
-      this.optimizer.direct(tensors, direction, settings, home.kernels);
+      this.optimizer.direct(tensors, direction, settings, state.kernels);
       direction.release();
     });
     const { compute } = unit.device;
     const scratch = this.scratchOf(unit, directions);
     const full = held(() => Tensor.empty([unit.layout.numel], scratch.dtype, unit.device));
     const own = sliceFlat(full, range);
-    home.toDevice(own, scratch);
+    state.toDevice(own, scratch);
     const at = { stream: compute, purpose: `directions of ${unit.name}` };
     group.allGather(full, own, at).wait(compute);
     scratch.release();
@@ -131,14 +133,14 @@ export class GatheredUpdates extends AfterDecision {
 
   /** Writes this rank's shard of the sum of all results to the scratch memory; frees `full`. */
   private scatter({ partition, directions }: Member, full: Tensor): void {
-    const { home, group } = this.parts;
+    const { state, group } = this.parts;
     const { unit, range } = partition;
     const { compute } = unit.device;
     const own = sliceFlat(full, range);
     const scratch = this.scratchOf(unit, directions);
     const at = { stream: compute, purpose: `transformed directions of ${unit.name}` };
     group.reduceScatter(own, full, at).wait(compute);
-    home.toHome(scratch, own);
+    state.fromDevice(scratch, own);
     for (const tensor of [scratch, own, full]) tensor.release();
   }
 
@@ -147,7 +149,7 @@ export class GatheredUpdates extends AfterDecision {
     control: Tensor,
     settings: UpdateSettings,
   ): void {
-    const { kernels } = this.parts.home;
+    const { kernels } = this.parts.state;
     this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
       const where = { offset: directions.offset + offset, numel };
       const direction = tensors.sums.length > 0 ? this.scratchOf(partition.unit, where) : null;

@@ -1,4 +1,4 @@
-// The interface of a schedule: decides when optimizer state is updated, for any home.
+// The interface of a schedule: decides when optimizer state is updated, for any ShardState.
 import type { UpdateSettings } from '../../optim/optimizer.js';
 import type { Event, Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -45,11 +45,11 @@ export interface RankError {
 }
 
 /**
- * Decides when the partitions of one home are updated. Methods only enqueue work, unless their
- * comment states that they block.
+ * Decides when the partitions of one ShardState are updated. Methods only enqueue work, unless
+ * their comment states that they block.
  */
 export interface Schedule {
-  /** The home has added a partition. Called in forward order. */
+  /** The ShardState has added a partition. Called in forward order. */
   adopt(partition: Partition): void;
   /** Called before the backward that completes the gradients of `plan`. */
   prepare(plan: UpdatePlan): void;
@@ -73,11 +73,11 @@ export interface Schedule {
   update(control: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void>;
   /** Called before weights are read. Later compute work sees the updated weights. */
   awaitWeights(partition: Partition): void;
-  /** The partition's gradient between gradReady() and update(): see Home.gradOf. */
+  /** The partition's gradient between gradReady() and update(): see ShardState.gradOf. */
   gradOf(partition: Partition): Tensor | null;
   /** Called after an external change of a partition's gradient or state. */
   changed(): void;
-  /** Enqueues postponed commits, so that the home's state is that of the last update. */
+  /** Enqueues postponed commits, so that the state is that of the last update. */
   commit(): void;
   /**
    * Whether ranks may have made local updates since their weights were equal. Equal on every rank.
@@ -87,10 +87,10 @@ export interface Schedule {
   resync(applied: number, publisher: Publisher): void;
   /** This rank's compression errors. */
   rankErrors(): Iterable<RankError>;
-  /** Bytes of host memory in addition to the home's. */
+  /** Bytes of host memory in addition to the ShardState's. */
   readonly bytes: number;
-  /** Bytes of device memory in addition to the home's. */
+  /** Bytes of device memory in addition to the ShardState's. */
   readonly deviceBytes: number;
-  /** Called before dispose() of the home. */
+  /** Called before dispose() of the ShardState. */
   dispose(): void;
 }

@@ -27,10 +27,12 @@ import type { Device } from '../../runtime/device.js';
 import { Event } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyAll, sliceFlat } from '../flat.js';
-import type { HostHome } from '../home/host-home.js';
-import type { Tile } from '../home/tiles.js';
 import type { Range } from '../layout.js';
 import type { Partition } from '../partition.js';
+import type { HostState } from '../state/placement/host.js';
+import type { StreamedState } from '../state/placement/streamed.js';
+import type { ShardState } from '../state/shard-state.js';
+import type { StateTile } from '../state/tiles.js';
 import { AdaptiveCount } from './adaptive-count.js';
 import { ClipWindow } from './clip-window.js';
 import type { Schedule, UpdatedPartition, UpdatePlan } from './schedule.js';
@@ -71,8 +73,8 @@ interface StepDecision {
  *
  * If most steps miss the assumption, updates wait for the step decision as in Deferred. The first
  * units in forward order are then the exception: one pass computes their weights, and the next
- * forward and backward hide the commit. The number adapts to the time there is. It is 0 if the home
- * reads no state in place, because each pass would move all state across PCIe.
+ * forward and backward hide the commit. The number adapts to the time there is. It is 0 if the
+ * state reads no state in place, because each pass would move all state across PCIe.
  */
 export class Speculative implements Schedule {
   /** Selects the partitions that are updated during backward. */
@@ -95,22 +97,22 @@ export class Speculative implements Schedule {
   /** Set from prepare() to update(), unless updates wait for the step decision. */
   private speculation: Speculation | null = null;
 
-  /** `home` must have `readBefore`: updates also read the memory that receives gradients. */
+  /** `state` must have `readBefore`: updates also read the memory that receives gradients. */
   constructor(
     private readonly device: Device,
-    private readonly home: HostHome,
+    private readonly state: ShardState<HostState | StreamedState>,
     private readonly optimizer: SpeculativeOptimizer,
   ) {
-    this.decided = home.allocate(4, 'f32');
-    this.assumed = home.allocate(4, 'f32');
+    this.decided = state.allocate(4, 'f32');
+    this.assumed = state.allocate(4, 'f32');
     this.landed = new Event(device);
     this.earlyDone = new Event(device);
     this.committed = new Event(device);
   }
 
   adopt(partition: Partition): void {
-    const memory = this.home.allocate(partition.numel, partition.weights.dtype);
-    const held = this.home.replaceGrad(partition, memory);
+    const memory = this.state.allocate(partition.numel, partition.weights.dtype);
+    const held = this.state.replaceGrad(partition, memory);
     this.attempts.set(partition, { held, pending: 'none', readLate: false });
   }
 
@@ -124,18 +126,18 @@ export class Speculative implements Schedule {
   }
 
   gradReady(partition: Partition): void {
-    this.home.receive(partition);
+    this.state.receive(partition);
     // Backward reads a frozen weight until its end.
     const { parameters } = partition.unit;
     const readLate = parameters.some(({ parameter }) => !parameter.requiresGrad);
     this.attemptOf(partition).readLate = readLate;
     if (!this.speculation) return;
     if (this.order.arrive(partition)) this.speculateOn(partition, this.speculation);
-    if (this.order.isEarly) this.earlyDone.record(this.home.host);
+    if (this.order.isEarly) this.earlyDone.record(this.state.placement.traffic.order);
   }
 
   endBackward(): void {
-    this.home.endBackward();
+    this.state.placement.traffic.endBackward();
     for (const partition of this.speculation?.partitions ?? []) this.upload(partition);
   }
 
@@ -146,7 +148,7 @@ export class Speculative implements Schedule {
   }
 
   *update(control: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void> {
-    const { speculation, home } = this;
+    const { speculation, state } = this;
     this.speculation = null;
     const decision = this.awaitDecision(control);
     if (speculation) this.order.adapt(this.earlyDone.done);
@@ -160,7 +162,8 @@ export class Speculative implements Schedule {
       speculation &&
       !speculation.stale &&
       sameSettings(speculation.settings, plan.settings);
-    let later = speculation || !home.readsInPlace ? 0 : this.later.of(this.attempts.size);
+    let later =
+      speculation || !state.placement.readsInPlace ? 0 : this.later.of(this.attempts.size);
     this.commitsLater = later > 0;
     for (const [partition, attempt] of this.attempts) {
       if (speculation) {
@@ -168,7 +171,7 @@ export class Speculative implements Schedule {
         if (!holds) this.emitAgain(partition, attempt);
       } else if (later-- > 0) this.emitFirst(partition, attempt, plan);
       else this.updateNow(partition, plan);
-      yield [partition, home.h2d, home.buffersOf(partition).uploaded];
+      yield [partition, state.placement.traffic.h2d, state.partOf(partition).uploaded];
     }
     if (this.commitsLater) this.commitNow();
   }
@@ -189,58 +192,60 @@ export class Speculative implements Schedule {
 
   /** One pass: commits the decided step, stores the new weights, and holds the new gradient. */
   private emit(partition: Partition, step: Omit<StepGradient, 'grad'>): void {
-    const { home } = this;
-    const { grad, tiles } = home.buffersOf(partition);
+    const { state } = this;
+    const { grad: landed, tiles } = state.partOf(partition);
+    const grad = landed as Tensor;
     const attempt = this.attemptOf(partition);
     const previous = this.decidedOf(attempt);
     for (const tile of tiles) {
-      home.host.wait(tile.arrived);
+      state.placement.traffic.order.wait(tile.arrived);
       this.pass(partition, tile, { previous, next: { grad, ...step }, weight: attempt.held });
-      tile.updated.record(home.host);
+      tile.updated.record(state.placement.traffic.order);
     }
-    attempt.held = home.replaceGrad(partition, attempt.held);
+    attempt.held = state.replaceGrad(partition, attempt.held);
   }
 
   /** Runs during the next forward and backward. */
   private commitNow(): void {
     this.commit();
-    this.committed.record(this.home.host);
+    this.committed.record(this.state.placement.traffic.order);
   }
 
   /** Computes the weights of the decided gradient again; does not commit the step. */
   private emitAgain(partition: Partition, attempt: Attempt): void {
-    const { host } = this.home;
-    const { weight, tiles, uploaded } = this.home.buffersOf(partition);
+    const { order } = this.state.placement.traffic;
+    const { weight, tiles, uploaded } = this.state.partOf(partition);
     // The upload of the speculative weights may still read the memory of the new ones.
-    host.wait(uploaded);
+    order.wait(uploaded);
     const next = this.decidedOf(attempt);
     for (const tile of tiles) {
       this.pass(partition, tile, { previous: null, next, weight });
-      tile.updated.record(host);
+      tile.updated.record(order);
     }
     this.upload(partition);
   }
 
   /** Updates the state and the weights in one pass, without speculation. */
   private updateNow(partition: Partition, { settings }: UpdatePlan): void {
-    const { home, optimizer, decided: control } = this;
-    for (const tile of home.tilesOf(partition)) {
-      const tensors = home.acquire(partition, tile);
-      optimizer.update({ ...tensors, control }, settings, home.kernels);
-      home.release(tensors);
-      tile.updated.record(home.host);
+    const { state, optimizer, decided: control } = this;
+    for (const tile of state.tilesOf(partition)) {
+      const tensors = state.acquire(partition, tile);
+      optimizer.update({ ...tensors, control }, settings, state.kernels);
+      state.release(partition, tensors);
+      tile.updated.record(state.placement.traffic.order);
     }
     this.upload(partition);
   }
 
   private upload(partition: Partition): void {
-    const { home } = this;
-    home.uploadAll(partition, this.attemptOf(partition).readLate ? home.computed : null);
+    const { state } = this;
+    const { computed } = state.placement.traffic;
+    state.uploadAll(partition, computed, this.attemptOf(partition).readLate);
   }
 
   /** Blocks the host until backward has ended. The device idles after it, until weights arrive. */
   private awaitDecision(control: Tensor): StepDecision {
-    const { control: fetched } = this.home;
+    const { control: fetched } = this.state.placement.traffic;
     const { compute } = this.device;
     copyAll(fetched, control, compute);
     this.landed.record(compute).synchronize();
@@ -253,7 +258,7 @@ export class Speculative implements Schedule {
     for (const [partition, attempt] of this.attempts) {
       const previous = this.decidedOf(attempt);
       if (!previous) continue;
-      const { tiles } = this.home.buffersOf(partition);
+      const { tiles } = this.state.partOf(partition);
       for (const tile of tiles) this.pass(partition, tile, { previous, next: null, weight: null });
       attempt.pending = 'none';
     }
@@ -267,12 +272,12 @@ export class Speculative implements Schedule {
   /** Enqueues the optimizer's pass over one tile. Gradients and weight are the partition's. */
   private pass(
     partition: Partition,
-    tile: Tile,
+    tile: StateTile,
     { previous, next, weight }: Pick<SpeculationTensors, 'previous' | 'next' | 'weight'>,
   ): void {
-    const { home } = this;
+    const { state } = this;
     const { range } = tile;
-    const opened = home.open(partition, tile);
+    const opened = state.open(partition, tile);
     withSlices(range, (cut) => {
       const parts = {
         group: range.group,
@@ -281,27 +286,27 @@ export class Speculative implements Schedule {
         next: next && { ...next, grad: cut(next.grad) },
         weight: weight && cut(weight),
       };
-      this.optimizer.speculate(parts, home.kernels);
+      this.optimizer.speculate(parts, state.kernels);
     });
-    home.close(opened, previous !== null);
+    state.close(partition, opened, previous !== null);
   }
 
   /** Writes a control on the host stream, because earlier passes still read the old values. */
   private write(control: Tensor, { multiplier, apply }: StepDecision): void {
     [multiplier, apply].forEach((value, offset) => {
       withSlices({ offset, numel: 1 }, (cut) =>
-        this.home.kernels.fill({ out: cut(control), value }),
+        this.state.kernels.fill({ out: cut(control), value }),
       );
     });
   }
 
   awaitWeights(partition: Partition): void {
     this.attemptOf(partition).readLate = true;
-    this.home.awaitWeights(partition);
+    this.state.awaitWeights(partition);
   }
 
   gradOf(partition: Partition): Tensor {
-    const landed = this.home.gradOf(partition) as Tensor;
+    const landed = this.state.gradOf(partition) as Tensor;
     const { pending, held } = this.attemptOf(partition);
     if (pending !== 'tentative') return landed;
     landed.release();
@@ -337,7 +342,7 @@ export class Speculative implements Schedule {
   }
 
   dispose(): void {
-    this.home.synchronize();
+    this.state.synchronize();
     for (const { held } of this.attempts.values()) held.release();
     this.attempts.clear();
     for (const control of [this.decided, this.assumed]) control.release();

@@ -9,16 +9,16 @@ import type {
 import { held, Tensor } from '../../tensor/index.js';
 import type { Collectives } from '../collectives.js';
 import { sliceFlat } from '../flat.js';
-import type { Home } from '../home/home.js';
-import { sumSizes } from '../home/range-state.js';
 import type { GroupRange, Range } from '../layout.js';
 import type { Partition } from '../partition.js';
+import { sumSizes } from '../state/range-state.js';
+import type { ShardState } from '../state/shard-state.js';
 import { AfterDecision } from './deferred.js';
 import type { UpdatedPartition, UpdatePlan } from './schedule.js';
 
 /** Parts of an update over several ranks. */
 export interface SharedUpdateParts {
-  home: Home;
+  state: ShardState;
   /** In the order of updates, equal on every rank. */
   partitions: readonly Partition[];
   group: Collectives;
@@ -28,7 +28,7 @@ export interface SharedUpdateParts {
 interface Round {
   /** On the device. */
   readonly row: Tensor;
-  /** In the home's memory: this rank's row, and the totals. */
+  /** In the state's memory: this rank's row, and the totals. */
   readonly own: Tensor;
   readonly whole: Tensor;
 }
@@ -48,7 +48,7 @@ export class TensorSums {
     private readonly optimizer: MeasuringOptimizer,
     private readonly parts: SharedUpdateParts,
   ) {
-    const { partitions, home } = parts;
+    const { partitions, state } = parts;
     const widths: number[] = [];
     for (const partition of partitions) {
       const offsets = new Map<string, readonly number[]>();
@@ -67,22 +67,22 @@ export class TensorSums {
     const { device } = partitions[0] as Partition;
     this.rounds = widths.map((width) => ({
       row: held(() => Tensor.empty([width], 'f64', device)),
-      own: home.allocate(width, 'f64'),
-      whole: home.allocate(width, 'f64'),
+      own: state.allocate(width, 'f64'),
+      whole: state.allocate(width, 'f64'),
     }));
   }
 
   /**
    * Runs every round of the optimizer over all partitions, with the exchanges. `control` is the
-   * home's.
+   * state's.
    */
   measure(control: Tensor, settings: UpdateSettings): void {
-    const { partitions, home } = this.parts;
+    const { partitions, state } = this.parts;
     for (const [number, round] of this.rounds.entries()) {
       for (const partition of partitions) {
         this.eachRange(partition, control, number, (tensors) => {
           if (number >= tensors.sums.length) return;
-          this.optimizer.measure(tensors, settings, home.kernels, number);
+          this.optimizer.measure(tensors, settings, state.kernels, number);
         });
       }
       this.exchange(round);
@@ -100,7 +100,7 @@ export class TensorSums {
 
   /** Waits for running updates. */
   dispose(): void {
-    this.parts.home.synchronize();
+    this.parts.state.synchronize();
     for (const { row, own, whole } of this.rounds) {
       for (const tensor of [row, own, whole]) tensor.release();
     }
@@ -113,26 +113,26 @@ export class TensorSums {
     round: number,
     body: (tensors: UpdateTensors, range: GroupRange) => void,
   ): void {
-    const { home } = this.parts;
-    for (const tile of home.tilesOf(partition)) {
+    const { state } = this.parts;
+    for (const tile of state.tilesOf(partition)) {
       const { range } = tile;
-      const tensors = home.acquire(partition, tile);
+      const tensors = state.acquire(partition, tile);
       const sums = (this.spans.get(range) ?? []).map((span, number) => {
         const { own, whole } = this.rounds[number] as Round;
         return sliceFlat(number < round ? whole : own, span);
       });
       body({ ...tensors, control, sums }, range);
       for (const one of sums) one.release();
-      home.release(tensors);
+      state.release(partition, tensors);
     }
   }
 
   private exchange({ row, own, whole }: Round): void {
-    const { group, home } = this.parts;
+    const { group, state } = this.parts;
     const { compute } = row.device;
-    home.toDevice(row, own);
+    state.toDevice(row, own);
     group.allReduce(row, { stream: compute, purpose: 'sums over parameters' }).wait(compute);
-    home.toHome(whole, row);
+    state.fromDevice(whole, row);
   }
 
   /** The places of a range are adjacent in the rows, as in the unit. */
@@ -153,19 +153,19 @@ export class SummedUpdates extends AfterDecision {
     private readonly optimizer: SummedOptimizer,
     private readonly parts: SharedUpdateParts,
   ) {
-    super(parts.home);
+    super(parts.state);
     this.sums = new TensorSums(optimizer, parts);
   }
 
   *update(control: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
-    const { home, partitions } = this.parts;
-    const taken = home.takeControl(control);
+    const { state, partitions } = this.parts;
+    const taken = state.takeControl(control);
     this.sums.measure(taken, settings);
     for (const partition of partitions) {
       this.sums.eachMeasured(partition, taken, (tensors) =>
-        this.optimizer.applySums(tensors, settings, home.kernels),
+        this.optimizer.applySums(tensors, settings, state.kernels),
       );
-      yield deliver(home, partition);
+      yield deliver(state, partition);
     }
   }
 
@@ -175,7 +175,7 @@ export class SummedUpdates extends AfterDecision {
 }
 
 /** Uploads the weights of a partition after its last pass is enqueued. */
-export function deliver(home: Home, partition: Partition): UpdatedPartition {
-  for (const tile of home.tilesOf(partition)) home.deliver(partition, tile);
-  return [partition, home.finish(partition)];
+export function deliver(state: ShardState, partition: Partition): UpdatedPartition {
+  for (const tile of state.tilesOf(partition)) state.deliver(partition, tile);
+  return [partition, state.finish(partition)];
 }

@@ -6,24 +6,16 @@ import type { Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyFlat, sliceFlat } from '../flat.js';
 import type { Fragment, Range } from '../layout.js';
-import type { Partition } from '../partition.js';
 import { LentState } from './lent-state.js';
 import { pinned } from './pinned.js';
 import { placeInState, type RangeState } from './range-state.js';
+import type { ShardPart } from './strategies.js';
 
 /** Elements per byte of ties. */
 const PER_BYTE = 8;
 
 /** Elements per write; their f32 copy needs 8 MiB of host memory. */
 const WRITTEN_AT_ONCE = 2 ** 21;
-
-/** The split state of a partition: upper halves in any memory, the rest in host memory. */
-export interface SplitPartition {
-  /** [numel] bf16: upper halves. */
-  readonly master: Tensor;
-  /** The state, with lower halves and ties. */
-  readonly ranges: readonly RangeState[];
-}
 
 /** Halves of a part of a range in host memory, with references. */
 interface Halves {
@@ -49,13 +41,12 @@ export class SplitFragments {
   constructor(
     private readonly device: Device,
     private readonly optimizer: SplitMaster,
-    private readonly stateOf: (partition: Partition) => SplitPartition,
   ) {}
 
   /** `order`: the stream that orders changes of both halves. */
-  lend(partition: Partition, fragment: Fragment, order: Stream): LentState {
-    const { master: high } = this.stateOf(partition);
-    const { range, around, within } = this.locate(partition, fragment);
+  lend(part: ShardPart, fragment: Fragment, order: Stream): LentState {
+    const high = part.master as Tensor;
+    const { range, around, within } = this.placeOf(part, fragment);
     const joined = pinned(this.device, [around.numel], 'f32');
     const room = roomFor(high, around.numel);
     withHalves({ high, range, around, order, room }, (split) =>
@@ -67,7 +58,7 @@ export class SplitFragments {
     joined.release();
     return new LentState(lent, order, () => {
       this.device.compute.synchronize();
-      this.write(partition, fragment, lent, order);
+      this.write(part, fragment, lent, order);
     });
   }
 
@@ -75,9 +66,9 @@ export class SplitFragments {
    * Sets the master weights of a fragment to `values` (f32) in the order of `stream`. Blocks until
    * complete.
    */
-  write(partition: Partition, fragment: Fragment, values: Tensor, stream: Stream): void {
-    const { master: high } = this.stateOf(partition);
-    const { range, around, within } = this.locate(partition, fragment);
+  write(part: ShardPart, fragment: Fragment, values: Tensor, stream: Stream): void {
+    const high = part.master as Tensor;
+    const { range, around, within } = this.placeOf(part, fragment);
     const most = Math.min(around.numel, WRITTEN_AT_ONCE);
     const scratch = pinned(this.device, [most], 'f32');
     const room = roomFor(high, most);
@@ -102,9 +93,8 @@ export class SplitFragments {
     for (const one of [scratch, room]) one?.release();
   }
 
-  private locate(partition: Partition, fragment: Fragment): FragmentLocation {
+  private placeOf({ ranges }: ShardPart, fragment: Fragment): FragmentLocation {
     const { optimizer } = this;
-    const { ranges } = this.stateOf(partition);
     const groups = ranges.map(({ range }) => range);
     const found = placeInState({ optimizer, groups }, fragment, halves.low);
     const { offset, numel } = found.place;

@@ -15,7 +15,7 @@ import {
   weightBits,
 } from '../e2e/tiny-training.js';
 
-const folder = mkdtempSync(join(tmpdir(), 'ds-homes-'));
+const folder = mkdtempSync(join(tmpdir(), 'ds-states-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 const saved = join(folder, 'saved');
@@ -34,7 +34,7 @@ const weightsIn = (place: 'cpu' | 'nvme'): TinyOptions['zero'] => ({
   },
 });
 
-const homes: [string, TinyOptions][] = [
+const states: [string, TinyOptions][] = [
   ['state in host memory', common],
   ['speculative updates', { ...common, speculative: true }],
   ['half of the state in host memory', { ...common, ratio: 0.5 }],
@@ -76,7 +76,7 @@ beforeAll(async () => {
 });
 afterAll(() => device.setDeterministic(false));
 
-test.each(homes)('%s: the bits of an update on the device', async (_, options) => {
+test.each(states)('%s: the bits of an update on the device', async (_, options) => {
   const engine = await tinyEngine({ zero: tiles, ...options }, device);
   expect(result(engine, trainTiny(engine, 0, steps))).toEqual(expected);
   engine.destroy();
@@ -126,7 +126,7 @@ test.each<[string, TinyOptions]>([
   expect(await run(options)).toEqual(await run({ ...unclipped, offload: false }));
 });
 
-test.each(homes)('%s: loads what an update on the device has saved', async (_, options) => {
+test.each(states)('%s: loads what an update on the device has saved', async (_, options) => {
   const { losses, ...trained } = expected as { losses: number[] };
   const engine = await tinyEngine({ zero: tiles, ...options }, device);
   trainTiny(engine, 0, 1);
@@ -145,7 +145,7 @@ const onDevice: [string, TinyOptions][] = [0, 1, 2, 3].map((stage) => [
 const WEIGHTS = 77_312;
 
 // The breakdown does not count the slots of weights on a disk.
-const counted = homes.filter(([name]) => !/^weights.*on disk/.test(name));
+const counted = states.filter(([name]) => !/^weights.*on disk/.test(name));
 
 test.each([...onDevice, ...counted])(
   '%s: every byte of memory has an owner',

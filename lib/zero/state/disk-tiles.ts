@@ -3,12 +3,11 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import { SWAP_ALIGNMENT } from '../../runtime/swap-file.js';
-import type { Tensor } from '../../tensor/index.js';
 import type { GroupRange } from '../layout.js';
 import type { Partition } from '../partition.js';
 import { pinnedFilled } from './pinned.js';
 import { allocateTables, stateSizes } from './range-state.js';
-import { cutRange, type HostTile, tileEvents } from './tiles.js';
+import { cutRange, type StateTile, tileEvents } from './tiles.js';
 
 /** Alignment of tensors in a slot in bytes: more than a cache line. */
 const FIELD_ALIGNMENT = 256;
@@ -41,10 +40,9 @@ export interface TilePlace extends StoredTile {
   readonly whole: GroupRange;
 }
 
-/** A tile with its state being read for an update. */
-export interface DiskTile extends HostTile, TilePlace {
-  readonly sums: readonly Tensor[];
-  readonly starts: Tensor;
+/** A tile with its state on a disk: `state` is empty. */
+export interface DiskTile extends StateTile, TilePlace {
+  readonly range: GroupRange;
 }
 
 /** The tiles of partitions in a file. */
@@ -100,7 +98,8 @@ function fieldsOf(
 /** Creates a tile. disposeDiskTile() releases it. */
 export function makeDiskTile(place: TilePlace, optimizer: Optimizer, device: Device): DiskTile {
   const allocate = pinnedFilled.bind(null, device);
-  return { ...place, ...allocateTables(place.range, optimizer, allocate), ...tileEvents(device) };
+  const tables = allocateTables(place.range, optimizer, allocate);
+  return { ...place, ...tables, state: {}, ...tileEvents(device) };
 }
 
 export function disposeDiskTile({ sums, starts, arrived, updated }: DiskTile): void {

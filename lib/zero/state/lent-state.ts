@@ -1,4 +1,4 @@
-// LentState: a fragment of state that a home lends.
+// LentState: a fragment of state in memory, lent to a reader or writer.
 import { Event, type Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 

@@ -5,8 +5,8 @@ import { dtypeSize } from '../../runtime/dtype.js';
 import { Event, Stream } from '../../runtime/stream.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { copyAll } from '../flat.js';
-import type { OpenTile } from './host-home.js';
-import type { Tile } from './tiles.js';
+import type { OpenTile } from './strategies.js';
+import type { StateTile } from './tiles.js';
 
 /** One window is computed while the other is emptied and refilled. */
 const COUNT = 2;
@@ -17,7 +17,7 @@ const ALIGNMENT = 256;
 interface Window {
   memory: Buffer;
   /** The tile of its last state, and that state in host memory. */
-  tile: Tile | null;
+  tile: StateTile | null;
   kept: OpenTile | null;
   /** The tensors for kernels while it is open. */
   opened: OpenTile | null;
@@ -83,7 +83,7 @@ export class Windows {
    * Returns the state of `tile` on the device for later work on the updates' stream. `kept`: the
    * state in host memory; takes ownership of it.
    */
-  open(tile: Tile, kept: OpenTile): OpenTile {
+  open(tile: StateTile, kept: OpenTile): OpenTile {
     const { up } = this;
     const window = this.windows[this.turn] as Window;
     this.turn = (this.turn + 1) % COUNT;

@@ -7,15 +7,13 @@ import type { Tensor } from '../../tensor/index.js';
 import { sliceFlat, sliceFragment } from '../flat.js';
 import type { Fragment, GroupRange, Range } from '../layout.js';
 import type { Partition } from '../partition.js';
-import type { HomeTile } from './home.js';
 
-/**
- * Allocates memory of a home: a tensor of `shape` with `value` in each element, with a reference.
- */
+/** Allocates state: a tensor of `shape` with `value` in each element, with a reference. */
 export type Allocate = (shape: readonly number[], dtype: DType, value: number) => Tensor;
 
-/** State of one range of a partition. The home owns it. */
-export interface RangeState extends HomeTile {
+/** State of one range of a partition. */
+export interface RangeState {
+  readonly range: GroupRange;
   /** By name: see UpdateTensors. */
   readonly state: Readonly<Record<string, Tensor>>;
   /** By round: see UpdateTensors. */

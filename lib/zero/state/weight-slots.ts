@@ -4,15 +4,21 @@ import { Event, type Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import { copyFlat, sliceFlat } from '../flat.js';
 import { pinned } from './pinned.js';
-import type { HostTile } from './tiles.js';
+import type { StateTile } from './tiles.js';
 
 /** One slot is updated while the other is uploaded and refilled. */
-const COUNT = 2;
+export const WEIGHT_SLOTS = 2;
+
+/**
+ * Maximum elements of a slot: larger slots need more memory, smaller ones fill the driver's queues.
+ * See tileSize().
+ */
+export const LARGEST_SLOT = 2 ** 26;
 
 interface Slot {
   memory: Tensor;
   /** The tile that owned its last weights. */
-  tile: HostTile | null;
+  tile: StateTile | null;
   readonly filled: Event;
   readonly left: Event;
 }
@@ -37,7 +43,7 @@ export class WeightSlots {
   makeRoom(numel: number): void {
     if (numel <= (this.slots[0]?.memory.numel ?? 0)) return;
     const { device } = this;
-    for (let i = 0; i < COUNT; ++i) {
+    for (let i = 0; i < WEIGHT_SLOTS; ++i) {
       this.slots[i]?.memory.release();
       const memory = pinned(device, [numel], 'bf16');
       const slot = this.slots[i];
@@ -50,24 +56,24 @@ export class WeightSlots {
   }
 
   /**
-   * Returns the tile's part of `weights` in a slot. Later updates may change it. The caller
-   * releases it.
+   * Returns the tile's part of `weights` in a slot, read after `last`. Later updates may change it.
+   * The caller releases it.
    */
-  fetch(weights: Tensor, tile: HostTile): Tensor {
+  fetch(weights: Tensor, tile: StateTile, last: Event): Tensor {
     const { down, updates } = this.streams;
     const slot = this.slots[this.turn] as Slot;
-    this.turn = (this.turn + 1) % COUNT;
+    this.turn = (this.turn + 1) % WEIGHT_SLOTS;
     for (const one of this.slots) if (one.tile === tile) one.tile = null;
     slot.tile = tile;
     const { numel } = tile.range;
-    down.wait(slot.left);
+    for (const event of [last, slot.left]) down.wait(event);
     copyFlat(slot.memory, { offset: 0, numel }, weights, tile.range, down);
     updates.wait(slot.filled.record(down));
     return sliceFlat(slot.memory, { offset: 0, numel });
   }
 
   /** Copies the tile's slot back to `weights` after its update. */
-  send(weights: Tensor, tile: HostTile): void {
+  send(weights: Tensor, tile: StateTile): void {
     const { up } = this.streams;
     const slot = this.slots.find((one) => one.tile === tile) as Slot;
     const { numel } = tile.range;

@@ -1,4 +1,4 @@
-// WeightPlace: storage of a rank's weights of a unit between uses, in device or pinned memory or on
+// WeightStore: storage of a rank's weights of a unit between uses, in device or pinned memory or on
 // a disk.
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { Stream } from '../../runtime/stream.js';
@@ -8,7 +8,7 @@ import type { Fragment } from '../layout.js';
 import { type Bytes, LentState } from './lent-state.js';
 
 /** Methods do not block the host; streams order the work. */
-export interface WeightPlace {
+export interface WeightStore {
   /** [numel] in the weights' dtype, on the device or pinned; null on a disk. */
   readonly memory: Tensor | null;
   readonly bytes: Bytes;
@@ -33,7 +33,7 @@ export interface WeightPlace {
 }
 
 /** Storage in memory, which it owns. */
-export class InMemory implements WeightPlace {
+export class InMemory implements WeightStore {
   constructor(private own: Tensor) {}
 
   get memory(): Tensor {

@@ -13,7 +13,7 @@ import { type Bytes, LentState } from './lent-state.js';
 import { pinned } from './pinned.js';
 import { TileSlots } from './tile-slots.js';
 import { cutEvenly } from './tiles.js';
-import { InMemory, type WeightPlace, write } from './weight-place.js';
+import { InMemory, type WeightStore, write } from './weight-store.js';
 
 /** The weights of a unit on this rank. */
 export interface KeptWeights {
@@ -76,7 +76,7 @@ function stayInMemory(kept: readonly KeptWeights[], most: number): ReadonlySet<W
 export class DiskWeights {
   private readonly stream: Stream;
   private readonly mark: Event;
-  private readonly places = new Map<WeightUnit, DiskPlace>();
+  private readonly places = new Map<WeightUnit, DiskStore>();
   private readonly stays: ReadonlySet<WeightUnit>;
   private readonly slots: TileSlots;
   private readonly file: SwapFile | null;
@@ -95,7 +95,7 @@ export class DiskWeights {
     const use = { count: leaving.length > 0 ? options.slots : 0, ...bothWays };
     this.slots = new TileSlots(device, this.stream, plan.slotBytes, use);
     const site = { device, stream: this.stream, mark: this.mark, slots: this.slots };
-    for (const [unit, tiles] of plan.tiles) this.places.set(unit, new DiskPlace(site, unit, tiles));
+    for (const [unit, tiles] of plan.tiles) this.places.set(unit, new DiskStore(site, unit, tiles));
     try {
       this.file = leaving.length > 0 ? this.open(plan, options) : null;
     } catch (error) {
@@ -118,7 +118,7 @@ export class DiskWeights {
   /**
    * Returns uninitialized storage for a shard of `numel` elements. The caller disposes it.
    */
-  place(unit: WeightUnit, numel: number): WeightPlace {
+  create(unit: WeightUnit, numel: number): WeightStore {
     return this.places.get(unit) ?? new InMemory(pinned(this.device, [numel], unit.dtype));
   }
 
@@ -185,7 +185,7 @@ interface Site {
   slots: TileSlots;
 }
 
-class DiskPlace implements WeightPlace {
+class DiskStore implements WeightStore {
   readonly memory = null;
 
   constructor(

@@ -7,19 +7,15 @@ import type { Tensor } from '../../tensor/index.js';
 import { sliceFlat } from '../flat.js';
 import { type GroupRange, parameterAlignment, type Range } from '../layout.js';
 import type { Partition } from '../partition.js';
-import type { HomeTile } from './home.js';
 import { type Allocate, type RangeState, stateTensors } from './range-state.js';
 
-/** A part of one group's range that the host updates at once. */
-export interface HostTile extends HomeTile {
-  /** Its gradient has reached the host. */
+/** A tile. Its tensors are slices of the range's tensors, except `starts`. */
+export interface StateTile extends RangeState {
+  /** Its gradient is in the memory that updates read. */
   readonly arrived: Event;
-  /** Its new weights are in host memory. */
+  /** Its new weights are complete. */
   readonly updated: Event;
 }
-
-/** A tile with state in memory. Its tensors are slices of the range's tensors, except `starts`. */
-export interface Tile extends HostTile, RangeState {}
 
 /**
  * Returns the tile size for at most `subGroup` elements: a multiple of 64, at least 64.
@@ -57,7 +53,7 @@ export function makeTiles(
   ranges: readonly RangeState[],
   optimizer: Optimizer,
   { device, size, allocate }: { device: Device; size: number; allocate: Allocate },
-): Tile[] {
+): StateTile[] {
   return ranges.flatMap((whole) => {
     const { range } = whole;
     const cuts = cutsOf(range, optimizer, size);
@@ -68,7 +64,7 @@ export function makeTiles(
 }
 
 /** Creates the events of a new tile. */
-export function tileEvents(device: Device): Pick<HostTile, 'arrived' | 'updated'> {
+export function tileEvents(device: Device): Pick<StateTile, 'arrived' | 'updated'> {
   return { arrived: new Event(device), updated: new Event(device) };
 }
 
@@ -90,7 +86,7 @@ function sliceOf(range: GroupRange, { offset, numel }: Range): GroupRange {
   return { ...range, offset: range.offset + offset, numel, places: [] };
 }
 
-export function disposeTile(tile: Tile): void {
+export function disposeTile(tile: StateTile): void {
   for (const tensor of stateTensors([tile])) tensor.release();
   for (const event of [tile.arrived, tile.updated]) event.dispose();
 }

@@ -1,0 +1,134 @@
+// SplitMasters: f32 masters as two halves; the bf16 weights are their upper halves.
+import { halves, type SplitMaster } from '../../../optim/split-master.js';
+import type { Device } from '../../../runtime/device.js';
+import type { Stream } from '../../../runtime/stream.js';
+import type { Tensor } from '../../../tensor/index.js';
+import { sliceFlat } from '../../flat.js';
+import type { Fragment } from '../../layout.js';
+import type { Partition } from '../../partition.js';
+import type { Bytes, LentState } from '../lent-state.js';
+import { SplitFragments } from '../split-fragments.js';
+import type { Masters, OpenTile, Placement, ShardPart } from '../strategies.js';
+import type { StateTile } from '../tiles.js';
+import type { WeightSlots } from '../weight-slots.js';
+import { makeRoom } from './f32.js';
+
+/**
+ * The state has 2.125 bytes per parameter that restore the f32 master from its bf16 weight, instead
+ * of 4. Only for updates after the step decision, because the weights must be those of the last
+ * one. Lent master weights are f32 copies. How an update gets the upper halves:
+ *
+ *   weights in reach of kernels   in place
+ *   with `slots`                  to a slot of host memory and back, tile by tile
+ *   else                          with the rest of the tile, through the placement
+ */
+export class SplitMasters implements Masters {
+  readonly areWeights = true;
+  readonly lendsCopies = true;
+  private readonly fragments: SplitFragments;
+
+  constructor(
+    private readonly device: Device,
+    rule: SplitMaster,
+    private readonly placement: Placement,
+    /** Slots for device weights that CPU threads update. Owned. */
+    private readonly slots: WeightSlots | null = null,
+  ) {
+    this.fragments = new SplitFragments(device, rule);
+  }
+
+  /** The device reads gradients where backward wrote them. */
+  get leavesGradients(): boolean {
+    return this.placement.updatesOnDevice;
+  }
+
+  get bytes(): Bytes {
+    return { device: 0, host: this.slots?.bytes ?? 0, disk: 0 };
+  }
+
+  memory({ weights }: Partition): Tensor {
+    return weights.retain();
+  }
+
+  adopt(part: ShardPart): void {
+    const { slots } = this;
+    if (!slots) makeRoom(part, this, this.placement);
+    else for (const { range } of part.tiles) slots.makeRoom(range.numel);
+  }
+
+  kept(part: ShardPart, tile: StateTile): OpenTile {
+    if (this.inPlace(part)) return withLowerHalves(tile);
+    const { range, state } = tile;
+    const { weights } = part.partition;
+    const master = this.slots?.fetch(weights, tile, part.uploaded) ?? sliceFlat(weights, range);
+    return { master, state };
+  }
+
+  opened(part: ShardPart, { range }: StateTile, kept: OpenTile): OpenTile {
+    if (!this.inPlace(part)) return kept;
+    const { master: low, state } = kept;
+    const master = sliceFlat(part.partition.weights, range);
+    return { master, state: { ...state, [halves.low]: low } };
+  }
+
+  closing(part: ShardPart, { master, state }: OpenTile): OpenTile {
+    if (!this.inPlace(part)) return { master, state };
+    master.release();
+    return { master: state[halves.low] as Tensor, state };
+  }
+
+  upload(part: ShardPart, tile: StateTile): void {
+    if (this.slots) this.slots.send(part.partition.weights, tile);
+    else if (this.inPlace(part)) this.placement.traffic.holdUploads(tile.updated);
+  }
+
+  finish(part: ShardPart): Stream {
+    const { traffic, stateOrder } = this.placement;
+    if (this.slots || this.inPlace(part)) return traffic.finish(part);
+    part.uploaded.record(stateOrder);
+    return stateOrder;
+  }
+
+  write(part: ShardPart, fragment: Fragment, values: Tensor): void {
+    this.fragments.write(part, fragment, values, this.device.compute);
+    this.placement.followCompute();
+  }
+
+  lend(part: ShardPart, fragment: Fragment): LentState {
+    return lendHalves(this.fragments, this.placement, part, fragment);
+  }
+
+  /** A change of the weights changes the masters. */
+  refresh(): boolean {
+    this.placement.synchronize();
+    return true;
+  }
+
+  dispose(): void {
+    this.slots?.dispose();
+  }
+
+  private inPlace({ partition }: ShardPart): boolean {
+    return this.placement.reaches(partition.weights);
+  }
+}
+
+/** Lends an f32 copy of split masters. */
+export function lendHalves(
+  fragments: SplitFragments,
+  placement: Placement,
+  part: ShardPart,
+  fragment: Fragment,
+): LentState {
+  const { traffic, readsInPlace } = placement;
+  // Streamed halves are in two memories and change on different streams.
+  if (readsInPlace) traffic.order.wait(part.uploaded);
+  else placement.synchronize();
+  return fragments.lend(part, fragment, traffic.order);
+}
+
+/** Replaces the masters by their lower halves. */
+export function withLowerHalves({ state }: StateTile): OpenTile {
+  const { [halves.low]: low, ...rest } = state;
+  return { master: (low as Tensor).retain(), state: rest };
+}

@@ -1,0 +1,226 @@
+// DeviceState: optimizer state on the device, updated on the compute stream.
+import type { Optimizer } from '../../../optim/optimizer.js';
+import { deviceKernels } from '../../../optim/update-kernels.js';
+import type { Device } from '../../../runtime/device.js';
+import type { DType } from '../../../runtime/dtype.js';
+import * as kernels from '../../../runtime/kernels.generated.js';
+import { Event, Stream } from '../../../runtime/stream.js';
+import { held, Tensor } from '../../../tensor/index.js';
+import { copyAll, copyFlat, sliceFlat, zeroRange } from '../../flat.js';
+import type { Fragment, Range } from '../../layout.js';
+import type { Partition } from '../../partition.js';
+import { DepartingTensors } from '../departing-tensors.js';
+import { LentState } from '../lent-state.js';
+import { allocateState, namedFragment, stateTensors } from '../range-state.js';
+import type { OpenTile, Placement, ShardPart, Traffic } from '../strategies.js';
+import { type StateTile, tileEvents } from '../tiles.js';
+
+/** Gradients and weights stay on the device. Only weights of another storage are copied away. */
+class DeviceTraffic implements Traffic {
+  readonly order: Stream;
+  readonly bytes = 0;
+  private away: WeightsAway | null = null;
+
+  constructor(private readonly device: Device) {
+    this.order = device.compute;
+  }
+
+  receive(): void {}
+
+  awaitGradient({ partition, tiles }: ShardPart, tile: StateTile): void {
+    if (tile === tiles[0]) this.order.wait(partition.ready);
+  }
+
+  complete(): void {}
+
+  holdUploads(): void {}
+
+  upload(): void {}
+
+  finish(): Stream {
+    return this.order;
+  }
+
+  store({ partition }: ShardPart, weights: Tensor): Stream {
+    this.away ??= new WeightsAway(this.device);
+    return this.away.send(partition, weights);
+  }
+
+  dropGradient({ partition }: ShardPart): void {
+    partition.dropGrad();
+  }
+
+  /** Called after the last update of a step, before the next forward. */
+  awaitWeights(): void {
+    this.away?.flush();
+  }
+
+  gradOf({ partition: { grad } }: ShardPart): Tensor | null {
+    return grad && sliceFlat(grad, { offset: 0, numel: grad.numel });
+  }
+
+  toDevice(to: Tensor, from: Tensor): void {
+    copyAll(to, from, this.order);
+  }
+
+  fromDevice(to: Tensor, from: Tensor): void {
+    copyAll(to, from, this.order);
+  }
+
+  synchronize(): void {
+    this.order.synchronize();
+    this.away?.synchronize();
+  }
+
+  dispose(): void {
+    this.away?.dispose();
+  }
+}
+
+/** Copies rounded weights to host memory or a disk, during the update of the next partition. */
+class WeightsAway {
+  private readonly copies: Stream;
+  private readonly computed: Event;
+  private readonly departing: DepartingTensors;
+
+  constructor(private readonly device: Device) {
+    this.copies = Stream.create(device, 'weights to their storage');
+    this.computed = new Event(device);
+    this.departing = new DepartingTensors(device, this.copies);
+  }
+
+  /** Takes a reference to `weights`. */
+  send({ storage }: Partition, weights: Tensor): Stream {
+    const { copies } = this;
+    copies.wait(this.computed.record(this.device.compute));
+    const order = storage.store(weights, copies);
+    copies.wait(this.computed.record(order));
+    this.departing.add(weights.retain());
+    return copies;
+  }
+
+  flush(): void {
+    this.departing.flush();
+  }
+
+  synchronize(): void {
+    this.flush();
+    this.copies.synchronize();
+  }
+
+  dispose(): void {
+    this.synchronize();
+    this.departing.dispose();
+    this.computed.dispose();
+    this.copies.dispose();
+  }
+}
+
+/** The tiles of a partition are its ranges. Nothing is copied, so smaller tiles gain nothing. */
+export class DeviceState implements Placement {
+  readonly traffic: Traffic;
+  readonly kernels = deviceKernels();
+  readonly bytes = { device: 0, host: 0, disk: 0 };
+  readonly updatesOnDevice = true;
+  readonly readsInPlace = true;
+  readonly receivesGradients = false;
+  readonly lendsCopies = false;
+
+  constructor(
+    private readonly device: Device,
+    private readonly optimizer: Optimizer,
+  ) {
+    this.traffic = new DeviceTraffic(device);
+  }
+
+  get stateOrder(): Stream {
+    return this.device.compute;
+  }
+
+  takeControl(control: Tensor): Tensor {
+    return control;
+  }
+
+  allocate(numel: number, dtype: DType): Tensor {
+    const out = held(() => Tensor.empty([numel], dtype, this.device));
+    zeroRange(out, { offset: 0, numel });
+    return out;
+  }
+
+  reaches({ buffer }: Tensor): boolean {
+    return !buffer.pinned;
+  }
+
+  /** The partition's own weights if they are f32 on the device. */
+  masterMemory(partition: Partition): Tensor {
+    const own = this.ownWeights(partition);
+    if (own?.dtype === 'f32') return own.retain();
+    return filled(this.device, [partition.numel], 'f32', 0);
+  }
+
+  /** The partition's own weights, unless they are the masters or elsewhere. */
+  weightMemory(partition: Partition, memories: readonly (Tensor | null)[]): Tensor | null {
+    const own = this.ownWeights(partition);
+    return own && !memories.includes(own) ? own.retain() : null;
+  }
+
+  private ownWeights({ storage }: Partition): Tensor | null {
+    return storage.memory && this.reaches(storage.memory) ? storage.memory : null;
+  }
+
+  stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'> {
+    const ranges = allocateState(partition, this.optimizer, filled.bind(null, this.device));
+    const tiles = ranges.map((range) => ({ ...range, ...tileEvents(this.device) }));
+    return { ranges, tiles };
+  }
+
+  tensorsOf({ ranges }: ShardPart): Tensor[] {
+    return stateTensors(ranges);
+  }
+
+  makeRoom(): void {}
+
+  open(_: StateTile, kept: () => OpenTile): OpenTile {
+    return kept();
+  }
+
+  close({ master }: OpenTile): void {
+    master.release();
+  }
+
+  writeMaster({ master }: ShardPart, fragment: Fragment, values: Tensor): void {
+    const all = { offset: 0, numel: fragment.numel };
+    copyFlat(master as Tensor, fragment, values, all, this.device.compute);
+  }
+
+  followCompute(): void {}
+
+  lend({ master, ranges }: ShardPart, fragment: Fragment, name: string): LentState {
+    const { optimizer } = this;
+    const kept = namedFragment({ optimizer, master: master as Tensor, ranges }, fragment, name);
+    return new LentState(kept, this.device.compute);
+  }
+
+  eachMaster({ master }: ShardPart, body: (master: Tensor, range: Range) => void): void {
+    body(master as Tensor, { offset: 0, numel: (master as Tensor).numel });
+  }
+
+  synchronize(): void {
+    this.traffic.synchronize();
+  }
+
+  releasePart({ ranges, tiles }: ShardPart): void {
+    for (const tensor of stateTensors(ranges)) tensor.release();
+    for (const tile of tiles) for (const event of [tile.arrived, tile.updated]) event.dispose();
+  }
+
+  dispose(): void {
+    this.traffic.dispose();
+  }
+}
+
+function filled(device: Device, shape: readonly number[], dtype: DType, value: number): Tensor {
+  const out = held(() => Tensor.empty(shape, dtype, device));
+  kernels.fill({ out, value });
+  return out;
+}

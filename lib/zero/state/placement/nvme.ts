@@ -1,0 +1,278 @@
+// NvmeState: optimizer state on disk, updated by CPU threads in slots of host memory. Source:
+// Rajbhandari et al. 2021 (ZeRO-Infinity).
+import type { Optimizer } from '../../../optim/optimizer.js';
+import { hostKernels, type UpdateKernels } from '../../../optim/update-kernels.js';
+import type { Device } from '../../../runtime/device.js';
+import type { DType } from '../../../runtime/dtype.js';
+import type { Stream } from '../../../runtime/stream.js';
+import { SwapFile, type SwapFileInfo } from '../../../runtime/swap-file.js';
+import type { Tensor } from '../../../tensor/index.js';
+import { copyFlat } from '../../flat.js';
+import { type Fragment, overlap, type Range } from '../../layout.js';
+import type { Partition } from '../../partition.js';
+import {
+  type DiskPlan,
+  type DiskTile,
+  disposeDiskTile,
+  makeDiskTile,
+  planTiles,
+} from '../disk-tiles.js';
+import { HostStreams } from '../host-streams.js';
+import { type Bytes, LentState } from '../lent-state.js';
+import { pinned } from '../pinned.js';
+import { placeInState } from '../range-state.js';
+import type { OpenTile, Placement, ShardPart } from '../strategies.js';
+import { type SlotOptions, TileSlots } from '../tile-slots.js';
+import type { StateTile } from '../tiles.js';
+import { reused } from './host.js';
+
+export interface NvmeStateOptions {
+  optimizer: Optimizer;
+  /** All partitions of the state. */
+  partitions: readonly Partition[];
+  /** Maximum elements per tile, a multiple of 64. */
+  tile: number;
+  slots: SlotOptions;
+  /** Folder of the file, and its label in errors. */
+  folder: string;
+  label: string;
+  /** Bytes per request, queue depth, checksum threads. */
+  blockBytes: number;
+  depth: number;
+  checkers: number;
+}
+
+/** The part of a fragment in one tile: its range in the tile's field, and in the fragment. */
+interface Portion {
+  tile: DiskTile;
+  inTile: Range;
+  inFragment: Range;
+}
+
+/**
+ * All work of a tile is ordered by the stream of updates:
+ *
+ * 1. Wait for the tile's read.
+ * 2. Update.
+ * 3. Submit the tile's write.
+ * 4. Submit reads of the next tiles in forward order. After the last tiles come the first.
+ *
+ * So forward and backward of the next step hide the reads of the first tiles.
+ *
+ * Gradients stay in memory. Host memory: the slots, and one gradient element per parameter, which
+ * the update replaces by the weight to upload. If their dtypes differ, one weight more. Weights are
+ * never in a slot, so an upload does not wait for a disk, nor a slot for an upload.
+ */
+export class NvmeState implements Placement {
+  readonly traffic: HostStreams;
+  readonly kernels: UpdateKernels;
+  readonly updatesOnDevice = false;
+  readonly readsInPlace = false;
+  readonly receivesGradients = true;
+  readonly lendsCopies = true;
+  private readonly optimizer: Optimizer;
+  private readonly plan: DiskPlan;
+  private readonly slots: TileSlots;
+  private readonly file: SwapFile;
+  /** In forward order. */
+  private readonly order: DiskTile[] = [];
+  private readonly turns = new Map<DiskTile, number>();
+  /** Open tiles, by their masters. */
+  private readonly opened = new Map<Tensor, DiskTile>();
+
+  /** Throws DS_IO if the folder is invalid or has too little space, and removes the file then. */
+  constructor(
+    private readonly device: Device,
+    options: NvmeStateOptions,
+  ) {
+    const { optimizer, partitions } = options;
+    this.optimizer = optimizer;
+    this.traffic = new HostStreams(device);
+    this.kernels = hostKernels(this.traffic.order);
+    this.plan = planTiles(partitions, optimizer, options);
+    const { slotBytes } = this.plan;
+    this.slots = new TileSlots(device, this.traffic.order, slotBytes, options.slots);
+    try {
+      this.file = SwapFile.open({ ...options, ...this.wanted(), memory: this.slots.memory });
+    } catch (error) {
+      this.slots.dispose();
+      this.traffic.dispose();
+      throw error;
+    }
+    this.slots.use(this.file);
+  }
+
+  private wanted(): { bytes: number; purpose: string } {
+    const { bytes, numel } = this.plan;
+    const each = numel > 0 ? (bytes / numel).toFixed(1) : '0';
+    const count = numel.toLocaleString('en');
+    const size = (bytes / 1e9).toPrecision(4);
+    return { bytes, purpose: `${size} GB: ${count} parameters, ${each} bytes of state each` };
+  }
+
+  /** I/O backend and counters of the file. */
+  get disk(): SwapFileInfo {
+    return this.file.info;
+  }
+
+  get stateOrder(): Stream {
+    return this.traffic.order;
+  }
+
+  get bytes(): Bytes {
+    return { device: 0, host: this.traffic.bytes + this.slots.bytes, disk: this.plan.bytes };
+  }
+
+  takeControl(control: Tensor): Tensor {
+    return this.traffic.copyControl(control, this.traffic.control);
+  }
+
+  allocate(numel: number, dtype: DType): Tensor {
+    return pinned(this.device, [numel], dtype);
+  }
+
+  reaches({ buffer }: Tensor): boolean {
+    return buffer.pinned;
+  }
+
+  masterMemory(): null {
+    return null;
+  }
+
+  weightMemory({ numel, unit }: Partition, memories: readonly (Tensor | null)[]): Tensor {
+    return reused(memories, unit.dtype) ?? this.allocate(numel, unit.dtype);
+  }
+
+  stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'> {
+    const places = this.plan.places.get(partition) ?? [];
+    const tiles = places.map((place) => makeDiskTile(place, this.optimizer, this.device));
+    for (const tile of tiles) this.turns.set(tile, this.order.push(tile) - 1);
+    return { ranges: [], tiles };
+  }
+
+  tensorsOf({ tiles }: ShardPart): Tensor[] {
+    return tiles.flatMap(({ sums, starts }) => [...sums, starts]);
+  }
+
+  makeRoom(): void {}
+
+  open(given: StateTile): OpenTile {
+    const tile = given as DiskTile;
+    this.slots.open(tile);
+    const state = tile.fields
+      .slice(1)
+      .map(({ name }) => [name, this.slots.field(tile, name)] as const);
+    const master = this.slots.field(tile, 'master');
+    this.opened.set(master, tile);
+    return { master, state: Object.fromEntries(state) };
+  }
+
+  close({ master, state }: OpenTile): void {
+    for (const slice of [master, ...Object.values(state)]) slice.release();
+    const tile = this.opened.get(master) as DiskTile;
+    this.opened.delete(master);
+    this.slots.close(tile);
+    this.slots.store(tile);
+    this.slots.expect(this.after(tile));
+  }
+
+  /** All other tiles in order, cyclic. */
+  private *after(tile: DiskTile): Generator<DiskTile> {
+    const { order } = this;
+    const turn = this.turns.get(tile) as number;
+    for (let i = 1; i < order.length; ++i) yield order[(turn + i) % order.length] as DiskTile;
+  }
+
+  writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void {
+    const { compute } = this.device;
+    const { order, computed } = this.traffic;
+    for (const { tile, inTile, inFragment } of this.portionsOf(part, fragment, 'master')) {
+      this.slots.changeField(tile, 'master', (master) => {
+        compute.wait(computed.record(order));
+        copyFlat(master, inTile, values, inFragment, compute);
+        order.wait(computed.record(compute));
+      });
+    }
+  }
+
+  followCompute(): void {}
+
+  /** Lends a copy, which the borrower can write back. */
+  lend(part: ShardPart, fragment: Fragment, name: string): LentState {
+    const { order, computed } = this.traffic;
+    const { dtype, shape } = this.described(part, fragment, name);
+    const lent = pinned(this.device, shape, dtype);
+    const portions = this.portionsOf(part, fragment, name);
+    for (const { tile, inTile, inFragment } of portions) {
+      this.slots.readField(tile, name, (field) => copyFlat(lent, inFragment, field, inTile, order));
+    }
+    return new LentState(lent, order, () => {
+      order.wait(computed.record(this.device.compute));
+      for (const { tile, inTile, inFragment } of portions) {
+        this.slots.changeField(tile, name, (field) =>
+          copyFlat(field, inTile, lent, inFragment, order),
+        );
+      }
+    });
+  }
+
+  eachMaster({ tiles }: ShardPart, body: (master: Tensor, range: Range) => void): void {
+    for (const tile of tiles as readonly DiskTile[]) {
+      this.slots.readField(tile, 'master', (master) => {
+        this.traffic.order.synchronize();
+        body(master, tile.range);
+      });
+    }
+  }
+
+  private described(
+    { partition: { groups } }: ShardPart,
+    fragment: Fragment,
+    name: string,
+  ): { dtype: DType; shape: readonly number[] } {
+    const { entry, numel } = fragment;
+    const isAll = numel === entry.numel;
+    if (name === 'master') return { dtype: 'f32', shape: isAll ? entry.shape : [numel] };
+    const { declared, shape } = placeInState({ optimizer: this.optimizer, groups }, fragment, name);
+    return { dtype: declared.dtype, shape };
+  }
+
+  /** Returns the ranges of a fragment's state in each tile. */
+  private portionsOf({ partition, tiles }: ShardPart, fragment: Fragment, name: string): Portion[] {
+    const { optimizer } = this;
+    const all = tiles as readonly DiskTile[];
+    if (name === 'master') return all.flatMap((tile) => portion(tile, tile.range, fragment));
+    const { groups } = partition;
+    const { range, place, declared } = placeInState({ optimizer, groups }, fragment, name);
+    return all.flatMap((tile) => {
+      if (tile.whole !== range) return [];
+      const first = (tile.range.offset - range.offset) / (declared.per ?? 1);
+      const { numel } = tile.fields.find((field) => field.name === name) as { numel: number };
+      return portion(tile, { offset: first, numel }, place);
+    });
+  }
+
+  synchronize(): void {
+    this.traffic.synchronize();
+  }
+
+  releasePart({ tiles }: ShardPart): void {
+    (tiles as readonly DiskTile[]).forEach(disposeDiskTile);
+  }
+
+  dispose(): void {
+    this.traffic.dispose();
+    this.slots.dispose();
+  }
+}
+
+/**
+ * Returns the intersection of `wanted` and `held`, the range of a tile's field. Both ranges count
+ * from the same origin.
+ */
+function portion(tile: DiskTile, held: Range, wanted: Range): Portion[] {
+  const { offset, numel } = overlap(held, wanted);
+  if (numel <= 0) return [];
+  const inTile = { offset: offset - held.offset, numel };
+  return [{ tile, inTile, inFragment: { offset: offset - wanted.offset, numel } }];
+}

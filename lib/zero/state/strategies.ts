@@ -1,0 +1,172 @@
+// The strategies of a ShardState: where its state is, how masters are kept, how weights leave.
+import type { UpdateTensors } from '../../optim/optimizer.js';
+import type { UpdateKernels } from '../../optim/update-kernels.js';
+import type { DType } from '../../runtime/dtype.js';
+import type { Event, Stream } from '../../runtime/stream.js';
+import type { Tensor } from '../../tensor/index.js';
+import type { Fragment, Range } from '../layout.js';
+import type { Partition } from '../partition.js';
+import type { Bytes, LentState } from './lent-state.js';
+import type { RangeState } from './range-state.js';
+import type { StateTile } from './tiles.js';
+
+/** The tensors of a tile's update, except the step decision on its gradient. */
+export type TileTensors = Omit<UpdateTensors, 'control'>;
+
+/** Master weights and state of a tile in memory that kernels access. */
+export type OpenTile = Pick<TileTensors, 'master' | 'state'>;
+
+/** A partition in a ShardState, which owns the tensors. One tensor may have several roles. */
+export interface ShardPart {
+  readonly partition: Partition;
+  /** [numel]: f32 masters, or bf16 upper halves. Null if the masters are on a disk. */
+  readonly master: Tensor | null;
+  /** [numel], receives the gradient. Null if updates read it where backward wrote it. */
+  grad: Tensor | null;
+  /** [numel] in the weights' dtype, receives the updated weights. Null if updates write none. */
+  weight: Tensor | null;
+  /** The state in memory; empty on a disk. */
+  readonly ranges: readonly RangeState[];
+  readonly tiles: readonly StateTile[];
+  /** All updated weights have reached the device or their storage. */
+  readonly uploaded: Event;
+  /** The compute stream does not wait for `uploaded` yet. */
+  uploading: boolean;
+}
+
+/**
+ * Moves gradients to updates and weights from updates. Methods do not block the host unless their
+ * comment states it; events order the work.
+ */
+export interface Traffic {
+  /** The stream of updates. */
+  readonly order: Stream;
+  /** Bytes of its own tensors. */
+  readonly bytes: number;
+  /** Moves the gradient to the memory that updates read. It is complete after partition.ready. */
+  receive(part: ShardPart): void;
+  /** Later work of `order` sees the gradient of the tile. */
+  awaitGradient(part: ShardPart, tile: StateTile): void;
+  /** Marks the new weights of a tile as complete after the updates so far. */
+  complete(tile: StateTile): void;
+  /** Later uploads wait for `event`. */
+  holdUploads(event: Event): void;
+  /** Copies the weights of a complete tile to the partition's weights. */
+  upload(part: ShardPart, tile: StateTile): void;
+  /** Called after the last upload. Returns the stream that orders the change of the weights. */
+  finish(part: ShardPart): Stream;
+  /**
+   * Copies the whole `weights`, complete in `order`, to the partition's storage. Returns the stream
+   * that orders the change.
+   */
+  store(part: ShardPart, weights: Tensor): Stream;
+  /** Frees a gradient that updates read where backward wrote it. */
+  dropGradient(part: ShardPart): void;
+  /** Later compute work sees the updated weights. */
+  awaitWeights(part: ShardPart): void;
+  /** Returns the gradient with a new reference, complete on return; null if there is none. */
+  gradOf(part: ShardPart): Tensor | null;
+  /** Copies `from`, complete in `order`, to `to` on the device. Later compute work sees it. */
+  toDevice(to: Tensor, from: Tensor): void;
+  /** Copies `from` on the device to `to`. Later work of `order` sees it. */
+  fromDevice(to: Tensor, from: Tensor): void;
+  /** Blocks until all enqueued work has run. */
+  synchronize(): void;
+  dispose(): void;
+}
+
+/** Where optimizer state is stored, and which processor updates it. */
+export interface Placement {
+  readonly traffic: Traffic;
+  /** Enqueue in the order of updates. */
+  readonly kernels: UpdateKernels;
+  /** Whether the device runs the kernels; else CPU threads. */
+  readonly updatesOnDevice: boolean;
+  /** Whether updates read state where it is stored, so that a pass moves no state. */
+  readonly readsInPlace: boolean;
+  /** Bytes in addition to the tensors of parts. */
+  readonly bytes: Bytes;
+  /** Orders changes of the state in its memory. */
+  readonly stateOrder: Stream;
+  /** Whether updates need gradients in other memory than that of backward. */
+  readonly receivesGradients: boolean;
+  /** Whether lend() returns a copy, which needs memory. */
+  readonly lendsCopies: boolean;
+  /** Returns `control`, written on the compute stream, in memory that kernels read. */
+  takeControl(control: Tensor): Tensor;
+  /** Returns zeros in memory that kernels access. The caller releases them. */
+  allocate(numel: number, dtype: DType): Tensor;
+  /** Whether kernels access this memory. */
+  reaches(memory: Tensor): boolean;
+  /** Returns memory for f32 masters, with a reference; null on a disk. */
+  masterMemory(partition: Partition): Tensor | null;
+  /** Returns memory for updated weights, with a new reference: one of `memories`, or new. */
+  weightMemory(partition: Partition, memories: readonly (Tensor | null)[]): Tensor | null;
+  /** The tensors of a part's state in memory. */
+  tensorsOf(part: ShardPart): readonly Tensor[];
+  /** Allocates the state of a partition. */
+  stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'>;
+  /** Makes room for a tile that is opened with the tensors `kept`. */
+  makeRoom(kept: OpenTile): void;
+  /** Returns a tile for kernels enqueued until close(). `kept`: its tensors in memory. */
+  open(tile: StateTile, kept: () => OpenTile): OpenTile;
+  /** Ends open(). `changed`: kernels wrote master weights and state. */
+  close(opened: OpenTile, changed: boolean): void;
+  /** Writes f32 master weights. `values`: [numel] f32 on the device, read on the compute stream. */
+  writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void;
+  /** Later openings see state that compute work so far has written. */
+  followCompute(): void;
+  /** Lends f32 master weights (name "master") or the state `name` of a fragment. */
+  lend(part: ShardPart, fragment: Fragment, name: string): LentState;
+  /** Calls `body` with f32 masters and their range in the partition, complete in `order`. */
+  eachMaster(part: ShardPart, body: (master: Tensor, range: Range) => void): void;
+  synchronize(): void;
+  releasePart(part: ShardPart): void;
+  dispose(): void;
+}
+
+/** How the master weights are kept. */
+export interface Masters {
+  /** Whether the partition's weights are the upper halves of the masters. */
+  readonly areWeights: boolean;
+  /** Whether updates read gradients in the memory of backward. */
+  readonly leavesGradients: boolean;
+  readonly lendsCopies: boolean;
+  readonly bytes: Bytes;
+  /** Returns the memory of ShardPart.master, with a reference. */
+  memory(partition: Partition): Tensor | null;
+  /** Called after a part is made. */
+  adopt(part: ShardPart): void;
+  /** Returns the tensors of a tile as they are stored, with a reference to `master`. */
+  kept(part: ShardPart, tile: StateTile): OpenTile;
+  /** Returns what kernels update, from a tile that the placement has opened. */
+  opened(part: ShardPart, tile: StateTile, kept: OpenTile): OpenTile;
+  /** Returns what the placement has opened, from what kernels have updated. */
+  closing(part: ShardPart, opened: OpenTile, changed: boolean): OpenTile;
+  /** Sends the updated weights of a tile on their way. */
+  upload(part: ShardPart, tile: StateTile): void;
+  /** See Traffic.finish. */
+  finish(part: ShardPart): Stream;
+  write(part: ShardPart, fragment: Fragment, values: Tensor): void;
+  lend(part: ShardPart, fragment: Fragment): LentState;
+  /** Makes the weights those of changed masters. Returns false if the weights' strategy does it. */
+  refresh(part: ShardPart): boolean;
+  dispose(): void;
+}
+
+/** Where updated weights go. */
+export interface WeightTarget {
+  /** Returns the memory of ShardPart.weight; `memories`: of the masters and the gradient. */
+  memory(partition: Partition, memories: readonly (Tensor | null)[]): Tensor | null;
+  /** Called after the new weights of a tile are enqueued. */
+  deliver(part: ShardPart, tile: StateTile): void;
+  /** Called after the last tile. Returns the stream that orders the change of the weights. */
+  finish(part: ShardPart): Stream;
+  /**
+   * Sends speculative weights on their way after their updates. `backward`: its end. `readLate`:
+   * backward may read the previous weights until then.
+   */
+  uploadAll(part: ShardPart, backward: Event, readLate: boolean): void;
+  /** Rounds changed f32 masters to the weights. Blocks until complete. */
+  refresh(part: ShardPart): void;
+}

@@ -1,0 +1,95 @@
+// OffloadedWeights: updated weights of partitions with weights in host memory or on a disk
+// (offload_param). They reach the device only when a gather needs them.
+import * as kernels from '../../../runtime/kernels.generated.js';
+import type { Event, Stream } from '../../../runtime/stream.js';
+import { held, Tensor } from '../../../tensor/index.js';
+import { sliceFlat } from '../../flat.js';
+import type { Partition } from '../../partition.js';
+import { pinned } from '../pinned.js';
+import type { Masters, Placement, ShardPart, WeightTarget } from '../strategies.js';
+import type { StateTile } from '../tiles.js';
+
+/**
+ * Updates write the weights in their storage if kernels reach it. Else each tile is uploaded to
+ * storage in memory, and a whole partition is copied to a disk. State on the device rounds a
+ * finished partition to a temporary tensor, because offload_param and offload_optimizer are
+ * independent in DeepSpeed's stage 3 too.
+ */
+export class OffloadedWeights implements WeightTarget {
+  constructor(
+    private readonly placement: Placement,
+    private readonly masters: Masters,
+  ) {}
+
+  memory(partition: Partition, memories: readonly (Tensor | null)[]): Tensor | null {
+    const stored = partition.storage.memory;
+    if (stored && this.placement.reaches(stored)) return stored.retain();
+    return this.placement.weightMemory(partition, memories);
+  }
+
+  deliver(part: ShardPart, tile: StateTile): void {
+    if (!this.uploads(part)) return;
+    this.placement.traffic.complete(tile);
+    this.masters.upload(part, tile);
+  }
+
+  finish(part: ShardPart): Stream {
+    return this.uploads(part) ? this.masters.finish(part) : this.store(part);
+  }
+
+  /**
+   * Storage that kernels reach becomes the memory of the speculative weights, and its previous
+   * memory receives the next gradient: that comes after the last gather of backward. Other uploads
+   * wait for the end of backward, which may still gather the previous weights.
+   */
+  uploadAll(part: ShardPart, backward: Event): void {
+    if (this.uploads(part)) {
+      this.placement.traffic.holdUploads(backward);
+      for (const tile of part.tiles) this.masters.upload(part, tile);
+      this.masters.finish(part);
+      return;
+    }
+    const { storage } = part.partition;
+    if (part.weight !== storage.memory)
+      part.grad = storage.exchange?.(part.grad as Tensor) as Tensor;
+    this.store(part);
+  }
+
+  refresh(part: ShardPart): void {
+    this.placement.synchronize();
+    const rounded = this.rounded(part);
+    this.placement.traffic.store(part, rounded).synchronize();
+    rounded.release();
+    this.placement.synchronize();
+  }
+
+  /** Whether updated weights are uploaded tile by tile to storage in memory. */
+  private uploads({ partition: { storage }, weight }: ShardPart): boolean {
+    return weight !== null && storage.memory !== null && !this.placement.reaches(storage.memory);
+  }
+
+  private store(part: ShardPart): Stream {
+    const weights = part.weight?.retain() ?? this.rounded(part);
+    const order = this.placement.traffic.store(part, weights);
+    weights.release();
+    return order;
+  }
+
+  /** Returns the rounded f32 masters, with a reference: on the device or in host memory. */
+  private rounded(part: ShardPart): Tensor {
+    const { master, partition } = part;
+    const { device, numel, unit, storage } = partition;
+    if (master && !master.buffer.pinned) {
+      const out = held(() => Tensor.empty([numel], unit.dtype, device));
+      kernels.copy({ in: master, out });
+      return out;
+    }
+    const out = storage.memory?.retain() ?? pinned(device, [numel], unit.dtype);
+    this.placement.eachMaster(part, (one, range) => {
+      const slice = sliceFlat(out, range);
+      kernels.copyOnHost({ in: one, out: slice }, this.placement.traffic.order);
+      slice.release();
+    });
+    return out;
+  }
+}
