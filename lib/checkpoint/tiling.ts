@@ -3,10 +3,10 @@ import {
   type Box,
   type BoxRange,
   boxesOf,
+  coordinatesIn,
   endOf,
   intersectBoxes,
   isSameBox,
-  placeIn,
   wholeBox,
 } from '../runtime/box.js';
 import { numel } from '../runtime/view.js';
@@ -58,7 +58,7 @@ function joinedOf(ranges: readonly BoxRange[]): BoxRange[] | Flaw {
   let from = first.from;
   let end = from + first.numel;
   for (const range of others) {
-    if (range.from < end) return { kind: 'twice', element: placeIn(box, range.from) };
+    if (range.from < end) return { kind: 'twice', element: coordinatesIn(box, range.from) };
     if (range.from > end) {
       joined.push({ box, from, numel: end - from });
       from = range.from;

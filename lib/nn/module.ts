@@ -1,7 +1,7 @@
 // Module: parameters, buffers and child modules found in its fields; hooks and state dicts.
 
 import { DsError } from '../errors.js';
-import { type Device, placeFor } from '../runtime/device.js';
+import { type Device, deviceFor } from '../runtime/device.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { readOptions } from '../runtime/options.js';
@@ -385,7 +385,7 @@ export abstract class Module {
 function destination(targets: readonly unknown[]): { home?: Device; dtype?: DType } {
   const found: { home?: Device; dtype?: DType } = {};
   for (const target of targets) {
-    if (!isDType(target)) found.home = placeFor('Module.to', target);
+    if (!isDType(target)) found.home = deviceFor('Module.to', target);
     else if (isFloating(target)) found.dtype = target;
     else {
       const expected = 'a floating dtype: f32, f16, bf16, f64';

@@ -108,14 +108,14 @@ function countBefore(outer: Box, position: number, inner: Box): number {
   return before;
 }
 
-/** Which element of `box` lies at the coordinates `place` of the tensor. */
-export function positionIn(box: Box, place: readonly number[]): number {
+/** Which element of `box` lies at `coordinates` of the tensor. */
+export function positionIn(box: Box, coordinates: readonly number[]): number {
   const strides = contiguousStrides(box.shape);
-  return place.reduce((sum, n, d) => sum + (n - at(box.offset, d)) * at(strides, d), 0);
+  return coordinates.reduce((sum, n, d) => sum + (n - at(box.offset, d)) * at(strides, d), 0);
 }
 
 /** The coordinates of element number `position` of `box`. */
-export function placeIn({ offset, shape }: Box, position: number): number[] {
+export function coordinatesIn({ offset, shape }: Box, position: number): number[] {
   const strides = contiguousStrides(shape);
   let rest = position;
   return offset.map((first, d) => {
@@ -145,17 +145,17 @@ export function boxesOf({ box, from, numel: count }: BoxRange): Box[] {
   const boxes: Box[] = [];
   const strides = contiguousStrides(box.shape);
   const { length } = box.shape;
-  /** Adds elements [low, high) of the part of `box` at index `place` of its first dims. */
-  const add = (place: readonly number[], low: number, high: number): void => {
+  /** Adds elements [low, high) of the part of `box` at `coordinates` of its first dims. */
+  const add = (coordinates: readonly number[], low: number, high: number): void => {
     if (high <= low) return;
-    const d = place.length;
+    const d = coordinates.length;
     if (d === length) {
-      boxes.push({ offset: place, shape: place.map(() => 1) });
+      boxes.push({ offset: coordinates, shape: coordinates.map(() => 1) });
       return;
     }
     const row = at(strides, d);
     const [first, last] = [Math.ceil(low / row), Math.floor(high / row)];
-    const on = (n: number): number[] => [...place, at(box.offset, d) + n];
+    const on = (n: number): number[] => [...coordinates, at(box.offset, d) + n];
     if (first > last) {
       add(on(last), low - last * row, high - last * row);
       return;
@@ -163,7 +163,7 @@ export function boxesOf({ box, from, numel: count }: BoxRange): Box[] {
     add(on(first - 1), row - (first * row - low), row);
     if (last > first) {
       const offset = [...on(first), ...box.offset.slice(d + 1)];
-      const shape = [...place.map(() => 1), last - first, ...box.shape.slice(d + 1)];
+      const shape = [...coordinates.map(() => 1), last - first, ...box.shape.slice(d + 1)];
       boxes.push({ offset, shape });
     }
     add(on(last), 0, high - last * row);
@@ -208,7 +208,7 @@ export function runShape(box: Box, around: readonly Box[]): number[] {
 export function* partsOf(box: Box, run: readonly number[]): Generator<Box> {
   const counts = wholeBox(box.shape.map((n, d) => n / at(run, d)));
   for (let i = 0; i < numel(counts.shape); ++i) {
-    const place = placeIn(counts, i);
-    yield { offset: place.map((n, d) => at(box.offset, d) + n * at(run, d)), shape: run };
+    const coordinates = coordinatesIn(counts, i);
+    yield { offset: coordinates.map((n, d) => at(box.offset, d) + n * at(run, d)), shape: run };
   }
 }

@@ -123,7 +123,7 @@ export function device(name: string | Device = 'auto'): Device {
  * Returns the device `name` for `op`, which also accepts a dtype; the error covers both. Throws
  * DS_DEVICE.
  */
-export function placeFor(op: string, name: unknown): Device {
+export function deviceFor(op: string, name: unknown): Device {
   const found = findDevice(name);
   if (found) return found;
   throw new DsError({

@@ -17,7 +17,7 @@ export interface JobEnvironment {
 /** Variables, as a process has them. */
 export type Variables = Readonly<Record<string, string | undefined>>;
 
-type Place = Pick<JobEnvironment, 'rank' | 'worldSize' | 'localRank' | 'masterAddr'>;
+type RankAndSize = Pick<JobEnvironment, 'rank' | 'worldSize' | 'localRank' | 'masterAddr'>;
 
 /**
  * Returns the rank's settings from the first source that has them:
@@ -30,23 +30,23 @@ type Place = Pick<JobEnvironment, 'rank' | 'worldSize' | 'localRank' | 'masterAd
  * MASTER_ADDR and it cannot be derived.
  */
 export function rankFromEnvironment(env: Variables): JobEnvironment {
-  const place = fromLauncher(env) ?? fromOpenMpi(env) ?? fromSlurm(env) ?? {};
+  const found = fromLauncher(env) ?? fromOpenMpi(env) ?? fromSlurm(env) ?? {};
   return {
-    ...place,
-    localRank: env.LOCAL_RANK ?? place.localRank,
-    masterAddr: env.MASTER_ADDR ?? place.masterAddr,
+    ...found,
+    localRank: env.LOCAL_RANK ?? found.localRank,
+    masterAddr: env.MASTER_ADDR ?? found.masterAddr,
     masterPort: env.MASTER_PORT,
     timeout: env.DEEPSPEED_TIMEOUT,
     secret: env.DS_JOB_SECRET,
   };
 }
 
-function fromLauncher({ RANK, WORLD_SIZE }: Variables): Place | null {
+function fromLauncher({ RANK, WORLD_SIZE }: Variables): RankAndSize | null {
   if (RANK === undefined && WORLD_SIZE === undefined) return null;
   return { rank: RANK, worldSize: WORLD_SIZE };
 }
 
-function fromOpenMpi(env: Variables): Place | null {
+function fromOpenMpi(env: Variables): RankAndSize | null {
   const rank = env.OMPI_COMM_WORLD_RANK;
   const worldSize = env.OMPI_COMM_WORLD_SIZE;
   if (rank === undefined || worldSize === undefined) return null;
@@ -65,7 +65,7 @@ function fromOpenMpi(env: Variables): Place | null {
 }
 
 /** https://slurm.schedmd.com/srun.html, "Output environment variables". */
-function fromSlurm(env: Variables): Place | null {
+function fromSlurm(env: Variables): RankAndSize | null {
   const rank = env.SLURM_PROCID;
   const worldSize = env.SLURM_STEP_NUM_TASKS ?? env.SLURM_NTASKS;
   if (env.SLURM_STEP_ID === undefined || rank === undefined || worldSize === undefined) return null;

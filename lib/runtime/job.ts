@@ -84,9 +84,11 @@ export class Job {
   /** Resolves once the store has let this rank in; waits for it to appear. Rejects with DS_COMM. */
   static async join(options: JobOptions): Promise<Job> {
     const { store, timeout } = options;
-    const place = Int32Array.of(options.rank, options.worldSize);
+    const rankAndSize = Int32Array.of(options.rank, options.worldSize);
     return new Job(
-      await awaitNative(() => addon.joinJob(store.host, store.port, store.secret, place, timeout)),
+      await awaitNative(() =>
+        addon.joinJob(store.host, store.port, store.secret, rankAndSize, timeout),
+      ),
     );
   }
 

@@ -1,7 +1,7 @@
 // Tests that an engine with layers split over tp trains like one with whole layers.
 import assert from 'node:assert/strict';
 import { type MeshOptions, MeshShape } from '../../lib/comm/index.js';
-import { placeIn, positionIn, wholeBox } from '../../lib/runtime/box.js';
+import { coordinatesIn, positionIn, wholeBox } from '../../lib/runtime/box.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { numel } from '../../lib/runtime/view.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
@@ -29,7 +29,7 @@ export function wholeOf(held: readonly Record<string, Held>[]): Map<string, Floa
     let from = 0;
     for (const box of region.boxes) {
       for (let i = 0; i < numel(box.shape); ++i) {
-        const at = positionIn(wholeBox(region.whole), placeIn(box, i));
+        const at = positionIn(wholeBox(region.whole), coordinatesIn(box, i));
         const value = values[from++] as number;
         assert.ok(Number.isNaN(all[at]) || all[at] === value, `${name}: ranks differ`);
         all[at] = value;

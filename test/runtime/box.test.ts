@@ -4,10 +4,10 @@ import {
   type BoxRange,
   boxesOf,
   canonical,
+  coordinatesIn,
   intersect,
   intersectBoxes,
   isInside,
-  placeIn,
   positionIn,
   rangesOf,
   wholeBox,
@@ -19,7 +19,7 @@ const ROUNDS = 3000;
 
 test('positions and places are inverse, in row-major order', () => {
   const box: Box = { offset: [2, 0, 5], shape: [2, 3, 2] };
-  const places = Array.from({ length: 12 }, (_, i) => placeIn(box, i));
+  const places = Array.from({ length: 12 }, (_, i) => coordinatesIn(box, i));
   expect(places.slice(0, 3)).toEqual([
     [2, 0, 5],
     [2, 0, 6],

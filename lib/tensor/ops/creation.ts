@@ -1,6 +1,6 @@
 // Creation: constants, ranges, random tensors, and casts and moves between devices.
 import { DsError } from '../../errors.js';
-import { cpu, type Device, device as findDevice, placeFor } from '../../runtime/device.js';
+import { cpu, type Device, deviceFor, device as findDevice } from '../../runtime/device.js';
 import { type DType, dtypeSize, isDType, parseDType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { readOptions } from '../../runtime/options.js';
@@ -178,7 +178,7 @@ export function to(x: Tensor, ...targets: (DType | Device | string)[]): Tensor {
   requireTensor('to', x);
   let out = x;
   for (const target of targets) {
-    out = isDType(target) ? cast(out, target) : toDevice(out, placeFor('to', target));
+    out = isDType(target) ? cast(out, target) : toDevice(out, deviceFor('to', target));
   }
   return out;
 }
