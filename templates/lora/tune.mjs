@@ -1,5 +1,5 @@
 // @ts-check
-// Trains a LoRA adapter for the model in base/ on data/sailor.jsonl, and compares both.
+// Trains a LoRA adapter for the model in base/ on data/polite.jsonl, and compares both.
 import { initInference, nn, peft, seed, Trainer, text } from '@ds/native';
 
 seed(1); // The same initial values in every run.
@@ -7,7 +7,7 @@ const tokenizer = text.Tokenizer.fromPretrained('base');
 const model = await nn.models.fromPretrained('base');
 peft.addLora(model, { r: 8, loraAlpha: 16, targetModules: 'all-linear' });
 
-const files = 'data/sailor.jsonl'; // The same questions; a sailor answers.
+const files = 'data/polite.jsonl'; // The same questions with polite answers.
 const train = await text.TextDataset.open({ files, tokenizer, length: 128, loss: 'assistant' });
 const deepspeed = 'ds_config.json';
 const trainer = new Trainer({ model, tokenizer, train, deepspeed, maxSteps: 100 });
