@@ -243,7 +243,7 @@ function assemble(
 }
 
 /**
- * Copies this rank's fragments of `values` to the targets of `placeOf`, and releases the target
+ * Copies this rank's fragments of `values` to the targets of `targetOf`, and releases the target
  * tensors.
  */
 function writeOwned(
