@@ -36,7 +36,7 @@ const LIB_BESIDE = {
   autotuning: ['config', 'plan', 'runtime'],
   launch: [
     ...['config', 'checkpoint', 'runtime', 'plan', 'trainer', 'serve', 'autotuning'],
-    ...['evaluation', 'models', 'hub', 'watch'],
+    ...['evaluation', 'models', 'monitor', 'hub', 'watch'],
   ],
 };
 /** Files directly in lib/ that every room may import. */

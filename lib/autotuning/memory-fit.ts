@@ -3,8 +3,8 @@
 import { checkConfig, type DsConfig, type ResolvedConfig } from '../config/index.js';
 import type { Section } from '../config/schema.js';
 import {
-  H200,
   type ModelInfo,
+  ratesNamed,
   type Setup,
   setupOfConfig,
   usedShare,
@@ -39,7 +39,8 @@ export function fitOf(file: Section, info: ModelInfo): Fit {
     };
   }
   const { sizes, knowsActivations, isHost, cluster, room, activation_mem_per_gpu } = info;
-  const weights: Weights = { sizes, knowsActivations, isHost, cluster, rates: H200, room };
+  const rates = ratesNamed(info.card);
+  const weights: Weights = { sizes, knowsActivations, isHost, cluster, rates, room };
   const way = weighWay({ config, setup: setupOf(config, info) }, weights);
   const kept = knowsActivations ? 0 : (activation_mem_per_gpu ?? 0);
   const device = way.device + kept * config.train_micro_batch_size_per_gpu;

@@ -157,11 +157,8 @@ program
   )
   .option('--bf16-optimizer-states', "AdamW's moments in bf16: 4 bytes a parameter less, not exact")
   .optionsGroup('Machines:')
-  .addOption(
-    new Option('--gpu-memory <size>', 'memory of each GPU, such as 80GiB')
-      .argParser(byteCount)
-      .default(139 * 2 ** 30, '139GiB'),
-  )
+  .option('--gpu <name>', 'such as a100-80g, h100, rtx4090 (default: the one here)')
+  .option('--gpu-memory <size>', 'memory of each GPU (default: of that GPU)', byteCount)
   .option('--host-memory <size>', 'memory of each machine (default: this machine)', byteCount)
   .option('--gpus <n>', 'GPUs of each machine', positiveInteger, 1)
   .option('--nodes <n>', 'machines', positiveInteger, 1)

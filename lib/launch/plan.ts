@@ -5,12 +5,13 @@ import { plannedConfigs, type ResolvedConfig, resolveConfig } from '../config/in
 import { cutsIn } from '../config/source.js';
 import { DsError } from '../errors.js';
 import {
+  type Candidate,
   configOf,
   formatPlan,
   formatPrediction,
-  H200,
   inOrder,
   makePlan,
+  type Plan,
   type PlannedAdapters,
   type PlanRequest,
   plannedGpuShare,
@@ -21,13 +22,16 @@ import {
   weigh,
   weightsOnDiskOf,
 } from '../plan/index.js';
+import { plannedGpu } from './planned-gpu.js';
 
 /** The options as they are typed; bytes are numbers. */
 export interface PlanFlags {
   model: string;
   batch: number;
   seq?: number;
-  gpuMemory: number;
+  /** A card of the table; without it, the GPU that is here, or an H200. */
+  gpu?: string;
+  gpuMemory?: number;
   hostMemory?: number;
   gpus: number;
   nodes: number;
@@ -72,21 +76,30 @@ export function plan(flags: PlanFlags): { fits: boolean; output: string } {
   const made = makePlan(request);
   const fits = made.best !== null;
   if (!flags.json) return { fits, output: formatPlan(made, request) };
-  const listed = made.candidates.map((one) => ({ ...one, config: configOf(one) }));
-  return {
-    fits,
-    output: JSON.stringify({ best: fits ? listed[0] : null, candidates: listed }, null, 2),
-  };
+  const withConfig = (one: Candidate) => ({ ...one, config: configOf(one) });
+  return { fits, output: written(made, request, withConfig) };
+}
+
+/** A plan as JSON, with its GPU. */
+function written(
+  { best, candidates }: Plan,
+  { rates, deviceMemory }: PlanRequest,
+  shown: (one: Candidate) => object,
+): string {
+  const gpu = { name: rates.name, memory: deviceMemory, estimated: !rates.isMeasured };
+  const all = candidates.map(shown);
+  return JSON.stringify({ gpu, best: best && shown(best), candidates: all }, null, 2);
 }
 
 function requestOf(flags: PlanFlags, model: ReturnType<typeof plannedModel>): PlanRequest {
   const sizes = sizesOf(model);
+  const { rates, memory, note } = plannedGpu(flags.gpu);
   return {
     ...{ sizes, batch: flags.batch, seq: flags.seq ?? Math.min(1024, sizes.maxSeq) },
     ...{ precision: flags.precision, bf16States: flags.bf16OptimizerStates ?? false },
-    rates: { ...H200, disk: flags.nvmeRate * 1e9 },
+    ...{ rates: { ...rates, disk: flags.nvmeRate * 1e9 }, note },
     ...{ diskMemory: flags.nvmeSpace ?? 0, most: { tensor: flags.tp, stages: flags.pp } },
-    ...{ deviceMemory: flags.gpuMemory, hostMemory: flags.hostMemory ?? totalmem() },
+    ...{ deviceMemory: flags.gpuMemory ?? memory, hostMemory: flags.hostMemory ?? totalmem() },
     cluster: {
       nodes: flags.nodes,
       devicesPerNode: flags.gpus,
@@ -128,7 +141,7 @@ function predict(given: PlanFlags, file: string): { fits: boolean; output: strin
   const { candidates, best } = inOrder(weighed);
   const fits = best !== null;
   if (!flags.json) return { fits, output: formatPrediction(candidates, request) };
-  return { fits, output: JSON.stringify({ best, candidates }, null, 2) };
+  return { fits, output: written({ best, candidates }, request, (one) => one) };
 }
 
 /** Throws DS_CONFIG for stages that the pipeline of this model refuses, as initialize() does. */

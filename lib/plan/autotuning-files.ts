@@ -25,6 +25,8 @@ export interface ModelInfo {
   /** True if the device is the CPU. */
   isHost: boolean;
   deviceName: string;
+  /** The name that the driver of a GPU reports. */
+  card: string;
   room: Room;
   cluster: Cluster;
   mesh: {

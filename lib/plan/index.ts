@@ -18,7 +18,7 @@ export {
   weigh,
 } from './plan.js';
 export { type PlannedAdapters, plannedModel } from './planned-model.js';
-export { H200, hostAdamRate, type Rates } from './rates.js';
+export { H200, hostAdamRate, type Rates, ratesNamed, ratesOf } from './rates.js';
 export { formatPlan, formatPrediction } from './report.js';
 export { type Place, plainSetup, type Setup } from './setup.js';
 export { type Cluster, plannedGpuShare, type StepTime, stepTime } from './step-time.js';

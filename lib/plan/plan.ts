@@ -31,6 +31,8 @@ export interface PlanRequest {
   /** Upper limits of tensor-parallel ranks and pipeline stages. */
   most: { tensor: number; stages: number };
   rates: Rates;
+  /** How the GPU was chosen, a sentence for reports. */
+  note?: string;
   /** bf16.bf16_optimizer_states: AdamW's moments are bf16. */
   bf16States: boolean;
 }
@@ -153,9 +155,9 @@ export function weigh(request: Omit<PlanRequest, 'batch' | 'seq'>, setup: Setup)
 }
 
 /**
- * Returns all candidates, the best first. Among candidates within 2 % of the fastest, the first in
- * the enumeration wins: it offloads and shards the least. Throws DS_ARGUMENT for an invalid batch,
- * length or device count.
+ * Returns all candidates in order. Among candidates within 2 % of the fastest, the first in the
+ * enumeration is the best: it offloads and shards the least. Throws DS_ARGUMENT for an invalid
+ * batch, length or device count.
  */
 export function makePlan(request: PlanRequest): Plan {
   requireWhole('batch', request.batch);
@@ -167,13 +169,12 @@ export function makePlan(request: PlanRequest): Plan {
   return inOrder(candidates);
 }
 
-/** Sorts candidates; the best comes first. */
+/** Sorts candidates and selects the best: it may be up to 2 % slower than the first. */
 export function inOrder(candidates: readonly Candidate[]): Plan {
   const fitting = candidates.filter(({ fits }) => fits);
   const fastest = Math.max(0, ...fitting.map(({ tokensPerSecond }) => tokensPerSecond));
   const best = fitting.find(({ tokensPerSecond }) => tokensPerSecond > AS_FAST * fastest) ?? null;
-  const rank = (one: Candidate): number =>
-    one === best ? Infinity : one.fits ? one.tokensPerSecond : -one.device;
+  const rank = (one: Candidate): number => (one.fits ? one.tokensPerSecond : -one.device);
   return { candidates: candidates.toSorted((a, b) => rank(b) - rank(a)), best };
 }
 

@@ -1,11 +1,16 @@
 // Hardware rates for the prediction of step times.
+import { GPUS, type Gpu, gpuNamed } from '../monitor/gpus.js';
 
 /** Rates of one machine, in bytes or FLOPs per second. */
 export interface Rates {
   /** Name of the hardware. */
   name: string;
+  /** Whether they were measured. Others are estimates from published figures. */
+  isMeasured: boolean;
   /** 16-bit matrix products under sustained load. */
   matmul: number;
+  /** f32 matrix products, without TF32. */
+  matmul32: number;
   /** Products inside attention, in forward and backward. */
   attention: { forward: number; backward: number };
   /** Device memory, reads plus writes. */
@@ -29,7 +34,9 @@ export interface Rates {
  */
 export const H200: Rates = {
   name: 'H200',
+  isMeasured: true,
   matmul: 645e12,
+  matmul32: 53.75e12,
   attention: { forward: 185e12, backward: 150e12 },
   deviceMemory: 4.27e12,
   hostAdam: [
@@ -42,6 +49,34 @@ export const H200: Rates = {
   disk: 2e9,
   link: 264e9,
 };
+
+const PUBLISHED = GPUS.find(({ key }) => key === 'h200') as Gpu;
+
+/**
+ * Returns the rates of a GPU: measured ones, or its published figures times the fractions that the
+ * H200 reaches of its own. Rates of the host stay. Without NVLink, GPUs exchange data over PCIe.
+ */
+export function ratesOf(gpu: Gpu): Rates {
+  if (gpu.key === PUBLISHED.key) return H200;
+  const like = (rate: number, figure: 'half' | 'f32' | 'bandwidth' | 'pcie'): number =>
+    (rate * gpu[figure]) / PUBLISHED[figure];
+  const pcie = like(H200.pcie, 'pcie');
+  const { forward, backward } = H200.attention;
+  return {
+    ...H200,
+    ...{ name: gpu.label, isMeasured: false, pcie },
+    ...{ matmul: like(H200.matmul, 'half'), matmul32: like(H200.matmul32, 'f32') },
+    attention: { forward: like(forward, 'half'), backward: like(backward, 'half') },
+    deviceMemory: like(H200.deviceMemory, 'bandwidth'),
+    link: gpu.nvlink === null ? pcie : (H200.link * gpu.nvlink) / (PUBLISHED.nvlink as number),
+  };
+}
+
+/** Rates by the name that a driver reports; those of the H200 for unknown GPUs. */
+export function ratesNamed(name: string): Rates {
+  const gpu = gpuNamed(name);
+  return gpu ? ratesOf(gpu) : H200;
+}
 
 /**
  * Interpolates between measured core counts. Beyond the last one, it scales with the square root.

@@ -1,7 +1,7 @@
 // Formats a plan as text: a table of setups, the memory of the best one, and the assumptions.
 import { gibibytes } from '../runtime/byte-text.js';
 import type { ModelSizes } from './model-sizes.js';
-import { type Candidate, configOf, type Plan, type PlanRequest } from './plan.js';
+import { type Candidate, configOf, inOrder, type Plan, type PlanRequest } from './plan.js';
 import { hostAdamRate } from './rates.js';
 
 const SHOWN = 12;
@@ -28,12 +28,19 @@ function nameOf({ setup }: Candidate): string {
   ].join(', ');
 }
 
-/** Table of the first setups. The disk column appears if a setup uses the disk. */
-function waysOf(candidates: readonly Candidate[]): string[] {
-  const shown = candidates.slice(0, SHOWN);
+/** Table of the first setups and the best one. The disk column appears if a setup uses the disk. */
+function waysOf(
+  candidates: readonly Candidate[],
+  best: Candidate | null,
+  { rates }: PlanRequest,
+): string[] {
+  const marked = candidates.length > 1 ? best : null;
+  const rank = best ? candidates.indexOf(best) : 0;
+  const first = candidates.slice(0, rank < SHOWN ? SHOWN : SHOWN - 1);
+  const shown = rank < SHOWN ? first : [...first, best as Candidate];
   const usesDisk = shown.some(({ disk }) => disk > 0);
   const row = (one: Candidate): string[] => [
-    one.fits ? 'fits' : 'too much',
+    one === marked ? 'best' : one.fits ? 'fits' : 'too much',
     gibibytes(one.device),
     gibibytes(one.host),
     ...(usesDisk ? [gibibytes(one.disk)] : []),
@@ -42,7 +49,10 @@ function waysOf(candidates: readonly Candidate[]): string[] {
     nameOf(one),
   ];
   const memories = ['GPU', 'host', ...(usesDisk ? ['disk'] : [])];
-  return table([['', ...memories, 'step', 'tokens/s', 'way'], ...shown.map(row)]);
+  return table([
+    ['', ...memories, rates.isMeasured ? 'step' : 'step (estimated)', 'tokens/s', 'way'],
+    ...shown.map(row),
+  ]);
 }
 
 function table(rows: readonly string[][]): string[] {
@@ -74,13 +84,14 @@ function ofAdapters({ trained, weights, packed }: ModelSizes): string {
 }
 
 function assumptions(request: PlanRequest): string[] {
-  const { rates, cluster, sizes, deviceMemory, hostMemory, diskMemory, most } = request;
+  const { rates, note, cluster, sizes, deviceMemory, hostMemory, diskMemory, most } = request;
   const { nodes, devicesPerNode, coresPerNode, nodeLink } = cluster;
   const adam = hostAdamRate(rates, coresPerNode) / 1e9;
   const link = nodes > 1 ? `, ${(nodeLink / 1e9).toFixed(0)} GB/s of network per machine` : '';
   return [
+    ...(note ? [note] : []),
     `${(weightsOf(sizes) / 1e9).toFixed(3)}e9 parameters${ofAdapters(sizes)}; ${nodes} x ${devicesPerNode} GPUs of ${gibibytes(deviceMemory)}, ${gibibytes(hostMemory)} of memory and ${coresPerNode} cores per machine${link}.`,
-    `Rates of ${rates.name}: ${(rates.matmul / 1e12).toFixed(0)} TFLOP/s in 16-bit products, ${(rates.deviceMemory / 1e12).toFixed(2)} TB/s of GPU memory, ${(rates.link / 1e9).toFixed(0)} GB/s between GPUs. PCIe: ${(rates.pcie / 1e9).toFixed(0)} GB/s in each direction. Adam on the host: ${adam.toFixed(0)} GB/s.`,
+    `Rates of ${rates.name}${rates.isMeasured ? '' : ', estimated'}: ${(rates.matmul / 1e12).toFixed(0)} TFLOP/s in 16-bit products, ${(rates.deviceMemory / 1e12).toFixed(2)} TB/s of GPU memory, ${(rates.link / 1e9).toFixed(0)} GB/s between GPUs. PCIe: ${(rates.pcie / 1e9).toFixed(0)} GB/s in each direction. Adam on the host: ${adam.toFixed(0)} GB/s.`,
     ...(diskMemory > 0
       ? [
           `Disk: ${gibibytes(diskMemory)} per machine, shared by its ranks, at ${(rates.disk / 1e9).toFixed(1)} GB/s for concurrent reads and writes. An update reads and writes 12 bytes per parameter and overlaps with one micro-batch.`,
@@ -96,7 +107,9 @@ function assumptions(request: PlanRequest): string[] {
           'Adapters: f32. Bytes are within 5 % and times within 15 % of a measured 8B Llama on one H200 with checkpointing; simulated beyond.',
         ]
       : []),
-    'AdamW: bytes are within 5 % and times within 15 % of measurements on 1 and 2 GPUs; simulated beyond.',
+    rates.isMeasured
+      ? 'AdamW: bytes are within 5 % and times within 15 % of measurements on 1 and 2 GPUs; simulated beyond.'
+      : `AdamW: bytes are within 5 % of measurements. Times are estimated: no run on ${rates.name} was measured. Rates are its published figures times the fractions that an H200 reaches.`,
   ];
 }
 
@@ -132,14 +145,15 @@ function summaryOf(one: Candidate, request: PlanRequest): string {
  * it fits.
  */
 export function formatPrediction(candidates: readonly Candidate[], request: PlanRequest): string {
-  const [best] = candidates as [Candidate];
+  const { best } = inOrder(candidates);
+  const one = best ?? (candidates[0] as Candidate);
   return [
-    ...waysOf(candidates),
+    ...waysOf(candidates, best, request),
     '',
-    summaryOf(best, request),
-    parts('Each GPU', best.memory.device),
-    parts('Each rank on the host', best.memory.host),
-    ...(best.disk > 0 ? [`Each machine on its disk: ${gibibytes(best.disk)}`] : []),
+    summaryOf(one, request),
+    parts('Each GPU', one.memory.device),
+    parts('Each rank on the host', one.memory.host),
+    ...(one.disk > 0 ? [`Each machine on its disk: ${gibibytes(one.disk)}`] : []),
     '',
     ...assumptions(request),
   ].join('\n');
@@ -149,7 +163,7 @@ export function formatPrediction(candidates: readonly Candidate[], request: Plan
 export function formatPlan({ candidates, best }: Plan, request: PlanRequest): string {
   const more = candidates.length - SHOWN;
   const lines = [
-    ...waysOf(candidates),
+    ...waysOf(candidates, best, request),
     ...(more > 0 ? [`and ${more} more; --json lists them.`] : []),
     '',
   ];

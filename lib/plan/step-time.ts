@@ -83,15 +83,12 @@ const ADAPTER_PASSES = {
   wide: { forward: 13, backward: 18 },
   plain: { forward: 5, backward: 7 },
 } as const;
-/** Slowdown of f32 products against 16-bit products, without TF32. */
-const FP32 = 12;
-
 /** Seconds of forward and backward of one micro-batch. */
 function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
   const { parameters, idle, root, layers, attentionWidth, channels, trained, packed } = sizes;
   const { paddedVocabulary, vocabulary } = sizes;
   const tokens = setup.microBatch * setup.seq;
-  const slower = setup.precision === 'fp32' ? FP32 : 1;
+  const slower = setup.precision === 'fp32' ? rates.matmul / rates.matmul32 : 1;
   const filled = tokens / (tokens + HALF_RATE_TOKENS);
   const headWeights = vocabulary * channels;
   const forward = 2 * (parameters - idle - root - packed.elements + packed.count) * tokens;
@@ -128,7 +125,7 @@ function adapterTime(
   const again = checkpointing ? 2 : 1;
   const isWide = adapters.perToken > 0 || precision === 'fp32';
   const macs = (again + 2) * (trained.count - trained.root) * tokens;
-  const products = (2 * macs * (isWide ? FP32 : 1)) / rates.matmul;
+  const products = (2 * macs) / (isWide ? rates.matmul32 : rates.matmul);
   const { forward, backward } = ADAPTER_PASSES[isWide ? 'wide' : 'plain'];
   const passes = tokens * adapters.streamed * (again * forward + backward);
   const made = (again + 1) * (packed.bytes + packed.count * elementBytes(setup));

@@ -101,7 +101,10 @@ describe('the free memory of a rank', () => {
     standingOf(
       { parameters: () => parameters } as never,
       { zero_optimization: { offload_optimizer: { nvme_path: null } } } as never,
-      { kind, name: 'a device', memory: { cap: 0, total: 1000, inUse: 300, ...memory } } as never,
+      {
+        ...{ kind, name: 'a device', info: { name: 'a card' } },
+        memory: { cap: 0, total: 1000, inUse: 300, ...memory },
+      } as never,
     );
 
   test('of its device: what is free, and weights that are there and will move', () => {
@@ -115,7 +118,7 @@ describe('the free memory of a rank', () => {
   test('of the host: weights that are there, and what the allocator keeps', () => {
     const { reserved, inUse } = cpu().memory;
     expect(found({}).returned).toBe(7 + Math.max(0, reserved - inUse));
-    expect(found({})).toMatchObject({ disk: 0, deviceName: 'a device' });
+    expect(found({})).toMatchObject({ disk: 0, deviceName: 'a device', card: 'a card' });
     expect(found({}).host).toBeLessThanOrEqual(found({}).hostAtMost);
   });
 });

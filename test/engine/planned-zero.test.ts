@@ -30,11 +30,11 @@ async function onGpu(
   device: number,
   host: number,
   more: object = {},
-  { canGrow = false, shards = 1, own = {}, plan = null as object | null } = {},
+  { canGrow = false, shards = 1, own = {}, plan = null as object | null, card = 'H200' } = {},
 ) {
   const module = new nn.models.GPT2(nn.models.GPT2.config('1558M'));
   const memory = { cap: 0, total: device * GIB, inUse: 0 };
-  const gpu = { kind: 'cuda', name: 'cuda:0', memory };
+  const gpu = { kind: 'cuda', name: 'cuda:0', memory, info: { name: `NVIDIA ${card}` } };
   const mesh = { size: (axis: string) => (axis === 'dp' ? shards : 1) };
   const job = { world: { device: gpu }, worldSize: 1, rank: 0, mesh } as never;
   const given = {
@@ -64,7 +64,7 @@ async function updatesOnGpu(device: number, host: number, offload: object = {}, 
   const sizes = { vocabSize: 50304, maxSeq: 1024, layers: 50, heads: 32, channels: 4096 };
   const module = new nn.models.GPT2({ ...sizes, activationCheckpointing: true });
   const memory = { cap: device * GIB, total: 139 * GIB, inUse: 0 };
-  const gpu = { kind: 'cuda', name: 'cuda:0', memory };
+  const gpu = { kind: 'cuda', name: 'cuda:0', memory, info: { name: 'NVIDIA H200' } };
   const job = { world: { device: gpu }, worldSize: 1, rank: 0, mesh: { size: () => 1 } } as never;
   const zero_optimization = {
     stage: 3,
@@ -129,6 +129,11 @@ describe('for a GPU', () => {
     expect(line).toMatch(
       /^zero_optimization: stage 0, offload_optimizer none, offload_param none: \d+\.\d GiB of 139\.0 GiB of the memory of cuda:0, \d+\.\d MiB of 128\.0 GiB of host memory with micro-batches of 4 x 1024 tokens, 0\.\d+ s a step by the rates of an H200\n$/,
     );
+  });
+
+  test('a card that was not measured has estimated rates', async () => {
+    const { line } = await onGpu(39, 128, {}, { card: 'A100-SXM4-40GB' });
+    expect(line).toMatch(/, 0\.\d+ s a step by estimated rates of the A100-40G\n$/);
   });
 
   test('less memory moves state, and then weights', async () => {
@@ -219,7 +224,15 @@ describe('for a GPU', () => {
 
 describe('the memory of the ranks', () => {
   const standing = (more: Partial<Standing>): Standing => ({
-    ...{ machine: 'a', cores: 8, device: 100, deviceName: 'cuda:0', host: 80, hostAtMost: 80 },
+    ...{
+      machine: 'a',
+      cores: 8,
+      device: 100,
+      deviceName: 'cuda:0',
+      card: '',
+      host: 80,
+      hostAtMost: 80,
+    },
     ...{ returned: 0, disk: 40, ...more },
   });
 

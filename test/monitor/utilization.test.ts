@@ -34,6 +34,8 @@ test.each([
   ['NVIDIA A100-SXM4-80GB', 312, 19.5],
   ['NVIDIA B200', 2250, 75],
   ['NVIDIA A10', 125, 31.2],
+  ['NVIDIA A10G', 70, 31.5],
+  ['NVIDIA GeForce RTX 5090', 209.5, 104.8],
   ['NVIDIA GeForce RTX 4090', 165.2, 82.6],
 ])('%s does %d TFLOP/s in bf16 and %d in f32', (name, half, f32) => {
   expect(peakFlopsOf(name, 'bf16')).toBe(half * 1e12);
@@ -42,7 +44,7 @@ test.each([
 });
 
 test('nothing is said of devices without a known data sheet, and of products that are not made', () => {
-  for (const name of ['NVIDIA A10G', 'NVIDIA GeForce RTX 3090 Ti', 'Some GPU']) {
+  for (const name of ['NVIDIA GeForce RTX 3090 Ti', 'NVIDIA GeForce RTX 4090 D', 'Some GPU']) {
     expect(peakFlopsOf(name, 'bf16')).toBeNull();
   }
   expect(peakFlopsOf('NVIDIA H200', 'i32')).toBeNull();

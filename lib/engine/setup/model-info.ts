@@ -36,6 +36,7 @@ export async function describeModel(
     stateBytes: stateBytesOf(optimizer),
     isHost: device.kind === 'cpu',
     deviceName: device.name,
+    card: own.card,
     room: roomOf(standings),
     cluster: clusterOf(standings),
     mesh: {

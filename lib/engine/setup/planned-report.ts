@@ -1,7 +1,7 @@
 // Formats the plan's choice, or the error if nothing fits.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
-import { H200, type Room, type Weighed } from '../../plan/index.js';
+import type { Rates, Room, Weighed } from '../../plan/index.js';
 import { byteText } from '../../runtime/byte-text.js';
 import { needsText, settings } from './memory-promise.js';
 
@@ -13,6 +13,7 @@ export interface Context {
   isKnown: boolean;
   deviceName: string;
   ranks: number;
+  rates: Rates;
 }
 
 /** Formats "stage 2, offload_optimizer cpu (ratio 0.5), offload_param none". */
@@ -36,8 +37,9 @@ export function choiceLine(best: Weighed<ResolvedConfig>, context: Context): str
     ({ of, bytes, there }) => `${byteText(bytes)} of ${byteText(there)} of ${of}`,
   );
   const each = context.ranks > 1 ? ' for each rank' : '';
-  const time =
-    step === null ? '' : `, ${step.toPrecision(2)} s a step by the rates of an ${H200.name}`;
+  const { name, isMeasured } = context.rates;
+  const by = isMeasured ? `the rates of an ${name}` : `estimated rates of the ${name}`;
+  const time = step === null ? '' : `, ${step.toPrecision(2)} s a step by ${by}`;
   const batch = isKnown
     ? ` with micro-batches of ${setup.microBatch} x ${setup.seq} tokens`
     : ', before activations';

@@ -15,6 +15,8 @@ export interface Standing {
   /** Bytes of its device for this run; null if the host memory is the limit. */
   device: number | null;
   deviceName: string;
+  /** The name that the driver of a GPU reports. */
+  card: string;
   /** Bytes of the host for all its ranks: free now, and the possible maximum. */
   host: number;
   hostAtMost: number;
@@ -42,6 +44,7 @@ export function standingOf(module: Module, config: ResolvedConfig, device: Devic
     cores: availableParallelism(),
     device: limit === null ? null : Math.max(1, limit - inUse + held(device.kind)),
     deviceName: device.name,
+    card: device.info.name,
     host: Math.min(limits.free, within),
     hostAtMost: Math.min(limits.canGrow ? limits.atMost : limits.free, within),
     // Later allocations reuse memory that an earlier engine left in the CPU allocator.

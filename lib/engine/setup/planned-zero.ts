@@ -10,9 +10,10 @@ import {
   type Cluster,
   chooseWay,
   countsOf,
-  H200,
   type ModelSizes,
   plannedGpuShare,
+  type Rates,
+  ratesNamed,
   type Setup,
   setupOfConfig,
   sizesOf,
@@ -136,7 +137,9 @@ async function choice(
   const standings = await exchanged(job, own);
   const cluster = clusterOf(standings);
   const seq = model.isKnown ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
-  const facts = { job, asked, model, cluster, seq };
+  // All ranks choose the same, so the first rank's GPU decides.
+  const rates = ratesNamed(standings[0]?.card ?? '');
+  const facts = { job, asked, model, cluster, seq, rates };
   const ways = configs.map(
     (config): Way<ResolvedConfig> => ({ config, setup: setupOf(config, facts) }),
   );
@@ -144,8 +147,15 @@ async function choice(
   const room = roomOf(standings);
   const sizes = trainedBy(asked.optimizer, model.sizes);
   const { isKnown } = model;
-  const weights = { sizes, knowsActivations: isKnown, isHost, cluster, rates: H200, room };
-  const context = { room, isHost, isKnown, deviceName: own.deviceName, ranks: job.worldSize };
+  const weights = { sizes, knowsActivations: isKnown, isHost, cluster, rates, room };
+  const context = {
+    room,
+    isHost,
+    isKnown,
+    deviceName: own.deviceName,
+    ranks: job.worldSize,
+    rates,
+  };
   const first = weighWay(ways[0] as Way<ResolvedConfig>, weights);
   const firstFits = usedShare(first, weights, room.host) <= 1;
   return { ...chooseWay(ways, weights), firstFits, context };
@@ -170,10 +180,11 @@ interface Facts {
   model: Measured;
   cluster: Cluster;
   seq: number;
+  rates: Rates;
 }
 
 /** Returns the plan's inputs for a configuration. */
-function setupOf(config: ResolvedConfig, { job, asked, model, cluster, seq }: Facts): Setup {
+function setupOf(config: ResolvedConfig, { job, asked, model, cluster, seq, rates }: Facts): Setup {
   const { mesh, world } = job;
   const { optimizer } = asked;
   const { offload_optimizer: state } = config.zero_optimization;
@@ -190,7 +201,7 @@ function setupOf(config: ResolvedConfig, { job, asked, model, cluster, seq }: Fa
   });
   const isMeasured = state.device === 'cpu' && world.device.kind !== 'cpu';
   if (state.gpu_share !== null || !isMeasured) return setup;
-  return { ...setup, gpuShare: plannedGpuShare(setup, H200, cluster) };
+  return { ...setup, gpuShare: plannedGpuShare(setup, rates, cluster) };
 }
 
 /** Bytes of optimizer state per trained parameter, on average. */
