@@ -92,8 +92,8 @@ export class GradientCollector implements UnitListener {
 
   /**
    * Whether the backward before the pending step() completes the gradients of a step; if no step()
-   * is pending, whether the next backward does. Source: step() of DeepSpeed, which
-   * counts micro-batches.
+   * is pending, whether the next backward does. Source: step() of DeepSpeed counts
+   * micro-batches.
    */
   get atBoundary(): boolean {
     const done = this.awaitsStep ? this.microSteps - 1 : this.microSteps;

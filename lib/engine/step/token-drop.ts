@@ -61,8 +61,7 @@ export function routedLayers(config: ResolvedConfig): number[] | null {
 /**
  * Returns a notice if the section has another number of layers than `module`. The number has no
  * effect here: DeepSpeed only counts tokens with it. Throws DS_CONFIG if the section names layers
- * that `module` lacks. Returns null if all layers match, and for models with unknown
- * layers.
+ * that `module` lacks. Returns null if all layers match or if the layers of the model are unknown.
  */
 export function requireOwnLayers(config: ResolvedConfig, module: Module): string | null {
   const ltd = sectionOf(config);

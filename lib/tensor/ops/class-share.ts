@@ -1,5 +1,5 @@
-// Losses of rows with classes split over ranks (vocabulary parallelism). Source: Shoeybi et
-// al. 2019 (Megatron-LM).
+// Losses of rows if classes are split over ranks (vocabulary parallelism).
+// Source: Shoeybi et al. 2019 (Megatron-LM).
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
