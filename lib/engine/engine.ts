@@ -88,12 +88,12 @@ export class Engine {
     this.progress = parts.progress;
     this.optimizer = zeroedBy(parts, () => parts.gradients.zero());
     this.lrScheduler = parts.schedules;
-    const { world, data, mesh, localRank } = parts.ranks;
+    const { world, dataGroup, mesh, localRank } = parts.ranks;
     this.globalRank = world.rank;
     this.localRank = localRank;
     this.worldSize = world.size;
-    this.dpWorldSize = data.size;
-    this.dpRank = data.rank;
+    this.dpWorldSize = dataGroup.size;
+    this.dpRank = dataGroup.rank;
     this.mesh = mesh;
     this.checkpointer = new Checkpointer(this, parts.meeting, () => this.calls.groups);
     this.calls = new JointCalls(parts.ranks, { gathers: this.zeroOptimizationStage() === 3 });
@@ -125,7 +125,7 @@ export class Engine {
     this.stepped = false;
     hooks.reset();
     control.addInputs(module.training ? 'inputs' : 'evaluated inputs', inputs);
-    const share = sampleShareOf(inputs, this.parts.ranks.data);
+    const share = sampleShareOf(inputs, this.parts.ranks.dataGroup);
     const result = (module.training ? watch : untimed).time('forward', () =>
       scopeInto(results, () => sharingSamples(share, () => module.call(...cast(inputs)))),
     );

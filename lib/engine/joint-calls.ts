@@ -18,13 +18,16 @@ export class JointCalls {
 
   /** `gathers`: a forward or a backward gathers weights from the shard group. */
   constructor(
-    { world, shards, replicas, near, layers, tokens }: Ranks,
+    { world, shardGroup, replicaGroup, secondaryGroup, tensorGroup, sequenceGroup }: Ranks,
     { gathers }: { gathers: boolean },
   ) {
-    const parted = [layers, tokens];
-    const gathering = gathers ? [shards] : [];
-    this.passing = { always: [...parted, ...gathering], perhaps: [shards, replicas, near] };
-    this.stepping = { perhaps: [world, shards, replicas, near, ...parted] };
+    const parted = [tensorGroup, sequenceGroup];
+    const gathering = gathers ? [shardGroup] : [];
+    this.passing = {
+      always: [...parted, ...gathering],
+      perhaps: [shardGroup, replicaGroup, secondaryGroup],
+    };
+    this.stepping = { perhaps: [world, shardGroup, replicaGroup, secondaryGroup, ...parted] };
   }
 
   /** Throws DS_AUTOGRAD after close(). */

@@ -60,9 +60,17 @@ export class PipelineEngine extends Engine {
     readonly pipe: PipelineParts,
   ) {
     super(parts);
-    const { world, shards, replicas, layers, tokens } = parts.ranks;
+    const { world, shardGroup, replicaGroup, tensorGroup, sequenceGroup } = parts.ranks;
     const tied = pipe.ties.map(({ group }) => group);
-    const joint = [world, shards, replicas, layers, tokens, ...tied, ...pipe.links.channels];
+    const joint = [
+      world,
+      shardGroup,
+      replicaGroup,
+      tensorGroup,
+      sequenceGroup,
+      ...tied,
+      ...pipe.links.channels,
+    ];
     this.together = { always: [...new Set(joint)] };
     this.calls.join(this.together);
   }
@@ -271,15 +279,15 @@ export class PipelineEngine extends Engine {
   /** Returns the mean of the losses that the last stage summed, on every rank. */
   private async shared(losses: Tensor | null, micros: number): Promise<Tensor> {
     const { device, parts } = this;
-    const { world, mesh, copies, reporters } = parts.ranks;
+    const { world, mesh, replicaAxes, lossRanks } = parts.ranks;
     const total = losses ?? within(null, () => zeros([], { device }));
     if (world.size > 1) {
       // Each copy of the model has its own loss ranks. With tensor parallelism, one rank counts.
-      const counts = reporters.includes(world.rank) && mesh.place(...copies) === 0;
+      const counts = lossRanks.includes(world.rank) && mesh.place(...replicaAxes) === 0;
       if (!counts) noGrad(() => total.fill_(0));
       world.allReduce(total, { purpose: 'evaluation loss' }).wait();
     }
-    return noGrad(() => total.div(micros * reporters.length));
+    return noGrad(() => total.div(micros * lossRanks.length));
   }
 }
 

@@ -29,42 +29,42 @@ export interface Ranks {
   /** All ranks: printing, stop requests, and joint saving and loading of checkpoints. */
   readonly world: ProcessGroup;
   /** Ranks that divide a batch: batch sizes, samplers, dropout, mean gradients and losses. */
-  readonly data: ProcessGroup;
+  readonly dataGroup: ProcessGroup;
   /**
    * The shard group: divides gradients and optimizer state. It holds the data ranks and, with
    * sequence parallelism, the ranks with other tokens of the same samples, because their gradients
    * are partial sums. With MiCS: the ranks of one replica.
    */
-  readonly shards: ProcessGroup;
+  readonly shardGroup: ProcessGroup;
   /** Ranks with the same shard in other replicas (MiCS); null with one replica. */
-  readonly replicas: ProcessGroup | null;
+  readonly replicaGroup: ProcessGroup | null;
   /** Ranks of the shard group that divide the secondary weight copy of hpZ; null without it. */
-  readonly near: ProcessGroup | null;
+  readonly secondaryGroup: ProcessGroup | null;
   /** Ranks with other tokens of this rank's samples; null without sequence parallelism. */
-  readonly tokens: ProcessGroup | null;
+  readonly sequenceGroup: ProcessGroup | null;
   /** Ranks with the same parameters. All start with the values of the first one. */
-  readonly alike: ProcessGroup;
+  readonly broadcastGroup: ProcessGroup;
   /** Ranks that hold the parts of each layer; null without tensor parallelism. */
-  readonly layers: ProcessGroup | null;
+  readonly tensorGroup: ProcessGroup | null;
   readonly mesh: Mesh;
   /** The axes along which ranks are identical. */
-  readonly copies: readonly Axis[];
+  readonly replicaAxes: readonly Axis[];
   /**
    * Ranks that contribute the loss of a batch: the data ranks; with a pipeline, those of the last
    * stage.
    */
-  readonly reporters: readonly number[];
+  readonly lossRanks: readonly number[];
   /** Ranks that contribute sums of squares to the norm: the shard group and the tensor ranks. */
-  readonly counting: readonly number[];
+  readonly normRanks: readonly number[];
   /** Rank of this process on its host. */
   readonly localRank: number;
   /** Whether a lower rank holds the same state and saves it. */
-  readonly isCopy: boolean;
+  readonly isReplica: boolean;
   /**
    * Whether this rank counts a parameter in norms and saves it. If several tensor ranks hold the
    * same parameter, only the first does.
    */
-  answersFor(parameter: Parameter): boolean;
+  isPrimary(parameter: Parameter): boolean;
 }
 
 /**
@@ -78,24 +78,26 @@ export async function ranksOf(
   const { world, mesh, localRank } = job;
   const { stages = false, layers: isCut = false, tokens: isShared = false } = cuts;
   const isCutOn: Partial<Record<Axis, boolean>> = { pp: stages, tp: isCut, sp: isShared };
-  const copies = MODEL.filter((axis) => !isCutOn[axis]);
-  const data = await mesh.axis(...DATA);
+  const replicaAxes = MODEL.filter((axis) => !isCutOn[axis]);
+  const dataGroup = await mesh.axis(...DATA);
   const all = await mesh.axis(...shardAxes(isShared));
-  const { shards, replicas, near } = await copiesOf(job, all, sizes);
-  const alike = await mesh.axis(...shardAxes(isShared), ...copies);
-  const layers = isCut ? await mesh.axis('tp') : null;
-  const tokens = isShared ? await mesh.axis('sp') : null;
-  const isFirst = (layers?.rank ?? 0) === 0;
+  const groups = await replicasOf(job, all, sizes);
+  const { shardGroup, replicaGroup } = groups;
+  const broadcastGroup = await mesh.axis(...shardAxes(isShared), ...replicaAxes);
+  const tensorGroup = isCut ? await mesh.axis('tp') : null;
+  const sequenceGroup = isShared ? await mesh.axis('sp') : null;
+  const isFirst = (tensorGroup?.rank ?? 0) === 0;
   return {
-    ...{ world, data, shards, replicas, near, tokens, alike, layers, mesh, copies, localRank },
-    isCopy: mesh.place(...copies) > 0 || (replicas?.rank ?? 0) > 0,
-    reporters: reportersOf(mesh, cuts),
-    counting: replicas
-      ? shards.ranks.flatMap((rank) =>
+    ...{ world, dataGroup, ...groups, sequenceGroup, broadcastGroup, tensorGroup },
+    ...{ mesh, replicaAxes, localRank },
+    isReplica: mesh.place(...replicaAxes) > 0 || (replicaGroup?.rank ?? 0) > 0,
+    lossRanks: lossRanksOf(mesh, cuts),
+    normRanks: replicaGroup
+      ? shardGroup.ranks.flatMap((rank) =>
           mesh.shape.ranksAlong(rank, ...(isCut ? ['tp' as const] : [])),
         )
-      : countingAt(mesh, world.rank, cuts),
-    answersFor: ({ region, isReplica }) => !isReplica && (isFirst || isPart(region)),
+      : normRanksAt(mesh, world.rank, cuts),
+    isPrimary: ({ region, isReplica }) => !isReplica && (isFirst || isPart(region)),
   };
 }
 
@@ -111,11 +113,11 @@ export interface ShardSizes {
 }
 
 /** Consecutive ranks form a replica. Throws DS_CONFIG if the replicas are not equal in size. */
-async function copiesOf(
+async function replicasOf(
   job: Distributed,
   all: ProcessGroup,
   { copy = null, near = null }: ShardSizes,
-): Promise<Pick<Ranks, 'shards' | 'replicas' | 'near'>> {
+): Promise<Pick<Ranks, 'shardGroup' | 'replicaGroup' | 'secondaryGroup'>> {
   const open = async (ranks: readonly number[]): Promise<ProcessGroup> =>
     ranks.length === all.size ? all : openOnce(job, ranks);
   const neighbours = (size: number, key: string): Promise<ProcessGroup> => {
@@ -124,10 +126,14 @@ async function copiesOf(
     return open(all.ranks.slice(first, first + size));
   };
   const second = near === null ? null : await neighbours(near, 'zero_hpz_partition_size');
-  if (copy === null) return { shards: all, replicas: null, near: second };
+  if (copy === null) return { shardGroup: all, replicaGroup: null, secondaryGroup: second };
   const shards = await neighbours(copy, 'mics_shard_size');
   const same = all.ranks.filter((_, place) => place % copy === all.rank % copy);
-  return { shards, replicas: copy < all.size ? await open(same) : null, near: second };
+  return {
+    shardGroup: shards,
+    replicaGroup: copy < all.size ? await open(same) : null,
+    secondaryGroup: second,
+  };
 }
 
 const opened = new WeakMap<Distributed, Map<string, Promise<ProcessGroup>>>();
@@ -156,7 +162,7 @@ function uneven(key: string, size: number, { ranks }: ProcessGroup): DsError {
 /** The axes of the shard group. */
 const shardAxes = (tokens: boolean): Axis[] => (tokens ? [...DATA, 'sp'] : [...DATA]);
 
-function reportersOf({ shape, coordinates }: Mesh, { stages, layers, tokens }: Cuts): number[] {
+function lossRanksOf({ shape, coordinates }: Mesh, { stages, layers, tokens }: Cuts): number[] {
   const pp = stages ? shape.sizes.pp - 1 : coordinates.pp;
   const tp = layers ? 0 : coordinates.tp;
   const sp = tokens ? 0 : coordinates.sp;
@@ -164,6 +170,6 @@ function reportersOf({ shape, coordinates }: Mesh, { stages, layers, tokens }: C
 }
 
 /** Returns the ranks that count the norm with `rank`, including itself. */
-export function countingAt({ shape }: Mesh, rank: number, { layers, tokens }: Cuts): number[] {
+export function normRanksAt({ shape }: Mesh, rank: number, { layers, tokens }: Cuts): number[] {
   return shape.ranksAlong(rank, ...shardAxes(tokens ?? false), ...(layers ? ['tp' as const] : []));
 }

@@ -123,7 +123,7 @@ async function sessionOver<Batch>(
     accumulation: engine.gradientAccumulationSteps(),
     ...openedOnce((judged, size) => openEvalData(judged, settings, { ...place, batchSize: size })),
     decisions: new Decisions(settings, length, isMeasured),
-    counts: targetCounts(engine.parts.ranks.data),
+    counts: targetCounts(engine.parts.ranks.dataGroup),
     book: new Logbook({ engine, settings: reported, state, length, costOf: cost }),
     endNoise: noise === null ? null : addEmbeddingNoise(model, noise),
   };

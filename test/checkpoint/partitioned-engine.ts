@@ -99,7 +99,8 @@ export function stateBits(engine: Engine): Record<string, string> {
     }
   }
   for (const [name, tensor] of engine.module.namedParameters()) {
-    if (!tensor.requiresGrad || engine.parts.ranks.data.size === 1) bits[name] = rawBits(tensor);
+    if (!tensor.requiresGrad || engine.parts.ranks.dataGroup.size === 1)
+      bits[name] = rawBits(tensor);
   }
   for (const [name, tensor] of engine.module.namedBuffers()) bits[name] = rawBits(tensor);
   return bits;

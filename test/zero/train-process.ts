@@ -79,7 +79,7 @@ function train(
 
 /** Counts gathers until the function that it gives is called, where there are two kinds. */
 function watchGathers({ parts }: Engine): () => Pick<Trained, 'gathers'> {
-  const { shards, near } = parts.ranks;
+  const { shardGroup: shards, secondaryGroup: near } = parts.ranks;
   if (!near || near === shards) return () => ({});
   const loggers = [shards, near].map((group) => {
     group.logger = new CommsLogger();

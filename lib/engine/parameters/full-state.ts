@@ -219,7 +219,7 @@ function assemble(
   read: (fragment: Fragment) => Tensor,
 ): Tensor {
   const { device, parts } = engine;
-  const { shards } = parts.ranks;
+  const { shardGroup } = parts.ranks;
   const full = Tensor.empty(state.shape, state.dtype, device);
   for (const fragment of partition.fragments.filter((one) => one.entry === entry)) {
     const slice = read(fragment);
@@ -229,14 +229,14 @@ function assemble(
   }
   device.compute.synchronize();
   if (partition.isWhole) return full;
-  for (let shard = 0; shard < shards.size; ++shard) {
-    const range = shardOf(partition.unit.layout.numel, shard, shards.size);
+  for (let shard = 0; shard < shardGroup.size; ++shard) {
+    const range = shardOf(partition.unit.layout.numel, shard, shardGroup.size);
     const { offset, numel } = overlap(entry, range);
     const first = offset - entry.offset;
     if (numel === 0 || (state.per === null && first > 0)) continue;
     const portion = portionOf(state, { from: first, numel });
     const slice = sliceFlat(full, { offset: portion.from, numel: portion.numel });
-    takeOver(shards, slice, shard);
+    takeOver(shardGroup, slice, shard);
     slice.release();
   }
   return full;

@@ -168,8 +168,8 @@ function wholeAmong(what: Gatherable): WholeParameter[] {
   const among =
     'parts' in what ? [...wholeOf(what)] : listOf(what).flatMap((one) => wholeIn(one) ?? []);
   return among.filter(({ engine }) => {
-    const { alike, world } = engine.parts.ranks;
-    return alike.size === world.size;
+    const { broadcastGroup, world } = engine.parts.ranks;
+    return broadcastGroup.size === world.size;
   });
 }
 
@@ -180,7 +180,9 @@ function listOf(what: Exclude<Gatherable, EngineCore>): Parameter[] {
 
 /** Throws for a part of a layer: a write to it does not define the other parts. */
 function requireWhole(held: readonly HeldParameter[]): void {
-  const part = held.find(({ engine, entry }) => engine.parts.ranks.layers && isPart(entry.region));
+  const part = held.find(
+    ({ engine, entry }) => engine.parts.ranks.tensorGroup && isPart(entry.region),
+  );
   if (!part) return;
   throw new DsError({
     code: 'DS_ARGUMENT',

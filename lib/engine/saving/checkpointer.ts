@@ -200,7 +200,7 @@ export class Checkpointer {
     engine.parts.hooks.awaitWeights();
     const [own, merged] = [wantedOf(engine, !without), mergedNames(engine.module)];
     const wanted = (name: string): boolean => own(name) && !merged.has(name);
-    const whole = engine.parts.ranks.shards.rank === 0 ? wholeTensors(engine, wanted) : [];
+    const whole = engine.parts.ranks.shardGroup.rank === 0 ? wholeTensors(engine, wanted) : [];
     const shards = [...weightShards(engine, wanted), ...whole];
     try {
       return await writeTogether(target, catalogOf(engine, wanted).model, shards, world);

@@ -86,7 +86,7 @@ function clipFragment(fragment: Fragment, window: Range): Fragment | null {
 }
 
 const saves = ({ parts: { ranks } }: EngineCore, parameter: Parameter): boolean =>
-  !ranks.isCopy && ranks.answersFor(parameter);
+  !ranks.isReplica && ranks.isPrimary(parameter);
 
 /** Elements of a tensor's box from element `from` on. The caller releases the tensor. */
 export interface BoxedPart {
@@ -209,9 +209,9 @@ function wholeShards(engine: EngineCore, wanted: Wanted): Shard[] {
   const parameters = [...module.namedParameters()].filter(
     ([name, one]) => wanted(name) && saves(engine, one) && !isElsewhere(one),
   );
-  const { isCopy, layers } = parts.ranks;
+  const { isReplica, tensorGroup } = parts.ranks;
   const buffers =
-    isCopy || (layers && layers.rank > 0)
+    isReplica || (tensorGroup && tensorGroup.rank > 0)
       ? []
       : [...module.namedBuffers()].filter(([, one]) => !isElsewhere(one));
   return [

@@ -117,7 +117,7 @@ export class HostState {
    * same position on every rank.
    */
   private followRank(saved: SavedState, { counters, companions }: Wanted): void {
-    const { rank, size } = this.engine.parts.ranks.data;
+    const { rank, size } = this.engine.parts.ranks.dataGroup;
     const { ranks } = saved;
     const from = rank % ranks.length;
     if (counters) {

@@ -25,7 +25,7 @@ const rowOf = (rank: number, { numel }: LayoutEntry): Box => ({
  */
 export function errorCatalog(engine: EngineCore): Map<string, TensorInfo> {
   const { optimizer, ranks } = engine.parts;
-  const { size } = ranks.data;
+  const { size } = ranks.dataGroup;
   const found = new Map<string, TensorInfo>();
   if (!canExchange(optimizer) || size === 1) return found;
   for (const { name, numel, region } of entriesOf(engine)) {
@@ -38,17 +38,17 @@ export function errorCatalog(engine: EngineCore): Map<string, TensorInfo> {
 
 /** Returns this rank's errors. The caller releases the tensors. */
 export function errorShards({ parts }: EngineCore): Shard[] {
-  const { data, isCopy } = parts.ranks;
+  const { dataGroup, isReplica } = parts.ranks;
   return parts.state.rankErrors().flatMap((error): Shard[] => {
     const { entry, name, from, tensor } = error;
     const key = stateKey(entry.name, name);
-    if (isCopy || entry.numel === 0) {
+    if (isReplica || entry.numel === 0) {
       tensor.release();
       return [];
     }
     if (name === 'worker_error') {
-      const shape = [data.size, entry.numel];
-      return [{ name: key, shape, box: rowOf(data.rank, entry), from, tensor }];
+      const shape = [dataGroup.size, entry.numel];
+      return [{ name: key, shape, box: rowOf(dataGroup.rank, entry), from, tensor }];
     }
     const { whole } = entry.region;
     return boxedParts(entry.region, from, tensor).map((part) => {
@@ -74,7 +74,7 @@ export async function readErrors(
       engine.device.compute.synchronize();
       if (!wanted || !info || error.entry.numel === 0) continue;
       if (error.name === 'server_error') await readOwned(checkpoint, error);
-      else await readOwn(checkpoint, error, info.shape[0] as number, engine.parts.ranks.data);
+      else await readOwn(checkpoint, error, info.shape[0] as number, engine.parts.ranks.dataGroup);
     } finally {
       error.tensor.release();
     }

@@ -34,21 +34,21 @@ export interface ContentOptions {
 export function contentOf(engine: EngineCore, options: ContentOptions): CheckpointContent {
   const { stage, ranks } = engine.parts;
   const { shardsWeights: sharded } = stage;
-  const { shards, tokens, mesh } = ranks;
-  const isFirst = shards.rank === 0;
-  const model = MODEL.filter((axis) => !(tokens && axis === 'sp'));
+  const { shardGroup, sequenceGroup, mesh } = ranks;
+  const isFirst = shardGroup.rank === 0;
+  const model = MODEL.filter((axis) => !(sequenceGroup && axis === 'sp'));
   const wanted = wantedOf(engine, !options.excludeFrozenParameters);
   const parts = sharded ? weightShards(engine, wanted) : [];
   const whole = sharded ? wholeTensors : wholeModel;
   return {
-    part: ranks.isCopy ? null : { data: shards.rank, model: mesh.place(...model) },
+    part: ranks.isReplica ? null : { data: shardGroup.rank, model: mesh.place(...model) },
     model: isFirst ? [...parts, ...whole(engine, wanted)] : parts,
     modelIsSharded: sharded,
     optimizer: [...optimizerShards(engine), ...errorShards(engine)],
     catalog: withErrors(engine, catalogOf(engine, wanted)),
     state: sharedState(engine, options),
     // Ranks with tokens of the same samples share one random generator.
-    rankState: (tokens?.rank ?? 0) === 0 ? rankState(engine) : null,
+    rankState: (sequenceGroup?.rank ?? 0) === 0 ? rankState(engine) : null,
     // Other libraries do not know our tensor names of adapters and 4-bit weights.
     description: isPlain(engine.module) ? engine.module.describe() : null,
   };

@@ -138,7 +138,7 @@ export async function buildEngine(
   const ranks = await ranksOf(job, cuts, shardSizes(asked.config));
   const measure = (): Measured => (layers && whole ? whole : measured(module, job));
   const chosen = { ...asked, config: await chooseUpdates(job, asked, measure) };
-  const checked = plan ? asked.config : await requireMemory(job, chosen, ranks.shards.size);
+  const checked = plan ? asked.config : await requireMemory(job, chosen, ranks.shardGroup.size);
   const decisions = { ...asked, config: checked };
   const links = plan && (await openLinks(job, plan));
   const ties = plan ? await openTies(job, plan, optimizer) : [];
@@ -245,11 +245,13 @@ function watchers(
   ranks: Ranks,
   { owned, undo }: Site,
 ): StepObserver[] {
-  const { world, data, shards, alike, layers, tokens } = ranks;
+  const { world, dataGroup, shardGroup, broadcastGroup, tensorGroup, sequenceGroup } = ranks;
   const log = world.size > 1 ? buildCommsLogger(config.comms_logger, isFirst(ranks)) : null;
-  const { replicas, near } = ranks;
-  const others = [layers, tokens, replicas, near].filter((group) => group !== null);
-  for (const group of new Set([world, data, shards, alike, ...others])) {
+  const { replicaGroup, secondaryGroup } = ranks;
+  const others = [tensorGroup, sequenceGroup, replicaGroup, secondaryGroup].filter(
+    (group) => group !== null,
+  );
+  for (const group of new Set([world, dataGroup, shardGroup, broadcastGroup, ...others])) {
     const { logger } = group;
     undo.defer(() => {
       group.logger = logger;
@@ -272,14 +274,14 @@ function hold(
   { ties, ...ranks }: Ranks & { ties: readonly Tie[] },
   { owned, undo }: Site,
 ): Holdings {
-  const { shards: group, data } = ranks;
+  const { shardGroup, dataGroup } = ranks;
   const found = buildUnits(
     module,
     optimizer.groups,
     {
       ...{ dtype: weightDType(config), gradDtype: gradientDType(config), device },
-      layout: layoutFor(optimizer, group.size),
-      ...{ shardsWeights: shardsWeights(config, group), ties },
+      layout: layoutFor(optimizer, shardGroup.size),
+      ...{ shardsWeights: shardsWeights(config, shardGroup), ties },
     },
     undo,
   );
@@ -287,12 +289,12 @@ function hold(
   for (const unit of [...units, ...frozen]) owned.own(unit);
   const { stage: zeroStage } = config.zero_optimization;
   requireUncutState(optimizer, units);
-  requireWholeParameters(optimizer, units, { stage: zeroStage, shards: group.size });
+  requireWholeParameters(optimizer, units, { stage: zeroStage, shards: shardGroup.size });
   const isSummed = sumsGradients(optimizer, progress);
   const stage = owned.own(
     buildStages(config, found, device, {
-      ...{ group, timer, ties, layers: ranks.layers, isSummed },
-      ...{ samples: data.size, replicas: ranks.replicas, near: ranks.near },
+      ...{ group: shardGroup, timer, ties, layers: ranks.tensorGroup, isSummed },
+      ...{ samples: dataGroup.size, replicas: ranks.replicaGroup, near: ranks.secondaryGroup },
     }),
   );
   const alikeTo = groupsOf(ranks);
@@ -301,7 +303,7 @@ function hold(
   const watched = { config, device, ranks, stage, state };
   owned.defer(explainShortages(device, () => memoryAdvice(watched)));
   const { partitions } = stage;
-  buildState(state, { config, optimizer, partitions, device, group }, owned);
+  buildState(state, { config, optimizer, partitions, device, group: shardGroup }, owned);
   adoptModel(stage, state, (unit, entry) => alikeTo(entry.region, tieOf(ties, unit)?.group));
   const tied = new Set(units.filter((unit) => tieOf(ties, unit)));
   return { ranks, units, tied, stage, state };
@@ -313,8 +315,9 @@ type GroupsOf = (region: Region, own?: Collectives) => readonly Collectives[];
  * Returns the groups for the first values of a tensor: ranks with the same part; for a whole tensor
  * also the tensor-parallel ranks.
  */
-function groupsOf({ alike, layers }: Ranks): GroupsOf {
-  return (region, own = alike) => (layers && !isPart(region) ? [own, layers] : [own]);
+function groupsOf({ broadcastGroup, tensorGroup }: Ranks): GroupsOf {
+  return (region, own = broadcastGroup) =>
+    tensorGroup && !isPart(region) ? [own, tensorGroup] : [own];
 }
 
 /** Copies frozen parameters in no unit, and buffers, from the first rank to the others. */

@@ -36,8 +36,8 @@ function modelLines({ module, device, batch, scaler, units, ranks }: Described):
     return sum + parameters.reduce((all, { parameter }) => all + parameter.numel, 0);
   }, 0);
   const { train, microPerDevice, accumulationSteps } = batch;
-  const { data, mesh } = ranks;
-  const shared = data.size === 1 ? '1 rank' : `${data.size} ranks`;
+  const { dataGroup, mesh } = ranks;
+  const shared = dataGroup.size === 1 ? '1 rank' : `${dataGroup.size} ranks`;
   return [
     row('model', module.constructor.name),
     row('parameters', `${formatCount(module.numParameters())}, ${formatCount(trained)} trained`),

@@ -23,7 +23,7 @@ import {
 import { held, Tensor, zeros } from '../../tensor/index.js';
 import type { Partition } from '../../zero/partition.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
-import { countingAt, type Ranks } from '../ranks.js';
+import { normRanksAt, type Ranks } from '../ranks.js';
 import { allColumns, type Columns, columnsOfStages } from '../step/columns.js';
 import { routedLayers } from '../step/token-drop.js';
 
@@ -190,9 +190,9 @@ export function keepOwn({ groups }: Optimizer, module: Module): void {
 export function columnsOf(
   plan: PipelinePlan | null,
   partitions: readonly Partition[],
-  { world, counting, layers: cut, mesh }: Ranks,
+  { world, normRanks, tensorGroup, mesh }: Ranks,
 ): Columns {
-  if (!plan || plan.pipeline.place.ranks === 1) return allColumns(partitions.length, counting);
+  if (!plan || plan.pipeline.place.ranks === 1) return allColumns(partitions.length, normRanks);
   const { pipeline } = plan;
   const { layers, place } = pipeline;
   const counts = held(() => zeros([world.size, layers.length], { device: world.device }));
@@ -210,7 +210,9 @@ export function columnsOf(
       new Array<number>(all[rank * layers.length + layer] ?? 0).fill(stage),
     ),
   );
-  const countingRanks = ofStage.map((rank) => countingAt(mesh, rank, { layers: cut !== null }));
+  const countingRanks = ofStage.map((rank) =>
+    normRanksAt(mesh, rank, { layers: tensorGroup !== null }),
+  );
   return columnsOfStages(owners, countingRanks, place.rank);
 }
 

@@ -44,9 +44,9 @@ export function requireSequence(
 }
 
 /** Makes the model compute with this rank's tokens until the engine is destroyed. */
-export function splitSequence(module: Module, { tokens }: Ranks, owned: ReleaseStack): void {
-  if (!tokens || !supportsSequenceParallel(module)) return;
-  module.shareSequence(new SequenceRanks(tokens));
+export function splitSequence(module: Module, { sequenceGroup }: Ranks, owned: ReleaseStack): void {
+  if (!sequenceGroup || !supportsSequenceParallel(module)) return;
+  module.shareSequence(new SequenceRanks(sequenceGroup));
   owned.defer(() => module.shareSequence(null));
 }
 

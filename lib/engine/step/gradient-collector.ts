@@ -32,7 +32,7 @@ type Pass = 'engine' | 'direct';
 export interface CollectorParts {
   /** The model, for error messages. */
   module: Module;
-  ranks: Pick<Ranks, 'shards'>;
+  ranks: Pick<Ranks, 'shardGroup'>;
   units: readonly Unit[];
   stage: ZeroStages;
   control: StepControl;
@@ -377,7 +377,7 @@ export class GradientCollector implements UnitListener {
   /** Records the time of a reduction over the ranks. It counts only inside engine.backward(). */
   private reduction(body: () => void): void {
     const { ranks, watch } = this.parts;
-    if (this.pass === 'engine' && ranks.shards.size > 1) watch.time('reduce', body);
+    if (this.pass === 'engine' && ranks.shardGroup.size > 1) watch.time('reduce', body);
     else body();
   }
 }

@@ -58,7 +58,7 @@ abstract class Worker implements StageWorker {
     const kept = new Scope();
     this.scopes.set(`${stage} ${micro}`, kept);
     return scopeInto(kept, () => {
-      const share = sampleShareOf([values], this.parts.ranks.data);
+      const share = sampleShareOf([values], this.parts.ranks.dataGroup);
       const outputs = sharingSamples(share, () => pipeline.run(stage, micro, values));
       return stage === pipeline.stages - 1 ? this.lossOf(outputs, micro) : outputs;
     });

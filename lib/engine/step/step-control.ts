@@ -58,14 +58,14 @@ export interface ControlOptions {
 type StepRanks = Pick<
   Ranks,
   | 'world'
-  | 'data'
+  | 'dataGroup'
   | 'mesh'
-  | 'copies'
-  | 'reporters'
-  | 'counting'
-  | 'layers'
-  | 'tokens'
-  | 'answersFor'
+  | 'replicaAxes'
+  | 'lossRanks'
+  | 'normRanks'
+  | 'tensorGroup'
+  | 'sequenceGroup'
+  | 'isPrimary'
 >;
 
 /** The sum of squares of a partition. */
@@ -112,7 +112,7 @@ export class StepControl implements GradientReceiver {
     }
     this.reported = new LateNumbers(device, 4 + this.rows.all.numel, 'first');
     partitions.forEach((partition, i) => {
-      const ranges = countedRanges(partition, (one) => ranks.answersFor(one));
+      const ranges = countedRanges(partition, (one) => ranks.isPrimary(one));
       const more = ranges.length > 1 ? held(() => zeros([1], { device })) : null;
       this.squareSums.set(partition, { sum: this.rows.squares[i] as Tensor, ranges, more });
     });
@@ -142,7 +142,7 @@ export class StepControl implements GradientReceiver {
       x.release();
     }
     if (!isOwnGrad) return;
-    const scale = 1 / this.ranks.data.size;
+    const scale = 1 / this.ranks.dataGroup.size;
     kernels.scale({ in: sum, out: sum, scale, shift: 0, accumulate: false }, stream);
   }
 
@@ -210,11 +210,11 @@ export class StepControl implements GradientReceiver {
     if (!reported) return null;
     const [, applied, norm, finite] = reported as unknown as [number, number, number, number];
     const rows = this.rows.read(reported.subarray(4));
-    const { world, data, reporters } = this.ranks;
+    const { world, dataGroup, lossRanks } = this.ranks;
     const apart = this.findApart(rows);
     this.isFirst = false;
-    const losses = reporters.reduce((total, rank) => total + rows.lossOf(rank), 0);
-    const loss = this.microBatches > 0 ? losses / (this.microBatches * data.size) : null;
+    const losses = lossRanks.reduce((total, rank) => total + rows.lossOf(rank), 0);
+    const loss = this.microBatches > 0 ? losses / (this.microBatches * dataGroup.size) : null;
     this.microBatches = 0;
     const stop = world.ranks.some((rank) => rows.requestsStop(rank));
     const uneven = findUneven(rows, world.ranks);
@@ -236,8 +236,8 @@ export class StepControl implements GradientReceiver {
   }
 
   private findApart(rows: ReportedRows): Apart | null {
-    const { copies, mesh } = this.ranks;
-    const among = { shape: mesh.shape, copies, compared: this.compared };
+    const { replicaAxes, mesh } = this.ranks;
+    const among = { shape: mesh.shape, copies: replicaAxes, compared: this.compared };
     const found = findOtherBatch(rows, among);
     return found ?? (this.isFirst ? findCopiesApart(rows, among) : null);
   }
@@ -247,10 +247,10 @@ export class StepControl implements GradientReceiver {
    * independently; parts of a model may not.
    */
   private get compared(): readonly Given[] {
-    const { mesh, copies } = this.ranks;
+    const { mesh, replicaAxes } = this.ranks;
     const axes = MODEL.filter((axis) => mesh.shape.sizes[axis] > 1);
     if (axes.length === 0) return [];
-    return axes.some((axis) => copies.includes(axis)) ? GIVEN.slice(0, 2) : GIVEN;
+    return axes.some((axis) => replicaAxes.includes(axis)) ? GIVEN.slice(0, 2) : GIVEN;
   }
 
   dispose(): void {

@@ -30,7 +30,7 @@ export interface ReportedDigest {
   outline: number;
 }
 
-type RowRanks = Pick<Ranks, 'world' | 'reporters' | 'counting'>;
+type RowRanks = Pick<Ranks, 'world' | 'lossRanks' | 'normRanks'>;
 
 /**
  * Owns one row per rank of the job. A rank writes its own row, and share() gathers all rows. Each
@@ -90,15 +90,15 @@ export class StepRows {
    */
   meanLoss(micros: number): Tensor {
     const { all } = this;
-    const { reporters } = this.ranks;
-    const from = all.offset + (reporters[0] ?? 0) * this.width + this.columns.count + LOSS;
-    const stride = strideOf(reporters) * this.width;
+    const { lossRanks } = this.ranks;
+    const from = all.offset + (lossRanks[0] ?? 0) * this.width + this.columns.count + LOSS;
+    const stride = strideOf(lossRanks) * this.width;
     return noGrad(() =>
       scope(() =>
         all
-          .alias([reporters.length], [stride], from)
+          .alias([lossRanks.length], [stride], from)
           .sum()
-          .div(micros * reporters.length),
+          .div(micros * lossRanks.length),
       ),
     );
   }
@@ -130,11 +130,11 @@ export class StepRows {
    */
   private partialsOfAll(): Tensor {
     const { columns } = this;
-    const { counting } = this.ranks;
+    const { normRanks } = this.ranks;
     // In a pipeline, the counting ranks may belong to another stage.
-    const ranks = columns.runs[0]?.ranks ?? counting;
+    const ranks = columns.runs[0]?.ranks ?? normRanks;
     if (this.isScattered) {
-      return zeros([counting.length, columns.count], { device: this.all.device });
+      return zeros([normRanks.length, columns.count], { device: this.all.device });
     }
     return this.sumsOf(ranks, { offset: 0, numel: columns.count });
   }
@@ -142,7 +142,7 @@ export class StepRows {
   /** Whether sums are in rows of several stages, or in rows with unequal strides. */
   private get isScattered(): boolean {
     const { runs } = this.columns;
-    const ranks = runs[0]?.ranks ?? this.ranks.counting;
+    const ranks = runs[0]?.ranks ?? this.ranks.normRanks;
     return runs.length > 1 || evenRuns(ranks).length > 1;
   }
 

@@ -9,7 +9,7 @@ import { type MemoryOwners, type MemoryUse, memoryUse } from './memory-breakdown
 
 export interface Advised extends MemoryOwners {
   config: ResolvedConfig;
-  ranks: Pick<Ranks, 'data'>;
+  ranks: Pick<Ranks, 'dataGroup'>;
 }
 
 interface Setting {
@@ -63,7 +63,7 @@ function weightsThere(partitions: readonly Partition[]): number {
 
 /** Settings that move weights, gradients and optimizer state to the host or to other ranks. */
 function forState(
-  { config, device, state, ranks: { data } }: Advised,
+  { config, device, state, ranks: { dataGroup } }: Advised,
   { weights, gradients, optimizer }: MemoryUse['device'],
 ): Setting[] {
   const { stage, offload_optimizer: offload, offload_param: params } = config.zero_optimization;
@@ -92,7 +92,7 @@ function forState(
   if (stage < 3) {
     const next = stage < 2 ? 2 : 3;
     const shared = (stage < 1 ? optimizer : 0) + (stage < 2 ? gradients : weights);
-    const frees = shared * (1 - 1 / data.size);
+    const frees = shared * (1 - 1 / dataGroup.size);
     found.push({
       frees,
       text: `"zero_optimization.stage": ${next} frees about ${byteText(frees)}`,
