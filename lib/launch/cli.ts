@@ -157,7 +157,10 @@ program
   )
   .option('--bf16-optimizer-states', "AdamW's moments in bf16: 4 bytes a parameter less, not exact")
   .optionsGroup('Machines:')
-  .option('--gpu <name>', 'such as a100-80g, h100, rtx4090 (default: the one here)')
+  .option(
+    '--gpu <name>',
+    'such as h100, a100-80g, rtx4090; a wrong name lists all (default: the GPU here)',
+  )
   .option('--gpu-memory <size>', 'memory of each GPU (default: of that GPU)', byteCount)
   .option('--host-memory <size>', 'memory of each machine (default: this machine)', byteCount)
   .option('--gpus <n>', 'GPUs of each machine', positiveInteger, 1)

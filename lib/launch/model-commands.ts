@@ -61,7 +61,7 @@ function mergeCommandOf(command: Command, finish: Finish): void {
     .description('merge an adapter into its base model')
     .argument('<folder>', 'folder of the base model')
     .argument('<adapter>', 'folder of the adapter')
-    .requiredOption('--output <folder>', 'folder to create')
+    .requiredOption('--output <folder>', 'folder to create (required)')
     .addOption(shardSize())
     .action((folder: string, adapter: string, flags: MergeFlags) =>
       finish(async () => {
@@ -76,7 +76,7 @@ function exportCommandOf(command: Command, finish: Finish): void {
   command
     .description('export a run or a checkpoint as a folder of Hugging Face')
     .argument('<folder>', 'run of ds train, folder of checkpoints, or model')
-    .requiredOption('--output <folder>', 'folder to create')
+    .requiredOption('--output <folder>', 'folder to create (required)')
     .option('--tag <tag>', 'checkpoint, such as checkpoint-500 (default: the latest)')
     .addOption(new Option('--dtype <dtype>', dtype).choices(DTYPES))
     .addOption(shardSize())

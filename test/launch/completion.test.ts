@@ -146,6 +146,10 @@ describe('in bash', () => {
       ['model a', 'my rows.jsonl'],
     ],
     [['plan', '--model', 'm'], ['model a']],
+    [
+      ['plan', '--gpu', 'a100'],
+      ['a100-40g', 'a100-80g'],
+    ],
     [['plan', '--batch', ''], []],
     [['eval', 'm'], ['model a']],
     [['eval', '--data', 'my'], ['my rows.jsonl']],

@@ -1,5 +1,6 @@
 // `ds completion`: the script that completes commands, options and values in a shell.
 import type { Command } from 'commander';
+import { GPUS } from '../../monitor/gpus.js';
 import { ALIASES, KINDS } from '../../trainer/command/arguments.js';
 import { helpCommand } from '../../trainer/command/help.js';
 import { bashScript } from './bash.js';
@@ -16,8 +17,23 @@ export type Shell = keyof typeof SCRIPTS;
 export function completionScript(shell: Shell, program: Command, launcher: Command): string {
   const visible = program.createHelp().visibleCommands(program);
   const commands = visible.filter((one) => one.name() !== 'help').map((one) => wordsOf(one));
-  const whole = commands.map((one) => (one.name === 'train' ? trainWords(one) : one));
+  const whole = commands.map((one) => FURTHER[one.name]?.(one) ?? one);
   return SCRIPTS[shell](wordsOf(launcher, 'ds'), whole);
+}
+
+/** Commands with words that commander does not know. */
+const FURTHER: Readonly<Record<string, (words: CommandWords) => CommandWords>> = {
+  plan: planWords,
+  train: trainWords,
+};
+
+/** `ds plan --gpu` takes names of a table. */
+function planWords(words: CommandWords): CommandWords {
+  const values = GPUS.map(({ key }) => key);
+  const options = words.options.map((one) =>
+    one.flags.includes('--gpu') ? { ...one, values } : one,
+  );
+  return { ...words, options };
 }
 
 /** Most texts of `ds train` are names of files or folders. */
