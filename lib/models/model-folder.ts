@@ -13,6 +13,7 @@ import { isObject } from '../runtime/is-object.js';
 import { parseJson, requireShallow } from '../runtime/parse-json.js';
 import { refused } from '../runtime/refused.js';
 import type { CausalLM } from './causal-lm.js';
+import { chooseFamily } from './choose-family.js';
 import { type Layout, startWhole } from './load-weights.js';
 import { ModelConfig } from './model-config.js';
 import { readPacked } from './quantized/read-packed.js';
@@ -29,6 +30,8 @@ export interface ModelFolder {
 /** Model classes for one value of config.json's model_type. */
 export interface Family<Model extends CausalLM, Options> {
   readonly modelType: string;
+  /** The model_type of multimodal folders with this language model; absent: none. */
+  readonly textOf?: string | undefined;
   /** The supported architecture, for hints of errors. */
   readonly architecture: string;
   /**
@@ -93,9 +96,9 @@ export async function readPretrained<Model extends CausalLM, Options>(
   const files = await openFolder(dir);
   try {
     if (!files.config) throw notPretrained(dir, 'no file config.json');
-    const { quantization_config: said = null, ...values } = files.config;
+    const { quantization_config: said = null, ...all } = files.config;
     const location = join(dir, 'config.json');
-    const family = familyOf(location, values, families);
+    const { family, values } = chooseFamily(location, all, families);
     const config = new ModelConfig(location, values, family.architecture);
     const quantization = said === null ? null : config.with('quantization_config', said);
     const model = family.build({ config, tensors: files.tensors }, rest as unknown as Options);
@@ -129,12 +132,12 @@ export function buildFromConfig<Model extends CausalLM, Options>(
       got: formatValue(source),
     });
   }
-  const [location, values] =
+  const [location, all] =
     typeof source === 'string'
       ? readConfig(cachedFolder('fromConfig', source, { need: 'config' }))
       : ['config', source];
   if (typeof source !== 'string') requireShallowConfig(source);
-  const family = familyOf(location, values, families);
+  const { family, values } = chooseFamily(location, all, families);
   const config = new ModelConfig(location, values, family.architecture);
   const model = family.build({ config, tensors: { has: () => true } }, options);
   model.cameFrom({ config: values, generation: null });
@@ -185,47 +188,6 @@ async function besideQuantized(
   const nameOf = (name: string): string | null => (consumed.has(name) ? null : layout.nameOf(name));
   return { ...layout, nameOf, filled };
 }
-
-function familyOf<Model extends CausalLM, Options>(
-  location: string,
-  values: JsonObject,
-  families: readonly Family<Model, Options>[],
-): Family<Model, Options> {
-  const found = families.find(({ modelType }) => modelType === values.model_type);
-  if (found) {
-    requireLanguageModel(location, values);
-    return found;
-  }
-  const known = families.map(({ modelType }) => JSON.stringify(modelType)).join(', ');
-  const hint =
-    'nn.models.fromPretrained() loads the supported models; nn.loadWeights() fills your own Module.';
-  const config = new ModelConfig(location, values, hint);
-  throw config.refusal('model_type', known, config.get('model_type'));
-}
-
-/**
- * Throws DS_CHECKPOINT if `architectures` names only heads of other kinds. A body ("GPT2Model") is
- * a language model if the embedding is the head; its tensors show that.
- */
-function requireLanguageModel(location: string, values: JsonObject): void {
-  const config = new ModelConfig(location, values, '');
-  const names = config.get('architectures', []);
-  if (!Array.isArray(names) || !names.every((name) => typeof name === 'string')) {
-    throw config.refusal('architectures', 'a list of names', names);
-  }
-  if (names.length === 0 || !names.every((name) => OTHER_HEAD.test(name as string))) return;
-  const hint =
-    'nn.models supports no other heads, and would create a new one. Build a Module with this head for trained weights; for a new language model, omit "architectures".';
-  throw config.refusal(
-    'architectures',
-    'a language model, such as "LlamaForCausalLM"',
-    names,
-    hint,
-  );
-}
-
-/** transformers' names for models with other heads than a language model's. */
-const OTHER_HEAD = /For(?!CausalLM)[A-Z]\w*$|DoubleHeadsModel$/;
 
 async function openFolder(path: string): Promise<WeightFiles> {
   const found = await ifThere(path, () => stat(path));

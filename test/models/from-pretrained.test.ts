@@ -61,9 +61,14 @@ test.each(['bf16', null, 3, ['bf16']])('options that are %j are none', async (op
   );
 });
 
-test.each([
-  ['another type', 'bert', /config\.json: model_type: expected "gpt2", "llama", .*, got "bert"/],
-  ['no type', null, /model_type: expected "gpt2", "llama", .*, got nothing/],
+test.each<[string, unknown, RegExp]>([
+  [
+    'another type',
+    'bert',
+    /config\.json: model_type: expected .*"gpt2", .*"llama", .*, got "bert".*"bert" needs an encoder/,
+  ],
+  ['an unknown type', 'berta', /model_type: expected .*, got "berta"\. nn\.models\.fromPretrained/],
+  ['no type', null, /model_type: expected .*"gpt2", .*"llama", .*, got nothing/],
   ['no text', 7, /model_type: .*got 7/],
 ])('%s is answered with the types that there are', async (_name, type, message) => {
   await write(tiny(), { model_type: type });

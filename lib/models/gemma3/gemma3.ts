@@ -10,6 +10,8 @@ export type Gemma3Config = FamilyConfig<'attentionBias' | 'window' | 'windowRope
 const TRAITS: RotaryTraits = {
   name: 'Gemma3',
   modelType: 'gemma3_text',
+  textOf: 'gemma3',
+  overflowsF16: true,
   architecture: 'Gemma3ForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
   qkNorm: 'head',
@@ -31,6 +33,9 @@ const TRAITS: RotaryTraits = {
     logitCap: { key: 'final_logit_softcapping', fallback: null },
   },
   defaults: {
+    // Multimodal files omit sizes that have these values.
+    ...{ vocab_size: 262_208, hidden_size: 2304, intermediate_size: 9216 },
+    ...{ num_hidden_layers: 26, num_attention_heads: 8 },
     max_position_embeddings: 131_072,
     num_key_value_heads: 4,
     head_dim: 256,

@@ -187,9 +187,11 @@ export class RotaryModel extends Module {
   /** The scaled embedding of tokens. */
   private embedded(tokens: Tensor): Tensor {
     const x = this.embed_tokens.call(tokens);
-    const { embed } = this.body.factors;
+    const { traits, factors } = this.body;
+    if (traits.overflowsF16 && x.dtype === 'f16') throw overflow(traits.name);
+    const { embed } = factors;
     if (embed === 1) return x;
-    return x.mul(this.body.traits.scales?.embed === 'rootChannels' ? roundedTo(embed, x) : embed);
+    return x.mul(traits.scales?.embed === 'rootChannels' ? roundedTo(embed, x) : embed);
   }
 
   /** Hidden states, scaled as the logits. */
@@ -333,6 +335,16 @@ export class RotaryModel extends Module {
     }
     return stream;
   }
+}
+
+function overflow(model: string): DsError {
+  return new DsError({
+    code: 'DS_DTYPE',
+    op: model,
+    expected: 'weights in bf16 or f32, because its values exceed the range of f16',
+    got: 'f16',
+    hint: 'Read the model with { dtype: "bf16" }, and set bf16 instead of fp16.',
+  });
 }
 
 /** Throws DS_ARGUMENT if texts of up to `longest` tokens have different angles. */

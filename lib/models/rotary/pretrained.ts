@@ -13,11 +13,23 @@ import { PRE_NORMS, type RotaryTraits, SILU } from './traits.js';
 /** Tables that old checkpoints store among the weights. */
 const TABLE = /\.rotary_emb\.inv_freq$/;
 
-/** Names and layouts are this library's, except those of experts. */
-export const rotaryLayout = ({ moe: traits }: RotaryTraits, sizes: RotarySizes): Layout => ({
+/** Names before those of the text model in multimodal files, in new and old versions. */
+const TEXT = /^(?:model\.language_model\.|language_model\.(?:model\.)?)/;
+/** Tensors of multimodal files besides the text model. */
+const NOT_TEXT = /^(?:model\.)?(?:vision_tower|multi_modal_projector)\./;
+
+/** This library's name for a tensor of a multimodal file; null: not of the text model. */
+function textName(name: string): string | null {
+  if (NOT_TEXT.test(name)) return null;
+  const rest = name.replace(TEXT, '');
+  return rest === name || rest.startsWith('lm_head.') ? rest : `model.${rest}`;
+}
+
+/** Names and layouts are this library's, except those of experts and of multimodal files. */
+export const rotaryLayout = ({ moe, textOf }: RotaryTraits, sizes: RotarySizes): Layout => ({
   transposed: new Set<string>(),
-  pieces: traits && sizes.moe ? moePieces(traits, sizes.moe, sizes.layers) : {},
-  nameOf: (name) => (TABLE.test(name) ? null : name),
+  pieces: moe && sizes.moe ? moePieces(moe, sizes.moe, sizes.layers) : {},
+  nameOf: (name) => (TABLE.test(name) ? null : textOf ? textName(name) : name),
 });
 
 /**
@@ -44,7 +56,10 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   const { attention, mlp } = norm.block ?? PRE_NORMS;
   const last = `model.layers.${layers - 1}.${attention[0] ?? attention[1] ?? mlp[0]}.weight`;
   const [epsKey, eps] = norm.eps ?? EPS;
-  if (!folder.tensors.has(last)) {
+  const others = traits.textOf
+    ? [`language_model.${last}`, last.replace('.', '.language_model.')]
+    : [];
+  if (![last, ...others].some((name) => folder.tensors.has(name))) {
     throw config.refusal('num_hidden_layers', `weights of ${layers} layers`, `none called ${last}`);
   }
   const [channels, heads] = [config.size('hidden_size'), config.size('num_attention_heads')];

@@ -51,7 +51,8 @@ const [FULL, SLIDING] = ['full_attention', 'sliding_attention'];
 export function parseRope(traits: RotaryTraits, config: ModelConfig, declared: number): Rope {
   const { rope = COMMON_ROPE } = traits;
   const [given, older] = [config.section('rope_parameters'), config.section('rope_scaling')];
-  const isByType = rope.ofWindows !== undefined && given.get(FULL as string) !== null;
+  const isByType =
+    rope.ofWindows !== undefined && [FULL, SLIDING].some((one) => given.has(one as string));
   const newer = isByType ? given.section(FULL as string) : given;
   if (!rope.ofWindows) return parseOne(rope, { config, newer, older }, declared);
   const full = parseOne(rope, { config, newer, older }, declared);

@@ -149,9 +149,10 @@ export function rotaryFamily<Model extends RotaryLM, Config extends RotaryConfig
   traits: RotaryTraits,
   build: (config: Config) => Model,
 ): Family<Model, RotaryOptions> {
-  const { name, modelType } = traits;
+  const { name, modelType, textOf } = traits;
   return {
     modelType,
+    textOf,
     architecture: `${name} supports the published settings of transformers' ${traits.architecture}.`,
     layout: (model) => rotaryLayout(traits, model.config),
     build: (folder, options) =>

@@ -155,6 +155,8 @@ export interface RotaryTraits {
   readonly name: string;
   /** config.json's model_type. */
   readonly modelType: string;
+  /** The model_type of multimodal folders with this language model. Default: none. */
+  readonly textOf?: string;
   /** The class of transformers. */
   readonly architecture: string;
   readonly biases: BiasTraits;
@@ -193,6 +195,8 @@ export interface RotaryTraits {
    * value of the key, or the default. Replaces slidesAt, and the switch use_sliding_window.
    */
   readonly windowEvery?: readonly [key: string | null, fallback: number];
+  /** Whether published models overflow in f16, which is then refused. Default false. */
+  readonly overflowsF16?: boolean;
   /** The experts of its feed-forward blocks, if it has them. */
   readonly moe?: MoeTraits;
   /** Keys with the only supported values; an absent key has the first. Default: none. */

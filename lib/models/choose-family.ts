@@ -1,0 +1,78 @@
+// The family for a config.json, by its model_type; a multimodal file has the text model inside.
+import type { JsonObject } from '../../types/json.js';
+import type { DsError } from '../errors.js';
+import { isObject } from '../runtime/is-object.js';
+import { missingPart } from './missing-families.js';
+import { ModelConfig } from './model-config.js';
+
+/** A family, as far as its choice needs it. */
+interface Named {
+  readonly modelType: string;
+  readonly textOf?: string | undefined;
+}
+
+/**
+ * Returns the family, and the keys of its language model. Throws DS_CHECKPOINT for another
+ * model_type and for other heads.
+ */
+export function chooseFamily<Family extends Named>(
+  location: string,
+  all: JsonObject,
+  families: readonly Family[],
+): { family: Family; values: JsonObject } {
+  const { model_type: type } = all;
+  const family = families.find(({ modelType }) => modelType === type);
+  if (family) {
+    requireLanguageModel(location, all);
+    return { family, values: all };
+  }
+  const around = families.find(({ textOf }) => textOf !== undefined && textOf === type);
+  const { text_config: text } = all;
+  if (around && isObject<JsonObject>(text)) {
+    const beside = Object.entries(all).filter(([key]) => BESIDE_TEXT.test(key));
+    const values = { ...Object.fromEntries(beside), ...text, model_type: around.modelType };
+    return { family: around, values };
+  }
+  throw unknown(location, all, families);
+}
+
+/** Keys of a multimodal file that belong to its text model too. */
+const BESIDE_TEXT = /^(tie_word_embeddings|dtype|torch_dtype)$|_token_id$/;
+
+function unknown(location: string, all: JsonObject, families: readonly Named[]): DsError {
+  const { model_type: type } = all;
+  const names = families.flatMap(({ modelType, textOf }) =>
+    textOf ? [modelType, textOf] : modelType,
+  );
+  const known = names.map((name) => JSON.stringify(name)).join(', ');
+  const part = missingPart(type);
+  const needs =
+    part === null ? '' : `${JSON.stringify(type)} needs ${part}, which nn.models lacks. `;
+  const hint = `${needs}nn.models.fromPretrained() loads the supported models; nn.loadWeights() fills your own Module.`;
+  const config = new ModelConfig(location, all, hint);
+  return config.refusal('model_type', known, config.get('model_type'));
+}
+
+/**
+ * Throws DS_CHECKPOINT if `architectures` names only heads of other kinds. A body ("GPT2Model") is
+ * a language model if the embedding is the head; its tensors show that.
+ */
+function requireLanguageModel(location: string, values: JsonObject): void {
+  const config = new ModelConfig(location, values, '');
+  const names = config.get('architectures', []);
+  if (!Array.isArray(names) || !names.every((name) => typeof name === 'string')) {
+    throw config.refusal('architectures', 'a list of names', names);
+  }
+  if (names.length === 0 || !names.every((name) => OTHER_HEAD.test(name as string))) return;
+  const hint =
+    'nn.models supports no other heads, and would create a new one. Build a Module with this head for trained weights; for a new language model, omit "architectures".';
+  throw config.refusal(
+    'architectures',
+    'a language model, such as "LlamaForCausalLM"',
+    names,
+    hint,
+  );
+}
+
+/** transformers' names for models with other heads than a language model's. */
+const OTHER_HEAD = /For(?!CausalLM)[A-Z]\w*$|DoubleHeadsModel$/;

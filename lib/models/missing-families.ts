@@ -1,0 +1,63 @@
+// Families of transformers without a class here, and the first thing that each one needs.
+
+const ENCODER = 'an encoder: attention to later tokens, and no causal language model';
+const PICTURES = 'an image encoder';
+const MLA = 'multi-head latent attention, and a router with sigmoid scores';
+const DELTA = 'gated delta net layers, and gates of the attention';
+const STATE = 'state space layers';
+const ALIBI = 'ALiBi positions';
+const LEARNED = 'learned positions in a body of its own';
+const FUSED = 'queries, keys and values fused by head';
+
+/** What a folder of this model_type needs that nn.models lacks. */
+const MISSING: Readonly<Record<string, string>> = {
+  albert: ENCODER,
+  baichuan: 'queries, keys and values in one matrix W_pack',
+  bamba: STATE,
+  bart: 'an encoder and a decoder with cross-attention',
+  bert: ENCODER,
+  bloom: ALIBI,
+  clip: PICTURES,
+  'deberta-v2': ENCODER,
+  deepseek_v2: MLA,
+  deepseek_v3: MLA,
+  distilbert: ENCODER,
+  electra: ENCODER,
+  falcon: FUSED,
+  falcon_mamba: STATE,
+  gemma4: 'heads and embeddings that differ by layer',
+  gemma4_text: 'heads and embeddings that differ by layer',
+  glm4_moe: 'a router with sigmoid scores',
+  gpt_bigcode: LEARNED,
+  gpt_neo: LEARNED,
+  gpt_neox: FUSED,
+  gpt_oss: 'attention sinks, experts with biases, and MXFP4 weights',
+  gptj: 'a parallel block under other names',
+  internlm2: FUSED,
+  jamba: STATE,
+  kimi_k2: MLA,
+  llama4: 'a router with sigmoid scores, and layers with chunked attention',
+  mamba: STATE,
+  mamba2: STATE,
+  modernbert: ENCODER,
+  mpt: ALIBI,
+  nemotron: 'layer norms by 1 + weight, and squared ReLU',
+  olmo: 'layer norms without weights',
+  opt: LEARNED,
+  phimoe: 'a router with sparse mixer scores',
+  qwen2_vl: PICTURES,
+  qwen2_5_vl: PICTURES,
+  qwen3_5: DELTA,
+  qwen3_5_moe: DELTA,
+  qwen3_next: DELTA,
+  qwen3_vl: PICTURES,
+  roberta: ENCODER,
+  t5: 'an encoder and a decoder with cross-attention',
+  vit: PICTURES,
+  whisper: 'an audio encoder, and a decoder with cross-attention',
+  'xlm-roberta': ENCODER,
+};
+
+/** Returns the missing part of a family, or null for an unknown model_type. */
+export const missingPart = (type: unknown): string | null =>
+  typeof type === 'string' && Object.hasOwn(MISSING, type) ? (MISSING[type] as string) : null;

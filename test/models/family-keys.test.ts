@@ -1,0 +1,211 @@
+// Tests keys of config.json that families of the shared body read: defaults, old and new versions,
+// multimodal folders, and refusals.
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type TensorSource, WeightFiles, writeAlone } from '../../lib/checkpoint/index.js';
+import { nn } from '../../lib/index.js';
+import { noGrad, Tensor } from '../../lib/tensor/index.js';
+import { FAMILIES, folderOf } from './family-rows.js';
+
+const { fromConfig, fromPretrained } = nn.models;
+
+const configOf = (family: string): Record<string, unknown> =>
+  JSON.parse(readFileSync(join(folderOf(family), 'config.json'), 'utf8'));
+
+/** The configuration of a family with changed keys; undefined removes a key. */
+function withKeys(family: string, more: object = {}): nn.models.RotaryLM {
+  const all = Object.entries({ ...configOf(family), ...more });
+  const given = Object.fromEntries(all.filter(([, value]) => value !== undefined));
+  return fromConfig(given as never) as nn.models.RotaryLM;
+}
+
+const refusal = (message: RegExp, code = 'DS_CHECKPOINT') =>
+  expect.objectContaining({ code, message: expect.stringMatching(message) });
+
+describe('defaults of absent keys', () => {
+  const windows = (family: string, layers: number, more: object = {}) => {
+    const keys = { num_hidden_layers: layers, layer_types: undefined, sliding_window: 8, ...more };
+    return withKeys(family, keys).config.window;
+  };
+  const W = 8;
+
+  test('layers with a window', () => {
+    expect(windows('gemma2', 4)).toEqual([W, null, W, null]);
+    expect(windows('gemma3', 7)).toEqual([W, W, W, W, W, null, W]);
+    expect(windows('gemma3', 4, { sliding_window_pattern: 2 })).toEqual([W, null, W, null]);
+    expect(windows('olmo3', 5)).toEqual([W, W, W, null, W]);
+    expect(windows('cohere2', 4)).toEqual([W, W, W, null]);
+    expect(windows('exaone4', 4, { sliding_window: null })).toBe(null);
+  });
+
+  test('layers without positions', () => {
+    const keys = { num_hidden_layers: 5, no_rope_layers: undefined };
+    const { ropeLayers } = withKeys('smollm3', keys).config;
+    expect(ropeLayers).toEqual([true, true, true, false, true]);
+    const two = { ...keys, no_rope_layer_interval: 2 };
+    expect(withKeys('smollm3', two).config.ropeLayers).toEqual([true, false, true, false, true]);
+  });
+
+  test('factors: an absent attention_multiplier is 1, not 1 / sqrt(D)', () => {
+    const absent = { attention_multiplier: undefined, logits_scaling: undefined };
+    expect(withKeys('granite', absent).config.scales).toEqual({
+      ...{ embed: 3, residual: 0.45, scores: 1, logits: 1 },
+    });
+    const { scales } = withKeys('gemma2', { attn_logit_softcapping: null }).config;
+    expect(scales).toEqual({ scores: 24, scoreCap: null, logitCap: 2.5 });
+  });
+
+  test('base frequencies', () => {
+    const none = { rope_parameters: undefined };
+    const bases = ['smollm3', 'olmo3', 'gemma3', 'cohere', 'ernie', 'glm4'].map((family) => {
+      const { ropeTheta, windowRopeTheta } = withKeys(family, none).config;
+      return [ropeTheta, windowRopeTheta];
+    });
+    expect(bases).toEqual([
+      ...[
+        [2e6, undefined],
+        [5e5, 5e5],
+        [1e6, 1e4],
+      ],
+      ...[
+        [5e5, undefined],
+        [5e5, undefined],
+        [1e4, undefined],
+      ],
+    ]);
+    const shares = ['stablelm', 'phi', 'glm4'].map((family) => {
+      const absent = { ...none, partial_rotary_factor: undefined };
+      return withKeys(family, absent).config.partialRotaryFactor;
+    });
+    expect(shares).toEqual([0.25, 0.5, 0.5]);
+  });
+});
+
+test('angles by layer type have the same meaning in old and new files', () => {
+  const newer = withKeys('gemma3');
+  const older = withKeys('gemma3', {
+    rope_parameters: undefined,
+    ...{ rope_theta: 1e6, rope_local_base_freq: 1e4 },
+    rope_scaling: { rope_type: 'linear', factor: 4 },
+  });
+  expect(older.config).toEqual(newer.config);
+  expect(newer.config.ropeScaling).toEqual({ type: 'linear', factor: 4 });
+  const written = fromConfig(newer.describe().config as never) as nn.models.RotaryLM;
+  expect(written.config).toEqual(newer.config);
+});
+
+describe('refused by name', () => {
+  test.each<[string, object, RegExp]>([
+    ['cohere', { use_qk_norm: true }, /use_qk_norm: expected false, got true.*CohereForCausalLM/],
+    ['stablelm', { qk_layernorm: true }, /qk_layernorm: expected false/],
+    ['phi', { qk_layernorm: true }, /qk_layernorm: expected false/],
+    ['phi', { tie_word_embeddings: true }, /tie_word_embeddings: expected false/],
+    ['gemma2', { hidden_activation: 'silu' }, /hidden_activation: expected gelu_pytorch_tanh/],
+    ['granite', { hidden_act: 'gelu' }, /hidden_act: expected silu or swish, got "gelu"/],
+    ['granite', { residual_multiplier: 0 }, /residual_multiplier: expected a positive number/],
+    ['smollm3', { no_rope_layers: [1, 2, 1] }, /no_rope_layers: expected 0 or 1 for each of 3/],
+    ['smollm3', { sliding_window: 8 }, /sliding_window: expected null/],
+    [
+      'gemma3',
+      { rope_parameters: { sliding_attention: { rope_type: 'linear', factor: 2 } } },
+      /sliding_attention: rope_type: expected default, got "linear"/,
+    ],
+    ['gemma3', { use_bidirectional_attention: true }, /use_bidirectional_attention: expected/],
+  ])('%s with %j', (family, more, message) => {
+    expect(() => withKeys(family, more)).toThrow(refusal(message));
+  });
+
+  test('every family without a class, with the part that it needs', () => {
+    for (const [type, part] of Object.entries({
+      gpt_oss: 'attention sinks',
+      deepseek_v3: 'multi-head latent attention',
+      qwen3_next: 'gated delta net',
+      mamba: 'state space',
+      bert: 'an encoder',
+    })) {
+      const message = new RegExp(`got "${type}".*"${type}" needs ${part}`);
+      expect(() => fromConfig({ model_type: type })).toThrow(refusal(message));
+    }
+    expect(() => fromConfig({ model_type: 'toString' })).toThrow(refusal(/got "toString"\. nn/));
+  });
+
+  test('options of other families', () => {
+    const sizes = { vocabSize: 9, maxSeq: 8, layers: 2, heads: 2, channels: 8, hidden: 8 };
+    const { Llama, SmolLM3, Granite, Gemma3 } = nn.models;
+    expect(() => new Llama({ ...sizes, scales: { embed: 2 } } as never)).toThrow(
+      refusal(/"scales"/, 'DS_ARGUMENT'),
+    );
+    expect(() => new Granite({ ...sizes, scales: { logitCap: 2 } })).toThrow(
+      refusal(/Granite scales.*"logitCap"/, 'DS_ARGUMENT'),
+    );
+    expect(() => new Granite({ ...sizes, scales: { embed: -1 } })).toThrow(
+      refusal(/Granite scales\.embed/, 'DS_ARGUMENT'),
+    );
+    expect(() => new SmolLM3({ ...sizes, ropeLayers: [true] })).toThrow(
+      refusal(/SmolLM3 ropeLayers: expected true or false for each of 2 layers/, 'DS_ARGUMENT'),
+    );
+    expect(() => new Gemma3({ ...sizes, windowRopeTheta: 0 })).toThrow(
+      refusal(/Gemma3 windowRopeTheta/, 'DS_ARGUMENT'),
+    );
+  });
+});
+
+test('f16 for Gemma 3, whose values exceed its range', async () => {
+  const model = await fromPretrained(folderOf('gemma3'), { dtype: 'f16' });
+  const tokens = Tensor.from(Int32Array.of(5, 6), { shape: [1, 2] });
+  expect(() => model.call(tokens)).toThrow(
+    refusal(/Gemma3: expected weights in bf16 or f32.*got f16.*bf16/, 'DS_DTYPE'),
+  );
+  for (const parameter of model.parameters()) parameter.dispose();
+});
+
+describe('the text part of a multimodal folder', () => {
+  let dir: string;
+  beforeEach(() => {
+    dir = mkdtempSync(join(tmpdir(), 'ds-multimodal-'));
+  });
+  afterEach(() => rmSync(dir, { recursive: true, force: true }));
+
+  test.each([
+    ['of transformers 4', (name: string) => `language_model.${name}`, 'vision_tower.x.weight'],
+    [
+      'of transformers 5',
+      (name: string) => name.replace('model.', 'model.language_model.'),
+      'model.vision_tower.x.weight',
+    ],
+  ])('%s', async (_, nameIn, other) => {
+    const files = await WeightFiles.open(folderOf('gemma3'));
+    const sources: TensorSource[] = [];
+    for (const [name, { dtype, shape }] of files.tensors) {
+      sources.push({ name: nameIn(name), dtype, shape, values: () => files.read(name) });
+    }
+    const picture = async () => Tensor.from(Float32Array.of(1, 2)).keep();
+    sources.push({ name: other, dtype: 'f32', shape: [2], values: picture });
+    await writeAlone(join(dir, 'model.safetensors'), sources);
+    await files.close();
+    const { model_type, architectures, ...text } = configOf('gemma3');
+    const config = {
+      ...{ model_type: 'gemma3', architectures: ['Gemma3ForConditionalGeneration'] },
+      ...{ text_config: { ...text, model_type }, vision_config: { hidden_size: 8 } },
+    };
+    writeFileSync(join(dir, 'config.json'), JSON.stringify(config));
+    const [model, plain] = [await fromPretrained(dir), await fromPretrained(folderOf('gemma3'))];
+    const tokens = Tensor.from(Int32Array.of(5, 6, 7, 8), { shape: [1, 4] });
+    const [got, wanted] = [model, plain].map((one) =>
+      noGrad(() => one.call(tokens).contiguous().toArray()),
+    );
+    expect(got).toEqual(wanted);
+    expect(model.describe().config).toMatchObject({ model_type: 'gemma3_text' });
+    expect(model.describe().config).not.toHaveProperty('vision_config');
+    for (const parameter of [...model.parameters(), ...plain.parameters()]) parameter.dispose();
+  });
+});
+
+test('every family has golden values of both kinds', () => {
+  const path = join(folderOf('llama'), '..', '..', '..', 'greedy.json');
+  const { families } = JSON.parse(readFileSync(path, 'utf8'));
+  // The angles of Phi-3 change with the length of a text, in another way than in transformers.
+  const wanted = FAMILIES.filter((family) => !family.startsWith('phi3'));
+  expect(Object.keys(families)).toEqual(expect.arrayContaining(wanted));
+});
