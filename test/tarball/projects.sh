@@ -10,7 +10,7 @@ answers() { # answers NAME TEXT: the log of the project has this line.
   PATH=$tools grep -qxF -- "$2" "$1.log" || { PATH=$tools cat "$1.log" >&2; echo "$1: expected $2" >&2; exit 1; }
 }
 typed() { # The programs of a project pass the type checks of its jsconfig.json.
-  (cd "$1" && PATH=$tools "$node" "$root/node_modules/typescript/bin/tsc" -p jsconfig.json \
+  (cd "$1" && PATH=$tools "$node" "$root/node_modules/typescript-7/bin/tsc" -p jsconfig.json \
     --types node --typeRoots "$root/node_modules/@types")
 }
 node=$(command -v node)
