@@ -24,7 +24,8 @@ export function logProbabilities(model: nn.models.CausalLM, ids: readonly number
   model.eval();
   const rows = noGrad(() =>
     scope(() => {
-      const tokens = Tensor.from(Int32Array.from(ids), { shape: [1, ids.length] });
+      const device = model.parameters()[0]?.device;
+      const tokens = Tensor.from(Int32Array.from(ids), { shape: [1, ids.length], device });
       return model.call(tokens).to('f32').contiguous().toArray();
     }),
   ) as number[];
