@@ -19,11 +19,11 @@ import { requireModule } from './nn/require-module.js';
  * Adds the techniques of compression_training of `config` (a path, base64 or an object) to the
  * layers of `model`: weights and inputs with few values, and pruning masks. They act in the steps
  * of the engine that initialize() creates next, with the same section. Names of parameters stay;
- * masks and scores are added. With layer_reduction, layers start as those of `teacherModel`. Before
- * initialize(), on every rank, with the same arguments. Returns the model. Throws DS_CONFIG for an
- * invalid section or one that does not match the model, DS_SHAPE, and DS_ARGUMENT for a model that
- * is already compressed or owned by an engine, or a missing teacher. Source: DeepSpeed's
- * init_compression.
+ * masks and scores are added. With layer_reduction, layers start with the weights of
+ * `teacherModel`. Call it before initialize() on every rank, with the same arguments. Returns the
+ * model. Throws DS_CONFIG if the section is invalid or does not match the model, and DS_SHAPE.
+ * Throws DS_ARGUMENT if the model is already compressed, if an engine owns it, or if the teacher is
+ * missing. Source: DeepSpeed's init_compression.
  */
 export function initCompression<Model extends Module>(
   model: Model,

@@ -21,8 +21,8 @@ import type { TensorInfo } from './shard.js';
 /** Floating dtypes of exported weights, by their names in configurations. */
 export type ExportDType = 'fp32' | 'fp16' | 'bf16';
 /**
- * "hf": names, layouts and config.json of Hugging Face's transformers; "native": those of this
- * library.
+ * "hf": names, layouts and config.json as in Hugging Face's transformers. "native": names and
+ * layouts of this library.
  */
 export type ExportFormat = 'hf' | 'native';
 
@@ -147,9 +147,9 @@ async function write(
 }
 
 /**
- * Writes the tensors of the safetensors file `path` (with this library's names) to the folder
- * `out`, with the names and layouts of `description`, or unchanged if it is null. Returns the names
- * of the files. Throws DS_IO, DS_CHECKPOINT, DS_NONFINITE.
+ * Writes the tensors of the safetensors file `path` to the folder `out`. Changes names and layouts
+ * by `description`; null keeps them. Returns the names of the files. Throws DS_IO, DS_CHECKPOINT,
+ * DS_NONFINITE.
  */
 export async function layOut(
   path: string,

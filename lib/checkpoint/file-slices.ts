@@ -6,9 +6,9 @@ import { held, type Tensor } from '../tensor/index.js';
 import type { TensorSource } from './safetensors-writer.js';
 
 /**
- * Patterns of the names in files, by this library's name. In a pattern, `*` is the first index of a
- * tensor [n, k r, c]; its k patterns name k matrices [r, c] of each index, in order. A pattern
- * without `*` names the whole tensor.
+ * Patterns of the names in files, by this library's name. In a pattern, `*` stands for the first
+ * index i of a tensor [n, k r, c]. The k patterns of the tensor name the k matrices [r, c] of each
+ * i, in order. A pattern without `*` names the whole tensor.
  */
 export type SliceNames = Readonly<Record<string, readonly string[]>>;
 

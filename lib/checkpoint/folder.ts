@@ -34,8 +34,8 @@ export interface Links {
 }
 
 /**
- * Opens the file `name` of `folder`. Throws DS_CHECKPOINT for a name outside of the folder, a
- * symbolic link, a folder, or a missing file; DS_IO for a file that cannot be opened.
+ * Opens the file `name` of `folder`. Throws DS_CHECKPOINT if the name is outside of the folder, or
+ * if it is a symbolic link, a folder or a missing file. Throws DS_IO if the file cannot be opened.
  */
 export async function openInside(
   folder: string,

@@ -60,8 +60,8 @@ async function statusOf(path: string): Promise<Stats | null> {
 }
 
 /**
- * Deletes the files of `folder` for which `isOwn` is true, the manifest last, then the folder.
- * Other files stay with the folder; then returns false.
+ * Deletes the files of `folder` if `isOwn` is true for them, the manifest last, then the folder.
+ * Returns false if other files remain; the folder then stays.
  */
 export async function removeOwn(
   folder: string,

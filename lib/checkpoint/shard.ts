@@ -86,9 +86,9 @@ export function rangeOf({ name, shape, box, from = 0, tensor }: Shard): BoxRange
 }
 
 /**
- * Returns "<name>" for a whole tensor, and "<name>[from:to]" for a range of it. For a box that is
- * not contiguous in the tensor: "<name>[from:to,from:to]" with from and to of every dim, followed
- * by the range unless it is the whole box.
+ * Returns "<name>" for a whole tensor, and "<name>[from:to]" for a range of it. A box that is not
+ * contiguous in the tensor gives "<name>[from:to,from:to]", with from and to of every dim. The
+ * range follows unless it is the whole box.
  */
 export function entryName(name: string, shape: readonly number[], range: BoxRange): string {
   const { box, from, numel: count } = range;

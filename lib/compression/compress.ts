@@ -89,7 +89,7 @@ const layerFor = (base: Linear | Embedding, clock: StepClock): Layer =>
   base instanceof Linear ? new CompressedLinear(base, clock) : new CompressedEmbedding(base, clock);
 
 /**
- * The works by technique, in the order in which techniques act. Source: the forward of
+ * The works by technique, in the order of their effect. Source: the forward of
  * LinearLayer_Compress.
  */
 function worksOf(section: CompressionSection): Work[][] {

@@ -1,4 +1,4 @@
-// The table by which Hugging Face's Trainer fills "auto" values.
+// How Hugging Face's Trainer fills "auto" values, as a table.
 
 /**
  * Values of the model and of the training that fill "auto"; missing values fill nothing.

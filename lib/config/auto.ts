@@ -49,9 +49,9 @@ const DROPS_AUTO = [
 ];
 
 /**
- * Returns `config` with the "auto" values of Hugging Face filled from `sources`. Sections in which
- * DeepSpeed reads "auto" as "not given" lose their other "auto" keys. initialize() fills keys of
- * the plan. Throws one DS_CONFIG that names all remaining "auto" values, or the first other error.
+ * Returns `config` with the "auto" values of Hugging Face filled from `sources`. In some sections,
+ * DeepSpeed ignores a key with "auto"; these keys are removed. initialize() fills keys of the plan.
+ * Throws one DS_CONFIG that names all remaining "auto" values, or the first other error.
  */
 export function resolveAuto(config: string | DsConfig, sources: AutoSources): DsConfig {
   if (typeof sources !== 'object' || sources === null) {

@@ -9,7 +9,9 @@ const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
 const TRUE = ['true', 'yes', 'on', 't', 'y', '1'];
 const FALSE = ['false', 'no', 'off', 'f', 'n', '0'];
 
-/** Numbers for which DeepSpeed refuses true and false; elsewhere it reads them as 1 and 0. */
+/**
+ * DeepSpeed refuses true and false for these numbers. For other numbers it reads them as 1 and 0.
+ */
 const NEVER_BOOLEAN = ['fp16.loss_scale', 'fp16.loss_scale_window', 'fp16.min_loss_scale'];
 
 /**

@@ -46,7 +46,7 @@ export interface ConfigEnvironment {
   strict?: boolean;
   /**
    * Values that fill "auto"; with `mustMatch` the configuration must equal them. Without it, "auto"
-   * is an error for keys in which DeepSpeed gives it no meaning.
+   * is an error if DeepSpeed gives it no meaning for the key.
    */
   auto?: AutoSources;
   /**
@@ -169,7 +169,7 @@ export function checkSearch(source: string | DsConfig, env: ConfigEnvironment): 
   return { ...report, choices };
 }
 
-/** Configurations from which the plan chooses one. */
+/** The configurations that the plan compares. */
 export interface PlannedConfigs {
   /** Dotted paths of the keys that the plan fills. */
   readonly keys: ReadonlySet<string>;

@@ -1,4 +1,4 @@
-// Keys of ZeRO that the plan fills: those with "auto", and their possible values.
+// Keys of ZeRO with "auto" that the plan fills, and their possible values.
 import { PLANNED } from './auto-table.js';
 import type { Draft } from './draft.js';
 import { isSection, type Section } from './schema.js';
@@ -28,9 +28,9 @@ export function plannedKeys({ value: { zero_optimization: zero } }: Draft): Read
 }
 
 /**
- * Ways in which the plan can fill `keys`. For offloaded state, a way may also disable speculative
- * updates and the GPU's share, unless the user has set them. With `isFull` false, shares of the
- * state and these switches are left out.
+ * Returns the values that the plan can choose for `keys`. For offloaded state, a choice may also
+ * disable speculative updates and gpu_share, unless the user has set them. If `isFull` is false,
+ * the list has neither ratios nor these switches.
  */
 export function waysToFill(
   { value }: Draft,
@@ -58,7 +58,7 @@ export function waysToFill(
     return ratios.flatMap((ratio) => switches.map((more) => ({ ...one, ...ratio, ...more })));
   });
   return filled(STAGE, [0, 1, 2, 3]).flatMap((stage) => {
-    // Weights stay where they are at other stages, whatever the section says.
+    // Other stages ignore offload_param.
     const isCut = (stage[STAGE] ?? said(STAGE, 0)) === 3;
     return optimizers.flatMap((one) => {
       // Weights are a sixth of the state, so the plan moves the state first.

@@ -89,8 +89,8 @@ export function violations(config: ResolvedValues): Violation[] {
 }
 
 /**
- * Adds the violations and the advice of `config` (the values with all defaults) to `draft`, except
- * those caused by keys that are `left` to be filled.
+ * Adds violations and advice for `config` (values with all defaults) to `draft`. Ignores keys in
+ * `left`: they have no value yet.
  */
 export function applyRules(draft: Draft, config: ResolvedValues, left: ReadonlySet<string>): void {
   for (const { path, text, because = '' } of adviceOn(config)) {

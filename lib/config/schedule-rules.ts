@@ -36,7 +36,7 @@ export function completed({ section }: Scheduled): Complete | null {
   return { min, max, type, schedule: section.schedule_config ?? {} };
 }
 
-/** The step to which difficulties are rounded, or null. */
+/** Returns the multiple that difficulties are rounded to, or null. */
 export function stepOf({ type, schedule }: Complete): number | null {
   const isRoot = type === 'fixed_linear' || type === 'fixed_root';
   return isRoot ? (schedule.difficulty_step ?? null) : null;

@@ -73,10 +73,10 @@ interface Position {
  * at another world size. The caller owns the tensors of a batch. A loader has one position: a new
  * iteration takes it over from the current one.
  *
- * With workers, the order and the batches are the same. The dataset must provide Dataset.source,
- * with which a thread builds it; a collate function still runs on the calling thread. `for` blocks
- * that thread until a batch arrives. `for await` does not block, and runs the event loop between
- * batches. Threads end with the iteration.
+ * With workers, the order and the batches are the same. The dataset must provide Dataset.source: a
+ * thread builds the dataset from it. A collate function still runs on the calling thread. `for`
+ * blocks that thread until a batch arrives. `for await` does not block, and runs the event loop
+ * between batches. Threads end with the iteration.
  */
 export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   /** Samples per batch, at least 1; the last batch of an epoch may have fewer. */

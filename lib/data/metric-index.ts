@@ -83,7 +83,7 @@ function eachSample(
   if (numbers.length !== length) {
     throw dataError(
       op,
-      `an index of ${length} samples, those of the dataset`,
+      `an index of the ${length} samples of the dataset`,
       `${numbers.length}`,
       hint,
     );

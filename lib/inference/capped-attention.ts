@@ -27,8 +27,8 @@ interface Bounded extends TurningReach {
 }
 
 /**
- * The attention [N, H, D] of queries [N, H, D] to the tokens of their sequences, whose keys and
- * values `pool` [blocks, 2, Hk, block, D] already has.
+ * Returns the attention [N, H, D] of queries [N, H, D] to the tokens of their sequences. `pool`
+ * [blocks, 2, Hk, block, D] already has the keys and values of these tokens.
  */
 export function cappedPaged(pool: Tensor, on: DeviceBatch, q: Tensor, how: Bounded): Tensor {
   const { singles, sequences } = on.batch;

@@ -264,10 +264,10 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   }
 
   /**
-   * Maps tokens [B, T] to logits [B, T, vocabSize], whose row stride may be a multiple of 64
-   * elements; with targets [B, T] to the loss, a scalar f32. The logits are not kept for large
-   * vocabularies and for models with activation checkpointing; see linearCrossEntropy(). Throws
-   * DS_SHAPE, DS_ARGUMENT.
+   * Maps tokens [B, T] to logits [B, T, vocabSize]; the row stride may be a multiple of 64
+   * elements. With targets [B, T], returns the loss, a scalar f32. The logits are not kept for
+   * large vocabularies and for models with activation checkpointing; see linearCrossEntropy().
+   * Throws DS_SHAPE, DS_ARGUMENT.
    */
   override forward(
     tokens: Tensor,
@@ -424,7 +424,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return this.logitsOf(x.narrow(1, x.size(1) - 1, 1).contiguous());
   }
 
-  /** The dtype and device of hidden states, which are those of the first parameter. */
+  /** The dtype and device of hidden states, as for the first parameter. */
   get computesIn(): { dtype: DType; device: Device } {
     const isComputed = (one: Parameter): boolean => !(one instanceof StoredParameter);
     return this.parameters().find(isComputed) as Parameter;

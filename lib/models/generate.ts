@@ -25,11 +25,11 @@ export interface CausalModel extends Module {
   decoder?(capacity: number): Decoder;
 }
 
-/** Decodes one sequence step by step; owned by the scope in which it was made. */
+/** Decodes one sequence step by step. The scope that created it owns it. */
 export interface Decoder {
   /**
-   * Logits [1, T, V], or only those of the last token, of tokens [1, T], which follow the earlier
-   * tokens.
+   * Appends tokens [1, T] to the earlier tokens. Returns their logits [1, T, V], or the logits of
+   * the last token only.
    */
   next(tokens: Tensor): Tensor;
 }
@@ -51,10 +51,10 @@ const NAMES: OptionNames<GenerateOptions> = {
 };
 
 /**
- * Returns the prompt's tokens followed by `maxNewTokens` sampled ones, for any model whose
- * forward() returns logits. Runs in evaluation mode, without a graph. Memory grows with the number
- * of tokens only by the decoder's cache. Throws DS_ARGUMENT if they exceed the model's longest
- * sequence or an option is invalid, DS_SHAPE if the model returns other shapes.
+ * Returns the prompt followed by `maxNewTokens` sampled tokens. forward() of the model must return
+ * logits. Runs in evaluation mode, without a graph. Only the decoder's cache grows with the number
+ * of tokens. Throws DS_ARGUMENT if the tokens exceed the longest sequence of the model or an option
+ * is invalid. Throws DS_SHAPE if the model returns other shapes.
  */
 export function generate(
   model: CausalModel,

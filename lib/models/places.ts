@@ -32,8 +32,8 @@ export interface PlaceInputs {
 /** Where the tokens of a forward stand. */
 export interface Places {
   /**
-   * The document of each token, [B, T]; null if each row is one document. In sequence parallelism
-   * those of all tokens.
+   * The document of each token, [B, T]; null if each row is one document. With sequence
+   * parallelism, it covers all tokens.
    */
   documents: Tensor | null;
   /** The position of each token, [B, T]; null if they are consecutive. */

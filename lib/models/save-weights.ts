@@ -49,11 +49,11 @@ const OPTIONS: OptionNames<SaveWeightsOptions> = { dtype: true, format: true, ma
 const DTYPE_NAMES = Object.entries(EXPORT_DTYPES);
 
 /**
- * Writes the parameters and buffers of `module` by name: to one safetensors file if `path` ends in
- * ".safetensors", else to a new or empty folder with model.safetensors or, above maxShardBytes,
- * several files and their index. The write is atomic: it leaves a complete file or folder or
- * nothing, and replaces an existing file at once. loadWeights() reads both back, bit for bit. Tied
- * parameters are written once.
+ * Writes the parameters and buffers of `module` by name. If `path` ends in ".safetensors", writes
+ * one file. Else `path` is a new or empty folder: it receives model.safetensors or, above
+ * maxShardBytes, several files and their index. The write is atomic: it leaves a complete file or
+ * folder or nothing, and replaces an existing file at once. loadWeights() reads both back, bit for
+ * bit. Tied parameters are written once.
  *
  * Call it on one process; for a model that an engine trains use engine.save16bitModel() or
  * `ds export`. Host memory in addition to buffers: twice the largest tensor. Resolves with the

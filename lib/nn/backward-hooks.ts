@@ -96,7 +96,7 @@ class HookedCall<Owner extends object> implements Saved {
   }
 
   /**
-   * The inputs; those that require gradients pass through a node. A tensor that is passed twice
+   * Returns the inputs; inputs with gradients pass through a node. A tensor that is passed twice
    * counts at its first position.
    */
   inputs<Inputs extends readonly unknown[]>(given: Inputs): Inputs {

@@ -1,5 +1,4 @@
-// Attention with bounded scores: c tanh(score / c). Source: Gemma 2, whose reports call it soft
-// capping.
+// Attention with bounded scores: c tanh(score / c). Source: Gemma 2 (soft capping).
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import {

@@ -195,7 +195,8 @@ const MIXTURE: OptionNames<SparseMixtureOptions> = { ...ROUTER, sharedHidden: tr
 
 /**
  * A feed-forward block of many experts; each token goes to k of them. The output of a shared expert
- * is scaled by sigmoid(shared_expert_gate(x)). The names are those of transformers' sparse blocks.
+ * is scaled by sigmoid(shared_expert_gate(x)). Modules have the names of transformers' sparse
+ * blocks.
  */
 export class SparseMixture extends Module {
   /** Routes tokens to experts. */

@@ -32,8 +32,7 @@ export function refuseTogether(
 }
 
 /**
- * Throws DS_ARGUMENT with the name of a tensor whose load is rejected, alone or together with
- * others.
+ * Throws DS_ARGUMENT with the name of the first tensor that cannot be loaded.
  */
 export function requireLoadable(
   op: string,

@@ -67,8 +67,8 @@ export abstract class Module {
   training = true;
   /**
    * @internal Whether another rank of a pipeline has this module. The local model then excludes it
-   * from modules, parameters and units. Names and their order stay those of the whole model, so all
-   * ranks with a shared parameter list the same names.
+   * from modules, parameters and units. Names and their order stay the same as in the whole model,
+   * so all ranks with a shared parameter list the same names.
    */
   isElsewhere = false;
   private readonly preHooks = new Set<ForwardPreHook>();

@@ -48,8 +48,8 @@ export class SparsePattern {
   }
 
   /**
-   * Returns the layout for `heads` heads of all ranks and a sequence whose `tokens` tokens are
-   * present; null if every key is seen. Throws DS_ARGUMENT.
+   * Returns the layout for `heads` heads of all ranks and sequences of `tokens` tokens; null if
+   * every query attends to every key. Throws DS_ARGUMENT.
    */
   layout(heads: number, tokens: number): BlockLayout | null {
     const { block, differentLayoutPerHead } = this.options;

@@ -29,8 +29,8 @@ const ahead: Where = (group) => group.beside.lead();
 
 /**
  * Records `out`, computed from `x`. Its gradient is the result of `begin` on the gradient of `out`.
- * `begin` starts on the group's own stream as soon as the last layer that reads `out` has its part
- * ready, and overlaps the gradient of that layer's weight.
+ * `begin` starts on the group's own stream when the last layer that reads `out` has its part of the
+ * gradient. It overlaps the gradient of that layer's weight.
  */
 function recordEarly(
   name: string,
@@ -253,8 +253,8 @@ export interface Copies {
 
 /**
  * Returns the tensor, which has copies on other ranks of the group. Its gradient is the sum of the
- * copies' gradients, so its inputs have a whole gradient on each of those ranks. All ranks of the
- * group take part. Throws DS_COMM in the backward.
+ * copies' gradients, so every rank has the whole gradient of its inputs. All ranks of the group
+ * take part. Throws DS_COMM in the backward.
  */
 export function copyBesideOthers(x: Tensor, { group, index, count }: Copies): Tensor {
   if (group.size === 1 || !x.requiresGrad || !isGradEnabled()) return x;

@@ -1,5 +1,5 @@
-// RMSNorm over all heads together when each rank has some of the heads. Source: OLMo 2, whose norms
-// of queries and keys cover all heads.
+// RMSNorm over all heads together when each rank has some of the heads. Source: OLMo 2 normalizes
+// queries and keys over all heads.
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
@@ -56,7 +56,7 @@ function sharedHeads(ranks: number): DsError {
     code: 'DS_ARGUMENT',
     op: 'tensor_parallel of a norm over all heads',
     expected: 'at most as many ranks as key and value heads',
-    got: `${ranks} ranks, of which several have the same head`,
+    got: `${ranks} ranks, several with the same head`,
     hint: 'Lower tensor_parallel.autotp_size to the number of key and value heads.',
   });
 }

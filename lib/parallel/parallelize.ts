@@ -72,12 +72,13 @@ export function groupOf(model: Module): ProcessGroup | null {
  * layer that the plan names, and the layers contain the exchanges. All ranks must have built the
  * same model with the same seed, and pass the same inputs from now on.
  *
- * Computes nothing: on each rank, unused weights will be its part of the weights of a single rank,
- * bit for bit, and stored weights are read part by part. Names of modules and parameters stay the
+ * Computes nothing. The weights of each rank equal its part of the weights of one rank, bit for
+ * bit. Each rank reads only its part of stored weights. Names of modules and parameters stay the
  * same. An engine, or sumPartialGradients(), completes gradients of parameters with
- * hasPartialGradient. Before initialize(). Default plan: the model's own (all of nn.models have
- * one). Returns the model. Throws DS_ARGUMENT for a model without a plan or already split, a
- * pattern that matches nothing or an unsuitable module, and for more ranks than heads.
+ * hasPartialGradient. Call it before initialize(). Default plan: the plan of the model; all models
+ * of nn.models have one. Returns the model. Throws DS_ARGUMENT if the model has no plan or is
+ * already split, if a pattern matches nothing or an unsuitable module, and if there are more ranks
+ * than heads.
  */
 export function parallelize<M extends Module>(
   model: M,

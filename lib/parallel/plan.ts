@@ -18,7 +18,7 @@ export type StyleName =
    * computed from the local logits.
    */
   | 'head'
-  /** The part of attention between split projections; its dropout must know the local heads. */
+  /** Attention between split projections. Its dropout depends on the local heads. */
   | 'attention'
   /**
    * Parameters that all ranks have and use for their own heads or channels: gradients are partial

@@ -1,4 +1,4 @@
-// Split layers with 8- or 4-bit weights. Their codes equal those of the whole layer.
+// Split layers with 8- or 4-bit weights. Their codes equal the codes of the whole layer.
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Joining, JoinsOthers } from '../nn/joined-linears.js';
@@ -170,15 +170,15 @@ function release(whole: QuantizedLinear, kept: Parameter | null): void {
 
 /**
  * Quantizes this rank's part of a split model's linear layers, except the head, to 8 or 4 bits.
- * Scales and codes equal those of nn.quantizeModel() on the whole model, for any cuts. All ranks
- * call it. Throws DS_ARGUMENT if a cut lies inside a group, DS_NONFINITE, DS_COMM.
+ * Gives the same scales and codes as nn.quantizeModel() on the whole model, for any split. All
+ * ranks call it. Throws DS_ARGUMENT if a cut lies inside a group, DS_NONFINITE, DS_COMM.
  */
 export function quantizeParts(model: Module, given: QuantizedOptions): void {
   const op = 'quantize a model over ranks';
   const options = readQuantizedOptions(op, given);
   const isLayer = (module: Module): module is CutLayer | Linear =>
     isCut(module) || isLinear(module);
-  // Every rank checks all cuts, so all ranks throw together and none waits for another.
+  // Every rank checks all layers, so all ranks throw together.
   for (const [path, layer] of model.namedModules()) {
     if (!(layer instanceof RowLinear) || isAmong(path, HEADS)) continue;
     requireWholeGroups(op, path, layer, options.groupSize);

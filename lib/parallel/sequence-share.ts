@@ -38,9 +38,9 @@ export class SequenceRanks {
   }
 
   /**
-   * Returns this rank's part of the samples of one call by `model`. Returns null for an evaluation
-   * call without gradients whose tokens do not divide evenly: every rank then has all tokens.
-   * Throws DS_SHAPE for other uneven calls.
+   * Returns this rank's part of the samples of one call by `model`. If the tokens do not divide
+   * evenly, returns null in evaluation without gradients (every rank then has all tokens), else
+   * throws DS_SHAPE.
    */
   partOf(model: Module, tokens: Tensor): SequencePart | null {
     const { group } = this;
@@ -92,7 +92,7 @@ export class SequencePart {
     return gatherShared(x, shared);
   }
 
-  /** Sums the ranks' losses, each of which is divided by the targets of all ranks. */
+  /** Sums the ranks' losses. Each loss is already divided by the number of targets of all ranks. */
   sum(loss: Tensor): Tensor {
     return sumOverGroup(loss, this.group);
   }

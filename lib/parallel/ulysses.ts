@@ -49,8 +49,8 @@ function slotsFor(route: Route, like: Tensor, tokens: number): Tensor {
 const slotOf = (slots: Tensor, rank: number): Tensor => slots.narrow(0, rank, 1).squeeze(0);
 
 /**
- * Exchanges xs[i] [B, T / n, H_i, D] of this rank's tokens for [T, B, W, D]: all tokens of this
- * rank's heads, tensor after tensor, with padding. Throws DS_COMM.
+ * Exchanges tokens for heads: xs[i] [B, T / n, H_i, D] with this rank's tokens become [T, B, W, D]
+ * with all tokens of this rank's heads. The tensors follow each other, padded. Throws DS_COMM.
  */
 function toHeads(purpose: string, xs: readonly Tensor[], route: Route): Tensor {
   const { group } = route;
@@ -72,8 +72,8 @@ function toHeads(purpose: string, xs: readonly Tensor[], route: Route): Tensor {
 }
 
 /**
- * The inverse of toHeads(), and its gradient: exchanges ys[i] [B, T, h_i, D] of this rank's heads
- * for `outs[i]` [B, T / n, H_i, D] of its tokens. Sums heads that several ranks have. Throws
+ * The inverse and the gradient of toHeads(): ys[i] [B, T, h_i, D] with this rank's heads become
+ * `outs[i]` [B, T / n, H_i, D] with this rank's tokens. Sums heads that several ranks have. Throws
  * DS_COMM.
  */
 function toTokens(

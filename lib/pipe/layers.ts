@@ -20,7 +20,7 @@ export function requireValues(op: string, values: unknown, hint: string): Values
   throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(values), hint });
 }
 
-/** A step of a model, from the values of the previous layer to those of the next. */
+/** One layer of a pipeline: it maps the outputs of the previous layer to its own. */
 export interface PipelineLayer {
   /**
    * The modules that own the parameters it reads. A module of several layers is tied: its gradients
@@ -50,8 +50,8 @@ export type LayerClass<Args extends any[] = any[]> = new (...args: Args) => Modu
 
 /**
  * A layer that PipelineModule builds: `new LayerSpec(Linear, 4, 8)`. Every rank builds all layers,
- * so that initial values equal those of one rank; unused parameters take no memory. Source:
- * DeepSpeed's LayerSpec.
+ * so that initial values do not depend on the number of ranks. Unused parameters take no memory.
+ * Source: DeepSpeed's LayerSpec.
  */
 // biome-ignore lint/suspicious/noExplicitAny: as above.
 export class LayerSpec<Args extends any[] = any[]> {

@@ -21,9 +21,9 @@ export type PartitionMethod = 'parameters' | 'uniform' | 'flops' | `type:${strin
 /** How a model is cut and run as a pipeline. */
 export interface PipelineOptions {
   /**
-   * The quantity that all stages get equally: "parameters" (elements, the default, as in
-   * DeepSpeed), "uniform" (layers), "flops" (multiply-accumulates), or "type:REGEX" (layers with a
-   * matching class name, case-insensitive).
+   * How layers are divided over stages. Each stage gets the same number of elements ("parameters",
+   * the default), of layers ("uniform"), of multiply-accumulates ("flops"), or of layers with a
+   * matching class name ("type:REGEX", case-insensitive).
    */
   partitionMethod?: PartitionMethod;
   /**

@@ -30,7 +30,7 @@ export class Pipeline {
   readonly layers: readonly PipelineLayer[];
   /** Stage s has layers [starts[s], starts[s + 1]). */
   readonly starts: readonly number[];
-  /** Parameters on several ranks, with those pipeline ranks. */
+  /** Parameters that several pipeline ranks have, with these ranks. */
   readonly tied: ReadonlyMap<Parameter, readonly number[]>;
   /** Parameters and buffers of this rank that an earlier rank also has. */
   private readonly copies: ReadonlySet<Tensor>;
@@ -113,8 +113,8 @@ export class Pipeline {
   }
 
   /**
-   * Starts a batch of `micros` micro-batches: random numbers continue after those of the previous
-   * batch.
+   * Starts a batch of `micros` micro-batches: random numbers continue where the previous batch
+   * ended.
    */
   begin(micros: number): void {
     this.base = getRandomState();

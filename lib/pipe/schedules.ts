@@ -1,4 +1,4 @@
-// Pipeline schedules: the order in which each rank processes the micro-batches of a step.
+// Pipeline schedules: the order of micro-batches on each rank in a step.
 import type { Work, WorkKind } from './action.js';
 
 /** An order of work without transfers, which lower.ts derives. */
@@ -28,8 +28,8 @@ function oneStage(
 
 /**
  * All forwards, then all backwards: idle (p - 1)(F + B), all micro-batches live. Source: Huang et
- * al. 2019 (GPipe). Backwards run in the order of forwards, the order in which one rank accumulates
- * gradients.
+ * al. 2019 (GPipe). Backwards run in the order of forwards, as on one rank, so gradients accumulate
+ * in the same order.
  */
 export const GPIPE = oneStage('gpipe', (stage, _, micros) => [
   ...count(micros).map((micro) => work('F', stage, micro)),

@@ -72,7 +72,7 @@ export function ratesOf(gpu: Gpu): Rates {
   };
 }
 
-/** Rates by the name that a driver reports; those of the H200 for unknown GPUs. */
+/** Rates by the name that a driver reports. Unknown GPUs get the rates of the H200. */
 export function ratesNamed(name: string): Rates {
   const gpu = gpuNamed(name);
   return gpu ? ratesOf(gpu) : H200;

@@ -68,8 +68,8 @@ export function putView(view: View | null, at: number): number {
 }
 
 /**
- * Runs `body`, whose ops write to the block while another op's arguments may be in it. (The buffer
- * of an operand may be materialized on first use.)
+ * Runs `body` and then restores the block, because ops in `body` overwrite the arguments of another
+ * op. (The first use of an operand may allocate its buffer.)
  */
 export function besideCall(body: () => void): void {
   const words = block.slice();
@@ -128,7 +128,7 @@ export function unobserved(body: () => void): void {
   }
 }
 
-/** Runs op `op`, whose arguments are in the block, on `stream`. Throws DsError. */
+/** Runs op `op` on `stream` with the arguments in the block. Throws DsError. */
 export function call(op: number, stream: Stream, args: object): void {
   const noted = observer === null ? null : observer(op, args);
   const row = openRow();

@@ -9,7 +9,7 @@ export interface Operand {
   abandon(): void;
 }
 
-/** A deferred call; calls run in the order in which they were made. */
+/** A deferred call. Deferred calls run in the order of creation. */
 interface Waiting {
   readonly run: () => void;
   /** Held until it has run. */

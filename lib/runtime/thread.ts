@@ -6,8 +6,8 @@ import { DsError } from '../errors.js';
 
 /**
  * Node's options of such threads: none, so that a program's preloads do not run in them. If the
- * library runs from its TypeScript sources, they get the options of the process, which compile
- * those.
+ * library runs from its TypeScript sources, threads get the options of the process, because these
+ * compile the sources.
  */
 export const threadOptions: { execArgv?: string[] } =
   extname(__filename) === '.ts' ? {} : { execArgv: [] };

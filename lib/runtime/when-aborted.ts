@@ -1,5 +1,5 @@
 // One abort listener per signal for all waiting code: Node warns above ten listeners, and programs
-// need those.
+// add their own.
 
 const waiting = new WeakMap<EventTarget, Set<() => void>>();
 

@@ -1,4 +1,4 @@
-// OpenAI's parameters that this server refuses, and those without effect.
+// OpenAI's parameters that this server refuses or ignores.
 import { isDeepStrictEqual } from 'node:util';
 import type { JsonValue } from '../../types/json.js';
 

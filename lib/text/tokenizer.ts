@@ -177,8 +177,8 @@ export class Tokenizer {
    * Reads the tokenizer of a model's folder: tokenizer.json and, if present, tokenizer_config.json,
    * special_tokens_map.json and chat templates. `place` is the folder, or a name of the hub that
    * hub.pull() or nn.models.fromPretrained() has downloaded: this function is synchronous. Throws
-   * DS_DATA with the file's path if a file is missing, damaged or not supported; DS_HUB if the
-   * cache lacks the name; DS_ARGUMENT if `place` is not a text.
+   * DS_DATA with the file's path if a file is missing, damaged or not supported. Throws DS_HUB if
+   * the cache lacks the name, and DS_ARGUMENT if `place` is not a string.
    */
   static fromPretrained(place: string, given: RevisionOptions = {}): Tokenizer {
     requireType('Tokenizer.fromPretrained', place, 'string');

@@ -128,8 +128,8 @@ export async function retainCheckpoints(
 }
 
 /**
- * Rejects on all ranks with DS_CHECKPOINT if `dir` has checkpoints after `step`: the run would mix
- * its own checkpoints with those of another run.
+ * Rejects on all ranks with DS_CHECKPOINT if `dir` has checkpoints after `step`. Otherwise
+ * checkpoints of two runs would mix.
  */
 export async function requireNoneBehind(
   world: CheckpointWorld,

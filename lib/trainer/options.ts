@@ -22,7 +22,7 @@ export interface BatchSource<Batch> extends AsyncIterable<Batch>, Partial<Statef
   close?(): Promise<void>;
 }
 
-/** Rank and batch size for which data are opened. */
+/** The rank and batch size of opened data. */
 export interface DataPlace {
   /** This rank among the data ranks. */
   rank: number;

@@ -124,7 +124,7 @@ describe('an index is refused', () => {
       'of another dataset',
       [[0, 1], [2], [3]],
       METRICS,
-      /s\.bin: expected an index of 7 samples, those of the dataset, got 4\. Is it the index of another/,
+      /s\.bin: expected an index of the 7 samples of the dataset, got 4\. Is it the index of another/,
     ],
     [
       'with a sample twice',

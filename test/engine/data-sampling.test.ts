@@ -185,7 +185,7 @@ test('settings without effect are refused or reported', async () => {
   expect(error.message).toMatch(/trainingData, data_efficiency.data_sampling: expected a dataset/);
   const other = { length: 31, get: (i: number) => i };
   const wrong = await refusal(() => initialize({ ...more, trainingData: other }));
-  expect(wrong.message).toMatch(/index of 31 samples, those of the dataset, got 30/);
+  expect(wrong.message).toMatch(/index of the 31 samples of the dataset, got 30/);
   const said = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
   const { engine } = await initialize(more);
   open.push(engine);

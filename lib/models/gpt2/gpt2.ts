@@ -137,7 +137,10 @@ function normalized(branch: Tensor, residual: Tensor | null, norm: LayerNorm): [
   return addLayerNorm(branch, residual, norm.weight, norm.bias, norm.eps);
 }
 
-/** normalized() whose second result is recomputed from the first one instead of saved. */
+/**
+ * As normalized(), but backward recomputes the second result from the first one instead of saving
+ * it.
+ */
 function normalizedAgain(
   branch: Tensor,
   residual: Tensor | null,

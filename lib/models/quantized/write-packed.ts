@@ -23,8 +23,7 @@ export function packedOf(model: Module): Map<string, QuantizedLinear> {
 }
 
 /**
- * This library's names of tensors that files have in another layout. packedSources() provides
- * those.
+ * Names (of this library) of tensors with another layout in files. packedSources() writes them.
  */
 export function repackedNames(model: Module): Set<string> {
   const names = new Set<string>();

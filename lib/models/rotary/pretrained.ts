@@ -25,7 +25,7 @@ function textName(name: string): string | null {
   return rest === name || rest.startsWith('lm_head.') ? rest : `model.${rest}`;
 }
 
-/** Names and layouts are this library's, except those of experts and of multimodal files. */
+/** Files have this library's names and layouts, except for experts and multimodal models. */
 export const rotaryLayout = ({ moe, textOf }: RotaryTraits, sizes: RotarySizes): Layout => ({
   transposed: new Set<string>(),
   pieces: moe && sizes.moe ? moePieces(moe, sizes.moe, sizes.layers) : {},

@@ -18,7 +18,10 @@ interface Values {
   device: Device;
 }
 
-/** Number of cached tables; for a length-dependent scaling, those of the last lengths. */
+/**
+ * Number of cached tables. If the scaling depends on the length, the cache has the tables of the
+ * last lengths.
+ */
 const KEPT = 4;
 
 /**

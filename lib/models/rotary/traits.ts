@@ -95,8 +95,8 @@ export interface RopeTraits {
   /** Other names of them in files. */
   readonly aliases: Readonly<Record<string, RopeScaling['type']>>;
   /**
-   * Whether original_max_position_embeddings stands outside the scaling, whose factor follows from
-   * it.
+   * Whether original_max_position_embeddings stands outside rope_scaling; the factor then follows
+   * from it.
    */
   readonly originalBeside: boolean;
   /** Whether channels 2i and 2i + 1 are a pair; otherwise i and i + R / 2. Default false. */

@@ -1,5 +1,5 @@
-// A decoder of Zstandard frames (RFC 8878) with a fixed output size. Node 20 has no decoder. Those
-// of npm do not bound their output and accept frames that end early.
+// A decoder of Zstandard frames (RFC 8878) with a fixed output size. Node 20 has no decoder.
+// Decoders on npm do not bound their output and accept frames that end early.
 import {
   BackwardBits,
   buildFse,
