@@ -53,7 +53,7 @@ import { requireNoSurplus } from './runtime/surplus.js';
 import { seed } from './tensor/index.js';
 
 /** The source of the configuration: exactly one of `config` and `args`. */
-export interface ConfigurationOptions {
+interface ConfigurationOptions {
   /** A path to a ds_config.json, base64, or the object itself. */
   config?: string | DsConfig;
   /** The program's arguments, when they name the configuration: see addConfigArguments(). */
@@ -216,7 +216,7 @@ type AnyOptions<Sample, Batch> = InitializeOptions<Sample, Batch> | StreamingOpt
 type AnyLoader<Sample, Batch> = DataLoader<Sample, Batch> | IterableLoader<Sample, Batch> | null;
 
 /** Options that select a job: its device, and the ranks that share a model. */
-export interface JobOptions extends ConfigurationOptions, Pick<Clients, 'distributed'> {
+interface JobOptions extends ConfigurationOptions, Pick<Clients, 'distributed'> {
   /** The model to train; undefined if it is not loaded yet. */
   model?: Module;
   device?: string | Device;

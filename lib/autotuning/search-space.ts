@@ -93,7 +93,7 @@ const firstOf = (key: string, value: unknown): unknown => (isChoice(key, value) 
  *
  * Throws DS_CONFIG if the list is empty.
  */
-export function stagesOf({ zero_optimization: zero }: Section, ranks: number): readonly unknown[] {
+function stagesOf({ zero_optimization: zero }: Section, ranks: number): readonly unknown[] {
   // Runs read `true` as stage 1.
   if (typeof zero === 'boolean') return [Number(zero)];
   const stage = isSection(zero) ? zero.stage : undefined;

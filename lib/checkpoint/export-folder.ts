@@ -25,7 +25,7 @@ export interface FreeFolder {
 }
 
 /** The content of an export. */
-export interface FolderContent {
+interface FolderContent {
   sources: readonly TensorSource[];
   /** config.json, or null. */
   config: JsonObject | null;

@@ -25,7 +25,7 @@ export function isPlainName(name: string): boolean {
 }
 
 /** Which links openInside() follows. */
-export interface Links {
+interface Links {
   /**
    * Links to files of the same folder, and links of a hub snapshot (snapshots/COMMIT) to
    * ../../blobs. Default: none.

@@ -45,7 +45,7 @@ const DAMAGED = 'The file is damaged, or is not a safetensors file.';
 const UNREAD =
   'Weights of this dtype are not supported; docs/quantization.md lists supported folders.';
 
-export interface EncodedHeader {
+interface EncodedHeader {
   /** Prefix and JSON, padded with spaces so that the data starts at a multiple of 64 bytes. */
   bytes: Uint8Array;
   entries: TensorEntry[];

@@ -19,7 +19,7 @@ import type { SafetensorsFile } from './safetensors-file.js';
 import { isHost, passed, STAGING_BYTES } from './staging.js';
 
 /** An entry of a file, and its elements of the tensor. */
-export interface StoredPart {
+interface StoredPart {
   entry: TensorEntry;
   range: BoxRange;
 }

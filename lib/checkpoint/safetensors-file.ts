@@ -11,7 +11,7 @@ import { headerLength, PREFIX_BYTES, parseHeader, type TensorEntry } from './hea
 import { isHost, passed, requireContiguous, STAGING_BYTES } from './staging.js';
 
 /** Elements [from, from + numel) of an entry go to the elements of a tensor from `to`. */
-export interface ReadRange {
+interface ReadRange {
   from: number;
   to: number;
   numel: number;

@@ -107,7 +107,7 @@ export function entryShape({ box, numel: count }: BoxRange): readonly number[] {
 }
 
 /** The parts of an entry's name. Null: the whole tensor, or the whole box. */
-export interface EntryName {
+interface EntryName {
   name: string;
   box: Box | null;
   range: { from: number; to: number } | null;

@@ -12,7 +12,7 @@ import {
 import { numel } from '../runtime/view.js';
 
 /** A defect, and its element of the tensor. */
-export interface Flaw {
+interface Flaw {
   readonly kind: 'missing' | 'twice';
   readonly element: readonly number[];
 }

@@ -40,7 +40,7 @@ export const INIT_OPTIONS: OptionNames<InitOptions> = {
 };
 
 /** The options, completed from the environment. */
-export interface JoinSettings {
+interface JoinSettings {
   rank: number;
   worldSize: number;
   localRank: number;

@@ -3,7 +3,7 @@ import { AXES, type Axis, type MeshShape, type PerAxis } from './mesh-shape.js';
 import type { ProcessGroup } from './process-group.js';
 
 /** Opens the group of `ranks`, which includes this rank. A group of one opens no connection. */
-export type OpenGroup = (name: string, ranks: readonly number[]) => Promise<ProcessGroup>;
+type OpenGroup = (name: string, ranks: readonly number[]) => Promise<ProcessGroup>;
 
 /** A rank's coordinates. In a single process, all axes have one rank. */
 export class Mesh {

@@ -15,7 +15,7 @@ type Shared = Section['shared_parameters'];
 type Params = Section['different_groups'][string]['params'];
 
 /** How a weight is rounded in a step. */
-export interface Precision {
+interface Precision {
   readonly bits: number;
   /** Fraction of the rounded weight; the rest is the unrounded weight. 1: rounded only. */
   readonly share: number;
@@ -40,7 +40,7 @@ export function precisionAt(count: number, shared: Shared, params: Params): Prec
 }
 
 /** FNV-1a of `text`: a seed for each name. */
-export function seedOf(text: string): number {
+function seedOf(text: string): number {
   let hash = 0x811c9dc5;
   for (const byte of Buffer.from(text)) hash = Math.imul(hash ^ byte, 0x01000193) >>> 0;
   return hash;

@@ -37,7 +37,7 @@ export interface AutoSources {
   mustMatch?: boolean;
 }
 
-export type Training = NonNullable<AutoSources['training']>;
+type Training = NonNullable<AutoSources['training']>;
 
 /** Keys that the plan can fill, by dotted path. */
 export const PLANNED = [

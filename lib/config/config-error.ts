@@ -7,7 +7,7 @@ export interface SourceLocation {
   readonly column: number;
 }
 
-export interface ConfigErrorFields {
+interface ConfigErrorFields {
   /** The dotted path of the key, as the user wrote it; "" for the file as a whole. */
   path: string;
   /** The file, or "base64"; null for an object. */

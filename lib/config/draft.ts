@@ -34,14 +34,14 @@ export function noticeLine({ file, location, path, text }: Notice): string {
   return `${whereabouts(file, location, path)}${path === '' ? ':' : ''} ${text}`;
 }
 
-export interface Refusal {
+interface Refusal {
   expected: string;
   got: string;
   hint?: string;
 }
 
 /** A key that the schema declares, in the section that holds it. */
-export interface Site {
+interface Site {
   readonly section: Section;
   readonly key: string;
   readonly path: Path;

@@ -11,7 +11,7 @@ import { type Triad, triadKeys } from './triad.js';
 export type Elasticity = ResolvedValues['elasticity'];
 
 /** A batch, and the numbers of data ranks that share it out without a rest, rising. */
-export interface ElasticBatch {
+interface ElasticBatch {
   batch: number;
   ranks: readonly number[];
 }

@@ -14,7 +14,7 @@ export interface Scheduled {
 }
 
 /** One with both ends and a type. */
-export interface Complete {
+interface Complete {
   min: number;
   max: number;
   type: Type;

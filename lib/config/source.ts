@@ -25,7 +25,7 @@ export interface ConfigSources {
   args?: ConfigArguments | null;
 }
 
-export interface ConfigSource {
+interface ConfigSource {
   /** For resolveConfig. */
   config: string | DsConfig;
   /** One line for each old name that was used. */
@@ -67,7 +67,7 @@ const RENAMED: Partial<Record<string, string>> = {
 };
 
 /** Over how many ranks a configuration cuts a model. */
-export interface CutsIn {
+interface CutsIn {
   /** Stages of a pipeline; null if not given. */
   stages: number | null;
   /** Ranks of each layer. */

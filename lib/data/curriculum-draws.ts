@@ -18,7 +18,7 @@ export interface Gate {
 }
 
 /** Options of draws. */
-export interface DrawsOptions {
+interface DrawsOptions {
   /** Samples of the dataset. */
   length: number;
   /** A sample must be accepted by all gates. */

@@ -24,7 +24,7 @@ const dtypes: Record<number, TokenDType[]> = {
 };
 
 /** The tokens of all sequences, one after another in the .bin file. */
-export interface IndexedTokens {
+interface IndexedTokens {
   dtype: TokenDType;
   tokens: number;
 }

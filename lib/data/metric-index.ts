@@ -7,7 +7,7 @@ import { type IndexedLists, prefixOf, readIndexedLists } from './indexed-lists.j
 import { risingOrder } from './order.js';
 
 /** Where an analysis has left a metric: pairs of files, named without .bin and .idx. */
-export interface MetricFiles {
+interface MetricFiles {
   /** Lists of samples, one for each value of the metric, the easiest first. */
   indexToSamplePath: string;
   /** The value of each list. Needed for difficulties that are values. */

@@ -45,7 +45,7 @@ export function risingOrder(keys: Float64Array): Uint32Array {
 }
 
 /** Distribution of an order to ranks; `dropLast` drops samples that do not fill every rank. */
-export interface Deal {
+interface Deal {
   readonly rank: number;
   readonly worldSize: number;
   readonly dropLast: boolean;

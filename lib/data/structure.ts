@@ -11,7 +11,7 @@ export interface Column {
 }
 
 /** Test for leaves of a default batch; tensors only if the caller can handle them. */
-export type LeafTest = (value: unknown) => boolean;
+type LeafTest = (value: unknown) => boolean;
 
 /** Numbers and typed arrays. */
 export const isNumeric: LeafTest = (value) =>

@@ -26,7 +26,7 @@ import { EvaluatingWorker, TrainingWorker } from './step/stage-worker.js';
 import type { Given } from './step/step-rows.js';
 
 /** Parts of a pipeline engine in addition to EngineParts. */
-export interface PipelineParts {
+interface PipelineParts {
   pipeline: Pipeline;
   schedule: Schedule;
   links: Links;

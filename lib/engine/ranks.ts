@@ -15,7 +15,7 @@ export const DATA: readonly Axis[] = ['dp'];
 export const MODEL: readonly Axis[] = ['pp', 'sp', 'tp'];
 
 /** The axes along which a model, or its computation, is divided. */
-export interface Cuts {
+interface Cuts {
   /** Axis pp holds the stages of a pipeline. */
   stages?: boolean;
   /** Axis tp holds parts of layers. */

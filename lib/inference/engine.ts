@@ -21,7 +21,7 @@ import type { StepRunner } from './step-runner.js';
 export type { InferenceStats } from './step-loop.js';
 
 /** Parts of an engine. The engine owns the generator, and the model if `ownsModel` is set. */
-export interface EngineParts {
+interface EngineParts {
   model: CausalLM;
   ownsModel: boolean;
   tokenizer: Tokenizer | null;

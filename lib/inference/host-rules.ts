@@ -4,7 +4,7 @@ import type { SamplingRules } from './sampling-options.js';
 const { fround } = Math;
 
 /** Penalized scores of tokens. */
-export interface Penalized {
+interface Penalized {
   /** Tokens with a changed score. */
   readonly tokens: readonly number[];
   /** Returns the penalized value of `score`. The operations match csrc/ops/sample.h. */

@@ -25,7 +25,7 @@ export function blockBytes(sizes: CacheSizes): number {
 }
 
 /** The lists of a batch on the device; tables are [sequences, width]. */
-export type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
+type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
 
 /**
  * Splits `all` (i32 on the device), which starts with the numbers of `batch`, into lists. The scope

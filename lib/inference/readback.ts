@@ -17,7 +17,7 @@ interface Slot {
 }
 
 /** Values on their way to the host. */
-export interface Arrival {
+interface Arrival {
   /** True once the copy is done. Throws a pending error of the device. */
   readonly isThere: boolean;
   /** Resolves when the copy is done. Waits in turns of the event loop. */

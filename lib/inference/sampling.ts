@@ -42,7 +42,7 @@ export interface Sampled {
 }
 
 /** [S, N] each. */
-export interface SampledTop {
+interface SampledTop {
   /** i64. */
   readonly tokens: Tensor;
   /** Raw scores. */
@@ -60,7 +60,7 @@ export interface TokenLogprob {
 }
 
 /** State of a sequence beyond its prompt. */
-export interface SequenceState {
+interface SequenceState {
   /** Tokens sampled before: the sequence resumes. */
   generated?: readonly number[];
   /** End tokens, which `minTokens` bans. */

@@ -3,7 +3,7 @@ import type { Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
 
 /** Dimensions of a step. */
-export interface StepSizes {
+interface StepSizes {
   readonly tokens: number;
   readonly sequences: number;
   /** Number of sequences with a sampled next token. */
@@ -23,7 +23,7 @@ export interface StepBatch extends StepSizes {
 }
 
 /** A batch and its sequences. */
-export interface PlannedBatch {
+interface PlannedBatch {
   readonly batch: StepBatch;
   /**
    * Sequences with their last token in the batch, in the order of `ends`. Their next token is
@@ -61,7 +61,7 @@ export interface Padding {
 }
 
 /** Format of a batch. */
-export interface BatchForm {
+interface BatchForm {
   /** Tokens in a block. */
   readonly blockSize: number;
   /** Null: one row per sequence. */

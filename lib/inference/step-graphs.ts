@@ -16,13 +16,13 @@ const LEAST_WIDTH = 8;
 const MOST_GRAPHS = 48;
 
 /** A recorded step. */
-export type Recording = Pick<Graph, 'launch' | 'dispose'>;
+type Recording = Pick<Graph, 'launch' | 'dispose'>;
 
 /** Records a step; see Graph.record(). */
 export type Recorder = (device: Device, body: () => void, onRun: () => void) => Recording;
 
 /** Largest sizes of an engine's steps. */
-export interface GraphSizes {
+interface GraphSizes {
   /** Sequences of a step. */
   readonly sequences: number;
   /** Blocks of a sequence. */

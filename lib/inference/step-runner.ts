@@ -13,10 +13,10 @@ import { mostPadding, StepGraphs } from './step-graphs.js';
 import { Uploads } from './uploads.js';
 
 /** Samples the next tokens of sequences from scores [S, V] and writes them to `into` [S]. */
-export type Choose = (scores: Tensor, sequences: readonly Sequence[], into: Tensor) => Sampled;
+type Choose = (scores: Tensor, sequences: readonly Sequence[], into: Tensor) => Sampled;
 
 /** A sampled token of a sequence. */
-export interface NextToken {
+interface NextToken {
   readonly sequence: Sequence;
   readonly sampled: SampledToken;
 }
@@ -32,7 +32,7 @@ export interface Flight {
 }
 
 /** Largest sizes of a runner. */
-export interface RunnerSizes {
+interface RunnerSizes {
   /** Blocks of the cache. */
   blocks: number;
   /** Most tokens of a step. */

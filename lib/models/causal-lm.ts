@@ -97,7 +97,7 @@ const LOSS: OptionNames<CausalLossOptions> = {
 };
 
 /** Metadata of the folder that a model comes from. */
-export interface Origin {
+interface Origin {
   /** Its config.json. */
   config: JsonObject;
   /** Its generation_config.json, or null. */

@@ -47,7 +47,7 @@ export class OpenWeights {
 }
 
 /** Location of a tensor in a file, and its conversion. */
-export interface StoredWeight {
+interface StoredWeight {
   /** In the files. */
   name: string;
   /** The dtype of the parameter. */

@@ -33,7 +33,7 @@ export interface AttentionMasks {
 }
 
 /** Batch, heads, queries and keys. */
-export type ScoreShape = readonly [number, number, number, number];
+type ScoreShape = readonly [number, number, number, number];
 
 /**
  * Finite and far below every score: a row of hidden keys only still has a softmax. Lower values

@@ -16,7 +16,7 @@ import {
 } from '../tensor/index.js';
 
 /** How cappedAttention() computes. */
-export interface CappedAttentionOptions {
+interface CappedAttentionOptions {
   /** Of the products of queries and keys. */
   readonly scale: number;
   /** The bound c of the scores. */

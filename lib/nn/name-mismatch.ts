@@ -9,7 +9,7 @@ export const isFactor = (name: string): boolean => FACTOR.test(name);
 export const OTHER_MODEL = 'Were they saved from another model?';
 
 /** Names that only the module or only the values have. */
-export interface NameMismatch {
+interface NameMismatch {
   readonly missing: readonly string[];
   readonly unexpected: readonly string[];
 }

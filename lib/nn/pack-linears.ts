@@ -22,10 +22,10 @@ export function readSkipModules(op: string, given: unknown): readonly string[] {
 }
 
 /** A layer with a weight of its own. */
-export type Weighted = Module & { readonly weight: Parameter };
+type Weighted = Module & { readonly weight: Parameter };
 
 /** The layers to pack, and their replacement. */
-export interface Packing<Layer extends Weighted> {
+interface Packing<Layer extends Weighted> {
   /** The name in errors. */
   op: string;
   /** Which modules are such layers. */

@@ -280,7 +280,7 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
 }
 
 /** The part of a layer: rows of outputs, and units of inputs, or all of them (null). */
-export interface QuantizedPart {
+interface QuantizedPart {
   readonly rows: readonly { readonly first: number; readonly count: number }[];
   readonly units: { readonly first: number; readonly count: number } | null;
 }

@@ -307,7 +307,7 @@ export function requireBlocks(sparsity: Sparsity, tokens: number): void {
 }
 
 /** Sizes of a layout, and the function that fills it. */
-export interface SeenBlocks extends BlockLayoutSizes {
+interface SeenBlocks extends BlockLayoutSizes {
   fill(see: SeeBlocks, head: number, query: number): void;
 }
 

@@ -4,7 +4,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { type ElementPart, noGrad, type RandomState, type Tensor, where } from '../tensor/index.js';
 
 /** A normal distribution, and its bounds. */
-export interface Truncation {
+interface Truncation {
   mean: number;
   stddev: number;
   low: number;

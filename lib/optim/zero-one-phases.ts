@@ -16,7 +16,7 @@ export interface ZeroOneIntervals {
  * and the first moment changes. "local": each rank updates without an exchange. "agree": a local
  * update, then all ranks get the same weights.
  */
-export type ZeroOneStep = 'variance' | 'gradient' | 'local' | 'agree';
+type ZeroOneStep = 'variance' | 'gradient' | 'local' | 'agree';
 
 /** Counters after an update. */
 interface State {

@@ -243,7 +243,7 @@ export function sumToParts(x: Tensor, group: ProcessGroup, dim: number): Tensor 
 }
 
 /** Copies of one tensor on several ranks. */
-export interface Copies {
+interface Copies {
   group: ProcessGroup;
   /** Which one this rank has. */
   index: number;

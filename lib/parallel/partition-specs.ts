@@ -13,7 +13,7 @@ export interface PartitionSpec {
 }
 
 /** The error of a rule: its key, and the fields of a DsError. */
-export interface PartitionFlaw {
+interface PartitionFlaw {
   key: string;
   expected: string;
   got: string;

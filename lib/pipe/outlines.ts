@@ -13,7 +13,7 @@ import { listOf, type Values } from './layers.js';
 export type BatchKind = 'train' | 'eval';
 
 /** The values of one link, as the sender describes them. */
-export interface Outline {
+interface Outline {
   /** Whether a layer receives a list of values, even if it has one element. */
   several: boolean;
   tensors: readonly { dtype: DType; shape: readonly number[]; wantsGrad: boolean }[];

@@ -4,7 +4,7 @@ import type { ModelSizes } from './model-sizes.js';
 import type { Setup } from './setup.js';
 
 /** Gathered elements of a step. */
-export interface Gathers {
+interface Gathers {
   /**
    * Gathered elements in backward: at the head, then in each block in backward order. Each value is
    * the maximum over the micro-batches.

@@ -17,7 +17,7 @@ export interface Elements {
 }
 
 /** Temporary f32 values of adapters; one layer has them at a time. */
-export interface Adapters {
+interface Adapters {
   /** Elements per token of the widest layer: its f32 values and their gradient. */
   perToken: number;
   /** Twice the elements of the largest weight with DoRA magnitudes. */
@@ -30,7 +30,7 @@ export interface Adapters {
 }
 
 /** Packed (quantized) weights. */
-export interface Packed {
+interface Packed {
   /** Logical weights of all blocks. */
   count: number;
   /** Stored elements, and their bytes. */

@@ -188,7 +188,7 @@ function rest({ own, ownLatencyMs }: ModuleProfile): string {
   return facts.join(', ');
 }
 
-export interface Aggregate {
+interface Aggregate {
   type: string;
   parameters: number;
   /** MACs of the forward. */

@@ -6,7 +6,7 @@ import { writeFileSync } from 'node:fs';
 const PROCESSES = ['JavaScript', 'device', 'host threads', 'collectives', 'disk'] as const;
 
 /** The group of a span. */
-export type TraceProcess = (typeof PROCESSES)[number];
+type TraceProcess = (typeof PROCESSES)[number];
 
 /** A time span, in nanoseconds of one clock. */
 export interface TraceSpan {

@@ -165,7 +165,7 @@ function releaseNow(handle: number): void {
 }
 
 /** Byte offsets and length of a copy. */
-export interface CopyRange {
+interface CopyRange {
   to?: number;
   from?: number;
   bytes: number;

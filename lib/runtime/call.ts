@@ -97,7 +97,7 @@ function released(view: View): DsError {
  * Called with the number and arguments of each op. The returned function is called when the op is
  * enqueued on a device stream, possibly later (postponed.ts) or never.
  */
-export type KernelObserver = (op: number, args: object) => (() => void) | null;
+type KernelObserver = (op: number, args: object) => (() => void) | null;
 
 let observer: KernelObserver | null = null;
 

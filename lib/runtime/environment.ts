@@ -5,14 +5,14 @@ import { device, type GpuProbe, probeGpus, threads } from './device.js';
 import { fileEngineName } from './file.js';
 import { native } from './native.js';
 
-export interface LibraryReport {
+interface LibraryReport {
   name: string;
   purpose: string;
   /** Where it was found, or null. */
   path: string | null;
 }
 
-export interface DeviceReport {
+interface DeviceReport {
   name: string;
   /** Empty if the device could not be opened. */
   description: string;

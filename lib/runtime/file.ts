@@ -10,7 +10,7 @@ export interface HostRange {
   bytes: number;
 }
 
-export interface FileWrite {
+interface FileWrite {
   /** Byte offset in the file; 0 creates or empties the file. */
   offset: number;
   /** Written first. */

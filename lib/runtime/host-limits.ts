@@ -5,7 +5,7 @@ import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 
 /** A control group that limits this process. */
-export interface GroupLimit {
+interface GroupLimit {
   /** The group's path, such as "/docker/0123" in /proc/self/cgroup, or a parent of it. */
   group: string;
   /** The limit in bytes for all processes of the group, and its unused or reclaimable bytes. */

@@ -66,7 +66,7 @@ export class StoreServer {
   }
 }
 
-export interface JobOptions {
+interface JobOptions {
   store: StoreAddress;
   rank: number;
   worldSize: number;

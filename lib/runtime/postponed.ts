@@ -2,7 +2,7 @@
 // never runs.
 
 /** Memory that calls read and write: a Buffer (buffer.ts). Any use of it ends the deferral. */
-export interface Operand {
+interface Operand {
   retain(): unknown;
   release(): void;
   /** The buffer will never be written. */

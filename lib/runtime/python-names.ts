@@ -9,7 +9,7 @@ interface Owner {
 }
 
 /** Further names of a class. */
-export interface PythonNames {
+interface PythonNames {
   /** The object in messages, such as "engine". */
   label: string;
   /** Whether only methods get a name: subclasses may set any property. Default false. */
@@ -26,7 +26,7 @@ const answered = new WeakSet<object>();
  * Returns the Python name: "saveCheckpoint" becomes "save_checkpoint", "save16bitModel" becomes
  * "save_16bit_model".
  */
-export const snakeCase = (name: string): string =>
+const snakeCase = (name: string): string =>
   name
     .replace(/([a-z])(\d)/g, '$1_$2')
     .replace(/([a-z\d])([A-Z])/g, '$1_$2')

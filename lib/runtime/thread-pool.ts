@@ -9,7 +9,7 @@ import { boundedMs } from './timer.js';
 type Reply<Answer> = 'started' | { answer: Answer } | { failure: DsErrorFields };
 
 /** Which threads there are. */
-export interface ThreadPoolOptions {
+interface ThreadPoolOptions {
   /** Folder and name of the module that calls answerQuestions(). */
   folder: string;
   entry: string;

@@ -25,14 +25,14 @@ export interface Answer {
 }
 
 /** Fields of all objects of an answer. */
-export interface Heading {
+interface Heading {
   id: string;
   created: number;
   model: string;
 }
 
 /** Parameters of an answer apart from its parts. */
-export interface AnswerSetup {
+interface AnswerSetup {
   response: ServerResponse;
   format: AnswerFormat;
   delivery: Delivery;

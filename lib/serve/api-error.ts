@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 
 /** The object under "error". */
-export interface ErrorBody {
+interface ErrorBody {
   message: string;
   type: string;
   param: string | null;
@@ -20,7 +20,7 @@ const TYPES: Readonly<Record<number, string>> = {
 };
 
 /** Optional parts of an error. */
-export interface ErrorDetails {
+interface ErrorDetails {
   /** The parameter that is wrong, such as "messages[0].content". */
   param?: string;
   /** A stable word for programs. */

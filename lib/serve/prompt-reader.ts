@@ -32,7 +32,7 @@ export interface PromptSetup {
 }
 
 /** Settings of a PromptReader. */
-export interface PromptReaderOptions {
+interface PromptReaderOptions {
   threads: number;
   chatTemplate?: string;
   /** Tokens of a prompt, at most. */

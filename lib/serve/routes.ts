@@ -20,7 +20,7 @@ import type { ServedModel } from './served-model.js';
 import { detokenize, tokenize } from './tokenize.js';
 
 /** The parts of a server that its routes use. */
-export interface ServerContext extends Counter {
+interface ServerContext extends Counter {
   readonly access: Access;
   /** Null where any host may be named. */
   readonly hosts: Hosts | null;

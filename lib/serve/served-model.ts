@@ -25,7 +25,7 @@ export interface ServedModel {
 }
 
 /** How its prompts are read. */
-export interface ReadingOptions {
+interface ReadingOptions {
   threads: number;
   chatTemplate?: string;
 }

@@ -16,7 +16,7 @@ const OP = 'Tensor.from';
 /** Type of one element of the given data. */
 type Element = number | bigint | boolean;
 
-export interface HostValues {
+interface HostValues {
   /** In row-major order. */
   readonly values: ArrayLike<Element>;
   readonly shape: readonly number[];

@@ -146,7 +146,7 @@ export function sharedTokens(): TokenShare | null {
 }
 
 /** Maps a tensor's elements to the elements of all ranks. */
-export interface WholeMapping extends ElementPart {
+interface WholeMapping extends ElementPart {
   /** Elements of a sample, of all ranks that share its tokens or channels. */
   sample: number;
   rank: number;

@@ -5,7 +5,7 @@ import { requireType } from '../runtime/require-type.js';
 import { requireEnded } from '../runtime/synchronous.js';
 
 /** An object that a scope frees: a tensor (tensor.ts). */
-export interface Scoped {
+interface Scoped {
   readonly owner: Scope | null;
   readonly grad: Scoped | null;
   readonly gradFn: object | null;
@@ -16,7 +16,7 @@ export interface Scoped {
 }
 
 /** An object that a scope releases: a node of the graph (tape.ts). */
-export interface ScopedNode {
+interface ScopedNode {
   readonly isReleased: boolean;
   release(): void;
 }

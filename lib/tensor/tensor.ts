@@ -50,7 +50,7 @@ const FROM_OPTIONS: OptionNames<FromOptions> = { ...TENSOR, shape: true };
  * The graph node of a tensor that requires a gradient. Only the tape (tape.ts) creates and reads
  * these.
  */
-export interface GraphNode {
+interface GraphNode {
   readonly name: string;
 }
 

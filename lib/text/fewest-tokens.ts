@@ -7,7 +7,7 @@ import { BYTE_LETTERS } from './tokenizers/characters.js';
 type Json = Record<string, unknown>;
 
 /** The parts of a tokenizer that decide the bound. */
-export interface TokenizerParts {
+interface TokenizerParts {
   /** The content of tokenizer.json. */
   readonly tokenizer: Json;
   /** The content of tokenizer_config.json. */

@@ -33,7 +33,7 @@ export interface RowSettings {
  * A row as tokens, and for each token itself or IGNORED; the first token of a document is never
  * learned.
  */
-export interface EncodedRow {
+interface EncodedRow {
   ids: Int32Array;
   labels: Int32Array;
   /** The prompt's tokens are not the first ones of the whole: a token spans the border. */

@@ -19,7 +19,7 @@ import { absolutePath, workingDirectory } from '../runtime/system-error.js';
 import { parquetGroups } from './parquet-rows.js';
 
 /** How a file holds rows. */
-export type RowFormat = 'jsonl' | 'json' | 'parquet' | 'text';
+type RowFormat = 'jsonl' | 'json' | 'parquet' | 'text';
 
 /**
  * A part of a file: for jsonl the lines that begin in a byte range, for parquet a range of rows,

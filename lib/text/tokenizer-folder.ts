@@ -12,7 +12,7 @@ import { dataError } from '../runtime/refused.js';
 type Json = Record<string, unknown>;
 
 /** The tokens with a role, by Hugging Face's names. */
-export const ROLES = [
+const ROLES = [
   ...['bos_token', 'eos_token', 'unk_token', 'sep_token'],
   ...['pad_token', 'cls_token', 'mask_token'],
 ] as const;
@@ -24,7 +24,7 @@ export const TOKENIZER_FILE = 'tokenizer.json';
 export type Side = 'left' | 'right';
 
 /** Where rows are filled, and where texts are cut. */
-export interface Sides {
+interface Sides {
   padding: Side;
   truncation: Side;
 }

@@ -27,7 +27,7 @@ const WEIGHTS_ALONE =
 const UNFINISHED = '.unfinished';
 
 /** Sources of a checkpoint. Functions with this argument are collective: every rank calls them. */
-export interface CheckpointSource {
+interface CheckpointSource {
   engine: Engine;
   tokenizer: Tokenizer | null;
   world: CheckpointWorld;

@@ -7,7 +7,7 @@ import type { TrainerSettings } from './read-options.js';
 import { collateFor, isDataset, requireSource } from './train-data.js';
 
 /** A batch, and how much of it is this rank's own: nothing where it only keeps step with others. */
-export interface EvalBatch<Batch> {
+interface EvalBatch<Batch> {
   batch: Batch;
   /** False for a batch that is another one again, so that every rank runs the model as often. */
   isOwn: boolean;

@@ -17,7 +17,7 @@ import type { Forward, MicroBatch, Objective } from './objective.js';
 import type { LossInput, MetricSums } from './options.js';
 
 /** Parts of an evaluation. */
-export interface Judge<Batch> {
+interface Judge<Batch> {
   engine: Engine;
   objective: Objective<Batch>;
   mover: BatchMover;

@@ -17,7 +17,7 @@ import { tokenizerFilesIn } from '../text/tokenizer-files.js';
 import { wholeCheckpoints } from './checkpoint-folder.js';
 
 /** Result of exportRun(). */
-export interface Exported extends Consolidated {
+interface Exported extends Consolidated {
   /** The folder with the exported weights: a run, or one of its checkpoints. */
   source: string;
 }

@@ -53,7 +53,7 @@ export interface ScheduleOptions {
 export type Schedule = ScheduleType | ScheduleOptions;
 
 /** The updates that a schedule is laid over, and the rate that it starts from. */
-export interface ScheduleSpan {
+interface ScheduleSpan {
   lr: number;
   warmupSteps: number;
   totalSteps: number;

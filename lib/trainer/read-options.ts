@@ -95,10 +95,10 @@ export interface RunSettings
 }
 
 /** When and how far is evaluated. */
-export type EvalPlan = Required<Omit<EvalOptions<unknown, unknown>, 'data' | 'metrics'>>;
+type EvalPlan = Required<Omit<EvalOptions<unknown, unknown>, 'data' | 'metrics'>>;
 
 /** Order and distribution of samples. */
-export type DataPlan = Required<
+type DataPlan = Required<
   Omit<TrainerDataOptions<unknown, unknown>, 'collate' | 'lengths' | 'sequenceLength'>
 > &
   Pick<TrainerDataOptions<unknown, unknown>, 'sequenceLength'>;

@@ -6,7 +6,7 @@ import { noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Divisor, MicroBatch } from './objective.js';
 
 /** Averaging of the engine, which the Trainer's sums must undo. */
-export interface Averaging {
+interface Averaging {
   /** Ranks in the mean of gradients. */
   ranks: number;
   /** The engine's divisor of each loss. */

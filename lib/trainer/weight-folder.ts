@@ -47,7 +47,7 @@ export function isSavedFile(name: string): boolean {
 }
 
 /** Sources of a folder. Functions with this argument are collective: every rank calls them. */
-export interface WeightSource {
+interface WeightSource {
   engine: Engine;
   tokenizer: Tokenizer | null;
   world: CheckpointWorld;

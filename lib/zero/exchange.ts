@@ -12,7 +12,7 @@ export interface ExchangeOptions {
 }
 
 /** The part of one unit in a bucket. */
-export interface Transfer {
+interface Transfer {
   /** In elements. */
   numel: number;
   /** Enqueues the collective on `stream`, where its operands are complete. */
@@ -132,7 +132,7 @@ const nothing = (): void => {};
 
 export const untimedComm: CommTimer = { collective: () => nothing, stall: () => nothing };
 
-export interface CommTimes {
+interface CommTimes {
   collectives: number;
   /** Milliseconds of collectives on their streams, including waits for other ranks. */
   total: number;

@@ -17,7 +17,7 @@ import type { WeightFlow } from './weight-flow.js';
 import type { WeightUnit } from './weight-unit.js';
 
 /** Limits in elements. Source: DeepSpeed's stage3_* settings. */
-export interface GatherOptions {
+interface GatherOptions {
   /** Minimum number of prefetched elements, in whole units (stage3_prefetch_bucket_size). */
   prefetch: number;
   /** Maximum number of gathered elements, without units in use (stage3_max_live_parameters). */

@@ -58,7 +58,7 @@ export class LocalGradients implements GradientFlow {
 }
 
 /** The parts of flows over several ranks. The flow owns the exchange. */
-export interface GradientParts {
+interface GradientParts {
   group: Collectives;
   wire: Wire;
   /** Moves a unit's summed gradient to the owners of its shards. */

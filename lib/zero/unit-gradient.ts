@@ -32,7 +32,7 @@ export interface UnitGradient {
   drop(): void;
 }
 
-export interface GradientShape {
+interface GradientShape {
   layout: UnitLayout;
   /** In the order of the layout's entries. */
   parameters: readonly Parameter[];

@@ -46,7 +46,7 @@ export type BackgroundAnswer =
   | { written: string }
   | { failure: Failure };
 
-export interface Failure {
+interface Failure {
   code: DsErrorCode | null;
   op: string;
   expected: string;

@@ -163,7 +163,7 @@ function stateValues(
 }
 
 /** Selects the parameters and buffers to save, by name. */
-export type Wanted = (name: string) => boolean;
+type Wanted = (name: string) => boolean;
 
 /** Selects all tensors, or all except frozen parameters. */
 export function wantedOf({ module, parts }: EngineCore, withFrozen: boolean): Wanted {
@@ -264,10 +264,6 @@ export function catalogOf(
     model.set(name, { dtype, shape, buffer: true });
   }
   return { model, optimizer };
-}
-
-export function bytesOf(shards: readonly Shard[]): number {
-  return shards.reduce((sum, { tensor }) => sum + tensor.bytes, 0);
 }
 
 export function releaseShards(shards: readonly Shard[]): void {

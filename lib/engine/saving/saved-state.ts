@@ -7,7 +7,7 @@ import type { RandomState } from '../../tensor/index.js';
 import type { Progress } from '../step/progress.js';
 
 /** State that all ranks share. */
-export interface SharedState {
+interface SharedState {
   progress: Progress;
   scaler: JsonObject;
   schedule: { schedules: JsonObject[] };
@@ -19,7 +19,7 @@ export interface SharedState {
 }
 
 /** State of one rank. */
-export interface RankState {
+interface RankState {
   random: RandomState;
   companions: Record<string, JsonObject>;
 }

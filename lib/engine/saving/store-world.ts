@@ -28,7 +28,7 @@ export interface Seat extends Omit<StoreWorldOptions, 'check'> {
   offer: number;
 }
 
-export interface StoreWorldOptions {
+interface StoreWorldOptions {
   rank: number;
   size: number;
   /** Prefix of the keys of these exchanges; the same on every rank. */
@@ -47,7 +47,7 @@ export interface StoreWorldOptions {
 }
 
 /** One exchange of a world. */
-export interface Round {
+interface Round {
   name: string;
   number: number;
 }

@@ -14,7 +14,7 @@ import { isCutOver, partsOf, requireComplete } from './cut-layers.js';
 import { type Exchange, setupWorldOf } from './setup-world.js';
 
 /** The inputs of an engine that ranks compare. */
-export type Given = Pick<Decisions, 'module' | 'config' | 'optimizer' | 'schedules'>;
+type Given = Pick<Decisions, 'module' | 'config' | 'optimizer' | 'schedules'>;
 
 type Section = 'model' | 'parts' | 'config' | 'optimizer' | 'generator';
 

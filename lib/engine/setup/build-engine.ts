@@ -81,7 +81,7 @@ import { NoOptimizer, quantizeWeights } from './untrained.js';
 import { requireWholeParameters } from './whole-parameters.js';
 
 /** The caller's options and the job of the engine. */
-export type JoinedClients = Clients & { distributed: Distributed; planned?: Planned | null };
+type JoinedClients = Clients & { distributed: Distributed; planned?: Planned | null };
 
 /** Resources created so far. The engine keeps `owned`; `undo` runs only if the build fails. */
 interface Site {

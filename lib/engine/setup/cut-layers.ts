@@ -10,7 +10,7 @@ import { type Box, isPart } from '../../runtime/box.js';
 import { numel } from '../../runtime/view.js';
 
 /** The part of a parameter that one rank saves and counts. */
-export interface NamedPart {
+interface NamedPart {
   name: string;
   whole: readonly number[];
   boxes: readonly Box[];

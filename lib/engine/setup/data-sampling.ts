@@ -15,7 +15,7 @@ import { exchanged } from './setup-world.js';
 const SECTION = 'data_efficiency.data_sampling';
 
 /** The index of this rank in the data ranks. */
-export interface SamplingRank {
+interface SamplingRank {
   rank: number;
   worldSize: number;
 }

@@ -8,7 +8,7 @@ import type { ProcessorRates } from '../../zero/state/processor-rates.js';
 const REMEMBERED = 32;
 
 /** Coordinates the ranks of a run to find the rates of their processors. */
-export interface RatesSource {
+interface RatesSource {
   /** Whether this is the first rank. Its cached entry counts for all ranks, and only it writes. */
   isFirst: boolean;
   /** Returns the value of the first rank. Every rank calls it once. */

@@ -40,7 +40,7 @@ import { openNvmeState } from './nvme-state.js';
 import { offloadsWeights } from './stage.js';
 import { cutParameter } from './whole-parameters.js';
 
-export interface StateOptions {
+interface StateOptions {
   config: ResolvedConfig;
   optimizer: Optimizer;
   /** In forward order. */

@@ -6,7 +6,7 @@ import { byteText } from '../../runtime/byte-text.js';
 import { needsText, settings } from './memory-promise.js';
 
 /** Inputs of the choice. */
-export interface Context {
+interface Context {
   room: Room;
   isHost: boolean;
   /** Whether the activation memory is known. */

@@ -40,7 +40,7 @@ import { dtypeOf, gradientDType } from './dtypes.js';
 import { type Tie, tieOf } from './pipeline.js';
 import type { ModelUnits } from './units.js';
 
-export interface StageOptions {
+interface StageOptions {
   /** The shard group. */
   group: Collectives;
   /** Number of ranks with different samples. Default: the size of the group. */

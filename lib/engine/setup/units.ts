@@ -17,7 +17,7 @@ export interface ModelUnits {
   frozen: readonly WeightUnit[];
 }
 
-export interface ModelUnitOptions extends UnitOptions {
+interface ModelUnitOptions extends UnitOptions {
   /** Whether units are gathered at use and freed. Frozen parameters then form units too. */
   shardsWeights: boolean;
   /**

@@ -4,7 +4,7 @@ import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import { shardOf } from '../../zero/layout.js';
 import type { Unit } from '../../zero/unit.js';
 
-export interface Sharding {
+interface Sharding {
   stage: number;
   /** Ranks of the shard group. */
   shards: number;

@@ -3,7 +3,7 @@ import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import type { Accumulation } from './accumulation.js';
 
-export interface BatchOptions {
+interface BatchOptions {
   /** Samples per micro-batch on one rank. */
   microPerDevice: number;
   /** Micro-batches per step. */

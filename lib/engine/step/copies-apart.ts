@@ -48,7 +48,7 @@ export interface Apart {
 }
 
 /** The ranks of a job, and the batches to compare. */
-export interface Among {
+interface Among {
   shape: MeshShape;
   /** Axes along which ranks are identical. */
   copies: readonly Axis[];

@@ -29,7 +29,7 @@ import type { UpdatePlanner } from './update-planner.js';
  */
 type Pass = 'engine' | 'direct';
 
-export interface CollectorParts {
+interface CollectorParts {
   /** The model, for error messages. */
   module: Module;
   ranks: Pick<Ranks, 'shardGroup'>;

@@ -40,7 +40,7 @@ export interface Uneven {
   other: { rank: number; micros: number };
 }
 
-export interface ControlOptions {
+interface ControlOptions {
   /** Receives each gradient after it is counted. */
   state: Pick<OptimizerState, 'gradReady'>;
   /** 0 disables clipping. */

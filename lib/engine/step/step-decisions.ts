@@ -9,7 +9,7 @@ import type { StepControl, StepDecision } from './step-control.js';
 import type { StopRequest } from './stop-request.js';
 import type { UpdatePlanner } from './update-planner.js';
 
-export interface StepDecisionParts {
+interface StepDecisionParts {
   control: StepControl;
   scaler: LossScaler;
   progress: Progress;

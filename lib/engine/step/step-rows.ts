@@ -25,7 +25,7 @@ const DIGEST = 2;
 const BEHIND = DIGESTS + DIGEST * GIVEN.length;
 
 /** A digest on the host. The outline is 0 without a tensor. */
-export interface ReportedDigest {
+interface ReportedDigest {
   bits: number;
   outline: number;
 }

@@ -1,7 +1,7 @@
 // Stops all ranks after the same step, when a signal or the program of any rank requests it.
 import { requireSignals, StopSignals } from '../../runtime/stop-signals.js';
 
-export interface StopOptions {
+interface StopOptions {
   /** Ranks of the job. */
   worldSize: number;
   /** Signals that request a stop. They count from the first read of `isDue` or `signal`. */

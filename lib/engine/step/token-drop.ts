@@ -23,7 +23,7 @@ export interface DropsTokens {
 }
 
 /** Wraps `cast` so that it adds the drop to the inputs of forward() in training. */
-export type TokenDropping = (cast: InputCast) => InputCast;
+type TokenDropping = (cast: InputCast) => InputCast;
 
 export const everyToken: TokenDropping = (cast) => cast;
 

@@ -12,7 +12,7 @@ import type { Phase, PhaseTimer } from './phase-timer.js';
 import { WrappedTimer } from './wrapped-timer.js';
 
 /** The measured engine. */
-export interface ExperimentRun {
+interface ExperimentRun {
   module: Module;
   device: Device;
   config: ResolvedConfig;

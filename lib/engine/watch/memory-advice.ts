@@ -7,7 +7,7 @@ import { StreamedState } from '../../zero/state/placement/streamed.js';
 import type { Ranks } from '../ranks.js';
 import { type MemoryOwners, type MemoryUse, memoryUse } from './memory-breakdown.js';
 
-export interface Advised extends MemoryOwners {
+interface Advised extends MemoryOwners {
   config: ResolvedConfig;
   ranks: Pick<Ranks, 'dataGroup'>;
 }

@@ -4,7 +4,7 @@ import { Event } from '../../runtime/stream.js';
 import { EventTimer, type Phase, type PhaseTimer, type PhaseTimes } from './phase-timer.js';
 import { WrappedTimer } from './wrapped-timer.js';
 
-export interface ProfiledStepOptions extends PrintOptions {
+interface ProfiledStepOptions extends PrintOptions {
   /** Global step, from 1. A run that resumes after it is not profiled. */
   profileStep: number;
 }

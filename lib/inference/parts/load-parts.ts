@@ -12,7 +12,7 @@ import type { Tensor } from '../../tensor/index.js';
 import { damaged, type PartsList } from './parts-list.js';
 
 /** The reading rank and its target dtype. */
-export interface PartsReader {
+interface PartsReader {
   /** Rank within the group that shares the model. */
   rank: number;
   ranks: number;

@@ -6,7 +6,7 @@ import { Tensor } from '../../tensor/index.js';
 import type { FolderScheme } from './scheme.js';
 
 /** Sizes of the layer that the codes belong to. */
-export interface CodeSizes {
+interface CodeSizes {
   /** [outputs, inputs]. */
   shape: readonly [number, number];
   bits: 8 | 4;

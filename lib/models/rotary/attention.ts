@@ -47,7 +47,7 @@ function headNorm(body: Body, heads: number): Norm | null {
 }
 
 /** Values of a layer that differ from others of the model. */
-export interface LayerPlace {
+interface LayerPlace {
   /** Number of tokens that queries see; null: all. */
   readonly window: Window;
   readonly layer: number;

@@ -51,7 +51,7 @@ export interface MoeTraits {
 }
 
 /** Names in the files: a matrix for each expert, or one tensor of all experts. */
-export type ExpertFiles =
+type ExpertFiles =
   | {
       /** The feed-forward block. */
       readonly block: string;

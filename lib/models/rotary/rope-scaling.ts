@@ -195,7 +195,7 @@ function plainFrequencies({ rotaryDim, ropeTheta }: AngleSizes): number[] {
 /**
  * Angles of a sequence of `length` tokens: radians per position, and a factor of cosines and sines.
  */
-export interface RotaryRule {
+interface RotaryRule {
   frequencies: number[];
   magnitude: number;
 }

@@ -6,7 +6,7 @@ import { ROPE_TYPES, type RopeScaling } from './rope-scaling.js';
 export type Whether = boolean | 'attentionBias' | 'mlpBias';
 
 /** Projections with a bias. */
-export interface BiasTraits {
+interface BiasTraits {
   /** Queries, keys and values. */
   readonly qkv: Whether;
   /** Attention's output. */
@@ -44,7 +44,7 @@ export const POST_NORMS: BlockNorms = {
 export const ONE_NORM: BlockNorms = { attention: ['input_layernorm', null], mlp: [null, null] };
 
 /** The formula and the places of norms. */
-export interface NormTraits {
+interface NormTraits {
   /** RMSNorm; LayerNorm with weight and bias; LayerNorm with a weight only. Default "rms". */
   readonly kind?: 'rms' | 'layer' | 'layerNoBias';
   /** Whether norms multiply by 1 + weight. Default false. */
@@ -58,7 +58,7 @@ export interface NormTraits {
 }
 
 /** Blocks that add both branches of one stream: x + attention(norm x) + mlp(norm x). */
-export interface ParallelTraits {
+interface ParallelTraits {
   /** config.json's key that enables them, and transformers' default; null: always. */
   readonly key: readonly [name: string, fallback: boolean] | null;
   /** The norms of a parallel block. */
@@ -69,7 +69,7 @@ export interface ParallelTraits {
 export type Activation = 'silu' | 'gelu' | 'geluTanh';
 
 /** The activation, and its key and names in config.json; the first name is written. */
-export interface ActivationTraits {
+interface ActivationTraits {
   readonly kind: Activation;
   /** Default "hidden_act". */
   readonly key?: string;
@@ -128,7 +128,7 @@ export interface ScaleTraits {
 }
 
 /** The numbers that scale or bound values of a model. */
-export interface ScalesTraits {
+interface ScalesTraits {
   /** Of the products of queries and keys. Default: 1 / sqrt(headDim). */
   readonly scores?: ScaleTraits;
   /** Of the embedding; "rootChannels": sqrt(channels), rounded to the dtype of the weights. */

@@ -3,7 +3,7 @@ import { type Alphabet, EDGE } from './alphabet.js';
 import type { Instruction, Program } from './program.js';
 
 /** How an automaton reads texts. */
-export interface Reading {
+interface Reading {
   /** From the end to the start. */
   readonly isReversed: boolean;
   /**

@@ -23,7 +23,7 @@ import type { Reader } from './reader.js';
 export type Dialect = 'oniguruma' | 'python';
 
 /** Settings in force where a set stands. */
-export interface SetContext {
+interface SetContext {
   readonly dialect: Dialect;
   readonly ignoresCase: boolean;
 }

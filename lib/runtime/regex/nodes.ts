@@ -16,7 +16,7 @@ export type Node =
   | Look;
 
 /** Whether the next or previous character exists and is in a set. */
-export interface Side {
+interface Side {
   readonly kind: 'side';
   readonly isAhead: boolean;
   readonly isNegative: boolean;

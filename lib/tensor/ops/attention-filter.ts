@@ -42,7 +42,7 @@ export interface AttentionReach {
 }
 
 /** Sizes of a call: B rows, T queries of `heads` heads, S keys. */
-export interface AttentionExtent {
+interface AttentionExtent {
   B: number;
   T: number;
   S: number;

@@ -169,7 +169,7 @@ export class ChunkedHead {
   }
 }
 
-export interface HeadGradients {
+interface HeadGradients {
   /** [N, C] */
   dx: View | null;
   /** [padded V, C] */

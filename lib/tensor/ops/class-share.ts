@@ -25,7 +25,7 @@ export interface ClassShare {
 }
 
 /** Statistics of rows over this rank's classes, from the kernel. */
-export interface SharedRows {
+interface SharedRows {
   /** [N, classes here]. */
   logits: View;
   /** [N]. */

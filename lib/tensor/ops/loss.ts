@@ -130,7 +130,7 @@ export function countEmptyMeans(into: Tensor | null): Tensor | null {
 export const allClasses = { first: 0, classes: 0 } as const;
 
 /** Rows that a kernel has measured. */
-export interface MeasuredRows {
+interface MeasuredRows {
   readonly target: View;
   /** [rows] f32 (f64 for f64). */
   readonly losses: Tensor;

@@ -7,7 +7,7 @@ import { asRows, broadcastShape, packed, requireAlike, shapeError, viewOf } from
 import { contiguous, expand, reshape, squeeze, unsqueeze } from './views.js';
 
 /** A matrix (or batch of them) as the GEMM reads it: `view`, transposed if `flip` is true. */
-export interface GemmOperand {
+interface GemmOperand {
   view: View;
   flip: boolean;
 }

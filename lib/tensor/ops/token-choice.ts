@@ -15,7 +15,7 @@ import { narrow, reshape, transpose } from './views.js';
 // Operations: none.
 
 /** Rows, tokens to choose per row, and number of draws. */
-export interface TokenDraw {
+interface TokenDraw {
   /** Samples here. */
   rows: number;
   /** Tokens of each. */

@@ -25,7 +25,7 @@ export interface WindowOptions {
 const WINDOW: OptionNames<WindowOptions> = { stride: true, padding: true, dilation: true };
 
 /** Height and width of `value`. Throws DS_ARGUMENT. */
-export function pairOf(op: string, value: Pair, least: number): readonly [number, number] {
+function pairOf(op: string, value: Pair, least: number): readonly [number, number] {
   const list: readonly unknown[] = Array.isArray(value) ? value : [value, value];
   if (list.length === 2) {
     return [requireInteger(op, list[0], least), requireInteger(op, list[1], least)];

@@ -41,7 +41,7 @@ const OPTIONS: OptionNames<CheckpointingOptions> = {
   ...{ cpuCheckpointing: true, keepAttention: true, synchronize: true, profile: true },
 };
 
-export interface CheckpointPolicy {
+interface CheckpointPolicy {
   readonly store: ActivationStore;
   readonly watch: SegmentWatch;
   /** For a new segment. */

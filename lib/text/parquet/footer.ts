@@ -14,7 +14,7 @@ import {
 } from './thrift.js';
 
 /** A column that holds values; `path` is the way from the root to it. */
-export interface Leaf {
+interface Leaf {
   name: string;
   path: SchemaTree[];
   element: SchemaElement;

@@ -8,17 +8,17 @@ import { countIn, optionalCount, type Struct, structIn, ThriftReader } from './t
 import { bitWidth, PageBytes, readPlain, readRuns, readValues, type Values } from './values.js';
 
 /** All levels and values of a chunk. */
-export interface ColumnValues {
+interface ColumnValues {
   definitions: number[];
   repetitions: number[];
   values: unknown[];
 }
 
 /** Turns decoded values into strings, dates and so on. */
-export type Convert = (values: DecodedArray, decoder: ColumnDecoder) => DecodedArray;
+type Convert = (values: DecodedArray, decoder: ColumnDecoder) => DecodedArray;
 
 /** Converters of values. `spend` takes bytes from the budget of the row group. */
-export interface PageContext {
+interface PageContext {
   convert: Convert;
   parsers: ParquetParsers;
   spend(bytes: number): void;

@@ -259,7 +259,7 @@ function readByteArrays(
 }
 
 /** The encoding of a page's values and the state of its decoder. */
-export interface ValueSource {
+interface ValueSource {
   encoding: string;
   element: SchemaElement;
   /** Values of the dictionary, already converted; null without one. */

@@ -347,7 +347,7 @@ function isSameView(a: View, b: View): boolean {
 }
 
 /** The four order operators as tests of the sign of a difference. */
-export const ORDERS: Readonly<Record<string, (difference: number) => boolean>> = {
+const ORDERS: Readonly<Record<string, (difference: number) => boolean>> = {
   '<': (difference) => difference < 0,
   '<=': (difference) => difference <= 0,
   '>': (difference) => difference > 0,

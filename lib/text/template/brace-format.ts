@@ -207,7 +207,7 @@ function readSpec(text: string, of: Value): Spec {
 }
 
 /** format(value, spec). */
-export function formatValue(value: Value, spec: string): string {
+function formatValue(value: Value, spec: string): string {
   const text = textOf(value);
   if (text !== null) return spec === '' ? text : formatText(text, readSpec(spec, value));
   const isNumeric = value instanceof Float || integerOf(value) !== null;

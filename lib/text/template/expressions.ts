@@ -95,7 +95,7 @@ export function accessOf({ id, scope }: Variable, from: FunctionScope): Access {
   };
 }
 
-export function readName(name: string, context: CompileContext): Compute {
+function readName(name: string, context: CompileContext): Compute {
   const { read } = accessOf(context.symbols.find(name) as Variable, context.scope);
   return (frame) => {
     const value = read(frame);

@@ -5,7 +5,7 @@ import { bounded, deeper, spend, typeError } from './fault.js';
 import { decimal, digitsOf, str } from './print.js';
 import { Dict, Float, integerOf, isList, Tuple, textOf, typeName, type Value } from './values.js';
 
-export interface JsonOptions {
+interface JsonOptions {
   ensureAscii: boolean;
   /** The indent of a level; null for one line. */
   indent: string | null;

@@ -14,7 +14,7 @@ export interface NamespaceTarget {
   attribute: string;
 }
 
-export interface TupleNode {
+interface TupleNode {
   type: 'Tuple';
   items: Expression[];
 }
@@ -130,7 +130,7 @@ export interface With {
   body: Statement[];
 }
 
-export interface Assign {
+interface Assign {
   type: 'Assign';
   line: number;
   target: Target;

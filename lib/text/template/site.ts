@@ -102,7 +102,7 @@ function namespacesIn(target: Target): NamespaceTarget[] {
 }
 
 /** The names that a target stores. */
-export function namesIn(target: Target): string[] {
+function namesIn(target: Target): string[] {
   if (target.type === 'Name') return [target.name];
   return target.type === 'Tuple' ? target.items.flatMap((item) => namesIn(item as Target)) : [];
 }

@@ -21,7 +21,7 @@ export class FunctionScope {
 }
 
 /** The initial value of a variable of a frame. */
-export type Load =
+type Load =
   | { action: 'parameter' }
   | { action: 'undefined' }
   /** The variable of the context. */

@@ -21,10 +21,6 @@ export function lettersOf(text: string): readonly string[] | null {
 /** len(). */
 export const textLength = (text: string): number => lettersOf(text)?.length ?? text.length;
 
-/** The code point at an index within the text. */
-export const letterAt = (text: string, index: number): string =>
-  (lettersOf(text) ?? text)[index] as string;
-
 /** The code points of [start, end), both within the text. */
 export function subtext(text: string, start: number, end = Number.POSITIVE_INFINITY): string {
   const letters = lettersOf(text);

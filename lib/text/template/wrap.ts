@@ -2,7 +2,7 @@
 import { spend, valueError } from './fault.js';
 import { isSpace } from './unicode.js';
 
-export interface WrapOptions {
+interface WrapOptions {
   width: number;
   breaksWords: boolean;
   breaksHyphens: boolean;

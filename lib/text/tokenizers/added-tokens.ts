@@ -18,7 +18,7 @@ export interface AddedToken {
 }
 
 /** A part of a text: a token, or text without one. */
-export interface Section {
+interface Section {
   readonly start: number;
   readonly end: number;
   readonly token: AddedToken | null;

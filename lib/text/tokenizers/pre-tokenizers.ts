@@ -5,7 +5,7 @@ import { Fields } from './fields.js';
 import { type Finder, occurrences, readPattern, regexFinder } from './pattern.js';
 
 /** The pieces of a section of a text. */
-export interface Cut {
+interface Cut {
   readonly pieces: readonly string[];
   /** The first piece starts where the whole text starts. */
   readonly isStart: boolean;

@@ -10,7 +10,7 @@ import { isfinite, scope, type Tensor } from '../../tensor/index.js';
 const PIECE = 2 ** 22;
 
 /** A saved model and the number of its updates. */
-export interface Saved {
+interface Saved {
   dir: string;
   /** Whether `dir` holds an adapter instead of a model. */
   isAdapter: boolean;

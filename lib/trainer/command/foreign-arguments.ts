@@ -64,7 +64,7 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
 };
 
 /** An unsupported argument; its `off` values are accepted. */
-export interface Refusal {
+interface Refusal {
   /** Reason, and the replacement. */
   reason: string;
   /** Values in lower case that disable the argument. */

@@ -11,7 +11,7 @@ import { type Given, splitWords } from './given.js';
 import { readRunFile } from './run-file.js';
 
 /** Arguments, and one line for each that changes nothing. */
-export interface ReadArguments {
+interface ReadArguments {
   readonly args: TrainArguments;
   readonly notices: readonly string[];
 }

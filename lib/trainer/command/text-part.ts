@@ -5,7 +5,7 @@ import type { TextOptions } from '../../text/index.js';
 import type { TrainArguments } from './arguments.js';
 
 /** How the rows of a file become samples. */
-export type TextPart = Pick<
+type TextPart = Pick<
   TextOptions,
   'length' | 'packing' | 'overlong' | 'loss' | 'textKey' | 'threads' | 'cache'
 >;

@@ -17,7 +17,7 @@ import type { TrainArguments } from './arguments.js';
 export type Evaluation = Omit<EvalOptions<unknown, unknown>, 'data'>;
 
 /** Options of a Trainer, without its model and data. */
-export interface TrainerPart {
+interface TrainerPart {
   options: Pick<
     TrainerOptions,
     | 'deepspeed'

@@ -18,7 +18,7 @@ import { AfterDecision, Deferred } from './deferred.js';
 import type { Publisher, RankError, UpdatedPartition, UpdatePlan } from './schedule.js';
 
 /** Parts of an update over several ranks with whole units. */
-export interface ExchangeParts {
+interface ExchangeParts {
   state: ShardState;
   /** In the order of updates, equal on every rank. Each is a whole unit. */
   partitions: readonly Partition[];

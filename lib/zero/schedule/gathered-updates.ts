@@ -13,13 +13,13 @@ import type { UpdatedPartition, UpdatePlan } from './schedule.js';
 import { deliver, type SharedUpdateParts, TensorSums } from './summed-updates.js';
 
 /** A parameter to transform, and the rank that does it. */
-export interface Assignment {
+interface Assignment {
   readonly entry: LayoutEntry;
   readonly owner: number;
 }
 
 /** A partition in a batch. */
-export interface Member {
+interface Member {
   readonly partition: Partition;
   /** Assignments in its unit; empty if the unit's update is elementwise. */
   readonly assignments: readonly Assignment[];
@@ -28,7 +28,7 @@ export interface Member {
 }
 
 /** Units that are gathered together. */
-export type Batch = readonly Member[];
+type Batch = readonly Member[];
 
 /**
  * For each batch:

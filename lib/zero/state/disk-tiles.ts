@@ -34,7 +34,7 @@ export interface StoredTile {
 }
 
 /** The fields of a tile that updates read and write. */
-export interface TilePlace extends StoredTile {
+interface TilePlace extends StoredTile {
   /** Range in the partition. `whole` is the group's range that contains it. */
   readonly range: GroupRange;
   readonly whole: GroupRange;

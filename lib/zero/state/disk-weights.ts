@@ -16,12 +16,12 @@ import { cutEvenly } from './tiles.js';
 import { InMemory, type WeightStore, write } from './weight-store.js';
 
 /** The weights of a unit on this rank. */
-export interface KeptWeights {
+interface KeptWeights {
   unit: WeightUnit;
   numel: number;
 }
 
-export interface DiskWeightsOptions {
+interface DiskWeightsOptions {
   /** All weights, in forward order. */
   kept: readonly KeptWeights[];
   /** Maximum elements that stay in pinned memory. */

@@ -48,7 +48,7 @@ export function allocateTables(
 }
 
 /** A flat tensor of a range's state: its number of elements and their initial value. */
-export interface StateSize extends Pick<StateTensor, 'dtype' | 'initial'> {
+interface StateSize extends Pick<StateTensor, 'dtype' | 'initial'> {
   readonly name: string;
   readonly numel: number;
 }
@@ -100,7 +100,7 @@ function startsOf({ places, numel }: GroupRange, allocate: Allocate): Tensor {
 }
 
 /** The source of a fragment of state. */
-export interface KeptState {
+interface KeptState {
   readonly optimizer: Optimizer;
   readonly master: Tensor;
   readonly ranges: readonly RangeState[];
@@ -124,7 +124,7 @@ export function namedFragment(
 }
 
 /** The location of a fragment's part of a state in the flat tensor of its range. */
-export interface PlaceInState {
+interface PlaceInState {
   readonly range: GroupRange;
   readonly place: Range;
   /** The declared shape if the part is whole, else flat. */

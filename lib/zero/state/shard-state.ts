@@ -18,7 +18,7 @@ import type {
 import type { StateTile } from './tiles.js';
 
 /** The choices that make up a ShardState, which owns them. */
-export interface ShardStrategies<P extends Placement = Placement> {
+interface ShardStrategies<P extends Placement = Placement> {
   placement: P;
   masters: Masters;
   weights: WeightTarget;
