@@ -49,7 +49,7 @@ export function writeInitial(init: Initializer, out: Tensor): void {
 const AS_IS = 'nn.init.zeros and nn.init.ones are initializers: pass them without ().';
 
 /** @internal An initializer that can also write a part; `body` does both. */
-function byRange(body: (out: Tensor, at: InitialPart) => void): Initializer {
+export function byRange(body: (out: Tensor, at: InitialPart) => void): Initializer {
   const whole: Initializer = (out) => {
     if (!(out instanceof Tensor))
       throw refusedValue('nn.init', 'a tensor to write into', out, AS_IS);
@@ -148,7 +148,7 @@ export function xavierNormal(gain = 1): Initializer {
 }
 
 /** The function after a layer, for the factor that keeps variances. */
-type Nonlinearity = 'linear' | 'sigmoid' | 'tanh' | 'relu' | 'leakyRelu' | 'selu';
+export type Nonlinearity = 'linear' | 'sigmoid' | 'tanh' | 'relu' | 'leakyRelu' | 'selu';
 
 /**
  * Returns the scale of weights before `nonlinearity`; `slope` is leaky ReLU's below 0. Throws
@@ -170,7 +170,7 @@ export function calculateGain(nonlinearity: Nonlinearity, slope = 0.01): number 
 }
 
 /** Options of kaimingUniform() and kaimingNormal(). */
-interface KaimingOptions {
+export interface KaimingOptions {
   /** Leaky ReLU's slope below 0. Default 0. */
   a?: number;
   /**
@@ -209,7 +209,7 @@ export function kaimingNormal(options: KaimingOptions = {}): Initializer {
 }
 
 /** Options of truncNormal(). */
-interface TruncNormalOptions {
+export interface TruncNormalOptions {
   /** Default 0. */
   mean?: number;
   /** Default 1. */
