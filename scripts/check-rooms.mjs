@@ -31,7 +31,7 @@ const MODEL_ROOMS = [
 /** Rooms outside the rows, with the rooms that each may import. */
 const LIB_BESIDE = {
   inference: MODEL_ROOMS,
-  evaluation: MODEL_ROOMS,
+  evaluation: [...MODEL_ROOMS, 'inference'],
   serve: [...MODEL_ROOMS, 'inference'],
   autotuning: ['config', 'plan', 'runtime'],
   launch: [

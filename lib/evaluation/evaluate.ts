@@ -52,7 +52,7 @@ const LENGTH = 1024;
 export async function evaluate(model: CausalLM, given: EvaluationOptions): Promise<Evaluation> {
   const op = 'evaluate';
   const { tokenizer: _, batchSize: __, ...options } = readOptions(op, given, OPTIONS);
-  const parts = requireEvaluated(op, model, given);
+  const parts = await requireEvaluated(op, model, given);
   const { onProgress, length = Math.min(LENGTH, model.maxSeq), packing = false, ...how } = options;
   requireInteger(`${op} length`, length, 2);
   if (length > model.maxSeq) {

@@ -3,6 +3,7 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { setImmediate as turn } from 'node:timers/promises';
 import { distributed } from '../comm/index.js';
+import { localFolder } from '../hub/local-folder.js';
 import { CausalLM } from '../models/index.js';
 import { sourceFolderOf } from '../nn/source-folder.js';
 import type { Device } from '../runtime/device.js';
@@ -37,11 +38,11 @@ const BATCH = 8;
  * is no language model, that an engine owns, or that has no tokenizer, and for a job of several
  * ranks.
  */
-export function requireEvaluated(
+export async function requireEvaluated(
   op: string,
   model: unknown,
   { tokenizer, batchSize = BATCH }: EvaluatedOptions,
-): Evaluated {
+): Promise<Evaluated> {
   if (!(model instanceof CausalLM)) {
     throw refusedValue(`${op} model`, 'a causal language model (nn.models)', model);
   }
@@ -57,22 +58,26 @@ export function requireEvaluated(
   }
   return {
     model,
-    tokenizer: tokenizerOf(op, model, tokenizer),
+    tokenizer: await tokenizerOf(op, model, tokenizer),
     device: first.device,
     batchSize: requireInteger(`${op} batchSize`, batchSize, 1),
   };
 }
 
-function tokenizerOf(op: string, model: CausalLM, given: Tokenizer | string | undefined) {
+async function tokenizerOf(
+  op: string,
+  model: CausalLM,
+  given: Tokenizer | string | undefined,
+): Promise<Tokenizer> {
   if (given instanceof Tokenizer) return given;
-  if (typeof given === 'string') return Tokenizer.fromPretrained(given);
-  if (given !== undefined) {
+  if (given !== undefined && typeof given !== 'string') {
     throw refusedValue(`${op} tokenizer`, 'a Tokenizer, or the folder of one', given);
   }
-  const folder = sourceFolderOf(model);
-  if (folder !== null && existsSync(join(folder, TOKENIZER_FILE)))
+  const place = given ?? sourceFolderOf(model);
+  const folder = place && (await localFolder(op, place, { need: 'tokenizer' }));
+  if (folder && (given !== undefined || existsSync(join(folder, TOKENIZER_FILE))))
     return Tokenizer.fromPretrained(folder);
-  const got = folder === null ? 'a model without a folder' : `${folder} without ${TOKENIZER_FILE}`;
+  const got = folder ? `${folder} without ${TOKENIZER_FILE}` : 'a model without a folder';
   throw refused(`${op} tokenizer`, 'a tokenizer', got, 'Set `tokenizer`.');
 }
 

@@ -51,7 +51,7 @@ export async function logLikelihoods(
 ): Promise<Likelihood[]> {
   const op = 'logLikelihoods';
   const { addBos = false, onProgress } = readOptions(op, given, OPTIONS);
-  const parts = requireEvaluated(op, model, given);
+  const parts = await requireEvaluated(op, model, given);
   requireBos(op, addBos, parts.tokenizer);
   if (!Array.isArray(pairs) || !pairs.every(isPair)) {
     throw refusedValue(`${op} pairs`, 'a list of [context, continuation]', pairs);

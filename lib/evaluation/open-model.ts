@@ -1,8 +1,10 @@
 // Opens the model of a folder for an evaluation, with an adapter if there is one.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
+import { localFolder } from '../hub/local-folder.js';
+import { baseOf } from '../inference/model-folder.js';
 import { type CausalLM, fromPretrained } from '../models/index.js';
-import { type AdapterFolder, adapterFolder, requireBase } from '../peft/adapter-folder.js';
+import { type AdapterFolder, adapterFolder } from '../peft/adapter-folder.js';
 import { loadAdapter } from '../peft/index.js';
 import { device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
@@ -27,17 +29,20 @@ export interface OpenedForEvaluation {
 }
 
 /**
- * Opens a model folder, a folder of training checkpoints, or an adapter that names its base model.
- * Rejects with the errors of fromPretrained() and loadAdapter(); DS_ARGUMENT for two adapters.
+ * Opens a model folder, a name of the hub, a folder of training checkpoints, or an adapter that
+ * names its base model. Rejects with the errors of fromPretrained() and loadAdapter(); DS_ARGUMENT
+ * for two adapters.
  */
 export async function openForEvaluation(
-  dir: string,
+  place: string,
   { device = 'auto', dtype, adapter }: OpenForEvaluationOptions = {},
 ): Promise<OpenedForEvaluation> {
+  const dir = await localFolder('eval', place, { need: 'model' });
   const own = adapterFolder(dir);
   if (own && adapter !== undefined) throw twoAdapters(own);
-  const base = own ? requireBase(own) : dir;
-  const over = own ? dir : adapter;
+  const base = own ? await baseOf(own) : dir;
+  const named = adapter && (await localFolder('eval', adapter, { need: 'adapter' }));
+  const over = own ? dir : named;
   const model = await fromPretrained(base, dtype === undefined ? {} : { dtype });
   if (over !== undefined) await loadAdapter(model, over);
   model.to(findDevice(device));

@@ -46,8 +46,8 @@ export async function openModelFolder(
   return { model, folders: [dir, base] };
 }
 
-/** A local folder wins over a name of the hub. */
-async function baseOf(adapter: AdapterFolder): Promise<string> {
+/** @internal The folder of an adapter's base. A local folder wins over a name of the hub. */
+export async function baseOf(adapter: AdapterFolder): Promise<string> {
   const { base } = adapter;
   if (base === null || findBase(adapter) !== null || !isRemote(base)) return requireBase(adapter);
   return localFolder(adapter.path, base, { need: 'model' });

@@ -36,6 +36,6 @@ export async function mergeCommand(
   adapter: string,
   { output, maxShardSize }: MergeFlags,
 ): Promise<string> {
-  const files = await mergeFolder(base, adapter, output, { maxShardBytes: maxShardSize });
+  const files = await mergeFolder({ base, adapter }, output, { maxShardBytes: maxShardSize });
   return [`${base} with ${adapter}:`, ...files.map((file) => `  ${file}`)].join('\n');
 }

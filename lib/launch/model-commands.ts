@@ -27,7 +27,7 @@ export function addModelCommands(program: Command, group: string, finish: Finish
 function evalCommandOf(command: Command, finish: Finish): void {
   command
     .description('loss, perplexity and multiple-choice accuracy of a model')
-    .argument('<folder>', 'folder of a model, of checkpoints, or of an adapter')
+    .argument('<model>', 'folder of a model, checkpoints or an adapter; name of the hub')
     .optionsGroup('Rows:')
     .option('--data <file>', 'rows, as for ds train; may be repeated', collected)
     .option('--seq <n>', "tokens of a sample (default: 1024, or the model's maximum)", positive)
@@ -59,8 +59,8 @@ function evalCommandOf(command: Command, finish: Finish): void {
 function mergeCommandOf(command: Command, finish: Finish): void {
   command
     .description('merge an adapter into its base model')
-    .argument('<folder>', 'folder of the base model')
-    .argument('<adapter>', 'folder of the adapter')
+    .argument('<model>', 'folder of the base model, or name of the hub')
+    .argument('<adapter>', 'folder of the adapter, or name of the hub')
     .requiredOption('--output <folder>', 'folder to create (required)')
     .addOption(shardSize())
     .action((folder: string, adapter: string, flags: MergeFlags) =>

@@ -2,6 +2,7 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { requireFree } from '../checkpoint/index.js';
+import { localFolder } from '../hub/local-folder.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { loadAdapter, merge, unload } from '../peft/index.js';
 import { refused } from '../runtime/refused.js';
@@ -12,19 +13,20 @@ import { fromPretrained } from './from-pretrained.js';
 import { saveWithFiles } from './save-weights.js';
 
 /**
- * @internal Merges the adapter of the folder `adapter` into the model of the folder `base` and
- * writes the new folder `out`. The sum is computed in f32, and the weights keep the dtype of the
+ * @internal Merges the adapter into the model `base` and writes the new folder `out`. Both are
+ * folders or names of the hub. The sum is computed in f32, and the weights keep the dtype of the
  * base. The tokenizer comes from the adapter's folder, or else from the base. Returns the
  * paths of the files. Rejects with DS_ARGUMENT for an `out` with files and for quantized layers,
  * and with the errors of fromPretrained(), loadAdapter() and merge().
  */
 export async function mergeFolder(
-  base: string,
-  adapter: string,
+  given: { base: string; adapter: string },
   out: string,
   options: { maxShardBytes?: number } = {},
 ): Promise<string[]> {
   await requireFree(out);
+  const base = await localFolder('merge', given.base, { need: 'model' });
+  const adapter = await localFolder('merge', given.adapter, { need: 'adapter' });
   const model = await fromPretrained(base);
   requirePlain(base, model);
   await loadAdapter(model, adapter);

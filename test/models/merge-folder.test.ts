@@ -48,7 +48,7 @@ test.each<[name: string, make: () => Made, options: object]>([
   ['biases', tinyGpt2, { bias: 'all' }],
 ])('the logits equal those of base and adapter: %s', async (name, make, options) => {
   const { base, adapter, model, out } = await folders(name, make, options);
-  const files = await mergeFolder(base, adapter, out);
+  const files = await mergeFolder({ base, adapter }, out);
   const merged = await nn.models.fromPretrained(out);
   const wanted = logits(model, cpu());
   logits(merged, cpu()).forEach((value, i) => {
@@ -64,7 +64,7 @@ test.each<[name: string, make: () => Made, options: object]>([
 
 test('the dtype of the base stays; the sum is rounded once', async () => {
   const { base, adapter, model, out } = await folders('bf16', tinyLlama, {}, 'bf16');
-  await mergeFolder(base, adapter, out);
+  await mergeFolder({ base, adapter }, out);
   const merged = await nn.models.fromPretrained(out);
   expect(new Set(merged.parameters().map(({ dtype }) => dtype))).toEqual(new Set(['bf16']));
   peft.merge(model);
@@ -79,7 +79,7 @@ test('the dtype of the base stays; the sum is rounded once', async () => {
 test("the adapter's own tokenizer is taken", async () => {
   const { base, adapter, out } = await folders('own', tinyLlama, {});
   cpSync(TOKENIZER, adapter, { recursive: true });
-  await mergeFolder(base, adapter, out);
+  await mergeFolder({ base, adapter }, out);
   expect(existsSync(join(out, 'tokenizer.json'))).toBe(true);
   expect(existsSync(join(out, 'chat_template.jinja'))).toBe(false);
 });
@@ -88,17 +88,17 @@ test('refuses a folder with files, quantized layers and the adapter of another m
   const { base, adapter, out } = await folders('refused', tinyLlama, {});
   mkdirSync(out);
   writeFileSync(join(out, 'mine'), '');
-  const taken = await refusal(() => mergeFolder(base, adapter, out));
+  const taken = await refusal(() => mergeFolder({ base, adapter }, out));
   expect(taken.message).toMatch(/expected a folder that does not exist yet.*with mine in it/);
   expect(readdirSync(out)).toEqual(['mine']);
 
   const packed = join(dir, 'nf4');
   await nn.saveWeights(peft.quantize(tinyLlama()), packed);
   const free = join(dir, 'free');
-  const few = await refusal(() => mergeFolder(packed, adapter, free));
+  const few = await refusal(() => mergeFolder({ base: packed, adapter }, free));
   expect(few.message).toMatch(/without quantized layers, got model\.layers\.0\..*original model/);
   const gpt2 = join(dir, 'other');
   await tinyGpt2().save(gpt2);
-  expect((await refusal(() => mergeFolder(gpt2, adapter, free))).code).toMatch(/^DS_/);
+  expect((await refusal(() => mergeFolder({ base: gpt2, adapter }, free))).code).toMatch(/^DS_/);
   expect(existsSync(free)).toBe(false);
 });
