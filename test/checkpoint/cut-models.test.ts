@@ -149,9 +149,9 @@ function placesOf(ranks: number, zeros: number, stage: number): Place[] {
 function seen(engine: Engine, { rank, zero, zeros, stage }: Place): Engine {
   const view = zeros === 1 ? engine : partitioned(engine, { stage, rank: zero, size: zeros });
   const mesh = { place: () => rank };
-  const layers = { rank };
-  const answersFor = ({ region }: nn.Parameter) => rank === 0 || isPart(region);
-  const ranks = { ...view.parts.ranks, mesh, layers, answersFor };
+  const tensorGroup = { rank };
+  const isPrimary = ({ region }: nn.Parameter) => rank === 0 || isPart(region);
+  const ranks = { ...view.parts.ranks, mesh, tensorGroup, isPrimary };
   return Object.create(view, { parts: { value: { ...view.parts, ranks } } }) as Engine;
 }
 

@@ -68,7 +68,7 @@ export function partitioned(engine: Engine, place: Place): Engine {
     },
   } as Partial<OptimizerState> as OptimizerState;
   const group = { rank: place.rank, size: place.size };
-  const ranks = { ...parts.ranks, world: group, data: group, shards: group };
+  const ranks = { ...parts.ranks, world: group, dataGroup: group, shardGroup: group };
   return Object.create(engine, {
     parts: { value: { ...parts, ranks, stage, state } },
   }) as Engine;

@@ -31,7 +31,7 @@ function advice({ zero = {}, cap = 0, kind = 'cuda', ranks = 1, micro = 4, ...gi
     { worldSize: ranks },
   );
   const device = { kind, name: 'the GPU', memory: { cap: cap * GIB, total: 80 * GIB } };
-  const rest = { state: { shares: [] }, ranks: { data: { size: ranks } } };
+  const rest = { state: { shares: [] }, ranks: { dataGroup: { size: ranks } } };
   return memoryAdvice({ config, device, ...rest } as never);
 }
 
