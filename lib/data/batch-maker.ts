@@ -202,7 +202,7 @@ export class WorkerMaker<W extends Work, Sample, Batch> implements BatchMaker<W,
     const plan = this.plan as PassPlan<W>;
     const limit = this.workers.prefetch * this.workers.workers;
     while (this.ordered < plan.batches && pool.pending < limit) {
-      pool.order(plan.work(this.ordered++), this.options.collate !== null);
+      pool.request(plan.work(this.ordered++), this.options.collate !== null);
     }
   }
 

@@ -6,7 +6,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { accuratePower } from './accurate-power.js';
 
-/** The difficulty of a global step; the first one is 1. */
+/** Returns the difficulty of a global step, from step 1. */
 export type CurriculumSchedule = (step: number) => number;
 
 /** Where difficulties begin and end. */
@@ -17,7 +17,7 @@ export interface DifficultyRange {
   max: number;
 }
 
-/** A growth in so many steps. */
+/** Options of fixedRoot(). */
 export interface FixedRootOptions extends DifficultyRange {
   /** Steps from `min` to `max`. */
   totalSteps: number;
@@ -35,8 +35,8 @@ const ROOT: OptionNames<FixedRootOptions> = {
 };
 
 /**
- * min + (max - min) (step / totalSteps)^(1 / rootDegree), rounded down, and at most `max`; `max` in
- * every step where it is `min`. Throws DS_ARGUMENT.
+ * Returns the schedule min + (max - min) (step / totalSteps)^(1 / rootDegree), rounded down and at
+ * most `max`. If `min` equals `max`, every step has `max`. Throws DS_ARGUMENT.
  */
 export function fixedRoot(given: FixedRootOptions): CurriculumSchedule {
   const options = readOptions('fixedRoot', given, ROOT);
@@ -55,8 +55,8 @@ export function fixedRoot(given: FixedRootOptions): CurriculumSchedule {
 }
 
 /**
- * difficulties[i] until step maxSteps[i], which are one less, and the last one from then on. Throws
- * DS_ARGUMENT.
+ * Returns a schedule with difficulties[i] until step maxSteps[i], then the last difficulty.
+ * `maxSteps` has one element less than `difficulties`. Throws DS_ARGUMENT.
  */
 export function fixedDiscrete(
   difficulties: readonly number[],

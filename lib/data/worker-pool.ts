@@ -1,4 +1,4 @@
-// The main thread's end of the workers: hands out batches in turn and takes them back in order.
+// The main thread's side of the workers: assigns batches in turn and returns them in order.
 import { extname, join } from 'node:path';
 import {
   MessageChannel,
@@ -14,12 +14,12 @@ import {
   errorOf,
   type Failure,
   type Job,
-  type Obituary,
   type Reply,
   Signal,
   type SupervisorSetup,
   type ThreadOptions,
   type Work,
+  type WorkerEnd,
   type WorkerSetup,
 } from './worker-protocol.js';
 
@@ -40,14 +40,14 @@ export class WorkerPool {
   private readonly ports: MessagePort[] = [];
   private readonly control: MessagePort;
   private readonly supervisor: Worker;
-  private readonly ended = new Map<number, Obituary>();
+  private readonly ended = new Map<number, WorkerEnd>();
   /** Error that ended the supervisor, or null. */
   private lost: DsError | null = null;
   private nextJob = 0;
   private nextReply = 0;
   private ending: Promise<unknown> | null = null;
 
-  /** Throws DS_ARGUMENT when the dataset's arguments cannot be passed to a thread. */
+  /** Throws DS_ARGUMENT if the dataset's arguments cannot be copied to a thread. */
   constructor(private readonly options: PoolOptions) {
     const { workers, source, thread } = options;
     this.signal = Signal.create(workers);
@@ -70,25 +70,25 @@ export class WorkerPool {
     });
   }
 
-  /** Batches that have been ordered and not yet taken. */
+  /** Number of requested batches that take() has not returned. */
   get pending(): number {
     return this.nextJob - this.nextReply;
   }
 
-  /** Orders the next batch. */
-  order(work: Work, raw: boolean): void {
+  /** Requests the next batch from its worker. */
+  request(work: Work, raw: boolean): void {
     const id = this.nextJob++;
     const job: Job = { id, work, raw };
     this.portOf(id).postMessage(job);
   }
 
-  /** Drops batches that were ordered and not taken. */
+  /** Drops requested batches that take() has not returned. */
   discard(): void {
     this.nextReply = this.nextJob;
   }
 
   /**
-   * The oldest batch ordered. Throws DS_DATA with a worker's error, or when one ended or stalls.
+   * Returns the oldest requested batch. Throws DS_DATA if a worker failed, ended or stalls.
    */
   take(): Reply {
     const deadline = performance.now() + this.options.timeoutMs;
@@ -100,7 +100,7 @@ export class WorkerPool {
     }
   }
 
-  /** take() for an event loop. */
+  /** As take(), without blocking the event loop. */
   async takeAsync(): Promise<Reply> {
     const deadline = performance.now() + this.options.timeoutMs;
     this.supervisor.ref();
@@ -116,7 +116,7 @@ export class WorkerPool {
     }
   }
 
-  /** Ends all threads, whatever they are at; resolves when they are gone. Idempotent. */
+  /** Ends all threads at once; resolves when they have ended. Idempotent. */
   close(): Promise<unknown> {
     if (!this.ending) {
       for (const port of [...this.ports, this.control]) port.close();
@@ -126,7 +126,7 @@ export class WorkerPool {
     return this.ending;
   }
 
-  /** The oldest batch if it is there; null if it may still come. */
+  /** Returns the oldest requested batch, or null if it has not arrived. */
   private poll(deadline: number): Reply | null {
     if (this.ending) throw closed();
     const id = this.nextReply;
@@ -140,18 +140,18 @@ export class WorkerPool {
       this.nextReply++;
       return received;
     }
-    this.readObituaries();
-    const obituary = this.ended.get(worker);
-    if (obituary) throw this.died(obituary);
+    this.readEnds();
+    const end = this.ended.get(worker);
+    if (end) throw this.died(end);
     if (this.lost) throw this.lost;
     if (late) throw this.stalled(worker);
     return null;
   }
 
   /** Reads the ends of workers; the cause of an end arrives before the end. */
-  private readObituaries(): void {
+  private readEnds(): void {
     while (true) {
-      const received = receiveMessageOnPort(this.control)?.message as Obituary | undefined;
+      const received = receiveMessageOnPort(this.control)?.message as WorkerEnd | undefined;
       if (!received) return;
       if (!this.ended.has(received.worker)) this.ended.set(received.worker, received);
     }
@@ -161,7 +161,7 @@ export class WorkerPool {
     return this.ports[id % this.options.workers] as MessagePort;
   }
 
-  private died({ worker, error, exitCode }: Obituary): DsError {
+  private died({ worker, error, exitCode }: WorkerEnd): DsError {
     if (error) return failed(worker, error);
     return new DsError({
       code: 'DS_DATA',

@@ -130,7 +130,7 @@ export interface Failure {
 }
 
 /** Supervisor to main thread: a worker has ended. */
-export interface Obituary {
+export interface WorkerEnd {
   worker: number;
   /** Error that ended the worker; null for a normal end. */
   error: Failure | null;
@@ -149,7 +149,7 @@ export interface WorkerSetup {
 export interface SupervisorSetup {
   workers: WorkerSetup[];
   signal: Int32Array;
-  /** For obituaries. */
+  /** For reports of ended workers. */
   control: MessagePort;
   thread: ThreadOptions;
 }

@@ -3,14 +3,14 @@
 import { extname, join } from 'node:path';
 import { Worker, workerData } from 'node:worker_threads';
 
-import { failureOf, type Obituary, Signal, type SupervisorSetup } from './worker-protocol.js';
+import { failureOf, Signal, type SupervisorSetup, type WorkerEnd } from './worker-protocol.js';
 
 const { workers, signal: words, control, thread } = workerData as SupervisorSetup;
 const signal = Signal.of(words);
 const entry = join(__dirname, `worker${extname(__filename)}`);
 
-function report(obituary: Obituary): void {
-  control.postMessage(obituary);
+function report(end: WorkerEnd): void {
+  control.postMessage(end);
   signal.raise();
 }
 

@@ -301,7 +301,7 @@ function sharedGenerator(parts: StepLoopParts, { layers, host, patience }: Model
     const follow = new Follow(host.rank, line, runner);
     return { generator: follow, place: follow };
   }
-  const lead = new Lead(line, patience, (audience) => new StepLoop({ ...parts, audience }));
+  const lead = new Lead(line, patience, (listener) => new StepLoop({ ...parts, listener }));
   runner.announce = (batch) => lead.announce(batch);
   return { generator: lead, place: lead };
 }

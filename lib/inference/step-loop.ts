@@ -53,7 +53,7 @@ export interface Generator {
 }
 
 /** Receives the events of a loop. */
-export interface StepAudience {
+export interface StepListener {
   /** Returns the queue for a request's pieces. The queue calls `onLeave` if its reader leaves. */
   queueOf(request: ReadRequest, onLeave: () => void): PieceQueue<GenerationPiece>;
   /** Called when no work is left for now. */
@@ -61,7 +61,7 @@ export interface StepAudience {
 }
 
 /** The default: only the reader gets pieces. */
-const noAudience: StepAudience = {
+const noListener: StepListener = {
   queueOf: (_request, onLeave) => new PieceQueue(onLeave),
   rest: () => {},
 };
@@ -72,7 +72,7 @@ export interface StepLoopParts {
   runner: StepRunner;
   limits: SchedulerLimits;
   requests: RequestLimits;
-  audience?: StepAudience;
+  listener?: StepListener;
   /** Launches a step before the host has the tokens of the last one. */
   runsAhead: boolean;
 }
@@ -101,7 +101,7 @@ export class StepLoop implements Generator {
   private readonly runner: StepRunner;
   private readonly scheduler: Scheduler;
   private readonly sampler: Sampler;
-  private readonly audience: StepAudience;
+  private readonly listener: StepListener;
   private readonly freeSlots: number[];
   private readonly sequences = new Map<Sequence, Entry>();
   private readonly finished = { stop: 0, length: 0, abort: 0 };
@@ -115,9 +115,9 @@ export class StepLoop implements Generator {
   private deviceFailure: DsError | null = null;
 
   constructor(private readonly parts: StepLoopParts) {
-    const { model, runner, limits, audience = noAudience } = parts;
+    const { model, runner, limits, listener = noListener } = parts;
     this.runner = runner;
-    this.audience = audience;
+    this.listener = listener;
     this.scheduler = new Scheduler(limits);
     this.sampler = new Sampler(model.vocabSize, model.cacheShape().device, limits.sequences);
     this.freeSlots = Array.from({ length: limits.sequences }, (_, i) => i);
@@ -168,7 +168,7 @@ export class StepLoop implements Generator {
     const job: Job = {
       request,
       continuations,
-      pieces: this.audience.queueOf(request, () => this.abort(job)),
+      pieces: this.listener.queueOf(request, () => this.abort(job)),
       followers: continuations.slice(1),
       hasStarted: false,
       unwatch: () => {},
@@ -216,7 +216,7 @@ export class StepLoop implements Generator {
       await this.land(next);
     }
     this.loop = null;
-    this.audience.rest();
+    this.listener.rest();
   }
 
   /** Launches the next step. Returns null without work or after an error. */

@@ -12,27 +12,27 @@ export interface Range {
   readonly count: number;
 }
 
-/** How one of a dim's parts is shared out. */
+/** How one part of a dim is divided over the ranks. */
 export interface PartCut {
   /** Ranges of elements of equal width (heads, channels, rows), by rank. */
   readonly ranges: readonly Range[];
-  /** Things that there are. */
+  /** Number of these elements over all ranks. */
   readonly pieces: number;
 }
 
 /**
- * The split of a dim: concatenated parts, each with a number of equal pieces of one width. Packed
+ * The split of a dim: concatenated parts, each with a number of elements of equal width. Packed
  * queries, keys and values are three parts.
  */
 export type DimCut = readonly PartCut[];
 
 /** The width of an element in a dim of `size`. */
-const unitWidth = (cut: DimCut, size: number): number =>
+const elementWidth = (cut: DimCut, size: number): number =>
   size / cut.reduce((sum, { pieces }) => sum + pieces, 0);
 
 /** The ranges of `rank` in a dim of `size`: one per part, in memory order. */
 export function rangesIn(cut: DimCut, size: number, rank: number): Range[] {
-  const width = unitWidth(cut, size);
+  const width = elementWidth(cut, size);
   let start = 0;
   return cut.map(({ ranges, pieces }) => {
     const { first, count } = ranges[rank] as Range;

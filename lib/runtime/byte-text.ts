@@ -1,9 +1,9 @@
-// Numbers of bytes as people read them.
+// Formats byte counts.
 
-/** "812.0 MiB", whatever the size. */
+/** Returns "812.0 MiB" for any size. */
 export const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-/** "1.5 GiB", whatever the size. */
+/** Returns "1.5 GiB" for any size. */
 export const gibibytes = (bytes: number): string => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
 
 /** Returns "812.0 MiB" below 1 GiB, and "1.5 GiB" above. */

@@ -16,7 +16,7 @@ export function failure(error: unknown): unknown {
   return withOwners(DsError.fromNative(error));
 }
 
-/** Settles like the promise of `start`. Native failures, thrown or rejected, become DsErrors. */
+/** Awaits `start()`. Converts native errors to DsErrors. */
 export async function awaitNative<T>(start: () => Promise<T>): Promise<T> {
   try {
     return await start();

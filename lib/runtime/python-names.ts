@@ -1,5 +1,5 @@
-// Python's names of methods and properties: ported programs that use one get an error with the name
-// here.
+// Defines Python's names of methods and properties. Their use throws an error with the name in this
+// library.
 import { refused } from './refused.js';
 
 /** A class. */
@@ -8,7 +8,7 @@ interface Owner {
   readonly prototype: object;
 }
 
-/** Further names of a class. */
+/** The Python names of a class. */
 interface PythonNames {
   /** The object in messages, such as "engine". */
   label: string;
@@ -16,7 +16,7 @@ interface PythonNames {
   methodsOnly?: boolean;
   /** Properties that the constructor of the type sets, by their names here. */
   fields?: readonly string[];
-  /** Python names that are not the snake_case of a name here, and their replacements. */
+  /** Python names that differ from the snake_case of a name here, and their replacements. */
   others?: Readonly<Record<string, string>>;
 }
 
@@ -34,8 +34,8 @@ const snakeCase = (name: string): string =>
 
 /**
  * Defines Python's names on `type` and its base classes. A method with such a name throws
- * DS_ARGUMENT when called, a property when read or written: undefined would end a loop like
- * `while (engine.global_steps < 100)` at once.
+ * DS_ARGUMENT when called, a property when read or written. Without the error, undefined would end
+ * a loop like `while (engine.global_steps < 100)` at once.
  */
 export function answerPythonNames(type: Owner, names: PythonNames): void {
   const { label, methodsOnly = false, fields = [], others = {} } = names;

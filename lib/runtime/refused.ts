@@ -12,7 +12,7 @@ export function refusedValue(op: string, expected: string, value: unknown, hint 
   return refused(op, expected, formatValue(value), hint);
 }
 
-/** DS_DATA; `op` is the place in the data. */
+/** DS_DATA; `op` names the location in the data. */
 export function dataError(op: string, expected: string, got: string, hint = ''): DsError {
   return new DsError({ code: 'DS_DATA', op, expected, got, hint });
 }

@@ -25,7 +25,7 @@ import { TEXT_OPTIONS, type TextOptions, type TextSettings, textSettings } from 
 export interface TextStreamOptions extends TextOptions {
   /** Samples per batch of this rank. Default 1. */
   batchSize?: number;
-  /** Where batches are put. Default "cpu". */
+  /** Device of the batches. Default "cpu". */
   device?: Device | string;
   /**
    * Reads parts of files in a new order in every epoch, and mixes rows within the buffer. Default
@@ -81,7 +81,7 @@ interface StreamSettings extends TextSettings {
 }
 
 /**
- * Made by open(). Every iteration serves the rest of the current epoch and moves on to the next.
+ * Create it with open(). An iteration serves the rest of the current epoch, then the next one.
  * Seed and epoch decide one order of samples. Rank r takes every worldSize-th sample, so a position
  * holds at any world size. Each rank tokenizes all rows. At the end of an epoch, samples that do
  * not fill a batch of every rank are left out. The caller owns the tensors of a batch.
@@ -97,7 +97,7 @@ export class TextStream {
 
   /**
    * Finds the files and does not read them. Throws DS_ARGUMENT for wrong options, DS_DATA for
-   * files that are not there.
+   * missing files.
    */
   static async open(given: TextStreamOptions): Promise<TextStream> {
     const op = 'TextStream.open';
@@ -140,7 +140,7 @@ export class TextStream {
     if (epoch !== this.epoch) this.position = { epoch, window: 0, part: 0, row: 0, skip: 0 };
   }
 
-  /** Throws DS_DATA, naming file and line; also when an epoch does not fill a single batch. */
+  /** Throws DS_DATA with file and line, and if an epoch does not fill one batch. */
   async *[Symbol.asyncIterator](): AsyncGenerator<TextBatch> {
     const pool = new EncodePool(this.settings.pool);
     try {
@@ -174,7 +174,9 @@ export class TextStream {
     return true;
   }
 
-  /** Batches of all ranks; the position is that after the one that was given last. */
+  /**
+   * Yields the samples of one batch of every rank. `position` is then after the last yielded batch.
+   */
   private async *rounds(pool: EncodePool, from: Position): AsyncGenerator<TextSample[]> {
     const size = this.settings.batchSize * this.settings.worldSize;
     const { epoch } = from;
@@ -224,7 +226,7 @@ export class TextStream {
 
   private samplesOf(rows: readonly TokenRun[], epoch: number, window: number): TextSample[] {
     const { length, overlong, packing, pad, seed, shuffle } = this.settings;
-    // Streams of random numbers that no epoch's order of parts uses.
+    // These random streams differ from the streams that order the files.
     const stream = (epoch + 1) * 2 ** 32 + window;
     const mixed = <T>(list: readonly T[]): T[] =>
       Array.from(shuffledOrder(list.length, seed, stream), (i) => list[i] as T);
@@ -243,8 +245,8 @@ export class TextStream {
   }
 
   /**
-   * Goes on where the state was taken; an iteration under way goes on there with its next batch.
-   * Throws DS_CHECKPOINT when that was over other files, or in another order.
+   * Continues at the position of `state`. A running iteration continues there with its next batch.
+   * Throws DS_CHECKPOINT if the state belongs to other files or another order.
    */
   loadStateDict(state: JsonObject): void {
     for (const [name, mine] of Object.entries(this.kind())) {

@@ -6,7 +6,7 @@ import type { Generation, GenerationPiece } from '../continuation.js';
 import { PieceQueue } from '../piece-queue.js';
 import type { ReadRequest } from '../request.js';
 import type { StepBatch } from '../step-batch.js';
-import type { Generator, InferenceStats, StepAudience, StepLoop, Submitted } from '../step-loop.js';
+import type { Generator, InferenceStats, StepListener, StepLoop, Submitted } from '../step-loop.js';
 import type { EnginePlace } from './place.js';
 import { fieldsOf, type News, type StepLine } from './step-line.js';
 
@@ -56,7 +56,7 @@ class ReportQueue extends PieceQueue<GenerationPiece> {
 }
 
 /** Wraps the loop that `makeLoop` returns. */
-export class Lead implements Generator, StepAudience, EnginePlace {
+export class Lead implements Generator, StepListener, EnginePlace {
   readonly rank = 0;
   private readonly loop: StepLoop;
   private news: News[] = [];

@@ -20,13 +20,13 @@ export type Window = number | null;
 
 /** Sizes of a model with rotary positions, and the mode of its activations. */
 export interface RotaryConfig extends CausalConfig {
-  /** Tokens that there are. */
+  /** Number of tokens in the vocabulary. */
   vocabSize: number;
   /** The longest sequence (max_position_embeddings). */
   maxSeq: number;
-  /** Blocks. */
+  /** Number of blocks. */
   layers: number;
-  /** Heads of queries. */
+  /** Number of query heads. */
   heads: number;
   /** Width of the residual stream (hidden_size). */
   channels: number;
@@ -43,7 +43,7 @@ export interface RotaryConfig extends CausalConfig {
   kvHeads?: number;
   /** Width of a head, even. Default channels / heads. */
   headDim?: number;
-  /** Of the norms. Default 1e-6. */
+  /** Epsilon of the norms. Default 1e-6. */
   eps?: number;
   /** The base of the rotary frequencies. Default 10000. */
   ropeTheta?: number;
@@ -92,7 +92,8 @@ export interface RotaryConfig extends CausalConfig {
   /** Whether to keep one tensor per segment and recompute the rest in the backward. */
   activationCheckpointing?: boolean;
   /**
-   * Segments of blocks under activationCheckpointing; default number_checkpoints, else `layers`.
+   * Number of segments that activationCheckpointing recomputes. Default: number_checkpoints, else
+   * `layers`.
    */
   numberCheckpoints?: number;
   /** Targets that do not count; default -100. */
@@ -146,7 +147,7 @@ export interface Body extends Omit<RotarySizes, 'moe' | 'scales'> {
   residualDropout: number;
   /** Rotated channels of a head, the first ones. */
   rotaryDim: number;
-  /** Of each layer. */
+  /** The window of each layer. */
   windows: readonly Window[];
   /** Whether a layer rotates queries and keys. */
   rotates: readonly boolean[];
@@ -192,8 +193,8 @@ function varyingOf(traits: RotaryTraits): Varying[] {
 const rotaryDimOf = (headDim: number, factor = 1): number => Math.floor(headDim * factor);
 
 /**
- * Returns the complete `given` by its own names. Throws DS_ARGUMENT for an option that the family
- * lacks and for invalid sizes.
+ * Returns `given` with all defaults. Throws DS_ARGUMENT for an option that the family lacks and for
+ * invalid sizes.
  */
 export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): RotarySizes {
   const { name } = traits;

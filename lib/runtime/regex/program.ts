@@ -22,7 +22,7 @@ export interface Program {
   readonly start: number;
 }
 
-/** Instructions of one pattern. */
+/** Maximum number of instructions of a pattern. */
 const LARGEST = 20_000;
 
 /** Thrown for a pattern with too many instructions. */
@@ -54,7 +54,9 @@ class Compiler {
     return this.instructions.push(instruction) - 1;
   }
 
-  /** Returns where the instructions of `node` start; they go on at `next`. */
+  /**
+   * Returns the index of the first instruction of `node`. The last instruction continues at `next`.
+   */
   private emit(node: Node, next: number): number {
     switch (node.kind) {
       case 'set':
