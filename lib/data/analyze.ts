@@ -1,4 +1,4 @@
-// data.analyze(): how difficult the samples of a dataset are, in files that a curriculum reads.
+// data.analyze(): measures the difficulty of samples and writes the files that a curriculum reads.
 import { existsSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { DsError } from '../errors.js';
@@ -18,8 +18,8 @@ import { type SampleMetric, seqlen, VocabularyRarity } from './sample-metrics.js
 
 /**
  * Difficulty of a sample. "seqlen": its tokens. "vocab_rarity": the sum of -log p over its tokens,
- * rounded down; p is a token's share of all tokens of the dataset. Or a function that returns whole
- * numbers from 0 on.
+ * rounded down; p is a token's share of all tokens of the dataset. Or a function that returns
+ * integers of at least 0.
  */
 export type DifficultyMetric<Sample> =
   | 'seqlen'
@@ -31,7 +31,7 @@ export interface AnalyzeOptions<Sample, Name extends string = string>
   extends Pick<WorkerThreadOptions, 'numWorkers' | 'workerThread'> {
   /** Metrics by name; folders and files have these names. */
   metrics: Readonly<Record<Name, DifficultyMetric<Sample>>>;
-  /** Made where it is missing. */
+  /** Folder of the files; created if it is missing. */
   folder: string;
   /** Whether existing files of the metrics are replaced. Default: false. */
   overwrite?: boolean;
@@ -160,16 +160,16 @@ function makeFolders(folders: readonly string[]): () => void {
   return undo;
 }
 
-/** Leaves a folder that holds something by now, and one that is not there. */
+/** Removes an empty folder; keeps other folders and ignores a missing one. */
 function removeEmpty(folder: string): void {
   try {
     rmdirSync(folder);
   } catch {
-    // What there is to say is said by the error that led here.
+    // The caller throws the first error.
   }
 }
 
-/** Lists of samples of one value, the least first; in each the first sample first. */
+/** Groups samples by value: in order of value, then of sample. */
 async function writeMetric(
   folder: string,
   name: string,

@@ -65,7 +65,7 @@ export class SequenceRanks {
   }
 }
 
-/** Tokens `share` of each sample, the part of one rank. */
+/** The tokens `share` of each sample, which one rank holds. */
 export class SequencePart {
   constructor(
     private readonly group: ProcessGroup,

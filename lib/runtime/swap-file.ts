@@ -18,11 +18,11 @@ export interface SwapFileOptions {
   bytes: number;
   /** Bytes of a request and of a checksum's block; transfers start at multiples of it. */
   blockBytes: number;
-  /** Requests under way at once. */
+  /** Maximum number of concurrent requests. */
   depth: number;
   /** Threads that compute checksums. */
   checkers: number;
-  /** Where transfers come from and go to. */
+  /** The memory of all transfers. */
   memory: readonly HostRange[];
 }
 

@@ -19,7 +19,7 @@ import {
 } from './nodes.js';
 import { Reader } from './reader.js';
 
-/** Flags in force at a place of a pattern. */
+/** Flags that apply at a position of a pattern. */
 interface Flags {
   readonly ignoresCase: boolean;
   /** A dot matches newlines. */

@@ -14,7 +14,7 @@ import { type Given, snakeCase } from './given.js';
  */
 export async function readRunFile(file: string): Promise<Given[]> {
   const text = readText(file);
-  // Read when a file is there to be read: it is one more package to load.
+  // Loaded on demand, because most calls have no such file.
   const yaml = await import('yaml');
   const lines = new yaml.LineCounter();
   const document = parsed(file, () => {
@@ -31,7 +31,7 @@ export async function readRunFile(file: string): Promise<Given[]> {
   return pairs.filter(isGiven);
 }
 
-/** TRL cuts no row where max_length is null; by its older names null is the default. */
+/** In TRL, max_length null cuts no row. With the older names of max_length, null is the default. */
 function isGiven({ location, name, values }: Given): boolean {
   if (values[0] !== null) return true;
   if (name !== 'max_length') return false;
