@@ -5,7 +5,12 @@ import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { LossReport } from '../tensor/index.js';
 import { collateSamples, TextDataset, type TextOptions, targetsOf } from '../text/index.js';
-import { type EvaluatedOptions, eachBatch, requireEvaluated } from './evaluated-model.js';
+import {
+  type EvaluatedOptions,
+  eachBatch,
+  requireEvaluated,
+  sameAngles,
+} from './evaluated-model.js';
 
 /** Options of evaluate(): the rows, as a TextDataset reads them, and how they run. */
 export interface EvaluationOptions
@@ -67,15 +72,18 @@ export async function evaluate(model: CausalLM, given: EvaluationOptions): Promi
     await eachBatch(
       parts,
       data,
-      (samples) => {
-        const { ids, labels, documents, positions } = collate(samples, device);
-        report.reset();
-        const inputs = { documents, positions, loss: { report } };
-        const loss = model.tokenLoss(ids, targetsOf(labels), inputs).item();
-        const { counted, correct } = report.read();
-        if (counted > 0) sums.loss += loss * counted;
-        sums.counted += counted;
-        sums.correct += correct;
+      (batch) => {
+        for (const samples of sameAngles(model, batch, ({ ids }) => ids.length)) {
+          const { ids, labels, documents, positions } = collate([...samples], device);
+          report.reset();
+          // A single document needs no mask: attention is causal, and padding is on the right.
+          const inputs = { ...(packing && { documents, positions }), loss: { report } };
+          const loss = model.tokenLoss(ids, targetsOf(labels), inputs).item();
+          const { counted, correct } = report.read();
+          if (counted > 0) sums.loss += loss * counted;
+          sums.counted += counted;
+          sums.correct += correct;
+        }
       },
       onProgress,
     );

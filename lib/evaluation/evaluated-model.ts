@@ -82,6 +82,20 @@ async function tokenizerOf(
 }
 
 /**
+ * Divides the rows of a batch: each is alone if the rotary angles of the model depend on the length
+ * of its batch.
+ */
+export function sameAngles<Row>(
+  model: CausalLM,
+  rows: readonly Row[],
+  lengthOf: (row: Row) => number,
+): (readonly Row[])[] {
+  const lengths = rows.map(lengthOf);
+  const differ = model.rereads(Math.min(...lengths), Math.max(...lengths));
+  return differ ? rows.map((row) => [row]) : [rows];
+}
+
+/**
  * Runs `step` on each batch of `rows` in evaluation mode, without a tape. Other work of the process
  * runs between two batches.
  */

@@ -10,6 +10,7 @@ import {
   type EvaluatedOptions,
   eachBatch,
   requireEvaluated,
+  sameAngles,
 } from './evaluated-model.js';
 
 /** Options of logLikelihoods(). */
@@ -145,11 +146,13 @@ export async function likelihoodsOf(
     parts,
     rows,
     (numbers) => {
-      const batch = numbers.map((number) => requests[number] as LikelihoodRequest);
-      const logits = logitsOf(parts, batch);
-      batch.forEach((request, row) => {
-        found[numbers[row] as number] = likelihoodOf(logits, row, request);
-      });
+      for (const group of sameAngles(parts.model, numbers, lengthOf)) {
+        const batch = group.map((number) => requests[number] as LikelihoodRequest);
+        const logits = logitsOf(parts, batch);
+        batch.forEach((request, row) => {
+          found[group[row] as number] = likelihoodOf(logits, row, request);
+        });
+      }
     },
     onProgress,
   );
