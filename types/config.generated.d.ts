@@ -77,7 +77,7 @@ export interface DsConfig {
    */
   disable_allgather?: boolean;
   /**
-   * Old place of zero_optimization.allgather_bucket_size.
+   * Old name of zero_optimization.allgather_bucket_size.
    * @deprecated Use zero_optimization.allgather_bucket_size.
    */
   allgather_size?: number;

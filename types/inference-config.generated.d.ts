@@ -140,36 +140,36 @@ export interface InferenceConfig {
    */
   mp_size?: number;
   /**
-   * Old place of tensor_parallel.mpu.
+   * Old name of tensor_parallel.mpu.
    * @deprecated Use tensor_parallel.mpu.
    */
   mpu?: { [key: string]: unknown } | null;
   /**
-   * Old place of moe.ep_size.
+   * Old name of moe.ep_size.
    * @deprecated Use moe.ep_size.
    */
   ep_size?: number;
   /**
-   * Old place of moe.ep_group.
+   * Old name of moe.ep_group.
    * @deprecated Use moe.ep_group.
    */
   ep_group?: { [key: string]: unknown } | null;
   /** Another name of ep_group. */
   expert_group?: { [key: string]: unknown } | null;
   /**
-   * Old place of moe.ep_mp_group.
+   * Old name of moe.ep_mp_group.
    * @deprecated Use moe.ep_mp_group.
    */
   ep_mp_group?: { [key: string]: unknown } | null;
   /** Another name of ep_mp_group. */
   expert_mp_group?: { [key: string]: unknown } | null;
   /**
-   * Old place of moe.moe_experts.
+   * Old name of moe.moe_experts.
    * @deprecated Use moe.moe_experts.
    */
   moe_experts?: readonly number[];
   /**
-   * Old place of moe.type.
+   * Old name of moe.type.
    * @deprecated Use moe.type.
    */
   moe_type?: 'standard' | 'residual';

@@ -230,13 +230,13 @@ class BeamRun {
     const most = Math.max(...edits.map(({ tokens }) => tokens.length));
     if (most === 0) return logprobs;
     // Rows need equal lengths. The first token pads a row; it is written twice with one value.
-    const places = edits.map(({ tokens }) =>
+    const padded = edits.map(({ tokens }) =>
       Array.from({ length: most }, (_, i) => tokens[i] ?? tokens[0] ?? 0),
     );
-    const index = rows(places, this.device);
+    const index = rows(padded, this.device);
     const old = logprobs.gather(1, index).toArray();
     const edited = edits.flatMap(({ bans, penalized }, beam) =>
-      (places[beam] as number[]).map((token, i) =>
+      (padded[beam] as number[]).map((token, i) =>
         bans.has(token)
           ? Number.NEGATIVE_INFINITY
           : penalized.of(token, old[beam * most + i] as number),
@@ -250,11 +250,11 @@ class BeamRun {
   private likeliest(totals: Tensor): Candidate[] {
     const vocabulary = this.model.vocabSize;
     const { values, indices } = topk(totals, Math.min(this.tree.breadth, totals.size(1)));
-    const places = indices.toArray();
+    const order = indices.toArray();
     return values.toArray().map((total, i) => {
       if (Number.isNaN(total)) throw notFinite();
-      const place = places[i] as number;
-      return { beam: Math.floor(place / vocabulary), token: place % vocabulary, total };
+      const index = order[i] as number;
+      return { beam: Math.floor(index / vocabulary), token: index % vocabulary, total };
     });
   }
 

@@ -8,7 +8,7 @@ import { noGrad, type Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import { searched } from './beam-generation.js';
 import { type Generation, type GenerationPiece, gathered } from './continuation.js';
-import { type EnginePlace, placeAlone } from './ranks/place.js';
+import { aloneRole, type EngineRole } from './ranks/role.js';
 import {
   type GenerateRequest,
   type ReadRequest,
@@ -30,7 +30,7 @@ interface EngineParts {
   generator: Generator;
   requests: RequestLimits;
   /** Default: this process has the whole model. */
-  place?: EnginePlace;
+  role?: EngineRole;
 }
 
 /**
@@ -56,21 +56,21 @@ export class InferenceEngine {
   readonly rank: number;
   private readonly runner: StepRunner;
   private readonly generator: Generator;
-  private readonly place: EnginePlace;
+  private readonly role: EngineRole;
   private isDestroyed = false;
   /** Aborts beam searches. */
   private readonly ending = new AbortController();
 
   /** @internal initInference() creates engines. */
   constructor(private readonly parts: EngineParts) {
-    const { model, tokenizer, runner, generator, requests, place = placeAlone } = parts;
+    const { model, tokenizer, runner, generator, requests, role = aloneRole } = parts;
     this.module = model;
     this.tokenizer = tokenizer;
     this.maxTokens = requests.maxTokens;
     this.runner = runner;
     this.generator = generator;
-    this.place = place;
-    this.rank = place.rank;
+    this.role = role;
+    this.rank = role.rank;
   }
 
   /**
@@ -80,7 +80,7 @@ export class InferenceEngine {
    */
   call(tokens: Tensor): Tensor {
     this.requireAlive('call');
-    this.place.requireForward(this.generator);
+    this.role.requireForward(this.generator);
     const { runner, module } = this;
     return jointly(runner.together, () => noGrad(() => runner.timed(() => module.call(tokens))));
   }
@@ -103,7 +103,7 @@ export class InferenceEngine {
 
   /** Runs a beam search outside the batched steps. */
   private async search(request: ReadRequest): Promise<Generation[]> {
-    this.place.requireAlone('numBeams');
+    this.role.requireAlone('numBeams');
     const { tokenizer, module, ending } = this;
     const found = await searched(module, request, { tokenizer, signal: ending.signal });
     this.generator.count(request.prompt.length, found);
@@ -151,7 +151,7 @@ export class InferenceEngine {
    */
   async follow(): Promise<void> {
     this.requireAlive('follow');
-    await this.place.follow();
+    await this.role.follow();
   }
 
   /**

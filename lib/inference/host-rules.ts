@@ -50,7 +50,7 @@ export function stepBans(
   const { prompt, tokens, ends } = text;
   const bans = new Set(tokens.length < minTokens ? ends : []);
   const length = prompt.length + tokens.length;
-  const at = (place: number) => prompt[place] ?? tokens[place - prompt.length];
+  const at = (index: number) => prompt[index] ?? tokens[index - prompt.length];
   for (const word of badWords) {
     const before = word.length - 1;
     const starts = length - before;

@@ -299,11 +299,11 @@ function sharedGenerator(parts: StepLoopParts, { layers, host, patience }: Model
   runner.together = { always: [layers] };
   if (host.rank > 0) {
     const follow = new Follow(host.rank, line, runner);
-    return { generator: follow, place: follow };
+    return { generator: follow, role: follow };
   }
   const lead = new Lead(line, patience, (listener) => new StepLoop({ ...parts, listener }));
   runner.announce = (batch) => lead.announce(batch);
-  return { generator: lead, place: lead };
+  return { generator: lead, role: lead };
 }
 
 /** Returns true if steps are recorded as graphs. Warns if `true` was set without support for it. */

@@ -38,10 +38,10 @@ export class Readback {
   /** Enqueues copies of contiguous tensors (i32, i64 or f32) on the compute stream. */
   begin(tensors: readonly Tensor[]): Arrival {
     if (this.device.kind === 'cpu') return arrived(tensors.map((tensor) => tensor.toArray()));
-    const places: number[] = [];
+    const starts: number[] = [];
     let bytes = 0;
     for (const { numel, dtype } of tensors) {
-      places.push(bytes);
+      starts.push(bytes);
       bytes += Math.ceil((numel * dtypeSize(dtype)) / ALIGNMENT) * ALIGNMENT;
     }
     const { host, copied } = this.slot(bytes);
@@ -50,8 +50,8 @@ export class Readback {
       const { numel, dtype, buffer, offset } = tensor;
       const size = numel * dtypeSize(dtype);
       const from = offset * dtypeSize(dtype);
-      host.copyFrom(buffer, { to: places[i] as number, from, bytes: size }, compute);
-      return { dtype, numel, place: places[i] as number };
+      host.copyFrom(buffer, { to: starts[i] as number, from, bytes: size }, compute);
+      return { dtype, numel, start: starts[i] as number };
     });
     copied.record(compute);
     return {
@@ -62,9 +62,9 @@ export class Readback {
         while (!copied.done) await turn();
       },
       values: () =>
-        lists.map(({ dtype, numel, place }) => {
+        lists.map(({ dtype, numel, start }) => {
           const list = rawArray(dtype, numel);
-          host.read(place, list, cpu().compute);
+          host.read(start, list, cpu().compute);
           const values = new Array<number>(numel);
           for (let i = 0; i < numel; ++i) values[i] = Number(list[i]);
           return values;

@@ -32,12 +32,17 @@ export async function loadParts(
   list: PartsList,
   { rank, ranks, dtype }: PartsReader,
 ): Promise<void> {
-  const { place, whole, parts } = list;
+  const { location, whole, parts } = list;
   const used = [...model.namedParameters()].find(([, one]) => one.isMaterialized);
   if (used) throw begun(used[0]);
   if (parts && Math.max(1, parts.length) !== ranks) {
     const hint = `Start with tensor_parallel.tp_size ${Math.max(1, parts.length)}, or list whole tensors.`;
-    throw damaged(place, `parts of ${ranks} ranks`, `parts of ${Math.max(1, parts.length)}`, hint);
+    throw damaged(
+      location,
+      `parts of ${ranks} ranks`,
+      `parts of ${Math.max(1, parts.length)}`,
+      hint,
+    );
   }
   const left = new Map(model.namedParameters());
   const named = parts ? null : layoutOf(model);
@@ -70,7 +75,7 @@ export async function loadParts(
   const [missing] = left.keys();
   if (missing === undefined) return;
   throw damaged(
-    place,
+    location,
     'all parameters of the model',
     `${left.size} without a tensor, such as ${missing}`,
   );

@@ -21,7 +21,7 @@ const KEYS = [
 /** Files of a checkpoint. */
 export interface PartsList {
   /** Path of the list or "checkpoint", for error messages. */
-  readonly place: string;
+  readonly location: string;
   /** Files with tensors common to all ranks. If `parts` is null, they contain all tensors. */
   readonly whole: readonly string[];
   /** One file per rank with its parts; null if all tensors are whole. */
@@ -35,48 +35,48 @@ export interface PartsList {
  */
 export async function readPartsList(source: string | object, base: string): Promise<PartsList> {
   const isPath = typeof source === 'string';
-  const place = isPath ? source : 'checkpoint';
+  const location = isPath ? source : 'checkpoint';
   const list = isPath ? await readJson(source) : (source as JsonObject);
   const other = Object.keys(list).find((key) => !KEYS.includes(key));
-  if (other !== undefined) throw damaged(`${place}: ${other}`, KEYS.join(', '), 'another key');
+  if (other !== undefined) throw damaged(`${location}: ${other}`, KEYS.join(', '), 'another key');
   const { type, checkpoints, version, parallelization = 'tp', base_dir = '' } = list;
-  if (version === undefined || version === null) throw damaged(place, 'a version', 'none');
+  if (version === undefined || version === null) throw damaged(location, 'a version', 'none');
   if (!TYPES.includes(typeof type === 'string' ? type.toLowerCase() : type)) {
     const hint =
       'Other formats are not supported: convert the checkpoint to a Hugging Face folder.';
-    throw damaged(`${place}: type`, '"ds_model" or "bloom"', formatValue(type), hint);
+    throw damaged(`${location}: type`, '"ds_model" or "bloom"', formatValue(type), hint);
   }
   if (parallelization !== 'tp' && parallelization !== 'pp') {
-    throw damaged(`${place}: parallelization`, '"tp" or "pp"', formatValue(parallelization));
+    throw damaged(`${location}: parallelization`, '"tp" or "pp"', formatValue(parallelization));
   }
   const home = String(base_dir || base || (isPath ? dirname(source) : '.'));
   const filesIn = (key: string, given: unknown): string[] => {
     if (!Array.isArray(given) || given.length === 0)
-      throw damaged(`${place}: ${key}`, 'files', formatValue(given));
-    return given.map((name) => fileOf(`${place}: ${key}`, home, name));
+      throw damaged(`${location}: ${key}`, 'files', formatValue(given));
+    return given.map((name) => fileOf(`${location}: ${key}`, home, name));
   };
   if (Array.isArray(checkpoints)) {
-    return { place, whole: filesIn('checkpoints', checkpoints), parts: null };
+    return { location, whole: filesIn('checkpoints', checkpoints), parts: null };
   }
   const { tp, non_tp, ...rest } = Object(checkpoints) as Record<string, unknown>;
   if (Object.keys(rest).length > 0 || non_tp === undefined) {
     throw damaged(
-      `${place}: checkpoints`,
+      `${location}: checkpoints`,
       'a list of files, or { tp, non_tp }',
       formatValue(checkpoints),
     );
   }
   return {
-    place,
+    location,
     whole: filesIn('checkpoints.non_tp', non_tp),
     parts: Array.isArray(tp) && tp.length === 0 ? [] : filesIn('checkpoints.tp', tp),
   };
 }
 
-function fileOf(place: string, home: string, name: unknown): string {
+function fileOf(location: string, home: string, name: unknown): string {
   if (typeof name === 'string' && name.endsWith('.safetensors')) return resolve(home, name);
   const hint = 'PyTorch pickle files can run code: convert them to safetensors.';
-  throw damaged(place, 'safetensors files', formatValue(name), hint);
+  throw damaged(location, 'safetensors files', formatValue(name), hint);
 }
 
 async function readJson(path: string): Promise<JsonObject> {

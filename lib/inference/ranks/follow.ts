@@ -7,7 +7,7 @@ import type { ReadRequest } from '../request.js';
 import type { Generator, InferenceStats, Submitted } from '../step-loop.js';
 import type { StepRunner } from '../step-runner.js';
 import { digestOf, refuseShared } from './lead.js';
-import type { EnginePlace } from './place.js';
+import type { EngineRole } from './role.js';
 import type { Message, News, StepLine } from './step-line.js';
 
 /** A request on this rank, on rank 0, or on both. */
@@ -28,7 +28,7 @@ const NOTHING: InferenceStats = {
 };
 
 /** Receives messages while it has requests or follows rank 0. Owns the runner. */
-export class Follow implements Generator, EnginePlace {
+export class Follow implements Generator, EngineRole {
   private readonly reported = new Map<number, Report>();
   private submitted = 0;
   private listening: Promise<void> | null = null;

@@ -7,7 +7,7 @@ import { PieceQueue } from '../piece-queue.js';
 import type { ReadRequest } from '../request.js';
 import type { StepBatch } from '../step-batch.js';
 import type { Generator, InferenceStats, StepListener, StepLoop, Submitted } from '../step-loop.js';
-import type { EnginePlace } from './place.js';
+import type { EngineRole } from './role.js';
 import { fieldsOf, type News, type StepLine } from './step-line.js';
 
 /** A message about a request, without the request's number. */
@@ -56,7 +56,7 @@ class ReportQueue extends PieceQueue<GenerationPiece> {
 }
 
 /** Wraps the loop that `makeLoop` returns. */
-export class Lead implements Generator, StepListener, EnginePlace {
+export class Lead implements Generator, StepListener, EngineRole {
   readonly rank = 0;
   private readonly loop: StepLoop;
   private news: News[] = [];

@@ -2,7 +2,7 @@
 import type { Generator } from '../step-loop.js';
 
 /** Operations that depend on this role. */
-export interface EnginePlace {
+export interface EngineRole {
   /** Rank within the group that shares the model. Rank 0 samples. */
   readonly rank: number;
   /** See InferenceEngine.follow(). */
@@ -16,7 +16,7 @@ export interface EnginePlace {
 }
 
 /** The role of an engine that has the whole model. */
-export const placeAlone: EnginePlace = {
+export const aloneRole: EngineRole = {
   rank: 0,
   follow: async () => {},
   requireForward: () => {},
