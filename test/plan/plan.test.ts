@@ -368,16 +368,23 @@ class SmallMixtral extends nn.models.Mixtral {
     super({ ...given, moe: { experts: 6, perToken: 2, hidden: 192 } });
   }
 }
-test.each([
-  ['Llama', nn.models.Llama, false],
-  ['Phi3', nn.models.Phi3, false],
-  ['Qwen3', nn.models.Qwen3, false],
-  ['Mixtral', SmallMixtral, false],
-  ['Llama', nn.models.Llama, true],
-  ['Phi3', nn.models.Phi3, true],
-  ['Qwen3', nn.models.Qwen3, true],
-  ['Mixtral', SmallMixtral, true],
-] as const)(
+type Small = new (
+  given: typeof shape & { layers: number; activationCheckpointing: boolean },
+) => nn.models.RotaryLM;
+
+const byDeclaration = [
+  ...['Llama', 'Phi3', 'Qwen3', 'SmolLM3', 'Granite', 'Olmo2', 'StableLm', 'Glm4', 'Gemma'],
+  ...['Gemma2', 'Gemma3', 'Cohere', 'Phi', 'Starcoder2', 'Exaone4'],
+];
+const rows = [true, false].flatMap((checkpointing): [string, Small, boolean][] => [
+  ['Mixtral', SmallMixtral, checkpointing],
+  ...byDeclaration.map((name): [string, Small, boolean] => [
+    ...([name, (nn.models as unknown as Record<string, Small>)[name] as Small] as const),
+    checkpointing,
+  ]),
+]);
+
+test.each(rows)(
   'what a block of %s keeps follows the formula (%p, checkpointing %p)',
   (_, Model, activationCheckpointing) => {
     seed(1);

@@ -66,30 +66,35 @@ function feedOf(traits: RotaryTraits, { hidden, channels, moe, layers }: RotaryS
  *     4 C                 both streams and both norms' results
  *     2 H D + 2 K D       queries, the attention's result, keys and values
  *     H D + K D           with head norms: queries and keys before the norm
- *     C                   for each norm above two, and for each scaled branch
+ *     C                   for each norm above two
+ *     C, D                for each norm by 1 + weight, which has two steps in 16 bits
  *     kept by the feed-forward block
  *
- * A parallel block keeps one norm's result less, or the sum of its branches in its place. Bounded
- * scores keep H maxSeq elements three times, because no kernel bounds them.
- *
  * Backward needs more: in the MLP the gradients of gate and up (2 h); in attention the gradients of
- * the stream, queries and keys (2 C + H D + K D). Statistics: a log-sum-exp per head, a deviation
- * per norm.
+ * the stream, queries and keys (2 C + H D + K D). Pairs of neighbouring channels need those of
+ * queries and keys again, and so do norms of heads by 1 + weight. Statistics: a log-sum-exp per
+ * head, a deviation per norm.
+ *
+ * A parallel block keeps one norm's result and one stream (2 C less). Bounded scores and their
+ * weights keep 2 H T elements for T = maxSeq, because no kernel bounds scores.
  */
 export function rotaryBlockActivations(traits: RotaryTraits, sizes: RotarySizes): BlockActivations {
   const { channels, heads, kvHeads, headDim, maxSeq } = sizes;
-  const { norms, factors } = bodyOf(traits, sizes);
-  const { qkNorm = 'none', norm: { kind = 'rms' } = {} } = traits;
+  const { norms, factors, isParallel } = bodyOf(traits, sizes);
+  const { qkNorm = 'none', norm: { kind = 'rms', offset = false } = {} } = traits;
   const feed = feedOf(traits, sizes);
   const turned = (heads + kvHeads) * headDim;
   const normed = qkNorm === 'none' ? 0 : 1;
   const count = [...norms.attention, ...norms.mlp].filter((name) => name !== null).length;
-  const more = Math.max(0, count - 2) + (factors.residual === 1 ? 0 : 2);
-  const scores = factors.scoreCap === null ? 0 : 3 * heads * maxSeq;
+  const more = Math.max(0, count - 2) + (offset ? count : 0) - (isParallel ? 2 : 0);
+  const scores = factors.scoreCap === null ? 0 : 2 * heads * maxSeq;
   const headStatistics = 4 * (qkNorm === 'whole' ? 2 : heads + kvHeads);
-  const inAttention = 2 * channels + turned + scores;
+  const paired = traits.rope?.interleaved ? ((sizes.partialRotaryFactor ?? 1) < 1 ? 2 : 1) : 0;
+  const steps = (isParallel ? 1 : 0) + (offset ? 1 : 0);
+  const inAttention =
+    (2 + steps) * channels + (1 + paired + (offset ? 2 * normed : 0)) * turned + scores;
   return {
-    kept: (4 + more) * channels + feed.kept + (2 + normed) * turned + scores,
+    kept: (4 + more) * channels + feed.kept + (2 + (offset ? 2 : 1) * normed) * turned + scores,
     statistics:
       feed.statistics + 4 * heads + (kind === 'rms' ? 4 : 8) * count + normed * headStatistics,
     backward: feed.backward,
