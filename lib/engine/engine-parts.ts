@@ -20,10 +20,9 @@ import type { InputCast } from './step/input-cast.js';
 import type { LayerDropping } from './step/layer-drop.js';
 import type { Progress } from './step/progress.js';
 import type { StepControl } from './step/step-control.js';
-import type { StepDecisions } from './step/step-decisions.js';
+import type { StepDecisions, UpdatePlanner } from './step/step-decisions.js';
 import type { StopRequest } from './step/stop-request.js';
 import type { UnitHooks } from './step/unit-hooks.js';
-import type { UpdatePlanner } from './step/update-planner.js';
 import type { EmptyBatches } from './watch/empty-batches.js';
 import type { StepWatch } from './watch/step-watch.js';
 

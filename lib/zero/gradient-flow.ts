@@ -3,10 +3,9 @@ import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { Collectives } from './collectives.js';
-import type { Exchange } from './exchange.js';
+import type { Exchange, ToOwner, Wire } from './exchange.js';
 import { sliceFlat } from './flat.js';
 import type { Partition } from './partition.js';
-import type { ToOwner, Wire } from './wire.js';
 
 /** Receives the gradients of a step, one partition at a time. */
 export interface GradientReceiver {

@@ -5,7 +5,7 @@ import { type DsConfig, initialize } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { getRandomState } from '../../lib/tensor/random.js';
 import type { Collectives } from '../../lib/zero/collectives.js';
-import { byAllReduce, byReduceScatter } from '../../lib/zero/wire.js';
+import { byAllReduce, byReduceScatter } from '../../lib/zero/exchange.js';
 import { tinyConfig, tinyModel } from '../e2e/tiny-training.js';
 
 type Zero = Exclude<DsConfig['zero_optimization'], boolean>;

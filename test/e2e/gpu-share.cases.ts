@@ -12,9 +12,8 @@ import type { Share } from '../../lib/zero/optimizer-state.js';
 import type { Partition } from '../../lib/zero/partition.js';
 import { Deferred } from '../../lib/zero/schedule/deferred.js';
 import { Speculative } from '../../lib/zero/schedule/speculative.js';
-import { StreamedState } from '../../lib/zero/state/placement/streamed.js';
+import { StreamedState, Windows } from '../../lib/zero/state/placement/streamed.js';
 import type { Masters } from '../../lib/zero/state/strategies.js';
-import { Windows } from '../../lib/zero/state/windows.js';
 import type { Case } from '../support/case.js';
 import { stateBits, type TinyOptions, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
 

@@ -1,8 +1,8 @@
 // Tests which ranks count which elements, and the memory that ranks share.
 import { needsText } from '../../lib/engine/setup/memory-promise.js';
 import { roomOf, type Standing, standingOf } from '../../lib/engine/setup/planned-room.js';
-import { columnsOfStages } from '../../lib/engine/step/columns.js';
-import { countedRanges } from '../../lib/engine/step/counted-ranges.js';
+import { countedRanges } from '../../lib/engine/step/step-control.js';
+import { columnsOfStages } from '../../lib/engine/step/step-rows.js';
 import { cpu } from '../../lib/runtime/device.js';
 
 test('columns of stages: neighbours of one stage are one run', () => {

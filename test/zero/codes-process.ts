@@ -2,11 +2,15 @@
 // simulation of all ranks.
 import { CommsLogger, initDistributed } from '../../lib/comm/index.js';
 import { Tensor } from '../../lib/index.js';
-import { BLOCK, BlockCodes } from '../../lib/zero/block-codes.js';
-import { gatherCodes } from '../../lib/zero/quantized-gather.js';
-import { QuantizedWire, ReplicatedWire } from '../../lib/zero/quantized-wire.js';
+import { PlainWire } from '../../lib/zero/exchange.js';
+import {
+  BLOCK,
+  BlockCodes,
+  gatherCodes,
+  QuantizedWire,
+  ReplicatedWire,
+} from '../../lib/zero/quantized.js';
 import { InMemory } from '../../lib/zero/state/weight-store.js';
-import { PlainWire } from '../../lib/zero/wire.js';
 
 export interface CodesJob {
   kind: 'cpu' | 'cuda';

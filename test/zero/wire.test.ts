@@ -2,7 +2,6 @@
 import { cpu } from '../../lib/runtime/device.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import type { At, Collectives } from '../../lib/zero/collectives.js';
-import { sliceFlat } from '../../lib/zero/flat.js';
 import {
   byAllReduce,
   byReduceScatter,
@@ -10,7 +9,8 @@ import {
   DividedWire,
   PlainWire,
   type Wire,
-} from '../../lib/zero/wire.js';
+} from '../../lib/zero/exchange.js';
+import { sliceFlat } from '../../lib/zero/flat.js';
 
 const device = cpu();
 const at: At = { stream: device.compute, purpose: 'gradient of a test' };

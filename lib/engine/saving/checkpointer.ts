@@ -27,9 +27,16 @@ import { catalogOf, releaseShards, wantedOf, weightShards, wholeTensors } from '
 import { HostCopy } from './host-copy.js';
 import { type LoadedCheckpoint, type LoadOptions, restoreEngine } from './restore.js';
 import { type ContentOptions, contentOf } from './snapshot.js';
-import { standBy } from './stand-by.js';
 import { StateUse } from './state-use.js';
 import { StoreWorld } from './store-world.js';
+
+/** Makes the next collectives of this rank in `groups` fail: see StoreWorld.standBy(). */
+export function standBy(world: CheckpointWorld, groups: () => readonly ProcessGroup[]): void {
+  if (!(world instanceof StoreWorld)) return;
+  world.standBy((text) => {
+    for (const group of groups()) group.giveUp(text);
+  });
+}
 
 /** Options of engine.saveCheckpoint(). Must be equal on every rank. */
 export interface SaveOptions {

@@ -1,13 +1,13 @@
-// The content of an engine checkpoint: weights, master weights, optimizer state, counters, random
-// generators.
-import type { JsonObject } from '../../../types/json.js';
+// The content of an engine checkpoint: weights, state, counters, random generators, client state.
+import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { CheckpointContent } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import { isPlain } from '../../peft/index.js';
+import { isObject, isPlainObject } from '../../runtime/is-object.js';
 import { getRandomState } from '../../tensor/index.js';
 import type { EngineCore } from '../engine-parts.js';
 import { MODEL } from '../ranks.js';
-import { jsonObject } from './client-state.js';
 import {
   catalogOf,
   optimizerShards,
@@ -80,4 +80,97 @@ function rankState(engine: EngineCore): JsonObject {
     companions[name] = jsonObject(`companions.${name}`, part.stateDict(), '{ position: 3 }');
   }
   return { random: { ...getRandomState() }, companions };
+}
+
+/** Maximum nesting of objects. JSON.stringify() and JSON.parse() recurse for each level. */
+const MOST_LEVELS = 1000;
+/** Maximum characters of a path in an error. */
+const SHOWN = 120;
+
+/**
+ * Returns a copy of `value` as JSON stores it, after toJSON() and without undefined properties.
+ *
+ * Throws DS_ARGUMENT if it is not an object, and for the first nested value that JSON drops or
+ * changes. Examples: NaN, a function, a bigint, a Map, a typed array.
+ */
+export function jsonObject(location: string, value: unknown, example: string): JsonObject {
+  const kept = keptOf(location, '', value, []);
+  if (isObject(kept)) return kept;
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op: location,
+    expected: `an object, such as ${example}`,
+    got: Array.isArray(kept) ? 'an array' : String(JSON.stringify(kept)),
+  });
+}
+
+/** `outer`: the objects that contain `value`, the property `name` of the last one. */
+function keptOf(
+  location: string,
+  name: string,
+  value: unknown,
+  outer: readonly object[],
+): JsonValue | undefined {
+  if (value === null || typeof value === 'string' || typeof value === 'boolean') return value;
+  if (typeof value === 'number') {
+    if (Number.isFinite(value)) return value;
+    throw refused(location, String(value), 'Leave it out, or save null.');
+  }
+  if (typeof value !== 'object') throw refused(location, `a ${typeof value}`);
+  if (outer.includes(value)) throw refused(location, 'an object that contains itself');
+  if (outer.length === MOST_LEVELS) {
+    const expected = `at most ${MOST_LEVELS} levels of nested objects`;
+    throw refused(location, 'a deeper object', '', expected);
+  }
+  const within = [...outer, value];
+  const { toJSON } = value as Partial<Speaker>;
+  if (typeof toJSON === 'function') return saidBy(location, name, { value, toJSON, within });
+  if (Array.isArray(value)) {
+    return Array.from(value, (item, i) => {
+      const kept = keptOf(`${location}[${i}]`, `${i}`, item, within);
+      if (kept === undefined)
+        throw refused(`${location}[${i}]`, 'a toJSON() that returns undefined');
+      return kept;
+    });
+  }
+  if (!isPlainObject(value)) {
+    const name = Object.getPrototypeOf(value).constructor?.name ?? 'class';
+    throw refused(location, `a ${name}`, 'Save plain objects.');
+  }
+  const kept = Object.entries(value).map(([key, item]) => {
+    const of = item === undefined ? undefined : keptOf(`${location}.${key}`, key, item, within);
+    return [key, of] as const;
+  });
+  return Object.fromEntries(kept.filter(([, of]) => of !== undefined)) as JsonObject;
+}
+
+interface Speaker {
+  value: object;
+  toJSON: (name: string) => unknown;
+  within: readonly object[];
+}
+
+/** Returns the checked result of toJSON(), or undefined. */
+function saidBy(
+  location: string,
+  name: string,
+  { value, toJSON, within }: Speaker,
+): JsonValue | undefined {
+  if (value instanceof Date && Number.isNaN(value.getTime())) {
+    throw refused(location, 'an invalid Date', 'Leave it out, or save null.');
+  }
+  const said: unknown = toJSON.call(value, name);
+  if (said === undefined) return undefined;
+  // toJSON() returned its own object: check the properties.
+  return keptOf(location, name, said === value ? { ...value, toJSON: undefined } : said, within);
+}
+
+function refused(
+  location: string,
+  got: string,
+  hint = '',
+  expected = 'a value that JSON can store',
+): DsError {
+  const op = location.length > SHOWN ? `${location.slice(0, SHOWN)}...` : location;
+  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }

@@ -34,9 +34,9 @@ import { LARGEST_SLOT, WeightSlots } from '../../zero/state/weight-slots.js';
 import { DeviceWeights } from '../../zero/state/weights/device.js';
 import { OffloadedWeights } from '../../zero/state/weights/offloaded.js';
 import type { ReleaseStack } from '../release-stack.js';
+import { openNvmeState } from './disk-storage.js';
 import { findGpuShare, type ShareOptions } from './gpu-share.js';
 import { speculates, splitsMasters, splitsStreamed } from './master-halves.js';
-import { openNvmeState } from './nvme-state.js';
 import { offloadsWeights } from './stage.js';
 import { cutParameter } from './whole-parameters.js';
 

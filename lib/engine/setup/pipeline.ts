@@ -24,7 +24,7 @@ import { held, Tensor, zeros } from '../../tensor/index.js';
 import type { Partition } from '../../zero/partition.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
 import { normRanksAt, type Ranks } from '../ranks.js';
-import { allColumns, type Columns, columnsOfStages } from '../step/columns.js';
+import { allColumns, type Columns, columnsOfStages } from '../step/step-rows.js';
 import { routedLayers } from '../step/token-drop.js';
 
 export interface PipelinePlan {

@@ -2,7 +2,17 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
-import { type CommTimer, Exchange, untimedComm } from '../../zero/exchange.js';
+import {
+  byAllReduce,
+  byReduceScatter,
+  CastWire,
+  type CommTimer,
+  DividedWire,
+  Exchange,
+  PlainWire,
+  untimedComm,
+  type Wire,
+} from '../../zero/exchange.js';
 import {
   GatheredWeights,
   gatherPlain,
@@ -20,22 +30,13 @@ import {
 } from '../../zero/gradient-flow.js';
 import { NearCopies } from '../../zero/near-copies.js';
 import { PartialSums } from '../../zero/partial-sums.js';
-import { gatherCodes } from '../../zero/quantized-gather.js';
-import { QuantizedWire, ReplicatedWire } from '../../zero/quantized-wire.js';
+import { gatherCodes, QuantizedWire, ReplicatedWire } from '../../zero/quantized.js';
 import type { Unit } from '../../zero/unit.js';
 import { PassTrace } from '../../zero/unit-trace.js';
 import { PublishedWeights, type WeightFlow, WholeWeights } from '../../zero/weight-flow.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
-import {
-  byAllReduce,
-  byReduceScatter,
-  CastWire,
-  DividedWire,
-  PlainWire,
-  type Wire,
-} from '../../zero/wire.js';
 import { ZeroStage, ZeroStages } from '../../zero/zero-stage.js';
-import { openDiskWeights } from './disk-weights.js';
+import { openDiskWeights } from './disk-storage.js';
 import { dtypeOf, gradientDType } from './dtypes.js';
 import { type Tie, tieOf } from './pipeline.js';
 import type { ModelUnits } from './units.js';

@@ -20,8 +20,7 @@ import type { StepWatch } from '../watch/step-watch.js';
 import type { BatchSizes } from './batch-sizes.js';
 import type { Progress } from './progress.js';
 import type { StepControl } from './step-control.js';
-import type { StepDecisions } from './step-decisions.js';
-import type { UpdatePlanner } from './update-planner.js';
+import type { StepDecisions, UpdatePlanner } from './step-decisions.js';
 
 /**
  * A running backward: engine.backward(), which reduces units as they complete, or loss.backward()

@@ -1,5 +1,7 @@
 // Computes the step decision (gradient norm, clip factor, overflow flag) on the device; the host
 // reads it one step later.
+
+import type { Parameter } from '../../nn/parameter.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { LateNumbers } from '../../runtime/late-numbers.js';
@@ -7,15 +9,38 @@ import type { Stream } from '../../runtime/stream.js';
 import { held, Tensor, zeros } from '../../tensor/index.js';
 import { sliceFlat } from '../../zero/flat.js';
 import type { GradientReceiver } from '../../zero/gradient-flow.js';
-import type { Range } from '../../zero/layout.js';
+import { overlap, type Range } from '../../zero/layout.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Partition } from '../../zero/partition.js';
 import { MODEL, type Ranks } from '../ranks.js';
-import type { Columns } from './columns.js';
 import { type Apart, findCopiesApart, findOtherBatch } from './copies-apart.js';
-import { countedRanges } from './counted-ranges.js';
 import { DigestWeights, InputDigest } from './input-digest.js';
-import { GIVEN, type Given, type ReportedRows, StepRows } from './step-rows.js';
+import { type Columns, GIVEN, type Given, type ReportedRows, StepRows } from './step-rows.js';
+
+/**
+ * Returns the ranges of `partition.counted` in parameters that this rank `answersFor`. Padding
+ * between parameters is zero, so adjacent ranges are merged. Empty if this rank counts no
+ * parameter.
+ */
+export function countedRanges(
+  { unit, fragments, counted }: Pick<Partition, 'unit' | 'fragments' | 'counted'>,
+  answersFor: (parameter: Parameter) => boolean,
+): Range[] {
+  const isOwn = fragments.map(({ entry }) => answersFor(unit.parameterOf(entry)));
+  if (isOwn.every(Boolean)) return [counted];
+  const ranges: Range[] = [];
+  let isApart = true;
+  for (const [i, fragment] of fragments.entries()) {
+    const { offset, numel } = overlap(fragment, counted);
+    const last = ranges.at(-1);
+    if (!isOwn[i]) isApart = true;
+    if (!isOwn[i] || numel === 0) continue;
+    if (last && !isApart) last.numel = offset + numel - last.offset;
+    else ranges.push({ offset, numel });
+    isApart = false;
+  }
+  return ranges;
+}
 
 /** The result of a step after its backward. */
 export interface StepDecision {

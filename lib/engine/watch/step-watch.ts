@@ -1,7 +1,13 @@
 // StepWatch: the phase timer, and the observers of finished steps.
 import type { Device } from '../../runtime/device.js';
-import type { FinishedStep, StepObserver } from './observer.js';
-import type { Phase, PhaseTimer, PhaseTimes, TimedStep } from './phase-timer.js';
+import type {
+  FinishedStep,
+  Phase,
+  PhaseTimer,
+  PhaseTimes,
+  StepObserver,
+  TimedStep,
+} from './phase-timer.js';
 import { type TracedStepOptions, TracedSteps } from './traced-steps.js';
 
 /** Owns the timer and the observers. Only times() and reportTimes() wait for the device. */

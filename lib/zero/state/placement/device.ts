@@ -9,7 +9,7 @@ import { held, Tensor } from '../../../tensor/index.js';
 import { copyAll, copyFlat, sliceFlat, zeroRange } from '../../flat.js';
 import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../partition.js';
-import { DepartingTensors } from '../departing-tensors.js';
+import { DepartingTensors } from '../host-streams.js';
 import { LentState } from '../lent-state.js';
 import { allocateState, namedFragment, stateTensors } from '../range-state.js';
 import type { OpenTile, Placement, ShardPart, Traffic } from '../strategies.js';

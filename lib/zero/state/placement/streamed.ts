@@ -3,11 +3,12 @@
 // offloaded optimizer this way.
 import type { Optimizer } from '../../../optim/optimizer.js';
 import { deviceKernels, type UpdateKernels } from '../../../optim/update-kernels.js';
+import { Buffer } from '../../../runtime/buffer.js';
 import type { Device } from '../../../runtime/device.js';
-import type { DType } from '../../../runtime/dtype.js';
-import type { Stream } from '../../../runtime/stream.js';
+import { type DType, dtypeSize } from '../../../runtime/dtype.js';
+import { Event, Stream } from '../../../runtime/stream.js';
 import { held, Tensor } from '../../../tensor/index.js';
-import { copyFlat, zeroRange } from '../../flat.js';
+import { copyAll, copyFlat, zeroRange } from '../../flat.js';
 import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../partition.js';
 import { HostStreams } from '../host-streams.js';
@@ -16,8 +17,151 @@ import { pinned } from '../pinned.js';
 import { namedFragment, stateTensors } from '../range-state.js';
 import type { OpenTile, Placement, ShardPart } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
-import { Windows } from '../windows.js';
 import { type HostStateOptions, releaseHostState, reused, stateInHostMemory } from './host.js';
+
+/** One window is computed while the other is emptied and refilled. */
+const COUNT = 2;
+
+/** Alignment of tensors in a window, in bytes, for loads of any width. */
+const ALIGNMENT = 256;
+
+interface Window {
+  memory: Buffer;
+  /** The tile of its last state, and that state in host memory. */
+  tile: StateTile | null;
+  kept: OpenTile | null;
+  /** The tensors for kernels while it is open. */
+  opened: OpenTile | null;
+  readonly filled: Event;
+  readonly computed: Event;
+  /** No work reads or writes it any more, and host memory has the changes. */
+  readonly left: Event;
+}
+
+/**
+ * Three streams, ordered only by events:
+ *
+ *   up       state of a tile to its window
+ *   updates  kernels (the caller's stream)
+ *   down     changed state from the window, while the next tile goes up
+ *
+ * PCIe carries both directions at once. One tile is open at a time.
+ */
+export class Windows {
+  /** The stream that orders changed state in host memory. */
+  readonly down: Stream;
+  private readonly up: Stream;
+  private readonly windows: Window[] = [];
+  private readonly written: Event;
+  private turn = 0;
+
+  constructor(
+    private readonly device: Device,
+    /** The stream of kernels. */
+    private readonly updates: Stream,
+  ) {
+    this.up = Stream.create(device, 'state to the device', 'bulk');
+    this.down = Stream.create(device, 'state to the host', 'bulk');
+    this.written = new Event(device);
+  }
+
+  /** Enlarges the windows for this tile. Call it before a tile is opened. */
+  makeRoom(state: OpenTile): void {
+    const bytes = tensorsOf(state).reduce((sum, one) => sum + alignUp(one.bytes), 0);
+    if (bytes <= (this.windows[0]?.memory.bytes ?? 0)) return;
+    for (const { memory } of this.windows) memory.release();
+    const { device } = this;
+    for (let i = 0; i < COUNT; ++i) {
+      const memory = Buffer.allocate(device, bytes);
+      const window = this.windows[i];
+      if (window) window.memory = memory;
+      else {
+        this.windows.push({
+          ...{ memory, tile: null, kept: null, opened: null },
+          ...{ filled: new Event(device), computed: new Event(device), left: new Event(device) },
+        });
+      }
+    }
+    this.followCompute();
+  }
+
+  /** Makes later tiles see the host memory that compute work so far has written. */
+  followCompute(): void {
+    this.up.wait(this.written.record(this.device.compute));
+  }
+
+  /**
+   * Returns the state of `tile` on the device for later work on the updates' stream. `kept`: the
+   * state in host memory; takes ownership of it.
+   */
+  open(tile: StateTile, kept: OpenTile): OpenTile {
+    const { up } = this;
+    const window = this.windows[this.turn] as Window;
+    this.turn = (this.turn + 1) % COUNT;
+    up.wait(window.left);
+    // Its last update may still be on its way to the host, from the other window.
+    for (const one of this.windows) if (one.tile === tile) up.wait(one.left);
+    const opened = placeIn(window.memory, kept);
+    for (const [to, from] of pairs(opened, kept)) copyAll(to, from, up);
+    this.updates.wait(window.filled.record(up));
+    Object.assign(window, { tile, kept, opened });
+    return opened;
+  }
+
+  /** Copies the state back to host memory if it was changed. */
+  close({ master }: OpenTile, changed: boolean): void {
+    const window = this.windows.find(({ opened }) => opened?.master === master) as Window;
+    const [kept, opened] = [window.kept as OpenTile, window.opened as OpenTile];
+    const last = changed ? this.down : this.updates;
+    if (changed) {
+      last.wait(window.computed.record(this.updates));
+      for (const [from, to] of pairs(opened, kept)) copyAll(to, from, last);
+    }
+    window.left.record(last);
+    for (const tensor of tensorsOf(opened)) tensor.release();
+    kept.master.release();
+    Object.assign(window, { kept: null, opened: null });
+  }
+
+  get bytes(): number {
+    return this.windows.reduce((sum, { memory }) => sum + memory.bytes, 0);
+  }
+
+  synchronize(): void {
+    for (const stream of [this.up, this.down]) stream.synchronize();
+  }
+
+  dispose(): void {
+    for (const { memory, filled, computed, left } of this.windows.splice(0)) {
+      memory.release();
+      for (const event of [filled, computed, left]) event.dispose();
+    }
+    this.written.dispose();
+    for (const stream of [this.up, this.down]) stream.dispose();
+  }
+}
+
+const alignUp = (bytes: number): number => Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
+
+const tensorsOf = ({ master, state }: OpenTile): Tensor[] => [master, ...Object.values(state)];
+
+function pairs(a: OpenTile, b: OpenTile): [Tensor, Tensor][] {
+  const others = tensorsOf(b);
+  return tensorsOf(a).map((tensor, i) => [tensor, others[i] as Tensor]);
+}
+
+/** Allocates tensors like those of `kept` in a window, one after another. */
+function placeIn(memory: Buffer, { master, state }: OpenTile): OpenTile {
+  let end = 0;
+  const next = ({ dtype, numel, bytes }: Tensor): Tensor => {
+    const first = end / dtypeSize(dtype);
+    end += alignUp(bytes);
+    return held(() => new Tensor(memory.retain(), dtype, [numel], undefined, first));
+  };
+  const first = next(master);
+  const rest = Object.entries(state).map(([name, tensor]) => [name, next(tensor)] as const);
+  return { master: first, state: Object.fromEntries(rest) };
+}
 
 /**
  * Elements of streamed tiles: enough for the full PCIe rate, few enough for small windows on the

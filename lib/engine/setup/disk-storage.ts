@@ -1,0 +1,128 @@
+// Opens swap files for weights and optimizer state by nvme_path and the section aio.
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { Optimizer } from '../../optim/optimizer.js';
+import type { Device } from '../../runtime/device.js';
+import { makeFolderNow } from '../../runtime/make-folder.js';
+import { onDisk } from '../../runtime/on-disk.js';
+import { SWAP_ALIGNMENT, type SwapFileInfo } from '../../runtime/swap-file.js';
+import { absolutePath } from '../../runtime/system-error.js';
+import type { Collectives } from '../../zero/collectives.js';
+import { shardOf } from '../../zero/layout.js';
+import type { Partition } from '../../zero/partition.js';
+import { DiskWeights } from '../../zero/state/disk-weights.js';
+import { NvmeState, type NvmeStateOptions } from '../../zero/state/placement/nvme.js';
+import { tileSize } from '../../zero/state/tiles.js';
+import type { WeightUnit } from '../../zero/weight-unit.js';
+
+interface DiskWeightsRequest {
+  config: ResolvedConfig;
+  /** In forward order. */
+  units: readonly WeightUnit[];
+  device: Device;
+  /** The shard group. */
+  group: Collectives;
+}
+
+/**
+ * Returns storage for a rank's shards in an allocated file or in host memory. Emits a warning if
+ * the disk is slow. Throws DS_IO if nvme_path cannot be a folder or has too little space.
+ */
+export function openDiskWeights({ config, units, device, group }: DiskWeightsRequest): DiskWeights {
+  const folder = folderOf(config, 'offload_param');
+  const { offload_param: offload } = config.zero_optimization;
+  const weights = new DiskWeights(device, {
+    kept: units.map((unit) => {
+      const { numel } = shardOf(unit.layout.numel, group.rank, group.size);
+      return { unit, numel };
+    }),
+    maxInMemory: offload.max_in_cpu,
+    slots: offload.buffer_count,
+    slotNumel: tileSize(offload.buffer_size),
+    ...{ folder, label: `weights of rank ${group.rank}`, ...requestsOf(config) },
+  });
+  if (weights.disk) warnWhereSlow('Weights', folder, weights.disk);
+  return weights;
+}
+
+interface NvmeStateRequest {
+  config: ResolvedConfig;
+  optimizer: Optimizer;
+  partitions: readonly Partition[];
+  device: Device;
+  group: Collectives;
+}
+
+/**
+ * Returns state on disk with an allocated file. Emits a warning if the disk is slow. Throws DS_IO
+ * if nvme_path cannot be a folder or has too little space.
+ */
+export function openNvmeState(options: NvmeStateRequest): NvmeState {
+  const { config, optimizer, partitions, device, group } = options;
+  const folder = folderOf(config, 'offload_optimizer');
+  const label = `optimizer state of rank ${group.rank}`;
+  const place = { folder, label, ...requestsOf(config) };
+  const made = new NvmeState(device, { optimizer, partitions, ...place, ...slotsOf(config) });
+  warnWhereSlow('Optimizer state', folder, made.disk);
+  return made;
+}
+
+function slotsOf({
+  zero_optimization: { offload_optimizer: offload, sub_group_size: subGroup },
+}: ResolvedConfig): Pick<NvmeStateOptions, 'tile' | 'slots'> {
+  return {
+    tile: tileSize(subGroup),
+    slots: {
+      count: offload.buffer_count,
+      readsAhead: offload.pipeline_read ?? true,
+      writesBehind: offload.pipeline_write ?? true,
+    },
+  };
+}
+
+const IN_MEMORY: readonly string[] = ['tmpfs', 'ramfs'];
+
+/** Returns the folder; creates it if it is missing. Throws DS_IO. */
+export function folderOf(
+  { zero_optimization: zero }: ResolvedConfig,
+  section: 'offload_optimizer' | 'offload_param',
+): string {
+  const folder = absolutePath(zero[section].nvme_path as string);
+  const wanted = {
+    op: `zero_optimization.${section}.nvme_path ${folder}`,
+    expected: 'a folder, or the permission to create it',
+    hint: 'Set a folder on a local disk with write permission.',
+  };
+  onDisk(wanted, () => makeFolderNow(folder));
+  return folder;
+}
+
+/** Bytes per request, queue depth, and checksum threads. */
+export function requestsOf({ aio }: ResolvedConfig): {
+  blockBytes: number;
+  depth: number;
+  checkers: number;
+} {
+  return {
+    blockBytes: Math.ceil(aio.block_size / SWAP_ALIGNMENT) * SWAP_ALIGNMENT,
+    depth: aio.queue_depth,
+    checkers: aio.intra_op_parallelism,
+  };
+}
+
+/** Warns if transfers of `what` cannot reach the speed of the disk. */
+export function warnWhereSlow(what: string, folder: string, disk: SwapFileInfo): void {
+  const warning = whatIsSlow(disk);
+  if (!warning) return;
+  process.emitWarning(`${what} in ${folder}: ${warning}`, { type: 'DsWarning', code: 'DS_IO' });
+}
+
+function whatIsSlow({ fileSystem, direct }: SwapFileInfo): string | null {
+  if (IN_MEMORY.includes(fileSystem)) {
+    return `${fileSystem} is memory, so nothing is saved. Use a folder on a disk.`;
+  }
+  if (direct) return null;
+  return (
+    `${fileSystem} refuses O_DIRECT, so transfers use the page cache and cost ` +
+    'memory and copies. Use a folder on a local ext4 or xfs.'
+  );
+}

@@ -1,0 +1,198 @@
+// ZeRO++: gathers weights in 8 bits and reduces gradients in 4 bits, as codes of blocks.
+
+import { type DType, isFloating } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import type { Stream } from '../runtime/stream.js';
+import type { View } from '../runtime/view.js';
+import { held, Tensor } from '../tensor/index.js';
+import type { At, Collectives, Work } from './collectives.js';
+import type { Wire } from './exchange.js';
+import { type GatherUnit, gatherPlain } from './gathered-weights.js';
+import { parameterAlignment } from './layout.js';
+
+/** Bits of a gathered weight (zero_quantized_weights). Source: ZeRO++'s qwZ. */
+const GATHER_BITS = 8;
+
+/** Like gatherPlain(), with codes. Shards keep full precision. */
+export const gatherCodes: GatherUnit = (place, flat, group, at) => {
+  if (!hasCodes(flat.dtype)) return gatherPlain(place, flat, group, at);
+  const numel = flat.numel / group.size;
+  const codes = new BlockCodes(GATHER_BITS, numel);
+  const messages = codes.allocate(group.size, flat);
+  const { memory } = place;
+  if (memory && !memory.buffer.pinned) codes.write(memory, messages, group.rank, at.stream);
+  else {
+    const own = held(() => Tensor.empty([numel], flat.dtype, flat.device));
+    place.load(own, at.stream);
+    codes.write(own, messages, group.rank, at.stream);
+    releaseOn(at.stream, own);
+  }
+  const { words } = codes;
+  const from = messages.offset + group.rank * words;
+  const mine = held(() => messages.alias([words], undefined, from));
+  const work = group.allGather(messages, mine, at);
+  return {
+    wait: (stream) => {
+      work.wait(stream);
+      const { buffer, dtype, shape, strides } = flat;
+      for (let rank = 0; rank < group.size; ++rank) {
+        const shard = { buffer, dtype, shape, strides, offset: flat.offset + rank * numel };
+        codes.read(messages, rank, shard, stream);
+      }
+      mine.release();
+      releaseOn(stream, messages);
+    },
+  };
+};
+
+/** Elements per scale. Parameters begin at multiples of it, so no two share a block. */
+export const BLOCK = parameterAlignment;
+
+/** Whether values of `dtype` can be quantized. Other values are sent unchanged. */
+export const hasCodes = (dtype: DType): boolean => isFloating(dtype) && dtype !== 'f64';
+
+/**
+ * A message of `numel` values, a multiple of BLOCK: 32-bit words of codes, then one f32 scale per
+ * block. A code is the value divided by its block's scale, rounded to nearest. The scale is the
+ * block's largest magnitude divided by (2^bits - 1) / 2.
+ */
+export class BlockCodes {
+  constructor(
+    /** Bits per code. */
+    private readonly bits: 8 | 4,
+    /** Values per message. */
+    private readonly numel: number,
+  ) {}
+
+  /** 32-bit words per message. */
+  get words(): number {
+    return this.codeWords + this.numel / BLOCK;
+  }
+
+  private get codeWords(): number {
+    return (this.numel * this.bits) / 32;
+  }
+
+  /** Returns uninitialized memory for `count` messages. The caller releases it. */
+  allocate(count: number, { device }: Tensor): Tensor {
+    return held(() => Tensor.empty([count * this.words], 'i32', device));
+  }
+
+  /** Quantizes `values` [numel] to message `index` of `messages`. */
+  write(values: View, messages: Tensor, index: number, stream: Stream): void {
+    const { bits } = this;
+    const shaped = { in: matrix(values, this.numel), ...this.viewsOf(messages, index) };
+    kernels.quantizeWeights({ ...shaped, bits, group: BLOCK }, stream);
+  }
+
+  /** Dequantizes message `index` to `values` [numel]. */
+  read(messages: Tensor, index: number, values: View, stream: Stream): void {
+    const { bits } = this;
+    const shaped = { ...this.viewsOf(messages, index), out: matrix(values, this.numel) };
+    kernels.dequantizeWeights({ ...shaped, zero: null, bits, group: BLOCK }, stream);
+  }
+
+  /** The codes and scales of a message; both have four bytes per element. */
+  private viewsOf(messages: Tensor, index: number): { packed: View; scale: View } {
+    const from = messages.offset + index * this.words;
+    const packed = { ...matrix(messages, this.codeWords), offset: from };
+    const scales = matrix(messages, this.numel / BLOCK);
+    return { packed, scale: { ...scales, dtype: 'f32', offset: from + this.codeWords } };
+  }
+}
+
+/** Returns `count` consecutive elements from the start of `of` as one row. */
+function matrix({ buffer, dtype, offset }: View, count: number): View {
+  return { buffer, dtype, offset, shape: [1, count], strides: [count, 1] };
+}
+
+/** Releases `tensor` in the order of `stream`, its last user. */
+export function releaseOn(stream: Stream, tensor: Tensor): void {
+  tensor.buffer.releaseOn(stream);
+  tensor.release();
+}
+
+/** Bits of a reduced gradient (zero_quantized_gradients). Source: ZeRO++'s qgZ. */
+const REDUCE_BITS = 4;
+
+/**
+ * An all-to-all of codes, summed in f32 by the owner of each shard. All-reduce uses `inner`.
+ */
+export class QuantizedWire implements Wire {
+  readonly factor: number;
+
+  constructor(
+    private readonly inner: Wire,
+    private readonly group: Collectives,
+  ) {
+    this.factor = inner.factor;
+  }
+
+  allReduce(full: Tensor, at: At): Work {
+    return this.inner.allReduce(full, at);
+  }
+
+  reduceScatter(output: Tensor, full: Tensor, at: At): Work {
+    const { group } = this;
+    if (!hasCodes(full.dtype)) return this.inner.reduceScatter(output, full, at);
+    const { numel } = output;
+    const codes = new BlockCodes(REDUCE_BITS, numel);
+    const sent = codes.allocate(group.size, full);
+    const { buffer, dtype, shape, strides } = full;
+    for (let rank = 0; rank < group.size; ++rank) {
+      const shard = { buffer, dtype, shape, strides, offset: full.offset + rank * numel };
+      codes.write(shard, sent, rank, at.stream);
+    }
+    const got = codes.allocate(group.size, full);
+    const work = group.allToAll(got, sent, at);
+    return {
+      wait: (stream) => {
+        work.wait(stream);
+        releaseOn(stream, sent);
+        const sum = held(() => Tensor.empty([numel], 'f32', output.device));
+        const decoded = held(() => Tensor.emptyLike(sum));
+        codes.read(got, 0, sum, stream);
+        for (let rank = 1; rank < group.size; ++rank) {
+          codes.read(got, rank, decoded, stream);
+          kernels.binary({ a: sum, b: decoded, out: sum, op: 'add', accumulate: false }, stream);
+        }
+        kernels.copy({ in: sum, out: output }, stream);
+        for (const one of [got, sum, decoded]) releaseOn(stream, one);
+      },
+    };
+  }
+}
+
+/**
+ * Reduces over replicas (mics_shard_size): first within the shard group, then over ranks with
+ * the same shard. Source: Zhang et al. 2022 (MiCS).
+ */
+export class ReplicatedWire implements Wire {
+  readonly factor: number;
+
+  constructor(
+    /** Over the shard group. */
+    private readonly inner: Wire,
+    /** Ranks with the same shard. */
+    private readonly replicas: Collectives,
+  ) {
+    this.factor = inner.factor;
+  }
+
+  allReduce(full: Tensor, at: At): Work {
+    return this.summed(this.inner.allReduce(full, at), full, at);
+  }
+
+  reduceScatter(output: Tensor, full: Tensor, at: At): Work {
+    return this.summed(this.inner.reduceScatter(output, full, at), output, at);
+  }
+
+  private summed(inGroup: Work, sums: Tensor, at: At): Work {
+    return {
+      wait: (stream) => {
+        inGroup.wait(stream);
+        this.replicas.allReduce(sums, { ...at, stream }).wait(stream);
+      },
+    };
+  }
+}
