@@ -242,11 +242,7 @@ describe('what does not fit', () => {
 
   test.each<[string, () => string, RegExp]>([
     ['a path of nothing', () => join(root, 'none'), /none: .*no such file/],
-    [
-      'a checkpoint',
-      () => checkpoints,
-      /a checkpoint of an engine\. .*loadCheckpoint.*consolidate/,
-    ],
+    ['a checkpoint', () => checkpoints, /a checkpoint of an engine\. .*loadCheckpoint.*ds export/],
     ['a folder with another name', () => root, /changed\.safetensors\. Pass the file/],
     [
       'an adapter of PEFT',
