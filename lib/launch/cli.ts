@@ -14,7 +14,7 @@ import { addModelCommands } from './model-commands.js';
 import type { PlanFlags } from './plan.js';
 import { requireNoCommand } from './script.js';
 import { addServeCommands } from './serve-commands.js';
-import { TEMPLATES, type Template } from './templates.js';
+import { TEMPLATES, type Template, templatesHelp } from './templates.js';
 import type { ValidateOptions } from './validate.js';
 import { addWatchCommand } from './watch.js';
 
@@ -93,6 +93,7 @@ program
   .description('write a project that trains at once on a CPU')
   .argument('[dir]', 'folder that is new or empty', '.')
   .addOption(choice('--template <name>', 'kind of project', Object.keys(TEMPLATES)).default('chat'))
+  .addHelpText('after', templatesHelp)
   .action((dir: string, { template }: { template: Template }) =>
     finish(async () => {
       console.log((await import('./init.js')).init(dir, template));

@@ -24,7 +24,7 @@ export const TEMPLATES = {
     sources: [COMMON, ['templates/own-model', '.']],
   },
   lora: {
-    start: 'trains a small Llama and a LoRA adapter for it, then answers your questions',
+    start: 'trains a small Llama and an adapter, then answers your questions',
     sources: [COMMON, TOKENIZER, CHAT, ['templates/lora', '.']],
   },
   serve: {
@@ -34,3 +34,12 @@ export const TEMPLATES = {
 } as const satisfies Record<string, { start: string; sources: readonly Source[] }>;
 
 export type Template = keyof typeof TEMPLATES;
+
+/** The templates and what they do, for the end of the help. */
+export function templatesHelp(): string {
+  const width = Math.max(...Object.keys(TEMPLATES).map((name) => name.length));
+  const lines = Object.entries(TEMPLATES).map(
+    ([name, { start }]) => `  ${name.padEnd(width)}  ${start}`,
+  );
+  return ['', 'Templates:', ...lines].join('\n');
+}

@@ -29,7 +29,7 @@ test.each<[command: string, headings: readonly string[]]>([
       ...['Search and output:', 'Options:'],
     ],
   ],
-  ['init', ['Arguments:', 'Options:']],
+  ['init', ['Arguments:', 'Options:', 'Templates:']],
   [
     'train',
     ['Arguments from a file:', ...HELP_GROUPS.map(([heading]) => `${heading}:`), 'Examples:'],
