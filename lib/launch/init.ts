@@ -4,6 +4,7 @@ import {
   mkdirSync,
   readdirSync,
   readFileSync,
+  rmdirSync,
   rmSync,
   statSync,
   writeFileSync,
@@ -107,8 +108,18 @@ function writeAll(files: ReadonlyMap<string, string>): void {
       made.push(path);
     }
   } catch (error) {
-    for (const path of made.reverse()) rmSync(path, { recursive: true, force: true });
+    for (const path of made.reverse()) remove(path);
     throw error;
+  }
+}
+
+/** Removes a file or an empty folder. A folder with files of another process stays. */
+function remove(path: string): void {
+  try {
+    if (statSync(path).isDirectory()) rmdirSync(path);
+    else rmSync(path);
+  } catch {
+    // The first error is the one to report.
   }
 }
 

@@ -141,23 +141,37 @@ test.each([
   expect(() => init(folder, 'chat')).toThrow(message);
 });
 
-test.each([
-  ['a new folder', 'new/deep'],
-  ['an empty folder', '.'],
-])('a full disk leaves %s as it was', (_, folder) => {
+/** Runs `body`; the fifth file is not written, and `before` runs in its place. */
+function withFullDisk(body: () => void, before: () => void = () => {}): void {
   const write = fs.writeFileSync;
   let count = 0;
   const full = jest.spyOn(fs, 'writeFileSync').mockImplementation((...args) => {
-    if (++count === 5) throw Object.assign(new Error('ENOSPC: no space left'), { code: 'ENOSPC' });
-    write(...args);
+    if (++count < 5) return write(...args);
+    full.mockRestore();
+    before();
+    throw Object.assign(new Error('ENOSPC: no space left'), { code: 'ENOSPC' });
   });
   try {
-    expect(() => init(join(parent, folder), 'chat')).toThrow('got ENOSPC: no space left. Name a');
+    expect(body).toThrow('got ENOSPC: no space left. Name a');
   } finally {
     full.mockRestore();
   }
   expect(count).toBe(5);
+}
+
+test.each([
+  ['a new folder', 'new/deep'],
+  ['an empty folder', '.'],
+])('a full disk leaves %s as it was', (_, folder) => {
+  withFullDisk(() => init(join(parent, folder), 'chat'));
   expect(readdirSync(parent)).toEqual([]);
+});
+
+test('after an error, a file that another process wrote meanwhile stays', () => {
+  const other = join(parent, 'new/tokenizer/other');
+  const meanwhile = () => writeFileSync(other, 'other');
+  withFullDisk(() => init(join(parent, 'new'), 'chat'), meanwhile);
+  expect(filesIn(parent)).toEqual(['new/tokenizer/other']);
 });
 
 test('a link to nothing is refused, and nothing is written', () => {
