@@ -224,11 +224,11 @@ function exported(
 
 function describedLayout(path: string, description: JsonObject | null): Layout {
   const { config, generation = null, transposed, pieces: given } = description ?? {};
-  const pieces = readSliceNames(given);
+  const sliceNames = readSliceNames(given);
   const isNames = Array.isArray(transposed) && transposed.every((one) => typeof one === 'string');
-  const isWhole = isObject<JsonObject>(config) && isNames && pieces !== null;
+  const isWhole = isObject<JsonObject>(config) && isNames && sliceNames !== null;
   if (isWhole && (generation === null || isObject<JsonObject>(generation))) {
-    return { config, generation, transposed: new Set(transposed), pieces };
+    return { config, generation, transposed: new Set(transposed), pieces: sliceNames };
   }
   throw new DsError({
     code: 'DS_CHECKPOINT',

@@ -18,7 +18,7 @@ type Params = Section['different_groups'][string]['params'];
 interface Precision {
   readonly bits: number;
   /** Fraction of the rounded weight; the rest is the unrounded weight. 1: rounded only. */
-  readonly share: number;
+  readonly fraction: number;
 }
 
 /**
@@ -29,14 +29,14 @@ interface Precision {
 export function precisionAt(count: number, shared: Shared, params: Params): Precision {
   const { start_bits: start, target_bits: target, quantization_period: period } = params;
   if (shared.quantize_weight_in_forward || count === Number.POSITIVE_INFINITY) {
-    return { bits: target, share: 1 };
+    return { bits: target, fraction: 1 };
   }
   let [bits, last, next] = [start, 0, Math.max(1, period)];
   while (bits > target && count >= next) {
     [bits, last, next] = [bits - 1, next, period === 0 ? next + 1 : 2 * next];
   }
   const { enabled, quantize_change_ratio: change } = shared.fp16_mixed_quantize;
-  return { bits, share: enabled ? Math.min(1, (count - last) * change) : 1 };
+  return { bits, fraction: enabled ? Math.min(1, (count - last) * change) : 1 };
 }
 
 /** FNV-1a of `text`: a seed for each name. */
@@ -72,11 +72,11 @@ export function weightQuantization(
   const { schedule_offset: offset, quantization_type: type, rounding } = shared;
   const isNoisy = rounding === 'stochastic' && !shared.quantize_weight_in_forward;
   const rounded = (weight: Tensor, step: number): Tensor => {
-    const { bits, share } = precisionAt(step - offset + 1, shared, params);
+    const { bits, fraction } = precisionAt(step - offset + 1, shared, params);
     const noise = isNoisy && Number.isFinite(step) ? noiseOf(name, step) : null;
     const rule: Rounding = { bits, type, groups, noise };
     const values = quantized(weight, rule);
-    return share === 1 ? values : weight.mul(1 - share).add(values.mul(share));
+    return fraction === 1 ? values : weight.mul(1 - fraction).add(values.mul(fraction));
   };
   const compress = ({ weight, bias }: Values, step: number): Values => ({
     weight: straightThrough((values) => rounded(values, step))(weight),

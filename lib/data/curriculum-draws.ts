@@ -62,7 +62,7 @@ export class CurriculumDraws {
   /** Passes over so many steps. Throws DS_DATA where one has nothing to draw from. */
   skip(steps: number): void {
     for (let i = 0; i < steps; ++i) {
-      this.share(this.begin(), (cluster, from, end) => {
+      this.countSamples(this.begin(), (cluster, from, end) => {
         cluster.served += end - from;
       });
     }
@@ -75,7 +75,7 @@ export class CurriculumDraws {
     for (let i = 0; i < steps; ++i) {
       const batch = out.subarray(i * batchSize, (i + 1) * batchSize);
       const random = this.begin();
-      this.share(random, (cluster, from, end) => cluster.take(batch, from, end));
+      this.countSamples(random, (cluster, from, end) => cluster.take(batch, from, end));
       shuffle(batch, random);
     }
     return out;
@@ -122,11 +122,11 @@ export class CurriculumDraws {
   }
 
   /**
-   * Number of samples per cluster in a step: its share by size, rounded up or down at random, so
-   * that the shares sum to a batch. It uses one random number per step, DeepSpeed one per sample.
-   * So skipped steps are cheap, and shares are even.
+   * Number of samples per cluster in a step, proportional to its size, rounded up or down at
+   * random, so that the shares sum to a batch. It uses one random number per step, DeepSpeed one
+   * per sample. So skipped steps are cheap, and shares are even.
    */
-  private share(
+  private countSamples(
     random: PhiloxStream,
     fill: (cluster: Cluster, from: number, end: number) => void,
   ): void {

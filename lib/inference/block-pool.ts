@@ -65,7 +65,7 @@ export class BlockPool {
   }
 
   /** Adds a reference to a block that find() returned. */
-  share(block: number): void {
+  retain(block: number): void {
     if (this.users[block] === 0) this.unlink(block);
     (this.users[block] as number)++;
   }

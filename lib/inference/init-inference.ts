@@ -149,7 +149,7 @@ async function readModel(
   }
   const options = { ...Object.fromEntries(dtypeOf(resolved)), revision };
   return openModelFolder(place, options, (read) => {
-    if (ranks) shareOut(read, ranks);
+    if (ranks) shard(read, ranks);
   });
 }
 
@@ -222,7 +222,7 @@ async function place(
 ): Promise<void> {
   for (const parameter of model.parameters()) parameter.requireWritable('initInference');
   const quantization = quantizationOf(config);
-  if (ranks && groupOf(model) !== ranks.layers) shareOut(model, ranks);
+  if (ranks && groupOf(model) !== ranks.layers) shard(model, ranks);
   if (config.checkpoint) {
     const list = await readPartsList(config.checkpoint, config.base_dir);
     const { rank = 0, size = 1 } = ranks?.host ?? {};
@@ -275,7 +275,7 @@ function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig): void {
 }
 
 /** Shards the layers, or only the experts, for this rank. */
-function shareOut(model: CausalLM, { layers, expertsOnly }: ModelRanks): void {
+function shard(model: CausalLM, { layers, expertsOnly }: ModelRanks): void {
   parallelizeForInference(model, layers, expertsOnly ? expertsOf(model) : null);
 }
 

@@ -205,7 +205,7 @@ export class Scheduler {
       // preemption.
       if (fresh + revived + this.running.length > this.pool.free) return;
       this.waiting.shift();
-      for (const block of shared) this.pool.share(block);
+      for (const block of shared) this.pool.retain(block);
       for (let i = 0; i < fresh; ++i) sequence.blocks.push(this.pool.take());
       sequence.blocks.unshift(...shared);
       this.start(sequence, shared.length * this.limits.blockSize);

@@ -28,7 +28,7 @@ export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): n
 }
 
 /** Largest fraction of free GPU memory for the cache. Activations need the rest. */
-const SHARE = 0.9;
+const MEMORY_FRACTION = 0.9;
 /** Cache size relative to a full step of longest sequences. The surplus keeps cached prefixes. */
 const REUSE = 4;
 const CPU_SEQUENCES = 8;
@@ -81,6 +81,6 @@ function blocksIn(
   }
   const { reserved, cap } = device.memory;
   const total = cap > 0 ? cap : device.info.totalBytes;
-  const room = Math.floor((SHARE * (total - reserved)) / each);
+  const room = Math.floor((MEMORY_FRACTION * (total - reserved)) / each);
   return Math.min(room, REUSE * sequences * needed);
 }

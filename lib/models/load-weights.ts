@@ -25,7 +25,7 @@ import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor, trainerOf } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
-import { OpenWeights, PiecedWeights, StoredWeights } from './stored-weights.js';
+import { OpenWeights, SlicedWeights, StoredWeights } from './stored-weights.js';
 
 /** Strictness of loadWeights(), and the layout of the files. */
 export interface LoadWeightsOptions {
@@ -52,7 +52,7 @@ export interface Layout {
   /** Names of the module's parameters that files store as the transpose. */
   readonly transposed: ReadonlySet<string>;
   /** Parameters that files store in slices, by the module's names. Default: none. */
-  readonly pieces?: SliceNames;
+  readonly slices?: SliceNames;
   /** The module's name for a name in the files; null if it is not a weight. */
   nameOf(name: string): string | null;
   /** Names of the module's tensors that are already loaded. Default: none. */
@@ -70,7 +70,7 @@ interface Destination {
   target: Tensor;
   sources: string[];
   /** The slices of the parameter in the files, if it is stored in slices. */
-  pieces: FileSlice[];
+  slices: FileSlice[];
   transposed: boolean;
 }
 
@@ -132,11 +132,11 @@ export async function startWhole(
 ): Promise<void> {
   const { found } = await fitting(module, files, { op, layout, strict: true });
   const open = new OpenWeights(files);
-  for (const { target, sources, pieces, transposed } of found) {
+  for (const { target, sources, slices, transposed } of found) {
     const [name] = sources;
     const stored =
       name === undefined
-        ? new PiecedWeights(open, wholeShape(target), pieces, dtype)
+        ? new SlicedWeights(open, wholeShape(target), slices, dtype)
         : new StoredWeights(open, { name, dtype, transposed });
     (target as Parameter).startFrom(stored);
   }
@@ -187,23 +187,23 @@ function layoutOf(module: Module, files: WeightFiles, format: ExportFormat | und
   if (!description || format === 'native' || (format !== 'hf' && !(files.config && isTheirs))) {
     return { transposed: new Set(), nameOf };
   }
-  const pieces = readSliceNames(description.pieces) ?? {};
-  return { transposed: new Set(description.transposed), pieces, nameOf };
+  const slices = readSliceNames(description.pieces) ?? {};
+  return { transposed: new Set(description.transposed), slices, nameOf };
 }
 
 function match(
   module: Module,
   files: WeightFiles,
-  { transposed, pieces: patterns = {}, nameOf, filled }: Layout,
+  { transposed, slices: patterns = {}, nameOf, filled }: Layout,
 ): Matched {
   const own = new Map<string, Destination>();
-  const inPieces = new Map<string, { destination: Destination; piece: FileSlice }>();
+  const inSlices = new Map<string, { destination: Destination; slice: FileSlice }>();
   for (const [name, target] of Object.entries(module.stateDict())) {
     if (filled?.has(name)) continue;
-    const destination = { target, sources: [], pieces: [], transposed: transposed.has(name) };
+    const destination = { target, sources: [], slices: [], transposed: transposed.has(name) };
     own.set(name, destination);
-    for (const piece of fileSlicesOf(patterns[name] ?? [], wholeShape(target))) {
-      inPieces.set(piece.name, { destination, piece });
+    for (const slice of fileSlicesOf(patterns[name] ?? [], wholeShape(target))) {
+      inSlices.set(slice.name, { destination, slice });
     }
   }
   const tied = module.tiedNames();
@@ -212,17 +212,17 @@ function match(
   for (const [name, entry] of files.tensors) {
     const called = nameOf(name);
     if (called === null) continue;
-    const part = inPieces.get(called);
+    const part = inSlices.get(called);
     const destination = part?.destination ?? own.get(tied.get(called) ?? called);
     if (!destination) {
       unexpected.push(name);
       continue;
     }
-    inPieces.delete(called);
-    if (part) destination.pieces.push(part.piece);
+    inSlices.delete(called);
+    if (part) destination.slices.push(part.slice);
     else destination.sources.push(name);
     const { target } = destination;
-    const whole = part ? part.piece.shape : wholeShape(target);
+    const whole = part ? part.slice.shape : wholeShape(target);
     const shape = destination.transposed ? [...whole].reverse() : whole;
     const isSameKind = isFloating(target.dtype)
       ? isFloating(entry.dtype)
@@ -232,10 +232,10 @@ function match(
     mismatched.push(`${name} (${describe(entry)}, not ${wanted})`);
   }
   // A tensor may be stored whole, under this library's name, or in all of its slices.
-  const absent = [...inPieces].filter(([, { destination }]) => destination.sources.length === 0);
+  const absent = [...inSlices].filter(([, { destination }]) => destination.sources.length === 0);
   const incomplete = new Set(absent.map(([, { destination }]) => destination));
   const isThere = (one: Destination): boolean =>
-    one.sources.length > 0 || (one.pieces.length > 0 && !incomplete.has(one));
+    one.sources.length > 0 || (one.slices.length > 0 && !incomplete.has(one));
   const missing = [...own].flatMap(([name, one]) =>
     isThere(one) || incomplete.has(one) ? [] : [name],
   );
@@ -311,14 +311,14 @@ const isNew = (target: Tensor): target is Parameter =>
 
 const dtypeOf = ({ target }: Destination): DType => (isNew(target) ? 'f32' : target.dtype);
 
-const nameOf = ({ sources, pieces }: Destination): string =>
-  sources[0] ?? (pieces[0]?.name as string);
+const nameOf = ({ sources, slices }: Destination): string =>
+  sources[0] ?? (slices[0]?.name as string);
 
 /** Reads this rank's part of a tensor and converts it. Throws DS_NONFINITE. */
 async function valuesOf(destination: Destination, files: WeightFiles): Promise<Tensor> {
-  const { target, sources, pieces, transposed } = destination;
+  const { target, sources, slices, transposed } = destination;
   const name = nameOf(destination);
-  const read = sources.length > 0 ? await files.read(name) : await joined(target, pieces, files);
+  const read = sources.length > 0 ? await files.read(name) : await joined(target, slices, files);
   const whole = converted(name, read, { dtype: dtypeOf(destination), transposed });
   return target instanceof Parameter ? ownPart(target, whole) : whole;
 }
@@ -337,11 +337,11 @@ async function fill(destination: Destination, files: WeightFiles): Promise<void>
 }
 
 /** Joins a tensor that the files store in slices, in the dtype of the first. */
-async function joined(target: Tensor, pieces: readonly FileSlice[], files: WeightFiles) {
+async function joined(target: Tensor, slices: readonly FileSlice[], files: WeightFiles) {
   const shape = wholeShape(target);
-  const { dtype } = files.tensors.get((pieces[0] as FileSlice).name) as { dtype: DType };
+  const { dtype } = files.tensors.get((slices[0] as FileSlice).name) as { dtype: DType };
   const whole = held(() => Tensor.empty(shape, dtype, cpu()));
-  for (const { name, box } of pieces) {
+  for (const { name, box } of slices) {
     const read = await files.read(name);
     const place = whole.alias(
       read.shape,

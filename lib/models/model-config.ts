@@ -48,7 +48,7 @@ export class ModelConfig {
   }
 
   /** Returns a number in [0, 1). Throws DS_CHECKPOINT for other values. */
-  share(key: string, fallback: number): number {
+  fraction(key: string, fallback: number): number {
     const value = this.get(key, fallback);
     if (typeof value === 'number' && value >= 0 && value < 1) return value;
     throw this.refusal(key, 'a number in [0, 1)', value);

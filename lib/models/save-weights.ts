@@ -92,9 +92,9 @@ export async function saveWithFiles(
   const transposed = new Set(layout?.transposed);
   const own = sourcesOf(module, options.dtype, transposed);
   const torch = torchDType(own);
-  const pieces = (layout && readSliceNames(layout.pieces)) ?? {};
+  const slices = (layout && readSliceNames(layout.pieces)) ?? {};
   const named = layout ? forTransformers(module, own, torch.torch_dtype ?? 'float32') : own;
-  const sources = named.flatMap((source) => inFileSlices(source, pieces[source.name]));
+  const sources = named.flatMap((source) => inFileSlices(source, slices[source.name]));
   if (isFile) {
     await writeAlone(path, sources);
     return [path];

@@ -99,15 +99,15 @@ export class StoredWeights implements StoredValues {
       const count = Math.min(step, out.numel - at);
       const part = this.open.stage(count * size);
       this.readBytes({ box, from: from + at, numel: count }, part);
-      const place = out.alias([count], undefined, out.offset + at);
+      const target = out.alias([count], undefined, out.offset + at);
       if (dtype === out.dtype) {
-        out.buffer.write(place.offset * size, part);
+        out.buffer.write(target.offset * size, part);
         continue;
       }
       const read = held(() => Tensor.empty([count], dtype, wayOf(out)));
       read.buffer.write(0, part);
       const values = held(() => this.converted(read, out.dtype, false));
-      kernels.copy({ in: values.to(out.device), out: place });
+      kernels.copy({ in: values.to(out.device), out: target });
       values.release();
     }
   }
@@ -120,9 +120,9 @@ export class StoredWeights implements StoredValues {
     let done = 0;
     for (const part of boxesOf(range)) {
       const run = runShape(part, [whole]);
-      for (const piece of partsOf(part, run)) {
-        const bytes = numel(piece.shape) * size;
-        const from = positionIn(whole, piece.offset) * size;
+      for (const slice of partsOf(part, run)) {
+        const bytes = numel(slice.shape) * size;
+        const from = positionIn(whole, slice.offset) * size;
         this.files.readNow(this.weight.name, from, into.subarray(done, done + bytes));
         done += bytes;
       }
@@ -153,37 +153,37 @@ export class StoredWeights implements StoredValues {
 /** A slice in the files. */
 interface Part {
   /** Its position in the whole tensor. */
-  readonly place: Box;
+  readonly box: Box;
   /** Whether it is one matrix of a tensor [n, r, c]. */
   readonly isMatrix: boolean;
   readonly values: StoredWeights;
 }
 
 /** A tensor that open files store in slices, each a matrix of [n, k r, c]. */
-export class PiecedWeights implements StoredValues {
+export class SlicedWeights implements StoredValues {
   readonly origin: string;
   private readonly parts: readonly Part[];
 
   constructor(
     open: OpenWeights,
     private readonly shape: readonly number[],
-    pieces: readonly FileSlice[],
+    slices: readonly FileSlice[],
     readonly dtype: DType,
   ) {
-    this.parts = pieces.map(({ name, box, shape }) => {
+    this.parts = slices.map(({ name, box, shape }) => {
       const values = new StoredWeights(open, { name, dtype, transposed: false });
       const isMatrix = shape.length < box.shape.length;
-      return { place: isMatrix ? box : wholeBox(shape), isMatrix, values };
+      return { box: isMatrix ? box : wholeBox(shape), isMatrix, values };
     });
     const [first] = this.parts;
-    this.origin = `${pieces.length} pieces from ${first?.values.origin}`;
+    this.origin = `${slices.length} slices from ${first?.values.origin}`;
   }
 
   read(out: Tensor, from: number, box: Box = wholeBox(this.shape)): void {
     let at = 0;
     for (const wanted of boxesOf({ box, from, numel: out.numel })) {
       for (const part of this.parts) {
-        const common = intersectBoxes(wanted, part.place);
+        const common = intersectBoxes(wanted, part.box);
         if (common) readInto({ out, at, wanted }, common, part);
       }
       at += numel(wanted.shape);
@@ -202,16 +202,16 @@ export class PiecedWeights implements StoredValues {
 function readInto(
   { out, at, wanted }: { out: Tensor; at: number; wanted: Box },
   common: Box,
-  { place, isMatrix, values }: Part,
+  { box, isMatrix, values }: Part,
 ): void {
   const [offset, shape] = [common.offset, common.shape].map((one) =>
     isMatrix ? one.slice(1) : one,
   );
-  const start = isMatrix ? place.offset.slice(1) : place.offset;
-  const inPiece = (offset as number[]).map((n, d) => n - (start[d] as number));
+  const start = isMatrix ? box.offset.slice(1) : box.offset;
+  const inSlice = (offset as number[]).map((n, d) => n - (start[d] as number));
   const count = numel(common.shape);
   const part = out.alias([count], undefined, out.offset + at + positionIn(wanted, common.offset));
-  values.read(part, 0, { offset: inPiece, shape: shape as number[] });
+  values.read(part, 0, { offset: inSlice, shape: shape as number[] });
   part.dispose();
 }
 

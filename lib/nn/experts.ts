@@ -102,11 +102,11 @@ function tooMany(k: number, experts: number): DsError {
 function loadOf(logits: Tensor, ids: Tensor, mask: Tensor | null): Tensor {
   return scope(() => {
     const experts = logits.size(1);
-    const shares = softmax(logits.to('f32'), -1);
-    if (!mask) return stack([choicesOf(ids, experts), shares.sum(0)]);
+    const probabilities = softmax(logits.to('f32'), -1);
+    if (!mask) return stack([choicesOf(ids, experts), probabilities.sum(0)]);
     const counted = mask.unsqueeze(1);
     const known = where(counted.gt(0), ids, experts);
-    return stack([choicesOf(known, experts), shares.mul(counted).sum(0)]);
+    return stack([choicesOf(known, experts), probabilities.mul(counted).sum(0)]);
   });
 }
 

@@ -63,8 +63,8 @@ export function truncatedNormal(
   random: RandomState & ElementPart,
 ): void {
   const { mean, stddev, low, high } = at;
-  const share = (value: number): number => erf((value - mean) / (stddev * Math.SQRT2));
-  kernels.randomUniform({ out, low: share(low), high: share(high), ...random });
+  const cumulative = (value: number): number => erf((value - mean) / (stddev * Math.SQRT2));
+  kernels.randomUniform({ out, low: cumulative(low), high: cumulative(high), ...random });
   noGrad(() => {
     const inside = out.maximum(-EDGE).minimum(EDGE);
     const values = inverseErf(inside)

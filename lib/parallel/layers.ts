@@ -406,7 +406,7 @@ export class ChannelDropout extends Module {
     if (!this.training) return x;
     const { widths, rank } = this;
     const whole = startOf(widths, widths.length);
-    const share = { first: startOf(widths, rank), count: widths[rank] as number, whole };
-    return dropoutOfChannels(x, this.p, share);
+    const own = { first: startOf(widths, rank), count: widths[rank] as number, whole };
+    return dropoutOfChannels(x, this.p, own);
   }
 }

@@ -216,11 +216,11 @@ export function quantizationConfig(model: Module, torchDType: string): JsonObjec
  * version 5 has linear layers there.
  */
 function skippedOf(model: Module): string[] | null {
-  const pieces = readSliceNames(model.describe()?.pieces) ?? {};
+  const slices = readSliceNames(model.describe()?.pieces) ?? {};
   const whole = [...model.namedModules()].filter(([path, module]) => isWhole(path, module));
   const paths = new Set(
     whole.flatMap(([path, module]) => {
-      const others = ownNames(module).flatMap((key) => pieces[`${path}.${key}`] ?? []);
+      const others = ownNames(module).flatMap((key) => slices[`${path}.${key}`] ?? []);
       return others.length > 0
         ? others.map((name) => name.replace(/(\.\*.*|\.weight)$/, ''))
         : [path];

@@ -92,7 +92,7 @@ async function* update<Batch>(
   const { engine, objective, counts, mover, book, state, length, decisions } = session;
   const forward: Forward = (...inputs) => engine.forward<Tensor>(...inputs);
   book.read(counts.tokens());
-  const parts = shareOut(engine, group.length);
+  const parts = setMicroBatches(engine, group.length);
   const divisor = counts.divisor(group, { ranks: engine.dpWorldSize, parts });
   const reported: TrainerEvent[] = [];
   for (const micro of group) {
@@ -177,7 +177,7 @@ async function* logged<Batch>(session: Session<Batch>): Events {
 }
 
 /** Sets the micro-batches per update; returns the divisor of each loss. */
-function shareOut(engine: Engine, micros: number): number {
+function setMicroBatches(engine: Engine, micros: number): number {
   if (!engine.config.managed_gradient_accumulation) return 1;
   if (engine.gradientAccumulationSteps() !== micros) {
     engine.setTrainBatchSize(micros * engine.trainMicroBatchSizePerGpu() * engine.dpWorldSize);

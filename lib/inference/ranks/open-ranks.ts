@@ -46,7 +46,7 @@ type Sharing = Pick<ResolvedInferenceConfig, 'tensor_parallel' | 'moe' | 'device
  * the axis then fail too. Rejects with DS_COMM.
  */
 export async function openRanks(sharing: Sharing): Promise<ModelRanks | null> {
-  const wanted = sharesOf(sharing);
+  const wanted = shardingOf(sharing);
   if (!wanted) return null;
   const { key, size, expertsOnly } = wanted;
   const kind = sharing.device?.split(':')[0] === 'cpu' ? 'cpu' : 'auto';
@@ -102,7 +102,7 @@ const report = ({ layers, host }: ModelRanks, error: unknown): void =>
   new JointCall({ always: [layers, host] }).giveUp(error);
 
 /** Returns the number of ranks, its configuration key, and whether only experts are sharded. */
-function sharesOf({ tensor_parallel: tp, moe }: Sharing) {
+function shardingOf({ tensor_parallel: tp, moe }: Sharing) {
   if (tp.enabled && tp.tp_size > 1) {
     return { key: 'tensor_parallel.tp_size', size: tp.tp_size, expertsOnly: false };
   }

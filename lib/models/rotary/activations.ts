@@ -50,13 +50,13 @@ function feedOf(traits: RotaryTraits, { hidden, channels, moe, layers }: RotaryS
   const dense = feedWith(traits, hidden);
   if (!moe) return dense;
   const sparse = sparseFeed(moe, channels);
-  const share = moe.denseLayers.length / layers;
+  const fraction = moe.denseLayers.length / layers;
   const mean = (key: 'kept' | 'statistics'): number =>
-    share * dense[key] + (1 - share) * sparse[key];
+    fraction * dense[key] + (1 - fraction) * sparse[key];
   return {
     kept: mean('kept'),
     statistics: mean('statistics'),
-    backward: Math.max(share > 0 ? dense.backward : 0, share < 1 ? sparse.backward : 0),
+    backward: Math.max(fraction > 0 ? dense.backward : 0, fraction < 1 ? sparse.backward : 0),
   };
 }
 

@@ -175,7 +175,7 @@ export function describeMoe(traits: MoeTraits, moe: MoeSizes, routerLoss: number
 }
 
 /** Parameters of each sparse layer that files store under other names, or in slices. */
-export function moePieces({ files }: MoeTraits, moe: MoeSizes, layers: number): SliceNames {
+export function expertSlices({ files }: MoeTraits, moe: MoeSizes, layers: number): SliceNames {
   const found: [string, string[]][] = [];
   for (let layer = 0; layer < layers; ++layer) {
     if (moe.denseLayers.includes(layer)) continue;

@@ -5,7 +5,7 @@ import type { Layout } from '../load-weights.js';
 import { MAX_LAYERS, type ModelConfig } from '../model-config.js';
 import type { ModelFolder } from '../model-folder.js';
 import { type RotaryConfig, type RotarySizes, type Window, windowsOf } from './config.js';
-import { describeMoe, moePieces, parseMoe, parseRouterLoss } from './mixture.js';
+import { describeMoe, expertSlices, parseMoe, parseRouterLoss } from './mixture.js';
 import { describeRope, describeRopeLayers, parseRope, parseRopeLayers } from './rope-keys.js';
 import { describeScales, parseScales } from './scales.js';
 import { PRE_NORMS, type RotaryTraits, SILU } from './traits.js';
@@ -28,7 +28,7 @@ function textName(name: string): string | null {
 /** Files have this library's names and layouts, except for experts and multimodal models. */
 export const rotaryLayout = ({ moe, textOf }: RotaryTraits, sizes: RotarySizes): Layout => ({
   transposed: new Set<string>(),
-  pieces: moe && sizes.moe ? moePieces(moe, sizes.moe, sizes.layers) : {},
+  slices: moe && sizes.moe ? expertSlices(moe, sizes.moe, sizes.layers) : {},
   nameOf: (name) => (TABLE.test(name) ? null : textOf ? textName(name) : name),
 });
 
@@ -73,7 +73,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     eps: config.positive(epsKey, eps),
     initializerRange: config.positive('initializer_range', 0.02),
     tied: config.flag('tie_word_embeddings', false),
-    attentionDropout: config.share('attention_dropout', 0),
+    attentionDropout: config.fraction('attention_dropout', 0),
     padTokenId: parsePadding(config, vocabSize),
     ...parseBiases(traits, config),
     ...parseWindow(traits, config, layers),
@@ -85,7 +85,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     ...parseRopeLayers(traits, config, layers),
     ...parseScales(traits, config),
     ...(traits.parallel?.key && { parallel: config.flag(...traits.parallel.key) }),
-    ...(traits.residualDropout && { residualDropout: config.share(traits.residualDropout, 0) }),
+    ...(traits.residualDropout && { residualDropout: config.fraction(traits.residualDropout, 0) }),
   };
 }
 
@@ -211,7 +211,7 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
       describeMoe(traits.moe, sizes.moe, sizes.routerAuxLossCoef ?? 0)),
   };
   if (!traits.moe || !sizes.moe) return { config, transposed: [] };
-  const pieces = moePieces(traits.moe, sizes.moe, sizes.layers) as unknown as JsonObject;
+  const pieces = expertSlices(traits.moe, sizes.moe, sizes.layers) as unknown as JsonObject;
   return { config, transposed: [], pieces };
 }
 

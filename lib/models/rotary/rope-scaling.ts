@@ -249,8 +249,8 @@ function llama3Frequency(frequency: number, scaling: Llama3Scaling): number {
   const turns = (originalMaxSeq * frequency) / (2 * Math.PI);
   if (turns > high) return frequency;
   if (turns < low) return slow;
-  const share = (turns - low) / (high - low);
-  return (1 - share) * slow + share * frequency;
+  const fraction = (turns - low) / (high - low);
+  return (1 - fraction) * slow + fraction * frequency;
 }
 
 /** Throws DS_ARGUMENT for a scaling that is not one of `types`, or with invalid numbers. */
