@@ -70,7 +70,7 @@ function claimsOf(table: readonly string[], line: number): Claim[] {
       .slice(1, -1),
   );
   const [head = [], , ...rows] = cells;
-  const isComputed = (cell = '') => /\b(predicted|computed|capped)\b/.test(cell);
+  const isComputed = (cell = '') => /\b(predicted|computed|capped|published)\b/.test(cell);
   if (isComputed(head[0])) return [];
   const byRow = rows.map((row, i) =>
     row.flatMap((cell, column) => {

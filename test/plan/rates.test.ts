@@ -3,6 +3,7 @@
 import { nn } from '../../lib/index.js';
 import { GPUS, gpuNamed, TOO_OLD } from '../../lib/monitor/gpus.js';
 import { H200, plainSetup, ratesNamed, ratesOf, sizesOf, stepTime } from '../../lib/plan/index.js';
+import { readPage } from '../docs/snippets.js';
 
 const of = (key: string) => {
   const gpu = GPUS.find((one) => one.key === key);
@@ -70,4 +71,13 @@ test('a slower card takes longer, and f32 costs as much as its own units', () =>
   expect(times).toEqual(times.toSorted((a, b) => a - b));
   expect(step('a100-80g', 'fp32') / step('a100-80g', 'bf16')).toBeGreaterThan(8);
   expect(step('rtx4090', 'fp32') / step('rtx4090', 'bf16')).toBeLessThan(3);
+});
+
+test('the table of docs/planning.md has these figures', () => {
+  const rows = readPage('docs/planning.md').match(/^\| .* \| (measured|estimated) \|$/gm) ?? [];
+  const figures = GPUS.map(({ key, memory, half, f32, bandwidth, nvlink }) => {
+    const times = key === 'h200' ? 'measured' : 'estimated';
+    return `| \`${key}\` | ${[memory, half, f32, bandwidth, nvlink ?? 'none', times].join(' | ')} |`;
+  });
+  expect(rows).toEqual(figures);
 });
