@@ -107,16 +107,17 @@ const cuts: Record<string, InferenceConfig> = {
   'nothing shared': { kv_cache: { block_size: 16, prefix_caching: false } },
 };
 
-const alike: Case[] = ['llama', 'mistral', 'gpt2', 'qwen2-moe'].flatMap((family) =>
-  Object.entries(cuts).map(([name, config]) => ({
-    name: `engine: ${family} continues alike with ${name}`,
-    run: (device) =>
-      withEngine(
-        family,
-        { ...config, device: device.name, max_out_tokens: limitOf(family) },
-        continues,
-      ),
-  })),
+const alike: Case[] = ['llama', 'mistral', 'gpt2', 'qwen2-moe', 'gemma2', 'cohere2'].flatMap(
+  (family) =>
+    Object.entries(cuts).map(([name, config]) => ({
+      name: `engine: ${family} continues alike with ${name}`,
+      run: (device) =>
+        withEngine(
+          family,
+          { ...config, device: device.name, max_out_tokens: limitOf(family) },
+          continues,
+        ),
+    })),
 );
 
 interface Habits {

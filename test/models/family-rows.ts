@@ -13,13 +13,17 @@ export const FAMILIES: readonly string[] = readdirSync(root).filter((name) => na
 export const folderOf = (family: string): string => join(root, family);
 
 /** The model, without a loss of its routers, which pipelines refuse. */
-export function familyModel(family: string): Promise<nn.models.CausalLM> {
+export function familyModel(
+  family: string,
+  options: nn.models.PretrainedOptions = {},
+): Promise<nn.models.CausalLM> {
   const text = readFileSync(join(folderOf(family), 'config.json'), 'utf8');
   const isMixture = 'router_aux_loss_coef' in JSON.parse(text);
-  return nn.models.fromPretrained(folderOf(family), isMixture ? { routerAuxLossCoef: 0 } : {});
+  const own = isMixture ? { routerAuxLossCoef: 0 } : {};
+  return nn.models.fromPretrained(folderOf(family), { ...own, ...options });
 }
 
-const [ROWS, TOKENS] = [2, 11];
+const [ROWS, TOKENS] = [2, 12];
 
 /** Tokens and targets of step `index`. */
 export function batchOf(vocabulary: number, index: number, device: Device): [Tensor, Tensor] {

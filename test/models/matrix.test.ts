@@ -81,6 +81,13 @@ describe.each(FAMILIES)('%s', (family) => {
     engine.destroy();
   });
 
+  test('recomputed activations give the same losses', async () => {
+    const model = await familyModel(family, { activationCheckpointing: true });
+    const engine = await engineOf(model);
+    expect(stepsOf(engine, 0, STEPS)).toEqual(await baseline(family));
+    engine.destroy();
+  });
+
   test('a run that resumes continues with the same losses', async () => {
     const dir = join(home, `${family}-run`);
     const first = await engineOf(await familyModel(family));
@@ -145,6 +152,7 @@ describe('two ranks train every family as one does', () => {
       mesh: { tp: 2 },
       config: { tensor_parallel: { autotp_size: 2 }, zero_optimization: { stage: 3 } },
     },
+    'sequence parallelism': { mesh: { sp: 2 }, config: { sequence_parallel_size: 2 } },
     'pipeline stages': { mesh: { pp: 2 }, config: { pipeline: { stages: 2 } } },
   };
   test.each(Object.entries(ways))('%s', async (_, job) => {
@@ -155,6 +163,12 @@ describe('two ranks train every family as one does', () => {
       const wanted = await baseline(family);
       for (const report of reports) {
         const losses = report[family] ?? 'nothing';
+        if (family === 'gemma2' && job.mesh.sp) {
+          expect(losses).toMatch(
+            /bounded scores: expected all tokens on each rank.*tensor_parallel/,
+          );
+          continue;
+        }
         expect(`${family}: ${typeof losses === 'string' ? losses : ''}`).toBe(`${family}: `);
         expectNear(losses as number[], wanted, 1e-5);
       }

@@ -67,12 +67,12 @@ function feedOf(traits: RotaryTraits, { hidden, channels, moe, layers }: RotaryS
  *     2 H D + 2 K D       queries, the attention's result, keys and values
  *     H D + K D           with head norms: queries and keys before the norm
  *     C                   for each norm above two
- *     C, D                for each norm by 1 + weight, which has two steps in 16 bits
+ *     C, or D of a head   for each norm by 1 + weight: its input is in f32
  *     kept by the feed-forward block
  *
  * Backward needs more: in the MLP the gradients of gate and up (2 h); in attention the gradients of
  * the stream, queries and keys (2 C + H D + K D). Pairs of neighbouring channels need those of
- * queries and keys again, and so do norms of heads by 1 + weight. Statistics: a log-sum-exp per
+ * queries and keys again; norms by 1 + weight have gradients in f32. Statistics: a log-sum-exp per
  * head, a deviation per norm.
  *
  * A parallel block keeps one norm's result and one stream (2 C less). Bounded scores and their
@@ -90,9 +90,9 @@ export function rotaryBlockActivations(traits: RotaryTraits, sizes: RotarySizes)
   const scores = factors.scoreCap === null ? 0 : 2 * heads * maxSeq;
   const headStatistics = 4 * (qkNorm === 'whole' ? 2 : heads + kvHeads);
   const paired = traits.rope?.interleaved ? ((sizes.partialRotaryFactor ?? 1) < 1 ? 2 : 1) : 0;
-  const steps = (isParallel ? 1 : 0) + (offset ? 1 : 0);
+  const steps = (isParallel ? 1 : 0) + (offset ? 6 : 0);
   const inAttention =
-    (2 + steps) * channels + (1 + paired + (offset ? 2 * normed : 0)) * turned + scores;
+    (2 + steps) * channels + (1 + paired + (offset ? 5 * normed : 0)) * turned + scores;
   return {
     kept: (4 + more) * channels + feed.kept + (2 + (offset ? 2 : 1) * normed) * turned + scores,
     statistics:

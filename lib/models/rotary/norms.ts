@@ -3,19 +3,12 @@ import { ones, zeros } from '../../nn/initializers.js';
 import { Module } from '../../nn/module.js';
 import { LayerNorm, RMSNorm } from '../../nn/norms.js';
 import { Parameter } from '../../nn/parameter.js';
-import {
-  addLayerNorm,
-  addRmsNorm,
-  ones as constantOnes,
-  layerNorm,
-  rmsNorm,
-  type Tensor,
-} from '../../tensor/index.js';
+import { addLayerNorm, addRmsNorm, layerNorm, rmsNorm, type Tensor } from '../../tensor/index.js';
 import type { Body } from './config.js';
 
 /**
- * RMSNorm that multiplies by 1 + weight. The addition happens in f32: 1 + w in 16 bits would lose
- * small w. Source: transformers' GemmaRMSNorm.
+ * RMSNorm that multiplies by 1 + weight, in f32: 16 bits would lose small weights, also if the
+ * product were added to the norm's result. Source: transformers' GemmaRMSNorm.
  */
 export class OffsetRMSNorm extends RMSNorm {
   constructor(channels: number, eps: number) {
@@ -25,32 +18,20 @@ export class OffsetRMSNorm extends RMSNorm {
 
   /** [.., channels] to the same shape. */
   override forward(x: Tensor): Tensor {
-    return this.weighted(this.factor, (weight) => rmsNorm(x, weight, this.eps));
+    const { weight, eps } = this;
+    if (isWide(x)) return rmsNorm(x, weight.add(1), eps);
+    return rmsNorm(x.to('f32'), weight.to('f32').add(1), eps).to(x.dtype);
   }
 
   /** @internal [sum, norm(sum)] of sum = x + residual. */
   added(x: Tensor, residual: Tensor): [Tensor, Tensor] {
-    const { factor } = this;
-    const [sum, normed] = addRmsNorm(x, residual, factor, this.eps);
-    return [sum, this.weighted(factor, () => normed)];
-  }
-
-  /** The weight of the fused norm: 1 + weight, or ones where that would be rounded to 16 bits. */
-  private get factor(): Tensor {
-    const { weight } = this;
-    const { dtype, device } = weight;
-    const isWide = dtype === 'f32' || dtype === 'f64';
-    return isWide ? weight.add(1) : constantOnes(weight.shape, { dtype, device });
-  }
-
-  /** normed + normed weight in 16 bits. */
-  private weighted(factor: Tensor, normed: (weight: Tensor) => Tensor): Tensor {
-    const out = normed(factor);
-    const { weight } = this;
-    const isWide = weight.dtype === 'f32' || weight.dtype === 'f64';
-    return isWide ? out : out.add(out.mul(weight));
+    if (isWide(x)) return addRmsNorm(x, residual, this.weight.add(1), this.eps);
+    const sum = x.add(residual);
+    return [sum, this.forward(sum)];
   }
 }
+
+const isWide = ({ dtype }: Tensor): boolean => dtype === 'f32' || dtype === 'f64';
 
 /** LayerNorm with a weight and no bias. Source: transformers' CohereLayerNorm. */
 export class PlainLayerNorm extends Module {
