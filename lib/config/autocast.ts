@@ -1,4 +1,4 @@
-// torch_autocast: read as the mixed precision that there is, in its dtype.
+// Converts torch_autocast to the bf16 or fp16 section with the same dtype.
 import type { ResolvedValues } from '../../types/config.js';
 import type { Draft } from './draft.js';
 import type { Rule } from './rule.js';

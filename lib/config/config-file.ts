@@ -1,4 +1,4 @@
-// The text of a configuration file: a regular file of bounded size, whatever its name points at.
+// Reads the text of a configuration file. It must be a regular file of bounded size.
 import { closeSync, constants, fstatSync, openSync, readSync, type Stats } from 'node:fs';
 
 /** Bytes of the longest text that is taken for a configuration. */

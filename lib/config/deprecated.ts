@@ -1,4 +1,4 @@
-// Old names and second spellings: the configuration goes on with the name of today.
+// Renames deprecated and alternative keys to the current keys.
 import { coerced } from './coerce.js';
 import type { Draft } from './draft.js';
 import { dotted, type Path } from './parse.js';

@@ -199,7 +199,7 @@ function copyOf(document: ConfigDocument): ConfigDocument {
   return { ...document, value: copied(document.value) as Section };
 }
 
-/** Sections and lists are copied, whatever else a program has put in is not. */
+/** Copies sections and lists; other objects stay as they are. */
 function copied(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(copied);
   if (!isSection(value)) return value;

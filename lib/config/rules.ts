@@ -25,7 +25,7 @@ const adamWIsDecoupled: Rule = ({ optimizer }) =>
       }
     : null;
 
-/** Layers of a pipeline are shared out by a method that there is. */
+/** pipeline.partition must be a known method. */
 const partitionIsKnown: Rule = ({ pipeline: { partition } }) => {
   const expected = partition === 'best' ? null : methodExpected(partition);
   return expected

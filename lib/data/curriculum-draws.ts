@@ -40,7 +40,7 @@ export class CurriculumDraws {
   private current = 0;
   /** All samples, the easiest by the first gate first. */
   private readonly order: Uint32Array;
-  /** How many of these the first gate has let in. */
+  /** Number of samples in `order` that the first gate accepts. */
   private reached = 0;
   /** Available samples that another gate refuses. */
   private waiting = new Uint32Array(0);
@@ -59,7 +59,7 @@ export class CurriculumDraws {
     return this.current;
   }
 
-  /** Passes over so many steps. Throws DS_DATA where one has nothing to draw from. */
+  /** Skips `steps` steps. Throws DS_DATA if a step has no sample to draw. */
   skip(steps: number): void {
     for (let i = 0; i < steps; ++i) {
       this.countSamples(this.begin(), (cluster, from, end) => {

@@ -91,8 +91,8 @@ export class CurriculumSampler extends Sampler {
   private drawn: { epoch: number; order: Uint32Array } | null = null;
 
   /**
-   * `samples` of the whole dataset. Throws DS_ARGUMENT for wrong options, DS_DATA for files that
-   * cannot be read, are damaged, or are not of so many samples.
+   * `samples`: the samples of the whole dataset. Throws DS_ARGUMENT for wrong options. Throws
+   * DS_DATA if a file cannot be read, is damaged, or has another number of samples.
    */
   constructor(samples: number, given: CurriculumSamplerOptions) {
     super();
@@ -136,8 +136,8 @@ export class CurriculumSampler extends Sampler {
   }
 
   /**
-   * Takes the place of the schedules of the metrics named: functions that give the same after a
-   * restart. Throws DS_ARGUMENT for a metric that there is not.
+   * Replaces the schedules of some metrics, by name. The functions must return the same values
+   * after a restart. Throws DS_ARGUMENT for an unknown metric.
    */
   setSchedules(schedules: Readonly<Record<string, CurriculumSchedule>>): void {
     const op = `${OP}.setSchedules`;

@@ -164,8 +164,8 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Goes on where the state was taken; an iteration under way goes on there with its next batch.
-   * Throws DS_CHECKPOINT when that was over another dataset or in another kind of order.
+   * Continues at the position of `state`. A running iteration continues there with its next batch.
+   * Throws DS_CHECKPOINT if the state belongs to another dataset or another kind of order.
    */
   loadStateDict(state: JsonObject): void {
     requireState('DataLoader', state);

@@ -14,7 +14,7 @@ export interface IndexedLists {
   numbers: Float64Array;
 }
 
-/** The path of a pair, whichever of its files was named. */
+/** Returns the path of a pair of files without .bin or .idx. */
 export const prefixOf = (path: string): string => path.replace(/\.(bin|idx)$/, '');
 
 /** Throws DS_DATA with file and entry for missing or damaged data and numbers above 53 bits. */

@@ -150,8 +150,8 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Goes on where the state was taken; an iteration under way goes on there with its next batch.
-   * Throws DS_CHECKPOINT for the state of a loader of another kind.
+   * Continues at the position of `state`. A running iteration continues there with its next batch.
+   * Throws DS_CHECKPOINT if the state belongs to another kind of loader.
    */
   loadStateDict(state: JsonObject): void {
     requireState('IterableLoader', state);

@@ -24,7 +24,7 @@ const OPTIONS: OptionNames<LengthGroupedOptions> = {
   ...{ batchSize: true, seed: true, rank: true, worldSize: true },
 };
 
-/** A group has at most so many batches, and there are at least so many groups. */
+/** Maximum number of batches in a group, and minimum number of groups. */
 const MOST_BATCHES = 50;
 const FEWEST_GROUPS = 4;
 

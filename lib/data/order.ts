@@ -51,7 +51,7 @@ interface Deal {
   readonly dropLast: boolean;
 }
 
-/** A rank's part of so many samples. */
+/** Returns the number of samples of each rank. */
 export function samplesPerRank(samples: number, { worldSize, dropLast }: Deal): number {
   return dropLast ? Math.floor(samples / worldSize) : Math.ceil(samples / worldSize);
 }

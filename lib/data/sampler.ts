@@ -178,7 +178,7 @@ export class DistributedSampler extends Sampler {
   }
 }
 
-/** Throws DS_ARGUMENT unless `rank` is one of so many. */
+/** Throws DS_ARGUMENT unless `rank` is below `worldSize`. */
 export function requireRank(op: string, rank: number, worldSize: number): void {
   if (rank < worldSize) return;
   throw new DsError({

@@ -71,7 +71,7 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
   constructor(layout: TokenLayout) {
     const { path, tokens, seq } = layout;
     this.length = windowCount(tokens, seq, path);
-    // Here and in threads that start later, whatever the working directory is by then.
+    // Absolute, because threads start later and the working directory may change.
     this.layout = { ...layout, path: absolutePath(path) };
     this.file = new PositionalFile(this.layout.path);
   }

@@ -40,7 +40,7 @@ import type { LayerTokens } from './token-drop.js';
 
 /** Configuration keys that all language models share. */
 export interface CausalConfig {
-  /** Tokens that there are. */
+  /** Number of tokens in the vocabulary. */
   vocabSize: number;
   /** The longest sequence. */
   maxSeq: number;
@@ -232,7 +232,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return this.lossOf(hidden as Tensor, targets as Tensor, {});
   }
 
-  /** Tokens that there are. */
+  /** Number of tokens in the vocabulary. */
   get vocabSize(): number {
     return this.config.vocabSize;
   }

@@ -54,7 +54,7 @@ export class ModelConfig {
     throw this.refusal(key, 'a number in [0, 1)', value);
   }
 
-  /** The keys that there are. */
+  /** Returns the keys of the configuration. */
   keys(): string[] {
     return Object.keys(this.values);
   }

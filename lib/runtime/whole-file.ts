@@ -35,8 +35,8 @@ export function writeWhole(path: string, write: (file: number) => void): void {
 
 /**
  * writeWhole() in a folder that the program owns. Does not follow links: a new file replaces a
- * link, a pipe or a device. Deletes drafts of files with `alike` names if their writers died a day
- * ago. Throws Node's errors.
+ * link, a pipe or a device. Also deletes abandoned drafts (a day old) of files with names like
+ * `alike`. Throws Node's errors.
  */
 export function writeOwn(
   path: string,

@@ -40,7 +40,7 @@ export class Access {
     }
     const digest = digestOf(key);
     let isKnown = false;
-    // All are compared, whichever it is.
+    // Compare with all keys, so the time does not depend on the key.
     for (const known of this.digests) isKnown = timingSafeEqual(known, digest) || isKnown;
     if (isKnown) return;
     throw new ApiError(401, 'Authorization: expected a key of this server, got another one.', {
@@ -68,5 +68,5 @@ function oddIn(key: string): string {
   return `U+${code} at character ${at + 1}`;
 }
 
-/** Digests have one length, whatever the keys'. */
+/** Returns the SHA-256 of a key: all digests have the same length. */
 const digestOf = (key: string): Buffer => createHash('sha256').update(key).digest();

@@ -1,7 +1,7 @@
 // The bytes of all request bodies that a server holds.
 import { overloaded } from './api-error.js';
 
-/** A body of at most so many bytes is always held: the limit of connections bounds them. */
+/** Bytes of a body that the server always accepts. The limit of connections bounds their sum. */
 const FREE_BYTES = 64 * 1024;
 
 /** Counts bytes of bodies until their requests have ended. */

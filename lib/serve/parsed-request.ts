@@ -25,7 +25,7 @@ export type Options = ContinuationOptions & { n: number };
 
 /** A checked request. */
 export interface ParsedRequest {
-  /** The model that it names; null for whichever there is. */
+  /** The requested model; null: the model of the server. */
   model: string | null;
   /** `maxNewTokens` is the usual number, where there is one. */
   options: Options;

@@ -110,7 +110,7 @@ export class RequestFields {
 /** Copying and rendering an object recurse once a level. */
 export const LEVELS = 64;
 
-/** Whether it has no more than so many levels. */
+/** Whether `value` has at most `levels` levels. */
 export function isWithin(value: JsonValue | undefined, levels: number): boolean {
   if (typeof value !== 'object' || value === null) return true;
   return levels > 0 && Object.values(value).every((one) => isWithin(one, levels - 1));

@@ -156,7 +156,7 @@ export class InferenceServer {
     return this.engineFailure.check();
   }
 
-  /** Resolves with `failure` once there is one. The server goes on until stop() is called. */
+  /** Resolves with `failure` when the engine fails. The server runs until stop() is called. */
   get failed(): Promise<Error> {
     return this.engineFailure.found;
   }

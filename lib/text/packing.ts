@@ -1,4 +1,4 @@
-// Which documents share a sample: pieces of at most so many tokens, put where they fit best.
+// Packs documents into samples: cuts them to a maximum length and puts each one where it fits best.
 
 /** Tokens [start, start + length) of a long run. */
 export interface Piece {

@@ -41,11 +41,10 @@ export class TextDataset implements Dataset<TextSample> {
   }
 
   /**
-   * Reads all files on threads and packs their rows. Samples are the same for the same files and
-   * options, whatever the threads and the cache. Packed samples have `length` tokens; others have
-   * the length of their document, and collateSamples() makes batches of them. Throws DS_DATA,
-   * naming file and line, for rows that cannot be read, and when no row has a token to learn;
-   * DS_ARGUMENT.
+   * Reads all files on threads and packs their rows. Samples depend only on the files and options,
+   * not on threads or the cache. Packed samples have `length` tokens. Other samples have the length
+   * of their document; collateSamples() makes batches of them. Throws DS_DATA with file and line if
+   * a row cannot be read or no row has a token to learn. Throws DS_ARGUMENT.
    */
   static async open(given: TextOptions): Promise<TextDataset> {
     const op = 'TextDataset.open';

@@ -35,7 +35,7 @@ const isMark = ({ type, pattern }: Step): boolean =>
 
 /** Finds the tokens of texts that its tokenizer has encoded. */
 export class TokenSpans {
-  /** How tokens are spelled, whatever the normalizer does. */
+  /** How tokens are spelled, without regard to the normalizer. */
   private readonly letters: Spelling;
   /** The same, where the text that they spell is known; else null. */
   private readonly spelling: Spelling;

@@ -60,7 +60,7 @@ export interface BatchOptions extends EncodeOptions, PaddingOptions {
 
 /** Options of chatText(), passed to the chat template. */
 export interface ChatOptions {
-  /** Ends with the beginning of an answer, for the model to go on with. Default false. */
+  /** Ends with the beginning of an answer, which the model continues. Default false. */
   addGenerationPrompt?: boolean;
   /** JSON schemas of functions that the model may call. */
   tools?: readonly object[];

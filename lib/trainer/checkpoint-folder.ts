@@ -192,7 +192,10 @@ export async function findBest(
   return (found as string | null) ?? null;
 }
 
-/** Where training was; the engine, its random numbers and the data go on from there. */
+/**
+ * Loads a checkpoint: the engine, its random numbers and the data continue from it. Returns the
+ * state of the Trainer.
+ */
 export async function readCheckpoint(
   engine: Engine,
   dir: string,

@@ -84,7 +84,7 @@ export function autoSources(settings: Settings, length: RunLength | null): AutoS
   return { training, mustMatch: true };
 }
 
-/** Updates of the run, by `maxSteps` or by epochs of so many micro-batches. */
+/** Returns the number of updates, from `maxSteps`, or from the epochs and their micro-batches. */
 export function runLength(
   settings: Settings,
   batches: number | null,

@@ -11,7 +11,7 @@ export interface TrainerPlace {
 /** Numbers by name; "loss" is there in any case. */
 export type Metrics = Readonly<Record<string, number>> & { readonly loss: number };
 
-/** Training begins, or goes on. */
+/** Training begins or resumes. */
 export interface BeginEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'begin';

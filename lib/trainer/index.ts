@@ -1,4 +1,4 @@
-// The trainer room's door: fine-tuning without a loop of one's own.
+// Exports of the trainer: fine-tuning without a training loop in the program.
 export type { Prediction } from './evaluation.js';
 export type {
   AlertEvent,

@@ -33,7 +33,7 @@ export interface LogbookOptions {
   settings: RunSettings;
   state: TrainerState;
   length: Pick<RunLength, 'maxSteps'>;
-  /** FLOPs of a token in sequences of so many; null where no formula is known. */
+  /** FLOPs per token for a sequence length; null if no formula is known. */
   costOf: ((sequence: number) => number) | null;
 }
 
@@ -89,7 +89,7 @@ export class Logbook {
     };
   }
 
-  /** All ranks have read so many tokens in the updates of this run. */
+  /** `tokens`: the tokens that all ranks have read in this run. */
   read(tokens: number): void {
     const { state } = this.options;
     state.flops += this.tokenFlops * (tokens - this.counted);
@@ -97,7 +97,7 @@ export class Logbook {
     this.counted = tokens;
   }
 
-  /** An update was enqueued, of sequences of so many tokens. */
+  /** Called when an update is enqueued. `sequence`: tokens of its sequences. */
   enqueued(update: Pending, sequence: number): void {
     this.pending = update;
     this.tokenFlops = this.options.costOf?.(sequence) ?? 0;

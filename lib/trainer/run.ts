@@ -1,4 +1,4 @@
-// A run from its beginning to its end: where it goes on from, the loop, and the weights it leaves.
+// A run from begin to end: the checkpoint that it resumes, the loop, and the final weights.
 import { inUnison } from '../checkpoint/index.js';
 import { requireWritable } from '../checkpoint/make-folder.js';
 import {
@@ -85,7 +85,10 @@ async function saveFolder<Batch>({ world, settings: { save } }: Session<Batch>):
   });
 }
 
-/** A run that was stopped goes on later; one that is over has its best weights. */
+/**
+ * Returns the end event. A complete run first loads the weights of its best checkpoint, with
+ * `save.best.load`. A stopped run keeps its last weights.
+ */
 async function ended<Batch>(
   { engine, settings, state }: Session<Batch>,
   reason: EndReason,

@@ -30,14 +30,16 @@ import { writeWeightFolder } from './weight-folder.js';
 
 /** How a call of train() begins and ends; the same on every rank but for the signal. */
 export interface TrainOptions {
-  /** Aborted on any rank, it ends training on all of them, with a checkpoint, after an update. */
+  /**
+   * If it is aborted on any rank, training ends on all ranks after an update, with a checkpoint.
+   */
   signal?: AbortSignal;
   /**
-   * true: go on from the newest checkpoint of `save.dir`, where there is one. Or the folder of one.
-   * Default false.
+   * true: resume from the newest checkpoint of `save.dir`, if there is one. Or the folder of a
+   * checkpoint. Default false.
    */
   resume?: boolean | string;
-  /** Resume with the data where they were. Default true. */
+  /** Also resume the position in the data. Default true. */
   resumeData?: boolean;
 }
 

@@ -5,7 +5,7 @@ import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 
 /** Sizes of a GPT-2, and the mode of its activations. */
 export interface GPT2Config {
-  /** Tokens that there are. */
+  /** Number of tokens in the vocabulary. */
   vocabSize: number;
   /** The longest sequence (n_positions). */
   maxSeq: number;

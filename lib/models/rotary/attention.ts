@@ -174,7 +174,7 @@ const isPlainRms = (norm: Norm): boolean =>
 
 /**
  * Moves channel 2i of the first `width` channels of each head to i, and 2i + 1 to i + width / 2, as
- * rope() expects. Queries and keys move alike, so their products stay the same.
+ * rope() expects. Queries and keys get the same permutation, so their products stay the same.
  */
 function halvesOfPairs(heads: Tensor, width: number): Tensor {
   const [B, T, H, D] = heads.shape as [number, number, number, number];

@@ -33,7 +33,7 @@ export interface Span {
   end: number;
 }
 
-/** Private characters around what {% generation %} writes into a text that goes on elsewhere. */
+/** Private-use characters that mark the text of {% generation %} inside the rendered text. */
 export interface Marks {
   open: string;
   close: string;

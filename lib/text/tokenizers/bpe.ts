@@ -141,7 +141,8 @@ function mergeAll(symbols: number[], { ranks, merged }: Merges): readonly number
     const at = entry - rank * POSITIONS;
     if (isGone[at]) continue;
     const now = rankAt(at);
-    // The pair has changed. The crate goes on if the other pair merges into the same token.
+    // The pair has changed. Like the crate, merge it only if the new pair merges into the same
+    // token.
     if (now === undefined || merged[now] !== merged[rank]) continue;
     const right = next[at] as number;
     symbols[at] = merged[rank] as number;
