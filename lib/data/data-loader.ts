@@ -387,7 +387,7 @@ export function overtaken(): DsError {
     code: 'DS_DATA',
     op: 'DataLoader',
     expected: 'one iteration at a time',
-    got: 'one that was given up for another, or closed',
-    hint: 'Use a loader of its own for each.',
+    got: 'an iteration that was closed or replaced by another one',
+    hint: 'Create one loader per iteration.',
   });
 }

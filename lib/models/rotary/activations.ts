@@ -72,8 +72,8 @@ function feedOf(traits: RotaryTraits, { hidden, channels, moe, layers }: RotaryS
  *
  * Backward needs more: in the MLP the gradients of gate and up (2 h); in attention the gradients of
  * the stream, queries and keys (2 C + H D + K D). Pairs of neighbouring channels need the gradients
- * of queries and keys again; norms by 1 + weight have gradients in f32. Statistics: a log-sum-exp per
- * head, a deviation per norm.
+ * of queries and keys again; norms by 1 + weight have gradients in f32. Statistics: a log-sum-exp
+ * per head, a deviation per norm.
  *
  * A parallel block keeps one norm's result and one stream (2 C less). Bounded scores and their
  * weights keep 2 H T elements for T = maxSeq, because no kernel bounds scores.
