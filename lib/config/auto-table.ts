@@ -59,7 +59,7 @@ export interface AutoRow {
    * differ from the source.
    */
   readonly argument: string | null;
-  /** The ZeRO stage at which it is filled, where that is not any. */
+  /** The ZeRO stage at which the Trainer fills it; absent: every stage. */
   readonly stage?: number;
   /** Undefined if the sources lack it, or if it follows from other keys. */
   readonly value: (sources: AutoSources) => unknown;

@@ -171,7 +171,7 @@ function leavesToDerive({ value }: Draft, path: Path): boolean {
   return true;
 }
 
-/** "auto" is a choice of its own, or text. */
+/** "auto" is a declared choice, or any text. */
 function hasOwnMeaning(schema: Schema): boolean {
   return !schema.dsAuto && (lists(schema, 'auto') || schema.type === 'string');
 }

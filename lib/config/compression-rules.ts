@@ -41,7 +41,7 @@ function firstOf<Item>(
   return null;
 }
 
-/** Source: DeepSpeed, which asserts that the key is there. */
+/** Source: DeepSpeed asserts that the key exists. */
 const hasGroups: Rule = ({ compression_training: section }) =>
   firstOf(TECHNIQUES, (name) => {
     const { shared_parameters: shared, different_groups: groups } = section[name];

@@ -49,7 +49,7 @@ interface Site {
   readonly schema: Schema;
 }
 
-/** By line and column; without locations, as they came. */
+/** Orders by line and column; without locations, keeps the order. */
 export function byLocation(
   a: { location: SourceLocation | null },
   b: { location: SourceLocation | null },

@@ -144,7 +144,7 @@ function checkDocument(document: ConfigDocument, env: ConfigEnvironment): Config
   return isLeft ? checkWays(document, env, { keys, ways }) : check(copyOf(document), env, null);
 }
 
-/** A report, and the lists of values that a search is to try. */
+/** A report, and the lists of values for a search. */
 export type SearchReport = ConfigReport & { readonly choices: readonly SearchChoice[] };
 
 /**

@@ -29,7 +29,7 @@ const READ: Readonly<Record<Type, readonly (keyof Schedule)[]>> = {
   custom: [],
 };
 
-/** Null where something is missing, which is a violation of its own. */
+/** Null if a value is missing; another rule reports that. */
 export function completed({ section }: Scheduled): Complete | null {
   const { min_difficulty: min, max_difficulty: max, schedule_type: type } = section;
   if (min === null || max === null || type === null) return null;

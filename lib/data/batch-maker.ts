@@ -65,7 +65,7 @@ export class SampleCombiner<Sample, Batch> {
   }
 }
 
-/** A batch that is there. Throws DS_DATA for the promise of one. */
+/** Returns a batch. Throws DS_DATA for a promise. */
 function atOnce<Batch>(batch: Batch): Batch {
   if (!types.isPromise(batch)) return batch;
   batch.catch(() => {});

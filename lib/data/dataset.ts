@@ -50,7 +50,7 @@ export interface WorkerDatasetOptions {
   export?: string;
   /** Its arguments, copied to every worker. Default none. */
   args?: readonly unknown[];
-  /** Samples; when given, the calling thread needs no dataset of its own. */
+  /** Number of samples. If it is given, the calling thread does not build the dataset. */
   length?: number;
 }
 

@@ -1,4 +1,4 @@
-// IterableLoader: serves samples that come in turn as batches that ranks and workers share, from a
+// IterableLoader: serves a stream of samples as batches, divided over ranks and workers, from a
 // position that a checkpoint can resume.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -258,7 +258,7 @@ class RoundMaker<Sample, Batch> implements BatchMaker<Round, Batch | null> {
     this.reader = new RoundReader(dataset);
   }
 
-  /** A pass that was given up may still wait for a sample of its own reader. */
+  /** An abandoned pass may still wait for a sample of its reader. */
   begin(plan: PassPlan<Round>): void {
     this.reader.close();
     this.reader = new RoundReader(this.dataset);

@@ -3,7 +3,7 @@
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
 
-/** Numbers a sample, in a second pass where it has to see all of them first. */
+/** Computes the metric of a sample. Some metrics read all samples first, in a first pass. */
 export interface SampleMetric {
   /** Called for every sample before the first value; absent if not needed. */
   survey?(sample: unknown, index: number): void;

@@ -37,7 +37,7 @@ const SLOTS = 3;
 /** Arrays start at multiples of this many bytes. */
 const ALIGNMENT = 256;
 
-/** A batch's bytes on their way: pinned host memory and as much of the device's. */
+/** The bytes of a batch in transfer: pinned host memory and device memory of the same size. */
 interface Slot {
   host: Buffer;
   device: Buffer;

@@ -81,7 +81,7 @@ interface AsyncAtomics {
   ): { value: string | Promise<string> };
 }
 
-/** How the ranks share samples that come in turn. */
+/** How ranks divide a stream of samples. */
 export interface RoundOptions {
   /** Samples per batch of a rank. */
   readonly batchSize: number;
@@ -108,7 +108,7 @@ export type Work = Uint32Array | Round;
 export interface Job {
   id: number;
   work: Work;
-  /** Send the samples as they are: the main thread makes the batch. */
+  /** Send unbatched samples: the main thread makes the batch. */
   raw: boolean;
 }
 

@@ -16,7 +16,7 @@ interface Slot {
   readonly copied: Event;
 }
 
-/** Values on their way to the host. */
+/** Values in transfer to the host. */
 interface Arrival {
   /** True once the copy is done. Throws a pending error of the device. */
   readonly isThere: boolean;

@@ -53,7 +53,7 @@ export interface Places {
   loads?: RouterLoads;
   /** Scale of each block's branches; null: 1. */
   factors?: readonly number[] | null;
-  /** Blocks that see some tokens only; null: no such block. */
+  /** Blocks that process only some tokens; null: none. */
   layerTokens?: LayerTokens | null;
 }
 

@@ -6,7 +6,7 @@ import { type Action, isWork, type Transfer } from './action.js';
 import { listOf, type Values } from './layers.js';
 import { type BatchKind, inWords, Outlines, outlineOf } from './outlines.js';
 
-/** Values on their way from another rank. */
+/** Values in transfer from another rank. */
 export class Arriving {
   constructor(
     private readonly several: boolean,

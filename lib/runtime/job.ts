@@ -117,7 +117,7 @@ export class Job {
     native(() => addon.closeJob(this.handle));
   }
 
-  /** Throws the job's failure, if there is one. */
+  /** Throws the failure of the job if it has failed. */
   check(): void {
     native(() => addon.checkJob(this.handle));
   }

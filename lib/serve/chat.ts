@@ -11,7 +11,7 @@ import type { ContinuationOptions, ServedEngine } from './served-engine.js';
 
 /** How chat() talks. */
 export interface ChatOptions {
-  /** Where questions come from, a line each. Default: standard input. */
+  /** Source of questions, one per line. Default: standard input. */
   input?: Readable;
   /** Where answers go. Default: standard output. */
   output?: Writable;

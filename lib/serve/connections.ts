@@ -2,7 +2,7 @@
 import type { Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-/** Milliseconds that a refused client has to read its answer. */
+/** Milliseconds for a refused client to read its answer. */
 const LINGER_MS = 1000;
 
 /** Node's own list treats a connection without any request as busy. */
@@ -82,7 +82,9 @@ export class Connections {
     return under.some(({ headersSent, req }) => headersSent || req.complete);
   }
 
-  /** Whether all answers of the connection are complete, up to bytes on their way. */
+  /**
+   * Whether all answers of the connection are complete; their last bytes may still be in transfer.
+   */
   hasEnded(socket: Socket): boolean {
     return [...(this.open.get(socket) ?? [])].every(({ writableEnded }) => writableEnded);
   }

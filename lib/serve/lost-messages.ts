@@ -1,7 +1,7 @@
 // Finds messages that a chat template drops, as a rule because it does not know their role.
 import type { ChatMessage } from '../text/index.js';
 
-/** Writes messages as the template does; throws where it takes no such messages. */
+/** Renders messages by the template; throws if the template refuses them. */
 type Render = (messages: readonly ChatMessage[]) => string;
 
 /** Templates write messages of these roles. */

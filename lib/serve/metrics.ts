@@ -30,7 +30,7 @@ export class Metrics {
     });
   }
 
-  /** The text of GET /metrics; `stats` are null while no model is there. */
+  /** The text of GET /metrics; `stats` is null while the model loads. */
   text(stats: EngineStats | null): string {
     const labelled = (name: string, label: string, counts: ReadonlyMap<string, number>): string[] =>
       Array.from(counts, ([value, count]) => `${name}{${label}="${value}"} ${count}`);

@@ -27,7 +27,7 @@ export type Options = ContinuationOptions & { n: number };
 export interface ParsedRequest {
   /** The requested model; null: the model of the server. */
   model: string | null;
-  /** `maxNewTokens` is the usual number, where there is one. */
+  /** `maxNewTokens`: the server's default, if it has one. */
   options: Options;
   /** `max_tokens` of the request, if it has one. */
   asked: number | undefined;

@@ -47,7 +47,7 @@ interface PromptReaderOptions {
 export interface ChatPromptOptions {
   addGenerationPrompt: boolean;
   continueFinalMessage: boolean;
-  /** Functions that the model may call, as the template is to write them. */
+  /** Functions that the model may call, in the form for the template. */
   tools?: readonly object[];
   variables: Record<string, unknown>;
 }

@@ -64,7 +64,7 @@ export class RequestLife implements Asker {
   };
 }
 
-/** Does `act` for a request that is one of `lives` until then. */
+/** Runs `act` for a request. The request is in `lives` meanwhile. */
 export async function whileAlive(
   lives: Set<RequestLife>,
   life: RequestLife,

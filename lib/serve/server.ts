@@ -60,7 +60,7 @@ const OPTIONS: OptionNames<ServeOptions> = {
 
 /**
  * Starts a server for `engine`: an engine, a promise of one, or a function that serve() calls once
- * the server listens. Until the engine is there, the server answers 503 `loading`. The caller owns
+ * the server listens. Until the engine is ready, the server answers 503 `loading`. The caller owns
  * the engine. Rejects with DS_ARGUMENT for invalid options, DS_IO if the address is not free.
  */
 export async function serve(

@@ -18,7 +18,7 @@ export class DecodeStream {
   /** Characters of the window's text that have been returned. */
   private returned = 0;
 
-  /** `before` are the last tokens of a text that is there, which the stream continues. */
+  /** `before`: the last tokens of an existing text, which the stream continues. */
   constructor(
     private readonly decode: (ids: number[]) => string,
     before: readonly number[] = [],

@@ -137,7 +137,7 @@ function behindNewline(file: number, at: number, end: number): number {
   return end;
 }
 
-/** The bytes of a file from `at` on, each chunk in memory of its own. */
+/** Reads the bytes of a file from `at` on in chunks. Each chunk has separate memory. */
 function* chunksFrom(file: number, at: number): Generator<Buffer> {
   for (let from = at; ; ) {
     const chunk = Buffer.allocUnsafe(CHUNK_BYTES);

@@ -68,7 +68,7 @@ export interface ChatOptions {
   documents?: readonly object[];
   /**
    * Which of the tokenizer's templates, by name, or a template's text. Default: "tool_use" with
-   * tools where there is one, else "default".
+   * tools if there is one, else "default".
    */
   template?: string;
   /** Other variables that the template reads, such as enable_thinking. */

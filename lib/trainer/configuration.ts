@@ -97,7 +97,7 @@ export function runLength(
   return { updatesPerEpoch, ofEpochs, maxSteps, warmupSteps: stepsOf(settings.warmup, maxSteps) };
 }
 
-/** Whether the learning rate follows the run's length, and not numbers of its own. */
+/** Whether the learning rate follows the run's length instead of its own numbers. */
 export function followsLength({ lrScheduler, deepspeed }: Settings): boolean {
   const file = readTyped(deepspeed);
   const type = said(file, 'scheduler.type');

@@ -34,7 +34,7 @@ export async function openEvalData<Sample, Batch>(
   return new EvenBatches(dataset, place, collate);
 }
 
-/** Samples that come in turn, in memory: no rank is given one twice, or misses one. */
+/** Loads a stream of samples into memory, so every sample reaches exactly one rank. */
 async function held<Sample>(dataset: IterableDataset<Sample>): Promise<Dataset<Sample>> {
   const samples: Sample[] = [];
   const given = dataset.iterate(0);

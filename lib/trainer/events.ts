@@ -8,7 +8,7 @@ export interface TrainerPlace {
   epoch: number;
 }
 
-/** Numbers by name; "loss" is there in any case. */
+/** Numbers by name, always with "loss". */
 export type Metrics = Readonly<Record<string, number>> & { readonly loss: number };
 
 /** Training begins or resumes. */
@@ -137,7 +137,7 @@ export const EVENT_TYPES: Readonly<Record<Heard, true>> = {
 export class Listeners {
   private readonly of = new Map<Heard, Set<(event: never) => unknown>>();
 
-  /** Adds a listener; one that is there already stays once. */
+  /** Adds a listener. A listener that is already registered is called once. */
   add<Type extends Heard>(type: Type, listener: Listener<Type>): void {
     const present = this.of.get(type) ?? new Set();
     this.of.set(type, present.add(listener as (event: never) => unknown));

@@ -99,7 +99,7 @@ async function* update<Batch>(
     const here = mover.moved(micro);
     scope(() => engine.backward(objective.shared(forward, here, divisor)));
     discard(here);
-    reported.push(...book.readPending()); // The device has the last update's numbers by now.
+    reported.push(...book.readPending()); // The device has computed the last update's numbers.
   }
   if (divisor instanceof Tensor) divisor.dispose();
   const [lr = 0] = engine.getLr();

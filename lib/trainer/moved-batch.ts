@@ -1,4 +1,4 @@
-// Batches on their way from the host to the engine's device.
+// Moves batches from the host to the engine's device.
 import { type Uploader, uploaderFor } from '../data/upload.js';
 import type { Device } from '../runtime/device.js';
 import { isPlainObject } from '../runtime/is-object.js';

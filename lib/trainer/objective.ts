@@ -52,7 +52,10 @@ type ObjectiveOptions<Batch> = Pick<
   'loss' | 'count' | 'labelSmoothing'
 >;
 
-/** That of the model, or of the caller's own loss. Throws DS_ARGUMENT where there is neither. */
+/**
+ * Returns the objective of the model, or of the caller's loss. Throws DS_ARGUMENT if there is
+ * neither.
+ */
 export function objectiveOf<Batch>(
   model: Module,
   { loss, count, labelSmoothing }: ObjectiveOptions<Batch>,

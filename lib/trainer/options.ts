@@ -48,10 +48,10 @@ export type TrainerData<Sample, Batch> =
   | Served<Sample, Batch>
   | ((place: DataPlace) => Served<Sample, Batch> | Promise<Served<Sample, Batch>>);
 
-/** Samples by number, samples that come in turn, or batches. */
+/** Samples by index, a stream of samples, or batches. */
 export type Served<Sample, Batch> = Dataset<Sample> | IterableDataset<Sample> | BatchSource<Batch>;
 
-/** How samples of `train` become micro-batches; batches of a source are left as they are. */
+/** How samples of `train` become micro-batches. Batches of a source stay unchanged. */
 export interface TrainerDataOptions<Sample, Batch> {
   /**
    * "random": a new order in every epoch. "sequential": the order of the data. "group_by_length": a

@@ -46,7 +46,7 @@ export interface TrainOptions {
 const TRAIN: OptionNames<TrainOptions> = { signal: true, resume: true, resumeData: true };
 
 /**
- * Trains a model on data with an engine of its own. On several ranks each has a Trainer of the same
+ * Trains a model on data with its own engine. On several ranks each has a Trainer of the same
  * options, and all call the same methods. Source: Hugging Face's Trainer.
  */
 export class Trainer<Sample = unknown, Batch = Batched<Sample>> {

@@ -32,7 +32,7 @@ export class Follow implements Generator, EngineRole {
   private readonly reported = new Map<number, Report>();
   private submitted = 0;
   private listening: Promise<void> | null = null;
-  /** Rank 0 is about to send another step. */
+  /** Rank 0 will send another step. */
   private isStepping = false;
   private isFollowing = false;
   private isClosing = false;

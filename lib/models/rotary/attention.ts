@@ -55,7 +55,7 @@ interface LayerPlace {
 
 /** Attention with rotary positions; several query heads share a key and value head. */
 abstract class RotaryAttentionBase extends Module {
-  /** The norm of queries before rotation; null if the family has no such norm. */
+  /** The norm of queries before rotation; null if the family has none. */
   abstract readonly q_norm: Norm | null;
   /** Of keys. */
   abstract readonly k_norm: Norm | null;

@@ -29,7 +29,7 @@ import {
   View,
 } from './values.js';
 
-/** Methods that would change a value: the sandbox gives them to no template. */
+/** Methods that change a value. The sandbox hides them from templates. */
 const CHANGING: Readonly<Record<string, ReadonlySet<string>>> = {
   dict: new Set(['clear', 'pop', 'popitem', 'setdefault', 'update']),
   list: new Set(['append', 'clear', 'pop', 'reverse', 'insert', 'sort', 'extend', 'remove']),

@@ -79,7 +79,7 @@ function requireOwnOutput(args: TrainArguments, out: string): void {
   requireModelConfig(out);
 }
 
-/** Where a path leads; as it is written where nothing is there yet. */
+/** Returns the real path; the given path if it does not exist yet. */
 function locationOf(path: string): string {
   try {
     return realpathSync(path);

@@ -1,4 +1,4 @@
-// Arguments as they were given: words of a command line by the names that they follow.
+// Splits a command line into arguments: the words that follow each name.
 import { DsError } from '../../errors.js';
 
 /** An argument as it was given. */

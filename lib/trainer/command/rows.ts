@@ -23,7 +23,7 @@ export interface RowData {
 }
 
 /**
- * Reads the rows of `args`, all of them, or with --streaming as they are needed. Throws DS_DATA for
+ * Reads the rows of `args`: all rows, or with --streaming on demand. Throws DS_DATA for
  * files and rows that cannot be read, DS_ARGUMENT.
  */
 export async function openRows(

@@ -12,7 +12,7 @@ export function sourceOf({ model_name_or_path: dir, config_name: config }: Train
 }
 
 /**
- * The model that is to be trained. Throws DS_CHECKPOINT, DS_IO, and DS_ARGUMENT of LoRA's options.
+ * Returns the model to train. Throws DS_CHECKPOINT, DS_IO, and DS_ARGUMENT for LoRA's options.
  */
 export async function openModel(args: TrainArguments): Promise<CausalLM> {
   seed(args.seed ?? 42);
