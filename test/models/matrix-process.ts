@@ -1,15 +1,24 @@
-// One rank that trains the tiny model of every family split over ranks, and reports the losses.
+// One rank that trains the tiny model of every family split over ranks, or generates with it, and
+// reports the losses or tokens.
 import { initDistributed, type MeshOptions } from '../../lib/comm/index.js';
-import { type DsConfig, type Engine, initialize, type PipelineEngine } from '../../lib/index.js';
-import { batchOf, FAMILIES, familyModel, STEPS, trainingConfig } from './family-rows.js';
+import {
+  type DsConfig,
+  type Engine,
+  initInference,
+  initialize,
+  type PipelineEngine,
+} from '../../lib/index.js';
+import { batchOf, FAMILIES, familyModel, folderOf, STEPS, trainingConfig } from './family-rows.js';
 
 /** The one argument, as JSON. */
 export interface MatrixJob {
   mesh: MeshOptions;
   config: Partial<DsConfig>;
+  /** Prompts by family, which the ranks continue together instead of training. */
+  prompts?: Record<string, number[]>;
 }
 
-/** Losses by family, or the message of an error. */
+/** Losses or tokens by family, or the message of an error. */
 export type MatrixReport = Record<string, number[] | string>;
 
 async function step(engine: Engine, index: number, isPipelined: boolean): Promise<number> {
@@ -34,12 +43,27 @@ async function trained(family: string, { mesh, config }: MatrixJob): Promise<num
   return losses;
 }
 
+const NEW_TOKENS = 24;
+
+async function generated(family: string, prompt: number[]): Promise<number[]> {
+  const engine = await initInference(folderOf(family), {
+    ...{ dtype: 'fp32', tensor_parallel: { tp_size: 2 }, max_out_tokens: 64, device: 'cpu' },
+  });
+  const greedy = { temperature: 0, ignoreEos: true, maxNewTokens: NEW_TOKENS } as const;
+  const [text] = await engine.generate({ prompt, ...greedy });
+  await engine.destroy();
+  return [...(text?.tokens ?? [])];
+}
+
 async function main(job: MatrixJob): Promise<void> {
   const world = await initDistributed({ mesh: job.mesh, device: 'cpu' });
   const report: MatrixReport = {};
-  for (const family of FAMILIES) {
+  const { prompts } = job;
+  for (const family of prompts ? Object.keys(prompts) : FAMILIES) {
     try {
-      report[family] = await trained(family, job);
+      report[family] = prompts
+        ? await generated(family, prompts[family] as number[])
+        : await trained(family, job);
     } catch (error) {
       report[family] = (error as Error).message;
     }

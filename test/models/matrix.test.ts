@@ -1,13 +1,13 @@
 // Tests every family in every way to train and to keep a model, by one list of ways. A new family
 // needs no line here: the folders of golden values are the rows.
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type DsConfig, initialize, nn, peft } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { noGrad } from '../../lib/tensor/index.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
-import { batchOf, FAMILIES, familyModel, STEPS, trainingConfig } from './family-rows.js';
+import { batchOf, FAMILIES, familyModel, folderOf, STEPS, trainingConfig } from './family-rows.js';
 import type { MatrixJob, MatrixReport } from './matrix-process.js';
 
 type Model = nn.models.CausalLM;
@@ -171,6 +171,23 @@ describe('two ranks train every family as one does', () => {
         }
         expect(`${family}: ${typeof losses === 'string' ? losses : ''}`).toBe(`${family}: `);
         expectNear(losses as number[], wanted, 1e-5);
+      }
+    }
+  });
+
+  test('tensor-parallel inference writes the texts of transformers', async () => {
+    const path = join(folderOf('llama'), '..', '..', '..', 'greedy.json');
+    const { families } = JSON.parse(readFileSync(path, 'utf8')) as {
+      families: Record<string, { prompt: number[]; tokens: number[] }[]>;
+    };
+    const named = Object.entries(families).filter(([family]) => FAMILIES.includes(family));
+    const prompts = Object.fromEntries(named.map(([family, [, text]]) => [family, text?.prompt]));
+    const job = { mesh: { tp: 2 }, config: {}, prompts };
+    const environment = { DEEPSPEED_TIMEOUT: '2' };
+    const results = await runRanks('../models/matrix-process', 2, { job, environment });
+    for (const report of reportsOf<MatrixReport>(results)) {
+      for (const [family, [, text]] of named) {
+        expect([family, report[family]]).toEqual([family, text?.tokens.slice(0, 24)]);
       }
     }
   });

@@ -7,6 +7,7 @@ import { type RouterLoads, SparseMixture } from '../../nn/experts.js';
 import { normal } from '../../nn/initializers.js';
 import { Module } from '../../nn/module.js';
 import type { PipelineLayer } from '../../pipe/index.js';
+import type { DType } from '../../runtime/dtype.js';
 import {
   checkpoint,
   checkpointSequential,
@@ -139,8 +140,8 @@ function onChosen(
 /** The name of the norm behind the last block. */
 export const lastNorm = ({ traits }: Pick<Body, 'traits'>): string => traits.norm?.last ?? 'norm';
 
-/** `value` as a number of the dtype of `x`. */
-function roundedTo(value: number, { dtype }: Tensor): number {
+/** `value` rounded to a dtype. */
+function roundedTo(value: number, dtype: DType): number {
   if (dtype === 'f64') return value;
   return scope(() => Tensor.from([value], { dtype: 'f32' }).to(dtype).to('f32').item());
 }
@@ -155,6 +156,8 @@ export class RotaryModel extends Module {
   declare readonly norm: Norm;
   private readonly rotary: RotaryTable;
   private readonly windowRotary: RotaryTable | null;
+  /** sqrt(channels) as each dtype has it. */
+  private readonly rootFactors = new Map<DType, number>();
 
   constructor(private readonly body: Body) {
     super();
@@ -191,7 +194,10 @@ export class RotaryModel extends Module {
     if (traits.overflowsF16 && x.dtype === 'f16') throw overflow(traits.name);
     const { embed } = factors;
     if (embed === 1) return x;
-    return x.mul(traits.scales?.embed === 'rootChannels' ? roundedTo(embed, x) : embed);
+    if (traits.scales?.embed !== 'rootChannels') return x.mul(embed);
+    const known = this.rootFactors.get(x.dtype) ?? roundedTo(embed, x.dtype);
+    this.rootFactors.set(x.dtype, known);
+    return x.mul(known);
   }
 
   /** Hidden states, scaled as the logits. */
