@@ -33,6 +33,7 @@ import type { Progress } from './step/progress.js';
 import { resync } from './step/resync.js';
 import { sampleShareOf } from './step/sample-share.js';
 import { type PhaseTimes, untimed } from './watch/phase-timer.js';
+import { type RunWatch, type WatchOptions, watchRun } from './watch/run-watch.js';
 import { type TraceStepsOptions, tracedSteps } from './watch/traced-steps.js';
 
 /**
@@ -296,18 +297,14 @@ export class Engine {
     return this.parts.planner.rates();
   }
 
-  /**
-   * Returns the gradient norm of the last step before clipping, or null before the first step.
-   * Waits for the backward of that step.
-   */
+  /** Returns the last gradient norm before clipping, or null. Waits for the step's backward. */
   getGlobalGradNorm(): number | null {
     return this.parts.stepDecisions.last?.norm ?? null;
   }
 
   /**
-   * Returns the loss of the last step: the mean over its micro-batches and data ranks, as monitors
-   * record it. Returns null before the first step, and for loss.backward() without scale(). Waits
-   * for the backward of that step.
+   * Returns the loss of the last step: the mean over its micro-batches and data ranks. Null before
+   * the first step, and for loss.backward() without scale(). Waits for the backward of that step.
    */
   getGlobalLoss(): number | null {
     return this.parts.stepDecisions.last?.loss ?? null;
@@ -416,10 +413,7 @@ export class Engine {
     this.parts.watch.record(this.device);
   }
 
-  /**
-   * Returns device milliseconds of the last finished step, or null if it was not recorded.
-   * Synchronizes the device, so steps do not overlap here.
-   */
+  /** Returns device milliseconds of the last recorded step, or null. Synchronizes the device. */
   phaseTimes(): PhaseTimes | null {
     return this.parts.watch.times();
   }
@@ -434,6 +428,12 @@ export class Engine {
     this.calls.requireOpen('engine.trace');
     const { globalRank: rank, device } = this;
     return this.parts.watch.trace(() => tracedSteps(path, options, { device, rank }));
+  }
+
+  /** Records the run and serves a local page of it. All ranks call it: see watchRun. */
+  watch(options: WatchOptions = {}): Promise<RunWatch> {
+    this.calls.requireOpen('engine.watch');
+    return watchRun(this, options);
   }
 
   /** Saves on all ranks. See Checkpointer.save. Source: DeepSpeed's save_checkpoint. */

@@ -1,6 +1,7 @@
 // Collects the numbers of updates: means since the last log, speed, and the progress bar.
 import { join } from 'node:path';
 import type { Engine } from '../engine/engine.js';
+import type { RunWatch } from '../engine/watch/run-watch.js';
 import { CausalLM } from '../models/causal-lm.js';
 import {
   CsvMonitor,
@@ -35,6 +36,8 @@ export interface LogbookOptions {
   length: Pick<RunLength, 'maxSteps'>;
   /** FLOPs per token for a sequence length; null if no formula is known. */
   costOf: ((sequence: number) => number) | null;
+  /** Null records nothing. */
+  watch: RunWatch | null;
 }
 
 /** Numbers arrive one update late, so the host does not wait for the device. */
@@ -84,6 +87,7 @@ export class Logbook {
   /** Stops the clock of training; the returned function starts it again. */
   suspend(): () => void {
     const start = performance.now();
+    this.options.watch?.pause();
     return () => {
       this.since.time += performance.now() - start;
     };
@@ -130,6 +134,7 @@ export class Logbook {
 
   /** Writes an event to the reports. */
   report(event: TrainerEvent): void {
+    if (this.options.watch) record(this.options.watch, event);
     if (!this.monitor.enabled) return;
     const numbers = numbersOf(event);
     const events = Object.entries(numbers).map(([name, value]) => ({
@@ -213,6 +218,32 @@ export function costOf(model: Module): LogbookOptions['costOf'] {
   const sizes = [...multiplied.map(([, { shape }]) => shape), ...packed.map(({ shape }) => shape)];
   const parameters = sizes.reduce((sum, shape) => sum + numel(shape), 0);
   return (sequence) => flopsPerToken({ parameters, layers, width: heads * headDim, sequence });
+}
+
+/** Writes an event into the recording. The engine records steps itself. */
+function record(watch: RunWatch, event: TrainerEvent): void {
+  switch (event.type) {
+    case 'begin':
+      watch.length(event.maxSteps);
+      break;
+    case 'log': {
+      const { tokensPerSecond, tokens, mfu, step } = event;
+      watch.speed(step, {
+        tokens_per_second: tokensPerSecond,
+        tokens,
+        ...(mfu !== null && { mfu }),
+      });
+      break;
+    }
+    case 'evaluate':
+      watch.evaluated(event.metrics);
+      break;
+    case 'alert':
+      watch.notice(event.message, event.level);
+      break;
+    case 'end':
+      watch.ended(event.reason);
+  }
 }
 
 /** Under the names of transformers' integrations. */

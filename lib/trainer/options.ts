@@ -3,6 +3,7 @@ import type { DsConfig } from '../../types/config.js';
 import type { Distributed } from '../comm/index.js';
 import type { Batched, Dataset, IterableDataset } from '../data/index.js';
 import type { Stateful } from '../engine/saving/stateful.js';
+import type { WatchOptions } from '../engine/watch/run-watch.js';
 import type { Monitor } from '../monitor/index.js';
 import type { Module } from '../nn/index.js';
 import type { Optimizer, ParamGroup, ParamsOf } from '../optim/index.js';
@@ -247,6 +248,11 @@ export interface TrainerOptions<Sample = unknown, Batch = Batched<Sample>> {
   earlyStop?: EarlyStopOptions;
   /** Destinations of logs in addition to events. Default: none. */
   report?: readonly Report[];
+  /**
+   * Records the run and serves a local web page of it: see engine.watch(). The default folder is
+   * `save.dir`. Default: false.
+   */
+  watch?: boolean | WatchOptions;
   /** Draws a progress bar on rank 0. Default: true. */
   progress?: boolean;
   /** Name of the run in reports. Default: "trainer". */

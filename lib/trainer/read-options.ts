@@ -1,5 +1,7 @@
 // Checks the options of a Trainer and fills in defaults, before the Trainer builds anything.
+import type { WatchOptions } from '../engine/watch/run-watch.js';
 import { Module } from '../nn/index.js';
+import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
@@ -32,7 +34,7 @@ const OPTIONS: OptionNames<TrainerOptions> = {
   ...{ maxGradNorm: true, optimizer: true, lrScheduler: true },
   ...{ loss: true, count: true, labelSmoothing: true, neftuneNoiseAlpha: true },
   ...{ data: true, log: true, save: true, earlyStop: true, report: true, progress: true },
-  ...{ runName: true, callbacks: true, seed: true },
+  ...{ watch: true, runName: true, callbacks: true, seed: true },
   ...{ device: true, distributed: true, stopSignals: true },
 };
 const DATA: OptionNames<TrainerDataOptions<unknown, unknown>> = {
@@ -88,6 +90,8 @@ export interface RunSettings
   save: SaveSettings | null;
   earlyStop: Required<EarlyStopOptions> | null;
   report: readonly Report[];
+  /** Null records nothing. */
+  watch: WatchOptions | null;
   progress: boolean;
   runName: string;
   callbacks: readonly TrainerCallbacks[];
@@ -150,6 +154,7 @@ export function readTrainerOptions<Sample, Batch>(
     save,
     earlyStop: readEarlyStop(options.earlyStop),
     report: readReport(options.report, save),
+    watch: readWatch(options.watch, save),
     progress: requireType('Trainer progress', options.progress ?? true, 'boolean'),
     runName: requireType('Trainer runName', options.runName ?? 'trainer', 'string'),
     callbacks: readCallbacks(options.callbacks),
@@ -162,6 +167,17 @@ export function readTrainerOptions<Sample, Batch>(
   }
   requireTogether(settings as unknown as TrainerSettings<never, never>);
   return settings;
+}
+
+/** The folder of the run is that of its checkpoints. */
+function readWatch(given: unknown, save: SaveSettings | null): WatchOptions | null {
+  if (given === undefined || given === false) return null;
+  const place = save ? { dir: save.dir } : {};
+  if (given === true) return place;
+  if (!isObject(given)) {
+    throw refusedValue('Trainer watch', 'true, false or options of engine.watch()', given);
+  }
+  return { ...place, ...given };
 }
 
 type Given = TrainerOptions<never, never>;

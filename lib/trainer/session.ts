@@ -1,11 +1,12 @@
 // Opens and closes the parts of a Trainer: engine, data, reports and state.
-import type { CheckpointWorld } from '../checkpoint/index.js';
+import { type CheckpointWorld, inUnison } from '../checkpoint/index.js';
 import type { Distributed } from '../comm/index.js';
 import { isExperiment } from '../config/autotuning-rules.js';
 import type { Engine } from '../engine/engine.js';
 import { DATA } from '../engine/ranks.js';
 import { checkpointWorld } from '../engine/setup/checkpoint-world.js';
 import { requireSameDraws } from '../engine/setup/data-sampling.js';
+import type { RunWatch } from '../engine/watch/run-watch.js';
 import { DsError } from '../errors.js';
 import { initializeServed, jobOf } from '../initialize.js';
 import type { Optimizer } from '../optim/optimizer.js';
@@ -59,6 +60,8 @@ export interface Session<Batch> {
   decisions: Decisions;
   counts: TargetCounts;
   book: Logbook;
+  /** The recording of the run; null without one. */
+  watch: RunWatch | null;
   /** Ends the noise on embeddings; null without any. */
   endNoise: (() => void) | null;
 }
@@ -116,15 +119,23 @@ async function sessionOver<Batch>(
   const state = new TrainerState();
   const isMeasured = isExperiment(engine.config);
   const reported = isMeasured ? { ...settings, report: [] } : settings;
+  const world = checkpointWorld(job, TOGETHER);
+  const watch = isMeasured ? null : await opensWatch(settings, engine, world);
   return {
     ...{ settings, engine, objective, data, length, state },
-    world: checkpointWorld(job, TOGETHER),
+    world,
+    watch,
     mover: new BatchMover(engine.device),
     accumulation: engine.gradientAccumulationSteps(),
     ...openedOnce((judged, size) => openEvalData(judged, settings, { ...place, batchSize: size })),
     decisions: new Decisions(settings, length, isMeasured),
+<<<<<<< HEAD
     counts: targetCounts(engine.parts.ranks.dataGroup),
     book: new Logbook({ engine, settings: reported, state, length, costOf: cost }),
+=======
+    counts: targetCounts(engine.parts.ranks.data),
+    book: new Logbook({ engine, settings: reported, state, length, costOf: cost, watch }),
+>>>>>>> a62d8ba4 (engine, trainer: record runs and serve their page)
     endNoise: noise === null ? null : addEmbeddingNoise(model, noise),
   };
 }
@@ -146,6 +157,21 @@ export async function closeSession<Batch>(session: Session<Batch>): Promise<void
     () => session.endNoise?.(),
     () => engine.destroy(),
   ]);
+}
+
+/** If the first rank cannot record or serve, all ranks reject. */
+async function opensWatch(
+  { watch, runName }: RunSettings,
+  engine: Engine,
+  world: CheckpointWorld,
+): Promise<RunWatch | null> {
+  if (!watch) return null;
+  const opened: RunWatch[] = [];
+  await inUnison(world, 'opening the watch page', async () => {
+    opened.push(await engine.watch({ name: runName, ...watch }));
+    return null;
+  });
+  return opened[0] ?? null;
 }
 
 /** Frees something. */

@@ -3,6 +3,7 @@
 import type { JsonObject } from '../../types/json.js';
 import type { Batched } from '../data/index.js';
 import type { Engine } from '../engine/engine.js';
+import type { RunWatch } from '../engine/watch/run-watch.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
@@ -172,6 +173,11 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   /** @internal Contents of trainer_state.json. */
   async stateJson(): Promise<JsonObject> {
     return stateJson(await this.session());
+  }
+
+  /** The recording of the option `watch`, with the address of the page; null without one. */
+  async watched(): Promise<RunWatch | null> {
+    return (await this.session()).watch;
   }
 
   /** Ends training on all ranks after an update, with a checkpoint, as a signal does. */

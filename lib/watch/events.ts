@@ -4,7 +4,7 @@ import type { JsonValue } from '../../types/json.js';
 import { isObject } from '../runtime/is-object.js';
 
 /** Tracks of numbers. All rows of a track share their x axis. */
-export const TRACKS = ['train', 'speed', 'eval', 'phases', 'memory'] as const;
+export const TRACKS = ['train', 'speed', 'eval', 'phases', 'memory', 'own'] as const;
 export type TrackName = (typeof TRACKS)[number];
 
 /** Milliseconds since 1970. Writers fill it in. */

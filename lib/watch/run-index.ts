@@ -185,6 +185,7 @@ export class RunIndex {
     switch (event.e) {
       case 'row':
         this.tracks[event.track].add(event.step, event.time, event.values, offset);
+        if (event.track === 'train') this.end = null; // The program trains again.
         break;
       case 'ranks':
         if (event.step <= (this.rankRows.at(-1)?.step ?? -1)) this.rankRows = [];

@@ -41,8 +41,8 @@ export interface Decimated {
 }
 
 /**
- * Rows are ordered by step. A row at or before the last step replaces the rows from that step on: a
- * resumed run repeats the steps after its checkpoint.
+ * Rows are ordered by step. A row before the last step replaces the rows from that step on: a
+ * resumed run repeats the steps after its checkpoint. A row of the last step adds to its values.
  *
  * Memory: at most 40 bytes a bucket, plus 32 for each column.
  */
@@ -72,9 +72,12 @@ export class Track {
   }
 
   add(step: number, time: number, values: Readonly<Record<string, number>>, offset = 0): void {
-    if (step <= this.lastStep) this.truncate(step);
-    if (this.size === 0 || this.filled === this.rowsPerBucket) this.open(step, time, offset);
-    this.filled++;
+    const isSame = step === this.lastStep;
+    if (step < this.lastStep) this.truncate(step);
+    if (!isSame) {
+      if (this.size === 0 || this.filled === this.rowsPerBucket) this.open(step, time, offset);
+      this.filled++;
+    }
     this.lastStep = step;
     this.lastTime = Math.max(this.lastTime, time);
     const at = this.size - 1;
@@ -82,6 +85,10 @@ export class Track {
       const value = values[name] as number;
       const column = this.column(name);
       if (!column || !Number.isFinite(value)) continue;
+      if (isSame && this.rowsPerBucket === 1) {
+        [column.min[at], column.max[at]] = [Infinity, -Infinity];
+        [column.sum[at], column.count[at]] = [0, 0];
+      }
       column.min[at] = Math.min(column.min[at] as number, value);
       column.max[at] = Math.max(column.max[at] as number, value);
       (column.sum[at] as number) += value;

@@ -346,6 +346,7 @@ function assemble(
       maxNorm: config.gradient_clipping,
       skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
       requestsStop: () => stop.isRequested,
+      busy: () => watch.busy,
       accumulationSteps: () => batch.accumulationSteps,
       columns: columnsOf(decisions.plan, stage.partitions, ranks),
     }),

@@ -57,6 +57,8 @@ export interface StepDecision {
   apart: Apart | null;
   /** Two ranks of the job with different numbers of micro-batches. */
   uneven: Uneven | null;
+  /** Busy milliseconds by rank; null if no rank measures them. */
+  busy: readonly number[] | null;
 }
 
 /** The first rank of the job, and a rank with another number of micro-batches. */
@@ -74,6 +76,8 @@ interface ControlOptions {
   skipNonfinite: boolean;
   /** Whether this rank requests a stop. */
   requestsStop(): boolean;
+  /** Busy milliseconds of this rank in an earlier step; null if they are not shared. */
+  busy(): number | null;
   /** Micro-batches per step on this rank. */
   accumulationSteps(): number;
   /** The columns of the partitions' sums. */
@@ -215,6 +219,7 @@ export class StepControl implements GradientReceiver {
     const { maxNorm, skipNonfinite } = this.options;
     this.reportStop();
     this.reportMicros();
+    this.reportBusy();
     for (const digest of this.digests.values()) digest.report();
     this.rows.gather();
     kernels.gradientControl({
@@ -243,7 +248,8 @@ export class StepControl implements GradientReceiver {
     this.microBatches = 0;
     const stop = world.ranks.some((rank) => rows.requestsStop(rank));
     const uneven = findUneven(rows, world.ranks);
-    return { applied: applied !== 0, norm, finite: finite !== 0, loss, stop, apart, uneven };
+    const busy = this.busyIn(rows);
+    return { applied: applied !== 0, norm, finite: finite !== 0, loss, stop, apart, uneven, busy };
   }
 
   /** Sends this rank's stop request to the others, from this step on. */
@@ -258,6 +264,16 @@ export class StepControl implements GradientReceiver {
     if (micros === this.reportedMicros) return;
     this.reportedMicros = micros;
     kernels.fill({ out: this.rows.micros, value: micros });
+  }
+
+  private reportBusy(): void {
+    const busy = this.options.busy();
+    if (busy !== null) kernels.fill({ out: this.rows.busy, value: busy });
+  }
+
+  private busyIn(rows: ReportedRows): number[] | null {
+    if (this.options.busy() === null) return null;
+    return this.ranks.world.ranks.map((rank) => rows.busyOf(rank));
   }
 
   private findApart(rows: ReportedRows): Apart | null {

@@ -127,13 +127,13 @@ export class StepDecisions {
     return this.parts.scaler.scale;
   }
 
-  private notify({ applied, loss, norm }: StepDecision): void {
+  private notify({ applied, loss, norm, busy }: StepDecision): void {
     const { progress, planner, scaler, watch } = this.parts;
     watch.report({
       step: progress.globalSteps,
       samples: progress.globalSamples,
       skipped: progress.skippedSteps,
-      ...{ applied, loss, norm },
+      ...{ applied, loss, norm, busy },
       lr: planner.rates(),
       betas: planner.betas(),
       lossScale: scaler.scale,

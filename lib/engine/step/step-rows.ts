@@ -49,7 +49,8 @@ export function columnsOfStages(
 const LOSS = 0;
 const STOP = 1;
 const MICROS = 2;
-const DIGESTS = 3;
+const BUSY = 3;
+const DIGESTS = 4;
 
 /** Batches with a digest in a row: for training and for evaluation. */
 export const GIVEN = ['inputs', 'labels', 'evaluated inputs', 'evaluated labels'] as const;
@@ -76,6 +77,7 @@ type RowRanks = Pick<Ranks, 'world' | 'lossRanks' | 'normRanks'>;
  * - A sum of squares for each column.
  * - The sum of the micro-batch losses, and the number of micro-batches.
  * - The stop request.
+ * - The busy milliseconds of an earlier step; 0 if the rank does not measure them.
  * - Digests of the batches.
  */
 export class StepRows {
@@ -91,6 +93,8 @@ export class StepRows {
   readonly digests: Readonly<Record<Given, DigestOutputs>>;
   /** [1] f32 in this rank's row: micro-batches of its step. */
   readonly micros: Tensor;
+  /** [1] f32 in this rank's row: busy milliseconds. */
+  readonly busy: Tensor;
   /** [counting ranks, columns] f32: the sums of squares of the counting ranks. */
   readonly partials: Tensor;
 
@@ -108,6 +112,7 @@ export class StepRows {
     this.lossSum = element(columns.count + LOSS);
     this.stop = element(columns.count + STOP);
     this.micros = element(columns.count + MICROS);
+    this.busy = element(columns.count + BUSY);
     const outputs = GIVEN.map((given, i): [Given, DigestOutputs] => {
       const at = columns.count + DIGESTS + i * DIGEST;
       return [given, { bits: element(at + BITS), outline: element(at + OUTLINE) }];
@@ -147,7 +152,7 @@ export class StepRows {
 
   dispose(): void {
     for (const square of this.squares) square.release();
-    for (const own of [this.lossSum, this.stop, this.micros]) own.release();
+    for (const own of [this.lossSum, this.stop, this.micros, this.busy]) own.release();
     for (const { bits, outline } of Object.values(this.digests)) {
       bits.release();
       outline.release();
@@ -263,6 +268,11 @@ export class ReportedRows {
   /** Number of micro-batches in its step. */
   microsOf(rank: number): number {
     return this.behind(rank, MICROS);
+  }
+
+  /** Busy milliseconds of an earlier step; 0 if unknown. */
+  busyOf(rank: number): number {
+    return this.behind(rank, BUSY);
   }
 
   private behind(rank: number, what: number): number {

@@ -22,6 +22,8 @@ export interface FinishedStep {
   betas: readonly (readonly number[])[];
   /** The loss scale of the next backward. */
   lossScale: number;
+  /** Busy milliseconds by rank in an earlier step; null if the ranks do not share them. */
+  busy: readonly number[] | null;
 }
 
 /** Called between steps on the training thread. */

@@ -1,21 +1,46 @@
 // StepWatch: the phase timer, and the observers of finished steps.
 import type { Device } from '../../runtime/device.js';
-import type {
-  FinishedStep,
-  Phase,
-  PhaseTimer,
-  PhaseTimes,
-  StepObserver,
-  TimedStep,
+import {
+  type FinishedStep,
+  type Phase,
+  type PhaseTimer,
+  type PhaseTimes,
+  type StepObserver,
+  type TimedStep,
+  untimed,
 } from './phase-timer.js';
 import { type TracedStepOptions, TracedSteps } from './traced-steps.js';
 
 /** Owns the timer and the observers. Only times() and reportTimes() wait for the device. */
 export class StepWatch {
+  /** Busy milliseconds of the last timed step on this rank; null before share(). */
+  busy: number | null = null;
+  /** Observers of a watched run. They get times whether or not the monitors do. */
+  private readonly added: StepObserver[] = [];
+  /** Whether the configuration or the program measures phases for monitors. */
+  private isTimed: boolean;
+
   constructor(
     private timer: PhaseTimer,
-    private readonly observers: readonly StepObserver[],
-  ) {}
+    private readonly monitors: readonly StepObserver[],
+  ) {
+    this.isTimed = timer !== untimed;
+  }
+
+  /** Adds an observer; the returned function removes it. */
+  add(observer: StepObserver): () => void {
+    this.added.push(observer);
+    return () => {
+      const at = this.added.indexOf(observer);
+      if (at >= 0) this.added.splice(at, 1);
+    };
+  }
+
+  /** Measures phases for added observers, and shares the busy time with the other ranks. */
+  share(device: Device): void {
+    this.timer = this.timer.recording(device);
+    this.busy ??= 0;
+  }
 
   /** Runs `body` and measures its compute work. */
   time<T>(phase: Phase, body: () => T): T {
@@ -33,7 +58,7 @@ export class StepWatch {
    */
   report(step: FinishedStep): void {
     this.reportTimed(this.timer.passed());
-    for (const observer of this.observers) observer.stepFinished?.(step);
+    for (const observer of this.all) observer.stepFinished?.(step);
   }
 
   /** Reports the times of all closed steps. Waits for the device. */
@@ -43,6 +68,7 @@ export class StepWatch {
 
   /** Records the phases on `device` from now on. */
   record(device: Device): void {
+    this.isTimed = true;
     this.timer = this.timer.recording(device);
   }
 
@@ -67,18 +93,25 @@ export class StepWatch {
 
   /** Resolves when all records of the observers are on disk. */
   async flush(): Promise<void> {
-    await Promise.all(this.observers.map((observer) => observer.flush?.()));
+    await Promise.all(this.all.map((observer) => observer.flush?.()));
   }
 
   close(): void {
     this.reportTimes();
-    for (const observer of this.observers) observer.close?.();
+    for (const observer of this.all) observer.close?.();
     this.timer.dispose();
   }
 
   private reportTimed(steps: readonly TimedStep[]): void {
     for (const timed of steps) {
-      for (const observer of this.observers) observer.stepTimed?.(timed);
+      const { forward, backward, reduce, step } = timed.times;
+      if (this.busy !== null) this.busy = forward + backward - reduce + step;
+      const observers = this.isTimed ? this.all : this.added;
+      for (const observer of observers) observer.stepTimed?.(timed);
     }
+  }
+
+  private get all(): readonly StepObserver[] {
+    return [...this.monitors, ...this.added];
   }
 }

@@ -81,6 +81,7 @@ const REPORTS: Readonly<Record<keyof ReportArguments, ArgumentHelp>> = {
   logging_nan_inf_filter: ['leave non-finite losses out of means', 'false'],
   report_to: ['"tensorboard", "csv", "all" or "none"', 'none'],
   disable_tqdm: ['lines in place of a progress bar', 'false'],
+  watch: ['serve a local page of the run at this port; 0: a free one', 'record for ds watch'],
   eval_strategy: ['"steps", "epoch" or "no"', '"epoch" with --eval_data'],
   eval_steps: ['updates between evaluations', '--logging_steps'],
   eval_delay: ['updates (or epochs) before the first evaluation', '0'],

@@ -10,7 +10,8 @@ export type Kind =
   | 'integers'
   | 'record' // JSON
   | 'text or record' // a path, or JSON
-  | 'text or switch';
+  | 'text or switch'
+  | 'integer or switch';
 
 /** Model, data and output. */
 export interface FileArguments {
@@ -97,6 +98,8 @@ export interface ReportArguments {
   logging_nan_inf_filter?: boolean;
   report_to?: string[];
   disable_tqdm?: boolean;
+  /** Port of the page; true: the usual one; false: no recording. */
+  watch?: number | boolean;
   eval_strategy?: string;
   eval_steps?: number;
   eval_delay?: number;
@@ -169,6 +172,7 @@ export const KINDS: Readonly<Record<keyof TrainArguments, Kind>> = {
 
   ...{ logging_strategy: 'text', logging_steps: 'number', logging_first_step: 'switch' },
   ...{ logging_nan_inf_filter: 'switch', report_to: 'texts', disable_tqdm: 'switch' },
+  watch: 'integer or switch',
   ...{ eval_strategy: 'text', eval_steps: 'number', eval_delay: 'number', eval_on_start: 'switch' },
   ...{ save_strategy: 'text', save_steps: 'number', save_total_limit: 'integer' },
   ...{ save_only_model: 'switch', load_best_model_at_end: 'switch' },

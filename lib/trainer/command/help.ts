@@ -8,6 +8,7 @@ const SHOWN: Readonly<Record<Kind, string>> = {
   ...{ text: '<text>', integer: '<n>', number: '<x>', switch: '[bool]' },
   ...{ texts: '<text...>', integers: '<n...>', record: '<json>' },
   ...{ 'text or record': '<file>', 'text or switch': '[text]' },
+  'integer or switch': '[n]',
 };
 
 /** A description for each argument, with its default and its other names. */

@@ -117,6 +117,10 @@ function read(given: Given, kind: Kind): unknown {
       return readRecord(given);
     case 'text or record':
       return isJson(given) ? readRecord(given) : readText(given);
+    case 'integer or switch':
+      return given.values.length === 0 || isWord(given.values[0])
+        ? readSwitch(given)
+        : readNumber(given, only(given, 'a whole number'), true);
     case 'text or switch':
       return given.values.length === 0 || switchOf(given.values[0]) !== null
         ? readSwitch(given)
@@ -159,6 +163,9 @@ function readSwitch(given: Given): boolean {
 }
 
 const AUTO = 'Leave it out: the DeepSpeed configuration decides.';
+/** Whether it is true or false as a word; 0 and 1 are numbers here. */
+const isWord = (value: unknown): boolean => switchOf(value) !== null && !/^[01]$/.test(said(value));
+
 const TRUE = ['true', 'yes', 'on', 't', 'y', '1'];
 const FALSE = ['false', 'no', 'off', 'f', 'n', '0'];
 

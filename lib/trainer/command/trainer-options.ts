@@ -41,6 +41,7 @@ interface TrainerPart {
     | 'save'
     | 'earlyStop'
     | 'report'
+    | 'watch'
     | 'progress'
     | 'runName'
     | 'seed'
@@ -85,6 +86,7 @@ export function trainerPart(args: TrainArguments, dir: string): TrainerPart {
       save: saveOf(args, dir),
       earlyStop: earlyStopOf(args),
       report: reportOf(args),
+      watch: watchOf(args, dir),
       progress: args.disable_tqdm === undefined ? undefined : !args.disable_tqdm,
       runName: args.run_name,
       seed: args.seed,
@@ -265,6 +267,15 @@ function reportOf({ report_to: given, save_strategy: strategy }: TrainArguments)
   const named = services.map((name) => (name === 'all' ? 'tensorboard' : name));
   if (named.length === 0 || strategy !== 'no') return named as TrainerOptions['report'];
   throw refused('--report_to', 'a --save_strategy other than "no"', named.join(' '));
+}
+
+/** Every run is recorded in its output folder, so that `ds watch` can show it later. */
+function watchOf({ watch }: TrainArguments, dir: string) {
+  if (watch === false) return false;
+  if (typeof watch === 'number' && !(watch >= 0 && watch < 65_536)) {
+    throw refused('--watch', 'a port from 0 to 65535', `${watch}`);
+  }
+  return { dir, port: watch === undefined ? null : watch === true ? undefined : watch };
 }
 
 /** The argument that implies evaluations without a strategy, or null. */

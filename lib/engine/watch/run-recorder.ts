@@ -1,0 +1,89 @@
+// Records the steps of a run for the watch page: numbers, phases, memory and rank times.
+import type { EventLog } from '../../watch/index.js';
+import { type MemoryOwners, memoryUse } from './memory-breakdown.js';
+import type { FinishedStep, PhaseTimes, StepObserver, TimedStep } from './phase-timer.js';
+
+/** Milliseconds between two rows of memory and of rank times. */
+const SLOW_MS = 1000;
+/** Milliseconds between two rows of phases; a row is the mean of its steps. */
+const PHASES_MS = 100;
+
+/** Reads only values that the host has, so no step waits. */
+export class RunRecorder implements StepObserver {
+  private last: { time: number; samples: number } | null = null;
+  private slowAt = Number.NEGATIVE_INFINITY;
+  private phasesAt = Number.NEGATIVE_INFINITY;
+  private phases: { sum: PhaseTimes; steps: number } | null = null;
+
+  constructor(
+    private readonly log: EventLog,
+    private readonly owners: MemoryOwners,
+    /** The loss scale is recorded for fp16 only. */
+    private readonly hasScale: boolean,
+  ) {}
+
+  stepFinished({ step, samples, skipped, loss, norm, lr, lossScale, busy }: FinishedStep): void {
+    const time = performance.now();
+    const values: Record<string, number> = { grad_norm: norm };
+    if (loss !== null) values.loss = loss;
+    if (lr[0] !== undefined) values.lr = lr[0];
+    if (this.hasScale) values.loss_scale = lossScale;
+    if (this.hasScale || skipped > 0) values.skipped = skipped;
+    if (this.last && time > this.last.time) {
+      values.step_ms = time - this.last.time;
+      values.samples_per_second = (1000 * (samples - this.last.samples)) / values.step_ms;
+    }
+    this.last = { time, samples };
+    this.log.write({ e: 'row', track: 'train', step, values });
+    if (time - this.slowAt < SLOW_MS) return;
+    this.slowAt = time;
+    this.log.write({ e: 'row', track: 'memory', step, values: this.memory() });
+    const isShared = busy !== null && busy.length > 1 && busy.some((one) => one > 0);
+    if (isShared) this.log.write({ e: 'ranks', step, busy });
+  }
+
+  stepTimed({ step, times }: TimedStep): void {
+    const { sum, steps } = this.phases ?? { sum: null, steps: 0 };
+    const { forward, backward, reduce, step: update } = times;
+    this.phases = {
+      sum: {
+        forward: (sum?.forward ?? 0) + forward,
+        backward: (sum?.backward ?? 0) + backward,
+        reduce: (sum?.reduce ?? 0) + reduce,
+        step: (sum?.step ?? 0) + update,
+      },
+      steps: steps + 1,
+    };
+    if (performance.now() - this.phasesAt >= PHASES_MS) this.writePhases(step);
+  }
+
+  /** The clock of steps stands still until the next step, for example during an evaluation. */
+  pause(): void {
+    this.last = null;
+  }
+
+  private writePhases(step: number): void {
+    if (!this.phases) return;
+    const { sum, steps } = this.phases;
+    const values = Object.fromEntries(
+      Object.entries(sum).map(([phase, ms]) => [phase, ms / steps]),
+    );
+    this.phases = null;
+    this.phasesAt = performance.now();
+    this.log.write({ e: 'row', track: 'phases', step, values });
+  }
+
+  private memory(): Record<string, number> {
+    const { device, host } = memoryUse(this.owners);
+    return {
+      device_peak: device.peak,
+      device_weights: device.weights,
+      device_gradients: device.gradients,
+      device_optimizer: device.optimizer,
+      device_other: Math.max(0, device.other),
+      host_pinned: host.pinned,
+      host_resident: host.resident,
+      disk: this.owners.state.bytes.disk,
+    };
+  }
+}

@@ -1,0 +1,223 @@
+// engine.watch(): records a run and serves its page.
+import { hostname } from 'node:os';
+import { join } from 'node:path';
+
+import type { JsonValue } from '../../../types/json.js';
+import type { Device } from '../../runtime/device.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { refusedValue } from '../../runtime/refused.js';
+import { requireOneOf, requireType } from '../../runtime/require-type.js';
+import { absolutePath } from '../../runtime/system-error.js';
+import { version } from '../../version.js';
+import { EventLog, type NoticeLevel, ServedPage } from '../../watch/index.js';
+import type { EngineCore } from '../engine-parts.js';
+import { RunRecorder } from './run-recorder.js';
+
+/** Options of engine.watch(). */
+export interface WatchOptions {
+  /**
+   * Folder of the run. The log is appended to DIR/watch/events.jsonl. Default: runs/DATE_TIME. One
+   * folder holds one run; a resumed run uses its folder again.
+   */
+  dir?: string;
+  /**
+   * Port of the page; 0: a free port; null: no page, as for `ds watch DIR` later. Default: 6006, or
+   * a free port if it is in use.
+   */
+  port?: number | null;
+  /** Address to listen at. Default: 127.0.0.1, for this machine only. */
+  host?: string;
+  /** Name of the run. Default: none. */
+  name?: string;
+}
+
+const OPTIONS: OptionNames<WatchOptions> = { dir: true, port: true, host: true, name: true };
+
+/** Port of the page, as TensorBoard's. */
+const USUAL_PORT = 6006;
+
+const LEVELS: Readonly<Record<NoticeLevel, true>> = { info: true, warning: true, error: true };
+
+type WatchedEngine = EngineCore;
+
+/** Made by engine.watch(). On ranks other than the first, `url` is null and its methods do nothing. */
+export class RunWatch {
+  private closing: Promise<void> | null = null;
+
+  /** @internal */
+  constructor(
+    /** Folder of the run, for `ds watch DIR`. */
+    readonly dir: string,
+    /** Address of the page with its token; null without a page. */
+    readonly url: string | null,
+    private readonly parts: WatchParts | null,
+  ) {}
+
+  /** Records numbers of the current step: each name is a chart. */
+  scalars(values: Readonly<Record<string, number>>): void {
+    this.row('own', values);
+  }
+
+  /** Records metrics of an evaluation at the current step; "loss" joins the chart of losses. */
+  evaluated(metrics: Readonly<Record<string, number>>): void {
+    this.row('eval', metrics);
+  }
+
+  /** Records a generated text at the current step. */
+  text({ prompt = '', text }: { prompt?: string; text: string }): void {
+    requireType('watch.text text', text, 'string');
+    this.parts?.log.write({ e: 'text', step: this.parts.step(), prompt, text });
+  }
+
+  /** Records a line of the run's log. */
+  log(line: string): void {
+    this.parts?.log.write({ e: 'log', line: requireType('watch.log', line, 'string') });
+  }
+
+  /** Records a message that needs attention. Default level: "info". */
+  notice(message: string, level: NoticeLevel = 'info'): void {
+    requireOneOf('watch.notice level', level, Object.keys(LEVELS));
+    const { log, step } = this.parts ?? {};
+    log?.write({
+      e: 'notice',
+      level,
+      message: requireType('watch.notice', message, 'string'),
+      step: step?.(),
+    });
+  }
+
+  /** @internal Speed in tokens and MFU, at the step. */
+  speed(step: number, values: Readonly<Record<string, number>>): void {
+    this.parts?.log.write({ e: 'row', track: 'speed', step, values });
+  }
+
+  /** @internal Updates of the whole run. */
+  length(steps: number): void {
+    if (Number.isSafeInteger(steps)) this.parts?.log.write({ e: 'length', steps });
+  }
+
+  /** @internal The time until the next step is not the time of a step. */
+  pause(): void {
+    this.parts?.recorder.pause();
+  }
+
+  /** @internal The run ended. Later events still count. */
+  ended(reason: string): void {
+    this.parts?.end(reason);
+  }
+
+  /** Resolves when the events so far are on the disk. */
+  async flush(): Promise<void> {
+    await this.parts?.log.flush();
+  }
+
+  /** Ends the recording and the page. The engine calls it in destroy(). */
+  close(): Promise<void> {
+    this.closing ??= Promise.resolve(this.parts?.close());
+    return this.closing;
+  }
+
+  private row(track: 'own' | 'eval', values: Readonly<Record<string, number>>): void {
+    for (const [name, value] of Object.entries(values)) {
+      if (typeof value === 'number') continue;
+      throw refusedValue(`watch ${name}`, 'a number', value);
+    }
+    this.parts?.log.write({ e: 'row', track, step: this.parts.step(), values });
+  }
+}
+
+interface WatchParts {
+  log: EventLog;
+  recorder: RunRecorder;
+  step(): number;
+  end(reason: string): void;
+  close(): Promise<void> | undefined;
+}
+
+/**
+ * Records a run in a folder, and serves a local web page of it until close(), the end of the engine
+ * or of the process. The first rank records and serves; the others share their step times. Rejects
+ * with DS_ARGUMENT, with DS_IO if the folder is not writable or the port is not free.
+ */
+export async function watchRun(engine: WatchedEngine, given: WatchOptions): Promise<RunWatch> {
+  const options = readOptions('engine.watch', given, OPTIONS);
+  const { port, host, name = '' } = options;
+  const dir = absolutePath(requireType('engine.watch dir', options.dir ?? newFolder(), 'string'));
+  requireType('engine.watch name', name, 'string');
+  if (host !== undefined) requireType('engine.watch host', host, 'string');
+  requirePort(port);
+  const { watch, owned, stage, state } = engine.parts;
+  watch.share(engine.device);
+  if (engine.globalRank !== 0) return new RunWatch(dir, null, null);
+  const log = new EventLog(dir);
+  const page = port === null ? null : await served(log, { dir, port, host });
+  log.write({ e: 'start', name, ...described(engine), pid: process.pid, host: hostname() });
+  const owners = { device: engine.device, stage, state };
+  const recorder = new RunRecorder(log, owners, engine.config.fp16.enabled);
+  const remove = watch.add(recorder);
+  const onWarning = (warning: Error): void => {
+    const level = warning.name === 'DsNotice' ? 'info' : 'warning';
+    log.write({ e: 'notice', level, message: warning.message, step: engine.globalSteps });
+  };
+  process.on('warning', onWarning);
+  let endedAt: number | null = null;
+  const end = (reason: string): void => {
+    endedAt = engine.globalSteps;
+    log.write({ e: 'end', reason });
+  };
+  const close = (): Promise<void> | undefined => {
+    process.off('warning', onWarning);
+    remove();
+    if (endedAt !== engine.globalSteps) end('closed');
+    log.close();
+    return page?.close();
+  };
+  const step = (): number => engine.globalSteps;
+  const run = new RunWatch(dir, page?.url ?? null, { log, recorder, step, end, close });
+  owned.defer(() => void run.close());
+  return run;
+}
+
+async function served(
+  log: EventLog,
+  { dir, port, host }: { dir: string; port: number | undefined; host: string | undefined },
+): Promise<ServedPage> {
+  const start = (one: number): Promise<ServedPage> =>
+    ServedPage.start({ dirs: [dir], port: one, host });
+  try {
+    if (port !== undefined) return await start(port);
+    return await start(USUAL_PORT).catch(() => start(0));
+  } catch (error) {
+    log.close();
+    throw error;
+  }
+}
+
+function requirePort(port: unknown): void {
+  const isPort = Number.isInteger(port) && (port as number) >= 0 && (port as number) < 65_536;
+  if (port === undefined || port === null || isPort) return;
+  throw refusedValue('engine.watch port', 'a port from 0 to 65535, or null', port);
+}
+
+/** "runs/2026-11-28_16-05-09": one folder for each run of a program. */
+function newFolder(): string {
+  const now = new Date(Date.now() - new Date().getTimezoneOffset() * 60_000).toISOString();
+  return join('runs', now.slice(0, 19).replace('T', '_').replaceAll(':', '-'));
+}
+
+function described(engine: WatchedEngine): { about: Record<string, JsonValue>; config: JsonValue } {
+  const { module, device, worldSize, optimizer, config } = engine;
+  const parameters = module.parameters().reduce((sum, { numel }) => sum + numel, 0);
+  const about = {
+    ...{ model: module.constructor.name, parameters, ranks: worldSize },
+    ...{
+      device: device.name,
+      processor: processorOf(device),
+      optimizer: optimizer.constructor.name,
+    },
+    ...{ version, node: process.version, host: hostname() },
+  };
+  return { about, config: config as unknown as JsonValue };
+}
+
+const processorOf = (device: Device): string => (device.kind === 'cpu' ? 'CPU' : device.info.name);
