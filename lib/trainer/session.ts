@@ -129,13 +129,8 @@ async function sessionOver<Batch>(
     accumulation: engine.gradientAccumulationSteps(),
     ...openedOnce((judged, size) => openEvalData(judged, settings, { ...place, batchSize: size })),
     decisions: new Decisions(settings, length, isMeasured),
-<<<<<<< HEAD
     counts: targetCounts(engine.parts.ranks.dataGroup),
-    book: new Logbook({ engine, settings: reported, state, length, costOf: cost }),
-=======
-    counts: targetCounts(engine.parts.ranks.data),
     book: new Logbook({ engine, settings: reported, state, length, costOf: cost, watch }),
->>>>>>> a62d8ba4 (engine, trainer: record runs and serve their page)
     endNoise: noise === null ? null : addEmbeddingNoise(model, noise),
   };
 }

@@ -40,7 +40,9 @@ const LEVELS: Readonly<Record<NoticeLevel, true>> = { info: true, warning: true,
 
 type WatchedEngine = EngineCore;
 
-/** Made by engine.watch(). On ranks other than the first, `url` is null and its methods do nothing. */
+/**
+ * Made by engine.watch(). On ranks other than the first, `url` is null and its methods do nothing.
+ */
 export class RunWatch {
   private closing: Promise<void> | null = null;
 

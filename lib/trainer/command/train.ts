@@ -19,6 +19,7 @@ import type { TrainArguments } from './arguments.js';
 import type { CheckedArguments } from './check-arguments.js';
 import { requireFinite } from './finite-weights.js';
 import { openRows, type RowData } from './rows.js';
+import { RunReport, type SampleSource } from './run-report.js';
 import { continued, firstPrompt, type Prompt, promptOf } from './sample.js';
 import { openModel, savedModel, sourceOf } from './trained-model.js';
 import { type Evaluation, trainerPart } from './trainer-options.js';
@@ -30,6 +31,14 @@ type Say = (line: string) => void;
 interface Meeting {
   world: CheckpointWorld;
   say: Say;
+}
+
+/** What a run prints and records. */
+interface Reporting {
+  world: CheckpointWorld;
+  report: RunReport;
+  /** Of samples; null without a prompt, and on other ranks. */
+  source: SampleSource | null;
 }
 
 /** Where a rank does not come. */
@@ -46,13 +55,16 @@ export async function train(args: CheckedArguments): Promise<void> {
   const job = await jobOf({ device: kind, config });
   const { device } = job.world;
   const world = checkpointWorld(job, TOGETHER);
-  const say: Say = job.rank === 0 ? (line) => console.log(line) : () => {};
+  const report = new RunReport(job.rank === 0);
+  const { say } = report;
   let after: (() => Promise<void>) | null = null;
   try {
     const { model, tokenizer, rows, prompt } = await readTogether(args, { job, world, say });
     const { train: data, eval: judged } = rows;
     const all = { ...options, train: data, eval: judged, model, tokenizer, distributed: job };
-    const isWhole = await trained(all as RowTrainerOptions, args, { world, say });
+    const tokens = args.sample_tokens ?? SAMPLE_TOKENS;
+    const source = prompt && { model, tokenizer, prompt, tokens };
+    const isWhole = await trained(all as RowTrainerOptions, args, { world, report, source });
     if (isWhole && prompt) after = () => showSample(args, { tokenizer, prompt, device });
   } finally {
     await job.destroy();
@@ -117,18 +129,18 @@ type RowTrainerOptions = TrainerOptions<TextSample, TextBatch> & { model: Causal
 async function trained(
   options: RowTrainerOptions,
   args: CheckedArguments,
-  { world, say }: Meeting,
+  { world, report, source }: Reporting,
 ): Promise<boolean> {
   const { output_dir: dir, use_peft: isAdapter = false } = args;
   const trainer: RowTrainer = new Trainer(options);
   try {
-    const end = await run(trainer, args, say);
+    const end = await run(trainer, args, { report, source });
     const engine = await trainer.engine();
     if (end.reason === 'stopped' || isExperiment(engine.config)) return false;
     await trainer.save(dir);
     if (engine.globalRank === 0)
       await writeJson(dir, 'trainer_state.json', await trainer.stateJson());
-    say(`saved ${dir}`);
+    report.say(`saved ${dir}`);
     await requireFinite({ dir, isAdapter, step: end.step }, world);
     return true;
   } finally {
@@ -154,13 +166,23 @@ function described(
 }
 
 /** Trains to the end. A line for each evaluation and save; for each log where no bar is drawn. */
-async function run(trainer: RowTrainer, args: TrainArguments, say: Say): Promise<EndEvent> {
+async function run(
+  trainer: RowTrainer,
+  args: TrainArguments,
+  { report, source }: Omit<Reporting, 'world'>,
+): Promise<EndEvent> {
+  const { say } = report;
+  report.begin(await trainer.watched());
+  const engine = await trainer.engine();
   const { resume_from_checkpoint: resume, ignore_data_skip: skip } = args;
   let last: TrainerEvent | null = null;
   let log: LogEvent | null = null;
   for await (const event of trainer.train({ resume, resumeData: skip ? !skip : undefined })) {
     const line = lineOf(event, args);
-    if (line) say(line);
+    const isBehindBar = event.type === 'log' && !args.disable_tqdm;
+    if (line && isBehindBar) report.record(line);
+    else if (line) say(line);
+    report.sample(event, engine, source);
     last = event;
     if (event.type === 'log') log = event;
   }
@@ -179,7 +201,7 @@ function lineOf(event: TrainerEvent, args: TrainArguments): string | null {
     case 'log': {
       const { step, loss, lr, gradNorm, tokensPerSecond: speed } = event;
       const numbers = `loss ${loss.toFixed(4)}, rate ${lr.toPrecision(3)}, grad norm ${gradNorm.toPrecision(3)}`;
-      return args.disable_tqdm ? `step ${step}: ${numbers}, ${Math.round(speed)} tokens/s` : null;
+      return `step ${step}: ${numbers}, ${Math.round(speed)} tokens/s`;
     }
     case 'evaluate': {
       const numbers = Object.entries(event.metrics).map(([name, x]) => `${name} ${x.toFixed(4)}`);
