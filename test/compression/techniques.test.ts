@@ -111,7 +111,7 @@ test.each([3, 0, 1])('bits fall as in a loop that counts, from a period of %i', 
   for (let count = 1; count < 40; ++count) {
     real = Math.max(0, real - 0.125);
     if (bits > 5 && count >= period) [bits, period, real] = [bits - 1, 2 * period, 1];
-    const expected = { bits, share: 1 - real };
+    const expected = { bits, fraction: 1 - real };
     expect(precisionAt(count, weight_quantization.shared_parameters, params)).toEqual(expected);
   }
 });
