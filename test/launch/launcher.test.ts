@@ -368,7 +368,7 @@ describe('signals', () => {
 describe('what is refused', () => {
   test.each([
     [['--num_gpu', '2', 'x.js'], "unknown option '--num_gpu'\n(Did you mean --num_gpus?)"],
-    [[], 'missing required argument'],
+    [['--num_procs', '2'], 'missing required argument'],
     [['absent.js'], 'script: expected a file that exists, got absent.js.'],
     [['validat', 'x'], 'got validat. Did you mean "ds validate"?'],
     [['consolidat', 'a', 'b'], 'got consolidat. Did you mean "ds consolidate"?'],
