@@ -1,0 +1,28 @@
+// Tests that batch sizes change only between steps.
+import { cpu } from '../../lib/runtime/device.js';
+import type { Tensor } from '../../lib/tensor/index.js';
+import { tinyBatch, tinyEngine } from '../e2e/tiny-training.js';
+
+test('a batch size cannot change while gradients of a step wait for more', async () => {
+  const options = { precision: 'fp32', offload: false, accumulation: 2 } as const;
+  const engine = await tinyEngine(options, cpu());
+  const { tokens, targets } = tinyBatch(0, engine.device);
+  const micro = (): void => {
+    engine.backward(engine.forward<Tensor>(tokens, targets));
+    engine.step();
+  };
+  micro();
+  expect(() => engine.setTrainBatchSize(9)).toThrow(
+    /engine\.setTrainBatchSize: expected no gradients of an unfinished step, got some/,
+  );
+  expect(() => engine.setTrainMicroBatchSize(1)).toThrow(
+    /engine\.setTrainMicroBatchSize: expected no gradients of an unfinished step, got some/,
+  );
+  expect(engine.gradientAccumulationSteps()).toBe(2);
+  micro();
+  expect(engine.globalSteps).toBe(1);
+  engine.setTrainBatchSize(9);
+  expect(engine.gradientAccumulationSteps()).toBe(3);
+  engine.destroy();
+  for (const tensor of [tokens, targets]) tensor.dispose();
+});
