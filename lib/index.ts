@@ -84,7 +84,7 @@ export {
   initialize,
   type StreamingOptions,
 } from './initialize.js';
-/** Where the numbers of a run go. */
+/** Monitors: destinations of the metrics of a run. */
 export * as monitor from './monitor/index.js';
 /** Modules, parameters, layers, losses, initial values and models. Source: torch.nn. */
 export * as nn from './nn.js';

@@ -43,7 +43,7 @@ export function coerceValues(draft: Draft): void {
   });
 }
 
-/** `value` in a type that `schema` takes; `value` itself where it has one or cannot get one. */
+/** Returns `value` converted to a type of `schema`; unchanged if it fits or cannot be converted. */
 export function coerced(value: unknown, schema: Schema): unknown {
   const types = typesOf(schema);
   if (lists(schema, value) || types.length === 0) return value;

@@ -12,7 +12,7 @@ import {
 
 const SECTION = 'curriculum_learning';
 
-/** The section where it is on. */
+/** Returns the section if it is enabled. */
 function scheduledIn({ curriculum_learning: section }: ResolvedValues): Scheduled | null {
   return section?.enabled ? { path: [SECTION], section } : null;
 }

@@ -3,7 +3,7 @@
 import { excerpt } from './config-error.js';
 import { TextLines } from './text-lines.js';
 
-/** A value and where it starts; an object keeps its members in order, duplicates included. */
+/** A value and its start; an object keeps its members in order, with duplicates. */
 export type HjsonNode =
   | { readonly kind: 'object'; readonly offset: number; readonly members: readonly Member[] }
   | { readonly kind: 'array'; readonly offset: number; readonly items: readonly HjsonNode[] }

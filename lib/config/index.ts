@@ -317,7 +317,7 @@ function completeTriad(draft: Draft, worldSize: number): Triad | null {
   }
 }
 
-/** The section with its defaults where it is on. */
+/** Returns an enabled section with its defaults. */
 function elasticityOf({ value }: Draft): Elasticity | null {
   const { elasticity } = withDefaults(value) as unknown as ResolvedValues;
   return elasticity.enabled ? elasticity : null;

@@ -1,4 +1,4 @@
-// Where each value of a resolved configuration came from.
+// The source of each value of a resolved configuration.
 import { whereabouts } from './config-error.js';
 import type { Draft } from './draft.js';
 import { dotted, type Path } from './parse.js';

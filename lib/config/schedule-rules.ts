@@ -7,7 +7,7 @@ type Legacy = NonNullable<ResolvedValues['curriculum_learning']>;
 type Schedule = NonNullable<Legacy['schedule_config']>;
 type Type = NonNullable<Legacy['schedule_type']>;
 
-/** A section that is on and has a schedule, and where it is. */
+/** An enabled section with a schedule, and its path. */
 export interface Scheduled {
   path: readonly string[];
   section: Pick<Legacy, 'min_difficulty' | 'max_difficulty' | 'schedule_type' | 'schedule_config'>;

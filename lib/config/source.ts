@@ -1,4 +1,4 @@
-// Which configuration initialize() reads: the one given to it, or the one named by the arguments of
+// Selects the configuration for initialize(): its argument, or the file named by the arguments of
 // the program.
 import type { DsConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';

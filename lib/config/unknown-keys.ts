@@ -87,7 +87,7 @@ function namesIn({ properties = {} }: Schema): string[] {
   return Object.entries(properties).flatMap(([key, { dsAlias = [] }]) => [key, ...dsAlias]);
 }
 
-/** Where in the file there is a key of this name. */
+/** Returns the dotted paths of the keys with this name. */
 function sectionsWith(key: string, schema: Schema): readonly string[] {
   let paths = pathsByKey.get(schema);
   if (!paths) {

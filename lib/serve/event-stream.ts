@@ -26,7 +26,7 @@ export class EventStream {
     this.write(JSON.stringify(event));
   }
 
-  /** A comment, which clients skip, where nothing else is on its way to the reader. */
+  /** Sends a comment, which clients skip, if no event is in transfer. */
   wait(): void {
     const { response } = this;
     const isOpen = !response.destroyed && !response.writableEnded;

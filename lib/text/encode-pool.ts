@@ -53,7 +53,7 @@ export class EncodePool {
     for (const part of running) yield await part;
   }
 
-  /** Ends all threads. Parts still under way fail. */
+  /** Ends all threads. Unfinished parts fail. */
   close(): Promise<void> {
     return this.pool.close();
   }

@@ -1,4 +1,4 @@
-// Which files a dataset is read from, and the pieces of them that threads take in turn.
+// Selects the files of a dataset, and divides them into parts for threads.
 import { createHash } from 'node:crypto';
 import {
   closeSync,

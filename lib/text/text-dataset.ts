@@ -14,7 +14,7 @@ import { TEXT_OPTIONS, type TextOptions, type TextSettings, textSettings } from 
 
 /** The samples as plain numbers, which threads share. */
 interface SharedSamples extends TokenRun {
-  /** Where pieces start, and how long they are. */
+  /** Starts and lengths of pieces. */
   starts: Float64Array;
   lengths: Int32Array;
   /** The first piece of each sample and, last, the number of pieces. */

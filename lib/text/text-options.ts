@@ -65,7 +65,7 @@ export interface TextSettings {
   pool: PoolOptions;
 }
 
-/** Throws DS_ARGUMENT for wrong options, DS_DATA for files that are not there. */
+/** Throws DS_ARGUMENT for wrong options, DS_DATA for missing files. */
 export function textSettings(op: string, options: TextOptions): TextSettings {
   const { tokenizer: given, packing = true, overlong = 'cut', loss, textKey = 'text' } = options;
   const tokenizer = typeof given === 'string' ? Tokenizer.fromPretrained(given) : given;

@@ -93,7 +93,7 @@ export class TokenSpans {
     return Buffer.from(token.replaceAll('▁', ' '));
   }
 
-  /** Where the token that starts at `at` ends; -1 when it is not there. */
+  /** Returns the end of the token at `at`, or -1 if the text has another token there. */
   private step(id: number, bytes: Buffer, at: number): number {
     const added = this.added.get(id);
     if (added) return matchAdded(added, bytes, at);

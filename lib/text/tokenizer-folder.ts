@@ -23,7 +23,7 @@ export const TOKENIZER_FILE = 'tokenizer.json';
 /** A side of a row: padding is added there, or tokens are cut there. */
 export type Side = 'left' | 'right';
 
-/** Where rows are filled, and where texts are cut. */
+/** The sides of padding and of truncation. */
 interface Sides {
   padding: Side;
   truncation: Side;

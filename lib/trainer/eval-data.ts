@@ -1,4 +1,4 @@
-// Data that are judged: each sample once, in order, and as many batches on every rank.
+// Evaluation data: each sample once, in order, and the same number of batches on every rank.
 import { DataLoader, type Dataset, type IterableDataset, Sampler } from '../data/index.js';
 import { isIterableDataset } from '../data/iterable-dataset.js';
 import { requireSamples } from '../data/round-reader.js';
@@ -6,10 +6,10 @@ import type { DataPlace, TrainerData } from './options.js';
 import type { TrainerSettings } from './read-options.js';
 import { collateFor, isDataset, requireSource } from './train-data.js';
 
-/** A batch, and how much of it is this rank's own: nothing where it only keeps step with others. */
+/** A batch of an evaluation. */
 interface EvalBatch<Batch> {
   batch: Batch;
-  /** False for a batch that is another one again, so that every rank runs the model as often. */
+  /** False for a repeated batch, which keeps the ranks in step and is not counted. */
   isOwn: boolean;
 }
 

@@ -1,6 +1,6 @@
 // Events of a Trainer, for listeners and for the iteration of train().
 
-/** Where training is. */
+/** The position of training. */
 export interface TrainerPlace {
   /** Updates so far. */
   step: number;

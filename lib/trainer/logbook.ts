@@ -155,7 +155,7 @@ export class Logbook {
     this.monitor.close();
   }
 
-  /** An update that was left out is news where it was not the one before as well. */
+  /** Reports a skipped update only if the previous update was not skipped. */
   private alerts({ step, epoch }: Pending, loss: number): AlertEvent[] {
     const { skippedSteps } = this.options.engine;
     const isSkipped = skippedSteps > this.skipped;

@@ -36,7 +36,7 @@ export interface Objective<Batch> {
    * the place of are let go. Throws DS_ARGUMENT where no tensor in it has tokens.
    */
   shortened(batch: Batch, seqlen: number): Batch;
-  /** Counts a batch; where it lies on the host, without waiting for the device. */
+  /** Counts a batch. If the batch is on the host, this does not wait for the device. */
   counted(batch: Batch): MicroBatch<Batch>;
   /** Mean loss per counted target, f32. The model's own loss fills `report`. */
   mean(forward: Forward, micro: MicroBatch<Batch>, report?: LossReport | null): Tensor;
@@ -219,7 +219,7 @@ function shortenedFields<Batch>(batch: Batch, seqlen: number): Batch {
   return Object.fromEntries(cut) as Batch;
 }
 
-/** Labels or targets other than the ignored one; samples where there are neither. */
+/** Counts labels or targets other than the ignored one; without both, counts samples. */
 function countedIn(batch: unknown): number {
   const { labels, targets = labels } = (batch ?? {}) as Record<string, unknown>;
   const isIndices =

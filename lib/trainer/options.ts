@@ -31,7 +31,7 @@ export interface DataPlace {
   worldSize: number;
   /** Samples of a micro-batch. */
   batchSize: number;
-  /** Where batches should be: the Trainer counts their targets there and moves them on. */
+  /** Device for the batches: the Trainer counts their targets there, then moves them. */
   device: Device;
   /** Decides their order. */
   seed: number;
@@ -137,7 +137,7 @@ export interface BestOptions {
   load?: boolean;
 }
 
-/** Where and when checkpoints are written. */
+/** Folder and times of checkpoints. */
 export interface CheckpointOptions {
   /** The folder of the checkpoint-<step> folders. */
   dir: string;
@@ -169,7 +169,7 @@ export type TrainerCallbacks = {
   readonly [Type in TrainerEventType]?: (event: TrainerEventOf<Type>) => unknown;
 } & { readonly any?: (event: TrainerEvent) => unknown };
 
-/** Where logs go: folders of a monitor in `save.dir`/runs, or a monitor of your own. */
+/** Destination of logs: folders of a monitor in `save.dir`/runs, or your own monitor. */
 export type Report = 'tensorboard' | 'csv' | Monitor;
 
 /** Options of a Trainer. Names of PyTorch and DeepSpeed (`weight_decay`) are accepted too. */

@@ -212,7 +212,7 @@ function requireValue(op: string, name: string, value: unknown): void {
   else requireFinite(op, value, 0);
 }
 
-/** `value` updates, or where it is below 1 that share of `total`, rounded up. */
+/** Returns `value` updates; a value below 1 is a fraction of `total`, rounded up. */
 export function stepsOf(value: number, total: number): number {
   return value < 1 ? Math.ceil(value * total) : value;
 }

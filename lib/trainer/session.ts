@@ -33,7 +33,7 @@ import { type TargetCounts, targetCounts } from './target-counts.js';
 import { openTrainData } from './train-data.js';
 import { TrainerState } from './trainer-state.js';
 
-/** Where a rank does not come. */
+/** The fix if a rank does not make a call. */
 const TOGETHER =
   'Every rank must have a Trainer of the same options, and call the same methods of it.';
 
@@ -227,7 +227,7 @@ function scheduleOver({ schedule }: RunSettings, { maxSteps, warmupSteps }: RunL
     groups.map(({ lr }) => new OwnSchedule(schedule, { lr, warmupSteps, totalSteps: maxSteps }));
 }
 
-/** Data are opened where they are judged on first, and again where that has failed. */
+/** Opens evaluation data at the first evaluation, and again after a failure. */
 function openedOnce<Batch>(
   open: (data: TrainerData<never, Batch>, batchSize: number) => Promise<EvalData<Batch>>,
 ): Pick<Session<Batch>, 'evalData' | 'judgedOn'> {

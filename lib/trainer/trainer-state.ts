@@ -43,7 +43,7 @@ export class TrainerState {
   best: Best | null = null;
   /** Consecutive evaluations without improvement. */
   unimproved = 0;
-  /** The last folder that this run has written or gone on from; null before. */
+  /** The last folder that this run has written or resumed from; null before. */
   checkpoint: string | null = null;
   /** Logs and evaluations as transformers writes them. */
   readonly history: JsonObject[] = [];

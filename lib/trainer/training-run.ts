@@ -14,7 +14,7 @@ export class TrainingRun implements AsyncIterable<TrainerEvent>, PromiseLike<End
   /** @internal */
   constructor(private readonly events: () => AsyncGenerator<TrainerEvent, EndEvent>) {}
 
-  /** Throws DS_ARGUMENT where it has begun before. */
+  /** Throws DS_ARGUMENT if the run has already begun. */
   [Symbol.asyncIterator](): AsyncGenerator<TrainerEvent, EndEvent> {
     if (this.begun) {
       throw new DsError({

@@ -56,11 +56,11 @@ export class Frame {
 
 export type Compute = (frame: Frame) => Value;
 
-/** Where code is compiled: its variables, and the function that it belongs to. */
+/** The context of compiled code: its variables and its function. */
 export interface CompileContext {
   symbols: Symbols;
   scope: FunctionScope;
-  /** Whether an unknown filter is an error only where it is reached. */
+  /** Whether an unknown filter is an error only when the code runs. */
   isSoft: boolean;
 }
 

@@ -3,7 +3,7 @@
 
 /** A template that Python's jinja2 would refuse as well, or that exceeds a bound. */
 export class TemplateFault extends Error {
-  /** Where the template failed; 0 while it is unknown. */
+  /** Line where the template failed; 0 while it is unknown. */
   line = 0;
 
   /** `kind` is the name of Python's exception. */

@@ -59,7 +59,7 @@ export function bind(name: string, parameters: string, body: Body): Bound {
   };
 }
 
-/** Puts keywords where they belong, and returns the others. */
+/** Assigns keywords to their parameters, and returns the others. */
 function matched(
   name: string,
   { names, positional, takesKeywords }: Signature,

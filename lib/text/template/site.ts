@@ -1,4 +1,4 @@
-// Where statements are compiled: frames of variables, and assignments to them.
+// The context of compiled statements: frames of variables, and assignments to them.
 
 import { accessOf, type CompileContext, type Compute, type Frame } from './expressions.js';
 import { runtimeError, valueError } from './fault.js';
@@ -13,7 +13,7 @@ export const CONTINUE = 2;
 
 export type Run = (frame: Frame) => Signal;
 
-/** Where statements are compiled. */
+/** The context of compiled statements. */
 export interface Site extends CompileContext {
   /** Whether {% set %} there sets variables of the context. */
   isTop: boolean;

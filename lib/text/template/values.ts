@@ -24,7 +24,7 @@ export type Value =
 
 /** The end of an iterator. */
 export const DONE = Symbol('done');
-/** A variable, an attribute or an argument that is not there. */
+/** A missing variable, attribute or argument. */
 export const MISSING = Symbol('missing');
 
 export type Next = () => Value | typeof DONE;
@@ -47,7 +47,7 @@ export class Markup {
   constructor(readonly text: string) {}
 }
 
-/** A value that is not there: it prints nothing, and any access fails. */
+/** An undefined value: it prints nothing, and any access fails. */
 export class Undefined {
   constructor(
     private readonly message: string,

@@ -89,7 +89,7 @@ function withOthers(first: DsError, others: readonly DsError[]): DsError {
   return refused(op, expected, got, hint);
 }
 
-/** The argument that `name` means; `negated` where it is "no_" and the name of a switch. */
+/** Returns the argument with this name; `negated` if `name` is "no_" and the name of a switch. */
 function ownName(name: string): { name: keyof TrainArguments; negated: boolean } | null {
   const own = (word: string) =>
     Object.hasOwn(KNOWN, word) ? (word as keyof TrainArguments) : ownValue(ALIASES, word);

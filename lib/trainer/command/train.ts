@@ -41,7 +41,7 @@ interface Reporting {
   source: SampleSource | null;
 }
 
-/** Where a rank does not come. */
+/** The fix if a rank does not make a call. */
 const TOGETHER =
   'All ranks of ds train need the same arguments and files. Look at the output of that rank. DEEPSPEED_TIMEOUT has the minutes.';
 
