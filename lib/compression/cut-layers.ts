@@ -166,7 +166,7 @@ function cutPair(
   keep(other, { rows: indices });
 }
 
-/** Where a mask is 1. */
+/** The indices of the ones in a mask. */
 const numbersOf = (mask: readonly number[]): number[] =>
   mask.flatMap((value, i) => (value === 0 ? [] : [i]));
 

@@ -41,11 +41,11 @@ export interface CurriculumMetric {
 
 /** Options of a CurriculumSampler, with this rank's index among the data ranks. */
 export interface CurriculumSamplerOptions {
-  /** At least one metric by name. A sample must be easy enough by all of them. */
+  /** At least one metric, by name. A sample must be easy enough for every metric. */
   metrics: Readonly<Record<string, CurriculumMetric>>;
   /** Samples of a step: of all ranks and micro-batches together. */
   batchSize: number;
-  /** Times that as many samples are drawn as the dataset has, at most. Default 1000. */
+  /** Maximum number of epochs: each draws as many samples as the dataset has. Default 1000. */
   epochs?: number;
   /** Default 0; the same on every rank. */
   seed?: number;
@@ -215,7 +215,7 @@ class Metric {
   constructor(
     private readonly name: string,
     private readonly options: CurriculumMetric,
-    /** Null where no sample is left out. */
+    /** Null if all samples are used. */
     private readonly keys: Float64Array | null,
   ) {
     this.schedule = options.schedule;

@@ -9,7 +9,7 @@ import { accuratePower } from './accurate-power.js';
 /** Returns the difficulty of a global step, from step 1. */
 export type CurriculumSchedule = (step: number) => number;
 
-/** Where difficulties begin and end. */
+/** The first and the last difficulty. */
 export interface DifficultyRange {
   /** At step 0, before it is rounded. */
   min: number;

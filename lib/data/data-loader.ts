@@ -61,7 +61,10 @@ const OPTIONS: OptionNames<DataLoaderOptions<unknown, unknown>> = {
   ...{ persistentWorkers: true, workerThread: true },
 };
 
-/** Where a loader is: `served` counts the samples of the epoch that all ranks have been given. */
+/**
+ * The position of a loader. `served`: samples of the epoch that the loaders of all ranks have
+ * returned.
+ */
 interface Position {
   epoch: number;
   served: number;
@@ -81,14 +84,14 @@ interface Position {
 export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   /** Samples per batch, at least 1; the last batch of an epoch may have fewer. */
   readonly batchSize: number;
-  /** Where batches are put. */
+  /** Device of the batches. */
   readonly device: Device;
   /** Chooses the samples and their order. */
   readonly sampler: Sampler;
   private readonly dropLast: boolean;
   private readonly maker: BatchMaker<Uint32Array, Batch>;
   private position: Position = { epoch: 0, served: 0 };
-  /** The iteration under way. */
+  /** The current iteration. */
   private pass: Pass | null = null;
 
   /**

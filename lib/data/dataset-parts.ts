@@ -9,11 +9,11 @@ import { buildDataset, type Dataset, type DatasetSource, requireServable } from 
 import { shuffledOrder } from './order.js';
 
 /**
- * The samples of a dataset with the given numbers, in their order; worker threads serve it where
- * they can the dataset.
+ * The samples of a dataset with the given indices, in their order. Worker threads can serve it if
+ * they can serve the dataset.
  */
 export class Subset<Sample> implements Dataset<Sample> {
-  /** By the dataset's own, where it has one. */
+  /** Uses the dataset's own function, if it has one. */
   readonly batch?: NonNullable<Dataset<Sample>['batch']>;
 
   /** Throws DS_ARGUMENT for numbers that the dataset has not. */
@@ -62,9 +62,9 @@ export async function buildSubset(
   return new Subset(await buildDataset(source), indices);
 }
 
-/** Datasets one after the other; worker threads serve them where they can all of them. */
+/** Concatenated datasets. Worker threads can serve them if they can serve each one. */
 export class ConcatDataset<Sample> implements Dataset<Sample> {
-  /** Samples of all of them. */
+  /** Number of samples of all datasets. */
   readonly length: number;
 
   /** Throws DS_ARGUMENT if `datasets` is not a list of datasets. */

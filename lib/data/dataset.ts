@@ -85,7 +85,7 @@ export function sourceOf(op: string, given: Omit<WorkerDatasetOptions, 'length'>
   return { module, export: options.export ?? 'default', args: options.args ?? [] };
 }
 
-/** As a path where it is the URL of a file. */
+/** Returns the path of a file URL; other text unchanged. */
 function moduleOf(op: string, given: unknown): string {
   const text = given instanceof URL ? given.href : given;
   const isUrl = typeof text === 'string' && text.startsWith('file:');

@@ -1,5 +1,4 @@
-// A turn of the event loop between two batches: signals, timers and saves under way are served in
-// it.
+// A turn of the event loop between two batches, for signals, timers and running saves.
 
 /**
  * Resolves after one turn of the event loop, in a few microseconds. Awaiting resolved promises

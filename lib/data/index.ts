@@ -1,4 +1,4 @@
-// The data room's door: datasets, samplers, and the loaders that make batches of them.
+// Exports: datasets, samplers, and the loaders that make batches of them.
 export {
   type AnalyzedMetric,
   type AnalyzeOptions,

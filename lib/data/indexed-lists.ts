@@ -6,7 +6,7 @@ import { HEADER_BYTES, MAGIC, readIndex, readSequenceLengths } from './megatron-
 import { PositionalFile } from './positional-file.js';
 import { type TokenDType, tokenSize } from './token-format.js';
 
-/** Lists one after another. */
+/** Concatenated lists. */
 export interface IndexedLists {
   /** Numbers of each list. */
   lengths: Int32Array;
@@ -56,7 +56,7 @@ function decoded(bytes: ArrayBuffer, dtype: TokenDType, path: string): Float64Ar
 const CODES = { i32: 4, i64: 5 } as const;
 
 /**
- * Replaces both files, the index last; numbers are safe integers. Throws DS_IO where that fails.
+ * Replaces both files, the index last; numbers are safe integers. Throws DS_IO if that fails.
  */
 export async function writeIndexedLists(prefix: string, lists: IndexedLists): Promise<void> {
   const { numbers, lengths } = lists;

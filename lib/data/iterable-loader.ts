@@ -33,7 +33,7 @@ export interface IterableLoaderOptions<Sample, Batch> extends WorkerThreadOption
   rank?: number;
   /** Ranks that share the samples. Default 1. */
   worldSize?: number;
-  /** Leaves out the last samples where they do not fill a batch of every rank. Default false. */
+  /** Drops the last samples if they do not fill a batch of every rank. Default false. */
   dropLast?: boolean;
   /** Makes a batch of samples. Default: stacks tensors, typed arrays and numbers. */
   collate?: (samples: Sample[], device: Device) => Batch;
@@ -45,7 +45,10 @@ const OPTIONS: OptionNames<IterableLoaderOptions<unknown, unknown>> = {
   ...{ persistentWorkers: true, workerThread: true },
 };
 
-/** Where a loader is: `served` counts the samples of the epoch that all ranks have been given. */
+/**
+ * The position of a loader. `served`: samples of the epoch that the loaders of all ranks have
+ * returned.
+ */
 interface Position {
   readonly epoch: number;
   served: number;
@@ -69,12 +72,12 @@ interface Position {
 export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   /** Samples per batch, at least 1; the last batch of an epoch may have fewer. */
   readonly batchSize: number;
-  /** Where batches are put. */
+  /** Device of the batches. */
   readonly device: Device;
   private readonly roundOptions: RoundOptions;
   private readonly maker: BatchMaker<Round, Batch | null>;
   private position: Position = { epoch: 0, served: 0 };
-  /** The iteration under way. */
+  /** The current iteration. */
   private pass: object | null = null;
 
   /**
@@ -209,8 +212,8 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Moves on to the next epoch; whether the iteration is over: not where the position was the
-   * epoch's end, or has changed. Throws DS_DATA for an epoch without a batch.
+   * Moves to the next epoch and returns whether the iteration has ended. It continues if the
+   * position was the end of the epoch, or has changed. Throws DS_DATA for an epoch without a batch.
    */
   private ended({ position, batches }: Pass): boolean {
     if (position !== this.position) return false;
@@ -237,7 +240,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 }
 
-/** One iteration: where it began, and how many batches it has served since. */
+/** One iteration: its start, and the number of batches since then. */
 interface Pass {
   position: Position | null;
   batches: number;

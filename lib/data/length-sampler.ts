@@ -38,7 +38,7 @@ export class LengthGroupedSampler extends Sampler {
   /** Which of the ranks this is, from 0. */
   readonly rank: number;
   override readonly worldSize: number;
-  /** False: samples are repeated until every rank has as many. */
+  /** False: samples are repeated until all ranks have the same number. */
   readonly dropLast = false;
   private readonly batchSize: number;
   private seed: number;
@@ -95,7 +95,10 @@ export class LengthGroupedSampler extends Sampler {
   }
 }
 
-/** Each group begins with its longest: the longest of them changes positions with the first. */
+/**
+ * Each group begins with its longest sample. The longest sample of all swaps positions with the
+ * first.
+ */
 function longestFirst(
   order: Uint32Array,
   size: number,

@@ -6,7 +6,7 @@ import { dataError } from '../runtime/refused.js';
 import { type IndexedLists, prefixOf, readIndexedLists } from './indexed-lists.js';
 import { risingOrder } from './order.js';
 
-/** Where an analysis has left a metric: pairs of files, named without .bin and .idx. */
+/** The files of an analyzed metric: pairs, named without .bin and .idx. */
 interface MetricFiles {
   /** Lists of samples, one for each value of the metric, the easiest first. */
   indexToSamplePath: string;

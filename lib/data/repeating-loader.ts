@@ -9,9 +9,9 @@ function isIterable(loader: Partial<Iterable<unknown> & AsyncIterable<unknown>> 
 }
 
 /**
- * Serves batches from the loader's position on, and begins the next epoch where one ends. It keeps
- * one iteration: next(), `for` and iterators all continue at the same position. nextAsync() and
- * `for await` serve a dataset of promises. Throws DS_ARGUMENT if `loader` is not iterable.
+ * Serves batches from the loader's position on, and begins the next epoch at the end of one. It
+ * keeps one iteration: next(), `for` and iterators all continue at the same position. nextAsync()
+ * and `for await` serve a dataset of promises. Throws DS_ARGUMENT if `loader` is not iterable.
  */
 export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
   private current: Iterator<Batch> | null = null;
@@ -61,7 +61,7 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
     return iterator;
   }
 
-  /** A failed iteration is over; the next call begins another. */
+  /** A failed iteration has ended; the next call begins a new one. */
   private attempt(iterator: Iterator<Batch>): IteratorResult<Batch> {
     try {
       return iterator.next();

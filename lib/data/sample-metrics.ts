@@ -51,7 +51,7 @@ export class VocabularyRarity implements SampleMetric {
   }
 }
 
-/** Where samples have their tokens. */
+/** Names of the fields with a sample's tokens. */
 const FIELDS = ['tokens', 'ids', 'input_ids'];
 
 /** Throws DS_DATA for a sample without tokens. */

@@ -42,12 +42,12 @@ export abstract class Sampler implements Iterable<number> {
     return this.order(0).values();
   }
 
-  /** The epoch and, where it has one, the seed: the same on every rank. */
+  /** The epoch and the seed, if there is one. Both are equal on every rank. */
   stateDict(): JsonObject {
     return { epoch: this.epoch };
   }
 
-  /** Throws DS_CHECKPOINT when the state is that of another kind of order. */
+  /** Throws DS_CHECKPOINT if the state belongs to another kind of order. */
   loadStateDict(state: JsonObject): void {
     requireState('Sampler', state);
     this.setEpoch(state.epoch as number);
@@ -129,14 +129,14 @@ const NAMES: OptionNames<DistributedSamplerOptions> = {
 
 /**
  * Deals one order of all samples to the ranks in turn: rank r serves its elements r, r + worldSize,
- * ... Where they do not come out even, the order is repeated from its beginning until every rank
- * has as many, as PyTorch's DistributedSampler does. The order is RandomSampler's.
+ * ... If they do not divide evenly, the order repeats from its beginning until all ranks have the
+ * same number, as in PyTorch's DistributedSampler. The order is RandomSampler's.
  */
 export class DistributedSampler extends Sampler {
-  /** Which of the ranks this is, from 0. */
+  /** Index of this rank, from 0. */
   readonly rank: number;
   override readonly worldSize: number;
-  /** Whether samples that do not fill every rank are left out. */
+  /** Whether samples are dropped that do not divide evenly over the ranks. */
   readonly dropLast: boolean;
   private readonly samples: number;
   /** Null for the natural order. */
@@ -191,7 +191,7 @@ export function requireRank(op: string, rank: number, worldSize: number): void {
 
 /** Options of a WeightedRandomSampler, with this rank's index among the data ranks. */
 export interface WeightedSamplerOptions {
-  /** Draws per epoch, of all ranks together. Default: as many as there are weights. */
+  /** Draws per epoch, of all ranks together. Default: the number of weights. */
   samples?: number;
   /** A sample may come again. Default true. */
   replacement?: boolean;
@@ -216,7 +216,7 @@ export class WeightedRandomSampler extends Sampler {
   /** Which of the ranks this is, from 0. */
   readonly rank: number;
   override readonly worldSize: number;
-  /** False: draws are repeated until every rank has as many. */
+  /** False: draws are repeated until all ranks have the same number. */
   readonly dropLast = false;
   private readonly weights: Float64Array;
   private readonly samples: number;
@@ -224,8 +224,8 @@ export class WeightedRandomSampler extends Sampler {
   private seed: number;
 
   /**
-   * Weights are finite and not negative, and one of them is above 0. Throws DS_ARGUMENT, also for
-   * more draws without replacement than there are weights above 0.
+   * Weights are finite and not negative, and one of them is above 0. Throws DS_ARGUMENT, also if
+   * there are more draws without replacement than weights above 0.
    */
   constructor(weights: ArrayLike<number>, given: WeightedSamplerOptions = {}) {
     super();

@@ -17,7 +17,7 @@ type LeafTest = (value: unknown) => boolean;
 export const isNumeric: LeafTest = (value) =>
   typeof value === 'number' || (ArrayBuffer.isView(value) && !(value instanceof DataView));
 
-/** The structure that all samples share, with their leaves. Throws DS_DATA where they differ. */
+/** The structure that all samples share, with their leaves. Throws DS_DATA if they differ. */
 export function columnsOf(
   samples: readonly unknown[],
   isLeaf: LeafTest = isNumeric,

@@ -19,7 +19,7 @@ export class TensorDataset implements Dataset<Tensor[]> {
   /** Rows of each tensor. */
   readonly length: number;
 
-  /** Throws DS_ARGUMENT without tensors, DS_SHAPE where their first dims differ. */
+  /** Throws DS_ARGUMENT without tensors, DS_SHAPE if their first dims differ. */
   constructor(...tensors: Tensor[]) {
     const [first] = tensors;
     const other = tensors.find((tensor) => !(tensor instanceof Tensor));

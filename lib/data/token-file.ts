@@ -42,7 +42,7 @@ export interface IndexedTokenOptions {
 const FILE: OptionNames<TokenFileOptions> = { path: true, seq: true, dtype: true };
 const INDEXED: OptionNames<IndexedTokenOptions> = { path: true, seq: true };
 
-/** Where a file's tokens lie. */
+/** The position of the tokens in a file. */
 export interface TokenLayout {
   /** Of the file. */
   path: string;

@@ -1,4 +1,4 @@
-// Reads text files, folders of them and JSON Lines, and makes one run of tokens of them.
+// Reads text files, folders of text files, and JSON Lines into one run of tokens.
 import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
 

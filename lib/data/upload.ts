@@ -17,7 +17,7 @@ export function uploaderFor(device: Device): Uploader {
   return device.kind === 'cpu' ? new DirectUpload(device) : new StagedUpload(device);
 }
 
-/** Copies at once, and waits for it where the device is a GPU. */
+/** Copies at once; on a GPU, waits for the copy. */
 export class DirectUpload implements Uploader {
   constructor(private readonly device: Device) {}
 
@@ -32,7 +32,7 @@ export class DirectUpload implements Uploader {
   dispose(): void {}
 }
 
-/** Batches that may be under way at a time. */
+/** Maximum number of batches in transfer. */
 const SLOTS = 3;
 /** Arrays start at multiples of this many bytes. */
 const ALIGNMENT = 256;

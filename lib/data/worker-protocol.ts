@@ -85,10 +85,10 @@ interface AsyncAtomics {
 export interface RoundOptions {
   /** Samples per batch of a rank. */
   readonly batchSize: number;
-  /** Which of the ranks this is, from 0. */
+  /** Index of this rank, from 0. */
   readonly rank: number;
   readonly worldSize: number;
-  /** Whether a last round that is not full is left out. */
+  /** Whether an incomplete last round is dropped. */
   readonly dropLast: boolean;
 }
 

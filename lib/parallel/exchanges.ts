@@ -68,7 +68,7 @@ const mostRows = ({ kind }: Device): number => (kind === 'cpu' ? 16 : 1);
 interface Layout {
   /** Index of the split dim. */
   dim: number;
-  /** Whether all ranks have as much. */
+  /** Whether all ranks have the same size. */
   isEven: boolean;
   /** Size of the largest part in the dim. */
   most: number;

@@ -37,7 +37,7 @@ export type StyleName =
   /** The module stays unchanged, even if a later pattern matches. */
   | 'whole';
 
-/** A style, and where a layer may be cut. */
+/** A style, and the borders at which a layer may be split. */
 export interface LayerStyle {
   /** Treatment of the module. */
   readonly style: StyleName;

@@ -1,4 +1,4 @@
-// How many requests are under way, and when the last one has ended.
+// Counts running requests, and reports the end of the last one.
 import { ApiError, overloaded } from './api-error.js';
 
 /** Lets requests in, to a bound, until it is closed. */

@@ -83,7 +83,7 @@ interface RunParts {
 /** The prompts of one request, side by side in the engine. */
 class Run {
   private readonly usage: Usage = { promptTokens: 0, completionTokens: 0, cachedTokens: 0 };
-  /** Where in the text of its tokens the next part of each choice begins. */
+  /** By choice: the start of its next part in the text. */
   private readonly offsets = new Map<number, number>();
 
   constructor(

@@ -13,7 +13,7 @@ import type { ContinuationOptions, ServedEngine } from './served-engine.js';
 export interface ChatOptions {
   /** Source of questions, one per line. Default: standard input. */
   input?: Readable;
-  /** Where answers go. Default: standard output. */
+  /** Destination of answers. Default: standard output. */
   output?: Writable;
   /** A system message before the conversation. */
   system?: string;
@@ -162,7 +162,7 @@ class Talk {
     }
   }
 
-  /** The conversation as tokens; its oldest exchanges are forgotten where it has grown too long. */
+  /** The conversation as tokens. If it is too long, its oldest exchanges are dropped. */
   private promptWithin(): number[] {
     const { chatTemplate: template, output } = this.options;
     const first = this.options.system === undefined ? 0 : 1;

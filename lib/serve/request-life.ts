@@ -1,4 +1,4 @@
-// How long a request is worked on: until it is answered, its client has gone, or its time is over.
+// The life of a request: it ends with its answer, when its client disconnects, or by a timeout.
 import { setMaxListeners } from 'node:events';
 import type { ServerResponse } from 'node:http';
 

@@ -22,7 +22,7 @@ import { detokenize, tokenize } from './tokenize.js';
 /** The parts of a server that its routes use. */
 interface ServerContext extends Counter {
   readonly access: Access;
-  /** Null where any host may be named. */
+  /** Null if the server accepts any Host header. */
   readonly hosts: Hosts | null;
   readonly cors: Cors;
   readonly admission: Admission;

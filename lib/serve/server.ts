@@ -90,7 +90,7 @@ export class InferenceServer {
   readonly lives = new Set<RequestLife>();
   /** @internal */
   readonly access: Access;
-  /** @internal Null where any host may be named. */
+  /** @internal Null if the server accepts any Host header. */
   hosts: Hosts | null;
   /** @internal */
   readonly cors: Cors;
@@ -161,7 +161,7 @@ export class InferenceServer {
     return this.engineFailure.found;
   }
 
-  /** Where it listens. */
+  /** The address of the server. */
   get url(): string {
     const { address, port, family } = this.http.address() as AddressInfo;
     return `http://${family === 'IPv6' ? `[${address}]` : address}:${port}`;

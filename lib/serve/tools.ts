@@ -5,7 +5,7 @@ import { isObject } from '../runtime/is-object.js';
 import { invalid, unsupported } from './api-error.js';
 import { isWithin, LEVELS, type RequestFields } from './request-fields.js';
 
-/** Functions of one request: OpenAI takes as many. */
+/** Maximum number of functions in a request, as in OpenAI's API. */
 const MOST_TOOLS = 128;
 
 /**
