@@ -68,7 +68,7 @@ export class CurriculumDraws {
     }
   }
 
-  /** The samples of the next steps. Throws DS_DATA where one has nothing to draw from. */
+  /** Returns the samples of the next steps. Throws DS_DATA if a step has no sample to draw. */
   take(steps: number): Uint32Array {
     const { batchSize } = this.options;
     const out = new Uint32Array(steps * batchSize);
@@ -123,8 +123,8 @@ export class CurriculumDraws {
 
   /**
    * Number of samples per cluster in a step, proportional to its size, rounded up or down at
-   * random, so that the shares sum to a batch. It uses one random number per step, DeepSpeed one
-   * per sample. So skipped steps are cheap, and shares are even.
+   * random, so that the counts sum to a batch. It uses one random number per step, DeepSpeed one
+   * per sample. So skipped steps are cheap, and counts are even.
    */
   private countSamples(
     random: PhiloxStream,

@@ -131,7 +131,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     this.sampler.setEpoch(epoch);
   }
 
-  /** Throws DS_DATA, naming worker and sample, when one fails, ends or stalls. */
+  /** Throws DS_DATA with worker and sample if a worker fails, ends or stalls. */
   *[Symbol.iterator](): Generator<Batch> {
     const pass = new Pass();
     try {
@@ -384,7 +384,7 @@ function requireTimeout(milliseconds: number): number {
   });
 }
 
-/** The error of an iteration when another has begun. */
+/** The error of an iteration after another one has begun. */
 export function overtaken(): DsError {
   return new DsError({
     code: 'DS_DATA',

@@ -35,7 +35,7 @@ export interface DatasetSource {
   module: string;
   /** The function that returns the dataset, or a promise of it. */
   export: string;
-  /** Its arguments: anything that structuredClone() copies. Shared memory is shared. */
+  /** Its arguments: values that structuredClone() copies. Shared memory stays shared. */
   args: readonly unknown[];
 }
 

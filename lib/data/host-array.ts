@@ -31,7 +31,7 @@ export function stackSamples(samples: readonly unknown[]): HostBatch {
   return { structure, arrays: columns.map(stackColumn) };
 }
 
-/** One leaf of every sample. Throws DS_DATA when they differ in type or length. */
+/** One leaf of every sample. Throws DS_DATA if they differ in type or length. */
 export function stackColumn(column: Column): HostArray {
   const { items } = column;
   if (typeof items[0] === 'number') {

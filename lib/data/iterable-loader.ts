@@ -115,8 +115,8 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Throws DS_DATA, naming sample and epoch (and the worker), when one fails, ends or stalls, and
-   * when an epoch has no batch.
+   * Throws DS_DATA with sample, epoch and worker if a worker fails, ends or stalls, and if an epoch
+   * has no batch.
    */
   *[Symbol.iterator](): Generator<Batch> {
     const pass = { position: null, batches: 0 };

@@ -11,7 +11,7 @@ export const HEADER_BYTES = 34;
 /** Entries that are checked at a time; the index is never held as a whole. */
 const CHUNK = 1 << 16;
 
-/** Codes 6 to 8 differ between the two; which it is shows in the size of the tokens. */
+/** Codes 6 to 8 differ between the two formats. The size of the tokens reveals the format. */
 const dtypes: Record<number, TokenDType[]> = {
   1: ['u8'],
   2: ['i8'],

@@ -23,7 +23,7 @@ export class PositionalFile {
     throw dataError(this.path, 'a file', 'something else', 'Check the path.');
   }
 
-  /** `bytes` bytes from `position`. Throws DS_DATA when the file ends before. */
+  /** `bytes` bytes from `position`. Throws DS_DATA if the file ends before. */
   read(position: number, bytes: number): ArrayBuffer {
     const into = new Uint8Array(bytes);
     let done = 0;

@@ -59,7 +59,7 @@ export class RoundReader<Sample> {
       const ended: unknown = iterator?.return?.();
       if (types.isPromise(ended)) ended.catch(() => {});
     } catch {
-      // It says less than what made the reader close.
+      // The error that closed the reader is more useful.
     }
   }
 

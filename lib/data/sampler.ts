@@ -24,7 +24,10 @@ export abstract class Sampler implements Iterable<number> {
   /** Ranks that share an epoch. */
   readonly worldSize: number = 1;
 
-  /** The indices left to this rank when all ranks together have served `served` of this epoch. */
+  /**
+   * Returns the remaining indices of this rank after all ranks together have served `served` of
+   * this epoch.
+   */
   abstract order(served: number): Uint32Array;
 
   /** The current epoch, from 0. */

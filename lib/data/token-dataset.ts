@@ -23,7 +23,7 @@ export class TokenDataset implements Dataset<TokenWindow> {
   private shared: Int32Array | null = null;
 
   /**
-   * `tokens` is kept, not copied; `location` names it in errors. Throws DS_DATA when no window is
+   * `tokens` is kept, not copied; `location` names it in errors. Throws DS_DATA if no window is
    * full, DS_ARGUMENT unless `tokens` is an Int32Array.
    */
   constructor(

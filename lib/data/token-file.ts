@@ -67,7 +67,7 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
   readonly layout: TokenLayout;
   private readonly file: PositionalFile;
 
-  /** Throws DS_DATA when no window is full. */
+  /** Throws DS_DATA if no window is full. */
   constructor(layout: TokenLayout) {
     const { path, tokens, seq } = layout;
     this.length = windowCount(tokens, seq, path);
