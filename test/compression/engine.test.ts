@@ -1,6 +1,7 @@
 // Tests compressed models with an engine: start steps of techniques, ZeRO stages, ranks,
 // checkpoints, and errors.
 import { checkConfig } from '../../lib/config/index.js';
+import { requireWholeLayers } from '../../lib/engine/setup/compression.js';
 import {
   type DsConfig,
   type Engine,
@@ -241,4 +242,17 @@ test('initialize() wants what initCompression() was given', async () => {
   open.push(engine);
   const late = await refusal(() => initCompression(model, configOf(everything)));
   expect(late.code).toBe('DS_ARGUMENT');
+});
+
+test('tensor parallelism is refused with compressed layers only', () => {
+  const check = (model: nn.Module, autotp_size: number, tp_size: number): void =>
+    requireWholeLayers(model, {
+      tensor_parallel: { autotp_size, tensor_parallel: { tp_size } },
+    } as never);
+  const compressedModel = initCompression(small(), configOf(everything));
+  const message = /expected tensor_parallel\.autotp_size 0 or 1, got 2\. Layers divided/;
+  expect(() => check(compressedModel, 2, 1)).toThrow(message);
+  expect(() => check(compressedModel, 0, 2)).toThrow(message);
+  expect(() => check(compressedModel, 0, 1)).not.toThrow();
+  expect(() => check(small(), 2, 2)).not.toThrow();
 });

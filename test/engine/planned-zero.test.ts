@@ -206,6 +206,12 @@ describe('for a GPU', () => {
       expected: expect.stringMatching(/GiB of host memory \(optimizer /),
       got: '12.0 GiB, 2.0 GiB',
     });
+    // The host lacks memory, and activations need none there.
+    const offload = { zero_optimization: { ...AUTO, offload_optimizer: { device: 'cpu' } } };
+    await expect(onGpu(60, 2, offload)).rejects.toMatchObject({
+      got: '2.0 GiB',
+      hint: expect.not.stringContaining('activationCheckpointing'),
+    });
   });
 
   test('a virtual machine may be given what is not there yet', async () => {
