@@ -54,6 +54,7 @@ export type { DropsLayers, LayerDrop } from './engine/step/layer-drop.js';
 export type { Progress } from './engine/step/progress.js';
 export type { DropsTokens, TokenDrop } from './engine/step/token-drop.js';
 export type { Phase, PhaseTimes } from './engine/watch/phase-timer.js';
+export type { RunWatch, WatchOptions } from './engine/watch/run-watch.js';
 export type { TraceStepsOptions } from './engine/watch/traced-steps.js';
 /** Functions for models with parameters that are sharded over ranks. Source: deepspeed.zero. */
 export * as zero from './engine/zero-api.js';

@@ -50,13 +50,15 @@ export class WatchApi {
     return { runs: this.folders.runs.map((run, id) => ({ id, ...run.summary() })) };
   }
 
-  private about(parameters: URLSearchParams): unknown {
+  private async about(parameters: URLSearchParams): Promise<unknown> {
+    await this.refresh();
     const run = this.run(parameters);
     const { about = {}, config = null, name = '' } = run.start ?? {};
     return { name, about, config, latest: run.latest(), ranks: run.ranks(), failure: run.failure };
   }
 
-  private series(parameters: URLSearchParams): Promise<unknown> {
+  private async series(parameters: URLSearchParams): Promise<unknown> {
+    await this.refresh();
     const run = this.run(parameters);
     const axis = parameters.get('axis') ?? 'step';
     if (axis !== 'step' && axis !== 'time') throw new WrongParameter('axis: step or time');
@@ -68,7 +70,8 @@ export class WatchApi {
     return run.series({ axis: axis as Axis, from, to }, width);
   }
 
-  private events(parameters: URLSearchParams): unknown {
+  private async events(parameters: URLSearchParams): Promise<unknown> {
+    await this.refresh();
     const run = this.run(parameters);
     const from = (name: string): number => numberIn(parameters, name) ?? 0;
     return {
