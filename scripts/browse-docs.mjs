@@ -7,6 +7,7 @@ import { createReadStream, existsSync, mkdirSync, readdirSync, readFileSync } fr
 import { createServer } from 'node:http';
 import path from 'node:path';
 import { chromium } from 'playwright-core';
+import { browserProgram } from './browser-program.mjs';
 
 process.chdir(path.join(import.meta.dirname, '..'));
 const SITE = path.resolve('docs/api');
@@ -21,17 +22,6 @@ const TYPES = {
   '.js': 'text/javascript',
   '.svg': 'image/svg+xml',
 };
-const PROGRAMS = ['chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable'];
-
-function browserProgram() {
-  const folders = (process.env.PATH ?? '').split(path.delimiter);
-  const found = PROGRAMS.flatMap((name) => folders.map((folder) => path.join(folder, name)));
-  const program = process.env.CHROME ?? found.find((file) => existsSync(file));
-  if (program) return program;
-  throw new Error(
-    'expected Chromium or Chrome, found none; apt-get install chromium, or set CHROME',
-  );
-}
 
 function serveSite() {
   const server = createServer((request, response) => {
