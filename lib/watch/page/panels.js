@@ -26,7 +26,8 @@ export function drawRuns(onChange) {
     const [box, name] = [item.querySelector('input'), item.querySelector('.name')];
     box.checked = state.shown.has(id);
     item.style.setProperty('--own', runColor(id));
-    if (name.textContent !== run.name) name.textContent = run.name;
+    if (name.textContent !== runName(id)) name.textContent = runName(id);
+    name.title = run.name;
     item.querySelector('.focus').setAttribute('aria-pressed', String(state.focus === id));
     item.querySelector('.state').textContent = stateText(run);
     const bar = item.querySelector('progress');
@@ -142,7 +143,9 @@ export function drawNotices() {
       'li',
       { class: level },
       element('b', {}, level),
-      ` ${message} `,
+      ' ',
+      element('bdi', {}, message),
+      ' ',
       element('span', { class: 'quiet' }, place),
     );
   });
@@ -156,7 +159,12 @@ export function drawLines() {
   const items = events.lines
     .slice(-MOST_LINES)
     .map(({ line, time }) =>
-      element('li', {}, element('span', { class: 'quiet' }, `${clock(time)} `), line),
+      element(
+        'li',
+        {},
+        element('span', { class: 'quiet' }, `${clock(time)} `),
+        element('bdi', {}, line),
+      ),
     );
   list.replaceChildren(...items);
   if (isAtEnd) list.scrollTop = list.scrollHeight;
@@ -181,9 +189,9 @@ export function drawTexts(isChosen = false) {
       element(
         'blockquote',
         {},
-        element('span', { class: 'prompt' }, prompt),
+        element('bdi', { class: 'prompt' }, prompt),
         ' ',
-        element('span', {}, text),
+        element('bdi', {}, text),
       ),
     );
   byId('texts').replaceChildren(...items);
@@ -227,7 +235,7 @@ export function drawConfig() {
       'tr',
       {},
       element('th', { scope: 'row' }, key),
-      ...all.map((one) => element('td', {}, one.get(key) ?? '–')),
+      ...all.map((one) => element('td', {}, element('bdi', {}, one.get(key) ?? '–'))),
     ),
   );
   byId('config').replaceChildren(

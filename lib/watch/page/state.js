@@ -20,7 +20,16 @@ export const state = {
 /** Colors of runs and series repeat after so many. */
 export const COLORS = 8;
 
-export const runName = (id) => state.runs[id]?.name ?? `run ${id}`;
+/** The end of the folder's path that no other run has. */
+export function runName(id) {
+  const parts = state.runs[id]?.name.split('/') ?? [];
+  const others = state.runs.filter((_, other) => other !== id).map(({ name }) => `/${name}`);
+  for (let count = 1; count < parts.length; count++) {
+    const end = parts.slice(-count).join('/');
+    if (!others.some((name) => name.endsWith(`/${end}`))) return end;
+  }
+  return parts.join('/');
+}
 
 /** x values of a track's points on the axis. */
 export function placesOf(id, { step, time }) {
