@@ -293,6 +293,16 @@ describe('what a dead save leaves', () => {
     expect(readdirSync(dir).sort()).toEqual(['latest', 'u']);
   });
 
+  test('a file that is too large for a claim is left whole', async () => {
+    const claim = await Claim.take(dir);
+    await claim.leave();
+    const path = join(dir, `.save-${claim.owner}`);
+    const text = `${readFileSync(path, 'utf8')}${' '.repeat(5000)}`;
+    writeFileSync(path, text);
+    await save(dir, 'u', content(8));
+    expect(readFileSync(path, 'utf8')).toBe(text);
+  });
+
   test('a claim of another machine stays for a day where its lock says nothing', async () => {
     const claim = await Claim.take(dir);
     await claim.leave();

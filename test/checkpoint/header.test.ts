@@ -26,6 +26,14 @@ function parse(table: unknown, dataBytes: number) {
   return parseHeader(bytesOf(JSON.stringify(table)), dataBytes, 'x.safetensors');
 }
 
+test('a header may list tensors in any order; they come in the order of their bytes', () => {
+  const entry = (from: number, to: number) => ({
+    ...{ dtype: 'U8', shape: [to - from], data_offsets: [from, to] },
+  });
+  const entries = parse({ last: entry(5, 9), first: entry(0, 2), middle: entry(2, 5) }, 9);
+  expect(entries.map(({ name }) => name)).toEqual(['first', 'middle', 'last']);
+});
+
 test('a written header parses back, aligned to 64 bytes', () => {
   const { bytes, entries } = encodeHeader(TENSORS);
   expect(bytes.length % 64).toBe(0);
