@@ -14,7 +14,7 @@ export interface LayerGroup {
 }
 
 /** Modules with weights that this library's models read outside of forward. */
-const READ_DIRECTLY = ['lm_head', 'wpe'];
+const READ_DIRECTLY = ['lm_head', 'embed_out', 'wpe'];
 
 /** Supported forwards of compressed layers. */
 const FORWARDS: readonly unknown[] = [Linear, LinearGelu, Embedding].map(

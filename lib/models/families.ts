@@ -8,6 +8,7 @@ export { Gemma2, type Gemma2Config } from './gemma2/gemma2.js';
 export { Gemma3, type Gemma3Config } from './gemma3/gemma3.js';
 export { Glm, type GlmConfig } from './glm/glm.js';
 export { Glm4, type Glm4Config } from './glm4/glm4.js';
+export { GptNeoX, type GptNeoXConfig } from './gpt-neox/gpt-neox.js';
 export { GPT2 } from './gpt2/gpt2.js';
 export { Granite, type GraniteConfig } from './granite/granite.js';
 export { GraniteMoe, type GraniteMoeConfig } from './granite-moe/granite-moe.js';

@@ -30,7 +30,6 @@ const MISSING: Readonly<Record<string, string>> = {
   glm4_moe: 'a router with sigmoid scores',
   gpt_bigcode: LEARNED,
   gpt_neo: LEARNED,
-  gpt_neox: FUSED,
   gpt_oss: 'attention sinks, experts with biases, and MXFP4 weights',
   gptj: 'a parallel block under other names',
   internlm2: FUSED,

@@ -7,7 +7,7 @@ import type { Parameter } from './parameter.js';
 import { replaceModules } from './replace-modules.js';
 
 /** Names of the last module of models, which maps hidden states to logits. */
-export const HEADS: readonly string[] = ['lm_head', 'score', 'classifier'];
+export const HEADS: readonly string[] = ['lm_head', 'embed_out', 'score', 'classifier'];
 
 /** Returns whether one of `names` is the path of a module, or the end of its path. */
 export const isAmong = (path: string, names: readonly string[]): boolean =>

@@ -234,7 +234,7 @@ function basesOf(model: Module): Map<string, Saved> {
   const layers = lorasOf(model);
   const found = new Map<string, Saved>();
   for (const [name, parameter] of model.namedParameters()) {
-    if (!/(^|\.)(embed_tokens|wte|wpe|lm_head)\.weight$/.test(name)) continue;
+    if (!/(^|\.)(embed_tokens|embed_in|wte|wpe|lm_head|embed_out)\.weight$/.test(name)) continue;
     const own = layers.has(name.slice(0, -'.weight'.length))
       ? name.replace(/weight$/, 'base_layer.weight')
       : name;

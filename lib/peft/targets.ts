@@ -11,6 +11,7 @@ import { ALL_LINEAR, expression, type LoraConfig } from './lora-options.js';
 /** PEFT's default targets by the model_type of config.json. */
 const FAMILIES: Readonly<Record<string, readonly string[]>> = {
   gpt2: ['c_attn'],
+  gpt_neox: ['query_key_value'],
   phi: ['q_proj', 'v_proj', 'fc1', 'fc2'],
   // PEFT has no default for this family; this is the equivalent of its other defaults.
   phi3: ['qkv_proj'],
@@ -20,7 +21,7 @@ const FAMILIES: Readonly<Record<string, readonly string[]>> = {
 const PROJECTIONS = ['q_proj', 'v_proj'];
 
 /** Modules with weights that a model reads directly: an adapter's forward would never run. */
-const READ_DIRECTLY = ['lm_head', 'wpe'];
+const READ_DIRECTLY = ['lm_head', 'embed_out', 'wpe'];
 
 const SHOWN = 12;
 

@@ -204,7 +204,8 @@ const sinceNow = ({ tokens, flops }: TrainerState) => ({ time: performance.now()
 export function costOf(model: Module): LogbookOptions['costOf'] {
   if (!(model instanceof CausalLM)) return null;
   const { layers, heads, channels, headDim = channels / heads } = model.config;
-  const isTable = (name: string): boolean => /(^|\.)(wpe|wte|embed_tokens)\.weight$/.test(name);
+  const isTable = (name: string): boolean =>
+    /(^|\.)(wpe|wte|embed_tokens|embed_in)\.weight$/.test(name);
   const { lm_head } = model;
   const head = lm_head instanceof PackedLinear ? null : lm_head.weight;
   const packed = model

@@ -261,3 +261,35 @@ export class PackedAttention extends RotaryAttentionBase {
     return { q, k, v: isGradEnabled() ? v.contiguous() : v };
   }
 }
+
+/** The attention of GPT-NeoX: one projection has the query, key and value of each head in turn. */
+export class PerHeadAttention extends RotaryAttentionBase {
+  declare readonly o_proj: Linear;
+  declare readonly q_norm: Norm | null;
+  declare readonly k_norm: Norm | null;
+  readonly #name: string;
+
+  constructor(body: Body, place: LayerPlace) {
+    super(body, place);
+    const { channels, heads, headDim, qkvBias: bias, traits } = body;
+    this.#name = traits.perHead as string;
+    const all = new Linear(channels, heads * 3 * headDim, { bias });
+    Object.assign(this, { [this.#name]: all });
+    this.addOutProjection();
+    this.q_norm = headNorm(body, heads);
+    this.k_norm = headNorm(body, heads);
+  }
+
+  /** @internal */
+  protected override projected(x: Tensor): Heads {
+    const layer = (this as unknown as Record<string, Linear>)[this.#name] as Linear;
+    const [B, T] = [x.size(0), x.size(1)];
+    const parts = layer.call(x).reshape([B, T, -1, 3, this.body.headDim]).split(1, 3);
+    const [q, k, v] = parts.map((part) => part.squeeze(3)) as [Tensor, Tensor, Tensor];
+    // The backward would keep a view of the whole tensor, so values are copied.
+    return { q, k, v: isGradEnabled() ? v.contiguous() : v };
+  }
+}
+
+/** The attention of a block. */
+export type BlockAttention = RotaryAttention | PackedAttention | PerHeadAttention;

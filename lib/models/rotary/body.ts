@@ -21,9 +21,16 @@ import { streaming, streamOf } from '../block-layers.js';
 import { requireOwnTokens, running, scaled } from '../layer-factors.js';
 import { inRows, type Places } from '../places.js';
 import { aroundChosen, chosenFor, type DrawnTokens, drawTokens, refused } from '../token-drop.js';
-import { type AttentionContext, PackedAttention, RotaryAttention } from './attention.js';
+import {
+  type AttentionContext,
+  type BlockAttention,
+  PackedAttention,
+  PerHeadAttention,
+  RotaryAttention,
+} from './attention.js';
 import type { Body } from './config.js';
 import { type FeedForward, feedForward } from './feed-forward.js';
+import { setNamed } from './named-module.js';
 import { type Norm, normalized, normOf } from './norms.js';
 import { type RopeScaling, regimeOf } from './rope-scaling.js';
 import { type Angles, RotaryTable } from './rotary-table.js';
@@ -38,7 +45,7 @@ export class RotaryBlock extends Module {
   /** Before the attention, in families with this norm. */
   declare readonly input_layernorm: Norm;
   /** Causal attention with rotary positions. */
-  declare readonly self_attn: RotaryAttention | PackedAttention;
+  declare readonly self_attn: BlockAttention;
   /** Before the MLP; in families with norms after the branches, after the attention. */
   declare readonly post_attention_layernorm: Norm;
   /** The feed-forward block, or a mixture of experts. */
@@ -52,10 +59,12 @@ export class RotaryBlock extends Module {
   ) {
     super();
     const { traits, norms, windows } = body;
-    const Attention = traits.packed ? PackedAttention : RotaryAttention;
+    const { packed, perHead, names = {} } = traits;
+    const Attention = perHead ? PerHeadAttention : packed ? PackedAttention : RotaryAttention;
     const window = windows[layer] ?? null;
     this.addNorm(norms.attention[0]);
-    this.self_attn = new Attention(body, { window, layer });
+    const attention = new Attention(body, { window, layer });
+    setNamed(this, 'self_attn', names.attention ?? 'self_attn', attention);
     this.addNorm(norms.attention[1]);
     this.addNorm(norms.mlp[0]);
     this.mlp = feedForward(body, layer);
@@ -149,9 +158,9 @@ function roundedTo(value: number, dtype: DType): number {
 /** The embedding, blocks and the last norm. */
 export class RotaryModel extends Module {
   /** The table of tokens. */
-  readonly embed_tokens: Embedding;
+  declare readonly embed_tokens: Embedding;
   /** The blocks, first to last. */
-  readonly layers: RotaryBlock[];
+  declare readonly layers: RotaryBlock[];
   /** The norm behind the last block; some families have another name. */
   declare readonly norm: Norm;
   private readonly rotary: RotaryTable;
@@ -163,10 +172,11 @@ export class RotaryModel extends Module {
     super();
     const { vocabSize, maxSeq, channels, windows, ropeScaling, padTokenId, windowTheta } = body;
     const init = normal(body.initializerRange);
-    this.embed_tokens = new Embedding(vocabSize, channels, {
+    const table = new Embedding(vocabSize, channels, {
       init,
       ...(padTokenId !== null && { paddingIdx: padTokenId }),
     });
+    setNamed(this, 'embed_tokens', body.traits.names?.embed ?? 'embed_tokens', table);
     this.layers = windows.map((_, layer) => new RotaryBlock(body, layer));
     Object.assign(this, { [lastNorm(body)]: normOf(body, channels) });
     this.rotary = new RotaryTable(body, ropeScaling, maxSeq);

@@ -213,6 +213,10 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
   if (heads % kvHeads !== 0) {
     throw refusedValue(`${name} kvHeads`, `a divisor of ${heads} heads`, kvHeads);
   }
+  if (traits.perHead && (kvHeads !== heads || headDim !== channels / heads)) {
+    const expected = `${heads} kvHeads, and a headDim of channels / heads`;
+    throw refused(`${name} heads`, expected, `${kvHeads} and ${headDim}`);
+  }
   const { ropeScaling = null, padTokenId = null, attentionDropout = 0 } = config;
   requireRope(traits, config, headDim);
   if (config.window !== undefined) requireWindow(traits, config.window, config.layers);

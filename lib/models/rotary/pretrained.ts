@@ -10,8 +10,8 @@ import { describeRope, describeRopeLayers, parseRope, parseRopeLayers } from './
 import { describeScales, parseScales } from './scales.js';
 import { PRE_NORMS, type RotaryTraits, SILU } from './traits.js';
 
-/** Tables that old checkpoints store among the weights. */
-const TABLE = /\.rotary_emb\.inv_freq$/;
+/** Tables of angles and masks that old checkpoints store among the weights. */
+const TABLE = /\.(?:rotary_emb\.inv_freq|attention\.(?:masked_)?bias)$/;
 
 /** Names before those of the text model in multimodal files, in new and old versions. */
 const TEXT = /^(?:model\.language_model\.|language_model\.(?:model\.)?)/;
@@ -54,7 +54,9 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   for (const [key, values] of Object.entries(supported)) config.requireOneOf(key, values);
   const layers = config.size('num_hidden_layers', null, MAX_LAYERS);
   const { attention, mlp } = norm.block ?? PRE_NORMS;
-  const last = `model.layers.${layers - 1}.${attention[0] ?? attention[1] ?? mlp[0]}.weight`;
+  const { model = 'model' } = traits.names ?? {};
+  const norm1 = attention[0] ?? attention[1] ?? mlp[0];
+  const last = `${model}.layers.${layers - 1}.${norm1}.weight`;
   const [epsKey, eps] = norm.eps ?? EPS;
   const others = traits.textOf
     ? [`language_model.${last}`, last.replace('.', '.language_model.')]
@@ -68,8 +70,9 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   return {
     ...{ layers, channels, heads, vocabSize },
     hidden: config.size('intermediate_size'),
-    kvHeads: config.size('num_key_value_heads', heads),
-    headDim: config.size('head_dim', channels / heads),
+    // transformers ignores the keys of families with the three projections by head.
+    kvHeads: traits.perHead ? heads : config.size('num_key_value_heads', heads),
+    headDim: traits.perHead ? channels / heads : config.size('head_dim', channels / heads),
     eps: config.positive(epsKey, eps),
     initializerRange: config.positive('initializer_range', 0.02),
     tied: config.flag('tie_word_embeddings', false),
@@ -191,8 +194,7 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     intermediate_size: sizes.hidden,
     num_hidden_layers: sizes.layers,
     num_attention_heads: sizes.heads,
-    num_key_value_heads: sizes.kvHeads,
-    head_dim: sizes.headDim,
+    ...(!traits.perHead && { num_key_value_heads: sizes.kvHeads, head_dim: sizes.headDim }),
     [act]: names[0] as string,
     [(norm.eps ?? EPS)[0]]: sizes.eps,
     ...describeRope(traits, sizes),

@@ -106,7 +106,8 @@ function parseSection(
   config: ModelConfig,
   declared: number,
 ): Rope {
-  const ropeTheta = saysOf(section, config, 'rope_theta').positive('rope_theta', 10_000);
+  const isHere = section.get('rope_theta') !== null;
+  const ropeTheta = isHere ? section.positive('rope_theta') : thetaOf(rope, config);
   const ropeScaling = parseScaling(rope, section, config, declared);
   return {
     ...{ ropeTheta, ropeScaling, maxSeq: longestOf(ropeScaling, declared) },
@@ -114,12 +115,16 @@ function parseSection(
   };
 }
 
+/** The base frequency outside of the sections. */
+const thetaOf = ({ keys }: RopeTraits, config: ModelConfig): number =>
+  config.positive(keys?.theta ?? 'rope_theta', 10_000);
+
 /** The section that has `key`. */
 const saysOf = (section: ModelConfig, config: ModelConfig, key: string): ModelConfig =>
   section.get(key) === null ? config : section;
 
 function parsePartial(
-  { partial, partialFallback = 1 }: RopeTraits,
+  { partial, partialFallback = 1, keys }: RopeTraits,
   section: ModelConfig,
   config: ModelConfig,
 ): Partial<Rope> {
@@ -128,9 +133,10 @@ function parsePartial(
     return {};
   }
   const says = saysOf(section, config, PARTIAL);
-  const partialRotaryFactor = says.positive(PARTIAL, partialFallback);
+  const key = says === config ? (keys?.partial ?? PARTIAL) : PARTIAL;
+  const partialRotaryFactor = says.positive(key, partialFallback);
   if (partialRotaryFactor <= 1) return { partialRotaryFactor };
-  throw says.refusal(PARTIAL, 'a share of at most 1', partialRotaryFactor);
+  throw says.refusal(key, 'a share of at most 1', partialRotaryFactor);
 }
 
 /** The length to which a scaling stretches the original one. */
@@ -214,9 +220,9 @@ export function describeRope({ rope = COMMON_ROPE }: RotaryTraits, sizes: Rotary
   const beside = rope.originalBeside && ropeScaling?.type === 'longrope' ? ropeScaling : null;
   return {
     max_position_embeddings: longest,
-    rope_theta: ropeTheta,
+    [rope.keys?.theta ?? 'rope_theta']: ropeTheta,
     rope_scaling: ropeScaling && describeScaling(ropeScaling),
-    ...(rope.partial && { [PARTIAL]: partialRotaryFactor }),
+    ...(rope.partial && { [rope.keys?.partial ?? PARTIAL]: partialRotaryFactor }),
     ...(beside && describeBeside(beside, maxSeq)),
     ...(rope.ofWindows && describeByType(rope.ofWindows, sizes, windowRopeTheta ?? ropeTheta)),
   };

@@ -21,6 +21,7 @@ import {
   type RotarySizes,
   readRotaryConfig,
 } from './config.js';
+import { setNamed } from './named-module.js';
 import { describeRotary, parseRotaryConfig, rotaryLayout } from './pretrained.js';
 import { regimeOf, rereads } from './rope-scaling.js';
 import { expertStyles, rotaryTensorPlan } from './tensor-plan.js';
@@ -32,9 +33,9 @@ import type { RotaryTraits } from './traits.js';
  */
 export abstract class RotaryLM extends CausalLM {
   /** The token table, the blocks and the last norm. */
-  readonly model: RotaryModel;
+  declare readonly model: RotaryModel;
   /** From channels to the logits of tokens. */
-  readonly lm_head: Linear | TiedHead | PackedLinear;
+  declare readonly lm_head: Linear | TiedHead | PackedLinear;
   /** The complete configuration. */
   readonly config: RotarySizes;
 
@@ -47,11 +48,12 @@ export abstract class RotaryLM extends CausalLM {
     const config = readRotaryConfig(traits, given);
     const { vocabSize, channels, initializerRange, tied } = config;
     this.config = config;
-    this.model = new RotaryModel(bodyOf(traits, config));
-    const { embed_tokens } = this.model;
-    this.lm_head = tied
-      ? new TiedHead(embed_tokens)
+    const { model = 'model', head = 'lm_head' } = traits.names ?? {};
+    setNamed(this, 'model', model, new RotaryModel(bodyOf(traits, config)));
+    const own = tied
+      ? new TiedHead(this.model.embed_tokens)
       : new Linear(channels, vocabSize, { bias: traits.biases.head ?? false });
+    setNamed(this, 'lm_head', head, own);
     for (const module of this.modules()) {
       if (!(module instanceof Linear)) continue;
       module.weight.initialize(normal(initializerRange));

@@ -5,8 +5,14 @@ import type { Body } from './config.js';
 
 type Styles = Record<string, StyleName | LayerStyle>;
 
-const ATTENTION = 'model.layers.*.self_attn';
-const MLP = 'model.layers.*.mlp';
+/** Paths of modules in a family's names. */
+function pathsOf({ traits: { names = {} } }: Body) {
+  const { model = 'model', embed = 'embed_tokens', attention = 'self_attn' } = names;
+  return {
+    ...{ model, table: `${model}.${embed}`, head: names.head ?? 'lm_head' },
+    ...{ attention: `${model}.layers.*.${attention}`, mlp: `${model}.layers.*.mlp` },
+  };
+}
 
 /** The plan of all layers; `taken` receives this rank's heads. */
 export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['taken']>): TensorPlan {
@@ -14,64 +20,67 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
   const sparse = moe ? layers - moe.denseLayers.length : 0;
   const hasShared = sparse > 0 && moe?.sharedHidden != null;
   const names = [...norms.attention, ...norms.mlp].filter((name) => name !== null);
+  const { model, table, head, attention, mlp } = pathsOf(body);
   return {
     heads: { queries: heads, keys: kvHeads },
     layers: {
-      'model.embed_tokens': 'vocabulary',
-      [ATTENTION]: 'attention',
-      ...(traits.packed ? packedStyles : projectionStyles),
-      [`${ATTENTION}.${traits.out ?? 'o_proj'}`]: { style: 'row', heads: 'queries' },
-      ...headNormStyles(body),
-      ...(sparse < layers && feedStyles(body)),
-      ...(sparse > 0 && expertStyles(MLP)),
-      ...(hasShared && gatedStyles(`${MLP}.shared_expert`)),
+      [table]: 'vocabulary',
+      [attention]: 'attention',
+      ...projectionStyles(body, attention),
+      [`${attention}.${traits.out ?? 'o_proj'}`]: { style: 'row', heads: 'queries' },
+      ...headNormStyles(body, attention),
+      ...(sparse < layers && feedStyles(body, mlp)),
+      ...(sparse > 0 && expertStyles(mlp)),
+      ...(hasShared && gatedStyles(`${mlp}.shared_expert`)),
       // A head with a bias stays whole, because the split loss has none.
-      ...(!traits.biases.head && { lm_head: 'head' as const }),
+      ...(!traits.biases.head && { [head]: 'head' as const }),
     },
     sequence: {
-      body: 'model',
-      first: 'model.layers.0',
+      body: model,
+      first: `${model}.layers.0`,
       byToken: [
-        ...names.map((name) => `model.layers.*.${name}`),
-        `model.${lastNorm(body)}`,
-        ...(hasShared ? [`${MLP}.shared_expert_gate`] : []),
+        ...names.map((name) => `${model}.layers.*.${name}`),
+        `${model}.${lastNorm(body)}`,
+        ...(hasShared ? [`${mlp}.shared_expert_gate`] : []),
       ],
     },
     taken,
   };
 }
 
-const projectionStyles: Styles = {
-  [`${ATTENTION}.q_proj`]: { style: 'column', heads: 'queries' },
-  [`${ATTENTION}.k_proj`]: { style: 'column', heads: 'keys' },
-  [`${ATTENTION}.v_proj`]: { style: 'column', heads: 'keys' },
-};
-
-const packedStyles: Styles = {
-  [`${ATTENTION}.qkv_proj`]: { style: 'column', heads: ['queries', 'keys', 'keys'] },
-};
-
-function headNormStyles({ traits: { qkNorm = 'none' } }: Body): Styles {
-  if (qkNorm === 'none') return {};
-  if (qkNorm === 'head') {
-    return { [`${ATTENTION}.q_norm`]: 'perHead', [`${ATTENTION}.k_norm`]: 'perHead' };
+function projectionStyles({ traits: { packed, perHead } }: Body, path: string): Styles {
+  if (perHead) return { [`${path}.${perHead}`]: { style: 'column', heads: 'queries' } };
+  if (packed) {
+    return { [`${path}.qkv_proj`]: { style: 'column', heads: ['queries', 'keys', 'keys'] } };
   }
   return {
-    [`${ATTENTION}.q_norm`]: { style: 'headsNorm', heads: 'queries' },
-    [`${ATTENTION}.k_norm`]: { style: 'headsNorm', heads: 'keys' },
+    [`${path}.q_proj`]: { style: 'column', heads: 'queries' },
+    [`${path}.k_proj`]: { style: 'column', heads: 'keys' },
+    [`${path}.v_proj`]: { style: 'column', heads: 'keys' },
   };
 }
 
-function feedStyles({ traits }: Body): Styles {
+function headNormStyles({ traits: { qkNorm = 'none' } }: Body, path: string): Styles {
+  if (qkNorm === 'none') return {};
+  if (qkNorm === 'head') {
+    return { [`${path}.q_norm`]: 'perHead', [`${path}.k_norm`]: 'perHead' };
+  }
+  return {
+    [`${path}.q_norm`]: { style: 'headsNorm', heads: 'queries' },
+    [`${path}.k_norm`]: { style: 'headsNorm', heads: 'keys' },
+  };
+}
+
+function feedStyles({ traits }: Body, path: string): Styles {
   const { feed = traits.packed ? 'packed' : 'gated' } = traits;
-  if (feed === 'gated') return gatedStyles(MLP);
+  if (feed === 'gated') return gatedStyles(path);
   if (feed === 'packed') {
     return {
-      [`${MLP}.gate_up_proj`]: { style: 'column', parts: 2 },
-      [`${MLP}.down_proj`]: 'row',
+      [`${path}.gate_up_proj`]: { style: 'column', parts: 2 },
+      [`${path}.down_proj`]: 'row',
     };
   }
-  return { [`${MLP}.${feed.first}`]: 'column', [`${MLP}.${feed.second}`]: 'row' };
+  return { [`${path}.${feed.first}`]: 'column', [`${path}.${feed.second}`]: 'row' };
 }
 
 const gatedStyles = (path: string): Styles => ({

@@ -84,12 +84,26 @@ export interface PlainNames {
   readonly second: string;
 }
 
+/** Names of modules that differ from Llama's, as in transformers and in the files. */
+export interface ModuleNames {
+  /** Default "model". */
+  readonly model?: string;
+  /** Default "embed_tokens". */
+  readonly embed?: string;
+  /** Default "self_attn". */
+  readonly attention?: string;
+  /** Default "lm_head". */
+  readonly head?: string;
+}
+
 /** Position settings that files of a family may have. */
 export interface RopeTraits {
   /** Whether a part of each head's channels may stay unrotated (partial_rotary_factor). */
   readonly partial: boolean;
   /** transformers' default of partial_rotary_factor. Default 1. */
   readonly partialFallback?: number;
+  /** Keys of transformers 4 for rope_theta and partial_rotary_factor. Default: these names. */
+  readonly keys?: { readonly theta: string; readonly partial: string };
   /** The scalings that transformers supports for it. */
   readonly types: readonly RopeScaling['type'][];
   /** Other names of them in files. */
@@ -179,6 +193,10 @@ export interface RotaryTraits {
   readonly scales?: ScalesTraits;
   /** Whether queries, keys and values are one matrix, and also gate and up. Default false. */
   readonly packed?: boolean;
+  /** One projection of this name has the query, key and value of each head. Default: none. */
+  readonly perHead?: string;
+  /** Default: Llama's names. */
+  readonly names?: ModuleNames;
   /** The feed-forward block. Default: "packed" if `packed`, else "gated". */
   readonly feed?: 'gated' | 'packed' | PlainNames;
   /** Name of attention's output projection. Default "o_proj". */

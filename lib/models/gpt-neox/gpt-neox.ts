@@ -1,0 +1,48 @@
+// GPT-NeoX and Pythia: parallel branches with a norm each, layer norms, and GELU without a gate.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import { COMMON_ROPE, PRE_NORMS, type RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a GptNeoX, and the mode of its activations. */
+export type GptNeoXConfig = FamilyConfig<'attentionBias' | 'partialRotaryFactor' | 'parallel'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'GptNeoX',
+  modelType: 'gpt_neox',
+  architecture: 'GPTNeoXForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: true },
+  norm: { kind: 'layer', eps: ['layer_norm_eps', 1e-5], last: 'final_layer_norm' },
+  parallel: { key: ['use_parallel_residual', true], block: PRE_NORMS },
+  activation: { kind: 'gelu', names: ['gelu'] },
+  names: { model: 'gpt_neox', embed: 'embed_in', attention: 'attention', head: 'embed_out' },
+  perHead: 'query_key_value',
+  out: 'dense',
+  feed: { first: 'dense_h_to_4h', second: 'dense_4h_to_h' },
+  window: 'none',
+  rope: {
+    ...{ ...COMMON_ROPE, partial: true, partialFallback: 0.25 },
+    keys: { theta: 'rotary_emb_base', partial: 'rotary_pct' },
+  },
+  only: { hidden_dropout: [0] },
+  defaults: { max_position_embeddings: 2048, attention_bias: true },
+};
+
+/** Source: Black et al. 2022, Biderman et al. 2023; transformers' GPTNeoXForCausalLM. */
+export class GptNeoX extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: GptNeoXConfig) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: GptNeoXConfig) => new GptNeoX(config));
+
+  /** models.fromPretrained() for a GptNeoX folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<GptNeoX> {
+    return readPretrained(dir, [GptNeoX.family], options);
+  }
+}
