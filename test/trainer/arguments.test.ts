@@ -221,9 +221,20 @@ describe('as options of a Trainer', () => {
   /** Removes undefined values. */
   const said = (options: object): object => JSON.parse(JSON.stringify(options));
 
+  test('the page of a run: at a port, at the usual port, or no recording', async () => {
+    const watch = async (words: string) => (await part(words)).options.watch;
+    expect(await watch('--watch 8080')).toEqual({ dir: 'out', port: 8080 });
+    expect(await watch('--watch 0')).toEqual({ dir: 'out', port: 0 });
+    expect(await watch('--watch')).toEqual({ dir: 'out', port: undefined });
+    expect(await watch('--no_watch')).toBe(false);
+    await expect(watch('--watch 70000')).rejects.toThrow(/--watch: expected a port/);
+    await expect(watch('--watch here')).rejects.toThrow(/--watch: expected a whole number/);
+  });
+
   test('nothing given leaves the defaults', async () => {
     const { options, evaluation } = await part('');
-    expect(said(options)).toEqual({ data: {}, log: {}, save: { dir: 'out' }, report: [] });
+    const watch = { dir: 'out', port: null };
+    expect(said(options)).toEqual({ data: {}, log: {}, save: { dir: 'out' }, report: [], watch });
     expect(evaluation).toBeNull();
   });
 
