@@ -31,7 +31,8 @@ export function addWatchCommand(program: Command, group: string, finish: Finish)
  * that is not free.
  */
 export async function watchCommand(dirs: readonly string[], flags: WatchFlags): Promise<number> {
-  const { WatchServer } = await import('../watch/index.js');
+  // Not by index.js: Node finds no names of its late re-exports in an import().
+  const { WatchServer } = await import('../watch/server.js');
   const { port, host } = flags;
   const server = await WatchServer.start({ dirs, port, host, requireRuns: true });
   console.log(`watch ${dirs.join(', ')} at ${server.url}`);
