@@ -8,6 +8,7 @@ import { version } from '../version.js';
 import { parseBytes } from './byte-size.js';
 import type { Shell } from './completion/index.js';
 import type { ElasticFlags } from './elastic.js';
+import { addHubCommands } from './hub-commands.js';
 import type { IoFlags } from './io.js';
 import { type LaunchOptions, launchCommand } from './launch-options.js';
 import { addModelCommands } from './model-commands.js';
@@ -110,6 +111,7 @@ program
   .helpOption(false)
   .action(() => finish(() => train(process.argv.slice(3), null)));
 
+addHubCommands(program, MODELS, finish);
 addModelCommands(program, MODELS, finish);
 addWatchCommand(program, TRAINING, finish);
 addServeCommands(program, INFERENCE, finish);
@@ -146,7 +148,8 @@ program
   .helpGroup(CONFIGURATION)
   .description('predict memory and step time by ZeRO stage and offload')
   .optionsGroup('Model and batch:')
-  .requiredOption('--model <model>', 'GPT-2 size such as 1558M, or folder with a config.json')
+  .requiredOption('--model <model>', 'GPT-2 size such as 1558M, folder, or name of the hub')
+  .option('--revision <name>', 'branch, tag or commit of a model of the hub')
   .option('--batch <n>', 'samples of a step on each GPU', positiveInteger, 1)
   .option(
     '--seq <n>',
@@ -192,7 +195,7 @@ program
   .option('--json', 'print all combinations as JSON')
   .action((flags: PlanFlags) =>
     finish(async () => {
-      const { fits, output } = (await import('./plan.js')).plan(flags);
+      const { fits, output } = await (await import('./plan.js')).planCommand(flags);
       console.log(output);
       return fits ? 0 : 1;
     }),
