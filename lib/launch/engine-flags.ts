@@ -6,6 +6,8 @@ import { refuse } from './argument-error.js';
 
 /** Options of both commands. */
 export interface EngineFlags {
+  /** Branch, tag or commit of a model of the hub. */
+  revision?: string;
   device?: string;
   dtype?: string;
   context?: number;
@@ -21,6 +23,7 @@ export interface EngineFlags {
 /** How the engine is opened. Throws DS_ARGUMENT for a file that cannot be read. */
 export function engineOptions(flags: EngineFlags): EngineOptions {
   const { device, dtype, context, config, tokenizer, tp = 1, seed, graphs } = flags;
+  const { revision } = flags;
   const ranks = tp > 1 ? { tp_size: tp } : undefined;
   const enable_cuda_graph = graphs ? undefined : false;
   const said = { device, dtype, max_out_tokens: context, tensor_parallel: ranks };
@@ -29,7 +32,7 @@ export function engineOptions(flags: EngineFlags): EngineOptions {
   );
   const standard = { enable_cuda_graph: 'auto' as const };
   const all = { ...standard, ...configOf(config), ...Object.fromEntries(given) };
-  return { config: all, tokenizer, seed };
+  return { config: all, tokenizer, seed, revision };
 }
 
 /** The text of a file; undefined without a file. */

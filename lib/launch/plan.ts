@@ -4,12 +4,14 @@ import { availableParallelism, totalmem } from 'node:os';
 import { plannedConfigs, type ResolvedConfig, resolveConfig } from '../config/index.js';
 import { cutsIn } from '../config/source.js';
 import { DsError } from '../errors.js';
+import { localFolder } from '../hub/local-folder.js';
 import {
   type Candidate,
   configOf,
   formatPlan,
   formatPrediction,
   inOrder,
+  isGpt2Size,
   makePlan,
   type Plan,
   type PlannedAdapters,
@@ -27,6 +29,8 @@ import { plannedGpu } from './planned-gpu.js';
 /** The options as they are typed; bytes are numbers. */
 export interface PlanFlags {
   model: string;
+  /** Branch, tag or commit of a model of the hub. */
+  revision?: string;
   batch: number;
   seq?: number;
   /** A card of the table; without it, the GPU that is here, or an H200. */
@@ -61,6 +65,14 @@ export interface PlanFlags {
 
 /** Default rank of adapters. Source: PEFT. */
 const RANK = 8;
+
+/** As plan(); of a model of the hub, only its config.json is downloaded. Rejects with DS_HUB. */
+export async function planCommand(flags: PlanFlags): Promise<{ fits: boolean; output: string }> {
+  const { model, revision } = flags;
+  if (isGpt2Size(model) && revision === undefined) return plan(flags);
+  const folder = await localFolder('plan --model', model, { need: 'config', revision });
+  return plan({ ...flags, model: folder });
+}
 
 /**
  * The plan as text, and whether anything fits. Throws DS_ARGUMENT, DS_CHECKPOINT, DS_IO; DS_CONFIG

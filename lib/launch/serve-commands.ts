@@ -7,7 +7,7 @@ import type { ServeFlags } from './serve.js';
 
 type Finish = (run: () => Promise<number>) => Promise<void>;
 
-const FOLDER = 'model folder from `hf download`, or folder of training checkpoints';
+const MODEL = 'folder of a model or of checkpoints, or a name such as Qwen/Qwen3-0.6B';
 
 /**
  * Adds both commands under the heading `group`; `finish` ends the process with a code or the line
@@ -20,7 +20,7 @@ export function addServeCommands(program: Command, group: string, finish: Finish
     .option('--host <address>', 'address to listen at', '127.0.0.1')
     .option('--port <n>', 'port; 0: a free one', atLeast(0), 8000)
     .option('--api-key-file <file>', 'file with an API key per line; also: DS_API_KEY')
-    .option('--model-name <name>', 'model name of requests (default: name of the folder)')
+    .option('--model-name <name>', 'model name of requests (default: name of the model)')
     .option(
       '--allowed-hosts <names>',
       'host names that keyless clients may use, with commas',
@@ -63,13 +63,14 @@ export function addServeCommands(program: Command, group: string, finish: Finish
 
 function withModelOptions(command: Command): Command {
   return command
-    .argument('<folder>', FOLDER)
+    .argument('<model>', MODEL)
     .optionsGroup('Model:')
+    .option('--revision <name>', 'branch, tag or commit of a model of the hub')
     .option('--device <name>', '"cpu" or a GPU (default: a GPU if present)')
     .option('--dtype <name>', 'fp32, fp16 or bf16 (default: dtype of the folder)')
     .option('--context <n>', 'tokens of prompt and answer (default: at most 1024)', atLeast(2))
     .option('--config <file>', 'JSON configuration of the engine')
-    .option('--tokenizer <folder>', 'tokenizer (default: the one of the model)')
+    .option('--tokenizer <folder>', 'folder or name of the tokenizer (default: of the model)')
     .option('--chat-template <file>', 'Jinja template (default: the one of the tokenizer)')
     .option('--no-graphs', 'launch kernels one by one, without recorded graphs');
 }

@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import { basename, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 
+import { isRemote } from '../hub/names.js';
 import { isLoopback } from '../runtime/loopback.js';
 import { type InferenceServer, openEngine, requireKey, serve } from '../serve/index.js';
 import { refuse } from './argument-error.js';
@@ -91,7 +92,7 @@ export async function serveHere(folder: string, flags: ServeFlags): Promise<numb
   const options = engineOptions(flags);
   const apiKeys = keysOf(flags.apiKeyFile);
   const { host, port, allowedHosts, cors, tokenizerThreads } = flags;
-  const model = flags.modelName ?? basename(resolve(folder));
+  const model = flags.modelName ?? (isRemote(folder) ? folder : basename(resolve(folder)));
   const chatTemplate = textOf(flags.chatTemplate);
   const stopped = signalled();
   let engine: ReturnType<typeof openEngine> | null = null;

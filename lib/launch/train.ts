@@ -2,6 +2,7 @@
 import type { TrainArguments } from '../trainer/command/arguments.js';
 import { checkArguments } from '../trainer/command/check-arguments.js';
 import { helpText } from '../trainer/command/help.js';
+import { pullModel } from '../trainer/command/hub-model.js';
 import { readArguments } from '../trainer/command/read-arguments.js';
 import { refuse } from './argument-error.js';
 import { autotuneCommand, type KnownProgram } from './autotune.js';
@@ -28,14 +29,15 @@ export async function trainCommand(
     console.log(helpText());
     return 0;
   }
-  const { options, rest } = takeLaunchOptions(words, before);
-  const { args, notices } = await readArguments(rest);
+  const { options, rest: typed } = takeLaunchOptions(words, before);
+  const { args, notices } = await readArguments(typed);
   checkArguments(args);
   if (!options.quiet) for (const notice of notices) console.error(`ds: ${notice}`);
   if (args.device?.includes(':')) {
     const hint = 'GPUs are chosen by --include localhost:0,1 or CUDA_VISIBLE_DEVICES.';
     refuse('--device', 'a kind of device, not one of them', `"${args.device}"`, hint);
   }
+  const rest = [...typed, ...(await pullModel(args))];
   const onCpu = args.use_cpu === true || args.device === 'cpu';
   if (onCpu && options.num_gpus) refuse('--device', 'no "cpu" with --num_gpus', '"cpu"');
   const isPlaced = [options.num_procs, options.hostfile, options.include, options.exclude];

@@ -127,10 +127,10 @@ const LOAD_OPTIONS: OptionNames<LoadAdapterOptions> = { isTrainable: true, revis
  * their values change. Call it before initialize(), on every rank. Returns the model.
  *
  * Rejects with DS_CHECKPOINT for methods other than LoRA, for unsupported options, and for tensors
- * that are missing, unexpected or of another shape; DS_HUB if a download fails. Rejects with
- * DS_NONFINITE for values beyond
- * f16, and DS_ARGUMENT if no layer matches. The model is then unchanged. After DS_IO, existing
- * adapters may be partly loaded. Source: PEFT's PeftModel.from_pretrained.
+ * that are missing, unexpected or of another shape. Rejects with DS_HUB if a download fails,
+ * DS_NONFINITE for values beyond f16, and DS_ARGUMENT if no layer matches. The model is then
+ * unchanged. After DS_IO, existing adapters may be partly loaded. Source: PEFT's
+ * PeftModel.from_pretrained.
  */
 export function loadAdapter<Model extends Module>(
   model: Model,

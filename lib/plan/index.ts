@@ -17,7 +17,7 @@ export {
   type PlanRequest,
   weigh,
 } from './plan.js';
-export { type PlannedAdapters, plannedModel } from './planned-model.js';
+export { isGpt2Size, type PlannedAdapters, plannedModel } from './planned-model.js';
 export { H200, hostAdamRate, type Rates, ratesNamed, ratesOf } from './rates.js';
 export { formatPlan, formatPrediction } from './report.js';
 export { type Place, plainSetup, type Setup } from './setup.js';

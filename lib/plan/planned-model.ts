@@ -15,6 +15,9 @@ export interface PlannedAdapters {
 
 const GPT2_SIZE = /^(gpt2-)?(tiny|\d+M|\d+B)$/;
 
+/** Returns true for a size such as "124M", which is no folder. */
+export const isGpt2Size = (name: string): boolean => GPT2_SIZE.test(name);
+
 /**
  * Creates a model without allocated parameters. `name` is a GPT-2 size ("124M", "1558M", "10B") or
  * a folder with a config.json. Throws DS_ARGUMENT, DS_CHECKPOINT, DS_IO.
@@ -28,7 +31,7 @@ export function plannedModel(name: string, adapters: PlannedAdapters | null = nu
 }
 
 function baseModel(name: string): CausalLM {
-  if (GPT2_SIZE.test(name)) return new GPT2(GPT2.config(name));
+  if (isGpt2Size(name)) return new GPT2(GPT2.config(name));
   if (name) return fromConfig(name);
   throw new DsError({
     code: 'DS_ARGUMENT',

@@ -1,4 +1,5 @@
-// A folder as the commands take it, made into an engine: a model's, or one of training checkpoints.
+// Opens an engine for a command: of a model's folder, of training checkpoints, or of a name of the
+// hub.
 import { randomInt } from 'node:crypto';
 
 import { type InferenceConfig, type InferenceEngine, initInference } from '../inference/index.js';
@@ -7,8 +8,10 @@ import { seed } from '../tensor/index.js';
 /** Options of an engine apart from its folder. */
 export interface EngineOptions {
   config?: InferenceConfig;
-  /** The folder of a tokenizer in place of the model's own. */
+  /** The folder or name of a tokenizer in place of the model's own. */
   tokenizer?: string;
+  /** Branch, tag or commit of a model of the hub. Default: "main". */
+  revision?: string;
   /** Seed of requests without their own seed. Default: random. */
   seed?: number;
 }
@@ -19,8 +22,8 @@ const SEEDS = 2 ** 48 - 1;
 /** Rejects as initInference() does. */
 export function openEngine(
   folder: string,
-  { config = {}, tokenizer, seed: own = randomInt(SEEDS) }: EngineOptions = {},
+  { config = {}, tokenizer, revision, seed: own = randomInt(SEEDS) }: EngineOptions = {},
 ): Promise<InferenceEngine> {
   seed(own);
-  return initInference(folder, config, { tokenizer });
+  return initInference(folder, config, { tokenizer, revision });
 }

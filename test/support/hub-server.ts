@@ -95,7 +95,7 @@ export class HubServer {
   fileRequests(ending = ''): Received[] {
     return this.received.filter(
       ({ path, status }) =>
-        /\/(resolve|cdn)\//.test(path) && status !== 302 && path.endsWith(ending),
+        /\/(resolve|cdn)\//.test(path) && status !== 302 && path.split('?')[0]?.endsWith(ending),
     );
   }
 

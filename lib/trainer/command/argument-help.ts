@@ -12,9 +12,10 @@ import type {
 export type ArgumentHelp = string | readonly [text: string, fallback: string];
 
 const FILES: Readonly<Record<keyof FileArguments, ArgumentHelp>> = {
-  model_name_or_path: 'folder of the model: config.json, weights, tokenizer',
+  model_name_or_path: 'folder of the model, or its name such as Qwen/Qwen3-0.6B',
+  model_revision: ['branch, tag or commit of a model of the hub', '"main"'],
   config_name: 'config.json of a new model with random weights, in place of --model',
-  tokenizer_name: ['folder of the tokenizer', "the model's"],
+  tokenizer_name: ['folder or name of the tokenizer', "the model's"],
   train_file: 'rows to train on: files, folders and patterns',
   validation_file: 'rows to evaluate on',
   output_dir: 'folder of the trained weights, checkpoints and reports',

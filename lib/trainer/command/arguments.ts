@@ -15,9 +15,11 @@ export type Kind =
 
 /** Model, data and output. */
 export interface FileArguments {
-  /** Folder of the model: config.json, weights, tokenizer. */
+  /** Folder of the model (config.json, weights, tokenizer), or its name in the hub. */
   model_name_or_path?: string;
-  /** Folder of the tokenizer. Default: the model's folder. */
+  /** Branch, tag or commit of a model of the hub. A folder ignores it, as in transformers. */
+  model_revision?: string;
+  /** Folder or name of the tokenizer. Default: the model's. */
   tokenizer_name?: string;
   /** Folder or file of a configuration: a model with new weights. */
   config_name?: string;
@@ -149,6 +151,7 @@ export interface TrainArguments
 /** How each argument is read; the compiler keeps the list complete. */
 export const KINDS: Readonly<Record<keyof TrainArguments, Kind>> = {
   ...{ model_name_or_path: 'text', tokenizer_name: 'text', config_name: 'text' },
+  model_revision: 'text',
   ...{ train_file: 'texts', validation_file: 'texts', output_dir: 'text' },
   ...{ deepspeed: 'text or record', resume_from_checkpoint: 'text or switch', run_name: 'text' },
   ...{ ignore_data_skip: 'switch' },

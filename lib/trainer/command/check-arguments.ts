@@ -54,7 +54,7 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
 }
 
 /** Throws DS_ARGUMENT if the folder holds only an adapter. */
-function requireModel(dir: string): void {
+export function requireModel(dir: string): void {
   if (!adapterFolder(dir)) return;
   const hint =
     'Give its base model. --resume_from_checkpoint continues an adapter, and peft.merge() merges both.';

@@ -50,8 +50,8 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
   ...all('memory is freed when it is no longer used', ['torch_empty_cache_steps']),
   ...all('memory is not measured at each step', ['skip_memory_metrics']),
   ...all("listeners are the program's own", ['restore_callback_states_from_checkpoint']),
-  ...all('the model is a folder on this machine', ['model_revision', 'use_fast_tokenizer']),
-  ...all('no network is reached', ['cache_dir', 'token', 'use_auth_token']),
+  ...all('tokenizers are always fast', ['use_fast_tokenizer']),
+  ...all('HF_HUB_CACHE and HF_TOKEN set cache and token', ['cache_dir', 'token', 'use_auth_token']),
   ...all('weights keep the dtype of the configuration', [
     'dtype',
     'torch_dtype',

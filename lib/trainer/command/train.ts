@@ -18,6 +18,7 @@ import { writeJson } from '../weight-folder.js';
 import type { TrainArguments } from './arguments.js';
 import type { CheckedArguments } from './check-arguments.js';
 import { requireFinite } from './finite-weights.js';
+import { tokenizerFolder } from './hub-model.js';
 import { openRows, type RowData } from './rows.js';
 import { RunReport, type SampleSource } from './run-report.js';
 import { continued, firstPrompt, type Prompt, promptOf } from './sample.js';
@@ -94,7 +95,7 @@ async function readTogether(
   const found: Material[] = [];
   await inUnison(world, 'preparing to train', async () => {
     if (isFirst) await requireWritable(args.output_dir);
-    const tokenizer = Tokenizer.fromPretrained(args.tokenizer_name ?? sourceOf(args));
+    const tokenizer = Tokenizer.fromPretrained(await tokenizerFolder(args));
     const model = await openModel(args);
     say(described(args, model, job));
     requireTrainer({ ...options, model, tokenizer }, evaluation, job);

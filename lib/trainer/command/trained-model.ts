@@ -5,8 +5,9 @@ import { addLora, type LoraOptions, loadAdapter, quantize } from '../../peft/ind
 import { refused } from '../../runtime/refused.js';
 import { seed } from '../../tensor/index.js';
 import type { TrainArguments } from './arguments.js';
+import { configPlace, revisionOf } from './hub-model.js';
 
-/** The folder of the model, or of the configuration of a new one. */
+/** The folder or name of the model, or of the configuration of a new one. */
 export function sourceOf({ model_name_or_path: dir, config_name: config }: TrainArguments): string {
   return (dir ?? config) as string;
 }
@@ -27,10 +28,10 @@ async function openBase(args: TrainArguments): Promise<CausalLM> {
     ...(checkpoint !== undefined && { activationCheckpointing: checkpoint }),
     ...(routers !== undefined && { routerAuxLossCoef: routers }),
   };
-  const { model_name_or_path: dir, config_name: config } = args;
+  const { model_name_or_path: dir } = args;
   const opened = dir
-    ? fromPretrained(dir, options)
-    : (async () => fromConfig(config as string, options))();
+    ? fromPretrained(dir, { ...options, revision: revisionOf(dir, args) })
+    : (async () => fromConfig(await configPlace(args), options))();
   const model = await opened.catch((error: unknown) => {
     throw isOfRouters(error) ? withoutExperts(args) : error;
   });

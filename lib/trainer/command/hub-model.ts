@@ -1,0 +1,41 @@
+// Models, tokenizers and configurations of `ds train` that are names of the hub.
+import { basename } from 'node:path';
+
+import { localFolder } from '../../hub/local-folder.js';
+import { isRemote } from '../../hub/names.js';
+import type { TrainArguments } from './arguments.js';
+import { requireModel } from './check-arguments.js';
+
+/** Returns the revision for a name of the hub; undefined for a path. */
+export const revisionOf = (
+  place: string,
+  { model_revision: revision }: TrainArguments,
+): string | undefined => (isRemote(place) ? revision : undefined);
+
+/** Resolves with the folder of the tokenizer. Rejects with DS_HUB. */
+export async function tokenizerFolder(args: TrainArguments): Promise<string> {
+  const { tokenizer_name: own, model_name_or_path: dir, config_name: config } = args;
+  const place = own ?? dir ?? (config as string);
+  const revision = own === undefined ? revisionOf(place, args) : undefined;
+  return localFolder('ds train', place, { need: 'tokenizer', revision });
+}
+
+/** Resolves with the folder or file of the configuration of a new model. Rejects with DS_HUB. */
+export async function configPlace(args: TrainArguments): Promise<string> {
+  const place = args.config_name as string;
+  return localFolder('ds train', place, { need: 'config', revision: revisionOf(place, args) });
+}
+
+/**
+ * Downloads the model before ranks start, once for this machine. Returns words for the ranks that
+ * fix the commit: a branch may move between the starts of two ranks. Rejects with DS_HUB,
+ * DS_ARGUMENT for an adapter.
+ */
+export async function pullModel(args: TrainArguments): Promise<string[]> {
+  const { model_name_or_path: name } = args;
+  if (name === undefined || !isRemote(name)) return [];
+  const revision = revisionOf(name, args);
+  const folder = await localFolder('ds train', name, { need: 'model', revision });
+  requireModel(folder);
+  return ['--model_revision', basename(folder)];
+}
