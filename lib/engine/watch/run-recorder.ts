@@ -11,7 +11,8 @@ const PHASES_MS = 100;
 /** Reads only values that the host has, so no step waits. */
 export class RunRecorder implements StepObserver {
   private last: { time: number; samples: number } | null = null;
-  private slowAt = Number.NEGATIVE_INFINITY;
+  private memoryAt = Number.NEGATIVE_INFINITY;
+  private ranksAt = Number.NEGATIVE_INFINITY;
   private phasesAt = Number.NEGATIVE_INFINITY;
   private phases: { sum: PhaseTimes; steps: number } | null = null;
 
@@ -35,11 +36,14 @@ export class RunRecorder implements StepObserver {
     }
     this.last = { time, samples };
     this.log.write({ e: 'row', track: 'train', step, values });
-    if (time - this.slowAt < SLOW_MS) return;
-    this.slowAt = time;
-    this.log.write({ e: 'row', track: 'memory', step, values: this.memory() });
+    if (time - this.memoryAt >= SLOW_MS) {
+      this.memoryAt = time;
+      this.log.write({ e: 'row', track: 'memory', step, values: this.memory() });
+    }
     const isShared = busy !== null && busy.length > 1 && busy.some((one) => one > 0);
-    if (isShared) this.log.write({ e: 'ranks', step, busy });
+    if (!isShared || time - this.ranksAt < SLOW_MS) return;
+    this.ranksAt = time;
+    this.log.write({ e: 'ranks', step, busy });
   }
 
   stepTimed({ step, times }: TimedStep): void {
