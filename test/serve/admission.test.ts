@@ -1,0 +1,28 @@
+// Tests how many requests a server admits, and when its end is reached.
+import { Admission } from '../../lib/serve/admission.js';
+
+test('a request that ends makes room for one, however often its end is reported', () => {
+  const admission = new Admission(2);
+  const [first] = [admission.enter(), admission.enter()];
+  expect(() => admission.enter()).toThrow('2 requests run or wait');
+  first();
+  first();
+  admission.enter();
+  expect(() => admission.enter()).toThrow('2 requests run or wait');
+});
+
+test('the end waits for the last request, and admits none', async () => {
+  const admission = new Admission(2);
+  const [first, second] = [admission.enter(), admission.enter()];
+  const log: string[] = [];
+  const closed = admission.close().then(() => log.push('closed'));
+  expect(() => admission.enter()).toThrow('The server is stopping.');
+  first();
+  await Promise.resolve();
+  expect(log).toEqual([]);
+  second();
+  // Without the end of the last request, this would take for ever.
+  await closed;
+  expect(log).toEqual(['closed']);
+  await admission.close();
+});
