@@ -162,13 +162,15 @@ function measured(warm: string, folder: string): HostPeaks {
 }
 
 test('a folder of bf16 weights takes little host memory to load and to copy', async () => {
-  const big = { vocabSize: 2000, maxSeq: 16, layers: 7, heads: 8, channels: 512, hidden: 2048 };
+  // Large enough for the heap of JavaScript, which grows by some MB at any time, to be a small
+  // part.
+  const big = { vocabSize: 2000, maxSeq: 16, layers: 12, heads: 8, channels: 512, hidden: 2048 };
   const from = await saved(new Llama(big), { dtype: 'bf16', maxShardBytes: 10e6 }, 'big');
   const warm = await saved(tiny(), { dtype: 'bf16' }, 'warm');
   // The first process compiles the sources, which takes more memory than the measured part.
   measured(warm, warm);
   const peaks = measured(warm, from);
-  expect(peaks.total).toBeGreaterThan(60e6);
+  expect(peaks.total).toBeGreaterThan(100e6);
   expect(peaks.loaded).toBeLessThan(0.1 * peaks.total);
   expect(peaks.saved).toBeLessThan(0.35 * peaks.total);
   expect(peaks.seen).toBeGreaterThan(0.9 * peaks.total);
