@@ -13,7 +13,7 @@ interface Timed {
 }
 
 /** Numbers of one step. */
-export interface RowEvent extends Timed {
+interface RowEvent extends Timed {
   e: 'row';
   track: TrackName;
   step: number;
@@ -21,7 +21,7 @@ export interface RowEvent extends Timed {
 }
 
 /** Busy milliseconds of each rank in a step: forward, backward and update without waits. */
-export interface RanksEvent extends Timed {
+interface RanksEvent extends Timed {
   e: 'ranks';
   step: number;
   busy: readonly number[];
@@ -40,7 +40,7 @@ export interface StartEvent extends Timed {
 }
 
 /** The length of the run became known. */
-export interface LengthEvent extends Timed {
+interface LengthEvent extends Timed {
   e: 'length';
   steps: number;
 }
@@ -70,7 +70,7 @@ export interface NoticeEvent extends Timed {
 export type NoticeLevel = 'info' | 'warning' | 'error';
 
 /** The run ended in order. */
-export interface EndEvent extends Timed {
+interface EndEvent extends Timed {
   e: 'end';
   reason: string;
 }

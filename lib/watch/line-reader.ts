@@ -9,7 +9,7 @@ const LONGEST = 4 * 2 ** 20;
 const NEWLINE = 10;
 
 /** Receives a line without its newline, and the offset of its first byte. */
-export type OnLine = (line: string, offset: number) => void;
+type OnLine = (line: string, offset: number) => void;
 
 /**
  * Calls `onLine` for each whole line in the bytes [begin, end) of a file. Returns the offset behind

@@ -1,10 +1,12 @@
 // The files of the page, in memory: the server reads no other file for a request.
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 
+import { packageRoot } from '../runtime/package-root.js';
+
 /** A file of the page. */
-export interface PageFile {
+interface PageFile {
   type: string;
   body: Buffer;
 }
@@ -13,13 +15,15 @@ const SCRIPT = 'text/javascript; charset=utf-8';
 const STYLE = 'text/css; charset=utf-8';
 
 /** Scripts of lib/watch/page. */
-export const SCRIPTS = [
+const SCRIPTS = [
   ...['app.js', 'api.js', 'state.js', 'dom.js', 'charts.js', 'chart.js', 'panels.js', 'export.js'],
 ];
 
 /** Returns the files by their routes. Throws as node:fs does if the package is incomplete. */
 export function pageFiles(): ReadonlyMap<string, PageFile> {
-  const page = join(__dirname, 'page');
+  // Compiled tests have no copy beside them.
+  const copies = [join(__dirname, 'page'), join(packageRoot(), 'lib/watch/page')];
+  const page = copies.find((folder) => existsSync(folder)) ?? (copies[0] as string);
   const plots = dirname(createRequire(__filename).resolve('uplot'));
   const read = (folder: string, name: string, type: string): PageFile => ({
     type,

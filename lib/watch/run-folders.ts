@@ -9,7 +9,7 @@ import { RunIndex } from './run-index.js';
 /** Levels below a given folder in which runs are found. */
 const DEPTH = 3;
 /** Runs at most; further ones are left out. */
-export const MOST_RUNS = 64;
+const MOST_RUNS = 64;
 /** Folders that are looked into at most. */
 const MOST_FOLDERS = 4096;
 /** Milliseconds between two searches. */

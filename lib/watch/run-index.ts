@@ -13,7 +13,7 @@ import {
   type TrackName,
 } from './events.js';
 import { GrowingFile } from './line-reader.js';
-import { type Axis, type Decimated, type Range, Track } from './track.js';
+import { type Decimated, type Range, Track } from './track.js';
 
 /** Events of a kind that stay in memory. */
 const MOST = { texts: 400, lines: 2000, notices: 400 };
@@ -25,13 +25,13 @@ const MOST_BYTES = 16 * 2 ** 20;
 const EXACT_ROWS = 262_144;
 
 /** "running", "ended" in order, or "stopped" without an end: killed, or on another machine. */
-export type RunState = 'running' | 'ended' | 'stopped';
+type RunState = 'running' | 'ended' | 'stopped';
 
 /** A line or notice with its number; numbers rise by one. */
-export type Numbered<Event> = Event & { number: number };
+type Numbered<Event> = Event & { number: number };
 
 /** What the page shows in the list of runs. */
-export interface RunSummary {
+interface RunSummary {
   name: string;
   state: RunState;
   /** Why an ended run ended. */
@@ -52,7 +52,7 @@ export interface RunSummary {
   notices: number;
 }
 
-export interface RankTimes {
+interface RankTimes {
   step: number;
   /** Mean busy milliseconds of each rank in the last rows. */
   busy: number[];
@@ -253,5 +253,3 @@ function isAlive(pid: number): boolean {
 
 const newTracks = (): Record<TrackName, Track> =>
   Object.fromEntries(TRACKS.map((name) => [name, new Track()])) as Record<TrackName, Track>;
-
-export type { Axis, Range };

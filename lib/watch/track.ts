@@ -1,7 +1,7 @@
 // A track: columns of numbers over steps, in buckets of bounded number.
 
 /** Buckets of a track at most; a full track merges pairs. */
-export const MOST_BUCKETS = 131_072;
+const MOST_BUCKETS = 131_072;
 const FIRST_BUCKETS = 1024;
 const MOST_COLUMNS = 64;
 
