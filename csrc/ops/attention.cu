@@ -242,9 +242,11 @@ void run_forward(const ForwardArguments<T>& args, CudaContext& ctx) {
 }
 
 template <class T, Hiding kHiding>
-void run_backward(const BackwardArguments<T>& args, cudaStream_t stream) {
+void run_backward(const BackwardArguments<T>& args, CudaContext& ctx) {
+  const cudaStream_t stream = ctx.stream;
   launch_attention_statistics(args, stream);
   if constexpr (sizeof(T) == 2) {
+    if (tensor_cores_serve<T>(args.sizes) && run_hopper_backward(args, ctx)) return;
     if (tensor_cores_serve<T>(args.sizes))
       return with_shapes<kHiding>(args.sizes.d, [&](auto shapes) {
         using Keys = typename decltype(shapes)::KeyGradient;
@@ -304,7 +306,7 @@ void run(const AttentionBackward& x, CudaContext& ctx) {
                                     statistics,
                                     sizes,
                                     filter};
-    with_hiding(filter.hiding, [&](auto kind) { run_backward<T, kind()>(args, ctx.stream); });
+    with_hiding(filter.hiding, [&](auto kind) { run_backward<T, kind()>(args, ctx); });
   });
 }
 

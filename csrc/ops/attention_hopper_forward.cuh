@@ -21,6 +21,12 @@ struct HopperForwardArguments {
   unsigned* counter;  // 0 before and after the launch
 };
 
+/// Registers of a consumer's thread: the launch gives 168 (two consumers) or 128 to every thread,
+/// and the producer keeps kProducerRegisters.
+template <int kConsumerCount, int kProducerRegisters>
+constexpr int hopper_consumer_registers =
+    ((kConsumerCount == 2 ? 504 : 512) - kProducerRegisters) / kConsumerCount / 8 * 8;
+
 /// Tile sizes of one kernel: 64 queries a consumer, keys a stage, stages of keys and of values.
 /// With kInTurns the consumers issue their products in turns.
 template <int kHeadDim, int kConsumerCount, int kKeyRows, int kStageCount, bool kInTurns,
@@ -31,9 +37,8 @@ struct HopperForwardShape {
   static constexpr int threads = kWarpgroup * (1 + kConsumerCount);
   static constexpr int producer_registers = kProducerRegisters;
   static constexpr int consumer_registers =
-      (kConsumerCount == 2 ? 504 - kProducerRegisters : 512 - kProducerRegisters) / kConsumerCount;
+      hopper_consumer_registers<kConsumerCount, kProducerRegisters>;
   static constexpr bool in_turns = kInTurns;
-  static_assert(producer_registers % 8 == 0 && consumer_registers % 8 == 0);
 };
 
 /// One unit of work, which the producer hands to the consumers.
@@ -43,18 +48,20 @@ struct HopperWork {
   int steps;  // blocks of keys; with filters only whether there are any; -1 ends the launch
 };
 
+constexpr int kQueryStages = 2;  // the next unit's queries arrive during the present one
+
 /// Shared memory of one thread block.
 template <class T, class Shape>
 struct HopperForwardMemory {
   static constexpr int kHalves = Shape::head_dim / 64;
-  T queries[kHalves][Shape::rows][64];
+  T queries[kQueryStages][kHalves][Shape::rows][64];
   T out[Shape::consumers][4][16 * Shape::head_dim];  // one warp's rows each
   T keys[Shape::stages][kHalves][Shape::keys][64];
   T values[Shape::stages][kHalves][Shape::keys][64];
-  SharedBarrier queries_full, queries_empty;
+  SharedBarrier queries_full[kQueryStages], queries_empty[kQueryStages];
   SharedBarrier keys_full[Shape::stages], keys_empty[Shape::stages];
   SharedBarrier values_full[Shape::stages], values_empty[Shape::stages];
-  HopperWork work;
+  HopperWork work[kQueryStages];
   int tile[Shape::stages];  // with filters: the block of keys, and its complement if it is the last
 };
 constexpr size_t kHopperAlignment = 1024;  // of the 128-byte swizzle
@@ -81,7 +88,7 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
   const unsigned total = static_cast<unsigned>(blocks) * sizes.heads * sizes.batches;
   const bool elected = threadIdx.x % 32 == 0;
   RingPlace<Shape::stages> place;
-  uint32_t turn = 0;
+  RingPlace<kQueryStages> turn;
   for (unsigned index = blockIdx.x; index < total;) {
     unsigned next = 0;
     if (elected) {
@@ -94,17 +101,18 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
     const Visibility<T, kHiding> seen(sizes, args.call.filter, work.batch, work.head);
     auto tiles = seen.template key_tiles<Shape::rows, Shape::keys>(row);
     const int first = tiles.start();
-    memory.queries_empty.wait(turn ^ 1);
-    turn ^= 1;
+    SharedBarrier& queries_full = memory.queries_full[turn.stage];
+    memory.queries_empty[turn.stage].wait(turn.parity ^ 1);
     if (elected) {
-      memory.work = {work.batch, work.head, row,
-                     kHiding == Hiding::causal ? max(0, tiles.end) : first < tiles.end};
-      memory.queries_full.arrive_expecting(sizeof(memory.queries));
+      memory.work[turn.stage] = {work.batch, work.head, row,
+                                 kHiding == Hiding::causal ? max(0, tiles.end) : first < tiles.end};
+      queries_full.arrive_expecting(sizeof(memory.queries[0]));
 #pragma unroll
       for (int half = 0; half < kHalves; ++half)
-        load_box(memory.queries[half], args.q, memory.queries_full, kEvictFirst, half * 64, row,
-                 work.head, work.batch);
+        load_box(memory.queries[turn.stage][half], args.q, queries_full, kEvictFirst, half * 64,
+                 row, work.head, work.batch);
     }
+    turn.advance();
     const int key_head = work.head / sizes.group();
 #pragma unroll 1
     for (int step = 0; tiles.at(step) < tiles.end; ++step, tiles.go_on()) {
@@ -131,10 +139,10 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
     }
     index = __shfl_sync(0xffffffffu, next, 0);
   }
-  memory.queries_empty.wait(turn ^ 1);
+  memory.queries_empty[turn.stage].wait(turn.parity ^ 1);
   if (elected) {
-    memory.work.steps = -1;
-    memory.queries_full.arrive();
+    memory.work[turn.stage].steps = -1;
+    memory.queries_full[turn.stage].arrive();
   }
 }
 
@@ -198,6 +206,7 @@ struct HopperForwardConsumer {
   Memory& memory;
   int group;  // which consumer
   RingPlace<Shape::stages> place;
+  RingPlace<kQueryStages> turn;
   float out[kD / 8][4];
 
   __device__ __forceinline__ void release(SharedBarrier& barrier) const {
@@ -219,7 +228,7 @@ struct HopperForwardConsumer {
     wgmma_fence();
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      const uint64_t a = tile_descriptor(memory.queries[half][64 * group]);
+      const uint64_t a = tile_descriptor(memory.queries[turn.stage][half][64 * group]);
       const uint64_t b = tile_descriptor(memory.keys[stage][half]);
 #pragma unroll
       for (int k = 0; k < 4; ++k)
@@ -347,7 +356,7 @@ struct HopperForwardConsumer {
         if (raised) rescale(factor);
       }
       if (last) {
-        release(memory.queries_empty);
+        release(memory.queries_empty[turn.stage]);
         queries_held = false;
       }
       memory.values_full[place.stage].wait(place.parity);
@@ -358,7 +367,7 @@ struct HopperForwardConsumer {
       place.advance();
       ++step;
     }
-    if (queries_held) release(memory.queries_empty);
+    if (queries_held) release(memory.queries_empty[turn.stage]);
     if constexpr (!kFiltered) {
 #pragma unroll 1
       while (step < work.steps) pass(step++);
@@ -394,12 +403,10 @@ struct HopperForwardConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    uint32_t turn = 0;
     if (Shape::in_turns && group == 0) named_arrive(1, 2 * kWarpgroup);
     while (true) {
-      memory.queries_full.wait(turn);
-      turn ^= 1;
-      const HopperWork work = memory.work;
+      memory.queries_full[turn.stage].wait(turn.parity);
+      const HopperWork work = memory.work[turn.stage];
       if (work.steps < 0) break;
       const int end = min(work.row + 64 * (group + 1), args.sizes.rows);
       int mine = work.steps;
@@ -412,6 +419,7 @@ struct HopperForwardConsumer {
       HopperSoftmax softmax;
       attend(work, softmax, mine);
       finish(work, softmax);
+      turn.advance();
     }
     if (Shape::in_turns && group == 0) named_sync(1, 2 * kWarpgroup);
   }
@@ -432,8 +440,10 @@ __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
     prefetch_map(args.k);
     prefetch_map(args.v);
     constexpr int warps = 4 * Shape::consumers;
-    memory.queries_full.start(1);
-    memory.queries_empty.start(warps);
+    for (int stage = 0; stage < kQueryStages; ++stage) {
+      memory.queries_full[stage].start(1);
+      memory.queries_empty[stage].start(warps);
+    }
     for (int stage = 0; stage < Shape::stages; ++stage) {
       memory.keys_full[stage].start(1);
       memory.keys_empty[stage].start(warps);

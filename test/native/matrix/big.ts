@@ -12,7 +12,7 @@ import { allSeen } from './attention.js';
 import { decode } from './numbers.js';
 
 /** Memory of one case on a device; the same calls make the same inputs on every device. */
-class Arena {
+export class Arena {
   private readonly buffers: Buffer[] = [];
   private seed = 1;
 
