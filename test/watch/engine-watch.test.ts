@@ -1,5 +1,5 @@
 // engine.watch(): what a training loop records and serves.
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -7,6 +7,7 @@ import { join } from 'node:path';
 
 import { initialize, nn, Tensor } from '../../lib/index.js';
 import { decode, eventsFile, type RunEvent } from '../../lib/watch/events.js';
+import { readPage, snippetsOf } from '../docs/snippets.js';
 
 let dir: string;
 beforeEach(() => {
@@ -14,11 +15,8 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true }));
 
-const config = {
-  train_micro_batch_size_per_gpu: 4,
-  optimizer: { type: 'AdamW', params: { lr: 1e-3 } },
-  gradient_clipping: 1,
-} as const;
+const adamW = { optimizer: { type: 'AdamW', params: { lr: 1e-3 } } } as const;
+const config = { train_micro_batch_size_per_gpu: 4, ...adamW, gradient_clipping: 1 } as const;
 
 const events = (): RunEvent[] =>
   readFileSync(eventsFile(dir), 'utf8')
@@ -78,8 +76,32 @@ test('a loop records numbers, phases, memory, texts and its end', async () => {
   expect(rows('phases')[0]).toMatchObject({ values: { forward: expect.any(Number), reduce: 0 } });
   expect(rows('own')[0]).toMatchObject({ step: 5, values: { temperature: 36.6 } });
   expect(rows('eval')[0]).toMatchObject({ values: { loss: 0.5 } });
-  const kinds = events().map(({ e }) => e);
+  const kinds = events()
+    .map(({ e }) => e)
+    .filter((kind) => kind !== 'row');
   expect(kinds.slice(-4)).toEqual(['text', 'log', 'notice', 'end']);
+});
+
+test('the program of docs/watching.md runs as it is written', async () => {
+  const page = 'docs/watching.md';
+  const [snippet] = snippetsOf(page, readPage(page), ['ts']);
+  const config = join(dir, 'ds_config.json');
+  writeFileSync(config, JSON.stringify({ train_micro_batch_size_per_gpu: 4, ...adamW }));
+  const body = (snippet?.code ?? '')
+    .replace(/^import .*$/m, '')
+    .replace("'ds_config.json'", 'config')
+    .replace("dir: 'runs/first'", 'dir, port: 0');
+  const names = ['initialize', 'model', 'batches', 'config', 'dir', 'console'];
+  const AsyncFunction = (async () => {}).constructor as FunctionConstructor;
+  const log = jest.fn();
+  const batches = [1, 2, 3].map((one) => Tensor.from([[one, one, one]]));
+  const own: typeof initialize = ((options: object) =>
+    initialize({ ...options, device: 'cpu' } as never)) as never;
+  const program = new AsyncFunction(...names, body);
+  await program(own, new Line(), batches, config, dir, { log });
+  expect(log.mock.calls[0]?.[0]).toMatch(/^http:\/\/127\.0\.0\.1:\d+\/#[\w-]{43}$/);
+  expect(rows('train')).toHaveLength(3);
+  expect(rows('eval')).toMatchObject([{ step: 3, values: { loss: 2.1 } }]);
 });
 
 test('the page is served by a thread, and ends with the engine', async () => {

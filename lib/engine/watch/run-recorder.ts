@@ -14,7 +14,9 @@ export class RunRecorder implements StepObserver {
   private memoryAt = Number.NEGATIVE_INFINITY;
   private ranksAt = Number.NEGATIVE_INFINITY;
   private phasesAt = Number.NEGATIVE_INFINITY;
-  private phases: { sum: PhaseTimes; steps: number } | null = null;
+  private phases: { sum: PhaseTimes; steps: number; step: number } | null = null;
+  /** Called when the engine is destroyed. */
+  onClose: (() => void) | null = null;
 
   constructor(
     private readonly log: EventLog,
@@ -57,8 +59,9 @@ export class RunRecorder implements StepObserver {
         step: (sum?.step ?? 0) + update,
       },
       steps: steps + 1,
+      step,
     };
-    if (performance.now() - this.phasesAt >= PHASES_MS) this.writePhases(step);
+    if (performance.now() - this.phasesAt >= PHASES_MS) this.finish();
   }
 
   /** The clock of steps stands still until the next step, for example during an evaluation. */
@@ -66,9 +69,14 @@ export class RunRecorder implements StepObserver {
     this.last = null;
   }
 
-  private writePhases(step: number): void {
+  close(): void {
+    this.onClose?.();
+  }
+
+  /** Writes the phases since the last row. */
+  finish(): void {
     if (!this.phases) return;
-    const { sum, steps } = this.phases;
+    const { sum, steps, step } = this.phases;
     const values = Object.fromEntries(
       Object.entries(sum).map(([phase, ms]) => [phase, ms / steps]),
     );

@@ -148,7 +148,7 @@ export async function watchRun(engine: WatchedEngine, given: WatchOptions): Prom
   requireType('engine.watch name', name, 'string');
   if (host !== undefined) requireType('engine.watch host', host, 'string');
   requirePort(port);
-  const { watch, owned, stage, state } = engine.parts;
+  const { watch, stepDecisions, stage, state } = engine.parts;
   watch.share(engine.device);
   if (engine.globalRank !== 0) return new RunWatch(dir, null, null);
   const log = new EventLog(dir);
@@ -168,6 +168,13 @@ export async function watchRun(engine: WatchedEngine, given: WatchOptions): Prom
     log.write({ e: 'end', reason });
   };
   const close = (): Promise<void> | undefined => {
+    try {
+      stepDecisions.takeLast();
+      watch.reportTimes();
+    } catch {
+      // The last step failed; the caller of the engine has the error.
+    }
+    recorder.finish();
     process.off('warning', onWarning);
     remove();
     if (endedAt !== engine.globalSteps) end('closed');
@@ -176,7 +183,8 @@ export async function watchRun(engine: WatchedEngine, given: WatchOptions): Prom
   };
   const step = (): number => engine.globalSteps;
   const run = new RunWatch(dir, page?.url ?? null, { log, recorder, step, end, close });
-  owned.defer(() => void run.close());
+  // The engine reads its last step before it closes the observers.
+  recorder.onClose = () => void run.close();
   return run;
 }
 
