@@ -116,7 +116,7 @@ function access(call: HubCall): { hubUrl: string; fetch: typeof fetch } {
       return retried(call, async () => {
         const answer = await send(call, url, { accept: 'application/json' });
         const text = await textOf(call, answer, ANSWER_BYTES);
-        requireJson(call, text);
+        requireJson(call, url, text);
         const link = answer.response.headers.get('link');
         return new Response(text, { headers: link === null ? {} : { link } });
       });
@@ -124,12 +124,17 @@ function access(call: HubCall): { hubUrl: string; fetch: typeof fetch } {
   };
 }
 
-function requireJson({ asked: { name } }: HubCall, text: string): void {
+/** The client iterates a listing without a check. */
+function requireJson({ asked: { name } }: HubCall, { pathname }: URL, text: string): void {
+  const isListing = pathname.includes('/tree/');
   try {
-    JSON.parse(text);
+    const value: unknown = JSON.parse(text);
+    if (isListing ? Array.isArray(value) : isObject(value)) return;
   } catch {
-    throw badAnswer(name, 'JSON', shown(text.slice(0, 200)));
+    // The text below is the message.
   }
+  const expected = isListing ? 'a list of files in JSON' : 'an object in JSON';
+  throw badAnswer(name, expected, shown(text.slice(0, 200)));
 }
 
 async function retried<T>(call: HubCall, body: () => Promise<T>): Promise<T> {

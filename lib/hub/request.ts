@@ -88,10 +88,10 @@ async function get(
 ): Promise<Answer> {
   const { settings, signal } = call;
   const { token, endpoint, stallMs } = settings;
-  const own = token !== null && url.origin === new URL(endpoint).origin;
+  const isHub = token !== null && url.origin === new URL(endpoint).origin;
   const headers = {
     ...{ 'user-agent': AGENT, 'accept-encoding': 'identity', ...given },
-    ...(own && { authorization: `Bearer ${token}` }),
+    ...(isHub && { authorization: `Bearer ${token}` }),
   };
   const controller = new AbortController();
   let isStalled = false;
@@ -114,25 +114,31 @@ async function get(
   };
   try {
     signal.throwIfAborted();
-    const response = await fetch(url, { headers, redirect: 'manual', signal: controller.signal });
+    const own = controller.signal;
+    const response = await abortable(own, fetch(url, { headers, redirect: 'manual', signal: own }));
     requirePlain(call, response, url);
     timer.refresh();
-    return { response, url, stop, chunks: () => chunksOf(response, timer, failed, stop) };
+    return { response, url, stop, chunks: () => chunksOf({ response, timer, failed, stop, own }) };
   } catch (error) {
     throw failed(error);
   }
 }
 
-async function* chunksOf(
-  { body }: Response,
-  timer: NodeJS.Timeout,
-  failed: (error: unknown) => unknown,
-  stop: () => void,
-): AsyncGenerator<Uint8Array> {
-  const reader = body?.getReader();
+/** A body, and the parts of its request. */
+interface Body {
+  readonly response: Response;
+  readonly timer: NodeJS.Timeout;
+  readonly own: AbortSignal;
+  failed(error: unknown): unknown;
+  stop(): void;
+}
+
+async function* chunksOf(body: Body): AsyncGenerator<Uint8Array> {
+  const { response, timer, own, failed, stop } = body;
+  const reader = response.body?.getReader();
   try {
     while (reader) {
-      const { done, value } = await reader.read().catch((error: unknown) => {
+      const { done, value } = await abortable(own, reader.read()).catch((error: unknown) => {
         throw failed(error);
       });
       if (done) return;
@@ -143,6 +149,15 @@ async function* chunksOf(
   } finally {
     stop();
   }
+}
+
+/** Rejects when `signal` is aborted: Node's fetch may leave a read of an aborted body pending. */
+function abortable<T>(signal: AbortSignal, result: Promise<T>): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const forget = whenAborted(signal, () => reject(signal.reason));
+    if (signal.aborted) reject(signal.reason);
+    result.then(resolve, reject).finally(forget);
+  });
 }
 
 /** A compressed body has other offsets than the file. */

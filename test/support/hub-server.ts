@@ -67,16 +67,13 @@ export class HubServer {
     for (const one of [server.hub, server.cdn]) {
       await new Promise<void>((resolve) => one.listen(0, '127.0.0.1', resolve));
     }
+    [server.url, server.cdnUrl] = [urlOf(server.hub), urlOf(server.cdn)];
     return server;
   }
 
-  get url(): string {
-    return urlOf(this.hub);
-  }
-
-  get cdnUrl(): string {
-    return urlOf(this.cdn);
-  }
+  /** URLs of the hub and its CDN. */
+  url = '';
+  cdnUrl = '';
 
   /** Adds a repository; its commit is random. */
   add(
