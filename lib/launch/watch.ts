@@ -6,11 +6,14 @@ import { isLoopback } from '../runtime/loopback.js';
 
 /** The options of `ds watch`. */
 export interface WatchFlags {
-  port: number;
+  port?: number;
   host: string;
 }
 
 type Finish = (run: () => Promise<number>) => Promise<void>;
+
+/** Port of the page, as TensorBoard's. */
+const USUAL_PORT = 6006;
 
 const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const;
 
@@ -21,20 +24,21 @@ export function addWatchCommand(program: Command, group: string, finish: Finish)
     .helpGroup(group)
     .description('show runs in a local web page: losses, speed, memory, samples')
     .argument('<dir...>', 'folders of runs, such as the --output of ds train')
-    .option('--port <n>', 'port; 0: a free one', portIn, 6006)
+    .option('--port <n>', 'port; 0: a free one (default: 6006, or a free one)', portIn)
     .option('--host <address>', 'address to listen at', '127.0.0.1')
     .action((dirs: string[], flags: WatchFlags) => finish(() => watchCommand(dirs, flags)));
 }
 
 /**
- * Serves the runs until the first signal. Throws DS_IO for a folder without a run, and for a port
- * that is not free.
+ * Serves the runs until the first signal. Throws DS_IO for a folder without a run, and for a given
+ * port that is not free.
  */
 export async function watchCommand(dirs: readonly string[], flags: WatchFlags): Promise<number> {
   // Not by index.js: Node finds no names of its late re-exports in an import().
   const { WatchServer } = await import('../watch/server.js');
   const { port, host } = flags;
-  const server = await WatchServer.start({ dirs, port, host, requireRuns: true });
+  const start = (one: number) => WatchServer.start({ dirs, port: one, host, requireRuns: true });
+  const server = await (port === undefined ? start(USUAL_PORT).catch(() => start(0)) : start(port));
   console.log(`watch ${dirs.join(', ')} at ${server.url}`);
   if (!isLoopback(host)) {
     console.error('ds: the page is not encrypted; an ssh tunnel to 127.0.0.1 is.');
