@@ -72,11 +72,6 @@ __device__ __forceinline__ void hopper_backward_produce(
   uint32_t turn = 0;
   for (unsigned index = blockIdx.x; index < total;) {
     unsigned next = 0;
-    if (elected) {
-      next = atomicAdd(args.counter, 1);
-      if (next == total - 1) atomicExch(args.counter, 0);  // the launch takes `total` numbers
-      next += gridDim.x;
-    }
     const Work work(index, blocks, heads, sizes.batches, sizes.heads_in_turn);
     const int group = sizes.group(), other = kByKey ? work.head * group : work.head / group;
     const Visibility<T, kHiding> seen(sizes, args.call.filter, work.batch,
@@ -97,10 +92,12 @@ __device__ __forceinline__ void hopper_backward_produce(
                      half * 64, row, work.head, work.batch);
       }
       int tile = tiles.start(), left = count, head = other;
+      if (elected && count * turns == 0) next = hopper_next_unit(args.counter, total);
 #pragma unroll 1
       for (int step = 0; step < count * turns; ++step) {
         if (elected) {
           const int stage = place.stage, first = tile * Shape::tile;
+          if (step + 1 == count * turns) next = hopper_next_unit(args.counter, total);
           SharedBarrier& full = memory.full[stage];
           memory.empty[stage].wait(place.parity ^ 1);
           memory.first[stage] = first;

@@ -78,6 +78,14 @@ __device__ __forceinline__ int hopper_block_row(const AttentionSizes& sizes, int
   else return (blocks - 1 - block) * Shape::rows;
 }
 
+/// Takes the next unit of work. A producer calls it before the last copy of a unit: earlier calls
+/// would give the long units to whichever block asks first, not to the block that is done first.
+__device__ __forceinline__ unsigned hopper_next_unit(unsigned* counter, unsigned total) {
+  const unsigned taken = atomicAdd(counter, 1);
+  if (taken == total - 1) atomicExch(counter, 0);  // the launch takes `total` numbers
+  return gridDim.x + taken;
+}
+
 /// Copies queries, keys and values of each unit of work; one warp.
 template <class T, class Shape, Hiding kHiding>
 __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArguments<T>& args,
@@ -91,16 +99,12 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
   RingPlace<kQueryStages> turn;
   for (unsigned index = blockIdx.x; index < total;) {
     unsigned next = 0;
-    if (elected) {
-      next = atomicAdd(args.counter, 1);
-      if (next == total - 1) atomicExch(args.counter, 0);  // the launch takes `total` numbers
-      next += gridDim.x;
-    }
     const Work work(index, blocks, sizes.heads, sizes.batches, sizes.heads_in_turn);
     const int row = hopper_block_row<Shape, kHiding>(sizes, blocks, work.block);
     const Visibility<T, kHiding> seen(sizes, args.call.filter, work.batch, work.head);
     auto tiles = seen.template key_tiles<Shape::rows, Shape::keys>(row);
     const int first = tiles.start();
+    if (elected && first >= tiles.end) next = hopper_next_unit(args.counter, total);
     SharedBarrier& queries_full = memory.queries_full[turn.stage];
     memory.queries_empty[turn.stage].wait(turn.parity ^ 1);
     if (elected) {
@@ -119,6 +123,7 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
       tiles.look_ahead();
       if (elected) {
         const int stage = place.stage, tile = tiles.at(step), key = tile * Shape::keys;
+        if (tiles.after(step) >= tiles.end) next = hopper_next_unit(args.counter, total);
         memory.keys_empty[stage].wait(place.parity ^ 1);
         if constexpr (kHiding != Hiding::causal)
           memory.tile[stage] = tiles.after(step) < tiles.end ? tile : ~tile;
