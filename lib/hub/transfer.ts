@@ -1,6 +1,6 @@
 // Fetches one file of a commit into the cache: ranges in parallel, resumed, checked, renamed.
 import { createHash, randomBytes } from 'node:crypto';
-import { stat } from 'node:fs/promises';
+import { rm, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 
 import { orDsError } from '../checkpoint/file-error.js';
@@ -11,7 +11,7 @@ import { takeLock } from './blob-lock.js';
 import type { CachedModel } from './cache.js';
 import { badAnswer, unreachable } from './hub-error.js';
 import type { ListedFile } from './listing.js';
-import { PartialFile, type Segment } from './partial-file.js';
+import { journalPath, PartialFile, type Segment } from './partial-file.js';
 import { type Answer, type HubCall, send } from './request.js';
 import { PassingFailure, Retries } from './retries.js';
 import type { Slots } from './slots.js';
@@ -52,7 +52,11 @@ export async function hasBlob(model: CachedModel, { oid, bytes }: ListedFile): P
 export async function fetchBlob(transfers: Transfers, file: ListedFile): Promise<void> {
   const { call, model } = transfers;
   const blob = model.blob(file.oid);
-  if (await hasBlob(model, file)) return transfers.found(file.bytes);
+  if (await hasBlob(model, file)) {
+    // A process that was killed after its rename has left the journal.
+    await rm(journalPath(partialPath(blob)), { force: true });
+    return transfers.found(file.bytes);
+  }
   await orDsError(blob, async () => {
     const release = await takeLock(model.lock(file.oid), {
       signal: call.signal,

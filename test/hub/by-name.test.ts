@@ -135,7 +135,7 @@ test('an existing path wins, and paths never reach the hub', async () => {
   expect(test_.server.received).toEqual([]);
 });
 
-/** Runs a command beside this process, which is the server. */
+/** Runs a command. This process is the server meanwhile, so it must not block. */
 function ds(...words: string[]): Promise<{ code: number; stdout: string; stderr: string }> {
   const args = [...DS, ...words];
   const env = { ...process.env, ...environment(), DS_NUM_THREADS: '1' };
