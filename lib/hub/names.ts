@@ -4,7 +4,7 @@ import { existsSync } from 'node:fs';
 import { refused } from '../runtime/refused.js';
 
 /** A part of a name. Source: the rules of the Hugging Face hub. */
-const PART = /^[A-Za-z0-9_](?:[\w.-]{0,94}[\w-])?$/;
+const PART = /^\w(?:[\w.-]{0,94}\w)?$/;
 /** Folders that begin like this are paths, not names. */
 const FOREIGN = new Set(['models', 'datasets', 'spaces', 'model', 'dataset', 'space']);
 const COMMIT = /^[0-9a-f]{40}$/;
