@@ -151,9 +151,11 @@ async function modelInfo(model: CachedModel): Promise<CachedModelInfo> {
   const blobs = await sizesIn(join(model.folder, 'blobs'));
   const isWhole = ({ name }: Size): boolean => /^[0-9a-f]{40}([0-9a-f]{24})?$/.test(name);
   const others = blobs.filter((one) => !isWhole(one));
+  // Without links, as on Windows, the snapshots have the files.
+  const own = [...blobs.filter(isWhole), ...(await sizesIn(snapshots))];
   return {
     ...{ name: model.name, folder: model.folder, revisions },
-    bytes: sum(blobs.filter(isWhole).map(({ bytes }) => bytes)),
+    bytes: sum([...new Map(own.map(({ id, bytes }) => [id, bytes])).values()]),
     unfinished: sum(others.map(({ allocated }) => allocated)),
     changed: Math.max(0, ...blobs.map(({ changed }) => changed)),
   };
@@ -178,6 +180,8 @@ interface Size {
   /** Bytes on the disk; an unfinished file has holes. */
   allocated: number;
   changed: number;
+  /** Device and inode: links to one file have the same. */
+  id: string;
 }
 
 async function sizesIn(folder: string): Promise<Size[]> {
@@ -185,9 +189,10 @@ async function sizesIn(folder: string): Promise<Size[]> {
   for (const path of await filesBelow(folder)) {
     const found = await stat(path).catch(() => null);
     if (!found?.isFile()) continue;
-    const { size, blocks, mtimeMs } = found;
+    const { size, blocks, mtimeMs, dev, ino } = found;
     const allocated = Math.min(size, 512 * blocks);
-    sizes.push({ name: basename(path), bytes: size, allocated, changed: mtimeMs });
+    const id = `${dev}:${ino}`;
+    sizes.push({ name: basename(path), bytes: size, allocated, changed: mtimeMs, id });
   }
   return sizes;
 }
