@@ -147,3 +147,4 @@ export * as text from './text/index.js';
  */
 export * from './trainer/index.js';
 export { version } from './version.js';
+export type { NoticeLevel } from './watch/index.js';

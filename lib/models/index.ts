@@ -25,7 +25,13 @@ export { gpt2HuggingFaceNames, type HuggingFaceName } from './gpt2/pretrained.js
 export type { LanguageHead } from './language-head.js';
 export type { FolderOptions } from './model-folder.js';
 export type { PlaceInputs, Places } from './places.js';
-export type { AttentionContext, PackedAttention, RotaryAttention } from './rotary/attention.js';
+export type {
+  AttentionContext,
+  BlockAttention,
+  PackedAttention,
+  PerHeadAttention,
+  RotaryAttention,
+} from './rotary/attention.js';
 export { RotaryBlock, type RotaryModel } from './rotary/body.js';
 export type {
   FamilyConfig,

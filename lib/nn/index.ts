@@ -7,6 +7,7 @@ export {
   CausalSelfAttention,
   KeyValueCache,
   type LayerCache,
+  type TurningReach,
   type UnturnedHeads,
 } from './attention.js';
 export type { AttentionMasks } from './attention-masks.js';
