@@ -115,7 +115,7 @@ class Device {
 
  private:
   [[noreturn]] static void refuse_graphs() {
-    throw Error("DS_DEVICE", "graph", "a device that records work", "one that does not");
+    throw Error("DS_DEVICE", "graph", "a device with graph recording", "a device without it");
   }
 };
 

@@ -23,12 +23,12 @@ inline void check_factors(const char* op, const MatrixPart& part, const View& ro
   const bool narrow = part.columns > 0 && part.columns < int64_t{1} << 31;
   if (!even || !narrow) {
     throw Error(
-        "DS_ARGUMENT", op, "matrices of alike rows and 1 to 2^31 - 1 columns",
+        "DS_ARGUMENT", op, "matrices of equal height with 1 to 2^31 - 1 columns",
         text(part.matrices, " of ", part.rows, " rows together and ", part.columns, " columns"));
   }
   if (part.from < 0 || part.from + n > part.rows * part.columns) {
-    throw Error("DS_ARGUMENT", op, text("a part of ", part.rows * part.columns, " elements"),
-                text(n, " from ", part.from));
+    throw Error("DS_ARGUMENT", op, text("a range inside ", part.rows * part.columns, " elements"),
+                text(n, " elements at ", part.from));
   }
   require_list(op, rows, part.rows, dtype, "rows");
   require_list(op, columns, part.matrices * part.columns, dtype, "columns");

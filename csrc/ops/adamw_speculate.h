@@ -49,7 +49,7 @@ inline void check(const AdamWSpeculate& op) {
   if (op.previous) check_gradient(op.previous, op.previous_control);
   if (op.next) check_gradient(op.next, op.next_control);
   if (op.previous && op.next) require_same_dtype(kOp, op.previous, op.next);
-  DS_CHECK_SHAPE(op.weight || !op.next, kOp, "a weight with next", "none");
+  DS_CHECK_SHAPE(op.weight || !op.next, kOp, "a weight together with next", "none");
   if (op.weight) check_elements(kOp, op.master, op.weight, "weight");
 }
 

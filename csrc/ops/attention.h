@@ -185,10 +185,11 @@ void check_layout(const char* name, const Op& op) {
   require_contiguous(name, layout, "layout");
   const int64_t block = op.block;
   if (block < kLeastBlock || (block & (block - 1)) != 0)
-    throw Error("DS_ARGUMENT", name, text("a block of a power of two, at least ", kLeastBlock),
+    throw Error("DS_ARGUMENT", name,
+                text("a block size that is a power of two and at least ", kLeastBlock),
                 text(block));
   const int64_t heads = op.q.shape[1], queries = op.q.shape[2], keys = op.k.shape[2];
-  DS_CHECK_SHAPE(queries == keys, name, "as many keys as queries beside a layout",
+  DS_CHECK_SHAPE(queries == keys, name, "as many keys as queries with a layout",
                  text(queries, " queries, ", keys, " keys"));
   const int64_t n = (queries + block - 1) / block;
   const int64_t* const shape = layout.shape;
@@ -203,7 +204,7 @@ inline void check_drawn_heads(const char* name, const AttentionDropout& dropout,
   const int64_t heads = dropout.heads ? dropout.heads : count;
   if (dropout.head >= 0 && dropout.head + count <= heads) return;
   throw Error("DS_ARGUMENT", name,
-              text("a first head of ", heads, " with ", count, " from there on"),
+              text("a first head with ", count, " heads from it on, of ", heads),
               text(dropout.head));
 }
 

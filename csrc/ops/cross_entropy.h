@@ -54,7 +54,8 @@ void check_classes(const char* name, const Op& op) {
   const int64_t all = all_classes(op), columns = op.logits.shape[1];
   if (op.first >= 0 && op.first + columns <= all) return;
   throw Error("DS_ARGUMENT", name,
-              text("a first class of ", all, " with ", columns, " from there on"), text(op.first));
+              text("a first class with ", columns, " classes from it on, of ", all),
+              text(op.first));
 }
 
 inline void check(const CrossEntropy& op) {

@@ -82,8 +82,7 @@ inline void check(const Nf4Dequantize& op) {
   const bool given = op.nested_code && op.nested_absmax && op.offset;
   const bool none = !op.nested_code && !op.nested_absmax && !op.offset;
   if (!(nested ? given : none)) {
-    throw Error("DS_ARGUMENT", kOp,
-                "nested_code, nested_absmax and offset with absmax in u8, and only then",
+    throw Error("DS_ARGUMENT", kOp, "nested_code, nested_absmax and offset exactly if absmax is u8",
                 nested ? "some of them missing" : "some of them");
   }
   if (!nested) return;

@@ -193,4 +193,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 1087816143
+#define DS_INTERFACE_HASH 1285332268

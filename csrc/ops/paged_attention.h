@@ -82,7 +82,7 @@ inline void check(const PagedAttention& op) {
   require_list(kOp, op.starts, tables.shape[0] + 1, DType::i32, "starts");
   require_list(kOp, op.lengths, tables.shape[0], DType::i32, "lengths");
   DS_CHECK_SHAPE(tables.shape[0] > 0 || op.q.shape[0] == 0, kOp, "a sequence for each query",
-                 text(op.q.shape[0], " queries of no sequence"));
+                 text(op.q.shape[0], " queries without a sequence"));
   if (op.window < 0)
     throw Error("DS_ARGUMENT", kOp, "a window of 0 (none) or more", text(op.window));
   if (op.longest < 0) throw Error("DS_ARGUMENT", kOp, "longest of 0 or more", text(op.longest));

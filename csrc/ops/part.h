@@ -34,8 +34,7 @@ Part part_of(const Op& op) {
 
 inline void check_part(const char* name, const Part& part) {
   if (part.first >= 0 && part.row >= 0 && part.stride >= part.row) return;
-  throw Error("DS_ARGUMENT", name,
-              "a first element and rows of at most their stride, none negative",
+  throw Error("DS_ARGUMENT", name, "first and row of 0 or more, and a stride of at least row",
               text("first ", part.first, ", row ", part.row, ", stride ", part.stride));
 }
 

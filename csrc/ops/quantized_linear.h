@@ -21,7 +21,8 @@ inline int64_t words_of(int64_t inputs, int64_t bits) {
 inline void check_codes(const char* op, int64_t bits, int64_t group, int64_t inputs) {
   if (bits != 4 && bits != 8) throw Error("DS_ARGUMENT", op, "bits 4 or 8", text(bits));
   if (group > 0 && (group % 8 == 0 || group >= inputs)) return;
-  throw Error("DS_ARGUMENT", op, "a group of a multiple of 8 inputs, or of all", text(group));
+  throw Error("DS_ARGUMENT", op, "a group size that is a multiple of 8, or all inputs",
+              text(group));
 }
 
 inline void check_weights(const char* op, const View& packed, const View& scale,

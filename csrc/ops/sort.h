@@ -21,7 +21,7 @@ inline void check(const Sort& op) {
   DS_CHECK_SHAPE(op.in.shape[last] < int64_t{1} << 31, kOp, "rows of fewer than 2^31 elements",
                  op.in.describe());
   DS_CHECK_SHAPE(op.index.shape[last] <= op.in.shape[last], kOp,
-                 text("at most ", op.in.shape[last], " places"), op.index.describe());
+                 text("at most ", op.in.shape[last], " indices in a row"), op.index.describe());
   for (int d = 0; d < last; ++d)
     DS_CHECK_SHAPE(op.index.shape[d] == op.in.shape[d], kOp, op.in.describe(), op.index.describe());
   require_dtype(kOp, op.index, DType::i64, "index");
