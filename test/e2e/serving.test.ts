@@ -155,7 +155,7 @@ test('a conversation over a pipe', () => {
 });
 
 test.each([
-  [['serve', 'absent'], /absent: expected a folder with config\.json and safetensors, got nothing/],
+  [['serve', 'absent'], /absent: expected a folder on this machine, or a model in the cache/],
   [['serve', 'tiny', '--port', 'x'], /Expected a whole number of 0 or more/],
   [['serve', 'tiny', '--allowed-hosts', 'a:1'], /serve allowedHosts: expected hosts .*"a:1"/],
   [['chat', 'tiny', '--top-p', '2'], /Expected a number from 0 to 1/],
