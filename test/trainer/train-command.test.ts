@@ -439,7 +439,9 @@ test('--help lists the arguments and their other names', async () => {
   expect(stdout).toMatch(
     /^ {2}--learning_rate <x> {2,}learning rate; also --lr \(default: 5e-5\)$/m,
   );
-  expect(stdout).toMatch(/^ {2}--model_name_or_path <text> .*\n +Qwen\/Qwen3-0\.6B; also --model$/m);
+  expect(stdout).toMatch(
+    /^ {2}--model_name_or_path <text> .*\n +Qwen\/Qwen3-0\.6B; also --model$/m,
+  );
   expect((await ds('--help')).stdout).toMatch(/^ {2}ds train {2,}train or fine-tune/m);
 });
 
