@@ -18,7 +18,7 @@ const response = await fetch(`${url}/chat/completions`, {
 });
 if (!response.ok || !response.body) throw new Error(await response.text());
 
-let rest = ''; // Of a line that has not arrived whole.
+let rest = ''; // The incomplete last line.
 for await (const bytes of response.body.pipeThrough(new TextDecoderStream())) {
   const lines = (rest + bytes).split('\n');
   rest = lines.pop() ?? '';
