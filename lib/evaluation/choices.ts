@@ -66,7 +66,7 @@ export async function evaluateChoices(
   const options = readOptions(op, given, OPTIONS);
   const { files, delimiter = ' ', addBos = false, onProgress } = options;
   requireType(`${op} delimiter`, delimiter, 'string');
-  const parts = await requireEvaluated(op, model, given);
+  const parts = await requireEvaluated(op, model, options);
   requireBos(op, addBos, parts.tokenizer);
   const questions = await readQuestions(`${op} files`, files);
   const requests = questions.flatMap(({ context, choices, place }) =>

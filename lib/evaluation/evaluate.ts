@@ -56,8 +56,8 @@ const LENGTH = 1024;
  */
 export async function evaluate(model: CausalLM, given: EvaluationOptions): Promise<Evaluation> {
   const op = 'evaluate';
-  const { tokenizer: _, batchSize: __, ...options } = readOptions(op, given, OPTIONS);
-  const parts = await requireEvaluated(op, model, given);
+  const { tokenizer: own, batchSize, ...options } = readOptions(op, given, OPTIONS);
+  const parts = await requireEvaluated(op, model, { tokenizer: own, batchSize });
   const { onProgress, length = Math.min(LENGTH, model.maxSeq), packing = false, ...how } = options;
   requireInteger(`${op} length`, length, 2);
   if (length > model.maxSeq) {

@@ -14,10 +14,13 @@ import { isCommit, isModelName, requireModelName, requireRevision, shown } from 
 
 /** A commit of a model in the cache. */
 export interface CachedRevision {
+  /** The 40 hexadecimal digits of the commit. */
   commit: string;
   /** Branches and tags of the commit, in alphabetical order. */
   refs: string[];
+  /** Its folder in `snapshots`, which fromPretrained() reads. */
   folder: string;
+  /** Number of files. */
   files: number;
   /** Bytes of its files. Other revisions may share them. */
   bytes: number;
@@ -25,7 +28,9 @@ export interface CachedRevision {
 
 /** A model in the cache. */
 export interface CachedModelInfo {
+  /** `ORG/NAME`, or `NAME`. */
   name: string;
+  /** Its folder in the cache. */
   folder: string;
   /** Bytes of all files; shared files count once. */
   bytes: number;
@@ -33,6 +38,7 @@ export interface CachedModelInfo {
   unfinished: number;
   /** Time of the newest file, in milliseconds since 1970. */
   changed: number;
+  /** Commits with files in the cache. */
   revisions: CachedRevision[];
 }
 

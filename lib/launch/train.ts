@@ -37,9 +37,9 @@ export async function trainCommand(
     const hint = 'GPUs are chosen by --include localhost:0,1 or CUDA_VISIBLE_DEVICES.';
     refuse('--device', 'a kind of device, not one of them', `"${args.device}"`, hint);
   }
-  const rest = [...typed, ...(await pullModel(args))];
   const onCpu = args.use_cpu === true || args.device === 'cpu';
   if (onCpu && options.num_gpus) refuse('--device', 'no "cpu" with --num_gpus', '"cpu"');
+  const rest = [...typed, ...(await pullModel(args))];
   const isPlaced = [options.num_procs, options.hostfile, options.include, options.exclude];
   const procs = onCpu && isPlaced.every((one) => one === undefined) ? { num_procs: 1 } : {};
   // In a package, JavaScript; in its sources, the file type that this process runs.

@@ -67,6 +67,7 @@ export interface NoticeEvent extends Timed {
   step?: number;
 }
 
+/** Severity of a notice on the page. */
 export type NoticeLevel = 'info' | 'warning' | 'error';
 
 /** The run ended in order. */

@@ -41,6 +41,7 @@ const WITHOUT_ARGUMENTS = [
   'currentScope',
   'defaultInferenceConfig',
   'getRandomState',
+  'hub.models',
   'isGradEnabled',
   'liveTensors',
   'nextRandom',

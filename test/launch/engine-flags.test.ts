@@ -16,6 +16,9 @@ jest.mock('../../lib/launch/launch.js', () => ({
 
 jest.mock('../../lib/launch/autotune.js', () => ({ autotuneCommand: jest.fn(async () => 0) }));
 
+// The model of these commands is a name: nothing is downloaded.
+jest.mock('../../lib/trainer/command/hub-model.js', () => ({ pullModel: jest.fn(async () => []) }));
+
 let dir: string;
 beforeAll(() => {
   dir = mkdtempSync(join(tmpdir(), 'ds-flags-'));

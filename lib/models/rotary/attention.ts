@@ -264,6 +264,7 @@ export class PackedAttention extends RotaryAttentionBase {
 
 /** The attention of GPT-NeoX: one projection has the query, key and value of each head in turn. */
 export class PerHeadAttention extends RotaryAttentionBase {
+  /** Projects the heads back to the channels. */
   declare readonly o_proj: Linear;
   declare readonly q_norm: Norm | null;
   declare readonly k_norm: Norm | null;
