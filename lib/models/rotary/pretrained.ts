@@ -13,7 +13,7 @@ import { PRE_NORMS, type RotaryTraits, SILU } from './traits.js';
 /** Tables of angles and masks that old checkpoints store among the weights. */
 const TABLE = /\.(?:rotary_emb\.inv_freq|attention\.(?:masked_)?bias)$/;
 
-/** Names before those of the text model in multimodal files, in new and old versions. */
+/** Prefixes of the text model's tensors in multimodal files of transformers 5 and 4. */
 const TEXT = /^(?:model\.language_model\.|language_model\.(?:model\.)?)/;
 /** Tensors of multimodal files besides the text model. */
 const NOT_TEXT = /^(?:model\.)?(?:vision_tower|multi_modal_projector)\./;

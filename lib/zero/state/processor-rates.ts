@@ -110,8 +110,8 @@ export function measureRates(
 }
 
 /**
- * Returns the passes per second of a stream. Counts those that ended by `together`, the first end
- * of a stream, because later passes have the machine to themselves.
+ * Returns the passes per second of a stream. It counts passes until `together`, when the first
+ * stream ends: later passes have the machine to themselves.
  */
 export function passRate(times: readonly number[], together: number): number {
   const done = times.filter((time) => time <= together);

@@ -79,8 +79,7 @@ export class SplitFragments {
       const end = Math.min(first + numel, within.offset + within.numel);
       const joined = sliceFlat(scratch, { offset: 0, numel });
       withHalves({ high, range, around: cut, order: stream, room }, (split) => {
-        // Elements that share a byte with the fragment keep their present values, not those of the
-        // lend.
+        // Elements beside the fragment may share a byte of ties with it: they keep their values.
         kernels.joinMasterOnHost({ ...split, out: joined }, stream);
         const at = { offset: from - first, numel: end - from };
         copyFlat(joined, at, values, { offset: from - within.offset, numel: end - from }, stream);

@@ -149,7 +149,10 @@ export interface Masters {
   finish(part: ShardPart): Stream;
   write(part: ShardPart, fragment: Fragment, values: Tensor): void;
   lend(part: ShardPart, fragment: Fragment): LentState;
-  /** Makes the weights those of changed masters. Returns false if the weights' strategy does it. */
+  /**
+   * Called after a change of masters. Updates the weights, or returns false: then WeightTarget
+   * does.
+   */
   refresh(part: ShardPart): boolean;
   dispose(): void;
 }

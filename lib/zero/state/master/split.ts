@@ -14,9 +14,9 @@ import type { WeightSlots } from '../weight-slots.js';
 import { makeRoom } from './f32.js';
 
 /**
- * The state has 2.125 bytes per parameter that restore the f32 master from its bf16 weight, instead
- * of 4. Only for updates after the step decision, because the weights must be those of the last
- * one. Lent master weights are f32 copies. How an update gets the upper halves:
+ * The state has 2.125 instead of 4 bytes per parameter. They restore the f32 master from its bf16
+ * weight. Updates must wait for the step decision, because speculation would change the weights.
+ * Lent master weights are f32 copies. How an update gets the upper halves:
  *
  *   weights in reach of kernels   in place
  *   with `slots`                  to a slot of host memory and back, tile by tile

@@ -6,12 +6,13 @@ import type { DType } from '../../../runtime/dtype.js';
 import * as kernels from '../../../runtime/kernels.generated.js';
 import { Event, Stream } from '../../../runtime/stream.js';
 import { held, Tensor } from '../../../tensor/index.js';
-import { copyAll, copyFlat, sliceFlat, zeroRange } from '../../flat.js';
+import { copyAll, sliceFlat, zeroRange } from '../../flat.js';
 import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../partition.js';
 import { DepartingTensors } from '../host-streams.js';
+import { masterInMemory, tensorInMemory, writeInMemory } from '../in-memory.js';
 import { LentState } from '../lent-state.js';
-import { allocateState, namedFragment, stateTensors } from '../range-state.js';
+import { allocateState, stateTensors } from '../range-state.js';
 import type { OpenTile, Placement, ShardPart, Traffic } from '../strategies.js';
 import { type StateTile, tileEvents } from '../tiles.js';
 
@@ -188,21 +189,19 @@ export class DeviceState implements Placement {
     master.release();
   }
 
-  writeMaster({ master }: ShardPart, fragment: Fragment, values: Tensor): void {
-    const all = { offset: 0, numel: fragment.numel };
-    copyFlat(master as Tensor, fragment, values, all, this.device.compute);
+  writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void {
+    writeInMemory(part, fragment, values);
   }
 
   followCompute(): void {}
 
-  lend({ master, ranges }: ShardPart, fragment: Fragment, name: string): LentState {
-    const { optimizer } = this;
-    const kept = namedFragment({ optimizer, master: master as Tensor, ranges }, fragment, name);
-    return new LentState(kept, this.device.compute);
+  lend(part: ShardPart, fragment: Fragment, name: string): LentState {
+    const lent = tensorInMemory(part, this.optimizer, fragment, name);
+    return new LentState(lent, this.device.compute);
   }
 
-  eachMaster({ master }: ShardPart, body: (master: Tensor, range: Range) => void): void {
-    body(master as Tensor, { offset: 0, numel: (master as Tensor).numel });
+  eachMaster(part: ShardPart, body: (master: Tensor, range: Range) => void): void {
+    masterInMemory(part, body);
   }
 
   synchronize(): void {

@@ -5,13 +5,13 @@ import type { Device } from '../../../runtime/device.js';
 import type { DType } from '../../../runtime/dtype.js';
 import type { Stream } from '../../../runtime/stream.js';
 import type { Tensor } from '../../../tensor/index.js';
-import { copyFlat } from '../../flat.js';
 import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../partition.js';
 import { HostStreams } from '../host-streams.js';
+import { masterInMemory, tensorInMemory, writeInMemory } from '../in-memory.js';
 import { type Bytes, LentState } from '../lent-state.js';
 import { pinned, pinnedFilled } from '../pinned.js';
-import { allocateState, namedFragment, stateTensors } from '../range-state.js';
+import { allocateState, stateTensors } from '../range-state.js';
 import type { OpenTile, Placement, ShardPart } from '../strategies.js';
 import { disposeTile, makeTiles, type StateTile } from '../tiles.js';
 
@@ -96,21 +96,19 @@ export class HostState implements Placement {
     master.release();
   }
 
-  writeMaster({ master }: ShardPart, fragment: Fragment, values: Tensor): void {
-    const all = { offset: 0, numel: fragment.numel };
-    copyFlat(master as Tensor, fragment, values, all, this.device.compute);
+  writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void {
+    writeInMemory(part, fragment, values);
   }
 
   followCompute(): void {}
 
-  lend({ master, ranges }: ShardPart, fragment: Fragment, name: string): LentState {
-    const { optimizer } = this;
-    const kept = namedFragment({ optimizer, master: master as Tensor, ranges }, fragment, name);
-    return new LentState(kept, this.traffic.order);
+  lend(part: ShardPart, fragment: Fragment, name: string): LentState {
+    const lent = tensorInMemory(part, this.optimizer, fragment, name);
+    return new LentState(lent, this.traffic.order);
   }
 
-  eachMaster({ master }: ShardPart, body: (master: Tensor, range: Range) => void): void {
-    body(master as Tensor, { offset: 0, numel: (master as Tensor).numel });
+  eachMaster(part: ShardPart, body: (master: Tensor, range: Range) => void): void {
+    masterInMemory(part, body);
   }
 
   synchronize(): void {

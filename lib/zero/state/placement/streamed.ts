@@ -8,13 +8,14 @@ import type { Device } from '../../../runtime/device.js';
 import { type DType, dtypeSize } from '../../../runtime/dtype.js';
 import { Event, Stream } from '../../../runtime/stream.js';
 import { held, Tensor } from '../../../tensor/index.js';
-import { copyAll, copyFlat, zeroRange } from '../../flat.js';
+import { copyAll, zeroRange } from '../../flat.js';
 import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../partition.js';
 import { HostStreams } from '../host-streams.js';
+import { masterInMemory, tensorInMemory, writeInMemory } from '../in-memory.js';
 import { type Bytes, LentState } from '../lent-state.js';
 import { pinned } from '../pinned.js';
-import { namedFragment, stateTensors } from '../range-state.js';
+import { stateTensors } from '../range-state.js';
 import type { OpenTile, Placement, ShardPart } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 import { type HostStateOptions, releaseHostState, reused, stateInHostMemory } from './host.js';
@@ -150,7 +151,7 @@ function pairs(a: OpenTile, b: OpenTile): [Tensor, Tensor][] {
   return tensorsOf(a).map((tensor, i) => [tensor, others[i] as Tensor]);
 }
 
-/** Allocates tensors like those of `kept` in a window, one after another. */
+/** Places a tile's tensors in a window, one after another, with the sizes of `kept`. */
 function placeIn(memory: Buffer, { master, state }: OpenTile): OpenTile {
   let end = 0;
   const next = ({ dtype, numel, bytes }: Tensor): Tensor => {
@@ -255,9 +256,8 @@ export class StreamedState implements Placement {
     this.windows.close(opened, changed);
   }
 
-  writeMaster({ master }: ShardPart, fragment: Fragment, values: Tensor): void {
-    const all = { offset: 0, numel: fragment.numel };
-    copyFlat(master as Tensor, fragment, values, all, this.device.compute);
+  writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void {
+    writeInMemory(part, fragment, values);
     this.followCompute();
   }
 
@@ -265,15 +265,14 @@ export class StreamedState implements Placement {
     this.windows.followCompute();
   }
 
-  lend({ master, ranges }: ShardPart, fragment: Fragment, name: string): LentState {
-    const { optimizer } = this;
-    const kept = namedFragment({ optimizer, master: master as Tensor, ranges }, fragment, name);
-    return new LentState(kept, this.windows.down, () => this.followCompute());
+  lend(part: ShardPart, fragment: Fragment, name: string): LentState {
+    const lent = tensorInMemory(part, this.optimizer, fragment, name);
+    return new LentState(lent, this.windows.down, () => this.followCompute());
   }
 
-  eachMaster({ master }: ShardPart, body: (master: Tensor, range: Range) => void): void {
+  eachMaster(part: ShardPart, body: (master: Tensor, range: Range) => void): void {
     this.windows.synchronize();
-    body(master as Tensor, { offset: 0, numel: (master as Tensor).numel });
+    masterInMemory(part, body);
   }
 
   synchronize(): void {

@@ -1,4 +1,4 @@
-// DeviceWeights: updated weights of partitions whose weights are on the device.
+// DeviceWeights: brings updated weights to the device, if updates have not written them there.
 import * as kernels from '../../../runtime/kernels.generated.js';
 import type { Event, Stream } from '../../../runtime/stream.js';
 import type { Tensor } from '../../../tensor/index.js';
