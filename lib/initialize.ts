@@ -48,8 +48,7 @@ import { type Pipelined, PipelineModule } from './pipe/index.js';
 import { type Device, device as findDevice } from './runtime/device.js';
 import { formatValue } from './runtime/format-value.js';
 import { type OptionNames, readOptions } from './runtime/options.js';
-import { requireType } from './runtime/require-type.js';
-import { requireNoSurplus } from './runtime/surplus.js';
+import { requireNoSurplus, requireType } from './runtime/require-type.js';
 import { seed } from './tensor/index.js';
 
 /** The source of the configuration: exactly one of `config` and `args`. */

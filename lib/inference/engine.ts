@@ -3,7 +3,7 @@ import { jointly } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import { answerPythonNames } from '../runtime/python-names.js';
-import { requireNoSurplus } from '../runtime/surplus.js';
+import { requireNoSurplus } from '../runtime/require-type.js';
 import { noGrad, type Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import { searched } from './beam-generation.js';

@@ -1,5 +1,9 @@
-// Checks the types of option values: a string, a boolean, a function, or one of several values.
-import { refusedValue } from './refused.js';
+// Checks of arguments: types of options, surplus arguments, and synchronous bodies.
+
+import { types } from 'node:util';
+import { DsError } from '../errors.js';
+import { formatValue } from './format-value.js';
+import { refused, refusedValue } from './refused.js';
 
 interface Types {
   string: string;
@@ -27,4 +31,31 @@ export function requireType<Type extends keyof Types>(
 export function requireOneOf<Known>(op: string, value: unknown, known: readonly Known[]): Known {
   if ((known as readonly unknown[]).includes(value)) return value as Known;
   throw refusedValue(op, known.map((one) => JSON.stringify(one)).join(', '), value);
+}
+
+/** Throws DS_ARGUMENT unless every value of `surplus`, the rest arguments of `op`, is undefined. */
+export function requireNoSurplus(op: string, surplus: readonly unknown[], hint = ''): void {
+  const [first] = surplus.filter((value) => value !== undefined);
+  if (first === undefined) return;
+  throw refused(op, 'no further argument', formatValue(first), hint);
+}
+
+/**
+ * Returns `result`, the result of a body. Throws DS_ARGUMENT for `op` if it is a promise;
+ * `consequence` describes the effect.
+ */
+export function requireEnded<Result>(
+  op: string,
+  result: Result,
+  { consequence, hint }: { consequence: string; hint: string },
+): Result {
+  if (!types.isPromise(result)) return result;
+  result.catch(() => {}); // This error already informs the caller, so later rejections are ignored.
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'a synchronous body',
+    got: `a promise: ${consequence}`,
+    hint,
+  });
 }

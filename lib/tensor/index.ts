@@ -4,9 +4,8 @@ import './printed.js';
 
 export type { CompareOp, UnaryOp } from '../runtime/kernels.generated.js';
 export { backward } from './backward.js';
-export { setGradTarget } from './grad-sink.js';
+export { LateGradients, leavingLate, setGradTarget } from './grad-sink.js';
 export type { HeadExchange } from './head-exchange.js';
-export { LateGradients, leavingLate } from './late-gradients.js';
 export * from './ops/index.js';
 export type { NestedNumbers } from './printed.js';
 export {

@@ -1,8 +1,7 @@
 // Scopes: a scope frees every tensor made inside it at its end, unless the tensor is returned or
 // kept.
 
-import { requireType } from '../runtime/require-type.js';
-import { requireEnded } from '../runtime/synchronous.js';
+import { requireEnded, requireType } from '../runtime/require-type.js';
 
 /** An object that a scope frees: a tensor (tensor.ts). */
 interface Scoped {

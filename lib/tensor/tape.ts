@@ -4,8 +4,7 @@
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
-import { requireType } from '../runtime/require-type.js';
-import { requireEnded } from '../runtime/synchronous.js';
+import { requireEnded, requireType } from '../runtime/require-type.js';
 import { currentScope } from './scope.js';
 import type { Tensor } from './tensor.js';
 

@@ -7,8 +7,7 @@ import type { RunWatch } from '../engine/watch/run-watch.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
-import { requireType } from '../runtime/require-type.js';
-import { requireNoSurplus } from '../runtime/surplus.js';
+import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import type { Tensor } from '../tensor/index.js';
 import { evaluate, type Prediction, predict } from './evaluation.js';
 import {

@@ -1,8 +1,7 @@
 // Collects the gradients of a step: the running backward, the scale of the gradients, and
 // completion.
 import type { Module } from '../../nn/module.js';
-import { requireType } from '../../runtime/require-type.js';
-import { requireEnded } from '../../runtime/synchronous.js';
+import { requireEnded, requireType } from '../../runtime/require-type.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Unit, UnitListener } from '../../zero/unit.js';
 import type { ZeroStages } from '../../zero/zero-stage.js';

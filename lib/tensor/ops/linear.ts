@@ -2,7 +2,7 @@
 // place.
 import * as kernels from '../../runtime/kernels.generated.js';
 import { contiguousStrides, describe, isContiguous, type View } from '../../runtime/view.js';
-import { lateGradients } from '../late-gradients.js';
+import { lateGradients } from '../grad-sink.js';
 import { SavedTensor } from '../recompute.js';
 import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';

@@ -4,8 +4,8 @@ import { DsError } from '../../errors.js';
 import { postponing } from '../../runtime/postponed.js';
 import { requireType } from '../../runtime/require-type.js';
 import { backward } from '../backward.js';
+import { leavingNothing } from '../grad-sink.js';
 import type { Keepsakes } from '../keepsakes.js';
-import { leavingNothing } from '../late-gradients.js';
 import { type RandomPoint, randomPoint, replayRandom } from '../random.js';
 import { scope } from '../scope.js';
 import {
