@@ -81,6 +81,10 @@ export class GatheredWeights implements WeightFlow {
     this.computed = new Event(device);
   }
 
+  get slotBytes(): number {
+    return this.options.storage.slotBytes;
+  }
+
   partitionOf(unit: Unit): Partition {
     return new Partition(unit, ...this.ownShard(unit));
   }
@@ -240,6 +244,8 @@ export type GatherUnit = (store: WeightStore, flat: Tensor, group: Collectives, 
 
 /** The storage of shards. */
 export interface ShardStorage {
+  /** See WeightFlow.slotBytes. */
+  readonly slotBytes: number;
   /**
    * Returns uninitialized storage for a unit's shard of `numel` elements. The caller disposes it.
    */
@@ -250,7 +256,7 @@ export interface ShardStorage {
   dispose(): void;
 }
 
-const alwaysThere = { expect() {}, dispose() {} };
+const alwaysThere = { slotBytes: 0, expect() {}, dispose() {} };
 
 /** In device memory. */
 export const onDevice: ShardStorage = {

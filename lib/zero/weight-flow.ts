@@ -15,6 +15,8 @@ import type { WeightUnit } from './weight-unit.js';
 export interface WeightFlow {
   /** Whether weights are gathered by acquire() and freed by release(). */
   readonly isSharded: boolean;
+  /** Bytes of pinned slots for weights on a disk. */
+  readonly slotBytes: number;
   /**
    * Returns the partition of a unit that this rank updates, with storage for its weights. The
    * caller owns it.
@@ -54,6 +56,7 @@ type Kept = [range: Range, store: WeightStore, counted?: Range];
 /** Base class with no-ops. */
 abstract class HeldWeights implements WeightFlow {
   readonly isSharded = false;
+  readonly slotBytes = 0;
 
   /** Returns the arguments of a Partition, or of a WeightPart. */
   protected abstract keep(unit: WeightUnit): Kept;

@@ -77,6 +77,11 @@ export class ZeroStages {
     this.shardsWeights = common(stages, 'sharding', ({ weights }) => weights.isSharded, false);
   }
 
+  /** Bytes of pinned slots for weights on a disk. */
+  get slotBytes(): number {
+    return this.stages.reduce((sum, { weights }) => sum + weights.slotBytes, 0);
+  }
+
   /** Called before the unit's initial weights are written. */
   adopting(unit: WeightUnit): void {
     this.flowOf(unit).adopting(unit);

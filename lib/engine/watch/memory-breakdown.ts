@@ -45,7 +45,8 @@ export function memoryUse({ device, stage, state }: MemoryOwners): MemoryUse {
   const weights = held.reduce((sum, bytes) => sum + bytes.weights, 0);
   const gradients = held.reduce((sum, bytes) => sum + bytes.gradients, 0);
   const { device: optimizer, host } = state.bytes;
-  const pinned = kept.reduce((sum, { storage }) => sum + storage.bytes.host, host);
+  const stored = kept.reduce((sum, { storage }) => sum + storage.bytes.host, host);
+  const pinned = stored + stage.slotBytes;
   const pinnedHere = device.kind === 'cpu' ? pinned : 0;
   const other = inUse - weights - gradients - optimizer - pinnedHere;
   return {
