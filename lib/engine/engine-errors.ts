@@ -1,40 +1,7 @@
 // Errors of invalid engine calls, and of a step that cannot continue.
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
-import { formatValue } from '../runtime/format-value.js';
-import { refusedValue } from '../runtime/refused.js';
-import { Tensor } from '../tensor/index.js';
 import type { StepDecision, Uneven } from './step/step-control.js';
-
-/** Throws DS_ARGUMENT unless `loss` is a tensor, DS_SHAPE unless it is one f32 element. */
-export function requireLoss(op: string, loss: Tensor): void {
-  if (!(loss instanceof Tensor)) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op,
-      expected: 'a loss: the tensor that forward() has computed',
-      got: formatValue(loss),
-      hint: 'If the model returns several tensors, pass only the loss.',
-    });
-  }
-  if (loss.numel === 1 && loss.dtype === 'f32') return;
-  throw new DsError({
-    code: 'DS_SHAPE',
-    op,
-    expected: 'a loss of one f32 element',
-    got: `[${loss.shape.join(', ')}] ${loss.dtype}`,
-    hint: "Reduce it first, for example with .mean(), and cast it with .to('f32').",
-  });
-}
-
-/**
- * Throws DS_ARGUMENT unless `factor` is finite and positive, so that losses can be multiplied and
- * gradients divided by it.
- */
-export function requireFactor(op: string, factor: number): void {
-  if (Number.isFinite(factor) && factor > 0) return;
-  throw refusedValue(op, 'a finite number above 0', factor);
-}
 
 /** A call in the wrong order or with a wrong argument. */
 export function misuse(op: string, expected: string, got: string): DsError {

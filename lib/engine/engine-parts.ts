@@ -23,7 +23,6 @@ import type { StepControl } from './step/step-control.js';
 import type { StepDecisions, UpdatePlanner } from './step/step-decisions.js';
 import type { StopRequest } from './step/stop-request.js';
 import type { UnitHooks } from './step/unit-hooks.js';
-import type { EmptyBatches } from './watch/empty-batches.js';
 import type { StepWatch } from './watch/step-watch.js';
 
 /** Settings from the configuration and the caller. */
@@ -64,7 +63,6 @@ export interface StepParts {
   hooks: UnitHooks;
   watch: StepWatch;
   stop: StopRequest;
-  emptyBatches: EmptyBatches;
 }
 
 export interface EngineParts extends Decisions, Holdings, StepParts {

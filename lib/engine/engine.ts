@@ -6,11 +6,10 @@ import type { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
 import { requireEnded, requireNoSurplus } from '../runtime/require-type.js';
 import { TensorGrowth } from '../tensor/growth.js';
-import { backward, Scope, sharingSamples, type Tensor } from '../tensor/index.js';
+import { Scope, sharingSamples, type Tensor } from '../tensor/index.js';
 import { scopeInto } from '../tensor/scope.js';
-import { requireFactor, requireLoss } from './engine-errors.js';
+import { EngineCalls } from './calls.js';
 import type { EngineParts } from './engine-parts.js';
-import { JointCalls } from './joint-calls.js';
 import { gatheredParameters } from './parameters/gathered-parameters.js';
 import { claimParameters, disownParameters } from './parameters/owned-parameters.js';
 import {
@@ -20,19 +19,16 @@ import {
 } from './saving/checkpointer.js';
 import type { LoadedCheckpoint, LoadOptions } from './saving/restore.js';
 import type { Stateful } from './saving/stateful.js';
-import { requireTraining } from './setup/untrained.js';
-import {
-  type EngineOptimizer,
-  type EngineStepOptions,
-  metricsIn,
-  zeroedBy,
-} from './step/engine-optimizer.js';
-import { lossSeed } from './step/loss-seed.js';
+import { NoOptimizer } from './setup/untrained.js';
+import { type EngineOptimizer, zeroedBy } from './step/engine-optimizer.js';
+import { backwardOf, requireFactor, requireLoss } from './step/loss.js';
 import type { Progress } from './step/progress.js';
 import { resync } from './step/resync.js';
 import { sampleShareOf } from './step/sample-share.js';
-import { type PhaseTimes, untimed } from './watch/phase-timer.js';
+import type { EngineStepOptions } from './step/step-decisions.js';
+import type { PhaseTimes } from './watch/phase-timer.js';
 import { type RunWatch, type WatchOptions, watchRun } from './watch/run-watch.js';
+import { untimed } from './watch/step-watch.js';
 import { type TraceStepsOptions, tracedSteps } from './watch/traced-steps.js';
 
 /**
@@ -68,7 +64,7 @@ export class Engine {
   /** State that checkpoints store too, by name. initialize() adds its loader. */
   readonly companions = new Map<string, Stateful>();
   /** @internal */
-  protected readonly calls: JointCalls;
+  protected readonly calls: EngineCalls;
   private readonly checkpointer: Checkpointer;
   /** Owns the results of forward() in this step. */
   private readonly results = new Scope();
@@ -95,8 +91,11 @@ export class Engine {
     this.dpWorldSize = dataGroup.size;
     this.dpRank = dataGroup.rank;
     this.mesh = mesh;
-    this.checkpointer = new Checkpointer(this, parts.meeting, () => this.calls.groups);
-    this.calls = new JointCalls(parts.ranks, { gathers: this.zeroOptimizationStage() === 3 });
+    this.calls = new EngineCalls(parts.ranks, {
+      gathers: this.zeroOptimizationStage() === 3,
+      trains: !(parts.optimizer instanceof NoOptimizer),
+    });
+    this.checkpointer = new Checkpointer(this, parts.meeting, this.calls);
     claimParameters(this);
     parts.owned.defer(() => disownParameters(this));
     parts.owned.defer(() => this.results.release());
@@ -113,7 +112,7 @@ export class Engine {
    */
   forward<Result = Tensor>(...inputs: unknown[]): Result {
     this.calls.requireOpen('engine.forward');
-    this.checkpointer.requireLoaded('engine.forward');
+    this.calls.use.requireLoaded('engine.forward');
     return this.calls.pass(() => this.pass(inputs)) as Result;
   }
 
@@ -143,19 +142,14 @@ export class Engine {
   backward(loss: Tensor): void;
   backward(loss: Tensor, ...surplus: readonly unknown[]): void {
     requireNoSurplus('engine.backward', surplus);
-    this.requireChangeable('engine.backward');
+    this.calls.requireChangeable('engine.backward');
     requireLoss('engine.backward', loss);
     const { gradients, control, batch, watch } = this.parts;
     this.calls.pass(() => {
       const { lossScale } = this;
       watch.time('backward', () =>
         gradients.run(lossScale, () => {
-          const seed = lossSeed(loss, lossScale / batch.accumulation.divisor);
-          try {
-            backward(loss, [seed]);
-          } finally {
-            seed.release();
-          }
+          backwardOf(loss, lossScale / batch.accumulation.divisor);
           control.addLoss(loss);
         }),
       );
@@ -170,26 +164,17 @@ export class Engine {
   step(given?: EngineStepOptions): void;
   step(given: EngineStepOptions = {}, ...surplus: readonly unknown[]): void {
     requireNoSurplus('engine.step', surplus);
-    this.requireChangeable('engine.step');
-    const metrics = metricsIn(given, this.lrScheduler);
+    this.calls.requireChangeable('engine.step');
+    const metrics = this.parts.planner.metricIn(given);
     this.calls.step(() => this.update());
     if (metrics !== undefined && this.updated) this.lrScheduler.observe('engine.step', metrics);
-  }
-
-  /** @internal Throws after destroy(), without an optimizer, and during a save. */
-  protected requireChangeable(op: string): void {
-    this.calls.requireOpen(op);
-    requireTraining(op, this.optimizer);
-    this.checkpointer.requireIdle(op);
   }
 
   /** @internal The body of step(). */
   protected update(): void {
     const { gradients, planner, state, control, stage, stepDecisions, watch } = this.parts;
-    this.parts.emptyBatches.report();
     this.updated = false;
     if (!gradients.complete()) return;
-    this.parts.emptyBatches.fetch();
     const plan = planner.plan(gradients.gradientScale);
     watch.time('step', () => {
       state.update(control.control, plan, stage);
@@ -469,9 +454,8 @@ export class Engine {
    * this throws DS_COMM after the job's timeout.
    */
   synchronize(): void {
-    const { stepDecisions, state, hooks, watch, emptyBatches } = this.parts;
+    const { stepDecisions, state, hooks, watch } = this.parts;
     stepDecisions.take();
-    emptyBatches.report();
     state.synchronize();
     hooks.awaitWeights();
     this.device.compute.synchronize();

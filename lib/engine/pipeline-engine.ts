@@ -109,7 +109,7 @@ export class PipelineEngine extends Engine {
    */
   async trainBatch(batches: MicroBatches | null = this.served): Promise<Tensor> {
     const { module, parts } = this;
-    this.requireChangeable('engine.trainBatch');
+    this.calls.requireChangeable('engine.trainBatch');
     const micros = this.gradientAccumulationSteps();
     return this.alone('engine.trainBatch', async () => {
       if (!module.training)

@@ -14,11 +14,11 @@ import {
   type TagValidation,
   writeTogether,
 } from '../../checkpoint/index.js';
-import type { ProcessGroup } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import { mergedNames, requireUnmerged } from '../../peft/index.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireType } from '../../runtime/require-type.js';
+import { type EngineCalls, StateUse } from '../calls.js';
 import { destroyed, interrupted } from '../engine-errors.js';
 import type { EngineCore } from '../engine-parts.js';
 import { resync } from '../step/resync.js';
@@ -27,16 +27,7 @@ import { catalogOf, releaseShards, wantedOf, weightShards, wholeTensors } from '
 import { HostCopy } from './host-copy.js';
 import { type LoadedCheckpoint, type LoadOptions, restoreEngine } from './restore.js';
 import { type ContentOptions, contentOf } from './snapshot.js';
-import { StateUse } from './state-use.js';
 import { StoreWorld } from './store-world.js';
-
-/** Makes the next collectives of this rank in `groups` fail: see StoreWorld.standBy(). */
-export function standBy(world: CheckpointWorld, groups: () => readonly ProcessGroup[]): void {
-  if (!(world instanceof StoreWorld)) return;
-  world.standBy((text) => {
-    for (const group of groups()) group.giveUp(text);
-  });
-}
 
 /** Options of engine.saveCheckpoint(). Must be equal on every rank. */
 export interface SaveOptions {
@@ -97,17 +88,20 @@ export class Checkpointer {
   private writing = false;
   private copy: HostCopy | null = null;
   private closed = false;
-  private readonly use = new StateUse();
+  private readonly use: StateUse;
   /** Number of running calls; they wait for other ranks. */
-  private calls = 0;
+  private running = 0;
 
   constructor(
     private readonly engine: EngineCore,
     private readonly world: CheckpointWorld,
-    /** The groups in which other ranks may wait for this one. */
-    groups: () => readonly ProcessGroup[] = () => [],
+    calls: Pick<EngineCalls, 'use' | 'groups'> = { use: new StateUse(), groups: [] },
   ) {
-    standBy(world, groups);
+    this.use = calls.use;
+    if (!(world instanceof StoreWorld)) return;
+    world.standBy((text) => {
+      for (const group of calls.groups) group.giveUp(text);
+    });
   }
 
   /**
@@ -233,19 +227,7 @@ export class Checkpointer {
   close(): void {
     this.closed = true;
     if (!this.writing) this.freeCopy();
-    if (this.calls === 0) this.leave();
-  }
-
-  /**
-   * Throws DS_AUTOGRAD during a save or load that was not awaited, because `op` changes the state.
-   */
-  requireIdle(op: string): void {
-    this.use.requireIdle(op);
-  }
-
-  /** Throws DS_AUTOGRAD during a load that was not awaited, because `op` reads the state. */
-  requireLoaded(op: string): void {
-    this.use.requireLoaded(op);
+    if (this.running === 0) this.leave();
   }
 
   private requireNotInterrupted(op: string): void {
@@ -258,15 +240,15 @@ export class Checkpointer {
    */
   private async whileOpen<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     if (this.closed) throw destroyed(op);
-    this.calls++;
+    this.running++;
     try {
       return await body();
     } catch (error) {
       const isOfItself = error instanceof DsError && error.code !== 'DS_RELEASED';
       throw this.closed && !isOfItself ? interrupted(op, error) : error;
     } finally {
-      this.calls--;
-      if (this.closed && this.calls === 0) this.leave();
+      this.running--;
+      if (this.closed && this.running === 0) this.leave();
     }
   }
 

@@ -340,23 +340,23 @@ function assemble(
 ): StepParts {
   const { module, config, device, optimizer, schedules, scaler, batch, progress } = decisions;
   const { stage, ranks } = holdings;
+  const emptyBatches = owned.own(new EmptyBatches(device, ranks.world.rank));
+  const prints = isFirst(ranks);
+  const timer = buildTimer(config, { module, device, ...holdings }, prints);
+  const watch = new StepWatch(timer, observers);
   const control = owned.own(
     new StepControl(device, stage.partitions, ranks, {
       state: holdings.state,
       maxNorm: config.gradient_clipping,
       skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
-      requestsStop: () => stop.isRequested,
-      busy: () => watch.busy,
-      accumulationSteps: () => batch.accumulationSteps,
+      ...{ stop, watch, batch, emptyBatches },
       columns: columnsOf(decisions.plan, stage.partitions, ranks),
     }),
   );
-  const emptyBatches = owned.own(new EmptyBatches(device, ranks.world.rank));
-  const prints = isFirst(ranks);
-  const timer = buildTimer(config, { module, device, ...holdings }, prints);
-  const watch = new StepWatch(timer, observers);
   const planner = new UpdatePlanner(optimizer, schedules, progress);
-  const stepDecisions = new StepDecisions({ control, scaler, progress, planner, watch, stop });
+  const stepDecisions = new StepDecisions({
+    ...{ control, scaler, progress, planner, watch, stop, emptyBatches },
+  });
   const counted = { batch, progress, planner, stepDecisions, watch };
   const gradients = new GradientCollector({ module, ...holdings, control, ...counted });
   const hooks = new UnitHooks(module, { ...holdings, gradients });
@@ -366,6 +366,5 @@ function assemble(
   owned.defer(() => watch.close());
   owned.defer(() => stepDecisions.takeLast());
   owned.defer(() => hooks.remove());
-  const watching = { watch, emptyBatches };
-  return { planner, control, stepDecisions, gradients, hooks, ...watching, stop };
+  return { planner, control, stepDecisions, gradients, hooks, watch, stop };
 }

@@ -5,8 +5,9 @@ import { FlopsProfiler } from '../../profiler/index.js';
 import type { Ranks } from '../ranks.js';
 import { FirstForward, MeasuredSteps } from '../watch/experiment.js';
 import { MemoryBreakdown, type MemoryOwners } from '../watch/memory-breakdown.js';
-import { EventTimer, type PhaseTimer, untimed } from '../watch/phase-timer.js';
+import { EventTimer, type PhaseTimer } from '../watch/phase-timer.js';
 import { ProfiledStep } from '../watch/profiled-step.js';
+import { untimed } from '../watch/step-watch.js';
 import { modelInfoPath } from './model-info.js';
 
 type Watched = MemoryOwners & { module: Module; ranks: Pick<Ranks, 'world' | 'mesh'> };

@@ -43,15 +43,3 @@ export function quantizeWeights(
   const { num_bits: bits, group_size: groupSize } = said;
   quantizeModel(module, { bits, ...(groupSize !== null && { groupSize }) });
 }
-
-/** Throws DS_CONFIG if the engine has no optimizer. */
-export function requireTraining(op: string, optimizer: Optimizer): void {
-  if (!(optimizer instanceof NoOptimizer)) return;
-  throw new DsError({
-    code: 'DS_CONFIG',
-    op,
-    expected: 'an engine with an optimizer',
-    got: 'an engine for forwards only',
-    hint: 'Add "optimizer": { "type": "AdamW", "params": { "lr": 1e-4 } }, or pass one to initialize().',
-  });
-}

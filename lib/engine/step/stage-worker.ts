@@ -18,9 +18,8 @@ import {
   within,
 } from '../../tensor/index.js';
 import { scopeInto } from '../../tensor/scope.js';
-import { requireLoss } from '../engine-errors.js';
 import type { EngineParts } from '../engine-parts.js';
-import { lossSeed } from './loss-seed.js';
+import { backwardOf, requireLoss } from './loss.js';
 import { sampleShareOf } from './sample-share.js';
 
 type Parts = Pick<
@@ -168,12 +167,7 @@ export class TrainingWorker extends Worker {
       return;
     }
     const loss = outputs[0] as Tensor;
-    const seed = lossSeed(loss, stepDecisions.lossScale / batch.accumulation.divisor);
-    try {
-      backward(loss, [seed]);
-    } finally {
-      seed.release();
-    }
+    backwardOf(loss, stepDecisions.lossScale / batch.accumulation.divisor);
     control.addLoss(loss);
   }
 

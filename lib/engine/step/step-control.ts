@@ -13,9 +13,13 @@ import { overlap, type Range } from '../../zero/layout.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Partition } from '../../zero/partition.js';
 import { MODEL, type Ranks } from '../ranks.js';
+import type { EmptyBatches } from '../watch/empty-batches.js';
+import type { StepWatch } from '../watch/step-watch.js';
+import type { BatchSizes } from './batch-sizes.js';
 import { type Apart, findCopiesApart, findOtherBatch } from './copies-apart.js';
 import { DigestWeights, InputDigest } from './input-digest.js';
 import { type Columns, GIVEN, type Given, type ReportedRows, StepRows } from './step-rows.js';
+import type { StopRequest } from './stop-request.js';
 
 /**
  * Returns the ranges of `partition.counted` in parameters that this rank `answersFor`. Padding
@@ -59,6 +63,8 @@ export interface StepDecision {
   uneven: Uneven | null;
   /** Busy milliseconds by rank; null if no rank measures them. */
   busy: readonly number[] | null;
+  /** Micro-batches of this rank so far without a counted label. */
+  emptyBatches: number;
 }
 
 /** The first rank of the job, and a rank with another number of micro-batches. */
@@ -74,12 +80,11 @@ interface ControlOptions {
   maxNorm: number;
   /** A non-finite gradient skips the update. */
   skipNonfinite: boolean;
-  /** Whether this rank requests a stop. */
-  requestsStop(): boolean;
-  /** Busy milliseconds of this rank in an earlier step; null if they are not shared. */
-  busy(): number | null;
-  /** Micro-batches per step on this rank. */
-  accumulationSteps(): number;
+  stop: Pick<StopRequest, 'isRequested'>;
+  /** `busy`: milliseconds of this rank in an earlier step; null if they are not shared. */
+  watch: Pick<StepWatch, 'busy'>;
+  batch: Pick<BatchSizes, 'accumulationSteps'>;
+  emptyBatches: Pick<EmptyBatches, 'count'>;
   /** The columns of the partitions' sums. */
   columns: Columns;
 }
@@ -118,9 +123,14 @@ export class StepControl implements GradientReceiver {
   /** Digests of this rank's batches; empty if no other rank must have equal batches. */
   private readonly digests = new Map<Given, InputDigest>();
   private readonly weights: DigestWeights;
-  /** The control, followed by all rows. */
+  /** The control, followed by all rows and the count of empty batches. */
   private readonly reported: LateNumbers;
   private readonly squareSums = new Map<Partition, SquareSum>();
+  /**
+   * Batches that must be equal on all ranks of a model. Copies of a model may evaluate
+   * independently; parts of a model may not.
+   */
+  private readonly compared: readonly Given[];
   private microBatches = 0;
   private isStopReported = false;
   private reportedMicros = 0;
@@ -136,10 +146,14 @@ export class StepControl implements GradientReceiver {
     this.control = held(() => Tensor.empty([4], 'f32', device));
     this.rows = new StepRows(device, ranks, options.columns);
     this.weights = new DigestWeights(device);
+    const { mesh, replicaAxes } = ranks;
+    const axes = MODEL.filter((axis) => mesh.shape.sizes[axis] > 1);
+    const isCopied = axes.some((axis) => replicaAxes.includes(axis));
+    this.compared = axes.length === 0 ? [] : isCopied ? GIVEN.slice(0, 2) : GIVEN;
     for (const given of this.compared) {
       this.digests.set(given, new InputDigest(this.rows.digests[given], this.weights));
     }
-    this.reported = new LateNumbers(device, 4 + this.rows.all.numel, 'first');
+    this.reported = new LateNumbers(device, 4 + this.rows.all.numel + 1, 'first');
     partitions.forEach((partition, i) => {
       const ranges = countedRanges(partition, (one) => ranks.isPrimary(one));
       const more = ranges.length > 1 ? held(() => zeros([1], { device })) : null;
@@ -229,7 +243,7 @@ export class StepControl implements GradientReceiver {
       maxNorm,
       skipNonfinite,
     });
-    this.reported.fetch(this.control, this.rows.all);
+    this.reported.fetch(this.control, this.rows.all, this.options.emptyBatches.count);
   }
 
   /**
@@ -239,7 +253,8 @@ export class StepControl implements GradientReceiver {
     const reported = this.reported.take();
     if (!reported) return null;
     const [, applied, norm, finite] = reported as unknown as [number, number, number, number];
-    const rows = this.rows.read(reported.subarray(4));
+    const rows = this.rows.read(reported.subarray(4, -1));
+    const emptyBatches = reported.at(-1) as number;
     const { world, dataGroup, lossRanks } = this.ranks;
     const apart = this.findApart(rows);
     this.isFirst = false;
@@ -249,49 +264,44 @@ export class StepControl implements GradientReceiver {
     const stop = world.ranks.some((rank) => rows.requestsStop(rank));
     const uneven = findUneven(rows, world.ranks);
     const busy = this.busyIn(rows);
-    return { applied: applied !== 0, norm, finite: finite !== 0, loss, stop, apart, uneven, busy };
+    return {
+      ...{ applied: applied !== 0, norm, finite: finite !== 0, loss },
+      ...{ stop, apart, uneven, busy, emptyBatches },
+    };
   }
 
   /** Sends this rank's stop request to the others, from this step on. */
   private reportStop(): void {
-    if (this.isStopReported || !this.options.requestsStop()) return;
+    if (this.isStopReported || !this.options.stop.isRequested) return;
     this.isStopReported = true;
     kernels.fill({ out: this.rows.stop, value: 1 });
   }
 
   private reportMicros(): void {
-    const micros = this.options.accumulationSteps();
+    const micros = this.options.batch.accumulationSteps;
     if (micros === this.reportedMicros) return;
     this.reportedMicros = micros;
     kernels.fill({ out: this.rows.micros, value: micros });
   }
 
   private reportBusy(): void {
-    const busy = this.options.busy();
+    const { busy } = this.options.watch;
     if (busy !== null) kernels.fill({ out: this.rows.busy, value: busy });
   }
 
   private busyIn(rows: ReportedRows): number[] | null {
-    if (this.options.busy() === null) return null;
+    if (this.options.watch.busy === null) return null;
     return this.ranks.world.ranks.map((rank) => rows.busyOf(rank));
   }
 
+  /** Data ranks alone have different batches by design, so they are not compared. */
   private findApart(rows: ReportedRows): Apart | null {
+    const { compared } = this;
+    if (compared.length === 0) return null;
     const { replicaAxes, mesh } = this.ranks;
-    const among = { shape: mesh.shape, copies: replicaAxes, compared: this.compared };
+    const among = { shape: mesh.shape, copies: replicaAxes, compared };
     const found = findOtherBatch(rows, among);
     return found ?? (this.isFirst ? findCopiesApart(rows, among) : null);
-  }
-
-  /**
-   * Batches that must be equal on all ranks of a model. Copies of a model may evaluate
-   * independently; parts of a model may not.
-   */
-  private get compared(): readonly Given[] {
-    const { mesh, replicaAxes } = this.ranks;
-    const axes = MODEL.filter((axis) => mesh.shape.sizes[axis] > 1);
-    if (axes.length === 0) return [];
-    return axes.some((axis) => replicaAxes.includes(axis)) ? GIVEN.slice(0, 2) : GIVEN;
   }
 
   dispose(): void {

@@ -3,14 +3,28 @@ import { DsError } from '../../errors.js';
 import type { LossScaler } from '../../optim/loss-scale.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import { requireHyperparameters } from '../../optim/param-groups.js';
+import type { Metric } from '../../optim/reduce-on-plateau.js';
 import type { ScheduleSet } from '../../optim/schedule-set.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
 import type { UpdatePlan } from '../../zero/schedule/schedule.js';
 import { nonfinite, uneven } from '../engine-errors.js';
+import type { EmptyBatches } from '../watch/empty-batches.js';
 import type { StepWatch } from '../watch/step-watch.js';
 import { apart } from './copies-apart.js';
 import type { Progress } from './progress.js';
 import type { StepControl, StepDecision } from './step-control.js';
 import type { StopRequest } from './stop-request.js';
+
+/** Options of engine.step(). */
+export interface EngineStepOptions {
+  /**
+   * The metric for ReduceLrOnPlateau after an update, like DeepSpeed's lr_kwargs; equal on every
+   * rank. Throws DS_ARGUMENT if no schedule uses it.
+   */
+  metrics?: Metric;
+}
+
+const STEP_OPTIONS: OptionNames<EngineStepOptions> = { metrics: true };
 
 /**
  * A plan is final only after the last step decision is read, because skipped updates have no
@@ -36,6 +50,13 @@ export class UpdatePlanner {
     return { settings, gradientScale };
   }
 
+  /** Returns the metric of the options of step(). Throws DS_ARGUMENT if no schedule uses it. */
+  metricIn(given: EngineStepOptions): Metric | undefined {
+    const { metrics } = readOptions('engine.step', given, STEP_OPTIONS);
+    if (metrics !== undefined) this.schedules.requireMetric('engine.step', metrics);
+    return metrics;
+  }
+
   /** Returns the learning rate of each group at the next update. */
   rates(): number[] {
     return this.schedules.rates(this.optimizer.groups, this.scheduleTime);
@@ -58,6 +79,7 @@ interface StepDecisionParts {
   planner: UpdatePlanner;
   watch: StepWatch;
   stop: StopRequest;
+  emptyBatches: EmptyBatches;
 }
 
 export class StepDecisions {
@@ -86,11 +108,12 @@ export class StepDecisions {
   take(): void {
     if (!this.due) return;
     this.due = false;
-    const { control, scaler, progress, stop } = this.parts;
+    const { control, scaler, progress, stop, emptyBatches } = this.parts;
     const decision = control.take();
     if (!decision) return;
     this.latest = decision;
     if (decision.stop) stop.agreed();
+    if (decision.emptyBatches > 0) emptyBatches.report(decision.emptyBatches);
     if (decision.applied) progress.appliedSteps++;
     else progress.skippedSteps++;
     try {

@@ -1,17 +1,12 @@
 // Warns once about micro-batches without valid labels, which train nothing.
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { LateNumbers } from '../../runtime/late-numbers.js';
 import { countEmptyMeans, held, Tensor } from '../../tensor/index.js';
 
-/**
- * Counts on the device and reads one step later, so no step waits. Owns the count and its host
- * copy.
- */
+/** Owns the count on the device. The step decision brings it to the host, so no step waits. */
 export class EmptyBatches {
   /** [1] f32: number of cross-entropies without a counted row. */
-  private readonly count: Tensor;
-  private readonly counted: LateNumbers;
+  readonly count: Tensor;
   private reported = false;
 
   constructor(
@@ -20,19 +15,12 @@ export class EmptyBatches {
   ) {
     this.count = held(() => Tensor.empty([1], 'f32', device));
     kernels.fill({ out: this.count, value: 0 });
-    this.counted = new LateNumbers(device, 1);
     countEmptyMeans(this.count);
   }
 
-  /** Fetches the count after the micro-batches of a step are enqueued, for report(). */
-  fetch(): void {
-    if (!this.reported) this.counted.fetch(this.count);
-  }
-
-  /** Warns if the last fetch() found any. Waits for it. */
-  report(): void {
-    const [count = 0] = this.counted.take() ?? [];
-    if (count === 0) return;
+  /** Warns of `count` such micro-batches, once. */
+  report(count: number): void {
+    if (this.reported) return;
     this.reported = true;
     this.stopCounting();
     process.emitWarning(
@@ -43,10 +31,8 @@ export class EmptyBatches {
   }
 
   dispose(): void {
-    this.report();
     this.stopCounting();
     this.count.release();
-    this.counted.dispose();
   }
 
   /** A later engine may have replaced the counter. */

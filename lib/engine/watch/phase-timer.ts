@@ -76,17 +76,6 @@ export interface PhaseTimer {
   dispose(): void;
 }
 
-/** Records nothing. */
-export const untimed: PhaseTimer = {
-  time: (_phase, body) => body(),
-  finishStep() {},
-  passed: () => [],
-  all: () => [],
-  last: () => null,
-  recording: (device) => new EventTimer(device),
-  dispose() {},
-};
-
 interface Span {
   phase: Phase;
   start: Event;

@@ -1,0 +1,166 @@
+// The calls that an engine accepts, and the groups of ranks that make each call together.
+import { type JointGroups, jointly, jointlyInTurns } from '../comm/jointly.js';
+import type { ProcessGroup } from '../comm/process-group.js';
+import { DsError } from '../errors.js';
+import { destroyed } from './engine-errors.js';
+import type { Ranks } from './ranks.js';
+
+interface CallOptions {
+  /** A forward or a backward gathers weights from the shard group. */
+  gathers: boolean;
+  /** The engine has an optimizer. */
+  trains: boolean;
+}
+
+/**
+ * Refuses calls in the wrong order. Selects the groups that wait for this rank in a call: if the
+ * call throws here, those ranks receive the error.
+ */
+export class EngineCalls {
+  /** The asynchronous calls that read or replace the state. */
+  readonly use = new StateUse();
+  private readonly passing: JointGroups;
+  private readonly stepping: JointGroups;
+  private readonly more: (ProcessGroup | null)[] = [];
+  private readonly trains: boolean;
+  /** The last call threw. */
+  private hasFailed = false;
+  private isClosed = false;
+
+  constructor(
+    { world, shardGroup, replicaGroup, secondaryGroup, tensorGroup, sequenceGroup }: Ranks,
+    { gathers, trains }: CallOptions,
+  ) {
+    const parted = [tensorGroup, sequenceGroup];
+    const gathering = gathers ? [shardGroup] : [];
+    this.passing = {
+      always: [...parted, ...gathering],
+      perhaps: [shardGroup, replicaGroup, secondaryGroup],
+    };
+    this.stepping = { perhaps: [world, shardGroup, replicaGroup, secondaryGroup, ...parted] };
+    this.trains = trains;
+  }
+
+  /** Throws DS_AUTOGRAD after close(). */
+  requireOpen(op: string): void {
+    if (this.isClosed) throw destroyed(op);
+  }
+
+  /** Throws after close(), without an optimizer, and during a save: `op` changes the state. */
+  requireChangeable(op: string): void {
+    this.requireOpen(op);
+    if (!this.trains) throw forwardsOnly(op);
+    this.use.requireIdle(op);
+  }
+
+  /** Adds groups that wait for this rank. */
+  join(more: JointGroups): void {
+    this.more.push(...(more.always ?? []));
+  }
+
+  /** The groups in which other ranks may wait for this one. */
+  get groups(): ProcessGroup[] {
+    const all = [...(this.passing.always ?? []), ...(this.stepping.perhaps ?? []), ...this.more];
+    return [...new Set(all)].filter((group) => group !== null && group.size > 1) as ProcessGroup[];
+  }
+
+  pass<Result>(body: () => Result): Result {
+    return this.run(this.passing, body);
+  }
+
+  /** Runs the end of a micro-batch or of a step. */
+  step<Result>(body: () => Result): Result {
+    return this.run(this.stepping, body);
+  }
+
+  /** Runs an asynchronous call. */
+  async inTurns<Result>(groups: JointGroups, body: () => Promise<Result>): Promise<Result> {
+    this.hasFailed = true;
+    const result = await jointlyInTurns(groups, body);
+    this.hasFailed = false;
+    return result;
+  }
+
+  /** Ends all calls: frees the memory of the engine. */
+  close(release: () => void): void {
+    this.isClosed = true;
+    try {
+      release();
+    } catch (error) {
+      // A call of this engine already reported the failure, so the end of the job adds nothing.
+      if (!this.hasFailed || !(error instanceof DsError && error.code === 'DS_COMM')) throw error;
+    }
+  }
+
+  private run<Result>(groups: JointGroups, body: () => Result): Result {
+    this.hasFailed = true;
+    const result = jointly(groups, body);
+    this.hasFailed = false;
+    return result;
+  }
+}
+
+interface Use {
+  op: string;
+  /** True for a load, which replaces the state. */
+  changes: boolean;
+}
+
+/** Prevents changes to an engine's state during an asynchronous save, export or load. */
+export class StateUse {
+  private readonly uses = new Set<Use>();
+
+  /** Runs `body`, which reads the state. Throws DS_AUTOGRAD during a load. */
+  async reading<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
+    this.requireLoaded(op);
+    return this.using({ op, changes: false }, body);
+  }
+
+  /** Runs `body`, which replaces the state. Throws DS_AUTOGRAD during a save or load. */
+  async changing<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
+    this.requireIdle(op);
+    return this.using({ op, changes: true }, body);
+  }
+
+  /** Throws DS_AUTOGRAD during a save or load, because `op` would change the state. */
+  requireIdle(op: string): void {
+    for (const use of this.uses) throw notAwaited(op, use);
+  }
+
+  /** Throws DS_AUTOGRAD during a load, because `op` would read a mixture of old and new state. */
+  requireLoaded(op: string): void {
+    for (const use of this.uses) if (use.changes) throw notAwaited(op, use);
+  }
+
+  private async using<Result>(use: Use, body: () => Promise<Result>): Promise<Result> {
+    this.uses.add(use);
+    try {
+      return await body();
+    } finally {
+      this.uses.delete(use);
+    }
+  }
+}
+
+function notAwaited(op: string, { op: under, changes }: Use): DsError {
+  return new DsError({
+    code: 'DS_AUTOGRAD',
+    op,
+    expected: `a call after the end of ${under}()`,
+    got: `a call while ${under}() ${changes ? 'replaces' : 'writes'} the engine state`,
+    hint:
+      under === 'saveCheckpoint'
+        ? 'Await saveCheckpoint(). With { asynchronous: true }, training continues during the write.'
+        : `Await ${under}().`,
+  });
+}
+
+function forwardsOnly(op: string): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op,
+    expected: 'an engine with an optimizer',
+    got: 'an engine for forwards only',
+    hint: 'Add "optimizer": { "type": "AdamW", "params": { "lr": 1e-4 } }, or pass one to initialize().',
+  });
+}
