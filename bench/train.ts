@@ -11,7 +11,7 @@ import { Tensor } from '../lib/tensor/index.js';
 import * as checkpointing from '../lib/tensor/recompute/index.js';
 import { EventCommTimer } from '../lib/zero/exchange.js';
 import type { OptimizerState, Share } from '../lib/zero/optimizer-state.js';
-import type { WeightShard } from '../lib/zero/partition.js';
+import type { WeightShard } from '../lib/zero/shard.js';
 import { NvmeState } from '../lib/zero/state/placement/nvme.js';
 import { StreamedState } from '../lib/zero/state/placement/streamed.js';
 import type { Options } from './main.js';

@@ -1,11 +1,12 @@
 // Moves a model into units: parameters become views of flat weights, their values become master
 // weights.
+
+import { sliceFlat } from '../tensor/flat.js';
 import type { Tensor } from '../tensor/index.js';
 import { type Collectives, takeOver } from './collectives.js';
-import { sliceFlat } from './flat.js';
 import type { LayoutEntry, Range } from './layout.js';
 import type { OptimizerState } from './optimizer-state.js';
-import type { Partition, WeightShard } from './partition.js';
+import type { Partition, WeightShard } from './shard.js';
 import type { InitialValues, WeightUnit } from './weight-unit.js';
 import type { ZeroStages } from './zero-stage.js';
 

@@ -2,15 +2,14 @@
 // afterwards.
 import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
+import { sliceFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { At, Collectives, Work } from './collectives.js';
 import type { CommTimer } from './exchange.js';
-import { sliceFlat } from './flat.js';
 import { type Range, shardOf } from './layout.js';
 import type { NearCopies } from './near-copies.js';
-import { Partition, WeightShard } from './partition.js';
+import { InMemory, Partition, WeightShard, type WeightStore } from './shard.js';
 import { pinned } from './state/pinned.js';
-import { InMemory, type WeightStore } from './state/weight-store.js';
 import type { Unit } from './unit.js';
 import { UnitTrace } from './unit-trace.js';
 import type { WeightFlow } from './weight-flow.js';

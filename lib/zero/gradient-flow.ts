@@ -1,11 +1,11 @@
 // Gradient flows: move gradients from a unit to the partition that this rank updates.
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
+import { sliceFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { Collectives } from './collectives.js';
 import type { Exchange, ToOwner, Wire } from './exchange.js';
-import { sliceFlat } from './flat.js';
-import type { Partition } from './partition.js';
+import type { Partition } from './shard.js';
 
 /** Receives the gradients of a step, one partition at a time. */
 export interface GradientReceiver {

@@ -2,6 +2,9 @@
 import type { ParameterPlace } from '../optim/optimizer.js';
 import { type Region, wholeRegion } from '../runtime/box.js';
 import { numel } from '../runtime/view.js';
+import type { Range } from '../tensor/flat.js';
+
+export type { Range };
 
 /** Every parameter starts at a multiple of this many elements, so 16-byte accesses stay aligned. */
 export const parameterAlignment = 64;
@@ -33,12 +36,6 @@ export interface LayoutEntry extends ParameterShape {
   offset: number;
   numel: number;
   region: Region;
-}
-
-/** A half-open range [offset, offset + numel) of elements. */
-export interface Range {
-  offset: number;
-  numel: number;
 }
 
 /** Parameters of one optimizer group with the same kind of state, including padding. */

@@ -1,8 +1,9 @@
 // Secondary copies of gathered weights on few nearby ranks (zero_hpz_partition_size), for repeated
 // gathers. Source: ZeRO++'s hpZ.
+
+import { copyFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { At, Collectives, Work } from './collectives.js';
-import { copyFlat } from './flat.js';
 import { shardOf } from './layout.js';
 import type { WeightUnit } from './weight-unit.js';
 

@@ -1,8 +1,8 @@
 // OptimizerState: shares of the partitions on this rank, each with a ShardState and a schedule.
 import type { Tensor } from '../tensor/index.js';
 import type { Fragment } from './layout.js';
-import type { Partition, WeightShard } from './partition.js';
 import type { Publisher, RankError, Schedule, UpdatePlan } from './schedule/schedule.js';
+import type { Partition, WeightShard } from './shard.js';
 import type { Bytes, LentState } from './state/lent-state.js';
 import type { ShardState } from './state/shard-state.js';
 

@@ -1,11 +1,12 @@
 // Sums partial gradients of tensor-parallel ranks, which have different tokens, before the data
 // ranks reduce them. Source: Korthikanti et al. 2022 (sequence parallelism).
+
+import { copyFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { Collectives } from './collectives.js';
-import { copyFlat } from './flat.js';
 import type { GradientFlow, GradientReceiver } from './gradient-flow.js';
 import type { LayoutEntry } from './layout.js';
-import type { Partition } from './partition.js';
+import type { Partition } from './shard.js';
 import type { Unit } from './unit.js';
 
 /** Wraps another flow. */

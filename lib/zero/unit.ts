@@ -6,8 +6,8 @@ import type { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { sliceFlat, zeroRange } from '../tensor/flat.js';
 import { cast, held, setGradTarget, Tensor } from '../tensor/index.js';
-import { sliceFlat, zeroRange } from './flat.js';
 import type { LayoutEntry, Range, UnitLayout } from './layout.js';
 import {
   type InitialValues,

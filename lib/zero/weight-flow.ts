@@ -2,12 +2,11 @@
 // ranks.
 import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
+import { sliceFlat } from '../tensor/flat.js';
 import type { Collectives, Work } from './collectives.js';
 import { Exchange, type ExchangeOptions } from './exchange.js';
-import { sliceFlat } from './flat.js';
 import { type Range, shardOf } from './layout.js';
-import { Partition, WeightShard } from './partition.js';
-import { InMemory, type WeightStore } from './state/weight-store.js';
+import { InMemory, Partition, WeightShard, type WeightStore } from './shard.js';
 import type { Unit } from './unit.js';
 import type { WeightUnit } from './weight-unit.js';
 

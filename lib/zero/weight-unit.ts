@@ -5,9 +5,9 @@ import type { Parameter } from '../nn/parameter.js';
 import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { sliceFlat, zeroRange } from '../tensor/flat.js';
 import { claim, disclaim, held, Tensor } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
-import { sliceFlat, zeroRange } from './flat.js';
 import {
   type LayoutEntry,
   type LayoutOptions,

@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import type { Event, Stream } from '../runtime/stream.js';
 import type { GradientFlow, GradientReceiver } from './gradient-flow.js';
-import type { Partition, WeightShard } from './partition.js';
+import type { Partition, WeightShard } from './shard.js';
 import type { Unit } from './unit.js';
 import type { WeightFlow } from './weight-flow.js';
 import type { WeightUnit } from './weight-unit.js';

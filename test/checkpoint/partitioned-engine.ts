@@ -4,13 +4,12 @@
 import { keptState } from '../../lib/engine/saving/engine-shards.js';
 import { type Engine, initialize, seed } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
+import { sliceFlat } from '../../lib/tensor/flat.js';
 import type { Tensor } from '../../lib/tensor/index.js';
-import { sliceFlat } from '../../lib/zero/flat.js';
 import type { Range } from '../../lib/zero/layout.js';
 import type { OptimizerState } from '../../lib/zero/optimizer-state.js';
-import { Partition } from '../../lib/zero/partition.js';
+import { InMemory, Partition } from '../../lib/zero/shard.js';
 import type { LentState } from '../../lib/zero/state/lent-state.js';
-import { InMemory } from '../../lib/zero/state/weight-store.js';
 import type { Unit } from '../../lib/zero/unit.js';
 import type { ZeroStages } from '../../lib/zero/zero-stage.js';
 import { tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';

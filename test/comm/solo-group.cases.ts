@@ -4,8 +4,8 @@ import assert from 'node:assert/strict';
 import { aloneOn, type ProcessGroup } from '../../lib/comm/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
+import { copyAll } from '../../lib/tensor/flat.js';
 import { full, held, randn, type Tensor, zeros } from '../../lib/tensor/index.js';
-import { copyAll } from '../../lib/zero/flat.js';
 import type { Case } from '../support/case.js';
 
 interface Late {

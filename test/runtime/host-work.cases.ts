@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
+import { copyFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
-import { copyFlat } from '../../lib/zero/flat.js';
 import { pinned } from '../../lib/zero/state/pinned.js';
 import type { Case } from '../support/case.js';
 

@@ -10,7 +10,7 @@ import {
   QuantizedWire,
   ReplicatedWire,
 } from '../../lib/zero/quantized.js';
-import { InMemory } from '../../lib/zero/state/weight-store.js';
+import { InMemory } from '../../lib/zero/shard.js';
 
 export interface CodesJob {
   kind: 'cpu' | 'cuda';

@@ -2,8 +2,8 @@
 // other.
 import type { Tensor } from '../../lib/tensor/index.js';
 import { evenlySpread, firstInForward, OptimizerState } from '../../lib/zero/optimizer-state.js';
-import type { Partition } from '../../lib/zero/partition.js';
 import type { Schedule } from '../../lib/zero/schedule/schedule.js';
+import type { Partition } from '../../lib/zero/shard.js';
 import type { ShardState } from '../../lib/zero/state/shard-state.js';
 
 test('every share enqueues what needs no step decision before one waits for it, and all in forward order', () => {

@@ -9,7 +9,7 @@ import { held, Tensor } from '../../lib/tensor/index.js';
 import type { At, Collectives } from '../../lib/zero/collectives.js';
 import { untimedComm } from '../../lib/zero/exchange.js';
 import { GatheredWeights, gatherPlain, onDevice } from '../../lib/zero/gathered-weights.js';
-import type { WeightShard } from '../../lib/zero/partition.js';
+import type { WeightShard } from '../../lib/zero/shard.js';
 import { PublishedWeights } from '../../lib/zero/weight-flow.js';
 
 const bucketOfAll = 1e9;

@@ -4,7 +4,7 @@ import type { Optimizer } from '../../lib/optim/optimizer.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
 import { clipGroups, layoutUnit } from '../../lib/zero/layout.js';
-import type { Partition } from '../../lib/zero/partition.js';
+import type { Partition } from '../../lib/zero/shard.js';
 import { pinnedFilled } from '../../lib/zero/state/pinned.js';
 import { allocateState, type RangeState, stateTensors } from '../../lib/zero/state/range-state.js';
 import {

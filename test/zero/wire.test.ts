@@ -1,5 +1,6 @@
 // Tests that each way to sum gradients over ranks gives the owner the same shard.
 import { cpu } from '../../lib/runtime/device.js';
+import { sliceFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import type { At, Collectives } from '../../lib/zero/collectives.js';
 import {
@@ -10,7 +11,6 @@ import {
   PlainWire,
   type Wire,
 } from '../../lib/zero/exchange.js';
-import { sliceFlat } from '../../lib/zero/flat.js';
 
 const device = cpu();
 const at: At = { stream: device.compute, purpose: 'gradient of a test' };

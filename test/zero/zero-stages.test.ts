@@ -1,7 +1,7 @@
 // Tests units with several groups: gradients and weights of each group flow between that group's
 // ranks.
 import type { GradientFlow } from '../../lib/zero/gradient-flow.js';
-import type { Partition } from '../../lib/zero/partition.js';
+import type { Partition } from '../../lib/zero/shard.js';
 import type { Unit } from '../../lib/zero/unit.js';
 import type { WeightFlow } from '../../lib/zero/weight-flow.js';
 import { ZeroStage, ZeroStages } from '../../lib/zero/zero-stage.js';

@@ -9,12 +9,13 @@ import {
   type StateTensor,
 } from '../../optim/declared-state.js';
 import { describe } from '../../runtime/view.js';
+import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import { writeFragments } from '../../zero/adopt.js';
 import { takeOver } from '../../zero/collectives.js';
-import { copyFlat, sliceFlat, sliceFragment } from '../../zero/flat.js';
 import { type Fragment, overlap, shardOf } from '../../zero/layout.js';
-import type { Partition, WeightShard } from '../../zero/partition.js';
+import type { Partition, WeightShard } from '../../zero/shard.js';
+import { sliceFragment } from '../../zero/shard.js';
 import type { LentState } from '../../zero/state/lent-state.js';
 import type { EngineCore } from '../engine-parts.js';
 import { resync } from '../step/resync.js';

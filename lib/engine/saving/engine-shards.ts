@@ -12,10 +12,10 @@ import {
 import { type Box, type Region, rangesOf, wholeBox, wholeRegion } from '../../runtime/box.js';
 import type { DType } from '../../runtime/dtype.js';
 import { numel } from '../../runtime/view.js';
+import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
-import { sliceFlat } from '../../zero/flat.js';
 import type { Fragment, LayoutEntry, Range } from '../../zero/layout.js';
-import type { Partition, WeightShard } from '../../zero/partition.js';
+import type { Partition, WeightShard } from '../../zero/shard.js';
 import type { EngineCore } from '../engine-parts.js';
 import { remoteState, remoteWeights, sliceOfRemote } from './remote-state.js';
 

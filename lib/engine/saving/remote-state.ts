@@ -2,9 +2,9 @@
 import { type Borrowed, partsOf, type Remote } from '../../checkpoint/index.js';
 import type { StateTensor } from '../../optim/declared-state.js';
 import { dtypeSize } from '../../runtime/dtype.js';
-import { sliceFlat } from '../../zero/flat.js';
+import { sliceFlat } from '../../tensor/flat.js';
 import type { Fragment, Range } from '../../zero/layout.js';
-import type { WeightShard } from '../../zero/partition.js';
+import type { WeightShard } from '../../zero/shard.js';
 import type { LentState } from '../../zero/state/lent-state.js';
 
 /** Returns the part of a fragment that starts at its element `offset`. */

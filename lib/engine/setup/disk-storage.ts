@@ -8,7 +8,7 @@ import { SWAP_ALIGNMENT, type SwapFileInfo } from '../../runtime/swap-file.js';
 import { absolutePath } from '../../runtime/system-error.js';
 import type { Collectives } from '../../zero/collectives.js';
 import { shardOf } from '../../zero/layout.js';
-import type { Partition } from '../../zero/partition.js';
+import type { Partition } from '../../zero/shard.js';
 import { DiskWeights } from '../../zero/state/disk-weights.js';
 import { NvmeState, type NvmeStateOptions } from '../../zero/state/placement/nvme.js';
 import { tileSize } from '../../zero/state/tiles.js';

@@ -7,7 +7,7 @@ import { type Device, threads } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { type Collectives, takeOver } from '../../zero/collectives.js';
-import type { Partition } from '../../zero/partition.js';
+import type { Partition } from '../../zero/shard.js';
 import {
   balancedShare,
   type Measured,

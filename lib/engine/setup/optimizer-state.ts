@@ -14,13 +14,13 @@ import { SplitMaster, type SplittingOptimizer } from '../../optim/split-master.j
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
 import { evenlySpread, firstInForward, type OptimizerState } from '../../zero/optimizer-state.js';
-import type { Partition } from '../../zero/partition.js';
 import { Deferred } from '../../zero/schedule/deferred.js';
 import { ExchangedUpdates } from '../../zero/schedule/exchanged-updates.js';
 import { GatheredUpdates } from '../../zero/schedule/gathered-updates.js';
 import type { Schedule } from '../../zero/schedule/schedule.js';
 import { Speculative } from '../../zero/schedule/speculative.js';
 import { SummedUpdates } from '../../zero/schedule/summed-updates.js';
+import type { Partition } from '../../zero/shard.js';
 import { F32Masters } from '../../zero/state/master/f32.js';
 import { JoinedMasters } from '../../zero/state/master/joined.js';
 import { SplitMasters } from '../../zero/state/master/split.js';

@@ -21,7 +21,7 @@ import {
   ZERO_BUBBLE,
 } from '../../pipe/index.js';
 import { held, Tensor, zeros } from '../../tensor/index.js';
-import type { Partition } from '../../zero/partition.js';
+import type { Partition } from '../../zero/shard.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
 import { normRanksAt, type Ranks } from '../ranks.js';
 import { allColumns, type Columns, columnsOfStages } from '../step/step-rows.js';

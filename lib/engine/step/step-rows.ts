@@ -1,8 +1,8 @@
 // The rows of numbers that ranks exchange in every step.
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { sliceFlat } from '../../tensor/flat.js';
 import { held, noGrad, scope, type Tensor, zeros } from '../../tensor/index.js';
-import { sliceFlat } from '../../zero/flat.js';
 import type { Range } from '../../zero/layout.js';
 import type { Ranks } from '../ranks.js';
 import type { DigestOutputs } from './input-digest.js';

@@ -5,7 +5,7 @@ import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { beforeBackward, type Tensor, tensorsIn } from '../../tensor/index.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
-import type { WeightShard } from '../../zero/partition.js';
+import type { WeightShard } from '../../zero/shard.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
 import type { ZeroStages } from '../../zero/zero-stage.js';
 import type { GradientCollector } from './gradient-collector.js';

@@ -2,7 +2,7 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import { byteText } from '../../runtime/byte-text.js';
 import type { Explanation } from '../../runtime/shortage.js';
-import type { Partition } from '../../zero/partition.js';
+import type { Partition } from '../../zero/shard.js';
 import { StreamedState } from '../../zero/state/placement/streamed.js';
 import type { Ranks } from '../ranks.js';
 import { type MemoryOwners, type MemoryUse, memoryUse } from './memory-breakdown.js';

@@ -1,7 +1,7 @@
 // Deferred: updates after the step decision, so every clip factor is exact.
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Tensor } from '../../tensor/index.js';
-import type { Partition } from '../partition.js';
+import type { Partition } from '../shard.js';
 import type { ShardState } from '../state/shard-state.js';
 import type { Publisher, RankError, Schedule, UpdatedPartition, UpdatePlan } from './schedule.js';
 

@@ -9,10 +9,10 @@ import {
 } from '../../comm/index.js';
 import type { ExchangingOptimizer, PayloadPass } from '../../optim/exchange.js';
 import type { UpdateTensors } from '../../optim/optimizer.js';
+import { copyAll, sliceFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
-import { copyAll, sliceFlat } from '../flat.js';
 import { overlap } from '../layout.js';
-import type { Partition } from '../partition.js';
+import type { Partition } from '../shard.js';
 import type { ShardState } from '../state/shard-state.js';
 import { AfterDecision, Deferred } from './deferred.js';
 import type { Publisher, RankError, UpdatedPartition, UpdatePlan } from './schedule.js';

@@ -3,10 +3,10 @@
 import type { GatheredOptimizer, UpdateSettings } from '../../optim/optimizer.js';
 import { deviceKernels } from '../../optim/update-kernels.js';
 import type { DType } from '../../runtime/dtype.js';
+import { sliceFlat, zeroRange } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
-import { sliceFlat, zeroRange } from '../flat.js';
 import type { LayoutEntry, Range } from '../layout.js';
-import type { Partition } from '../partition.js';
+import type { Partition } from '../shard.js';
 import type { Unit } from '../unit.js';
 import { AfterDecision } from './deferred.js';
 import type { UpdatedPartition, UpdatePlan } from './schedule.js';

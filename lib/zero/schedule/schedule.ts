@@ -3,7 +3,7 @@ import type { UpdateSettings } from '../../optim/optimizer.js';
 import type { Event, Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { LayoutEntry } from '../layout.js';
-import type { Partition } from '../partition.js';
+import type { Partition } from '../shard.js';
 
 /** Facts on the next update that are known before its gradients. */
 export interface UpdatePlan {

@@ -25,10 +25,10 @@ import type {
 import { hyperparameters } from '../../optim/param-groups.js';
 import type { Device } from '../../runtime/device.js';
 import { Event } from '../../runtime/stream.js';
+import { copyAll, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
-import { copyAll, sliceFlat } from '../flat.js';
 import type { Range } from '../layout.js';
-import type { Partition } from '../partition.js';
+import type { Partition } from '../shard.js';
 import type { HostState } from '../state/placement/host.js';
 import type { StreamedState } from '../state/placement/streamed.js';
 import type { ShardState } from '../state/shard-state.js';

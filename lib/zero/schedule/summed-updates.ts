@@ -6,11 +6,11 @@ import type {
   UpdateSettings,
   UpdateTensors,
 } from '../../optim/optimizer.js';
+import { sliceFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { Collectives } from '../collectives.js';
-import { sliceFlat } from '../flat.js';
 import type { GroupRange, Range } from '../layout.js';
-import type { Partition } from '../partition.js';
+import type { Partition } from '../shard.js';
 import { sumSizes } from '../state/range-state.js';
 import type { ShardState } from '../state/shard-state.js';
 import { AfterDecision } from './deferred.js';

@@ -4,7 +4,7 @@ import type { Device } from '../../runtime/device.js';
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import { SWAP_ALIGNMENT } from '../../runtime/swap-file.js';
 import type { GroupRange } from '../layout.js';
-import type { Partition } from '../partition.js';
+import type { Partition } from '../shard.js';
 import { pinnedFilled } from './pinned.js';
 import { allocateTables, stateSizes } from './range-state.js';
 import { cutRange, type StateTile, tileEvents } from './tiles.js';

@@ -4,16 +4,16 @@ import type { Device } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { Event, Stream } from '../../runtime/stream.js';
 import { SWAP_ALIGNMENT, SwapFile, type SwapFileInfo } from '../../runtime/swap-file.js';
+import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
-import { copyFlat, sliceFlat } from '../flat.js';
 import { type Fragment, overlap, type Range } from '../layout.js';
+import { InMemory, type WeightStore, write } from '../shard.js';
 import type { WeightUnit } from '../weight-unit.js';
 import { alignUp, type StoredTile } from './disk-tiles.js';
 import { type Bytes, LentState } from './lent-state.js';
 import { pinned } from './pinned.js';
 import { TileSlots } from './tile-slots.js';
 import { cutEvenly } from './tiles.js';
-import { InMemory, type WeightStore, write } from './weight-store.js';
 
 /** The weights of a unit on this rank. */
 interface KeptWeights {

@@ -2,8 +2,8 @@
 // et al. 2021 (ZeRO-Offload).
 import type { Device } from '../../runtime/device.js';
 import { Event, Stream } from '../../runtime/stream.js';
+import { copyAll, copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
-import { copyAll, copyFlat, sliceFlat } from '../flat.js';
 import { pinned } from './pinned.js';
 import type { ShardPart, Traffic } from './strategies.js';
 import type { StateTile } from './tiles.js';

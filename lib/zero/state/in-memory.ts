@@ -1,7 +1,7 @@
 // Reads and writes of parts with masters and state in device or host memory.
 import type { Optimizer } from '../../optim/optimizer.js';
+import { copyFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
-import { copyFlat } from '../flat.js';
 import type { Fragment, Range } from '../layout.js';
 import { namedFragment } from './range-state.js';
 import type { ShardPart } from './strategies.js';

@@ -3,8 +3,8 @@ import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { copyFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
-import { copyFlat } from '../flat.js';
 
 /** Returns a zero-filled tensor in pinned host memory. The caller releases it. */
 export function pinned(device: Device, shape: readonly number[], dtype: DType): Tensor {

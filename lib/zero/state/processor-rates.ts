@@ -4,8 +4,8 @@ import type { Device } from '../../runtime/device.js';
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { Event, Stream } from '../../runtime/stream.js';
+import { copyAll } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
-import { copyAll } from '../flat.js';
 import { pinned, pinnedFilled } from './pinned.js';
 
 /** Rates of a rank's two processors, while both work and other ranks of the host measure too. */

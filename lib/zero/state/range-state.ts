@@ -3,10 +3,11 @@ import { declaredState, portionOf, type StateTensor } from '../../optim/declared
 import type { Optimizer, ParameterPlace } from '../../optim/optimizer.js';
 import type { DType } from '../../runtime/dtype.js';
 import { numel as sizeOf } from '../../runtime/view.js';
+import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
-import { sliceFlat, sliceFragment } from '../flat.js';
 import type { Fragment, GroupRange, Range } from '../layout.js';
-import type { Partition } from '../partition.js';
+import type { Partition } from '../shard.js';
+import { sliceFragment } from '../shard.js';
 
 /** Allocates state: a tensor of `shape` with `value` in each element, with a reference. */
 export type Allocate = (shape: readonly number[], dtype: DType, value: number) => Tensor;

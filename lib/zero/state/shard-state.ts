@@ -2,10 +2,10 @@
 import type { UpdateKernels } from '../../optim/update-kernels.js';
 import type { DType } from '../../runtime/dtype.js';
 import { Event, type Stream } from '../../runtime/stream.js';
+import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
-import { sliceFlat } from '../flat.js';
 import type { Fragment } from '../layout.js';
-import type { Partition } from '../partition.js';
+import type { Partition } from '../shard.js';
 import type { Bytes, LentState } from './lent-state.js';
 import type {
   Masters,

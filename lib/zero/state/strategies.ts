@@ -5,7 +5,7 @@ import type { DType } from '../../runtime/dtype.js';
 import type { Event, Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Fragment, Range } from '../layout.js';
-import type { Partition } from '../partition.js';
+import type { Partition } from '../shard.js';
 import type { Bytes, LentState } from './lent-state.js';
 import type { RangeState } from './range-state.js';
 import type { StateTile } from './tiles.js';

@@ -3,10 +3,10 @@ import { declaredState } from '../../optim/declared-state.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import { Event } from '../../runtime/stream.js';
+import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
-import { sliceFlat } from '../flat.js';
 import { type GroupRange, parameterAlignment, type Range } from '../layout.js';
-import type { Partition } from '../partition.js';
+import type { Partition } from '../shard.js';
 import { type Allocate, type RangeState, stateTensors } from './range-state.js';
 
 /** A tile. Its tensors are slices of the range's tensors, except `starts`. */

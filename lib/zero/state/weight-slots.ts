@@ -1,8 +1,8 @@
 // WeightSlots: slots of pinned host memory for tiles of device weights during their update.
 import type { Device } from '../../runtime/device.js';
 import { Event, type Stream } from '../../runtime/stream.js';
+import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
-import { copyFlat, sliceFlat } from '../flat.js';
 import { pinned } from './pinned.js';
 import type { StateTile } from './tiles.js';
 

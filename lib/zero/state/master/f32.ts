@@ -1,9 +1,9 @@
 // F32Masters: f32 master weights in the memory of the state.
 import type { Stream } from '../../../runtime/stream.js';
+import { sliceFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
-import { sliceFlat } from '../../flat.js';
 import type { Fragment } from '../../layout.js';
-import type { Partition } from '../../partition.js';
+import type { Partition } from '../../shard.js';
 import type { LentState } from '../lent-state.js';
 import type { Masters, OpenTile, Placement, ShardPart } from '../strategies.js';
 import type { StateTile } from '../tiles.js';

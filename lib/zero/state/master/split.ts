@@ -2,10 +2,10 @@
 import { halves, type SplitMaster } from '../../../optim/split-master.js';
 import type { Device } from '../../../runtime/device.js';
 import type { Stream } from '../../../runtime/stream.js';
+import { sliceFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
-import { sliceFlat } from '../../flat.js';
 import type { Fragment } from '../../layout.js';
-import type { Partition } from '../../partition.js';
+import type { Partition } from '../../shard.js';
 import type { Bytes, LentState } from '../lent-state.js';
 import { SplitFragments } from '../split-fragments.js';
 import type { Masters, OpenTile, Placement, ShardPart } from '../strategies.js';

@@ -6,7 +6,7 @@ import type { DType } from '../../../runtime/dtype.js';
 import type { Stream } from '../../../runtime/stream.js';
 import type { Tensor } from '../../../tensor/index.js';
 import type { Fragment, Range } from '../../layout.js';
-import type { Partition } from '../../partition.js';
+import type { Partition } from '../../shard.js';
 import { HostStreams } from '../host-streams.js';
 import { masterInMemory, tensorInMemory, writeInMemory } from '../in-memory.js';
 import { type Bytes, LentState } from '../lent-state.js';

@@ -6,10 +6,10 @@ import type { Device } from '../../../runtime/device.js';
 import type { DType } from '../../../runtime/dtype.js';
 import type { Stream } from '../../../runtime/stream.js';
 import { SwapFile, type SwapFileInfo } from '../../../runtime/swap-file.js';
+import { copyFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
-import { copyFlat } from '../../flat.js';
 import { type Fragment, overlap, type Range } from '../../layout.js';
-import type { Partition } from '../../partition.js';
+import type { Partition } from '../../shard.js';
 import {
   type DiskPlan,
   type DiskTile,

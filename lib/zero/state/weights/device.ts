@@ -1,9 +1,9 @@
 // DeviceWeights: brings updated weights to the device, if updates have not written them there.
 import * as kernels from '../../../runtime/kernels.generated.js';
 import type { Event, Stream } from '../../../runtime/stream.js';
+import { sliceFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
-import { sliceFlat } from '../../flat.js';
-import type { Partition } from '../../partition.js';
+import type { Partition } from '../../shard.js';
 import { uploadRounded } from '../pinned.js';
 import type { Masters, Placement, ShardPart, WeightTarget } from '../strategies.js';
 import type { StateTile } from '../tiles.js';

@@ -2,9 +2,9 @@
 // (offload_param). They reach the device only when a gather needs them.
 import * as kernels from '../../../runtime/kernels.generated.js';
 import type { Event, Stream } from '../../../runtime/stream.js';
+import { sliceFlat } from '../../../tensor/flat.js';
 import { held, Tensor } from '../../../tensor/index.js';
-import { sliceFlat } from '../../flat.js';
-import type { Partition } from '../../partition.js';
+import type { Partition } from '../../shard.js';
 import { pinned } from '../pinned.js';
 import type { Masters, Placement, ShardPart, WeightTarget } from '../strategies.js';
 import type { StateTile } from '../tiles.js';

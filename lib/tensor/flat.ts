@@ -2,8 +2,14 @@
 import { dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
-import { held, type Tensor } from '../tensor/index.js';
-import type { Fragment, Range } from './layout.js';
+import { held } from './scope.js';
+import type { Tensor } from './tensor.js';
+
+/** A half-open range [offset, offset + numel) of elements. */
+export interface Range {
+  offset: number;
+  numel: number;
+}
 
 /** Returns contiguous elements of a flat tensor as a tensor of `shape`. The caller releases it. */
 export function sliceFlat(
@@ -12,14 +18,6 @@ export function sliceFlat(
   shape: readonly number[] = [numel],
 ): Tensor {
   return held(() => flat.alias(shape, undefined, flat.offset + offset));
-}
-
-/**
- * Returns a fragment of a flat tensor that starts at the partition's start. A whole parameter keeps
- * its shape.
- */
-export function sliceFragment(flat: Tensor, { entry, offset, numel }: Fragment): Tensor {
-  return sliceFlat(flat, { offset, numel }, numel === entry.numel ? entry.shape : [numel]);
 }
 
 /** Enqueues zeros on the compute stream. */
