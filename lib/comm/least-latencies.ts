@@ -17,7 +17,7 @@ export function leastLatencies(group: ProcessGroup, logger: CommsLogger): number
     return scope(() => {
       const times = Tensor.from(own.flat(), { dtype: 'f32', device });
       if (own.length > 0) group.allReduce(times, { op: 'min' }).synchronize();
-      const least = times.toArray() as number[];
+      const least = times.toArray();
       let at = 0;
       return own.map((calls) => calls.map(() => least[at++] as number));
     });

@@ -43,7 +43,7 @@ export interface InputTechnique {
 export function straightThrough(body: (x: Tensor) => Tensor): (x: Tensor) => Tensor {
   return customFunction<Tensor>({
     name: 'straight_through',
-    forward: (_context, x) => noGrad(() => scope(() => body(x as Tensor))),
+    forward: (_context, x) => noGrad(() => scope(() => body(x))),
     backward: (_context, grad) => grad as Tensor,
   });
 }

@@ -50,7 +50,7 @@ function owned(value: unknown, memory: ArrayBuffer[]): unknown {
     const copy = Uint8Array.prototype.slice.call(
       new Uint8Array(value.buffer, value.byteOffset, value.byteLength),
     );
-    memory.push(copy.buffer as ArrayBuffer);
+    memory.push(copy.buffer);
     const Type = value.constructor as new (buffer: ArrayBufferLike) => unknown;
     return value instanceof Buffer ? copy : new Type(copy.buffer);
   }

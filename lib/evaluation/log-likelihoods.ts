@@ -166,7 +166,7 @@ function logitsOf({ model, device }: Evaluated, batch: readonly LikelihoodReques
   batch.forEach(({ inputs }, row) => {
     tokens.set(inputs, row * longest);
   });
-  return model.call(Tensor.from(tokens, { shape: [batch.length, longest], device })) as Tensor;
+  return model.call(Tensor.from(tokens, { shape: [batch.length, longest], device }));
 }
 
 function likelihoodOf(logits: Tensor, row: number, request: LikelihoodRequest): Likelihood {
@@ -177,7 +177,7 @@ function likelihoodOf(logits: Tensor, row: number, request: LikelihoodRequest): 
     .narrow(1, inputs.length - count, count)
     .reshape([count, logits.size(2)]);
   const target = Tensor.from(targets, { device: logits.device });
-  const losses = crossEntropy(rows, target, { reduction: 'none' }).toArray() as number[];
+  const losses = crossEntropy(rows, target, { reduction: 'none' }).toArray();
   const best = rows.argmax(-1).toArray().map(Number);
   return {
     logLikelihood: -losses.reduce((sum, loss) => sum + loss, 0),

@@ -70,7 +70,7 @@ async function tryLock(path: string): Promise<Release | null | false> {
 }
 
 async function isSame(descriptor: number, path: string): Promise<boolean> {
-  const own = (await promisify(fstat)(descriptor)) as Stats;
+  const own = await promisify(fstat)(descriptor);
   const there = await stat(path).catch(() => null);
   return there !== null && there.ino === own.ino && there.dev === own.dev;
 }

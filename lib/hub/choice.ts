@@ -111,7 +111,7 @@ function namesInIndex(snapshot: string): string[] | null {
     const map = isObject(index) ? index.weight_map : null;
     const names = isObject(map) ? [...new Set(Object.values(map))] : [];
     const isList = names.length > 0 && names.every((one) => typeof one === 'string');
-    return isList ? (names as string[]) : null;
+    return isList ? names : null;
   } catch {
     return null;
   }

@@ -94,7 +94,7 @@ function fileOf(
   if (!Number.isSafeInteger(bytes) || (bytes as number) < 0) {
     throw badAnswer(name, `a size of ${shown(path)}`, shown(bytes));
   }
-  return { path, bytes: bytes as number, oid: hash as string, isLfs };
+  return { path, bytes: bytes as number, oid: hash, isLfs };
 }
 
 const client = (): Client => require('@huggingface/hub') as Client;

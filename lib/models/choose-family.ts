@@ -63,7 +63,7 @@ function requireLanguageModel(location: string, values: JsonObject): void {
   if (!Array.isArray(names) || !names.every((name) => typeof name === 'string')) {
     throw config.refusal('architectures', 'a list of names', names);
   }
-  if (names.length === 0 || !names.every((name) => OTHER_HEAD.test(name as string))) return;
+  if (names.length === 0 || !names.every((name) => OTHER_HEAD.test(name))) return;
   const hint =
     'nn.models supports no other heads, and would create a new one. Build a Module with this head for trained weights; for a new language model, omit "architectures".';
   throw config.refusal(

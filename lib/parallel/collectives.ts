@@ -41,7 +41,7 @@ function recordEarly(
   let running: Exchange | null = null;
   record(name, [x], [out], [], ([grad], sink) => {
     scope(() => {
-      const { work, result } = running ?? begin(grad as Tensor, ahead);
+      const { work, result } = running ?? begin(grad, ahead);
       work.wait();
       sink.give(0, result());
       running?.target.dispose();
@@ -129,7 +129,7 @@ export function sumOverGroup(x: Tensor, group: ProcessGroup): Tensor {
     group.allReduce(x.contiguous(), { output: sum, purpose: 'sumOverGroup' }).wait();
     return sum;
   });
-  record('sum_over_group', [x], [out], [], ([grad], sink) => sink.give(0, grad as Tensor));
+  record('sum_over_group', [x], [out], [], ([grad], sink) => sink.give(0, grad));
   return out;
 }
 
@@ -162,7 +162,7 @@ function exchange(name: string, forward: Along, backward: Along) {
     record(name, [x], [out], [], ([grad], sink) => {
       sink.give(
         0,
-        scope(() => backward(`${name} backward`, grad as Tensor, shared)),
+        scope(() => backward(`${name} backward`, grad, shared)),
       );
     });
     return out;
@@ -261,10 +261,10 @@ export function copyBesideOthers(x: Tensor, { group, index, count }: Copies): Te
   const out = x.alias(x.shape, x.strides);
   record('copy_beside_others', [x], [out], [], ([grad], sink) => {
     scope(() => {
-      const { shape, dtype, device } = grad as Tensor;
+      const { shape, dtype, device } = grad;
       const all = Tensor.empty([count, ...shape], dtype, device).zero_();
       const own = all.narrow(0, index, 1).squeeze(0);
-      own.copy_(grad as Tensor);
+      own.copy_(grad);
       group.allReduce(all, { purpose: 'copyBesideOthers' }).wait();
       sink.give(0, own);
     });

@@ -203,7 +203,7 @@ export class Ulysses implements HeadExchange {
     });
     record('tokens_to_heads', [qkv], [out], [], ([grad], sink) => {
       scope(() => {
-        const all = rowsPacked(grad as Tensor);
+        const all = rowsPacked(grad);
         const into = Tensor.empty([B, t, width], all.dtype, all.device);
         const parts = thirds(all, count);
         toTokens('gradients of queries, keys and values', parts, thirds(into, heads), route);
@@ -230,7 +230,7 @@ export class Ulysses implements HeadExchange {
     });
     record('heads_to_tokens', [x], [out], [], ([grad], sink) => {
       scope(() => {
-        const all = toHeads('gradients of heads', [grad as Tensor], route);
+        const all = toHeads('gradients of heads', [grad], route);
         sink.give(0, viewsOf(all, route)[0] as Tensor);
       });
     });

@@ -150,7 +150,7 @@ function allocateFor(device: Device, bytes: number): number {
     block[STREAM] = device.compute.handle;
     block[BYTES] = bytes;
     allocate();
-    return block[STREAM] as number;
+    return block[STREAM];
   } catch (error) {
     throw failure(error);
   }

@@ -80,7 +80,7 @@ function promptsOf(given: JsonValue | undefined, served: ServedModel): Prompt[] 
 function promptTokens(location: string, prompt: JsonValue, vocabSize: number): readonly number[] {
   const isTokens = Array.isArray(prompt) && prompt.length > 0;
   if (isTokens && prompt.every((one) => isInteger(one, 0, vocabSize - 1))) {
-    return prompt as number[];
+    return prompt;
   }
   throw invalid(location, `a text, or a list of tokens below ${vocabSize}`, formatValue(prompt));
 }

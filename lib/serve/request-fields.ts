@@ -71,7 +71,7 @@ export class RequestFields {
     const value = this.any(name);
     if (value === undefined) return undefined;
     if (Array.isArray(value) && value.every((one) => isInteger(one, 0, vocabSize - 1))) {
-      return value as number[];
+      return value;
     }
     throw this.wrong(name, `a list of tokens below ${vocabSize}`, formatValue(value));
   }

@@ -146,7 +146,7 @@ export function rawValues(values: ArrayLike<Element>, dtype: DType): NumericArra
     }
     return out;
   }
-  const whole = dtype as 'u8' | 'i32' | 'i64';
+  const whole = dtype;
   for (let i = 0; i < values.length; ++i) {
     const value = values[i] as Element;
     if (!fits(value, whole)) throw unfit(OP, value, whole, ` as value ${i}`);

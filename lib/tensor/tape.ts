@@ -14,6 +14,9 @@ import type { Tensor } from './tensor.js';
  */
 export type Backward = (grads: readonly (Tensor | null)[], sink: GradSink) => void;
 
+/** Backward of an op with one output. It runs only if that output has a gradient. */
+type SingleBackward = (grads: readonly [Tensor], sink: GradSink) => void;
+
 /** Destination of the gradients of a backward function's inputs. */
 export interface GradSink {
   /** Returns whether input `i` needs a gradient. */
@@ -236,12 +239,26 @@ export class GradFn {
 export function record(
   name: string,
   inputs: readonly Tensor[],
+  outputs: readonly [Tensor],
+  saved: readonly Saved[],
+  backward: SingleBackward,
+): void;
+export function record(
+  name: string,
+  inputs: readonly Tensor[],
   outputs: readonly Tensor[],
   saved: readonly Saved[],
   backward: Backward,
+): void;
+export function record(
+  name: string,
+  inputs: readonly Tensor[],
+  outputs: readonly Tensor[],
+  saved: readonly Saved[],
+  backward: Backward | SingleBackward,
 ): void {
   if (!enabled || !wantsGrad(inputs)) return;
-  const node = new GradFn(name, inputs, outputs.length, saved, backward);
+  const node = new GradFn(name, inputs, outputs.length, saved, backward as Backward);
   currentScope()?.adoptNode(node);
   enter(outputs, node);
 }

@@ -278,17 +278,13 @@ function readEval<Sample, Batch>(
   if (typeof data === 'object' && (data as { length?: number }).length === 0) {
     throw refused('Trainer eval.data', 'data to judge by, or no `eval`', 'no samples');
   }
-  const {
-    every = 'epoch',
-    batchSize = trainer.batchSize ?? 8,
-    metrics,
-  } = options as EvalOptions<Sample, Batch>;
+  const { every = 'epoch', batchSize = trainer.batchSize ?? 8, metrics } = options;
   const {
     maxBatches = Number.POSITIVE_INFINITY,
     atStart = false,
     delay = 0,
     accuracy = false,
-  } = options as EvalOptions<Sample, Batch>;
+  } = options;
   requireEvery('Trainer eval.every', every);
   requireInteger('Trainer eval.batchSize', batchSize, 1);
   if (maxBatches !== Number.POSITIVE_INFINITY) {

@@ -201,7 +201,7 @@ export function columnsOf(
   for (const layer of own) mine[layer] = (mine[layer] ?? 0) + 1;
   const row = held(() => Tensor.from(mine, { device: world.device }));
   world.allGather(counts, row, { purpose: 'units of stages' }).wait();
-  const all = counts.toArray() as number[];
+  const all = counts.toArray();
   counts.release();
   row.release();
   const ofStage = mesh.shape.ranksAlong(world.rank, 'pp');

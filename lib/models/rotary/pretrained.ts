@@ -171,14 +171,14 @@ function defaultTypes(
     const [key, fallback] = windowEvery;
     const every = key === null ? fallback : config.size(key, fallback);
     const slides = (i: number): boolean => width !== null && (i + 1) % every !== 0;
-    return Array.from({ length: layers }, (_, i) => (slides(i) ? SLIDING : FULL) as string);
+    return Array.from({ length: layers }, (_, i) => (slides(i) ? SLIDING : FULL));
   }
   const first = config.get('max_window_layers', layers);
   if (!Number.isInteger(first) || (first as number) < 0) {
     throw config.refusal('max_window_layers', 'a number of layers', first);
   }
   return Array.from({ length: layers }, (_, i) =>
-    width !== null && slidesAt(i, first as number) ? (SLIDING as string) : (FULL as string),
+    width !== null && slidesAt(i, first as number) ? SLIDING : FULL,
   );
 }
 
@@ -231,6 +231,6 @@ function describeWindow(traits: RotaryTraits, sizes: RotarySizes): JsonObject {
       [SWITCH_KEY]: width !== null,
       max_window_layers: first < 0 ? windows.length : first,
     }),
-    layer_types: windows.map((one) => (one === null ? (FULL as string) : (SLIDING as string))),
+    layer_types: windows.map((one) => (one === null ? FULL : SLIDING)),
   };
 }

@@ -51,9 +51,8 @@ const [FULL, SLIDING] = ['full_attention', 'sliding_attention'];
 export function parseRope(traits: RotaryTraits, config: ModelConfig, declared: number): Rope {
   const { rope = COMMON_ROPE } = traits;
   const [given, older] = [config.section('rope_parameters'), config.section('rope_scaling')];
-  const isByType =
-    rope.ofWindows !== undefined && [FULL, SLIDING].some((one) => given.has(one as string));
-  const newer = isByType ? given.section(FULL as string) : given;
+  const isByType = rope.ofWindows !== undefined && [FULL, SLIDING].some((one) => given.has(one));
+  const newer = isByType ? given.section(FULL) : given;
   if (!rope.ofWindows) return parseOne(rope, { config, newer, older }, declared);
   const full = parseOne(rope, { config, newer, older }, declared);
   return { ...full, windowRopeTheta: parseWindowTheta(rope, config, given, full.ropeTheta) };
@@ -67,7 +66,7 @@ function parseWindowTheta(
   ofOthers: number | undefined,
 ): number {
   const { key, fallback } = ofWindows as NonNullable<RopeTraits['ofWindows']>;
-  const section = given.section(SLIDING as string);
+  const section = given.section(SLIDING);
   section.requireOneOf('rope_type', ['default']);
   requireNoOther(section, []);
   const older = key === null ? (ofOthers ?? fallback) : config.positive(key, fallback);
@@ -238,8 +237,8 @@ function describeByType(
   const { type: _, ...full } = scaling;
   return {
     rope_parameters: {
-      [FULL as string]: { ...full, rope_theta: ropeTheta },
-      [SLIDING as string]: { rope_type: 'default', rope_theta: windowTheta },
+      [FULL]: { ...full, rope_theta: ropeTheta },
+      [SLIDING]: { rope_type: 'default', rope_theta: windowTheta },
     },
     ...(key !== null && { [key]: windowTheta }),
   };

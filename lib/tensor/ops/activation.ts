@@ -22,7 +22,7 @@ function activated(
   kernels.activation({ in: x, out, ...curve });
   record(name, [x], [out], [x], ([grad], sink) => {
     sink.write(0, (dx, accumulate) =>
-      kernels.activationBackward({ in: x, dout: grad as Tensor, dx, ...curve, accumulate }),
+      kernels.activationBackward({ in: x, dout: grad, dx, ...curve, accumulate }),
     );
   });
   return out;

@@ -41,7 +41,7 @@ import {
 export function clone(x: Tensor): Tensor {
   requireTensor('clone', x);
   const out = copied(x);
-  record('clone', [x], [out], [], ([grad], sink) => sink.give(0, grad as Tensor));
+  record('clone', [x], [out], [], ([grad], sink) => sink.give(0, grad));
   return out;
 }
 
@@ -110,7 +110,7 @@ export function flip(x: Tensor, dims?: number | readonly number[]): Tensor {
   requireTensor('flip', x);
   const over = normalizeDims('flip', dims, x.ndim);
   const out = reversed(x, over);
-  record('flip', [x], [out], [], ([grad], sink) => sink.give(0, reversed(grad as Tensor, over)));
+  record('flip', [x], [out], [], ([grad], sink) => sink.give(0, reversed(grad, over)));
   return out;
 }
 
@@ -231,7 +231,7 @@ export function diagonal(x: Tensor, offset = 0, first = 0, second = 1): Tensor {
   record('diagonal', [x], [out], [], ([grad], sink) => {
     sink.write(0, (dx, accumulate) => {
       if (!accumulate) kernels.fill({ out: dx, value: 0 });
-      addInto(line(dx), grad as Tensor, accumulate);
+      addInto(line(dx), grad, accumulate);
     });
   });
   return out;
@@ -334,8 +334,8 @@ function surrounded(x: Tensor, shape: number[], sides: readonly Side[], value: n
   };
   kernels.copy({ in: x, out: inside(out) });
   record('pad', [x], [out], [], ([grad], sink) => {
-    const { shape: from, strides, offset } = inside(grad as Tensor);
-    sink.give(0, (grad as Tensor).alias(from, strides, offset));
+    const { shape: from, strides, offset } = inside(grad);
+    sink.give(0, grad.alias(from, strides, offset));
   });
   return out;
 }

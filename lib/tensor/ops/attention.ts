@@ -231,7 +231,7 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
   }) as [Tensor, Tensor];
   const saved = [views.q, views.k, views.v, out, lse, ...filter.saved];
   record('attention', [q, k, v], [out], saved, ([grad], sink) => {
-    const dout = lastPacked(grad as Tensor);
+    const dout = lastPacked(grad);
     writeTogether(sink, [0, 1, 2], (outs, adding) => {
       const target = (i: number, like: Tensor): Tensor => {
         const into = outs[i];
@@ -323,7 +323,7 @@ function packedAttentionHere(qkv: Tensor, heads: number, given: PackedReach): Te
     return [fresh, statistics];
   }) as [Tensor, Tensor];
   record('attention', [qkv], [out], [source, out, lse, ...within.saved], ([grad], sink) => {
-    const dout = splitHeads(packed(grad as Tensor), heads);
+    const dout = splitHeads(packed(grad), heads);
     sink.write(0, (into, accumulate) => {
       overwriteOrAdd(into, accumulate, (d) => {
         const [dq, dk, dv] = [headsOf(d, 0, heads), headsOf(d, 1, heads), headsOf(d, 2, heads)];

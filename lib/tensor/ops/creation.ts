@@ -154,7 +154,7 @@ export function cast(x: Tensor, dtype: DType): Tensor {
   const out = converted(x, dtype);
   const from = x.dtype;
   record('cast', [x], [out], [], ([grad], sink) => {
-    sink.give(0, converted(grad as Tensor, from));
+    sink.give(0, converted(grad, from));
   });
   return out;
 }
@@ -196,6 +196,6 @@ function toDevice(x: Tensor, device: Device): Tensor {
     });
   }
   const out = moved(x, device);
-  record('to', [x], [out], [], ([grad], sink) => sink.give(0, moved(grad as Tensor, home)));
+  record('to', [x], [out], [], ([grad], sink) => sink.give(0, moved(grad, home)));
   return out;
 }

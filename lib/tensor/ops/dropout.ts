@@ -79,7 +79,7 @@ function dropoutOf(x: Tensor, p: number, channels: DimShare | null): Tensor {
   const out = Tensor.emptyLike(source);
   drop(source, out, false);
   record('dropout', [source], [out], [], ([grad], sink) => {
-    const dout = packed(grad as Tensor);
+    const dout = packed(grad);
     sink.write(0, (dx, accumulate) => drop(dout, dx, accumulate));
   });
   return out;

@@ -57,7 +57,7 @@ export function scale(x: Tensor, factor: number, shift = 0): Tensor {
   kernels.scale({ in: x, out, scale: factor, shift, accumulate: false });
   record('scale', [x], [out], [], ([grad], sink) => {
     sink.write(0, (dx, accumulate) =>
-      kernels.scale({ in: grad as Tensor, out: dx, scale: factor, shift: 0, accumulate }),
+      kernels.scale({ in: grad, out: dx, scale: factor, shift: 0, accumulate }),
     );
   });
   return out;
@@ -122,8 +122,8 @@ export function mul(a: Operand, b: Operand): Tensor {
   return withOperands('mul', a, b, (left, right) => {
     const out = combine('mul', left, right);
     record('mul', [left, right], [out], operandsFor(left, right), ([grad], sink) => {
-      giveProduct(sink, 0, grad as Tensor, right);
-      giveProduct(sink, 1, grad as Tensor, left);
+      giveProduct(sink, 0, grad, right);
+      giveProduct(sink, 1, grad, left);
     });
     return out;
   });
@@ -146,7 +146,7 @@ function quotient(a: Tensor, b: Tensor): Tensor {
   const out = combine('div', a, b);
   const saved = b.requiresGrad ? [b, out] : [b];
   record('div', [a, b], [out], saved, ([grad], sink) => {
-    const g = grad as Tensor;
+    const g = grad;
     const divisor = expanded(b, g.shape);
     writeBroadcast(sink, 0, g, (da, accumulate) =>
       kernels.binary({ a: g, b: divisor, out: da, op: 'div', accumulate }),
@@ -179,7 +179,7 @@ function extremum(op: Extremum, a: Operand, b: Operand): Tensor {
   return withOperands(op, a, b, (left, right) => {
     const out = combine(op, left, right);
     record(op, [left, right], [out], [left, right], ([grad], sink) => {
-      const g = grad as Tensor;
+      const g = grad;
       const [x, y] = [expanded(left, g.shape), expanded(right, g.shape)];
       if (sink.needs(0)) giveBroadcast(sink, 0, shareOf(g, x, y, BEATEN[op]));
       if (sink.needs(1)) giveBroadcast(sink, 1, shareOf(g, y, x, BEATEN[op]));
@@ -244,7 +244,7 @@ export function pow(a: Operand, b: Operand): Tensor {
   return withOperands('pow', a, b, (left, right) => {
     const out = combine('pow', left, right);
     record('pow', [left, right], [out], [left, right, out], ([grad], sink) => {
-      const g = grad as Tensor;
+      const g = grad;
       const [base, exponent] = [expanded(left, g.shape), expanded(right, g.shape)];
       if (sink.needs(0)) {
         giveProduct(sink, 0, g, slopeOfBase(base, exponent, Tensor.emptyLike(g)));
@@ -292,7 +292,7 @@ export function atan2(y: Operand, x: Operand): Tensor {
     if (!isFloating(up.dtype)) return scope(() => atan2(cast(up, 'f32'), cast(right, 'f32')));
     const out = combine('atan2', up, right);
     record('atan2', [up, right], [out], [up, right], ([grad], sink) => {
-      const g = grad as Tensor;
+      const g = grad;
       const [a, b] = [expanded(up, g.shape), expanded(right, g.shape)];
       if (sink.needs(0)) giveProduct(sink, 0, g, slopeOfAngle(b, a, 1, g));
       if (sink.needs(1)) giveProduct(sink, 1, g, slopeOfAngle(a, b, -1, g));
@@ -310,7 +310,7 @@ export function limited(op: Extremum, x: Operand, limit: Operand): Tensor {
   return withOperands(op, x, limit, (left, right) => {
     const out = combine(op, left, right);
     record(op, [left, right], [out], [left, right], ([grad], sink) => {
-      const g = grad as Tensor;
+      const g = grad;
       const inside = op === 'maximum' ? 'ge' : 'le';
       if (sink.needs(0)) giveBroadcast(sink, 0, masked(g, left, right, inside));
       if (sink.needs(1)) giveBroadcast(sink, 1, masked(g, left, right, BEATEN[op]));
@@ -391,7 +391,7 @@ function choose(condition: Tensor, a: Tensor, b: Tensor): Tensor {
   const [x, y] = [expanded(a, shape), expanded(b, shape)];
   kernels.where({ condition: expanded(condition, shape), a: x, b: y, out });
   record('where', [a, b], [out], [condition], ([grad], sink) => {
-    const g = grad as Tensor;
+    const g = grad;
     const mask = expanded(condition, g.shape);
     const nothing = expanded(constant(0, g.dtype, g.device), g.shape);
     const part = (first: View, second: View): Tensor => {

@@ -54,7 +54,7 @@ export function routeTopK(given: Tensor, options: RouteOptions): Routes {
   const weights = Tensor.empty(shape, dtype === 'f64' ? 'f64' : 'f32', device);
   kernels.routeTopK({ logits, ids, weights, normalize });
   record('route_top_k', [given], [weights], [logits, ids], ([grad], sink) => {
-    const dweights = packed(grad as Tensor);
+    const dweights = packed(grad);
     sink.write(0, (dlogits, accumulate) =>
       kernels.routeTopKBackward({ logits, ids, dweights, dlogits, normalize, accumulate }),
     );
@@ -127,7 +127,7 @@ export function groupedLinear(
     [out],
     [...read, offsets, groups.rows, places],
     ([grad], sink) => {
-      const dout = packed(grad as Tensor);
+      const dout = packed(grad);
       const product = (to: Tensor): void =>
         kernels.groupedMatmul({ x: dout, rows: null, weight: w, offsets, out: to, plain: true });
       sink.write(0, (dx, accumulate) => {
@@ -160,7 +160,7 @@ export function combineRows(given: Tensor, weights: Tensor, groups: RowGroups): 
   const out = Tensor.empty(shape, y.dtype, y.device);
   kernels.combineRows({ y, places, weights: factors, out, accumulate: false });
   record('combine_rows', [given, weights], [out], [y, factors, places], ([grad], sink) => {
-    const dout = packed(grad as Tensor);
+    const dout = packed(grad);
     // One pass writes both gradients to new memory. It does not write rows after the last group.
     const dy = Tensor.emptyLike(y);
     if (!isWhole) kernels.fill({ out: dy, value: 0 });

@@ -56,7 +56,7 @@ export function embedding(weight: Tensor, index: Tensor): Tensor {
   const out = Tensor.empty([...index.shape, columns], weight.dtype, weight.device);
   kernels.embedding({ weight, index: at, out: viewOf(out, [rows, columns]) });
   record('embedding', [weight], [out], [flat], ([grad], sink) => {
-    const dout = viewOf(packed(grad as Tensor), [rows, columns]);
+    const dout = viewOf(packed(grad), [rows, columns]);
     sink.write(0, (dweight, accumulate) =>
       kernels.embeddingBackward({ dout, index: at, dweight, accumulate }),
     );
@@ -102,7 +102,7 @@ export function gather(x: Tensor, dim: number, index: Tensor): Tensor {
   const out = Tensor.empty(index.shape, x.dtype, x.device);
   kernels.gather({ in: slice, index, out, dim: at });
   record('gather', [x], [out], [index], ([grad], sink) => {
-    sink.write(0, (dx, accumulate) => addAtIndex(dx, at, index, grad as Tensor, accumulate));
+    sink.write(0, (dx, accumulate) => addAtIndex(dx, at, index, grad, accumulate));
   });
   return out;
 }

@@ -344,7 +344,7 @@ function headLoss(
   const out = average(head.losses, divisor);
   const saved = [source, weight, flat, head.lse, divisor, ...kept];
   record('linear_cross_entropy', [x, weight], [out], saved, ([grad], sink) =>
-    plan.backward(rowScale(grad as Tensor, divisor), sink),
+    plan.backward(rowScale(grad, divisor), sink),
   );
   return out;
 }

@@ -179,7 +179,7 @@ function recordLinear(x: Tensor, weight: Tensor, bias: Tensor | null, out: Tenso
   const read = weight.requiresGrad ? [kept, weight] : [weight];
   const saved = z ? [...read, z] : read;
   record('linear', inputs, [out], saved, ([grad], sink) => {
-    const dz = grad as Tensor;
+    const dz = grad;
     if (z) linearBackwardThroughGelu(dz, { x: kept, z }, weight, sink);
     else linearBackward(dz, kept, weight, sink);
     if (bias) sink.write(2, (db, accumulate) => sumToShape(gemmRows(dz), db, accumulate));

@@ -252,7 +252,7 @@ export function classCrossEntropy(logits: Tensor, target: Tensor, rules: RowRule
   const divisor = divisorOf(rules, { target: at, losses, correct });
   const out = average(losses, divisor);
   record('cross_entropy', [logits], [out], [logits, flat, lse, divisor], ([grad], sink) => {
-    const scale = rowScale(grad as Tensor, divisor);
+    const scale = rowScale(grad, divisor);
     const source = logitRows(logits);
     sink.write(0, (dx, accumulate) =>
       overwriteOrAdd(dx, accumulate, (to) => {

@@ -65,7 +65,7 @@ function product(a: Tensor, b: Tensor): Tensor {
   const out = Tensor.empty(shape, a.dtype, a.device);
   gemm(gemmOperand(a), gemmOperand(b), out, false);
   record('matmul', [a, b], [out], [a, b], ([grad], sink) => {
-    const dout = gemmOperand(grad as Tensor);
+    const dout = gemmOperand(grad);
     sink.write(0, (da, accumulate) => gemm(dout, flipped(gemmOperand(b)), da, accumulate));
     sink.write(1, (db, accumulate) => gemm(flipped(gemmOperand(a)), dout, db, accumulate));
   });

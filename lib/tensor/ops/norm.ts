@@ -107,7 +107,7 @@ function recordNorm(
   const { s, weight, mean, rstd } = saved;
   const keep = mean ? [s, weight, mean, rstd] : [s, weight, rstd];
   record(op, inputs, [out], keep, ([grad], sink) => {
-    const dout = asRows(packed(grad as Tensor));
+    const dout = asRows(packed(grad));
     withParameters(sink, 1, hasBias, (dweight, dbias, accumulate) => {
       if (!sink.needs(0)) {
         normBackward(saved, dout, null, { dx: null, dweight, dbias, accumulate });

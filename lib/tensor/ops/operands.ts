@@ -70,7 +70,7 @@ function dtypeOfBoth(op: string, a: Tensor, b: Tensor): DType {
 function dtypeBeside(op: string, { dtype, shape }: Tensor, value: number): DType {
   if (isFloating(dtype)) return dtype;
   if (!Number.isInteger(value)) return 'f32';
-  const whole = dtype === 'bool' ? 'i64' : (dtype as 'u8' | 'i32' | 'i64');
+  const whole = dtype === 'bool' ? 'i64' : dtype;
   if (fits(value, whole)) return whole;
   const [least, most] = integerRange(whole);
   throw new DsError({

@@ -96,7 +96,7 @@ export function sum(x: Tensor, options: Reduction = {}): Tensor {
   const { out, kept } = reduce('sum', x, options);
   const { shape } = x;
   record('sum', [x], [out], [], ([grad], sink) => {
-    sink.give(0, repeated(grad as Tensor, kept, shape));
+    sink.give(0, repeated(grad, kept, shape));
   });
   return out;
 }
@@ -159,9 +159,9 @@ export function mean(x: Tensor, options: Reduction = {}): Tensor {
   const { out, kept, count } = reduce('mean', x, options);
   const { shape } = x;
   record('mean', [x], [out], [], ([grad], sink) => {
-    const share = Tensor.emptyLike(grad as Tensor);
+    const share = Tensor.emptyLike(grad);
     kernels.scale({
-      in: grad as Tensor,
+      in: grad,
       out: share,
       scale: 1 / count,
       shift: 0,
@@ -182,7 +182,7 @@ export function prod(x: Tensor, options: Reduction = {}): Tensor {
   const { out, kept } = reduce('prod', x, options);
   const over = x.shape.map((_, d) => d).filter((d) => kept[d] !== x.shape[d]);
   record('prod', [x], [out], [x], ([grad], sink) => {
-    sink.write(0, (dx, accumulate) => addProductSlope(x, grad as Tensor, over, dx, accumulate));
+    sink.write(0, (dx, accumulate) => addProductSlope(x, grad, over, dx, accumulate));
   });
   return out;
 }
@@ -230,7 +230,7 @@ function extremum(op: 'max' | 'min', x: Tensor, options: Reduction): Tensor {
     kernels.copy({ in: mask, out: share });
     const ties = Tensor.empty(kept, x.dtype, x.device);
     kernels.reduce({ in: share, out: ties, op: 'sum', accumulate: false });
-    const each = viewOf(packed(grad as Tensor), kept);
+    const each = viewOf(packed(grad), kept);
     kernels.binary({ a: each, b: ties, out: ties, op: 'div', accumulate: false });
     sink.write(0, (dx, accumulate) =>
       kernels.binary({ a: share, b: expanded(ties, x.shape), out: dx, op: 'mul', accumulate }),
@@ -272,7 +272,7 @@ function softmaxLast(x: Tensor, log: boolean): Tensor {
   const out = Tensor.emptyLike(source);
   kernels.softmax({ in: source, out, log });
   record(log ? 'log_softmax' : 'softmax', [source], [out], [out], ([grad], sink) => {
-    const dout = packed(grad as Tensor);
+    const dout = packed(grad);
     sink.write(0, (dx, accumulate) => kernels.softmaxBackward({ out, dout, dx, log, accumulate }));
   });
   return out;

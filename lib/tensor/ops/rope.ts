@@ -85,7 +85,7 @@ export function rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | nu
   turn(source, out, { cos, sin, positions: rows, inverse: false });
   const saved = rows ? [cos, sin, rows] : [cos, sin];
   record('rope', [x], [out], saved, ([grad], sink) => {
-    const dout = lastPacked(grad as Tensor);
+    const dout = lastPacked(grad);
     sink.write(0, (dx, accumulate) =>
       overwriteOrAdd(dx, accumulate, (to) =>
         turn(dout, to, { cos, sin, positions: rows, inverse: true }),

@@ -28,7 +28,7 @@ export function cumsum(x: Tensor, dim: number): Tensor {
   const out = running(x, at, 'sum');
   record('cumsum', [x], [out], [], ([grad], sink) => {
     sink.write(0, (dx, accumulate) =>
-      kernels.scan({ in: grad as Tensor, out: dx, dim: at, op: 'sum', reverse: true, accumulate }),
+      kernels.scan({ in: grad, out: dx, dim: at, op: 'sum', reverse: true, accumulate }),
     );
   });
   return out;
@@ -44,7 +44,7 @@ export function cumprod(x: Tensor, dim: number): Tensor {
   const out = running(x, at, 'prod');
   record('cumprod', [x], [out], [x], ([grad], sink) => {
     sink.write(0, (dx, accumulate) =>
-      kernels.cumprodBackward({ in: x, dout: grad as Tensor, dx, dim: at, accumulate }),
+      kernels.cumprodBackward({ in: x, dout: grad, dx, dim: at, accumulate }),
     );
   });
   return out;

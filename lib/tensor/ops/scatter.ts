@@ -101,7 +101,7 @@ export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | num
   write(out, src);
   const inputs = src instanceof Tensor ? [x, src] : [x];
   record('scatter', inputs, [out], [index], ([grad], sink) => {
-    const g = grad as Tensor;
+    const g = grad;
     if (sink.needs(0)) {
       const rest = copied(g);
       write(rest, 0);
@@ -129,8 +129,8 @@ export function scatterAdd(x: Tensor, dim: number, index: Tensor, src: Tensor): 
   const from = chosen('scatterAdd', src, index);
   kernels.scatterAdd({ src: from, index, out: target, dim: at, accumulate: true });
   record('scatterAdd', [x, src], [out], [index], ([grad], sink) => {
-    sink.give(0, grad as Tensor);
-    if (sink.needs(1)) giveSlice(sink, src.shape, picked(grad as Tensor, at, index));
+    sink.give(0, grad);
+    if (sink.needs(1)) giveSlice(sink, src.shape, picked(grad, at, index));
   });
   return out;
 }

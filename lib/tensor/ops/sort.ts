@@ -50,7 +50,7 @@ function firstOfLast(x: Tensor, count: number, descending: boolean): Sorted {
   const dim = x.ndim - 1;
   record('sort', [x], [values], [indices], ([grad], sink) => {
     sink.write(0, (dx, accumulate) =>
-      kernels.scatterAdd({ src: grad as Tensor, index: indices, out: dx, dim, accumulate }),
+      kernels.scatterAdd({ src: grad, index: indices, out: dx, dim, accumulate }),
     );
   });
   return { values, indices };

@@ -34,7 +34,7 @@ function ofTwo(gate: Tensor, up: Tensor): Tensor {
   const out = Tensor.empty(gate.shape, gate.dtype, gate.device);
   kernels.swiglu({ gate, up, out });
   record('swiglu', [gate, up], [out], [gate, up], ([grad], sink) => {
-    const dout = grad as Tensor;
+    const dout = grad;
     writeBoth(sink, gate, up, dout);
   });
   return out;
@@ -85,7 +85,7 @@ function ofHalves(x: Tensor): Tensor {
       const [dgate, dup] = halvesOf(dx);
       const [gate, up] = halvesOf(x);
       const [accumulateGate, accumulateUp] = [accumulate, accumulate];
-      const dout = grad as Tensor;
+      const dout = grad;
       kernels.swigluBackward({ gate, up, dout, dgate, dup, accumulateGate, accumulateUp });
     });
   });

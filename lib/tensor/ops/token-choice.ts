@@ -66,7 +66,7 @@ export function takeRows(x: Tensor, indices: Tensor): Tensor {
   record('takeRows', [x], [out], [indices], ([grad], sink) => {
     sink.write(0, (dx, accumulate) => {
       const index = acrossColumns(indices, x.size(1));
-      kernels.scatterAdd({ src: grad as Tensor, index, out: dx, dim: 0, accumulate });
+      kernels.scatterAdd({ src: grad, index, out: dx, dim: 0, accumulate });
     });
   });
   return out;
@@ -80,7 +80,7 @@ export function replaceRows(x: Tensor, indices: Tensor, rows: Tensor): Tensor {
   const out = copied(x);
   put(out, rows);
   record('replaceRows', [x, rows], [out], [indices], ([grad], sink) => {
-    const g = grad as Tensor;
+    const g = grad;
     if (sink.needs(0)) {
       const rest = copied(g);
       put(rest, expanded(constant(0, g.dtype, g.device), rows.shape));

@@ -16,7 +16,7 @@ export function unary(op: UnaryOp, x: Tensor): Tensor {
   kernels.unary({ in: x, out, op });
   record(op, [x], [out], [x], ([grad], sink) => {
     sink.write(0, (dx, accumulate) =>
-      kernels.unaryBackward({ in: x, dout: grad as Tensor, dx, op, accumulate }),
+      kernels.unaryBackward({ in: x, dout: grad, dx, op, accumulate }),
     );
   });
   return out;

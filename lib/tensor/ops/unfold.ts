@@ -88,7 +88,7 @@ export function unfold(x: Tensor, kernelSize: Pair, given: WindowOptions = {}): 
   const out = memory.alias([N, width, length], [length * width, 1, width]);
   memory.dispose();
   record('unfold', [x], [out], [], ([grad], sink) => {
-    sink.write(0, (dx, accumulate) => fold(grad as Tensor, dx, [rows, columns], accumulate));
+    sink.write(0, (dx, accumulate) => fold(grad, dx, [rows, columns], accumulate));
   });
   return out;
 }

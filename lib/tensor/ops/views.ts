@@ -28,7 +28,7 @@ export function contiguous(x: Tensor): Tensor {
   requireTensor('contiguous', x);
   if (isContiguous(x)) return x;
   const out = packed(x);
-  record('contiguous', [x], [out], [], ([grad], sink) => sink.give(0, grad as Tensor));
+  record('contiguous', [x], [out], [], ([grad], sink) => sink.give(0, grad));
   return out;
 }
 
@@ -58,7 +58,7 @@ export function reshape(x: Tensor, ...shape: Sizes): Tensor {
   const out = source.alias(target);
   const from = x.shape;
   record('reshape', [source], [out], [], ([grad], sink) => {
-    sink.give(0, packed(grad as Tensor).alias(from));
+    sink.give(0, packed(grad).alias(from));
   });
   return out;
 }
@@ -101,7 +101,7 @@ export function permute(x: Tensor, ...axes: Sizes): Tensor {
   const out = permuted(x, dims);
   record('permute', [x], [out], [], ([grad], sink) => {
     const inverse = dims.map((_, d) => dims.indexOf(d));
-    sink.give(0, permuted(grad as Tensor, inverse));
+    sink.give(0, permuted(grad, inverse));
   });
   return out;
 }
@@ -130,7 +130,7 @@ export function expand(x: Tensor, ...sizes: Sizes): Tensor {
   if (sameShape(x.shape, target)) return x;
   const out = x.alias(target, expandedStrides(x, target));
   record('expand', [x], [out], [], ([grad], sink) => {
-    sink.write(0, (dx, accumulate) => sumToShape(grad as Tensor, dx, accumulate));
+    sink.write(0, (dx, accumulate) => sumToShape(grad, dx, accumulate));
   });
   return out;
 }
@@ -163,7 +163,7 @@ function relabel(op: string, x: Tensor, shape: number[], strides: number[]): Ten
   const out = x.alias(shape, strides);
   const from = x.shape;
   record(op, [x], [out], [], ([grad], sink) => {
-    const g = grad as Tensor;
+    const g = grad;
     if (isContiguous(g)) sink.give(0, g.alias(from));
     else sink.write(0, (dx, accumulate) => addInto(viewOf(dx, shape), g, accumulate));
   });
@@ -207,7 +207,7 @@ export function slice(x: Tensor, dim: number, start = 0, end?: number, step = 1)
     sink.write(0, (dx, accumulate) => {
       if (!accumulate) kernels.fill({ out: dx, value: 0 });
       const ofGrad = cutOf(dx, at, from, count, step);
-      addInto(viewOf(dx, ofGrad.shape, ofGrad.strides, ofGrad.offset), grad as Tensor, accumulate);
+      addInto(viewOf(dx, ofGrad.shape, ofGrad.strides, ofGrad.offset), grad, accumulate);
     });
   });
   return out;
@@ -307,7 +307,7 @@ export function concat(tensors: readonly Tensor[], dim = 0): Tensor {
   }
   const sizes = tensors.map((t) => t.shape[at] as number);
   record('concat', tensors, [out], [], ([grad], sink) => {
-    const g = grad as Tensor;
+    const g = grad;
     starts.forEach((from, i) => {
       const cut = cutOf(g, at, from, sizes[i] as number);
       sink.give(i, g.alias(cut.shape, cut.strides, cut.offset));

@@ -214,7 +214,7 @@ class Parser extends ExpressionParser {
     return {
       type: 'CallBlock',
       line,
-      call: call as Call,
+      call: call,
       ...signature,
       body: this.bodyTo('endcall'),
     };

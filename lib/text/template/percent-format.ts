@@ -144,7 +144,7 @@ function integerConversion(value: Value, conversion: Conversion): string {
       const kind = 'diu'.includes(type) ? 'a real number' : 'an integer';
       throw typeError(`%${type} format: ${kind} is required, not ${typeName(value)}`);
     }
-    integer = integerOf(truncated((value as Float).value)) as number | bigint;
+    integer = integerOf(truncated(value.value)) as number | bigint;
   }
   const base = type === 'o' ? 8 : type === 'x' || type === 'X' ? 16 : 10;
   const size = integer < 0 ? -integer : integer;

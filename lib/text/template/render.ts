@@ -119,7 +119,7 @@ export class LoopContext extends Callable {
 
   private peek(): Value | typeof DONE {
     if (this.after === MISSING) this.after = this.source();
-    return this.after as Value | typeof DONE;
+    return this.after;
   }
 
   get length(): number {
@@ -336,7 +336,7 @@ function range(args: readonly Value[]): Value {
   });
   const [first, last, step = 1] = bounds.length === 1 ? [0, bounds[0], 1] : bounds;
   if (step === 0) throw valueError('range() arg 3 must not be zero');
-  const made = new Range(first as number, last as number, step);
+  const made = new Range(first, last as number, step);
   if (made.length > RANGE) {
     const message = `Range too big. The sandbox blocks ranges larger than MAX_RANGE (${RANGE}).`;
     throw new TemplateFault('OverflowError', message);

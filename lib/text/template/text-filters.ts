@@ -47,7 +47,7 @@ const method =
     callString(
       softText(value),
       name,
-      args.filter((one) => one !== undefined) as Value[],
+      args.filter((one) => one !== undefined),
       NO_KEYWORDS,
     );
 
