@@ -2,6 +2,7 @@
 
 import { isSection, type Section } from '../config/schema.js';
 import { DsError } from '../errors.js';
+import { required } from '../runtime/required.js';
 
 /** The ds_config.json in the program's arguments. */
 export interface ConfigArgument {
@@ -40,7 +41,7 @@ function positionOf(args: readonly string[], flag: string): FlagPosition | null 
 
 function put(args: readonly string[], { at, isInline }: FlagPosition, value: string): string[] {
   const words = [...args];
-  const [name = ''] = (words[at] as string).split('=');
+  const [name = ''] = required(words[at]).split('=');
   if (isInline) words[at] = `${name}=${value}`;
   else words[at + 1] = value;
   return words;

@@ -1,6 +1,8 @@
 // Chooses the next candidate, and decides when to stop.
+
 import type { ResolvedConfig } from '../../types/config.js';
 import type { ExperimentMetrics } from '../plan/index.js';
+import { required } from '../runtime/required.js';
 import { MICRO, STEPS } from './batch-choice.js';
 import type { Candidate } from './search-space.js';
 
@@ -131,7 +133,7 @@ function shuffled(candidates: readonly Candidate[]): Candidate[] {
   const out = [...candidates];
   for (let i = out.length - 1; i > 0; --i) {
     const j = draw(i + 1);
-    [out[i], out[j]] = [out[j] as Candidate, out[i] as Candidate];
+    [out[i], out[j]] = [required(out[j]), required(out[i])];
   }
   return out;
 }

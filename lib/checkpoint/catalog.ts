@@ -1,7 +1,8 @@
 // Catalogs: the whole tensors in a save, merged over ranks with different layers.
-import { createHash } from 'node:crypto';
 
+import { createHash } from 'node:crypto';
 import { DsError } from '../errors.js';
+import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import type { TensorInfo } from './shard.js';
 import { type CheckpointWorld, inUnison } from './world.js';
@@ -31,7 +32,7 @@ export async function mergedCatalog(
   own: Catalog,
   digests: readonly string[],
 ): Promise<Catalog> {
-  const digest = digests[world.rank] as string;
+  const digest = required(digests[world.rank]);
   if (digests.every((one) => one === digest)) return own;
   const isFirst = digests.indexOf(digest) === world.rank;
   const lists = await inUnison(world, 'merging tensors', async () =>
@@ -55,7 +56,7 @@ function merged(
     for (const [name, info] of list?.[section] ?? []) {
       const known = all.get(name);
       if (known && said(known) !== said(info)) {
-        throw disagreement(name, [from.get(name) as number, known], [rank, info]);
+        throw disagreement(name, [required(from.get(name)), known], [rank, info]);
       }
       if (known) continue;
       all.set(name, info);

@@ -1,12 +1,13 @@
 // Writes a folder of whole weights in safetensors, with the index and config.json for other
 // libraries.
+
 import { copyFile, lstat, readdir, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import { renameExclusive, syncPath } from '../runtime/file.js';
+import { required } from '../runtime/required.js';
 import { absolutePath } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 import { begin, clearFolder, finish } from './commit.js';
@@ -106,7 +107,7 @@ function split(sources: readonly TensorSource[], limit: number): TensorSource[][
   }
   const shards: TensorSource[][] = [[]];
   for (const source of sources) {
-    const last = shards.at(-1) as TensorSource[];
+    const last = required(shards.at(-1));
     if (last.length > 0 && bytesOf([...last, source]) > limit) shards.push([source]);
     else last.push(source);
   }

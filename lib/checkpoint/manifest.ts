@@ -1,9 +1,9 @@
 // manifest.json: written last, it lists the files of a complete checkpoint and the location of
 // every tensor.
+
 import { createHash } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Box, canonical, isInside, isSameBox, wholeBox } from '../runtime/box.js';
@@ -11,6 +11,7 @@ import { dtypes } from '../runtime/dtypes.generated.js';
 import { syncPath } from '../runtime/file.js';
 import type { InputFile } from '../runtime/input-file.js';
 import { isObject } from '../runtime/is-object.js';
+import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import { isCheckpointFile, MANIFEST } from './directory.js';
 import { damaged, Fields } from './fields.js';
@@ -259,7 +260,7 @@ function boxOf(reader: Fields, items: readonly unknown[], location: string): Box
   const [offset, shape] = items
     .slice(3)
     .map((list) => reader.list(list, location).map((n) => reader.count(n, location)));
-  return { offset: offset as number[], shape: shape as number[] };
+  return { offset: required(offset), shape: required(shape) };
 }
 
 function parseJson(text: string, location: string): JsonObject {

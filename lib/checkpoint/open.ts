@@ -1,8 +1,10 @@
 // Opens and verifies a checkpoint, then reads it part by part from its files.
+
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Box, canonical, intersect, isInside, wholeBox } from '../runtime/box.js';
 import type { InputFile } from '../runtime/input-file.js';
+import { required } from '../runtime/required.js';
 import { describe, numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { find } from './commit.js';
@@ -161,7 +163,7 @@ export class Checkpoint {
   private payload(index: number): Promise<Payload> {
     const known = this.payloads.get(index);
     if (known) return known;
-    const input = this.opened.files[index] as InputFile;
+    const input = required(this.opened.files[index]);
     const payload = SafetensorsFile.of(input).then((file) => {
       return { path: input.path, file, entries: entriesByName(file) };
     });

@@ -1,4 +1,5 @@
 // Reads the intersection of a stored part and a wanted part, for ranges of any boxes.
+
 import {
   type Box,
   type BoxRange,
@@ -12,6 +13,7 @@ import {
 import { Buffer } from '../runtime/buffer.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { contiguousStrides, numel } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { TensorEntry } from './header.js';
@@ -135,7 +137,7 @@ class BoxReader {
   /** Elements of the file from a box's first to its last. */
   private spanOf({ shape }: Box): number {
     const strides = contiguousStrides(this.stored.range.box.shape);
-    return 1 + shape.reduce((sum, n, d) => sum + (n - 1) * (strides[d] as number), 0);
+    return 1 + shape.reduce((sum, n, d) => sum + (n - 1) * required(strides[d]), 0);
   }
 
   private positionInFile(position: readonly number[]): number {
@@ -151,7 +153,7 @@ function* slabsOf(box: Box, fits: (slab: Box) => boolean): Generator<Box> {
     yield box;
     return;
   }
-  const size = box.shape[d] as number;
+  const size = required(box.shape[d]);
   const half = Math.ceil(size / 2);
   const part = (low: number, high: number): Box => ({
     offset: box.offset.map((n, i) => (i === d ? n + low : n)),

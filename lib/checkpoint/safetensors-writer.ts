@@ -1,7 +1,9 @@
 // Writes safetensors: streams tensors to a file in order, with bounded additional memory.
+
 import { Buffer } from '../runtime/buffer.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import { type HostRange, syncPath, writeFile } from '../runtime/file.js';
+import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import { encodeHeader } from './header.js';
 import { isRemote, partsOf, type Remote } from './shard.js';
@@ -106,7 +108,7 @@ class Writer {
     }
     for (let done = 0; done < bytes; ) {
       this.staging[this.filling] ??= Buffer.allocatePinned(buffer.device, STAGING_BYTES);
-      const stage = this.staging[this.filling] as Buffer;
+      const stage = required(this.staging[this.filling]);
       const count = Math.min(bytes - done, STAGING_BYTES - this.used);
       const range = { to: this.used, from: from + done, bytes: count };
       stage.copyFrom(buffer, range, buffer.device.compute);

@@ -1,10 +1,11 @@
 // Saves a checkpoint: ranks agree on tag and folder, each writes its shards, and rank 0 publishes
 // the whole.
-import { basename, join } from 'node:path';
 
+import { basename, join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { BoxRange } from '../runtime/box.js';
+import { required } from '../runtime/required.js';
 import { absolutePath } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 import { version } from '../version.js';
@@ -302,7 +303,7 @@ function sourceOf(shard: Shard) {
 }
 
 function agreeOnTag(proposals: readonly string[], validation: TagValidation): string {
-  const tag = proposals[0] as string;
+  const tag = required(proposals[0]);
   const other = proposals.findIndex((proposal) => proposal !== tag);
   if (other < 0 || validation === 'Ignore') return tag;
   const found = `"${tag}" on rank 0 and "${proposals[other]}" on rank ${other}`;

@@ -1,7 +1,9 @@
 // Shards: parts of named tensors, their names in files, and checks for completeness.
+
 import { DsError } from '../errors.js';
 import { type Box, type BoxRange, canonical, isInside, wholeBox } from '../runtime/box.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
+import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { findFlaw } from './tiling.js';
@@ -94,7 +96,7 @@ export function entryName(name: string, shape: readonly number[], range: BoxRang
   const { box, from, numel: count } = range;
   const rest = count === numel(box.shape) ? '' : `[${from}:${from + count}]`;
   if (box.shape.join() === shape.join()) return name + rest;
-  const sides = box.offset.map((low, d) => `${low}:${low + (box.shape[d] as number)}`);
+  const sides = box.offset.map((low, d) => `${low}:${low + required(box.shape[d])}`);
   return `${name}[${sides.join()}]${rest}`;
 }
 
@@ -120,7 +122,7 @@ export function parseEntryName(entry: string): EntryName {
   const box = BOX.exec(rest);
   return {
     name: box ? rest.slice(0, box.index) : rest,
-    box: box && boxOf(box[1] as string),
+    box: box && boxOf(required(box[1])),
     range: range && { from: Number(range[1]), to: Number(range[2]) },
   };
 }

@@ -1,4 +1,5 @@
 // Checks that parts of a tensor contain each element exactly once, for ranges of any boxes.
+
 import {
   type Box,
   type BoxRange,
@@ -9,6 +10,7 @@ import {
   isSameBox,
   wholeBox,
 } from '../runtime/box.js';
+import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 
 /** A defect, and its element of the tensor. */
@@ -102,7 +104,7 @@ function divided(region: Region): Region[] | Flaw | null {
 
 /** Groups the tiles by position in dim `d`, so that no tile spans two groups; or returns a gap. */
 function slabsOf({ box, tiles }: Region, d: number): Region[] | Flaw {
-  const start = (tile: Box): number => tile.offset[d] as number;
+  const start = (tile: Box): number => required(tile.offset[d]);
   const moved = (numbers: readonly number[], n: number): number[] =>
     numbers.map((old, i) => (i === d ? n : old));
   const slabs: { from: number; to: number; tiles: Box[] }[] = [];
@@ -133,7 +135,7 @@ function findPairFlaw({ box, tiles }: Region): Flaw | null {
   const sorted = [...tiles].sort((a, b) => start(a) - start(b));
   for (const [i, tile] of sorted.entries()) {
     for (let j = i + 1; j < sorted.length; ++j) {
-      const other = sorted[j] as Box;
+      const other = required(sorted[j]);
       if (start(other) >= endOf(tile, 0)) break;
       const both = intersectBoxes(tile, other);
       if (both) return { kind: 'twice', element: both.offset };
@@ -156,8 +158,8 @@ function without(box: Box, other: Box): Box[] {
       offset: offset.map((n, i) => (i === d ? from : n)),
       shape: shape.map((n, i) => (i === d ? to - from : n)),
     });
-    const [from, to] = [both.offset[d] as number, endOf(both, d)];
-    if (from > (offset[d] as number)) parts.push(slab(offset[d] as number, from));
+    const [from, to] = [required(both.offset[d]), endOf(both, d)];
+    if (from > required(offset[d])) parts.push(slab(required(offset[d]), from));
     if (to < endOf(rest, d)) parts.push(slab(to, endOf(rest, d)));
     rest = slab(from, to);
   }

@@ -1,5 +1,7 @@
 // Verifies a checkpoint: one rank reads each file and compares it with the manifest.
+
 import type { InputFile } from '../runtime/input-file.js';
+import { required } from '../runtime/required.js';
 import { damaged } from './fields.js';
 import type { TensorEntry } from './header.js';
 import type { Manifest, TensorRecord } from './manifest.js';
@@ -19,14 +21,14 @@ export async function verify(
 ): Promise<void> {
   await inUnison(world, 'verifying the checkpoint', async () => {
     for (let i = world.rank; i < files.length; i += world.size) {
-      await verifyFile(manifest, i, files[i] as InputFile);
+      await verifyFile(manifest, i, required(files[i]));
     }
     return null;
   });
 }
 
 async function verifyFile(manifest: Manifest, index: number, file: InputFile): Promise<void> {
-  const { bytes, crc32c } = manifest.files[index] as Manifest['files'][number];
+  const { bytes, crc32c } = required(manifest.files[index]);
   const { path } = file;
   if (file.bytes !== bytes) throw damaged(path, `${bytes} bytes`, `${file.bytes}`);
   const sum = await file.checksum();

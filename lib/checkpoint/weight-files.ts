@@ -1,13 +1,14 @@
 // Reads weights in safetensors from other programs and exports: one file, or several with an index.
+
 import { createHash } from 'node:crypto';
 import { lstat, readdir, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { cpu } from '../runtime/device.js';
 import { isObject } from '../runtime/is-object.js';
 import { parseJson } from '../runtime/parse-json.js';
+import { required } from '../runtime/required.js';
 import { held, Tensor } from '../tensor/index.js';
 import { LATEST, MANIFEST } from './directory.js';
 import { asDsError, ifThere, leadsNowhere } from './file-error.js';
@@ -145,7 +146,7 @@ async function openFolder(path: string): Promise<Contents> {
   try {
     const homes = used
       ? locationsOf(path, used.value, opened)
-      : homesOf(opened.get(WEIGHTS_FILE) as SafetensorsFile);
+      : homesOf(required(opened.get(WEIGHTS_FILE)));
     return contentsOf([config, index], texts, { files, homes });
   } catch (error) {
     await closeAll(files);

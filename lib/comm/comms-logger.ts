@@ -1,7 +1,9 @@
 // CommsLogger: counts, sizes, times and bandwidths of collectives, like DeepSpeed's comms_logger.
+
 import { dtypeSize } from '../runtime/dtype.js';
 import type { Collective, CollectiveKind } from '../runtime/job.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { required } from '../runtime/required.js';
 
 /** One logged collective. */
 export interface CommsRecord {
@@ -155,17 +157,17 @@ export class CommsLogger {
       t.algbw.toFixed(2),
       t.busbw.toFixed(2),
       ...(waits
-        ? [waits[i] as number, (waits[i] as number) / t.count].map((ms) => ms.toFixed(2))
+        ? [required(waits[i]), required(waits[i]) / t.count].map((ms) => ms.toFixed(2))
         : []),
     ]);
     const columns = [...head, 'algbw (Gbps)', 'busbw (Gbps)'];
     const waited = waits ? ['Total Straggler(ms)', 'Avg Straggler(ms)'] : [];
     const table = [[...columns, ...waited], ...rows];
-    const widths = (table[0] as string[]).map((_, column) =>
-      Math.max(...table.map((row) => (row[column] as string).length)),
+    const widths = required(table[0]).map((_, column) =>
+      Math.max(...table.map((row) => required(row[column]).length)),
     );
     return table
-      .map((row) => row.map((cell, i) => cell.padEnd(widths[i] as number)).join('  '))
+      .map((row) => row.map((cell, i) => cell.padEnd(required(widths[i]))).join('  '))
       .join('\n');
   }
 

@@ -1,8 +1,10 @@
 // CompressedExchange: averages a vector over ranks with one bit per element and error feedback.
 // Source: DeepSpeed's compressed_allreduce (Tang et al. 2021, arXiv:2102.02888).
+
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { Event, Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 import { held, Tensor, zeros } from '../tensor/index.js';
@@ -119,7 +121,7 @@ export class CompressedExchange {
   average(control: Tensor): void {
     const { group, outbox, tables } = this;
     const { chunk, messageBytes } = this.options.layout;
-    const own = tables[group.rank] as Tables;
+    const own = required(tables[group.rank]);
     this.arrived();
     const mean = held(() => Tensor.empty([chunk], 'f32', this.device));
     const all = { first: 0, rows: group.size };
@@ -140,7 +142,7 @@ export class CompressedExchange {
     const { outbox, tables } = this;
     this.arrived();
     for (let owner = 0; owner < this.group.size; owner++) {
-      const of = tables[owner] as Tables;
+      const of = required(tables[owner]);
       const one = { first: owner, rows: 1 };
       kernels.signAverage({
         bits: this.bitsOf(outbox, one),
@@ -173,7 +175,7 @@ export class CompressedExchange {
     chunk: number,
     { slot, control }: { slot: number; control: Tensor },
   ): void {
-    const of = this.tables[chunk] as Tables;
+    const of = required(this.tables[chunk]);
     const { chunk: size, levelBytes, messageBytes } = this.options.layout;
     const at = slot * messageBytes;
     kernels.signCompress({

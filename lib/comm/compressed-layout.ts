@@ -1,5 +1,7 @@
 // CompressedLayout: the chunks and messages of a compressed vector, by arithmetic only.
+
 import { DsError } from '../errors.js';
+import { required } from '../runtime/required.js';
 
 /** Consecutive elements of a vector with their own two levels. */
 export interface Segment {
@@ -72,7 +74,7 @@ function chunksOf(size: number, ranks: number, segments: readonly Segment[]): Ch
   for (const { start, numel } of segments) {
     for (let from = start; from < start + numel; ) {
       const index = Math.floor(from / size);
-      const chunk = chunks[index] as (typeof chunks)[number];
+      const chunk = required(chunks[index]);
       const end = Math.min(start + numel, (index + 1) * size);
       chunk.starts.push(from - index * size);
       chunk.counts.push(end - from);

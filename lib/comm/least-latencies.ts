@@ -1,5 +1,6 @@
 // The minimum time of each logged collective over all ranks, to compute the time lost to
 // stragglers.
+import { required } from '../runtime/required.js';
 import { scope, Tensor } from '../tensor/index.js';
 import type { CommsLogger } from './comms-logger.js';
 import type { ProcessGroup } from './process-group.js';
@@ -19,7 +20,7 @@ export function leastLatencies(group: ProcessGroup, logger: CommsLogger): number
       if (own.length > 0) group.allReduce(times, { op: 'min' }).synchronize();
       const least = times.toArray();
       let at = 0;
-      return own.map((calls) => calls.map(() => least[at++] as number));
+      return own.map((calls) => calls.map(() => required(least[at++])));
     });
   } finally {
     group.logger = logger;

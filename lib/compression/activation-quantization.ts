@@ -1,4 +1,5 @@
 // Activation quantization: rounds the inputs of linear layers to few bits.
+import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import { quantized } from './quantizers.js';
 import { type CompressionSection, type InputTechnique, straightThrough } from './technique.js';
@@ -14,7 +15,7 @@ export function activationQuantization(
   { bits }: Section['different_groups'][string]['params'],
 ): InputTechnique {
   const rounded = straightThrough((x) => {
-    const groups = x.numel / (x.shape.at(-1) as number);
+    const groups = x.numel / required(x.shape.at(-1));
     return x.numel === 0 ? x : quantized(x, { bits, type, groups, noise: null });
   });
   return { offset, compress: (x: Tensor) => rounded(x) };

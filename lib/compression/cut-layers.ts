@@ -1,9 +1,10 @@
 // Selects the rows and columns of linear layers that remain after pruning, also in adjacent layers.
+
 import { isDeepStrictEqual } from 'node:util';
 import { DsError } from '../errors.js';
-import type { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { Regex } from '../runtime/regex/regex.js';
+import { required } from '../runtime/required.js';
 import { type CompressedEmbedding, type CompressedLinear, linearsOf } from './compressed-layers.js';
 import type { CompressionSection, Technique } from './technique.js';
 
@@ -79,9 +80,9 @@ function pairsOf(model: Module, { section, layers }: Compressed): Pair[] {
         }
         names.forEach((name, n) => {
           const layer = layers.get(name) as CompressedLinear;
-          const other = others[n] as string;
+          const other = required(others[n]);
           const pair = { key, layer, name, other };
-          requireSize(pair, (linears.get(other) as Linear).weight.shape);
+          requireSize(pair, required(linears.get(other)).weight.shape);
           pairs.push(pair);
         });
       }
@@ -152,7 +153,7 @@ function cutPair(
   { key, layer, name, other }: Pair,
   keep: (name: string, part: Partial<Cut>) => void,
 ): void {
-  const { mask } = techniqueOf(layer, key) as Technique;
+  const { mask } = required(techniqueOf(layer, key));
   const kept = numbersOf(mask?.().toArray() ?? []);
   if (key.technique === 'row_pruning') {
     keep(name, { rows: kept });

@@ -1,5 +1,7 @@
 // A compression technique transforms the weight and the bias of a layer.
+
 import type { ResolvedConfig } from '../../types/config.js';
+import { required } from '../runtime/required.js';
 import { customFunction, noGrad, scope, type Tensor } from '../tensor/index.js';
 
 /** The section of a configuration, with its defaults. */
@@ -44,6 +46,6 @@ export function straightThrough(body: (x: Tensor) => Tensor): (x: Tensor) => Ten
   return customFunction<Tensor>({
     name: 'straight_through',
     forward: (_context, x) => noGrad(() => scope(() => body(x))),
-    backward: (_context, grad) => grad as Tensor,
+    backward: (_context, grad) => required(grad),
   });
 }

@@ -1,6 +1,8 @@
 // Masks: 1 for the largest values or scores, 0 for the others.
+
 import { kaimingUniform } from '../nn/initializers.js';
 import { Parameter } from '../nn/parameter.js';
+import { required } from '../runtime/required.js';
 import { cast, held, noGrad, ones, scope, Tensor, topk, zeros } from '../tensor/index.js';
 import { straightThrough } from './technique.js';
 
@@ -57,6 +59,6 @@ export function maskOf(
   ratio: number,
   like: Tensor,
 ): Tensor {
-  if (!scores) return cast(fixed as Tensor, like.dtype);
+  if (!scores) return cast(required(fixed), like.dtype);
   return cast(straightThrough((values) => topMask(values, ratio))(scores), like.dtype);
 }

@@ -1,4 +1,5 @@
 // Renames deprecated and alternative keys to the current keys.
+import { required } from '../runtime/required.js';
 import { coerced } from './coerce.js';
 import type { Draft } from './draft.js';
 import { dotted, type Path } from './parse.js';
@@ -117,7 +118,7 @@ function replaceDeprecated(draft: Draft, { section, path, key, schema }: Depreca
 /** A path from the top of the file, or from the section that holds the old key. */
 function target(draft: Draft, path: string, section: Path): Path {
   const parts = path.split('.');
-  return declared(draft.schema, parts[0] as string) ? parts : [...section, ...parts];
+  return declared(draft.schema, required(parts[0])) ? parts : [...section, ...parts];
 }
 
 /** The section of the last key of `path`, created if missing; null if a value is in the way. */

@@ -1,6 +1,8 @@
 // Elasticity: a batch that many numbers of ranks can serve, with the micro-batch for the ranks that
 // there are. Source: DeepSpeed elasticity/elasticity.py, versions 0.1 and 0.2.
+
 import type { ResolvedValues } from '../../types/config.js';
+import { required } from '../runtime/required.js';
 import { coerced } from './coerce.js';
 import { shown } from './config-error.js';
 import type { Draft } from './draft.js';
@@ -92,7 +94,7 @@ export function elasticTriad(section: Elasticity, ranks: number): Triad | Violat
     };
   }
   const perRank = batch / ranks;
-  const micro = microsOf(section).findLast((size) => perRank % size === 0) as number;
+  const micro = required(microsOf(section).findLast((size) => perRank % size === 0));
   return {
     train_batch_size: batch,
     train_micro_batch_size_per_gpu: micro,
@@ -127,7 +129,7 @@ function mostShared(
   const micros = microsOf(section);
   const bases = [...micros, commonMultiple(micros, most)].filter((base) => base <= most);
   const candidates = bases.map((base) => {
-    const batch = base * (HIGHLY_COMPOSITE.findLast((factor) => factor * base <= most) as number);
+    const batch = base * required(HIGHLY_COMPOSITE.findLast((factor) => factor * base <= most));
     return { batch, ranks: sharing(batch, micros, range) };
   });
   const sign = section.prefer_larger_batch ? 1 : -1;
@@ -173,9 +175,9 @@ function microsOf({ micro_batch_sizes: sizes }: Elasticity): number[] {
   return [...new Set(sizes)].sort((a, b) => a - b);
 }
 
-const smallest = (section: Elasticity): number => microsOf(section)[0] as number;
+const smallest = (section: Elasticity): number => required(microsOf(section)[0]);
 
-const largestBatch = (section: Elasticity): number => section.max_train_batch_size as number;
+const largestBatch = (section: Elasticity): number => required(section.max_train_batch_size);
 
 /** GPUs that are added or removed together; version 0.1 has no nodes. */
 const nodeOf = ({ version, num_gpus_per_node: gpus }: Elasticity): number =>

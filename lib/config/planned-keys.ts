@@ -1,4 +1,5 @@
 // Keys of ZeRO with "auto" that the plan fills, and their possible values.
+import { required } from '../runtime/required.js';
 import { PLANNED } from './auto-table.js';
 import type { Draft } from './draft.js';
 import { isSection, type Section } from './schema.js';
@@ -72,7 +73,7 @@ export function waysToFill(
 export function fillPlanned({ value, made }: Draft, way: PlannedWay): void {
   for (const [path, filling] of Object.entries(way)) {
     const keys = path.split('.');
-    const last = keys.pop() as string;
+    const last = required(keys.pop());
     let section = value;
     for (const key of keys) {
       const inner = section[key];
@@ -91,7 +92,7 @@ export function fillPlanned({ value, made }: Draft, way: PlannedWay): void {
 export function dropPlanned(draft: Draft, keys: ReadonlySet<string>): void {
   for (const name of keys) {
     const path = name.split('.');
-    const last = path.at(-1) as string;
+    const last = required(path.at(-1));
     delete (valueAt(draft.value, path.slice(0, -1).join('.')) as Section)[last];
     draft.note(
       'auto',

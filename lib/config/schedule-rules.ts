@@ -1,5 +1,7 @@
 // Rules of a schedule of difficulties in any section: required keys and limits of each type.
+
 import type { ResolvedValues } from '../../types/config.js';
+import { required } from '../runtime/required.js';
 import { shown } from './config-error.js';
 import type { Advice, Violation } from './rule.js';
 
@@ -57,7 +59,7 @@ function lacksSomething({ path, section }: Scheduled): Violation | null {
       return missing([...path, key], 'Give it, or switch the section off.');
     }
   }
-  const type = section.schedule_type as Type;
+  const type = required(section.schedule_type);
   const absent = READ[type].find((key) => section.schedule_config?.[key] == null);
   if (!absent) return null;
   const hint = `"${type}" reads ${READ[type].join(', ')}.`;
@@ -91,7 +93,7 @@ function listsMisfit(scheduled: Scheduled): Violation | null {
 }
 
 export const rises = (list: readonly number[]): boolean =>
-  list.every((item, i) => i === 0 || item > (list[i - 1] as number));
+  list.every((item, i) => i === 0 || item > required(list[i - 1]));
 
 /** The first thing that is wrong with a schedule. */
 export function scheduleViolation(scheduled: Scheduled): Violation | null {

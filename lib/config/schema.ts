@@ -1,5 +1,6 @@
 // Typed access to schema.json: the subschema behind a key, with references and alternatives
 // resolved.
+import { required } from '../runtime/required.js';
 import schemaJson from './schema.json';
 
 /** The part of JSON Schema that schema.json uses. */
@@ -101,7 +102,7 @@ export function declared(schema: Schema, key: string): Schema | undefined {
 export function resolveSchema(schema: Schema, value: unknown): Schema {
   if (schema.$ref) {
     const { $ref, ...beside } = schema;
-    const target = configSchema.$defs?.[$ref.slice('#/$defs/'.length)] as Schema;
+    const target = required(configSchema.$defs?.[$ref.slice('#/$defs/'.length)]);
     return resolveSchema({ ...target, ...beside }, value);
   }
   const key = schema.discriminator?.propertyName;

@@ -1,7 +1,9 @@
 // Rules across the keys of sparse_attention: the rules of its patterns.
+
 import type { ResolvedValues } from '../../types/config.js';
 import { DsError } from '../errors.js';
 import { readSparsity, type SparsityOptions } from '../nn/sparse-patterns.js';
+import { required } from '../runtime/required.js';
 import { shown } from './config-error.js';
 import type { Advice, Rule } from './rule.js';
 
@@ -47,7 +49,7 @@ const patternCanBeMade: Rule = ({ sparse_attention: section }) => {
   } catch (error) {
     if (!(error instanceof DsError)) throw error;
     const { op = '', expected = '', got = '', hint = '' } = error;
-    const key = snakeCase(op.split(' ').at(-1) as string);
+    const key = snakeCase(required(op.split(' ').at(-1)));
     return { path: [SECTION, key], expected: snakeCase(expected), got, hint: snakeCase(hint) };
   }
 };

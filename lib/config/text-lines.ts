@@ -1,4 +1,5 @@
 // Lines and columns of a text: its line starts are found once, a location by bisection.
+import { required } from '../runtime/required.js';
 import type { SourceLocation } from './config-error.js';
 
 /** The location of any offset of a text, in the logarithm of its number of lines. */
@@ -14,10 +15,10 @@ export class TextLines {
     let [low, high] = [0, this.starts.length];
     while (high - low > 1) {
       const middle = (low + high) >> 1;
-      if ((this.starts[middle] as number) <= offset) low = middle;
+      if (required(this.starts[middle]) <= offset) low = middle;
       else high = middle;
     }
-    return { line: low + 1, column: offset - (this.starts[low] as number) + 1 };
+    return { line: low + 1, column: offset - required(this.starts[low]) + 1 };
   }
 }
 

@@ -1,6 +1,8 @@
 // The batch triad: train_batch_size = micro-batch x accumulation steps x world size, from any part
 // of it. Source: DeepSpeed runtime/config.py, _set_batch_related_parameters.
+
 import { DsError } from '../errors.js';
+import { required } from '../runtime/required.js';
 import type { Section } from './schema.js';
 
 export interface Triad {
@@ -58,7 +60,7 @@ function complete(given: Partial<Triad>, worldSize: number): Triad {
     micro = Math.floor(Math.floor(total / worldSize) / steps);
   }
   steps ??= 1;
-  const known = micro as number;
+  const known = required(micro);
   return {
     train_batch_size: total ?? known * steps * worldSize,
     train_micro_batch_size_per_gpu: known,

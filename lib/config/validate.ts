@@ -1,6 +1,8 @@
 // Types and ranges of single keys: schema.json through ajv, with errors that name the place and the
 // cure.
+
 import type { ErrorObject, ValidateFunction } from 'ajv/dist/2020.js';
+import { required } from '../runtime/required.js';
 import { closest } from '../runtime/suggestion.js';
 import { shown } from './config-error.js';
 import type { Draft } from './draft.js';
@@ -49,7 +51,7 @@ function validatorsOf(schema: Schema): Validators {
  */
 function validator(schema: Schema, key: string, value: unknown): ValidateFunction {
   const { compile, known } = validatorsOf(schema);
-  const property = declared(schema, key) as Schema;
+  const property = required(declared(schema, key));
   const tag = property.discriminator?.propertyName;
   const chosen = tag ? (resolveSchema(property, value).properties?.[tag]?.const ?? '') : '';
   const name = `${key} ${chosen}`;
@@ -64,7 +66,7 @@ function validator(schema: Schema, key: string, value: unknown): ValidateFunctio
 /** `property` with nothing but the tag of each alternative that is not `chosen`. */
 function withAlternative(property: Schema, tag: string, chosen: unknown): Schema {
   const oneOf = property.oneOf?.map((option): Schema => {
-    const tags = option.properties?.[tag] as Schema;
+    const tags = required(option.properties?.[tag]);
     return tags.const === chosen ? option : { properties: { [tag]: tags } };
   });
   return { ...property, oneOf };

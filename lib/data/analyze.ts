@@ -1,4 +1,5 @@
 // data.analyze(): measures the difficulty of samples and writes the files that a curriculum reads.
+
 import { existsSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { DsError } from '../errors.js';
@@ -9,6 +10,7 @@ import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { absolutePath } from '../runtime/system-error.js';
 import { DataLoader, type WorkerThreadOptions } from './data-loader.js';
 import type { Dataset } from './dataset.js';
@@ -79,7 +81,7 @@ export async function analyze<Sample, Name extends string>(
   });
   const written: [string, AnalyzedMetric][] = [];
   for (const [m, [name]] of metrics.entries()) {
-    written.push([name, await writeMetric(join(folder, name), name, values[m] as Float64Array)]);
+    written.push([name, await writeMetric(join(folder, name), name, required(values[m]))]);
   }
   return Object.fromEntries(written) as Record<Name, AnalyzedMetric>;
 }
@@ -176,13 +178,13 @@ async function writeMetric(
   values: Float64Array,
 ): Promise<AnalyzedMetric> {
   const order = risingOrder(values);
-  const rising = Float64Array.from(order, (sample) => values[sample] as number);
+  const rising = Float64Array.from(order, (sample) => required(values[sample]));
   const starts = rising.reduce<number[]>((list, value, at) => {
     if (at === 0 || value !== rising[at - 1]) list.push(at);
     return list;
   }, []);
   const lengths = Int32Array.from(starts, (at, i) => (starts[i + 1] ?? order.length) - at);
-  const numbers = Float64Array.from(starts, (at) => rising[at] as number);
+  const numbers = Float64Array.from(starts, (at) => required(rising[at]));
   const indexToSamplePath = join(folder, `${name}_index_to_sample`);
   const indexToMetricPath = join(folder, `${name}_index_to_metric`);
   await writeIndexedLists(indexToSamplePath, { lengths, numbers: Float64Array.from(order) });
@@ -190,7 +192,7 @@ async function writeMetric(
   await writeIndexedLists(indexToMetricPath, { lengths: ones, numbers });
   const percentiles = Array.from({ length: 101 }, (_, percent) => {
     const count = Math.max(1, Math.floor((rising.length * percent) / 100));
-    return rising[count - 1] as number;
+    return required(rising[count - 1]);
   });
   return { indexToSamplePath, indexToMetricPath, percentiles };
 }

@@ -3,6 +3,7 @@
 import { types } from 'node:util';
 import type { Device } from '../runtime/device.js';
 import { finalizers } from '../runtime/finalizers.js';
+import { required } from '../runtime/required.js';
 import { collateWith, uploadBatch } from './collate.js';
 import { type Dataset, onlyLater } from './dataset.js';
 import { type Uploader, uploaderFor } from './upload.js';
@@ -116,7 +117,7 @@ export class InProcessMaker<Sample, Batch> implements BatchMaker<Uint32Array, Ba
   }
 
   private indices(): Uint32Array {
-    return (this.plan as PassPlan<Uint32Array>).work(this.at++);
+    return required(this.plan).work(this.at++);
   }
 }
 
@@ -157,11 +158,11 @@ export class WorkerMaker<W extends Work, Sample, Batch> implements BatchMaker<W,
   }
 
   next(): Batch {
-    return atOnce(this.finish(this.guard(() => (this.pool as WorkerPool).take())));
+    return atOnce(this.finish(this.guard(() => required(this.pool).take())));
   }
 
   async nextAsync(): Promise<Batch> {
-    const pool = this.pool as WorkerPool;
+    const pool = required(this.pool);
     try {
       return this.finish(await pool.takeAsync());
     } catch (error) {
@@ -198,8 +199,8 @@ export class WorkerMaker<W extends Work, Sample, Batch> implements BatchMaker<W,
   }
 
   private orderAhead(): void {
-    const pool = this.pool as WorkerPool;
-    const plan = this.plan as PassPlan<W>;
+    const pool = required(this.pool);
+    const plan = required(this.plan);
     const limit = this.workers.prefetch * this.workers.workers;
     while (this.ordered < plan.batches && pool.pending < limit) {
       pool.request(plan.work(this.ordered++), this.options.collate !== null);

@@ -1,6 +1,8 @@
 // Draws the samples of curriculum steps at random within the step's difficulties, as a function of
 // seed and step. Source: DeepSpeed's DeepSpeedDataSampler.
+
 import { DsError } from '../errors.js';
+import { required } from '../runtime/required.js';
 import type { DifficultyPath } from './curriculum-schedule.js';
 import { naturalOrder, risingOrder, shuffledOrder } from './order.js';
 import { PhiloxStream } from './philox.js';
@@ -105,7 +107,7 @@ export class CurriculumDraws {
     const [first, ...others] = this.options.gates;
     const { order, reached } = this;
     if (first) {
-      const bound = bounds[0] as number;
+      const bound = required(bounds[0]);
       while (this.reached < order.length && keyAt(first, order, this.reached) <= bound) {
         this.reached++;
       }
@@ -113,7 +115,7 @@ export class CurriculumDraws {
     const fresh = order.subarray(reached, this.reached);
     if (others.length === 0) return rising(fresh, order.length);
     const isIn = (sample: number): boolean =>
-      others.every(({ keys }, g) => (keys[sample] as number) <= (bounds[g + 1] as number));
+      others.every(({ keys }, g) => required(keys[sample]) <= required(bounds[g + 1]));
     const asked = new Uint32Array(this.waiting.length + fresh.length);
     asked.set(this.waiting);
     asked.set(fresh, this.waiting.length);
@@ -132,13 +134,13 @@ export class CurriculumDraws {
   ): void {
     const { sums, clusters } = this;
     const { batchSize } = this.options;
-    const total = sums.at(-1) as number;
+    const total = required(sums.at(-1));
     const offset = random.unit();
     let from = 0;
     for (let c = 0; c < sums.length; ++c) {
-      const sum = sums[c] as number;
+      const sum = required(sums[c]);
       const end = sum === total ? batchSize : Math.floor((sum * batchSize) / total + offset);
-      if (end > from) fill(clusters[c] as Cluster, from, end);
+      if (end > from) fill(required(clusters[c]), from, end);
       from = end;
     }
   }
@@ -162,7 +164,7 @@ function rising(numbers: Uint32Array, limit: number): Uint32Array {
   const sorted = numbers.slice();
   if (numbers.length * 16 < limit) return sorted.sort();
   const marks = new Uint8Array(limit);
-  for (let i = 0; i < numbers.length; ++i) marks[numbers[i] as number] = 1;
+  for (let i = 0; i < numbers.length; ++i) marks[required(numbers[i])] = 1;
   for (let number = 0, at = 0; number < limit; ++number) {
     if (marks[number] === 1) sorted[at++] = number;
   }
@@ -170,7 +172,7 @@ function rising(numbers: Uint32Array, limit: number): Uint32Array {
 }
 
 const keyAt = ({ keys }: Gate, order: Uint32Array, at: number): number =>
-  keys[order[at] as number] as number;
+  required(keys[required(order[at])]);
 
 /** Samples that came within reach together. */
 class Cluster {
@@ -193,7 +195,7 @@ class Cluster {
     const { length } = this.samples;
     for (let at = from; at < end; ++at) {
       if (this.served >= this.passEnd) this.goTo(Math.floor(this.served / length));
-      out[at] = this.order[length - (this.passEnd - this.served)] as number;
+      out[at] = required(this.order[length - (this.passEnd - this.served)]);
       this.served++;
     }
   }
@@ -203,7 +205,7 @@ class Cluster {
     const stream = 2 * (this.number * MOST + (pass % MOST)) + 1;
     const positions = shuffledOrder(this.samples.length, this.seed, stream);
     for (let i = 0; i < positions.length; ++i)
-      positions[i] = this.samples[positions[i] as number] as number;
+      positions[i] = required(this.samples[required(positions[i])]);
     this.order = positions;
   }
 }
@@ -211,8 +213,8 @@ class Cluster {
 function shuffle(batch: Uint32Array, random: PhiloxStream): void {
   for (let last = batch.length - 1; last > 0; --last) {
     const other = random.below(last + 1);
-    const kept = batch[last] as number;
-    batch[last] = batch[other] as number;
+    const kept = required(batch[last]);
+    batch[last] = required(batch[other]);
     batch[other] = kept;
   }
 }

@@ -1,4 +1,5 @@
 // CurriculumSampler: batches of samples that are no more difficult than their step allows.
+
 import { createHash } from 'node:crypto';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -8,6 +9,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { CurriculumDraws, type Gate } from './curriculum-draws.js';
 import { type CurriculumSchedule, DifficultyPath } from './curriculum-schedule.js';
 import { filePositions, positionsOf, requireValues, valuesInFiles } from './metric-index.js';
@@ -294,7 +296,7 @@ function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64A
     const expected = `a path, for difficulties of type "${isPercentile ? 'percentile' : 'value'}"`;
     throw refusedValue(`${op} ${key}`, expected, path, 'data.analyze() writes both files.');
   }
-  const files = { indexToSamplePath: indexToSamplePath as string, indexToMetricPath };
+  const files = { indexToSamplePath: required(indexToSamplePath), indexToMetricPath };
   return isPercentile ? filePositions(files, samples) : valuesInFiles(files, samples);
 }
 

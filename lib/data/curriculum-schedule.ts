@@ -1,9 +1,11 @@
 // Curriculum schedules: the maximum difficulty of samples at each step of training.
 // Source of formulas and rounding: DeepSpeed's CurriculumScheduler.
+
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { accuratePower } from './accurate-power.js';
 
 /** Returns the difficulty of a global step, from step 1. */
@@ -71,7 +73,7 @@ export function fixedDiscrete(
   }
   return (step) => {
     const index = maxSteps.findIndex((last) => step <= last);
-    return difficulties.at(index) as number;
+    return required(difficulties.at(index));
   };
 }
 

@@ -1,9 +1,11 @@
 // Datasets made of others: parts of one, several in a row, and random parts.
+
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import type { Batched } from './collate.js';
 import { buildDataset, type Dataset, type DatasetSource, requireServable } from './dataset.js';
 import { shuffledOrder } from './order.js';
@@ -45,11 +47,11 @@ export class Subset<Sample> implements Dataset<Sample> {
 
   /** Sample number `indices[index]` of the dataset. */
   get(index: number): Sample | Promise<Sample> {
-    return this.dataset.get(this.indices[index] as number);
+    return this.dataset.get(required(this.indices[index]));
   }
 
   private batchOf(chosen: Uint32Array, device: Device): Batched<Sample> {
-    const numbers = chosen.map((index) => this.indices[index] as number);
+    const numbers = chosen.map((index) => required(this.indices[index]));
     return this.dataset.batch?.(numbers, device) as Batched<Sample>;
   }
 }

@@ -1,7 +1,9 @@
 // Lists of whole numbers in PREFIX.bin and PREFIX.idx, the output of data.analyze(). The layout is
 // Megatron's indexed dataset, as written by DeepSpeed's DataAnalyzer.
+
 import { replaceFile } from '../checkpoint/index.js';
 import { dataError } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 import { HEADER_BYTES, MAGIC, readIndex, readSequenceLengths } from './megatron-index.js';
 import { PositionalFile } from './positional-file.js';
 import { type TokenDType, tokenSize } from './token-format.js';
@@ -78,9 +80,9 @@ function indexOf(lengths: Int32Array, dtype: 'i32' | 'i64'): Uint8Array {
   const pointers = HEADER_BYTES + 4 * lengths.length;
   let next = 0;
   for (let i = 0; i < lengths.length; ++i) {
-    out.writeInt32LE(lengths[i] as number, HEADER_BYTES + 4 * i);
+    out.writeInt32LE(required(lengths[i]), HEADER_BYTES + 4 * i);
     out.writeBigInt64LE(BigInt(next), pointers + 8 * i);
-    next += tokenSize(dtype) * (lengths[i] as number);
+    next += tokenSize(dtype) * required(lengths[i]);
   }
   out.writeBigInt64LE(BigInt(lengths.length), pointers + 8 * lengths.length + 8);
   return out;

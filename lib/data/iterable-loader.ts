@@ -1,5 +1,6 @@
 // IterableLoader: serves a stream of samples as batches, divided over ranks and workers, from a
 // position that a checkpoint can resume.
+
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
@@ -7,6 +8,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import {
   type BatchMaker,
   type MakerOptions,
@@ -302,7 +304,7 @@ class RoundMaker<Sample, Batch> implements BatchMaker<Round, Batch | null> {
   }
 
   private round(): Round {
-    return (this.plan as PassPlan<Round>).work(this.at++);
+    return required(this.plan).work(this.at++);
   }
 }
 

@@ -1,9 +1,11 @@
 // LengthGroupedSampler: a random order with samples of similar length in one batch.
+
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { dealt, samplesPerRank, shuffledOrder } from './order.js';
 import { requireState } from './require-state.js';
 import { Sampler } from './sampler.js';
@@ -86,7 +88,7 @@ export class LengthGroupedSampler extends Sampler {
     const order = shuffledOrder(lengths.length, seed, epoch);
     const batches = Math.floor(lengths.length / (batchSize * FEWEST_GROUPS));
     const size = Math.max(1, Math.min(batches, MOST_BATCHES)) * batchSize;
-    const lengthOf = (index: number): number => lengths[index] as number;
+    const lengthOf = (index: number): number => required(lengths[index]);
     for (let at = 0; at < order.length; at += size) {
       // Equal lengths keep the random order: the sort is stable.
       order.subarray(at, at + size).sort((a, b) => lengthOf(b) - lengthOf(a));
@@ -106,11 +108,11 @@ function longestFirst(
 ): Uint32Array {
   let longest = 0;
   for (let at = 0; at < order.length; at += size) {
-    if (lengthOf(order[at] as number) > lengthOf(order[longest] as number)) longest = at;
+    if (lengthOf(required(order[at])) > lengthOf(required(order[longest]))) longest = at;
   }
   if (order.length > 0) {
-    const first = order[0] as number;
-    order[0] = order[longest] as number;
+    const first = required(order[0]);
+    order[0] = required(order[longest]);
     order[longest] = first;
   }
   return order;

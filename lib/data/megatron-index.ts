@@ -2,6 +2,7 @@
 // Source: megatron/core/datasets/indexed_dataset.py, and DeepSpeed's data_sampling copy of it.
 
 import { dataError } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 import { PositionalFile } from './positional-file.js';
 import { type TokenDType, tokenSize } from './token-format.js';
 
@@ -95,7 +96,7 @@ function sumOfLengths(file: PositionalFile, sequences: number): number {
   for (let first = 0; first < sequences; first += CHUNK) {
     const lengths = readLengths(file, first, sequences);
     for (let i = 0; i < lengths.length; ++i) {
-      const length = lengths[i] as number;
+      const length = required(lengths[i]);
       if (length < 0) throw badEntry(file, 'length', first + i, 'at least 0', length);
       tokens += length;
     }
@@ -104,7 +105,7 @@ function sumOfLengths(file: PositionalFile, sequences: number): number {
 }
 
 function chooseDType(path: string, code: number, tokens: number, binBytes: number): TokenDType {
-  const candidates = dtypes[code] as TokenDType[];
+  const candidates = required(dtypes[code]);
   const fitting = candidates.find((dtype) => tokenSize(dtype) * tokens === binBytes);
   if (fitting) return fitting;
   const sizes = candidates.map((dtype) => `${tokenSize(dtype) * tokens} (${dtype})`).join(' or ');
@@ -121,7 +122,7 @@ function requirePointers(file: PositionalFile, sequences: number, size: number):
     for (let i = 0; i < lengths.length; ++i) {
       const pointer = Number(pointers[i]);
       if (pointer !== next) throw badEntry(file, 'pointer', first + i, String(next), pointer);
-      next += size * (lengths[i] as number);
+      next += size * required(lengths[i]);
     }
   }
 }

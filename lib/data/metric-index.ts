@@ -1,8 +1,10 @@
 // How difficult each sample of a dataset is by one metric: given by number, or read from the files
 // of an analysis.
+
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 import { type IndexedLists, prefixOf, readIndexedLists } from './indexed-lists.js';
 import { risingOrder } from './order.js';
 
@@ -16,7 +18,7 @@ interface MetricFiles {
 
 /** The metric of each sample. Throws DS_DATA for files that are not of `length` samples. */
 export function valuesInFiles(files: MetricFiles, length: number): Float64Array {
-  const path = files.indexToMetricPath as string;
+  const path = required(files.indexToMetricPath);
   const samples = readIndexedLists(files.indexToSamplePath);
   const metrics = readIndexedLists(path);
   const location = `${prefixOf(path)}.idx`;
@@ -33,7 +35,7 @@ export function valuesInFiles(files: MetricFiles, length: number): Float64Array 
   }
   const values = new Float64Array(length);
   eachSample(files.indexToSamplePath, samples, length, (sample, _, list) => {
-    values[sample] = metrics.numbers[list] as number;
+    values[sample] = required(metrics.numbers[list]);
   });
   return values;
 }
@@ -55,7 +57,7 @@ export function positionsOf(values: Float64Array): Float64Array {
   const order = risingOrder(values);
   const positions = new Float64Array(values.length);
   for (let position = 0; position < order.length; ++position)
-    positions[order[position] as number] = position;
+    positions[required(order[position])] = position;
   return positions;
 }
 
@@ -91,9 +93,9 @@ function eachSample(
   const isSeen = new Uint8Array(length);
   let position = 0;
   for (let list = 0; list < lengths.length; ++list) {
-    const end = position + (lengths[list] as number);
+    const end = position + required(lengths[list]);
     for (; position < end; ++position) {
-      const sample = numbers[position] as number;
+      const sample = required(numbers[position]);
       if (!(sample >= 0 && sample < length)) {
         throw dataError(
           `${op}, entry ${position}`,

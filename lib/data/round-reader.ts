@@ -1,8 +1,10 @@
 // Rounds of an iterable dataset: as many samples in turn as make a batch for every rank.
+
 import { types } from 'node:util';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import { dataError } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 import { onlyLater } from './dataset.js';
 import type { IterableDataset, Samples } from './iterable-dataset.js';
 import type { Round } from './worker-protocol.js';
@@ -122,7 +124,7 @@ export class RoundReader<Sample> {
   private async pullLater(): Promise<IteratorResult<Sample>> {
     this.onSample(this.at);
     try {
-      const found = requireFound((await this.iterator?.next()) as Found<Sample>);
+      const found = requireFound(required(await this.iterator?.next()));
       return { done: found.done, value: await found.value } as IteratorResult<Sample>;
     } catch (error) {
       return this.failed(error);

@@ -7,6 +7,7 @@ import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { absolutePath } from '../runtime/system-error.js';
 import { writeWhole } from '../runtime/whole-file.js';
 import type { Dataset, DatasetSource } from './dataset.js';
@@ -181,7 +182,7 @@ export function writeTokenFile(
     throw dataError('writeTokenFile', 'a list of numbers, or a typed array', formatValue(tokens));
   const limit = requireFileDType(dtype) === 'u16' ? 2 ** 16 : 2 ** 31;
   for (let i = 0; i < tokens.length; ++i) {
-    const token = tokens[i] as number;
+    const token = required(tokens[i]);
     if (!(Number.isInteger(token) && token >= 0 && token < limit)) {
       throw dataError(`${path}, token ${i}`, `a number of [0, ${limit})`, String(token));
     }
@@ -192,7 +193,7 @@ export function writeTokenFile(
       for (let first = 0; first < tokens.length; first += CHUNK) {
         const count = Math.min(CHUNK, tokens.length - first);
         const part = new Type(count);
-        for (let i = 0; i < count; ++i) part[i] = tokens[first + i] as number;
+        for (let i = 0; i < count; ++i) part[i] = required(tokens[first + i]);
         writeAll(file, new Uint8Array(part.buffer));
       }
     }),

@@ -1,5 +1,7 @@
 // Element types of token files, and the header that llm.c writes before the tokens.
+
 import { dataError } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 
 /** Element types of tokens in files. */
 export type TokenDType = 'u8' | 'i8' | 'i16' | 'u16' | 'i32' | 'u32' | 'i64' | 'u64';
@@ -35,7 +37,7 @@ export function decodeTokens(bytes: ArrayBuffer, dtype: TokenDType, location: st
         ? new Int32Array(new Int16Array(bytes))
         : new Int32Array(bytes);
   for (let i = 0; i < tokens.length; ++i) {
-    if ((tokens[i] as number) < 0) throw badToken(location, i, tokens[i] as number);
+    if (required(tokens[i]) < 0) throw badToken(location, i, required(tokens[i]));
   }
   return tokens;
 }
@@ -43,7 +45,7 @@ export function decodeTokens(bytes: ArrayBuffer, dtype: TokenDType, location: st
 function narrow(wide: BigUint64Array, location: string): Int32Array {
   const tokens = new Int32Array(wide.length);
   for (let i = 0; i < wide.length; ++i) {
-    const token = wide[i] as bigint;
+    const token = required(wide[i]);
     if (token > 0x7fffffffn) throw badToken(location, i, BigInt.asIntN(64, token));
     tokens[i] = Number(token);
   }

@@ -1,13 +1,14 @@
 // Reads text files, folders of text files, and JSON Lines into one run of tokens.
+
 import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
-
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { unreadable } from './token-window.js';
 
 /** A tokenizer: text to token numbers. */
@@ -123,7 +124,7 @@ class TokenRun {
       larger.set(this.tokens);
       this.tokens = larger;
     }
-    for (let i = 0; i < more.length; ++i) this.push(more[i] as number, location);
+    for (let i = 0; i < more.length; ++i) this.push(required(more[i]), location);
     if (this.endOfText !== undefined) this.push(this.endOfText, location);
   }
 

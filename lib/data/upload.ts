@@ -1,6 +1,8 @@
 // From host arrays to tensors: a plain write on the CPU, pinned staging and a stream on a GPU.
+
 import { Buffer } from '../runtime/buffer.js';
 import { cpu, type Device } from '../runtime/device.js';
+import { required } from '../runtime/required.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { Tensor } from '../tensor/index.js';
 import type { HostArray } from './host-array.js';
@@ -70,7 +72,7 @@ export class StagedUpload implements Uploader {
     }
     const slot = this.nextSlot(bytes);
     arrays.forEach(({ values }, i) => {
-      slot.host.write(offsets[i] as number, values, cpu().compute);
+      slot.host.write(required(offsets[i]), values, cpu().compute);
     });
     this.stream.wait(slot.taken);
     slot.device.copyFrom(slot.host, { bytes }, this.stream);
@@ -79,7 +81,7 @@ export class StagedUpload implements Uploader {
     compute.wait(slot.arrived);
     const out = arrays.map(({ dtype, shape, values }, i) => {
       const tensor = Tensor.empty(shape, dtype, this.device);
-      const range = { from: offsets[i] as number, bytes: values.byteLength };
+      const range = { from: required(offsets[i]), bytes: values.byteLength };
       tensor.buffer.copyFrom(slot.device, range, compute);
       return tensor;
     });

@@ -1,4 +1,5 @@
 // The main thread's side of the workers: assigns batches in turn and returns them in order.
+
 import { extname, join } from 'node:path';
 import {
   MessageChannel,
@@ -6,8 +7,8 @@ import {
   receiveMessageOnPort,
   Worker,
 } from 'node:worker_threads';
-
 import { DsError } from '../errors.js';
+import { required } from '../runtime/required.js';
 import { startFailure } from '../runtime/thread.js';
 import type { DatasetSource } from './dataset.js';
 import {
@@ -158,7 +159,7 @@ export class WorkerPool {
   }
 
   private portOf(id: number): MessagePort {
-    return this.ports[id % this.options.workers] as MessagePort;
+    return required(this.ports[id % this.options.workers]);
   }
 
   private died({ worker, error, exitCode }: WorkerEnd): DsError {

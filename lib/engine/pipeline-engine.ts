@@ -1,4 +1,5 @@
 // PipelineEngine: the engine of a pipeline model, which trains whole batches.
+
 import type { JointGroups, ProcessGroup } from '../comm/index.js';
 import { RepeatingLoader } from '../data/repeating-loader.js';
 import { DsError } from '../errors.js';
@@ -17,6 +18,7 @@ import {
 } from '../pipe/index.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
+import { required } from '../runtime/required.js';
 import { noGrad, Scope, type Tensor, within, zeros } from '../tensor/index.js';
 import { Engine } from './engine.js';
 import { misuse } from './engine-errors.js';
@@ -241,7 +243,7 @@ export class PipelineEngine extends Engine {
   private actionsOf(schedule: Schedule, micros: number): readonly Action[] {
     const { rank, ranks } = this.pipe.pipeline.place;
     const name = `${schedule.name} ${micros}`;
-    const known = this.lists.get(name) ?? (lower(schedule, ranks, micros)[rank] as Action[]);
+    const known = this.lists.get(name) ?? required(lower(schedule, ranks, micros)[rank]);
     this.lists.set(name, known);
     return known;
   }

@@ -1,7 +1,9 @@
 // Multiple-choice tasks: the accuracy of the likeliest choice.
+
 import type { CausalLM } from '../models/index.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { readQuestions } from './choice-rows.js';
 import { requireEvaluated } from './evaluated-model.js';
 import { type LikelihoodOptions, likelihoodsOf, requestOf, requireBos } from './log-likelihoods.js';
@@ -77,8 +79,8 @@ export async function evaluateChoices(
   const found = await likelihoodsOf(parts, requests, onProgress);
   let next = 0;
   const answers = questions.map(({ choices, correct }): Answer => {
-    const scores = choices.map(() => found[next++]?.logLikelihood as number);
-    const perCharacter = scores.map((score, i) => score / charactersOf(choices[i] as string));
+    const scores = choices.map(() => required(found[next++]?.logLikelihood));
+    const perCharacter = scores.map((score, i) => score / charactersOf(required(choices[i])));
     return {
       ...{ logLikelihoods: scores, choice: largest(scores) },
       ...{ normalizedChoice: largest(perCharacter), correct },
@@ -98,7 +100,7 @@ const charactersOf = (text: string): number => [...text].length;
 
 /** The first of the largest values; NaN is never the largest. */
 const largest = (values: readonly number[]): number =>
-  values.reduce((best, value, i) => (value > (values[best] as number) ? i : best), 0);
+  values.reduce((best, value, i) => (value > required(values[best]) ? i : best), 0);
 
 const mean = (values: readonly number[]): number =>
   values.reduce((sum, value) => sum + value, 0) / values.length;

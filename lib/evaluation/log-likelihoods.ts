@@ -1,8 +1,10 @@
 // Log-likelihoods of continuations after contexts, with the token rules of lm-evaluation-harness.
+
 import type { CausalLM } from '../models/index.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { crossEntropy, Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import {
@@ -141,16 +143,16 @@ export async function likelihoodsOf(
   const lengthOf = (i: number): number => requests[i]?.inputs.length ?? 0;
   order.sort((a, b) => lengthOf(b) - lengthOf(a));
   const found: Likelihood[] = [];
-  const rows = { length: order.length, get: (i: number) => order[i] as number };
+  const rows = { length: order.length, get: (i: number) => required(order[i]) };
   await eachBatch(
     parts,
     rows,
     (numbers) => {
       for (const group of sameAngles(parts.model, numbers, lengthOf)) {
-        const batch = group.map((number) => requests[number] as LikelihoodRequest);
+        const batch = group.map((number) => required(requests[number]));
         const logits = logitsOf(parts, batch);
         batch.forEach((request, row) => {
-          found[group[row] as number] = likelihoodOf(logits, row, request);
+          found[required(group[row])] = likelihoodOf(logits, row, request);
         });
       }
     },

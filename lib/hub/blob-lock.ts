@@ -1,6 +1,6 @@
 // The lock of a blob: one process of a machine downloads it, the others wait. Python takes the same
 // lock (flock). The kernel releases it when its owner ends, also by a signal.
-import { close, fstat, open, type Stats } from 'node:fs';
+import { close, fstat, open } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';

@@ -1,10 +1,11 @@
 // Which files of a repository a model, a tokenizer, a configuration or an adapter needs.
+
 import { readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-
 import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { parseJson } from '../runtime/parse-json.js';
+import { required } from '../runtime/required.js';
 import type { CachedModel } from './cache.js';
 import type { ListedFile } from './listing.js';
 import { shown } from './names.js';
@@ -57,16 +58,16 @@ export interface Choice {
 export function choose(name: string, need: Need, listed: readonly ListedFile[]): Choice {
   const files = new Map(listed.map((file) => [file.path, file]));
   const served = servedNeed(need, (path) => files.has(path));
-  const { required, optional } = SMALL[served];
-  const missing = required.find((path) => !files.has(path));
+  const { required: needed, optional } = SMALL[served];
+  const missing = needed.find((path) => !files.has(path));
   if (missing !== undefined) throw without(name, missing, listed);
   const isWhole = served === 'model';
   const isIndexed = isWhole && files.has(INDEX);
   if (isWhole && !isIndexed && !files.has(WHOLE)) throw without(name, WHOLE, listed);
-  const wanted = [...required, ...optional, ...(isIndexed ? [INDEX] : [])];
+  const wanted = [...needed, ...optional, ...(isIndexed ? [INDEX] : [])];
   const found = wanted.flatMap((path) => files.get(path) ?? []);
   const isWeight = ({ path }: ListedFile): boolean => path.endsWith('.safetensors');
-  const whole = isWhole && !isIndexed ? [files.get(WHOLE) as ListedFile] : [];
+  const whole = isWhole && !isIndexed ? [required(files.get(WHOLE))] : [];
   return {
     small: found.filter((file) => !isWeight(file)),
     weights: [...found.filter(isWeight), ...whole],

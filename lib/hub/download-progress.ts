@@ -1,4 +1,5 @@
 // Prints the progress of a download to stderr: a bar on a terminal, lines elsewhere.
+import { required } from '../runtime/required.js';
 
 const COLUMNS = 80;
 /** Milliseconds between two drawings, and between two lines. */
@@ -102,7 +103,7 @@ export class DownloadProgress {
     ];
     const text = numbers.filter(Boolean).join('  ');
     const room = columns - 1 - text.length - 2;
-    const name = this.name.length > room ? (this.name.split('/').at(-1) as string) : this.name;
+    const name = this.name.length > room ? required(this.name.split('/').at(-1)) : this.name;
     return `${name.slice(0, Math.max(0, room))}  ${text}`.slice(0, columns - 1);
   }
 

@@ -1,7 +1,8 @@
 // Names of models, revisions and files. Everything that becomes a path or a URL passes here.
-import { existsSync } from 'node:fs';
 
+import { existsSync } from 'node:fs';
 import { refused } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 
 /** A part of a name. Source: the rules of the Hugging Face hub. */
 const PART = /^\w(?:[\w.-]{0,94}\w)?$/;
@@ -15,7 +16,7 @@ const [REVISION_LENGTH, PATH_LENGTH, PART_LENGTH] = [255, 1024, 255];
 export function isModelName(text: string): boolean {
   const parts = text.split('/');
   if (parts.length > 2 || !parts.every((part) => PART.test(part))) return false;
-  if (parts.length === 2 && FOREIGN.has(parts[0] as string)) return false;
+  if (parts.length === 2 && FOREIGN.has(required(parts[0]))) return false;
   return !/--|\.\.|\.git$|\.ipynb$/.test(text);
 }
 

@@ -1,5 +1,7 @@
 // Runs a beam search for a request and decodes its results.
+
 import type { CausalLM } from '../models/index.js';
+import { required } from '../runtime/required.js';
 import type { Tokenizer } from '../text/index.js';
 import { type Beam, beamSearch } from './beams.js';
 import type { Generation } from './continuation.js';
@@ -25,7 +27,7 @@ export async function searched(
 
 function written({ tokens }: Beam, request: ReadRequest, tokenizer: Tokenizer | null) {
   const { stopTokens, textBefore: after } = request;
-  const hasEnded = stopTokens.has(tokens.at(-1) as number);
+  const hasEnded = stopTokens.has(required(tokens.at(-1)));
   const own = hasEnded ? tokens.slice(0, -1) : tokens;
   const stream = tokenizer?.decodeStream({ after });
   const text = stream ? stream.push(own) + stream.end() : '';

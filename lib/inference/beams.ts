@@ -1,4 +1,5 @@
 // Beam search: keeps several running sequences and returns the likeliest complete ones.
+
 import { turn } from '../data/event-loop.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
@@ -8,6 +9,7 @@ import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { logSoftmax, noGrad, scope, Tensor, topk } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import { type Beam, type BeamRules, BeamTree, type Candidate } from './beam-tree.js';
@@ -190,7 +192,7 @@ class BeamRun {
     const logits = model.next(rows([prompt], this.device), read);
     this.caches = model.caches(numBeams, prompt.length + maxNewTokens);
     this.caches.forEach((cache, layer) => {
-      const own = read[layer] as KeyValueCache;
+      const own = required(read[layer]);
       for (const name of ['keys', 'values'] as const) {
         const shared = own[name].expand([numBeams, ...own[name].shape.slice(1)]);
         kernels.copy({ in: shared, out: cache[name].narrow(2, 0, own.length) });
@@ -202,7 +204,7 @@ class BeamRun {
   }
 
   private read(): Tensor {
-    const last = this.tree.running.map(({ tokens }) => [tokens.at(-1) as number]);
+    const last = this.tree.running.map(({ tokens }) => [required(tokens.at(-1))]);
     return this.model.next(rows(last, this.device), this.caches);
   }
 
@@ -236,10 +238,10 @@ class BeamRun {
     const index = rows(padded, this.device);
     const old = logprobs.gather(1, index).toArray();
     const edited = edits.flatMap(({ bans, penalized }, beam) =>
-      (padded[beam] as number[]).map((token, i) =>
+      required(padded[beam]).map((token, i) =>
         bans.has(token)
           ? Number.NEGATIVE_INFINITY
-          : penalized.of(token, old[beam * most + i] as number),
+          : penalized.of(token, required(old[beam * most + i])),
       ),
     );
     const shape = [edits.length, most];
@@ -253,7 +255,7 @@ class BeamRun {
     const order = indices.toArray();
     return values.toArray().map((total, i) => {
       if (Number.isNaN(total)) throw notFinite();
-      const index = order[i] as number;
+      const index = required(order[i]);
       return { beam: Math.floor(index / vocabulary), token: index % vocabulary, total };
     });
   }
@@ -266,7 +268,7 @@ class BeamRun {
         const known = all.narrow(2, 0, cache.length);
         const copies = moves.map(({ from }) => known.narrow(0, from, 1).clone());
         moves.forEach(({ to }, i) => {
-          kernels.copy({ in: copies[i] as Tensor, out: known.narrow(0, to, 1) });
+          kernels.copy({ in: required(copies[i]), out: known.narrow(0, to, 1) });
         });
       }
     }

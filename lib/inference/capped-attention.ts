@@ -1,7 +1,9 @@
 // Paged attention with bounded scores, by operations that gather the blocks of each sequence. No
 // kernel bounds scores, so it needs memory for all keys and values of a step.
+
 import type { TurningReach } from '../nn/attention.js';
 import { cappedAttention } from '../nn/capped-attention.js';
+import { required } from '../runtime/required.js';
 import {
   arange,
   clamp,
@@ -37,9 +39,9 @@ export function cappedPaged(pool: Tensor, on: DeviceBatch, q: Tensor, how: Bound
     if (singles > 0) parts.push(ofSingles(pool, on, q.narrow(0, 0, singles), how));
     const { starts, lengths } = hostLists(on);
     for (let s = singles; s < sequences; ++s) {
-      const [from, to] = [starts[s] as number, starts[s + 1] as number];
+      const [from, to] = [required(starts[s]), required(starts[s + 1])];
       const [keys, values] = gathered(pool, on.tables.narrow(0, s, 1));
-      const count = lengths[s] as number;
+      const count = required(lengths[s]);
       const own = q
         .narrow(0, from, to - from)
         .transpose(0, 1)
@@ -47,7 +49,7 @@ export function cappedPaged(pool: Tensor, on: DeviceBatch, q: Tensor, how: Bound
       const out = cappedAttention(own, keys.narrow(2, 0, count), values.narrow(2, 0, count), how);
       parts.push(out.squeeze(0).transpose(0, 1));
     }
-    return parts.length === 1 ? (parts[0] as Tensor).contiguous() : concat(parts, 0);
+    return parts.length === 1 ? required(parts[0]).contiguous() : concat(parts, 0);
   });
 }
 

@@ -1,4 +1,5 @@
 // The state of one sampled sequence: its tokens, its text and its finish reason.
+import { required } from '../runtime/required.js';
 import type { Tokenizer } from '../text/index.js';
 import type { ReadRequest } from './request.js';
 import { type SampledToken, SequenceSampling, type TokenLogprob } from './sampling.js';
@@ -131,7 +132,7 @@ export async function gathered(
     logprobs: undefined as TokenLogprob[] | undefined,
   }));
   for await (const { index, text, tokens, logprobs, finishReason, cachedTokens } of pieces) {
-    const one = found[index] as (typeof found)[number];
+    const one = required(found[index]);
     one.text += text;
     one.tokens.push(...tokens);
     if (logprobs) one.logprobs = [...(one.logprobs ?? []), ...logprobs];

@@ -1,9 +1,11 @@
 // InferenceEngine: generates text for many requests with continuous batching.
+
 import { jointly } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import { answerPythonNames } from '../runtime/python-names.js';
 import { requireNoSurplus } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { noGrad, type Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import { searched } from './beam-generation.js';
@@ -119,9 +121,7 @@ export class InferenceEngine {
     try {
       const read = requests.map((request) => this.read(request));
       for (const request of read) jobs.push(this.submit(request));
-      return await Promise.all(
-        jobs.map(({ pieces }, i) => gathered(pieces, read[i] as ReadRequest)),
-      );
+      return await Promise.all(jobs.map(({ pieces }, i) => gathered(pieces, required(read[i]))));
     } catch (error) {
       for (const job of jobs) job.abort();
       throw error;

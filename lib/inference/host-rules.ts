@@ -1,4 +1,5 @@
 // Penalties and bans of one sequence on the host, for beam search.
+import { required } from '../runtime/required.js';
 import type { SamplingRules } from './sampling-options.js';
 
 const { fround } = Math;
@@ -56,7 +57,7 @@ export function stepBans(
     const starts = length - before;
     if (starts < 0) continue;
     if (word.slice(0, before).every((token, i) => at(starts + i) === token)) {
-      bans.add(word[before] as number);
+      bans.add(required(word[before]));
     }
   }
   return bans;

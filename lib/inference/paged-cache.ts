@@ -1,8 +1,10 @@
 // Paged key-value cache: one pool of blocks per layer, shared by all sequences.
+
 import type { CacheReach, LayerCache, TurningReach, UnturnedHeads } from '../nn/attention.js';
 import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { held, Tensor } from '../tensor/index.js';
 import { cappedPaged } from './capped-attention.js';
 import { type ListName, listsOf, type StepBatch } from './step-batch.js';
@@ -61,9 +63,8 @@ export class PagedCache {
       held(() => Tensor.empty(shape, dtype, device)),
     );
     this.layers = this.pools.map((pool) => ({
-      attend: (q, k, v, reach) => attend(pool, this.running as DeviceBatch, { q, k, v }, reach),
-      attendTurning: (heads, reach) =>
-        attendTurning(pool, this.running as DeviceBatch, heads, reach),
+      attend: (q, k, v, reach) => attend(pool, required(this.running), { q, k, v }, reach),
+      attendTurning: (heads, reach) => attendTurning(pool, required(this.running), heads, reach),
     }));
   }
 

@@ -1,9 +1,11 @@
 // Copies tensors to the host. A reader waits only for the kernels before its copy, not for later
 // ones.
+
 import { turn } from '../data/event-loop.js';
 import { Buffer } from '../runtime/buffer.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { dtypeSize, rawArray } from '../runtime/dtype.js';
+import { required } from '../runtime/required.js';
 import { Event } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
 
@@ -50,8 +52,8 @@ export class Readback {
       const { numel, dtype, buffer, offset } = tensor;
       const size = numel * dtypeSize(dtype);
       const from = offset * dtypeSize(dtype);
-      host.copyFrom(buffer, { to: starts[i] as number, from, bytes: size }, compute);
-      return { dtype, numel, start: starts[i] as number };
+      host.copyFrom(buffer, { to: required(starts[i]), from, bytes: size }, compute);
+      return { dtype, numel, start: required(starts[i]) };
     });
     copied.record(compute);
     return {

@@ -1,9 +1,11 @@
 // Reads and checks generation requests.
+
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import type { Tokenizer } from '../text/index.js';
 import { type BeamRequest, readBeams } from './beam-request.js';
 import { SAMPLING, type SamplingOptions } from './sampling.js';
@@ -136,7 +138,7 @@ function promptTokens(
 
 /** Encodes a prompt. Throws DS_LIMIT before encoding if the text is certainly too long. */
 function encoded(text: string, { tokenizer, maxTokens }: RequestLimits): Int32Array {
-  const own = tokenizer as Tokenizer;
+  const own = required(tokenizer);
   const fewest = own.fewestTokens(text);
   if (fewest >= maxTokens) throw tooLong(`a prompt of at least ${fewest}`, maxTokens);
   return own.encode(text);

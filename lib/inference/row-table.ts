@@ -1,6 +1,8 @@
 // A growable device table of rows. Sampler slots take rows and give them back.
+
 import { Buffer } from '../runtime/buffer.js';
 import { type DType, dtypeSize, type NumericArray } from '../runtime/dtype.js';
+import { required } from '../runtime/required.js';
 import type { View } from '../runtime/view.js';
 import type { Uploads } from './uploads.js';
 
@@ -22,7 +24,7 @@ export class RowTable {
   /** Takes a free row and writes `values` to it. Throws DS_OUT_OF_MEMORY. */
   take(values: NumericArray): number {
     if (this.free.length === 0) this.grow();
-    const row = this.free.pop() as number;
+    const row = required(this.free.pop());
     if (this.buffer) this.uploads.write(this.buffer, row * this.rowBytes, values);
     return row;
   }

@@ -1,6 +1,8 @@
 // Continuous batching: selects the tokens of the next step within a token budget, and allocates
 // blocks.
+
 import { DsError } from '../errors.js';
+import { required } from '../runtime/required.js';
 import { BlockPool } from './block-pool.js';
 import type { Sequence } from './sequence.js';
 
@@ -136,7 +138,7 @@ export class Scheduler {
     if (!sharesPrefixes) return;
     const known = Math.min(sequence.computed, sequence.tokens.length);
     for (; (sequence.sealed + 1) * blockSize <= known; ++sequence.sealed) {
-      const block = sequence.blocks[sequence.sealed] as number;
+      const block = required(sequence.blocks[sequence.sealed]);
       this.pool.seal(block, sequence.keyOf(sequence.sealed, blockSize));
     }
   }

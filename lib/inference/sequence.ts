@@ -1,4 +1,5 @@
 // A growing sequence: its tokens, and the part of them in the cache.
+import { required } from '../runtime/required.js';
 import { blockKey, rootKey } from './block-pool.js';
 
 /** A sequence to continue. Only the scheduler allocates its blocks. */
@@ -74,6 +75,6 @@ export class Sequence {
       const parent = this.keys[i - 1] ?? rootKey(this.salt);
       this.keys.push(blockKey(parent, this.tokens.slice(i * size, (i + 1) * size)));
     }
-    return this.keys[index] as string;
+    return required(this.keys[index]);
   }
 }

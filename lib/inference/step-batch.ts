@@ -1,4 +1,5 @@
 // The inputs of one step for the model and the cache: packed tokens, positions and block tables.
+import { required } from '../runtime/required.js';
 import type { Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
 
@@ -124,14 +125,13 @@ function fill(
     for (let i = first; i < first + count; ++i, ++row) {
       lists.tokens[row] = sequence.fed(i);
       lists.positions[row] = i;
-      lists.slots[row] =
-        (blocks[Math.floor(i / blockSize)] as number) * blockSize + (i % blockSize);
+      lists.slots[row] = required(blocks[Math.floor(i / blockSize)]) * blockSize + (i % blockSize);
     }
     if (first + count === sequence.length) lists.ends[end++] = row - 1;
     lists.starts[s + 1] = row;
     lists.lengths[s] = first + count;
     const used = Math.min(width, blocks.length);
-    for (let b = 0; b < used; ++b) lists.tables[s * width + b] = blocks[b] as number;
+    for (let b = 0; b < used; ++b) lists.tables[s * width + b] = required(blocks[b]);
     s++;
   }
   return s;

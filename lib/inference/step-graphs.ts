@@ -1,9 +1,11 @@
 // Graphs of decode steps: a step is padded to a recorded size and launched as one graph.
+
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { Graph } from '../runtime/graph.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { held, scope, Tensor } from '../tensor/index.js';
 import type { Slice } from './scheduler.js';
 import type { Padding } from './step-batch.js';
@@ -37,7 +39,7 @@ export function mostPadding({
   sequences,
   width,
 }: Pick<GraphSizes, 'sequences' | 'width'>): Padding {
-  return { rows: rowsFor(sequences) ?? (ROWS.at(-1) as number), width: widthFor(width) };
+  return { rows: rowsFor(sequences) ?? required(ROWS.at(-1)), width: widthFor(width) };
 }
 
 const rowsFor = (count: number): number | null => ROWS.find((rows) => rows >= count) ?? null;

@@ -1,7 +1,9 @@
 // The generation loop of an engine: schedules steps, samples tokens and reports pieces.
+
 import { turn } from '../data/event-loop.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
+import { required } from '../runtime/required.js';
 import { whenAborted } from '../runtime/when-aborted.js';
 import {
   Continuation,
@@ -173,7 +175,7 @@ export class StepLoop implements Generator {
       hasStarted: false,
       unwatch: () => {},
     };
-    this.start(job, continuations[0] as Continuation);
+    this.start(job, required(continuations[0]));
     this.promptTokens += request.prompt.length;
     this.watch(job);
     this.loop ??= this.run();
@@ -289,9 +291,9 @@ export class StepLoop implements Generator {
   /** Returns the sampler slots. A preempted sequence keeps its slot. */
   private slotsOf(sequences: readonly Sequence[]): number[] {
     return sequences.map((sequence) => {
-      const { continuation } = this.sequences.get(sequence) as Entry;
+      const { continuation } = required(this.sequences.get(sequence));
       if (continuation.slot === null) {
-        const slot = this.freeSlots.pop() as number;
+        const slot = required(this.freeSlots.pop());
         const ends = [...continuation.ends];
         this.sampler.enter(slot, sequence.tokens, continuation.sampling, { ends });
         continuation.slot = slot;

@@ -1,7 +1,9 @@
 // Computes a planned step: one forward over packed tokens, then sampling.
+
 import { type JointGroups, jointly } from '../comm/index.js';
 import type { CausalLM } from '../models/index.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { type CacheSizes, onDevice, PagedCache } from './paged-cache.js';
 import { Readback } from './readback.js';
@@ -186,5 +188,5 @@ export class StepRunner {
 }
 
 function reported(sequences: readonly Sequence[], tokens: readonly SampledToken[]): NextToken[] {
-  return sequences.map((sequence, i) => ({ sequence, sampled: tokens[i] as SampledToken }));
+  return sequences.map((sequence, i) => ({ sequence, sampled: required(tokens[i]) }));
 }

@@ -1,4 +1,5 @@
 // Sizes as people write them.
+import { required } from '../runtime/required.js';
 
 const UNITS: Record<string, number> = {
   '': 1,
@@ -25,7 +26,7 @@ export function parseBytes(text: string): number | null {
 
 /** "1.5 GB". */
 export function formatBytes(bytes: number): string {
-  const unit = ['TB', 'GB', 'MB', 'KB'].find((name) => bytes >= (UNITS[name] as number)) ?? 'B';
-  const value = bytes / (UNITS[unit] as number);
+  const unit = ['TB', 'GB', 'MB', 'KB'].find((name) => bytes >= required(UNITS[name])) ?? 'B';
+  const value = bytes / required(UNITS[unit]);
   return `${unit === 'B' ? value : value.toFixed(1)} ${unit}`;
 }

@@ -1,4 +1,5 @@
 // `ds init`: writes a project that trains at once on a CPU.
+
 import {
   existsSync,
   mkdirSync,
@@ -10,9 +11,9 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
-
 import { DsError } from '../errors.js';
 import { packageRoot } from '../runtime/package-root.js';
+import { required } from '../runtime/required.js';
 import { absolutePath, workingDirectory } from '../runtime/system-error.js';
 import { version } from '../version.js';
 import { refuse } from './argument-error.js';
@@ -77,7 +78,7 @@ function projectFiles(template: Template, target: string): Map<string, string> {
     }
   }
   const path = join(target, 'package.json');
-  const manifest = JSON.parse(files.get(path) as string);
+  const manifest = JSON.parse(required(files.get(path)));
   const dependencies = { '@ds/native': `^${version}` };
   const own = { ...manifest, name: packageName(target), dependencies };
   return files.set(path, `${JSON.stringify(own, null, 2)}\n`);

@@ -1,5 +1,7 @@
 // The options of `ds [options] script.js [arguments]`: DeepSpeed's names, read by commander.
+
 import { Command, InvalidArgumentError, Option } from 'commander';
+import { required } from '../runtime/required.js';
 
 import { refuse } from './argument-error.js';
 
@@ -59,7 +61,7 @@ export function takeLaunchOptions(
   const command = new Command('ds train').allowUnknownOption().allowExcessArguments();
   const known = launchOptions();
   for (const option of known) command.addOption(option);
-  const names = new Map(known.map(({ long }) => [long?.replaceAll('_', '-'), long as string]));
+  const names = new Map(known.map(({ long }) => [long?.replaceAll('_', '-'), required(long)]));
   command
     .helpOption(false)
     .exitOverride()

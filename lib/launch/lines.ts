@@ -1,5 +1,7 @@
 // Reads the lines of ranks from a stream.
+
 import type { Readable } from 'node:stream';
+import { required } from '../runtime/required.js';
 
 export type StreamName = 'out' | 'err';
 
@@ -22,7 +24,7 @@ export function readLines(stream: Readable, take: (line: string) => void): void 
   stream.setEncoding('utf8');
   stream.on('data', (text: string) => {
     const lines = (rest + text).split('\n');
-    rest = lines.pop() as string;
+    rest = required(lines.pop());
     for (const line of lines) take(line);
     if (rest.length > MAX_LINE) {
       take(rest);

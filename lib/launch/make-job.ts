@@ -1,6 +1,8 @@
 // Makes a job from options: the nodes of the ranks, the address of rank 0, and the shared
 // variables.
+
 import { randomBytes } from 'node:crypto';
+import { required } from '../runtime/required.js';
 import { absolutePath, workingDirectory } from '../runtime/system-error.js';
 import { freePort, isThisMachine, reachableAddress } from './addresses.js';
 import { refuse } from './argument-error.js';
@@ -104,7 +106,7 @@ async function meetingPoint(
   if (node_rank !== undefined) {
     refuse('--master_addr', 'the address of node 0, since ds is started on each node', 'none');
   }
-  return { masterAddr: await reachableAddress(nodes[0]?.host as string), masterPort };
+  return { masterAddr: await reachableAddress(required(nodes[0]?.host)), masterPort };
 }
 
 /** A new one, except where every node has a launcher of its own. */

@@ -1,7 +1,9 @@
 // Measures a disk with the file, requests and checksums of training, without training.
+
 import { Buffer } from '../runtime/buffer.js';
 import { cpu } from '../runtime/device.js';
 import type { HostRange } from '../runtime/file.js';
+import { required } from '../runtime/required.js';
 import { SwapFile, type SwapFileInfo } from '../runtime/swap-file.js';
 
 /** The keys of the `aio` section that decide a rate. */
@@ -77,12 +79,12 @@ const write: Transfer = (file, at, memory) => file.write(at, memory, order);
 const read: Transfer = (file, at, memory) => file.read(at, memory, order);
 
 function ratesOf(file: SwapFile, memory: readonly HostRange[], tiles: number): Rates {
-  const { bytes } = memory[0] as HostRange;
+  const { bytes } = required(memory[0]);
   const whole = tiles * bytes;
   const pass = (transferOf: (turn: number) => [Transfer, tile: number]): number => {
     const start = performance.now();
     for (let turn = 0; turn < tiles; ++turn) {
-      const slot = memory[turn % memory.length] as HostRange;
+      const slot = required(memory[turn % memory.length]);
       file.wait(slot, order);
       const [transfer, tile] = transferOf(turn);
       transfer(file, tile * bytes, slot);
@@ -99,8 +101,8 @@ function ratesOf(file: SwapFile, memory: readonly HostRange[], tiles: number): R
     turn % 2 === 0 ? [read, turn >> 1] : [write, Math.min(tiles - 1, half + (turn >> 1))],
   );
   return {
-    write: whole / (writing as number),
-    read: whole / (reading as number),
+    write: whole / required(writing),
+    read: whole / required(reading),
     mixed: whole / 2 / mixed,
   };
 }

@@ -1,6 +1,7 @@
 // The output of all ranks as one: a line that every rank prints appears once, another carries its
 // ranks.
 
+import { required } from '../runtime/required.js';
 import type { LineSink, StreamName, WriteLine } from './lines.js';
 import { formatRanges } from './number-ranges.js';
 
@@ -123,7 +124,7 @@ export class MergedOutput implements LineSink {
   }
 
   private printFirst(): void {
-    const { stream, text, ranks } = this.pending.shift() as Pending;
+    const { stream, text, ranks } = required(this.pending.shift());
     const key = `${stream} ${text}`;
     const group = this.alike.get(key);
     group?.shift();

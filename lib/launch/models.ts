@@ -1,7 +1,9 @@
 // `ds models`: the models of the cache, with sizes, and their removal.
+
 import { decimalBytes } from '../hub/download-progress.js';
 import { hubSettings } from '../hub/environment.js';
 import { type CachedModelInfo, models, remove } from '../hub/index.js';
+import { required } from '../runtime/required.js';
 
 /** Returns a table of the cache, or JSON. Throws DS_IO. */
 export async function modelsCommand({ json }: { json?: boolean }): Promise<string> {
@@ -10,7 +12,7 @@ export async function modelsCommand({ json }: { json?: boolean }): Promise<strin
   const { cache } = hubSettings();
   if (found.length === 0) return `no models in ${cache}`;
   const rows = found.flatMap(rowsOf);
-  const widths = [0, 1, 2].map((i) => Math.max(...rows.map((row) => (row[i] as string).length)));
+  const widths = [0, 1, 2].map((i) => Math.max(...rows.map((row) => required(row[i]).length)));
   const lines = rows.map((row) =>
     row
       .map((cell, i) => cell.padEnd(widths[i] ?? 0))

@@ -1,6 +1,8 @@
 // Which nodes and slots a job takes: from the hostfile or this machine, through filters and limits.
+
 import type { GpuProbe } from '../../types/addon.js';
 import type { Variables } from '../runtime/job-environment.js';
+import { required } from '../runtime/required.js';
 import { refuse } from './argument-error.js';
 import { excludeSlots, includeSlots } from './filters.js';
 import { type Node, readHostfile } from './hostfile.js';
@@ -91,5 +93,5 @@ function repeat([node]: Node[], { num_nodes = 1, node_rank }: LaunchOptions): No
       'Run the same command with --node_rank 0, 1, ... and --master_addr on each node.',
     );
   }
-  return Array.from({ length: num_nodes }, () => node as Node);
+  return Array.from({ length: num_nodes }, () => required(node));
 }

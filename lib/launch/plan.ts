@@ -1,5 +1,6 @@
 // `ds plan`: the memory and time of training a model by stage and offload, and the fastest
 // configuration.
+
 import { availableParallelism, totalmem } from 'node:os';
 import { plannedConfigs, type ResolvedConfig, resolveConfig } from '../config/index.js';
 import { cutsIn } from '../config/source.js';
@@ -24,6 +25,7 @@ import {
   weigh,
   weightsOnDiskOf,
 } from '../plan/index.js';
+import { required } from '../runtime/required.js';
 import { plannedGpu } from './planned-gpu.js';
 
 /** The options as they are typed; bytes are numbers. */
@@ -216,6 +218,6 @@ function adaptersOf({ lora, qlora, loraTargets, tp, pp }: PlanFlags): PlannedAda
   if (tp > 1 || pp > 1)
     throw refused('--lora', '--tp 1 and --pp 1: adapters are not cut', `--tp ${tp} --pp ${pp}`);
   const names = loraTargets?.split(',');
-  const targetModules = names?.length === 1 ? (names[0] as string) : (names ?? null);
+  const targetModules = names?.length === 1 ? required(names[0]) : (names ?? null);
   return { r: asked === true ? RANK : asked, targetModules, isQuantized: qlora !== undefined };
 }

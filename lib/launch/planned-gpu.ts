@@ -1,7 +1,9 @@
 // The GPU of `ds plan`: named, found on this machine, or assumed.
+
 import { GPUS, type Gpu, gpuNamed, TOO_OLD } from '../monitor/gpus.js';
 import { H200, type Rates, ratesOf } from '../plan/index.js';
 import { device, probeGpus } from '../runtime/device.js';
+import { required } from '../runtime/required.js';
 import { closest } from '../runtime/suggestion.js';
 import { refuse } from './argument-error.js';
 
@@ -15,7 +17,7 @@ export interface PlannedGpu {
 }
 
 const GIB = 2 ** 30;
-const ASSUMED = GPUS.find(({ key }) => key === 'h200') as Gpu;
+const ASSUMED = required(GPUS.find(({ key }) => key === 'h200'));
 
 /**
  * Returns the GPU `name` of the table; without a name, the first GPU of this machine, or else an
@@ -43,7 +45,7 @@ function named(name: string): Gpu {
   const old = Object.keys(TOO_OLD).find((one) => key.startsWith(one));
   if (old !== undefined) {
     const expected = 'a GPU of compute capability 8.0 or higher, as the kernels need';
-    const capability = (TOO_OLD[old] as number).toFixed(1);
+    const capability = required(TOO_OLD[old]).toFixed(1);
     return refuse('plan --gpu', expected, `${name} of capability ${capability}`);
   }
   const keys = GPUS.map((one) => one.key);

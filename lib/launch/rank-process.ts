@@ -1,8 +1,10 @@
 // One rank: a Node process that runs the user's script, with its output read line by line.
+
 import { createWriteStream, type WriteStream } from 'node:fs';
 import { join } from 'node:path';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { onDisk } from '../runtime/on-disk.js';
+import { required } from '../runtime/required.js';
 import { ChildGroup } from './child-group.js';
 import type { Binding } from './core-binding.js';
 import { type LineSink, readLines } from './lines.js';
@@ -39,7 +41,7 @@ export class RankProcess implements Member {
     const [file, ...rest] = [...(command.binding?.prefix ?? []), process.execPath, ...args];
     const output = sink ? 'pipe' : 'inherit';
     this.group = new ChildGroup(
-      file as string,
+      required(file),
       rest,
       { cwd: directory, env: environment, stdio: ['ignore', output, output] },
       reaper,

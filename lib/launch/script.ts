@@ -1,8 +1,10 @@
 // The program of every rank: the user's script, its arguments, and the arguments of Node for it.
+
 import { existsSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, extname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { required } from '../runtime/required.js';
 
 import { closest } from '../runtime/suggestion.js';
 import { absolutePath } from '../runtime/system-error.js';
@@ -70,7 +72,7 @@ function modulePath(name: string): string {
   try {
     return createRequire(absolutePath('script.js')).resolve(name);
   } catch (error) {
-    const reason = (error as Error).message.split('\n')[0] as string;
+    const reason = required((error as Error).message.split('\n')[0]);
     return refuse('--module', 'a module that can be found from here', `${name} (${reason})`);
   }
 }

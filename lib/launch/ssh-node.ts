@@ -1,6 +1,7 @@
 // The ranks of another node: `ds launch-node` there, reached by ssh, which gets the job on its
 // input.
 
+import { required } from '../runtime/required.js';
 import { ChildGroup } from './child-group.js';
 import type { Job } from './job.js';
 import { type LineSink, readLines, type WriteLine } from './lines.js';
@@ -35,7 +36,7 @@ function sshArguments({ port, args }: SshOptions, host: string, command: string)
  * paths.
  */
 function nodeCommand(directory: string, nodeRank: number): string {
-  const cli = process.argv[1] as string;
+  const cli = required(process.argv[1]);
   const words = [process.execPath, ...process.execArgv, cli, 'launch-node', String(nodeRank)];
   return `cd ${quote(directory)} && exec ${words.map(quote).join(' ')}`;
 }
@@ -76,7 +77,7 @@ export class SshNode implements Member {
   }
 
   private get host(): string {
-    return this.plan.job.nodes[this.plan.nodeRank]?.host as string;
+    return required(this.plan.job.nodes[this.plan.nodeRank]?.host);
   }
 
   /** The node ends its ranks itself, within its own grace. */

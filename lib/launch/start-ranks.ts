@@ -1,5 +1,7 @@
 // Starts the ranks of one node of a job.
+
 import type { Variables } from '../runtime/job-environment.js';
+import { required } from '../runtime/required.js';
 import { bindRanks } from './core-binding.js';
 import type { Job } from './job.js';
 import type { LineSink } from './lines.js';
@@ -24,7 +26,7 @@ export interface RankSurroundings {
 export function startRanks(job: Job, nodeRank: number, around: RankSurroundings): RankProcess[] {
   const { env, sink, reaper, notice } = around;
   const { script, directory, logDirectory } = job;
-  const { host, slots } = job.nodes[nodeRank] as Job['nodes'][number];
+  const { host, slots } = required(job.nodes[nodeRank]);
   const node = nodeArguments(script);
   const gpus = slots.map((slot) => (job.device === 'gpu' ? slot : null));
   const bindings = bindRanks(job.binding, gpus, env, notice);

@@ -1,5 +1,7 @@
 // Supervision of a tree: its first failure, or a signal, ends all of it.
+
 import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
+import { required } from '../runtime/required.js';
 
 import { timerMs } from '../runtime/timer.js';
 import type { Exit, Member } from './member.js';
@@ -135,6 +137,6 @@ const isEcho = ({ lastLines }: Exit): boolean => lastLines.some((line) => line.i
 function blamedRanks(exit: Exit): string[] {
   if (!isEcho(exit)) return [];
   const named = exit.lastLines.join('\n').matchAll(/\b(rank \d+)(?=: | did not arrive| has left)/g);
-  const ranks = new Set(Array.from(named, ([, rank]) => rank as string));
+  const ranks = new Set(Array.from(named, ([, rank]) => required(rank)));
   return [...ranks].filter((rank) => exit.who !== rank && !exit.who.startsWith(`${rank} on `));
 }

@@ -1,7 +1,9 @@
 // Physical cores of this machine, their logical CPUs and NUMA nodes, from /sys and /proc.
+
 import { readdirSync, readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
+import { required } from '../runtime/required.js';
 
 import { parseCpuList } from './number-ranges.js';
 
@@ -31,7 +33,7 @@ export function coresOf(cpus: readonly number[], root = '/'): Core[] {
     cores.set(key, core);
   }
   return [...cores.values()].sort(
-    (a, b) => a.numaNode - b.numaNode || (a.cpus[0] as number) - (b.cpus[0] as number),
+    (a, b) => a.numaNode - b.numaNode || required(a.cpus[0]) - required(b.cpus[0]),
   );
 }
 

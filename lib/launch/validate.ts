@@ -12,6 +12,7 @@ import {
 } from '../config/index.js';
 import type { SearchChoice } from '../config/search-choices.js';
 import { cutsIn } from '../config/source.js';
+import { required } from '../runtime/required.js';
 
 export interface ValidateOptions {
   /** Ranks that train together. */
@@ -112,7 +113,7 @@ function withAuto(values: object, left: ReadonlySet<string>): Record<string, unk
   const copy = structuredClone(values) as Record<string, unknown>;
   for (const path of left) {
     const keys = path.split('.');
-    const last = keys.pop() as string;
+    const last = required(keys.pop());
     const section = keys.reduce((at, key) => at[key] as Record<string, unknown>, copy);
     section[last] = 'auto';
   }

@@ -1,4 +1,5 @@
 // CausalLM, the base of all language models: from tokens to logits, losses and generated text.
+
 import type { JsonObject } from '../../types/json.js';
 import { firstTokens } from '../data/first-tokens.js';
 import { DsError } from '../errors.js';
@@ -20,6 +21,7 @@ import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import {
   crossEntropy,
@@ -427,7 +429,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   /** The dtype and device of hidden states, as for the first parameter. */
   get computesIn(): { dtype: DType; device: Device } {
     const isComputed = (one: Parameter): boolean => !(one instanceof StoredParameter);
-    return this.parameters().find(isComputed) as Parameter;
+    return required(this.parameters().find(isComputed));
   }
 
   /** @internal Logits [S, V] of the tokens after positions `ends` [S], i32, of tokens [B, T]. */

@@ -1,20 +1,16 @@
 // Loads a model from a training checkpoint of this library: its configuration and its saved
 // weights.
+
 import { access } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
-import {
-  Checkpoint,
-  converted,
-  findLatest,
-  ifThere,
-  type TensorRecord,
-} from '../checkpoint/index.js';
+import { Checkpoint, converted, findLatest, ifThere } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import { isFactor } from '../nn/name-mismatch.js';
 import { Parameter } from '../nn/parameter.js';
 import { cpu } from '../runtime/device.js';
 import { isFloating } from '../runtime/dtype.js';
+import { required } from '../runtime/required.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { CausalLM } from './causal-lm.js';
 import { ownPart } from './load-weights.js';
@@ -100,7 +96,7 @@ async function fill(
   target: Tensor,
   wanted: FolderOptions['dtype'],
 ): Promise<void> {
-  const { shape, dtype } = checkpoint.tensors('model').get(name) as TensorRecord;
+  const { shape, dtype } = required(checkpoint.tensors('model').get(name));
   const read = held(() => Tensor.empty(shape, dtype, cpu()));
   try {
     await checkpoint.readInto('model', name, read);

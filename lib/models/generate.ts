@@ -1,4 +1,5 @@
 // Sampling from a causal language model, one token at a time.
+
 import { DsError } from '../errors.js';
 import type { KeyValueCache } from '../nn/attention.js';
 import type { Module } from '../nn/module.js';
@@ -7,6 +8,7 @@ import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { inOrder, noGrad, scope, Tensor } from '../tensor/index.js';
 
 /** The interface of a model that generates text. */
@@ -198,18 +200,18 @@ function sample(
   { temperature, topK }: { temperature: number; topK: number },
 ): number {
   const order = scores.map((_, token) => token);
-  order.sort((a, b) => (scores[b] as number) - (scores[a] as number));
-  const best = order[0] as number;
+  order.sort((a, b) => required(scores[b]) - required(scores[a]));
+  const best = required(order[0]);
   if (temperature === 0) return best;
-  const top = scores[best] as number;
+  const top = required(scores[best]);
   const candidates = order.slice(0, topK);
   const weights = candidates.map((token) =>
-    Math.exp(((scores[token] as number) - top) / temperature),
+    Math.exp((required(scores[token]) - top) / temperature),
   );
   let left = draw * weights.reduce((sum, w) => sum + w, 0);
   for (const [i, weight] of weights.entries()) {
     left -= weight;
-    if (left < 0) return candidates[i] as number;
+    if (left < 0) return required(candidates[i]);
   }
-  return candidates[candidates.length - 1] as number;
+  return required(candidates[candidates.length - 1]);
 }

@@ -22,6 +22,7 @@ import { type DType, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor, trainerOf } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
@@ -312,7 +313,7 @@ const isNew = (target: Tensor): target is Parameter =>
 const dtypeOf = ({ target }: Destination): DType => (isNew(target) ? 'f32' : target.dtype);
 
 const nameOf = ({ sources, slices }: Destination): string =>
-  sources[0] ?? (slices[0]?.name as string);
+  sources[0] ?? required(slices[0]?.name);
 
 /** Reads this rank's part of a tensor and converts it. Throws DS_NONFINITE. */
 async function valuesOf(destination: Destination, files: WeightFiles): Promise<Tensor> {
@@ -339,7 +340,7 @@ async function fill(destination: Destination, files: WeightFiles): Promise<void>
 /** Joins a tensor that the files store in slices, in the dtype of the first. */
 async function joined(target: Tensor, slices: readonly FileSlice[], files: WeightFiles) {
   const shape = wholeShape(target);
-  const { dtype } = files.tensors.get((slices[0] as FileSlice).name) as { dtype: DType };
+  const { dtype } = files.tensors.get(required(slices[0]).name) as { dtype: DType };
   const whole = held(() => Tensor.empty(shape, dtype, cpu()));
   for (const { name, box } of slices) {
     const read = await files.read(name);

@@ -1,4 +1,5 @@
 // Families of transformers without a class here, and the first thing that each one needs.
+import { required } from '../runtime/required.js';
 
 const ENCODER = 'an encoder: attention to later tokens, and no causal language model';
 const PICTURES = 'an image encoder';
@@ -59,4 +60,4 @@ const MISSING: Readonly<Record<string, string>> = {
 
 /** Returns the missing part of a family, or null for an unknown model_type. */
 export const missingPart = (type: unknown): string | null =>
-  typeof type === 'string' && Object.hasOwn(MISSING, type) ? (MISSING[type] as string) : null;
+  typeof type === 'string' && Object.hasOwn(MISSING, type) ? required(MISSING[type]) : null;

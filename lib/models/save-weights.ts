@@ -1,4 +1,5 @@
 // saveWeights: the values of a module as safetensors, for loadWeights and for other libraries.
+
 import type { JsonObject } from '../../types/json.js';
 import {
   converted,
@@ -29,6 +30,7 @@ import { type DType, isFloating } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
 import { packedConfig, packedOf, packedSources, repackedNames } from './quantized/write-packed.js';
 
@@ -156,7 +158,7 @@ function forTransformers(
   const parameters = new Map(module.namedParameters());
   const kept = sources.flatMap((source) => {
     const name = names.get(source.name) ?? source.name;
-    const isAdapter = adapters.has(parameters.get(source.name) as Parameter);
+    const isAdapter = adapters.has(required(parameters.get(source.name)));
     const isElsewhere = names.get(source.name) === null || repacked.has(source.name);
     return isAdapter || isElsewhere ? [] : [{ ...source, name }];
   });

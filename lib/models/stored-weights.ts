@@ -1,4 +1,5 @@
 // Weights that stay in their files until they are needed, range by range, in any dtype.
+
 import { converted, type FileSlice, type WeightFiles } from '../checkpoint/index.js';
 import type { StoredValues } from '../nn/stored-values.js';
 import {
@@ -14,6 +15,7 @@ import {
 import { cpu } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 
@@ -208,7 +210,7 @@ function readInto(
     isMatrix ? one.slice(1) : one,
   );
   const start = isMatrix ? box.offset.slice(1) : box.offset;
-  const inSlice = (offset as number[]).map((n, d) => n - (start[d] as number));
+  const inSlice = (offset as number[]).map((n, d) => n - required(start[d]));
   const count = numel(common.shape);
   const part = out.alias([count], undefined, out.offset + at + positionIn(wanted, common.offset));
   values.read(part, 0, { offset: inSlice, shape: shape as number[] });

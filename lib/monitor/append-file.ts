@@ -1,9 +1,10 @@
 // A file that only grows: append() writes whole chunks, so a crash leaves a readable prefix.
+
 import { closeSync, fstatSync, fsync, openSync, readSync, writeSync } from 'node:fs';
 import { promisify } from 'node:util';
-
 import { DsError } from '../errors.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
+import { required } from '../runtime/required.js';
 
 /** Has no buffer in the process: appended data survives a crash of the process. */
 export class AppendFile {
@@ -23,7 +24,7 @@ export class AppendFile {
       this.initialBytes = fstatSync(this.fd).size;
       const last = Buffer.alloc(1);
       const count = readSync(this.fd, last, 0, 1, Math.max(0, this.initialBytes - 1));
-      this.lastByte = count === 1 ? (last[0] as number) : null;
+      this.lastByte = count === 1 ? required(last[0]) : null;
     } catch (cause) {
       throw ioError(path, cause);
     }

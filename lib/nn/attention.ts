@@ -1,9 +1,11 @@
 // Causal self-attention with one packed projection, and the key/value cache for sampling.
+
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { attention, causalSelfAttentionPacked, type HeadShare, Tensor } from '../tensor/index.js';
 import { cappedAttention } from './capped-attention.js';
 import { Linear, type LinearOptions } from './linear.js';
@@ -92,7 +94,7 @@ export class KeyValueCache implements LayerCache {
 
   /** Appends k and v [B, Hk, T, D] and returns all keys and values so far, as views. */
   private append(k: Tensor, v: Tensor): [Tensor, Tensor] {
-    const count = k.shape[2] as number;
+    const count = required(k.shape[2]);
     kernels.copy({ in: k, out: this.keys.narrow(2, this.length, count) });
     kernels.copy({ in: v, out: this.values.narrow(2, this.length, count) });
     this.length += count;

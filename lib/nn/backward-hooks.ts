@@ -1,7 +1,9 @@
 // Backward hooks of a module: the gradients of its outputs and inputs pass through two nodes of the
 // tape.
+
 import { formatValue } from '../runtime/format-value.js';
 import { refused, refusedValue } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { isGradEnabled, record, type Saved, Tensor } from '../tensor/index.js';
 
@@ -66,7 +68,7 @@ function passedThrough(
       if (grad) sink.give(i, grad);
     });
   });
-  return new Map(tensors.map((x, i) => [x, outputs[i] as Tensor]));
+  return new Map(tensors.map((x, i) => [x, required(outputs[i])]));
 }
 
 /** The unique tensors among `values` that require a gradient. */

@@ -1,6 +1,8 @@
 // Attention with bounded scores: c tanh(score / c). Source: Gemma 2 (soft capping).
+
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import { required } from '../runtime/required.js';
 import {
   arange,
   dropout as dropped,
@@ -69,7 +71,7 @@ function visible(
   window: number | null,
   documents: Tensor | null,
 ): Tensor {
-  const T = shape[2] as number;
+  const T = required(shape[2]);
   const keys = arange(S, { dtype: 'i32', device }).reshape([1, 1, 1, S]);
   const queries = arange(T, { dtype: 'i32', device })
     .add(S - T)

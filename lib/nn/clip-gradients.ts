@@ -1,11 +1,13 @@
 // Clipping of gradients in a training loop without an engine. Source:
 // torch.nn.utils.clip_grad_norm_, clip_grad_value_.
+
 import { DsError } from '../errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { cast, mul, noGrad, scope, Tensor, trainerOf, zeros } from '../tensor/index.js';
 
@@ -72,7 +74,7 @@ export function clipGradValue(parameters: Iterable<Tensor>, clipValue: number): 
  * is 0.
  */
 function controlOf(grads: readonly Tensor[], maxNorm: number): Tensor {
-  const { device } = grads[0] as Tensor;
+  const { device } = required(grads[0]);
   const partials = zeros([grads.length], { device });
   for (const [i, grad] of grads.entries()) {
     kernels.sumOfSquares({ x: grad.contiguous(), out: partials.narrow(0, i, 1) });

@@ -1,7 +1,9 @@
 // Initial values of a parameter that is split over ranks: the elements that a single rank's tensor
 // would have at the same indices.
+
 import { type Box, type Region, rangesOf } from '../runtime/box.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import { type ElementPart, held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { type Initializer, writeInitial } from './initializers.js';
@@ -39,7 +41,7 @@ export function writeCut(init: Initializer, { whole, boxes }: Region, out: Tenso
   if (init.part && parts.every((part) => part !== null)) {
     let i = 0;
     eachBox(out, boxes, (part) => {
-      if (part.numel > 0) init.part?.(part, { whole, ...(parts[i] as ElementPart) });
+      if (part.numel > 0) init.part?.(part, { whole, ...required(parts[i]) });
       ++i;
     });
     return;
@@ -57,7 +59,7 @@ export function writeCut(init: Initializer, { whole, boxes }: Region, out: Tenso
 export function copyCut(whole: Tensor, boxes: readonly Box[], out: Tensor): void {
   eachBox(out, boxes, (part, { offset, shape }) => {
     const source = shape.reduce<Tensor>(
-      (from, size, d) => from.narrow(d, offset[d] as number, size),
+      (from, size, d) => from.narrow(d, required(offset[d]), size),
       whole,
     );
     kernels.copy({ in: source, out: part });

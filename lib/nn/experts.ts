@@ -1,10 +1,12 @@
 // Mixtures of experts: a router sends each token to a few of many feed-forward blocks. Sources:
 // Shazeer et al. 2017; Fedus et al. 2022 (Switch Transformer) for the loss; no token is dropped.
+
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import {
   choicesOf,
   combineRows,
@@ -123,7 +125,7 @@ export function loadBalancingLoss(loads: RouterLoads, tokens: number): Tensor {
   const { layers, mask } = loads;
   if (!mask) requireInteger('loadBalancingLoss tokens', tokens, 0);
   return scope(() => {
-    const total = layers.length === 1 ? (layers[0] as Tensor) : stack(layers).sum(0);
+    const total = layers.length === 1 ? required(layers[0]) : stack(layers).sum(0);
     // Without counted tokens there are no counted choices: 0 over any number.
     const means = mask
       ? total.div(mask.sum().clamp(1).mul(layers.length))

@@ -1,6 +1,8 @@
 // The tree of fields below a module: its own and nested fields with their names.
+
 import { DsError } from '../errors.js';
 import { isPlainObject } from '../runtime/is-object.js';
+import { required } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import { Parameter } from './parameter.js';
 
@@ -59,14 +61,14 @@ export class FieldTree<M extends Branch> {
 
   /** Every parameter once, under its first name. */
   *parameters(): Generator<[string, Parameter]> {
-    for (const [parameter, [name]] of this.parameterNames()) yield [name as string, parameter];
+    for (const [parameter, [name]] of this.parameterNames()) yield [required(name), parameter];
   }
 
   /** Further names of parameters, with their first names. */
   tiedNames(): Map<string, string> {
     const tied = new Map<string, string>();
     for (const [first, ...others] of this.parameterNames().values()) {
-      for (const name of others) tied.set(name, first as string);
+      for (const name of others) tied.set(name, required(first));
     }
     return tied;
   }

@@ -1,10 +1,12 @@
 // Initial values of parameters: the same numbers at any time and on any device.
+
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { describe, numel } from '../runtime/view.js';
 import { type ElementPart, inOrder, nextRandom, scope, Tensor } from '../tensor/index.js';
 import { orthonormalRows } from './orthonormal.js';
@@ -250,7 +252,7 @@ export function orthogonal(gain = 1): Initializer {
   return (out) => {
     if (out.ndim < 2) fansOf('init.orthogonal', out.shape);
     if (out.numel === 0) return;
-    const rows = out.shape[0] as number;
+    const rows = required(out.shape[0]);
     const values = orthonormalRows(rows, out.numel / rows, random).map((value) => value * gain);
     scope(() => {
       const made = Tensor.from(Float32Array.from(values), { shape: out.shape, device: out.device });

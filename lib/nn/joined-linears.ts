@@ -1,6 +1,8 @@
 // Linear layers of one input with contiguous weights, so that one product computes them all. Each
 // layer keeps its parameters and names.
+
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { contiguousStrides, numel } from '../runtime/view.js';
 import { held, isGradEnabled, linear, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Module } from './module.js';
@@ -62,7 +64,7 @@ function joiningsOf(layers: readonly Module[]): readonly Joining[] | null {
 
 /** The layers' first parts, their second parts, and so on. */
 const columnsOf = (joinings: readonly Joining[]): Parameter[][] =>
-  (joinings[0] as Joining).parts.map((_, i) => joinings.map(({ parts }) => parts[i] as Parameter));
+  required(joinings[0]).parts.map((_, i) => joinings.map(({ parts }) => required(parts[i])));
 
 /**
  * Moves the weights of linear layers of one input into contiguous memory, and their biases, scales
@@ -123,9 +125,9 @@ export function joinedGate(x: Tensor, layers: readonly Module[]): Tensor | null 
   const found = joinedParts(x, layers);
   if (!found) return null;
   const [joinings, parts] = found;
-  const [first, ...others] = joinings.map((one) => (one.parts[0] as Parameter).size(0));
+  const [first, ...others] = joinings.map((one) => required(one.parts[0]).size(0));
   const isEven = others.every((rows) => rows === first);
-  return isEven ? (joinings[0] as Joining).gated(x, parts) : null;
+  return isEven ? required(joinings[0]).gated(x, parts) : null;
 }
 
 /**
@@ -142,11 +144,11 @@ export function joinedLinear(
   const found = joinedParts(x, layers);
   if (!found) return null;
   const [joinings, parts] = found;
-  const all = (joinings[0] as Joining).product(x, parts);
+  const all = required(joinings[0]).product(x, parts);
   const strides = contiguousStrides(all.shape).slice(0, -1);
   let offset = all.offset;
   return joinings.map(({ parts }) => {
-    const outputs = (parts[0] as Parameter).size(0);
+    const outputs = required(parts[0]).size(0);
     const shape = width === null ? [outputs] : [outputs / width, width];
     const own = width === null ? [1] : [width, 1];
     const part = all.alias([...x.shape.slice(0, -1), ...shape], [...strides, ...own], offset);
@@ -160,10 +162,10 @@ export const joiningOf = (weight: Parameter, bias: Parameter | null): Joining =>
   kind: 'linear',
   inputs: weight.size(1),
   parts: bias ? [weight, bias] : [weight],
-  product: (x, [weight, bias]) => linear(x, weight as Tensor, bias ?? null),
+  product: (x, [weight, bias]) => linear(x, required(weight), bias ?? null),
   gated: (x, [weight, bias]) =>
-    byRows(x, (weight as Tensor).size(0) / 2, (rows, out) =>
-      kernels.gatedLinear({ x: rows, weight: weight as Tensor, bias: bias ?? null, out }),
+    byRows(x, required(weight).size(0) / 2, (rows, out) =>
+      kernels.gatedLinear({ x: rows, weight: required(weight), bias: bias ?? null, out }),
     ),
 });
 

@@ -1,9 +1,11 @@
 // Loads values by name into a module, after a check that all of them fit.
+
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
@@ -32,12 +34,12 @@ export function loadState(
   if (strict) requireSameNames(own, given);
   const pairs = Object.entries(own).filter(([name]) => given.has(name));
   for (const [name, target] of pairs) {
-    const { shape } = given.get(name) as Tensor;
+    const { shape } = required(given.get(name));
     if (shape.join() === target.shape.join()) continue;
     throw mismatch(`${name} ${describe(target)}`, `[${shape.join(', ')}]`, OTHER_MODEL);
   }
   requireLoadable('loadStateDict', pairs, given);
-  for (const [name, target] of pairs) assign(target, given.get(name) as Tensor);
+  for (const [name, target] of pairs) assign(target, required(given.get(name)));
 }
 
 /** Throws DS_ARGUMENT unless `state` is an object of tensors. */

@@ -1,7 +1,9 @@
 // Multi-head attention with PyTorch's parameters, masks and layouts.
+
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { attention, linear, scope, split, type Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
@@ -154,7 +156,7 @@ export class MultiheadAttention extends Module {
     const weights = split(weight, channels);
     const biases = bias ? split(bias, channels) : [];
     return [query, key, value].map((x, i) =>
-      linear(batch(x), weights[i] as Tensor, biases[i] ?? null),
+      linear(batch(x), required(weights[i]), biases[i] ?? null),
     );
   }
 

@@ -1,4 +1,5 @@
 // A model as text: a line per module, with its shapes and its number of parameters.
+import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
 import { Parameter } from './parameter.js';
@@ -80,10 +81,11 @@ function tensorText(key: string, tensor: Tensor, path: string, seen: Map<Paramet
 function linesOf(entries: readonly Entry[], indent: string): string[] {
   const lines: string[] = [];
   for (let i = 0; i < entries.length; ) {
-    const first = entries[i] as Entry;
+    const first = required(entries[i]);
     let end = i + 1;
-    while (end < entries.length && isNext(entries[end - 1] as Entry, entries[end] as Entry)) end++;
-    const last = entries[end - 1] as Entry;
+    while (end < entries.length && isNext(required(entries[end - 1]), required(entries[end])))
+      end++;
+    const last = required(entries[end - 1]);
     const label = end - i > 1 ? `${first.name} to ${last.name}: ${end - i} x ` : `${first.name}: `;
     const each = end - i > 1 && / [\d,]+$/.test(first.text) ? ' each' : '';
     lines.push(`${indent}${label}${first.text}${each}`, ...linesOf(first.below, `${indent}  `));
@@ -102,7 +104,7 @@ function isNext(entry: Entry, next: Entry): boolean {
 
 function split(name: string): [string, number | null] {
   const match = /^(.*?)(\d+)$/.exec(name);
-  return match ? [match[1] as string, Number(match[2])] : [name, null];
+  return match ? [required(match[1]), Number(match[2])] : [name, null];
 }
 
 const looks = ({ text, below }: Entry): string =>

@@ -1,6 +1,8 @@
 // Replaces the linear layers of a model by layers that store their weights in fewer bits.
+
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import { required } from '../runtime/required.js';
 import { Linear } from './linear.js';
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
@@ -65,5 +67,5 @@ export function packLinears<Layer extends Weighted>(model: Module, packing: Pack
 /** Parameters that several modules have. */
 function sharedParameters(model: Module): ReadonlySet<Parameter> {
   const named = new Map(model.namedParameters());
-  return new Set(Array.from(model.tiedNames().values(), (name) => named.get(name) as Parameter));
+  return new Set(Array.from(model.tiedNames().values(), (name) => required(named.get(name))));
 }

@@ -1,7 +1,9 @@
 // Linear layers with frozen weights in fewer bits than the compute dtype.
+
 import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { customFunction, gelu, linear, noGrad, scope, type Tensor } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
 import { Module } from './module.js';
@@ -104,7 +106,7 @@ export abstract class PackedLinear extends Module {
     },
     backward: (context, grad) => {
       if (!grad) return null;
-      const rows = grad.reshape([-1, this.shape[0] as number]);
+      const rows = grad.reshape([-1, required(this.shape[0])]);
       const dx = rows.matmul(this.values(grad.dtype)).reshape(context.values.shape as number[]);
       const { bias } = context.values as { bias: Tensor | null };
       return bias?.requiresGrad ? [dx, rows.sum(0)] : dx;

@@ -1,4 +1,5 @@
 // Parameter: a leaf that requires a gradient and has no memory until its values are needed.
+
 import { DsError } from '../errors.js';
 import {
   type Box,
@@ -15,6 +16,7 @@ import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { requireSizes } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { contiguousStrides, numel, type View } from '../runtime/view.js';
 import { cast, held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
@@ -325,7 +327,7 @@ function sideBySide(whole: readonly number[], boxes: readonly Box[]): number[] {
   const cut = whole.flatMap((size, d) => (boxes.every((box) => box.shape[d] === size) ? [] : [d]));
   const dim = cut[0] ?? 0;
   if (cut.length <= 1 && (boxes.length === 1 || dim === 0)) {
-    const size = boxes.reduce((sum, box) => sum + (box.shape[dim] as number), 0);
+    const size = boxes.reduce((sum, box) => sum + required(box.shape[dim]), 0);
     return whole.map((length, d) => (d === dim ? size : length));
   }
   throw new DsError({

@@ -1,10 +1,12 @@
 // A linear layer with a frozen weight in codes of 8 or 4 bits and a scale per row or group.
+
 import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { cast, held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { byRows, type Joining, type JoinsOthers } from './joined-linears.js';
@@ -157,7 +159,7 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
    */
   part({ rows, units }: QuantizedPart, bias: Parameter | null, hasGelu: boolean): QuantizedLinear {
     const { unit, bits, weight_packed, weight_scale, weight_zero_point } = this;
-    const inputs = this.shape[1] as number;
+    const inputs = required(this.shape[1]);
     const first = units ? units.first * unit : 0;
     const places = units ? Math.min(units.count * unit, inputs - first) : inputs;
     const outputs = rows.reduce((sum, { count }) => sum + count, 0);
@@ -191,7 +193,7 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
 
   /** For the kernels, which accept a group larger than a row. */
   private get group(): number {
-    return this.#layout.groupSize ?? Math.max(1, this.shape[1] as number);
+    return this.#layout.groupSize ?? Math.max(1, required(this.shape[1]));
   }
 
   override get stored(): Parameter {
@@ -266,12 +268,12 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
     const [hasZero, hasBias] = [zero !== null, bias !== null];
     const codesOf = ([packed, scale, ...rest]: readonly Tensor[]): Codes => {
       const [zero, bias] = [hasZero && rest.shift(), hasBias && rest.shift()];
-      const codes = { packed: packed as Tensor, scale: scale as Tensor, bits, group };
+      const codes = { packed: required(packed), scale: required(scale), bits, group };
       return { ...codes, zero: zero || null, bias: bias || null };
     };
     return {
       kind: ['quantized', bits, group, this.shape[1], hasZero, hasBias].join(),
-      inputs: this.shape[1] as number,
+      inputs: required(this.shape[1]),
       parts: [weight_packed, weight_scale, ...(zero ? [zero] : []), ...(bias ? [bias] : [])],
       product: (x, parts) => productWith(x, codesOf(parts)),
       gated: (x, parts) => gatedWith(x, codesOf(parts)),
@@ -313,12 +315,12 @@ type Codes = Omit<Parameters<typeof kernels.quantizedLinear>[0], 'x' | 'out'>;
 
 /** x [.., inputs] to [.., outputs]. */
 const productWith = (x: Tensor, codes: Codes): Tensor =>
-  byRows(x, codes.packed.shape[0] as number, (rows, out) =>
+  byRows(x, required(codes.packed.shape[0]), (rows, out) =>
     kernels.quantizedLinear({ x: rows, ...codes, out }),
   );
 
 /** The same with gates in the first half of the outputs: to [.., outputs / 2]. */
 const gatedWith = (x: Tensor, codes: Codes): Tensor =>
-  byRows(x, (codes.packed.shape[0] as number) / 2, (rows, out) =>
+  byRows(x, required(codes.packed.shape[0]) / 2, (rows, out) =>
     kernels.quantizedGatedLinear({ x: rows, ...codes, out }),
   );

@@ -1,10 +1,12 @@
 // DeepSpeed's patterns of sparse attention as pure functions: the blocks of keys that each block of
 // queries sees. Source: deepspeed.ops.sparse_attention.sparsity_config.
+
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import type { BlockLayoutSizes, SeeBlocks } from '../tensor/index.js';
 import { requireBlock } from '../tensor/ops/require-block.js';
 
@@ -160,7 +162,7 @@ function seeRandom({ seed, numRandomBlocks }: Sparsity, of: RowOf, among: number
 /** Sees its window of the listed sizes; the last size repeats. */
 function variableWindow(sparsity: Sparsity, of: RowOf): void {
   const { localWindowBlocks: sizes } = sparsity;
-  const last = sizes.at(-1) as number;
+  const last = required(sizes.at(-1));
   let [start, index] = [0, 0];
   for (; start + (sizes[index] ?? last) <= of.row; ++index) start += sizes[index] ?? last;
   seeWindow(sparsity, of, start, start + (sizes[index] ?? last));
@@ -247,7 +249,7 @@ function requireRanges({ globalBlockIndices: starts, globalBlockEndIndices: ends
   if (ends.length !== starts.length)
     throw refused('globalBlockEndIndices', `${starts.length} ends, one for each start`, ends);
   starts.forEach((start, i) => {
-    const end = ends[i] as number;
+    const end = required(ends[i]);
     if (end <= start) throw refused('globalBlockEndIndices', `an end above ${start}`, end);
   });
 }

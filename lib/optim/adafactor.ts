@@ -1,5 +1,6 @@
 // Adafactor: factored second moments, and steps relative to the size of the parameter. Sources:
 // Shazeer & Stern 2018, arXiv:1804.04235; the Adafactor of fairseq and transformers.
+
 import { DsError } from '../errors.js';
 import type {
   AdafactorScalars,
@@ -8,6 +9,7 @@ import type {
 } from '../runtime/kernels.generated.js';
 import type { OptionNames } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { numel, type View } from '../runtime/view.js';
 import { readChoices } from './choices.js';
 import { type DeclaredState, perElement, perParameter } from './declared-state.js';
@@ -115,7 +117,7 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
     const moment: DeclaredState = this.options.beta1 === null ? {} : { exp_avg: perElement(shape) };
     if (!isFactored(shape)) return { exp_avg_sq: perElement(shape), ...moment };
     const rows = shape.slice(0, -1);
-    const columns = [...shape.slice(0, -2), shape.at(-1) as number];
+    const columns = [...shape.slice(0, -2), required(shape.at(-1))];
     return {
       exp_avg_sq_row: perParameter(rows),
       exp_avg_sq_col: perParameter(columns),
@@ -169,7 +171,7 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
   }
 
   private rule({ step, groups }: UpdateSettings, group: number): AdafactorScalars {
-    const { lr, weightDecay } = groups[group] as ParamGroup;
+    const { lr, weightDecay } = required(groups[group]);
     const { eps, clipThreshold, beta1, scaleParameter } = this.options;
     const { relativeStep, warmupInit } = this.options;
     const relative = Math.min(warmupInit ? 1e-6 * step : 1e-2, 1 / Math.sqrt(step));

@@ -1,6 +1,8 @@
 // Adagrad: learning rates that fall with the sum of squared gradients. Source: Duchi et al. 2011 in
 // the form of torch.optim.Adagrad.
+
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { required } from '../runtime/required.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
@@ -54,7 +56,7 @@ export class Adagrad extends StandaloneOptimizer<AdagradGroup> {
   }
 
   declareState(group: number, shape: readonly number[]): DeclaredState {
-    const { initialAccumulatorValue } = this.groups[group] as AdagradGroup;
+    const { initialAccumulatorValue } = required(this.groups[group]);
     return { sum: perElement(shape, initialAccumulatorValue) };
   }
 
@@ -64,7 +66,7 @@ export class Adagrad extends StandaloneOptimizer<AdagradGroup> {
     kernels: UpdateKernels,
   ): void {
     const { group, master, grad, weight, state, control } = tensors;
-    const { lr, lrDecay, eps, weightDecay } = settings.groups[group] as AdagradGroup;
+    const { lr, lrDecay, eps, weightDecay } = required(settings.groups[group]);
     kernels.adagrad({
       master,
       sum: state.sum!,

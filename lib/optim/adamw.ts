@@ -1,8 +1,10 @@
 // Adam with decoupled (AdamW) or L2 weight decay. Sources: Kingma & Ba 2015; Loshchilov & Hutter
 // 2019.
+
 import type { DType } from '../runtime/dtype.js';
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
 import type { OptionNames } from '../runtime/options.js';
+import { required } from '../runtime/required.js';
 import { type AdamGroup, adamScalars, adamTensors } from './adam-rule.js';
 import { readChoices } from './choices.js';
 import { type DeclaredState, perElement } from './declared-state.js';
@@ -127,7 +129,7 @@ export class AdamW
 
   private scalars({ step, groups }: UpdateSettings<AdamGroup>, group: number): AdamWScalars {
     const { biasCorrection, decoupled } = this;
-    return adamScalars(groups[group] as AdamGroup, biasCorrection ? step : null, { decoupled });
+    return adamScalars(required(groups[group]), biasCorrection ? step : null, { decoupled });
   }
 }
 

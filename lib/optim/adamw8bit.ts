@@ -1,7 +1,9 @@
 // AdamW with 8-bit moments; not exact. Sources: Dettmers et al. 2021, arXiv:2110.02861;
 // bitsandbytes.
+
 import type { OptionNames } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import { type AdamGroup, adamScalars, adamTensors } from './adam-rule.js';
 import { readChoices } from './choices.js';
@@ -82,7 +84,7 @@ export class AdamW8bit extends StandaloneOptimizer<AdamGroup> {
     { step, groups }: UpdateSettings<AdamGroup>,
     kernels: UpdateKernels,
   ): void {
-    const group = groups[tensors.group] as AdamGroup;
+    const group = required(groups[tensors.group]);
     const scalars = adamScalars(group, this.biasCorrection ? step : null);
     const operands = { ...adamTensors(tensors), ...scalars };
     const { exp_avg_absmax: mScale, exp_avg_sq_absmax: vScale } = tensors.state;

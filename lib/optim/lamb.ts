@@ -1,7 +1,9 @@
 // LAMB: Adam's direction, scaled per parameter by the ratio of weight norm to direction norm.
 // Sources: You et al. 2020, arXiv:1904.00962, algorithm 2; DeepSpeed's FusedLamb.
+
 import type { LambScalars } from '../runtime/kernels.generated.js';
 import type { OptionNames } from '../runtime/options.js';
+import { required } from '../runtime/required.js';
 import { readChoices } from './choices.js';
 import { type DeclaredState, perElement, perParameter } from './declared-state.js';
 import { requireWhole } from './flat-slice.js';
@@ -142,7 +144,7 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
     const { group, weight, control, places, sums } = tensors;
     if (places.length === 0) return;
     const coefficients = this.ratios.of(tensors, kernels);
-    const { minCoeff, maxCoeff } = settings.groups[group] as LambGroup;
+    const { minCoeff, maxCoeff } = required(settings.groups[group]);
     const bounds = { minCoefficient: minCoeff, maxCoefficient: maxCoeff };
     kernels.lambCoefficients({ sums: sums[0]!, coefficients, control, ...bounds });
     kernels.lambApply({ ...this.shared(tensors, settings), weight, coefficients });
@@ -167,7 +169,7 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
   }
 
   private rule({ step, groups }: UpdateSettings<LambGroup>, group: number): LambScalars {
-    const { lr, betas, eps, weightDecay } = groups[group] as LambGroup;
+    const { lr, betas, eps, weightDecay } = required(groups[group]);
     const [beta1, beta2] = betas;
     const [c1, c2] = this.biasCorrection ? [1 - beta1 ** step, 1 - beta2 ** step] : [1, 1];
     const correction = this.momentCorrection

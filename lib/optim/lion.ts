@@ -1,5 +1,7 @@
 // Lion: the sign of an interpolated momentum. Source: Chen et al. 2023, arXiv:2302.06675.
+
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { required } from '../runtime/required.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
@@ -57,7 +59,7 @@ export class Lion extends StandaloneOptimizer<LionGroup> {
     kernels: UpdateKernels,
   ): void {
     const { group, master, grad, weight, state, control } = tensors;
-    const { lr, betas, weightDecay } = settings.groups[group] as LionGroup;
+    const { lr, betas, weightDecay } = required(settings.groups[group]);
     kernels.lion({
       master,
       m: state.exp_avg!,

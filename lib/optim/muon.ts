@@ -3,6 +3,7 @@
 
 import type { DType } from '../runtime/dtype.js';
 import type { OptionNames } from '../runtime/options.js';
+import { required } from '../runtime/required.js';
 import { numel, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { adamScalars, adamTensors } from './adam-rule.js';
@@ -155,7 +156,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
   ): void {
     const { group, grad, state, sums, control, places, starts } = tensors;
     if (!this.usesMuon(group) || places.length === 0) return;
-    const { momentum: beta } = settings.groups[group] as MuonGroup;
+    const { momentum: beta } = required(settings.groups[group]);
     const rule = { beta, nesterov: this.nesterov, control };
     kernels.muonMomentum({
       momentum: state.momentum_buffer!,
@@ -228,7 +229,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
       squares: flatSlice(sums[0]!, { offset: index, numel: 1 }),
       direction,
       control,
-      beta: (settings.groups[group] as MuonGroup).momentum,
+      beta: required(settings.groups[group]).momentum,
       nesterov: this.nesterov,
     });
   }
@@ -239,7 +240,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
     kernels: UpdateKernels,
   ): void {
     const { group, master, weight, control } = tensors;
-    const { lr, weightDecay } = settings.groups[group] as MuonGroup;
+    const { lr, weightDecay } = required(settings.groups[group]);
     const { rows, columns } = this.matrixOf(place.shape);
     kernels.muonApply({
       master: flatSlice(master, place),
@@ -253,12 +254,12 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
   }
 
   private matrixOf(shape: readonly number[]): Orthogonalization {
-    const rows = shape[0] as number;
+    const rows = required(shape[0]);
     return { rows, columns: numel(shape) / Math.max(1, rows), method: this.method };
   }
 
   private usesMuon(group: number): boolean {
-    return (this.groups[group] as MuonGroup).useMuon;
+    return required(this.groups[group]).useMuon;
   }
 }
 
@@ -275,7 +276,7 @@ function adamUpdate(
   { step, groups }: UpdateSettings<MuonGroup>,
   kernels: UpdateKernels,
 ): void {
-  const group = groups[tensors.group] as MuonGroup;
+  const group = required(groups[tensors.group]);
   kernels.adamW({ ...adamTensors(tensors), ...adamScalars(group, step) });
 }
 

@@ -2,6 +2,7 @@
 // Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed
 // runtime/zero/muon/original_muon.py.
 
+import { required } from '../runtime/required.js';
 import { contiguousStrides, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import type { UpdateKernels } from './update-kernels.js';
@@ -153,7 +154,7 @@ class Iteration {
   }
 
   private addToDiagonal(square: View, value: number): void {
-    const side = square.shape[0] as number;
+    const side = required(square.shape[0]);
     const diagonal = { ...square, shape: [side], strides: [side + 1] };
     this.kernels.scale({
       in: diagonal,

@@ -1,7 +1,9 @@
 // 1-bit Adam: after a warm-up, ranks exchange moments with one bit per element, with a frozen
 // second moment. Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam.
+
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { type AdamGroup, adamScalars, adamTensors } from './adam-rule.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import { type ExchangingOptimizer, type PayloadPass, wholeParameter } from './exchange.js';
@@ -77,7 +79,7 @@ export class OneBitAdam
     settings: UpdateSettings<AdamGroup>,
     kernels: UpdateKernels,
   ): void {
-    const group = settings.groups[tensors.group] as AdamGroup;
+    const group = required(settings.groups[tensors.group]);
     if (this.sumsGradients(settings.step)) plainAdam(tensors, group, kernels);
     else frozenAdam(tensors, group, kernels);
   }
@@ -87,11 +89,11 @@ export class OneBitAdam
     return {
       startsAfresh: step === this.freezeStep + 1,
       write({ group, grad, state, control }, payload, kernels) {
-        const [beta1] = (groups[group] as AdamGroup).betas;
+        const [beta1] = required(groups[group]).betas;
         kernels.momentPayload({ m: state.exp_avg!, grad, payload, control, beta1 });
       },
       apply(tensors, payload, kernels) {
-        const group = groups[tensors.group] as AdamGroup;
+        const group = required(groups[tensors.group]);
         frozenAdam({ ...tensors, grad: payload }, { ...group, betas: [0, 0] }, kernels);
       },
     };

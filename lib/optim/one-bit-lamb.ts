@@ -1,8 +1,10 @@
 // 1-bit LAMB: after a warm-up, ranks exchange moments with one bit per element, and trust ratios
 // follow a fresh second moment. Sources: Li et al. 2021, arXiv:2104.06069; DeepSpeed's OneBitLamb.
+
 import type { LambScalars } from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import { type DeclaredState, perElement, perParameter } from './declared-state.js';
 import { type ExchangingOptimizer, type PayloadPass, wholeParameter } from './exchange.js';
@@ -138,7 +140,7 @@ export class OneBitLamb
       return;
     }
     const payload = kernels.workspace(tensors.master, tensors.master.numel, 'f32');
-    const pass = this.passOf(settings) as PayloadPass;
+    const pass = required(this.passOf(settings));
     pass.write(tensors, payload, kernels);
     pass.apply(tensors, payload, kernels);
     payload.release();
@@ -150,7 +152,7 @@ export class OneBitLamb
     return {
       startsAfresh: isFirst,
       write({ group, grad, state, control }, payload, kernels) {
-        const [beta1] = (settings.groups[group] as LambGroup).betas;
+        const [beta1] = required(settings.groups[group]).betas;
         kernels.momentPayload({ m: state.exp_avg!, grad, payload, control, beta1 });
       },
       apply: (tensors, payload, kernels) => {
@@ -181,7 +183,7 @@ export class OneBitLamb
     kernels: UpdateKernels,
   ): void {
     const { group, grad, weight, state, control, sums } = tensors;
-    const { minCoeff, maxCoeff } = settings.groups[group] as LambGroup;
+    const { minCoeff, maxCoeff } = required(settings.groups[group]);
     const coefficients = this.ratios.of(tensors, kernels);
     const shared = this.shared(tensors, settings);
     kernels.lambMoments({ ...shared, grad, sums: sums[0]! });
@@ -199,7 +201,7 @@ export class OneBitLamb
     kernels: UpdateKernels,
   ): void {
     const { group, weight, state, control, sums } = tensors;
-    const { betas, eps, weightDecay } = settings.groups[group] as LambGroup;
+    const { betas, eps, weightDecay } = required(settings.groups[group]);
     const coefficients = this.ratios.of(tensors, kernels);
     const { rule: _, ...shared } = this.shared(tensors, settings);
     kernels.oneBitLambMoments({
@@ -218,7 +220,7 @@ export class OneBitLamb
     { group, master, state, starts, control }: UpdateTensors,
     { groups }: UpdateSettings<LambGroup>,
   ) {
-    const { lr, betas, eps, weightDecay } = groups[group] as LambGroup;
+    const { lr, betas, eps, weightDecay } = required(groups[group]);
     const rule: LambScalars = {
       ...{ lr, beta1: betas[0], beta2: betas[1], eps, weightDecay },
       ...{ correction1: 1, correction2: 1, epsInsideSqrt: false },

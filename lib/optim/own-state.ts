@@ -1,7 +1,9 @@
 // The state of one parameter in a standalone optimizer.
+
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { numel as sizeOf } from '../runtime/view.js';
 import { cast, compare, Tensor, where, within } from '../tensor/index.js';
 import { packed } from '../tensor/ops/shapes.js';
@@ -63,7 +65,7 @@ export class OwnState {
     const { place, master, kept } = this;
     const flat = [place.numel];
     const own = parameter.alias(flat);
-    const grad = parameter.grad as Tensor;
+    const grad = required(parameter.grad);
     if (master) adoptChanges(master, own);
     return {
       group,

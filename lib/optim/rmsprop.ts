@@ -1,6 +1,8 @@
 // RMSprop: learning rates that fall with a running mean of squared gradients. Sources: Tieleman &
 // Hinton 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; in the form of torch.optim.RMSprop.
+
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { required } from '../runtime/required.js';
 import { type DeclaredState, perElement, requireState } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
@@ -70,7 +72,7 @@ export class RMSprop extends StandaloneOptimizer<RMSpropGroup> {
   }
 
   declareState(group: number, shape: readonly number[]): DeclaredState {
-    const { centered, momentum } = this.groups[group] as RMSpropGroup;
+    const { centered, momentum } = required(this.groups[group]);
     return {
       square_avg: perElement(shape),
       ...(centered ? { grad_avg: perElement(shape) } : {}),
@@ -85,7 +87,7 @@ export class RMSprop extends StandaloneOptimizer<RMSpropGroup> {
     kernels: UpdateKernels,
   ): void {
     const { group, master, grad, weight, state, control } = tensors;
-    const rule = settings.groups[group] as RMSpropGroup;
+    const rule = required(settings.groups[group]);
     const { lr, alpha, eps, weightDecay, momentum, centered } = rule;
     requireState(`RMSprop group ${group} momentum`, momentum, state.momentum_buffer);
     requireState(`RMSprop group ${group} centered`, centered, state.grad_avg);

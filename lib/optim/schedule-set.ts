@@ -1,8 +1,10 @@
 // ScheduleSet: the schedules of an optimizer's groups. Groups may share a schedule.
+
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { answerPythonNames } from '../runtime/python-names.js';
 import { refused, refusedValue } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 import type { ParamGroup } from './param-groups.js';
 import { type Metric, ReduceLrOnPlateau } from './reduce-on-plateau.js';
 import type { LrSchedule } from './schedule.js';
@@ -62,7 +64,7 @@ export class ScheduleSet {
   /** @internal Throws as requireMetric(). */
   observe(op: string, metric: Metric | undefined): void {
     this.requireMetric(op, metric);
-    for (const schedule of this.watching) schedule.observe(metric as Metric);
+    for (const schedule of this.watching) schedule.observe(required(metric));
   }
 
   /** @internal Throws DS_ARGUMENT if `metric` is missing, or no schedule uses it. */
@@ -105,7 +107,7 @@ export class ScheduleSet {
     this.requireFitting(state);
     const states = state.schedules as JsonObject[];
     this.distinct.forEach((schedule, i) => {
-      schedule.loadStateDict(states[i] as JsonObject);
+      schedule.loadStateDict(required(states[i]));
     });
   }
 }

@@ -3,6 +3,7 @@
 
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { required } from '../runtime/required.js';
 import { type DeclaredState, perElement, requireState } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
@@ -62,14 +63,14 @@ export class Sgd extends StandaloneOptimizer<SgdGroup> {
   }
 
   declareState(group: number, shape: readonly number[]): DeclaredState {
-    const { momentum } = this.groups[group] as SgdGroup;
+    const { momentum } = required(this.groups[group]);
     return momentum === 0 ? {} : { momentum_buffer: perElement(shape) };
   }
 
   /** Throws DS_ARGUMENT for a momentum without a buffer. */
   update(tensors: UpdateTensors, settings: UpdateSettings<SgdGroup>, kernels: UpdateKernels): void {
     const { group, master, grad, weight, state, control } = tensors;
-    const { lr, weightDecay, momentum, dampening, nesterov } = settings.groups[group] as SgdGroup;
+    const { lr, weightDecay, momentum, dampening, nesterov } = required(settings.groups[group]);
     requireState(`${this.name} group ${group} momentum`, momentum, state.momentum_buffer);
     kernels.sgd({
       master,

@@ -1,7 +1,9 @@
 // The state of a standalone optimizer as an object, like torch.optim.Optimizer.state_dict().
+
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
 import { type DeclaredState, declaredState, savedState } from './declared-state.js';
@@ -73,7 +75,7 @@ export function readState(
     for (const entry of entries) write(stateFor(entry.parameter, entry.group, entry.index), entry);
   });
   groups.forEach((group, i) => {
-    const { params: _, ...settings } = state.groups[i] as OptimizerStateDict['groups'][number];
+    const { params: _, ...settings } = required(state.groups[i]);
     Object.assign(group, settings);
   });
 }

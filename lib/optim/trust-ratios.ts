@@ -1,4 +1,5 @@
 // TrustRatios: reads the trust ratios of LAMB for the parameters that this rank updates.
+import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import type { ParameterPlace, UpdateTensors } from './optimizer.js';
 import type { UpdateKernels } from './update-kernels.js';
@@ -28,7 +29,7 @@ export class TrustRatios {
     for (const [ratios, { places, kernels }] of this.readers) {
       const values = kernels.read(ratios);
       places.forEach(({ name }, i) => {
-        all.set(name, values[i] as number);
+        all.set(name, required(values[i]));
       });
     }
     return all;

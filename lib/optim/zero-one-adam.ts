@@ -1,7 +1,9 @@
 // 0/1 Adam: sums of gradients at growing intervals, one bit per element between them, and finally
 // local updates. Sources: Lu et al. 2022, arXiv:2202.06009; DeepSpeed's ZeroOneAdam.
+
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import type { AdamGroup } from './adam-rule.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import { Drift } from './drift.js';
@@ -114,7 +116,7 @@ export class ZeroOneAdam
     settings: UpdateSettings<AdamGroup>,
     kernels: UpdateKernels,
   ): void {
-    const group = settings.groups[tensors.group] as AdamGroup;
+    const group = required(settings.groups[tensors.group]);
     if (this.sumsGradients(settings.step)) {
       plainAdam(tensors, group, kernels);
       return;
@@ -157,7 +159,7 @@ function gradientPass(groups: readonly Readonly<AdamGroup>[]): PayloadPass {
       kernels.momentPayload({ m: null, grad, payload, control, beta1: 0 });
     },
     apply(tensors, payload, kernels) {
-      frozenAdam({ ...tensors, grad: payload }, groups[tensors.group] as AdamGroup, kernels);
+      frozenAdam({ ...tensors, grad: payload }, required(groups[tensors.group]), kernels);
     },
   };
 }
@@ -167,7 +169,7 @@ function agreementPass(
   groups: readonly Readonly<AdamGroup>[],
   rates: readonly number[],
 ): PayloadPass {
-  const epsOf = (group: number): number => (groups[group] as AdamGroup).eps;
+  const epsOf = (group: number): number => required(groups[group]).eps;
   return {
     startsAfresh: false,
     write({ group, master, state, control }, payload, kernels) {
@@ -179,7 +181,7 @@ function agreementPass(
       const { exp_avg: m, exp_avg_sq: v, anchor } = state;
       kernels.anchorAdam({
         ...{ master, m: m!, v: v!, anchor: anchor!, grad: payload, weight, control },
-        ...{ rate: rates[group] as number, eps: epsOf(group) },
+        ...{ rate: required(rates[group]), eps: epsOf(group) },
       });
     },
   };

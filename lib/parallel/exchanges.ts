@@ -1,9 +1,11 @@
 // Exchanges of tensors that ranks of a group split along a dim: gathers the parts, or reduces whole
 // tensors into parts. Not differentiable.
+
 import type { ProcessGroup, Work } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import type { Stream } from '../runtime/stream.js';
 import { describe, numel } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
@@ -102,7 +104,7 @@ export function beginGather(
   where: Where = onCompute,
 ): Exchange {
   const { group, sizes } = shared;
-  const own = sizes[group.rank] as number;
+  const own = required(sizes[group.rank]);
   const layout = layoutOf(x, requireDim(op, x, shared, own), sizes);
   const { dim, isEven, most, rows } = layout;
   if (!isEven) return gatherUneven(op, x, shared, layout, where);
@@ -134,18 +136,15 @@ function gatherUneven(
   const shape = resized(x, dim, startOf(sizes, sizes.length));
   const slots = Tensor.empty([group.size, ...resized(x, dim, most)], x.dtype, x.device);
   const slot = (rank: number): Tensor =>
-    slots
-      .narrow(0, rank, 1)
-      .squeeze(0)
-      .narrow(dim, 0, sizes[rank] as number);
+    slots.narrow(0, rank, 1).squeeze(0).narrow(dim, 0, required(sizes[rank]));
   const mine = slots.narrow(0, group.rank, 1);
   kernels.fill({ out: mine, value: 0 });
   kernels.copy({ in: x, out: slot(group.rank) });
   const work = group.allGather(slots, mine, { purpose: op, stream: where(group) });
   const result = (): Tensor => {
     const out = Tensor.empty(shape, slots.dtype, slots.device);
-    for (let rank = 0, at = 0; rank < group.size; at += sizes[rank] as number, ++rank) {
-      kernels.copy({ in: slot(rank), out: out.narrow(dim, at, sizes[rank] as number) });
+    for (let rank = 0, at = 0; rank < group.size; at += required(sizes[rank]), ++rank) {
+      kernels.copy({ in: slot(rank), out: out.narrow(dim, at, required(sizes[rank])) });
     }
     return out;
   };
@@ -177,14 +176,14 @@ export function beginSum(
     kernels.copy({ in: from, out: bySlot(slots, rows, group.size) });
   } else {
     kernels.fill({ out: slots, value: 0 });
-    for (let rank = 0, at = 0; rank < group.size; at += sizes[rank] as number, ++rank) {
-      const size = sizes[rank] as number;
+    for (let rank = 0, at = 0; rank < group.size; at += required(sizes[rank]), ++rank) {
+      const size = required(sizes[rank]);
       const slot = slots.narrow(0, rank, 1).squeeze(0).narrow(dim, 0, size);
       kernels.copy({ in: x.narrow(dim, at, size), out: slot });
     }
   }
   const work = group.reduceScatter(part, slots, { purpose: op, stream: where(group) });
-  const own = sizes[group.rank] as number;
+  const own = required(sizes[group.rank]);
   return {
     work,
     target: part,
@@ -210,7 +209,7 @@ export function sumAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
 export function partAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
   const { group, sizes } = shared;
   const dim = requireDim(op, x, shared, startOf(sizes, sizes.length));
-  const part = x.narrow(dim, startOf(sizes, group.rank), sizes[group.rank] as number);
+  const part = x.narrow(dim, startOf(sizes, group.rank), required(sizes[group.rank]));
   const out = Tensor.empty(part.shape, x.dtype, x.device);
   kernels.copy({ in: part, out });
   return out;

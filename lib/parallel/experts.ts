@@ -1,9 +1,11 @@
 // Expert parallelism: each rank has some whole experts, and the ranks' results are summed. All
 // ranks route all tokens in the same way, so tokens do not move and the host needs no counts.
+
 import type { ProcessGroup } from '../comm/index.js';
 import { type Experts, type RouterLoads, type TopKRouter, throughExperts } from '../nn/experts.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
+import { required } from '../runtime/required.js';
 import { scope, type Tensor } from '../tensor/index.js';
 import { cutAlong, type Range, rangesFor } from './share.js';
 import type { Stream } from './stream.js';
@@ -29,7 +31,7 @@ export class CutExperts extends Module {
     super();
     const count = whole.gate_up_proj.size(0);
     const ranges = rangesFor('experts', count, group);
-    this.range = ranges[group.rank] as Range;
+    this.range = required(ranges[group.rank]);
     this.gate_up_proj = whole.gate_up_proj;
     this.down_proj = whole.down_proj;
     for (const one of [this.gate_up_proj, this.down_proj]) {

@@ -9,6 +9,7 @@ import { type Linear, LinearGelu } from '../nn/linear.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { requireModule } from '../nn/require-module.js';
+import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import {
   dropoutOfChannels,
@@ -187,7 +188,7 @@ function copyOf(
   if (!copied) return null;
   const { ranges, pieces } = copied;
   if (cut.length > 1) throw packedCopies(pieces, ranges.length);
-  const { first } = ranges[rank] as Range;
+  const { first } = required(ranges[rank]);
   const isFirst = ranges.findIndex((range) => range.first === first) === rank;
   return { index: first, count: pieces, isFirst };
 }
@@ -327,7 +328,7 @@ function noRow(): DsError {
 
 /** Reports the whole and the partial size if x has neither. Throws DS_SHAPE. */
 function requireInputs(op: string, x: Tensor, weight: Parameter): void {
-  const inputs = weight.shape[1] as number;
+  const inputs = required(weight.shape[1]);
   if (x.ndim > 0 && x.shape[x.ndim - 1] === inputs) return;
   const { whole } = weight.region;
   throw new DsError({
@@ -359,7 +360,7 @@ export class VocabularyEmbedding extends Module {
     const { weight, paddingIdx } = whole;
     [this.count] = weight.shape as [number];
     const ranges = rangesFor('rows', this.count, group);
-    this.range = ranges[group.rank] as Range;
+    this.range = required(ranges[group.rank]);
     this.weight = weight;
     this.paddingIdx = paddingIdx;
     this.stream = stream;
@@ -406,7 +407,7 @@ export class ChannelDropout extends Module {
     if (!this.training) return x;
     const { widths, rank } = this;
     const whole = startOf(widths, widths.length);
-    const own = { first: startOf(widths, rank), count: widths[rank] as number, whole };
+    const own = { first: startOf(widths, rank), count: required(widths[rank]), whole };
     return dropoutOfChannels(x, this.p, own);
   }
 }

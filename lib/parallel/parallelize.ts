@@ -15,6 +15,7 @@ import { requireModule } from '../nn/require-module.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import type { HeadShare } from '../tensor/index.js';
 import { splitEvenly } from './exchanges.js';
 import { CutExperts } from './experts.js';
@@ -37,7 +38,7 @@ import {
 import { quantizedColumn, quantizedRow } from './quantized-layers.js';
 import { requireGroup } from './require-group.js';
 import { splitTokens, tokenStream } from './sequence.js';
-import { type Range, type SharedHeads, splitHeads } from './share.js';
+import { type SharedHeads, splitHeads } from './share.js';
 import { type Stream, wholeStream } from './stream.js';
 import { VocabularyHead } from './vocabulary-head.js';
 
@@ -159,8 +160,8 @@ function planOf(model: Module): TensorPlan {
 }
 
 const ownCounts = ({ queries, keys }: SharedHeads, rank: number) => ({
-  queries: (queries[rank] as Range).count,
-  keys: (keys[rank] as Range).count,
+  queries: required(queries[rank]).count,
+  keys: required(keys[rank]).count,
 });
 
 /** Every module with the first pattern that matches it. Throws for a pattern without a match. */
@@ -298,7 +299,7 @@ function headShareAt(module: Module, context: LayerContext): HeadShare {
   const { heads, group } = context;
   if (!('headShare' in module)) throw misplaced(context, 'an attention with a headShare', module);
   if (!heads) throw refused('a plan with heads', 'the style "attention" without heads');
-  return { first: (heads.queries[group.rank] as Range).first, whole: heads.counts.queries };
+  return { first: required(heads.queries[group.rank]).first, whole: heads.counts.queries };
 }
 
 /** A module with its own reference to a split parameter would compute with a part of it. */

@@ -1,4 +1,5 @@
 // Split layers with 8- or 4-bit weights. Their codes equal the codes of the whole layer.
+
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Joining, JoinsOthers } from '../nn/joined-linears.js';
@@ -12,6 +13,7 @@ import {
   type QuantizedOptions,
   readQuantizedOptions,
 } from '../nn/quantized-linear.js';
+import { required } from '../runtime/required.js';
 import { cast, held, noGrad, scope, type Tensor, to, where } from '../tensor/index.js';
 import {
   ColumnLinear,
@@ -90,7 +92,7 @@ class CutQuantizedLinear extends Module implements JoinsOthers {
   private inOrder(all: Tensor): Tensor {
     const { weight_order: order } = this;
     if (order) return all.indexSelect(-1, order);
-    return this.#first === null ? all : all.narrow(-1, this.#first, this.#part.shape[1] as number);
+    return this.#first === null ? all : all.narrow(-1, this.#first, required(this.#part.shape[1]));
   }
 
   /** @internal See JoinsOthers. */
@@ -137,10 +139,10 @@ export function quantizedRow(
   const isApart = order === null && shard.cut.length === 1;
   const isEven = isApart && shard.borders.every((at) => at % unit === 0 || at === inputs);
   const units = isEven
-    ? unitsOf(rangesIn(shard.cut, inputs, group.rank)[0] as Range, unit)
-    : (rangesFor('groups of inputs', Math.ceil(inputs / unit), group)[group.rank] as Range);
+    ? unitsOf(required(rangesIn(shard.cut, inputs, group.rank)[0]), unit)
+    : required(rangesFor('groups of inputs', Math.ceil(inputs / unit), group)[group.rank]);
   const part = whole.part({ rows: [{ first: 0, count: outputs }], units }, null, false);
-  const [first, count] = [units.first * unit, part.shape[1] as number];
+  const [first, count] = [units.first * unit, required(part.shape[1])];
   const ownOrder = order && partOf(order, first, count);
   release(whole, null);
   return new CutQuantizedLinear(part, shard, bias, {

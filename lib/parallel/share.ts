@@ -1,8 +1,10 @@
 // Division of a layer's outputs, inputs, heads and rows over ranks.
+
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { Box } from '../runtime/box.js';
+import { required } from '../runtime/required.js';
 import { splitEvenly, startOf } from './exchanges.js';
 
 /** One rank's range of a dim. */
@@ -35,7 +37,7 @@ export function rangesIn(cut: DimCut, size: number, rank: number): Range[] {
   const width = elementWidth(cut, size);
   let start = 0;
   return cut.map(({ ranges, pieces }) => {
-    const { first, count } = ranges[rank] as Range;
+    const { first, count } = required(ranges[rank]);
     const found = { first: (start + first) * width, count: count * width };
     start += pieces;
     return found;
@@ -69,7 +71,7 @@ function tooFew(op: string, what: string, count: number, ranks: number): DsError
 /** Keeps this rank's part of `parameter` along `dim`. Throws DS_SHAPE, DS_ARGUMENT. */
 export function cutAlong(parameter: Parameter, dim: number, cut: DimCut, rank: number): void {
   const whole = parameter.shape;
-  const boxes = rangesIn(cut, whole[dim] as number, rank).map(
+  const boxes = rangesIn(cut, required(whole[dim]), rank).map(
     ({ first, count }): Box => ({
       offset: whole.map((_size, d) => (d === dim ? first : 0)),
       shape: whole.map((size, d) => (d === dim ? count : size)),

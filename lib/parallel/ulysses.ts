@@ -1,7 +1,9 @@
 // The all-to-alls around attention in sequence parallelism: some tokens of all heads become all
 // tokens of some heads, and back. Source: Jacobs et al. 2023 (DeepSpeed-Ulysses).
+
 import type { ProcessGroup } from '../comm/index.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import {
   type HeadExchange,
   type HeadShare,
@@ -23,7 +25,7 @@ interface Route {
 }
 
 const headsOf = ({ heads }: Route, rank: number): Range[] =>
-  heads.map((ranges) => ranges[rank] as Range);
+  heads.map((ranges) => required(ranges[rank]));
 
 const widthOf = (route: Route, rank: number): number =>
   headsOf(route, rank).reduce((sum, { count }) => sum + count, 0);
@@ -60,7 +62,7 @@ function toHeads(purpose: string, xs: readonly Tensor[], route: Route): Tensor {
   for (const rank of group.ranks.keys()) {
     let at = 0;
     headsOf(route, rank).forEach((range, i) => {
-      const from = (xs[i] as Tensor).narrow(2, range.first, range.count);
+      const from = required(xs[i]).narrow(2, range.first, range.count);
       const out = slotOf(sent, rank).narrow(2, at, range.count);
       kernels.copy({ in: swapped(from), out });
       at += range.count;
@@ -99,7 +101,7 @@ function toTokens(
     let from = 0;
     headsOf(route, rank).forEach(({ first: head, count }, i) => {
       const part = swapped(slotOf(got, rank).narrow(2, from, count));
-      const out = (outs[i] as Tensor).narrow(2, head, count);
+      const out = required(outs[i]).narrow(2, head, count);
       if (seen[i]?.has(head)) {
         kernels.binary({ a: out, b: part, out, op: 'add', accumulate: false });
       } else kernels.copy({ in: part, out });
@@ -129,8 +131,8 @@ const emptyHeads = (like: Tensor, tokens: number, heads: number): Tensor => {
 /** Converts between [B, T, H, D] and [B, H, T, D] of one memory, outside the tape. */
 const byHead = (x: Tensor): Tensor =>
   x.alias(
-    [0, 2, 1, 3].map((d) => x.shape[d] as number),
-    [0, 2, 1, 3].map((d) => x.strides[d] as number),
+    [0, 2, 1, 3].map((d) => required(x.shape[d])),
+    [0, 2, 1, 3].map((d) => required(x.strides[d])),
   );
 
 /**
@@ -156,16 +158,16 @@ export class Ulysses implements HeadExchange {
     });
     record('tokens_to_heads', inputs, outs, [], (grads, sink) => {
       scope(() => {
-        const some = byHead(grads.find((grad) => grad !== null) as Tensor);
+        const some = byHead(required(grads.find((grad) => grad !== null)));
         const zeros = (i: number): Tensor => {
-          const { count } = headsOf(route, group.rank)[i] as Range;
+          const { count } = required(headsOf(route, group.rank)[i]);
           const out = emptyHeads(some, some.size(1), count);
           kernels.fill({ out, value: 0 });
           return out;
         };
         const parts = grads.map((grad, i) => (grad ? byHead(grad) : zeros(i)));
         const tokens = some.size(1) / group.size;
-        const into = inputs.map((x) => emptyHeads(some, tokens, x.shape[1] as number));
+        const into = inputs.map((x) => emptyHeads(some, tokens, required(x.shape[1])));
         toTokens('gradients of queries, keys and values', parts, into, route);
         into.forEach((grad, i) => {
           sink.give(i, byHead(grad));
@@ -173,7 +175,7 @@ export class Ulysses implements HeadExchange {
       });
     });
     const [queries, keys, values] = outs as [Tensor, Tensor, Tensor];
-    const { first } = shared.queries[group.rank] as Range;
+    const { first } = required(shared.queries[group.rank]);
     const mixed = attend(queries, keys, values, { first, whole: counts.queries });
     const own = this.ofTokens(mixed.transpose(1, 2), shared.queries, counts.queries);
     return own.transpose(1, 2);
@@ -192,10 +194,10 @@ export class Ulysses implements HeadExchange {
     const thirds = (x: Tensor, count: number): Tensor[] =>
       [0, 1, 2].map((i) => {
         const [batch = 0, row = 0] = x.strides;
-        const shape = [B, x.shape[1] as number, count, D];
+        const shape = [B, required(x.shape[1]), count, D];
         return x.alias(shape, [batch, row, D, 1], x.offset + i * count * D);
       });
-    const { first, count } = own[group.rank] as Range;
+    const { first, count } = required(own[group.rank]);
     const out = noGrad(() => {
       const all = toHeads('queries, keys and values', thirds(rowsPacked(qkv), heads), route);
       const [T, , most] = all.shape as [number, number, number];
@@ -231,7 +233,7 @@ export class Ulysses implements HeadExchange {
     record('heads_to_tokens', [x], [out], [], ([grad], sink) => {
       scope(() => {
         const all = toHeads('gradients of heads', [grad], route);
-        sink.give(0, viewsOf(all, route)[0] as Tensor);
+        sink.give(0, required(viewsOf(all, route)[0]));
       });
     });
     return out;

@@ -1,9 +1,11 @@
 // The vocabulary-parallel head of a language model: logits, and a loss that never gathers all of
 // them. Source: Shoeybi et al. 2019 (Megatron-LM).
+
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
+import { required } from '../runtime/required.js';
 import {
   type ClassShare,
   type LinearCrossEntropyOptions,
@@ -72,7 +74,7 @@ export class VocabularyHead extends Module {
     const cut = [{ ranges, pieces: classes }];
     if (!weight.isCut) cutAlong(weight, 0, cut, group.rank);
     this.weight = weight;
-    this.range = ranges[group.rank] as Range;
+    this.range = required(ranges[group.rank]);
     this.widths = widthsOf(cut, classes);
   }
 

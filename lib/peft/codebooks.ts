@@ -1,4 +1,5 @@
 // Codebooks of 4-bit weights and of their 8-bit scales.
+import { required } from '../runtime/required.js';
 
 /**
  * The 16 values of NF4: quantiles of a normal distribution, scaled to [-1, 1], with 0 among them.
@@ -37,7 +38,7 @@ function dynamicCode(): readonly number[] {
     const borders = linspace(0.1, 1, 2 ** i + 1);
     const scale = fround(10 ** (i - EXPONENTS + 1));
     for (let k = 0; k + 1 < borders.length; ++k) {
-      const mean = fround(fround((borders[k] as number) + (borders[k + 1] as number)) / 2);
+      const mean = fround(fround(required(borders[k]) + required(borders[k + 1])) / 2);
       values.push(fround(scale * mean), fround(-scale * mean));
     }
   }

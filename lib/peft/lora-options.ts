@@ -1,4 +1,5 @@
 // LoRA options with PEFT's names and defaults, and their checks.
+
 import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -6,6 +7,7 @@ import { refusedValue } from '../runtime/refused.js';
 import { Regex } from '../runtime/regex/regex.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 
 /** Biases to train: no bias, all biases, or only biases of layers with adapters. */
 export type LoraBias = 'none' | 'all' | 'lora_only';
@@ -220,7 +222,7 @@ export function byPattern(
   const found = Object.keys(pattern).find((key) =>
     expression(`pattern ${key}`, `(.*\\.)?(${key})`).matchesStart(name),
   );
-  return found === undefined ? fallback : (pattern[found] as number);
+  return found === undefined ? fallback : required(pattern[found]);
 }
 
 const compiled = new Map<string, Regex>();

@@ -1,4 +1,5 @@
 // addLora(), and in-place operations on adapters: merge, unmerge, disable, unload.
+
 import { types } from 'node:util';
 import type { Module } from '../nn/module.js';
 import { StoredParameter } from '../nn/packed-linear.js';
@@ -7,6 +8,7 @@ import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
 import { refused } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { withMagnitude } from './dora.js';
 import { adapted, LoraLayer, type LoraSizes } from './lora-layer.js';
 import { byPattern, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
@@ -149,7 +151,7 @@ function requireUntied(
     [...found.keys()].some((one) => name.startsWith(`${one}.`));
   const first = new Map(model.namedParameters());
   for (const [tied, name] of model.tiedNames()) {
-    if (!parameters.has(first.get(name) as Parameter) || inside(tied) === inside(name)) continue;
+    if (!parameters.has(required(first.get(name))) || inside(tied) === inside(name)) continue;
     const [whole, other] = inside(tied) ? [tied, name] : [name, tied];
     throw refused(
       `addLora modulesToSave, ${whole}`,

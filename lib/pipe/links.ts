@@ -1,6 +1,8 @@
 // Links: transfers of values and gradients between the ranks of a pipeline.
+
 import type { Distributed, ProcessGroup, Work } from '../comm/index.js';
 import type { Device } from '../runtime/device.js';
+import { required } from '../runtime/required.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { type Action, isWork, type Transfer } from './action.js';
 import { listOf, type Values } from './layers.js';
@@ -20,7 +22,7 @@ export class Arriving {
    */
   take(): Values {
     for (const work of this.works) work.wait();
-    return this.several ? this.tensors : (this.tensors[0] as Tensor);
+    return this.several ? this.tensors : required(this.tensors[0]);
   }
 
   /** Discards unused values. */
@@ -51,7 +53,7 @@ export async function groupOf(
   const group = groups.get(key) ?? job.newGroup(ranks);
   groups.set(key, group);
   group.catch(() => groups.delete(key));
-  return (await group) as ProcessGroup;
+  return required(await group);
 }
 
 /**
@@ -91,7 +93,7 @@ export class Links {
     for (const key of channelsOf(lists)) {
       const [from = 0, to = 0] = key.split(' ').map(Number);
       if (rank !== from && rank !== to) continue;
-      const pair = [ranks[from] as number, ranks[to] as number];
+      const pair = [required(ranks[from]), required(ranks[to])];
       groups.set(key, await groupOf(job, pair, key));
     }
     const own = (lists[rank] ?? []).filter(({ kind }) => kind === 'sendF');
@@ -200,7 +202,7 @@ export class Links {
   }
 
   private channel(transfer: Transfer): { group: ProcessGroup; peer: number } {
-    const group = this.groups.get(keyOf(this.rank, transfer)) as ProcessGroup;
+    const group = required(this.groups.get(keyOf(this.rank, transfer)));
     return { group, peer: 1 - group.rank };
   }
 }

@@ -1,5 +1,6 @@
 // Lowers a schedule's work to the actions of each rank: adds transfers after the work with results
 // for other ranks, and reductions after complete gradients.
+import { required } from '../runtime/required.js';
 import { type Action, keyOf, needsOf, rankOf, stuck, type Transfer, type Work } from './action.js';
 import type { Schedule } from './schedules.js';
 
@@ -43,14 +44,14 @@ function addTransfers(plan: readonly Work[][], stages: number): Action[][] {
   const done = new Set<string>();
   const isReady = (work: Work): boolean =>
     needsOf(work, stages).every((either) => either.some((need) => done.has(keyOf(need))));
-  const left = (): boolean => plan.some((order, rank) => (next[rank] as number) < order.length);
+  const left = (): boolean => plan.some((order, rank) => required(next[rank]) < order.length);
   while (left()) {
-    const round = plan.map((order, rank) => order[next[rank] as number]);
+    const round = plan.map((order, rank) => order[required(next[rank])]);
     const ready = round.map((work) => work !== undefined && isReady(work));
     if (!ready.includes(true)) throw stuck('pipeline schedule', round);
     round.forEach((work, rank) => {
       if (!work || !ready[rank]) return;
-      next[rank] = (next[rank] as number) + 1;
+      next[rank] = required(next[rank]) + 1;
       done.add(keyOf(work));
       lists[rank]?.push(work);
     });

@@ -1,5 +1,7 @@
 // Division of the layers of a model into the stages of a pipeline.
+
 import { DsError } from '../errors.js';
+import { required } from '../runtime/required.js';
 
 /**
  * Returns the first layer of each stage, and the number of layers at the end: stage s has layers
@@ -20,7 +22,7 @@ export function balance(weights: readonly number[], stages: number): number[] {
     });
   }
   const sums = [0];
-  for (const weight of weights) sums.push((sums.at(-1) as number) + weight);
+  for (const weight of weights) sums.push(required(sums.at(-1)) + weight);
   // best[k][i]: the best cut of the first i layers into k stages.
   let best: (Cut | null)[] = sums.map((_, i) =>
     i === 0 ? { most: 0, least: Infinity, at: [] } : null,
@@ -32,7 +34,7 @@ export function balance(weights: readonly number[], stages: number): number[] {
       for (let j = i - 1; j >= k - 1; --j) {
         const before = previous[j];
         if (!before) continue;
-        const own = sum - (sums[j] as number);
+        const own = sum - required(sums[j]);
         const cut = {
           most: Math.max(before.most, own),
           least: Math.min(before.least, own),
@@ -43,7 +45,7 @@ export function balance(weights: readonly number[], stages: number): number[] {
       return found;
     });
   }
-  return [...(best[n] as Cut).at, n];
+  return [...required(best[n]).at, n];
 }
 
 interface Cut {

@@ -1,10 +1,12 @@
 // PipelineModule: a model as a list of layers.
+
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import {
   buildLayers,
@@ -100,7 +102,7 @@ export class PipelineModule extends Module implements Pipelined {
   /** Runs all layers, if this rank has them all. */
   override forward(...inputs: Tensor[]): Values {
     const [only] = inputs;
-    const values: Values = inputs.length === 1 ? (only as Tensor) : inputs;
+    const values: Values = inputs.length === 1 ? required(only) : inputs;
     return this.steps.reduce((x, layer) => layer.forward(x), values);
   }
 

@@ -1,8 +1,10 @@
 // Pipeline: the division of a model's layers into stages, and the execution of one stage.
+
 import { DsError } from '../errors.js';
 import { Embedding } from '../nn/embedding.js';
 import type { Module } from '../nn/module.js';
 import { Parameter } from '../nn/parameter.js';
+import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import {
   checkpoint,
@@ -52,7 +54,7 @@ export class Pipeline {
     const shared = [...this.heldBy()].filter(([, ranks]) => ranks.length > 1);
     const parameters = shared.filter(([tensor]) => tensor instanceof Parameter);
     this.tied = new Map(parameters as [Parameter, number[]][]);
-    const isCopy = (ranks: readonly number[]): boolean => (ranks[0] as number) < place.rank;
+    const isCopy = (ranks: readonly number[]): boolean => required(ranks[0]) < place.rank;
     this.copies = new Set(shared.flatMap(([tensor, ranks]) => (isCopy(ranks) ? [tensor] : [])));
   }
 
@@ -156,7 +158,7 @@ export class Pipeline {
     values: Values,
   ): Values {
     const body = (...inputs: Tensor[]): Tensor | Tensor[] => {
-      const first: Values = values instanceof Tensor ? (inputs[0] as Tensor) : inputs;
+      const first: Values = values instanceof Tensor ? required(inputs[0]) : inputs;
       const last = layers.reduce<Values>((x, layer) => this.layer(layer, micro, x), first);
       return last instanceof Tensor ? last : [...last];
     };
@@ -172,7 +174,7 @@ export class Pipeline {
     setRandomState(
       seedLayers ? { seed: baseSeed * (count + 1) + index, offset: 0 } : { seed, offset: first },
     );
-    const given = (this.layers[index] as PipelineLayer).forward(values);
+    const given = required(this.layers[index]).forward(values);
     const hint = 'Return the input of the next layer from its forward.';
     const result = requireValues(`pipeline layer ${index}`, given, hint);
     const drawn = getRandomState().offset - (seedLayers ? 0 : first);

@@ -1,4 +1,5 @@
 // Runs a rank's list of actions: work of its stages, and transfers to and from other stages.
+import { required } from '../runtime/required.js';
 import { held, Tensor, zeros } from '../tensor/index.js';
 import { type Action, rankOf, type Transfer, type Work } from './action.js';
 import { listOf, type Values } from './layers.js';
@@ -71,7 +72,7 @@ class Mail {
   /** The caller owns the tensors. */
   take(at: PipelinePosition): Values {
     const name = nameOf(at);
-    const values = this.here.get(name) ?? (this.arriving.get(name) as Arriving).take();
+    const values = this.here.get(name) ?? required(this.arriving.get(name)).take();
     this.here.delete(name);
     this.arriving.delete(name);
     return values;
@@ -182,7 +183,7 @@ export class PipelineRun {
 
   private sendGradients(transfer: Transfer): void {
     const name = nameOf(transfer);
-    this.links.sendGradients(transfer, this.leaving.get(name) as readonly Tensor[]);
+    this.links.sendGradients(transfer, required(this.leaving.get(name)));
     this.leaving.delete(name);
   }
 
@@ -194,7 +195,7 @@ export class PipelineRun {
   }
 
   private visitAt(at: PipelinePosition): Visit {
-    return this.visits.get(nameOf(at)) as Visit;
+    return required(this.visits.get(nameOf(at)));
   }
 
   private isHere(stage: number): boolean {
@@ -213,7 +214,7 @@ function leavesOf(values: Values, kind: BatchKind): Values {
     if (kind === 'train' && value.requiresGrad) leaf.requireGrad(true);
     return leaf;
   });
-  return values instanceof Tensor ? (leaves[0] as Tensor) : leaves;
+  return values instanceof Tensor ? required(leaves[0]) : leaves;
 }
 
 /**

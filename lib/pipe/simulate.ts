@@ -1,5 +1,7 @@
 // Simulates the action lists of a pipeline: termination, idle time and kept activations per rank.
+
 import { DsError } from '../errors.js';
+import { required } from '../runtime/required.js';
 import {
   type Action,
   describeAction,
@@ -85,7 +87,7 @@ class Simulator {
 
   run(): Simulation {
     const { lists, next } = this;
-    const pending = (): (Action | undefined)[] => lists.map((list, i) => list[next[i] as number]);
+    const pending = (): (Action | undefined)[] => lists.map((list, i) => list[required(next[i])]);
     for (let waiting = pending(); waiting.some(Boolean); waiting = pending()) {
       const moved = waiting.map((action, rank) => action !== undefined && this.act(action, rank));
       if (!moved.includes(true)) throw stuck('pipeline simulation', waiting);
@@ -103,14 +105,14 @@ class Simulator {
     const isDone = isWork(action)
       ? this.compute(action, rank)
       : action.kind === 'reduce' || this.transfer(action, rank);
-    if (isDone) this.next[rank] = (this.next[rank] as number) + 1;
+    if (isDone) this.next[rank] = required(this.next[rank]) + 1;
     return isDone;
   }
 
   private compute(work: Work, rank: number): boolean {
     const from = this.inputsThere(work);
     if (from === null) return false;
-    const start = Math.max(this.clocks[rank] as number, from);
+    const start = Math.max(required(this.clocks[rank]), from);
     const end = start + this.duration(work);
     this.clocks[rank] = end;
     this.made.set(keyOf(work), end);
@@ -148,7 +150,7 @@ class Simulator {
     const sends = transfer.kind.startsWith('send');
     const ends = sends ? [rank, transfer.peer] : [transfer.peer, rank];
     const channel = this.channel(`${ends.join(' to ')} ${transfer.kind.at(-1)}`);
-    const at = this.clocks[rank] as number;
+    const at = required(this.clocks[rank]);
     (sends ? channel.sent : channel.awaited).push({ transfer, at });
     this.serve(channel);
     return true;

@@ -1,5 +1,6 @@
 // Predicts the gathered weights of stage 3 during a step. It simulates GatheredWeights and
 // UnitTrace of lib/zero with element counts.
+import { required } from '../runtime/required.js';
 import type { ModelSizes } from './model-sizes.js';
 import type { Setup } from './setup.js';
 
@@ -68,7 +69,7 @@ class Replay {
     const live = new Array<number>(layers + 1).fill(0);
     const inFlight = [...live];
     const record = (done: number): void => {
-      if (this.live < (live[done] as number)) return;
+      if (this.live < required(live[done])) return;
       live[done] = this.live;
       inFlight[done] = [...this.unused].reduce((sum, unit) => sum + this.sizeOf(unit), 0);
     };
@@ -82,7 +83,7 @@ class Replay {
       for (let done = 1; done <= layers; done++) {
         this.use(++place);
         record(done);
-        this.release(this.order[place] as number);
+        this.release(required(this.order[place]));
       }
       this.use(++place);
       for (const unit of [...this.gathered]) this.release(unit);
@@ -109,12 +110,12 @@ class Replay {
 
   private useOnce(place: number): void {
     this.use(place);
-    this.release(this.order[place] as number);
+    this.release(required(this.order[place]));
   }
 
   private use(place: number): void {
     this.place = place;
-    const unit = this.order[place] as number;
+    const unit = required(this.order[place]);
     this.gather(unit);
     this.unused.delete(unit);
     this.fetchAhead();
@@ -132,7 +133,7 @@ class Replay {
     const { prefetch, maxLive } = this.limits;
     let ahead = 0;
     for (let i = this.place + 1; i < this.order.length && ahead < prefetch; i++) {
-      const unit = this.order[i] as number;
+      const unit = required(this.order[i]);
       ahead += this.sizeOf(unit);
       if (this.gathered.has(unit)) continue;
       if (this.live + this.sizeOf(unit) > maxLive) return;
@@ -151,7 +152,7 @@ class Replay {
   private isUsedWithin(unit: number, most: number): boolean {
     let distance = 0;
     for (let i = this.place + 1; i < this.order.length && distance <= most; i++) {
-      const next = this.order[i] as number;
+      const next = required(this.order[i]);
       if (next === unit) return true;
       distance += this.sizeOf(next);
     }

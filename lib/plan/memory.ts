@@ -1,5 +1,7 @@
 // Predicts the device and host memory of a training step by part.
+
 import { LOWER_HALF } from '../optim/split-master.js';
+import { required } from '../runtime/required.js';
 import { STREAMED_TILE } from '../zero/state/placement/streamed.js';
 import { LARGEST_SLOT, WEIGHT_SLOTS } from '../zero/state/weight-slots.js';
 import { gathersOf } from './gathered-weights.js';
@@ -190,7 +192,7 @@ function weightsAt(sizes: ModelSizes, setup: Setup, done: number): number {
   if (!gathersWeights(setup)) return parameters;
   const stays = setup.weights === 'cpu' ? 0 : parameters / ranks;
   const near = ranks > 1 && nearRanks > 1 ? parameters / nearRanks : 0;
-  return stays + near + (gathersOf(sizes, setup).live[done] as number);
+  return stays + near + required(gathersOf(sizes, setup).live[done]);
 }
 
 /**
@@ -233,7 +235,7 @@ const CODE_BYTES = { weights: 1 + 4 / 64, gradients: 1 / 2 + 4 / 64 };
 function messagesAt(sizes: ModelSizes, setup: Setup, done: number): number {
   if (setup.ranks === 1 || setup.stage !== 3) return 0;
   const { block } = sizes.trained;
-  const gathers = setup.quantizedWeights ? (gathersOf(sizes, setup).inFlight[done] as number) : 0;
+  const gathers = setup.quantizedWeights ? required(gathersOf(sizes, setup).inFlight[done]) : 0;
   const sums = (2 * MASTER * block) / setup.ranks;
   const reduced = Math.min(bucketsOf(block, setup), done * block);
   return (

@@ -2,6 +2,7 @@
 
 import type { DsConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';
+import { required } from '../runtime/required.js';
 import { adamWStateBytes, type Memory, memoryOf, total } from './memory.js';
 import { type ModelSizes, requireLength } from './model-sizes.js';
 import type { Rates } from './rates.js';
@@ -126,7 +127,7 @@ function setupsOn(axes: Pick<Setup, 'tensor' | 'stages'>, request: PlanRequest):
 /** Returns `batch` and its integer halves. */
 function halvesOf(batch: number): number[] {
   const out = [batch];
-  while ((out.at(-1) as number) % 2 === 0) out.push((out.at(-1) as number) / 2);
+  while (required(out.at(-1)) % 2 === 0) out.push(required(out.at(-1)) / 2);
   return out;
 }
 

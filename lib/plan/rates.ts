@@ -1,5 +1,7 @@
 // Hardware rates for the prediction of step times.
+
 import { GPUS, type Gpu, gpuNamed } from '../monitor/gpus.js';
+import { required } from '../runtime/required.js';
 
 /** Rates of one machine, in bytes or FLOPs per second. */
 export interface Rates {
@@ -50,7 +52,7 @@ export const H200: Rates = {
   link: 264e9,
 };
 
-const PUBLISHED = GPUS.find(({ key }) => key === 'h200') as Gpu;
+const PUBLISHED = required(GPUS.find(({ key }) => key === 'h200'));
 
 /**
  * Returns the rates of a GPU: measured ones, or its published figures times the fractions that the
@@ -68,7 +70,7 @@ export function ratesOf(gpu: Gpu): Rates {
     ...{ matmul: like(H200.matmul, 'half'), matmul32: like(H200.matmul32, 'f32') },
     attention: { forward: like(forward, 'half'), backward: like(backward, 'half') },
     deviceMemory: like(H200.deviceMemory, 'bandwidth'),
-    link: gpu.nvlink === null ? pcie : (H200.link * gpu.nvlink) / (PUBLISHED.nvlink as number),
+    link: gpu.nvlink === null ? pcie : (H200.link * gpu.nvlink) / required(PUBLISHED.nvlink),
   };
 }
 
@@ -83,9 +85,9 @@ export function ratesNamed(name: string): Rates {
  */
 export function hostAdamRate({ hostAdam }: Rates, cores: number): number {
   const above = hostAdam.findIndex(([measured]) => measured >= cores);
-  const [lastCores, last] = hostAdam.at(-1) as readonly [number, number];
+  const [lastCores, last] = required(hostAdam.at(-1));
   if (above < 0) return last * Math.sqrt(cores / lastCores);
-  const [to, high] = hostAdam[above] as readonly [number, number];
+  const [to, high] = required(hostAdam[above]);
   const [from, low] = hostAdam[above - 1] ?? [0, 0];
   return low + ((high - low) * (cores - from)) / (to - from);
 }

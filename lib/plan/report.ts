@@ -1,5 +1,7 @@
 // Formats a plan as text: a table of setups, the memory of the best one, and the assumptions.
+
 import { gibibytes } from '../runtime/byte-text.js';
+import { required } from '../runtime/required.js';
 import type { ModelSizes } from './model-sizes.js';
 import { type Candidate, configOf, inOrder, type Plan, type PlanRequest } from './plan.js';
 import { hostAdamRate } from './rates.js';
@@ -37,7 +39,7 @@ function waysOf(
   const marked = candidates.length > 1 ? best : null;
   const rank = best ? candidates.indexOf(best) : 0;
   const first = candidates.slice(0, rank < SHOWN ? SHOWN : SHOWN - 1);
-  const shown = rank < SHOWN ? first : [...first, best as Candidate];
+  const shown = rank < SHOWN ? first : [...first, required(best)];
   const usesDisk = shown.some(({ disk }) => disk > 0);
   const row = (one: Candidate): string[] => [
     one === marked ? 'best' : one.fits ? 'fits' : 'too much',
@@ -146,7 +148,7 @@ function summaryOf(one: Candidate, request: PlanRequest): string {
  */
 export function formatPrediction(candidates: readonly Candidate[], request: PlanRequest): string {
   const { best } = inOrder(candidates);
-  const one = best ?? (candidates[0] as Candidate);
+  const one = best ?? required(candidates[0]);
   return [
     ...waysOf(candidates, best, request),
     '',

@@ -1,5 +1,7 @@
 // The arithmetic of each op: one formula per op, from the shapes of its arguments.
+
 import { type OpArgs, opNames, type UpdateOp } from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { numel, type View } from '../runtime/view.js';
 import { elementFlops } from './element-flops.generated.js';
 
@@ -21,14 +23,14 @@ const GELU = { none: 0, gelu: 1, gelu_grad: 2 } as const;
 
 /** 2 M N K per matrix of the batch. The bias is not counted, as in DeepSpeed. */
 function matmul({ a, out, transA, epilogue }: OpArgs['Matmul']): Work {
-  const K = a.shape[a.shape.length - (transA ? 2 : 1)] as number;
+  const K = required(a.shape[a.shape.length - (transA ? 2 : 1)]);
   const { macs, flops } = products(size(out) * K);
   return { macs, flops: flops + GELU[epilogue] * size(out) };
 }
 
 /** Two products per element of `out`, plus the gate. */
 function gatedProducts({ x, out }: OpArgs['GatedLinear'] | OpArgs['QuantizedGatedLinear']): Work {
-  const { macs, flops } = products(2 * size(out) * (x.shape[1] as number));
+  const { macs, flops } = products(2 * size(out) * required(x.shape[1]));
   return { macs, flops: flops + elementFlops.Swiglu.out * size(out) };
 }
 
@@ -54,7 +56,7 @@ function attentionProducts({
   window,
 }: OpArgs['Attention'] | OpArgs['AttentionBackward']): number {
   const [B, H, T, D] = q.shape as [number, number, number, number];
-  const S = k.shape[2] as number;
+  const S = required(k.shape[2]);
   const hidden = (causal ? (T * T) / 2 : 0) + outsideWindow(T, S, window, causal);
   return 2 * B * H * D * (T * S - hidden);
 }
@@ -64,7 +66,7 @@ function attentionProducts({
  * table, since the lengths are on the device.
  */
 function pagedProducts({ q, pool, tables, window }: OpArgs['PagedAttention']): number {
-  const room = (tables.shape[1] as number) * (pool.shape[3] as number);
+  const room = required(tables.shape[1]) * required(pool.shape[3]);
   return 2 * size(q) * (window > 0 ? Math.min(window, room) : room);
 }
 
@@ -87,11 +89,11 @@ type Counted = Exclude<keyof OpArgs, UpdateOp | keyof typeof elementFlops>;
 const counts: { readonly [Name in Counted]?: Count<OpArgs[Name]> } = {
   Matmul: matmul,
   // Every row counts. Rows of another rank's experts come after the last group.
-  GroupedMatmul: ({ x, out }) => products(size(out) * (x.shape[1] as number)),
-  GroupedWeightGradient: ({ x, dout }) => products(size(dout) * (x.shape[1] as number)),
-  CombineRows: ({ places, out }) => plain(2 * size(places) * (out.shape[1] as number)),
-  CombineRowsBackward: ({ places, dout }) => plain(3 * size(places) * (dout.shape[1] as number)),
-  QuantizedLinear: ({ x, out }) => products(size(out) * (x.shape[1] as number)),
+  GroupedMatmul: ({ x, out }) => products(size(out) * required(x.shape[1])),
+  GroupedWeightGradient: ({ x, dout }) => products(size(dout) * required(x.shape[1])),
+  CombineRows: ({ places, out }) => plain(2 * size(places) * required(out.shape[1])),
+  CombineRowsBackward: ({ places, dout }) => plain(3 * size(places) * required(dout.shape[1])),
+  QuantizedLinear: ({ x, out }) => products(size(out) * required(x.shape[1])),
   GatedLinear: gatedProducts,
   QuantizedGatedLinear: gatedProducts,
   Attention: (args) => products(attentionProducts(args)),

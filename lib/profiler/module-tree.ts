@@ -1,5 +1,7 @@
 // A model's modules as a tree of counters: the work and the time of each module.
+
 import type { Module } from '../nn/index.js';
+import { required } from '../runtime/required.js';
 import type { Work } from './flop-counts.js';
 
 /** The forward, the backward, and the forward ops that the backward runs again. */
@@ -65,11 +67,11 @@ export class ModuleTree {
       byPath.set(path, node);
       this.nodes.set(module, node);
     }
-    this.root = byPath.get('') as ModuleNode;
+    this.root = required(byPath.get(''));
   }
 
   of(module: Module): ModuleNode {
-    return this.nodes.get(module) as ModuleNode;
+    return required(this.nodes.get(module));
   }
 
   modules(): Iterable<Module> {
@@ -83,5 +85,5 @@ function nearest(byPath: ReadonlyMap<string, ModuleNode>, path: string): ModuleN
     const found = byPath.get(path.slice(0, end));
     if (found) return found;
   }
-  return byPath.get('') as ModuleNode;
+  return required(byPath.get(''));
 }

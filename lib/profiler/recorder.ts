@@ -1,7 +1,9 @@
 // Observes a model: the module of each op, and the device time of each module call.
+
 import type { Module } from '../nn/index.js';
 import { observeKernels } from '../runtime/call.js';
 import type { Device } from '../runtime/device.js';
+import { required } from '../runtime/required.js';
 import { Event } from '../runtime/stream.js';
 import { runningNode } from '../tensor/backward.js';
 import { isRecomputing, newestNode } from '../tensor/tape.js';
@@ -64,10 +66,10 @@ export class Recorder {
   /** Waits for the device, and adds the latencies of the finished calls to the tree. */
   settle(): void {
     for (const { node, caller, pass, start, end } of this.closed.splice(0)) {
-      (end as Event).synchronize();
-      const ms = (end as Event).since(start);
+      required(end).synchronize();
+      const ms = required(end).since(start);
       start.dispose();
-      (end as Event).dispose();
+      required(end).dispose();
       if (pass === 'recompute') {
         node.recomputeMs += ms;
         continue;
@@ -125,7 +127,7 @@ export class Recorder {
     let [low, high] = [0, this.marks.length];
     while (low < high) {
       const middle = (low + high) >>> 1;
-      if ((this.marks[middle] as Mark).after < node) low = middle + 1;
+      if (required(this.marks[middle]).after < node) low = middle + 1;
       else high = middle;
     }
     return this.marks[low - 1]?.node ?? this.tree.root;

@@ -1,6 +1,8 @@
 // Records the work of streams, threads and disks from begin() to end(), without synchronization.
+
 import { DsError } from '../errors.js';
 import { type Device, threads } from '../runtime/device.js';
+import { required } from '../runtime/required.js';
 import { Event, type Stream, type StreamHome } from '../runtime/stream.js';
 import {
   recordsOnly,
@@ -52,9 +54,9 @@ class DeviceClock {
 
   /** Returns the time of a completed `event` that was recorded after mark `mark`. */
   time(event: Event, mark: number): number {
-    const from = this.marks[mark] as Mark;
+    const from = required(this.marks[mark]);
     if (from.at === null) {
-      const before = this.marks[mark - 1] as Mark;
+      const before = required(this.marks[mark - 1]);
       from.at = this.time(before.event, mark - 1) + 1e6 * from.event.since(before.event);
     }
     return from.at + 1e6 * event.since(from.event);

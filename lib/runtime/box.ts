@@ -1,5 +1,6 @@
 // Boxes: a rank's part of a tensor, as a rectangular box and a flat range inside it. Arithmetic
 // only.
+import { required } from './required.js';
 import { contiguousStrides, numel } from './view.js';
 
 /** `shape` elements from `offset` on, in every dim of a tensor. */
@@ -57,7 +58,7 @@ export function isInside({ offset, shape }: Box, whole: readonly number[]): bool
   );
 }
 
-const at = (numbers: readonly number[], d: number): number => numbers[d] as number;
+const at = (numbers: readonly number[], d: number): number => required(numbers[d]);
 
 /** The first coordinate after a box in dim `d`. */
 export const endOf = ({ offset, shape }: Box, d: number): number => at(offset, d) + at(shape, d);

@@ -1,8 +1,10 @@
 // Limits of a process: host memory, from /proc and the control groups of both versions, and open
 // files.
+
 import { readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
+import { required } from './required.js';
 
 /** A control group that limits this process. */
 interface GroupLimit {
@@ -115,7 +117,7 @@ function left(
 /** "Name: 12 kB" and "name 12" by name. */
 function numbersOf(text: string, unit: number): Map<string, number> {
   const found = text.matchAll(/^([\w()]+):?\s+(\d+)/gm);
-  return new Map(Array.from(found, ([, name, value]) => [name as string, Number(value) * unit]));
+  return new Map(Array.from(found, ([, name, value]) => [required(name), Number(value) * unit]));
 }
 
 function read(root: string, path: string): string {

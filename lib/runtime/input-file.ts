@@ -16,6 +16,7 @@ import { addon } from './addon.js';
 import type { HostRange } from './file.js';
 import { finalizers } from './finalizers.js';
 import { awaitNative } from './native.js';
+import { required } from './required.js';
 
 /** An open file. Its opener closes it; garbage collection closes a forgotten one. */
 export class InputFile {
@@ -27,7 +28,7 @@ export class InputFile {
     /** Time of the last write in nanoseconds: it changes with the contents. */
     private readonly written: bigint,
   ) {
-    forgotten.register(this, descriptor as number, this);
+    forgotten.register(this, required(descriptor), this);
   }
 
   /**

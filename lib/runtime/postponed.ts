@@ -1,5 +1,6 @@
 // Deferred calls: they wait until their results are needed, so that the unneeded end of a replay
 // never runs.
+import { required } from './required.js';
 
 /** Memory that calls read and write: a Buffer (buffer.ts). Any use of it ends the deferral. */
 interface Operand {
@@ -70,7 +71,7 @@ class Row {
 
   private runTo(number: number): void {
     while (this.gone < number) {
-      const call = this.waiting.shift() as Waiting;
+      const call = required(this.waiting.shift());
       this.gone++;
       try {
         call.run();

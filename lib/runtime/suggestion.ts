@@ -1,4 +1,5 @@
 // "Did you mean": finds the known word closest to a mistyped one.
+import { required } from './required.js';
 
 /** Largest number of parts of a key that are compared. */
 const MAX_WORDS = 16;
@@ -24,7 +25,7 @@ export function closest(word: string, candidates: readonly string[]): string {
     const words = candidate.toLowerCase().split('_');
     return parts.length > 1 && parts.every((part) => words.includes(part));
   });
-  if (longer.length === 1) return longer[0] as string;
+  if (longer.length === 1) return required(longer[0]);
   return least <= loose ? nearest : '';
 }
 
@@ -42,15 +43,15 @@ function editDistance(a: string, b: string): number {
       const isSwap = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1];
       next.push(
         Math.min(
-          (row[j - 1] as number) + (isSame ? 0 : 1),
-          (row[j] as number) + 1,
-          (next[j - 1] as number) + 1,
-          isSwap ? (before[j - 2] as number) + 1 : Number.POSITIVE_INFINITY,
+          required(row[j - 1]) + (isSame ? 0 : 1),
+          required(row[j]) + 1,
+          required(next[j - 1]) + 1,
+          isSwap ? required(before[j - 2]) + 1 : Number.POSITIVE_INFINITY,
         ),
       );
     }
     before = row;
     row = next;
   }
-  return row[b.length] as number;
+  return required(row[b.length]);
 }

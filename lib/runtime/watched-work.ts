@@ -1,11 +1,13 @@
 // Reports all stream work and waits to a watcher. The addon's functions are wrapped only while one
 // watches, so it costs nothing otherwise.
+
 import type { Addon } from '../../types/addon.generated.js';
 import { DsError } from '../errors.js';
 import { addon, block } from './addon.js';
 import { type OpCalls, ownCalls, runOpsBy } from './call.js';
 import { collectiveKinds } from './job.js';
 import { opNames } from './kernels.generated.js';
+import { required } from './required.js';
 import { Stream } from './stream.js';
 
 /** Work for a stream, as it is enqueued. */
@@ -142,7 +144,7 @@ function enqueuing(calls: Calls, watcher: WorkWatcher) {
     const start = (): number => calls.startCollective(group, stream, purpose, label);
     // CPU collectives run on their own threads, which report their work.
     if ((Stream.of(stream)?.device.number ?? 0) === 0) return start();
-    const kind = collectiveKinds[block[0] as number] ?? 'collective';
+    const kind = collectiveKinds[required(block[0])] ?? 'collective';
     const name = purpose === '' ? kind : `${kind} of ${purpose}`;
     let ticket = 0;
     report(stream, { name, by: 'device', bytes: null }, () => {

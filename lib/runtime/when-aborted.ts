@@ -1,5 +1,6 @@
 // One abort listener per signal for all waiting code: Node warns above ten listeners, and programs
 // add their own.
+import { required } from './required.js';
 
 const waiting = new WeakMap<EventTarget, Set<() => void>>();
 
@@ -15,5 +16,5 @@ export function whenAborted(signal: AbortSignal, body: () => void): () => void {
 }
 
 function report({ currentTarget }: Event): void {
-  for (const body of waiting.get(currentTarget as EventTarget) ?? []) body();
+  for (const body of waiting.get(required(currentTarget)) ?? []) body();
 }

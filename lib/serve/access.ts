@@ -1,9 +1,10 @@
 // Access to the server: API keys, compared in constant time.
+
 import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
-
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import { required } from '../runtime/required.js';
 import { ApiError } from './api-error.js';
 
 /** Compares keys by their digests; the keys themselves are not kept. */
@@ -64,7 +65,7 @@ export function requireKey(location: string, key: unknown): void {
 function oddIn(key: string): string {
   const at = key.search(/[^\x21-\x7e]/u);
   if (at < 0) return 'an empty one';
-  const code = (key.codePointAt(at) as number).toString(16).toUpperCase().padStart(4, '0');
+  const code = required(key.codePointAt(at)).toString(16).toUpperCase().padStart(4, '0');
   return `U+${code} at character ${at + 1}`;
 }
 

@@ -1,6 +1,8 @@
 // POST /v1/completions: texts or tokens to be continued.
+
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
+import { required } from '../runtime/required.js';
 import type { Tokenizer } from '../text/index.js';
 import { TextFormat } from './answer-format.js';
 import { invalid } from './api-error.js';
@@ -34,7 +36,7 @@ export function readCompletion(body: JsonObject, served: ServedModel): ParsedReq
     delivery: readDelivery(fields, served),
     format: new TextFormat(tokenizer),
     promptField: 'prompt',
-    echo: echo ? (index) => textOf(prompts[index] as Prompt, tokenizer) : null,
+    echo: echo ? (index) => textOf(required(prompts[index]), tokenizer) : null,
     prompts: (asker) => Promise.all(prompts.map((one) => tokensOf(one, served, asker))),
   };
   fields.requireKnown();

@@ -1,4 +1,5 @@
 // Prometheus's histograms and its text format.
+import { required } from '../runtime/required.js';
 
 /** Counts of observations up to each bound, and their sum. */
 export class Histogram {
@@ -14,7 +15,7 @@ export class Histogram {
   /** `value` was seen `times` times. */
   observe(value: number, times = 1): void {
     const slot = this.bounds.findIndex((bound) => value <= bound);
-    if (slot >= 0) this.counts[slot] = (this.counts[slot] as number) + times;
+    if (slot >= 0) this.counts[slot] = required(this.counts[slot]) + times;
     this.total += times;
     this.sum += value * times;
   }
@@ -23,7 +24,7 @@ export class Histogram {
   lines(name: string): string[] {
     let below = 0;
     const buckets = this.bounds.map((bound, i) => {
-      below += this.counts[i] as number;
+      below += required(this.counts[i]);
       return `${name}_bucket{le="${bound}"} ${below}`;
     });
     const whole = `${name}_bucket{le="+Inf"} ${this.total}`;

@@ -1,6 +1,8 @@
 // Which path answers what.
+
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { JsonObject } from '../../types/json.js';
+import { required } from '../runtime/required.js';
 import type { Access } from './access.js';
 import type { Admission } from './admission.js';
 import { answerParsed, type Counter } from './answer-request.js';
@@ -62,7 +64,7 @@ const ROUTES: Readonly<Record<string, Route>> = {
 
 /** Of a target that may be a whole URL, as proxies send it. Source: RFC 9112, 3.2.2. */
 const pathOf = ({ url = '/' }: IncomingMessage): string =>
-  url.replace(/^https?:\/\/[^/?]*/i, '').split('?')[0] as string;
+  required(url.replace(/^https?:\/\/[^/?]*/i, '').split('?')[0]);
 
 const isGuarded = (path: string): boolean => /^\/(v1(\/|$)|(de)?tokenize$)/.test(path);
 
@@ -93,7 +95,7 @@ export async function answerRequest(
 }
 
 function routeOf(path: string): Route {
-  if (Object.hasOwn(ROUTES, path)) return ROUTES[path] as Route;
+  if (Object.hasOwn(ROUTES, path)) return required(ROUTES[path]);
   const known = Object.keys(ROUTES).join(', ');
   throw new ApiError(404, `path: expected ${known}, got ${path.slice(0, 60)}.`);
 }

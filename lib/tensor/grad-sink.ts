@@ -1,7 +1,9 @@
 // The sink of a running backward: writes gradients in place, adds to existing ones, defers some of
 // leaves.
+
 import * as kernels from '../runtime/kernels.generated.js';
 import { promptly } from '../runtime/postponed.js';
+import { required } from '../runtime/required.js';
 import { held, Scope, within } from './scope.js';
 import { type Edge, type GradFn, type GradSink, noGrad, type Saved } from './tape.js';
 import { Tensor } from './tensor.js';
@@ -16,15 +18,15 @@ export class NodeSink implements GradSink {
   private readonly open: { edge: Edge; out: Tensor }[] = [];
 
   needs(i: number): boolean {
-    return (this.node.edges[i] as Edge).requiresGrad;
+    return required(this.node.edges[i]).requiresGrad;
   }
 
   shapeOf(i: number): readonly number[] {
-    return (this.node.edges[i] as Edge).shape;
+    return required(this.node.edges[i]).shape;
   }
 
   write(i: number, body: (out: Tensor, accumulate: boolean) => void): void {
-    const edge = this.node.edges[i] as Edge;
+    const edge = required(this.node.edges[i]);
     if (!edge.requiresGrad) return;
     const twin = this.open.find((other) => isSameInput(other.edge, edge));
     if (twin) {
@@ -52,7 +54,7 @@ export class NodeSink implements GradSink {
     body: (out: Tensor, accumulate: boolean) => void,
   ): void {
     const { node } = this;
-    const { leaf } = node.edges[i] as Edge;
+    const { leaf } = required(node.edges[i]);
     const collector = lateGradients();
     if (!collector || !leaf) {
       this.write(i, body);
@@ -74,12 +76,12 @@ export class NodeSink implements GradSink {
   }
 
   passed(i: number): void {
-    const { fn } = this.node.edges[i] as Edge;
+    const { fn } = required(this.node.edges[i]);
     if (fn && --fn.readers === 0) fn.whenComplete?.();
   }
 
   give(i: number, grad: Tensor): void {
-    const edge = this.node.edges[i] as Edge;
+    const edge = required(this.node.edges[i]);
     if (!edge.requiresGrad) return;
     if (edge.fn && !gradOf(edge)) {
       setGrad(edge, grad.retain());
@@ -115,13 +117,13 @@ function isSameInput(a: Edge, b: Edge): boolean {
 }
 
 function gradOf(edge: Edge): Tensor | null {
-  return edge.fn ? (edge.fn.grads[edge.index] ?? null) : (edge.leaf as Tensor).grad;
+  return edge.fn ? (edge.fn.grads[edge.index] ?? null) : required(edge.leaf).grad;
 }
 
 function setGrad(edge: Edge, grad: Tensor): void {
   gradOf(edge)?.release();
   if (edge.fn) edge.fn.grads[edge.index] = grad;
-  else (edge.leaf as Tensor).grad = grad;
+  else required(edge.leaf).grad = grad;
 }
 
 /** A tensor, or an object that holds tensors. */

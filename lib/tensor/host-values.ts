@@ -1,5 +1,6 @@
 // Conversion of JavaScript values to tensor data: nested arrays and typed arrays to numbers, shape
 // and raw bits.
+
 import { DsError } from '../errors.js';
 import {
   type DType,
@@ -10,6 +11,7 @@ import {
   type TypedArray,
 } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
+import { required } from '../runtime/required.js';
 
 const OP = 'Tensor.from';
 
@@ -142,13 +144,13 @@ export function rawValues(values: ArrayLike<Element>, dtype: DType): NumericArra
     // NaN is true, as everywhere: it is not 0.
     const convert = dtype === 'bool' ? (value: Element) => Number(Number(value) !== 0) : Number;
     for (let i = 0; i < values.length; ++i) {
-      (out as Float32Array)[i] = convert(values[i] as Element);
+      (out as Float32Array)[i] = convert(required(values[i]));
     }
     return out;
   }
   const whole = dtype;
   for (let i = 0; i < values.length; ++i) {
-    const value = values[i] as Element;
+    const value = required(values[i]);
     if (!fits(value, whole)) throw unfit(OP, value, whole, ` as value ${i}`);
     if (out instanceof BigInt64Array) out[i] = BigInt(value);
     else (out as Int32Array)[i] = Number(value);

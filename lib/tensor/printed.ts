@@ -1,6 +1,8 @@
 // A tensor as text: dtype, shape and device, and values abbreviated as in NumPy.
+
 import { dtypeSize, isFloating, type NumericArray, rawArray } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { contiguousStrides, describe, type View } from '../runtime/view.js';
 import { held } from './scope.js';
 import { Tensor } from './tensor.js';
@@ -68,7 +70,7 @@ function copyCorners(from: View, to: View, dim = 0): void {
     kernels.copy({ in: from, out: to });
     return;
   }
-  const size = from.shape[dim] as number;
+  const size = required(from.shape[dim]);
   if (size === to.shape[dim]) copyCorners(from, to, dim + 1);
   else {
     copyCorners(edgeOf(from, dim, 0), edgeOf(to, dim, 0), dim + 1);
@@ -78,7 +80,7 @@ function copyCorners(from: View, to: View, dim = 0): void {
 
 /** EDGE elements of `dim` from `start`. */
 function edgeOf({ buffer, dtype, offset, shape, strides }: View, dim: number, start: number): View {
-  const at = offset + start * (strides[dim] as number);
+  const at = offset + start * required(strides[dim]);
   return { buffer, dtype, offset: at, shape: shape.with(dim, EDGE), strides };
 }
 
@@ -117,9 +119,9 @@ function block(
 ): string {
   const strides = contiguousStrides(shape);
   const level = (dim: number, at: number): string => {
-    if (dim === shape.length) return texts[at] as string;
-    const parts = Array.from({ length: shape[dim] as number }, (_, i) =>
-      level(dim + 1, at + i * (strides[dim] as number)),
+    if (dim === shape.length) return required(texts[at]);
+    const parts = Array.from({ length: required(shape[dim]) }, (_, i) =>
+      level(dim + 1, at + i * required(strides[dim])),
     );
     if (shape[dim] !== whole[dim]) parts.splice(EDGE, 0, '...');
     const indent = ' '.repeat(dim + 1);
@@ -143,9 +145,9 @@ function nested(values: readonly number[], shape: readonly number[]): NestedNumb
   const strides = contiguousStrides(shape);
   const level = (dim: number, at: number): NestedNumbers =>
     dim === shape.length
-      ? (values[at] as number)
-      : Array.from({ length: shape[dim] as number }, (_, i) =>
-          level(dim + 1, at + i * (strides[dim] as number)),
+      ? required(values[at])
+      : Array.from({ length: required(shape[dim]) }, (_, i) =>
+          level(dim + 1, at + i * required(strides[dim])),
         );
   return level(0, 0);
 }

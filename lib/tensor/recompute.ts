@@ -1,4 +1,5 @@
 // Selective recomputation: cheap values are not saved; an op saves how to recompute them.
+import { required } from '../runtime/required.js';
 import { isGradEnabled, noGrad, recomputing, type Saved } from './tape.js';
 import type { Tensor } from './tensor.js';
 
@@ -42,7 +43,7 @@ const again = (op: RecomputableOp, inputs: readonly SavedTensor[]) => (): Tensor
   recomputing(() => op(...inputs.map((input) => input.value())));
 const started = (op: RecomputableOp, inputs: readonly SavedTensor[]) =>
   op.begin
-    ? () => recomputing(() => op.begin?.(...inputs.map((input) => input.value())) as () => Tensor)
+    ? () => recomputing(() => required(op.begin?.(...inputs.map((input) => input.value()))))
     : null;
 
 /** A tensor saved for a backward: the tensor, or its recipe if the recipe's inputs are alive. */

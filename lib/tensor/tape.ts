@@ -5,6 +5,7 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { requireEnded, requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { currentScope } from './scope.js';
 import type { Tensor } from './tensor.js';
 
@@ -139,7 +140,7 @@ function edgeTo(input: Tensor): Edge {
 
 function edgesTo(inputs: readonly Tensor[]): Edge[] {
   const edges = new Array<Edge>(inputs.length);
-  for (let i = 0; i < inputs.length; ++i) edges[i] = edgeTo(inputs[i] as Tensor);
+  for (let i = 0; i < inputs.length; ++i) edges[i] = edgeTo(required(inputs[i]));
   return edges;
 }
 
@@ -148,7 +149,7 @@ function noGrads(outputs: number): null[] {
 }
 
 function wantsGrad(inputs: readonly Tensor[]): boolean {
-  for (let i = 0; i < inputs.length; ++i) if ((inputs[i] as Tensor).requiresGrad) return true;
+  for (let i = 0; i < inputs.length; ++i) if (required(inputs[i]).requiresGrad) return true;
   return false;
 }
 
@@ -179,7 +180,7 @@ export class GradFn {
   ) {
     this.grads = noGrads(outputs);
     this.edges = edgesTo(inputs);
-    for (let i = 0; i < saved.length; ++i) (saved[i] as Saved).retain();
+    for (let i = 0; i < saved.length; ++i) required(saved[i]).retain();
   }
 
   /** Runs the backward once and releases everything. */
@@ -278,7 +279,7 @@ export function beginGraph(
 
 function enter(outputs: readonly Tensor[], node: GradFn): void {
   for (let i = 0; i < outputs.length; ++i) {
-    const output = outputs[i] as Tensor;
+    const output = required(outputs[i]);
     output.requiresGrad = true;
     output.gradFn = node;
     output.gradIndex = i;

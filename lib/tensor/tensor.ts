@@ -19,6 +19,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { needed } from '../runtime/postponed.js';
 import { requireSizes } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { Event } from '../runtime/stream.js';
 import { contiguousStrides, describe, isContiguous, numel, type View } from '../runtime/view.js';
 import { hostValues, rawValues } from './host-values.js';
@@ -339,7 +340,7 @@ export class Tensor implements View {
 
   /** Returns the only value of a one-element tensor. Blocks until it arrives; see read(). */
   item(): number {
-    if (this.numel === 1) return this.toArray()[0] as number;
+    if (this.numel === 1) return required(this.toArray()[0]);
     throw new DsError({
       code: 'DS_SHAPE',
       op: 'item',

@@ -1,5 +1,7 @@
 // The character table of SentencePiece, stored in a Precompiled normalizer.
+
 import { Buffer } from 'node:buffer';
+import { required } from '../runtime/required.js';
 
 /**
  * A trie over bytes in an array of 32-bit words, in the layout of Darts. The low byte of a word is
@@ -66,7 +68,7 @@ const wrong = (got: string): Error =>
 
 /** Returns the text of the shortest prefix of `key` in the table; null without one. */
 function textOf({ words, texts }: Charsmap, key: string): string | null {
-  let at = childrenOf(0, words[0] as number);
+  let at = childrenOf(0, required(words[0]));
   for (const byte of Buffer.from(key)) {
     if (byte === 0) return null;
     at ^= byte;

@@ -1,6 +1,8 @@
 // Encodes parts of files in order: from the cache, on this thread, or on worker threads that run
 // ahead of the reader.
+
 import { DsError } from '../errors.js';
+import { required } from '../runtime/required.js';
 import { ThreadPool } from '../runtime/thread-pool.js';
 import { type EncodedPart, encodePart } from './encoded-part.js';
 import type { RowSettings } from './row-encoder.js';
@@ -48,7 +50,7 @@ export class EncodePool {
       // An earlier part's failure is thrown first; this one must not count as unhandled.
       started.catch(() => {});
       running.push(started);
-      if (running.length >= ahead) yield await (running.shift() as Promise<EncodedPart>);
+      if (running.length >= ahead) yield await required(running.shift());
     }
     for (const part of running) yield await part;
   }

@@ -1,4 +1,5 @@
 // Packs encoded rows into samples, and counts every row.
+import { required } from '../runtime/required.js';
 import { noCounts, type RowCounts } from './encoded-part.js';
 import { type Overlong, type Piece, packBestFit, piecesOf } from './packing.js';
 import { IGNORED } from './row-encoder.js';
@@ -40,7 +41,7 @@ export function packRows(
 ): Piece[][] {
   const { pieces, cutRows, cutTokens } = piecesOf(lengths, how.length, how.overlong);
   const learned = pieces.map((piece) => countLearned(run, piece));
-  const learning = pieces.filter((_, i) => (learned[i] as number) > 0);
+  const learning = pieces.filter((_, i) => required(learned[i]) > 0);
   const samples = how.packing
     ? packBestFit(learning, how.length)
     : learning.map((piece) => [piece]);

@@ -1,4 +1,5 @@
 // Packs documents into samples: cuts them to a maximum length and puts each one where it fits best.
+import { required } from '../runtime/required.js';
 
 /** Tokens [start, start + length) of a long run. */
 export interface Piece {
@@ -21,7 +22,7 @@ export function piecesOf(
   const pieces: Piece[] = [];
   let [start, cutRows, cutTokens] = [0, 0, 0];
   for (let row = 0; row < lengths.length; ++row) {
-    const length = lengths[row] as number;
+    const length = required(lengths[row]);
     const kept = length <= most || overlong === 'split' ? length : overlong === 'cut' ? most : 0;
     for (let at = 0; at < kept; at += most) {
       pieces.push({ start: start + at, length: Math.min(most, kept - at) });
@@ -40,15 +41,15 @@ export function piecesOf(
  */
 export function packBestFit(pieces: readonly Piece[], capacity: number): Piece[][] {
   const order = pieces.map((_, i) => i);
-  const lengthOf = (i: number): number => (pieces[i] as Piece).length;
+  const lengthOf = (i: number): number => required(pieces[i]).length;
   order.sort((a, b) => lengthOf(b) - lengthOf(a) || a - b);
   const samples: Piece[][] = [];
   const room = new RoomIndex(capacity);
   for (const i of order) {
-    const piece = pieces[i] as Piece;
+    const piece = required(pieces[i]);
     const found = room.take(piece.length);
     const number = found ? found.sample : samples.push([]) - 1;
-    (samples[number] as Piece[]).push(piece);
+    required(samples[number]).push(piece);
     room.put(number, (found ? found.room : capacity) - piece.length);
   }
   return samples;
@@ -69,7 +70,7 @@ class RoomIndex {
   }
 
   put(sample: number, room: number): void {
-    (this.samples[room] as number[]).push(sample);
+    required(this.samples[room]).push(sample);
     this.mark(room);
   }
 
@@ -77,16 +78,16 @@ class RoomIndex {
   take(least: number): { sample: number; room: number } | null {
     const room = this.firstFrom(least);
     if (room < 0) return null;
-    const sample = (this.samples[room] as number[]).pop() as number;
+    const sample = required(required(this.samples[room]).pop());
     this.mark(room);
     return { sample, room };
   }
 
   private mark(room: number): void {
     let node = room + this.leaves;
-    this.has[node] = (this.samples[room] as number[]).length > 0 ? 1 : 0;
+    this.has[node] = required(this.samples[room]).length > 0 ? 1 : 0;
     for (node >>= 1; node > 0; node >>= 1) {
-      this.has[node] = (this.has[2 * node] as number) | (this.has[2 * node + 1] as number);
+      this.has[node] = required(this.has[2 * node]) | required(this.has[2 * node + 1]);
     }
   }
 

@@ -1,4 +1,5 @@
 // Selects the files of a dataset, and divides them into parts for threads.
+
 import { createHash } from 'node:crypto';
 import {
   closeSync,
@@ -10,11 +11,11 @@ import {
   statSync,
 } from 'node:fs';
 import { basename, dirname, extname, isAbsolute, join, sep } from 'node:path';
-
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
 import { Regex } from '../runtime/regex/regex.js';
+import { required } from '../runtime/required.js';
 import { absolutePath, workingDirectory } from '../runtime/system-error.js';
 import { parquetGroups } from './parquet-rows.js';
 
@@ -158,7 +159,7 @@ export async function partsOf(paths: readonly string[], withDigest: boolean): Pr
     const digest = withDigest ? await digestOf(path) : '';
     const borders = await bordersOf(path, format, size);
     for (let i = 1; i < borders.length; ++i) {
-      const [start, end] = [borders[i - 1] as number, borders[i] as number];
+      const [start, end] = [required(borders[i - 1]), required(borders[i])];
       // Absolute: they are read later, in another working directory perhaps.
       parts.push({ path: absolutePath(path), format, start, end, digest });
     }

@@ -1,8 +1,10 @@
 // The rows of a part of a file, each with the location that errors name.
+
 import { constants } from 'node:buffer';
 import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
 import { isObject } from '../runtime/is-object.js';
 import { dataError } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 import { parquetRows } from './parquet-rows.js';
 import type { FilePart } from './row-files.js';
 
@@ -123,7 +125,7 @@ function* linesFrom(
 }
 
 const joined = (pieces: readonly Uint8Array[]): Uint8Array =>
-  pieces.length === 1 ? (pieces[0] as Uint8Array) : Buffer.concat(pieces);
+  pieces.length === 1 ? required(pieces[0]) : Buffer.concat(pieces);
 
 /** Returns the start of the line after the first newline at or after `at`, at most `end`. */
 function behindNewline(file: number, at: number, end: number): number {

@@ -2,6 +2,7 @@
 
 import type { Device } from '../runtime/device.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { concat, scope, Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
 import type { Piece } from './packing.js';
@@ -137,7 +138,7 @@ export function cumulativeLengths(documents: ArrayLike<number>, length: number):
   const lengths = documentLengths(documents, length);
   const starts = new Int32Array(lengths.length + 1);
   lengths.forEach((count, i) => {
-    starts[i + 1] = (starts[i] as number) + count;
+    starts[i + 1] = required(starts[i]) + count;
   });
   return starts;
 }

@@ -4,6 +4,7 @@ import type { Dataset, DatasetSource } from '../data/index.js';
 import { DsError } from '../errors.js';
 import { readOptions } from '../runtime/options.js';
 import { dataError } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 import { EncodePool } from './encode-pool.js';
 import type { EncodedPart } from './encoded-part.js';
 import { addCounts, noReport, packRows, type TextReport, warnOfUnended } from './pack-rows.js';
@@ -95,8 +96,8 @@ export class TextDataset implements Dataset<TextSample> {
       throw new DsError({ code: 'DS_INDEX', op: 'TextDataset.get', expected, got: String(index) });
     }
     const pieces: Piece[] = [];
-    for (let p = firsts[index] as number; p < (firsts[index + 1] as number); ++p) {
-      pieces.push({ start: starts[p] as number, length: lengths[p] as number });
+    for (let p = required(firsts[index]); p < required(firsts[index + 1]); ++p) {
+      pieces.push({ start: required(starts[p]), length: required(lengths[p]) });
     }
     const whole = length || pieces.reduce((sum, piece) => sum + piece.length, 0);
     return sampleOf(this.shared, pieces, whole, pad);
@@ -131,7 +132,7 @@ function sharedPieces(
     lengths[p] = piece.length;
   });
   samples.forEach((sample, s) => {
-    firsts[s + 1] = (firsts[s] as number) + sample.length;
+    firsts[s + 1] = required(firsts[s]) + sample.length;
   });
   return { starts, lengths, firsts };
 }

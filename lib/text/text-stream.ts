@@ -1,5 +1,6 @@
 // TextStream: rows of files that need not fit memory, as batches in an order that a seed decides
 // and a checkpoint resumes.
+
 import type { JsonObject } from '../../types/json.js';
 import { shuffledOrder } from '../data/order.js';
 import { DsError } from '../errors.js';
@@ -8,6 +9,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { EncodePool } from './encode-pool.js';
 import type { EncodedPart } from './encoded-part.js';
 import { addCounts, noReport, packRows, type TextReport, warnOfUnended } from './pack-rows.js';
@@ -202,7 +204,7 @@ export class TextStream {
     const { shuffleBuffer, seed, shuffle } = this.settings;
     const { epoch } = from;
     const order = shuffle ? shuffledOrder(this.parts.length, seed, epoch) : this.parts.keys();
-    const left = Array.from(order, (i) => this.parts[i] as FilePart).slice(from.part);
+    const left = Array.from(order, (i) => required(this.parts[i])).slice(from.part);
     let start: BufferStart = { window: from.window, part: from.part, row: from.row };
     let { part, row } = start;
     let held: TokenRun[] = [];

@@ -1,5 +1,6 @@
 // Where in a text its tokens lie, found by spelling them out (the backend gives ids without
 // offsets), and the bytes of each.
+import { required } from '../runtime/required.js';
 import { stepsOf } from './tokenizer-folder.js';
 import type { AddedToken } from './tokenizers/added-tokens.js';
 import { BYTE_LETTERS, isSpace } from './tokenizers/characters.js';
@@ -74,7 +75,7 @@ export class TokenSpans {
     let at = 0;
     for (let i = 0; i < ids.length; ++i) {
       starts[i] = at;
-      at = this.step(ids[i] as number, bytes, at);
+      at = this.step(required(ids[i]), bytes, at);
       if (at < 0) return null;
     }
     starts[ids.length] = at;
@@ -89,7 +90,7 @@ export class TokenSpans {
     if (this.letters === 'bytes') return bytesOfLetters(token);
     if (this.letters !== 'pieces') return null;
     const code = /^<0x([0-9A-F]{2})>$/.exec(token);
-    if (code) return Uint8Array.of(Number.parseInt(code[1] as string, 16));
+    if (code) return Uint8Array.of(Number.parseInt(required(code[1]), 16));
     return Buffer.from(token.replaceAll('▁', ' '));
   }
 
@@ -137,7 +138,7 @@ function skipBlanks(bytes: Buffer, at: number): number {
 
 function matchPiece(token: string, bytes: Buffer, at: number): number {
   const code = /^<0x([0-9A-F]{2})>$/.exec(token);
-  if (code) return bytes[at] === Number.parseInt(code[1] as string, 16) ? at + 1 : -1;
+  if (code) return bytes[at] === Number.parseInt(required(code[1]), 16) ? at + 1 : -1;
   const end = matchMarked(token, bytes, at);
   // The first ▁ of a section stands for no space where the tokenizer puts one before every text.
   return end < 0 && token.startsWith('▁') ? matchMarked(token.slice(1), bytes, at) : end;

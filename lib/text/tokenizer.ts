@@ -1,8 +1,8 @@
 // Tokenizer: text to tokens and back as Hugging Face's tokenizers do, from the files of a model's
 // folder.
+
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
-
 import { DsError } from '../errors.js';
 import { cachedFolder, REVISION, type RevisionOptions } from '../hub/local-folder.js';
 import type { Device } from '../runtime/device.js';
@@ -11,6 +11,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { type ChatMessage, ChatTemplate, type RenderedChat, type Spoken } from './chat-template.js';
 import { DecodeStream, REPLACEMENT } from './decode-stream.js';
 import { fewestTokens } from './fewest-tokens.js';
@@ -219,7 +220,7 @@ export class Tokenizer {
   /** A token as the vocabulary spells it. Throws DS_INDEX. */
   idToToken(id: number): string {
     this.requireIds('Tokenizer.idToToken', [id]);
-    return this.core.vocab[id] as string;
+    return required(this.core.vocab[id]);
   }
 
   /**
@@ -286,7 +287,7 @@ export class Tokenizer {
   private lastOf(ids: ArrayLike<number>, skipSpecialTokens: boolean): number[] {
     const last: number[] = [];
     for (let i = ids.length - 1; i >= 0 && last.length < CONTEXT; --i) {
-      const id = ids[i] as number;
+      const id = required(ids[i]);
       const isSkipped = skipSpecialTokens && this.specialIds.has(id);
       if (this.hasToken(id) && !isSkipped) last.unshift(id);
     }
@@ -452,8 +453,8 @@ function touchingOdd(starts: Uint32Array, pieces: readonly string[]): Uint8Array
   pieces.forEach((piece, number) => {
     const end = at + Buffer.byteLength(piece);
     if (number % 2 === 1 && end > at) {
-      while (token < mask.length && (starts[token + 1] as number) <= at) token++;
-      for (let i = token; i < mask.length && (starts[i] as number) < end; ++i) mask[i] = 1;
+      while (token < mask.length && required(starts[token + 1]) <= at) token++;
+      for (let i = token; i < mask.length && required(starts[i]) < end; ++i) mask[i] = 1;
     }
     at = end;
   });

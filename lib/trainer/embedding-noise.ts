@@ -1,8 +1,10 @@
 // Adds noise to token embeddings in training. Source: Jain et al. 2023 (NEFTune), as implemented in
 // transformers.
+
 import { CausalLM } from '../models/index.js';
 import type { Module } from '../nn/index.js';
 import { refusedValue } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 import { noiseLike, sharedTokens, type Tensor } from '../tensor/index.js';
 
 /**
@@ -15,7 +17,7 @@ export function addEmbeddingNoise(model: Module, alpha: number): () => void {
     const expected = 'a language model of nn.models';
     throw refusedValue('Trainer neftuneNoiseAlpha', expected, model);
   }
-  const table = model.pipelineLayers()[0]?.modules[0] as Module;
+  const table = required(model.pipelineLayers()[0]?.modules[0]);
   return table.registerForwardHook((_module, _inputs, output) => {
     if (!table.training) return null;
     const embedded = output as Tensor;

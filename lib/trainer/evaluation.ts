@@ -1,6 +1,6 @@
 // Evaluates and predicts: each sample once, with sums that are equal on all ranks.
-import { types } from 'node:util';
 
+import { types } from 'node:util';
 import type { JsonData, JsonValue } from '../../types/json.js';
 import type { CheckpointWorld } from '../checkpoint/index.js';
 import type { Engine } from '../engine/engine.js';
@@ -9,6 +9,7 @@ import { DsError } from '../errors.js';
 import type { NumericArray } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
+import { required } from '../runtime/required.js';
 import { LossReport, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { EvalData } from './eval-data.js';
 import type { Metrics } from './events.js';
@@ -251,6 +252,6 @@ function unpacked({ type, bytes }: PackedRow): Prediction {
 function inTurn(ofRanks: readonly Prediction[][]): Prediction[] {
   const longest = Math.max(...ofRanks.map(({ length }) => length));
   return Array.from({ length: longest }, (_, i) =>
-    ofRanks.flatMap((rows) => (i < rows.length ? [rows[i] as Prediction] : [])),
+    ofRanks.flatMap((rows) => (i < rows.length ? [required(rows[i])] : [])),
   ).flat();
 }

@@ -1,7 +1,9 @@
 // Moves batches from the host to the engine's device.
+
 import { type Uploader, uploaderFor } from '../data/upload.js';
 import type { Device } from '../runtime/device.js';
 import { isPlainObject } from '../runtime/is-object.js';
+import { required } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import type { MicroBatch } from './objective.js';
 
@@ -25,7 +27,7 @@ export class BatchMover {
         values: tensor.toRaw(),
       })),
     );
-    const copies = new Map(away.map((tensor, i) => [tensor, uploaded[i] as Tensor]));
+    const copies = new Map(away.map((tensor, i) => [tensor, required(uploaded[i])]));
     const result = replaced(micro, (tensor) => copies.get(tensor) ?? tensor);
     for (const tensor of away) tensor.dispose();
     return result;

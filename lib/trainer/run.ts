@@ -1,6 +1,8 @@
 // A run from begin to end: the checkpoint that it resumes, the loop, and the final weights.
+
 import { inUnison } from '../checkpoint/index.js';
 import { requireWritable } from '../checkpoint/make-folder.js';
+import { required } from '../runtime/required.js';
 import {
   findBest,
   findCheckpoint,
@@ -96,7 +98,7 @@ async function ended<Batch>(
   const { step, epoch, best, checkpoint } = state;
   const isElsewhere = best?.checkpoint != null && best.step !== step;
   if (reason !== 'stopped' && settings.save?.best?.load && isElsewhere) {
-    await engine.loadCheckpoint(best.checkpoint as string, { loadModuleOnly: true });
+    await engine.loadCheckpoint(required(best.checkpoint), { loadModuleOnly: true });
   }
   engine.synchronize();
   return { type: 'end', step, epoch, reason, checkpoint, best: best && { ...best } };

@@ -1,5 +1,6 @@
 // Trainer: a model, its data and a configuration become a run that can be watched, stopped and
 // resumed.
+
 import type { JsonObject } from '../../types/json.js';
 import type { Batched } from '../data/index.js';
 import type { Engine } from '../engine/engine.js';
@@ -8,6 +9,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import { evaluate, type Prediction, predict } from './evaluation.js';
 import {
@@ -248,7 +250,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     try {
       for (;;) {
         const { done, value } = await next();
-        if (done) return value as EndEvent;
+        if (done) return required(value);
         isLeft = true;
         yield value;
         isLeft = false;

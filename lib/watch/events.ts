@@ -1,7 +1,9 @@
 // Events of a run: one JSON object a line in RUN_DIR/watch/events.jsonl.
+
 import { join } from 'node:path';
 import type { JsonValue } from '../../types/json.js';
 import { isObject } from '../runtime/is-object.js';
+import { required } from '../runtime/required.js';
 
 /** Tracks of numbers. All rows of a track share their x axis. */
 export const TRACKS = ['train', 'speed', 'eval', 'phases', 'memory', 'own'] as const;
@@ -181,7 +183,7 @@ const NONFINITE: Readonly<Record<string, number>> = {
 function numberOf(value: unknown): number | null {
   if (typeof value === 'number') return value;
   return typeof value === 'string' && Object.hasOwn(NONFINITE, value)
-    ? (NONFINITE[value] as number)
+    ? required(NONFINITE[value])
     : null;
 }
 

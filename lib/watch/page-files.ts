@@ -1,9 +1,10 @@
 // The files of the page, in memory: the server reads no other file for a request.
+
 import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
-
 import { packageRoot } from '../runtime/package-root.js';
+import { required } from '../runtime/required.js';
 
 /** A file of the page. */
 interface PageFile {
@@ -23,7 +24,7 @@ const SCRIPTS = [
 export function pageFiles(): ReadonlyMap<string, PageFile> {
   // Compiled tests have no copy beside them.
   const copies = [join(__dirname, 'page'), join(packageRoot(), 'lib/watch/page')];
-  const page = copies.find((folder) => existsSync(folder)) ?? (copies[0] as string);
+  const page = copies.find((folder) => existsSync(folder)) ?? required(copies[0]);
   const plots = dirname(createRequire(__filename).resolve('uplot'));
   const read = (folder: string, name: string, type: string): PageFile => ({
     type,

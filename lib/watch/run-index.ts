@@ -1,5 +1,7 @@
 // The index of one run: decimated tracks, and the last texts, log lines and notices.
+
 import { hostname } from 'node:os';
+import { required } from '../runtime/required.js';
 
 import {
   decode,
@@ -138,7 +140,7 @@ export class RunIndex {
     if (!last) return null;
     const rows = this.rankRows.filter(({ busy }) => busy.length === last.busy.length);
     const mean = (rank: number): number =>
-      rows.reduce((sum, { busy }) => sum + (busy[rank] as number), 0) / rows.length;
+      rows.reduce((sum, { busy }) => sum + required(busy[rank]), 0) / rows.length;
     return { step: last.step, busy: last.busy.map((_, rank) => mean(rank)) };
   }
 

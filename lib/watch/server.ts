@@ -1,8 +1,9 @@
 // The server of the watch page: fixed routes, read-only, on loopback by default.
+
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-
 import { DsError } from '../errors.js';
+import { required } from '../runtime/required.js';
 import { accessToken } from './access-token.js';
 import { WatchApi, WrongParameter } from './api.js';
 import { pageFiles } from './page-files.js';
@@ -137,7 +138,7 @@ export class WatchServer {
         response.setHeader('connection', 'close');
         return send(response, refusal.status, refusal.message);
       }
-      const [path = '', query = ''] = (request.url as string).split(/\?(.*)/s);
+      const [path = '', query = ''] = required(request.url).split(/\?(.*)/s);
       const page = this.pages.get(path);
       if (page) return send(response, 200, page.body, page.type);
       const route = this.api.routes.get(path);

@@ -1,6 +1,8 @@
 // Stage 3 weights: every rank holds a shard; units are gathered at use, prefetched, and freed
 // afterwards.
+
 import type { Device } from '../runtime/device.js';
+import { required } from '../runtime/required.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { sliceFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
@@ -193,7 +195,7 @@ export class GatheredWeights implements WeightFlow {
   }
 
   private gather(unit: WeightUnit): Gathered {
-    const { storage } = this.shards.get(unit) as WeightShard;
+    const { storage } = required(this.shards.get(unit));
     const { numel } = unit.layout;
     const flat = held(() => Tensor.empty([numel], unit.dtype, this.device));
     // Earlier compute work may still use the memory.

@@ -1,6 +1,8 @@
 // Layout of units: offsets of parameters and shards in flat buffers, by arithmetic only.
+
 import type { ParameterPlace } from '../optim/optimizer.js';
 import { type Region, wholeRegion } from '../runtime/box.js';
+import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import type { Range } from '../tensor/flat.js';
 
@@ -73,7 +75,7 @@ export function layoutUnit(
   const gaps: Range[] = [];
   let end = 0;
   for (const alike of gathered(parameters, kindOf)) {
-    const { group, shape: like } = alike[0] as ParameterShape;
+    const { group, shape: like } = required(alike[0]);
     const range = { group, like, offset: end, numel: 0, places: [] as ParameterPlace[] };
     groups.push(range);
     for (const parameter of alike) {

@@ -1,4 +1,5 @@
 // OptimizerState: shares of the partitions on this rank, each with a ShardState and a schedule.
+import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import type { Fragment } from './layout.js';
 import type { Publisher, RankError, Schedule, UpdatePlan } from './schedule/schedule.js';
@@ -157,7 +158,7 @@ export class OptimizerState {
   }
 
   private of(partition: Partition): Share {
-    return this.shareOf.get(partition) as Share;
+    return required(this.shareOf.get(partition));
   }
 }
 

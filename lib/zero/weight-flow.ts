@@ -1,6 +1,8 @@
 // WeightFlow: the weights of a unit on this rank, and the transfer of updated weights to other
 // ranks.
+
 import type { Device } from '../runtime/device.js';
+import { required } from '../runtime/required.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { sliceFlat } from '../tensor/flat.js';
 import type { Collectives, Work } from './collectives.js';
@@ -183,7 +185,7 @@ export class PublishedWeights extends HeldWeights {
   override acquire(unit: WeightUnit): void {
     if (!this.awaited.has(unit)) return;
     if (this.awaited.get(unit) === null) this.exchange.flush();
-    const gathered = this.awaited.get(unit) as Event;
+    const gathered = required(this.awaited.get(unit));
     const { compute } = this.device;
     const end = this.options.timer.stall(compute);
     compute.wait(gathered);

@@ -1,10 +1,12 @@
 // The weights of a unit: parameters as views into one flat buffer. A frozen unit has only these.
+
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { sliceFlat, zeroRange } from '../tensor/flat.js';
 import { claim, disclaim, held, Tensor } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
@@ -122,7 +124,7 @@ export class WeightUnit {
   }
 
   parameterOf(entry: LayoutEntry): Parameter {
-    return (this.parameters.find((p) => p.name === entry.name) as UnitParameter).parameter;
+    return required(this.parameters.find((p) => p.name === entry.name)).parameter;
   }
 
   /**

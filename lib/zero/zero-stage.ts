@@ -1,5 +1,7 @@
 // A ZeRO stage: the gradient flow and the weight flow of units over a group of ranks.
+
 import { DsError } from '../errors.js';
+import { required } from '../runtime/required.js';
 import type { Event, Stream } from '../runtime/stream.js';
 import type { GradientFlow, GradientReceiver } from './gradient-flow.js';
 import type { Partition, WeightShard } from './shard.js';
@@ -66,7 +68,7 @@ export class ZeroStages {
   ) {
     for (const { units: own, partitions, frozen, gradients, weights } of stages) {
       own.forEach((unit, i) => {
-        this.routes.set(unit, { partition: partitions[i] as Partition, gradients });
+        this.routes.set(unit, { partition: required(partitions[i]), gradients });
         this.flows.set(unit, weights);
       });
       for (const { unit } of frozen) this.flows.set(unit, weights);
@@ -154,11 +156,11 @@ export class ZeroStages {
   }
 
   private of(unit: Unit): Route {
-    return this.routes.get(unit) as Route;
+    return required(this.routes.get(unit));
   }
 
   private flowOf(unit: WeightUnit): WeightFlow {
-    return this.flows.get(unit) as WeightFlow;
+    return required(this.flows.get(unit));
   }
 }
 

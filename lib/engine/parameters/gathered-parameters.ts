@@ -7,6 +7,7 @@ import type { Parameter } from '../../nn/parameter.js';
 import { isPart } from '../../runtime/box.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireEnded, requireType } from '../../runtime/require-type.js';
+import { required } from '../../runtime/required.js';
 import { scope, Tensor } from '../../tensor/index.js';
 import { takeOver } from '../../zero/collectives.js';
 import type { EngineCore } from '../engine-parts.js';
@@ -116,7 +117,7 @@ function outcomeOf<Result>(
 
 /** Copies the writes of rank `root` to all ranks. All ranks make the same calls. */
 function adoptChanges(held: readonly Shared[], root: number): void {
-  const { engine } = held[0] as Shared;
+  const { engine } = required(held[0]);
   const written = held.map(({ parameter }) => takeWritten(parameter));
   const [changed, lost] = writtenBy(root, held, written);
   const { ranks, state } = engine.parts;
@@ -140,7 +141,7 @@ function writtenBy(
   held: readonly Shared[],
   written: readonly boolean[],
 ): [root: Shared[], others: Shared[]] {
-  const { device, parts } = (held[0] as Shared).engine;
+  const { device, parts } = required(held[0]).engine;
   const { world } = parts.ranks;
   // Larger than the sum of all other ranks.
   const weight = world.rank === root ? world.size : 1;
@@ -153,7 +154,7 @@ function writtenBy(
     return shared.toArray();
   });
   const among = (least: number, end: number): Shared[] =>
-    held.filter((_, i) => (sums[i] as number) >= least && (sums[i] as number) < end);
+    held.filter((_, i) => required(sums[i]) >= least && required(sums[i]) < end);
   return [among(world.size, Number.POSITIVE_INFINITY), among(1, world.size)];
 }
 

@@ -1,7 +1,9 @@
 // Preserves the writes of a GatheredParameters body when another call changes the same unit.
+
 import { createHash } from 'node:crypto';
 import type { Parameter } from '../../nn/parameter.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import { noGrad, type Tensor, within } from '../../tensor/index.js';
 
 /** Fingerprints of writable parameters, taken before the body runs. */
@@ -45,7 +47,7 @@ export function keepingWrites(
   const kept = written.map((one) => noGrad(() => within(null, () => one.clone())));
   try {
     body();
-    for (const [i, one] of written.entries()) kernels.copy({ in: kept[i] as Tensor, out: one });
+    for (const [i, one] of written.entries()) kernels.copy({ in: required(kept[i]), out: one });
   } finally {
     for (const one of kept) one.dispose();
   }

@@ -1,5 +1,6 @@
 // Describes an asynchronous save to its thread as plain data; tensors become offers of pinned
 // memory.
+
 import type { JsonObject } from '../../../types/json.js';
 import type { CheckpointContent, LocalShard, SaveTarget } from '../../checkpoint/index.js';
 import { DsError, type DsErrorCode } from '../../errors.js';
@@ -7,6 +8,7 @@ import type { Box } from '../../runtime/box.js';
 import { Buffer } from '../../runtime/buffer.js';
 import { cpu } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
+import { required } from '../../runtime/required.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { Seat } from './store-world.js';
 
@@ -84,7 +86,7 @@ export function describeJob(
 export function takeContent({ memory, content }: BackgroundJob): CheckpointContent<LocalShard> {
   const buffers = memory.map(({ offer, bytes }) => Buffer.take(cpu(), bytes, offer));
   const taken = ({ memory: index, dtype, size, offset, ...rest }: OfferedShard): LocalShard => {
-    const buffer = buffers[index] as Buffer;
+    const buffer = required(buffers[index]);
     return {
       ...rest,
       tensor: held(() => new Tensor(buffer.retain(), dtype, size, undefined, offset)),

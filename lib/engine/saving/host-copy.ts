@@ -1,5 +1,6 @@
 // Copies the tensors of a checkpoint to pinned host memory, so that training can continue during
 // the write.
+
 import {
   isRemote,
   type LocalShard,
@@ -10,6 +11,7 @@ import {
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
+import { required } from '../../runtime/required.js';
 import { Event } from '../../runtime/stream.js';
 import { held, Tensor } from '../../tensor/index.js';
 
@@ -44,7 +46,7 @@ export class HostCopy {
     const copies = shards.map((shard, i) => {
       const { tensor } = shard;
       const { dtype } = tensor;
-      const to = offsets[i] as number;
+      const to = required(offsets[i]);
       const view = (): Tensor => {
         const shape = isRemote(tensor) ? [tensor.numel] : tensor.shape;
         return new Tensor(memory.retain(), dtype, shape, undefined, to / dtypeSize(dtype));

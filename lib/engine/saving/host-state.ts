@@ -1,10 +1,12 @@
 // The state of an engine without tensors: loads it from a checkpoint, or restores the previous
 // values.
+
 import type { JsonObject } from '../../../types/json.js';
 import { Fields } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { declaredState } from '../../optim/declared-state.js';
-import { hyperparameters, type ParamGroup } from '../../optim/param-groups.js';
+import { hyperparameters } from '../../optim/param-groups.js';
+import { required } from '../../runtime/required.js';
 import { getRandomState, setRandomState } from '../../tensor/index.js';
 import type { EngineCore } from '../engine-parts.js';
 import { entriesOf } from './engine-shards.js';
@@ -59,7 +61,7 @@ export class HostState {
     const { groups, scaler, schedule } = saved.shared;
     if (wanted.optimizer) {
       parts.optimizer.groups.forEach((_, i) => {
-        this.followGroup(i, groups[i] as JsonObject, saved.location);
+        this.followGroup(i, required(groups[i]), saved.location);
       });
       withLocation(saved, 'state.scaler', () => parts.scaler.load(scaler));
     }
@@ -80,7 +82,7 @@ export class HostState {
   /** Loads the hyperparameters of one group. Hyperparameters that the checkpoint lacks stay. */
   private followGroup(index: number, saved: JsonObject, location: string): void {
     const { optimizer } = this.engine.parts;
-    const group = optimizer.groups[index] as ParamGroup;
+    const group = required(optimizer.groups[index]);
     const reader = new Fields(location);
     const entries = entriesOf(this.engine).filter((entry) => entry.group === index);
     const states = () => {
@@ -121,14 +123,14 @@ export class HostState {
     const { ranks } = saved;
     const from = rank % ranks.length;
     if (counters) {
-      const { seed, offset } = (ranks[from] as SavedState['ranks'][number]).random;
+      const { seed, offset } = required(ranks[from]).random;
       const seeds = new Set(ranks.map(({ random }) => random.seed));
       const turn = seeds.size === 1 ? 0 : Math.floor(rank / ranks.length);
       setRandomState({ seed: (seed + turn * SEED_STRIDE) % Number.MAX_SAFE_INTEGER, offset });
     }
     if (!companions) return;
     const source = ranks.length === size ? from : 0;
-    const states = (ranks[source] as SavedState['ranks'][number]).companions;
+    const states = required(ranks[source]).companions;
     for (const [name, part] of this.engine.companions) {
       const state = states[name];
       if (!state) continue;

@@ -1,8 +1,10 @@
 // Compression errors of 1-bit optimizers in checkpoints; each rank has its own.
+
 import type { Checkpoint, Shard, TensorInfo } from '../../checkpoint/index.js';
 import { canExchange } from '../../optim/exchange.js';
 import type { Box } from '../../runtime/box.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { LayoutEntry } from '../../zero/layout.js';
 import type { RankError } from '../../zero/schedule/schedule.js';
@@ -74,7 +76,7 @@ export async function readErrors(
       engine.device.compute.synchronize();
       if (!wanted || !info || error.entry.numel === 0) continue;
       if (error.name === 'server_error') await readOwned(checkpoint, error);
-      else await readOwn(checkpoint, error, info.shape[0] as number, engine.parts.ranks.dataGroup);
+      else await readOwn(checkpoint, error, required(info.shape[0]), engine.parts.ranks.dataGroup);
     } finally {
       error.tensor.release();
     }

@@ -1,4 +1,5 @@
 // StoreWorld: the ranks of a job exchange JSON for checkpoints through the job's key-value store.
+
 import { setTimeout as pause } from 'node:timers/promises';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import {
@@ -9,6 +10,7 @@ import {
 } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import type { Job } from '../../runtime/job.js';
+import { required } from '../../runtime/required.js';
 
 /** The required methods of a job's store. */
 export interface TextStore {
@@ -294,7 +296,7 @@ class Waiting {
 
 /** The error for ranks in a collective while this rank waits for them in a call. */
 function textOf(label: string, rank: number, missing: readonly number[]): string {
-  const call = CALLS.get(label) as string;
+  const call = required(CALLS.get(label));
   const others = missing.length === 1 ? `rank ${missing[0]}` : `ranks ${missing.join(', ')}`;
   return `rank ${rank} waits in ${call} for ${others}: ${call} must be called on all ranks`;
 }

@@ -1,4 +1,5 @@
 // Checks at the start that all ranks have the same configuration, model and optimizer.
+
 import { createHash } from 'node:crypto';
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Axis, Distributed, MeshShape } from '../../comm/index.js';
@@ -7,6 +8,7 @@ import type { Module } from '../../nn/module.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import { isPart } from '../../runtime/box.js';
 import { isObject } from '../../runtime/is-object.js';
+import { required } from '../../runtime/required.js';
 import { getRandomState, type Tensor } from '../../tensor/index.js';
 import type { Decisions } from '../engine-parts.js';
 import { DATA, MODEL } from '../ranks.js';
@@ -114,12 +116,12 @@ async function compare(
 ): Promise<void> {
   const all = await exchange(rules.map(({ section }) => digestOf(own[section] ?? {})));
   for (const [index, rule] of rules.entries()) {
-    const digests = all.map((one) => one[index] as string);
+    const digests = all.map((one) => required(one[index]));
     const pair = firstDifference(mesh.shape, digests, rule.axes);
     if (!pair) continue;
     const said = await exchange(pair.includes(rank) ? (own[rule.section] ?? null) : null);
     const [first, other] = pair;
-    throw difference(rule, [first, said[first] as Texts], [other, said[other] as Texts]);
+    throw difference(rule, [first, required(said[first])], [other, required(said[other])]);
   }
 }
 

@@ -1,9 +1,11 @@
 // Opens swap files for weights and optimizer state by nvme_path and the section aio.
+
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import { makeFolderNow } from '../../runtime/make-folder.js';
 import { onDisk } from '../../runtime/on-disk.js';
+import { required } from '../../runtime/required.js';
 import { SWAP_ALIGNMENT, type SwapFileInfo } from '../../runtime/swap-file.js';
 import { absolutePath } from '../../runtime/system-error.js';
 import type { Collectives } from '../../zero/collectives.js';
@@ -86,7 +88,7 @@ export function folderOf(
   { zero_optimization: zero }: ResolvedConfig,
   section: 'offload_optimizer' | 'offload_param',
 ): string {
-  const folder = absolutePath(zero[section].nvme_path as string);
+  const folder = absolutePath(required(zero[section].nvme_path));
   const wanted = {
     op: `zero_optimization.${section}.nvme_path ${folder}`,
     expected: 'a folder, or the permission to create it',

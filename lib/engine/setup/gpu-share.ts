@@ -1,10 +1,11 @@
 // Chooses the device's share of updates of host state from the measured speed of both processors.
+
 import { homedir, hostname } from 'node:os';
 import { join } from 'node:path';
-
 import type { Optimizer } from '../../optim/optimizer.js';
 import { type Device, threads } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
+import { required } from '../../runtime/required.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { type Collectives, takeOver } from '../../zero/collectives.js';
 import type { Partition } from '../../zero/shard.js';
@@ -62,7 +63,7 @@ export function findGpuShare(options: ShareOptions): number {
   if (device.kind === 'cpu') return 0;
   const elements = partitions.reduce((sum, { numel }) => sum + numel, 0);
   if (elements < FEWEST_ELEMENTS) return 0;
-  const element = dtypeSize((partitions[0] as Partition).weights.dtype);
+  const element = dtypeSize(required(partitions[0]).weights.dtype);
   const rates = ratesHere(options);
   if (rates === null) return agreedOn(group, device, 0);
   const state = stateBytes(options) / elements;

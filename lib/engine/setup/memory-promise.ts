@@ -1,4 +1,5 @@
 // Compares the certain memory of a run with each device, host and disk before any allocation.
+
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
@@ -6,6 +7,7 @@ import { byteText } from '../../runtime/byte-text.js';
 import { cpu, type Device } from '../../runtime/device.js';
 import { type Disk, diskOf } from '../../runtime/disk.js';
 import { type HostLimits, hostLimits } from '../../runtime/host-limits.js';
+import { required } from '../../runtime/required.js';
 import {
   type CertainBytes,
   type Counted,
@@ -113,7 +115,7 @@ function speculativeBytes(counted: Counted, device: Device): Parts | null {
   const [byThreads, byDevice] = [of(false), of(splitsStreamed({ ...counted, device }))];
   const host = Object.fromEntries(
     Object.entries(byThreads).map(([part, bytes]) => {
-      return [part, (1 - gpuShare) * bytes + gpuShare * (byDevice[part] as number)];
+      return [part, (1 - gpuShare) * bytes + gpuShare * required(byDevice[part])];
     }),
   );
   const { 'gradients on their way': gradients = 0, ...rest } = host;
@@ -128,7 +130,7 @@ export function shortageOfSpeculation(claims: readonly Claim[]): Shortage | null
   if (!claims.every(({ speculated }) => speculated !== null)) return null;
   const speculating = claims.map((one) => ({
     ...one,
-    needs: { ...one.needs, host: one.speculated as Parts },
+    needs: { ...one.needs, host: required(one.speculated) },
   }));
   return shortages(speculating).find(({ tier, isCertain }) => tier === 'host' && isCertain) ?? null;
 }
@@ -187,7 +189,7 @@ function onHosts(claims: readonly Claim[]): Shortage[] {
       Math.max(...here.map(({ host }) => free(host))) + returned;
     const whose = here.length > 1 ? ` for ${here.length} ranks` : '';
     const short = { of: `host memory${whose}`, parts, tier: 'host' } as const;
-    const { host } = here[0] as Claim;
+    const { host } = required(here[0]);
     const within = host.groups.flatMap(({ group, limit }, i): Shortage[] => {
       const free = most(({ groups }) => groups[i]?.free ?? Number.MAX_SAFE_INTEGER);
       if (sumOf(parts) <= free) return [];

@@ -1,4 +1,5 @@
 // Builds a pipeline from the configuration and the model: stages, schedule, links and tied weights.
+
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed, ProcessGroup } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
@@ -20,6 +21,7 @@ import {
   type Schedule,
   ZERO_BUBBLE,
 } from '../../pipe/index.js';
+import { required } from '../../runtime/required.js';
 import { held, Tensor, zeros } from '../../tensor/index.js';
 import type { Partition } from '../../zero/shard.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
@@ -149,7 +151,7 @@ export async function openTies(
   const ties: Tie[] = [];
   for (const [key, { stages, parameters }] of byStages) {
     if (!stages.includes(pipeline.place.rank)) continue;
-    const ranks = stages.flatMap((stage) => mesh.shape.ranksAlong(column[stage] as number, 'dp'));
+    const ranks = stages.flatMap((stage) => mesh.shape.ranksAlong(required(column[stage]), 'dp'));
     const name = `tied by stages ${key}`;
     ties.push({ name, parameters, group: await groupOf(job, ranks, name) });
   }

@@ -1,4 +1,5 @@
 // Chooses the values of "auto" in stage and offload from the available memory, by the plan.
+
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { CausalLM } from '../../models/index.js';
@@ -22,6 +23,7 @@ import {
   weighWay,
 } from '../../plan/index.js';
 import { dtypeSize } from '../../runtime/dtype.js';
+import { required } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
 import type { Decisions } from '../engine-parts.js';
 import { isCutOver } from './cut-layers.js';
@@ -156,7 +158,7 @@ async function choice(
     ranks: job.worldSize,
     rates,
   };
-  const first = weighWay(ways[0] as Way<ResolvedConfig>, weights);
+  const first = weighWay(required(ways[0]), weights);
   const firstFits = usedShare(first, weights, room.host) <= 1;
   return { ...chooseWay(ways, weights), firstFits, context };
 }

@@ -1,7 +1,9 @@
 // Exchanges values between the ranks while engines are built, and reports failures to all ranks.
+
 import type { JsonData, JsonValue } from '../../../types/json.js';
 import { type Distributed, reportOf } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
+import { required } from '../../runtime/required.js';
 import { StoreWorld } from '../saving/store-world.js';
 
 /** Resolves with the values of all ranks, by rank. */
@@ -65,7 +67,7 @@ export function setupWorldOf(job: Distributed): SetupWorld {
   if (known) return known;
   const { rank, worldSize: size, store, timeout, world } = job;
   const made = new SetupWorld(
-    new StoreWorld(store as NonNullable<typeof store>, {
+    new StoreWorld(required(store), {
       ...{ rank, size, timeout, name: job.nextName('initialize'), check: () => world.check() },
       hint: 'Every rank must call initialize(), the same number of times.',
     }),

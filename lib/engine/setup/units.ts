@@ -1,9 +1,11 @@
 // Groups a model's parameters into units, which ZeRO moves together.
+
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import type { ParamGroup } from '../../optim/param-groups.js';
 import type { DType } from '../../runtime/dtype.js';
+import { required } from '../../runtime/required.js';
 import type { Tensor } from '../../tensor/index.js';
 import { Unit, type UnitOptions } from '../../zero/unit.js';
 import { FROZEN, type UnitParameter, WeightUnit } from '../../zero/weight-unit.js';
@@ -101,7 +103,7 @@ function unitModules(module: Module, ties: readonly Tie[]): UnitModule[] {
   for (const { name, module: block } of inner) {
     const named = [...block.namedParameters()].filter(([, parameter]) => !taken.has(parameter));
     for (const [, parameter] of named) taken.add(parameter);
-    units.push([name, block, named.map(([, one]) => [nameOf.get(one) as string, one])]);
+    units.push([name, block, named.map(([, one]) => [required(nameOf.get(one)), one])]);
   }
   return units;
 }
@@ -115,7 +117,7 @@ function together(
   const found = new Map<string, Together>();
   for (const [path, parameter] of named) {
     const dtype = parameter.fixedDtype ?? engineDtype;
-    const group = parameter.requiresGrad ? (groupOf.get(parameter) as number) : FROZEN;
+    const group = parameter.requiresGrad ? required(groupOf.get(parameter)) : FROZEN;
     const said = [group === FROZEN ? 'frozen' : '', dtype === engineDtype ? '' : dtype];
     const kind = said.filter(Boolean).join(' ');
     const unitName = kind ? `${name} (${kind})` : name;

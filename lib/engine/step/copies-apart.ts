@@ -1,7 +1,9 @@
 // Detects ranks that should do identical work but received different batches, before copies
 // diverge.
+
 import type { Axis, MeshShape } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
+import { required } from '../../runtime/required.js';
 import { MODEL } from '../ranks.js';
 import type { Given, ReportedRows } from './step-rows.js';
 
@@ -31,7 +33,7 @@ export function copiesApart(
 
 function isNear(a: Float32Array, b: Float32Array, tolerance: number): boolean {
   return a.every((value, i) => {
-    const other = b[i] as number;
+    const other = required(b[i]);
     const largest = Math.max(Math.abs(value), Math.abs(other));
     // Only one of two summation orders may overflow.
     return !Number.isFinite(largest) || Math.abs(value - other) <= tolerance * largest;

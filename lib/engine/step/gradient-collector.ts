@@ -1,7 +1,9 @@
 // Collects the gradients of a step: the running backward, the scale of the gradients, and
 // completion.
+
 import type { Module } from '../../nn/module.js';
 import { requireEnded, requireType } from '../../runtime/require-type.js';
+import { required } from '../../runtime/required.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { Unit, UnitListener } from '../../zero/unit.js';
 import type { ZeroStages } from '../../zero/zero-stage.js';
@@ -105,7 +107,7 @@ export class GradientCollector implements UnitListener {
 
   /** The factor of this step's gradients after the reduction. */
   get gradientScale(): number {
-    return (this.carried as number) * this.parts.stage.gradientFactor;
+    return required(this.carried) * this.parts.stage.gradientFactor;
   }
 
   /**

@@ -1,10 +1,12 @@
 // Computes a digest of the input tensors of a step, on their device.
+
 import { createHash } from 'node:crypto';
 import type { Buffer } from '../../runtime/buffer.js';
 import { unobserved } from '../../runtime/call.js';
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import type { View } from '../../runtime/view.js';
 import { held, noGrad, Tensor, tensorsIn } from '../../tensor/index.js';
 
@@ -137,7 +139,7 @@ export class InputDigest {
   /** The sum modulo 2^32 does not depend on the order of additions. */
   private addChunk(bytes: View): void {
     const { bits } = this.outputs;
-    const count = bytes.shape[0] as number;
+    const count = required(bytes.shape[0]);
     const weights = this.weights.view((this.chunks * SHIFT) % SHIFTS, count);
     const wide = held(() => Tensor.empty([count], 'i32', bits.device));
     kernels.copy({ in: bytes, out: wide });

@@ -1,4 +1,5 @@
 // Runs the stages of a pipeline on micro-batches, in training and evaluation.
+
 import type {
   Pipeline,
   PipelineBatch,
@@ -7,6 +8,7 @@ import type {
   Values,
 } from '../../pipe/index.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import {
   backward,
   LateGradients,
@@ -47,9 +49,9 @@ abstract class Worker implements StageWorker {
   ) {}
 
   inputs(micro: number): Values {
-    const [inputs] = this.batches[micro] as PipelineBatch;
+    const [inputs] = required(this.batches[micro]);
     const cast = this.parts.inputs(inputs instanceof Tensor ? [inputs] : [...inputs]) as Tensor[];
-    return inputs instanceof Tensor ? (cast[0] as Tensor) : cast;
+    return inputs instanceof Tensor ? required(cast[0]) : cast;
   }
 
   forward(stage: number, micro: number, values: Values): Values {
@@ -91,7 +93,7 @@ abstract class Worker implements StageWorker {
   }
 
   private lossOf(outputs: Values, micro: number): Tensor {
-    const [, labels] = this.batches[micro] as PipelineBatch;
+    const [, labels] = required(this.batches[micro]);
     const loss = this.pipeline.model.pipelineLoss(outputs, labels);
     requireLoss('the loss of a pipeline', loss);
     return loss;
@@ -144,7 +146,7 @@ export class TrainingWorker extends Worker {
 
   weightGradients({ stage, micro }: PipelinePosition): void {
     const { gradients: collector, stepDecisions, watch } = this.parts;
-    const late = this.late.get(`${stage} ${micro}`) as LateGradients;
+    const late = required(this.late.get(`${stage} ${micro}`));
     this.late.delete(`${stage} ${micro}`);
     watch.time('backward', () => collector.run(stepDecisions.lossScale, () => late.run()));
   }
@@ -166,7 +168,7 @@ export class TrainingWorker extends Worker {
       if (stage === this.uncounted) control.addUnknownLoss();
       return;
     }
-    const loss = outputs[0] as Tensor;
+    const loss = required(outputs[0]);
     backwardOf(loss, stepDecisions.lossScale / batch.accumulation.divisor);
     control.addLoss(loss);
   }

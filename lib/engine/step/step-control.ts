@@ -5,6 +5,7 @@ import type { Parameter } from '../../nn/parameter.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { LateNumbers } from '../../runtime/late-numbers.js';
+import { required } from '../../runtime/required.js';
 import type { Stream } from '../../runtime/stream.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import { held, Tensor, zeros } from '../../tensor/index.js';
@@ -157,7 +158,7 @@ export class StepControl implements GradientReceiver {
     partitions.forEach((partition, i) => {
       const ranges = countedRanges(partition, (one) => ranks.isPrimary(one));
       const more = ranges.length > 1 ? held(() => zeros([1], { device })) : null;
-      this.squareSums.set(partition, { sum: this.rows.squares[i] as Tensor, ranges, more });
+      this.squareSums.set(partition, { sum: required(this.rows.squares[i]), ranges, more });
     });
   }
 
@@ -175,11 +176,11 @@ export class StepControl implements GradientReceiver {
    * not smaller than the squared norm of the mean gradient.
    */
   add(partition: Partition, stream: Stream): void {
-    const { sum, ranges, more } = this.squareSums.get(partition) as SquareSum;
+    const { sum, ranges, more } = required(this.squareSums.get(partition));
     const { isOwnGrad, numel } = partition;
     for (const [i, range] of (isOwnGrad ? [{ offset: 0, numel }] : ranges).entries()) {
-      const x = sliceFlat(partition.grad as Tensor, range);
-      const out = i === 0 ? sum : (more as Tensor);
+      const x = sliceFlat(required(partition.grad), range);
+      const out = i === 0 ? sum : required(more);
       kernels.sumOfSquares({ x, out }, stream);
       if (i > 0) kernels.binary({ a: sum, b: out, out: sum, op: 'add', accumulate: false }, stream);
       x.release();
@@ -254,7 +255,7 @@ export class StepControl implements GradientReceiver {
     if (!reported) return null;
     const [, applied, norm, finite] = reported as unknown as [number, number, number, number];
     const rows = this.rows.read(reported.subarray(4, -1));
-    const emptyBatches = reported.at(-1) as number;
+    const emptyBatches = required(reported.at(-1));
     const { world, dataGroup, lossRanks } = this.ranks;
     const apart = this.findApart(rows);
     this.isFirst = false;

@@ -1,6 +1,8 @@
 // The rows of numbers that ranks exchange in every step.
+
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import { held, noGrad, scope, type Tensor, zeros } from '../../tensor/index.js';
 import type { Range } from '../../zero/layout.js';
@@ -261,7 +263,7 @@ export class ReportedRows {
 
   digestOf(rank: number, given: Given): ReportedDigest {
     const at = DIGESTS + DIGEST * GIVEN.indexOf(given);
-    const bits = this.bits[this.startOf(rank) + this.columns + at + BITS] as number;
+    const bits = required(this.bits[this.startOf(rank) + this.columns + at + BITS]);
     return { bits, outline: this.behind(rank, at + OUTLINE) };
   }
 
@@ -276,7 +278,7 @@ export class ReportedRows {
   }
 
   private behind(rank: number, what: number): number {
-    return this.values[this.startOf(rank) + this.columns + what] as number;
+    return required(this.values[this.startOf(rank) + this.columns + what]);
   }
 
   private startOf(rank: number): number {
@@ -292,7 +294,7 @@ function evenRuns(ranks: readonly number[]): number[][] {
   const runs: number[][] = [];
   for (const rank of ranks) {
     const last = runs.at(-1);
-    if (!last || (last.length > 1 && rank - (last.at(-1) as number) !== strideOf(last))) {
+    if (!last || (last.length > 1 && rank - required(last.at(-1)) !== strideOf(last))) {
       runs.push([rank]);
     } else {
       last.push(rank);

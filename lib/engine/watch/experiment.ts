@@ -1,11 +1,13 @@
 // Phase timers for runs of `ds --autotuning`: they measure, write the result, and end the process,
 // as DeepSpeed does.
+
 import { readFileSync } from 'node:fs';
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Module } from '../../nn/module.js';
 import { type ExperimentMetrics, type ModelInfo, writeResult } from '../../plan/index.js';
 import { FlopsProfiler } from '../../profiler/index.js';
 import type { Device } from '../../runtime/device.js';
+import { required } from '../../runtime/required.js';
 import { Tensor, zeros } from '../../tensor/index.js';
 import type { Collectives } from '../../zero/collectives.js';
 import type { Phase, PhaseTimer } from './phase-timer.js';
@@ -91,7 +93,7 @@ export class MeasuredSteps extends WrappedTimer {
 
   private leave(metrics: ExperimentMetrics): void {
     const { world, device } = this.run;
-    if (world.rank === 0) writeResult(this.settings.metric_path as string, metrics);
+    if (world.rank === 0) writeResult(required(this.settings.metric_path), metrics);
     endTogether(world, device);
   }
 }

@@ -1,7 +1,9 @@
 // Profiles one global step with the FLOPs profiler.
+
 import type { FlopsProfiler, PrintOptions } from '../../profiler/index.js';
+import { required } from '../../runtime/required.js';
 import { Event } from '../../runtime/stream.js';
-import { EventTimer, type Phase, type PhaseTimer, type PhaseTimes } from './phase-timer.js';
+import { EventTimer, type Phase, type PhaseTimer } from './phase-timer.js';
 import { WrappedTimer } from './wrapped-timer.js';
 
 interface ProfiledStepOptions extends PrintOptions {
@@ -66,7 +68,7 @@ export class ProfiledStep extends WrappedTimer {
     const { timer, microBatches } = running;
     timer.finishStep(step, samples);
     if (step === this.options.profileStep) {
-      const latencyMs = { ...(timer.last() as PhaseTimes), total: this.elapsed(running.start) };
+      const latencyMs = { ...required(timer.last()), total: this.elapsed(running.start) };
       this.print({ step, samples, microBatches, latencyMs });
     }
     this.drop(running);

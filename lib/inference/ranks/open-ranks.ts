@@ -1,4 +1,5 @@
 // Opens the process groups of ranks that share a model, and checks that the ranks agree.
+
 import { createHash } from 'node:crypto';
 import {
   type Distributed,
@@ -11,6 +12,7 @@ import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/index.js';
 import { jobEnvironment } from '../../runtime/addon.js';
 import { cpu, type Device } from '../../runtime/device.js';
+import { required } from '../../runtime/required.js';
 import { boundedMs } from '../../runtime/timer.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { ResolvedInferenceConfig } from '../config/index.js';
@@ -112,7 +114,7 @@ function shardingOf({ tensor_parallel: tp, moe }: Sharing) {
 
 async function ranksOf(job: Distributed, expertsOnly: boolean): Promise<ModelRanks> {
   const layers = await job.mesh.axis('tp');
-  const host = (await job.newHostGroup(layers.ranks)) as ProcessGroup;
+  const host = required(await job.newHostGroup(layers.ranks));
   return { layers, host, device: job.world.device, patience: job.timeout, expertsOnly };
 }
 

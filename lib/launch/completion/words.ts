@@ -1,5 +1,7 @@
 // The words of the command line: commands, options and kinds of values, from commander's commands.
+
 import type { Argument, Command, Option } from 'commander';
+import { required } from '../../runtime/required.js';
 
 /** Values that complete a word: names of files or folders, some words, or unknown ones. */
 export type Values = 'file' | 'folder' | 'other' | readonly string[];
@@ -61,4 +63,4 @@ function argumentValues(argument: Argument | undefined): Values | null {
   return FOLDERS.test(shown) ? 'folder' : FILES.test(shown) ? 'file' : 'other';
 }
 
-const firstLine = (text: string): string => text.split('\n', 1)[0] as string;
+const firstLine = (text: string): string => required(text.split('\n', 1)[0]);

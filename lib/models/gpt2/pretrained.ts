@@ -3,6 +3,7 @@
 import type { JsonObject } from '../../../types/json.js';
 import type { Module } from '../../nn/module.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
+import { required } from '../../runtime/required.js';
 import { MAX_LAYERS } from '../model-config.js';
 import type { ModelFolder } from '../model-folder.js';
 import { type GPT2Config, type GPT2Sizes, initializerRangeOf } from './config.js';
@@ -82,7 +83,7 @@ export function parseGpt2Config({ config, tensors }: ModelFolder): GPT2Sizes {
 /** The width of the MLPs if redundancyClean() has shrunk all of them; else null. */
 function innerOf(model: Module, channels: number): number | null {
   const biases = [...model.namedParameters()].filter(([name]) => name.endsWith('.mlp.c_fc.bias'));
-  const [inner, ...others] = new Set(biases.map(([, { region }]) => region.whole[0] as number));
+  const [inner, ...others] = new Set(biases.map(([, { region }]) => required(region.whole[0])));
   return inner === undefined || others.length > 0 || inner === 4 * channels ? null : inner;
 }
 

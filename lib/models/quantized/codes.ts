@@ -1,7 +1,9 @@
 // Conversion of codes, zero points and input orders between the layouts of files and
 // QuantizedLinear.
+
 import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import { Tensor } from '../../tensor/index.js';
 import type { FolderScheme } from './scheme.js';
 
@@ -57,7 +59,7 @@ export function zerosOf(
     const shift = bits * (method === 'awq' ? (AWQ_PLACES[place] as number) : place);
     for (let g = 0; g < groups; ++g) {
       const at = isDown ? word * width + g : g * width + word;
-      values[n * groups + g] = (((stored[at] as number) >>> shift) + zeroOffset) & mask;
+      values[n * groups + g] = ((required(stored[at]) >>> shift) + zeroOffset) & mask;
     }
   }
   const middle = 2 ** (bits - 1);
@@ -73,7 +75,7 @@ export function zeroWordsOf(zeros: Tensor, bits: 8 | 4): Int32Array {
   bytes.forEach((value, i) => {
     const [n, g] = [Math.floor(i / groups), i % groups];
     const at = Math.floor(n / perWord) * groups + g;
-    words[at] = (words[at] as number) | (value << (bits * (n % perWord)));
+    words[at] = required(words[at]) | (value << (bits * (n % perWord)));
   });
   return words;
 }
@@ -88,7 +90,7 @@ export function orderOf(op: string, index: Tensor, groupSize: number | null): In
   const size = groupSize ?? Math.max(1, inputs);
   if (groupOf.every((group, k) => group === Math.floor(k / size))) return null;
   const order = Int32Array.from(groupOf.keys()).sort(
-    (a, b) => (groupOf[a] as number) - (groupOf[b] as number) || a - b,
+    (a, b) => required(groupOf[a]) - required(groupOf[b]) || a - b,
   );
   const isWhole = order.every((k, place) => groupOf[k] === Math.floor(place / size));
   if (isWhole) return order;

@@ -1,4 +1,5 @@
 // Reads layers of GPTQ, AWQ and compressed-tensors folders, in any layout, as QuantizedLinear.
+
 import type { WeightFiles } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { Linear, LinearGelu } from '../../nn/linear.js';
@@ -8,6 +9,7 @@ import { QuantizedLinear } from '../../nn/quantized-linear.js';
 import { replaceModules } from '../../nn/replace-modules.js';
 import type { ReadQuantized } from '../../peft/index.js';
 import { type DType, isFloating } from '../../runtime/dtype.js';
+import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { Layout } from '../load-weights.js';
@@ -61,7 +63,7 @@ export async function readPacked(
     for (const end of [ends.packed, ends.scale, ends.zero, ends.index, ...ends.rest]) {
       consumed.add(`${found.stored}.${end}`);
     }
-    const [bias, outputs] = [`${found.stored}.bias`, found.layer.weight.shape[0] as number];
+    const [bias, outputs] = [`${found.stored}.bias`, required(found.layer.weight.shape[0])];
     if (!made.bias && (await hasZeroBias(files, bias, outputs))) consumed.add(bias);
     for (const [own, parameter] of made.namedParameters()) {
       if (parameter !== made.bias) filled.add(`${found.path}.${own}`);
@@ -126,10 +128,10 @@ async function readLayer(
     const isAcross = folder.method !== 'compressed-tensors';
     put(made.weight_scale, () => (isAcross ? scale.transpose(0, 1).contiguous() : scale.clone()));
     if (zeros)
-      put(made.weight_zero_point as Parameter, () =>
+      put(required(made.weight_zero_point), () =>
         Tensor.from(zeros.values, { shape: zeros.shape }),
       );
-    if (order) put(made.weight_order as Parameter, () => Tensor.from(order));
+    if (order) put(required(made.weight_order), () => Tensor.from(order));
     return made;
   } finally {
     for (const tensor of tensors) tensor.release();

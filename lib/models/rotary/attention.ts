@@ -1,5 +1,6 @@
 // Attention with rotary positions: norms and rotation of projected queries and keys. Projections
 // are separate or packed, as in the files.
+
 import type { LayerCache } from '../../nn/attention.js';
 import { cappedAttention } from '../../nn/capped-attention.js';
 import type { RouterLoads } from '../../nn/experts.js';
@@ -8,6 +9,7 @@ import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { RMSNorm } from '../../nn/norms.js';
 import type { SparsePattern } from '../../nn/sparse-attention.js';
+import { required } from '../../runtime/required.js';
 import {
   attention,
   concat,
@@ -76,7 +78,7 @@ abstract class RotaryAttentionBase extends Module {
   /** From heads * headDim back to channels; Llama calls it o_proj. */
   private get outProjection(): Linear {
     const { out = 'o_proj' } = this.body.traits;
-    return (this as unknown as Record<string, Linear>)[out] as Linear;
+    return required((this as unknown as Record<string, Linear>)[out]);
   }
 
   /** @internal Adds the output projection under the family's name. */
@@ -273,7 +275,7 @@ export class PerHeadAttention extends RotaryAttentionBase {
   constructor(body: Body, place: LayerPlace) {
     super(body, place);
     const { channels, heads, headDim, qkvBias: bias, traits } = body;
-    this.#name = traits.perHead as string;
+    this.#name = required(traits.perHead);
     const all = new Linear(channels, heads * 3 * headDim, { bias });
     Object.assign(this, { [this.#name]: all });
     this.addOutProjection();
@@ -283,7 +285,7 @@ export class PerHeadAttention extends RotaryAttentionBase {
 
   /** @internal */
   protected override projected(x: Tensor): Heads {
-    const layer = (this as unknown as Record<string, Linear>)[this.#name] as Linear;
+    const layer = required((this as unknown as Record<string, Linear>)[this.#name]);
     const [B, T] = [x.size(0), x.size(1)];
     const parts = layer.call(x).reshape([B, T, -1, 3, this.body.headDim]).split(1, 3);
     const [q, k, v] = parts.map((part) => part.squeeze(3)) as [Tensor, Tensor, Tensor];

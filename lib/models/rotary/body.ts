@@ -1,5 +1,6 @@
 // The body of all families with rotary positions, under the names of transformers' models. The
 // declaration of a family (traits.ts) sets norms, feed-forward blocks, scales and angles.
+
 import { DsError } from '../../errors.js';
 import type { LayerCache } from '../../nn/attention.js';
 import { Embedding } from '../../nn/embedding.js';
@@ -8,6 +9,7 @@ import { normal } from '../../nn/initializers.js';
 import { Module } from '../../nn/module.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import type { DType } from '../../runtime/dtype.js';
+import { required } from '../../runtime/required.js';
 import {
   checkpoint,
   checkpointSequential,
@@ -76,7 +78,7 @@ export class RotaryBlock extends Module {
   }
 
   private norm(name: string): Norm {
-    return (this as unknown as Record<string, Norm>)[name] as Norm;
+    return required((this as unknown as Record<string, Norm>)[name]);
   }
 
   /**
@@ -188,7 +190,7 @@ export class RotaryModel extends Module {
   }
 
   private get last(): Norm {
-    return (this as unknown as Record<string, Norm>)[lastNorm(this.body)] as Norm;
+    return required((this as unknown as Record<string, Norm>)[lastNorm(this.body)]);
   }
 
   /** @internal Frees the tables of angles. */
@@ -347,7 +349,7 @@ export class RotaryModel extends Module {
       const [next, ...loads] = checkpoint(through, stream, documents, positions, mask);
       for (const load of loads) layers.push(load.keep());
       if (stream !== x) stream.dispose();
-      stream = next as Tensor;
+      stream = required(next);
     }
     return stream;
   }
@@ -366,7 +368,7 @@ function overflow(model: string): DsError {
 /** Throws DS_ARGUMENT if texts of up to `longest` tokens have different angles. */
 function requireOneRegime(scaling: RopeScaling | null, longest: number): void {
   if (regimeOf(scaling, longest) === regimeOf(scaling, 1)) return;
-  const { type } = scaling as RopeScaling;
+  const { type } = required(scaling);
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'inputs of a model with rope scaling',

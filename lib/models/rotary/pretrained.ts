@@ -1,6 +1,8 @@
 // Models with rotary positions to and from Hugging Face: config.json, and names of tensors.
+
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
+import { required } from '../../runtime/required.js';
 import type { Layout } from '../load-weights.js';
 import { MAX_LAYERS, type ModelConfig } from '../model-config.js';
 import type { ModelFolder } from '../model-folder.js';
@@ -195,7 +197,7 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     num_hidden_layers: sizes.layers,
     num_attention_heads: sizes.heads,
     ...(!traits.perHead && { num_key_value_heads: sizes.kvHeads, head_dim: sizes.headDim }),
-    [act]: names[0] as string,
+    [act]: required(names[0]),
     [(norm.eps ?? EPS)[0]]: sizes.eps,
     ...describeRope(traits, sizes),
     ...describeRopeLayers(traits, sizes),

@@ -1,7 +1,9 @@
 // Rotary positions in a config.json, in both generations: rope_parameters, and rope_theta with
 // rope_scaling.
+
 import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
+import { required } from '../../runtime/required.js';
 import type { ModelConfig } from '../model-config.js';
 import { type RotaryConfig, type RotarySizes, windowsOf } from './config.js';
 import {
@@ -65,7 +67,7 @@ function parseWindowTheta(
   given: ModelConfig,
   ofOthers: number | undefined,
 ): number {
-  const { key, fallback } = ofWindows as NonNullable<RopeTraits['ofWindows']>;
+  const { key, fallback } = required(ofWindows);
   const section = given.section(SLIDING);
   section.requireOneOf('rope_type', ['default']);
   requireNoOther(section, []);

@@ -1,10 +1,12 @@
 // Rotary frequencies of sequences longer than the original training length: one rule per rope type
 // of transformers.
+
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
+import { required } from '../../runtime/required.js';
 
 /** Every frequency divided by `factor`. Source: Chen et al. 2023. */
 export interface LinearScaling {
@@ -157,7 +159,7 @@ const RULES: Rules = {
     may: ['attentionFactor'],
     frequencies(plain, { originalMaxSeq, shortFactor, longFactor }, length) {
       const divisors = length > originalMaxSeq ? longFactor : shortFactor;
-      return plain.map((frequency, i) => frequency / (divisors[i] as number));
+      return plain.map((frequency, i) => frequency / required(divisors[i]));
     },
     magnitude: ({ factor, originalMaxSeq, attentionFactor }) =>
       attentionFactor ??

@@ -1,4 +1,5 @@
 // Sets of code points: the single characters, classes and properties of a pattern.
+import { required } from '../required.js';
 
 /** A set of code points. Sets with the same key are equal. */
 export interface CharSet {
@@ -18,13 +19,13 @@ export const range = (first: number, last: number): CharSet =>
 export const not = (inner: CharSet): CharSet => set(`!(${inner.key})`, (code) => !inner.has(code));
 
 export function union(parts: readonly CharSet[]): CharSet {
-  if (parts.length === 1) return parts[0] as CharSet;
+  if (parts.length === 1) return required(parts[0]);
   const key = `(${parts.map((part) => part.key).join('|')})`;
   return set(key, (code) => parts.some((part) => part.has(code)));
 }
 
 export function intersection(parts: readonly CharSet[]): CharSet {
-  if (parts.length === 1) return parts[0] as CharSet;
+  if (parts.length === 1) return required(parts[0]);
   const key = `(${parts.map((part) => part.key).join('&')})`;
   return set(key, (code) => parts.every((part) => part.has(code)));
 }
@@ -38,11 +39,11 @@ function casesOf(code: number): number[] {
   const lower = text.toLowerCase();
   const upper = text.toUpperCase();
   const all = [text, lower, upper, upper.toLowerCase(), lower.toUpperCase()];
-  return all.flatMap((one) => (isOne(one) ? (one.codePointAt(0) as number) : []));
+  return all.flatMap((one) => (isOne(one) ? required(one.codePointAt(0)) : []));
 }
 
 const isOne = (text: string): boolean =>
-  text.length === 1 || (text.length === 2 && (text.codePointAt(0) as number) > 0xffff);
+  text.length === 1 || (text.length === 2 && required(text.codePointAt(0)) > 0xffff);
 
 const properties = new Map<string, CharSet | null>();
 
@@ -73,7 +74,7 @@ const titled = (name: string): string =>
   name.toLowerCase().replace(/(?:^|_)[a-z]/g, (letter) => letter.toUpperCase());
 
 /** A property that every engine has. */
-const known = (name: string): CharSet => property(name) as CharSet;
+const known = (name: string): CharSet => required(property(name));
 
 export const SPACE = known('White_Space');
 export const DIGIT = known('Nd');

@@ -1,4 +1,5 @@
 // Escapes and classes of a pattern.
+import { required } from '../required.js';
 import {
   type CharSet,
   DIGIT,
@@ -69,18 +70,18 @@ export function readEscape(reader: Reader, { dialect }: SetContext): CharSet | n
   const control = CONTROLS.get(letter);
   if (shorthand !== undefined || control !== undefined) {
     reader.next();
-    return shorthand ?? (control as number);
+    return shorthand ?? required(control);
   }
   const code =
     reader.take(/x\{([0-9A-Fa-f]{1,8})\}/y) ??
     reader.take(/x([0-9A-Fa-f]{1,2})/y) ??
     reader.take(/u([0-9A-Fa-f]{4})/y) ??
     reader.take(/U([0-9A-Fa-f]{8})/y);
-  if (code !== null) return codePoint(reader, Number.parseInt(code[1] as string, 16));
+  if (code !== null) return codePoint(reader, Number.parseInt(required(code[1]), 16));
   const octal = reader.take(/0[0-7]{0,2}/y);
   if (octal !== null) return Number.parseInt(octal[0], 8);
   if (/^[A-Za-z0-9]$/.test(letter) || letter === '') return null;
-  return reader.next().codePointAt(0) as number;
+  return required(reader.next().codePointAt(0));
 }
 
 function codePoint(reader: Reader, code: number): number {
@@ -93,7 +94,7 @@ function readProperty(reader: Reader): CharSet {
   const isNegative = reader.next() === 'P';
   const found = reader.take(/\{(\^?)([^{}]*)\}/y) ?? reader.take(/()([A-Z])/y);
   if (found === null) throw reader.fault('expected a property such as \\p{L}', start);
-  const name = (found[2] as string).replace(/[\s-]/g, '');
+  const name = required(found[2]).replace(/[\s-]/g, '');
   const plain = name.toLowerCase().replaceAll('_', '');
   // [:punct:] includes symbols, \p{Punct} does not.
   const own = (plain === 'punct' ? property('P') : POSIX.get(plain)) ?? property(name);
@@ -143,13 +144,13 @@ function readItem(reader: Reader, context: SetContext, depth: number): CharSet {
 function readMember(reader: Reader, context: SetContext, depth: number): CharSet | number {
   if (context.dialect === 'oniguruma' && reader.peek() === '[') {
     const posix = reader.take(/\[:(\^?)([a-z]+):\]/y);
-    const own = posix && POSIX.get(posix[2] as string);
+    const own = posix && POSIX.get(required(posix[2]));
     if (own) return posix[1] === '^' ? not(own) : own;
     if (posix) throw reader.fault(`the class [:${posix[2]}:] is unknown`);
     reader.next();
     return readClass(reader, context, depth + 1);
   }
-  if (!reader.skip('\\')) return reader.next().codePointAt(0) as number;
+  if (!reader.skip('\\')) return required(reader.next().codePointAt(0));
   if (reader.peek() === 'b') {
     reader.next();
     return 8;
@@ -160,5 +161,5 @@ function readMember(reader: Reader, context: SetContext, depth: number): CharSet
   if (letter === '' || context.dialect === 'python') {
     throw reader.fault(`the escape \\${letter} is not supported`);
   }
-  return reader.next().codePointAt(0) as number;
+  return required(reader.next().codePointAt(0));
 }

@@ -1,4 +1,5 @@
 // The syntax tree of a pattern.
+import { required } from '../required.js';
 import { ANY, type CharSet, intersection, NEWLINE, not, range, single, union } from './char-set.js';
 
 export type Node =
@@ -32,9 +33,9 @@ export interface Look {
 }
 
 export const cat = (nodes: readonly Node[]): Node =>
-  nodes.length === 1 ? (nodes[0] as Node) : { kind: 'cat', nodes };
+  nodes.length === 1 ? required(nodes[0]) : { kind: 'cat', nodes };
 export const alt = (nodes: readonly Node[]): Node =>
-  nodes.length === 1 ? (nodes[0] as Node) : { kind: 'alt', nodes };
+  nodes.length === 1 ? required(nodes[0]) : { kind: 'alt', nodes };
 export const one = (set: CharSet): Node => ({ kind: 'set', set });
 
 const side = (isAhead: boolean, set: CharSet, isNegative = false): Side => ({

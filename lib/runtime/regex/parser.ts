@@ -1,4 +1,5 @@
 // From a pattern to its syntax tree.
+import { required } from '../required.js';
 import { folded, LOOSE_WORD, NEWLINE, not, single, WORD } from './char-set.js';
 import { type Dialect, readClass, readEscape } from './escapes.js';
 import {
@@ -129,7 +130,7 @@ class Parser {
       case '?':
         throw reader.fault(`"${letter}" has nothing to repeat`, start);
     }
-    return this.letter(letter.codePointAt(0) as number, flags);
+    return this.letter(required(letter.codePointAt(0)), flags);
   }
 
   private letter(code: number, { ignoresCase }: Flags): Node {
@@ -167,7 +168,7 @@ class Parser {
     if (isKnown && (!isPlain || /^[GKXkgyYCMcux]$/.test(letter))) {
       throw reader.fault(`\\${letter} is not supported`, start);
     }
-    return this.letter(letter.codePointAt(0) as number, flags);
+    return this.letter(required(letter.codePointAt(0)), flags);
   }
 
   private group(flags: Flags, start: number): Node | null {

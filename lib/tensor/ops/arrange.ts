@@ -1,10 +1,12 @@
 // Rearranged elements: copies, repetitions, flips, paddings and selections, each from views and one
 // copy.
+
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { requireInteger, requireNumber, requireSizes } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { requireHeld } from '../host-values.js';
 import { record } from '../tape.js';
@@ -78,15 +80,15 @@ export function repeatInterleave(x: Tensor, count: number, dim?: number): Tensor
 /** x with a new dim of `count` at `inserted` (`dim` or `dim` + 1), merged into `dim`. */
 function repeated(x: Tensor, dim: number, inserted: number, count: number): Tensor {
   const wide = unsqueeze(x, inserted);
-  const shape = x.shape.with(dim, (x.shape[dim] as number) * count);
+  const shape = x.shape.with(dim, required(x.shape[dim]) * count);
   return reshape(expand(wide, wide.shape.with(inserted, count)), shape);
 }
 
 /** `x` with dim `dim` read at `index` [n], which all lines share; unrecorded. */
 function picked(x: Tensor, dim: number, index: View): Tensor {
-  const shape = x.shape.with(dim, index.shape[0] as number);
+  const shape = x.shape.with(dim, required(index.shape[0]));
   const out = Tensor.empty(shape, x.dtype, x.device);
-  const strides = new Array<number>(x.ndim).fill(0).with(dim, index.strides[0] as number);
+  const strides = new Array<number>(x.ndim).fill(0).with(dim, required(index.strides[0]));
   kernels.gather({ in: x, index: viewOf(index, shape, strides), out, dim });
   return out;
 }
@@ -94,7 +96,7 @@ function picked(x: Tensor, dim: number, index: View): Tensor {
 function reversed(x: Tensor, dims: readonly number[]): Tensor {
   let out = x;
   for (const dim of dims) {
-    const size = x.shape[dim] as number;
+    const size = required(x.shape[dim]);
     const start = Math.max(0, size - 1);
     const back = arange(size, { start, step: -1, dtype: 'i64', device: x.device });
     const next = picked(out, dim, back);
@@ -134,11 +136,11 @@ export function roll(
   if (over.length !== by.length) {
     throw shapeError('roll', `${by.length} dims, one for each shift`, `[${over.join(', ')}]`);
   }
-  return over.reduce((out, dim, i) => rolled(out, by[i] as number, dim), x);
+  return over.reduce((out, dim, i) => rolled(out, required(by[i]), dim), x);
 }
 
 function rolled(x: Tensor, shift: number, dim: number): Tensor {
-  const size = x.shape[normalizeDim('roll', dim, x.ndim)] as number;
+  const size = required(x.shape[normalizeDim('roll', dim, x.ndim)]);
   if (size === 0) return clone(x);
   const start = ((-shift % size) + size) % size || 0;
   return concat([slice(x, dim, start), slice(x, dim, 0, start)], dim);
@@ -153,7 +155,7 @@ function rolled(x: Tensor, shift: number, dim: number): Tensor {
 export function chunk(x: Tensor, count: number, dim = 0): Tensor[] {
   requireTensor('chunk', x);
   requireInteger('chunk count', count, 1);
-  const size = x.shape[normalizeDim('chunk', dim, x.ndim)] as number;
+  const size = required(x.shape[normalizeDim('chunk', dim, x.ndim)]);
   if (size === 0) return split(x, new Array<number>(count).fill(0), dim);
   return split(x, Math.ceil(size / count), dim);
 }
@@ -161,7 +163,7 @@ export function chunk(x: Tensor, count: number, dim = 0): Tensor[] {
 /** The slices along `dim`, without that dim; views with one backward for all. */
 export function unbind(x: Tensor, dim = 0): Tensor[] {
   requireTensor('unbind', x);
-  const size = x.shape[normalizeDim('unbind', dim, x.ndim)] as number;
+  const size = required(x.shape[normalizeDim('unbind', dim, x.ndim)]);
   return size === 0 ? [] : split(x, 1, dim).map((part) => squeeze(part, dim));
 }
 
@@ -180,10 +182,10 @@ export function movedim(
     throw shapeError('movedim', 'as many distinct places as dims', `[${from}] to [${to}]`);
   }
   const rest = x.shape.map((_, d) => d).filter((d) => !from.includes(d));
-  const order = x.shape.map((_, d) => (to.includes(d) ? (from[to.indexOf(d)] as number) : -1));
+  const order = x.shape.map((_, d) => (to.includes(d) ? required(from[to.indexOf(d)]) : -1));
   return permute(
     x,
-    order.map((d) => (d < 0 ? (rest.shift() as number) : d)),
+    order.map((d) => (d < 0 ? required(rest.shift()) : d)),
   );
 }
 
@@ -191,7 +193,7 @@ export function movedim(
 export function unflatten(x: Tensor, dim: number, sizes: readonly number[]): Tensor {
   requireTensor('unflatten', x);
   const at = normalizeDim('unflatten', dim, x.ndim);
-  const size = x.shape[at] as number;
+  const size = required(x.shape[at]);
   if (!Array.isArray(sizes)) {
     const hint = typeof sizes === 'number' ? `Sizes are a list: [${sizes}].` : '';
     throw shapeError('unflatten', 'sizes, a list of integers', formatValue(sizes), hint);
@@ -218,10 +220,10 @@ export function diagonal(x: Tensor, offset = 0, first = 0, second = 1): Tensor {
   ];
   if (a === b) throw shapeError('diagonal', 'two dims', `dim ${a} twice`);
   const [down, right] = [Math.max(0, -offset), Math.max(0, offset)];
-  const lengths = [(x.shape[a] as number) - down, (x.shape[b] as number) - right];
+  const lengths = [required(x.shape[a]) - down, required(x.shape[b]) - right];
   const count = Math.max(0, Math.min(...lengths));
   const line = (of: View): View => {
-    const [p, q] = [of.strides[a] as number, of.strides[b] as number];
+    const [p, q] = [required(of.strides[a]), required(of.strides[b])];
     const keep = (list: readonly number[]) => list.filter((_, d) => d !== a && d !== b);
     const start = of.offset + (count > 0 ? down * p + right * q : 0);
     return viewOf(of, [...keep(of.shape), count], [...keep(of.strides), p + q], start);
@@ -261,7 +263,7 @@ function continuedAround(x: Tensor, sides: readonly Side[], mode: PadMode): Tens
   let out = x;
   for (const [d, [before, after]] of sides.entries()) {
     if (before === 0 && after === 0) continue;
-    const size = x.shape[d] as number;
+    const size = required(x.shape[d]);
     const most = reach[mode](size);
     if (Math.max(before, after) > most) {
       const expected = `padding of at most ${most} on dim ${d} of ${describe(x)} with "${mode}"`;
@@ -296,12 +298,12 @@ export function pad(x: Tensor, padding: readonly number[], fill: number | PadMod
     const i = 2 * (x.ndim - 1 - d);
     return [padding[i] ?? 0, padding[i + 1] ?? 0] as const;
   });
-  const shape = x.shape.map((size, d) => size + (sides[d] as Side)[0] + (sides[d] as Side)[1]);
+  const shape = x.shape.map((size, d) => size + required(sides[d])[0] + required(sides[d])[1]);
   requireSizes('pad', shape);
   if (mode !== null) return continuedAround(x, sides, mode);
   let inner = x;
   for (const [d, [before, after]] of sides.entries()) {
-    const size = (x.shape[d] as number) + Math.min(0, before) + Math.min(0, after);
+    const size = required(x.shape[d]) + Math.min(0, before) + Math.min(0, after);
     if (size !== x.shape[d]) inner = narrow(inner, d, Math.max(0, -before), Math.max(0, size));
   }
   return surrounded(inner, shape, sides, fill as number);
@@ -327,7 +329,7 @@ function surrounded(x: Tensor, shape: number[], sides: readonly Side[], value: n
   kernels.fill({ out, value });
   const inside = (of: View): View => {
     const skip = sides.reduce(
-      (sum, [before], d) => sum + Math.max(0, before) * (of.strides[d] as number),
+      (sum, [before], d) => sum + Math.max(0, before) * required(of.strides[d]),
       0,
     );
     return viewOf(of, x.shape, of.strides, x.numel > 0 ? of.offset + skip : of.offset);
@@ -353,6 +355,6 @@ export function indexSelect(x: Tensor, dim: number, index: Tensor): Tensor {
   if (!isFloating(x.dtype)) return picked(x, at, index);
   const front = movedim(x, at, 0);
   const rest = front.shape.slice(1);
-  const rows = embedding(reshape(front, [x.shape[at] as number, numel(rest)]), index);
+  const rows = embedding(reshape(front, [required(x.shape[at]), numel(rest)]), index);
   return movedim(reshape(rows, [index.numel, ...rest]), 0, at);
 }

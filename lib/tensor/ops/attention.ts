@@ -1,9 +1,11 @@
 // Scaled dot-product attention that never stores the score matrix.
+
 import { DsError } from '../../errors.js';
 import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
 import type { HeadExchange, HeadShare } from '../head-exchange.js';
 import { lasting } from '../keepsakes.js';
@@ -74,7 +76,7 @@ function checkAttention(q: Tensor, k: Tensor, v: Tensor): void {
   const [B, H, , D] = q.shape;
   const [kB, Hk, , kD] = k.shape;
   const match = k.shape.every((n, d) => n === v.shape[d]) && kB === B && kD === D;
-  const grouped = (H as number) % (Hk as number) === 0;
+  const grouped = required(H) % required(Hk) === 0;
   if (q.ndim !== 4 || k.ndim !== 4 || v.ndim !== 4 || !match || !grouped) {
     throw shapeError(
       'attention',
@@ -290,7 +292,7 @@ export function causalSelfAttentionPacked(
 ): Tensor {
   requireTensor('attention', qkv);
   requireInteger('attention heads', heads, 1);
-  if (qkv.ndim !== 3 || (qkv.shape[2] as number) % (3 * heads) !== 0) {
+  if (qkv.ndim !== 3 || required(qkv.shape[2]) % (3 * heads) !== 0) {
     throw shapeError('attention', `qkv [B, T, 3C], C a multiple of ${heads} heads`, describe(qkv));
   }
   const exchange = exchangeFor(qkv, qkv);

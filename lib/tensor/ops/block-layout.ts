@@ -1,9 +1,11 @@
 // Block-sparse attention layouts by head, as the bits that the kernels read.
+
 import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
+import { required } from '../../runtime/required.js';
 import { within } from '../scope.js';
 import { Tensor } from '../tensor.js';
 import { requireBlock } from './require-block.js';
@@ -56,7 +58,7 @@ export class BlockLayout {
 
   /** Returns whether queries of block `query` see keys of block `key`. */
   sees(head: number, query: number, key: number): boolean {
-    const word = this.words[this.firstWord(head, query) + Math.floor(key / BITS)] as number;
+    const word = required(this.words[this.firstWord(head, query) + Math.floor(key / BITS)]);
     return ((word >>> (key % BITS)) & 1) === 1;
   }
 

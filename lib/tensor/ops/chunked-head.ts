@@ -1,6 +1,8 @@
 // The vocabulary head and its loss over chunks of rows: products and kernels of one chunk.
+
 import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import type { View } from '../../runtime/view.js';
 import { Tensor } from '../tensor.js';
 import { type ClassShare, joinRows } from './class-share.js';
@@ -43,7 +45,7 @@ export class ChunkedHead {
     private readonly rules: HeadRowRules,
   ) {
     this.rows = gemmRows(x);
-    this.count = this.rows.shape[0] as number;
+    this.count = required(this.rows.shape[0]);
     this.losses = Tensor.empty([this.count], statisticOf(x.dtype), x.device);
     this.lse = Tensor.emptyLike(this.losses);
     this.correct = correctFor(rules, this.count, x.device);
@@ -70,13 +72,13 @@ export class ChunkedHead {
   /** Returns memory for one chunk's logits; the row stride is a multiple of 64 elements. */
   buffer(): Tensor {
     const rows = Math.min(this.chunkRows, this.count);
-    const step = paddedColumns(this.weight.shape[0] as number);
+    const step = paddedColumns(required(this.weight.shape[0]));
     return Tensor.empty([rows, step], this.weight.dtype, this.weight.device);
   }
 
   /** The vocabulary's columns of `memory`. */
   logits(chunk: Chunk, memory: Tensor): View {
-    const shape = [chunk.x.shape[0] as number, this.weight.shape[0] as number];
+    const shape = [required(chunk.x.shape[0]), required(this.weight.shape[0])];
     return viewOf(memory, shape, memory.strides);
   }
 
@@ -131,7 +133,7 @@ export class ChunkedHead {
   propagate(chunk: Chunk, memory: Tensor, padded: Tensor, into: HeadGradients): void {
     const { dx, dweight, addX, addWeight } = into;
     if (dx) {
-      const out = rowRange(dx, chunk.start, chunk.x.shape[0] as number);
+      const out = rowRange(dx, chunk.start, required(chunk.x.shape[0]));
       gemm(asIs(this.wide(chunk, memory)), asIs(padded), out, addX);
     }
     if (dweight) {
@@ -165,7 +167,7 @@ export class ChunkedHead {
   }
 
   private wide(chunk: Chunk, memory: Tensor): View {
-    return viewOf(memory, [chunk.x.shape[0] as number, memory.size(1)], memory.strides);
+    return viewOf(memory, [required(chunk.x.shape[0]), memory.size(1)], memory.strides);
   }
 }
 
@@ -181,6 +183,6 @@ interface HeadGradients {
 /** Rows of a matrix as a view. */
 export function rowRange(matrix: View, start: number, count: number): View {
   const [, columns] = matrix.shape as [number, number];
-  const step = matrix.strides[0] as number;
+  const step = required(matrix.strides[0]);
   return viewOf(matrix, [count, columns], [step, 1], matrix.offset + start * step);
 }

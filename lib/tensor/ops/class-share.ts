@@ -1,6 +1,8 @@
 // Losses of rows if classes are split over ranks (vocabulary parallelism).
 // Source: Shoeybi et al. 2019 (Megatron-LM).
+
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import type { View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { noGrad } from '../tape.js';
@@ -76,7 +78,7 @@ function seen({ buffer, dtype, shape, strides, offset }: View): Tensor {
 /** Returns which rows have their target among this rank's classes. */
 function isHere({ target, logits }: SharedRows, { first }: ClassShare): Tensor {
   const class_ = seen(target);
-  return logicalAnd(ge(class_, first), lt(class_, first + (logits.shape[1] as number)));
+  return logicalAnd(ge(class_, first), lt(class_, first + required(logits.shape[1])));
 }
 
 /** The logit of each row's target in the losses' dtype, 0 if another rank has it. */

@@ -1,8 +1,10 @@
 // Cross-entropy and negative log-likelihood with class weights, label smoothing, probability
 // targets and reductions.
+
 import { DsError } from '../../errors.js';
 import { isFloating, statisticOf } from '../../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { noGrad } from '../tape.js';
@@ -55,7 +57,7 @@ function rulesOf(op: string, scores: Tensor, options: CrossEntropyOptions): Rule
   const weight = options.weight ?? null;
   if (!weight) return { op, weight, ...rows };
   requireSameDevice(op, scores, weight);
-  const classes = scores.shape[scores.ndim - 1] as number;
+  const classes = required(scores.shape[scores.ndim - 1]);
   if (weight.ndim !== 1 || weight.shape[0] !== classes) {
     throw shapeError(op, `class weights [${classes}]`, describe(weight));
   }
@@ -112,7 +114,7 @@ function logSoftmaxOf(logits: Tensor): Tensor {
 
 function ofClasses(logs: Tensor, target: Tensor, rules: Rules): Tensor {
   const { weight, smoothing, ignoreIndex, reduction, divisor } = rules;
-  const classes = logs.shape[logs.ndim - 1] as number;
+  const classes = required(logs.shape[logs.ndim - 1]);
   const lead = logs.shape.slice(0, -1);
   const wanted = reshape(target, lead);
   const counts = ne(wanted, ignoreIndex);
@@ -138,7 +140,7 @@ function ofClasses(logs: Tensor, target: Tensor, rules: Rules): Tensor {
 
 function ofProbabilities(logs: Tensor, target: Tensor, rules: Rules): Tensor {
   const { weight, smoothing, reduction, divisor } = rules;
-  const classes = logs.shape[logs.ndim - 1] as number;
+  const classes = required(logs.shape[logs.ndim - 1]);
   requireSameDevice(rules.op, logs, target);
   const exact = cast(target, logs.dtype);
   const wanted = smoothing > 0 ? add(mul(exact, 1 - smoothing), smoothing / classes) : exact;

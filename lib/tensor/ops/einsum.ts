@@ -1,6 +1,8 @@
 // Sums of products in Einstein's notation, as a chain of matrix products.
+
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { required } from '../../runtime/required.js';
 import { describe, numel } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import type { Tensor } from '../tensor.js';
@@ -31,7 +33,7 @@ export function einsum(equation: string, ...operands: Tensor[] | [readonly Tenso
   const list = (Array.isArray(operands[0]) ? operands[0] : operands) as readonly Tensor[];
   const { inputs, output } = parse(equation, list);
   return scope(() => {
-    const terms = list.map((x, i) => diagonals(x, inputs[i] as string[], equation));
+    const terms = list.map((x, i) => diagonals(x, required(inputs[i]), equation));
     broadcast(terms, equation);
     let [left, ...rest] = terms as [Term, ...Term[]];
     for (let right = rest.shift(); right; right = rest.shift()) {
@@ -61,13 +63,13 @@ function parse(equation: unknown, operands: readonly Tensor[]): Parsed {
     throw malformed(`as many operands as it names, ${names.length}`, `${operands.length}`);
   }
   for (const x of operands) requireTensor('einsum', x);
-  for (const x of operands) requireAlike('einsum', operands[0] as Tensor, x);
+  for (const x of operands) requireAlike('einsum', required(operands[0]), x);
   const dots = names.map((name, i) => {
     const letters = lettersOf(name, equation);
-    const { ndim } = operands[i] as Tensor;
+    const { ndim } = required(operands[i]);
     const spare = ndim - letters.length;
     if (spare === 0 || (spare > 0 && name.includes('...'))) return spare;
-    const what = describe(operands[i] as Tensor);
+    const what = describe(required(operands[i]));
     throw shapeError(
       'einsum',
       `${letters.length} dims for "${name}"`,
@@ -83,7 +85,7 @@ function parse(equation: unknown, operands: readonly Tensor[]): Parsed {
     const at = name.includes('...') ? name.indexOf('...') : 0;
     return [...letters.slice(0, at), ...leading(count), ...letters.slice(at)];
   };
-  const inputs = names.map((name, i) => expandedName(name, dots[i] as number));
+  const inputs = names.map((name, i) => expandedName(name, required(dots[i])));
   const output =
     right === undefined
       ? [...leading(most), ...implicit(inputs.flat())]
@@ -119,7 +121,7 @@ function malformed(expected: string, got: unknown): DsError {
 function diagonals(x: Tensor, labels: readonly string[], equation: string): Term {
   const again = labels.findIndex((label, d) => labels.indexOf(label) !== d);
   if (again < 0) return { x, labels };
-  const label = labels[again] as string;
+  const label = required(labels[again]);
   const first = labels.indexOf(label);
   if (x.shape[first] !== x.shape[again])
     throw unequal(label, x.shape[first], x.shape[again], equation);
@@ -137,7 +139,7 @@ function broadcast(terms: Term[], equation: string): void {
   const sizes = new Map<string, number>();
   for (const { x, labels } of terms) {
     for (const [d, label] of labels.entries()) {
-      const [known, size] = [sizes.get(label) ?? 1, x.shape[d] as number];
+      const [known, size] = [sizes.get(label) ?? 1, required(x.shape[d])];
       if (known !== 1 && size !== 1 && known !== size) throw unequal(label, known, size, equation);
       sizes.set(label, known === 1 ? size : known);
     }
@@ -145,7 +147,7 @@ function broadcast(terms: Term[], equation: string): void {
   for (const term of terms) {
     term.x = expand(
       term.x,
-      term.labels.map((label) => sizes.get(label) as number),
+      term.labels.map((label) => required(sizes.get(label))),
     );
   }
 }
@@ -171,7 +173,7 @@ function contract(left: Term, right: Term, wanted: ReadonlySet<string>): Term {
   const columns = b.labels.filter((label) => !shared.includes(label));
   const labels = [...batch, ...rows, ...columns];
   const size = (term: Term, names: readonly string[]): number[] =>
-    names.map((name) => term.x.shape[term.labels.indexOf(name)] as number);
+    names.map((name) => required(term.x.shape[term.labels.indexOf(name)]));
   const ordered = (term: Term, names: readonly string[]): Tensor =>
     permute(
       term.x,

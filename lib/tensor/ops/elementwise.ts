@@ -1,9 +1,11 @@
 // Element-wise arithmetic, comparison and selection with NumPy broadcasting.
+
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import type { BinaryOp, CompareOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { requireNumber } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { type GradSink, record } from '../tape.js';
@@ -83,8 +85,8 @@ function sum(a: Tensor, b: Tensor): Tensor {
 }
 
 function sumBackward([grad]: readonly (Tensor | null)[], sink: GradSink): void {
-  giveBroadcast(sink, 0, grad as Tensor);
-  giveBroadcast(sink, 1, grad as Tensor);
+  giveBroadcast(sink, 0, required(grad));
+  giveBroadcast(sink, 1, required(grad));
 }
 
 /** a - b, broadcast; see add. */
@@ -101,7 +103,7 @@ function difference(a: Tensor, b: Tensor): Tensor {
 }
 
 function differenceBackward([grad]: readonly (Tensor | null)[], sink: GradSink): void {
-  const g = grad as Tensor;
+  const g = required(grad);
   giveBroadcast(sink, 0, g);
   writeBroadcast(sink, 1, g, (db, accumulate) =>
     kernels.scale({ in: g, out: db, scale: -1, shift: 0, accumulate }),

@@ -1,10 +1,12 @@
 // Parts of mixture-of-experts layers: routing, rows sorted by expert, products of ragged groups,
 // and the weighted sum of each token's expert outputs.
+
 import { isObject } from '../../runtime/is-object.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
+import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -116,7 +118,7 @@ export function groupedLinear(
   const { offsets, places } = groups;
   const rows = gather ? groups.rows : null;
   const count = groups.rows.numel;
-  const width = weight.shape[1] as number;
+  const width = required(weight.shape[1]);
   const out = Tensor.empty([count, width], x.dtype, x.device);
   kernels.groupedMatmul({ x, rows, weight: w, offsets, out, plain: false });
   // Only the gradient of the weight reads x, so x may be freed without it.
@@ -132,7 +134,7 @@ export function groupedLinear(
         kernels.groupedMatmul({ x: dout, rows: null, weight: w, offsets, out: to, plain: true });
       sink.write(0, (dx, accumulate) => {
         if (!rows) return overwriteOrAdd(dx, accumulate, product);
-        const sorted = Tensor.empty([count, w.shape[2] as number], dout.dtype, dout.device);
+        const sorted = Tensor.empty([count, required(w.shape[2])], dout.dtype, dout.device);
         product(sorted);
         kernels.combineRows({ y: sorted, places, weights: null, out: dx, accumulate });
         sorted.dispose();
@@ -156,7 +158,7 @@ export function combineRows(given: Tensor, weights: Tensor, groups: RowGroups): 
   requireSameDevice('combineRows', given, weights);
   if (given.ndim !== 2) throw shapeError('combineRows', 'rows [R, C]', describe(given));
   const [y, factors] = [packed(given), packed(weights)];
-  const shape = [places.shape[0] as number, y.shape[1] as number];
+  const shape = [required(places.shape[0]), required(y.shape[1])];
   const out = Tensor.empty(shape, y.dtype, y.device);
   kernels.combineRows({ y, places, weights: factors, out, accumulate: false });
   record('combine_rows', [given, weights], [out], [y, factors, places], ([grad], sink) => {

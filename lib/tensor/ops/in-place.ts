@@ -1,8 +1,10 @@
 // In-place ops: add_, mul_, fill_ and so on, outside the graph.
+
 import { DsError } from '../../errors.js';
 import type { BinaryOp, UnaryOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { requireFinite, requireNumber } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
 import { requireHeld } from '../host-values.js';
 import { inOrder, nextRandom } from '../random.js';
@@ -65,7 +67,7 @@ function operandFor(op: string, x: Tensor, other: Tensor): View {
 function expandedShape(x: Tensor, other: Tensor): number[] {
   const lead = x.ndim - other.ndim;
   return x.shape.map((size, d) => {
-    const given = d < lead ? 1 : (other.shape[d - lead] as number);
+    const given = d < lead ? 1 : required(other.shape[d - lead]);
     return given === 1 ? size : given;
   });
 }

@@ -1,6 +1,8 @@
 // Lookups by index tensors: embedding rows, and gather along a dim.
+
 import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import { describe, isContiguous, numel, type View } from '../../runtime/view.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -50,7 +52,7 @@ export function embedding(weight: Tensor, index: Tensor): Tensor {
   if (weight.ndim !== 2) throw shapeError('embedding', 'a weight [V, C]', describe(weight));
   if (!isContiguous(weight)) return embedding(contiguous(weight), index);
   const rows = numel(index.shape);
-  const columns = weight.shape[1] as number;
+  const columns = required(weight.shape[1]);
   const flat = packed(index);
   const at = viewOf(flat, [rows]);
   const out = Tensor.empty([...index.shape, columns], weight.dtype, weight.device);
@@ -71,12 +73,12 @@ export function embedding(weight: Tensor, index: Tensor): Tensor {
  * DS_SHAPE.
  */
 export function sliceFor(op: string, whole: View, dim: number, index: View): View {
-  const fits = (n: number, d: number) => d === dim || n <= (whole.shape[d] as number);
+  const fits = (n: number, d: number) => d === dim || n <= required(whole.shape[d]);
   if (index.shape.length !== whole.shape.length || !index.shape.every(fits)) {
     const expected = `an index of at most the size of ${describe(whole)} except in dim ${dim}`;
     throw shapeError(op, expected, describe(index));
   }
-  return viewOf(whole, index.shape.with(dim, whole.shape[dim] as number), whole.strides);
+  return viewOf(whole, index.shape.with(dim, required(whole.shape[dim])), whole.strides);
 }
 
 /** dx (+)= the sum of `grad` at the indices of the forward. */

@@ -1,10 +1,12 @@
 // The vocabulary head fused with its cross-entropy: the logits are never a tensor, and only a chunk
 // of them may exist at a time.
+
 import { dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
+import { required } from '../../runtime/required.js';
 import { describe, isContiguous, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { type GradSink, isGradEnabled, recomputing, record } from '../tape.js';
@@ -142,7 +144,7 @@ class KeptLogits implements Plan {
   backward(scale: Tensor, sink: GradSink): void {
     const { head, kept } = this;
     propagateAll(head, this.x, sink, (chunk, i) => {
-      const memory = kept[i] as Tensor;
+      const memory = required(kept[i]);
       head.differentiate(chunk, head.logits(chunk, memory), scale);
       return memory;
     });
@@ -231,7 +233,7 @@ class EarlyGradient implements Plan {
       overwriteOrAdd(dx, accumulate, (out) => {
         const rows = viewOf(out, this.early.shape);
         for (const { start, x } of this.head.chunks()) {
-          const count = x.shape[0] as number;
+          const count = required(x.shape[0]);
           times(rowRange(this.early, start, count), down, rowRange(rows, start, count));
         }
       }),
@@ -258,7 +260,7 @@ function planOf(
   { chunkRows, recompute }: LinearCrossEntropyOptions,
 ): { Kind: new (head: ChunkedHead, x: Tensor) => Plan; rows: number } {
   const total = rowCount(x.shape);
-  const columns = paddedColumns(weight.shape[0] as number);
+  const columns = paddedColumns(required(weight.shape[0]));
   const kept = KEPT_BYTES[weight.requiresGrad ? 'trained' : 'frozen'] / dtypeSize(x.dtype);
   const isLarge = columns > SMALL_VOCABULARY && total * columns > kept;
   const drops = recompute ?? isLarge;
@@ -309,7 +311,7 @@ function countedRows(x: Tensor, target: Tensor, ignoreIndex: number): [Tensor, T
   if (at.length === targets.length) return [x, target];
   const { device } = x;
   const index = Tensor.from(Int32Array.from(at), { device });
-  const wanted = at.map((row) => targets[row] as number);
+  const wanted = at.map((row) => required(targets[row]));
   const kept = embedding(reshape(x, [targets.length, x.size(-1)]), index);
   return [kept, Tensor.from(wanted, { dtype: target.dtype, device })];
 }

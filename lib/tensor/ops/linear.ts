@@ -1,6 +1,8 @@
 // The linear layer, with and without GELU: a GEMM with a backward that writes three gradients in
 // place.
+
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import { contiguousStrides, describe, isContiguous, type View } from '../../runtime/view.js';
 import { lateGradients } from '../grad-sink.js';
 import { SavedTensor } from '../recompute.js';
@@ -95,7 +97,7 @@ function linearBackwardThroughGelu(
 
 function outputShape(x: Tensor, weight: Tensor): number[] {
   const shape = x.shape.slice();
-  shape[shape.length - 1] = weight.shape[0] as number;
+  shape[shape.length - 1] = required(weight.shape[0]);
   return shape;
 }
 
@@ -120,7 +122,7 @@ export function linearPadded(x: Tensor, weight: Tensor): Tensor {
   checkLinear('linear', x, weight, null);
   if (scattered(weight, null)) return linearPadded(x, contiguous(weight));
   const shape = outputShape(x, weight);
-  const columns = weight.shape[0] as number;
+  const columns = required(weight.shape[0]);
   const step = paddedColumns(columns);
   const count = rowCount(shape);
   const memory = Tensor.empty([count * step], x.dtype, x.device);
@@ -192,7 +194,7 @@ function recordLinear(x: Tensor, weight: Tensor, bias: Tensor | null, out: Tenso
  * one is not null.
  */
 function geluBackward(z: Tensor, grad: Tensor | null, given: Tensor | null): Tensor {
-  if (!grad) return packed(given as Tensor);
+  if (!grad) return packed(required(given));
   const out = Tensor.emptyLike(z);
   if (given) kernels.copy({ in: given, out });
   const accumulate = given !== null;

@@ -1,5 +1,6 @@
 // Cross-entropy of rows by fused kernels: the reduction of row losses to one number, and its
 // counts.
+
 import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
 import { type DType, statisticOf } from '../../runtime/dtype.js';
@@ -7,6 +8,7 @@ import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import type { OptionNames } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { isRecomputing, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -227,11 +229,11 @@ function logitRows(logits: Tensor): View {
   const n = shape.length;
   let even = strides[n - 1] === 1;
   for (let d = 0; even && d < n - 2; ++d) {
-    even = shape[d] === 1 || strides[d] === (strides[d + 1] as number) * (shape[d + 1] as number);
+    even = shape[d] === 1 || strides[d] === required(strides[d + 1]) * required(shape[d + 1]);
   }
   const rows = rowCount(shape);
-  const columns = shape[n - 1] as number;
-  if (n >= 2 && even) return viewOf(logits, [rows, columns], [strides[n - 2] as number, 1]);
+  const columns = required(shape[n - 1]);
+  if (n >= 2 && even) return viewOf(logits, [rows, columns], [required(strides[n - 2]), 1]);
   return viewOf(packed(logits), [rows, columns]);
 }
 
@@ -240,7 +242,7 @@ function logitRows(logits: Tensor): View {
  */
 export function classCrossEntropy(logits: Tensor, target: Tensor, rules: RowRules): Tensor {
   const rows = logitRows(logits);
-  const count = rows.shape[0] as number;
+  const count = required(rows.shape[0]);
   const flat = packed(target);
   const at = viewOf(flat, [count]);
   const losses = Tensor.empty([count], statisticOf(logits.dtype), logits.device);

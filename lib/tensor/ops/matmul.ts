@@ -1,5 +1,7 @@
 // Matrix products: 2-D, batched, broadcast batches; transposed operands are read in place.
+
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -15,8 +17,8 @@ interface GemmOperand {
 /** Reads `x` [.., M, K] in place if one of its last two dims has stride 1, else from a copy. */
 function gemmOperand(x: Tensor): GemmOperand {
   const n = x.ndim;
-  const [rows, columns] = [x.shape[n - 2] as number, x.shape[n - 1] as number];
-  const [rowStride, columnStride] = [x.strides[n - 2] as number, x.strides[n - 1] as number];
+  const [rows, columns] = [required(x.shape[n - 2]), required(x.shape[n - 1])];
+  const [rowStride, columnStride] = [required(x.strides[n - 2]), required(x.strides[n - 1])];
   if (readable(rows, columns, rowStride, columnStride)) {
     return { view: strided(x, Math.max(rowStride, columns, 1)), flip: false };
   }
@@ -61,7 +63,7 @@ export const flipped = ({ view, flip }: GemmOperand): GemmOperand => ({ view, fl
 
 /** [M, K] x [K, N] or [batch, M, K] x [batch, K, N]. */
 function product(a: Tensor, b: Tensor): Tensor {
-  const shape = [...a.shape.slice(0, -1), b.shape[b.ndim - 1] as number];
+  const shape = [...a.shape.slice(0, -1), required(b.shape[b.ndim - 1])];
   const out = Tensor.empty(shape, a.dtype, a.device);
   gemm(gemmOperand(a), gemmOperand(b), out, false);
   record('matmul', [a, b], [out], [a, b], ([grad], sink) => {

@@ -1,8 +1,10 @@
 // Categories drawn by their probabilities.
+
 import { isFloating } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { nextRandom } from '../random.js';
 import { Tensor } from '../tensor.js';
@@ -32,11 +34,11 @@ export function multinomial(x: Tensor, draws: number, options: MultinomialOption
   if ((x.ndim !== 1 && x.ndim !== 2) || !isFloating(x.dtype)) {
     throw shapeError('multinomial', '[C] or [N, C] of a floating dtype', describe(x));
   }
-  const rows = x.ndim === 1 ? 1 : (x.shape[0] as number);
+  const rows = x.ndim === 1 ? 1 : required(x.shape[0]);
   const out = Tensor.empty([...x.shape.slice(0, -1), draws], 'i64', x.device);
   const source = packed(x);
   kernels.multinomial({
-    in: viewOf(source, [rows, x.shape.at(-1) as number]),
+    in: viewOf(source, [rows, required(x.shape.at(-1))]),
     index: viewOf(out, [rows, draws]),
     replacement: given.replacement ?? false,
     ...nextRandom(),

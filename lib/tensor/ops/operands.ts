@@ -1,7 +1,9 @@
 // Operands of ops: converts tensors of several dtypes, and numbers, to one dtype.
+
 import { DsError } from '../../errors.js';
 import { type DType, isFloating } from '../../runtime/dtype.js';
 import type { CompareOp } from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { fits, integerRange } from '../host-values.js';
 import { Tensor } from '../tensor.js';
@@ -63,7 +65,7 @@ function dtypeOfBoth(op: string, a: Tensor, b: Tensor): DType {
   const [i, j] = [INTEGERS.indexOf(a.dtype), INTEGERS.indexOf(b.dtype)];
   if (i < 0 && j < 0) requireAlike(op, a, b);
   if (i < 0) return a.dtype;
-  return j < 0 ? b.dtype : (INTEGERS[Math.max(i, j)] as DType);
+  return j < 0 ? b.dtype : required(INTEGERS[Math.max(i, j)]);
 }
 
 /** The common dtype of `tensor` and `value`. */

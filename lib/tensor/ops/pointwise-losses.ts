@@ -1,10 +1,12 @@
 // Element-wise losses of an input and a target: squared, absolute, Huber, binary cross-entropy, KL
 // divergence.
+
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireFinite } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { Tensor } from '../tensor.js';
@@ -166,7 +168,7 @@ const softplusOf = customFunction<Tensor>({
     return add(maximum(x, 0), log1pOf(exp(neg(abs(x)))));
   },
   backward({ saved: [x] }, grad) {
-    return mul(grad as Tensor, sigmoid(x as Tensor));
+    return mul(required(grad), sigmoid(required(x)));
   },
 });
 

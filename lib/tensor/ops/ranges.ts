@@ -1,10 +1,12 @@
 // Tensors from rules: even steps, identity matrices, random integers and permutations, and products
 // of vectors.
+
 import { cpu, device as findDevice } from '../../runtime/device.js';
 import { parseDType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger, requireSizes } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { integerRange } from '../host-values.js';
 import { inOrder, nextRandom } from '../random.js';
@@ -108,9 +110,9 @@ export function randperm(count: number, given: TensorOptions = {}): Tensor {
     return out.toArray();
   });
   for (let i = count - 1; i > 0; --i) {
-    const unit = (draws[i] as number) + (draws[count + i] as number) * 2 ** -24;
+    const unit = required(draws[i]) + required(draws[count + i]) * 2 ** -24;
     const j = Math.floor(unit * (i + 1));
-    [order[i], order[j]] = [order[j] as number, order[i] as number];
+    [order[i], order[j]] = [required(order[j]), required(order[i])];
   }
   return Tensor.from(order, { dtype: 'i64', ...options });
 }

@@ -5,6 +5,7 @@ import { isFloating } from '../../runtime/dtype.js';
 import type { ReduceOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { record } from '../tape.js';
@@ -131,7 +132,7 @@ function wholeSum(x: Tensor, options: Reduction): Tensor {
  */
 function outermost(x: Tensor, parts: number): number {
   const dims = x.shape.map((_, d) => d);
-  const stride = (d: number): number => Math.abs(x.strides[d] as number);
+  const stride = (d: number): number => Math.abs(required(x.strides[d]));
   const [first] = dims.filter((d) => x.size(d) >= parts).sort((a, b) => stride(b) - stride(a));
   return first ?? x.shape.indexOf(Math.max(...x.shape));
 }
@@ -192,7 +193,7 @@ function withLast(of: View, over: readonly number[]): View {
   const order = of.shape
     .map((_, d) => d)
     .sort((a, b) => +over.includes(a) - +over.includes(b) || a - b);
-  const pick = (list: readonly number[]): number[] => order.map((d) => list[d] as number);
+  const pick = (list: readonly number[]): number[] => order.map((d) => required(list[d]));
   return viewOf(of, pick(of.shape), pick(of.strides));
 }
 
@@ -256,8 +257,8 @@ export function argmax(x: Tensor, dim = -1): Tensor {
   const order = x.shape.map((_, d) => d).filter((d) => d !== at);
   order.push(at);
   const rows = x.alias(
-    order.map((d) => x.shape[d] as number),
-    order.map((d) => x.strides[d] as number),
+    order.map((d) => required(x.shape[d])),
+    order.map((d) => required(x.strides[d])),
   );
   const source = packed(rows);
   const out = Tensor.empty(rows.shape.slice(0, -1), 'i64', x.device);

@@ -1,6 +1,8 @@
 // Scatter: stores or adds elements at indices.
+
 import * as kernels from '../../runtime/kernels.generated.js';
 import { requireNumber } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
 import { requireHeld } from '../host-values.js';
 import { type GradSink, record } from '../tape.js';
@@ -24,7 +26,7 @@ import {
  * DS_SHAPE.
  */
 function chosen(op: string, src: View, index: View): View {
-  const fits = (n: number, d: number) => n <= (src.shape[d] as number);
+  const fits = (n: number, d: number) => n <= required(src.shape[d]);
   if (index.shape.length !== src.shape.length || !index.shape.every(fits)) {
     const expected = `an index of at most the size of the source, ${describe(src)}`;
     throw shapeError(op, expected, describe(index));
@@ -56,7 +58,7 @@ function picked(whole: Tensor, dim: number, index: Tensor): Tensor {
 /** `grad` for elements that were written last at their index, 0 for overwritten ones. */
 function pickedByWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
   const { device, shape } = index;
-  const numbers = arange(shape[dim] as number, { dtype: 'i64', device });
+  const numbers = arange(required(shape[dim]), { dtype: 'i64', device });
   const number = expanded(
     viewOf(
       numbers,

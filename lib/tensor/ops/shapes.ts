@@ -1,9 +1,11 @@
 // Shape arithmetic and argument checks that the ops share: dims, broadcasting, plain views.
+
 import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import { contiguousStrides, describe, isContiguous, numel, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -172,7 +174,7 @@ export function expandedStrides(of: View, shape: readonly number[]): number[] {
   const strides = new Array<number>(shape.length).fill(0);
   for (let d = 0; d < of.shape.length; ++d) {
     const repeats = of.shape[d] === 1 && shape[lead + d] !== 1;
-    strides[lead + d] = repeats ? 0 : (of.strides[d] as number);
+    strides[lead + d] = repeats ? 0 : required(of.strides[d]);
   }
   return strides;
 }
@@ -205,7 +207,7 @@ export function asRows(x: View): View {
   if (shape.length === 2) return x;
   const columns = shape[shape.length - 1] ?? 1;
   let rows = 1;
-  for (let d = 0; d < shape.length - 1; ++d) rows *= shape[d] as number;
+  for (let d = 0; d < shape.length - 1; ++d) rows *= required(shape[d]);
   return viewOf(x, [rows, columns], [columns, 1]);
 }
 
@@ -221,8 +223,8 @@ export function sumToShape(grad: View, out: View, accumulate: boolean): void {
   const shape = new Array<number>(ndim).fill(1);
   const strides = new Array<number>(ndim).fill(0);
   for (let d = lead; d < ndim; ++d) {
-    shape[d] = out.shape[d - lead] as number;
-    strides[d] = out.strides[d - lead] as number;
+    shape[d] = required(out.shape[d - lead]);
+    strides[d] = required(out.strides[d - lead]);
   }
   kernels.reduce({ in: grad, out: viewOf(out, shape, strides), op: 'sum', accumulate });
 }
@@ -272,9 +274,9 @@ export function writeTogether(
   const adding = new Array<boolean>(wanted.length).fill(false);
   const open = (k: number): void => {
     if (k === wanted.length) body(outs, adding);
-    else if (!sink.needs(wanted[k] as number)) open(k + 1);
+    else if (!sink.needs(required(wanted[k]))) open(k + 1);
     else {
-      sink.write(wanted[k] as number, (out, accumulate) => {
+      sink.write(required(wanted[k]), (out, accumulate) => {
         outs[k] = out;
         adding[k] = accumulate;
         open(k + 1);

@@ -1,8 +1,10 @@
 // Elements in order: sort, argsort and the largest k, stable and the same on every device.
+
 import { isFloating } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -74,7 +76,7 @@ export function sort(x: Tensor, options: SortOptions | number = {}): Sorted {
   const given = typeof options === 'number' ? { dim: options } : options;
   const { dim = -1, descending = false } = readOptions<SortOptions>('sort', given, SORT);
   const at = normalizeDim('sort', dim, x.ndim);
-  return first(x, at, x.shape[at] as number, descending);
+  return first(x, at, required(x.shape[at]), descending);
 }
 
 /** The indices that sort the elements of `dim`, i64; see sort(). */
@@ -100,7 +102,7 @@ export function topk(x: Tensor, k: number, options: TopkOptions | number = {}): 
   const given = typeof options === 'number' ? { dim: options } : options;
   const { dim = -1, largest = true } = readOptions<TopkOptions>('topk', given, TOPK);
   const at = normalizeDim('topk', dim, x.ndim);
-  if (k > (x.shape[at] as number)) {
+  if (k > required(x.shape[at])) {
     throw shapeError('topk', `k of at most the size of dim ${at} of ${describe(x)}`, String(k));
   }
   return first(x, at, k, largest);

@@ -1,9 +1,11 @@
 // Spread and size: variance, standard deviation, norms and the logarithm of a sum of exponentials.
+
 import { DsError } from '../../errors.js';
 import { type DType, isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { readOptions } from '../../runtime/options.js';
 import { requireFinite } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { describe, numel } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { noGrad } from '../tape.js';
@@ -85,7 +87,7 @@ function spread(op: 'var' | 'std', x: Tensor, given: Spread): Tensor {
   requireFinite(`${op} correction`, correction);
   const { dims, keepDim } = readReduction(op, reduction);
   const over = normalizeDims(op, dims, x.ndim);
-  const count = numel(over.map((d) => x.shape[d] as number));
+  const count = numel(over.map((d) => required(x.shape[d])));
   return inWide(x, (wide) => {
     const away = sub(wide, mean(wide, { dims: over, keepDim: true }));
     const total = sum(square(away), { dims: over, keepDim });

@@ -1,6 +1,8 @@
 // The gate of Llama's feed-forward block as one op: silu(gate) times up, and both gradients in one
 // pass.
+
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -48,8 +50,8 @@ function writeBoth(sink: GradSink, gate: Tensor, up: Tensor, dout: Tensor): void
       gate,
       up,
       dout,
-      dgate: (dgate ?? spare) as Tensor,
-      dup: (dup ?? spare) as Tensor,
+      dgate: required(dgate ?? spare),
+      dup: required(dup ?? spare),
       accumulateGate,
       accumulateUp,
     });
@@ -60,8 +62,8 @@ function writeBoth(sink: GradSink, gate: Tensor, up: Tensor, dout: Tensor): void
 /** The two halves of the last dim. */
 function halvesOf(x: View): [View, View] {
   const shape = [...x.shape];
-  const half = (shape.pop() as number) / 2;
-  const step = half * (x.strides[shape.length] as number);
+  const half = required(shape.pop()) / 2;
+  const step = half * required(x.strides[shape.length]);
   shape.push(half);
   return [viewOf(x, shape, x.strides, x.offset), viewOf(x, shape, x.strides, x.offset + step)];
 }

@@ -1,9 +1,11 @@
 // Sliding windows of images as rows of a matrix (im2col): a convolution becomes a matrix product.
+
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -49,7 +51,7 @@ function axisOf(
   dim: number,
   of: (name: keyof WindowOptions | 'kernel') => number,
 ): Axis {
-  const size = x.shape[dim] as number;
+  const size = required(x.shape[dim]);
   const [kernel, stride, padding, dilation] = [
     ...[of('kernel'), of('stride'), of('padding'), of('dilation')],
   ] as [number, number, number, number];

@@ -1,6 +1,8 @@
 // Views: the same memory under another shape. The backward writes into part of the gradient.
+
 import * as kernels from '../../runtime/kernels.generated.js';
 import { requireInteger, requireSizes } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { describe, isContiguous, numel, type View } from '../../runtime/view.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -85,8 +87,8 @@ export function flatten(x: Tensor, from = 0, to = -1): Tensor {
 
 function permuted(x: Tensor, order: readonly number[]): Tensor {
   return x.alias(
-    order.map((d) => x.shape[d] as number),
-    order.map((d) => x.strides[d] as number),
+    order.map((d) => required(x.shape[d])),
+    order.map((d) => required(x.strides[d])),
   );
 }
 
@@ -154,7 +156,7 @@ export function squeeze(x: Tensor, dim?: number): Tensor {
   if (at >= 0 && x.shape[at] !== 1)
     throw shapeError('squeeze', 'size 1', `${describe(x)}, dim ${at}`);
   const kept = x.shape.map((_, d) => d).filter((d) => (at < 0 ? x.shape[d] !== 1 : d !== at));
-  const pick = (list: readonly number[]): number[] => kept.map((d) => list[d] as number);
+  const pick = (list: readonly number[]): number[] => kept.map((d) => required(list[d]));
   return relabel('squeeze', x, pick(x.shape), pick(x.strides));
 }
 
@@ -181,7 +183,7 @@ function cutOf(x: View, dim: number, start: number, count: number, step = 1): Cu
   const shape = [...x.shape];
   const strides = [...x.strides];
   shape[dim] = count;
-  const stride = strides[dim] as number;
+  const stride = required(strides[dim]);
   strides[dim] = stride * step;
   return { shape, strides, offset: count > 0 ? x.offset + start * stride : x.offset };
 }
@@ -193,7 +195,7 @@ function cutOf(x: View, dim: number, start: number, count: number, step = 1): Cu
 export function slice(x: Tensor, dim: number, start = 0, end?: number, step = 1): Tensor {
   requireTensor('slice', x);
   const at = normalizeDim('slice', dim, x.ndim);
-  const size = x.shape[at] as number;
+  const size = required(x.shape[at]);
   requirePosition('slice', start);
   requirePosition('slice', end ?? size);
   if (!Number.isInteger(step) || step < 1)
@@ -257,7 +259,7 @@ function splitSizes(size: number, sizes: number | readonly number[]): readonly n
 export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Tensor[] {
   requireTensor('split', x);
   const at = normalizeDim('split', dim, x.ndim);
-  const list = splitSizes(x.shape[at] as number, sizes);
+  const list = splitSizes(required(x.shape[at]), sizes);
   let start = 0;
   const outs = list.map((count) => {
     const cut = cutOf(x, at, start, count);
@@ -268,9 +270,9 @@ export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Te
     sink.write(0, (dx, accumulate) => {
       let from = 0;
       grads.forEach((grad, i) => {
-        const ofGrad = cutOf(dx, at, from, list[i] as number);
+        const ofGrad = cutOf(dx, at, from, required(list[i]));
         const target = viewOf(dx, ofGrad.shape, ofGrad.strides, ofGrad.offset);
-        from += list[i] as number;
+        from += required(list[i]);
         if (grad) addInto(target, grad, accumulate);
         else if (!accumulate) kernels.fill({ out: target, value: 0 });
       });
@@ -293,23 +295,23 @@ export function concat(tensors: readonly Tensor[], dim = 0): Tensor {
     if (t.ndim !== first.ndim || t.shape.some((n, d) => d !== at && n !== first.shape[d])) {
       throw shapeError('concat', `${describe(first)} except for dim ${at}`, describe(t));
     }
-    total += t.shape[at] as number;
+    total += required(t.shape[at]);
   }
   const shape = first.shape.map((n, d) => (d === at ? total : n));
   const out = Tensor.empty(shape, first.dtype, first.device);
   const starts: number[] = [];
   let start = 0;
   for (const t of tensors) {
-    const cut = cutOf(out, at, start, t.shape[at] as number);
+    const cut = cutOf(out, at, start, required(t.shape[at]));
     kernels.copy({ in: t, out: viewOf(out, cut.shape, cut.strides, cut.offset) });
     starts.push(start);
-    start += t.shape[at] as number;
+    start += required(t.shape[at]);
   }
-  const sizes = tensors.map((t) => t.shape[at] as number);
+  const sizes = tensors.map((t) => required(t.shape[at]));
   record('concat', tensors, [out], [], ([grad], sink) => {
     const g = grad;
     starts.forEach((from, i) => {
-      const cut = cutOf(g, at, from, sizes[i] as number);
+      const cut = cutOf(g, at, from, required(sizes[i]));
       sink.give(i, g.alias(cut.shape, cut.strides, cut.offset));
     });
   });

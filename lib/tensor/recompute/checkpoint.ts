@@ -3,6 +3,7 @@
 import { DsError } from '../../errors.js';
 import { postponing } from '../../runtime/postponed.js';
 import { requireType } from '../../runtime/require-type.js';
+import { required } from '../../runtime/required.js';
 import { backward } from '../backward.js';
 import { leavingNothing } from '../grad-sink.js';
 import type { Keepsakes } from '../keepsakes.js';
@@ -93,7 +94,7 @@ function requirePlain(input: unknown, i: number): void {
 
 /** An empty leaf that puts the segment into the graph if only its parameters require gradients. */
 function anchor(outputs: readonly Tensor[]): Tensor {
-  const { dtype, device } = outputs[0] as Tensor;
+  const { dtype, device } = required(outputs[0]);
   return Tensor.empty([0], dtype, device).requireGrad();
 }
 
@@ -125,7 +126,7 @@ function replay(
       }),
     );
     standIns.forEach((standIn, i) => {
-      inputs[wanting[i] as number] = standIn;
+      inputs[required(wanting[i])] = standIn;
     });
     const forward = (): Tensor | Tensor[] =>
       replayRandom(at, () => withGrad(true, () => scope(() => run(inputs))));

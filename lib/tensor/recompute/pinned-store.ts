@@ -1,7 +1,9 @@
 // cpu_checkpointing: moves a segment's inputs to pinned host memory, and back before their replay.
+
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize, isFloating } from '../../runtime/dtype.js';
+import { required } from '../../runtime/required.js';
 import { Event, Stream } from '../../runtime/stream.js';
 import { held } from '../scope.js';
 import { Tensor } from '../tensor.js';
@@ -153,8 +155,8 @@ class OffloadedInputs implements KeptInputs {
     );
     this.lane.order(up, device.compute);
     this.moved.forEach((moved, i) => {
-      const tensor = fresh[i] as Tensor;
-      const slot = moved.slot as PinnedSlot;
+      const tensor = required(fresh[i]);
+      const slot = required(moved.slot);
       tensor.buffer.copyFrom(slot.buffer, { bytes: moved.bytes }, up);
       slot.read.record(up);
       pool.give(slot);
@@ -183,7 +185,7 @@ class OffloadedInputs implements KeptInputs {
 
 /** The elements from a tensor's first to its last in memory. */
 function span({ shape, strides }: Tensor): number {
-  return shape.reduce((total, size, d) => total + (size - 1) * (strides[d] as number), 1);
+  return shape.reduce((total, size, d) => total + (size - 1) * required(strides[d]), 1);
 }
 
 /**

@@ -1,6 +1,8 @@
 // The footer of a Parquet file: its schema, and where the column chunks of each row group lie.
 // Every count and offset is checked against the size of the file.
+
 import type { LogicalType, SchemaElement, SchemaTree } from 'hyparquet';
+import { required } from '../../runtime/required.js';
 
 import {
   countIn,
@@ -256,7 +258,7 @@ function rowGroup(
     throw new Error(`${op}: ${chunks.length} columns, and ${leaves.length} in the schema`);
   }
   const columns = chunks.map((chunk, i) => {
-    const column = columnChunk(chunk as Struct, leaves[i] as Leaf, end);
+    const column = columnChunk(chunk as Struct, required(leaves[i]), end);
     const { values, leaf } = column;
     if (leaf.repetitions === 0 ? values !== rows : values < rows) {
       throw new Error(`column ${leaf.name}: ${values} values in ${rows} rows`);

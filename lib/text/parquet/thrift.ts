@@ -106,8 +106,8 @@ export function structIn(struct: Struct, id: number, name: string): Struct {
 
 export function listIn(struct: Struct, id: number, name: string): readonly Value[] {
   const value = struct.get(id);
-  if (Array.isArray(value)) return value as readonly Value[];
-  throw new Error(`${name}: ${formatField(value as Value)}`);
+  if (Array.isArray(value)) return value;
+  throw new Error(`${name}: ${formatField(value)}`);
 }
 
 export function textOf(value: Value | undefined, name: string): string {

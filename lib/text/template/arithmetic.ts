@@ -1,5 +1,6 @@
 // Python's operators: numbers, texts and lists, equality and order.
 
+import { required } from '../../runtime/required.js';
 import { escaped } from './escape.js';
 import {
   bounded,
@@ -60,7 +61,7 @@ function numeric(operator: Numeric, a: Value, b: Value): Value | null {
     return normalized(operator.large(BigInt(one), BigInt(other)));
   }
   if (!isNumber(a) || !isNumber(b)) return null;
-  return new Float(operator.float(floatOf(a) as number, floatOf(b) as number));
+  return new Float(operator.float(required(floatOf(a)), required(floatOf(b))));
 }
 
 const ADD: Numeric = {
@@ -207,8 +208,8 @@ export function divide(a: Value, b: Value): Value {
     requireDivisor(Number(other));
     return new Float(quotientOf(one, other));
   }
-  const divisor = requireDivisor(floatOf(b) as number, 'float division by zero');
-  return new Float((floatOf(a) as number) / divisor);
+  const divisor = requireDivisor(required(floatOf(b)), 'float division by zero');
+  return new Float(required(floatOf(a)) / divisor);
 }
 
 /** The nearest float to the quotient of integers of any size. */
@@ -249,7 +250,7 @@ export function power(a: Value, b: Value): Value {
   const [base, exponent] = [integerOf(a), integerOf(b)];
   if (base !== null && exponent !== null && exponent >= 0) return wholePower(base, exponent);
   if (!isNumber(a) || !isNumber(b)) throw unsupported('** or pow()', a, b);
-  const [x, y] = [floatOf(a) as number, floatOf(b) as number];
+  const [x, y] = [required(floatOf(a)), required(floatOf(b))];
   if (x === 0 && y < 0) {
     const message = '0.0 cannot be raised to a negative power';
     throw new TemplateFault('ZeroDivisionError', message);
@@ -307,7 +308,7 @@ export function isEqual(a: Value, b: Value): boolean {
 }
 
 const numberOf = (value: Value): Integer =>
-  value instanceof Float ? value.value : (integerOf(value) as Integer);
+  value instanceof Float ? value.value : required(integerOf(value));
 
 function isSameNumber(a: Value, b: Value): boolean {
   // JavaScript compares a bigint and a number exactly, as Python compares an int and a float.
@@ -357,7 +358,7 @@ const ORDERS: Readonly<Record<string, (difference: number) => boolean>> = {
 /** a < b and its like, by the name of the operator. Throws TypeError. */
 export function isOrdered(operator: string, a: Value, b: Value): boolean {
   const difference = differenceOf(operator, a, b);
-  return (ORDERS[operator] as (difference: number) => boolean)(difference);
+  return required(ORDERS[operator])(difference);
 }
 
 /** Returns NaN if an operand is NaN. */

@@ -1,4 +1,5 @@
 // Python's str.format() and its specifications.
+import { required } from '../../runtime/required.js';
 import { general } from './digits.js';
 import { bounded, requireText, spend, TemplateFault, typeError, valueError } from './fault.js';
 import { asciiOf, characterOf, floatDigits, isBelow, requireSize, signOf } from './number-text.js';
@@ -52,7 +53,7 @@ class BraceFormat {
       if (brace < 0) return bounded(result + text.slice(at));
       result += text.slice(at, at + brace);
       at += brace;
-      const letter = text[at] as string;
+      const letter = required(text[at]);
       if (text[at + 1] === letter) {
         result += letter;
         at += 2;
@@ -98,7 +99,7 @@ class BraceFormat {
       const [whole, attribute, item] = part;
       value =
         attribute === undefined
-          ? this.access.item(value, keyOf(item as string))
+          ? this.access.item(value, keyOf(required(item)))
           : this.access.attribute(value, attribute);
       rest = rest.slice(whole.length);
     }
@@ -239,7 +240,7 @@ const BASES: Readonly<Record<string, number>> = { b: 2, o: 8, x: 16, X: 16 };
 
 function formatInteger(value: Value, spec: Spec): string {
   const { type, precision, hasMark, group } = spec;
-  const integer = integerOf(value) as number | bigint;
+  const integer = required(integerOf(value));
   if (precision !== null) throw valueError('Precision not allowed in integer format specifier');
   if (type === 'c') {
     if (spec.sign !== '') throw valueError("Sign not allowed with integer format specifier 'c'");
@@ -263,7 +264,7 @@ function formatInteger(value: Value, spec: Spec): string {
 
 function formatFloat(value: Value, spec: Spec): string {
   const { type, precision, hasMark } = spec;
-  const float = floatOf(value) as number;
+  const float = required(floatOf(value));
   if (type !== '' && !'eEfFgGn%'.includes(type)) throw unknownCode(type, typeName(value));
   const sign = signOf(isBelow(float), spec.sign);
   let text: string;

@@ -1,4 +1,5 @@
 // Texts for HTML, as the filter "escape" writes them.
+import { required } from '../../runtime/required.js';
 import { str } from './print.js';
 import { Markup, type Value } from './values.js';
 
@@ -8,7 +9,7 @@ const ENTITIES: Readonly<Record<string, string>> = {
 
 /** A text for HTML, as the filter "escape" writes it. */
 export const escaped = (text: string): string =>
-  /[&<>'"]/.test(text) ? text.replace(/[&<>'"]/g, (letter) => ENTITIES[letter] as string) : text;
+  /[&<>'"]/.test(text) ? text.replace(/[&<>'"]/g, (letter) => required(ENTITIES[letter])) : text;
 
 /** escape(): a text that is marked stays. */
 export const escapedText = (value: Value): string =>

@@ -1,4 +1,5 @@
 // Reads the expressions of a template, with jinja2's precedence of operators.
+import { required } from '../../runtime/required.js';
 import { syntaxError, type TemplateFault } from './fault.js';
 import { type Token, type TokenType, tokensOf } from './lexer.js';
 import type { Arguments, Expression, Filter, Slice } from './nodes.js';
@@ -32,7 +33,7 @@ export class ExpressionParser {
   }
 
   protected get token(): Token {
-    return this.tokens[this.at] as Token;
+    return required(this.tokens[this.at]);
   }
 
   protected next(): Token {
@@ -42,7 +43,7 @@ export class ExpressionParser {
   }
 
   private get following(): Token {
-    return this.tokens[Math.min(this.at + 1, this.tokens.length - 1)] as Token;
+    return required(this.tokens[Math.min(this.at + 1, this.tokens.length - 1)]);
   }
 
   protected fail(message: string): TemplateFault {
@@ -297,7 +298,7 @@ export class ExpressionParser {
   private filtered(first: Expression): Expression {
     let node = first;
     for (;;) {
-      if (this.isOperator('|')) node = this.filters(node) as Expression;
+      if (this.isOperator('|')) node = required(this.filters(node));
       else if (this.isName('is')) node = this.test(node);
       else if (this.isOperator('(')) node = { type: 'Call', node, ...this.arguments() };
       else return node;

@@ -1,4 +1,5 @@
 // Compiles expressions to closures that compute their values in a frame.
+import { required } from '../../runtime/required.js';
 import {
   add,
   contains,
@@ -73,10 +74,10 @@ export interface Access {
 export function accessOf({ id, scope }: Variable, from: FunctionScope): Access {
   const slot = scope.slotOf(id);
   let hops = 0;
-  for (let own = from; own !== scope; own = own.outer as FunctionScope) hops++;
+  for (let own = from; own !== scope; own = required(own.outer)) hops++;
   const owner = (frame: Frame): Frame => {
     let own = frame;
-    for (let i = 0; i < hops; ++i) own = own.outer as Frame;
+    for (let i = 0; i < hops; ++i) own = required(own.outer);
     return own;
   };
   if (hops === 0) {
@@ -96,7 +97,7 @@ export function accessOf({ id, scope }: Variable, from: FunctionScope): Access {
 }
 
 function readName(name: string, context: CompileContext): Compute {
-  const { read } = accessOf(context.symbols.find(name) as Variable, context.scope);
+  const { read } = accessOf(required(context.symbols.find(name)), context.scope);
   return (frame) => {
     const value = read(frame);
     if (value !== MISSING && value !== undefined) return value;
@@ -140,7 +141,7 @@ export function compileExpression(node: Expression, context: CompileContext): Co
       return compileItem(node.node, node.key, context);
     case 'Binary': {
       const [left, right] = [compile(node.left), compile(node.right)];
-      const operator = OPERATORS[node.operator] as (a: Value, b: Value) => Value;
+      const operator = required(OPERATORS[node.operator]);
       return (frame) => operator(left(frame), right(frame));
     }
     case 'Logic': {
@@ -234,7 +235,7 @@ function compileComparison(
   context: CompileContext,
 ): Compute {
   const steps = operations.map(({ operator, node }) => ({
-    holds: COMPARISONS[operator] as (a: Value, b: Value) => boolean,
+    holds: required(COMPARISONS[operator]),
     value: compileExpression(node, context),
   }));
   return (frame) => {
@@ -338,7 +339,7 @@ export function compileFilter(
 ): Compute {
   const value =
     node.node === null
-      ? (input as Compute)
+      ? required(input)
       : node.node.type === 'Filter'
         ? compileFilter(node.node, context, input)
         : compileExpression(node.node, context);

@@ -1,4 +1,5 @@
 // Cuts a template into tokens, as jinja2 does with trim_blocks and lstrip_blocks.
+import { required } from '../../runtime/required.js';
 import { syntaxError } from './fault.js';
 import { codeEscape } from './print.js';
 import { SPACES } from './unicode.js';
@@ -82,7 +83,7 @@ class Lexer {
     const text = source.slice(this.at, tag.index);
     RAW.lastIndex = tag.index;
     const raw = RAW.exec(source);
-    const mark = raw ? (raw[1] as string) : (/[-+]/.exec(source[tag.index + 2] ?? '')?.[0] ?? '');
+    const mark = raw ? required(raw[1]) : (/[-+]/.exec(source[tag.index + 2] ?? '')?.[0] ?? '');
     const isVariable = tag[0] === '{{';
     this.data(trimmedBefore(text, mark, isVariable, this.startsLine));
     this.at = tag.index;
@@ -97,7 +98,7 @@ class Lexer {
     const end = RAW_END.exec(this.source);
     if (end === null) throw syntaxError('Missing end of raw directive', this.lineAt(this.at));
     const text = this.source.slice(this.at, end.index);
-    this.data(trimmedBefore(text, end[1] as string, false, this.startsLine));
+    this.data(trimmedBefore(text, required(end[1]), false, this.startsLine));
     this.at = end.index;
     this.advance(end[0].length);
   }
@@ -148,7 +149,7 @@ class Lexer {
     }
     const text = this.match(NAME) ?? this.match(STRING) ?? this.match(OPERATOR);
     if (text === null) {
-      const letter = String.fromCodePoint(this.source.codePointAt(this.at) as number);
+      const letter = String.fromCodePoint(required(this.source.codePointAt(this.at)));
       throw syntaxError(`unexpected char '${letter}'`, this.lineAt(this.at));
     }
     this.pushText(text, open);

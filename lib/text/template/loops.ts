@@ -1,4 +1,5 @@
 // Compiles {% for %}.
+import { required } from '../../runtime/required.js';
 import { type Access, accessOf, compileExpression, Frame } from './expressions.js';
 import { deeper, spend, syntaxError } from './fault.js';
 import type { Expression, For, Node, Target } from './nodes.js';
@@ -16,7 +17,7 @@ import {
   type Signal,
   type Site,
 } from './site.js';
-import { FunctionScope, someNode, undeclaredIn, type Variable } from './symbols.js';
+import { FunctionScope, someNode, undeclaredIn } from './symbols.js';
 import { DONE, Generator, isTrue, iterate, type Next, type Value } from './values.js';
 
 /** Whether the statements read "loop", or may. */
@@ -54,7 +55,7 @@ export function compileFor(node: For, site: Site): Run {
           runLoop(loop, own, items, (setting) => new LoopContext(setting, recurse, depth));
           return 0;
         });
-        return text as string;
+        return required(text);
       });
     frame.render.write(str(recurse(iterated(frame), 0)));
     return 0;
@@ -78,14 +79,14 @@ function compileLoop(node: For, site: Site, scope: FunctionScope): Loop {
   const outside = inner(site, scope);
   outside.isInLoop = site.isInLoop && !node.isRecursive;
   outside.symbols.visitAll(node.otherwise);
-  const loopVariable = own.symbols.find('loop') as Variable;
+  const loopVariable = own.symbols.find('loop');
   const enterElse = compileEntry(outside.symbols, scope);
   const otherwise = site.compileBody(node.otherwise, outside);
   return {
     node,
     site: own,
     assign: compileTarget(node.target, own),
-    setLoop: isExtended ? accessOf(loopVariable, scope).write : null,
+    setLoop: isExtended ? accessOf(required(loopVariable), scope).write : null,
     enter: compileEntry(own.symbols, scope),
     exit: compileExit(own.symbols, scope),
     body: site.compileBody(node.body, own),

@@ -1,11 +1,12 @@
 // Compiles {% macro %}, {% call %} and {% generation %}.
-import { type Access, accessOf, compileCall, compileExpression, Frame } from './expressions.js';
+import { required } from '../../runtime/required.js';
+import { accessOf, compileCall, compileExpression, Frame } from './expressions.js';
 import { syntaxError } from './fault.js';
 import type { CallBlock, Macro as MacroNode, Target } from './nodes.js';
 import { str } from './print.js';
 import { Macro, type MacroPlan } from './render.js';
 import { compileAssign, compileEntry, inner, type Run, type Site } from './site.js';
-import { FunctionScope, undeclaredIn, type Variable } from './symbols.js';
+import { FunctionScope, undeclaredIn } from './symbols.js';
 import { MISSING, type Value } from './values.js';
 
 interface CompiledMacro {
@@ -36,7 +37,7 @@ function compileSignature(node: MacroNode | CallBlock, site: Site): CompiledMacr
   for (const name of extra) own.symbols.declareParameter(name);
   own.symbols.visitAll(content);
   const accesses = [...names, ...extra].map((name) =>
-    accessOf(own.symbols.find(name) as Variable, scope),
+    accessOf(required(own.symbols.find(name)), scope),
   );
   const defaults = node.parameters.map((_, i) => {
     const value = node.defaults[i - names.length + node.defaults.length];
@@ -59,10 +60,10 @@ function compileSignature(node: MacroNode | CallBlock, site: Site): CompiledMacr
     }
     enter(frame);
     for (const [i, value] of defaults.entries()) {
-      const access = accesses[i] as Access;
+      const access = required(accesses[i]);
       if (value !== null && access.read(frame) === MISSING) access.write(frame, value(frame));
     }
-    return frame.render.capture(() => body(frame)) as string;
+    return required(frame.render.capture(() => body(frame)));
   };
   return { plan, run };
 }

@@ -5,7 +5,6 @@ import { syntaxError, type TemplateFault } from './fault.js';
 import type {
   AssignBlock,
   Block,
-  Call,
   CallBlock,
   Expression,
   Filter,

@@ -1,4 +1,5 @@
 // Python's operator % on texts.
+import { required } from '../../runtime/required.js';
 import { escaped, escapedText } from './escape.js';
 import { bounded, requireText, spend, TemplateFault, typeError, valueError } from './fault.js';
 import { asciiOf, characterOf, floatDigits, isBelow, requireSize, signOf } from './number-text.js';
@@ -68,13 +69,13 @@ function formatted(
     const named = name === undefined ? MISSING : namedValue(values, name);
     if (name !== undefined) at = list.length;
     let room = amount(width, 'width') ?? 0;
-    const isLeft = room < 0 || (flags as string).includes('-');
+    const isLeft = room < 0 || required(flags).includes('-');
     room = Math.abs(room);
     const conversion: Conversion = {
-      flags: isLeft ? `${flags}-` : (flags as string),
+      flags: isLeft ? `${flags}-` : required(flags),
       width: requireSize(room, 'width'),
       precision: amount(precision, 'precision'),
-      type: type as string,
+      type: required(type),
     };
     if (type === '%') return '%';
     const part = converted(named === MISSING ? take() : named, conversion, shown, represented);
@@ -130,7 +131,7 @@ function converted(
     return padded('', characterOf(value), { ...conversion, flags: flags.replace('0', '') });
   if ('diuxXo'.includes(type)) return integerConversion(value, conversion);
   if ('eEfFgG'.includes(type)) return floatConversion(value, conversion);
-  const code = (type.codePointAt(0) as number).toString(16);
+  const code = required(type.codePointAt(0)).toString(16);
   throw valueError(`unsupported format character '${type}' (0x${code})`);
 }
 
@@ -144,7 +145,7 @@ function integerConversion(value: Value, conversion: Conversion): string {
       const kind = 'diu'.includes(type) ? 'a real number' : 'an integer';
       throw typeError(`%${type} format: ${kind} is required, not ${typeName(value)}`);
     }
-    integer = integerOf(truncated(value.value)) as number | bigint;
+    integer = required(integerOf(truncated(value.value)));
   }
   const base = type === 'o' ? 8 : type === 'x' || type === 'X' ? 16 : 10;
   const size = integer < 0 ? -integer : integer;

@@ -1,4 +1,5 @@
 // Python's str(), repr() and digits of floats.
+import { required } from '../../runtime/required.js';
 import { bounded, deeper, spend, valueError } from './fault.js';
 import {
   type Callable,
@@ -120,7 +121,7 @@ export function quoted(text: string): string {
 
 /** \xhh, \uhhhh or \Uhhhhhhhh. */
 export function codeEscape(letter: string): string {
-  const code = letter.codePointAt(0) as number;
+  const code = required(letter.codePointAt(0));
   const hex = code.toString(16);
   if (code < 0x100) return `\\x${hex.padStart(2, '0')}`;
   return code < 0x10000 ? `\\u${hex.padStart(4, '0')}` : `\\U${hex.padStart(8, '0')}`;

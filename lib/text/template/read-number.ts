@@ -1,4 +1,5 @@
 // int() and float() of texts.
+import { required } from '../../runtime/required.js';
 import { requireBits, spendText, valueError } from './fault.js';
 import { repr } from './print.js';
 import { stripped } from './unicode.js';
@@ -11,7 +12,7 @@ function digitValue(letter: string): number {
   if (letter >= '0' && letter <= '9') return letter.charCodeAt(0) - 48;
   if (!/\p{Nd}/u.test(letter)) return -1;
   // Digits of a script follow each other from its zero, and ten at a time fill its range.
-  const code = letter.codePointAt(0) as number;
+  const code = required(letter.codePointAt(0));
   let zero = code;
   while (code - zero < 10 && /\p{Nd}/u.test(String.fromCodePoint(zero - 1))) zero--;
   return code - zero < 10 ? code - zero : (code - zero) % 10;

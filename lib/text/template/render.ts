@@ -1,5 +1,6 @@
 // The state of a render: variables, the text so far, and the globals of templates.
 
+import { required } from '../../runtime/required.js';
 import { isEqual } from './arithmetic.js';
 import { bounded, deeper, RANGE, spend, TemplateFault, typeError, valueError } from './fault.js';
 import { indexOf } from './numbers.js';
@@ -336,7 +337,7 @@ function range(args: readonly Value[]): Value {
   });
   const [first, last, step = 1] = bounds.length === 1 ? [0, bounds[0], 1] : bounds;
   if (step === 0) throw valueError('range() arg 3 must not be zero');
-  const made = new Range(first, last as number, step);
+  const made = new Range(first, required(last), step);
   if (made.length > RANGE) {
     const message = `Range too big. The sandbox blocks ranges larger than MAX_RANGE (${RANGE}).`;
     throw new TemplateFault('OverflowError', message);

@@ -1,9 +1,10 @@
 // The context of compiled statements: frames of variables, and assignments to them.
 
+import { required } from '../../runtime/required.js';
 import { accessOf, type CompileContext, type Compute, type Frame } from './expressions.js';
 import { runtimeError, valueError } from './fault.js';
 import type { NamespaceTarget, Statement, Target } from './nodes.js';
-import { type FunctionScope, Symbols, type Variable } from './symbols.js';
+import { type FunctionScope, Symbols } from './symbols.js';
 import { listOf, MISSING, Namespace, type Value } from './values.js';
 
 /** How a statement ended: 0 at its end, or by a tag of its loop. */
@@ -60,7 +61,7 @@ export type Assigner = (frame: Frame, value: Value) => void;
 
 export function compileTarget(target: Target, site: Site): Assigner {
   if (target.type === 'Name') {
-    const { write } = accessOf(site.symbols.find(target.name) as Variable, site.scope);
+    const { write } = accessOf(required(site.symbols.find(target.name)), site.scope);
     return write;
   }
   if (target.type === 'NamespaceTarget') return compileNamespaceTarget(target, site);
@@ -78,7 +79,7 @@ function compileNamespaceTarget(target: NamespaceTarget, site: Site): Assigner {
 }
 
 function namespaceOf({ name }: NamespaceTarget, site: Site): (frame: Frame) => Namespace {
-  const { read } = accessOf(site.symbols.find(name) as Variable, site.scope);
+  const { read } = accessOf(required(site.symbols.find(name)), site.scope);
   return (frame) => {
     const namespace = read(frame);
     if (namespace instanceof Namespace) return namespace;
@@ -122,7 +123,7 @@ export function compileAssign(target: Target, value: Compute, site: Site): Run {
 }
 
 function exportOf(name: string, site: Site): (frame: Frame) => void {
-  const { read } = accessOf(site.symbols.find(name) as Variable, site.scope);
+  const { read } = accessOf(required(site.symbols.find(name)), site.scope);
   return (frame) => {
     const value = read(frame);
     if (value !== MISSING) frame.render.set(name, value);

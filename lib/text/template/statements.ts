@@ -1,5 +1,6 @@
 // Compiles statements to closures that write their text into the render.
-import { type Compute, compileExpression, compileFilter, Frame } from './expressions.js';
+import { required } from '../../runtime/required.js';
+import { compileExpression, compileFilter, Frame } from './expressions.js';
 import { runtimeError, spend, syntaxError, typeError } from './fault.js';
 import { compileFor } from './loops.js';
 import { compileCallBlock, compileMacro } from './macros.js';
@@ -192,7 +193,7 @@ function compileWith(node: With, site: Site): Run {
   const body = compileBody(node.body, own);
   return (frame) => {
     enter(frame);
-    for (const [i, assign] of assigns.entries()) assign(frame, (values[i] as Compute)(frame));
+    for (const [i, assign] of assigns.entries()) assign(frame, required(values[i])(frame));
     const signal = body(frame);
     if (signal === 0) exit(frame);
     return signal;

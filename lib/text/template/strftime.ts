@@ -1,4 +1,6 @@
 // datetime.now().strftime(), in the language "C".
+import { required } from '../../runtime/required.js';
+
 const DAYS = ['Sunday', 'Monday', 'Tuesday', 'Wednesday', 'Thursday', 'Friday', 'Saturday'];
 const MONTHS = [
   ...['January', 'February', 'March', 'April', 'May', 'June', 'July', 'August', 'September'],
@@ -29,11 +31,11 @@ const hour12 = (now: Date): number => now.getHours() % 12 || 12;
 
 /** A value, and for numbers the width and the fill. */
 const PARTS: Readonly<Record<string, (now: Date) => readonly [Part, number?, string?]>> = {
-  A: (now) => [DAYS[now.getDay()] as string],
-  a: (now) => [(DAYS[now.getDay()] as string).slice(0, 3)],
-  B: (now) => [MONTHS[now.getMonth()] as string],
-  b: (now) => [(MONTHS[now.getMonth()] as string).slice(0, 3)],
-  h: (now) => [(MONTHS[now.getMonth()] as string).slice(0, 3)],
+  A: (now) => [required(DAYS[now.getDay()])],
+  a: (now) => [required(DAYS[now.getDay()]).slice(0, 3)],
+  B: (now) => [required(MONTHS[now.getMonth()])],
+  b: (now) => [required(MONTHS[now.getMonth()]).slice(0, 3)],
+  h: (now) => [required(MONTHS[now.getMonth()]).slice(0, 3)],
   C: (now) => [Math.floor(now.getFullYear() / 100), 2],
   c: (now) => [strftime(now, '%a %b %e %H:%M:%S %Y')],
   D: (now) => [strftime(now, '%m/%d/%y')],

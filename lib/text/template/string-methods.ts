@@ -1,5 +1,6 @@
 // The methods of Python's str.
 
+import { required } from '../../runtime/required.js';
 import { escaped } from './escape.js';
 import { bounded, requireText, spend, spendText, typeError, valueError } from './fault.js';
 import { indexOf, isNumber } from './numbers.js';
@@ -157,7 +158,7 @@ function splitRight(text: string, separator: Argument, most: Argument): string[]
 
 function lastWord(text: string): string {
   let start = text.length;
-  while (start > 0 && !BLANK.test(text[start - 1] as string)) start--;
+  while (start > 0 && !BLANK.test(required(text[start - 1]))) start--;
   return text.slice(start);
 }
 
@@ -280,7 +281,7 @@ function makeTable(from: Value, to: Argument, gone: Argument): Value {
       if (text === null && integerOf(key) === null) {
         throw typeError('keys in translate table must be strings or integers');
       }
-      table.set(text === null ? key : (text.codePointAt(0) as number), value);
+      table.set(text === null ? key : required(text.codePointAt(0)), value);
     }
     return table;
   }
@@ -291,8 +292,8 @@ function makeTable(from: Value, to: Argument, gone: Argument): Value {
   if (one.length !== other.length) {
     throw valueError('the first two maketrans arguments must have equal length');
   }
-  const code = (letter: string): number => letter.codePointAt(0) as number;
-  for (const [i, letter] of one.entries()) table.set(code(letter), code(other[i] as string));
+  const code = (letter: string): number => required(letter.codePointAt(0));
+  for (const [i, letter] of one.entries()) table.set(code(letter), code(required(other[i])));
   for (const letter of optionalText('maketrans()', gone) ?? '') table.set(code(letter), null);
   return table;
 }
@@ -303,7 +304,7 @@ function translate(text: string, table: Value): string {
   }
   const letters = Array.from(text, (letter) => {
     spend();
-    const code = letter.codePointAt(0) as number;
+    const code = required(letter.codePointAt(0));
     const found =
       table instanceof Dict
         ? table.get(code)
@@ -433,7 +434,7 @@ export function callString(
   args: readonly Value[],
   keywords: Keywords,
 ): Value {
-  const method = BOUND.get(name) as Bound;
+  const method = required(BOUND.get(name));
   if (typeof text === 'string') {
     spendText(text.length);
     return method([text, ...args], keywords);

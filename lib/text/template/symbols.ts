@@ -1,6 +1,7 @@
 // Which variable a name means at each place of a template: jinja2's rules, which its compiler
 // decides before a render. A frame of statements has its symbols; frames of one function share its
 // slots.
+import { required } from '../../runtime/required.js';
 import { childrenOf, type Node, type Statement } from './nodes.js';
 
 /** Variables of a function: the template, a macro, or a loop that calls itself. */
@@ -89,7 +90,7 @@ export class Symbols {
       for (const name of branch.stores) this.stores.add(name);
     }
     for (const name of stored) {
-      const { id } = this.find(name) as Variable;
+      const { id } = required(this.find(name));
       const outer = this.parent?.find(name) ?? null;
       const load: Load =
         outer === null ? { action: 'resolve', name } : { action: 'alias', of: outer };

@@ -1,5 +1,6 @@
 // The filters of jinja2 that read or write one value: texts, numbers, JSON.
 
+import { required } from '../../runtime/required.js';
 import { divide, multiply, power } from './arithmetic.js';
 import { attributeAlone } from './attributes.js';
 import { fixed, rounded } from './digits.js';
@@ -248,7 +249,7 @@ function fileSize(value: Value, isBinary: Argument): Value {
   if (bytes < base) return `${str(truncated(bytes))} Bytes`;
   if (Number.isNaN(bytes)) return 'nan YB';
   const named = (i: number): string => {
-    const unit = UNITS[i] as string;
+    const unit = required(UNITS[i]);
     return base === 1024 ? `${unit}iB` : unit === 'K' ? 'kB' : `${unit}B`;
   };
   const at = UNITS.findIndex((_, i) => bytes < base ** (i + 2));

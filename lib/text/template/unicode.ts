@@ -1,4 +1,5 @@
 // Texts by code points, as Python counts them, and its classes of characters.
+import { required } from '../../runtime/required.js';
 
 /** Inside brackets of an expression with the flag "u". */
 export const SPACES =
@@ -38,7 +39,7 @@ export function unitIndex(text: string, index: number): number {
   const letters = lettersOf(text);
   if (letters === null) return Math.min(index, text.length);
   let unit = 0;
-  for (let i = 0; i < index && i < letters.length; ++i) unit += (letters[i] as string).length;
+  for (let i = 0; i < index && i < letters.length; ++i) unit += required(letters[i]).length;
   return unit;
 }
 
@@ -60,9 +61,9 @@ export function compareTexts(a: string, b: string): number {
 
 /** The code point that holds the unit, where it takes two. */
 function codeOver(text: string, at: number): number | null {
-  const code = text.codePointAt(at) as number;
+  const code = required(text.codePointAt(at));
   if (code > 0xffff) return code;
-  const before = at > 0 ? (text.codePointAt(at - 1) as number) : 0;
+  const before = at > 0 ? required(text.codePointAt(at - 1)) : 0;
   return before > 0xffff ? before : null;
 }
 
@@ -80,8 +81,8 @@ export function stripped(
   const gone = characters === null ? null : new Set(characters);
   const isGone = (letter: string): boolean => (gone ? gone.has(letter) : isSpace(letter));
   let [start, end] = [0, letters.length];
-  while (isLeft && start < end && isGone(letters[start] as string)) start++;
-  while (isRight && end > start && isGone(letters[end - 1] as string)) end--;
+  while (isLeft && start < end && isGone(required(letters[start]))) start++;
+  while (isRight && end > start && isGone(required(letters[end - 1]))) end--;
   if (start === 0 && end === letters.length) return text;
   return typeof letters === 'string'
     ? letters.slice(start, end)

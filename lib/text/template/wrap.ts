@@ -1,4 +1,5 @@
 // Lines of a width, as Python's textwrap breaks them.
+import { required } from '../../runtime/required.js';
 import { spend, valueError } from './fault.js';
 import { isSpace } from './unicode.js';
 
@@ -30,7 +31,7 @@ interface Chunk {
 const sizeOf = ({ letters, start }: Chunk): number => letters.length - start;
 
 function isBlank({ letters, start }: Chunk): boolean {
-  for (let i = start; i < letters.length; ++i) if (!isSpace(letters[i] as string)) return false;
+  for (let i = start; i < letters.length; ++i) if (!isSpace(required(letters[i]))) return false;
   return true;
 }
 
@@ -50,16 +51,16 @@ export function wrapped(text: string, options: WrapOptions): string[] {
     spend();
     const line: Chunk[] = [];
     let length = 0;
-    if (lines.length > 0 && isBlank(chunks.at(-1) as Chunk)) chunks.pop();
+    if (lines.length > 0 && isBlank(required(chunks.at(-1)))) chunks.pop();
     while (chunks.length > 0) {
-      const size = sizeOf(chunks.at(-1) as Chunk);
+      const size = sizeOf(required(chunks.at(-1)));
       if (length + size > width) break;
-      line.push(chunks.pop() as Chunk);
+      line.push(required(chunks.pop()));
       length += size;
     }
     const next = chunks.at(-1);
     if (next !== undefined && sizeOf(next) > width) breakWord(chunks, line, length, options);
-    if (line.length > 0 && isBlank(line.at(-1) as Chunk)) line.pop();
+    if (line.length > 0 && isBlank(required(line.at(-1)))) line.pop();
     if (line.length > 0) lines.push(line.map(textOf).join(''));
   }
   return lines;
@@ -70,9 +71,9 @@ const textOf = ({ letters, start }: Chunk): string => letters.slice(start).join(
 /** Puts the part of a long word that fits on the line. */
 function breakWord(chunks: Chunk[], line: Chunk[], length: number, options: WrapOptions): void {
   const { width, breaksWords, breaksHyphens } = options;
-  const { letters, start } = chunks.at(-1) as Chunk;
+  const { letters, start } = required(chunks.at(-1));
   if (!breaksWords) {
-    if (line.length === 0) line.push(chunks.pop() as Chunk);
+    if (line.length === 0) line.push(required(chunks.pop()));
     return;
   }
   let end = start + width - length;

@@ -1,4 +1,5 @@
 // Added tokens: found in a text before it is encoded. Source: the Rust crate tokenizers.
+import { required } from '../../runtime/required.js';
 import { spaceEnd, spaceStart, WORD } from './characters.js';
 import { Trie } from './trie.js';
 
@@ -73,7 +74,7 @@ export class AddedTokens {
     if (!this.firsts.has(text.charCodeAt(at))) return null;
     let longest: { token: AddedToken; end: number } | null = null;
     this.trie.prefixes(text, at, (end, number) => {
-      longest = { token: this.tokens[number] as AddedToken, end };
+      longest = { token: required(this.tokens[number]), end };
     });
     return longest;
   }

@@ -3,6 +3,7 @@
 import { dataError } from '../../runtime/refused.js';
 import { RegexFault } from '../../runtime/regex/fault.js';
 import { Regex } from '../../runtime/regex/regex.js';
+import { required } from '../../runtime/required.js';
 import { Fields } from './fields.js';
 
 /** Bounds of the matches in a text: [start, end, start, end, ...]. */
@@ -64,7 +65,7 @@ export function readReplacement(fields: Fields): (text: string) => string {
     let at = 0;
     for (let i = 0; i < bounds.length; i += 2) {
       replaced += text.slice(at, bounds[i]) + content;
-      at = bounds[i + 1] as number;
+      at = required(bounds[i + 1]);
     }
     return replaced + text.slice(at);
   };

@@ -1,5 +1,6 @@
 // Pre-tokenizers: they split a text into the pieces that the model encodes one by one.
 // Source: the Rust crate tokenizers.
+import { required } from '../../runtime/required.js';
 import { isSpace, PUNCTUATION, spellBytes, WORD } from './characters.js';
 import { Fields } from './fields.js';
 import { type Finder, occurrences, readPattern, regexFinder } from './pattern.js';
@@ -167,7 +168,7 @@ function splitter(find: Finder, behavior: Behavior, isInverted = false): PreToke
     for (const [i, piece] of pieces.entries()) {
       const ranges = rangesOf(piece, find(piece), behavior, isInverted);
       for (let j = 0; j < ranges.length; j += 2) {
-        const [start, end] = [ranges[j] as number, ranges[j + 1] as number];
+        const [start, end] = [required(ranges[j]), required(ranges[j + 1])];
         if (start === end) continue;
         if (all.length === 0) staysStart = i === 0 && start === 0;
         all.push(piece.slice(start, end));
@@ -192,7 +193,7 @@ function rangesOf(
   };
   let at = 0;
   for (let i = 0; i < bounds.length; i += 2) {
-    const [start, end] = [bounds[i] as number, bounds[i + 1] as number];
+    const [start, end] = [required(bounds[i]), required(bounds[i + 1])];
     if (start > at) add(at, start, false);
     add(start, end, true);
     at = end;
@@ -218,8 +219,8 @@ function merged(
   const found: [number, number][] = [];
   let previous = false;
   for (const i of order) {
-    const [start, end] = [ranges[2 * i] as number, ranges[2 * i + 1] as number];
-    const isMatch = areMatches[i] as boolean;
+    const [start, end] = [required(ranges[2 * i]), required(ranges[2 * i + 1])];
+    const isMatch = required(areMatches[i]);
     const joins = behavior === 'Contiguous' ? isMatch === previous : isMatch && !previous;
     const last = found.at(-1);
     if (joins && last) last[isReversed ? 0 : 1] = isReversed ? start : end;

@@ -1,9 +1,10 @@
 // Checks combinations of `ds train` arguments before anything is loaded.
+
 import { realpathSync } from 'node:fs';
 import { basename, dirname } from 'node:path';
-
 import { adapterFolder } from '../../peft/adapter-folder.js';
 import { refused } from '../../runtime/refused.js';
+import { required } from '../../runtime/required.js';
 import { absolutePath } from '../../runtime/system-error.js';
 import { requireOneStage } from '../configuration.js';
 import { isSavedFile, requireModelConfig, requireNoModel } from '../weight-folder.js';
@@ -42,13 +43,13 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
   if (dir !== undefined && config !== undefined) {
     throw refused('--config_name', 'no --model', 'both');
   }
-  if (dir !== undefined && locationOf(dir) === locationOf(out as string)) {
+  if (dir !== undefined && locationOf(dir) === locationOf(required(out))) {
     throw refused('--output', 'another folder than that of --model, which stays as it is', dir);
   }
   if (dir !== undefined) requireModel(dir);
   requireLora(args);
-  requireOwnOutput(args, out as string);
-  const { options } = trainerPart(args, out as string);
+  requireOwnOutput(args, required(out));
+  const { options } = trainerPart(args, required(out));
   if (options.deepspeed !== undefined) requireOneStage(options.deepspeed);
   return args as CheckedArguments;
 }

@@ -1,8 +1,9 @@
 // Models, tokenizers and configurations of `ds train` that are names of the hub.
-import { basename } from 'node:path';
 
+import { basename } from 'node:path';
 import { localFolder } from '../../hub/local-folder.js';
 import { isRemote } from '../../hub/names.js';
+import { required } from '../../runtime/required.js';
 import type { TrainArguments } from './arguments.js';
 import { requireModel } from './check-arguments.js';
 
@@ -15,14 +16,14 @@ export const revisionOf = (
 /** Resolves with the folder of the tokenizer. Rejects with DS_HUB. */
 export async function tokenizerFolder(args: TrainArguments): Promise<string> {
   const { tokenizer_name: own, model_name_or_path: dir, config_name: config } = args;
-  const place = own ?? dir ?? (config as string);
+  const place = own ?? dir ?? required(config);
   const revision = own === undefined ? revisionOf(place, args) : undefined;
   return localFolder('ds train', place, { need: 'tokenizer', revision });
 }
 
 /** Resolves with the folder or file of the configuration of a new model. Rejects with DS_HUB. */
 export async function configPlace(args: TrainArguments): Promise<string> {
-  const place = args.config_name as string;
+  const place = required(args.config_name);
   return localFolder('ds train', place, { need: 'config', revision: revisionOf(place, args) });
 }
 

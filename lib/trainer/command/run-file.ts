@@ -1,4 +1,5 @@
 // Reads the file of --config: arguments of `ds train` in YAML or JSON.
+
 import { readFileSync } from 'node:fs';
 import type { Document, LineCounter, Pair, Scalar } from 'yaml';
 import { excerpt } from '../../config/config-error.js';

@@ -1,4 +1,5 @@
 // Runs one rank of `ds train`: reads model and rows, trains, saves, and prints a sample.
+
 import { type CheckpointWorld, inUnison } from '../../checkpoint/index.js';
 import { requireWritable } from '../../checkpoint/make-folder.js';
 import type { Distributed } from '../../comm/index.js';
@@ -8,6 +9,7 @@ import { checkpointWorld } from '../../engine/setup/checkpoint-world.js';
 import { jobOf } from '../../initialize.js';
 import type { CausalLM } from '../../models/index.js';
 import type { Device } from '../../runtime/device.js';
+import { required } from '../../runtime/required.js';
 import { type TextBatch, type TextSample, Tokenizer } from '../../text/index.js';
 import { firstReading } from '../configuration.js';
 import type { EndEvent, LogEvent, TrainerEvent } from '../events.js';
@@ -105,7 +107,7 @@ async function readTogether(
     found.push({ model, tokenizer, rows, prompt });
     return null;
   });
-  return found[0] as Material;
+  return required(found[0]);
 }
 
 /** Throws the errors of a Trainer with these options before rows are read, which can take long. */

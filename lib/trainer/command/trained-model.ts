@@ -1,15 +1,17 @@
 // Creates, loads and saves the model of `ds train`, with adapters if --use_peft is given.
+
 import { DsError } from '../../errors.js';
 import { type CausalLM, fromConfig, fromPretrained } from '../../models/index.js';
 import { addLora, type LoraOptions, loadAdapter, quantize } from '../../peft/index.js';
 import { refused } from '../../runtime/refused.js';
+import { required } from '../../runtime/required.js';
 import { seed } from '../../tensor/index.js';
 import type { TrainArguments } from './arguments.js';
 import { configPlace, revisionOf } from './hub-model.js';
 
 /** The folder or name of the model, or of the configuration of a new one. */
 export function sourceOf({ model_name_or_path: dir, config_name: config }: TrainArguments): string {
-  return (dir ?? config) as string;
+  return required(dir ?? config);
 }
 
 /**
@@ -83,6 +85,6 @@ function alone(names: readonly string[] | undefined): string | readonly string[]
 
 /** Loads the model from the output folder, as a user does. */
 export async function savedModel(args: TrainArguments): Promise<CausalLM> {
-  const dir = args.output_dir as string;
+  const dir = required(args.output_dir);
   return args.use_peft ? loadAdapter(await openBase(args), dir) : fromPretrained(dir);
 }

@@ -1,6 +1,7 @@
 // Updates with a compressed exchange of one bit per element instead of gradients, such as 1-bit
 // Adam. Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam, ZeroOneAdam and
 // OneBitLamb.
+
 import {
   CompressedExchange,
   CompressedLayout,
@@ -9,6 +10,7 @@ import {
 } from '../../comm/index.js';
 import type { ExchangingOptimizer, PayloadPass } from '../../optim/exchange.js';
 import type { UpdateTensors } from '../../optim/optimizer.js';
+import { required } from '../../runtime/required.js';
 import { copyAll, sliceFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { overlap } from '../layout.js';
@@ -162,7 +164,7 @@ export class ExchangedUpdates extends AfterDecision {
   }
 
   private receive(bucket: Bucket, pass: PayloadPass): void {
-    bucket.exchange.receive(bucket.vector as Tensor);
+    bucket.exchange.receive(required(bucket.vector));
     this.eachRange(bucket, this.unscaled, (tensors, payload) => {
       pass.apply(tensors, payload, this.parts.state.kernels);
     });
@@ -180,7 +182,7 @@ export class ExchangedUpdates extends AfterDecision {
       for (const tile of state.tilesOf(partition)) {
         const tensors = state.acquire(partition, tile);
         const { offset: from, numel } = tile.range;
-        const payload = sliceFlat(vector as Tensor, { offset: offset + from, numel });
+        const payload = sliceFlat(required(vector), { offset: offset + from, numel });
         body({ ...tensors, control }, payload);
         payload.release();
         state.release(partition, tensors);
@@ -213,7 +215,7 @@ function exchangeOf(
   group: ExchangeGroup,
   members: readonly Member[],
 ): CompressedExchange {
-  const { device, unit } = (members[0] as Member).partition;
+  const { device, unit } = required(members[0]).partition;
   const numel = members.reduce((sum, { partition }) => sum + partition.numel, 0);
   const segments = members.flatMap((member) => segmentsOf(optimizer, member));
   return new CompressedExchange(group, device, {

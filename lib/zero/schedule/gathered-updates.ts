@@ -1,8 +1,10 @@
 // Updates by rules that transform whole parameters, such as Muon, with parameters divided over
 // ranks. Source: DeepSpeed's Muon at stage 3, which distributes the matrices over the ranks.
+
 import type { GatheredOptimizer, UpdateSettings } from '../../optim/optimizer.js';
 import { deviceKernels } from '../../optim/update-kernels.js';
 import type { DType } from '../../runtime/dtype.js';
+import { required } from '../../runtime/required.js';
 import { sliceFlat, zeroRange } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { LayoutEntry, Range } from '../layout.js';
@@ -74,10 +76,10 @@ export class GatheredUpdates extends AfterDecision {
       const gathering = batch.filter(({ assignments }) => assignments.length > 0);
       const gathered = gathering.map((member) => this.gather(member, taken, settings));
       gathering.forEach((member, i) => {
-        this.transform(member, gathered[i] as Tensor);
+        this.transform(member, required(gathered[i]));
       });
       gathering.forEach((member, i) => {
-        this.scatter(member, gathered[i] as Tensor);
+        this.scatter(member, required(gathered[i]));
       });
       for (const member of batch) {
         this.apply(member, taken, settings);
@@ -159,7 +161,7 @@ export class GatheredUpdates extends AfterDecision {
   }
 
   private scratchOf({ gradDtype }: Unit, range: Range): Tensor {
-    return sliceFlat(this.scratch.get(gradDtype) as Tensor, range);
+    return sliceFlat(required(this.scratch.get(gradDtype)), range);
   }
 }
 
@@ -209,7 +211,7 @@ function assign(members: { partition: Partition; entries: LayoutEntry[] }[], ran
   for (const entry of largestFirst) {
     const owner = load.indexOf(Math.min(...load));
     owners.set(entry, owner);
-    load[owner] = (load[owner] as number) + entry.numel;
+    load[owner] = required(load[owner]) + entry.numel;
   }
   const ends = new Map<DType, number>();
   return members.map(({ partition, entries }) => {
@@ -219,7 +221,7 @@ function assign(members: { partition: Partition; entries: LayoutEntry[] }[], ran
       numel: entries.length > 0 ? partition.numel : 0,
     };
     ends.set(gradDtype, directions.offset + directions.numel);
-    const assignments = entries.map((entry) => ({ entry, owner: owners.get(entry) as number }));
+    const assignments = entries.map((entry) => ({ entry, owner: required(owners.get(entry)) }));
     return { partition, assignments, directions };
   });
 }

@@ -1,11 +1,13 @@
 // Updates by rules that need sums over whole parameters, such as LAMB's trust ratios, with
 // parameters divided over ranks.
+
 import type {
   MeasuringOptimizer,
   SummedOptimizer,
   UpdateSettings,
   UpdateTensors,
 } from '../../optim/optimizer.js';
+import { required } from '../../runtime/required.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { Collectives } from '../collectives.js';
@@ -64,7 +66,7 @@ export class TensorSums {
       }
       for (const range of partition.groups) this.spans.set(range, this.spansOf(range, offsets));
     }
-    const { device } = partitions[0] as Partition;
+    const { device } = required(partitions[0]);
     this.rounds = widths.map((width) => ({
       row: held(() => Tensor.empty([width], 'f64', device)),
       own: state.allocate(width, 'f64'),
@@ -118,7 +120,7 @@ export class TensorSums {
       const { range } = tile;
       const tensors = state.acquire(partition, tile);
       const sums = (this.spans.get(range) ?? []).map((span, number) => {
-        const { own, whole } = this.rounds[number] as Round;
+        const { own, whole } = required(this.rounds[number]);
         return sliceFlat(number < round ? whole : own, span);
       });
       body({ ...tensors, control, sums }, range);
@@ -140,7 +142,7 @@ export class TensorSums {
     const [first] = range.places;
     if (!first) return [];
     return sumSizes(range, this.optimizer).map((numel, round) => {
-      return { offset: offsets.get(first.name)?.[round] as number, numel };
+      return { offset: required(offsets.get(first.name)?.[round]), numel };
     });
   }
 }

@@ -1,6 +1,8 @@
 // HostStreams: gradients to updates in host memory and weights back, while updates run. Source: Ren
 // et al. 2021 (ZeRO-Offload).
+
 import type { Device } from '../../runtime/device.js';
+import { required } from '../../runtime/required.js';
 import { Event, Stream } from '../../runtime/stream.js';
 import { copyAll, copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -54,7 +56,7 @@ export class DepartingTensors {
   }
 
   private returnOldest(): void {
-    const { tensor, left } = this.underWay.shift() as { tensor: Tensor; left: Event };
+    const { tensor, left } = required(this.underWay.shift());
     this.device.compute.wait(left);
     tensor.release();
     this.spare.push(left);
@@ -109,7 +111,7 @@ export class HostStreams implements Traffic {
       return;
     }
     d2h.wait(part.uploaded);
-    const grad = partition.grad as Tensor;
+    const grad = required(partition.grad);
     for (const { range, arrived, updated } of tiles) {
       if (this.readBefore) d2h.wait(updated);
       copyFlat(part.grad, range, grad, range, d2h);
@@ -147,7 +149,7 @@ export class HostStreams implements Traffic {
 
   upload({ partition, weight }: ShardPart, { range, updated }: StateTile): void {
     this.h2d.wait(updated);
-    copyFlat(partition.weights, range, weight as Tensor, range, this.h2d);
+    copyFlat(partition.weights, range, required(weight), range, this.h2d);
   }
 
   finish(part: ShardPart): Stream {

@@ -1,8 +1,10 @@
 // Measures the update rates of CPU threads and of the device for state in host memory, at the same
 // time.
+
 import type { Device } from '../../runtime/device.js';
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import { Event, Stream } from '../../runtime/stream.js';
 import { copyAll } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
@@ -91,7 +93,7 @@ export function measureRates(
     };
   };
   const places = Array.from({ length: PLACES }, place);
-  const at = (turn: number): Place => places[turn % PLACES] as Place;
+  const at = (turn: number): Place => required(places[turn % PLACES]);
   const control = pinnedFilled(device, [4], 'f32', 1);
   const window = at(0).passing.map(() => held(() => Tensor.empty([elements], 'f32', device)));
   device.compute.synchronize();
@@ -103,7 +105,7 @@ export function measureRates(
   ]);
   const memory = places.flatMap(({ state, gradients, passing }) => [state, gradients, passing]);
   for (const tensor of [...memory.flat(), control, ...window]) tensor.release();
-  const together = Math.min(...[host, ...ways].map((times) => times?.at(-1) as number));
+  const together = Math.min(...[host, ...ways].map((times) => required(times?.at(-1))));
   const rate = (times: readonly number[] = []): number => passRate(times, together);
   const bytes = window.length * elements * dtypeSize('f32');
   return { host: elements * rate(host), link: bytes * Math.min(...ways.map(rate)) };
@@ -117,7 +119,7 @@ export function passRate(times: readonly number[], together: number): number {
   const done = times.filter((time) => time <= together);
   // With few short passes, one may take longer than all passes of another stream.
   const counted = done.length > 0 ? done : times;
-  return counted.length / (counted.at(-1) as number);
+  return counted.length / required(counted.at(-1));
 }
 
 /**
@@ -146,14 +148,14 @@ function timesOf(
     }),
   );
   synchronize();
-  const times = runs.map((_, i) => marks.map((row) => (row[i] as Event).since(start) / 1000));
+  const times = runs.map((_, i) => marks.map((row) => required(row[i]).since(start) / 1000));
   for (const event of [start, ...marks.flat()]) event.dispose();
   for (const { stream } of runs) stream.dispose();
   return times;
 }
 
 function copyEach(to: readonly Tensor[], from: readonly Tensor[], stream: Stream): void {
-  to.forEach((one, i) => void copyAll(one, from[i] as Tensor, stream));
+  to.forEach((one, i) => void copyAll(one, required(from[i]), stream));
 }
 
 /** Runs the pass with the most bytes: it commits a step and speculates the next. */
@@ -166,10 +168,10 @@ function update({ state, gradients }: Place, control: Tensor, stream: Stream): v
   };
   kernels.adamWSpeculateOnHost(
     {
-      ...{ master: master as Tensor, m: m as Tensor, v: v as Tensor },
-      ...{ previous: previous as Tensor, previousControl: control, previousRule: rule },
-      ...{ next: next as Tensor, nextControl: control, nextRule: rule },
-      weight: previous as Tensor,
+      ...{ master: required(master), m: required(m), v: required(v) },
+      ...{ previous: required(previous), previousControl: control, previousRule: rule },
+      ...{ next: required(next), nextControl: control, nextRule: rule },
+      weight: required(previous),
     },
     stream,
   );

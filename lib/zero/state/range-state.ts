@@ -1,7 +1,9 @@
 // The optimizer state of a partition: flat tensors per range, by the optimizer's declaration.
+
 import { declaredState, portionOf, type StateTensor } from '../../optim/declared-state.js';
 import type { Optimizer, ParameterPlace } from '../../optim/optimizer.js';
 import type { DType } from '../../runtime/dtype.js';
+import { required } from '../../runtime/required.js';
 import { numel as sizeOf } from '../../runtime/view.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -77,7 +79,7 @@ function stateOf(
 /** Elements of a per-parameter state, over all places. */
 function sizeOfWhole({ group, places }: GroupRange, optimizer: Optimizer, name: string): number {
   return places.reduce((sum, { shape }) => {
-    return sum + sizeOf((declaredState(optimizer, group, shape)[name] as StateTensor).shape);
+    return sum + sizeOf(required(declaredState(optimizer, group, shape)[name]).shape);
   }, 0);
 }
 
@@ -120,8 +122,8 @@ export function namedFragment(
   if (name === 'master') return sliceFragment(master, fragment);
   const groups = ranges.map(({ range }) => range);
   const { range, place, shape } = placeInState({ optimizer, groups }, fragment, name);
-  const { state } = ranges.find((one) => one.range === range) as RangeState;
-  return sliceFlat(state[name] as Tensor, place, shape);
+  const { state } = required(ranges.find((one) => one.range === range));
+  return sliceFlat(required(state[name]), place, shape);
 }
 
 /** The location of a fragment's part of a state in the flat tensor of its range. */
@@ -140,10 +142,10 @@ export function placeInState(
   name: string,
 ): PlaceInState {
   const { entry, offset } = fragment;
-  const range = groups.find(
-    (one) => offset >= one.offset && offset < one.offset + one.numel,
-  ) as GroupRange;
-  const declared = declaredState(optimizer, entry.group, entry.shape)[name] as StateTensor;
+  const range = required(
+    groups.find((one) => offset >= one.offset && offset < one.offset + one.numel),
+  );
+  const declared = required(declaredState(optimizer, entry.group, entry.shape)[name]);
   const { numel } = portionOf(declared, fragment);
   const first =
     declared.per === null

@@ -1,7 +1,9 @@
 // Fragments of split master weights: joined to f32 for reads, split again for writes.
+
 import { halves, type SplitMaster } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import type { Stream } from '../../runtime/stream.js';
 import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -45,7 +47,7 @@ export class SplitFragments {
 
   /** `order`: the stream that orders changes of both halves. */
   lend(part: ShardPart, fragment: Fragment, order: Stream): LentState {
-    const high = part.master as Tensor;
+    const high = required(part.master);
     const { range, around, within } = this.placeOf(part, fragment);
     const joined = pinned(this.device, [around.numel], 'f32');
     const room = roomFor(high, around.numel);
@@ -67,7 +69,7 @@ export class SplitFragments {
    * complete.
    */
   write(part: ShardPart, fragment: Fragment, values: Tensor, stream: Stream): void {
-    const high = part.master as Tensor;
+    const high = required(part.master);
     const { range, around, within } = this.placeOf(part, fragment);
     const most = Math.min(around.numel, WRITTEN_AT_ONCE);
     const scratch = pinned(this.device, [most], 'f32');
@@ -100,7 +102,7 @@ export class SplitFragments {
     const first = Math.floor(offset / PER_BYTE) * PER_BYTE;
     const end = Math.ceil((offset + numel) / PER_BYTE) * PER_BYTE;
     return {
-      range: ranges.find(({ range }) => range === found.range) as RangeState,
+      range: required(ranges.find(({ range }) => range === found.range)),
       around: { offset: first, numel: Math.min(end, found.range.numel) - first },
       within: { offset: offset - first, numel },
     };
@@ -141,8 +143,8 @@ function withHalves(
   if (room) copyFlat(room, all(around), high, own, order);
   const split: Halves = {
     high: room ? sliceFlat(room, all(around)) : sliceFlat(high, own),
-    low: sliceFlat(state[halves.low] as Tensor, around),
-    ties: sliceFlat(state[halves.ties] as Tensor, bytes),
+    low: sliceFlat(required(state[halves.low]), around),
+    ties: sliceFlat(required(state[halves.ties]), bytes),
   };
   body(split);
   for (const tensor of Object.values(split)) tensor.release();

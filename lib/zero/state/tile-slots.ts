@@ -1,10 +1,12 @@
 // TileSlots: slots of host memory for tiles on disk. One is in use while the next are read and the
 // last is written. Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
+
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import type { HostRange } from '../../runtime/file.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import type { Stream } from '../../runtime/stream.js';
 import type { SwapFile } from '../../runtime/swap-file.js';
 import { held, Tensor } from '../../tensor/index.js';
@@ -93,14 +95,14 @@ export class TileSlots {
 
   /** Returns a field of an open tile, flat. The caller releases it. */
   field(tile: StoredTile, name: string): Tensor {
-    const { memory } = this.slotOf(tile) as Slot;
-    const field = tile.fields.find((one) => one.name === name) as Field;
+    const { memory } = required(this.slotOf(tile));
+    const field = required(tile.fields.find((one) => one.name === name));
     return fieldIn(memory, field);
   }
 
   /** Ends open(). The tile's bytes have changed. */
   close(tile: StoredTile): void {
-    const slot = this.slotOf(tile) as Slot;
+    const slot = required(this.slotOf(tile));
     slot.users--;
     slot.changed = true;
   }
@@ -163,7 +165,7 @@ export class TileSlots {
   }
 
   private get file(): SwapFile {
-    return this.backing as SwapFile;
+    return required(this.backing);
   }
 
   private slotOf(tile: StoredTile): Slot | undefined {

@@ -1,7 +1,9 @@
 // Tiles: the parts of a partition that an offloaded update copies and computes one after another.
+
 import { declaredState } from '../../optim/declared-state.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
+import { required } from '../../runtime/required.js';
 import { Event } from '../../runtime/stream.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -107,7 +109,7 @@ function isElementwise(optimizer: Optimizer, { group, like }: GroupRange): boole
 /** Returns the number of range elements per element of each state. */
 function blockSizes(optimizer: Optimizer, { group, like }: GroupRange): Record<string, number> {
   const declared = Object.entries(declaredState(optimizer, group, like));
-  return Object.fromEntries(declared.map(([name, { per }]) => [name, per as number]));
+  return Object.fromEntries(declared.map(([name, { per }]) => [name, required(per)]));
 }
 
 function cutState(
@@ -125,7 +127,7 @@ function cutState(
   });
   const tiles = cuts.map((cut, index) => ({
     range: sliceOf(range, cut),
-    state: mapValues(state, (flat, name) => sliceFlat(flat, blocks(cut, per[name] as number))),
+    state: mapValues(state, (flat, name) => sliceFlat(flat, blocks(cut, required(per[name])))),
     sums: [],
     starts: sliceFlat(ends, { offset: index, numel: 1 }),
   }));

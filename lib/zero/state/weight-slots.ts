@@ -1,5 +1,7 @@
 // WeightSlots: slots of pinned host memory for tiles of device weights during their update.
+
 import type { Device } from '../../runtime/device.js';
+import { required } from '../../runtime/required.js';
 import { Event, type Stream } from '../../runtime/stream.js';
 import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -61,7 +63,7 @@ export class WeightSlots {
    */
   fetch(weights: Tensor, tile: StateTile, last: Event): Tensor {
     const { down, updates } = this.streams;
-    const slot = this.slots[this.turn] as Slot;
+    const slot = required(this.slots[this.turn]);
     this.turn = (this.turn + 1) % WEIGHT_SLOTS;
     for (const one of this.slots) if (one.tile === tile) one.tile = null;
     slot.tile = tile;
@@ -75,7 +77,7 @@ export class WeightSlots {
   /** Copies the tile's slot back to `weights` after its update. */
   send(weights: Tensor, tile: StateTile): void {
     const { up } = this.streams;
-    const slot = this.slots.find((one) => one.tile === tile) as Slot;
+    const slot = required(this.slots.find((one) => one.tile === tile));
     const { numel } = tile.range;
     up.wait(tile.updated);
     copyFlat(weights, tile.range, slot.memory, { offset: 0, numel }, up);

@@ -1,8 +1,10 @@
 // JoinedMasters: split masters for speculative updates by the device, which stores their upper
 // halves.
+
 import { halves, type SplitMaster } from '../../../optim/split-master.js';
 import type { Device } from '../../../runtime/device.js';
 import * as kernels from '../../../runtime/kernels.generated.js';
+import { required } from '../../../runtime/required.js';
 import type { Stream } from '../../../runtime/stream.js';
 import { copyAll, sliceFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
@@ -82,19 +84,19 @@ export class JoinedMasters implements Masters {
   }
 
   opened(part: ShardPart, { range }: StateTile, rest: OpenTile): OpenTile {
-    const high = sliceFlat(part.master as Tensor, range);
+    const high = sliceFlat(required(part.master), range);
     const master = sliceFlat(this.scratch, { offset: 0, numel: range.numel });
     this.joined = { high, rest };
     const { [halves.ties]: ties, ...state } = rest.state;
     const { order } = this.placement.traffic;
-    kernels.joinMaster({ high, low: rest.master, ties: ties as Tensor, out: master }, order);
+    kernels.joinMaster({ high, low: rest.master, ties: required(ties), out: master }, order);
     return { master, state };
   }
 
   closing(_: ShardPart, { master }: OpenTile, changed: boolean): OpenTile {
-    const { high, rest } = this.joined as Joined;
+    const { high, rest } = required(this.joined);
     this.joined = null;
-    const ties = rest.state[halves.ties] as Tensor;
+    const ties = required(rest.state[halves.ties]);
     const { order } = this.placement.traffic;
     if (changed) kernels.splitMaster({ in: master, high, low: rest.master, ties }, order);
     for (const tensor of [high, master]) tensor.release();
@@ -121,7 +123,7 @@ export class JoinedMasters implements Masters {
   /** The rounded masters are their upper halves. */
   refresh({ master, partition }: ShardPart): boolean {
     this.placement.synchronize();
-    copyAll(partition.weights, master as Tensor, this.device.compute);
+    copyAll(partition.weights, required(master), this.device.compute);
     this.device.compute.synchronize();
     return true;
   }

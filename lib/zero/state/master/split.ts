@@ -1,6 +1,8 @@
 // SplitMasters: f32 masters as two halves; the bf16 weights are their upper halves.
+
 import { halves, type SplitMaster } from '../../../optim/split-master.js';
 import type { Device } from '../../../runtime/device.js';
+import { required } from '../../../runtime/required.js';
 import type { Stream } from '../../../runtime/stream.js';
 import { sliceFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
@@ -74,7 +76,7 @@ export class SplitMasters implements Masters {
   closing(part: ShardPart, { master, state }: OpenTile): OpenTile {
     if (!this.inPlace(part)) return { master, state };
     master.release();
-    return { master: state[halves.low] as Tensor, state };
+    return { master: required(state[halves.low]), state };
   }
 
   upload(part: ShardPart, tile: StateTile): void {
@@ -130,5 +132,5 @@ export function lendHalves(
 /** Replaces the masters by their lower halves. */
 export function withLowerHalves({ state }: StateTile): OpenTile {
   const { [halves.low]: low, ...rest } = state;
-  return { master: (low as Tensor).retain(), state: rest };
+  return { master: required(low).retain(), state: rest };
 }

@@ -1,9 +1,11 @@
 // NvmeState: optimizer state on disk, updated by CPU threads in slots of host memory. Source:
 // Rajbhandari et al. 2021 (ZeRO-Infinity).
+
 import type { Optimizer } from '../../../optim/optimizer.js';
 import { hostKernels, type UpdateKernels } from '../../../optim/update-kernels.js';
 import type { Device } from '../../../runtime/device.js';
 import type { DType } from '../../../runtime/dtype.js';
+import { required } from '../../../runtime/required.js';
 import type { Stream } from '../../../runtime/stream.js';
 import { SwapFile, type SwapFileInfo } from '../../../runtime/swap-file.js';
 import { copyFlat } from '../../../tensor/flat.js';
@@ -169,7 +171,7 @@ export class NvmeState implements Placement {
 
   close({ master, state }: OpenTile): void {
     for (const slice of [master, ...Object.values(state)]) slice.release();
-    const tile = this.opened.get(master) as DiskTile;
+    const tile = required(this.opened.get(master));
     this.opened.delete(master);
     this.slots.close(tile);
     this.slots.store(tile);
@@ -179,8 +181,8 @@ export class NvmeState implements Placement {
   /** All other tiles in order, cyclic. */
   private *after(tile: DiskTile): Generator<DiskTile> {
     const { order } = this;
-    const turn = this.turns.get(tile) as number;
-    for (let i = 1; i < order.length; ++i) yield order[(turn + i) % order.length] as DiskTile;
+    const turn = required(this.turns.get(tile));
+    for (let i = 1; i < order.length; ++i) yield required(order[(turn + i) % order.length]);
   }
 
   writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void {

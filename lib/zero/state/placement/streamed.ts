@@ -1,11 +1,13 @@
 // StreamedState: optimizer state in pinned host memory that the device updates through two windows.
 // Source: Maurya et al. 2024 (Deep Optimizer States), which updates every n-th subgroup of an
 // offloaded optimizer this way.
+
 import type { Optimizer } from '../../../optim/optimizer.js';
 import { deviceKernels, type UpdateKernels } from '../../../optim/update-kernels.js';
 import { Buffer } from '../../../runtime/buffer.js';
 import type { Device } from '../../../runtime/device.js';
 import { type DType, dtypeSize } from '../../../runtime/dtype.js';
+import { required } from '../../../runtime/required.js';
 import { Event, Stream } from '../../../runtime/stream.js';
 import { copyAll, zeroRange } from '../../../tensor/flat.js';
 import { held, Tensor } from '../../../tensor/index.js';
@@ -97,7 +99,7 @@ export class Windows {
    */
   open(tile: StateTile, kept: OpenTile): OpenTile {
     const { up } = this;
-    const window = this.windows[this.turn] as Window;
+    const window = required(this.windows[this.turn]);
     this.turn = (this.turn + 1) % COUNT;
     up.wait(window.left);
     // Its last update may still be on its way to the host, from the other window.
@@ -111,8 +113,8 @@ export class Windows {
 
   /** Copies the state back to host memory if it was changed. */
   close({ master }: OpenTile, changed: boolean): void {
-    const window = this.windows.find(({ opened }) => opened?.master === master) as Window;
-    const [kept, opened] = [window.kept as OpenTile, window.opened as OpenTile];
+    const window = required(this.windows.find(({ opened }) => opened?.master === master));
+    const [kept, opened] = [required(window.kept), required(window.opened)];
     const last = changed ? this.down : this.updates;
     if (changed) {
       last.wait(window.computed.record(this.updates));
@@ -148,7 +150,7 @@ const tensorsOf = ({ master, state }: OpenTile): Tensor[] => [master, ...Object.
 
 function pairs(a: OpenTile, b: OpenTile): [Tensor, Tensor][] {
   const others = tensorsOf(b);
-  return tensorsOf(a).map((tensor, i) => [tensor, others[i] as Tensor]);
+  return tensorsOf(a).map((tensor, i) => [tensor, required(others[i])]);
 }
 
 /** Places a tile's tensors in a window, one after another, with the sizes of `kept`. */
