@@ -7,36 +7,34 @@ import { closest } from './suggestion.js';
 /** Every name of an options interface; the compiler keeps the list complete. */
 export type OptionNames<Options> = Readonly<Record<keyof Options & string, true>>;
 
-/** Other libraries' names of our options, lowercase and without underscores. */
+/** Names of an option in other places, by which a message finds it. */
+export interface NamedElsewhere {
+  /** The argument of a command. */
+  flag?: string;
+  /** Other names of that argument. */
+  also?: readonly string[];
+  /** Names in other libraries, in Markdown: the words in backticks count. */
+  elsewhere?: string;
+  /** Options inside the value. */
+  fields?: Readonly<Record<string, NamedElsewhere>>;
+}
+
+/** Options by name. */
+type Known = Readonly<Record<string, NamedElsewhere | true>>;
+
+/** Other libraries' names of options, lowercase and without underscores. */
 const elsewhere: ReadonlyMap<string, readonly string[]> = new Map(
   Object.entries({
     axis: ['dims'],
-    bf16: ['precision'],
-    computemetrics: ['metrics', 'eval'],
-    datacollator: ['collate', 'data'],
     dim: ['dims'],
-    earlystoppingpatience: ['patience', 'earlyStop'],
     epsilon: ['eps'],
-    evaldataset: ['eval'],
-    evalsteps: ['every', 'eval'],
-    fp16: ['precision'],
-    gradientaccumulationsteps: ['accumulation'],
     keepdims: ['keepDim'],
     l2: ['weightDecay'],
     learningrate: ['lr', 'maxLr', 'baseLr'],
-    loggingsteps: ['every', 'log'],
-    lrschedulertype: ['schedule'],
-    numtrainepochs: ['epochs'],
-    outputdir: ['save'],
-    perdevicetrainbatchsize: ['batchSize'],
-    savesteps: ['every', 'save'],
-    savetotallimit: ['keep', 'save'],
     shuffle: ['sampling'],
     size: ['shape', 'batchSize'],
     std: ['stddev'],
-    traindataset: ['train'],
     type: ['dtype'],
-    warmupsteps: ['warmup'],
     workers: ['numWorkers'],
   }),
 );
@@ -50,7 +48,7 @@ const elsewhere: ReadonlyMap<string, readonly string[]> = new Map(
 export function readOptions<Options extends object>(
   op: string,
   options: Options | undefined,
-  known: Readonly<Record<string, true>>,
+  known: Known,
 ): Options {
   if (options === undefined) return {} as Options;
   if (!isRecord(options)) {
@@ -62,7 +60,7 @@ export function readOptions<Options extends object>(
     const value = options[name];
     if (value === undefined || Object.hasOwn(known, name)) continue;
     const own = camelCase(name);
-    if (!Object.hasOwn(known, own)) throw unknown(op, name, Object.keys(known));
+    if (!Object.hasOwn(known, own)) throw unknown(op, name, known);
     if (options[own] !== undefined) {
       throw refused(
         op,
@@ -85,14 +83,29 @@ function isRecord(value: unknown): value is Record<string, unknown> {
   return !(value instanceof Map || value instanceof Set || 'buffer' in value);
 }
 
-function unknown(op: string, name: string, names: readonly string[]): DsError {
+function unknown(op: string, name: string, known: Known): DsError {
+  const names = Object.keys(known);
   const word = bare(name);
   const meant =
     names.find((one) => bare(one) === word) ??
+    foreign(word, known) ??
     elsewhere.get(word)?.find((one) => names.includes(one)) ??
     (closest(name, names) || names.find((one) => bare(one).startsWith(word)));
   const hint = meant ? `Did you mean "${meant}"?` : '';
   return refused(op, `the options ${names.join(', ')}`, `"${name}"`, hint);
+}
+
+/** The option that has the name `word` in another place, such as "save.keep". */
+function foreign(word: string, known: Known): string | undefined {
+  for (const [name, option] of Object.entries(known)) {
+    if (option === true) continue;
+    const { flag, also = [], elsewhere: others = '', fields = {} } = option;
+    const words = [flag ?? '', ...also, ...others.split('`')];
+    if (words.some((one) => bare(one) === word)) return name;
+    const inside = foreign(word, fields);
+    if (inside) return `${name}.${inside}`;
+  }
+  return undefined;
 }
 
 /** Lowercase without underscores, so that DeepSpeed's names equal ours. */

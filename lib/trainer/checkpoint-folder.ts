@@ -13,7 +13,7 @@ import { DsError } from '../errors.js';
 import { lorasOf } from '../peft/index.js';
 import { isObject } from '../runtime/is-object.js';
 import type { Tokenizer } from '../text/index.js';
-import type { SaveSettings } from './read-options.js';
+import type { SaveSettings } from './report-options.js';
 import { isMadeByTrainer } from './trainer-state.js';
 import { isSavedFile, writeJson, writeWeightFolder } from './weight-folder.js';
 

@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import type { RunLength } from './configuration.js';
 import type { EndReason, Metrics, TrainerPlace } from './events.js';
-import type { Every } from './options.js';
+import type { Every } from './interval.js';
 import { stepsOf } from './own-schedule.js';
 import type { RunSettings } from './read-options.js';
 import type { TrainerState } from './trainer-state.js';

@@ -2,7 +2,7 @@
 import { DataLoader, type Dataset, type IterableDataset, Sampler } from '../data/index.js';
 import { isIterableDataset } from '../data/iterable-dataset.js';
 import { requireSamples } from '../data/round-reader.js';
-import type { DataPlace, TrainerData } from './options.js';
+import type { DataPlace, TrainerData } from './data-source.js';
 import type { TrainerSettings } from './read-options.js';
 import { collateFor, isDataset, requireSource } from './train-data.js';
 

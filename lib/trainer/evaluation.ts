@@ -12,10 +12,10 @@ import { isObject } from '../runtime/is-object.js';
 import { required } from '../runtime/required.js';
 import { LossReport, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { EvalData } from './eval-data.js';
+import type { LossInput, MetricSums } from './evaluation-options.js';
 import type { Metrics } from './events.js';
 import { type BatchMover, discard } from './moved-batch.js';
 import type { Forward, MicroBatch, Objective } from './objective.js';
-import type { LossInput, MetricSums } from './options.js';
 
 /** Parts of an evaluation. */
 interface Judge<Batch> {

@@ -1,5 +1,9 @@
 // Exports of the trainer: fine-tuning without a training loop in the program.
+
+export type { Sampling, TrainerDataOptions } from './data-options.js';
+export type { BatchSource, DataPlace, Served, TrainerData } from './data-source.js';
 export type { Prediction } from './evaluation.js';
+export type { EvalOptions, LossInput, MetricSums } from './evaluation-options.js';
 export type {
   AlertEvent,
   BeginEvent,
@@ -18,28 +22,18 @@ export type {
   TrainerEventType,
   TrainerPlace,
 } from './events.js';
-export type {
-  BatchSource,
-  BestOptions,
-  CheckpointOptions,
-  DataPlace,
-  EarlyStopOptions,
-  EvalOptions,
-  Every,
-  LogOptions,
-  LossInput,
-  MetricSums,
-  Precision,
-  Report,
-  Sampling,
-  Served,
-  TrainerCallbacks,
-  TrainerData,
-  TrainerDataOptions,
-  TrainerOptions,
-} from './options.js';
+export type { Every } from './interval.js';
+export type { Precision, TrainerOptions } from './options.js';
 export type { OwnOptimizerName } from './own-optimizer.js';
 export type { Schedule, ScheduleOptions, ScheduleType, Slope } from './own-schedule.js';
+export type {
+  BestOptions,
+  CheckpointOptions,
+  EarlyStopOptions,
+  LogOptions,
+  Report,
+  TrainerCallbacks,
+} from './report-options.js';
 export { Trainer, type TrainOptions } from './trainer.js';
 export type { Best, TrainerState } from './trainer-state.js';
 export { TrainingRun } from './training-run.js';

@@ -9,13 +9,13 @@ import {
   retainCheckpoints,
   writeCheckpoint,
 } from './checkpoint-folder.js';
+import type { BatchSource } from './data-source.js';
 import { isEnough, judged, type Moment } from './decisions.js';
 import { evaluate } from './evaluation.js';
 import type { EndReason, EvaluateEvent, TrainerEvent, TrainerPlace } from './events.js';
 import { discard } from './moved-batch.js';
 import type { Forward, MicroBatch } from './objective.js';
-import type { BatchSource } from './options.js';
-import type { SaveSettings } from './read-options.js';
+import type { SaveSettings } from './report-options.js';
 import type { Session } from './session.js';
 import { groupsOf } from './train-data.js';
 import type { TrainerState } from './trainer-state.js';

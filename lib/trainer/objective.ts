@@ -8,7 +8,7 @@ import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { type LossReport, scope, Tensor, tensorsIn } from '../tensor/index.js';
 import { targetsOf } from '../text/index.js';
-import type { LossInput } from './options.js';
+import type { LossInput } from './evaluation-options.js';
 import type { TrainerSettings } from './read-options.js';
 
 /** Runs the model, through the engine. */

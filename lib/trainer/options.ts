@@ -1,274 +1,245 @@
-// Options of a Trainer. The Trainer checks all of them before it builds anything.
+// Options of a Trainer, each declared once. The Trainer checks all of them before it builds
+// anything.
 import type { DsConfig } from '../../types/config.js';
 import type { Distributed } from '../comm/index.js';
-import type { Batched, Dataset, IterableDataset } from '../data/index.js';
-import type { Stateful } from '../engine/saving/stateful.js';
-import type { WatchOptions } from '../engine/watch/run-watch.js';
-import type { Monitor } from '../monitor/index.js';
-import type { Module } from '../nn/index.js';
+import type { Batched } from '../data/index.js';
+import { Module } from '../nn/index.js';
 import type { Optimizer, ParamGroup, ParamsOf } from '../optim/index.js';
 import type { LrSchedule } from '../optim/schedule.js';
 import type { Device } from '../runtime/device.js';
+import { isObject } from '../runtime/is-object.js';
+import {
+  boolean,
+  callback,
+  checked,
+  integer,
+  number,
+  type Options,
+  object,
+  oneOf,
+} from '../runtime/option.js';
+import { refusedValue } from '../runtime/refused.js';
+import { requireFinite } from '../runtime/require-number.js';
+import { requireOneOf, requireType } from '../runtime/require-type.js';
 import type { Tensor } from '../tensor/index.js';
-import type { Tokenizer } from '../text/index.js';
-import type { TrainerEvent, TrainerEventOf, TrainerEventType } from './events.js';
-import type { OwnOptimizerName } from './own-optimizer.js';
-import type { Schedule } from './own-schedule.js';
+import { Tokenizer } from '../text/index.js';
+import { LOADING, loadingCalls, type TrainerDataOptions } from './data-options.js';
+import { requireData, type TrainerData } from './data-source.js';
+import { EVALUATION, type LossInput, readEval } from './evaluation-options.js';
+import { requireSteps } from './interval.js';
+import { OWN_OPTIMIZERS, type OwnOptimizerName } from './own-optimizer.js';
+import { requireSchedule } from './own-schedule.js';
+import type { REPORTING } from './report-options.js';
 
-/** Micro-batches in an order of their own: a TextStream, a DataLoader, or anything like them. */
-export interface BatchSource<Batch> extends AsyncIterable<Batch>, Partial<Stateful> {
-  /** Micro-batches of an epoch on this rank. Without it, `maxSteps` must be given. */
-  readonly length?: number;
-  /** Ends threads and other resources of the data. */
-  close?(): Promise<void>;
-}
+/** Dtypes of training, as configurations call them. */
+export type Precision = 'fp32' | 'fp16' | 'bf16';
 
-/** The rank and batch size of opened data. */
-export interface DataPlace {
-  /** This rank among the data ranks. */
-  rank: number;
-  /** Number of data ranks. */
-  worldSize: number;
-  /** Samples of a micro-batch. */
-  batchSize: number;
-  /** Device for the batches: the Trainer counts their targets there, then moves them. */
-  device: Device;
-  /** Decides their order. */
-  seed: number;
-  /**
-   * Ranks that share each sample (sequence_parallel_size); each has the same number of tokens.
-   */
-  tokenRanks: number;
-}
-
-/**
- * A dataset or a stream of samples, which the Trainer distributes to ranks; or a source of this
- * rank's batches; or a function that opens one of them.
- */
-export type TrainerData<Sample, Batch> =
-  | Served<Sample, Batch>
-  | ((place: DataPlace) => Served<Sample, Batch> | Promise<Served<Sample, Batch>>);
-
-/** Samples by index, a stream of samples, or batches. */
-export type Served<Sample, Batch> = Dataset<Sample> | IterableDataset<Sample> | BatchSource<Batch>;
-
-/** How samples of `train` become micro-batches. Batches of a source stay unchanged. */
-export interface TrainerDataOptions<Sample, Batch> {
-  /**
-   * "random": a new order in every epoch. "sequential": the order of the data. "group_by_length": a
-   * random order with samples of similar length in one batch, the longest first; it reduces
-   * padding. Default: "random".
-   */
-  sampling?: Sampling;
-  /** Leaves out a last micro-batch that is not full. Default false. */
-  dropLast?: boolean;
-  /** Decides the order. Default: the Trainer's seed. */
-  seed?: number;
-  /** Threads that get samples. Default 0: the calling thread does. */
-  workers?: number;
-  /** Makes a batch of samples. Default: pads rows of text, stacks others. */
-  collate?: (samples: Sample[], device: Device) => Batch;
-  /** Tokens of each sample, for "group_by_length". Default: the length of `ids`. */
-  lengths?: ArrayLike<number>;
-  /**
-   * Maximum tokens of a sample, for the plan if stage or offload is "auto". Default: 1024, or the
-   * model's limit.
-   */
-  sequenceLength?: number;
-}
-
-/** Order of samples. */
-export type Sampling = 'random' | 'sequential' | 'group_by_length';
-
-/** An interval: a number of updates, a share of all updates (below 1), or "epoch". */
-export type Every = number | 'epoch';
-
-/** Options of logs. */
-export interface LogOptions {
-  /** Default 10. */
-  every?: Every;
-  /** Logs the first update as well. Default false. */
-  first?: boolean;
-  /** Leaves losses that are not finite out of means. Default: false, so a mean can be NaN. */
-  nanFilter?: boolean;
-}
-
-/** Sums over one batch; the Trainer adds them up over batches and ranks and divides. */
-export type MetricSums = Readonly<Record<string, { sum: number; count: number }>>;
-
-/** Arguments of a loss or a metric. */
-export interface LossInput<Batch> {
-  /** Runs the model, through the engine. */
-  forward: (...inputs: unknown[]) => Tensor;
-  /** The micro-batch, on the engine's device. */
-  batch: Batch;
-}
-
-/** Options of evaluations. */
-export interface EvalOptions<Sample, Batch> {
-  /** Served in order, each sample once. */
-  data: TrainerData<Sample, Batch>;
-  /** Default: after each epoch. */
-  every?: Every;
-  /** Samples of a batch on one rank. Default: `batchSize`. */
-  batchSize?: number;
-  /** Batches at most. Default: all. */
-  maxBatches?: number;
-  /** Evaluates before the first update as well. Default false. */
-  atStart?: boolean;
-  /** Updates, or epochs with "epoch", before the first evaluation. Default 0. */
-  delay?: number;
-  /**
-   * Adds `accuracy` without another pass: the share of counted targets that are the model's first
-   * choice. Only for language models without a custom `loss`. Default: false.
-   */
-  accuracy?: boolean;
-  /** More metrics by name, as sums over a batch. */
-  metrics?: (input: LossInput<Batch>) => MetricSums;
-}
-
-/** Choice of the best evaluation. */
-export interface BestOptions {
-  /** "loss", "accuracy" (with `eval.accuracy`), or a name of `eval.metrics`. */
-  metric: string;
-  /** Default: false if the name ends in "loss", else true. */
-  greaterIsBetter?: boolean;
-  /** Ends train() with the best checkpoint's weights. Default true. */
-  load?: boolean;
-}
-
-/** Folder and times of checkpoints. */
-export interface CheckpointOptions {
-  /** The folder of the checkpoint-<step> folders. */
-  dir: string;
-  /** "best": where an evaluation is the best so far. Default 500. The last update saves too. */
-  every?: Every | 'best';
-  /** Checkpoints that stay: the newest ones, and the best. Default: all. */
-  keep?: number;
-  /** Keeps track of the best one: a metric of the evaluation, or more about it. */
-  best?: string | BestOptions;
-  /**
-   * Writes whole weights and the tokenizer into each checkpoint, for transformers; for a model with
-   * adapters only the adapters, for PEFT. Default: true.
-   */
-  weights?: boolean;
-  /** Writes only weights or adapters; such checkpoints cannot be resumed. Default: false. */
-  weightsOnly?: boolean;
-}
-
-/** Options of early stopping; `save.best` sets the metric. */
-export interface EarlyStopOptions {
-  /** Number of consecutive evaluations without improvement. */
-  patience: number;
-  /** Minimum improvement. Default: 0. */
-  threshold?: number;
-}
-
-/** Callbacks by type of event; returned promises are awaited. */
-export type TrainerCallbacks = {
-  readonly [Type in TrainerEventType]?: (event: TrainerEventOf<Type>) => unknown;
-} & { readonly any?: (event: TrainerEvent) => unknown };
-
-/** Destination of logs: folders of a monitor in `save.dir`/runs, or your own monitor. */
-export type Report = 'tensorboard' | 'csv' | Monitor;
-
-/** Options of a Trainer. Names of PyTorch and DeepSpeed (`weight_decay`) are accepted too. */
-export interface TrainerOptions<Sample = unknown, Batch = Batched<Sample>> {
+/** Model and configuration. */
+export const MODEL = {
   /** The model to train. */
-  model: Module & { readonly hiddenSize?: number };
+  model: checked(requireModel<Module & { readonly hiddenSize?: number }>, 'the model to train', {
+    required: true,
+    elsewhere: '`model`',
+  }),
   /** A tokenizer or its folder. It is saved with the weights; its padding token fills text rows. */
-  tokenizer?: Tokenizer | string;
-  /** Training data; not needed for evaluate() and predict(). */
-  train?: TrainerData<Sample, Batch>;
-  /** Evaluation data. With data only, evaluations follow each epoch. */
-  eval?: TrainerData<Sample, Batch> | EvalOptions<Sample, Batch>;
-
+  tokenizer: checked(readTokenizer, 'a tokenizer, or its folder; saved with the weights', {
+    default: null,
+    elsewhere: '`processing_class`',
+  }),
   /** A ds_config.json or its object; "auto" and missing sizes are filled from these options. */
-  deepspeed?: string | DsConfig;
-  /** Unknown keys of that configuration are errors. Default false. */
-  strict?: boolean;
+  deepspeed: checked(requireConfig, 'a `ds_config.json`, or its JSON', {
+    default: {},
+    shown: 'one rank, or stage 0',
+    flag: 'deepspeed',
+    syntax: 'text or record',
+  }),
+  /** Unknown keys of that configuration are errors. Default: false. */
+  strict: boolean('refuse unknown keys of the configuration', { default: false }),
+  /** See initialize(). */
+  device: checked((_, value: string | Device) => value, '`"cpu"`, `"cuda"` or `"auto"`', {
+    shown: '`"auto"`',
+  }),
+  /** See initialize(). */
+  distributed: checked(
+    (_, value: Distributed | null) => value,
+    'a job that the program has joined',
+    { shown: "the launcher's" },
+  ),
+  /** Signals that end training with a checkpoint. Default: SIGINT, SIGTERM and SIGHUP. */
+  stopSignals: checked(
+    (_, value: readonly NodeJS.Signals[]) => value,
+    'signals that end training with a checkpoint',
+    { shown: 'SIGINT, SIGTERM, SIGHUP' },
+  ),
+};
+
+/** Length of a run, learning rate and precision. */
+export const OPTIMIZATION = {
   /** "fp16", "bf16" or "fp32", for a configuration without a precision. Default: "fp32". */
-  precision?: Precision;
-
-  /** Passes over the data; parts count. Default 3. */
-  epochs?: number;
+  precision: oneOf<Precision>(['fp32', 'fp16', 'bf16'])('`"bf16"`, `"fp16"`', {
+    default: null,
+    shown: '`"fp32"`',
+    elsewhere: '`bf16`, `fp16`',
+  }),
+  /** Passes over the data; parts count. Default: 3. */
+  epochs: number('passes over the data', {
+    above: 0,
+    default: 3,
+    flag: 'num_train_epochs',
+    also: ['epochs', 'num_epochs'],
+  }),
   /** Updates; in place of epochs, repeating the data as need be. */
-  maxSteps?: number;
-  /** Samples of a micro-batch on one rank. Default 8. */
-  batchSize?: number;
-  /** Micro-batches of an update. Default 1. */
-  accumulation?: number;
-
-  /** Default 5e-5. */
-  lr?: number;
-  /** How the rate falls, where the configuration has no scheduler. Default "linear". */
-  schedule?: Schedule;
-  /** Updates over which the rate rises from 0, or a share of all (below 1). Default 0. */
-  warmup?: number;
-  /** Of matrices and DoRA's magnitudes: biases and norms do not decay. Default 0. */
-  weightDecay?: number;
-  /** Of AdamW. Default [0.9, 0.999]. */
-  betas?: readonly [number, number];
-  /** Of AdamW. Default 1e-8. */
-  eps?: number;
+  maxSteps: integer('number of updates, in place of epochs', {
+    min: 1,
+    default: null,
+    flag: 'max_steps',
+  }),
+  /** Samples of a micro-batch on one rank. Default: 8. */
+  batchSize: integer('samples of a micro-batch on one rank', {
+    min: 1,
+    default: 8,
+    flag: 'per_device_train_batch_size',
+    also: ['batch_size', 'per_gpu_train_batch_size'],
+  }),
+  /** Micro-batches of an update. Default: 1. */
+  accumulation: integer('micro-batches of an update', {
+    min: 1,
+    default: 1,
+    flag: 'gradient_accumulation_steps',
+  }),
+  /** Default: 5e-5. */
+  lr: number('learning rate', { min: 0, default: 5e-5, flag: 'learning_rate', also: ['lr'] }),
+  /** How the rate falls, where the configuration has no scheduler. Default: "linear". */
+  schedule: checked(requireSchedule, '[schedule](#schedules) of the learning rate', {
+    default: 'linear',
+    elsewhere: '`lr_scheduler_type`',
+  }),
+  /** Updates over which the rate rises from 0, or a share of all (below 1). Default: 0. */
+  warmup: checked(requireSteps, 'updates of warm-up; below 1, a share of all', {
+    default: 0,
+    elsewhere: '`warmup_steps`, `warmup_ratio`',
+  }),
+  /** Of matrices and DoRA's magnitudes: biases and norms do not decay. Default: 0. */
+  weightDecay: number('weight decay of matrices and [DoRA](lora.md#dora) magnitudes', {
+    min: 0,
+    default: 0,
+    flag: 'weight_decay',
+  }),
+  /** Of AdamW. Default: [0.9, 0.999]. */
+  betas: checked(readBetas, 'of AdamW', {
+    default: [0.9, 0.999],
+    elsewhere: '`adam_beta1`, `adam_beta2`',
+  }),
+  /** Of AdamW. Default: 1e-8. */
+  eps: number('epsilon of AdamW', { min: 0, default: 1e-8, flag: 'adam_epsilon' }),
   /** Maximum gradient norm for clipping; 0 disables clipping. Default: 1. */
-  maxGradNorm?: number;
+  maxGradNorm: number('clip gradients to this norm; 0: no clipping', {
+    min: 0,
+    default: 1,
+    flag: 'max_grad_norm',
+  }),
   /**
    * A name for a configuration without an optimizer, or a function that returns an optimizer, which
    * replaces the configuration's. Default: "AdamW".
    */
-  optimizer?: OwnOptimizerName | ((params: ParamsOf<ParamGroup>) => Optimizer);
+  optimizer: checked(
+    requireOptimizer<OwnOptimizerName | ((params: ParamsOf<ParamGroup>) => Optimizer)>,
+    '`"AdamW8bit"`, or a function that builds your own',
+    { shown: '`"AdamW"`', elsewhere: '`optim`, `optimizers`' },
+  ),
   /** A schedule in place of the configuration's and of `schedule`. */
-  lrScheduler?: (optimizer: Optimizer) => LrSchedule | readonly LrSchedule[];
-
-  /**
-   * The mean loss of a micro-batch per `count`, f32. Required for models other than CausalLM.
-   */
-  loss?: (input: LossInput<Batch>) => Tensor;
-  /**
-   * Weight of a micro-batch in an update. Default: its labels or targets other than -100; without
-   * labels, its samples.
-   */
-  count?: (batch: Batch) => number;
+  lrScheduler: callback<(optimizer: Optimizer) => LrSchedule | readonly LrSchedule[]>(
+    'a function that builds your own',
+    { shown: '`schedule`', elsewhere: '`optimizers`' },
+  ),
   /** Label smoothing: probability spread evenly over all tokens. Default: 0. */
-  labelSmoothing?: number;
+  labelSmoothing: number('share of each target spread over all tokens', {
+    min: 0,
+    below: 1,
+    default: 0,
+    flag: 'label_smoothing_factor',
+  }),
   /**
    * Alpha of NEFTune's noise on token embeddings (Jain et al. 2023): the bound of the noise times
    * the root of a sample's elements. Default: no noise.
    */
-  neftuneNoiseAlpha?: number;
+  neftuneNoiseAlpha: number('noise on token embeddings (NEFTune), below alpha / sqrt(T C)', {
+    min: 0,
+    default: null,
+    flag: 'neftune_noise_alpha',
+  }),
+  /** Decides dropout and, unless `data.seed` does, the order of the data. Default: 42. */
+  seed: integer('dropout and order of the data', { min: 0, default: 42, flag: 'seed' }),
+};
 
+/** Options of a Trainer that depend on the samples. */
+export const sampleOptions = <Sample, Batch>() => ({
+  /** Training data; not needed for evaluate() and predict(). */
+  train: checked(requireData<TrainerData<Sample, Batch>>, 'training [data](#data)', {
+    default: null,
+    elsewhere: '`train_dataset`',
+  }),
+  /** Evaluation data. With data only, evaluations follow each epoch. */
+  eval: checked(readEval<Sample, Batch>, 'evaluation [data](#data), or its options', {
+    default: null,
+    fields: EVALUATION,
+  }),
   /** How samples become micro-batches. */
-  data?: TrainerDataOptions<Sample, Batch>;
-  /** Logs. */
-  log?: LogOptions;
-  /** Checkpoints. Default: none. */
-  save?: CheckpointOptions | string;
-  /** Ends training if evaluations no longer improve. Default: disabled. */
-  earlyStop?: EarlyStopOptions;
-  /** Destinations of logs in addition to events. Default: none. */
-  report?: readonly Report[];
+  data: object<TrainerDataOptions<Sample, Batch>>()({
+    ...LOADING,
+    ...loadingCalls<Sample, Batch>(),
+  }),
   /**
-   * Records the run and serves a local web page of it: see engine.watch(). The default folder is
-   * `save.dir`. Default: false.
+   * The mean loss of a micro-batch per `count`, f32. Required for models other than CausalLM.
    */
-  watch?: boolean | WatchOptions;
-  /** Draws a progress bar on rank 0. Default: true. */
-  progress?: boolean;
-  /** Name of the run in reports. Default: "trainer". */
-  runName?: string;
-  /** Called for each event, before the iteration of train() receives it. */
-  callbacks?: readonly TrainerCallbacks[];
+  loss: callback<(input: LossInput<Batch>) => Tensor>('[your own loss](#loss)', {
+    shown: "the model's",
+    elsewhere: '`compute_loss_func`',
+  }),
+  /**
+   * Weight of a micro-batch in an update. Default: its labels or targets other than -100; without
+   * labels, its samples.
+   */
+  count: callback<(batch: Batch) => number>('weight of a micro-batch in an update', {
+    shown: 'its targets, or samples',
+  }),
+});
 
-  /** Decides dropout and, unless `data.seed` does, the order of the data. Default 42. */
-  seed?: number;
-  /** See initialize(). */
-  device?: string | Device;
-  /** See initialize(). */
-  distributed?: Distributed | null;
-  /** Signals that end training with a checkpoint. Default: SIGINT, SIGTERM and SIGHUP. */
-  stopSignals?: readonly NodeJS.Signals[];
+/** Options of a Trainer. Names of PyTorch and DeepSpeed (`weight_decay`) are accepted too. */
+export interface TrainerOptions<Sample = unknown, Batch = Batched<Sample>>
+  extends Options<typeof MODEL>,
+    Options<typeof OPTIMIZATION>,
+    Options<typeof REPORTING>,
+    Options<ReturnType<typeof sampleOptions<Sample, Batch>>> {}
+
+function requireModel<Model extends Module>(op: string, model: Model): Model {
+  if (model instanceof Module && typeof model.forward === 'function') return model;
+  throw refusedValue(op, 'an object of a class that extends nn.Module', model);
 }
 
-/** Dtypes of training, as configurations call them. */
-export type Precision = 'fp32' | 'fp16' | 'bf16';
+/** Throws DS_DATA for a folder without a tokenizer. */
+function readTokenizer(op: string, given: Tokenizer | string): Tokenizer {
+  if (given instanceof Tokenizer) return given;
+  if (typeof given === 'string') return Tokenizer.fromPretrained(given);
+  throw refusedValue(op, 'a text.Tokenizer, or its folder', given);
+}
+
+/** Returns `given`; initialize() checks the keys. */
+function requireConfig(op: string, given: string | DsConfig): string | DsConfig {
+  if (typeof given === 'string' || isObject<DsConfig>(given)) return given;
+  throw refusedValue(op, 'the path of a ds_config.json, or its object', given);
+}
+
+function requireOptimizer<Given>(op: string, given: Given): Given {
+  if (typeof given === 'string') requireOneOf(op, given, Object.keys(OWN_OPTIMIZERS));
+  else requireType(op, given, 'function');
+  return given;
+}
+
+function readBetas(op: string, given: readonly [number, number]): readonly [number, number] {
+  if (!Array.isArray(given) || given.length !== 2) {
+    throw refusedValue(op, 'two numbers, such as [0.9, 0.999]', given);
+  }
+  const [first, second] = given;
+  return [requireFinite(op, first, 0, 1), requireFinite(op, second, 0, 1)];
+}

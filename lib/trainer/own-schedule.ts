@@ -1,10 +1,9 @@
 // Learning-rate schedules of Hugging Face's Trainer, for configurations without a scheduler.
-import { DsError } from '../errors.js';
+import type { DsError } from '../errors.js';
 import { PureSchedule } from '../optim/schedule.js';
-import { formatValue } from '../runtime/format-value.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
-import { requireFinite } from '../runtime/require-number.js';
-import { requireOneOf } from '../runtime/require-type.js';
+import { isObject } from '../runtime/is-object.js';
+import { number, type Options, oneOf, readDeclared } from '../runtime/option.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 
 /** How the learning rate goes after the warm-up, by the names of transformers. */
 export type ScheduleType =
@@ -22,31 +21,48 @@ export type ScheduleType =
 /** How a rate rises or falls: in a line, by half a wave, or by 1 minus a square root. */
 export type Slope = 'linear' | 'cosine' | '1-sqrt';
 
-/** A schedule and its options. */
-export interface ScheduleOptions {
-  /** Type of the schedule. */
-  type: ScheduleType;
+const SLOPES: readonly Slope[] = ['linear', 'cosine', '1-sqrt'];
+
+/** Options of schedules; `elsewhere` has the names of transformers' lr_scheduler_kwargs. */
+export const SCHEDULE = {
   /** The lowest rate, reached at the end. Default: 0; 1e-7 for "polynomial". */
-  minLr?: number;
+  minLr: number('lowest rate', { min: 0, elsewhere: '`min_lr`, `lr_end`' }),
   /** The lowest rate as a share of the highest, at most 1; replaces `minLr`. */
-  minLrRate?: number;
+  minLrRate: number('lowest rate, as a share of the highest', {
+    min: 0,
+    max: 1,
+    elsewhere: '`min_lr_rate`, `min_lr_ratio`',
+  }),
   /** Waves: 0.5 (half a wave, the default), of "cosine_with_restarts" 1. */
-  cycles?: number;
-  /** Of "polynomial": 1 is a line. Default 1. */
-  power?: number;
-  /** Of "warmup_stable_decay": updates of the fall, or a share of all below 1. Default 0.1. */
-  decay?: number;
+  cycles: number('waves', { min: 0, elsewhere: '`num_cycles`' }),
+  /** Of "polynomial": 1 is a line. Default: 1. */
+  power: number('power of the polynomial', { min: 0, elsewhere: '`power`' }),
+  /** Of "warmup_stable_decay": updates of the fall, or a share of all below 1. Default: 0.1. */
+  decay: number('updates of the fall; below 1, a share of all', {
+    min: 0,
+    elsewhere: '`num_decay_steps`',
+  }),
   /** Of "warmup_stable_decay": updates before the fall. Default: it ends with the run. */
-  stable?: number;
-  /** Of "warmup_stable_decay": how the rate rises, from the lowest one. Default "linear". */
-  warmupType?: Slope;
-  /** Of "warmup_stable_decay": how it falls. Default "cosine". */
-  decayType?: Slope;
+  stable: number('updates before the fall', { min: 0, elsewhere: '`num_stable_steps`' }),
+  /** Of "warmup_stable_decay": how the rate rises, from the lowest one. Default: "linear". */
+  warmupType: oneOf(SLOPES)('shape of the rise', { elsewhere: '`warmup_type`' }),
+  /** Of "warmup_stable_decay": how it falls. Default: "cosine". */
+  decayType: oneOf(SLOPES)('shape of the fall', { elsewhere: '`decay_type`' }),
   /**
    * Of "cosine_warmup_with_min_lr": where the rise begins, as a share of the highest rate. Default:
    * at the first of as many steps as the rise has.
    */
-  warmupLrRate?: number;
+  warmupLrRate: number('first rate, as a share of the highest', {
+    min: 0,
+    max: 1,
+    elsewhere: '`warmup_lr_rate`',
+  }),
+};
+
+/** A schedule and its options. */
+export interface ScheduleOptions extends Options<typeof SCHEDULE> {
+  /** Type of the schedule. */
+  type: ScheduleType;
 }
 
 /** A schedule by name, or with its options. */
@@ -58,11 +74,6 @@ interface ScheduleSpan {
   warmupSteps: number;
   totalSteps: number;
 }
-
-const OPTIONS: OptionNames<ScheduleOptions> = {
-  ...{ type: true, minLr: true, minLrRate: true, cycles: true, power: true },
-  ...{ decay: true, stable: true, warmupType: true, decayType: true, warmupLrRate: true },
-};
 
 /** The schedules of configurations that go as one of these does. Source: transformers. */
 const LIKE: Readonly<Record<string, ScheduleType>> = {
@@ -178,7 +189,7 @@ const CURVES: Readonly<Record<ScheduleType, Curve>> = {
   warmup_stable_decay: stableDecay,
 };
 
-type OwnOption = Exclude<keyof ScheduleOptions, 'type'>;
+type OwnOption = keyof typeof SCHEDULE;
 
 /** Which options a type has. */
 const OWN: Readonly<Record<ScheduleType, readonly OwnOption[]>> = {
@@ -203,44 +214,42 @@ const DEFAULTS: { readonly [Type in ScheduleType]?: Partial<Report> } = {
   polynomial: { minLr: 1e-7 },
 };
 
-const SLOPES: readonly Slope[] = ['linear', 'cosine', '1-sqrt'];
-
-/** Throws DS_ARGUMENT for a value that the option cannot have. */
-function requireValue(op: string, name: string, value: unknown): void {
-  if (name === 'warmupType' || name === 'decayType') requireOneOf(op, value, SLOPES);
-  else if (name.endsWith('Rate')) requireFinite(op, value, 0, 1 + Number.EPSILON);
-  else requireFinite(op, value, 0);
-}
-
 /** Returns `value` updates; a value below 1 is a fraction of `total`, rounded up. */
 export function stepsOf(value: number, total: number): number {
   return value < 1 ? Math.ceil(value * total) : value;
+}
+
+const isType = (type: unknown): type is ScheduleType =>
+  typeof type === 'string' && Object.hasOwn(OWN, type);
+
+/** Returns `given`. Throws DS_ARGUMENT with `op`: see readSchedule(). */
+export function requireSchedule(op: string, given: Schedule): Schedule {
+  readSchedule(given, op);
+  return given;
 }
 
 /**
  * Returns `given` with defaults. Throws DS_ARGUMENT for an unknown type, for options that the type
  * does not have, and for both `minLr` and `minLrRate`.
  */
-export function readSchedule(given: Schedule): Report {
-  const op = 'Trainer schedule';
-  const options = readOptions(op, typeof given === 'string' ? { type: given } : given, OPTIONS);
+export function readSchedule(given: Schedule, op = 'Trainer schedule'): Report {
+  const options: Partial<ScheduleOptions> = isObject<ScheduleOptions>(given)
+    ? given
+    : { type: given };
   const { type, ...own } = options;
-  if (!Object.hasOwn(OWN, type)) {
-    const expected = Object.keys(OWN).join(', ');
+  if (!isType(type)) {
     const hint =
-      (type as string) === 'reduce_lr_on_plateau'
+      (type as unknown) === 'reduce_lr_on_plateau'
         ? 'Give `lrScheduler` an optim.ReduceLrOnPlateau.'
         : 'Other schedules: the "scheduler" of the configuration, or `lrScheduler`.';
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(type), hint });
+    throw refusedValue(op, Object.keys(OWN).join(', '), type, hint);
   }
-  const said = Object.entries(own).filter(([, value]) => value !== undefined);
-  for (const [name, value] of said) {
-    if (!OWN[type].includes(name as OwnOption)) throw notIts(type, name, OWN[type]);
-    requireValue(`${op} ${name}`, name, value);
-  }
+  const read = Object.entries(readDeclared(op, own, SCHEDULE));
+  const said = read.filter(([, value]) => value !== undefined);
+  const [foreign] = said.filter(([name]) => !(OWN[type] as readonly string[]).includes(name));
+  if (foreign) throw notIts(type, foreign[0], OWN[type]);
   if (own.minLr !== undefined && own.minLrRate !== undefined) {
-    const expected = 'one of minLr and minLrRate';
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: 'both' });
+    throw refused(op, 'one of minLr and minLrRate', 'both');
   }
   return { ...NEUTRAL, ...DEFAULTS[type], ...Object.fromEntries(said), type };
 }
@@ -251,12 +260,8 @@ export function readSchedule(given: Schedule): Report {
 export function requireFall(schedule: Schedule, lr: number): void {
   const least = typeof schedule === 'string' ? undefined : schedule.minLr;
   if (least === undefined || lr === 0 || least <= lr) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'Trainer schedule minLr',
-    expected: `at most ${lr}, the rate that falls`,
-    got: String(least),
-  });
+  const expected = `at most ${lr}, the rate that falls`;
+  throw refused('Trainer schedule minLr', expected, String(least));
 }
 
 /**
@@ -296,5 +301,5 @@ export class OwnSchedule extends PureSchedule {
 function notIts(type: string, name: string, names: readonly string[]): DsError {
   const expected = names.length > 0 ? names.join(', ') : 'no options';
   const op = `Trainer schedule ${JSON.stringify(type)}`;
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: `"${name}"` });
+  return refused(op, expected, `"${name}"`);
 }

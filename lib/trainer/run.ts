@@ -10,9 +10,9 @@ import {
   requireNoneBehind,
 } from './checkpoint-folder.js';
 import { followsLength } from './configuration.js';
+import type { BatchSource } from './data-source.js';
 import type { EndEvent, EndReason, TrainerEvent } from './events.js';
 import { trainingLoop } from './loop.js';
-import type { BatchSource } from './options.js';
 import type { Session } from './session.js';
 
 /** Start of a run. */

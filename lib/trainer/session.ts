@@ -19,13 +19,13 @@ import {
   requireOneStage,
   runLength,
 } from './configuration.js';
+import type { BatchSource, DataPlace, TrainerData } from './data-source.js';
 import { Decisions } from './decisions.js';
 import { addEmbeddingNoise } from './embedding-noise.js';
 import { type EvalData, openEvalData } from './eval-data.js';
 import { costOf, Logbook } from './logbook.js';
 import { BatchMover } from './moved-batch.js';
 import { type Objective, objectiveOf } from './objective.js';
-import type { BatchSource, DataPlace, TrainerData } from './options.js';
 import { type OwnOptimizerName, ownOptimizer } from './own-optimizer.js';
 import { OwnSchedule, overruled, unwarmed } from './own-schedule.js';
 import type { RunSettings, TrainerSettings } from './read-options.js';

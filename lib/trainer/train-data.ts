@@ -16,8 +16,8 @@ import { formatValue } from '../runtime/format-value.js';
 import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { collateSamples, type TextSample, type Tokenizer } from '../text/index.js';
+import type { BatchSource, DataPlace, TrainerData } from './data-source.js';
 import type { MicroBatch, Objective } from './objective.js';
-import type { BatchSource, DataPlace, TrainerData } from './options.js';
 import type { TrainerSettings } from './read-options.js';
 
 type DataSettings<Sample, Batch> = Pick<TrainerSettings<Sample, Batch>, 'data' | 'tokenizer'>;

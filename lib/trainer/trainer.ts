@@ -11,7 +11,9 @@ import { refused } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
+import type { TrainerData } from './data-source.js';
 import { evaluate, type Prediction, predict } from './evaluation.js';
+import type { LossInput } from './evaluation-options.js';
 import {
   type EndEvent,
   EVENT_TYPES,
@@ -22,7 +24,7 @@ import {
   type TrainerEvent,
 } from './events.js';
 import { stateJson } from './loop.js';
-import type { LossInput, TrainerData, TrainerOptions } from './options.js';
+import type { TrainerOptions } from './options.js';
 import { readTrainerOptions, type TrainerSettings } from './read-options.js';
 import { type Beginning, runOf } from './run.js';
 import { closeSession, openSession, type Session } from './session.js';

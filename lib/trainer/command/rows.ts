@@ -7,7 +7,8 @@ import {
   TextStream,
   type Tokenizer,
 } from '../../text/index.js';
-import type { EvalOptions, TrainerData } from '../options.js';
+import type { TrainerData } from '../data-source.js';
+import type { EvalOptions } from '../evaluation-options.js';
 import type { TrainArguments } from './arguments.js';
 import { textPart } from './text-part.js';
 import type { Evaluation } from './trainer-options.js';

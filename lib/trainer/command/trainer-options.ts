@@ -2,15 +2,12 @@
 
 import { ownValue } from '../../runtime/own-value.js';
 import { refused } from '../../runtime/refused.js';
-import type {
-  CheckpointOptions,
-  EvalOptions,
-  Every,
-  Precision,
-  Sampling,
-  TrainerOptions,
-} from '../options.js';
+import type { Sampling } from '../data-options.js';
+import type { EvalOptions } from '../evaluation-options.js';
+import type { Every } from '../interval.js';
+import type { Precision, TrainerOptions } from '../options.js';
 import type { Schedule, ScheduleOptions } from '../own-schedule.js';
+import type { CheckpointOptions } from '../report-options.js';
 import type { TrainArguments } from './arguments.js';
 
 /** How a Trainer evaluates; its data come later. */

@@ -1,0 +1,218 @@
+// Declarations of options: one gives an option's type, reader, default, argument and help.
+import { type NamedElsewhere, readOptions } from './options.js';
+import { refusedValue } from './refused.js';
+import { requireOneOf, requireType } from './require-type.js';
+
+/** Words of a command line that an option takes. */
+export type Syntax =
+  | 'text'
+  | 'integer'
+  | 'number'
+  | 'switch' // without a value: true; values: true, false, yes, no, 1, 0
+  | 'texts' // all following words
+  | 'integers'
+  | 'record' // JSON
+  | 'text or record' // a path, or JSON
+  | 'text or switch'
+  | 'integer or switch';
+
+/** Names and texts of an option. */
+interface About<Default, Flag extends string, Required extends boolean> extends NamedElsewhere {
+  /** Value of an absent option. */
+  default?: Default;
+  /** The default in words, where it is not one value. */
+  shown?: string;
+  /** Argument of the command that sets this option. */
+  flag?: Flag;
+  syntax?: Syntax;
+  /** An absent option is an error. */
+  required?: Required;
+}
+
+/** A declared option: callers give an `In`, a reader returns an `Out`. */
+export interface Option<
+  In,
+  Out = In,
+  Flag extends string = string,
+  Required extends boolean = boolean,
+> extends About<unknown, Flag, Required> {
+  /** A phrase for the help of a command and the table of a page, in Markdown. */
+  readonly help: string;
+  readonly required: Required;
+  /** Returns the checked value. Throws DS_ARGUMENT with `op`. */
+  read(op: string, value: unknown): Out;
+  /** Returns the value of an absent option. Throws DS_ARGUMENT with `op` if it is required. */
+  absent(op: string): Out;
+  /** The type of `In`; no option has this member. */
+  readonly given?: In;
+}
+
+/** Options by name. */
+export type Declared = Readonly<Record<string, Option<unknown, unknown>>>;
+
+type InputOf<O> = O extends Option<infer In, unknown> ? In : never;
+
+/** Values that callers give. A member keeps the comment of its declaration. */
+export type Options<D> = {
+  [Name in keyof D as D[Name] extends { required: true } ? Name : never]: InputOf<D[Name]>;
+} & {
+  [Name in keyof D as D[Name] extends { required: true } ? never : Name]?: InputOf<D[Name]>;
+};
+
+/** Values with defaults. */
+export type Settings<D> = {
+  [Name in keyof D]: D[Name] extends Option<unknown, infer Out> ? Out : never;
+};
+
+/** Values by the names of the arguments that set them. */
+export type Arguments<D> = {
+  [Name in keyof D as D[Name] extends Option<unknown, unknown, infer Flag>
+    ? Flag
+    : never]?: InputOf<D[Name]>;
+};
+
+/**
+ * Returns `given` with defaults. Throws DS_ARGUMENT for an unknown name, and for a value that its
+ * option refuses. In messages, `separator` joins `op` and the name of an option.
+ */
+export function readDeclared<D extends Declared>(
+  op: string,
+  given: object | undefined,
+  declared: D,
+  separator = ' ',
+): Settings<D> {
+  const options: Record<string, unknown> = { ...readOptions(op, given, declared) };
+  const read: Record<string, unknown> = {};
+  for (const [name, option] of Object.entries(declared)) {
+    const place = `${op}${separator}${name}`;
+    const value = options[name];
+    const isAbsent = value === undefined || (value === null && option.default === null);
+    read[name] = isAbsent ? option.absent(place) : option.read(place, value);
+  }
+  return read as Settings<D>;
+}
+
+type Read<Value, Default, Required> = Value | (Required extends true ? never : Default);
+
+/** Declares an option with the phrase `help`; `Limits` are further members of its declaration. */
+type Declare<In, Limits> = <
+  const Default = undefined,
+  const Flag extends string = never,
+  const Required extends boolean = false,
+>(
+  help: string,
+  about?: About<Default, Flag, Required> & Limits,
+) => Option<In, Read<In, Default, Required>, Flag, Required>;
+
+/** An option that `read` checks and converts; callers in JavaScript may give any value. */
+export function checked<
+  In,
+  Out,
+  const Default = undefined,
+  const Flag extends string = never,
+  const Required extends boolean = false,
+>(
+  read: (op: string, value: In) => Out,
+  help: string,
+  about: About<Default, Flag, Required> = {},
+): Option<In, Read<Out, Default, Required>, Flag, Required> {
+  type Result = Read<Out, Default, Required>;
+  const { required = false as Required } = about;
+  const option = { ...about, help, required, read: read as (op: string, value: unknown) => Out };
+  const absent = (op: string): Result =>
+    required ? option.read(op, undefined) : (about.default as Result);
+  return { ...option, absent };
+}
+
+/** Limits of a number. */
+interface Range {
+  min?: number;
+  max?: number;
+  /** The number is greater. */
+  above?: number;
+  /** The number is less. */
+  below?: number;
+  /** Numbers that overflow or underflow in f32 are errors. */
+  f32?: boolean;
+  /** The fix for a number out of range. */
+  fix?: string;
+}
+
+export const number: Declare<number, Range> = (help, about = {}) =>
+  checked((op, value: number) => readNumber(op, value, about, 'a finite number'), help, {
+    syntax: 'number',
+    ...about,
+  });
+
+export const integer: Declare<number, Range> = (help, about = {}) =>
+  checked((op, value: number) => readNumber(op, value, about, 'an integer'), help, {
+    syntax: 'integer',
+    ...about,
+  });
+
+function readNumber(op: string, value: unknown, range: Range, noun: string): number {
+  const isNumber = noun === 'an integer' ? Number.isSafeInteger : Number.isFinite;
+  if (!isNumber(value) || !isWithin(value as number, range)) {
+    throw refusedValue(op, `${noun}${boundsOf(range)}`, value, range.fix);
+  }
+  const kept = Math.fround(value as number);
+  const isKept = Number.isFinite(kept) && (value === 0) === (kept === 0);
+  if (range.f32 && !isKept) throw refusedValue(op, 'a number in the range of f32', value);
+  return value as number;
+}
+
+const { POSITIVE_INFINITY: MOST, NEGATIVE_INFINITY: LEAST } = Number;
+
+const isWithin = (value: number, { min = LEAST, max = MOST, above = LEAST, below = MOST }: Range) =>
+  value >= min && value <= max && value > above && value < below;
+
+/** " from 0 to 1", or " of at least 0 and below 1". */
+function boundsOf({ min, max, above, below }: Range): string {
+  if (min !== undefined && max !== undefined) return ` from ${min} to ${max}`;
+  const bounds = Object.entries({ 'of at least': min, above, 'of at most': max, below });
+  const given = bounds.filter(([, bound]) => bound !== undefined);
+  return given.length > 0 ? ` ${given.map((one) => one.join(' ')).join(' and ')}` : '';
+}
+
+type NoLimits = Record<never, never>;
+
+export const boolean: Declare<boolean, NoLimits> = (help, about) =>
+  checked((op, value: boolean) => requireType(op, value, 'boolean'), help, {
+    syntax: 'switch',
+    ...about,
+  });
+
+export const string: Declare<string, NoLimits> = (help, about) =>
+  checked((op, value: string) => requireType(op, value, 'string'), help, {
+    syntax: 'text',
+    ...about,
+  });
+
+/** One of some texts. */
+export function oneOf<const Value extends string>(values: readonly Value[]) {
+  const declare: Declare<Value, NoLimits> = (help, about) =>
+    checked((op, value: Value) => requireOneOf(op, value, values), help, {
+      syntax: 'text',
+      ...about,
+    });
+  return declare;
+}
+
+/** A function of this type. */
+export const callback = <Call>(help: string, about?: About<undefined, never, false>) =>
+  checked(
+    (op: string, value: Call) => {
+      requireType(op, value, 'function');
+      return value;
+    },
+    help,
+    about,
+  );
+
+/** An object of options of the type `In`; if it is absent, their defaults apply. */
+export const object =
+  <In>() =>
+  <D extends Declared>(fields: D, help = ''): Option<In, Settings<D>, never, false> => {
+    const read = (op: string, value?: unknown) => readDeclared(op, value as object, fields, '.');
+    return { help, fields, required: false, read, absent: (op) => read(op) };
+  };

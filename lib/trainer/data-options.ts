@@ -1,0 +1,59 @@
+// The option `data` of a Trainer: how samples become micro-batches.
+import type { Device } from '../runtime/device.js';
+import { boolean, callback, checked, integer, type Options, oneOf } from '../runtime/option.js';
+
+/** Order of samples. */
+export type Sampling = 'random' | 'sequential' | 'group_by_length';
+
+/** Order and distribution of samples. */
+export const LOADING = {
+  /**
+   * "random": a new order in every epoch. "sequential": the order of the data. "group_by_length": a
+   * random order with samples of similar length in one batch, the longest first; it reduces
+   * padding. Default: "random".
+   */
+  sampling: oneOf<Sampling>(['random', 'sequential', 'group_by_length'])(
+    '"random", "sequential" or "group_by_length"',
+    { default: 'random', flag: 'train_sampling_strategy' },
+  ),
+  /** Leaves out a last micro-batch that is not full. Default: false. */
+  dropLast: boolean('drop a last micro-batch that is not full', {
+    default: false,
+    flag: 'dataloader_drop_last',
+  }),
+  /** Decides the order. Default: the Trainer's seed. */
+  seed: integer('order of the samples', { min: 0, shown: '`seed`', flag: 'data_seed' }),
+  /** Threads that get samples. Default: 0, the calling thread does. */
+  workers: integer('threads that load samples', {
+    min: 0,
+    default: 0,
+    flag: 'dataloader_num_workers',
+  }),
+  /**
+   * Maximum tokens of a sample, for the plan if stage or offload is "auto". Default: 1024, or the
+   * model's limit.
+   */
+  sequenceLength: integer(
+    'tokens that an ["auto" stage](planning.md#let-the-plan-choose) plans with',
+    { min: 1, shown: "1024, or the model's", elsewhere: 'TRL: `max_length`' },
+  ),
+};
+
+/** Options of `data` that depend on the samples. */
+export const loadingCalls = <Sample, Batch>() => ({
+  /** Makes a batch of samples. Default: pads rows of text, stacks others. */
+  collate: callback<(samples: Sample[], device: Device) => Batch>('makes a batch of samples', {
+    shown: 'pad text, stack others',
+    elsewhere: '`data_collator`',
+  }),
+  /** Tokens of each sample, for "group_by_length". Default: the length of `ids`. */
+  lengths: checked((_, value: ArrayLike<number>) => value, 'token counts for `"group_by_length"`', {
+    shown: 'length of `ids`',
+    elsewhere: '`length_column_name`',
+  }),
+});
+
+/** How samples of `train` become micro-batches. Batches of a source stay unchanged. */
+export interface TrainerDataOptions<Sample, Batch>
+  extends Options<typeof LOADING>,
+    Options<ReturnType<typeof loadingCalls<Sample, Batch>>> {}

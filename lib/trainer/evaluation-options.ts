@@ -1,0 +1,108 @@
+// The option `eval` of a Trainer: data, times and metrics of evaluations.
+import {
+  boolean,
+  callback,
+  checked,
+  integer,
+  number,
+  type Options,
+  readDeclared,
+  type Settings,
+} from '../runtime/option.js';
+import { refused } from '../runtime/refused.js';
+import { requireInteger } from '../runtime/require-number.js';
+import type { Tensor } from '../tensor/index.js';
+import { isServable, requireData, type TrainerData } from './data-source.js';
+import { requireEvery } from './interval.js';
+
+/** Sums over one batch; the Trainer adds them up over batches and ranks and divides. */
+export type MetricSums = Readonly<Record<string, { sum: number; count: number }>>;
+
+/** Arguments of a loss or a metric. */
+export interface LossInput<Batch> {
+  /** Runs the model, through the engine. */
+  forward: (...inputs: unknown[]) => Tensor;
+  /** The micro-batch, on the engine's device. */
+  batch: Batch;
+}
+
+/** When and how far is evaluated. */
+export const EVALUATION = {
+  /** Default: after each epoch. */
+  every: checked(requireEvery, 'when to evaluate', {
+    default: 'epoch',
+    elsewhere: '`eval_strategy`, `eval_steps`',
+  }),
+  /** Samples of a batch on one rank. Default: `batchSize`. */
+  batchSize: integer('samples of an evaluation batch on one rank', {
+    min: 1,
+    shown: '`batchSize`',
+    flag: 'per_device_eval_batch_size',
+    also: ['eval_batch_size', 'per_gpu_eval_batch_size'],
+  }),
+  /** Batches at most. Default: all. */
+  maxBatches: checked(requireBatches, 'most batches', {
+    default: Number.POSITIVE_INFINITY,
+    shown: 'all',
+  }),
+  /** Evaluates before the first update as well. Default: false. */
+  atStart: boolean('evaluate before the first update', { default: false, flag: 'eval_on_start' }),
+  /** Updates, or epochs with "epoch", before the first evaluation. Default: 0. */
+  delay: number('updates (or epochs) before the first evaluation', {
+    min: 0,
+    default: 0,
+    flag: 'eval_delay',
+  }),
+  /**
+   * Adds `accuracy` without another pass: the share of counted targets that are the model's first
+   * choice. Only for language models without a custom `loss`. Default: false.
+   */
+  accuracy: boolean("share of targets that are the model's first choice", {
+    default: false,
+    elsewhere: 'TRL: `mean_token_accuracy`',
+  }),
+};
+
+/** Options of `eval` that depend on the samples. */
+export const evaluationCalls = <Sample, Batch>() => ({
+  /** Served in order, each sample once. */
+  data: checked(
+    requireSamples<TrainerData<Sample, Batch>>,
+    'the data; `eval: data` is short for it',
+    { required: true, elsewhere: '`eval_dataset`' },
+  ),
+  /** More metrics by name, as sums over a batch. */
+  metrics: callback<(input: LossInput<Batch>) => MetricSums>('[metrics of your own](#metrics)', {
+    shown: 'none',
+    elsewhere: '`compute_metrics`',
+  }),
+});
+
+/** Options of evaluations. */
+export interface EvalOptions<Sample, Batch>
+  extends Options<typeof EVALUATION>,
+    Options<ReturnType<typeof evaluationCalls<Sample, Batch>>> {}
+
+/** EvalOptions with defaults; without `batchSize`, the batch size of training applies. */
+export type EvalSettings<Sample, Batch> = Settings<typeof EVALUATION> &
+  Settings<ReturnType<typeof evaluationCalls<Sample, Batch>>>;
+
+/** Reads evaluation data, or options with data. Throws DS_ARGUMENT. */
+export function readEval<Sample, Batch>(
+  op: string,
+  given: TrainerData<Sample, Batch> | EvalOptions<Sample, Batch>,
+): EvalSettings<Sample, Batch> {
+  const options = isServable(given) ? { data: given } : given;
+  const all = { ...evaluationCalls<Sample, Batch>(), ...EVALUATION };
+  return readDeclared(op, options, all, '.');
+}
+
+function requireSamples<Data extends object>(op: string, given: Data): Data {
+  const data = requireData(op, given);
+  if (typeof data === 'function' || !('length' in data) || data.length !== 0) return data;
+  throw refused(op, 'data to judge by, or no `eval`', 'no samples');
+}
+
+function requireBatches(op: string, given: number): number {
+  return given === Number.POSITIVE_INFINITY ? given : requireInteger(op, given, 1);
+}

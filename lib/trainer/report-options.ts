@@ -1,0 +1,219 @@
+// Options of a Trainer about logs, checkpoints and reports.
+import type { WatchOptions } from '../engine/watch/run-watch.js';
+import type { Monitor } from '../monitor/index.js';
+import { isObject } from '../runtime/is-object.js';
+import {
+  boolean,
+  checked,
+  integer,
+  number,
+  type Options,
+  object,
+  readDeclared,
+  type Settings,
+  string,
+} from '../runtime/option.js';
+import { readOptions } from '../runtime/options.js';
+import { refusedValue } from '../runtime/refused.js';
+import { requireType } from '../runtime/require-type.js';
+import {
+  EVENT_TYPES,
+  type TrainerEvent,
+  type TrainerEventOf,
+  type TrainerEventType,
+} from './events.js';
+import { type Every, requireEvery } from './interval.js';
+
+/** Callbacks by type of event; returned promises are awaited. */
+export type TrainerCallbacks = {
+  readonly [Type in TrainerEventType]?: (event: TrainerEventOf<Type>) => unknown;
+} & { readonly any?: (event: TrainerEvent) => unknown };
+
+/** Destination of logs: folders of a monitor in `save.dir`/runs, or your own monitor. */
+export type Report = 'tensorboard' | 'csv' | Monitor;
+
+const LOGGING = {
+  /** Default: 10. */
+  every: checked(requireEvery, 'when to log', {
+    default: 10,
+    elsewhere: '`logging_strategy`, `logging_steps`',
+  }),
+  /** Logs the first update as well. Default: false. */
+  first: boolean('log the first update too', { default: false, flag: 'logging_first_step' }),
+  /** Leaves losses that are not finite out of means. Default: false, so a mean can be NaN. */
+  nanFilter: boolean('leave non-finite losses out of means', {
+    default: false,
+    flag: 'logging_nan_inf_filter',
+  }),
+};
+
+/** Options of logs. */
+export interface LogOptions extends Options<typeof LOGGING> {}
+
+const BEST = {
+  /** "loss", "accuracy" (with `eval.accuracy`), or a name of `eval.metrics`. */
+  metric: string('metric of the best evaluation', {
+    required: true,
+    elsewhere: '`metric_for_best_model`',
+  }),
+  /** Default: false if the name ends in "loss", else true. */
+  greaterIsBetter: boolean('larger values of the metric are better', {
+    shown: 'unless it ends in `loss`',
+    flag: 'greater_is_better',
+  }),
+  /** Ends train() with the best checkpoint's weights. Default: true. */
+  load: boolean('end with the best checkpoint', {
+    default: true,
+    elsewhere: '`load_best_model_at_end`',
+  }),
+};
+
+/** Choice of the best evaluation. */
+export interface BestOptions extends Options<typeof BEST> {}
+
+const SAVING = {
+  /** The folder of the checkpoint-<step> folders. */
+  dir: string('folder of the `checkpoint-<step>` folders', {
+    required: true,
+    elsewhere: '`output_dir`',
+  }),
+  /** "best": where an evaluation is the best so far. Default: 500. The last update saves too. */
+  every: checked(
+    (op, value: Every | 'best') =>
+      value === 'best' ? value : requireEvery(op, value, ', or "best"'),
+    'when to save; `"best"`: only at a new best evaluation',
+    { default: 500, elsewhere: '`save_strategy`, `save_steps`' },
+  ),
+  /** Checkpoints that stay: the newest ones, and the best. Default: all. */
+  keep: integer('[checkpoints to keep](#keep-only-the-best), the best included', {
+    min: 1,
+    default: null,
+    shown: 'all',
+    flag: 'save_total_limit',
+  }),
+  /** Keeps track of the best one: a metric of the evaluation, or more about it. */
+  best: checked(readBest, 'metric, or `{ metric, greaterIsBetter, load }`', {
+    default: null,
+    fields: BEST,
+  }),
+  /**
+   * Writes whole weights and the tokenizer into each checkpoint, for transformers; for a model with
+   * adapters only the adapters, for PEFT. Default: true.
+   */
+  weights: boolean('also write weights that transformers reads', { default: true }),
+  /** Writes only weights or adapters; such checkpoints cannot be resumed. Default: false. */
+  weightsOnly: boolean('write only these; such checkpoints cannot resume', {
+    default: false,
+    flag: 'save_only_model',
+  }),
+};
+
+/** Folder and times of checkpoints. */
+export interface CheckpointOptions extends Options<typeof SAVING> {}
+
+/** CheckpointOptions with defaults; `keep` null keeps all. */
+export type SaveSettings = Settings<typeof SAVING>;
+
+const STOPPING = {
+  /** Number of consecutive evaluations without improvement. */
+  patience: integer('end after so many evaluations without improvement', {
+    min: 1,
+    required: true,
+    flag: 'early_stopping_patience',
+  }),
+  /** Minimum improvement. Default: 0. */
+  threshold: number('smallest change that counts as improvement', {
+    min: 0,
+    default: 0,
+    flag: 'early_stopping_threshold',
+  }),
+};
+
+/** Options of early stopping; `save.best` sets the metric. */
+export interface EarlyStopOptions extends Options<typeof STOPPING> {}
+
+/** Logs, checkpoints and reports. */
+export const REPORTING = {
+  /** Logs. */
+  log: object<LogOptions>()(LOGGING),
+  /** Checkpoints. Default: none. */
+  save: checked(readSave, 'checkpoints', {
+    default: null,
+    fields: SAVING,
+  }),
+  /** Ends training if evaluations no longer improve. Default: disabled. */
+  earlyStop: checked(
+    (op, given: EarlyStopOptions) => readDeclared(op, given, STOPPING, '.'),
+    'ends training if evaluations no longer improve',
+    { default: null, fields: STOPPING, elsewhere: '`EarlyStoppingCallback`' },
+  ),
+  /** Destinations of logs in addition to events. Default: none. */
+  report: checked(
+    requireReports,
+    '`"tensorboard"`, `"csv"` or a monitor; files in `save.dir`/runs',
+    { default: [], shown: 'none', elsewhere: '`report_to`' },
+  ),
+  /**
+   * Records the run and serves a local web page of it: see engine.watch(). The default folder is
+   * `save.dir`. Default: false.
+   */
+  watch: checked(requireWatch, '[a page of the run](watching.md); `ds train` records every run', {
+    default: false,
+  }),
+  /** Draws a progress bar on rank 0. Default: true. */
+  progress: boolean('progress bar', { default: true, elsewhere: '`disable_tqdm`' }),
+  /** Name of the run in reports. Default: "trainer". */
+  runName: string('name of the run in reports', { default: 'trainer', flag: 'run_name' }),
+  /** Called for each event, before the iteration of train() receives it. */
+  callbacks: checked(requireCallbacks, 'listeners of [events](#events)', {
+    default: [],
+    shown: 'none',
+    elsewhere: '`callbacks`',
+  }),
+};
+
+function requireReports(op: string, given: readonly Report[]): readonly Report[] {
+  if (!Array.isArray(given)) throw refusedValue(op, 'a list, such as ["tensorboard"]', given);
+  for (const one of given) {
+    if (one === 'tensorboard' || one === 'csv') continue;
+    if (typeof (one as { write?: unknown } | null)?.write === 'function') continue;
+    const hint =
+      one === 'wandb'
+        ? 'Nothing is sent to Weights & Biases: `wandb sync` takes the files of "tensorboard".'
+        : '';
+    throw refusedValue(op, '"tensorboard", "csv" or a Monitor', one, hint);
+  }
+  return given;
+}
+
+function requireCallbacks(
+  op: string,
+  given: readonly TrainerCallbacks[],
+): readonly TrainerCallbacks[] {
+  if (!Array.isArray(given)) throw refusedValue(op, 'a list, such as [{ log(event) {} }]', given);
+  for (const callbacks of given) {
+    readOptions(op, callbacks, EVENT_TYPES);
+    for (const [type, one] of Object.entries(callbacks)) {
+      if (one !== undefined) requireType(`${op} ${type}`, one, 'function');
+    }
+  }
+  return given;
+}
+
+/** Returns `given`: engine.watch() checks its own options. */
+function requireWatch(op: string, given: boolean | WatchOptions): boolean | WatchOptions {
+  if (typeof given === 'boolean' || isObject(given)) return given;
+  throw refusedValue(op, 'true, false or options of engine.watch()', given);
+}
+
+function readBest(op: string, given: string | BestOptions): Required<BestOptions> {
+  const options = typeof given === 'string' ? { metric: given } : given;
+  const read = readDeclared(op, options, BEST, '.');
+  const metric = read.metric.replace(/^eval_/, '');
+  return { ...read, metric, greaterIsBetter: read.greaterIsBetter ?? !metric.endsWith('loss') };
+}
+
+function readSave(op: string, given: string | CheckpointOptions): SaveSettings {
+  const options = typeof given === 'string' ? { dir: given } : given;
+  return readDeclared(op, options, SAVING, '.');
+}
