@@ -29,7 +29,7 @@ import { requireUnowned } from './engine/parameters/owned-parameters.js';
 import { PipelineEngine } from './engine/pipeline-engine.js';
 import { DATA } from './engine/ranks.js';
 import { buildEngine } from './engine/setup/build-engine.js';
-import { type Clients, requireJob, requireMonitors } from './engine/setup/clients.js';
+import { type Clients, type Planned, requireJob, requireMonitors } from './engine/setup/clients.js';
 import {
   isSampled,
   noteUnserved,
@@ -37,7 +37,6 @@ import {
   samplerOf,
   unchosen,
 } from './engine/setup/data-sampling.js';
-import type { Planned } from './engine/setup/planned-zero.js';
 import { orReport } from './engine/setup/setup-world.js';
 import { DsError } from './errors.js';
 import { Module } from './nn/index.js';
@@ -203,7 +202,7 @@ async function initializedOn<Sample, Batch>(
   if (config.seed !== null) seed(config.seed);
   const trainLoader = buildLoader(options, config, job);
   if (isServing && !trainLoader) noteUnserved(config, job.rank);
-  const engine = await buildEngine(model, config, { ...options, planned, distributed: job });
+  const engine = await buildEngine({ module: model, config, clients: options, job, planned });
   await requireSameDraws(job, engine, trainLoader);
   if (trainLoader) engine.companions.set('trainLoader', trainLoader);
   if (trainLoader && engine instanceof PipelineEngine) engine.serveFrom(trainLoader);

@@ -1,4 +1,5 @@
 // The process groups of a rank, by purpose.
+import type { ResolvedConfig } from '../../types/config.js';
 import type { Axis, Distributed, Mesh, ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -15,7 +16,7 @@ export const DATA: readonly Axis[] = ['dp'];
 export const MODEL: readonly Axis[] = ['pp', 'sp', 'tp'];
 
 /** The axes along which a model, or its computation, is divided. */
-interface Cuts {
+export interface Cuts {
   /** Axis pp holds the stages of a pipeline. */
   stages?: boolean;
   /** Axis tp holds parts of layers. */
@@ -67,6 +68,17 @@ export interface Ranks {
   isPrimary(parameter: Parameter): boolean;
 }
 
+/** Returns the different groups of `ranks`. */
+export function groupsOf(ranks: Ranks): Set<ProcessGroup> {
+  const { world, dataGroup, shardGroup, broadcastGroup } = ranks;
+  const { tensorGroup, sequenceGroup, replicaGroup, secondaryGroup } = ranks;
+  const some = [tensorGroup, sequenceGroup, replicaGroup, secondaryGroup];
+  return new Set([
+    ...[world, dataGroup, shardGroup, broadcastGroup],
+    ...some.filter((group) => group !== null),
+  ]);
+}
+
 /**
  * Returns the groups of this rank, and opens missing ones. All ranks of the job call it together.
  */
@@ -110,6 +122,13 @@ export interface ShardSizes {
   copy?: number | null;
   /** Ranks in each secondary weight copy (zero_hpz_partition_size). Default: null, no copy. */
   near?: number | null;
+}
+
+/** Returns the sizes of replicas (MiCS) and of secondary weight copies (hpZ). */
+export function shardSizes({ zero_optimization: zero }: ResolvedConfig): ShardSizes {
+  const { stage, mics_shard_size: copy, zero_hpz_partition_size: near } = zero;
+  if (stage !== 3) return {};
+  return { copy: copy > 0 ? copy : null, near: near > 1 ? near : null };
 }
 
 /** Consecutive ranks form a replica. Throws DS_CONFIG if the replicas are not equal in size. */
@@ -158,6 +177,10 @@ function uneven(key: string, size: number, { ranks }: ProcessGroup): DsError {
     hint: 'Use the number of ranks of one host.',
   });
 }
+
+/** Returns the number of ranks of the shard group, before it is opened. */
+export const shardCount = (mesh: Mesh, { tokens = false }: Cuts, { copy }: ShardSizes): number =>
+  copy ?? mesh.size(...shardAxes(tokens));
 
 /** The axes of the shard group. */
 const shardAxes = (tokens: boolean): Axis[] => (tokens ? [...DATA, 'sp'] : [...DATA]);

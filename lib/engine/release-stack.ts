@@ -1,4 +1,5 @@
 // ReleaseStack: releases resources in reverse order, like DisposableStack, which Node 20 lacks.
+import { allOrNothing } from '../tensor/scope.js';
 
 /** Owns deferred releases until release(). */
 export class ReleaseStack {
@@ -28,5 +29,35 @@ export class ReleaseStack {
       }
     }
     if (failures.length > 0) throw failures[0];
+  }
+}
+
+/** Resources created so far. The engine keeps `owned`; `undo` runs only if the build fails. */
+export interface Site {
+  owned: ReleaseStack;
+  undo: ReleaseStack;
+}
+
+/** Runs `build`. If it throws, releases its resources, both in the stacks and outside of them. */
+export function completely<Result>(build: (site: Site) => Result): Result {
+  return allOrNothing(() => {
+    const site: Site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
+    try {
+      return build(site);
+    } catch (error) {
+      for (const stack of [site.owned, site.undo]) releaseAfter(stack);
+      throw error;
+    }
+  });
+}
+
+/** The caller receives the first error, so a failed release only warns. */
+function releaseAfter(stack: ReleaseStack): void {
+  try {
+    stack.release();
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error);
+    const warning = `initialize() failed, and releasing its resources failed too: ${reason}`;
+    process.emitWarning(warning, { type: 'DsWarning', code: 'DS_RELEASE' });
   }
 }

@@ -4,7 +4,7 @@ import type { Distributed } from '../comm/index.js';
 import { isExperiment } from '../config/autotuning-rules.js';
 import type { Engine } from '../engine/engine.js';
 import { DATA } from '../engine/ranks.js';
-import { checkpointWorld } from '../engine/setup/checkpoint-world.js';
+import { checkpointWorld } from '../engine/saving/store-world.js';
 import { requireSameDraws } from '../engine/setup/data-sampling.js';
 import type { RunWatch } from '../engine/watch/run-watch.js';
 import { DsError } from '../errors.js';

@@ -246,9 +246,10 @@ test('initialize() wants what initCompression() was given', async () => {
 
 test('tensor parallelism is refused with compressed layers only', () => {
   const check = (model: nn.Module, autotp_size: number, tp_size: number): void =>
-    requireWholeLayers(model, {
-      tensor_parallel: { autotp_size, tensor_parallel: { tp_size } },
-    } as never);
+    requireWholeLayers({
+      module: model,
+      config: { tensor_parallel: { autotp_size, tensor_parallel: { tp_size } } } as never,
+    });
   const compressedModel = initCompression(small(), configOf(everything));
   const message = /expected tensor_parallel\.autotp_size 0 or 1, got 2\. Layers divided/;
   expect(() => check(compressedModel, 2, 1)).toThrow(message);

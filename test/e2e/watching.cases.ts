@@ -1,6 +1,6 @@
 // Tests that memory_breakdown and dump_state print the state of the engine.
 import assert from 'node:assert/strict';
-import { describeState } from '../../lib/engine/setup/dump-state.js';
+import { describeState } from '../../lib/engine/watch/dump-state.js';
 import { type MemoryUse, memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
 import { type DsConfig, type Engine, initialize, type Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';

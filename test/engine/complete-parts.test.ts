@@ -1,5 +1,5 @@
 // Tests that the parts of a parameter on the ranks of tp contain each element exactly once.
-import { requireComplete } from '../../lib/engine/setup/cut-layers.js';
+import { requireComplete } from '../../lib/engine/setup/agreement.js';
 
 const rows = (from: number, to: number) => ({
   ...{ name: 'layer.weight', whole: [4, 2], offset: [from, 0], shape: [to - from, 2] },

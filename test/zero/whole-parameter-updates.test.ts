@@ -1,5 +1,5 @@
 // Which layouts cut a parameter that an optimizer needs whole.
-import { requireWholeParameters } from '../../lib/engine/setup/whole-parameters.js';
+import { requireWholeParameters } from '../../lib/engine/setup/optimizer-needs.js';
 import type { Optimizer } from '../../lib/optim/optimizer.js';
 import { layoutUnit } from '../../lib/zero/layout.js';
 import type { Unit } from '../../lib/zero/unit.js';

@@ -1,18 +1,19 @@
 // Checks at the start that all ranks have the same configuration, model and optimizer.
-
 import { createHash } from 'node:crypto';
 import type { ResolvedConfig } from '../../../types/config.js';
+import { findFlaw } from '../../checkpoint/tiling.js';
 import type { Axis, Distributed, MeshShape } from '../../comm/index.js';
 import { DsError, type DsErrorCode } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { hyperparameters } from '../../optim/param-groups.js';
-import { isPart } from '../../runtime/box.js';
+import { type Box, isPart } from '../../runtime/box.js';
 import { isObject } from '../../runtime/is-object.js';
 import { required } from '../../runtime/required.js';
+import { numel } from '../../runtime/view.js';
 import { getRandomState, type Tensor } from '../../tensor/index.js';
 import type { Decisions } from '../engine-parts.js';
 import { DATA, MODEL } from '../ranks.js';
-import { isCutOver, partsOf, requireComplete } from './cut-layers.js';
+import type { Given as Inputs } from './clients.js';
 import { type Exchange, setupWorldOf } from './setup-world.js';
 
 /** The inputs of an engine that ranks compare. */
@@ -75,7 +76,7 @@ const ALSO = 4;
  * DeepSpeed has no such check.
  *
  * Ranks exchange digests. If these differ, two ranks exchange descriptions. Keys that the plan will
- * set count as "auto".
+ * set count as "auto". If layers are divided (`isCut`), the parts must be complete.
  *
  * Throws on every rank, with the ranks and their values:
  *
@@ -84,16 +85,16 @@ const ALSO = 4;
  * - DS_COMM, if a rank is missing.
  */
 export async function requireAgreement(
-  job: Distributed,
+  { job, planned }: Pick<Inputs, 'job' | 'planned'>,
   given: Given,
-  planned: ReadonlySet<string> = new Set(),
+  isCut: boolean,
 ): Promise<void> {
   if (job.worldSize === 1) return;
   const own = describe(given);
-  for (const key of planned) own.config[key] = text('auto');
+  for (const key of planned?.keys ?? []) own.config[key] = text('auto');
   await setupWorldOf(job).inTurn(async (exchange) => {
     await compare(job, RULES, own, exchange);
-    if (!isCutOver(job, given.module)) return;
+    if (!isCut) return;
     const { mesh } = job;
     const parts = mesh.place('pp', 'dp', 'sp') === 0 ? partsOf(given.module) : [];
     requireComplete(await exchange(parts));
@@ -246,4 +247,47 @@ function difference(
     got: `${there[key] ?? 'none'} on rank ${other}`,
     hint: hint + (also && ` Also different: ${also}.`),
   });
+}
+
+/** The part of a parameter that one rank saves and counts. */
+interface NamedPart {
+  name: string;
+  whole: readonly number[];
+  boxes: readonly Box[];
+}
+
+/** Returns the parts of this rank that are not replicas, in the order of the model. */
+function partsOf(module: Module): NamedPart[] {
+  return Array.from(module.namedParameters()).flatMap(([name, { region, isReplica }]) =>
+    isPart(region) && !isReplica ? [{ name, ...region }] : [],
+  );
+}
+
+/**
+ * Throws DS_ARGUMENT unless the parts of `ranks` contain every element of each parameter exactly
+ * once.
+ */
+export function requireComplete(ranks: readonly (readonly NamedPart[])[]): void {
+  const all = new Map<string, NamedPart[]>();
+  for (const part of ranks.flat()) {
+    const parts = all.get(part.name) ?? [];
+    all.set(part.name, parts);
+    parts.push(part);
+  }
+  for (const [name, parts] of all) {
+    const [{ whole }] = parts as [NamedPart];
+    const ranges = parts.flatMap(({ boxes }) =>
+      boxes.map((box) => ({ box, from: 0, numel: numel(box.shape) })),
+    );
+    const flaw = findFlaw(whole, ranges);
+    if (!flaw) continue;
+    const element = `[${flaw.element.join(', ')}]`;
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: `initialize, ${name}`,
+      expected: `parts of ${ranks.length} ranks on tp that together are [${whole.join(', ')}]`,
+      got: flaw.kind === 'twice' ? `element ${element} on two ranks` : `no part with ${element}`,
+      hint: 'Divide it with Parameter.partOf() by the rank on tp. Set isReplica on ranks that repeat a part.',
+    });
+  }
 }

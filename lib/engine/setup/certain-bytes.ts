@@ -7,7 +7,7 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import { LOWER_HALF } from '../../optim/split-master.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { numel } from '../../runtime/view.js';
-import { gradientDType, weightDType } from './dtypes.js';
+import { gradientDType, weightDType } from './precision.js';
 
 /** Bytes by purpose. */
 export type Parts = Readonly<Record<string, number>>;

@@ -1,20 +1,14 @@
-// Reads the caller's options of initialize() and combines them with the configuration.
+// The caller's options of initialize(), and checks of the caller's objects.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import type { Monitor } from '../../monitor/index.js';
 import type { Module } from '../../nn/module.js';
-import { LrScheduler } from '../../optim/lr-scheduler.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import type { LrSchedule } from '../../optim/schedule.js';
-import { ScheduleSet } from '../../optim/schedule-set.js';
-import { StandaloneOptimizer } from '../../optim/standalone.js';
 import { formatValue } from '../../runtime/format-value.js';
 import type { CommTimer } from '../../zero/exchange.js';
-import { buildOptimizer } from './optimizer.js';
-import { buildSchedules } from './schedule.js';
-import { NoOptimizer } from './untrained.js';
 
 /** Options of the caller. Each overrides the configuration. */
 export interface Clients {
@@ -38,6 +32,27 @@ export interface Clients {
   stopSignals?: readonly NodeJS.Signals[];
 }
 
+/** The "auto" values of a configuration. */
+export interface Planned {
+  /** Dotted paths of the "auto" keys. */
+  readonly keys: ReadonlySet<string>;
+  /** All candidates. */
+  readonly configs: readonly [ResolvedConfig, ...ResolvedConfig[]];
+  /** Tokens per sample; undefined if unknown. */
+  readonly sequenceLength: number | undefined;
+}
+
+/** The inputs of a build. */
+export interface Given {
+  module: Module;
+  /** If the plan chooses values, its first candidate. */
+  config: ResolvedConfig;
+  clients: Clients;
+  job: Distributed;
+  /** The values that the plan chooses; null without any. */
+  planned: Planned | null;
+}
+
 /** Throws DS_ARGUMENT unless `monitors` is a list of objects with the methods of Monitor. */
 export function requireMonitors(monitors: unknown): void {
   if (monitors === undefined) return;
@@ -50,7 +65,7 @@ export function requireMonitors(monitors: unknown): void {
 }
 
 /** Throws DS_ARGUMENT if the caller's object lacks a method. It may be of any class. */
-function requireMethods(
+export function requireMethods(
   op: string,
   one: unknown,
   kind: string,
@@ -64,17 +79,8 @@ function requireMethods(
   throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(one), hint });
 }
 
-/** Throws DS_ARGUMENT if the caller's optimizer has no groups. */
-function requireGroups(op: string, groups: unknown): void {
-  const isGroup = (one: unknown): boolean =>
-    typeof one === 'object' && one !== null && Array.isArray((one as Partial<ParamGroup>).params);
-  if (Array.isArray(groups) && groups.length > 0 && groups.every(isGroup)) return;
-  const expected = 'an optimizer with groups: a list of at least one { params, .. }';
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(groups) });
-}
-
 /** Calls the caller's function. Throws DS_ARGUMENT for a class, because it needs `new`. */
-function madeBy<Given, Made>(op: string, make: (given: Given) => Made, given: Given): Made {
+export function madeBy<Given, Made>(op: string, make: (given: Given) => Made, given: Given): Made {
   if (!/^class\b/.test(Function.prototype.toString.call(make))) return make(given);
   throw new DsError({
     code: 'DS_ARGUMENT',
@@ -95,111 +101,5 @@ export function requireJob(job: unknown): void {
     op: 'initialize distributed',
     expected: 'a job from initDistributed()',
     got: formatValue(job),
-  });
-}
-
-/**
- * Returns the optimizer of the caller, else of the configuration. At stage 3 without either,
- * returns NoOptimizer, which only gathers weights for forwards. Throws DS_CONFIG without an
- * optimizer at other stages, and DS_ARGUMENT for invalid groups or without trainable parameters.
- */
-export function findOptimizer(
-  module: Module,
-  { optimizer: section, zero_optimization: { stage }, bf16 }: ResolvedConfig,
-  { optimizer, modelParameters }: Clients,
-): Optimizer {
-  if (!optimizer && !section && !modelParameters && stage === 3) return new NoOptimizer();
-  const { bf16_optimizer_states: bf16States } = bf16;
-  const own = (one: Optimizer): Optimizer => {
-    const op = 'initialize optimizer';
-    requireMethods(op, one, 'an optimizer', ['declareState', 'update']);
-    requireGroups(op, one.groups);
-    if (bf16States) requireBf16States(one);
-    return unused(one);
-  };
-  if (optimizer && typeof optimizer !== 'function') return own(optimizer);
-  const trainable = module.parameters().filter(({ requiresGrad }) => requiresGrad);
-  if (!modelParameters && trainable.length === 0) throw untrainable(module);
-  const params = modelParameters ?? trainable;
-  return optimizer
-    ? own(madeBy('initialize optimizer', optimizer, params))
-    : buildOptimizer(section, params, { named: module.namedParameters(), bf16States });
-}
-
-/** Throws DS_CONFIG if the caller's optimizer stores per-parameter state in f32. */
-function requireBf16States(optimizer: Optimizer): void {
-  for (const [group, { params }] of optimizer.groups.entries()) {
-    for (const { shape } of params) {
-      const declared = Object.entries(optimizer.declareState(group, shape));
-      const [name, wide] = declared.find(([, { dtype }]) => dtype === 'f32') ?? [];
-      if (!wide) continue;
-      throw new DsError({
-        code: 'DS_CONFIG',
-        op: 'bf16.bf16_optimizer_states',
-        expected: 'an optimizer with its state in bf16',
-        got: `${optimizer.name} with ${name} in f32`,
-        hint: 'Use new optim.AdamW(params, { fp32OptimizerStates: false }), or set bf16_optimizer_states to false.',
-      });
-    }
-  }
-}
-
-/** Throws DS_ARGUMENT for an optimizer with its own state, because the engine would drop it. */
-function unused(optimizer: Optimizer): Optimizer {
-  if (!(optimizer instanceof StandaloneOptimizer && optimizer.hasStepped)) return optimizer;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'initialize optimizer',
-    expected: 'an optimizer without steps',
-    got: `${optimizer.name} with its own state, which the engine would drop`,
-    hint: 'Create a new optimizer, or call dispose() on it to drop its state.',
-  });
-}
-
-/**
- * Returns the schedules of the caller, else of the configuration. May be empty. Throws DS_CONFIG,
- * DS_ARGUMENT.
- */
-export function findSchedules(
-  { scheduler }: ResolvedConfig,
-  optimizer: Optimizer,
-  { lrScheduler }: Clients,
-): ScheduleSet {
-  const { groups } = optimizer;
-  const op = 'initialize lrScheduler';
-  if (!lrScheduler) return buildSchedules(scheduler, groups);
-  const given =
-    typeof lrScheduler === 'function' ? madeBy(op, lrScheduler, optimizer) : lrScheduler;
-  for (const one of isList(given) ? given : [given]) {
-    const methods = ['lr', 'apply', 'stateDict', 'loadStateDict'];
-    requireMethods(op, one, 'a schedule', methods, one instanceof LrScheduler ? INSIDE : OF_OWN);
-  }
-  if (!isList(given)) return new ScheduleSet(groups.map(() => given));
-  if (given.length === groups.length) return new ScheduleSet(given);
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op,
-    expected: `a schedule, or one for each of ${groups.length} groups`,
-    got: `${given.length} schedules`,
-  });
-}
-
-const INSIDE =
-  'The engine advances schedules. Pass the argument of LrScheduler, such as `({ groups }) => groups.map(({ lr }) => new optim.LinearLr({ baseLr: lr }))`.';
-const OF_OWN =
-  'Use a schedule of optim. For any function of the updates: new optim.LambdaLr({ baseLr, factor: (updates) => .. }).';
-
-function isList<T>(value: T | readonly T[]): value is readonly T[] {
-  return Array.isArray(value);
-}
-
-function untrainable(module: Module): DsError {
-  const count = module.parameters().length;
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'initialize',
-    expected: 'a model with a parameter that requires a gradient',
-    got: count === 0 ? 'a model without parameters' : `a model with ${count} frozen parameters`,
-    hint: count === 0 ? '' : 'Call requireGrad(true) on the parameters to train.',
   });
 }

@@ -1,21 +1,22 @@
 // Checks the section "compression_training" against the model, and connects its layers to the step
 // counter.
 import { isDeepStrictEqual } from 'node:util';
-import type { ResolvedConfig } from '../../../types/config.js';
 import { compressionOf, hasTechniques, isOn } from '../../compression/index.js';
 import { DsError } from '../../errors.js';
-import type { Module } from '../../nn/module.js';
 import type { Decisions } from '../engine-parts.js';
+import type { Site } from '../release-stack.js';
+import type { Given } from './clients.js';
+import type { PipelinePlan } from './pipeline.js';
+import { tensorSize } from './tensor-parallel.js';
 
 /**
  * Throws DS_CONFIG if the section differs from that of initCompression(), if it is enabled without
  * a call of initCompression(), and for a compressed pipeline.
  */
-export function requireCompression({
-  module,
-  config: { compression_training: section },
-  plan,
-}: Pick<Decisions, 'module' | 'config' | 'plan'>): void {
+export function requireCompression(
+  { module, config: { compression_training: section } }: Pick<Given, 'module' | 'config'>,
+  plan: PipelinePlan | null,
+): void {
   const done = compressionOf(module);
   if (!done && !isOn(section)) return;
   if (plan && hasTechniques(section)) {
@@ -40,12 +41,12 @@ export function requireCompression({
   });
 }
 
-/** Throws DS_CONFIG for a compressed model with tensor parallelism. */
-export function requireWholeLayers(
-  module: Module,
-  { tensor_parallel: { autotp_size, tensor_parallel: other } }: ResolvedConfig,
-): void {
-  const size = Math.max(autotp_size, other.tp_size);
+/** Throws DS_CONFIG for a compressed model with tensor parallelism, before layers are divided. */
+export function requireWholeLayers({
+  module,
+  config: { tensor_parallel: section },
+}: Pick<Given, 'module' | 'config'>): void {
+  const size = tensorSize(section);
   if (size <= 1 || !compressionOf(module)?.layers.size) return;
   throw refused({
     expected: 'tensor_parallel.autotp_size 0 or 1',
@@ -54,12 +55,13 @@ export function requireWholeLayers(
   });
 }
 
-/** Makes the layers follow the engine's global steps. Returns a function that stops this. */
-export function followSteps({
-  module,
-  progress,
-}: Pick<Decisions, 'module' | 'progress'>): () => void {
-  return compressionOf(module)?.clock.follow(() => progress.globalSteps) ?? (() => {});
+/** Makes the layers follow the engine's global steps, until the engine is destroyed. */
+export function followSteps(
+  { module, progress }: Pick<Decisions, 'module' | 'progress'>,
+  { owned }: Site,
+): void {
+  const stop = compressionOf(module)?.clock.follow(() => progress.globalSteps);
+  if (stop) owned.defer(stop);
 }
 
 const refused = (fields: { expected: string; got: string; hint: string }): DsError =>

@@ -3,7 +3,7 @@ import type { ResolvedConfig } from '../../../types/config.js';
 import { canSpeculate, type Optimizer } from '../../optim/optimizer.js';
 import { canSplit } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
-import { gradientDType, weightDType } from './dtypes.js';
+import { gradientDType, weightDType } from './precision.js';
 import { offloadsWeights } from './stage.js';
 
 interface Updated {

@@ -13,13 +13,15 @@ export function modelInfoPath({ autotuning }: ResolvedConfig): string | null {
   return autotuning.enabled && autotuning.model_info?.profile ? autotuning.model_info_path : null;
 }
 
-/** Rank 0 writes `file` from the data of all ranks. Throws DS_IO, DS_COMM. */
+/** In such a run, rank 0 writes the file from the data of all ranks. Throws DS_IO, DS_COMM. */
 export async function describeModel(
-  file: string,
   job: Distributed,
   { module, config, optimizer }: Decisions,
-  { sizes: whole, isKnown, checkpointing, isCut }: Measured,
+  model: Measured | null,
 ): Promise<void> {
+  const file = modelInfoPath(config);
+  if (file === null || model === null) return;
+  const { sizes: whole, isKnown, checkpointing, isCut } = model;
   const { device } = job.world;
   const own = standingOf(module, config, device);
   const standings = await exchanged(job, own);

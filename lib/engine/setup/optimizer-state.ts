@@ -37,8 +37,8 @@ import type { ReleaseStack } from '../release-stack.js';
 import { openNvmeState } from './disk-storage.js';
 import { findGpuShare, type ShareOptions } from './gpu-share.js';
 import { speculates, splitsMasters, splitsStreamed } from './master-halves.js';
+import { cutParameter } from './optimizer-needs.js';
 import { offloadsWeights } from './stage.js';
-import { cutParameter } from './whole-parameters.js';
 
 interface StateOptions {
   config: ResolvedConfig;

@@ -26,8 +26,10 @@ import { held, Tensor, zeros } from '../../tensor/index.js';
 import type { Partition } from '../../zero/shard.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
 import { normRanksAt, type Ranks } from '../ranks.js';
+import type { Site } from '../release-stack.js';
 import { allColumns, type Columns, columnsOfStages } from '../step/step-rows.js';
 import { routedLayers } from '../step/token-drop.js';
+import type { Given } from './clients.js';
 
 export interface PipelinePlan {
   pipeline: Pipeline;
@@ -40,11 +42,11 @@ export interface PipelinePlan {
  * null for other models. Throws DS_CONFIG for options that pipelines do not support, DS_ARGUMENT
  * for more stages than layers.
  */
-export function planPipeline(
-  module: Module,
-  config: ResolvedConfig,
-  { mesh }: Distributed,
-): PipelinePlan | null {
+export function planPipeline({
+  module,
+  config,
+  job: { mesh },
+}: Pick<Given, 'module' | 'config' | 'job'>): PipelinePlan | null {
   const { stages } = config.pipeline;
   const isWanted = module instanceof PipelineModule || typeof stages === 'number';
   if (!isWanted) return null;
@@ -104,10 +106,34 @@ function scheduleOf({ pipeline }: ResolvedConfig): Schedule {
   return schedule === 'interleaved' ? interleaved(stagesPerRank) : ONE_F_ONE_B;
 }
 
+interface Planned {
+  /** Null if the model is not a pipeline. */
+  plan: PipelinePlan | null;
+  optimizer: Optimizer;
+}
+
+/** A pipeline with its connections to the other stages. */
+export interface OpenPipeline extends PipelinePlan {
+  links: Links;
+  /** Of this rank, in the same order on all ranks. */
+  ties: readonly Tie[];
+}
+
 /**
- * Opens links between the ranks of the pipeline, for training and evaluation. Rejects with DS_COMM.
+ * Opens the links and ties of the plan; null without a pipeline. Rejects with DS_COMM, and with
+ * DS_CONFIG if the optimizer cannot update ties.
  */
-export function openLinks(
+export async function openPipeline(
+  job: Distributed,
+  { plan, optimizer }: Planned,
+): Promise<OpenPipeline | null> {
+  if (!plan) return null;
+  const links = await openLinks(job, plan);
+  return { ...plan, links, ties: await openTies(job, plan, optimizer) };
+}
+
+/** Opens links between the ranks of the pipeline, for training and evaluation. */
+function openLinks(
   job: Distributed,
   { pipeline, schedule, dynamicShape }: PipelinePlan,
 ): Promise<Links> {
@@ -128,11 +154,7 @@ export interface Tie {
   group: ProcessGroup;
 }
 
-/**
- * Returns the ties of this rank, in the same order on all ranks. Rejects with DS_COMM. Throws
- * DS_CONFIG if the optimizer cannot update them.
- */
-export async function openTies(
+async function openTies(
   job: Distributed,
   { pipeline }: PipelinePlan,
   optimizer: Optimizer,
@@ -177,10 +199,15 @@ function untiable({ name }: Optimizer): DsError {
   });
 }
 
-/** Removes the parameters of other stages from the groups. */
-export function keepOwn({ groups }: Optimizer, module: Module): void {
+/** Removes the layers of other stages from the model, and their parameters from the optimizer. */
+export function keepStages(
+  { module, optimizer, plan }: Planned & { module: Module },
+  { undo }: Site,
+): void {
+  if (!plan) return;
+  undo.defer(plan.pipeline.cut());
   const own = new Set<Tensor>(module.parameters());
-  for (const group of groups as { params: readonly Tensor[] }[]) {
+  for (const group of optimizer.groups as { params: readonly Tensor[] }[]) {
     group.params = group.params.filter((parameter) => own.has(parameter));
   }
 }

@@ -26,24 +26,15 @@ import { dtypeSize } from '../../runtime/dtype.js';
 import { required } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
 import type { Decisions } from '../engine-parts.js';
-import { isCutOver } from './cut-layers.js';
+import { shardSizes } from '../ranks.js';
+import type { Planned } from './clients.js';
 import { speculates } from './master-halves.js';
 import { notice, waiting } from './memory-promise.js';
 import { choiceLine, refusal } from './planned-report.js';
 import { clusterOf, roomOf, standingOf } from './planned-room.js';
 import { exchanged } from './setup-world.js';
-import { shardSizes } from './shard-sizes.js';
+import { isCutOver } from './tensor-parallel.js';
 import { NoOptimizer } from './untrained.js';
-
-/** The "auto" values of a configuration. */
-export interface Planned {
-  /** Dotted paths of the "auto" keys. */
-  readonly keys: ReadonlySet<string>;
-  /** All candidates. */
-  readonly configs: readonly [ResolvedConfig, ...ResolvedConfig[]];
-  /** Tokens per sample; undefined if unknown. */
-  readonly sequenceLength: number | undefined;
-}
 
 /** A model before its layers are divided over ranks. */
 export interface Measured {

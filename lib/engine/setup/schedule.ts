@@ -1,42 +1,64 @@
-// Creates the learning-rate schedules of the section "scheduler".
-import type { ResolvedScheduler } from '../../../types/config.js';
+// The learning-rate schedules of an engine: the caller's, or those of the section "scheduler".
+import type { ResolvedConfig, ResolvedScheduler } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
-import { ConstantLr } from '../../optim/constant.js';
-import { CosineAnnealingLr } from '../../optim/cosine-annealing.js';
-import { ExponentialLr } from '../../optim/exponential.js';
-import { LinearLr } from '../../optim/linear.js';
-import { MultiStepLr } from '../../optim/multi-step.js';
-import { OneCycle } from '../../optim/one-cycle.js';
+import * as optim from '../../optim/index.js';
+import { LrScheduler } from '../../optim/lr-scheduler.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup } from '../../optim/param-groups.js';
-import { PolynomialLr } from '../../optim/polynomial.js';
-import { LrRangeTest } from '../../optim/range-test.js';
-import { ReduceLrOnPlateau } from '../../optim/reduce-on-plateau.js';
 import type { LrSchedule } from '../../optim/schedule.js';
 import { ScheduleSet } from '../../optim/schedule-set.js';
-import { StepLr } from '../../optim/step-decay.js';
-import { CosineAnnealingWarmRestarts } from '../../optim/warm-restarts.js';
-import { WarmupLr } from '../../optim/warmup.js';
-import { WarmupCosineLr } from '../../optim/warmup-cosine.js';
-import { WarmupDecayLr } from '../../optim/warmup-decay.js';
+import { camelCase } from '../../runtime/options.js';
+import { type Clients, type Given, madeBy, requireMethods } from './clients.js';
+import { notice } from './memory-promise.js';
+
+/**
+ * Returns the schedules of the caller, else of the configuration. May be empty. Rank 0 emits
+ * notices of settings without effect. Throws DS_CONFIG, DS_ARGUMENT.
+ */
+export function findSchedules(given: Given, optimizer: Optimizer): ScheduleSet {
+  const { config, clients, job } = given;
+  const schedules = schedulesOf(config, optimizer, clients);
+  if (job.rank !== 0) return schedules;
+  const unused = clients.lrScheduler ? null : unusedRates(config.scheduler, optimizer.groups);
+  for (const text of [unused, idleMomentum(schedules, optimizer)]) if (text) notice(text);
+  return schedules;
+}
+
+function schedulesOf(
+  { scheduler }: ResolvedConfig,
+  optimizer: Optimizer,
+  { lrScheduler }: Clients,
+): ScheduleSet {
+  const { groups } = optimizer;
+  const op = 'initialize lrScheduler';
+  if (!lrScheduler) return buildSchedules(scheduler, groups);
+  const given =
+    typeof lrScheduler === 'function' ? madeBy(op, lrScheduler, optimizer) : lrScheduler;
+  for (const one of isList(given) ? given : [given]) {
+    const methods = ['lr', 'apply', 'stateDict', 'loadStateDict'];
+    requireMethods(op, one, 'a schedule', methods, one instanceof LrScheduler ? INSIDE : OF_OWN);
+  }
+  if (!isList(given)) return new ScheduleSet(groups.map(() => given));
+  if (given.length === groups.length) return new ScheduleSet(given);
+  throw new DsError({
+    code: 'DS_ARGUMENT',
+    op,
+    expected: `a schedule, or one for each of ${groups.length} groups`,
+    got: `${given.length} schedules`,
+  });
+}
+
+const INSIDE =
+  'The engine advances schedules. Pass the argument of LrScheduler, such as `({ groups }) => groups.map(({ lr }) => new optim.LinearLr({ baseLr: lr }))`.';
+const OF_OWN =
+  'Use a schedule of optim. For any function of the updates: new optim.LambdaLr({ baseLr, factor: (updates) => .. }).';
+
+function isList<T>(value: T | readonly T[]): value is readonly T[] {
+  return Array.isArray(value);
+}
 
 /** Parameters that are lists themselves. */
 const wholeLists: ReadonlySet<string> = new Set(['milestones']);
-
-/** Params without lists of one value per group. */
-type OfGroup<P> = {
-  [Key in keyof P]: Key extends 'milestones' ? P[Key] : Exclude<P[Key], readonly number[]>;
-};
-
-/** The params of each schedule type, for one group. */
-type Params = { [S in ResolvedScheduler as S['type']]: OfGroup<S['params']> };
-
-type GroupScheduler = {
-  [Type in keyof Params]: { type: Type; params: Params[Type] };
-}[keyof Params];
-
-/** Returns a schedule for a group with learning rate `baseLr`. */
-type Builder<Type extends keyof Params> = (params: Params[Type], baseLr: number) => LrSchedule;
 
 /**
  * Returns a schedule for each group of the optimizer; an empty set without a section. Throws
@@ -48,12 +70,14 @@ export function buildSchedules(
 ): ScheduleSet {
   if (!scheduler) return new ScheduleSet([]);
   const { length } = groups;
-  const schedules = groups.map(({ lr }, group) => build(ofGroup(scheduler, group, length), lr));
+  const schedules = groups.map(({ lr }, group) =>
+    builders[scheduler.type](optionsOf(scheduler, group, length), lr),
+  );
   return new ScheduleSet(schedules);
 }
 
 /** The key of the learning rate in schedules that define their own. */
-const PEAKS: Partial<Record<keyof Params, string>> = {
+const PEAKS: Partial<Record<ResolvedScheduler['type'], string>> = {
   ...{ WarmupLR: 'warmup_max_lr', WarmupDecayLR: 'warmup_max_lr' },
   ...{ OneCycle: 'cycle_max_lr', LRRangeTest: 'lr_range_test_min_lr' },
 };
@@ -62,7 +86,7 @@ const PEAKS: Partial<Record<keyof Params, string>> = {
  * Returns a notice if the groups have different learning rates, but `scheduler` sets one for all;
  * else null.
  */
-export function unusedRates(
+function unusedRates(
   scheduler: ResolvedScheduler | null,
   groups: readonly ParamGroup[],
 ): string | null {
@@ -82,26 +106,26 @@ export function unusedRates(
  * Returns a notice if OneCycle would schedule the momentum of an optimizer without betas; else
  * null. Source: DeepSpeed, which warns too.
  */
-export function idleMomentum(
-  { schedules }: ScheduleSet,
-  { name, groups }: Optimizer,
-): string | null {
+function idleMomentum({ schedules }: ScheduleSet, { name, groups }: Optimizer): string | null {
   const isIdle = groups.some(({ betas }, group) => {
     const schedule = schedules[group];
-    return !betas && schedule instanceof OneCycle && schedule.momentum(0) !== null;
+    return !betas && schedule instanceof optim.OneCycle && schedule.momentum(0) !== null;
   });
   return isIdle
     ? `cycle_momentum of OneCycle has no effect on ${name} without betas. Set it to false.`
     : null;
 }
 
-function ofGroup({ type, params }: ResolvedScheduler, group: number, groups: number) {
-  const own = Object.entries(params).map(([key, value]) => {
-    if (!Array.isArray(value) || wholeLists.has(key)) return [key, value];
+/** Returns the options of one group. */
+function optionsOf({ params }: ResolvedScheduler, group: number, groups: number) {
+  const acting = Object.entries(params).filter(([key]) => key !== IDLE);
+  const own = acting.map(([key, value]) => {
+    const name = OPTIONS[key] ?? camelCase(key);
+    if (!Array.isArray(value) || wholeLists.has(key)) return [name, value];
     if (value.length !== groups) throw wrongLength(key, value, groups);
-    return [key, value[group]];
+    return [name, value[group]];
   });
-  return { type, params: Object.fromEntries(own) } as GroupScheduler;
+  return Object.fromEntries(own) as Record<string, unknown>;
 }
 
 function wrongLength(key: string, values: readonly unknown[], groups: number): DsError {
@@ -114,95 +138,56 @@ function wrongLength(key: string, values: readonly unknown[], groups: number): D
   });
 }
 
-function build<Type extends keyof Params>(
-  { type, params }: { type: Type; params: Params[Type] },
-  baseLr: number,
-): LrSchedule {
-  return builders[type](params, baseLr);
-}
+/** A key of DeepSpeed without effect. */
+const IDLE = 'last_batch_iteration';
 
-const warmupLr: Builder<'WarmupLR'> = (params, baseLr) =>
-  new WarmupLr({
-    minLr: params.warmup_min_lr,
-    maxLr: params.warmup_max_lr ?? baseLr,
-    warmupSteps: params.warmup_num_steps,
-    warmupType: params.warmup_type,
-  });
+/** Options that are not the key in camelCase. */
+const OPTIONS: Readonly<Record<string, string>> = {
+  ...{ warmup_min_lr: 'minLr', warmup_max_lr: 'maxLr', warmup_num_steps: 'warmupSteps' },
+  ...{ total_num_steps: 'totalSteps', total_iters: 'totalSteps', eta_min: 'minLr' },
+  ...{ cycle_min_lr: 'minLr', cycle_max_lr: 'maxLr', cycle_first_step_size: 'firstStepSize' },
+  ...{ cycle_second_step_size: 'secondStepSize', cycle_first_stair_count: 'firstStairCount' },
+  ...{ cycle_second_stair_count: 'secondStairCount', cycle_min_mom: 'minMomentum' },
+  ...{ cycle_max_mom: 'maxMomentum', decay_mom_rate: 'decayMomentumRate' },
+  ...{ lr_range_test_min_lr: 'minLr', lr_range_test_step_size: 'stepSize' },
+  ...{ lr_range_test_step_rate: 'stepRate', lr_range_test_staircase: 'staircase' },
+  ...{ T_max: 'halfPeriod', T_0: 'firstPeriod', T_mult: 'growth' },
+};
 
-const warmupDecayLr: Builder<'WarmupDecayLR'> = (params) =>
-  new WarmupDecayLr({
-    minLr: params.warmup_min_lr,
-    maxLr: params.warmup_max_lr,
-    warmupSteps: params.warmup_num_steps,
-    warmupType: params.warmup_type,
-    totalSteps: params.total_num_steps,
-  });
+type Builder = (options: Record<string, unknown>, baseLr: number) => LrSchedule;
 
-const warmupCosineLr: Builder<'WarmupCosineLR'> = (params, baseLr) =>
-  new WarmupCosineLr({
-    baseLr,
-    warmupMinRatio: params.warmup_min_ratio,
-    cosMinRatio: params.cos_min_ratio,
-    warmupSteps: params.warmup_num_steps,
-    warmupType: params.warmup_type,
-    totalSteps: params.total_num_steps,
-  });
+/** Builds a schedule that defines its own learning rate. */
+const plain =
+  (Class: new (options: never) => LrSchedule): Builder =>
+  (options) =>
+    new Class(options as never);
 
-const oneCycle: Builder<'OneCycle'> = (params) =>
-  new OneCycle({
-    minLr: params.cycle_min_lr,
-    maxLr: params.cycle_max_lr,
-    decayLrRate: params.decay_lr_rate,
-    firstStepSize: params.cycle_first_step_size,
-    secondStepSize: params.cycle_second_step_size,
-    firstStairCount: params.cycle_first_stair_count,
-    secondStairCount: params.cycle_second_stair_count,
-    decayStepSize: params.decay_step_size,
-    cycleMomentum: params.cycle_momentum,
-    minMomentum: params.cycle_min_mom,
-    maxMomentum: params.cycle_max_mom,
-    decayMomentumRate: params.decay_mom_rate,
-  });
+/** Builds a schedule relative to the learning rate of the group. */
+const scaled =
+  (Class: new (options: never) => LrSchedule): Builder =>
+  (options, baseLr) =>
+    new Class({ baseLr, ...options } as never);
 
-const lrRangeTest: Builder<'LRRangeTest'> = (params) =>
-  new LrRangeTest({
-    minLr: params.lr_range_test_min_lr,
-    stepSize: params.lr_range_test_step_size,
-    stepRate: params.lr_range_test_step_rate,
-    staircase: params.lr_range_test_staircase,
-  });
+/** Builds a schedule with the option `steps` instead of `totalSteps`. */
+const stepped =
+  (Class: new (options: never) => LrSchedule): Builder =>
+  ({ totalSteps: steps, ...rest }, baseLr) =>
+    new Class({ baseLr, steps, ...rest } as never);
 
-const reduceLrOnPlateau: Builder<'ReduceLROnPlateau'> = (params, baseLr) =>
-  new ReduceLrOnPlateau({
-    baseLr,
-    mode: params.mode,
-    factor: params.factor,
-    patience: params.patience,
-    threshold: params.threshold,
-    thresholdMode: params.threshold_mode,
-    cooldown: params.cooldown,
-    minLr: params.min_lr,
-    eps: params.eps,
-  });
-
-const builders: { [Type in keyof Params]: Builder<Type> } = {
-  WarmupLR: warmupLr,
-  WarmupDecayLR: warmupDecayLr,
-  WarmupCosineLR: warmupCosineLr,
-  OneCycle: oneCycle,
-  LRRangeTest: lrRangeTest,
-  CosineAnnealingLR: ({ T_max, eta_min }, baseLr) =>
-    new CosineAnnealingLr({ baseLr, halfPeriod: T_max, minLr: eta_min }),
-  StepLR: ({ step_size, gamma }, baseLr) => new StepLr({ baseLr, stepSize: step_size, gamma }),
-  ExponentialLR: ({ gamma }, baseLr) => new ExponentialLr({ baseLr, gamma }),
-  PolynomialLR: ({ total_iters, power }, baseLr) =>
-    new PolynomialLr({ baseLr, totalSteps: total_iters, power }),
-  ConstantLR: ({ factor, total_iters }, baseLr) =>
-    new ConstantLr({ baseLr, factor, steps: total_iters }),
-  MultiStepLR: ({ milestones, gamma }, baseLr) => new MultiStepLr({ baseLr, milestones, gamma }),
-  LinearLR: ({ start_factor, end_factor, total_iters }, baseLr) =>
-    new LinearLr({ baseLr, startFactor: start_factor, endFactor: end_factor, steps: total_iters }),
-  CosineAnnealingWarmRestarts: ({ T_0, T_mult, eta_min }, baseLr) =>
-    new CosineAnnealingWarmRestarts({ baseLr, firstPeriod: T_0, growth: T_mult, minLr: eta_min }),
-  ReduceLROnPlateau: reduceLrOnPlateau,
+const builders: { [Type in ResolvedScheduler['type']]: Builder } = {
+  WarmupLR: ({ maxLr, ...rest }, baseLr) =>
+    new optim.WarmupLr({ ...rest, maxLr: (maxLr as number | null) ?? baseLr }),
+  WarmupDecayLR: plain(optim.WarmupDecayLr),
+  WarmupCosineLR: scaled(optim.WarmupCosineLr),
+  OneCycle: plain(optim.OneCycle),
+  LRRangeTest: plain(optim.LrRangeTest),
+  CosineAnnealingLR: scaled(optim.CosineAnnealingLr),
+  StepLR: scaled(optim.StepLr),
+  ExponentialLR: scaled(optim.ExponentialLr),
+  PolynomialLR: scaled(optim.PolynomialLr),
+  ConstantLR: stepped(optim.ConstantLr),
+  MultiStepLR: scaled(optim.MultiStepLr),
+  LinearLR: stepped(optim.LinearLr),
+  CosineAnnealingWarmRestarts: scaled(optim.CosineAnnealingWarmRestarts),
+  ReduceLROnPlateau: scaled(optim.ReduceLrOnPlateau),
 };

@@ -1,24 +1,23 @@
 // Applies the section "sparse_attention" to all attention of a model.
-import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
-import type { Module } from '../../nn/module.js';
 import { type SparsityOptions, sparsify } from '../../nn/sparse-attention.js';
 import { readSparsity, requireBlocks } from '../../nn/sparse-patterns.js';
+import type { Site } from '../release-stack.js';
+import type { Given } from './clients.js';
 
 /**
- * Sets the pattern of the section, for the longest sequence of the model, in all attention of
- * `module`. Without a section, the model keeps its own pattern. Returns a function that restores
- * it. Throws DS_CONFIG for a model without sparse attention, and if its sequences are too short for
- * the pattern.
+ * Sets the pattern of the section, for the longest sequence of the model, in all attention of the
+ * model. `undo` restores its own pattern, which it keeps without a section. Throws DS_CONFIG for a
+ * model without sparse attention, and if its sequences are too short for the pattern.
  */
 export function sparsifyFromSection(
-  module: Module,
-  section: ResolvedConfig['sparse_attention'],
-): () => void {
-  if (!section || section === true) return () => {};
-  const { config } = module as { config?: { maxSeq?: unknown } };
-  const isKnown = Number.isSafeInteger(config?.maxSeq);
-  const longest = isKnown ? { maxTokens: config?.maxSeq } : {};
+  { module, config: { sparse_attention: section } }: Pick<Given, 'module' | 'config'>,
+  { undo }: Site,
+): void {
+  if (!section || section === true) return;
+  const { maxSeq } = (module as { config?: { maxSeq?: unknown } }).config ?? {};
+  const isKnown = Number.isSafeInteger(maxSeq);
+  const longest = isKnown ? { maxTokens: maxSeq } : {};
   const options = { ...section, ...longest } as SparsityOptions;
   try {
     if (isKnown) requireBlocks(readSparsity(options), 0);
@@ -29,7 +28,7 @@ export function sparsifyFromSection(
     );
   }
   try {
-    return sparsify(module, options);
+    undo.defer(sparsify(module, options));
   } catch (error) {
     throw inSection(error);
   }

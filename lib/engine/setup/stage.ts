@@ -37,8 +37,8 @@ import { PublishedWeights, type WeightFlow, WholeWeights } from '../../zero/weig
 import type { WeightUnit } from '../../zero/weight-unit.js';
 import { ZeroStage, ZeroStages } from '../../zero/zero-stage.js';
 import { openDiskWeights } from './disk-storage.js';
-import { dtypeOf, gradientDType } from './dtypes.js';
 import { type Tie, tieOf } from './pipeline.js';
+import { dtypeOf, gradientDType } from './precision.js';
 import type { ModelUnits } from './units.js';
 
 interface StageOptions {

@@ -5,7 +5,7 @@ import { requireWritable } from '../../checkpoint/make-folder.js';
 import type { Distributed } from '../../comm/index.js';
 import { isExperiment } from '../../config/autotuning-rules.js';
 import { DATA } from '../../engine/ranks.js';
-import { checkpointWorld } from '../../engine/setup/checkpoint-world.js';
+import { checkpointWorld } from '../../engine/saving/store-world.js';
 import { jobOf } from '../../initialize.js';
 import type { CausalLM } from '../../models/index.js';
 import type { Device } from '../../runtime/device.js';

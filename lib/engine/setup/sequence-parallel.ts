@@ -6,7 +6,7 @@ import { canExchange } from '../../optim/exchange.js';
 import { type SequenceParallel, SequenceRanks } from '../../parallel/index.js';
 import type { Decisions } from '../engine-parts.js';
 import type { Ranks } from '../ranks.js';
-import type { ReleaseStack } from '../release-stack.js';
+import type { Site } from '../release-stack.js';
 
 /**
  * Whether ranks along sp have different tokens of the same samples. Throws DS_CONFIG if the mesh
@@ -44,7 +44,11 @@ export function requireSequence(
 }
 
 /** Makes the model compute with this rank's tokens until the engine is destroyed. */
-export function splitSequence(module: Module, { sequenceGroup }: Ranks, owned: ReleaseStack): void {
+export function splitSequence(
+  { module }: Pick<Decisions, 'module'>,
+  { sequenceGroup }: Ranks,
+  { owned }: Site,
+): void {
   if (!sequenceGroup || !supportsSequenceParallel(module)) return;
   module.shareSequence(new SequenceRanks(sequenceGroup));
   owned.defer(() => module.shareSequence(null));

@@ -6,11 +6,23 @@ import type { Module } from '../../nn/module.js';
 import { Parameter } from '../../nn/parameter.js';
 import { groupOf, type LayerStyle, parallelize, type TensorPlan } from '../../parallel/index.js';
 import { type PartitionSpec, partitionSpecs } from '../../parallel/partition-specs.js';
+import { isPart } from '../../runtime/box.js';
 import { requireSameConfig } from './agreement.js';
-import { isCutOver } from './cut-layers.js';
+import type { Given } from './clients.js';
+
+/** Whether ranks along tp hold parts of the model instead of copies. */
+export function isCutOver({ mesh }: Distributed, module: Module): boolean {
+  return mesh.size('tp') > 1 && module.parameters().some(({ region }) => isPart(region));
+}
+
+/** Returns the ranks that the configuration divides layers over. */
+export const tensorSize = ({
+  autotp_size,
+  tensor_parallel: other,
+}: ResolvedConfig['tensor_parallel']): number => Math.max(1, autotp_size, other.tp_size);
 
 /**
- * Divides the layers of `module` over the axis tp if the configuration requires it and the program
+ * Divides the layers of the model over the axis tp if the configuration requires it and the program
  * has not done it. Uses partition_config, then the model's own plan.
  *
  * - Throws DS_CONFIG if the mesh has another size on tp, if the model has no plan, and if a rule
@@ -18,14 +30,9 @@ import { isCutOver } from './cut-layers.js';
  * - Throws DS_ARGUMENT if the model cannot be divided.
  * - Throws DS_COMM.
  */
-export async function splitLayers(
-  module: Module,
-  config: ResolvedConfig,
-  job: Distributed,
-): Promise<void> {
+export async function splitLayers({ module, config, job }: Given): Promise<void> {
   const { mesh } = job;
-  const { autotp_size, tensor_parallel: other } = config.tensor_parallel;
-  const size = Math.max(1, autotp_size, other.tp_size);
+  const size = tensorSize(config.tensor_parallel);
   if (mesh.size('sp', 'tp') > 1) await requireSameConfig(job, config);
   if (size === 1) return;
   if (size !== mesh.size('tp')) throw otherMesh(size, job);

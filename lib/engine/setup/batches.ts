@@ -1,0 +1,50 @@
+// The batches of an engine: their sizes, and the inputs that forward() makes of them.
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { Optimizer } from '../../optim/optimizer.js';
+import type { Decisions } from '../engine-parts.js';
+import { DATA } from '../ranks.js';
+import { BatchSizes, inStages, managed, unmanaged } from '../step/batch-sizes.js';
+import { curriculumOf, wholeSamples } from '../step/curriculum.js';
+import { inputCastOf } from '../step/input-cast.js';
+import { everyLayer, layerDroppingOf } from '../step/layer-drop.js';
+import { noProgress } from '../step/progress.js';
+import { everyToken, requireOwnLayers, tokenDroppingOf } from '../step/token-drop.js';
+import type { Given } from './clients.js';
+import { notice } from './memory-promise.js';
+import type { PipelinePlan } from './pipeline.js';
+import { NoOptimizer } from './untrained.js';
+
+type Batches = Pick<Decisions, 'progress' | 'batch' | 'inputs' | 'curriculum' | 'layerDrop'>;
+
+/** Returns the batch sizes, and the curriculum and dropping of a training engine. */
+export function batchesOf(
+  { module, config, job }: Given,
+  { optimizer, plan }: { optimizer: Optimizer; plan: PipelinePlan | null },
+): Batches {
+  const unlike = requireOwnLayers(config, module);
+  if (unlike && job.rank === 0) notice(unlike);
+  const progress = noProgress();
+  const run = { module, progress };
+  const trains = !(optimizer instanceof NoOptimizer);
+  const curriculum = trains ? curriculumOf(config, run) : wholeSamples;
+  const layerDrop = trains ? layerDroppingOf(config, run) : everyLayer;
+  const routing = trains ? tokenDroppingOf(config, run) : everyToken;
+  const cast = inputCastOf(config);
+  return {
+    ...{ progress, curriculum, layerDrop },
+    batch: new BatchSizes({
+      microPerDevice: config.train_micro_batch_size_per_gpu,
+      accumulationSteps: config.gradient_accumulation_steps,
+      dataRanks: job.mesh.size(...DATA),
+      accumulation: accumulationOf(config, plan),
+      passes: plan?.schedule.stagesPerRank,
+    }),
+    // A pipeline cuts whole batches, which contain the labels.
+    inputs: plan ? cast : curriculum.cutting(layerDrop.dropping(routing(cast))),
+  };
+}
+
+function accumulationOf(config: ResolvedConfig, plan: PipelinePlan | null) {
+  if (plan) return inStages(plan.schedule.stagesPerRank);
+  return config.managed_gradient_accumulation ? managed : unmanaged;
+}

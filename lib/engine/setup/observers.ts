@@ -1,0 +1,112 @@
+// What an engine reports: monitors, the log of collectives, and phase timers.
+import type { ResolvedConfig } from '../../../types/config.js';
+import { type CollectiveKind, CommsLogger } from '../../comm/index.js';
+import type { Module } from '../../nn/module.js';
+import { FlopsProfiler } from '../../profiler/index.js';
+import { groupsOf, type Ranks } from '../ranks.js';
+import type { Site } from '../release-stack.js';
+import { FirstForward, MeasuredSteps } from '../watch/experiment.js';
+import { MemoryBreakdown, type MemoryOwners } from '../watch/memory-breakdown.js';
+import { buildObservers } from '../watch/monitoring.js';
+import { EventTimer, type PhaseTimer, type StepObserver } from '../watch/phase-timer.js';
+import { ProfiledStep } from '../watch/profiled-step.js';
+import { untimed } from '../watch/step-watch.js';
+import type { Clients } from './clients.js';
+import { modelInfoPath } from './model-info.js';
+
+/** Opens monitors on the first rank, and the log of collectives on each rank. */
+export function openObservers(
+  config: ResolvedConfig,
+  { monitors = [] }: Clients,
+  ranks: Ranks,
+  { owned, undo }: Site,
+): StepObserver[] {
+  const { world } = ranks;
+  const isFirst = world.rank === 0;
+  const log = world.size > 1 ? buildCommsLogger(config.comms_logger, isFirst) : null;
+  for (const group of groupsOf(ranks)) {
+    const { logger } = group;
+    undo.defer(() => {
+      group.logger = logger;
+    });
+    group.logger = log ?? logger;
+  }
+  return isFirst ? buildObservers(config, monitors, owned) : [];
+}
+
+type Section = ResolvedConfig['comms_logger'];
+
+/** DeepSpeed's names of each collective, including variants by layout. */
+const kinds: Record<Section['prof_ops'][number], CollectiveKind> = {
+  all_reduce: 'allReduce',
+  all_reduce_coalesced: 'allReduce',
+  reduce_scatter: 'reduceScatter',
+  reduce_scatter_base: 'reduceScatter',
+  reduce_scatter_tensor: 'reduceScatter',
+  reduce_scatter_coalesced: 'reduceScatter',
+  all_gather: 'allGather',
+  all_gather_base: 'allGather',
+  all_gather_into_tensor: 'allGather',
+  all_gather_coalesced: 'allGather',
+  all_to_all: 'allToAll',
+  all_to_all_single: 'allToAll',
+  broadcast: 'broadcast',
+  reduce: 'reduce',
+  send: 'send',
+  isend: 'send',
+  recv: 'recv',
+  irecv: 'recv',
+  barrier: 'barrier',
+};
+
+/** Returns the logger of `section`, or null if it is off. It prints if `prints`. */
+function buildCommsLogger(section: Section, prints: boolean): CommsLogger | null {
+  if (!section.enabled) return null;
+  const print = (line: string): void => void process.stdout.write(`${line}\n`);
+  return new CommsLogger({
+    profAll: section.prof_all,
+    ops: section.prof_ops.map((name) => kinds[name]),
+    verbose: section.verbose && prints ? print : undefined,
+  });
+}
+
+type Watched = MemoryOwners & { module: Module; ranks: Pick<Ranks, 'world' | 'mesh'> };
+
+/**
+ * Combines wall_clock_breakdown and the experiments of autotuning; if this rank `prints`, also
+ * flops_profiler and memory_breakdown. Without them, nothing is recorded.
+ */
+export function buildTimer(config: ResolvedConfig, watched: Watched, prints: boolean): PhaseTimer {
+  const { flops_profiler: flops } = config;
+  let timer = experimentIn(
+    config,
+    watched,
+    config.wall_clock_breakdown ? new EventTimer(watched.device) : untimed,
+  );
+  if (!prints) return timer;
+  if (flops.enabled) {
+    timer = new ProfiledStep(timer, new FlopsProfiler(watched), {
+      profileStep: flops.profile_step,
+      moduleDepth: flops.module_depth,
+      topModules: flops.top_modules,
+      detailed: flops.detailed,
+      outputFile: flops.output_file,
+      recomputeFwdFactor: flops.recompute_fwd_factor,
+    });
+  }
+  return config.memory_breakdown ? new MemoryBreakdown(timer, watched) : timer;
+}
+
+/** Adds the measurement of an autotuning run, on every rank. */
+function experimentIn(
+  config: ResolvedConfig,
+  { module, device, ranks }: Watched,
+  inner: PhaseTimer,
+): PhaseTimer {
+  const { enabled, metric_path: metrics } = config.autotuning;
+  const isPipeline = ranks.mesh.size('pp') > 1;
+  const run = { module, device, config, world: ranks.world, isPipeline };
+  const info = modelInfoPath(config);
+  if (info !== null) return new FirstForward(inner, run, info);
+  return enabled && metrics !== null ? new MeasuredSteps(inner, run) : inner;
+}

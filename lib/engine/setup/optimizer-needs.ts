@@ -1,0 +1,156 @@
+// What an optimizer needs of the ranks: summed gradients, whole parameters, whole blocks of state.
+
+import type { ResolvedConfig } from '../../../types/config.js';
+import { DsError } from '../../errors.js';
+import { type DeclaredState, declaredState, kindOf } from '../../optim/declared-state.js';
+import { canExchange } from '../../optim/exchange.js';
+import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
+import { isPart } from '../../runtime/box.js';
+import { type LayoutOptions, type ParameterShape, shardOf } from '../../zero/layout.js';
+import type { Unit } from '../../zero/unit.js';
+import { FROZEN } from '../../zero/weight-unit.js';
+import type { Progress } from '../step/progress.js';
+
+/**
+ * Returns a function: whether gradients are summed over the ranks in this step. Returns null if
+ * they are summed in every step.
+ */
+export function sumsGradients(optimizer: Optimizer, progress: Progress): (() => boolean) | null {
+  if (!canExchange(optimizer)) return null;
+  return () => optimizer.sumsGradients(progress.appliedSteps + 1);
+}
+
+/**
+ * Throws DS_CONFIG in two cases:
+ *
+ * - ZeRO would shard tensors that ranks exchange whole. DeepSpeed also rejects this.
+ * - Pipeline stages share parameters, and must sum the gradients of these.
+ */
+export function requireExchange(
+  optimizer: Optimizer,
+  config: ResolvedConfig,
+  inStages: boolean,
+): void {
+  if (!canExchange(optimizer)) return;
+  const { stage } = config.zero_optimization;
+  const { name } = optimizer;
+  if (stage !== 0) {
+    throw new DsError({
+      code: 'DS_CONFIG',
+      op: 'zero_optimization.stage',
+      expected: `0 with ${name}, because ranks exchange moments of whole parameters`,
+      got: `${stage}, which shards gradients and moments`,
+      hint: 'Set it to 0, or use Adam, Lamb or SGD.',
+    });
+  }
+  if (!inStages) return;
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: 'optimizer.type',
+    expected: 'an optimizer with summed gradients in a pipeline',
+    got: `${name}, which keeps local gradients on each rank after the warm-up`,
+    hint: 'Set pipeline.stages to 1, or use Adam, Lamb or SGD.',
+  });
+}
+
+/**
+ * Places parameters with one kind of state together. Parameters and shards begin at block borders,
+ * so blocks are equal for any number of ranks.
+ */
+export function layoutFor(optimizer: Optimizer, shards: number): LayoutOptions {
+  const stateOf = ({ group, shape }: ParameterShape): DeclaredState =>
+    group === FROZEN ? {} : declaredState(optimizer, group, shape);
+  return {
+    shards,
+    blockOf: (parameter) =>
+      Math.max(1, ...Object.values(stateOf(parameter)).map(({ per }) => per ?? 1)),
+    kindOf: (parameter) => kindOf(stateOf(parameter)),
+  };
+}
+
+/**
+ * Throws DS_CONFIG for an optimizer that needs or exchanges whole parameters. Each rank holds only
+ * parts of them, and sums and directions are not exchanged over tp.
+ */
+export function requireElementwise(optimizer: Optimizer): void {
+  if (!canSum(optimizer) && !canGather(optimizer) && !canExchange(optimizer)) return;
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: `optimizer ${optimizer.name}`,
+    expected: 'an elementwise optimizer with tensor parallelism',
+    got: 'an optimizer that needs whole parameters',
+    hint: 'Use AdamW, Lion or SGD, or set tensor_parallel.autotp_size to 0.',
+  });
+}
+
+/**
+ * Throws DS_CONFIG if the model is divided between ranks (nn.Parameter.partOf) and `optimizer`
+ * stores more than per-element values. Blocks, rows and columns of a part differ from those of the
+ * whole.
+ */
+export function requireUncutState(optimizer: Optimizer, units: readonly Unit[]): void {
+  for (const { name, group, shape, region } of units.flatMap(({ layout }) => layout.entries)) {
+    if (!isPart(region)) continue;
+    const declared = Object.entries(declaredState(optimizer, group, shape));
+    const [kept] = declared.find(([, { per, saved }]) => per !== 1 && saved) ?? [];
+    if (kept === undefined) continue;
+    throw new DsError({
+      code: 'DS_CONFIG',
+      op: `optimizer ${optimizer.name}`,
+      expected: `whole parameters on every rank, for the state ${kept}`,
+      got: `${name}, a part of [${region.whole.join(', ')}]`,
+      hint: 'Use AdamW, which has only per-element state, or do not divide the model.',
+    });
+  }
+}
+
+interface Sharding {
+  stage: number;
+  /** Ranks of the shard group. */
+  shards: number;
+}
+
+/**
+ * Returns the first parameter that `stage` divides and `optimizer` needs whole, or null. Stages 1
+ * to 3 divide units into equal parts, across parameter borders. Equal on every rank.
+ */
+export function cutParameter(
+  optimizer: Optimizer,
+  units: readonly Unit[],
+  { stage, shards }: Sharding,
+): string | null {
+  if (stage === 0 || shards === 1) return null;
+  for (const { layout } of units) {
+    const shard = shardOf(layout.numel, 0, shards).numel;
+    const owner = (element: number): number => Math.floor(element / shard);
+    const cut = layout.entries.find(
+      ({ group, offset, numel }) =>
+        numel > 0 &&
+        optimizer.needsWholeParameters?.(group) &&
+        owner(offset) !== owner(offset + numel - 1),
+    );
+    if (cut) return cut.name;
+  }
+  return null;
+}
+
+/**
+ * Throws DS_CONFIG on every rank if `sharding` divides a parameter that `optimizer` needs whole,
+ * and the optimizer has no exchange between ranks.
+ */
+export function requireWholeParameters(
+  optimizer: Optimizer,
+  units: readonly Unit[],
+  sharding: Sharding,
+): void {
+  const cut = cutParameter(optimizer, units, sharding);
+  if (cut === null || canSum(optimizer) || canGather(optimizer)) return;
+  const { stage, shards } = sharding;
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: 'zero_optimization.stage',
+    expected: `0 with ${optimizer.name} on ${shards} ranks, because its update needs whole parameters`,
+    got: `${stage}, which divides ${cut} between ranks`,
+    hint: 'Set it to 0, train on one rank, or implement SummedOptimizer or GatheredOptimizer, like Lamb and Muon.',
+  });
+}

@@ -1,0 +1,73 @@
+// The precision of an engine: dtypes, the loss scaler, and quantized weights.
+
+import type { ResolvedConfig } from '../../../types/config.js';
+import { DsError } from '../../errors.js';
+import { quantizeModel } from '../../models/quantize-model.js';
+import { DynamicLossScaler, type LossScaler, StaticLossScaler } from '../../optim/loss-scale.js';
+import type { Optimizer } from '../../optim/optimizer.js';
+import type { DType } from '../../runtime/dtype.js';
+import type { Given } from './clients.js';
+import { NoOptimizer } from './untrained.js';
+
+/** Returns scale 1 without fp16, a static scale with loss_scale, else a dynamic one. */
+export function buildScaler({ fp16 }: ResolvedConfig): LossScaler {
+  if (!fp16.enabled) return new StaticLossScaler(1);
+  if (fp16.loss_scale > 0) return new StaticLossScaler(fp16.loss_scale);
+  return new DynamicLossScaler({
+    initialScalePower: fp16.initial_scale_power,
+    window: fp16.loss_scale_window,
+    hysteresis: fp16.hysteresis,
+    consecutiveHysteresis: fp16.consecutive_hysteresis,
+    minScale: fp16.min_loss_scale,
+  });
+}
+
+export const dtypeOf: Record<'fp16' | 'bf16' | 'fp32', DType> = {
+  fp16: 'f16',
+  bf16: 'bf16',
+  fp32: 'f32',
+};
+
+/** The dtype of weights, activations and gradients of backward. */
+export function weightDType({ fp16, bf16 }: ResolvedConfig): DType {
+  if (fp16.enabled) return 'f16';
+  return bf16.enabled ? 'bf16' : 'f32';
+}
+
+/**
+ * The dtype of gradient sums over micro-batches: that of the weights, or f32 by
+ * data_types.grad_accum_dtype.
+ */
+export function gradientDType(config: ResolvedConfig): DType {
+  const { grad_accum_dtype: asked } = config.data_types;
+  return asked === null ? weightDType(config) : dtypeOf[asked];
+}
+
+/** The dtype of floating buffers; undefined keeps the dtype of each. */
+export function bufferDType({ data_types: section }: ResolvedConfig): DType | undefined {
+  const { buffer_dtype: asked } = section;
+  return asked === null ? undefined : dtypeOf[asked];
+}
+
+/**
+ * Quantizes linear layers by the configuration before they move. Throws DS_CONFIG with an
+ * optimizer, because quantized weights are not trained.
+ */
+export function quantizeWeights(
+  { module, config: { weight_quantization: section } }: Pick<Given, 'module' | 'config'>,
+  optimizer: Optimizer,
+): void {
+  const said = section?.quantized_initialization;
+  if (!said) return;
+  if (!(optimizer instanceof NoOptimizer)) {
+    throw new DsError({
+      code: 'DS_CONFIG',
+      op: 'weight_quantization.quantized_initialization',
+      expected: 'no optimizer, because quantized weights are not trained',
+      got: optimizer.name,
+      hint: 'To train adapters on them, call nn.quantizeModel() and peft.addLora() before initialize().',
+    });
+  }
+  const { num_bits: bits, group_size: groupSize } = said;
+  quantizeModel(module, { bits, ...(groupSize !== null && { groupSize }) });
+}
