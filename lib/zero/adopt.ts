@@ -7,8 +7,8 @@ import { type Collectives, takeOver } from './collectives.js';
 import type { LayoutEntry, Range } from './layout.js';
 import type { OptimizerState } from './optimizer-state.js';
 import type { Partition, WeightShard } from './shard.js';
+import type { ZeroStages } from './stage.js';
 import type { InitialValues, WeightUnit } from './weight-unit.js';
-import type { ZeroStages } from './zero-stage.js';
 
 /**
  * Every rank starts with the values of the first rank in each group of `alikeOf`, one group after

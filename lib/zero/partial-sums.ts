@@ -4,9 +4,9 @@
 import { copyFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { Collectives } from './collectives.js';
-import type { GradientFlow, GradientReceiver } from './gradient-flow.js';
 import type { LayoutEntry } from './layout.js';
 import type { Partition } from './shard.js';
+import type { GradientFlow, GradientReceiver } from './stage.js';
 import type { Unit } from './unit.js';
 
 /** Wraps another flow. */
@@ -34,14 +34,6 @@ export class PartialSums implements GradientFlow {
   conclude(partition: Partition, receiver: GradientReceiver): void {
     if (!this.takesEach) this.sum(partition.unit);
     this.inner.conclude(partition, receiver);
-  }
-
-  flush(): void {
-    this.inner.flush();
-  }
-
-  dispose(): void {
-    this.inner.dispose();
   }
 
   /** Runs one all-reduce for all parameters of the unit, in the order of the compute stream. */

@@ -6,9 +6,9 @@ import type { Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { At, Collectives, Work } from './collectives.js';
-import type { Wire } from './exchange.js';
-import { type GatherUnit, gatherPlain } from './gathered-weights.js';
 import { parameterAlignment } from './layout.js';
+import { type GatherUnit, gatherPlain } from './stage3.js';
+import type { Wire } from './wire.js';
 
 /** Bits of a gathered weight (zero_quantized_weights). Source: ZeRO++'s qwZ. */
 const GATHER_BITS = 8;
@@ -119,14 +119,10 @@ const REDUCE_BITS = 4;
  * An all-to-all of codes, summed in f32 by the owner of each shard. All-reduce uses `inner`.
  */
 export class QuantizedWire implements Wire {
-  readonly factor: number;
-
   constructor(
     private readonly inner: Wire,
     private readonly group: Collectives,
-  ) {
-    this.factor = inner.factor;
-  }
+  ) {}
 
   allReduce(full: Tensor, at: At): Work {
     return this.inner.allReduce(full, at);
@@ -168,16 +164,12 @@ export class QuantizedWire implements Wire {
  * the same shard. Source: Zhang et al. 2022 (MiCS).
  */
 export class ReplicatedWire implements Wire {
-  readonly factor: number;
-
   constructor(
     /** Over the shard group. */
     private readonly inner: Wire,
     /** Ranks with the same shard. */
     private readonly replicas: Collectives,
-  ) {
-    this.factor = inner.factor;
-  }
+  ) {}
 
   allReduce(full: Tensor, at: At): Work {
     return this.summed(this.inner.allReduce(full, at), full, at);

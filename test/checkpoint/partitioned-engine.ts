@@ -9,9 +9,9 @@ import type { Tensor } from '../../lib/tensor/index.js';
 import type { Range } from '../../lib/zero/layout.js';
 import type { OptimizerState } from '../../lib/zero/optimizer-state.js';
 import { InMemory, Partition } from '../../lib/zero/shard.js';
+import type { ZeroStages } from '../../lib/zero/stage.js';
 import type { LentState } from '../../lib/zero/state/lent-state.js';
 import type { Unit } from '../../lib/zero/unit.js';
-import type { ZeroStages } from '../../lib/zero/zero-stage.js';
 import { tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';
 
 export interface Place {

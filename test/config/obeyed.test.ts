@@ -5,7 +5,7 @@ import { type DsConfig, initialize } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { getRandomState } from '../../lib/tensor/random.js';
 import type { Collectives } from '../../lib/zero/collectives.js';
-import { byAllReduce, byReduceScatter } from '../../lib/zero/exchange.js';
+import { AllReduceWire } from '../../lib/zero/wire.js';
 import { tinyConfig, tinyModel } from '../e2e/tiny-training.js';
 
 type Zero = Exclude<DsConfig['zero_optimization'], boolean>;
@@ -20,54 +20,66 @@ const zero = (section: Zero): DsConfig => ({ zero_optimization: section });
 const fp16 = (section: DsConfig['fp16']): DsConfig => ({ fp16: { enabled: true, ...section } });
 
 describe('over two ranks', () => {
+  const group = { rank: 0, size: 2 } as Collectives;
   test.each<[config: DsConfig, path: string, value: unknown]>([
+    [zero({ stage: 0, reduce_bucket_size: 7 }), 'flows.buckets.options.bucketElements', 7],
+    [zero({ stage: 1, reduce_bucket_size: 7 }), 'flows.buckets.options.bucketElements', 7],
+    [zero({ stage: 2, overlap_comm: true }), 'flows.buckets.options.overlap', true],
+    [zero({ stage: 2 }), 'flows.buckets.options.overlap', false],
+    [zero({ stage: 3 }), 'flows.buckets.options.overlap', true],
+    [zero({ stage: 1, overlap_comm: true }), 'flows.weights.buckets.options.overlap', true],
     [
-      zero({ stage: 0, reduce_bucket_size: 7 }),
-      'gradients.parts.exchange.options.bucketElements',
-      7,
+      zero({ stage: 2, allgather_bucket_size: 8 }),
+      'flows.weights.buckets.options.bucketElements',
+      8,
     ],
     [
-      zero({ stage: 1, reduce_bucket_size: 7 }),
-      'gradients.parts.exchange.options.bucketElements',
+      zero({ stage: 1, reduce_scatter: false }),
+      'flows.gradients.route.wire',
+      new AllReduceWire(group, group),
+    ],
+    [zero({ stage: 1 }), 'flows.gradients.route.wire', group],
+    [zero({ stage: 3, overlap_comm: false }), 'flows.weights.options.overlap', false],
+    [zero({ stage: 3, prefetch_bucket_size: 7 }), 'flows.weights.options.prefetch', 7],
+    [zero({ stage: 3, max_live_parameters: 7 }), 'flows.weights.options.maxLive', 7],
+    [zero({ stage: 3, max_reuse_distance: 7 }), 'flows.weights.options.maxReuseDistance', 7],
+    [
+      zero({ stage: 3, param_persistence_threshold: 7 }),
+      'flows.weights.options.persistenceThreshold',
       7,
     ],
-    [zero({ stage: 2, overlap_comm: true }), 'gradients.parts.exchange.options.overlap', true],
-    [zero({ stage: 2 }), 'gradients.parts.exchange.options.overlap', false],
-    [zero({ stage: 3 }), 'gradients.parts.exchange.options.overlap', true],
-    [zero({ stage: 1, overlap_comm: true }), 'weights.exchange.options.overlap', true],
-    [zero({ stage: 2, allgather_bucket_size: 8 }), 'weights.exchange.options.bucketElements', 8],
-    [zero({ stage: 1, reduce_scatter: false }), 'gradients.parts.toOwner', byAllReduce],
-    [zero({ stage: 1 }), 'gradients.parts.toOwner', byReduceScatter],
-    [zero({ stage: 3, overlap_comm: false }), 'weights.options.overlap', false],
-    [zero({ stage: 3, prefetch_bucket_size: 7 }), 'weights.options.prefetch', 7],
-    [zero({ stage: 3, max_live_parameters: 7 }), 'weights.options.maxLive', 7],
-    [zero({ stage: 3, max_reuse_distance: 7 }), 'weights.options.maxReuseDistance', 7],
-    [zero({ stage: 3, param_persistence_threshold: 7 }), 'weights.options.persistenceThreshold', 7],
     [
       zero({ stage: 3, model_persistence_threshold: 7 }),
-      'weights.options.modelPersistenceThreshold',
+      'flows.weights.options.modelPersistenceThreshold',
       7,
     ],
-    [{ prescale_gradients: true }, 'gradients.parts.wire.divisor', 2],
-    [{ gradient_predivide_factor: 3 }, 'gradients.parts.wire.divisor', 3],
-    [{ gradient_allreduce_op: 'sum' }, 'gradients.parts.wire.factor', 1],
-    [{ gradient_allreduce_op: 'mean' }, 'gradients.parts.wire.factor', 2],
-    [{ communication_data_type: 'bf16' }, 'gradients.parts.wire.dtype', 'bf16'],
-    [{ communication_data_type: 'fp16' }, 'gradients.parts.wire.divisor', 2],
-    [fp16({}), 'gradients.parts.wire.divisor', 2],
-    [fp16({}), 'gradients.parts.wire.factor', 1],
-    [{ ...fp16({}), communication_data_type: 'bf16' }, 'gradients.parts.wire.inner.dtype', 'bf16'],
-    [{ ...fp16({}), communication_data_type: 'fp32' }, 'gradients.parts.wire.inner.divisor', 2],
-    [{ ...fp16({}), gradient_predivide_factor: 4 }, 'gradients.parts.wire.divisor', 4],
+    [{ prescale_gradients: true }, 'flows.gradients.route.wire.divisor', 2],
+    [{ gradient_predivide_factor: 3 }, 'flows.gradients.route.wire.divisor', 3],
+    [{ gradient_allreduce_op: 'sum' }, 'flows.gradients.factor', 1],
+    [{ gradient_allreduce_op: 'mean' }, 'flows.gradients.factor', 2],
+    [{ communication_data_type: 'bf16' }, 'flows.gradients.route.wire.dtype', 'bf16'],
+    [{ communication_data_type: 'fp16' }, 'flows.gradients.route.wire.divisor', 2],
+    [fp16({}), 'flows.gradients.route.wire.divisor', 2],
+    [fp16({}), 'flows.gradients.factor', 1],
     [
-      { ...fp16({}), data_types: { grad_accum_dtype: 'fp32' as const } },
-      'gradients.parts.wire.factor',
+      { ...fp16({}), communication_data_type: 'bf16' },
+      'flows.gradients.route.wire.inner.dtype',
+      'bf16',
+    ],
+    [
+      { ...fp16({}), communication_data_type: 'fp32' },
+      'flows.gradients.route.wire.inner.divisor',
       2,
     ],
-    [{ prescale_gradients: true, ...zero({ stage: 3 }) }, 'gradients.parts.wire.divisor', 2],
+    [{ ...fp16({}), gradient_predivide_factor: 4 }, 'flows.gradients.route.wire.divisor', 4],
+    [
+      { ...fp16({}), data_types: { grad_accum_dtype: 'fp32' as const } },
+      'flows.gradients.factor',
+      2,
+    ],
+    [{ prescale_gradients: true, ...zero({ stage: 3 }) }, 'flows.gradients.route.wire.divisor', 2],
   ])('%j', (extra, path, value) => {
     const config = { train_micro_batch_size_per_gpu: 1, ...extra };
-    const group = { rank: 0, size: 2 } as Collectives;
     const resolved = resolveConfig(config, { worldSize: 2 });
     const stages = buildStages(resolved, { trained: [], frozen: [] }, cpu(), { group });
     expect(at(stages, `stages.0.${path}`)).toEqual(value);

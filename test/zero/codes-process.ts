@@ -2,7 +2,6 @@
 // simulation of all ranks.
 import { CommsLogger, initDistributed } from '../../lib/comm/index.js';
 import { Tensor } from '../../lib/index.js';
-import { PlainWire } from '../../lib/zero/exchange.js';
 import {
   BLOCK,
   BlockCodes,
@@ -103,7 +102,7 @@ async function main(): Promise<void> {
 
     for (const salt of [1, 2]) {
       const output = Tensor.empty([numel], dtype, device).fill_(7);
-      const wire = new QuantizedWire(new PlainWire(world, size), world);
+      const wire = new QuantizedWire(world, world);
       const full = upload(round(valuesOf(rank, size * numel, salt)));
       wire.reduceScatter(output, full, at('gradients')).wait(compute);
       world.logger = null;

@@ -6,11 +6,11 @@ import { addon } from '../../lib/runtime/addon.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
+import { untimedComm } from '../../lib/zero/bucket.js';
 import type { At, Collectives } from '../../lib/zero/collectives.js';
-import { untimedComm } from '../../lib/zero/exchange.js';
-import { GatheredWeights, gatherPlain, onDevice } from '../../lib/zero/gathered-weights.js';
 import type { WeightShard } from '../../lib/zero/shard.js';
-import { PublishedWeights } from '../../lib/zero/weight-flow.js';
+import { PublishedWeights } from '../../lib/zero/stage2.js';
+import { GatheredWeights, gatherPlain, onDevice } from '../../lib/zero/stage3.js';
 
 const bucketOfAll = 1e9;
 

@@ -1,32 +1,34 @@
 // Tests units with several groups: gradients and weights of each group flow between that group's
 // ranks.
-import type { GradientFlow } from '../../lib/zero/gradient-flow.js';
-import type { Partition } from '../../lib/zero/shard.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { layoutUnit } from '../../lib/zero/layout.js';
+import { Partition } from '../../lib/zero/shard.js';
+import { ZeroStage, ZeroStages } from '../../lib/zero/stage.js';
 import type { Unit } from '../../lib/zero/unit.js';
-import type { WeightFlow } from '../../lib/zero/weight-flow.js';
-import { ZeroStage, ZeroStages } from '../../lib/zero/zero-stage.js';
 
 /** Flows that record their calls. */
 function flows(name: string, said: string[], { factor = 1, isSharded = false } = {}) {
   const say =
     (verb: string) =>
-    (what?: { name?: string }): void => {
-      said.push([name, verb, what?.name].filter(Boolean).join(' '));
+    (what?: Unit | Partition): void => {
+      const given = what instanceof Partition ? `part of ${what.unit.name}` : what?.name;
+      said.push([name, verb, given].filter(Boolean).join(' '));
     };
-  const gradients = { factor, ...verbs(['reduce', 'conclude', 'flush', 'dispose'], say) };
+  const gradients = { factor, ...verbs(['reduce', 'conclude'], say) };
   const weights = {
-    isSharded,
-    partitionOf: (unit: Unit) => ({ name: `part of ${unit.name}`, unit, dispose() {} }),
+    ...{ isSharded, keep: () => [{ offset: 0, numel: 0 }, null] },
     ...verbs(['adopting', 'adopted', 'acquire', 'release', 'endBackward'], say),
     ...verbs(['publish', 'dispatch', 'dispose'], say),
   };
-  return [gradients, weights] as unknown as [GradientFlow, WeightFlow];
+  const buckets = verbs(['flush', 'dispose'], say);
+  return { gradients, buckets, weights } as unknown as ZeroStage['flows'];
 }
 
 const verbs = <T>(names: readonly string[], of: (name: string) => T): Record<string, T> =>
   Object.fromEntries(names.map((name) => [name, of(name)]));
 
-const unit = (name: string): Unit => ({ name, noteChanged() {} }) as Unit;
+const unit = (name: string): Unit =>
+  ({ name, device: cpu(), layout: layoutUnit([]), noteChanged() {} }) as unknown as Unit;
 
 const [attention, expert, head] = ['attention', 'expert', 'head'].map(unit) as [Unit, Unit, Unit];
 const receiver = { reduced() {} };
@@ -35,8 +37,8 @@ function built(said: string[]): ZeroStages {
   return new ZeroStages(
     [attention, expert, head],
     [
-      new ZeroStage([attention, head], ...flows('all', said)),
-      new ZeroStage([expert], ...flows('few', said)),
+      new ZeroStage([attention, head], flows('all', said)),
+      new ZeroStage([expert], flows('few', said)),
     ],
   );
 }
@@ -81,7 +83,7 @@ test.each([
   [{ factor: 2 }, 'one gradient factor for all stages of a model, got 1 and 2'],
   [{ isSharded: true }, 'one sharding for all stages of a model, got false and true'],
 ])('stages that disagree are refused: %j', (other, message) => {
-  const one = new ZeroStage([head], ...flows('all', []));
-  const two = new ZeroStage([expert], ...flows('few', [], other));
+  const one = new ZeroStage([head], flows('all', []));
+  const two = new ZeroStage([expert], flows('few', [], other));
   expect(() => new ZeroStages([expert, head], [one, two])).toThrow(message);
 });

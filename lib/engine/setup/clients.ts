@@ -8,7 +8,7 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import type { LrSchedule } from '../../optim/schedule.js';
 import { formatValue } from '../../runtime/format-value.js';
-import type { CommTimer } from '../../zero/exchange.js';
+import type { CommTimer } from '../../zero/bucket.js';
 
 /** Options of the caller. Each overrides the configuration. */
 export interface Clients {

@@ -1,41 +1,31 @@
 // Builds the ZeRO stages from the configuration; only this file depends on stage numbers.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
+import { Buckets, type CommTimer, untimedComm } from '../../zero/bucket.js';
 import type { Collectives } from '../../zero/collectives.js';
+import { PartialSums } from '../../zero/partial-sums.js';
+import { gatherCodes, QuantizedWire, ReplicatedWire } from '../../zero/quantized.js';
+import { type GradientFlow, type WeightFlow, ZeroStage, ZeroStages } from '../../zero/stage.js';
 import {
-  byAllReduce,
-  byReduceScatter,
-  CastWire,
-  type CommTimer,
-  DividedWire,
-  Exchange,
-  PlainWire,
-  untimedComm,
-  type Wire,
-} from '../../zero/exchange.js';
+  AlternatingGradients,
+  type GradientRoute,
+  LocalGradients,
+  SummedGradients,
+  WholeWeights,
+} from '../../zero/stage0.js';
+import { OwnedGradients, PublishedWeights, ShardedGradients } from '../../zero/stage2.js';
 import {
   GatheredWeights,
   gatherPlain,
+  NearCopies,
   onDevice,
   onHost,
   type ShardStorage,
-} from '../../zero/gathered-weights.js';
-import {
-  AlternatingGradients,
-  type GradientFlow,
-  LocalGradients,
-  OwnedGradients,
-  ShardedGradients,
-  SummedGradients,
-} from '../../zero/gradient-flow.js';
-import { NearCopies } from '../../zero/near-copies.js';
-import { PartialSums } from '../../zero/partial-sums.js';
-import { gatherCodes, QuantizedWire, ReplicatedWire } from '../../zero/quantized.js';
+} from '../../zero/stage3.js';
 import type { Unit } from '../../zero/unit.js';
 import { PassTrace } from '../../zero/unit-trace.js';
-import { PublishedWeights, type WeightFlow, WholeWeights } from '../../zero/weight-flow.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
-import { ZeroStage, ZeroStages } from '../../zero/zero-stage.js';
+import { AllReduceWire, CastWire, DividedWire, type Wire } from '../../zero/wire.js';
 import { openDiskWeights } from './disk-storage.js';
 import { type Tie, tieOf } from './pipeline.js';
 import { dtypeOf, gradientDType } from './precision.js';
@@ -102,13 +92,16 @@ export function buildStages(
   const isTrained = trained.length > 0;
   const common = { group, ranks, device, timer, overlap, isSummed };
   const between = { ...common, isTrained, replicas, near, publishesAtOnce: false };
-  const stageOf = (units: readonly Unit[], own: Between, still: readonly WeightUnit[]): ZeroStage =>
-    new ZeroStage(
-      units,
-      summed(gradientFlow(config, own), layers),
-      weightFlow(config, own, [...units, ...still]),
-      still,
-    );
+  const stageOf = (
+    units: readonly Unit[],
+    own: Between,
+    still: readonly WeightUnit[],
+  ): ZeroStage => {
+    const route = gradientRoute(config, own);
+    const gradients = summed(gradientFlow(config, own, route), layers);
+    const weights = weightFlow(config, own, [...units, ...still]);
+    return new ZeroStage(units, { gradients, buckets: route?.buckets ?? null, weights }, still);
+  };
   const rest = trained.filter((unit) => !tieOf(ties, unit));
   const tied = ties.map((tie) =>
     stageOf(
@@ -125,22 +118,18 @@ function summed(flow: GradientFlow, layers: Collectives | null): GradientFlow {
   return layers ? new PartialSums(flow, layers, flow instanceof ShardedGradients) : flow;
 }
 
-function gradientFlow(config: ResolvedConfig, between: Between): GradientFlow {
-  const { group, ranks, device, timer, overlap, isSummed, replicas } = between;
-  const { zero_optimization: zero } = config;
-  if (group.size === 1 && !replicas) return new LocalGradients();
-  const parts = {
-    group,
-    wire: buildWire(config, between),
-    toOwner: zero.reduce_scatter ? byReduceScatter : byAllReduce,
-    exchange: new Exchange(device, { bucketElements: gradientBucket(config), overlap, timer }),
-  };
-  if (zero.stage === 0) {
-    const summed = new SummedGradients(parts);
-    const ownFactor = config.gradient_allreduce_op === 'mean' ? 1 : 1 / ranks;
-    return isSummed ? new AlternatingGradients(summed, { isSummed, ownFactor }) : summed;
-  }
-  return zero.stage === 1 ? new OwnedGradients(parts) : new ShardedGradients(parts);
+function gradientFlow(
+  config: ResolvedConfig,
+  { ranks, isSummed }: Between,
+  route: GradientRoute | null,
+): GradientFlow {
+  const { stage } = config.zero_optimization;
+  if (!route) return new LocalGradients();
+  if (stage === 1) return new OwnedGradients(route);
+  if (stage > 1) return new ShardedGradients(route);
+  const summed = new SummedGradients(route);
+  const ownFactor = config.gradient_allreduce_op === 'mean' ? 1 : 1 / ranks;
+  return isSummed ? new AlternatingGradients(summed, { isSummed, ownFactor }) : summed;
 }
 
 /**
@@ -201,22 +190,27 @@ function shardStorage(
 }
 
 /**
- * Divides gradients in the wider dtype: before a cast to a narrower one, or after a cast to f32.
- * Source: DeepSpeed's gradient averaging.
+ * Returns the way of gradients to other ranks; null without other ranks. Divides gradients in the
+ * wider dtype: before a cast to a narrower one, or after a cast to f32. Source: DeepSpeed's
+ * gradient averaging.
  */
-function buildWire(config: ResolvedConfig, { group, ranks, replicas }: Between): Wire {
+function gradientRoute(config: ResolvedConfig, between: Between): GradientRoute | null {
+  const { group, ranks, replicas, device, overlap, timer } = between;
+  if (group.size === 1 && !replicas) return null;
   const written = gradientDType(config);
   const { communication_data_type: asked } = config;
   const sent = asked === null ? written : dtypeOf[asked];
   const divisor = divisorOf(config, ranks, [written, sent].includes('f16'));
-  const divided = (wire: Wire): Wire => (divisor === 1 ? wire : new DividedWire(wire, divisor));
-  const whole = new PlainWire(group, config.gradient_allreduce_op === 'mean' ? ranks : 1);
-  const { zero_quantized_gradients: inCodes } = config.zero_optimization;
-  const summed = inCodes ? new QuantizedWire(whole, group) : whole;
-  const plain = replicas ? new ReplicatedWire(summed, replicas) : summed;
-  if (sent === written) return divided(plain);
-  if (sent === 'f32') return new CastWire(divided(plain), sent);
-  return divided(new CastWire(plain, sent));
+  const { zero_quantized_gradients: inCodes, reduce_scatter } = config.zero_optimization;
+  let wire: Wire = inCodes ? new QuantizedWire(group, group) : group;
+  if (replicas) wire = new ReplicatedWire(wire, replicas);
+  if (sent !== written && sent !== 'f32') wire = new CastWire(wire, sent);
+  if (divisor !== 1) wire = new DividedWire(wire, divisor);
+  if (sent !== written && sent === 'f32') wire = new CastWire(wire, sent);
+  if (!reduce_scatter) wire = new AllReduceWire(wire, group);
+  const factor = (config.gradient_allreduce_op === 'mean' ? ranks : 1) / divisor;
+  const options = { bucketElements: gradientBucket(config), overlap, timer };
+  return { wire, factor, buckets: new Buckets(device, options) };
 }
 
 /**

@@ -5,8 +5,8 @@ import type { Module } from '../../nn/module.js';
 import { requireEnded, requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
+import type { ZeroStages } from '../../zero/stage.js';
 import type { Unit, UnitListener } from '../../zero/unit.js';
-import type { ZeroStages } from '../../zero/zero-stage.js';
 import {
   foreign,
   misuse,

@@ -6,8 +6,8 @@ import type { Parameter } from '../../nn/parameter.js';
 import { beforeBackward, type Tensor, tensorsIn } from '../../tensor/index.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { WeightShard } from '../../zero/shard.js';
+import type { ZeroStages } from '../../zero/stage.js';
 import type { WeightUnit } from '../../zero/weight-unit.js';
-import type { ZeroStages } from '../../zero/zero-stage.js';
 import type { GradientCollector } from './gradient-collector.js';
 
 interface Attached {

@@ -4,17 +4,15 @@
 import type { Device } from '../runtime/device.js';
 import { required } from '../runtime/required.js';
 import { Event, Stream } from '../runtime/stream.js';
-import { sliceFlat } from '../tensor/flat.js';
+import { copyFlat, sliceFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
+import type { CommTimer } from './bucket.js';
 import type { At, Collectives, Work } from './collectives.js';
-import type { CommTimer } from './exchange.js';
-import { type Range, shardOf } from './layout.js';
-import type { NearCopies } from './near-copies.js';
-import { InMemory, Partition, WeightShard, type WeightStore } from './shard.js';
+import { shardOf } from './layout.js';
+import { InMemory, type WeightShard, type WeightStore } from './shard.js';
+import type { Kept, WeightFlow } from './stage.js';
 import { pinned } from './state/pinned.js';
-import type { Unit } from './unit.js';
 import { UnitTrace } from './unit-trace.js';
-import type { WeightFlow } from './weight-flow.js';
 import type { WeightUnit } from './weight-unit.js';
 
 /** Limits in elements. Source: DeepSpeed's stage3_* settings. */
@@ -86,12 +84,9 @@ export class GatheredWeights implements WeightFlow {
     return this.options.storage.slotBytes;
   }
 
-  partitionOf(unit: Unit): Partition {
-    return new Partition(unit, ...this.ownShard(unit));
-  }
-
-  shardOf(unit: WeightUnit): WeightShard {
-    return new WeightShard(unit, ...this.ownShard(unit));
+  keep(unit: WeightUnit): Kept {
+    const range = shardOf(unit.layout.numel, this.group.rank, this.group.size);
+    return [range, this.options.storage.create(unit, range.numel)];
   }
 
   adopting(unit: WeightUnit): void {
@@ -169,12 +164,6 @@ export class GatheredWeights implements WeightFlow {
     this.options.storage.dispose();
   }
 
-  /** Returns this rank's range of the unit, and uninitialized storage for it. */
-  private ownShard(unit: WeightUnit): [range: Range, store: WeightStore] {
-    const range = shardOf(unit.layout.numel, this.group.rank, this.group.size);
-    return [range, this.options.storage.create(unit, range.numel)];
-  }
-
   /** The next units that are not gathered. */
   private *notGathered(): Generator<WeightUnit> {
     for (const unit of this.trace.upcoming()) if (!this.gathered.has(unit)) yield unit;
@@ -245,7 +234,7 @@ export type GatherUnit = (store: WeightStore, flat: Tensor, group: Collectives, 
 
 /** The storage of shards. */
 export interface ShardStorage {
-  /** See WeightFlow.slotBytes. */
+  /** See ZeroStages.slotBytes. */
   readonly slotBytes: number;
   /**
    * Returns uninitialized storage for a unit's shard of `numel` elements. The caller disposes it.
@@ -286,3 +275,42 @@ export const gatherPlain: GatherUnit = (store, flat, group, at) => {
   own.release();
   return work;
 };
+
+/**
+ * This rank's shards of the secondary copy. They exist from the first gather after an update to the
+ * next update.
+ */
+export class NearCopies {
+  private readonly shards = new Map<WeightUnit, Tensor>();
+
+  constructor(
+    /** The ranks that divide the copy. */
+    private readonly group: Collectives,
+  ) {}
+
+  /** Fills `flat` [numel] from the copy. Returns null if there is no copy of these weights yet. */
+  gather(unit: WeightUnit, flat: Tensor, at: At): Work | null {
+    const shard = this.shards.get(unit);
+    return shard ? this.group.allGather(flat, shard, at) : null;
+  }
+
+  /** Stores this rank's part of `flat` [numel], in the order of the compute stream. */
+  keep(unit: WeightUnit, flat: Tensor): void {
+    if (this.shards.has(unit)) return;
+    const part = shardOf(flat.numel, this.group.rank, this.group.size);
+    const { numel } = part;
+    const shard = held(() => Tensor.empty([numel], flat.dtype, flat.device));
+    copyFlat(shard, { offset: 0, numel }, flat, part, flat.device.compute);
+    this.shards.set(unit, shard);
+  }
+
+  /** Drops the copy, because the unit's weights change. No gather of the copy is running. */
+  forget(unit: WeightUnit): void {
+    this.shards.get(unit)?.release();
+    this.shards.delete(unit);
+  }
+
+  dispose(): void {
+    for (const unit of [...this.shards.keys()]) this.forget(unit);
+  }
+}

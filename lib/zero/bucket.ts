@@ -1,0 +1,133 @@
+// Buckets: collectives of several units, sent together and overlapped with compute.
+import type { Device } from '../runtime/device.js';
+import { Event, Stream } from '../runtime/stream.js';
+import type { Work } from './collectives.js';
+
+export interface BucketOptions {
+  /** Minimum elements per bucket. A larger unit forms its own bucket. */
+  bucketElements: number;
+  /** Run collectives on a separate stream instead of the compute stream. */
+  overlap: boolean;
+  timer: CommTimer;
+}
+
+/** The part of one unit in a bucket. */
+interface Transfer {
+  /** In elements. */
+  numel: number;
+  /** Enqueues the collective on `stream`, where its operands are complete. */
+  start(stream: Stream): Work;
+  /** Called when the result is complete in the order of `stream`. */
+  done(stream: Stream): void;
+  /**
+   * If set, compute waits for the bucket, and this frees the operands in the order of compute. This
+   * bounds memory even if the host runs far ahead.
+   */
+  free?(): void;
+}
+
+/**
+ * A bucket is finished when the next one is sent, or by flush(). By then it has overlapped with the
+ * compute of one unit, also on the CPU, where waiting blocks.
+ */
+export class Buckets {
+  readonly stream: Stream;
+  private readonly bucket: Transfer[] = [];
+  private filled = 0;
+  private underWay: { work: Work; transfer: Transfer }[] = [];
+  private readonly computed: Event;
+  private readonly finished: Event;
+
+  constructor(
+    private readonly device: Device,
+    private readonly options: BucketOptions,
+  ) {
+    this.stream = options.overlap
+      ? Stream.create(device, 'exchange between ranks')
+      : device.compute;
+    this.computed = new Event(device);
+    this.finished = new Event(device);
+  }
+
+  /** Adds a unit. Its operands are complete in the order of the compute stream. */
+  add(transfer: Transfer): void {
+    this.bucket.push(transfer);
+    this.filled += transfer.numel;
+    if (this.filled >= this.options.bucketElements) this.send();
+  }
+
+  /** Sends the partial bucket, so no collective waits for a later call. */
+  dispatch(): void {
+    if (this.bucket.length > 0) this.send();
+  }
+
+  /** Sends the partial bucket and finishes all buckets. Later compute work sees the results. */
+  flush(): void {
+    this.dispatch();
+    if (this.underWay.length === 0) return;
+    this.finish();
+    this.awaitResults();
+  }
+
+  private send(): void {
+    if (this.options.overlap) this.stream.wait(this.computed.record(this.device.compute));
+    const { timer } = this.options;
+    const sent = this.bucket.map((transfer) => {
+      const end = timer.collective(this.stream);
+      const work = transfer.start(this.stream);
+      end();
+      return { transfer, work };
+    });
+    this.bucket.length = 0;
+    this.filled = 0;
+    this.finish();
+    this.underWay = sent;
+    if (!this.options.overlap) this.finish();
+  }
+
+  private finish(): void {
+    const { underWay } = this;
+    this.underWay = [];
+    for (const { work, transfer } of underWay) {
+      work.wait(this.stream);
+      transfer.done(this.stream);
+    }
+    const freeing = underWay.filter(({ transfer }) => transfer.free);
+    if (freeing.length === 0) return;
+    this.awaitResults();
+    for (const { transfer } of freeing) transfer.free?.();
+  }
+
+  /** Makes later compute work see the results so far. */
+  private awaitResults(): void {
+    const { compute } = this.device;
+    const end = this.options.timer.stall(compute);
+    compute.wait(this.finished.record(this.stream));
+    end();
+  }
+
+  dispose(): void {
+    this.flush();
+    this.stream.synchronize();
+    if (this.options.overlap) this.stream.dispose();
+    this.computed.dispose();
+    this.finished.dispose();
+  }
+}
+
+/** Measures collectives on the device, and the time that compute waits for them. */
+export interface CommTimer {
+  /**
+   * Called before a collective is enqueued on `stream`. The caller runs the returned function after
+   * it.
+   */
+  collective(stream: Stream): () => void;
+  /**
+   * Called before `compute` waits for collectives. The caller runs the returned function after it.
+   */
+  stall(compute: Stream): () => void;
+}
+
+const nothing = (): void => {};
+
+export const untimedComm: CommTimer = { collective: () => nothing, stall: () => nothing };

@@ -1,0 +1,197 @@
+// Stages 1 and 2: each rank receives the gradients of its shards, updates them, and sends the
+// weights.
+import type { Device } from '../runtime/device.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
+import { Event, Stream } from '../runtime/stream.js';
+import { sliceFlat } from '../tensor/flat.js';
+import { held, Tensor } from '../tensor/index.js';
+import { type BucketOptions, Buckets } from './bucket.js';
+import type { Collectives, Work } from './collectives.js';
+import { shardOf } from './layout.js';
+import { InMemory, type Partition, type WeightShard } from './shard.js';
+import type { GradientFlow, GradientReceiver, Kept, WeightFlow } from './stage.js';
+import type { GradientRoute } from './stage0.js';
+import type { WeightUnit } from './weight-unit.js';
+
+/**
+ * Stage 1: micro-batches add up on every rank, then each rank receives the sum of its shard over
+ * ranks.
+ */
+export class OwnedGradients implements GradientFlow {
+  readonly factor: number;
+
+  constructor(private readonly route: GradientRoute) {
+    this.factor = route.factor;
+  }
+
+  reduce(partition: Partition, receiver: GradientReceiver | null): void {
+    if (receiver) this.conclude(partition, receiver);
+  }
+
+  conclude(partition: Partition, receiver: GradientReceiver): void {
+    const { unit, range } = partition;
+    const full = unit.gradient.take();
+    const shard = sliceFlat(full, range);
+    const purpose = `gradient of ${unit.name}`;
+    this.route.buckets.add({
+      numel: full.numel,
+      start: (stream) => this.route.wire.reduceScatter(shard, full, { stream, purpose }),
+      done: (stream) => {
+        full.release();
+        partition.grad = shard;
+        receiver.reduced(partition, stream);
+      },
+    });
+  }
+}
+
+/**
+ * Stages 2 and 3: the gradient of every micro-batch is reduced and freed. Shards add up in
+ * `partition.grad`.
+ */
+export class ShardedGradients implements GradientFlow {
+  readonly factor: number;
+
+  constructor(private readonly route: GradientRoute) {
+    this.factor = route.factor;
+  }
+
+  reduce(partition: Partition, receiver: GradientReceiver | null): void {
+    const { unit, numel } = partition;
+    const full = unit.gradient.take();
+    unit.gradient.drop();
+    const shard = held(() => Tensor.empty([numel], full.dtype, unit.device));
+    let isSummed = false;
+    const purpose = `gradient of ${unit.name}`;
+    this.route.buckets.add({
+      numel: full.numel,
+      start: (stream) => this.route.wire.reduceScatter(shard, full, { stream, purpose }),
+      done: (stream) => {
+        isSummed = partition.grad !== null;
+        if (partition.grad) add(partition.grad, shard, stream);
+        else partition.grad = shard;
+        receiver?.reduced(partition, stream);
+      },
+      free: () => {
+        full.release();
+        if (isSummed) shard.release();
+      },
+    });
+  }
+
+  /** After a flush(), every shard has arrived. */
+  conclude(partition: Partition, receiver: GradientReceiver): void {
+    receiver.reduced(partition, partition.device.compute);
+  }
+}
+
+/** Adds `addend` to `sum` in the order of `stream`. */
+function add(sum: Tensor, addend: Tensor, stream: Stream): void {
+  kernels.binary({ a: sum, b: addend, out: sum, op: 'add', accumulate: false }, stream);
+}
+
+/**
+ * Stages 1 and 2: every rank holds whole units and updates a shard of each. An all-gather
+ * distributes the shards in place, in the order of updates; a reader waits only for its own unit.
+ * Host updates take longer than a forward, so each unit is sent when it is ready, on a separate
+ * stream. Compute then reads the first units while the last are updated.
+ */
+export class PublishedWeights implements WeightFlow {
+  readonly isSharded = false;
+  private readonly buckets: Buckets;
+  /**
+   * Units with gathered weights that the compute stream does not wait for yet; null until they are
+   * sent.
+   */
+  private readonly awaited = new Map<WeightUnit, Event | null>();
+  private readonly events: Event[] = [];
+  /** The stream for units that the host has updated. */
+  private readonly beside: Stream;
+
+  constructor(
+    private readonly device: Device,
+    private readonly group: Collectives,
+    private readonly options: BucketOptions,
+  ) {
+    this.buckets = new Buckets(device, options);
+    this.beside = Stream.create(device, 'weights between ranks');
+  }
+
+  keep(unit: WeightUnit): Kept {
+    const range = shardOf(unit.layout.numel, this.group.rank, this.group.size);
+    return [range, new InMemory(sliceFlat(unit.allocate(), range))];
+  }
+
+  publish(shard: WeightShard, stream: Stream, changed?: Event): void {
+    if (stream === this.device.compute) this.publishInBuckets(shard, stream);
+    else this.publishBeside(shard, stream, changed);
+  }
+
+  private publishInBuckets(shard: WeightShard, stream: Stream): void {
+    const { unit } = shard;
+    const computed = this.event().record(stream);
+    this.await(unit, null);
+    this.buckets.add({
+      numel: unit.layout.numel,
+      start: (on) => {
+        on.wait(computed);
+        this.events.push(computed);
+        return this.gather(shard, on);
+      },
+      done: (on) => this.await(unit, this.event().record(on)),
+    });
+  }
+
+  private publishBeside(shard: WeightShard, stream: Stream, changed?: Event): void {
+    const { beside, device } = this;
+    const order = this.event();
+    beside.wait(changed ?? order.record(stream));
+    // All reads of the old weights have finished.
+    beside.wait(order.record(device.compute));
+    const end = this.options.timer.collective(beside);
+    const work = this.gather(shard, beside);
+    end();
+    work.wait(beside);
+    this.await(shard.unit, order.record(beside));
+  }
+
+  /** Sets the event that readers of the unit wait for, and recycles the last one. */
+  private await(unit: WeightUnit, gathered: Event | null): void {
+    const last = this.awaited.get(unit);
+    if (last) this.events.push(last);
+    this.awaited.set(unit, gathered);
+  }
+
+  private gather({ unit, weights }: WeightShard, stream: Stream): Work {
+    const at = { stream, purpose: `weights of ${unit.name}` };
+    return this.group.allGather(unit.weights, weights, at);
+  }
+
+  dispatch(): void {
+    this.buckets.dispatch();
+  }
+
+  acquire(unit: WeightUnit): void {
+    if (!this.awaited.has(unit)) return;
+    if (this.awaited.get(unit) === null) this.buckets.flush();
+    const gathered = required(this.awaited.get(unit));
+    const { compute } = this.device;
+    const end = this.options.timer.stall(compute);
+    compute.wait(gathered);
+    end();
+    this.awaited.delete(unit);
+    this.events.push(gathered);
+  }
+
+  dispose(): void {
+    this.buckets.dispose();
+    this.beside.synchronize();
+    this.beside.dispose();
+    for (const event of [...this.events, ...this.awaited.values()]) event?.dispose();
+  }
+
+  private event(): Event {
+    return this.events.pop() ?? new Event(this.device);
+  }
+}

@@ -1,0 +1,106 @@
+// Wires: change how gradients are summed over the ranks. The plain wire is the group of ranks
+// itself.
+import type { DType } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import type { Stream } from '../runtime/stream.js';
+import { held, Tensor } from '../tensor/index.js';
+import type { At, Collectives, Work } from './collectives.js';
+
+/**
+ * Sums flat gradients over the ranks. A wire may change the input, and holds it until the returned
+ * work is done.
+ */
+export type Wire = Pick<Collectives, 'allReduce' | 'reduceScatter'>;
+
+/**
+ * Divides by `divisor` before the sum, to prevent f16 overflow. Also used for prescale_gradients
+ * and gradient_predivide_factor.
+ */
+export class DividedWire implements Wire {
+  constructor(
+    private readonly inner: Wire,
+    private readonly divisor: number,
+  ) {}
+
+  allReduce(full: Tensor, at: At): Work {
+    this.divide(full, at.stream);
+    return this.inner.allReduce(full, at);
+  }
+
+  reduceScatter(output: Tensor, full: Tensor, at: At): Work {
+    this.divide(full, at.stream);
+    return this.inner.reduceScatter(output, full, at);
+  }
+
+  private divide(full: Tensor, stream: Stream): void {
+    kernels.scale(
+      { in: full, out: full, scale: 1 / this.divisor, shift: 0, accumulate: false },
+      stream,
+    );
+  }
+}
+
+/** Sums in `dtype` (communication_data_type) and rounds the sums back. */
+export class CastWire implements Wire {
+  constructor(
+    private readonly inner: Wire,
+    private readonly dtype: DType,
+  ) {}
+
+  allReduce(full: Tensor, at: At): Work {
+    const wide = this.cast(full, at.stream);
+    return this.rounded(this.inner.allReduce(wide, at), wide, [wide], full);
+  }
+
+  reduceScatter(output: Tensor, full: Tensor, at: At): Work {
+    const wide = this.cast(full, at.stream);
+    const shard = held(() => Tensor.empty(output.shape, this.dtype, output.device));
+    return this.rounded(this.inner.reduceScatter(shard, wide, at), shard, [wide, shard], output);
+  }
+
+  private cast(full: Tensor, stream: Stream): Tensor {
+    const wide = held(() => Tensor.empty(full.shape, this.dtype, full.device));
+    kernels.copy({ in: full, out: wide }, stream);
+    return wide;
+  }
+
+  private rounded(work: Work, from: Tensor, temporary: readonly Tensor[], to: Tensor): Work {
+    return {
+      wait: (stream) => {
+        work.wait(stream);
+        kernels.copy({ in: from, out: to }, stream);
+        for (const tensor of temporary) {
+          tensor.buffer.releaseOn(stream);
+          tensor.release();
+        }
+      },
+    };
+  }
+}
+
+/** Every rank receives all sums and keeps its shard (reduce_scatter: false). */
+export class AllReduceWire implements Wire {
+  constructor(
+    private readonly inner: Wire,
+    private readonly group: Pick<Collectives, 'rank' | 'size'>,
+  ) {}
+
+  allReduce(full: Tensor, at: At): Work {
+    return this.inner.allReduce(full, at);
+  }
+
+  reduceScatter(output: Tensor, full: Tensor, at: At): Work {
+    const { rank, size } = this.group;
+    const work = this.inner.allReduce(full, at);
+    return {
+      wait: (stream) => {
+        work.wait(stream);
+        const numel = full.numel / size;
+        const own = full.alias([numel], undefined, full.offset + rank * numel);
+        const inPlace = output.buffer === own.buffer && output.offset === own.offset;
+        if (!inPlace) kernels.copy({ in: own, out: output }, stream);
+        own.dispose();
+      },
+    };
+  }
+}
