@@ -59,8 +59,8 @@ export function makeTiles(
   return ranges.flatMap((whole) => {
     const { range } = whole;
     const cuts = cutsOf(range, optimizer, size);
-    const per = blockSizes(optimizer, range);
-    const tiles = cuts.length > 1 ? cutState(whole, cuts, per, allocate) : [retained(whole)];
+    const cut = (): RangeState[] => cutState(whole, cuts, blockSizes(optimizer, range), allocate);
+    const tiles = cuts.length > 1 ? cut() : [retained(whole)];
     return tiles.map((tile) => ({ ...tile, ...tileEvents(device) }));
   });
 }
@@ -106,7 +106,7 @@ function isElementwise(optimizer: Optimizer, { group, like }: GroupRange): boole
   return isOfBlocks && !optimizer.needsWholeParameters?.(group);
 }
 
-/** Returns the number of range elements per element of each state. */
+/** Returns the number of range elements per element of each state of an elementwise range. */
 function blockSizes(optimizer: Optimizer, { group, like }: GroupRange): Record<string, number> {
   const declared = Object.entries(declaredState(optimizer, group, like));
   return Object.fromEntries(declared.map(([name, { per }]) => [name, required(per)]));
