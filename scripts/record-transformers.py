@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Records what transformers says of tiny models and tokenizers, for the tests to compare with.
 
-    python3 scripts/record-transformers.py OUTDIR [--only tokenizers|models] [--families NAME,NAME]
+    python3 scripts/record-transformers.py OUTDIR [--only tokenizers|models|encoders]
+        [--families NAME,NAME]
 
 Writes OUTDIR/tokenizers/<kind>/ (trained on this repository's own text: tokenizer.json,
 tokenizer_config.json, golden.json), OUTDIR/tokenizers/strings.json, OUTDIR/models/<family>/
-(config.json and model.safetensors as save_pretrained writes them, golden.json, golden.safetensors)
-and OUTDIR/summary.json. Downloads nothing and takes seconds on a CPU. What a missing library or
-class keeps it from is named at the end and in the summary; the rest is written.
+(config.json and model.safetensors as save_pretrained writes them, golden.json, golden.safetensors),
+OUTDIR/encoders/<family>/<task>/ (the same) and OUTDIR/summary.json. Downloads nothing and takes
+seconds on a CPU. What a missing library or class keeps it from is named at the end and in the
+summary; the rest is written.
 
 The texts need tokenizers, jinja2 and transformers; the models torch, transformers and safetensors.
 """
@@ -62,6 +64,22 @@ def record_models(out, failures, families):
         attempt(failures, "rope scalings", lambda: model_golden.record_ropes(out))
 
 
+def record_encoders(out, failures, families):
+    import encoder_golden
+
+    for family, (_, _, tasks) in encoder_golden.FAMILIES.items():
+        if families and family not in families:
+            continue
+        for task in tasks:
+            attempt(
+                failures,
+                f"encoder {family} {task}",
+                lambda family=family, task=task: encoder_golden.record(out, family, task),
+            )
+    if not families:
+        attempt(failures, "pairs of texts", lambda: encoder_golden.record_tokenizers(out))
+
+
 def sizes_of(out):
     sizes = {}
     for folder, _, files in sorted(os.walk(out)):
@@ -74,7 +92,7 @@ def sizes_of(out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", metavar="OUTDIR")
-    parser.add_argument("--only", choices=["tokenizers", "models"])
+    parser.add_argument("--only", choices=["tokenizers", "models", "encoders"])
     parser.add_argument("--families", default="", help="only these models, without rope scalings")
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
@@ -83,6 +101,7 @@ def main():
     parts = (
         ("tokenizers", record_tokenizers),
         ("models", lambda out, failures: record_models(out, failures, families)),
+        ("encoders", lambda out, failures: record_encoders(out, failures, families)),
     )
     for part, body in parts:
         if args.only in (None, part):

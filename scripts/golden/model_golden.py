@@ -455,7 +455,7 @@ def randomize(model, generator):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            is_norm = ("norm" in name or ".ln_" in name) and name.endswith("weight")
+            is_norm = ("norm" in name.lower() or ".ln_" in name) and name.endswith("weight")
             first = parameter.mean().round() if is_norm else 0
             parameter.copy_(first + 0.1 * noise if is_norm else 0.15 * noise)
 
