@@ -36,6 +36,7 @@ import { requireTensor } from '../tensor/ops/shapes.js';
 import type { BlockActivations } from './activation-shape.js';
 import { cachedDecoder, type Decoder, type GenerateOptions, generate } from './generate.js';
 import { headLoss, type LanguageHead } from './language-head.js';
+import { type Origin, withOrigin } from './origin.js';
 import { inRows, type PlaceInputs, type Places, placesOf } from './places.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
 import type { LayerTokens } from './token-drop.js';
@@ -97,20 +98,6 @@ const INPUTS: OptionNames<CausalInputs> = {
 const LOSS: OptionNames<CausalLossOptions> = {
   ...{ divisor: true, labelSmoothing: true, report: true, skipIgnored: true },
 };
-
-/** Metadata of the folder that a model comes from. */
-interface Origin {
-  /** Its config.json. */
-  config: JsonObject;
-  /** Its generation_config.json, or null. */
-  generation: JsonObject | null;
-}
-
-/** Keys of a config.json that are stale after training or that exports write under other names. */
-const STALE = [
-  ...['dtype', 'torch_dtype', 'transformers_version', '_name_or_path', 'auto_map'],
-  ...['rope_parameters', 'quantization_config'],
-];
 
 /**
  * A causal language model. forward(tokens [B, T] i32 or i64) returns logits [B, T, V]. With targets
@@ -192,12 +179,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
    * sampling and so on).
    */
   override describe(): PretrainedDescription {
-    const { config: said = null, generation = null } = this.#origin ?? {};
-    const { config, ...layout } = this.described(said);
-    const kept = Object.entries(said ?? {}).filter(([key]) => !STALE.includes(key));
-    const tokens = kept.filter(([key]) => key.endsWith('_token_id'));
-    const merged = { ...Object.fromEntries(kept), ...config, ...Object.fromEntries(tokens) };
-    return { ...layout, config: merged, ...(generation && { generation }) };
+    return withOrigin(this.described(this.#origin?.config ?? null), this.#origin);
   }
 
   /**
@@ -424,6 +406,12 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     const start = caches[0]?.length ?? 0;
     const x = this.hiddenOf(tokens, { ...inRows, start, caches });
     return this.logitsOf(x.narrow(1, x.size(1) - 1, 1).contiguous());
+  }
+
+  /** @internal Hidden states [B, T, channels], for heads of other tasks. */
+  hidden(tokens: Tensor, places: Places): Tensor {
+    this.requireLength(tokens);
+    return this.hiddenOf(tokens, places);
   }
 
   /** The dtype and device of hidden states, as for the first parameter. */

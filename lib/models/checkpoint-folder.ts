@@ -6,15 +6,20 @@ import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { Checkpoint, converted, findLatest, ifThere } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
+import type { Module } from '../nn/module.js';
 import { isFactor } from '../nn/name-mismatch.js';
 import { Parameter } from '../nn/parameter.js';
 import { cpu } from '../runtime/device.js';
 import { isFloating } from '../runtime/dtype.js';
 import { required } from '../runtime/required.js';
 import { held, Tensor } from '../tensor/index.js';
-import type { CausalLM } from './causal-lm.js';
 import { ownPart } from './load-weights.js';
-import { buildFromConfig, type Family, type FolderOptions } from './model-folder.js';
+import {
+  buildFromConfig,
+  type Families,
+  type FolderModel,
+  type FolderOptions,
+} from './model-folder.js';
 
 /** Whether `dir` has checkpoints and no Hugging Face model. Rejects with DS_IO. */
 export async function isCheckpointFolder(dir: string): Promise<boolean> {
@@ -28,9 +33,9 @@ export async function isCheckpointFolder(dir: string): Promise<boolean> {
  * the training dtype or `dtype`; `cut` may leave only a rank's part. Rejects with DS_CHECKPOINT if
  * the model belongs to no family or the checkpoint has other tensors; DS_IO.
  */
-export async function readCheckpointModel<Model extends CausalLM, Options>(
+export async function readCheckpointModel<Model extends FolderModel, Options>(
   dir: string,
-  families: readonly Family<Model, Options>[],
+  families: Families<Model, Options>,
   { dtype, ...options }: Options & FolderOptions,
   cut: (model: Model) => void,
 ): Promise<Model> {
@@ -71,7 +76,7 @@ function descriptionOf(checkpoint: Checkpoint): Description {
   });
 }
 
-function requireSame(checkpoint: Checkpoint, model: CausalLM): void {
+function requireSame(checkpoint: Checkpoint, model: Module): void {
   const saved = checkpoint.tensors('model');
   const state = model.stateDict();
   const own = new Set(Object.keys(state));

@@ -9,6 +9,8 @@ import { ModelConfig } from './model-config.js';
 interface Named {
   readonly modelType: string;
   readonly textOf?: string | undefined;
+  readonly anyHead?: boolean;
+  readonly needsTask?: boolean;
 }
 
 /**
@@ -23,7 +25,8 @@ export function chooseFamily<Family extends Named>(
   const { model_type: type } = all;
   const family = families.find(({ modelType }) => modelType === type);
   if (family) {
-    requireLanguageModel(location, all);
+    if (family.needsTask) throw withoutTask(location, all);
+    if (!family.anyHead) requireLanguageModel(location, all);
     return { family, values: all };
   }
   const around = families.find(({ textOf }) => textOf !== undefined && textOf === type);
@@ -39,11 +42,19 @@ export function chooseFamily<Family extends Named>(
 /** Keys of a multimodal file that belong to its text model too. */
 const BESIDE_TEXT = /^(tie_word_embeddings|dtype|torch_dtype)$|_token_id$/;
 
+/** An encoder, which is no causal language model. */
+function withoutTask(location: string, all: JsonObject): DsError {
+  const hint =
+    'Give the task, as in fromPretrained(dir, { task: "sequence-classification" }), or { task: "auto" } for the head of the folder.';
+  const config = new ModelConfig(location, all, hint);
+  return config.refusal('model_type', 'a causal language model', config.get('model_type'));
+}
+
 function unknown(location: string, all: JsonObject, families: readonly Named[]): DsError {
   const { model_type: type } = all;
-  const names = families.flatMap(({ modelType, textOf }) =>
-    textOf ? [modelType, textOf] : modelType,
-  );
+  const names = families
+    .filter(({ needsTask }) => !needsTask)
+    .flatMap(({ modelType, textOf }) => (textOf ? [modelType, textOf] : modelType));
   const known = names.map((name) => JSON.stringify(name)).join(', ');
   const part = missingPart(type);
   const needs =
@@ -65,7 +76,7 @@ function requireLanguageModel(location: string, values: JsonObject): void {
   }
   if (names.length === 0 || !names.every((name) => OTHER_HEAD.test(name))) return;
   const hint =
-    'nn.models supports no other heads, and would create a new one. Build a Module with this head for trained weights; for a new language model, omit "architectures".';
+    'fromPretrained(dir, { task: "auto" }) reads the head of a folder, and { task: "sequence-classification" } the head of that task. For a new language model, omit "architectures".';
   throw config.refusal(
     'architectures',
     'a language model, such as "LlamaForCausalLM"',

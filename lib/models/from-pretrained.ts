@@ -3,23 +3,58 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { noteSourceFolder } from '../nn/source-folder.js';
 import { adapterAlone, adapterFolder } from '../peft/adapter-folder.js';
+import { isObject } from '../runtime/is-object.js';
 import type { CausalLM } from './causal-lm.js';
 import { isCheckpointFolder, readCheckpointModel } from './checkpoint-folder.js';
+import type { EncoderOptions } from './encoder/config.js';
+import * as encoders from './encoders.js';
 import * as classes from './families.js';
 import type { GPT2Options } from './gpt2/config.js';
 import type { Layout } from './load-weights.js';
 import {
   buildFromConfig,
+  type Families,
   type Family,
+  type FolderModel,
   type FolderOptions,
   located,
   readPretrained,
 } from './model-folder.js';
 import type { RotaryOptions } from './rotary/config.js';
+import { decoderFamily } from './tasks/decoder-task.js';
+import { type HeadTask, requireTask, type Task, taskOf } from './tasks/task.js';
+import type { TaskModel } from './tasks/task-model.js';
 
-const families = Object.values(classes).map(
+const decoders = Object.values(classes).map(
   ({ family }) => family as Family<CausalLM, PretrainedOptions>,
 );
+const encoderFamilies = Object.values(encoders).map(({ family }) => family);
+/** Encoders are among them to be refused by name. */
+const families = [
+  ...decoders,
+  ...encoderFamilies.map((family) => ({ ...family, needsTask: true })),
+] as readonly Family<CausalLM, PretrainedOptions>[];
+
+type TaskFamily = Family<TaskModel, TaskPretrainedOptions & { task: HeadTask }>;
+const taskFamilies = [
+  ...encoderFamilies,
+  ...decoders.map(decoderFamily),
+] as unknown as TaskFamily[];
+
+/** All families with the head of `task`; of "auto", the head that config.json names. */
+function familiesFor(task: HeadTask | 'auto'): (config: JsonObject) => readonly AnyFamily[] {
+  return (config) => {
+    const isEncoder = encoderFamilies.some(({ modelType }) => modelType === config.model_type);
+    const named = task === 'auto' ? (taskOf(config) ?? (isEncoder ? 'embedding' : null)) : task;
+    if (named === null || named === 'causal-lm') return families as unknown as AnyFamily[];
+    return taskFamilies.map((family) => ({
+      ...family,
+      build: (folder, options) => family.build(folder, { ...options, task: named }),
+    })) as AnyFamily[];
+  };
+}
+
+type AnyFamily = Family<CausalLM | TaskModel, TaskPretrainedOptions>;
 
 /**
  * Options of this library for every model or some of them. An option that the model lacks throws
@@ -27,11 +62,18 @@ const families = Object.values(classes).map(
  */
 export type PretrainedOptions = GPT2Options & RotaryOptions & FolderOptions;
 
+/** Options of a model with the head of a task: labels, dropout, and those of the body. */
+export type TaskPretrainedOptions = EncoderOptions & RotaryOptions & FolderOptions;
+
 /**
- * Loads a causal language model: a Hugging Face folder (config.json, safetensors in one or several
- * files), or a name of the hub such as "Qwen/Qwen3-0.6B", which is downloaded into the cache once.
- * An existing path wins over a name. model_type selects the class; docs/models.md lists them.
- * `ds export` writes such a folder.
+ * Loads a model: a Hugging Face folder (config.json, safetensors in one or several files), or a
+ * name of the hub such as "Qwen/Qwen3-0.6B", which is downloaded into the cache once. An existing
+ * path wins over a name. model_type selects the class; docs/models.md lists them. `ds export`
+ * writes such a folder.
+ *
+ * Without `task` it is a causal language model. With a task it is a TaskModel: an encoder or the
+ * body of a decoder with the head of that task; a head that the folder lacks starts with random
+ * values and a notice. "auto" is the task that `architectures` of config.json names.
  *
  * Values stay in the files, which remain open, until they are needed. Then they take memory in
  * their stored dtype or options.dtype; initialize() reads one parameter at a time. A folder of
@@ -40,11 +82,28 @@ export type PretrainedOptions = GPT2Options & RotaryOptions & FolderOptions;
  * unsupported computation, DS_IO if it cannot be read, DS_HUB if a download fails. Source:
  * transformers' AutoModelForCausalLM.from_pretrained.
  */
+export function fromPretrained(
+  dir: string,
+  options?: PretrainedOptions & { task?: 'causal-lm' },
+): Promise<CausalLM>;
+export function fromPretrained(
+  dir: string,
+  options: TaskPretrainedOptions & { task: HeadTask },
+): Promise<TaskModel>;
+export function fromPretrained(
+  dir: string,
+  options: TaskPretrainedOptions & { task: 'auto' },
+): Promise<CausalLM | TaskModel>;
 export async function fromPretrained(
   dir: string,
-  options: PretrainedOptions = {},
-): Promise<CausalLM> {
-  return fromPretrainedCut(dir, options, () => {});
+  given: (PretrainedOptions | TaskPretrainedOptions) & { task?: Task | 'auto' } = {},
+): Promise<CausalLM | TaskModel> {
+  const { task: said, ...options } = isObject(given) ? given : { ...(given as object) };
+  const task = said === undefined ? 'causal-lm' : requireTask('fromPretrained', said);
+  if (task === 'causal-lm') {
+    return fromPretrainedCut(dir, isObject(given) ? options : given, () => {});
+  }
+  return readCut(dir, familiesFor(task), options, () => {});
 }
 
 /**
@@ -56,13 +115,22 @@ export async function fromPretrainedCut(
   given: PretrainedOptions,
   cut: (model: CausalLM) => void,
 ): Promise<CausalLM> {
+  return readCut(location, families, given, cut);
+}
+
+async function readCut<Model extends FolderModel, Options extends FolderOptions>(
+  location: string,
+  all: Families<Model, Options>,
+  given: Options,
+  cut: (model: Model) => void,
+): Promise<Model> {
   const { dir, options } = await located(location, given);
   const adapter = typeof dir === 'string' ? adapterFolder(dir) : null;
   if (adapter) throw adapterAlone(adapter);
   const isOurs = typeof dir === 'string' && (await isCheckpointFolder(dir));
   const model = isOurs
-    ? await readCheckpointModel(dir, families, options, cut)
-    : await readPretrained(dir, families, options);
+    ? await readCheckpointModel(dir, all, options, cut)
+    : await readPretrained(dir, all, options);
   if (!isOurs) cut(model);
   noteSourceFolder(model, location);
   return model;
@@ -76,9 +144,23 @@ export async function fromPretrainedCut(
  */
 export function fromConfig(
   config: JsonObject | string,
-  options: Omit<PretrainedOptions, 'dtype' | 'revision'> = {},
-): CausalLM {
-  return buildFromConfig(config, families, options);
+  options?: Omit<PretrainedOptions, 'dtype' | 'revision'> & { task?: 'causal-lm' },
+): CausalLM;
+export function fromConfig(
+  config: JsonObject | string,
+  options: Omit<TaskPretrainedOptions, 'dtype' | 'revision'> & { task: HeadTask },
+): TaskModel;
+export function fromConfig(
+  config: JsonObject | string,
+  options: Omit<TaskPretrainedOptions, 'dtype' | 'revision'> & { task: 'auto' },
+): CausalLM | TaskModel;
+export function fromConfig(
+  config: JsonObject | string,
+  { task: said, ...options }: TaskPretrainedOptions & { task?: Task | 'auto' } = {},
+): CausalLM | TaskModel {
+  const task = said === undefined ? 'causal-lm' : requireTask('fromConfig', said);
+  if (task === 'causal-lm') return buildFromConfig(config, families, options);
+  return buildFromConfig(config, familiesFor(task), options);
 }
 
 /**
@@ -87,7 +169,7 @@ export function fromConfig(
  */
 export function layoutOf(model: CausalLM): Layout {
   const type = model.describe().config.model_type;
-  const family = families.find(({ modelType }) => modelType === type);
+  const family = decoders.find(({ modelType }) => modelType === type);
   if (family) return family.layout(model);
   const expected = 'a model of nn.models';
   const got = `a ${model.constructor.name}`;

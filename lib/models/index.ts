@@ -5,6 +5,9 @@ export {
   CausalLM,
   type CausalLossOptions,
 } from './causal-lm.js';
+export type { EncoderConfig, EncoderOptions, EncoderSizes } from './encoder/config.js';
+export { EncoderModel } from './encoder/encoder-model.js';
+export * from './encoders.js';
 export * from './families.js';
 export {
   fromConfig,
@@ -12,6 +15,7 @@ export {
   fromPretrainedCut,
   layoutOf,
   type PretrainedOptions,
+  type TaskPretrainedOptions,
 } from './from-pretrained.js';
 export { type CausalModel, type Decoder, type GenerateOptions, generate } from './generate.js';
 export {
@@ -56,5 +60,9 @@ export type {
 export { RotaryLM } from './rotary/rotary-lm.js';
 export type { Angles } from './rotary/rotary-table.js';
 export type { Scales } from './rotary/scales.js';
+export type { TaskLabels, TaskLossOptions } from './tasks/losses.js';
+export type { PoolingMode } from './tasks/pooling.js';
+export type { HeadTask, LabelOptions, ProblemType, Task } from './tasks/task.js';
+export { type Pooling, type TaskInputs, TaskModel, type TaskSizes } from './tasks/task-model.js';
 export type { TiedHead } from './tied-head.js';
 export type { LayerTokens } from './token-drop.js';

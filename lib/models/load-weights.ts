@@ -58,6 +58,16 @@ export interface Layout {
   nameOf(name: string): string | null;
   /** Names of the module's tensors that are already loaded. Default: none. */
   readonly filled?: ReadonlySet<string>;
+  /** The parameters of a new head, which keep their first values if the files lack them. */
+  readonly head?: HeadLayout;
+}
+
+/** A head that the files may lack. */
+interface HeadLayout {
+  /** Whether a parameter belongs to the head. */
+  has(name: string): boolean;
+  /** Whether a head of another size is replaced. */
+  readonly replaces: boolean;
 }
 
 /** The source of the files, for messages, and their layout. */
@@ -169,6 +179,7 @@ async function fitting(
 ): Promise<Matched> {
   const location = `${op} ${files.path}`;
   const matched = match(module, files, layout);
+  if (layout.head) leaveHead(files.path, matched, layout.head);
   requireFit(op, files.path, matched, strict);
   for (const { sources } of matched.found) await requireEqual(location, files, sources);
   return matched;
@@ -195,7 +206,7 @@ function layoutOf(module: Module, files: WeightFiles, format: ExportFormat | und
 function match(
   module: Module,
   files: WeightFiles,
-  { transposed, slices: patterns = {}, nameOf, filled }: Layout,
+  { transposed, slices: patterns = {}, nameOf, filled, head }: Layout,
 ): Matched {
   const own = new Map<string, Destination>();
   const inSlices = new Map<string, { destination: Destination; slice: FileSlice }>();
@@ -229,6 +240,10 @@ function match(
       ? isFloating(entry.dtype)
       : entry.dtype === target.dtype;
     if (isSameKind && entry.shape.join() === shape.join()) continue;
+    if (head?.replaces && head.has(called)) {
+      destination.sources.pop();
+      continue;
+    }
     const wanted = describe({ dtype: target.dtype, shape });
     mismatched.push(`${name} (${describe(entry)}, not ${wanted})`);
   }
@@ -243,6 +258,15 @@ function match(
   missing.push(...absent.map(([name]) => name));
   const found = [...own.values()].filter(isThere);
   return { found, missing, unexpected, mismatched };
+}
+
+/** Leaves the parameters of a head out of `missing`, with a warning. */
+function leaveHead(path: string, matched: Matched, head: HeadLayout): void {
+  const left = matched.missing.filter((name) => head.has(name));
+  if (left.length === 0) return;
+  matched.missing = matched.missing.filter((name) => !head.has(name));
+  const text = `${path} has no values for ${list(left)}: this head starts with random values and needs training.`;
+  process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
 }
 
 const wholeShape = (target: Tensor): readonly number[] =>

@@ -6,16 +6,17 @@ import type { JsonObject } from '../../types/json.js';
 import { generationOf, ifThere, WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import { cachedFolder, localFolder } from '../hub/local-folder.js';
+import type { Module } from '../nn/module.js';
 import { readQuantized } from '../peft/index.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import { parseJson, requireShallow } from '../runtime/parse-json.js';
 import { refused } from '../runtime/refused.js';
-import type { CausalLM } from './causal-lm.js';
 import { chooseFamily } from './choose-family.js';
 import { type Layout, startWhole } from './load-weights.js';
 import { ModelConfig } from './model-config.js';
+import type { Origin } from './origin.js';
 import { readPacked } from './quantized/read-packed.js';
 import { readScheme } from './quantized/scheme.js';
 import { storedDType } from './stored-weights.js';
@@ -27,11 +28,21 @@ export interface ModelFolder {
   readonly tensors: { has(name: string): boolean };
 }
 
+/** A model that knows the folder that it comes from. */
+export interface FolderModel extends Module {
+  /** @internal */
+  cameFrom(origin: Origin): void;
+}
+
 /** Model classes for one value of config.json's model_type. */
-export interface Family<Model extends CausalLM, Options> {
+export interface Family<Model extends FolderModel, Options> {
   readonly modelType: string;
   /** The model_type of multimodal folders with this language model; absent: none. */
   readonly textOf?: string | undefined;
+  /** Whether it has heads of any task. Default: only that of a causal language model. */
+  readonly anyHead?: boolean;
+  /** Whether a folder is refused without a task, as those of encoders are. Default false. */
+  readonly needsTask?: boolean;
   /** The supported architecture, for hints of errors. */
   readonly architecture: string;
   /**
@@ -40,6 +51,25 @@ export interface Family<Model extends CausalLM, Options> {
   build(folder: ModelFolder, options: Options): Model;
   /** Names and layouts of the parameters of `model` in the files. */
   layout(model: Model): Layout;
+}
+
+/** Families to choose from; a function chooses them by the keys of config.json. */
+export type Families<Model extends FolderModel, Options> =
+  | readonly Family<Model, Options>[]
+  | ((config: JsonObject) => readonly Family<Model, Options>[]);
+
+const ofConfig = <Model extends FolderModel, Options>(
+  families: Families<Model, Options>,
+  config: JsonObject,
+): readonly Family<Model, Options>[] =>
+  typeof families === 'function' ? families(config) : families;
+
+/** With labels of the caller, a head of another size is replaced. */
+function withHead(layout: Layout, options: object): Layout {
+  const { labels } = options as { labels?: unknown };
+  return layout.head && labels !== undefined
+    ? { ...layout, head: { ...layout.head, replaces: true } }
+    : layout;
 }
 
 /** Options of every model that is read from a folder. */
@@ -86,9 +116,9 @@ export async function located<Options extends FolderOptions>(
  * stay in the files until they are needed. Rejects with DS_CHECKPOINT if it belongs to no family,
  * is damaged, or has other tensors than the model; DS_IO if it cannot be read.
  */
-export async function readPretrained<Model extends CausalLM, Options>(
+export async function readPretrained<Model extends FolderModel, Options>(
   location: string,
-  families: readonly Family<Model, Options>[],
+  families: Families<Model, Options>,
   all: Options & FolderOptions,
 ): Promise<Model> {
   const { dir, options } = await located(location, requireFolderOptions(all));
@@ -98,13 +128,13 @@ export async function readPretrained<Model extends CausalLM, Options>(
     if (!files.config) throw notPretrained(dir, 'no file config.json');
     const { quantization_config: said = null, ...all } = files.config;
     const location = join(dir, 'config.json');
-    const { family, values } = chooseFamily(location, all, families);
+    const { family, values } = chooseFamily(location, all, ofConfig(families, all));
     const config = new ModelConfig(location, values, family.architecture);
     const quantization = said === null ? null : config.with('quantization_config', said);
     const model = family.build({ config, tensors: files.tensors }, rest as unknown as Options);
     const dtype = given ?? storedDType(files);
     model.cameFrom({ config: values, generation: await generationOf(dir) });
-    const own = family.layout(model);
+    const own = withHead(family.layout(model), rest);
     const layout = await besideQuantized(model, files, own, { config, quantization });
     await startWhole(model, files, { op: 'fromPretrained', layout, dtype });
     return model;
@@ -118,9 +148,9 @@ export async function readPretrained<Model extends CausalLM, Options>(
  * A new model with the sizes of a config.json and random weights: `source` is the object, the file
  * or its folder. Throws as readPretrained().
  */
-export function buildFromConfig<Model extends CausalLM, Options>(
+export function buildFromConfig<Model extends FolderModel, Options>(
   source: JsonObject | string,
-  families: readonly Family<Model, Options>[],
+  families: Families<Model, Options>,
   options: Options,
 ): Model {
   if (typeof source !== 'string' && !isObject(source)) {
@@ -137,7 +167,7 @@ export function buildFromConfig<Model extends CausalLM, Options>(
       ? readConfig(cachedFolder('fromConfig', source, { need: 'config' }))
       : ['config', source];
   if (typeof source !== 'string') requireShallowConfig(source);
-  const { family, values } = chooseFamily(location, all, families);
+  const { family, values } = chooseFamily(location, all, ofConfig(families, all));
   const config = new ModelConfig(location, values, family.architecture);
   const model = family.build({ config, tensors: { has: () => true } }, options);
   model.cameFrom({ config: values, generation: null });
@@ -171,7 +201,7 @@ function readConfig(path: string): [string, JsonObject] {
  * Reads the layers with 4- or 8-bit weights; returns the layout of the rest. Throws DS_CHECKPOINT.
  */
 async function besideQuantized(
-  model: CausalLM,
+  model: FolderModel,
   files: WeightFiles,
   layout: Layout,
   { config, quantization }: { config: ModelConfig; quantization: ModelConfig | null },

@@ -1,0 +1,182 @@
+// The body of all encoders, under the names of transformers' models. The declaration of a family
+// (traits.ts) sets positions, norms, feed-forward blocks and names.
+import { Embedding } from '../../nn/embedding.js';
+import { normal } from '../../nn/initializers.js';
+import { Linear } from '../../nn/linear.js';
+import { Module } from '../../nn/module.js';
+import type { Device } from '../../runtime/device.js';
+import {
+  checkpointSequential,
+  cumsum,
+  dropout,
+  noGrad,
+  scope,
+  Tensor,
+  within,
+  zerosLike,
+} from '../../tensor/index.js';
+import type { Norm } from '../rotary/norms.js';
+import { RotaryTable } from '../rotary/rotary-table.js';
+import type { Body } from './config.js';
+import { type EncoderContext, EncoderLayer, encoderNorm } from './layer.js';
+import { at, place } from './paths.js';
+import { type Distances, distanceRows } from './relative.js';
+
+/** Inputs of an encoder in addition to tokens. */
+export interface EncoderInputs {
+  /** 1 for tokens and 0 for padding, [B, T]. Default: no padding. */
+  mask?: Tensor | null;
+  /** The sentence of each token in a pair, 0 or 1, [B, T]. Default: 0. */
+  types?: Tensor | null;
+}
+
+/** The module and the norm of relative positions, below the body. */
+const DISTANCES = 'encoder.rel_embeddings';
+const DISTANCE_NORM = 'encoder.LayerNorm';
+
+/** Embedding and layers. The family names all parts. */
+export class EncoderBody extends Module {
+  readonly #tables: { all: RotaryTable; ofWindows: RotaryTable } | null;
+  readonly #indices = new Map<string, Tensor>();
+
+  /** @internal Models make their bodies. */
+  constructor(private readonly body: Body) {
+    super();
+    const { vocabSize, maxSeq, channels, embeddingSize, types, layers, names, traits } = body;
+    const { embedding, layer } = names;
+    const { padTokenId: paddingIdx } = body;
+    const init = normal(body.initializerRange);
+    const table = (rows: number): Embedding => new Embedding(rows, embeddingSize, { init });
+    place(this, embedding.words, new Embedding(vocabSize, embeddingSize, { init, paddingIdx }));
+    if (embedding.positions && traits.positions === 'absolute') {
+      place(this, embedding.positions, table(maxSeq));
+    }
+    if (embedding.positions && traits.positions === 'afterPadding') {
+      const rows = maxSeq + paddingIdx + 1;
+      place(this, embedding.positions, new Embedding(rows, embeddingSize, { init, paddingIdx }));
+    }
+    if (embedding.types && types > 0) place(this, embedding.types, table(types));
+    place(this, embedding.norm, encoderNorm(body, embeddingSize));
+    if (this.projects)
+      place(this, embedding.project as string, new Linear(embeddingSize, channels));
+    place(
+      this,
+      layer.list,
+      Array.from({ length: layers }, (_, i) => new EncoderLayer(body, i)),
+    );
+    if (traits.positions === 'relative') {
+      place(this, DISTANCES, new Embedding(2 * body.buckets, channels, { init }));
+      place(this, DISTANCE_NORM, encoderNorm(body, channels));
+    }
+    if (traits.lastNorm) place(this, traits.lastNorm, encoderNorm(body, channels));
+    const rotaryDim = channels / body.heads;
+    const anglesOf = (ropeTheta: number) => new RotaryTable({ rotaryDim, ropeTheta }, null, maxSeq);
+    this.#tables =
+      traits.positions === 'rotary'
+        ? { all: anglesOf(body.ropeTheta), ofWindows: anglesOf(body.windowRopeTheta) }
+        : null;
+  }
+
+  /** @internal Frees cached tables of positions, which are rebuilt when needed. */
+  releaseTables(): void {
+    this.#tables?.all.release();
+    this.#tables?.ofWindows.release();
+    for (const index of this.#indices.values()) index.dispose();
+    this.#indices.clear();
+  }
+
+  private get projects(): boolean {
+    const { names, embeddingSize, channels } = this.body;
+    return names.embedding.project !== undefined && embeddingSize !== channels;
+  }
+
+  /** @internal The token table. */
+  get words(): Embedding {
+    return at<Embedding>(this, this.body.names.embedding.words);
+  }
+
+  /** @internal The layers, first to last. */
+  get blocks(): EncoderLayer[] {
+    return at<EncoderLayer[]>(this, this.body.names.layer.list);
+  }
+
+  /** Returns hidden states [B, T, C] of tokens [B, T]. */
+  override forward(ids: Tensor, { mask = null, types = null }: EncoderInputs = {}): Tensor {
+    const { traits, activationCheckpointing, numberCheckpoints = null } = this.body;
+    const documents = mask && noGrad(() => mask.to('i32').sub(1));
+    let x = scope(() => this.embedded(ids, types, mask));
+    if (activationCheckpointing) {
+      const layers = this.blocks.map(
+        (layer) => (input: Tensor, seen: Tensor | null) =>
+          layer.call(input, this.contextOf(input, seen)),
+      );
+      x = checkpointSequential(layers, numberCheckpoints, x, documents);
+    } else {
+      const context = this.contextOf(x, documents);
+      for (const layer of this.blocks) {
+        const input = x;
+        x = scope(() => layer.call(input, context));
+        input.dispose();
+      }
+    }
+    return traits.lastNorm ? at<Norm>(this, traits.lastNorm).call(x) : x;
+  }
+
+  private embedded(ids: Tensor, types: Tensor | null, mask: Tensor | null): Tensor {
+    const { names, traits, types: count, dropout: rate } = this.body;
+    const { embedding } = names;
+    let x = this.words.call(ids);
+    if (embedding.types && count > 0) {
+      const table = at<Embedding>(this, embedding.types);
+      x = x.add(types ? table.call(types) : table.weight.narrow(0, 0, 1));
+    }
+    if (embedding.positions && traits.positions === 'absolute') {
+      x = x.add(at<Embedding>(this, embedding.positions).weight.narrow(0, 0, ids.size(1)));
+    }
+    if (embedding.positions && traits.positions === 'afterPadding') {
+      x = x.add(at<Embedding>(this, embedding.positions).call(this.placesOf(ids)));
+    }
+    x = at<Norm>(this, embedding.norm).call(x);
+    if (mask && traits.positions === 'relative') x = x.mul(mask.to(x.dtype).unsqueeze(2));
+    if (this.training) x = dropout(x, rate);
+    return this.projects ? at<Linear>(this, embedding.project as string).call(x) : x;
+  }
+
+  /** Padding has the row of the padding token, tokens have the next rows. */
+  private placesOf(ids: Tensor): Tensor {
+    const { padTokenId } = this.body;
+    return noGrad(() => {
+      const isToken = ids.ne(padTokenId).to('i32');
+      return cumsum(isToken, 1).to('i32').mul(isToken).add(padTokenId);
+    });
+  }
+
+  private contextOf(x: Tensor, documents: Tensor | null): EncoderContext {
+    const T = x.size(1);
+    const tables = this.#tables;
+    const anglesAt = (table: RotaryTable) => table.at(0, T, { length: T, like: x });
+    const angles = tables && { all: anglesAt(tables.all), ofWindows: anglesAt(tables.ofWindows) };
+    const isRelative = this.body.traits.positions === 'relative';
+    // Outputs at padding count in the loss of answers, so padding sees the tokens there.
+    const seesTokens = documents && this.body.task === 'question-answering';
+    const queries = seesTokens ? zerosLike(documents) : null;
+    const distances = isRelative ? this.distancesOf(T, x.device) : null;
+    return {
+      documents: documents && queries ? { queries, keys: documents } : documents,
+      angles,
+      distances,
+    };
+  }
+
+  private distancesOf(length: number, device: Device): Distances {
+    const { buckets, maxDistance, dropout: rate } = this.body;
+    const key = `${device.name} ${length}`;
+    const make = (): Tensor =>
+      Tensor.from(distanceRows(length, buckets, maxDistance), { shape: [length, length], device });
+    const index = this.#indices.get(key) ?? within(null, make);
+    this.#indices.set(key, index);
+    const { weight } = at<Embedding>(this, DISTANCES);
+    const vectors = at<Norm>(this, DISTANCE_NORM).call(weight);
+    return { vectors, index, dropout: this.training ? rate : 0 };
+  }
+}

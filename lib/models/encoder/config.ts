@@ -1,0 +1,169 @@
+// Sizes of encoders, and their checks.
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
+import { requireFinite, requireInteger } from '../../runtime/require-number.js';
+import { requireOneOf, requireType } from '../../runtime/require-type.js';
+import {
+  type HeadTask,
+  type LabelOptions,
+  type Labels,
+  readLabels,
+  requireTask,
+} from '../tasks/task.js';
+import {
+  BERT_EMBEDDING,
+  BERT_LAYER,
+  type EmbeddingNames,
+  type EncoderActivation,
+  type EncoderTraits,
+  type LayerNames,
+} from './traits.js';
+
+/** Sizes of an encoder, its task, and the mode of its activations. */
+export interface EncoderConfig extends LabelOptions {
+  /** Number of tokens in the vocabulary. */
+  vocabSize: number;
+  /** The longest sequence, with special tokens. */
+  maxSeq: number;
+  /** Number of layers. */
+  layers: number;
+  /** Number of attention heads. */
+  heads: number;
+  /** Width of the hidden states (hidden_size). */
+  channels: number;
+  /** Width inside the feed-forward block (intermediate_size). */
+  hidden: number;
+  /** The head. Default "embedding": none. */
+  task?: HeadTask;
+  /** Token types (type_vocab_size), in families that have them. */
+  types?: number;
+  /** Width of the token table, in families where it may differ. Default `channels`. */
+  embeddingSize?: number;
+  /** Activation of the feed-forward blocks. Default "gelu". */
+  activation?: EncoderActivation;
+  /** Epsilon of the norms. Default: the family's. */
+  eps?: number;
+  /** Dropout of embeddings and branches in training. Default 0.1. */
+  dropout?: number;
+  /** Dropout of attention weights in training. Default 0.1. */
+  attentionDropout?: number;
+  /** Dropout before the classifier. Default `dropout`. */
+  headDropout?: number;
+  /** Padding: its row of the token table starts as zeros and gets no gradient as an input. */
+  padTokenId?: number;
+  /** Standard deviation of the initial weights. Default 0.02. */
+  initializerRange?: number;
+  /**
+   * Tokens that queries of each layer see on either side; null: all. Only with rotary positions.
+   */
+  windows?: readonly (number | null)[];
+  /** Base of the rotary frequencies. Default 160000. */
+  ropeTheta?: number;
+  /** The same in layers with a window. Default 10000. */
+  windowRopeTheta?: number;
+  /** Buckets of relative positions. Default 256. */
+  buckets?: number;
+  /** The distance at which relative positions end. Default `maxSeq`. */
+  maxDistance?: number;
+  /** The vector of a sequence, in families that choose it. Default "cls". */
+  pooling?: 'cls' | 'mean';
+  /** Whether to keep one tensor per segment and recompute the rest in the backward. */
+  activationCheckpointing?: boolean;
+  /**
+   * Segments that activationCheckpointing recomputes. Default: number_checkpoints, else `layers`.
+   */
+  numberCheckpoints?: number;
+}
+
+/** Options of fromPretrained() for an encoder; the folder has the rest. */
+export type EncoderOptions = LabelOptions &
+  Partial<
+    Pick<
+      EncoderConfig,
+      | 'dropout'
+      | 'attentionDropout'
+      | 'headDropout'
+      | 'activationCheckpointing'
+      | 'numberCheckpoints'
+    >
+  >;
+
+/** A complete configuration. */
+export interface EncoderSizes
+  extends Required<Omit<EncoderConfig, 'labels' | 'problemType' | 'numberCheckpoints'>>,
+    Pick<EncoderConfig, 'numberCheckpoints'> {
+  readonly labels: Labels;
+}
+
+/** Sizes with the family's names. */
+export interface Body extends EncoderSizes {
+  readonly traits: EncoderTraits;
+  readonly names: { readonly embedding: EmbeddingNames; readonly layer: LayerNames };
+  readonly biases: boolean;
+}
+
+const COUNTS = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels', 'hidden'] as const;
+const RATES = ['dropout', 'attentionDropout', 'headDropout'] as const;
+const ACTIVATIONS: readonly EncoderActivation[] = ['gelu', 'geluTanh', 'relu', 'silu', 'tanh'];
+
+const NAMES: OptionNames<EncoderConfig> = {
+  ...{ vocabSize: true, maxSeq: true, layers: true, heads: true, channels: true, hidden: true },
+  ...{ task: true, labels: true, problemType: true, types: true, embeddingSize: true },
+  ...{ activation: true, eps: true, dropout: true, attentionDropout: true, headDropout: true },
+  ...{ padTokenId: true, initializerRange: true, windows: true, ropeTheta: true },
+  ...{ windowRopeTheta: true, buckets: true, maxDistance: true, pooling: true },
+  ...{ activationCheckpointing: true, numberCheckpoints: true },
+};
+
+/** Returns `given` with defaults. Throws DS_ARGUMENT for invalid sizes and unknown options. */
+export function readEncoderConfig(traits: EncoderTraits, given: EncoderConfig): EncoderSizes {
+  const { name, types } = traits;
+  const config = readOptions(name, given, NAMES);
+  for (const size of COUNTS) requireInteger(`${name} ${size}`, config[size], 1);
+  const { heads, channels, maxSeq, layers, dropout = 0.1, task = 'embedding' } = config;
+  const width = channels / heads;
+  if (!Number.isInteger(width) || (traits.positions === 'rotary' && width % 2 !== 0)) {
+    const expected = traits.positions === 'rotary' ? 'heads of an even width' : 'a divisor';
+    throw refusedValue(`${name} heads`, `${expected} of ${channels} channels`, heads);
+  }
+  const named = requireTask(name, task);
+  if (named === 'auto' || named === 'causal-lm') {
+    throw refused(`${name} task`, 'a task of an encoder', `"${named}"`);
+  }
+  const windows = config.windows ?? Array.from({ length: layers }, () => null);
+  if (!Array.isArray(windows) || windows.length !== layers) {
+    throw refusedValue(`${name} windows`, `a window or null for each of ${layers} layers`, windows);
+  }
+  for (const one of windows) if (one !== null) requireInteger(`${name} windows`, one, 0);
+  const complete = {
+    ...config,
+    ...{ task: named, windows, dropout },
+    labels: readLabels(name, config),
+    types: requireInteger(`${name} types`, config.types ?? types, 0),
+    embeddingSize: requireInteger(`${name} embeddingSize`, config.embeddingSize ?? channels, 1),
+    activation: config.activation ?? 'gelu',
+    attentionDropout: config.attentionDropout ?? 0.1,
+    headDropout: config.headDropout ?? dropout,
+    eps: requireFinite(`${name} eps`, config.eps ?? (traits.keys?.eps ?? [0, 1e-12])[1], 0),
+    padTokenId: requireInteger(`${name} padTokenId`, config.padTokenId ?? 0, 0),
+    initializerRange: requireFinite(`${name} initializerRange`, config.initializerRange ?? 0.02, 0),
+    ropeTheta: requireFinite(`${name} ropeTheta`, config.ropeTheta ?? 160_000, 1),
+    windowRopeTheta: requireFinite(`${name} windowRopeTheta`, config.windowRopeTheta ?? 10_000, 1),
+    buckets: requireInteger(`${name} buckets`, config.buckets ?? 256, 2),
+    maxDistance: requireInteger(`${name} maxDistance`, config.maxDistance ?? maxSeq, 1),
+    pooling: config.pooling ?? 'cls',
+    activationCheckpointing: config.activationCheckpointing ?? false,
+  };
+  for (const rate of RATES) requireFinite(`${name} ${rate}`, complete[rate], 0, 1);
+  requireOneOf(`${name} activation`, complete.activation, ACTIVATIONS);
+  requireOneOf(`${name} pooling`, complete.pooling, ['cls', 'mean']);
+  requireType(`${name} activationCheckpointing`, complete.activationCheckpointing, 'boolean');
+  const { problemType: _, ...sizes } = complete;
+  return sizes;
+}
+
+/** The sizes with the names of the family's modules. */
+export function bodyOf(traits: EncoderTraits, sizes: EncoderSizes): Body {
+  const { embedding = BERT_EMBEDDING, layer = BERT_LAYER, biases = true } = traits;
+  return { ...sizes, traits, names: { embedding, layer }, biases };
+}

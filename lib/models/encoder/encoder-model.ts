@@ -1,0 +1,180 @@
+// A model of an encoder and a head, and the construction of a family from its traits.
+import { normal, zeros } from '../../nn/initializers.js';
+import { Linear } from '../../nn/linear.js';
+import { Parameter } from '../../nn/parameter.js';
+import type { PretrainedDescription } from '../../nn/pretrained-description.js';
+import type { TensorPlan } from '../../parallel/plan.js';
+import { dropout, linear, type Tensor } from '../../tensor/index.js';
+import type { Family } from '../model-folder.js';
+import type { Norm } from '../rotary/norms.js';
+import { firstTokens, meanTokens } from '../tasks/pooling.js';
+import { type HeadTask, hasLabels, type ProblemType } from '../tasks/task.js';
+import { type TaskInputs, TaskModel } from '../tasks/task-model.js';
+import { EncoderBody } from './body.js';
+import {
+  type Body,
+  bodyOf,
+  type EncoderConfig,
+  type EncoderOptions,
+  type EncoderSizes,
+  readEncoderConfig,
+} from './config.js';
+import { activated, encoderNorm } from './layer.js';
+import { at, place } from './paths.js';
+import { describeEncoder, encoderLayout, parseEncoderConfig } from './pretrained.js';
+import type { EncoderHeads, EncoderTraits, HeadTraits } from './traits.js';
+
+/** The declared head of a task; null: none. */
+const HEAD: Readonly<Record<HeadTask, keyof EncoderHeads | null>> = {
+  'sequence-classification': 'sequence',
+  'token-classification': 'token',
+  'question-answering': 'question',
+  'masked-lm': 'masked',
+  embedding: null,
+};
+
+/**
+ * An encoder with the head of a task; see TaskModel. Initialization as in transformers: N(0,
+ * initializerRange^2); biases and the padding row are 0.
+ */
+export abstract class EncoderModel extends TaskModel {
+  readonly config: EncoderSizes;
+  readonly #body: Body;
+  readonly #head: HeadTraits | null;
+
+  /** @internal Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  protected constructor(traits: EncoderTraits, given: EncoderConfig) {
+    super();
+    this.config = readEncoderConfig(traits, given);
+    this.#body = bodyOf(traits, this.config);
+    const kind = HEAD[this.config.task];
+    this.#head = kind && traits.heads[kind];
+    place(this, traits.body, new EncoderBody(this.#body));
+    if (this.#head) this.addHead(this.#head);
+    const init = normal(this.config.initializerRange);
+    for (const module of this.modules()) {
+      if (!(module instanceof Linear)) continue;
+      module.weight.initialize(init);
+      module.bias?.initialize(zeros);
+    }
+  }
+
+  private addHead({ dense, norm, narrows, out }: HeadTraits): void {
+    const { channels, embeddingSize, vocabSize, task, labels } = this.config;
+    const { biases: bias } = this.#body;
+    const width = narrows ? embeddingSize : channels;
+    if (dense) place(this, dense, new Linear(channels, width, { bias }));
+    if (norm) place(this, norm, encoderNorm(this.#body, width));
+    if (task === 'masked-lm') place(this, out, new Parameter([vocabSize], zeros));
+    else place(this, out, new Linear(channels, hasLabels(task) ? labels.names.length : 2));
+  }
+
+  override get task(): HeadTask {
+    return this.config.task;
+  }
+
+  override get labels(): readonly string[] {
+    return hasLabels(this.task) ? this.config.labels.names : [];
+  }
+
+  override get problemType(): ProblemType | null {
+    return this.config.labels.problemType;
+  }
+
+  override get padTokenId(): number {
+    return this.config.padTokenId;
+  }
+
+  override get hasTypes(): boolean {
+    return this.config.types > 1;
+  }
+
+  /** @internal Frees cached tables of positions, which are rebuilt when needed. */
+  releaseTables(): void {
+    this.body.releaseTables();
+  }
+
+  /** The embedding and the layers. */
+  get body(): EncoderBody {
+    return at<EncoderBody>(this, this.#body.traits.body);
+  }
+
+  override tensorPlan(): TensorPlan {
+    const { traits, names, heads } = this.#body;
+    const { list, attention, projections, out, first, second } = names.layer;
+    const block = `${traits.body}.${list}.*`;
+    const packed = projections.length === 1;
+    const ofHeads = { style: 'column', heads: 'queries' } as const;
+    return {
+      heads: { queries: heads, keys: heads },
+      layers: {
+        ...(this.task !== 'masked-lm' && {
+          [`${traits.body}.${names.embedding.words}`]: 'vocabulary' as const,
+        }),
+        [`${block}.${attention}`]: 'attention',
+        ...Object.fromEntries(
+          projections.map((name) => [
+            `${block}.${attention}.${name}`,
+            packed ? { ...ofHeads, parts: 3 } : ofHeads,
+          ]),
+        ),
+        [`${block}.${out}`]: { style: 'row', heads: 'queries' },
+        [`${block}.${first}`]: traits.gated ? { style: 'column', parts: 2 } : 'column',
+        [`${block}.${second}`]: 'row',
+      },
+    };
+  }
+
+  protected override hiddenOf(ids: Tensor, { mask, types }: TaskInputs): Tensor {
+    return this.body.call(ids, { mask: mask ?? null, types: types ?? null });
+  }
+
+  protected override outputsOf(hidden: Tensor, _: Tensor, { mask }: TaskInputs): Tensor {
+    const { task } = this;
+    const head = this.#head as HeadTraits;
+    const x = task === 'sequence-classification' ? this.sequenceOf(hidden, mask ?? null) : hidden;
+    const y = this.finished(x, head);
+    if (task !== 'masked-lm') return at<Linear>(this, head.out).call(y);
+    return linear(y, this.body.words.weight, at<Parameter>(this, head.out));
+  }
+
+  /** The vector of each sequence, [B, C]. */
+  private sequenceOf(hidden: Tensor, mask: Tensor | null): Tensor {
+    if (!this.#body.traits.pools) return firstTokens(hidden);
+    return this.config.pooling === 'mean' ? meanTokens(hidden, mask) : firstTokens(hidden);
+  }
+
+  /** The head before its last layer. */
+  private finished(x: Tensor, { dropsInput, dense, activation, norm }: HeadTraits): Tensor {
+    const input = dropsInput ? this.drop(x) : x;
+    const linearly = dense ? at<Linear>(this, dense).call(input) : input;
+    const kind = activation === 'config' ? this.config.activation : activation;
+    const y = kind ? activated(kind, linearly) : linearly;
+    const normed = norm ? at<Norm>(this, norm).call(y) : y;
+    return hasLabels(this.task) ? this.drop(normed) : normed;
+  }
+
+  private drop(x: Tensor): Tensor {
+    return this.training ? dropout(x, this.config.headDropout) : x;
+  }
+
+  protected override described(): PretrainedDescription {
+    return describeEncoder(this.#body);
+  }
+}
+
+/** The family of Hugging Face folders for encoders of `traits`. */
+export function encoderFamily<Model extends EncoderModel>(
+  traits: EncoderTraits,
+  build: (config: EncoderConfig) => Model,
+): Family<Model, EncoderOptions & { task: HeadTask }> {
+  const { name, modelType, classes } = traits;
+  return {
+    modelType,
+    anyHead: true,
+    architecture: `${name} supports the published settings of transformers' ${classes}Model and its heads.`,
+    layout: (model) => encoderLayout(traits, model),
+    build: (folder, options) =>
+      build({ ...parseEncoderConfig(traits, folder, options.task), ...options }),
+  };
+}

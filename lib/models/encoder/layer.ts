@@ -1,0 +1,182 @@
+// A layer of an encoder: attention to all tokens, and a feed-forward block.
+import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
+import { Linear } from '../../nn/linear.js';
+import { Module } from '../../nn/module.js';
+import { LayerNorm } from '../../nn/norms.js';
+import {
+  attention,
+  dropout,
+  gelu,
+  type HeadShare,
+  relu,
+  rope,
+  silu,
+  type Tensor,
+  tanh,
+} from '../../tensor/index.js';
+import { type Norm, normalized, PlainLayerNorm } from '../rotary/norms.js';
+import type { Angles } from '../rotary/rotary-table.js';
+import type { Body } from './config.js';
+import { at, place } from './paths.js';
+import { type Distances, relativeAttention } from './relative.js';
+import type { EncoderActivation } from './traits.js';
+
+/** Values that the layers of one forward share. */
+export interface EncoderContext {
+  /** The document of each token, [B, T] i32; padding is negative. Null: no padding. */
+  readonly documents: Tensor | { readonly queries: Tensor; readonly keys: Tensor } | null;
+  /** Angles of rotary positions, and those of layers with a window. */
+  readonly angles: { readonly all: Angles; readonly ofWindows: Angles } | null;
+  /** Relative positions. */
+  readonly distances: Distances | null;
+}
+
+const ACTIVATIONS: Readonly<Record<EncoderActivation, (x: Tensor) => Tensor>> = {
+  gelu: (x) => gelu(x, 'none'),
+  geluTanh: (x) => gelu(x, 'tanh'),
+  ...{ relu, silu, tanh },
+};
+
+/** @internal The function of an activation. */
+export const activated = (kind: EncoderActivation, x: Tensor): Tensor => ACTIVATIONS[kind](x);
+
+/** @internal A norm of the family, of `width` channels. */
+export const encoderNorm = ({ biases, eps }: Body, width: number): Norm =>
+  biases ? new LayerNorm(width, eps) : new PlainLayerNorm(width, eps);
+
+/** Attention to all tokens, without its output projection. The family names the projections. */
+export class EncoderAttention extends Module implements Joinable {
+  /** @internal The share of the heads if other ranks have the rest. */
+  headShare: HeadShare | null = null;
+  private isJoined = false;
+
+  /** @internal Layers make theirs. */
+  constructor(
+    private readonly body: Body,
+    private readonly layer: number,
+  ) {
+    super();
+    const { channels, names, biases: bias } = body;
+    const { projections } = names.layer;
+    const width = projections.length === 1 ? 3 * channels : channels;
+    for (const name of projections) place(this, name, new Linear(channels, width, { bias }));
+  }
+
+  /** @internal See Joinable. */
+  joinLinears(): void {
+    const { projections } = this.body.names.layer;
+    if (projections.length === 3) this.isJoined = bringTogether(this.projections);
+  }
+
+  private get projections(): Linear[] {
+    return this.body.names.layer.projections.map((name) => at<Linear>(this, name));
+  }
+
+  /** x [B, T, C] to the weighted values [B, T, C]. */
+  override forward(x: Tensor, context: EncoderContext): Tensor {
+    const { heads, channels, windows, attentionDropout } = this.body;
+    const width = channels / heads;
+    const [q, k, v] = this.projected(x, width);
+    const [B, T] = x.shape as [number, number];
+    const p = this.training ? attentionDropout : 0;
+    const window = windows[this.layer] ?? null;
+    const mixed = context.distances
+      ? relativeAttention([q, k, v], this.projections, context.distances, {
+          documents: context.documents,
+          dropout: p,
+        })
+      : attention(this.turned(q, context), this.turned(k, context), v.transpose(1, 2), {
+          documents: context.documents,
+          // Of an encoder, a window counts the tokens on either side.
+          window: window === null ? null : window + 1,
+          dropout: p,
+          headShare: this.headShare,
+        });
+    return mixed.transpose(1, 2).reshape([B, T, -1]);
+  }
+
+  /** Queries, keys and values, [B, T, H, D] each. */
+  private projected(x: Tensor, width: number): [Tensor, Tensor, Tensor] {
+    const [B, T] = x.shape as [number, number];
+    const { projections } = this;
+    const [first] = projections as [Linear];
+    if (projections.length === 1) {
+      const parts = first.call(x).reshape([B, T, 3, -1, width]).split(1, 2);
+      return parts.map((part) => part.squeeze(2).contiguous()) as [Tensor, Tensor, Tensor];
+    }
+    const joined = this.isJoined ? joinedLinear(x, projections, width) : null;
+    if (joined) return joined as [Tensor, Tensor, Tensor];
+    const apart = projections.map((one) => one.call(x).reshape([B, T, -1, width]));
+    return apart as [Tensor, Tensor, Tensor];
+  }
+
+  private turned(heads: Tensor, { angles }: EncoderContext): Tensor {
+    if (!angles) return heads.transpose(1, 2);
+    const isLocal = this.body.windows[this.layer] != null;
+    const { cos, sin } = isLocal ? angles.ofWindows : angles.all;
+    return rope(heads, cos, sin, null).transpose(1, 2);
+  }
+}
+
+/** A layer: norms are after the branches, or before them. The family names all parts. */
+export class EncoderLayer extends Module {
+  /** @internal Bodies make their layers. */
+  constructor(
+    private readonly body: Body,
+    layer: number,
+  ) {
+    super();
+    const { channels, hidden, names, biases: bias, traits } = body;
+    const { attention: path, out, attentionNorm, first, second, feedNorm } = names.layer;
+    const isPre = traits.lastNorm !== undefined;
+    if (isPre && layer > 0) place(this, attentionNorm, encoderNorm(body, channels));
+    place(this, path, new EncoderAttention(body, layer));
+    place(this, out, new Linear(channels, channels, { bias }));
+    if (!isPre) place(this, attentionNorm, encoderNorm(body, channels));
+    if (isPre) place(this, feedNorm, encoderNorm(body, channels));
+    place(this, first, new Linear(channels, traits.gated ? 2 * hidden : hidden, { bias }));
+    place(this, second, new Linear(hidden, channels, { bias }));
+    if (!isPre) place(this, feedNorm, encoderNorm(body, channels));
+    this.#hasFirstNorm = !isPre || layer > 0;
+  }
+
+  readonly #hasFirstNorm: boolean;
+
+  /** Hidden states [B, T, C] to the same shape. */
+  override forward(x: Tensor, context: EncoderContext): Tensor {
+    const { traits, names } = this.body;
+    const { attentionNorm, feedNorm } = names.layer;
+    if (traits.lastNorm === undefined) {
+      const [, a] = normalized(this.attended(x, context), x, at<Norm>(this, attentionNorm));
+      return normalized(this.fed(a), a, at<Norm>(this, feedNorm))[1];
+    }
+    const before = this.#hasFirstNorm ? at<Norm>(this, attentionNorm).call(x) : x;
+    const branch = this.attended(before, context);
+    const [stream, y] = normalized(branch, x, at<Norm>(this, feedNorm));
+    return stream.add(this.fed(y));
+  }
+
+  private attended(x: Tensor, context: EncoderContext): Tensor {
+    const { attention: path, out } = this.body.names.layer;
+    const mixed = at<EncoderAttention>(this, path).call(x, context);
+    return this.drop(at<Linear>(this, out).call(mixed));
+  }
+
+  private fed(x: Tensor): Tensor {
+    const { names, activation, traits } = this.body;
+    const { first, second } = names.layer;
+    const inner = at<Linear>(this, first).call(x);
+    return this.drop(
+      at<Linear>(this, second).call(traits.gated ? this.gate(inner) : activated(activation, inner)),
+    );
+  }
+
+  private gate(inner: Tensor): Tensor {
+    const [a, b] = inner.split(inner.size(-1) / 2, -1) as [Tensor, Tensor];
+    return activated(this.body.activation, a).mul(b);
+  }
+
+  private drop(x: Tensor): Tensor {
+    return this.training ? dropout(x, this.body.dropout) : x;
+  }
+}

@@ -1,0 +1,8 @@
+// The classes of encoders for Hugging Face folders; a new family is a line here.
+export { Bert } from './bert/bert.js';
+export { Deberta } from './deberta/deberta.js';
+export { DistilBert } from './distilbert/distilbert.js';
+export { Electra } from './electra/electra.js';
+export { ModernBert } from './modernbert/modernbert.js';
+export { Roberta } from './roberta/roberta.js';
+export { XlmRoberta } from './xlm-roberta/xlm-roberta.js';

@@ -1,0 +1,29 @@
+// The folder that a model comes from, and the description that a save writes.
+import type { JsonObject } from '../../types/json.js';
+import type { PretrainedDescription } from '../nn/pretrained-description.js';
+
+/** Metadata of the folder that a model comes from. */
+export interface Origin {
+  /** Its config.json. */
+  config: JsonObject;
+  /** Its generation_config.json, or null. */
+  generation: JsonObject | null;
+}
+
+/** Keys of a config.json that are stale after training or that exports write under other names. */
+const STALE = [
+  ...['dtype', 'torch_dtype', 'transformers_version', '_name_or_path', 'auto_map'],
+  ...['rope_parameters', 'quantization_config'],
+];
+
+/** The model's own description, and other entries of its folder (tokens, sampling and so on). */
+export function withOrigin(
+  { config, ...layout }: PretrainedDescription,
+  origin: Origin | null,
+): PretrainedDescription {
+  const { config: said = null, generation = null } = origin ?? {};
+  const kept = Object.entries(said ?? {}).filter(([key]) => !STALE.includes(key));
+  const tokens = kept.filter(([key]) => key.endsWith('_token_id'));
+  const merged = { ...Object.fromEntries(kept), ...config, ...Object.fromEntries(tokens) };
+  return { ...layout, config: merged, ...(generation && { generation }) } as PretrainedDescription;
+}

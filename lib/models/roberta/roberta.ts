@@ -1,0 +1,35 @@
+// RoBERTa: BERT whose positions follow the padding token, with another head.
+import type { EncoderConfig } from '../encoder/config.js';
+import { EncoderModel, encoderFamily } from '../encoder/encoder-model.js';
+import { type EncoderTraits, PLAIN_HEADS } from '../encoder/traits.js';
+
+/** @internal XLM-R and others share it. */
+export const ROBERTA: EncoderTraits = {
+  ...{ name: 'Roberta', modelType: 'roberta', classes: 'Roberta', body: 'roberta' },
+  positions: 'afterPadding',
+  types: 2,
+  heads: {
+    ...PLAIN_HEADS,
+    sequence: {
+      ...{ dropsInput: true, dense: 'classifier.dense', activation: 'tanh' },
+      out: 'classifier.out_proj',
+    },
+    masked: {
+      ...{ dense: 'lm_head.dense', activation: 'gelu', norm: 'lm_head.layer_norm' },
+      out: 'lm_head.bias',
+    },
+  },
+  only: { position_embedding_type: ['absolute'] },
+  defaults: { pad_token_id: 1 },
+};
+
+/** Source: Liu et al. 2019; transformers' RobertaModel and its heads. */
+export class Roberta extends EncoderModel {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: EncoderConfig) {
+    super(ROBERTA, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = encoderFamily(ROBERTA, (config) => new Roberta(config));
+}

@@ -1,0 +1,232 @@
+// Heads of other tasks on the body of a causal language model.
+import { DsError } from '../../errors.js';
+import { normal, zeros } from '../../nn/initializers.js';
+import { Linear } from '../../nn/linear.js';
+import type { Module } from '../../nn/module.js';
+import type { PretrainedDescription } from '../../nn/pretrained-description.js';
+import type { TensorPlan } from '../../parallel/plan.js';
+import { refused } from '../../runtime/refused.js';
+import { noGrad, type Tensor } from '../../tensor/index.js';
+import type { CausalLM } from '../causal-lm.js';
+import { at, place } from '../encoder/paths.js';
+import type { Layout } from '../load-weights.js';
+import type { Family } from '../model-folder.js';
+import type { Origin } from '../origin.js';
+import { inRows } from '../places.js';
+import { chosenTokens, lastPlaces } from './pooling.js';
+import {
+  CLASS_ENDS,
+  describeLabels,
+  type HeadTask,
+  hasLabels,
+  type LabelOptions,
+  type Labels,
+  type ProblemType,
+  parseLabels,
+  readLabels,
+} from './task.js';
+import { type TaskInputs, TaskModel, type TaskSizes } from './task-model.js';
+
+/** The head's field in transformers' classes, by model_type; others have the generic names. */
+const TOKEN_HEADS: Readonly<Record<string, string>> = {
+  gpt2: 'classifier',
+  gpt_neox: 'classifier',
+};
+
+/** Options of a head. */
+interface HeadOptions extends LabelOptions {
+  task: HeadTask;
+  padTokenId: number | null;
+}
+
+/**
+ * The body of a causal language model with another head. The vector of a sequence is that of its
+ * last token unlike the padding token. Source: transformers' GenericForSequenceClassification.
+ */
+export class DecoderTask extends TaskModel {
+  readonly config: TaskSizes;
+  readonly task: HeadTask;
+  /** The token of padding. Batches of several rows need it to find the last tokens. */
+  padTokenId: number | null;
+  readonly hasTypes = false;
+  readonly #labels: Labels;
+  readonly #lm: CausalLM;
+  /** The field of the body. */
+  readonly #body: string;
+  readonly #head: string | null;
+
+  /** @internal Throws DS_ARGUMENT for a task or a family without this head. */
+  constructor(lm: CausalLM, { task, padTokenId, ...options }: HeadOptions) {
+    super();
+    const name = lm.constructor.name;
+    if (task === 'masked-lm' || task === 'question-answering') {
+      throw refused(`${name} task`, 'a task of a decoder', `"${task}", which is of encoders`);
+    }
+    requireUnscaled(lm);
+    this.#lm = lm;
+    this.task = task;
+    this.padTokenId = padTokenId;
+    this.#labels = readLabels(name, options);
+    const { vocabSize, maxSeq, layers, heads, channels } = lm.config;
+    this.config = { vocabSize, maxSeq, layers, heads, channels };
+    const [ofModel, body] = bodyOf(lm);
+    const type = String(lm.describe().config.model_type);
+    this.#body = ofModel;
+    place(this, ofModel, body);
+    this.#head = headName(task, type);
+    if (this.#head === null) {
+      this.pooling = { modes: ['lasttoken'], normalize: false };
+      return;
+    }
+    const bias = task !== 'sequence-classification';
+    const outputs = hasLabels(task) ? this.#labels.names.length : 2;
+    const head = new Linear(channels, outputs, { bias, biasInit: zeros });
+    const { initializerRange = 0.02 } = lm.config as { initializerRange?: number };
+    head.weight.initialize(normal(initializerRange));
+    place(this, this.#head, head);
+  }
+
+  override get labels(): readonly string[] {
+    return hasLabels(this.task) ? this.#labels.names : [];
+  }
+
+  override get problemType(): ProblemType | null {
+    return this.#labels.problemType;
+  }
+
+  /** @internal The model that the body comes from. */
+  get decoder(): CausalLM {
+    return this.#lm;
+  }
+
+  /** @internal Frees cached tables of positions, which are rebuilt when needed. */
+  releaseTables(): void {
+    this.#lm.releaseTables();
+  }
+
+  /** @internal */
+  override cameFrom(origin: Origin): void {
+    super.cameFrom(origin);
+    this.#lm.cameFrom(origin);
+  }
+
+  override tensorPlan(): TensorPlan {
+    const { sequence: _, ...plan } = this.#lm.tensorPlan();
+    const isOfBody = ([path]: [string, unknown]): boolean => path.startsWith(`${this.#body}.`);
+    return { ...plan, layers: Object.fromEntries(Object.entries(plan.layers).filter(isOfBody)) };
+  }
+
+  protected override hiddenOf(ids: Tensor, { mask, types }: TaskInputs): Tensor {
+    if (types) throw refused(`${this.constructor.name} types`, 'none, as in all decoders', 'types');
+    const documents = mask ? noGrad(() => mask.to('i32').sub(1)) : null;
+    return this.#lm.hidden(ids, { ...inRows, documents });
+  }
+
+  protected override outputsOf(hidden: Tensor, ids: Tensor): Tensor {
+    const head = at<Linear>(this, this.#head as string);
+    if (this.task !== 'sequence-classification') return head.call(hidden);
+    return head.call(this.lastOf(hidden, ids));
+  }
+
+  /** The last token of each row unlike the padding token, [B, C]. */
+  private lastOf(hidden: Tensor, ids: Tensor): Tensor {
+    const { padTokenId } = this;
+    const [B, T] = ids.shape as [number, number];
+    if (padTokenId !== null)
+      return chosenTokens(hidden, lastPlaces(noGrad(() => ids.ne(padTokenId))));
+    if (B === 1)
+      return hidden
+        .narrow(1, T - 1, 1)
+        .squeeze(1)
+        .contiguous();
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op: `${this.#lm.constructor.name} padTokenId`,
+      expected: `a padding token, to find the last token in each of ${B} rows`,
+      got: 'none',
+      hint: 'Set model.padTokenId to the id that fills rows, such as tokenizer.padId.',
+    });
+  }
+
+  /** @internal The names of its parameters in the model that it comes from. */
+  layoutBy(base: Layout): Layout {
+    const own = new Set(Object.keys(this.stateDict()));
+    const isHead = (called: string): boolean => !called.startsWith(`${this.#body}.`);
+    return {
+      ...base,
+      head: { has: isHead, replaces: false },
+      nameOf: (given) => {
+        if (own.has(given)) return given;
+        const called = base.nameOf(given);
+        if (called === null) return null;
+        // Files of a body alone have no prefix.
+        if (own.has(`${this.#body}.${called}`)) return `${this.#body}.${called}`;
+        return isHead(called) ? null : called;
+      },
+    };
+  }
+
+  protected override described(): PretrainedDescription {
+    const { config, ...layout } = this.#lm.describe();
+    const [architecture = ''] = config.architectures as string[];
+    const classes = architecture.replace(/(For[A-Z]\w*|LMHeadModel|Model)$/, '');
+    return {
+      ...layout,
+      config: {
+        ...config,
+        architectures: [`${classes}${CLASS_ENDS[this.task]}`],
+        ...(this.padTokenId !== null && { pad_token_id: this.padTokenId }),
+        ...(hasLabels(this.task) && describeLabels(this.#labels)),
+      },
+    };
+  }
+}
+
+function headName(task: HeadTask, type: string): string | null {
+  if (task === 'embedding') return null;
+  return task === 'token-classification' ? (TOKEN_HEADS[type] ?? 'score') : 'score';
+}
+
+/** The field with everything except the head. */
+function bodyOf(lm: CausalLM): [name: string, body: Module] {
+  const found = [...lm.namedChildren()].find(([, child]) => child !== lm.lm_head);
+  return found as [string, Module];
+}
+
+/** Its hidden states carry the scale of the logits. */
+function requireUnscaled(lm: CausalLM): void {
+  const { scales } = lm.config as { scales?: { logits?: number } };
+  if (scales?.logits === undefined || scales.logits === 1) return;
+  const expected = 'a family whose transformers class has this head';
+  throw refused(`${lm.constructor.name} task`, expected, `a ${lm.constructor.name}`);
+}
+
+/** The family of a decoder for a task. */
+export function decoderFamily(
+  family: Family<CausalLM, object>,
+): Family<DecoderTask, LabelOptions & { task: HeadTask }> {
+  return {
+    ...family,
+    anyHead: true,
+    build: ({ config, tensors }, { task, labels, problemType, ...options }) => {
+      const pad = config.get('pad_token_id');
+      const own = hasLabels(task) ? parseLabels(config) : {};
+      const given = {
+        ...(labels !== undefined && { labels }),
+        ...(problemType !== undefined && { problemType }),
+      };
+      const prefixed = {
+        has: (name: string) => tensors.has(name) || tensors.has(bare(name)),
+      };
+      const lm = family.build({ config, tensors: prefixed }, options);
+      return new DecoderTask(lm, {
+        ...{ task, ...own, ...given },
+        padTokenId: Number.isInteger(pad) && (pad as number) >= 0 ? (pad as number) : null,
+      });
+    },
+    layout: (model) => model.layoutBy(family.layout(model.decoder)),
+  };
+}
+
+/** A tensor's name in files of a body alone. */
+const bare = (name: string): string => name.replace(/^model\./, '');

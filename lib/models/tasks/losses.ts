@@ -1,0 +1,114 @@
+// Losses of heads, by the rules of transformers.
+import { isFloating } from '../../runtime/dtype.js';
+import { formatValue } from '../../runtime/format-value.js';
+import { refused } from '../../runtime/refused.js';
+import {
+  binaryCrossEntropyWithLogits,
+  crossEntropy,
+  mse,
+  noGrad,
+  type Tensor,
+  where,
+} from '../../tensor/index.js';
+import type { HeadTask, ProblemType } from './task.js';
+
+/** Targets of a batch. */
+export interface TaskLabels {
+  /**
+   * Of sequences: numbers of labels [B] i32 or i64, or values [B], [B, L] of a floating dtype. Of
+   * tokens: [B, T] i32 or i64, where -100 does not count.
+   */
+  labels?: Tensor | null;
+  /** Question answering: the first token of each answer, [B]; T or more does not count. */
+  starts?: Tensor | null;
+  /** The last token of each answer, [B]. */
+  ends?: Tensor | null;
+}
+
+/** Reduction of a loss. */
+export interface TaskLossOptions {
+  /**
+   * Divisor of the sum of the losses of sequences or tokens. Default: what transformers divides by,
+   * which gives the mean.
+   */
+  divisor?: number | Tensor;
+  /** A factor for each label, [L]. A mean divides by the sum of the factors. */
+  classWeights?: Tensor | null;
+  /** Fraction of the target that all labels share equally. Default 0. */
+  labelSmoothing?: number;
+}
+
+/** What the loss follows. */
+interface Problem {
+  task: HeadTask;
+  problemType: ProblemType | null;
+  op: string;
+}
+
+const IGNORED = -100;
+
+/** The problem type of sequences, as transformers finds it. */
+export function problemOf(given: ProblemType | null, outputs: number, labels: Tensor): ProblemType {
+  if (given !== null) return given;
+  if (outputs === 1) return 'regression';
+  return isFloating(labels.dtype) ? 'multi_label_classification' : 'single_label_classification';
+}
+
+/** The loss of outputs, a scalar f32. Throws DS_ARGUMENT without targets. */
+export function taskLoss(
+  outputs: Tensor,
+  targets: TaskLabels,
+  { task, problemType, op }: Problem,
+  how: TaskLossOptions,
+): Tensor {
+  if (task === 'question-answering') return spanLoss(outputs, targets, op, how);
+  const { labels } = targets;
+  if (!labels) throw refused(`${op} labels`, 'labels of the batch', formatValue(labels));
+  if (task !== 'sequence-classification') return choiceLoss(outputs, labels, how);
+  const problem = problemOf(problemType, outputs.size(1), labels);
+  if (problem === 'single_label_classification') return choiceLoss(outputs, labels, how);
+  const values = labels.reshape(outputs.shape).to('f32');
+  const wide = outputs.to('f32');
+  const reduction = how.divisor === undefined ? 'mean' : 'sum';
+  const loss =
+    problem === 'regression'
+      ? mse(wide, values, { reduction })
+      : binaryCrossEntropyWithLogits(wide, values, {
+          reduction,
+          ...(how.classWeights && { weight: how.classWeights }),
+        });
+  // The mean over the labels of a sequence, summed over sequences.
+  return how.divisor === undefined ? loss : loss.div(outputs.size(1)).div(how.divisor);
+}
+
+/** Cross-entropy of one label for each row. */
+function choiceLoss(outputs: Tensor, labels: Tensor, how: TaskLossOptions): Tensor {
+  const { divisor, classWeights, labelSmoothing = 0 } = how;
+  const options = {
+    ignoreIndex: IGNORED,
+    labelSmoothing,
+    ...(classWeights && { weight: classWeights }),
+  };
+  if (divisor === undefined) return crossEntropy(outputs, labels, options);
+  return crossEntropy(outputs, labels, { ...options, reduction: 'sum' }).div(divisor);
+}
+
+/** The mean of the losses of both ends; places outside the text do not count. */
+function spanLoss(
+  outputs: Tensor,
+  { starts, ends }: TaskLabels,
+  op: string,
+  { divisor }: TaskLossOptions,
+): Tensor {
+  if (!starts || !ends) {
+    throw refused(`${op} starts, ends`, 'both ends of each answer', formatValue(starts ?? ends));
+  }
+  const ignoreIndex = outputs.size(1);
+  const [a, b] = [starts, ends].map((places, side) => {
+    const inside = noGrad(() => where(places.ge(ignoreIndex), ignoreIndex, places.clamp(0)));
+    const logits = outputs.narrow(2, side, 1).squeeze(2).contiguous();
+    if (divisor === undefined) return crossEntropy(logits, inside, { ignoreIndex });
+    return crossEntropy(logits, inside, { ignoreIndex, reduction: 'sum' }).div(divisor);
+  }) as [Tensor, Tensor];
+  return divisor === undefined ? a.add(b).mul(0.5) : a.add(b);
+}

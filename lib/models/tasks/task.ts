@@ -1,0 +1,108 @@
+// Tasks of a model, and the heads of transformers that they stand for.
+import type { JsonObject } from '../../../types/json.js';
+import { formatValue } from '../../runtime/format-value.js';
+import { refused } from '../../runtime/refused.js';
+import type { ModelConfig } from '../model-config.js';
+
+/** A task with a head of its own; a causal language model has none of these. */
+export type HeadTask =
+  | 'sequence-classification'
+  | 'token-classification'
+  | 'question-answering'
+  | 'masked-lm'
+  | 'embedding';
+
+/** A task of a model. */
+export type Task = HeadTask | 'causal-lm';
+
+/** The end of transformers' class names by task. */
+export const CLASS_ENDS: Readonly<Record<HeadTask, string>> = {
+  'sequence-classification': 'ForSequenceClassification',
+  'token-classification': 'ForTokenClassification',
+  'question-answering': 'ForQuestionAnswering',
+  'masked-lm': 'ForMaskedLM',
+  embedding: 'Model',
+};
+
+/** All tasks. */
+export const TASKS: readonly Task[] = [...(Object.keys(CLASS_ENDS) as HeadTask[]), 'causal-lm'];
+
+/** How the loss of labels is computed, as in transformers. */
+export type ProblemType =
+  | 'regression'
+  | 'single_label_classification'
+  | 'multi_label_classification';
+
+/** All problem types. */
+export const PROBLEMS: readonly ProblemType[] = [
+  ...(['regression', 'single_label_classification', 'multi_label_classification'] as const),
+];
+
+/** Whether a task's head has an output for each label. */
+export const hasLabels = (task: Task): boolean =>
+  task === 'sequence-classification' || task === 'token-classification';
+
+/** Returns `given`. Throws DS_ARGUMENT for an unknown task. */
+export function requireTask(op: string, given: unknown): Task | 'auto' {
+  if (given === 'auto' || TASKS.includes(given as Task)) return given as Task | 'auto';
+  const known = [...TASKS, 'auto'].map((one) => JSON.stringify(one)).join(', ');
+  throw refused(`${op} task`, known, formatValue(given));
+}
+
+/** The task that `architectures` of a config.json names; null without a head that has one. */
+export function taskOf({ architectures: names }: JsonObject): Task | null {
+  const [name] = Array.isArray(names) ? names : [];
+  if (typeof name !== 'string') return null;
+  if (/(ForCausalLM|LMHeadModel)$/.test(name)) return 'causal-lm';
+  const found = Object.entries(CLASS_ENDS).find(([, end]) => name.endsWith(end));
+  if (found) return found[0] as HeadTask;
+  return /ForPreTraining$/.test(name) ? 'masked-lm' : null;
+}
+
+/** Labels of a head, for options. */
+export interface LabelOptions {
+  /** Names of the labels, or their number. Default: those of the folder, else 2. */
+  labels?: number | readonly string[];
+  /** How the loss is computed. Default: by the number of labels and their dtype. */
+  problemType?: ProblemType | null;
+}
+
+/** Labels of a head. */
+export interface Labels {
+  readonly names: readonly string[];
+  readonly problemType: ProblemType | null;
+}
+
+/** Labels that a caller chose. Throws DS_ARGUMENT. */
+export function readLabels(op: string, { labels = 2, problemType = null }: LabelOptions): Labels {
+  if (problemType !== null && !PROBLEMS.includes(problemType)) {
+    throw refused(`${op} problemType`, PROBLEMS.join(', '), formatValue(problemType));
+  }
+  const names =
+    typeof labels === 'number' ? Array.from({ length: labels }, (_, i) => `LABEL_${i}`) : labels;
+  const isNames = Array.isArray(names) && names.every((name) => typeof name === 'string');
+  if (isNames && names.length > 0) return { names: [...names], problemType };
+  throw refused(`${op} labels`, 'names of labels, or their number', formatValue(labels));
+}
+
+/** Labels of a config.json: id2label, else num_labels. Throws DS_CHECKPOINT. */
+export function parseLabels(config: ModelConfig): Required<LabelOptions> {
+  config.requireOneOf('problem_type', [null, ...PROBLEMS]);
+  const problemType = config.get('problem_type') as ProblemType | null;
+  const names = config.get('id2label');
+  if (names === null) return { labels: config.size('num_labels', 2), problemType };
+  const section = config.section('id2label');
+  const labels = section.keys().map((_, i) => section.get(String(i)));
+  const isNames = labels.every((name) => typeof name === 'string');
+  if (!isNames) throw config.refusal('id2label', 'a name for each id from 0 on', names);
+  return { labels: labels as string[], problemType };
+}
+
+/** The entries of config.json for labels. */
+export function describeLabels({ names, problemType }: Labels): JsonObject {
+  return {
+    id2label: Object.fromEntries(names.map((name, id) => [String(id), name])),
+    label2id: Object.fromEntries(names.map((name, id) => [name, id])),
+    ...(problemType !== null && { problem_type: problemType }),
+  };
+}
