@@ -1,21 +1,21 @@
 // Mesh: the ranks of a job on named axes, and the groups along them.
-import { AXES, type Axis, type MeshShape, type PerAxis } from './mesh-shape.js';
+import type { Axis, MeshShape, PerAxis } from './mesh-shape.js';
 import type { ProcessGroup } from './process-group.js';
 
 /** Opens the group of `ranks`, which includes this rank. A group of one opens no connection. */
 type OpenGroup = (name: string, ranks: readonly number[]) => Promise<ProcessGroup>;
 
 /** A rank's coordinates. In a single process, all axes have one rank. */
-export class Mesh {
+export class Mesh<Name extends string = Axis> {
   /** Coordinates of this rank. */
-  readonly coordinates: PerAxis;
+  readonly coordinates: PerAxis<Name>;
   /** By the axes with more than one rank. */
   private readonly groups = new Map<string, Promise<ProcessGroup>>();
 
   /** @internal Use Distributed.mesh. */
   constructor(
     /** The axes and their sizes. */
-    readonly shape: MeshShape,
+    readonly shape: MeshShape<Name>,
     private readonly world: ProcessGroup,
     private readonly open: OpenGroup,
   ) {
@@ -23,24 +23,25 @@ export class Mesh {
   }
 
   /** Number of ranks that differ from this one only on `axes`, including itself. */
-  size(...axes: Axis[]): number {
+  size(...axes: Name[]): number {
     return this.shape.size(...axes);
   }
 
   /** Index of this rank in them. */
-  place(...axes: Axis[]): number {
+  place(...axes: Name[]): number {
     return this.shape.indexAlong(this.world.rank, ...axes);
   }
 
   /**
    * Resolves with the group of these ranks; its `rank` is this rank's index. The first call opens
    * it, so all ranks of the job must request the same axes in the same order. Rejects with DS_COMM
-   * if a rank does not, DS_ARGUMENT for another axis.
+   * if a rank does not, DS_ARGUMENT for an unknown axis.
    */
-  async axis(...axes: Axis[]): Promise<ProcessGroup> {
-    const ranks = this.shape.ranksAlong(this.world.rank, ...axes);
+  async group(axes: readonly Name[]): Promise<ProcessGroup> {
+    const { shape } = this;
+    const ranks = shape.ranksAlong(this.world.rank, ...axes);
     if (ranks.length === this.world.size) return this.world;
-    const long = AXES.filter((axis) => axes.includes(axis) && this.shape.sizes[axis] > 1);
+    const long = shape.axes.filter((axis) => axes.includes(axis) && shape.sizes[axis] > 1);
     const name = `${long.join(' x ') || 'alone'} [${ranks.join(', ')}]`;
     const known = this.groups.get(name);
     if (known) return known;
@@ -48,5 +49,10 @@ export class Mesh {
     this.groups.set(name, opening);
     opening.catch(() => this.groups.delete(name));
     return opening;
+  }
+
+  /** Resolves with group([axis, ...]), for example of one axis. */
+  axis(...axes: Name[]): Promise<ProcessGroup> {
+    return this.group(axes);
   }
 }

@@ -1,19 +1,20 @@
 // The process groups of a rank, by purpose.
 import type { ResolvedConfig } from '../../types/config.js';
 import type { Axis, Distributed, Mesh, ProcessGroup } from '../comm/index.js';
+import { AXES, AXIS } from '../comm/mesh-shape.js';
 import { DsError } from '../errors.js';
 import type { Parameter } from '../nn/parameter.js';
 import { isPart } from '../runtime/box.js';
 
 /** Ranks along these axes have different samples of a batch. */
-export const DATA: readonly Axis[] = ['dp'];
+export const DATA: readonly Axis[] = [AXIS.data];
 
 /**
  * The axes along which a model may be divided. A rank's index along them, with its data rank, names
  * its checkpoint files. Ranks that differ only here are identical unless the model is divided
  * there.
  */
-export const MODEL: readonly Axis[] = ['pp', 'sp', 'tp'];
+export const MODEL: readonly Axis[] = AXES.filter((axis) => !DATA.includes(axis));
 
 /** The axes along which a model, or its computation, is divided. */
 export interface Cuts {
@@ -89,15 +90,19 @@ export async function ranksOf(
 ): Promise<Ranks> {
   const { world, mesh, localRank } = job;
   const { stages = false, layers: isCut = false, tokens: isShared = false } = cuts;
-  const isCutOn: Partial<Record<Axis, boolean>> = { pp: stages, tp: isCut, sp: isShared };
+  const isCutOn: Partial<Record<Axis, boolean>> = {
+    [AXIS.pipeline]: stages,
+    [AXIS.sequence]: isShared,
+    [AXIS.tensor]: isCut,
+  };
   const replicaAxes = MODEL.filter((axis) => !isCutOn[axis]);
-  const dataGroup = await mesh.axis(...DATA);
-  const all = await mesh.axis(...shardAxes(isShared));
+  const dataGroup = await mesh.group(DATA);
+  const all = await mesh.group(shardAxes(isShared));
   const groups = await replicasOf(job, all, sizes);
   const { shardGroup, replicaGroup } = groups;
-  const broadcastGroup = await mesh.axis(...shardAxes(isShared), ...replicaAxes);
-  const tensorGroup = isCut ? await mesh.axis('tp') : null;
-  const sequenceGroup = isShared ? await mesh.axis('sp') : null;
+  const broadcastGroup = await mesh.group([...shardAxes(isShared), ...replicaAxes]);
+  const tensorGroup = isCut ? await mesh.axis(AXIS.tensor) : null;
+  const sequenceGroup = isShared ? await mesh.axis(AXIS.sequence) : null;
   const isFirst = (tensorGroup?.rank ?? 0) === 0;
   return {
     ...{ world, dataGroup, ...groups, sequenceGroup, broadcastGroup, tensorGroup },
@@ -106,7 +111,7 @@ export async function ranksOf(
     lossRanks: lossRanksOf(mesh, cuts),
     normRanks: replicaGroup
       ? shardGroup.ranks.flatMap((rank) =>
-          mesh.shape.ranksAlong(rank, ...(isCut ? ['tp' as const] : [])),
+          mesh.shape.ranksAlong(rank, ...(isCut ? [AXIS.tensor] : [])),
         )
       : normRanksAt(mesh, world.rank, cuts),
     isPrimary: ({ region, isReplica }) => !isReplica && (isFirst || isPart(region)),
@@ -183,16 +188,19 @@ export const shardCount = (mesh: Mesh, { tokens = false }: Cuts, { copy }: Shard
   copy ?? mesh.size(...shardAxes(tokens));
 
 /** The axes of the shard group. */
-const shardAxes = (tokens: boolean): Axis[] => (tokens ? [...DATA, 'sp'] : [...DATA]);
+const shardAxes = (tokens: boolean): Axis[] => (tokens ? [...DATA, AXIS.sequence] : [...DATA]);
 
 function lossRanksOf({ shape, coordinates }: Mesh, { stages, layers, tokens }: Cuts): number[] {
-  const pp = stages ? shape.sizes.pp - 1 : coordinates.pp;
-  const tp = layers ? 0 : coordinates.tp;
-  const sp = tokens ? 0 : coordinates.sp;
-  return shape.ranksAlong(shape.rankAt({ ...coordinates, pp, sp, tp }), ...DATA);
+  const first = {
+    ...coordinates,
+    ...(stages && { [AXIS.pipeline]: shape.sizes[AXIS.pipeline] - 1 }),
+    ...(tokens && { [AXIS.sequence]: 0 }),
+    ...(layers && { [AXIS.tensor]: 0 }),
+  };
+  return shape.ranksAlong(shape.rankAt(first), ...DATA);
 }
 
 /** Returns the ranks that count the norm with `rank`, including itself. */
 export function normRanksAt({ shape }: Mesh, rank: number, { layers, tokens }: Cuts): number[] {
-  return shape.ranksAlong(rank, ...shardAxes(tokens ?? false), ...(layers ? ['tp' as const] : []));
+  return shape.ranksAlong(rank, ...shardAxes(tokens ?? false), ...(layers ? [AXIS.tensor] : []));
 }

@@ -1,6 +1,7 @@
 // Links: transfers of values and gradients between the ranks of a pipeline.
 
 import type { Distributed, ProcessGroup, Work } from '../comm/index.js';
+import { AXIS } from '../comm/mesh-shape.js';
 import type { Device } from '../runtime/device.js';
 import { required } from '../runtime/required.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
@@ -85,10 +86,10 @@ export class Links {
     dynamicShape: boolean,
   ): Promise<Links> {
     const { mesh } = job;
-    const ranks = mesh.shape.ranksAlong(job.rank, 'pp');
-    const rank = mesh.place('pp');
+    const ranks = mesh.shape.ranksAlong(job.rank, AXIS.pipeline);
+    const rank = mesh.place(AXIS.pipeline);
     // An engine's are not another's.
-    const name = `${job.nextName('pipeline')}/${mesh.place('dp', 'sp', 'tp')}`;
+    const name = `${job.nextName('pipeline')}/${mesh.place(...mesh.shape.others(AXIS.pipeline))}`;
     const groups = new Map<string, ProcessGroup>();
     for (const key of channelsOf(lists)) {
       const [from = 0, to = 0] = key.split(' ').map(Number);

@@ -1,6 +1,8 @@
 // Opens and closes the parts of a Trainer: engine, data, reports and state.
+
 import { type CheckpointWorld, inUnison } from '../checkpoint/index.js';
 import type { Distributed } from '../comm/index.js';
+import { AXIS } from '../comm/mesh-shape.js';
 import { isExperiment } from '../config/autotuning-rules.js';
 import type { Engine } from '../engine/engine.js';
 import { DATA } from '../engine/ranks.js';
@@ -188,7 +190,7 @@ async function endAll(ends: readonly End[]): Promise<void> {
 /** Batches are made on the host, where their targets are counted. */
 function dataPlaceIn({ mesh }: Distributed, { data }: RunSettings, batchSize: number): DataPlace {
   const [rank, worldSize] = [mesh.place(...DATA), mesh.size(...DATA)];
-  const tokenRanks = mesh.size('sp');
+  const tokenRanks = mesh.size(AXIS.sequence);
   return { rank, worldSize, batchSize, device: cpu(), seed: data.seed, tokenRanks };
 }
 

@@ -1,6 +1,8 @@
 // The content of an engine checkpoint: weights, state, counters, random generators, client state.
+
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { CheckpointContent } from '../../checkpoint/index.js';
+import { AXIS } from '../../comm/mesh-shape.js';
 import { DsError } from '../../errors.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import { isPlain } from '../../peft/index.js';
@@ -36,7 +38,7 @@ export function contentOf(engine: EngineCore, options: ContentOptions): Checkpoi
   const { shardsWeights: sharded } = stage;
   const { shardGroup, sequenceGroup, mesh } = ranks;
   const isFirst = shardGroup.rank === 0;
-  const model = MODEL.filter((axis) => !(sequenceGroup && axis === 'sp'));
+  const model = MODEL.filter((axis) => !(sequenceGroup && axis === AXIS.sequence));
   const wanted = wantedOf(engine, !options.excludeFrozenParameters);
   const parts = sharded ? weightShards(engine, wanted) : [];
   const whole = sharded ? wholeTensors : wholeModel;

@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto';
 import type { ResolvedConfig } from '../../../types/config.js';
 import { findFlaw } from '../../checkpoint/tiling.js';
 import type { Axis, Distributed, MeshShape } from '../../comm/index.js';
+import { AXES, AXIS } from '../../comm/mesh-shape.js';
 import { DsError, type DsErrorCode } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { hyperparameters } from '../../optim/param-groups.js';
@@ -12,7 +13,7 @@ import { required } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
 import { getRandomState, type Tensor } from '../../tensor/index.js';
 import type { Decisions } from '../engine-parts.js';
-import { DATA, MODEL } from '../ranks.js';
+import { MODEL } from '../ranks.js';
 import type { Given as Inputs } from './clients.js';
 import { type Exchange, setupWorldOf } from './setup-world.js';
 
@@ -45,7 +46,7 @@ interface Rule {
 }
 
 const everyone = (section: Section) => ({
-  ...{ section, axes: [...DATA, ...MODEL], among: 'on every rank' },
+  ...{ section, axes: AXES, among: 'on every rank' },
   hint: `Give every rank the same ${section}.`,
 });
 
@@ -53,7 +54,7 @@ const everyone = (section: Section) => ({
 const RULES: readonly Rule[] = [
   { ...everyone('model'), code: 'DS_ARGUMENT', op: (key) => `initialize, ${key}` },
   {
-    ...{ section: 'parts', axes: ['pp', 'dp', 'sp'], code: 'DS_ARGUMENT' },
+    ...{ section: 'parts', axes: AXES.filter((axis) => axis !== AXIS.tensor), code: 'DS_ARGUMENT' },
     op: (key) => `initialize, ${key}`,
     among: 'on ranks with the same coordinate on tp',
     hint: 'Divide layers only by the coordinate on tp.',
@@ -96,7 +97,7 @@ export async function requireAgreement(
     await compare(job, RULES, own, exchange);
     if (!isCut) return;
     const { mesh } = job;
-    const parts = mesh.place('pp', 'dp', 'sp') === 0 ? partsOf(given.module) : [];
+    const parts = mesh.place(...mesh.shape.others(AXIS.tensor)) === 0 ? partsOf(given.module) : [];
     requireComplete(await exchange(parts));
   });
 }

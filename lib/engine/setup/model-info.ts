@@ -1,7 +1,9 @@
 // The first run of `ds --autotuning`: writes the model, job and memory sizes for the plan before
 // any allocation.
+
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
+import { AXIS } from '../../comm/mesh-shape.js';
 import { type ModelInfo, writeResult } from '../../plan/index.js';
 import type { Decisions } from '../engine-parts.js';
 import { clusterOf, roomOf, standingOf } from './planned-room.js';
@@ -42,10 +44,10 @@ export async function describeModel(
     room: roomOf(standings),
     cluster: clusterOf(standings),
     mesh: {
-      data: job.mesh.size('dp'),
-      tokens: job.mesh.size('sp'),
-      layers: isCut ? 1 : job.mesh.size('tp'),
-      stages: job.mesh.size('pp'),
+      data: job.mesh.size(AXIS.data),
+      tokens: job.mesh.size(AXIS.sequence),
+      layers: isCut ? 1 : job.mesh.size(AXIS.tensor),
+      stages: job.mesh.size(AXIS.pipeline),
     },
   };
   writeResult(file, info);

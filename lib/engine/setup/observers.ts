@@ -1,6 +1,8 @@
 // What an engine reports: monitors, the log of collectives, and phase timers.
+
 import type { ResolvedConfig } from '../../../types/config.js';
 import { type CollectiveKind, CommsLogger } from '../../comm/index.js';
+import { AXIS } from '../../comm/mesh-shape.js';
 import type { Module } from '../../nn/module.js';
 import { FlopsProfiler } from '../../profiler/index.js';
 import { groupsOf, type Ranks } from '../ranks.js';
@@ -104,7 +106,7 @@ function experimentIn(
   inner: PhaseTimer,
 ): PhaseTimer {
   const { enabled, metric_path: metrics } = config.autotuning;
-  const isPipeline = ranks.mesh.size('pp') > 1;
+  const isPipeline = ranks.mesh.size(AXIS.pipeline) > 1;
   const run = { module, device, config, world: ranks.world, isPipeline };
   const info = modelInfoPath(config);
   if (info !== null) return new FirstForward(inner, run, info);

@@ -2,6 +2,7 @@
 
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed, ProcessGroup } from '../../comm/index.js';
+import { AXIS } from '../../comm/mesh-shape.js';
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
@@ -51,13 +52,13 @@ export function planPipeline({
   const isWanted = module instanceof PipelineModule || typeof stages === 'number';
   if (!isWanted) return null;
   if (!isPipelined(module)) throw uncut(module);
-  const ranks = mesh.size('pp');
+  const ranks = mesh.size(AXIS.pipeline);
   requireStages(module, config, ranks);
   if (config.progressive_layer_drop?.enabled) throw unrouted('progressive_layer_drop');
   if (routedLayers(config)) throw unrouted('data_efficiency.data_routing.random_ltd');
   const schedule = scheduleOf(config);
   const options = optionsOf(module, config);
-  const stage = { rank: mesh.place('pp'), ranks };
+  const stage = { rank: mesh.place(AXIS.pipeline), ranks };
   const pipeline = new Pipeline(module, stage, schedule.stagesPerRank, options);
   const { dynamicShape = false } = options;
   const grows = config.curriculum_learning?.enabled ?? false;
@@ -169,11 +170,13 @@ async function openTies(
     tie.parameters.push(parameter);
   }
   if (byStages.size > 0 && (canGather(optimizer) || canSum(optimizer))) throw untiable(optimizer);
-  const column = mesh.shape.ranksAlong(rank, 'pp');
+  const column = mesh.shape.ranksAlong(rank, AXIS.pipeline);
   const ties: Tie[] = [];
   for (const [key, { stages, parameters }] of byStages) {
     if (!stages.includes(pipeline.place.rank)) continue;
-    const ranks = stages.flatMap((stage) => mesh.shape.ranksAlong(required(column[stage]), 'dp'));
+    const ranks = stages.flatMap((stage) =>
+      mesh.shape.ranksAlong(required(column[stage]), AXIS.data),
+    );
     const name = `tied by stages ${key}`;
     ties.push({ name, parameters, group: await groupOf(job, ranks, name) });
   }
@@ -233,7 +236,7 @@ export function columnsOf(
   const all = counts.toArray();
   counts.release();
   row.release();
-  const ofStage = mesh.shape.ranksAlong(world.rank, 'pp');
+  const ofStage = mesh.shape.ranksAlong(world.rank, AXIS.pipeline);
   const owners = layers.flatMap((_, layer) =>
     ofStage.flatMap((rank, stage) =>
       new Array<number>(all[rank * layers.length + layer] ?? 0).fill(stage),

@@ -2,6 +2,7 @@
 
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
+import { AXIS } from '../../comm/mesh-shape.js';
 import { CausalLM } from '../../models/index.js';
 import type { Module } from '../../nn/module.js';
 import { declaredState } from '../../optim/declared-state.js';
@@ -162,9 +163,14 @@ function isPossible(
 ): boolean {
   if (stage === 0) return true;
   if (canExchange(optimizer)) return false;
-  if (plan && (stage === 3 || (mesh.size('dp') > 1 && stage > 1))) return false;
+  if (plan && (stage === 3 || (mesh.size(AXIS.data) > 1 && stage > 1))) return false;
   const wantsWhole = optimizer.groups.some((_, group) => optimizer.needsWholeParameters?.(group));
-  return !wantsWhole || canSum(optimizer) || canGather(optimizer) || mesh.size('dp', 'sp') === 1;
+  return (
+    !wantsWhole ||
+    canSum(optimizer) ||
+    canGather(optimizer) ||
+    mesh.size(AXIS.data, AXIS.sequence) === 1
+  );
 }
 
 interface Facts {
@@ -181,14 +187,14 @@ function setupOf(config: ResolvedConfig, { job, asked, model, cluster, seq, rate
   const { mesh, world } = job;
   const { optimizer } = asked;
   const { offload_optimizer: state } = config.zero_optimization;
-  const all = mesh.size('dp', 'sp');
+  const all = mesh.size(AXIS.data, AXIS.sequence);
   const ranks = shardSizes(config).copy ?? all;
   const setup = setupOfConfig(config, {
     ...{ ranks, copies: all / ranks },
-    tensor: model.isCut ? 1 : mesh.size('tp'),
-    stages: mesh.size('pp'),
+    tensor: model.isCut ? 1 : mesh.size(AXIS.tensor),
+    stages: mesh.size(AXIS.pipeline),
     speculates: speculates({ config, optimizer, device: world.device }),
-    seq: Math.ceil(seq / mesh.size('sp')),
+    seq: Math.ceil(seq / mesh.size(AXIS.sequence)),
     checkpointing: model.checkpointing || optimizer instanceof NoOptimizer,
     stateBytes: stateBytesOf(optimizer),
   });

@@ -1,5 +1,7 @@
 // Divides the tokens of samples over the axis sp.
+
 import type { Distributed } from '../../comm/index.js';
+import { AXIS } from '../../comm/mesh-shape.js';
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { canExchange } from '../../optim/exchange.js';
@@ -17,12 +19,12 @@ export function requireSequence(
   { mesh, worldSize }: Distributed,
 ): boolean {
   const { sequence_parallel_size: size, data_parallel_size: data } = config;
-  if (data !== null && data !== mesh.size('dp')) {
-    throw refused('data_parallel_size', `${mesh.size('dp')}, the size of axis dp`, `${data}`);
+  if (data !== null && data !== mesh.size(AXIS.data)) {
+    throw refused('data_parallel_size', `${mesh.size(AXIS.data)}, the size of axis dp`, `${data}`);
   }
   if (size === 1) return false;
-  if (size !== mesh.size('sp')) {
-    const expected = `${mesh.size('sp')}, the ranks on the mesh's axis sp`;
+  if (size !== mesh.size(AXIS.sequence)) {
+    const expected = `${mesh.size(AXIS.sequence)}, the ranks on the mesh's axis sp`;
     const hint =
       worldSize === 1
         ? `Start ${size} ranks: ds --num_procs ${size} SCRIPT, or --num_gpus.`

@@ -1,6 +1,8 @@
 // Divides the layers of a whole model over the axis tp, as the first step of initialize().
+
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
+import { AXIS } from '../../comm/mesh-shape.js';
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { Parameter } from '../../nn/parameter.js';
@@ -12,7 +14,7 @@ import type { Given } from './clients.js';
 
 /** Whether ranks along tp hold parts of the model instead of copies. */
 export function isCutOver({ mesh }: Distributed, module: Module): boolean {
-  return mesh.size('tp') > 1 && module.parameters().some(({ region }) => isPart(region));
+  return mesh.size(AXIS.tensor) > 1 && module.parameters().some(({ region }) => isPart(region));
 }
 
 /** Returns the ranks that the configuration divides layers over. */
@@ -33,12 +35,12 @@ export const tensorSize = ({
 export async function splitLayers({ module, config, job }: Given): Promise<void> {
   const { mesh } = job;
   const size = tensorSize(config.tensor_parallel);
-  if (mesh.size('sp', 'tp') > 1) await requireSameConfig(job, config);
+  if (mesh.size(AXIS.sequence, AXIS.tensor) > 1) await requireSameConfig(job, config);
   if (size === 1) return;
-  if (size !== mesh.size('tp')) throw otherMesh(size, job);
+  if (size !== mesh.size(AXIS.tensor)) throw otherMesh(size, job);
   if (groupOf(module) || isCutOver(job, module)) return;
   const plan = planOf(module, config);
-  parallelize(module, await mesh.axis('tp'), plan);
+  parallelize(module, await mesh.axis(AXIS.tensor), plan);
 }
 
 /** Rules of the configuration come before those of the model. */
@@ -103,7 +105,7 @@ function otherMesh(size: number, { mesh, worldSize }: Distributed): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: 'tensor_parallel.autotp_size',
-    expected: `${mesh.size('tp')}, the ranks on the mesh's axis tp`,
+    expected: `${mesh.size(AXIS.tensor)}, the ranks on the mesh's axis tp`,
     got: String(size),
     hint,
   });

@@ -2,6 +2,7 @@
 // diverge.
 
 import type { Axis, MeshShape } from '../../comm/index.js';
+import { AXIS } from '../../comm/mesh-shape.js';
 import { DsError } from '../../errors.js';
 import { required } from '../../runtime/required.js';
 import { MODEL } from '../ranks.js';
@@ -103,7 +104,7 @@ export function apart(
   step: number,
   shown: string = what,
 ): DsError {
-  const isPipeline = axes.includes('pp') && what !== 'losses or gradients';
+  const isPipeline = axes.includes(AXIS.pipeline) && what !== 'losses or gradients';
   return new DsError({
     code: 'DS_COMM',
     op: 'engine.step',

@@ -8,6 +8,7 @@ import {
   joinLaunched,
   type ProcessGroup,
 } from '../../comm/index.js';
+import { AXIS } from '../../comm/mesh-shape.js';
 import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/index.js';
 import { jobEnvironment } from '../../runtime/addon.js';
@@ -58,7 +59,7 @@ export async function openRanks(sharing: Sharing): Promise<ModelRanks | null> {
     });
     return { job, ranks: await ranksOf(job, expertsOnly) };
   });
-  if (job.mesh.size('tp') === size) return ranks;
+  if (job.mesh.size(AXIS.tensor) === size) return ranks;
   const error = otherRanks(key, size, job);
   report(ranks, error);
   throw error;
@@ -81,7 +82,7 @@ export async function refuseRanks(sharing: Sharing | null, error: unknown): Prom
     const job = joined ?? (await joinUnread());
     if (!job) return;
     try {
-      if (job.mesh.size('tp') > 1) report(await ranksOf(job, false), error);
+      if (job.mesh.size(AXIS.tensor) > 1) report(await ranksOf(job, false), error);
     } finally {
       // This mesh is a guess, so a later initInference() must not find it.
       if (!joined) job.abandon();
@@ -113,7 +114,7 @@ function shardingOf({ tensor_parallel: tp, moe }: Sharing) {
 }
 
 async function ranksOf(job: Distributed, expertsOnly: boolean): Promise<ModelRanks> {
-  const layers = await job.mesh.axis('tp');
+  const layers = await job.mesh.axis(AXIS.tensor);
   const host = required(await job.newHostGroup(layers.ranks));
   return { layers, host, device: job.world.device, patience: job.timeout, expertsOnly };
 }
@@ -166,7 +167,7 @@ function otherRanks(op: string, size: number, { mesh, worldSize }: Distributed):
       : `Give initDistributed() { mesh: { tp: ${size} } }, or leave joining to initInference().`;
   return new DsError({
     ...{ code: 'DS_CONFIG', op, hint },
-    expected: `${mesh.size('tp')}, the ranks on the mesh's axis tp`,
+    expected: `${mesh.size(AXIS.tensor)}, the ranks on the mesh's axis tp`,
     got: String(size),
   });
 }

@@ -1,5 +1,6 @@
 // What `ds train` prints and records while it trains: lines, the address of the page, samples.
 import type { Engine } from '../../engine/engine.js';
+import { MODEL } from '../../engine/ranks.js';
 import type { RunWatch } from '../../engine/watch/run-watch.js';
 import type { CausalLM } from '../../models/index.js';
 import type { Tokenizer } from '../../text/index.js';
@@ -65,6 +66,5 @@ export class RunReport {
 
 /** Whether this rank can run the model without the others. */
 function isWhole({ mesh, config }: Engine): boolean {
-  const axes = ['pp', 'sp', 'tp'] as const;
-  return axes.every((axis) => mesh.size(axis) === 1) && config.zero_optimization.stage < 3;
+  return mesh.size(...MODEL) === 1 && config.zero_optimization.stage < 3;
 }
