@@ -51,7 +51,7 @@ export class Fields {
   }
 
   integer(value: unknown, name: string, least = -Number.MAX_SAFE_INTEGER): number {
-    if (Number.isSafeInteger(value) && (value as number) >= least) return value as number;
+    if (typeof value === 'number' && Number.isSafeInteger(value) && value >= least) return value;
     const bound = least > -Number.MAX_SAFE_INTEGER ? ` of at least ${least}` : '';
     throw this.bad(name, `a whole number${bound}`, value);
   }

@@ -1,8 +1,10 @@
 // The safetensors header: a table of named tensors before their bytes, written and strictly parsed.
 // Format: 8 bytes of little-endian header length, JSON, then the data without gaps.
+
 import { DsError } from '../errors.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import { isObject } from '../runtime/is-object.js';
+import { errorMessage } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 
 /** The location of a tensor's bytes; `start` and `end` count from the end of the header. */
@@ -114,7 +116,7 @@ function parseJson(json: Uint8Array, file: string): Record<string, unknown> {
     const value: unknown = JSON.parse(text);
     if (isObject(value) && text.startsWith('{')) return value;
   } catch (cause) {
-    throw damaged(file, 'a JSON header', (cause as Error).message);
+    throw damaged(file, 'a JSON header', errorMessage(cause));
   }
   throw damaged(file, 'a JSON object as header', 'other JSON');
 }

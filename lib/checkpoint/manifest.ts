@@ -12,6 +12,7 @@ import { syncPath } from '../runtime/file.js';
 import type { InputFile } from '../runtime/input-file.js';
 import { isObject } from '../runtime/is-object.js';
 import { required } from '../runtime/required.js';
+import { errorMessage } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 import { isCheckpointFile, MANIFEST } from './directory.js';
 import { damaged, Fields } from './fields.js';
@@ -268,7 +269,7 @@ function parseJson(text: string, location: string): JsonObject {
     const value: unknown = JSON.parse(text);
     if (isObject<JsonObject>(value)) return value;
   } catch (cause) {
-    throw damaged(location, 'JSON', (cause as Error).message.slice(0, 200));
+    throw damaged(location, 'JSON', errorMessage(cause).slice(0, 200));
   }
   throw damaged(location, 'a JSON object', 'other JSON');
 }

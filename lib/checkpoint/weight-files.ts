@@ -9,6 +9,7 @@ import { cpu } from '../runtime/device.js';
 import { isObject } from '../runtime/is-object.js';
 import { parseJson } from '../runtime/parse-json.js';
 import { required } from '../runtime/required.js';
+import { errorMessage } from '../runtime/system-error.js';
 import { held, Tensor } from '../tensor/index.js';
 import { LATEST, MANIFEST } from './directory.js';
 import { asDsError, ifThere, leadsNowhere } from './file-error.js';
@@ -223,7 +224,7 @@ function parseObject(text: string, path: string): JsonObject {
   try {
     value = parseJson(text);
   } catch (cause) {
-    throw damaged(path, 'JSON', (cause as Error).message.slice(0, 200));
+    throw damaged(path, 'JSON', errorMessage(cause).slice(0, 200));
   }
   if (isObject<JsonObject>(value)) return value;
   throw damaged(path, 'a JSON object', 'other JSON');

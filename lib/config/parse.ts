@@ -1,6 +1,7 @@
 // Reads a configuration from a file (JSON or Hjson), base64 or an object, and remembers where each
 // key stands.
 
+import { errorMessage } from '../runtime/system-error.js';
 import { ConfigError, excerpt, type SourceLocation } from './config-error.js';
 import { MAX_BYTES, readConfigText, UnfitFile } from './config-file.js';
 import {
@@ -84,7 +85,7 @@ function readText(file: string, name: string): string {
     }
     throw problem(null, {
       expected: `the path of a readable ${name}`,
-      got: excerpt((cause as Error).message),
+      got: excerpt(errorMessage(cause)),
       hint: 'Check the path; it is relative to the working directory.',
       cause,
     });

@@ -219,7 +219,7 @@ function metricsOf<Sample>(given: unknown): [string, SampleMetric][] {
 }
 
 function requireWhole(name: string, index: number, value: unknown): number {
-  if (Number.isSafeInteger(value) && (value as number) >= 0) return value as number;
+  if (typeof value === 'number' && Number.isSafeInteger(value) && value >= 0) return value;
   const op = `${OP} metrics.${name}, sample ${index}`;
   const hint = 'Scale and round fractions: Math.round(1000 * value).';
   throw dataError(op, 'a whole number of 0 and more', formatValue(value), hint);

@@ -1,4 +1,5 @@
 // Datasets with samples by number, and their construction in worker threads.
+
 import { isAbsolute } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { types } from 'node:util';
@@ -8,6 +9,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { errorMessage } from '../runtime/system-error.js';
 import type { Batched } from './collate.js';
 
 /** Samples by number. get() may return a promise; such a dataset is iterated with `for await`. */
@@ -218,7 +220,7 @@ function badSource(source: DatasetSource, expected: string, got: unknown): DsErr
     code: 'DS_ARGUMENT',
     op: `dataset of ${source.module}`,
     expected,
-    got: failed ? (got as Error).message : String(got),
+    got: failed ? errorMessage(got) : String(got),
     hint: 'An ES module, or one that builds its dataset asynchronously, needs `length` as well.',
     cause: failed ? got : undefined,
   });

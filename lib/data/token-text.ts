@@ -9,6 +9,7 @@ import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
+import { errorMessage } from '../runtime/system-error.js';
 import { unreadable } from './token-window.js';
 
 /** A tokenizer: text to token numbers. */
@@ -100,7 +101,7 @@ function textOfLine(line: string, key: string, location: string): string {
   try {
     value = JSON.parse(line);
   } catch (cause) {
-    throw dataError(location, 'a JSON object', (cause as Error).message);
+    throw dataError(location, 'a JSON object', errorMessage(cause));
   }
   const isObject = typeof value === 'object' && value !== null && Object.hasOwn(value, key);
   const text = isObject ? (value as Record<string, unknown>)[key] : undefined;

@@ -1,7 +1,9 @@
 // Windows of a long sequence of tokens, for next-token prediction.
+
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
+import { errorMessage } from '../runtime/system-error.js';
 
 /** Token i of `targets` is the one that follows token i of `tokens`. Both have `seq` elements. */
 export interface TokenWindow {
@@ -63,7 +65,7 @@ export function unreadable(path: string, cause: unknown): DsError {
     code: 'DS_DATA',
     op: path,
     expected: 'a readable file or folder',
-    got: (cause as Error).message,
+    got: errorMessage(cause),
     hint: 'Check the path and its permissions.',
     cause,
   });

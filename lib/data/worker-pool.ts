@@ -9,6 +9,7 @@ import {
 } from 'node:worker_threads';
 import { DsError } from '../errors.js';
 import { required } from '../runtime/required.js';
+import { errorMessage } from '../runtime/system-error.js';
 import { startFailure } from '../runtime/thread.js';
 import type { DatasetSource } from './dataset.js';
 import {
@@ -231,7 +232,7 @@ function startSupervisor(setup: SupervisorSetup, source: DatasetSource): Worker 
       code: 'DS_ARGUMENT',
       op: `dataset of ${source.module}`,
       expected: 'arguments that can be copied to a worker thread',
-      got: (cause as Error).message,
+      got: errorMessage(cause),
       hint: 'Pass plain data, such as a path, and build the rest in the exported function.',
       cause,
     });

@@ -38,7 +38,7 @@ function questionOf({ row, location: placeOf }: LocatedRow): Question {
   const answers = Array.isArray(answer) ? answer : [answer];
   const correct = answers.map((one) => (typeof one === 'string' ? choices.indexOf(one) : one));
   const isChoice = (one: unknown): boolean =>
-    Number.isInteger(one) && (one as number) >= 0 && (one as number) < choices.length;
+    typeof one === 'number' && Number.isInteger(one) && one >= 0 && one < choices.length;
   if (correct.length === 0 || !correct.every(isChoice)) {
     const expected = `"answer", a number from 0 to ${choices.length - 1} or the text of a choice`;
     throw dataError(place, expected, formatValue(answer));

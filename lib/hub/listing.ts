@@ -91,10 +91,10 @@ function fileOf(
   const isHash =
     typeof hash === 'string' && (isLfs ? /^[0-9a-f]{64}$/ : /^[0-9a-f]{40}$/).test(hash);
   if (!isHash) throw badAnswer(name, `a hash of ${shown(path)}`, shown(hash));
-  if (!Number.isSafeInteger(bytes) || (bytes as number) < 0) {
+  if (typeof bytes !== 'number' || !Number.isSafeInteger(bytes) || bytes < 0) {
     throw badAnswer(name, `a size of ${shown(path)}`, shown(bytes));
   }
-  return { path, bytes: bytes as number, oid: hash, isLfs };
+  return { path, bytes, oid: hash, isLfs };
 }
 
 const client = (): Client => require('@huggingface/hub') as Client;

@@ -1,14 +1,15 @@
 // pull(): brings a model of the hub into the cache and returns its folder.
+
 import { randomBytes } from 'node:crypto';
 import { readlink, rename, rm, stat, statfs, symlink, writeFile } from 'node:fs/promises';
 import { dirname, join, relative } from 'node:path';
-
 import { orDsError } from '../checkpoint/file-error.js';
 import { makeFolder } from '../checkpoint/make-folder.js';
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refusedValue } from '../runtime/refused.js';
 import { requireOneOf } from '../runtime/require-type.js';
+import { errorMessage } from '../runtime/system-error.js';
 import { whenAborted } from '../runtime/when-aborted.js';
 import { CachedModel } from './cache.js';
 import {
@@ -96,7 +97,7 @@ export async function pullWith(
     bar.finish(false);
     const commit = patterns || !isTemporary(error) ? null : model.commitOf(revision);
     if (commit === null || missingFiles(model, commit, files).length > 0) throw error;
-    const text = `${(error as Error).message} The cached commit ${commit.slice(0, 8)} is used.`;
+    const text = `${errorMessage(error)} The cached commit ${commit.slice(0, 8)} is used.`;
     process.emitWarning(text, { type: 'DsWarning', code: 'DS_HUB' });
     return model.snapshot(commit);
   }

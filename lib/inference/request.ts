@@ -149,7 +149,7 @@ function requireTokens(what: string, given: unknown, { vocabSize }: RequestLimit
   const isList = Array.isArray(given) || ArrayBuffer.isView(given);
   const list = isList ? Array.from(given as ArrayLike<unknown>) : [];
   const wrong = list.findIndex(
-    (id) => !(Number.isInteger(id) && (id as number) >= 0 && (id as number) < vocabSize),
+    (id) => !(typeof id === 'number' && Number.isInteger(id) && id >= 0 && id < vocabSize),
   );
   if (isList && wrong < 0) return list as number[];
   const got = isList ? `${formatValue(list[wrong])} at ${wrong}` : formatValue(given);

@@ -224,7 +224,8 @@ function isList(value: unknown): value is ArrayLike<number> & Iterable<number> {
 
 /** Throws DS_ARGUMENT with the name `what` unless `token` is in the vocabulary. */
 export function requireToken(op: string, what: string, token: unknown, vocabSize: number): void {
-  if (Number.isInteger(token) && (token as number) >= 0 && (token as number) < vocabSize) return;
+  if (typeof token === 'number' && Number.isInteger(token) && token >= 0 && token < vocabSize)
+    return;
   throw refused(op, what, `tokens from 0 to ${vocabSize - 1}`, token, '');
 }
 

@@ -1,5 +1,7 @@
 // The model options of `ds serve` and `ds chat`.
+
 import { readFileSync } from 'node:fs';
+import { errorMessage } from '../runtime/system-error.js';
 
 import type { EngineOptions } from '../serve/index.js';
 import { refuse } from './argument-error.js';
@@ -41,7 +43,7 @@ export function textOf(file: string | undefined): string | undefined {
   try {
     return readFileSync(file, 'utf8');
   } catch (cause) {
-    refuse('--chat-template', 'a readable file', (cause as Error).message);
+    refuse('--chat-template', 'a readable file', errorMessage(cause));
   }
 }
 
@@ -50,6 +52,6 @@ function configOf(file: string | undefined): object {
   try {
     return JSON.parse(readFileSync(file, 'utf8'));
   } catch (cause) {
-    refuse('--config', 'a readable JSON file', (cause as Error).message);
+    refuse('--config', 'a readable JSON file', errorMessage(cause));
   }
 }

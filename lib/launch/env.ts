@@ -1,8 +1,9 @@
 // `ds env`: a report of this machine, as text or (with --json) as JSON.
+
 import { readFileSync } from 'node:fs';
 import { cpus, totalmem } from 'node:os';
-
 import type { EnvironmentReport } from '../runtime/environment.js';
+import { errorMessage } from '../runtime/system-error.js';
 import { version } from '../version.js';
 
 /** Instruction sets that the CPU back end uses or may come to use. */
@@ -56,7 +57,7 @@ export async function inspectSystem(): Promise<SystemReport> {
     const { inspectEnvironment } = await import('../runtime/environment.js');
     report.native = inspectEnvironment();
   } catch (error) {
-    report.error = (error as Error).message;
+    report.error = errorMessage(error);
   }
   return report;
 }

@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { isAbsolute, join } from 'node:path';
 import type { Variables } from '../runtime/job-environment.js';
-import { workingDirectory } from '../runtime/system-error.js';
+import { errorCode, errorMessage, workingDirectory } from '../runtime/system-error.js';
 import { refuse } from './argument-error.js';
 
 /** DeepSpeed's, without PYTHON, and this package's own. */
@@ -86,8 +86,8 @@ function textOf(file: string): string | null {
   try {
     return readFileSync(file, 'utf8');
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
-    return refuse(file, 'a file that can be read', (error as Error).message);
+    if (errorCode(error) === 'ENOENT') return null;
+    return refuse(file, 'a file that can be read', errorMessage(error));
   }
 }
 

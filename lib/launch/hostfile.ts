@@ -1,5 +1,7 @@
 // Hostfiles: one "host slots=N" a line, as DeepSpeed and Open MPI write them.
+
 import { existsSync, readFileSync } from 'node:fs';
+import { errorCode } from '../runtime/system-error.js';
 
 import { refuse } from './argument-error.js';
 
@@ -31,7 +33,7 @@ export function readHostfile(named: string | undefined): Node[] | null {
   try {
     text = readFileSync(file, 'utf8');
   } catch (error) {
-    const reason = (error as NodeJS.ErrnoException).code ?? String(error);
+    const reason = errorCode(error) ?? String(error);
     return refuse('--hostfile', 'a file that can be read', `${file} (${reason})`);
   }
   return parseHostfile(text, file);

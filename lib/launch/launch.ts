@@ -1,8 +1,10 @@
 // `ds [options] script.js`: starts the ranks of a job, passes their output on, and ends them all
 // together.
+
 import { rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { errorMessage } from '../runtime/system-error.js';
 
 import { refuse } from './argument-error.js';
 import type { LaunchOptions } from './launch-options.js';
@@ -170,7 +172,7 @@ function savePid(): string {
   try {
     writeFileSync(file, `${process.pid}\n`, { flag: 'wx' });
   } catch (error) {
-    refuse('--save_pid', 'to create a file', `${file}: ${(error as Error).message}`);
+    refuse('--save_pid', 'to create a file', `${file}: ${errorMessage(error)}`);
   }
   return file;
 }

@@ -7,7 +7,7 @@ import { pathToFileURL } from 'node:url';
 import { required } from '../runtime/required.js';
 
 import { closest } from '../runtime/suggestion.js';
-import { absolutePath } from '../runtime/system-error.js';
+import { absolutePath, errorMessage } from '../runtime/system-error.js';
 import { refuse } from './argument-error.js';
 
 /** A program, in the words of a command line. */
@@ -72,7 +72,7 @@ function modulePath(name: string): string {
   try {
     return createRequire(absolutePath('script.js')).resolve(name);
   } catch (error) {
-    const reason = required((error as Error).message.split('\n')[0]);
+    const reason = required(errorMessage(error).split('\n')[0]);
     return refuse('--module', 'a module that can be found from here', `${name} (${reason})`);
   }
 }

@@ -1,10 +1,11 @@
 // `ds serve`: a folder's model behind HTTP, until a signal ends it.
+
 import { readFileSync } from 'node:fs';
 import { basename, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-
 import { isRemote } from '../hub/names.js';
 import { isLoopback } from '../runtime/loopback.js';
+import { errorMessage } from '../runtime/system-error.js';
 import { type InferenceServer, openEngine, requireKey, serve } from '../serve/index.js';
 import { refuse } from './argument-error.js';
 import { type EngineFlags, engineOptions, textOf } from './engine-flags.js';
@@ -205,7 +206,7 @@ function keysOf(file: string | undefined): string[] {
   try {
     text = readFileSync(file, 'utf8');
   } catch (cause) {
-    refuse('--api-key-file', 'a readable file', (cause as Error).message);
+    refuse('--api-key-file', 'a readable file', errorMessage(cause));
   }
   for (const [i, line] of text.split('\n').entries()) {
     const key = line.trim();

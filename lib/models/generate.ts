@@ -107,7 +107,9 @@ function requireFits({ maxSeq = Infinity }: CausalModel, prompt: readonly number
 function requirePrompt(prompt: unknown): void {
   const isList = Array.isArray(prompt) || ArrayBuffer.isView(prompt);
   const tokens = isList ? Array.from(prompt as ArrayLike<unknown>) : [];
-  const wrong = tokens.findIndex((token) => !Number.isInteger(token) || (token as number) < 0);
+  const wrong = tokens.findIndex(
+    (token) => typeof token !== 'number' || !Number.isInteger(token) || token < 0,
+  );
   if (isList && wrong < 0) return;
   throw new DsError({
     code: 'DS_ARGUMENT',

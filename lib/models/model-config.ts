@@ -35,15 +35,15 @@ export class ModelConfig {
    */
   size(key: string, fallback: number | null = null, most = MAX_SIZE): number {
     const value = this.get(key, fallback);
-    const isSize = Number.isSafeInteger(value) && (value as number) > 0;
-    if (isSize && (value as number) <= most) return value as number;
+    const isSize = typeof value === 'number' && Number.isSafeInteger(value) && value > 0;
+    if (isSize && value <= most) return value;
     throw this.refusal(key, isSize ? `at most ${most}` : 'a positive integer', value);
   }
 
   /** Returns a positive number. Throws DS_CHECKPOINT for other values. */
   positive(key: string, fallback: number | null = null): number {
     const value = this.get(key, fallback);
-    if (Number.isFinite(value) && (value as number) > 0) return value as number;
+    if (typeof value === 'number' && Number.isFinite(value) && value > 0) return value;
     throw this.refusal(key, 'a positive number', value);
   }
 

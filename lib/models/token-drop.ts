@@ -41,7 +41,7 @@ export function requireTokens(op: string, given: LayerTokens, layers: number): v
   requireInteger(`${op}.reserved`, read.reserved, 1);
   const list: unknown = read.layers;
   const isLayer = (one: unknown): boolean =>
-    Number.isInteger(one) && (one as number) >= 0 && (one as number) < layers;
+    typeof one === 'number' && Number.isInteger(one) && one >= 0 && one < layers;
   // Array.from() instead of every(), which skips holes.
   const each = Array.isArray(list) ? Array.from(list, isLayer) : [false];
   if (each.every(Boolean) && new Set(list as number[]).size === each.length) return;

@@ -5,6 +5,7 @@ import { promisify } from 'node:util';
 import { DsError } from '../errors.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { required } from '../runtime/required.js';
+import { errorMessage } from '../runtime/system-error.js';
 
 /** Has no buffer in the process: appended data survives a crash of the process. */
 export class AppendFile {
@@ -79,7 +80,7 @@ function ioError(path: string, cause: unknown): DsError {
     code: 'DS_IO',
     op: path,
     expected: 'a writable path',
-    got: (cause as Error).message,
+    got: errorMessage(cause),
     hint: 'Check output_path and job_name, permissions and free space.',
     cause,
   });

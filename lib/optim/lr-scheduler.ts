@@ -62,13 +62,18 @@ export class LrScheduler {
   /** Throws DS_CHECKPOINT for the state of other schedules; then nothing has changed. */
   loadStateDict(state: JsonObject): void {
     const { steps, ...rest } = state ?? {};
-    if (!Number.isSafeInteger(steps) || (steps as number) < 0 || !Array.isArray(rest.schedules)) {
+    if (
+      typeof steps !== 'number' ||
+      !Number.isSafeInteger(steps) ||
+      steps < 0 ||
+      !Array.isArray(rest.schedules)
+    ) {
       const expected = 'a result of stateDict()';
       const op = 'LrScheduler.loadStateDict';
       throw new DsError({ code: 'DS_CHECKPOINT', op, expected, got: JSON.stringify(state) });
     }
     this.schedules.loadStateDict(rest);
-    this.steps = steps as number;
+    this.steps = steps;
     this.schedules.apply(this.groups, this.steps);
   }
 }

@@ -79,7 +79,7 @@ export function requireNoOptimizer(name: string, given: object): void {
 }
 
 export function requirePositiveInteger(location: string, value: unknown): void {
-  if (Number.isInteger(value) && (value as number) > 0) return;
+  if (typeof value === 'number' && Number.isInteger(value) && value > 0) return;
   refuseCount(location, 'a positive integer', value);
 }
 
@@ -88,7 +88,7 @@ export function requirePositiveInteger(location: string, value: unknown): void {
  * 2.
  */
 export function requireWarmup(location: string, value: unknown): void {
-  if (Number.isInteger(value) && (value as number) >= 0) return;
+  if (typeof value === 'number' && Number.isInteger(value) && value >= 0) return;
   refuseCount(location, 'an integer of at least 0', value);
 }
 

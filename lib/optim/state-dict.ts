@@ -131,7 +131,7 @@ function requireEntry(
 ): void {
   const location = `${op} ${index}`;
   const { step } = given;
-  if (!Number.isSafeInteger(step) || (step as number) < 0) {
+  if (typeof step !== 'number' || !Number.isSafeInteger(step) || step < 0) {
     throw misfit(`${location} step`, 'a number of updates', formatValue(step));
   }
   const names = Object.keys(declared);

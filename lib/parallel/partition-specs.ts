@@ -79,5 +79,5 @@ function partsIn(shape: unknown): number | null {
   if (!Array.isArray(shape) || shape.length !== 2 || shape[1] !== -1) return null;
   const [parts] = shape as unknown[];
   if (parts === -1) return 1;
-  return Number.isInteger(parts) && (parts as number) > 0 ? (parts as number) : null;
+  return typeof parts === 'number' && Number.isInteger(parts) && parts > 0 ? parts : null;
 }

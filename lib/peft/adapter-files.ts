@@ -1,4 +1,5 @@
 // Loads and saves adapters in PEFT's format: adapter_config.json and adapter_model.safetensors.
+
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
@@ -16,6 +17,7 @@ import { makeFolderNow } from '../runtime/make-folder.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { parseJson } from '../runtime/parse-json.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
+import { errorCode, errorMessage } from '../runtime/system-error.js';
 import { describe, numel } from '../runtime/view.js';
 import { held, noGrad, scope, type Tensor, to } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
@@ -390,7 +392,7 @@ async function readJson(path: string): Promise<JsonObject> {
 }
 
 function unread(path: string, cause: unknown): Error {
-  const isMissing = (cause as NodeJS.ErrnoException).code === 'ENOENT';
+  const isMissing = errorCode(cause) === 'ENOENT';
   if (!isMissing) return ioError('loadAdapter', path, cause);
   return new DsError({
     code: 'DS_CHECKPOINT',
@@ -402,7 +404,7 @@ function unread(path: string, cause: unknown): Error {
 
 function ioError(op: string, path: string, cause: unknown): Error {
   if (cause instanceof DsError) return cause;
-  const got = (cause as Error).message;
+  const got = errorMessage(cause);
   return new DsError({ code: 'DS_IO', op: `${op} ${path}`, expected: 'to succeed', got, cause });
 }
 

@@ -1,5 +1,7 @@
 // The methods of dividing layers into pipeline stages.
+
 import { Regex } from '../runtime/regex/regex.js';
+import { errorMessage } from '../runtime/system-error.js';
 
 const KNOWN = /^(parameters|uniform|flops|type:.+)$/i;
 
@@ -11,7 +13,7 @@ export function methodExpected(method: unknown): string | null {
     patternOf(word);
     return null;
   } catch (error) {
-    return `a regular expression after "type:" (${(error as Error).message})`;
+    return `a regular expression after "type:" (${errorMessage(error)})`;
   }
 }
 

@@ -1,11 +1,12 @@
 // Finds and loads the native addon once. Throws DS_PLATFORM with a fix if it cannot.
-import { availableParallelism } from 'node:os';
 
+import { availableParallelism } from 'node:os';
 import type { Addon } from '../../types/addon.generated.js';
 import { DsError } from '../errors.js';
 import { opInterface } from './interface.generated.js';
 import { type JobEnvironment, rankFromEnvironment } from './job-environment.js';
 import { packageRoot } from './package-root.js';
+import { errorMessage } from './system-error.js';
 
 /** The file that load() loads. */
 export function addonPath(): string {
@@ -29,7 +30,7 @@ function load(): Addon {
       code: 'DS_PLATFORM',
       op: 'native addon',
       expected: override ? `a loadable addon at DS_NATIVE_BINDING=${override}` : 'a loadable addon',
-      got: `${platform}, Node ${process.versions.node}: ${(cause as Error).message}`,
+      got: `${platform}, Node ${process.versions.node}: ${errorMessage(cause)}`,
       hint:
         platform === 'linux-x64'
           ? 'Reinstall the package, or build it from source: npm explore @ds/native -- npm run build:native.'

@@ -1,6 +1,8 @@
 // Creates folders synchronously, without endless retries on special file systems.
+
 import { mkdirSync, statSync } from 'node:fs';
 import { dirname } from 'node:path';
+import { errorCode } from './system-error.js';
 
 /**
  * mkdir -p that also works if other processes create the same folders at the same time. Throws as
@@ -14,7 +16,7 @@ export function makeFolderNow(path: string): void {
     return;
   } catch (error) {
     if (isFolder(path)) return;
-    const isMissing = (error as NodeJS.ErrnoException).code === 'ENOENT';
+    const isMissing = errorCode(error) === 'ENOENT';
     if (!isMissing || parent === path) throw error;
   }
   // Another process may have created the folder in the meantime.

@@ -1,5 +1,7 @@
 // Converts system errors of files and folders into errors that name the path.
+
 import { DsError } from '../errors.js';
+import { errorMessage } from './system-error.js';
 
 /** The path and the expectation of a disk operation, for errors. */
 export interface Wanted {
@@ -17,6 +19,6 @@ export function onDisk<Result>(wanted: Wanted, body: () => Result): Result {
     return body();
   } catch (cause) {
     if (cause instanceof DsError) throw cause;
-    throw new DsError({ code: 'DS_IO', ...wanted, got: (cause as Error).message, cause });
+    throw new DsError({ code: 'DS_IO', ...wanted, got: errorMessage(cause), cause });
   }
 }

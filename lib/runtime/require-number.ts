@@ -5,7 +5,7 @@ import { refusedValue } from './refused.js';
 
 /** Returns `value` if it is an integer of at least `least`. Throws DS_ARGUMENT with `op`. */
 export function requireInteger(op: string, value: unknown, least: number): number {
-  if (Number.isSafeInteger(value) && (value as number) >= least) return value as number;
+  if (typeof value === 'number' && Number.isSafeInteger(value) && value >= least) return value;
   throw refusedValue(op, `an integer of at least ${least}`, value);
 }
 
@@ -16,8 +16,8 @@ export function requireFinite(
   least = Number.NEGATIVE_INFINITY,
   below = Number.POSITIVE_INFINITY,
 ): number {
-  if (Number.isFinite(value) && (value as number) >= least && (value as number) < below) {
-    return value as number;
+  if (typeof value === 'number' && Number.isFinite(value) && value >= least && value < below) {
+    return value;
   }
   const bounded = least === Number.NEGATIVE_INFINITY ? '' : ` of at least ${least}`;
   const open = below === Number.POSITIVE_INFINITY ? '' : ` and below ${below}`;

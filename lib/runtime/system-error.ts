@@ -1,8 +1,18 @@
-// Converts errors of system calls without a caller of their own: the working directory is gone, or
-// the process has no free file descriptor.
+// Reads thrown errors, and converts errors of system calls that have no own handler: the working
+// directory is gone, or the process has no free file descriptor.
 import { isAbsolute, resolve } from 'node:path';
-
 import { DsError } from '../errors.js';
+import { isObject } from './is-object.js';
+
+/** Returns the message of a thrown value: of an error, else the value as text. */
+export function errorMessage(thrown: unknown): string {
+  return isObject(thrown) && typeof thrown.message === 'string' ? thrown.message : String(thrown);
+}
+
+/** Returns the code of a thrown error ("ENOENT"); undefined if it has none. */
+export function errorCode(thrown: unknown): string | undefined {
+  return isObject(thrown) && typeof thrown.code === 'string' ? thrown.code : undefined;
+}
 
 /** Returns DS_LIMIT or DS_IO for an error of a system call; null for any other error. */
 export function systemError(error: unknown): DsError | null {

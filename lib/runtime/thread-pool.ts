@@ -1,7 +1,8 @@
 // Worker threads for long computations. Each thread answers one question at a time.
-import { parentPort, type Transferable, type Worker } from 'node:worker_threads';
 
+import { parentPort, type Transferable, type Worker } from 'node:worker_threads';
 import { DsError, type DsErrorFields } from '../errors.js';
+import { errorCode, errorMessage } from './system-error.js';
 import { startThread } from './thread.js';
 import { boundedMs } from './timer.js';
 
@@ -115,7 +116,7 @@ class AnsweringThread<Question, Answer> {
     this.started = new Promise((resolve) => worker.once('message', () => resolve()));
     worker.on('error', (error) => {
       this.ended = error.message;
-      this.isOverLimit = (error as NodeJS.ErrnoException).code === 'ERR_WORKER_OUT_OF_MEMORY';
+      this.isOverLimit = errorCode(error) === 'ERR_WORKER_OUT_OF_MEMORY';
     });
     worker.on('exit', (code) => {
       this.ended ??= `exit code ${code}`;
@@ -173,7 +174,7 @@ class AnsweringThread<Question, Answer> {
         this.worker.postMessage(question);
       } catch (cause) {
         finish(() =>
-          reject(lost(`a question that cannot be copied: ${(cause as Error).message}`, false)),
+          reject(lost(`a question that cannot be copied: ${errorMessage(cause)}`, false)),
         );
       }
     });

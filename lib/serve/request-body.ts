@@ -1,9 +1,11 @@
 // A request's body: bytes within a bound, UTF-8, JSON, an object.
+
 import type { IncomingMessage } from 'node:http';
 import { TextDecoder } from 'node:util';
 import type { JsonObject } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
+import { errorMessage } from '../runtime/system-error.js';
 import { ApiError } from './api-error.js';
 import type { BodyReservation } from './body-budget.js';
 
@@ -30,7 +32,7 @@ export async function readJson(
   try {
     value = JSON.parse(text);
   } catch (cause) {
-    const message = `The body: expected JSON, got an error: ${(cause as Error).message.slice(0, 200)}.`;
+    const message = `The body: expected JSON, got an error: ${errorMessage(cause).slice(0, 200)}.`;
     throw new ApiError(400, message, { code: 'invalid_json' });
   }
   if (isObject<JsonObject>(value)) return value;

@@ -117,5 +117,7 @@ export function isWithin(value: JsonValue | undefined, levels: number): boolean 
 }
 
 export function isInteger(value: unknown, least: number, most: number): value is number {
-  return Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= most;
+  return (
+    typeof value === 'number' && Number.isSafeInteger(value) && value >= least && value <= most
+  );
 }

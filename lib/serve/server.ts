@@ -358,7 +358,7 @@ export class InferenceServer {
 const MOST_PORT = 65_535;
 
 function requirePort(port: unknown): void {
-  if (Number.isInteger(port) && (port as number) >= 0 && (port as number) <= MOST_PORT) return;
+  if (typeof port === 'number' && Number.isInteger(port) && port >= 0 && port <= MOST_PORT) return;
   const expected = `a port, 0 to ${MOST_PORT}`;
   throw new DsError({ code: 'DS_ARGUMENT', op: 'serve port', expected, got: formatValue(port) });
 }

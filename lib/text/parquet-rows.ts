@@ -1,7 +1,9 @@
 // Rows of Parquet files, one row group at a time.
+
 import { PositionalFile } from '../data/positional-file.js';
 import { DsError } from '../errors.js';
 import { dataError } from '../runtime/refused.js';
+import { errorMessage } from '../runtime/system-error.js';
 import { type Footer, type ReadBytes, readFooter } from './parquet/footer.js';
 import { readRowGroup } from './parquet/row-group.js';
 
@@ -42,7 +44,7 @@ async function withFooter<T>(
     return await body(readFooter(file.bytes, read), read);
   } catch (cause) {
     if (cause instanceof DsError) throw cause;
-    throw dataError(path, 'a Parquet file', (cause as Error).message, 'Is it whole?');
+    throw dataError(path, 'a Parquet file', errorMessage(cause), 'Is it whole?');
   } finally {
     file.close();
   }

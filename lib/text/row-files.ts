@@ -16,7 +16,12 @@ import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
 import { Regex } from '../runtime/regex/regex.js';
 import { required } from '../runtime/required.js';
-import { absolutePath, workingDirectory } from '../runtime/system-error.js';
+import {
+  absolutePath,
+  errorCode,
+  errorMessage,
+  workingDirectory,
+} from '../runtime/system-error.js';
 import { parquetGroups } from './parquet-rows.js';
 
 /** How a file holds rows. */
@@ -74,7 +79,7 @@ function wholeFolder(path: string): string[] {
   try {
     isFolder = statSync(path).isDirectory();
   } catch (cause) {
-    throw dataError(path, 'a file or folder', (cause as Error).message, 'Check the path.');
+    throw dataError(path, 'a file or folder', errorMessage(cause), 'Check the path.');
   }
   return isFolder ? listed(path).filter((file) => extname(file).toLowerCase() in FORMATS) : [path];
 }
@@ -91,8 +96,8 @@ function matches(pattern: string): string[] {
       expression.matchesStart(file.split(sep).join('/')),
     );
   } catch (cause) {
-    if ((cause as NodeJS.ErrnoException).code === 'ENOENT') return [];
-    throw dataError(folder, 'a folder that can be read', (cause as Error).message);
+    if (errorCode(cause) === 'ENOENT') return [];
+    throw dataError(folder, 'a folder that can be read', errorMessage(cause));
   }
 }
 
@@ -144,7 +149,7 @@ function beginning(path: string): string {
     const bytes = Buffer.alloc(BEGINNING);
     return bytes.toString('utf8', 0, readSync(file, bytes));
   } catch (cause) {
-    throw dataError(path, 'a readable file', (cause as Error).message);
+    throw dataError(path, 'a readable file', errorMessage(cause));
   } finally {
     if (file !== null) closeSync(file);
   }
@@ -175,7 +180,7 @@ function sizeOf(path: string): number {
     if (status.isFile()) return status.size;
     got = status.isDirectory() ? 'a folder' : 'a pipe or device';
   } catch (cause) {
-    got = (cause as Error).message;
+    got = errorMessage(cause);
   }
   throw dataError(path, 'a readable file', got);
 }
@@ -193,7 +198,7 @@ async function digestOf(path: string): Promise<string> {
     for await (const chunk of createReadStream(path, { highWaterMark: 1 << 20 }))
       hash.update(chunk);
   } catch (cause) {
-    throw dataError(path, 'a readable file', (cause as Error).message);
+    throw dataError(path, 'a readable file', errorMessage(cause));
   }
   return hash.digest('hex');
 }

@@ -5,6 +5,7 @@ import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
 import { isObject } from '../runtime/is-object.js';
 import { dataError } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
+import { errorCode, errorMessage } from '../runtime/system-error.js';
 import { parquetRows } from './parquet-rows.js';
 import type { FilePart } from './row-files.js';
 
@@ -44,7 +45,7 @@ function* rowsOfArray(path: string): Generator<LocatedRow> {
   try {
     rows = JSON.parse(text);
   } catch (cause) {
-    throw dataError(path, 'a JSON array of rows', (cause as Error).message);
+    throw dataError(path, 'a JSON array of rows', errorMessage(cause));
   }
   if (!Array.isArray(rows)) throw dataError(path, 'a JSON array of rows', text.slice(0, 60));
   for (const [i, row] of rows.entries()) {
@@ -59,7 +60,7 @@ function parseRow(text: string, location: () => string): Row {
     value = JSON.parse(text);
   } catch (cause) {
     const hint = 'Rows are objects on a line each, or in one array (.json).';
-    throw dataError(location(), 'a JSON object', (cause as Error).message, hint);
+    throw dataError(location(), 'a JSON object', errorMessage(cause), hint);
   }
   return requireObject(value, location);
 }
@@ -73,7 +74,7 @@ function readWhole(path: string): Uint8Array {
   try {
     return readFileSync(path);
   } catch (cause) {
-    throw dataError(path, 'a readable file', (cause as Error).message);
+    throw dataError(path, 'a readable file', errorMessage(cause));
   }
 }
 
@@ -81,7 +82,7 @@ function utf8(bytes: Uint8Array, location: () => string): string {
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
   } catch (cause) {
-    if ((cause as NodeJS.ErrnoException).code !== 'ERR_STRING_TOO_LONG') {
+    if (errorCode(cause) !== 'ERR_STRING_TOO_LONG') {
       throw dataError(location(), 'UTF-8 text', 'other bytes', 'Convert it to UTF-8.');
     }
     const expected = `a text of at most ${constants.MAX_STRING_LENGTH} characters`;
@@ -154,7 +155,7 @@ function opened(path: string): number {
   try {
     return openSync(path, 'r');
   } catch (cause) {
-    throw dataError(path, 'a readable file', (cause as Error).message);
+    throw dataError(path, 'a readable file', errorMessage(cause));
   }
 }
 

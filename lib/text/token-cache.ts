@@ -1,10 +1,11 @@
 // The token cache stores an encoded part in a file. The name is a hash of its inputs.
+
 import { createHash } from 'node:crypto';
 import { closeSync, constants, fstatSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { dataError } from '../runtime/refused.js';
+import { errorMessage } from '../runtime/system-error.js';
 import { writeOwn } from '../runtime/whole-file.js';
 import type { EncodedPart } from './encoded-part.js';
 import type { RowSettings } from './row-encoder.js';
@@ -101,6 +102,6 @@ export function writeCached(folder: string, name: string, part: EncodedPart): vo
     writeOwn(join(folder, name), write, (other) => NAME.test(other));
   } catch (cause) {
     const hint = 'Give `cache` a folder that can be written, or leave it out.';
-    throw dataError(folder, 'a token cache that can be written', (cause as Error).message, hint);
+    throw dataError(folder, 'a token cache that can be written', errorMessage(cause), hint);
   }
 }

@@ -1,13 +1,14 @@
 // Reads the files of a tokenizer's folder: tokenizer.json, tokenizer_config.json,
 // special_tokens_map.json, chat templates.
+
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-
 import type { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import { parseJson } from '../runtime/parse-json.js';
 import { dataError } from '../runtime/refused.js';
+import { errorMessage } from '../runtime/system-error.js';
 
 type Json = Record<string, unknown>;
 
@@ -215,7 +216,7 @@ function readJson(path: string): Json {
     throw dataError(
       path,
       'JSON',
-      (cause as Error).message,
+      errorMessage(cause),
       'It may be cut off, or a pointer of git-lfs.',
     );
   }
@@ -229,6 +230,6 @@ function readText(path: string): string {
     if (!statSync(path).isFile()) throw new Error('it is not a regular file');
     return readFileSync(path, 'utf8');
   } catch (cause) {
-    throw dataError(path, 'a readable file', (cause as Error).message);
+    throw dataError(path, 'a readable file', errorMessage(cause));
   }
 }

@@ -1,7 +1,8 @@
 // Writes the events of a run into the append-only file of its folder.
-import { dirname } from 'node:path';
 
+import { dirname } from 'node:path';
 import { AppendFile, makeFolder } from '../monitor/append-file.js';
+import { errorMessage } from '../runtime/system-error.js';
 import { encode, eventsFile, type RunEvent, type Untimed } from './events.js';
 
 /** Milliseconds that an event stays in the buffer at most, while the event loop or steps run. */
@@ -73,7 +74,7 @@ export class EventLog {
       this.isOpen = false;
       process.off('exit', this.onExit);
       this.file.close();
-      const warning = `The log of ds watch failed and is switched off: ${(error as Error).message}`;
+      const warning = `The log of ds watch failed and is switched off: ${errorMessage(error)}`;
       process.emitWarning(warning, { type: 'DsWarning', code: 'DS_MONITOR' });
     }
   }

@@ -188,7 +188,7 @@ function numberOf(value: unknown): number | null {
 }
 
 const isStep = (value: unknown): value is number =>
-  Number.isSafeInteger(value) && (value as number) >= 0;
+  typeof value === 'number' && Number.isSafeInteger(value) && value >= 0;
 
 /** Milliseconds up to the last date of JavaScript. */
 const isTime = (value: unknown): value is number =>

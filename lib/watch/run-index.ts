@@ -2,6 +2,7 @@
 
 import { hostname } from 'node:os';
 import { required } from '../runtime/required.js';
+import { errorCode, errorMessage } from '../runtime/system-error.js';
 
 import {
   decode,
@@ -106,7 +107,7 @@ export class RunIndex {
       if (isNew) this.version++;
       this.failure = null;
     } catch (error) {
-      this.failure = (error as Error).message;
+      this.failure = errorMessage(error);
     }
   }
 
@@ -249,7 +250,7 @@ function isAlive(pid: number): boolean {
     process.kill(pid, 0); // Signal 0 only asks.
     return true;
   } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM';
+    return errorCode(error) === 'EPERM';
   }
 }
 

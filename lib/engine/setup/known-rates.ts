@@ -59,5 +59,7 @@ function keep(file: string, rates: Record<string, unknown>): void {
 
 function isRates(value: unknown): value is ProcessorRates {
   const { host, link } = (value ?? {}) as Partial<ProcessorRates>;
-  return [host, link].every((rate) => Number.isFinite(rate) && (rate as number) > 0);
+  return [host, link].every(
+    (rate) => typeof rate === 'number' && Number.isFinite(rate) && rate > 0,
+  );
 }

@@ -204,7 +204,7 @@ async function served(
 }
 
 function requirePort(port: unknown): void {
-  const isPort = Number.isInteger(port) && (port as number) >= 0 && (port as number) < 65_536;
+  const isPort = typeof port === 'number' && Number.isInteger(port) && port >= 0 && port < 65_536;
   if (port === undefined || port === null || isPort) return;
   throw refusedValue('engine.watch port', 'a port from 0 to 65535, or null', port);
 }

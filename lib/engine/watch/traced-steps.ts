@@ -1,4 +1,5 @@
 // Traces some steps of a run into a file.
+
 import { writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { DsError } from '../../errors.js';
@@ -8,6 +9,7 @@ import { formatValue } from '../../runtime/format-value.js';
 import { makeFolderNow } from '../../runtime/make-folder.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
+import { errorMessage } from '../../runtime/system-error.js';
 import { hasWatcher } from '../../runtime/watched-work.js';
 import type { Phase, PhaseTimer } from './phase-timer.js';
 import { WrappedTimer } from './wrapped-timer.js';
@@ -52,7 +54,7 @@ export function tracedSteps(
     makeFolderNow(dirname(options.path));
     writeFileSync(options.path, '{"traceEvents":[]}\n');
   } catch (cause) {
-    const got = (cause as Error).message;
+    const got = errorMessage(cause);
     const expected = 'a file that can be written';
     throw new DsError({ code: 'DS_IO', op: `${op} ${options.path}`, expected, got, cause });
   }
@@ -144,7 +146,7 @@ export class TracedSteps extends WrappedTimer {
     try {
       writeTrace(path, file);
     } catch (error) {
-      const warning = `engine.trace could not write ${path}: ${(error as Error).message}`;
+      const warning = `engine.trace could not write ${path}: ${errorMessage(error)}`;
       process.emitWarning(warning, { type: 'DsWarning', code: 'DS_MONITOR' });
     }
   }

@@ -1,6 +1,7 @@
 // Reads the JSON that lists the files of an inference checkpoint, in DeepSpeed's format. It lists
 // whole tensors, or tensors common to all ranks and the parts of each rank. Source: deepspeed's
 // SDLoaderFactory.
+
 import { readFile } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import type { JsonObject } from '../../../types/json.js';
@@ -8,6 +9,7 @@ import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { isObject } from '../../runtime/is-object.js';
 import { parseJson } from '../../runtime/parse-json.js';
+import { errorMessage } from '../../runtime/system-error.js';
 
 /** File name that saveParts() writes. */
 export const PARTS_LIST = 'ds_inference_config.json';
@@ -84,7 +86,7 @@ async function readJson(path: string): Promise<JsonObject> {
   try {
     text = await readFile(path, 'utf8');
   } catch (cause) {
-    const got = (cause as Error).message;
+    const got = errorMessage(cause);
     throw new DsError({ code: 'DS_IO', op: path, expected: 'a readable file', got, cause });
   }
   try {

@@ -1,6 +1,8 @@
 // Reads the quantization_config of a config.json: packed layers, their bits, groups and layout.
+
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import { Regex } from '../../runtime/regex/regex.js';
+import { errorMessage } from '../../runtime/system-error.js';
 import type { ModelConfig } from '../model-config.js';
 
 /** How the files store a layer. */
@@ -153,12 +155,7 @@ function fitting(group: Section, target: string): (path: string) => boolean {
     const pattern = new Regex(target.slice('re:'.length));
     return (path) => pattern.matchesStart(path);
   } catch (cause) {
-    throw group.refusal(
-      'targets',
-      '"re:" and a regular expression',
-      target,
-      (cause as Error).message,
-    );
+    throw group.refusal('targets', '"re:" and a regular expression', target, errorMessage(cause));
   }
 }
 

@@ -140,7 +140,8 @@ const OTHER_KEY = 'num_local_experts';
 function parseDense(config: ModelConfig, layers: number): number[] {
   const step = config.size('decoder_sparse_step', 1);
   const given = config.get('mlp_only_layers', []);
-  const isLayer = (one: JsonValue): boolean => Number.isInteger(one) && (one as number) >= 0;
+  const isLayer = (one: JsonValue): boolean =>
+    typeof one === 'number' && Number.isInteger(one) && one >= 0;
   if (!Array.isArray(given) || !given.every(isLayer)) {
     throw config.refusal('mlp_only_layers', 'a list of numbers of layers', given);
   }

@@ -98,8 +98,8 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
 function parsePadding(config: ModelConfig, vocabSize: number): number | null {
   const id = config.get('pad_token_id');
   if (id === null) return null;
-  if (Number.isInteger(id) && (id as number) < vocabSize && (id as number) >= -vocabSize) {
-    return id as number;
+  if (typeof id === 'number' && Number.isInteger(id) && id < vocabSize && id >= -vocabSize) {
+    return id;
   }
   throw config.refusal('pad_token_id', `a token below ${vocabSize}`, id);
 }
@@ -176,11 +176,11 @@ function defaultTypes(
     return Array.from({ length: layers }, (_, i) => (slides(i) ? SLIDING : FULL));
   }
   const first = config.get('max_window_layers', layers);
-  if (!Number.isInteger(first) || (first as number) < 0) {
+  if (typeof first !== 'number' || !Number.isInteger(first) || first < 0) {
     throw config.refusal('max_window_layers', 'a number of layers', first);
   }
   return Array.from({ length: layers }, (_, i) =>
-    width !== null && slidesAt(i, first as number) ? SLIDING : FULL,
+    width !== null && slidesAt(i, first) ? SLIDING : FULL,
   );
 }
 

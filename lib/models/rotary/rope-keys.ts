@@ -197,7 +197,8 @@ function numberOf(section: ModelConfig, name: ScalingKey, absent: number | null)
   if (name === 'truncate') return section.flag(key, true);
   if (name !== 'shortFactor' && name !== 'longFactor') return section.positive(key, absent);
   const list = section.get(key);
-  const isGood = (one: JsonValue): boolean => Number.isFinite(one) && (one as number) > 0;
+  const isGood = (one: JsonValue): boolean =>
+    typeof one === 'number' && Number.isFinite(one) && one > 0;
   if (Array.isArray(list) && list.every(isGood)) return list;
   throw section.refusal(key, 'a list of positive numbers', list);
 }

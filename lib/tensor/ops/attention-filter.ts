@@ -126,7 +126,8 @@ function broadcastMask(op: string, mask: Tensor, shape: readonly number[], hint:
 }
 
 function requireLength(op: string, length: unknown, keys: number): void {
-  if (Number.isInteger(length) && (length as number) >= 0 && (length as number) <= keys) return;
+  if (typeof length === 'number' && Number.isInteger(length) && length >= 0 && length <= keys)
+    return;
   const expected = `lengths between 0 and the ${keys} keys`;
   throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(length) });
 }

@@ -1,5 +1,7 @@
 // Reads the values of a column chunk, page by page. Checks each page against its header.
+
 import type { ColumnDecoder, DecodedArray, ParquetParsers } from 'hyparquet/src/types.js';
+import { errorMessage } from '../../runtime/system-error.js';
 
 import { decompress } from './codecs.js';
 import { crc32 } from './crc32.js';
@@ -76,7 +78,7 @@ class ChunkReader {
     try {
       this.readPage();
     } catch (cause) {
-      throw this.damaged((cause as Error).message);
+      throw this.damaged(errorMessage(cause));
     }
   }
 

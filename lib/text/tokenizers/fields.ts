@@ -54,7 +54,7 @@ export class Fields {
 
   count(key: string, fallback: number): number {
     const value = this.get(key) ?? fallback;
-    if (Number.isSafeInteger(value) && (value as number) >= 0) return value as number;
+    if (typeof value === 'number' && Number.isSafeInteger(value) && value >= 0) return value;
     throw this.wrong(key, 'a whole number', value);
   }
 
@@ -96,7 +96,7 @@ export class Fields {
 }
 
 export const isId = (value: unknown): value is number =>
-  Number.isInteger(value) && (value as number) >= 0 && (value as number) < MOST_IDS;
+  typeof value === 'number' && Number.isInteger(value) && value >= 0 && value < MOST_IDS;
 
 /** An id of a vocabulary. Throws DS_DATA. */
 export function requireId(location: string, value: unknown): number {

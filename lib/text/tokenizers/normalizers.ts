@@ -1,6 +1,8 @@
 // Normalizers: from a text to the text that is split and encoded. Source: the Rust crate
 // tokenizers.
+
 import { dataError } from '../../runtime/refused.js';
+import { errorMessage } from '../../runtime/system-error.js';
 import { charsmapOf } from '../charsmap.js';
 import { lowercase, spaceEnd, spaceStart, spellBytes } from './characters.js';
 import { Fields } from './fields.js';
@@ -80,6 +82,6 @@ function precompiled(fields: Fields): Normalizer {
   try {
     return charsmapOf(fields.get('precompiled_charsmap'));
   } catch (cause) {
-    throw dataError(fields.location, 'a table of SentencePiece', (cause as Error).message);
+    throw dataError(fields.location, 'a table of SentencePiece', errorMessage(cause));
   }
 }

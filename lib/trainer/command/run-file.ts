@@ -6,6 +6,7 @@ import { excerpt } from '../../config/config-error.js';
 import { DsError } from '../../errors.js';
 import { requireShallow } from '../../runtime/parse-json.js';
 import { refused } from '../../runtime/refused.js';
+import { errorMessage } from '../../runtime/system-error.js';
 import { type Given, snakeCase } from './given.js';
 
 /**
@@ -86,7 +87,7 @@ function parsed<T>(location: string, body: () => T): T {
     return body();
   } catch (cause) {
     const hint = 'Write each value out, without anchors and aliases.';
-    throw refused(location, 'YAML of names and values', (cause as Error).message, hint);
+    throw refused(location, 'YAML of names and values', errorMessage(cause), hint);
   }
 }
 
@@ -94,7 +95,7 @@ function readText(file: string): string {
   try {
     return readFileSync(file, 'utf8');
   } catch (cause) {
-    const got = (cause as Error).message;
+    const got = errorMessage(cause);
     const expected = 'a file of arguments that can be read';
     throw new DsError({ code: 'DS_IO', op: `--config ${file}`, expected, got, cause });
   }

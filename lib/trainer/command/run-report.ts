@@ -1,8 +1,10 @@
 // What `ds train` prints and records while it trains: lines, the address of the page, samples.
+
 import type { Engine } from '../../engine/engine.js';
 import { MODEL } from '../../engine/ranks.js';
 import type { RunWatch } from '../../engine/watch/run-watch.js';
 import type { CausalLM } from '../../models/index.js';
+import { errorMessage } from '../../runtime/system-error.js';
 import type { Tokenizer } from '../../text/index.js';
 import type { TrainerEvent } from '../events.js';
 import { continued, type Prompt } from './sample.js';
@@ -59,7 +61,7 @@ export class RunReport {
       const text = continued(model, tokenizer, prompt, tokens);
       this.watch.text({ prompt: prompt.text, text });
     } catch (error) {
-      this.watch.notice(`The sample failed: ${(error as Error).message}`, 'warning');
+      this.watch.notice(`The sample failed: ${errorMessage(error)}`, 'warning');
     }
   }
 }
