@@ -1,11 +1,103 @@
-// OptimizerState: shares of the partitions on this rank, each with a ShardState and a schedule.
+// OptimizerState: shares of the partitions on this rank, each with a ShardState and a schedule, and
+// the schedule that waits for the step decision.
+
+import type { Optimizer, UpdateSettings } from '../optim/optimizer.js';
 import { required } from '../runtime/required.js';
+import type { Event, Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
-import type { Fragment } from './layout.js';
-import type { Publisher, RankError, Schedule, UpdatePlan } from './schedule/schedule.js';
+import type { Fragment, LayoutEntry } from './layout.js';
 import type { Partition, WeightShard } from './shard.js';
 import type { Bytes, LentState } from './state/lent-state.js';
 import type { ShardState } from './state/shard-state.js';
+
+/** Facts on the next update that are known before its gradients. */
+export interface UpdatePlan {
+  readonly settings: UpdateSettings;
+  /**
+   * The factor of the gradients: the loss scale, times the accumulation steps if they were not
+   * divided out.
+   */
+  readonly gradientScale: number;
+}
+
+/**
+ * A partition, and the stream that orders the change of its weights. With `changed`, the change
+ * precedes this event, because the stream also changes other partitions.
+ */
+export type UpdatedPartition = readonly [partition: Partition, stream: Stream, changed?: Event];
+
+/** Sends updated weights to the other ranks. */
+export interface Publisher {
+  /**
+   * The partition's weights change in the order of `stream`, before `changed`. Once per partition
+   * and update.
+   */
+  publish(partition: Partition, stream: Stream, changed?: Event): void;
+}
+
+/** A compression error of a parameter on this rank, which the next exchange adds. */
+export interface RankError {
+  readonly entry: LayoutEntry;
+  /**
+   * "worker_error": the rank's own error, for the whole parameter. "server_error": the error of the
+   * average, for the part that this rank owns.
+   */
+  readonly name: 'worker_error' | 'server_error';
+  /** Its first element, from the parameter's start. */
+  readonly from: number;
+  /** Flat, f32. The receiver releases it. */
+  readonly tensor: Tensor;
+}
+
+/**
+ * Decides when the partitions of one ShardState are updated, and how ranks share the work. Members
+ * without a use in a schedule are absent. Methods only enqueue work, unless their comment states
+ * that they block.
+ */
+export interface Schedule {
+  /**
+   * Updates every partition in forward order, after the step decision. Yields each one after its
+   * new weights are enqueued; the rest of its update is enqueued before the end. `control` is on
+   * the device, written on the compute stream.
+   */
+  update(control: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void>;
+  /** Called before dispose() of the ShardState. */
+  dispose(): void;
+  /** The ShardState has added a partition. Called in forward order. */
+  adopt?(partition: Partition): void;
+  /** Called before the backward that completes the gradients of `plan`. */
+  prepare?(plan: UpdatePlan): void;
+  /** The ShardState has received the gradient of `partition`. */
+  gradReady?(partition: Partition): void;
+  /**
+   * Called after all gradients; begin() and then update() follow. Uploads of speculative weights
+   * start. Does not block.
+   */
+  endBackward?(): void;
+  /**
+   * Enqueues the remaining part of a partition's update that needs no step decision. Called in
+   * forward order. Does not block.
+   */
+  begin?(partition: Partition): void;
+  /** Called before weights are read. */
+  awaitWeights?(partition: Partition): void;
+  /** Replaces ShardState.gradOf. */
+  gradOf?(partition: Partition): Tensor | null;
+  /** Called after an external change of a partition's gradient or state. */
+  changed?(): void;
+  /** Enqueues postponed commits, so that the state is that of the last update. */
+  commit?(): void;
+  /**
+   * Whether ranks may have made local updates since their weights were equal. Equal on every rank.
+   */
+  readonly isAdrift?: boolean;
+  /** Makes the weights of all ranks equal, after `applied` updates. All ranks call it. */
+  resync?(applied: number, publisher: Publisher): void;
+  /** This rank's compression errors. */
+  rankErrors?(): Iterable<RankError>;
+  /** Bytes in addition to the ShardState's. */
+  readonly bytes?: Pick<Bytes, 'device' | 'host'>;
+}
 
 /** Partitions with their state and the schedule of their updates. */
 export interface Share {
@@ -34,7 +126,7 @@ export class OptimizerState {
     const { state, schedule } = this.of(partition);
     this.inForwardOrder.push(partition);
     state.adopt(partition);
-    schedule.adopt(partition);
+    schedule.adopt?.(partition);
   }
 
   /**
@@ -47,12 +139,14 @@ export class OptimizerState {
 
   /** Called before the backward that completes the gradients of `plan`. */
   prepare(plan: UpdatePlan): void {
-    for (const { schedule } of this.shares) schedule.prepare(plan);
+    for (const { schedule } of this.shares) schedule.prepare?.(plan);
   }
 
   /** Called when the gradient of `partition` is complete after partition.ready. */
   gradReady(partition: Partition): void {
-    this.of(partition).schedule.gradReady(partition);
+    const { state, schedule } = this.of(partition);
+    state.receive(partition);
+    schedule.gradReady?.(partition);
   }
 
   /**
@@ -61,8 +155,8 @@ export class OptimizerState {
    * A share may block for the step decision, so independent work of other shares is enqueued first.
    */
   update(control: Tensor, plan: UpdatePlan, publisher: Publisher): void {
-    for (const { schedule } of this.shares) schedule.endBackward();
-    for (const partition of this.inForwardOrder) this.of(partition).schedule.begin(partition);
+    for (const { schedule } of this.shares) schedule.endBackward?.();
+    for (const partition of this.inForwardOrder) this.of(partition).schedule.begin?.(partition);
     const updates = new Map(
       this.shares.map(({ state, schedule }) => [state, schedule.update(control, plan)] as const),
     );
@@ -79,7 +173,9 @@ export class OptimizerState {
    */
   awaitWeights(shard: WeightShard): void {
     const partition = shard as Partition;
-    this.shareOf.get(partition)?.schedule.awaitWeights(partition);
+    const share = this.shareOf.get(partition);
+    share?.schedule.awaitWeights?.(partition);
+    share?.state.awaitWeights(partition);
   }
 
   /**
@@ -89,7 +185,7 @@ export class OptimizerState {
    */
   lend(partition: Partition, fragment: Fragment, name: string): LentState {
     const { state, schedule } = this.of(partition);
-    schedule.commit();
+    schedule.commit?.();
     return state.lend(partition, fragment, name);
   }
 
@@ -103,12 +199,13 @@ export class OptimizerState {
    * gradDtype, in its present memory; else null. Complete on return. The caller releases it.
    */
   gradOf(partition: Partition): Tensor | null {
-    return this.of(partition).schedule.gradOf(partition);
+    const { state, schedule } = this.of(partition);
+    return schedule.gradOf ? schedule.gradOf(partition) : state.gradOf(partition);
   }
 
   /** Called after an external change of the partition's gradient or state. */
   changed(partition: Partition): void {
-    this.of(partition).schedule.changed();
+    this.of(partition).schedule.changed?.();
   }
 
   /**
@@ -116,7 +213,7 @@ export class OptimizerState {
    */
   refresh(partition: Partition): void {
     const { state, schedule } = this.of(partition);
-    schedule.changed();
+    schedule.changed?.();
     state.refresh(partition);
   }
 
@@ -124,23 +221,23 @@ export class OptimizerState {
    * Whether ranks may have made local updates since their weights were equal. Equal on every rank.
    */
   get isAdrift(): boolean {
-    return this.shares.some(({ schedule }) => schedule.isAdrift);
+    return this.shares.some(({ schedule }) => schedule.isAdrift ?? false);
   }
 
   /** Makes the weights of all ranks equal, after `applied` updates. All ranks call it. */
   resync(applied: number, publisher: Publisher): void {
-    for (const { schedule } of this.shares) schedule.resync(applied, publisher);
+    for (const { schedule } of this.shares) schedule.resync?.(applied, publisher);
   }
 
   /** Returns this rank's compression errors. The caller releases the tensors. */
   rankErrors(): RankError[] {
-    return this.shares.flatMap(({ schedule }) => [...schedule.rankErrors()]);
+    return this.shares.flatMap(({ schedule }) => [...(schedule.rankErrors?.() ?? [])]);
   }
 
   /** Waits until every update has reached the weights. */
   synchronize(): void {
     for (const { state, schedule } of this.shares) {
-      schedule.commit();
+      schedule.commit?.();
       state.synchronize();
     }
   }
@@ -150,8 +247,8 @@ export class OptimizerState {
     const sum = { device: 0, host: 0, disk: 0 };
     for (const { state, schedule } of this.shares) {
       const { device, host, disk } = state.bytes;
-      sum.device += device + schedule.deviceBytes;
-      sum.host += host + schedule.bytes;
+      sum.device += device + (schedule.bytes?.device ?? 0);
+      sum.host += host + (schedule.bytes?.host ?? 0);
       sum.disk += disk;
     }
     return sum;
@@ -163,45 +260,30 @@ export class OptimizerState {
 }
 
 /**
- * Selects partitions with about `share` of all elements, spread evenly over the forward. Two
- * processors with rates in this proportion then work in parallel. The first partition is selected
- * if it is not larger than the share: its gradient comes last and its weights are needed first,
- * while the other processor updates the next ones.
+ * Updates every range separately: for elementwise rules, and for ranks with whole parameters. On
+ * the device this is one pass in the order of compute. On the host, a tile is updated while the
+ * gradient of the next arrives and the weights of the last one leave.
  */
-export function evenlySpread(
-  partitions: readonly Partition[],
-  share: number,
-): ReadonlySet<Partition> {
-  const chosen = new Set<Partition>();
-  const total = partitions.reduce((sum, { numel }) => sum + numel, 0);
-  const first = partitions[0]?.numel ?? 0;
-  let owed = first <= share * total ? Math.max(0, (0.5 - share) * first) : 0;
-  for (const partition of partitions) {
-    owed += share * partition.numel;
-    if (owed < partition.numel / 2) continue;
-    owed -= partition.numel;
-    chosen.add(partition);
-  }
-  return chosen;
-}
+export class Deferred implements Schedule {
+  constructor(
+    private readonly state: ShardState,
+    private readonly optimizer: Optimizer,
+    private readonly partitions: readonly Partition[],
+  ) {}
 
-/**
- * Selects the partitions with state on the device if the rest is offloaded: the first ones in
- * forward order, up to `share` of all elements. Their gradients are complete last and their weights
- * are needed first, so a host update could not overlap with other work. Source: DeepSpeed's
- * offload_optimizer.ratio (ZeRO-Offload++, "Twin-Flow").
- */
-export function firstInForward(
-  partitions: readonly Partition[],
-  share: number,
-): ReadonlySet<Partition> {
-  const total = partitions.reduce((sum, { numel }) => sum + numel, 0);
-  const chosen = new Set<Partition>();
-  let taken = 0;
-  for (const partition of partitions) {
-    taken += partition.numel;
-    if (taken > share * total) break;
-    chosen.add(partition);
+  *update(given: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
+    const { state, optimizer } = this;
+    const control = state.placement.takeControl(given);
+    for (const partition of this.partitions) {
+      for (const tile of state.tilesOf(partition)) {
+        const tensors = state.acquire(partition, tile);
+        optimizer.update({ ...tensors, control }, settings, state.placement.kernels);
+        state.release(partition, tensors);
+        state.deliver(partition, tile);
+      }
+      yield [partition, state.finish(partition)];
+    }
   }
-  return chosen;
+
+  dispose(): void {}
 }

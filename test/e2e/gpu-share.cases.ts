@@ -9,7 +9,7 @@ import type { Engine } from '../../lib/index.js';
 import { byteText } from '../../lib/runtime/byte-text.js';
 import type { Device } from '../../lib/runtime/device.js';
 import type { Share } from '../../lib/zero/optimizer-state.js';
-import { Deferred } from '../../lib/zero/schedule/deferred.js';
+import { Deferred } from '../../lib/zero/optimizer-state.js';
 import { Speculative } from '../../lib/zero/schedule/speculative.js';
 import type { Partition } from '../../lib/zero/shard.js';
 import { StreamedState, Windows } from '../../lib/zero/state/placement/streamed.js';
@@ -119,7 +119,7 @@ const staying: Case = {
           const { masters } = own as unknown as { masters: Masters };
           // Two gradients and upper halves. The weights belong to the partitions.
           const passing = placement.windows.bytes + masters.bytes.device;
-          const all = own.bytes.device + schedule.deviceBytes - passing;
+          const all = own.bytes.device + (schedule.bytes?.device ?? 0) - passing;
           const beside = all - 6 * elements;
           assert.ok(beside >= 0 && beside < 4096, `${beside} bytes beside ${elements} elements`);
         }
@@ -127,7 +127,10 @@ const staying: Case = {
         const { hint } = memoryAdvice(engine.parts);
         const frees = state.shares
           .filter((one) => one.state.placement instanceof StreamedState)
-          .reduce((sum, one) => sum + one.state.bytes.device + one.schedule.deviceBytes, 0);
+          .reduce(
+            (sum, one) => sum + one.state.bytes.device + (one.schedule.bytes?.device ?? 0),
+            0,
+          );
         assert.ok(hint.includes(`gpu_share": 0 frees ${byteText(frees + 2 * weights)}`), hint);
       }
       engine.destroy();

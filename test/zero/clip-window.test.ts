@@ -1,5 +1,5 @@
 // When speculation pauses for clipping, and when it goes on.
-import { ClipWindow, windowLength } from '../../lib/zero/schedule/clip-window.js';
+import { ClipWindow, windowLength } from '../../lib/zero/schedule/speculation-policy.js';
 
 function record(window: ClipWindow, missed: boolean, times: number): void {
   for (let i = 0; i < times; ++i) window.record(missed);

@@ -1,6 +1,6 @@
 // Tests the order of speculative host updates: on arrival first, then in forward order, and how the
 // share of both moves.
-import { SpeculationOrder } from '../../lib/zero/schedule/speculation-order.js';
+import { SpeculationOrder } from '../../lib/zero/schedule/speculation-policy.js';
 
 const forward = ['root', 'h0', 'h1', 'h2', 'h3'];
 const arrivals = ['h3', 'h2', 'h1', 'h0', 'root'];

@@ -6,7 +6,7 @@ import { requireHyperparameters } from '../../optim/param-groups.js';
 import type { Metric } from '../../optim/reduce-on-plateau.js';
 import type { ScheduleSet } from '../../optim/schedule-set.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import type { UpdatePlan } from '../../zero/schedule/schedule.js';
+import type { UpdatePlan } from '../../zero/optimizer-state.js';
 import { nonfinite, uneven } from '../engine-errors.js';
 import type { EmptyBatches } from '../watch/empty-batches.js';
 import type { StepWatch } from '../watch/step-watch.js';

@@ -75,7 +75,7 @@ function forState(
     const frees = streamed.reduce((sum, { state: own, schedule, partitions }) => {
       const weights = params.device === 'none' ? 0 : weightsThere(partitions);
       const waiting = waitingGradients(partitions);
-      return sum + own.bytes.device + schedule.deviceBytes + waiting + weights;
+      return sum + own.bytes.device + (schedule.bytes?.device ?? 0) + waiting + weights;
     }, 0);
     const text = `"zero_optimization.offload_optimizer.gpu_share": 0 frees ${byteText(frees)}`;
     found.push({ frees, text });

@@ -14,10 +14,16 @@ import { required } from '../../runtime/required.js';
 import { copyAll, sliceFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { overlap } from '../layout.js';
+import {
+  Deferred,
+  type Publisher,
+  type RankError,
+  type Schedule,
+  type UpdatedPartition,
+  type UpdatePlan,
+} from '../optimizer-state.js';
 import type { Partition } from '../shard.js';
 import type { ShardState } from '../state/shard-state.js';
-import { AfterDecision, Deferred } from './deferred.js';
-import type { Publisher, RankError, UpdatedPartition, UpdatePlan } from './schedule.js';
 
 /** Parts of an update over several ranks with whole units. */
 interface ExchangeParts {
@@ -51,7 +57,7 @@ interface Bucket {
  * Memory in addition to the state: 4 bytes per element and 4 / ranks for errors, a quarter of a
  * byte for messages, and the vectors of three buckets during an update.
  */
-export class ExchangedUpdates extends AfterDecision {
+export class ExchangedUpdates implements Schedule {
   private readonly alone: Deferred;
   private readonly buckets: readonly Bucket[];
   /** [4] f32: the step's control without a gradient factor, for averages. */
@@ -61,13 +67,12 @@ export class ExchangedUpdates extends AfterDecision {
     private readonly optimizer: ExchangingOptimizer,
     private readonly parts: ExchangeParts,
   ) {
-    super(parts.state);
     const { state, partitions } = parts;
     this.alone = new Deferred(state, optimizer, partitions);
     this.buckets = bucketsOf(partitions, parts.bucketElements).map((members) => {
       return { members, exchange: exchangeOf(optimizer, parts.group, members), vector: null };
     });
-    this.unscaled = state.allocate(4, 'f32');
+    this.unscaled = state.placement.allocate(4, 'f32');
   }
 
   *update(given: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void> {
@@ -77,22 +82,28 @@ export class ExchangedUpdates extends AfterDecision {
       yield* this.alone.update(given, plan);
       return;
     }
-    this.exchange(pass, state.takeControl(given));
+    this.exchange(pass, state.placement.takeControl(given));
     for (const partition of partitions) yield [partition, state.finish(partition)];
   }
 
-  override get isAdrift(): boolean {
+  get isAdrift(): boolean {
     return this.optimizer.isAdrift;
   }
 
   /** Pending gradients stay unchanged. */
-  override resync(applied: number, publisher: Publisher): void {
+  resync(applied: number, publisher: Publisher): void {
     const pass = this.optimizer.resync(applied, this.optimizer.groups);
     if (!pass) return;
     const { partitions, state } = this.parts;
     const idle = partitions.filter(({ grad }) => grad === null);
-    const always = state.allocate(4, 'f32');
-    state.kernels.scale({ in: always, out: always, scale: 0, shift: 1, accumulate: false });
+    const always = state.placement.allocate(4, 'f32');
+    state.placement.kernels.scale({
+      in: always,
+      out: always,
+      scale: 0,
+      shift: 1,
+      accumulate: false,
+    });
     for (const partition of idle) partition.grad = noGradient(partition);
     this.exchange(pass, always);
     for (const partition of idle) {
@@ -103,7 +114,7 @@ export class ExchangedUpdates extends AfterDecision {
     for (const partition of partitions) publisher.publish(partition, partition.device.compute);
   }
 
-  override *rankErrors(): Generator<RankError> {
+  *rankErrors(): Generator<RankError> {
     const { rank } = this.parts.group;
     for (const { members, exchange } of this.buckets) {
       const { ownError, ownerError } = exchange;
@@ -123,11 +134,11 @@ export class ExchangedUpdates extends AfterDecision {
     }
   }
 
-  override get deviceBytes(): number {
-    return this.buckets.reduce((sum, { exchange }) => sum + exchange.bytes, 0);
+  get bytes(): { device: number; host: number } {
+    return { device: this.buckets.reduce((sum, { exchange }) => sum + exchange.bytes, 0), host: 0 };
   }
 
-  override dispose(): void {
+  dispose(): void {
     for (const { exchange, vector } of this.buckets) {
       exchange.dispose();
       vector?.release();
@@ -138,7 +149,7 @@ export class ExchangedUpdates extends AfterDecision {
   /** Computes other buckets while the collective of one is running. */
   private exchange(pass: PayloadPass, control: Tensor): void {
     const { buckets, unscaled } = this;
-    const { kernels } = this.parts.state;
+    const { kernels } = this.parts.state.placement;
     copyAll(unscaled, control, unscaled.device.compute);
     const multiplier = sliceFlat(unscaled, { offset: 0, numel: 1 });
     kernels.scale({ in: multiplier, out: multiplier, scale: 0, shift: 1, accumulate: false });
@@ -158,7 +169,7 @@ export class ExchangedUpdates extends AfterDecision {
     bucket.vector = vector;
     if (pass.startsAfresh) exchange.reset();
     this.eachRange(bucket, control, (tensors, payload) => {
-      pass.write(tensors, payload, this.parts.state.kernels);
+      pass.write(tensors, payload, this.parts.state.placement.kernels);
     });
     exchange.send(vector, control);
   }
@@ -166,7 +177,7 @@ export class ExchangedUpdates extends AfterDecision {
   private receive(bucket: Bucket, pass: PayloadPass): void {
     bucket.exchange.receive(required(bucket.vector));
     this.eachRange(bucket, this.unscaled, (tensors, payload) => {
-      pass.apply(tensors, payload, this.parts.state.kernels);
+      pass.apply(tensors, payload, this.parts.state.placement.kernels);
     });
     bucket.vector?.release();
     bucket.vector = null;

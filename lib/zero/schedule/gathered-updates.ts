@@ -8,10 +8,9 @@ import { required } from '../../runtime/required.js';
 import { sliceFlat, zeroRange } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { LayoutEntry, Range } from '../layout.js';
+import type { Schedule, UpdatedPartition, UpdatePlan } from '../optimizer-state.js';
 import type { Partition } from '../shard.js';
 import type { Unit } from '../unit.js';
-import { AfterDecision } from './deferred.js';
-import type { UpdatedPartition, UpdatePlan } from './schedule.js';
 import { deliver, type SharedUpdateParts, TensorSums } from './summed-updates.js';
 
 /** A parameter to transform, and the rank that does it. */
@@ -44,7 +43,7 @@ type Batch = readonly Member[];
  * every rank. Device memory: the directions of a batch, each in the dtype of its unit. With
  * offload, the device still runs the transformation.
  */
-export class GatheredUpdates extends AfterDecision {
+export class GatheredUpdates implements Schedule {
   private readonly sums: TensorSums;
   private readonly batches: readonly Batch[];
   /**
@@ -57,20 +56,19 @@ export class GatheredUpdates extends AfterDecision {
     private readonly optimizer: GatheredOptimizer,
     private readonly parts: SharedUpdateParts,
   ) {
-    super(parts.state);
     const { partitions, state, group } = parts;
     const isTransformed = ({ group: index, shape }: LayoutEntry): boolean =>
       optimizer.sumsPerRound(index, shape).length > 0;
     this.sums = new TensorSums(optimizer, parts);
     this.batches = makeBatches(partitions, isTransformed, group.size);
     for (const [dtype, size] of scratchSizes(this.batches)) {
-      this.scratch.set(dtype, state.allocate(size, optimizer.directionDType(dtype)));
+      this.scratch.set(dtype, state.placement.allocate(size, optimizer.directionDType(dtype)));
     }
   }
 
   *update(control: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
     const { state } = this.parts;
-    const taken = state.takeControl(control);
+    const taken = state.placement.takeControl(control);
     this.sums.measure(taken, settings);
     for (const batch of this.batches) {
       const gathering = batch.filter(({ assignments }) => assignments.length > 0);
@@ -88,7 +86,7 @@ export class GatheredUpdates extends AfterDecision {
     }
   }
 
-  override dispose(): void {
+  dispose(): void {
     this.sums.dispose();
     for (const scratch of this.scratch.values()) scratch.release();
   }
@@ -107,14 +105,14 @@ export class GatheredUpdates extends AfterDecision {
     this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
       if (tensors.sums.length === 0) return;
       const direction = this.scratchOf(unit, { offset: directions.offset + offset, numel });
-      this.optimizer.direct(tensors, direction, settings, state.kernels);
+      this.optimizer.direct(tensors, direction, settings, state.placement.kernels);
       direction.release();
     });
     const { compute } = unit.device;
     const scratch = this.scratchOf(unit, directions);
     const full = held(() => Tensor.empty([unit.layout.numel], scratch.dtype, unit.device));
     const own = sliceFlat(full, range);
-    state.toDevice(own, scratch);
+    state.placement.traffic.toDevice(own, scratch);
     const at = { stream: compute, purpose: `directions of ${unit.name}` };
     group.allGather(full, own, at).wait(compute);
     scratch.release();
@@ -142,7 +140,7 @@ export class GatheredUpdates extends AfterDecision {
     const scratch = this.scratchOf(unit, directions);
     const at = { stream: compute, purpose: `transformed directions of ${unit.name}` };
     group.reduceScatter(own, full, at).wait(compute);
-    state.fromDevice(scratch, own);
+    state.placement.traffic.fromDevice(scratch, own);
     for (const tensor of [scratch, own, full]) tensor.release();
   }
 
@@ -151,7 +149,7 @@ export class GatheredUpdates extends AfterDecision {
     control: Tensor,
     settings: UpdateSettings,
   ): void {
-    const { kernels } = this.parts.state;
+    const { kernels } = this.parts.state.placement;
     this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
       const where = { offset: directions.offset + offset, numel };
       const direction = tensors.sums.length > 0 ? this.scratchOf(partition.unit, where) : null;

@@ -28,15 +28,13 @@ import { Event } from '../../runtime/stream.js';
 import { copyAll, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Range } from '../layout.js';
+import type { Schedule, UpdatedPartition, UpdatePlan } from '../optimizer-state.js';
 import type { Partition } from '../shard.js';
 import type { HostState } from '../state/placement/host.js';
 import type { StreamedState } from '../state/placement/streamed.js';
 import type { ShardState } from '../state/shard-state.js';
 import type { StateTile } from '../state/tiles.js';
-import { AdaptiveCount } from './adaptive-count.js';
-import { ClipWindow } from './clip-window.js';
-import type { Schedule, UpdatedPartition, UpdatePlan } from './schedule.js';
-import { SpeculationOrder } from './speculation-order.js';
+import { AdaptiveCount, ClipWindow, SpeculationOrder } from './speculation-policy.js';
 
 /** The speculation on one partition. */
 interface Attempt {
@@ -103,15 +101,15 @@ export class Speculative implements Schedule {
     private readonly state: ShardState<HostState | StreamedState>,
     private readonly optimizer: SpeculativeOptimizer,
   ) {
-    this.decided = state.allocate(4, 'f32');
-    this.assumed = state.allocate(4, 'f32');
+    this.decided = state.placement.allocate(4, 'f32');
+    this.assumed = state.placement.allocate(4, 'f32');
     this.landed = new Event(device);
     this.earlyDone = new Event(device);
     this.committed = new Event(device);
   }
 
   adopt(partition: Partition): void {
-    const memory = this.state.allocate(partition.numel, partition.weights.dtype);
+    const memory = this.state.placement.allocate(partition.numel, partition.weights.dtype);
     const held = this.state.replaceGrad(partition, memory);
     this.attempts.set(partition, { held, pending: 'none', readLate: false });
   }
@@ -126,7 +124,6 @@ export class Speculative implements Schedule {
   }
 
   gradReady(partition: Partition): void {
-    this.state.receive(partition);
     // Backward reads a frozen weight until its end.
     const { parameters } = partition.unit;
     const readLate = parameters.some(({ parameter }) => !parameter.requiresGrad);
@@ -230,7 +227,7 @@ export class Speculative implements Schedule {
     const { state, optimizer, decided: control } = this;
     for (const tile of state.tilesOf(partition)) {
       const tensors = state.acquire(partition, tile);
-      optimizer.update({ ...tensors, control }, settings, state.kernels);
+      optimizer.update({ ...tensors, control }, settings, state.placement.kernels);
       state.release(partition, tensors);
       tile.updated.record(state.placement.traffic.order);
     }
@@ -286,7 +283,7 @@ export class Speculative implements Schedule {
         next: next && { ...next, grad: cut(next.grad) },
         weight: weight && cut(weight),
       };
-      this.optimizer.speculate(parts, state.kernels);
+      this.optimizer.speculate(parts, state.placement.kernels);
     });
     state.close(partition, opened, previous !== null);
   }
@@ -295,14 +292,13 @@ export class Speculative implements Schedule {
   private write(control: Tensor, { multiplier, apply }: StepDecision): void {
     [multiplier, apply].forEach((value, offset) => {
       withSlices({ offset, numel: 1 }, (cut) =>
-        this.state.kernels.fill({ out: cut(control), value }),
+        this.state.placement.kernels.fill({ out: cut(control), value }),
       );
     });
   }
 
   awaitWeights(partition: Partition): void {
     this.attemptOf(partition).readLate = true;
-    this.state.awaitWeights(partition);
   }
 
   gradOf(partition: Partition): Tensor {
@@ -313,24 +309,12 @@ export class Speculative implements Schedule {
     return held.retain();
   }
 
-  readonly isAdrift = false;
-
-  resync(): void {}
-
-  rankErrors(): [] {
-    return [];
-  }
-
   changed(): void {
     if (this.speculation) this.speculation.stale = true;
   }
 
-  get bytes(): number {
-    return this.bytesHeld(true);
-  }
-
-  get deviceBytes(): number {
-    return this.bytesHeld(false);
+  get bytes(): { device: number; host: number } {
+    return { device: this.bytesHeld(false), host: this.bytesHeld(true) };
   }
 
   private bytesHeld(pinned: boolean): number {

@@ -12,11 +12,10 @@ import { sliceFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { Collectives } from '../collectives.js';
 import type { GroupRange, Range } from '../layout.js';
+import type { Schedule, UpdatedPartition, UpdatePlan } from '../optimizer-state.js';
 import type { Partition } from '../shard.js';
 import { sumSizes } from '../state/range-state.js';
 import type { ShardState } from '../state/shard-state.js';
-import { AfterDecision } from './deferred.js';
-import type { UpdatedPartition, UpdatePlan } from './schedule.js';
 
 /** Parts of an update over several ranks. */
 export interface SharedUpdateParts {
@@ -69,8 +68,8 @@ export class TensorSums {
     const { device } = required(partitions[0]);
     this.rounds = widths.map((width) => ({
       row: held(() => Tensor.empty([width], 'f64', device)),
-      own: state.allocate(width, 'f64'),
-      whole: state.allocate(width, 'f64'),
+      own: state.placement.allocate(width, 'f64'),
+      whole: state.placement.allocate(width, 'f64'),
     }));
   }
 
@@ -84,7 +83,7 @@ export class TensorSums {
       for (const partition of partitions) {
         this.eachRange(partition, control, number, (tensors) => {
           if (number >= tensors.sums.length) return;
-          this.optimizer.measure(tensors, settings, state.kernels, number);
+          this.optimizer.measure(tensors, settings, state.placement.kernels, number);
         });
       }
       this.exchange(round);
@@ -132,9 +131,9 @@ export class TensorSums {
   private exchange({ row, own, whole }: Round): void {
     const { group, state } = this.parts;
     const { compute } = row.device;
-    state.toDevice(row, own);
+    state.placement.traffic.toDevice(row, own);
     group.allReduce(row, { stream: compute, purpose: 'sums over parameters' }).wait(compute);
-    state.fromDevice(whole, row);
+    state.placement.traffic.fromDevice(whole, row);
   }
 
   /** The places of a range are adjacent in the rows, as in the unit. */
@@ -148,30 +147,29 @@ export class TensorSums {
 }
 
 /** Measures all ranges, exchanges the sums, then updates all ranges. */
-export class SummedUpdates extends AfterDecision {
+export class SummedUpdates implements Schedule {
   private readonly sums: TensorSums;
 
   constructor(
     private readonly optimizer: SummedOptimizer,
     private readonly parts: SharedUpdateParts,
   ) {
-    super(parts.state);
     this.sums = new TensorSums(optimizer, parts);
   }
 
   *update(control: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
     const { state, partitions } = this.parts;
-    const taken = state.takeControl(control);
+    const taken = state.placement.takeControl(control);
     this.sums.measure(taken, settings);
     for (const partition of partitions) {
       this.sums.eachMeasured(partition, taken, (tensors) =>
-        this.optimizer.applySums(tensors, settings, state.kernels),
+        this.optimizer.applySums(tensors, settings, state.placement.kernels),
       );
       yield deliver(state, partition);
     }
   }
 
-  override dispose(): void {
+  dispose(): void {
     this.sums.dispose();
   }
 }

@@ -1,12 +1,12 @@
 // ShardState: master weights and optimizer state of partitions, and their updates.
-import type { UpdateKernels } from '../../optim/update-kernels.js';
-import type { DType } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
 import { Event, type Stream } from '../../runtime/stream.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Fragment } from '../layout.js';
 import type { Partition } from '../shard.js';
 import type { Bytes, LentState } from './lent-state.js';
+import { uploadRounded } from './pinned.js';
 import type {
   Masters,
   OpenTile,
@@ -47,11 +47,6 @@ export class ShardState<P extends Placement = Placement> {
     return all.map((one) => one.constructor.name).join(', ');
   }
 
-  /** Enqueue in the order of updates. */
-  get kernels(): UpdateKernels {
-    return this.placement.kernels;
-  }
-
   /** Adds a partition: allocates its master weights and state. */
   adopt(partition: Partition): void {
     const { placement, masters } = this;
@@ -84,14 +79,6 @@ export class ShardState<P extends Placement = Placement> {
    */
   receive(partition: Partition): void {
     this.placement.traffic.receive(this.partOf(partition));
-  }
-
-  /**
-   * Returns `control`, written on the compute stream, in memory that kernels read. Called once per
-   * update, after the last receive().
-   */
-  takeControl(control: Tensor): Tensor {
-    return this.placement.takeControl(control);
   }
 
   /** The tiles of a partition, updated one after another. */
@@ -201,21 +188,6 @@ export class ShardState<P extends Placement = Placement> {
     if (!this.masters.refresh(part)) this.weights.refresh(part);
   }
 
-  /** Returns a flat tensor of zeros in memory that kernels access. The caller releases it. */
-  allocate(numel: number, dtype: DType): Tensor {
-    return this.placement.allocate(numel, dtype);
-  }
-
-  /** Copies `from`, written by updates, to `to` on the device. Later compute work sees it. */
-  toDevice(to: Tensor, from: Tensor): void {
-    this.placement.traffic.toDevice(to, from);
-  }
-
-  /** Copies `from` on the device, after compute work so far, to `to`. Later updates see it. */
-  fromDevice(to: Tensor, from: Tensor): void {
-    this.placement.traffic.fromDevice(to, from);
-  }
-
   /** Bytes in use by location, without the partitions' weights. */
   get bytes(): Bytes {
     const sum = { device: 0, host: 0, disk: 0 };
@@ -258,5 +230,105 @@ export class ShardState<P extends Placement = Placement> {
   /** The memory of a partition. */
   partOf(partition: Partition): ShardPart {
     return this.parts.get(partition) as ShardPart;
+  }
+}
+
+/** Makes room for the largest tile of `part`. */
+export function makeRoom(part: ShardPart, masters: Masters, placement: Placement): void {
+  for (const tile of part.tiles) {
+    const kept = masters.kept(part, tile);
+    placement.makeRoom(kept);
+    kept.master.release();
+  }
+}
+
+export class F32Masters implements Masters {
+  readonly areWeights = false;
+  readonly leavesGradients = false;
+  readonly bytes = { device: 0, host: 0, disk: 0 };
+
+  constructor(private readonly placement: Placement) {}
+
+  get lendsCopies(): boolean {
+    return this.placement.lendsCopies;
+  }
+
+  memory(partition: Partition): Tensor | null {
+    return this.placement.masterMemory(partition);
+  }
+
+  adopt(part: ShardPart): void {
+    if (part.master) makeRoom(part, this, this.placement);
+  }
+
+  kept({ master }: ShardPart, { range, state }: StateTile): OpenTile {
+    return { master: sliceFlat(master as Tensor, range), state };
+  }
+
+  opened(_part: ShardPart, _tile: StateTile, kept: OpenTile): OpenTile {
+    return kept;
+  }
+
+  closing(_part: ShardPart, opened: OpenTile): OpenTile {
+    return opened;
+  }
+
+  upload(part: ShardPart, tile: StateTile): void {
+    this.placement.traffic.upload(part, tile);
+  }
+
+  finish(part: ShardPart): Stream {
+    return this.placement.traffic.finish(part);
+  }
+
+  write(part: ShardPart, fragment: Fragment, values: Tensor): void {
+    this.placement.writeMaster(part, fragment, values);
+  }
+
+  lend(part: ShardPart, fragment: Fragment): LentState {
+    return this.placement.lend(part, fragment, 'master');
+  }
+
+  refresh(): boolean {
+    return false;
+  }
+
+  dispose(): void {}
+}
+
+export class DeviceWeights implements WeightTarget {
+  constructor(
+    private readonly placement: Placement,
+    private readonly masters: Masters,
+  ) {}
+
+  memory(partition: Partition, memories: readonly (Tensor | null)[]): Tensor | null {
+    return this.placement.weightMemory(partition, memories);
+  }
+
+  deliver(part: ShardPart, tile: StateTile): void {
+    this.placement.traffic.complete(tile);
+    this.masters.upload(part, tile);
+  }
+
+  finish(part: ShardPart): Stream {
+    return this.masters.finish(part);
+  }
+
+  uploadAll(part: ShardPart, backward: Event, readLate: boolean): void {
+    if (readLate) this.placement.traffic.holdUploads(backward);
+    for (const tile of part.tiles) this.masters.upload(part, tile);
+    this.finish(part);
+  }
+
+  refresh(part: ShardPart): void {
+    const { weights } = part.partition;
+    this.placement.eachMaster(part, (master, range) => {
+      if (master === weights) return;
+      const rounded = sliceFlat(weights, range);
+      if (master.buffer.pinned) uploadRounded(master, rounded);
+      else kernels.copy({ in: master, out: rounded });
+      rounded.release();
+    });
   }
 }

@@ -11,10 +11,10 @@ import type { Tensor } from '../../../tensor/index.js';
 import type { Fragment } from '../../layout.js';
 import type { Partition } from '../../shard.js';
 import type { Bytes, LentState } from '../lent-state.js';
+import { makeRoom } from '../shard-state.js';
 import { SplitFragments } from '../split-fragments.js';
 import type { Masters, OpenTile, Placement, ShardPart } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
-import { makeRoom } from './f32.js';
 import { lendHalves, withLowerHalves } from './split.js';
 
 /** An open tile: upper halves on the device, with a reference, and the placement's tensors. */

@@ -9,11 +9,11 @@ import type { Tensor } from '../../../tensor/index.js';
 import type { Fragment } from '../../layout.js';
 import type { Partition } from '../../shard.js';
 import type { Bytes, LentState } from '../lent-state.js';
+import { makeRoom } from '../shard-state.js';
 import { SplitFragments } from '../split-fragments.js';
 import type { Masters, OpenTile, Placement, ShardPart } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 import type { WeightSlots } from '../weight-slots.js';
-import { makeRoom } from './f32.js';
 
 /**
  * The state has 2.125 instead of 4 bytes per parameter. They restore the f32 master from its bf16

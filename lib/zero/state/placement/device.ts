@@ -9,12 +9,12 @@ import { copyAll, sliceFlat, zeroRange } from '../../../tensor/flat.js';
 import { held, Tensor } from '../../../tensor/index.js';
 import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../shard.js';
-import { DepartingTensors } from '../host-streams.js';
 import { masterInMemory, tensorInMemory, writeInMemory } from '../in-memory.js';
 import { LentState } from '../lent-state.js';
 import { allocateState, stateTensors } from '../range-state.js';
 import type { OpenTile, Placement, ShardPart, Traffic } from '../strategies.js';
 import { type StateTile, tileEvents } from '../tiles.js';
+import { DepartingTensors } from './host.js';
 
 /** Gradients and weights stay on the device. Only weights of another storage are copied away. */
 class DeviceTraffic implements Traffic {

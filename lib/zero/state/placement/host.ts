@@ -3,16 +3,17 @@ import type { Optimizer } from '../../../optim/optimizer.js';
 import { hostKernels, type UpdateKernels } from '../../../optim/update-kernels.js';
 import type { Device } from '../../../runtime/device.js';
 import type { DType } from '../../../runtime/dtype.js';
-import type { Stream } from '../../../runtime/stream.js';
+import { required } from '../../../runtime/required.js';
+import { Event, Stream } from '../../../runtime/stream.js';
+import { copyAll, copyFlat, sliceFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
 import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../shard.js';
-import { HostStreams } from '../host-streams.js';
 import { masterInMemory, tensorInMemory, writeInMemory } from '../in-memory.js';
 import { type Bytes, LentState } from '../lent-state.js';
 import { pinned, pinnedFilled } from '../pinned.js';
 import { allocateState, stateTensors } from '../range-state.js';
-import type { OpenTile, Placement, ShardPart } from '../strategies.js';
+import type { OpenTile, Placement, ShardPart, Traffic } from '../strategies.js';
 import { disposeTile, makeTiles, type StateTile } from '../tiles.js';
 
 export interface HostStateOptions {
@@ -144,4 +145,203 @@ export function stateInHostMemory(
 export function releaseHostState({ ranges, tiles }: ShardPart): void {
   for (const tile of tiles) disposeTile(tile);
   for (const tensor of stateTensors(ranges)) tensor.release();
+}
+
+/**
+ * One tensor is copied while backward completes the next. With one more, compute waits only if
+ * copies are slower.
+ */
+const underWayAtMost = 2;
+
+/**
+ * Owns tensors with enqueued copies on one stream. The memory is freed in the order of compute,
+ * after the copy, so the next tensor can reuse it at once. If it were freed in the order of the
+ * copies, compute could not use it before the copy has run, and the gradients of the whole model
+ * would be allocated.
+ */
+export class DepartingTensors {
+  private readonly underWay: { tensor: Tensor; left: Event }[] = [];
+  private readonly spare: Event[] = [];
+
+  constructor(
+    private readonly device: Device,
+    private readonly copies: Stream,
+  ) {}
+
+  /** Takes ownership of `tensor`. All its readers are enqueued on the stream or on compute. */
+  add(tensor: Tensor): void {
+    const left = this.spare.pop() ?? new Event(this.device);
+    this.underWay.push({ tensor, left: left.record(this.copies) });
+    if (this.underWay.length > underWayAtMost) this.returnOldest();
+  }
+
+  /**
+   * Frees all tensors in the order of the copies after the last tensor of a step, so compute does
+   * not wait.
+   */
+  flush(): void {
+    for (const { tensor, left } of this.underWay.splice(0)) {
+      tensor.buffer.releaseOn(this.copies);
+      tensor.release();
+      this.spare.push(left);
+    }
+  }
+
+  dispose(): void {
+    this.flush();
+    for (const event of this.spare) event.dispose();
+  }
+
+  private returnOldest(): void {
+    const { tensor, left } = required(this.underWay.shift());
+    this.device.compute.wait(left);
+    tensor.release();
+    this.spare.push(left);
+  }
+}
+
+/**
+ * Three streams, ordered only by events:
+ *   d2h stream    gradient of each partition as backward completes it, tile by tile
+ *   order stream  updates, each tile after its gradient
+ *   h2d stream    weights, during the update of the next tile; the next forward waits for all
+ */
+export class HostStreams implements Traffic {
+  readonly order: Stream;
+  readonly d2h: Stream;
+  readonly h2d: Stream;
+  /** [4] f32, receives the control from the device. */
+  readonly control: Tensor;
+  /** The end of backward after endBackward(); otherwise a mark between compute and updates. */
+  readonly computed: Event;
+  /** Updates have read the gradients in the memory of backward. */
+  private readonly read: Event;
+  private readonly departing: DepartingTensors;
+
+  /**
+   * `readBefore`: an update older than the last one has read the gradient memory, so a gradient
+   * waits for its tiles.
+   */
+  constructor(
+    private readonly device: Device,
+    private readonly readBefore = false,
+  ) {
+    this.d2h = Stream.create(device, 'gradients to the host');
+    this.order = Stream.create(device, 'updates on the host');
+    this.h2d = Stream.create(device, 'weights to the device');
+    this.departing = new DepartingTensors(device, this.d2h);
+    this.control = pinned(device, [4], 'f32');
+    this.computed = new Event(device);
+    this.read = new Event(device);
+  }
+
+  get bytes(): number {
+    return this.control.bytes;
+  }
+
+  receive(part: ShardPart): void {
+    const { d2h } = this;
+    const { partition, tiles } = part;
+    d2h.wait(partition.ready);
+    if (!part.grad) {
+      for (const { arrived } of tiles) arrived.record(d2h);
+      return;
+    }
+    d2h.wait(part.uploaded);
+    const grad = required(partition.grad);
+    for (const { range, arrived, updated } of tiles) {
+      if (this.readBefore) d2h.wait(updated);
+      copyFlat(part.grad, range, grad, range, d2h);
+      arrived.record(d2h);
+    }
+    this.departing.add(grad.retain());
+    partition.dropGrad();
+  }
+
+  /** Called after the last gradient of backward. */
+  endBackward(): void {
+    this.departing.flush();
+    this.computed.record(this.device.compute);
+  }
+
+  /** Copies `control`, written on the compute stream, to memory that updates read. Returns `to`. */
+  copyControl(control: Tensor, to: Tensor): Tensor {
+    this.endBackward();
+    this.order.wait(this.computed);
+    copyAll(to, control, this.order);
+    return to;
+  }
+
+  awaitGradient(_: ShardPart, { arrived }: StateTile): void {
+    this.order.wait(arrived);
+  }
+
+  complete({ updated }: StateTile): void {
+    updated.record(this.order);
+  }
+
+  holdUploads(event: Event): void {
+    this.h2d.wait(event);
+  }
+
+  upload({ partition, weight }: ShardPart, { range, updated }: StateTile): void {
+    this.h2d.wait(updated);
+    copyFlat(partition.weights, range, required(weight), range, this.h2d);
+  }
+
+  finish(part: ShardPart): Stream {
+    part.uploaded.record(this.h2d);
+    part.uploading = true;
+    return this.h2d;
+  }
+
+  store(part: ShardPart, weights: Tensor): Stream {
+    const order = part.partition.storage.store(weights, this.order);
+    part.uploaded.record(order);
+    return order;
+  }
+
+  /** The memory is freed after updates have read it. */
+  dropGradient({ partition }: ShardPart): void {
+    partition.grad?.buffer.sharedWith(this.order, this.read);
+    partition.dropGrad();
+  }
+
+  awaitWeights(part: ShardPart): void {
+    if (!part.uploading) return;
+    this.device.compute.wait(part.uploaded);
+    part.uploading = false;
+  }
+
+  gradOf({ partition, grad: landed }: ShardPart): Tensor | null {
+    const { grad } = partition;
+    if (!landed) return grad && sliceFlat(grad, { offset: 0, numel: grad.numel });
+    for (const stream of [this.d2h, this.order]) stream.synchronize();
+    return landed.retain();
+  }
+
+  toDevice(to: Tensor, from: Tensor): void {
+    const { compute } = this.device;
+    compute.wait(this.computed.record(this.order));
+    copyAll(to, from, compute);
+  }
+
+  fromDevice(to: Tensor, from: Tensor): void {
+    const { compute } = this.device;
+    copyAll(to, from, compute);
+    this.order.wait(this.computed.record(compute));
+  }
+
+  synchronize(): void {
+    for (const stream of [this.d2h, this.order, this.h2d, this.device.compute]) {
+      stream.synchronize();
+    }
+  }
+
+  dispose(): void {
+    this.departing.dispose();
+    this.control.release();
+    for (const event of [this.computed, this.read]) event.dispose();
+    for (const stream of [this.d2h, this.order, this.h2d]) stream.dispose();
+  }
 }

@@ -19,14 +19,13 @@ import {
   makeDiskTile,
   planTiles,
 } from '../disk-tiles.js';
-import { HostStreams } from '../host-streams.js';
 import { type Bytes, LentState } from '../lent-state.js';
 import { pinned } from '../pinned.js';
 import { placeInState } from '../range-state.js';
 import type { OpenTile, Placement, ShardPart } from '../strategies.js';
 import { type SlotOptions, TileSlots } from '../tile-slots.js';
 import type { StateTile } from '../tiles.js';
-import { reused } from './host.js';
+import { HostStreams, reused } from './host.js';
 
 export interface NvmeStateOptions {
   optimizer: Optimizer;

@@ -13,14 +13,19 @@ import { copyAll, zeroRange } from '../../../tensor/flat.js';
 import { held, Tensor } from '../../../tensor/index.js';
 import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../shard.js';
-import { HostStreams } from '../host-streams.js';
 import { masterInMemory, tensorInMemory, writeInMemory } from '../in-memory.js';
 import { type Bytes, LentState } from '../lent-state.js';
 import { pinned } from '../pinned.js';
 import { stateTensors } from '../range-state.js';
 import type { OpenTile, Placement, ShardPart } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
-import { type HostStateOptions, releaseHostState, reused, stateInHostMemory } from './host.js';
+import {
+  type HostStateOptions,
+  HostStreams,
+  releaseHostState,
+  reused,
+  stateInHostMemory,
+} from './host.js';
 
 /** One window is computed while the other is emptied and refilled. */
 const COUNT = 2;

@@ -1,0 +1,46 @@
+// Selects the partitions of a share of the optimizer state.
+import type { Partition } from './shard.js';
+
+/**
+ * Selects partitions with about `share` of all elements, spread evenly over the forward. Two
+ * processors with rates in this proportion then work in parallel. The first partition is selected
+ * if it is not larger than the share: its gradient comes last and its weights are needed first,
+ * while the other processor updates the next ones.
+ */
+export function evenlySpread(
+  partitions: readonly Partition[],
+  share: number,
+): ReadonlySet<Partition> {
+  const chosen = new Set<Partition>();
+  const total = partitions.reduce((sum, { numel }) => sum + numel, 0);
+  const first = partitions[0]?.numel ?? 0;
+  let owed = first <= share * total ? Math.max(0, (0.5 - share) * first) : 0;
+  for (const partition of partitions) {
+    owed += share * partition.numel;
+    if (owed < partition.numel / 2) continue;
+    owed -= partition.numel;
+    chosen.add(partition);
+  }
+  return chosen;
+}
+
+/**
+ * Selects the partitions with state on the device if the rest is offloaded: the first ones in
+ * forward order, up to `share` of all elements. Their gradients are complete last and their weights
+ * are needed first, so a host update could not overlap with other work. Source: DeepSpeed's
+ * offload_optimizer.ratio (ZeRO-Offload++, "Twin-Flow").
+ */
+export function firstInForward(
+  partitions: readonly Partition[],
+  share: number,
+): ReadonlySet<Partition> {
+  const total = partitions.reduce((sum, { numel }) => sum + numel, 0);
+  const chosen = new Set<Partition>();
+  let taken = 0;
+  for (const partition of partitions) {
+    taken += partition.numel;
+    if (taken > share * total) break;
+    chosen.add(partition);
+  }
+  return chosen;
+}
