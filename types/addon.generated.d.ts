@@ -7,118 +7,6 @@ import type { DeviceInfo, GpuProbe, MemoryStats, SwapFileInfo } from './addon.js
  */
 export interface Addon {
   /**
-   * Returns the interface number. lib/runtime/interface.generated.ts has the same number if it was
-   * generated from the same headers.
-   */
-  opInterface(): number;
-  /**
-   * Sets the block into which op arguments are written. The array must stay alive.
-   */
-  setArguments(block: Float64Array): void;
-  /**
-   * Runs an op with the arguments that JavaScript wrote into the block. Its last two words are the
-   * stream and the op's number: as arguments of the call they would take a tenth of its time. Every
-   * view is checked: a live buffer on the stream's device that contains all elements.
-   */
-  run(): void;
-  /**
-   * Enqueues the op's CPU body on `stream`. It runs on host threads when the stream reaches it, over
-   * pinned (or CPU) memory. Releasing pinned memory waits for the device, so the memory stays alive
-   * until then. The next call reports a failure.
-   */
-  runOnHost(op: number, stream: number): void;
-  /**
-   * Decodes once, then runs the op `count` times in a loop. Returns host microseconds per run: the
-   * cost of an op below the boundary, for `bench host`.
-   */
-  timeOp(op: number, stream: number, count: number): number;
-  /**
-   * Opens device `number` (0 CPU, 1 + i GPU i) and returns its compute stream.
-   */
-  open(number: number): number;
-  probe(): GpuProbe;
-  /**
-   * Returns the path of a shared library from the loader; empty if the loader does not find it.
-   */
-  libraryPath(name: string): string;
-  deviceInfo(number: number): DeviceInfo;
-  memoryStats(number: number): MemoryStats;
-  resetPeaks(number: number): void;
-  trim(number: number): void;
-  setCap(number: number, bytes: number): void;
-  setDeterministic(number: number, on: boolean): void;
-  synchronizeDevice(number: number): void;
-  setThreads(count: number): void;
-  getThreads(): number;
-  /**
-   * Allocates device memory for the output of an op. The last two words of the block are the stream
-   * and the bytes; the handle replaces the stream. Passing numbers as arguments and result would
-   * take a third of the call's time.
-   */
-  allocate(): void;
-  allocatePinned(number: number, bytes: number): number;
-  release(handle: number): void;
-  /**
-   * Offers the same memory to another thread's environment. Returns the number of an offer, which
-   * can be taken once.
-   */
-  offerBuffer(handle: number): number;
-  takeBuffer(offer: number): number;
-  withdrawBuffer(offer: number): void;
-  releaseOn(handle: number, stream: number): void;
-  copy(to: number, toOffset: number, from: number, fromOffset: number, bytes: number, stream: number): void;
-  /**
-   * Blocks until `target` holds the bytes.
-   */
-  read(handle: number, offset: number, target: ArrayBufferView, stream: number): void;
-  /**
-   * Blocks until the caller may change `source` again.
-   */
-  write(handle: number, offset: number, source: ArrayBufferView, stream: number): void;
-  /**
-   * `urgency` is the number of an Urgency.
-   */
-  createStream(number: number, urgency: number): number;
-  releaseStream(stream: number): void;
-  createEvent(number: number, timed: boolean): number;
-  releaseEvent(event: number): void;
-  record(event: number, stream: number): void;
-  wait(stream: number, event: number): void;
-  done(event: number): boolean;
-  synchronizeEvent(event: number): void;
-  synchronizeStream(stream: number): void;
-  elapsedMs(start: number, end: number): number;
-  supportsGraphs(number: number): boolean;
-  enterGraphMemory(number: number): void;
-  leaveGraphMemory(number: number): void;
-  beginCapture(number: number): void;
-  /**
-   * Returns a graph's handle; 0 if `keep` is false.
-   */
-  endCapture(number: number, keep: boolean): number;
-  launchGraph(graph: number, stream: number): void;
-  /**
-   * Waits for the device: a running graph must not be destroyed.
-   */
-  releaseGraph(graph: number): void;
-  /**
-   * Records the first arrival of signal `number` from now on; a later one has its default effect.
-   */
-  watchSignal(number: number): void;
-  unwatchSignal(number: number): void;
-  /**
-   * The first signal noted; 0 before one.
-   */
-  notedSignal(): number;
-  /**
-   * Starts or stops the log of disk transfers and CPU collectives.
-   */
-  keepWork(on: boolean): void;
-  /**
-   * Returns lines of "kind began ended bytes name" and clears the log; nanoseconds of hrtime.
-   */
-  takeWork(): string;
-  /**
    * Writes `head`, then the buffer ranges of `segments` (float64 triples: handle, offset, bytes),
    * one after another from byte `offset` of the file; offset 0 creates or empties it. The buffers
    * must be host memory and stay unchanged until the promise settles. Resolves with `crc` extended
@@ -153,28 +41,122 @@ export interface Addon {
   fileEngineName(): string;
   setFileEngine(name: string): void;
   /**
-   * Creates a nameless file of `bytes` in `folder`. Errors call it `label` and name `purpose` as the
-   * use of its space. `tuning` is float64: bytes of a block, requests in flight, threads for
-   * checksums; then triples (handle, offset, bytes) of the memory that transfers use. Throws DS_IO.
+   * Sets the block into which op arguments are written. The array must stay alive.
    */
-  openSwapFile(folder: string, label: string, purpose: string, bytes: number, tuning: Float64Array): number;
+  setArguments(block: Float64Array): void;
   /**
-   * Starts a transfer between the file and host memory when `stream` reaches it; the stream does not
-   * wait for it. The memory stays alive until the transfer is over. Throws DS_BOUNDS for bytes
-   * behind the end of the file. See io::SwapFile::start.
+   * Returns the interface number. lib/runtime/interface.generated.ts has the same number if it was
+   * generated from the same headers.
    */
-  startSwap(file: number, writes: boolean, offset: number, buffer: number, bufferOffset: number, bytes: number, stream: number): void;
+  opInterface(): number;
   /**
-   * Later work of `stream` runs after all transfers of this memory. If streams run at once, this
-   * call throws a failure (DS_IO). Otherwise the next call that checks throws it, and all later
-   * calls fail too.
+   * Opens `device` (0 CPU, 1 + i GPU i) and returns its compute stream.
    */
-  waitSwap(file: number, buffer: number, bufferOffset: number, bytes: number, stream: number): void;
+  open(device: number): number;
+  probe(): GpuProbe;
   /**
-   * Returns the file system's mode and the bytes moved so far.
+   * Returns the path of a shared library from the loader; empty if the loader does not find it.
    */
-  swapFileInfo(file: number): SwapFileInfo;
-  releaseSwapFile(file: number): void;
+  libraryPath(name: string): string;
+  deviceInfo(device: number): DeviceInfo;
+  memoryStats(device: number): MemoryStats;
+  resetPeaks(device: number): void;
+  trim(device: number): void;
+  setCap(device: number, bytes: number): void;
+  synchronizeDevice(device: number): void;
+  setDeterministic(device: number, on: boolean): void;
+  setThreads(count: number): void;
+  getThreads(): number;
+  /**
+   * Allocates device memory for the output of an op. The last two words of the block are the stream
+   * and the bytes; the handle replaces the stream. Passing numbers as arguments and result would
+   * take a third of the call's time.
+   */
+  allocate(): void;
+  allocatePinned(device: number, bytes: number): number;
+  release(buffer: number): void;
+  /**
+   * Offers the same memory to another thread's environment. Returns the number of an offer, which
+   * can be taken once.
+   */
+  offerBuffer(buffer: number): number;
+  takeBuffer(offer: number): number;
+  withdrawBuffer(offer: number): void;
+  releaseOn(buffer: number, stream: number): void;
+  copy(to: number, toOffset: number, from: number, fromOffset: number, bytes: number, stream: number): void;
+  /**
+   * Blocks until `target` holds the bytes.
+   */
+  read(buffer: number, offset: number, target: ArrayBufferView, stream: number): void;
+  /**
+   * Blocks until the caller may change `source` again.
+   */
+  write(buffer: number, offset: number, source: ArrayBufferView, stream: number): void;
+  /**
+   * `urgency` is the number of an Urgency.
+   */
+  createStream(device: number, urgency: number): number;
+  releaseStream(stream: number): void;
+  createEvent(device: number, timed: boolean): number;
+  releaseEvent(event: number): void;
+  record(event: number, stream: number): void;
+  wait(stream: number, event: number): void;
+  done(event: number): boolean;
+  synchronizeEvent(event: number): void;
+  synchronizeStream(stream: number): void;
+  elapsedMs(start: number, end: number): number;
+  supportsGraphs(device: number): boolean;
+  enterGraphMemory(device: number): void;
+  leaveGraphMemory(device: number): void;
+  beginCapture(device: number): void;
+  /**
+   * Returns a graph's handle; 0 if `keep` is false.
+   */
+  endCapture(device: number, keep: boolean): number;
+  launchGraph(graph: number, stream: number): void;
+  /**
+   * Waits for the device: a running graph must not be destroyed.
+   */
+  releaseGraph(graph: number): void;
+  /**
+   * Records the first arrival of signal `number` from now on; a later one has its default effect.
+   */
+  watchSignal(number: number): void;
+  unwatchSignal(number: number): void;
+  /**
+   * The first signal noted; 0 before one.
+   */
+  notedSignal(): number;
+  /**
+   * Starts or stops the log of disk transfers and CPU collectives.
+   */
+  keepWork(on: boolean): void;
+  /**
+   * Returns lines of "kind began ended bytes name" and clears the log; nanoseconds of hrtime.
+   */
+  takeWork(): string;
+  /**
+   * Returns the table below as JSON: for each entry its name, and its arguments with their kinds and
+   * bounds.
+   */
+  entries(): string;
+  /**
+   * Runs an op with the arguments that JavaScript wrote into the block. Its last two words are the
+   * stream and the op's number: as arguments of the call they would take a tenth of its time. Every
+   * view is checked: a live buffer on the stream's device that contains all elements.
+   */
+  run(): void;
+  /**
+   * Enqueues the op's CPU body on `stream`. It runs on host threads when the stream reaches it, over
+   * pinned (or CPU) memory. Releasing pinned memory waits for the device, so the memory stays alive
+   * until then. The next call reports a failure.
+   */
+  runOnHost(op: number, stream: number): void;
+  /**
+   * Decodes once, then runs the op `count` times in a loop. Returns host microseconds per run: the
+   * cost of an op below the boundary, for `bench host`.
+   */
+  timeOp(op: number, stream: number, count: number): number;
   /**
    * Serves a job's key-value store on exactly `host`; port 0 selects a free one. Throws DS_COMM.
    */
@@ -243,4 +225,27 @@ export interface Addon {
    * Hexadecimal; exported for a test against published values.
    */
   hmacSha256(key: ArrayBufferView, data: ArrayBufferView): string;
+  /**
+   * Creates a nameless file of `bytes` in `folder`. Errors call it `label` and name `purpose` as the
+   * use of its space. `tuning` is float64: bytes of a block, requests in flight, threads for
+   * checksums; then triples (handle, offset, bytes) of the memory that transfers use. Throws DS_IO.
+   */
+  openSwapFile(folder: string, label: string, purpose: string, bytes: number, tuning: Float64Array): number;
+  /**
+   * Starts a transfer between the file and host memory when `stream` reaches it; the stream does not
+   * wait for it. The memory stays alive until the transfer is over. Throws DS_BOUNDS for bytes
+   * behind the end of the file. See io::SwapFile::start.
+   */
+  startSwap(file: number, writes: boolean, offset: number, buffer: number, bufferOffset: number, bytes: number, stream: number): void;
+  /**
+   * Later work of `stream` runs after all transfers of this memory. If streams run at once, this
+   * call throws a failure (DS_IO). Otherwise the next call that checks throws it, and all later
+   * calls fail too.
+   */
+  waitSwap(file: number, buffer: number, bufferOffset: number, bytes: number, stream: number): void;
+  /**
+   * Returns the file system's mode and the bytes moved so far.
+   */
+  swapFileInfo(file: number): SwapFileInfo;
+  releaseSwapFile(file: number): void;
 }

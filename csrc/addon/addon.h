@@ -80,7 +80,7 @@ class AsyncFailure {
 struct Addon {
   napi_env env = nullptr;
   HandleTable<Buffer> buffers{
-      "tensor memory",
+      "tensor",
       "Call keep() on a tensor that must outlive its scope, and do not use it after dispose()."};
   HandleTable<StreamRef> streams{"stream", "Do not use it after dispose()."};
   HandleTable<EventRef> events{"event", "Do not use it after dispose()."};

@@ -70,10 +70,10 @@ const GpuProbe& probe_gpus() {
   return *probe;
 }
 
-Device& open_device(double number) {
+Device& open_device(size_t number) {
   if (number == 0) return cpu::cpu_device();
   const GpuProbe& probe = probe_gpus();
-  if (!(number >= 1 && number <= probe.device_count)) {
+  if (number > static_cast<size_t>(probe.device_count)) {
     throw Error(
         "DS_DEVICE", "device", text("a usable GPU ", number - 1), text(probe.device_count, " GPUs"),
         probe.message.empty() ? "Run `ds env` to see what was found, or use the device \"cpu\"."

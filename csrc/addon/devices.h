@@ -20,7 +20,7 @@ const GpuProbe& probe_gpus();
 
 /// Opens device `number` once per process. Throws DS_DEVICE with the probe's message if it does not
 /// exist.
-Device& open_device(double number);
+Device& open_device(size_t number);
 
 /// Opens the engine of a new group on `device`: NCCL for a GPU, Gloo for the CPU. Blocks until
 /// every member has joined. Throws DS_COMM, or DS_LIBRARY if the library is missing.

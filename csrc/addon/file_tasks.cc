@@ -2,7 +2,6 @@
 #include "file_tasks.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "../cpu/cpu_device.h"
 #include "../io/crc32c.h"
@@ -13,12 +12,6 @@ namespace ds::addon {
 namespace {
 
 constexpr size_t kWindowBytes = size_t{32} << 20;  // read ahead while a checksum is computed
-
-int64_t file_offset(double offset) {
-  const bool whole = offset >= 0 && offset < 0x1p53 && std::floor(offset) == offset;
-  if (whole) return static_cast<int64_t>(offset);
-  throw Error("DS_ARGUMENT", "file", "an integer offset in bytes", text(offset));
-}
 
 /// Computes the checksum while the engine writes.
 double write_ranges(const std::string& path, int64_t offset, std::string& head,
@@ -64,51 +57,44 @@ double checksum_of(const io::File& file) {
 
 }  // namespace
 
-HostRange host_range(Addon& addon, double handle, double offset, double bytes) {
-  std::shared_ptr<Buffer> buffer = addon.buffers.get(handle);
+HostRange host_range(const Handle<Buffer>& buffer, size_t offset, size_t bytes, Place place) {
   if (buffer->placement() != Placement::pinned && &buffer->device() != &cpu::cpu_device()) {
-    throw Error("DS_DEVICE", "file", "host memory",
-                text("memory of ", buffer->device().info().name),
-                "Copy it to pinned memory first.");
+    refuse("DS_DEVICE", place, "host memory", text("memory of ", buffer->device().info().name),
+           "Copy it to pinned memory first.");
   }
-  const size_t at = bytes_of("file", offset), size = bytes_of("file", bytes);
-  if (at + size > buffer->bytes()) {
-    throw Error("DS_BOUNDS", "file", text("a range inside ", buffer->bytes(), " bytes"),
-                text(size, " bytes at ", at));
-  }
-  char* data = static_cast<char*>(buffer->data()) + at;
-  return {std::move(buffer), data, size};
+  char* data = range_of(*buffer, offset, bytes, place);
+  return {buffer.share(), data, bytes};
 }
 
-Promise<double> write_file(Addon& addon, std::string path, double offset, Bytes head,
-                           Doubles segments, double crc) {
-  const auto* words = static_cast<const double*>(segments.data);
-  const size_t count = segments.size / sizeof(double) / 3;
+Promise<double> write_file(Addon& addon, std::string path, ByteCount offset, Bytes head,
+                           Doubles segments, Checksum crc) {
+  constexpr Place kSegments{"writeFile", "segments"};
+  if (segments.count % 3 != 0) {
+    refuse("DS_ARGUMENT", kSegments, "triples of numbers", text(segments.count, " numbers"));
+  }
   std::vector<HostRange> ranges;
-  for (size_t i = 0; i < count; ++i, words += 3) {
-    ranges.push_back(host_range(addon, words[0], words[1], words[2]));
+  for (size_t at = 0; at < segments.count; at += 3) {
+    ranges.push_back(host_range<ByteCount>(addon, segments, at, kSegments));
   }
   std::string copied(static_cast<const char*>(head.data), head.size);
-  const int64_t at = file_offset(offset);
-  const auto start = static_cast<uint32_t>(crc);
-  return start_task(addon, [=, path = std::move(path), head = std::move(copied),
+  return start_task(addon, [offset, crc, path = std::move(path), head = std::move(copied),
                             ranges = std::move(ranges)]() mutable {
-    return write_ranges(path, at, head, ranges, start);
+    return write_ranges(path, static_cast<int64_t>(offset.value), head, ranges, crc);
   });
 }
 
-Promise<void> read_file(Addon& addon, int32_t descriptor, std::string path, double offset,
-                        double bytes, double buffer, double buffer_offset) {
-  HostRange into = host_range(addon, buffer, buffer_offset, bytes);
-  const int64_t at = file_offset(offset);
+Promise<void> read_file(Addon& addon, Descriptor descriptor, std::string path, ByteCount offset,
+                        ByteCount bytes, Handle<Buffer> buffer, ByteCount buffer_offset) {
+  HostRange into = host_range(buffer, buffer_offset, bytes, {"readFile", "buffer"});
   auto file = std::make_shared<io::File>(io::File::duplicate_of(descriptor, path));
-  return start_task(addon, [at, file = std::move(file), into = std::move(into)] {
-    const io::Transfer whole{file.get(), at, into.data, into.bytes, io::Direction::read};
+  return start_task(addon, [offset, file = std::move(file), into = std::move(into)] {
+    const io::Transfer whole{file.get(), static_cast<int64_t>(offset.value), into.data, into.bytes,
+                             io::Direction::read};
     io::Pending(io::file_engine(), {whole}).wait();
   });
 }
 
-Promise<double> checksum_file(Addon& addon, int32_t descriptor, std::string path) {
+Promise<double> checksum_file(Addon& addon, Descriptor descriptor, std::string path) {
   auto file = std::make_shared<io::File>(io::File::duplicate_of(descriptor, path));
   return start_task(addon, [file = std::move(file)] { return checksum_of(*file); });
 }
@@ -123,7 +109,7 @@ Promise<bool> rename_exclusive(Addon& addon, std::string from, std::string to) {
   });
 }
 
-Promise<bool> lock_file(Addon& addon, int32_t descriptor) {
+Promise<bool> lock_file(Addon& addon, Descriptor descriptor) {
   return start_task(addon, [descriptor] { return io::try_lock(descriptor); });
 }
 

@@ -20,7 +20,6 @@ namespace ds::addon {
 template <class T>
 class HandleTable {
  public:
-  /// `hint` is the fix for a use of a handle after its release.
   HandleTable(const char* noun, const char* hint) : noun_(noun), hint_(hint), slots_(1) {}
 
   double add(std::shared_ptr<T> object) {
@@ -39,10 +38,20 @@ class HandleTable {
   }
 
   const std::shared_ptr<T>& get(double handle) const {
-    const Slot* slot = find(handle);
+    const Slot* slot = slot_of(handle);
     if (!slot) refuse();
     return slot->object;
   }
+
+  /// Returns null for a number that is no live handle.
+  T* find(double handle) const {
+    const Slot* slot = slot_of(handle);
+    return slot ? slot->object.get() : nullptr;
+  }
+
+  /// The object's name in errors, and the fix for a use of a handle after its release.
+  const char* noun() const { return noun_; }
+  const char* hint() const { return hint_; }
 
   std::shared_ptr<T> take(double handle) {
     get(handle);
@@ -64,10 +73,11 @@ class HandleTable {
     uint32_t generation = 0;
   };
 
-  const Slot* find(double handle) const {
+  const Slot* slot_of(double handle) const {
     if (!(handle >= 1 && handle < 0x1p52)) return nullptr;
     // Through int64, because a conversion to uint64 takes a branch.
     const auto whole = static_cast<uint64_t>(static_cast<int64_t>(handle));
+    if (static_cast<double>(static_cast<int64_t>(whole)) != handle) return nullptr;
     const uint64_t index = whole % kSlots;
     if (index >= slots_.size()) return nullptr;
     const Slot& slot = slots_[index];

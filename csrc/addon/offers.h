@@ -23,10 +23,9 @@ class Offers {
   }
 
   /// Throws DS_RELEASED if the offer was taken before.
-  std::shared_ptr<T> take(double offer) {
+  std::shared_ptr<T> take(uint64_t offer) {
     std::lock_guard lock(mutex_);
-    const auto found =
-        offer >= 1 && offer < 0x1p53 ? open_.find(static_cast<uint64_t>(offer)) : open_.end();
+    const auto found = open_.find(offer);
     if (found == open_.end()) {
       throw Error("DS_RELEASED", "offer", "an offer that no thread has taken", text(offer));
     }
@@ -36,9 +35,9 @@ class Offers {
   }
 
   /// Removes an offer that was not taken.
-  void withdraw(double offer) {
+  void withdraw(uint64_t offer) {
     std::lock_guard lock(mutex_);
-    if (offer >= 1 && offer < 0x1p53) open_.erase(static_cast<uint64_t>(offer));
+    open_.erase(offer);
   }
 
  private:

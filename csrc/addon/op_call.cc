@@ -7,7 +7,6 @@
 
 #include "../cpu/cpu_device.h"
 #include "../ops/all_ops.generated.h"
-#include "convert.h"
 #include "fields.h"
 
 namespace ds::addon {
@@ -28,6 +27,20 @@ constexpr const char* const* kOperands = nullptr;
   constexpr const char* const* kOperands<name> = kOperandsOf##name;
 DS_OPERAND_NAMES(DS_NAMES)
 #undef DS_NAMES
+
+DS_COLD void refuse_fraction(const char* op, double word) {
+  throw Error("DS_ARGUMENT", op, "a whole number", number_text(word));
+}
+
+/// Returns a word of the block as an integer. Throws DS_ARGUMENT for a fraction, NaN, and values
+/// outside int64.
+int64_t integer_of(const char* op, double word) {
+  if (word > -0x1p63 && word < 0x1p63) {
+    const auto whole = static_cast<int64_t>(word);  // Not by trunc(), which is a call.
+    if (static_cast<double>(whole) == word) return whole;
+  }
+  refuse_fraction(op, word);
+}
 
 /// Reads the block. A view is [handle, dtype, ndim, offset, shape..., strides...], an absent view
 /// is [0]. Numbers, booleans and enums are one word, and a struct is its fields.
@@ -69,7 +82,7 @@ class Reader {
 
  private:
   void read(const char* name, double handle, View& view) {
-    const Buffer& buffer = *addon_.buffers.get(handle);
+    const Buffer& buffer = *Handle<Buffer>::of(addon_.buffers, handle, {op_, name});
     if (!reachable(buffer)) refuse_place(buffer);
     const double* const head = take(3);
     const int64_t dtype = integer_of(op_, head[0]), ndim = integer_of(op_, head[1]);
@@ -233,37 +246,23 @@ constexpr Call kLater[] = {
 #undef DS_ROW
 };
 
-DS_COLD void refuse_op(int32_t op) { throw Error("DS_INTERNAL", "run", "a known op", text(op)); }
-void require_op(int32_t op) {
-  if (op < 0 || op >= static_cast<int32_t>(OpId::count)) refuse_op(op);
-}
-/// Returns a word of the block as an op's number; -1 for NaN and values outside int32.
-int32_t number_of_op(double word) {
-  return word >= 0 && word < 0x1p31 ? static_cast<int32_t>(word) : -1;
-}
-
-void call(const Call* table, Addon& addon, int32_t op, double stream) {
-  addon.failure->rethrow();
-  require_op(op);
-  table[op](addon, *addon.streams.get(stream));
-}
-
 }  // namespace
 
-void run_op(Addon& addon) {
+void run(Addon& addon) {
   if (addon.argument_count < 2) throw Error("DS_INTERNAL", "run", "an argument block", "none");
   const double* const words = addon.arguments + addon.argument_count - 2;
-  call(kHere, addon, number_of_op(words[1]), words[0]);
+  addon.failure->rethrow();
+  const OpNumber op = OpNumber::of(words[1], {"run", "op"});
+  kHere[op](addon, *Handle<StreamRef>::of(addon.streams, words[0], {"run", "stream"}));
 }
-void run_op_on_host(Addon& addon, int32_t op, double stream) {
-  call(kLater, addon, op, stream);
+void run_on_host(Addon& addon, OpNumber op, Handle<StreamRef> stream) {
+  addon.failure->rethrow();
+  kLater[op](addon, *stream);
   addon.failure->rethrow();  // if streams run at once, this call's own failure
 }
 
-double time_op(Addon& addon, int32_t op, double stream, int32_t count) {
-  require_op(op);
-  if (count < 1) throw Error("DS_ARGUMENT", "timeOp", "at least one run", text(count));
-  return kTimed[op](addon, *addon.streams.get(stream), count);
+double time_op(Addon& addon, OpNumber op, Handle<StreamRef> stream, RunCount count) {
+  return kTimed[op](addon, *stream, count);
 }
 
 }  // namespace ds::addon

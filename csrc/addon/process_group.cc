@@ -20,7 +20,7 @@ namespace ds::addon {
 /// `job` is set by the task that joins, before its promise resolves.
 struct JobRef {
   std::shared_ptr<comm::Cancellation> cancellation = std::make_shared<comm::Cancellation>();
-  std::shared_ptr<comm::Job> job;
+  std::atomic<std::shared_ptr<comm::Job>> job;
   /// Number of other environments that have an offer of the job and have not released it.
   std::shared_ptr<std::atomic<int>> guests = std::make_shared<std::atomic<int>>(0);
 };
@@ -71,32 +71,28 @@ Communication& communication(Addon& addon) {
   return *addon.communication;
 }
 
-const std::shared_ptr<comm::Job>& job_of(Addon& addon, double handle) {
-  const std::shared_ptr<JobRef>& ref = communication(addon).jobs.get(handle);
-  if (!ref->job) throw Error("DS_INTERNAL", "job", "a joined job", "a job that was not joined");
-  return ref->job;
+std::shared_ptr<comm::Job> job_of(const Handle<JobRef>& handle) {
+  if (std::shared_ptr<comm::Job> job = handle->job.load()) return job;
+  throw Error("DS_COMM", "job", "a joined job", "a job that was not joined");
 }
 
-comm::ProcessGroup& group_of(Addon& addon, double handle) {
-  const std::shared_ptr<comm::ProcessGroup> group =
-      communication(addon).groups.get(handle)->group.load();
+comm::ProcessGroup& group_of(const Handle<GroupRef>& handle) {
+  const std::shared_ptr<comm::ProcessGroup> group = handle->group.load();
   if (group) return *group;  // its handle keeps it
   throw Error("DS_COMM", "process group", "an open process group",
               "a process group that was not opened");
 }
 
-/// Throws DS_ARGUMENT for NaN and negative values; limits the value to a century.
-comm::Milliseconds milliseconds_of(double timeout) {
-  if (!(timeout >= 0))
-    throw Error("DS_ARGUMENT", "timeout", "0 or more milliseconds", text(timeout));
-  return comm::Milliseconds(static_cast<int64_t>(std::min(timeout, 3.2e12)));
+/// Limits the time to a century.
+comm::Milliseconds milliseconds_of(Timeout timeout) {
+  return comm::Milliseconds(static_cast<int64_t>(std::min(timeout.milliseconds, 3.2e12)));
 }
 
 /// Runs a request to the store on a task thread. The job lives until the answer.
 template <class Body>
-auto ask(Addon& addon, double handle, Body body) {
-  return start_task(
-      addon, [job = job_of(addon, handle), body = std::move(body)] { return body(job->store()); });
+auto ask(Addon& addon, const Handle<JobRef>& job, Body body) {
+  return start_task(addon,
+                    [job = job_of(job), body = std::move(body)] { return body(job->store()); });
 }
 
 /// Interval at which leave_job checks whether other environments have released the job.
@@ -113,27 +109,27 @@ struct Operand {
 };
 
 Operand operand(Addon& addon, comm::ProcessGroup& group, const double* words, size_t elements,
-                DType dtype) {
+                DType dtype, Place place) {
   Operand out;
   if (words[0] == 0) {
     if (elements == 0) return out;
-    throw Error("DS_ARGUMENT", "collective", "a tensor", "none");
+    refuse("DS_ARGUMENT", place, "a tensor", "none");
   }
-  out.buffer = addon.buffers.get(words[0]);
+  out.buffer = Handle<Buffer>::of(addon.buffers, words[0], place).share();
   const bool cpu = &group.device() == &cpu::cpu_device();
   const bool pinned = out.buffer->placement() == Placement::pinned;
   if (!(cpu ? pinned || &out.buffer->device() == &group.device()
             : !pinned && &out.buffer->device() == &group.device())) {
-    throw Error("DS_DEVICE", "collective", text("memory of ", group.device().info().name),
-                "memory of another device", "Move the tensor to the group's device first.");
+    refuse("DS_DEVICE", place, text("memory of ", group.device().info().name),
+           "memory of another device", "Move the tensor to the group's device first.");
   }
   out.bytes = elements * size_of(dtype);
   const double begin = words[1] * static_cast<double>(size_of(dtype));
   const double end = begin + static_cast<double>(out.bytes);
   const bool whole = words[1] == std::trunc(words[1]);
   if (!(whole && begin >= 0 && end <= static_cast<double>(out.buffer->bytes()))) {
-    throw Error("DS_BOUNDS", "collective", text("a range inside ", out.buffer->bytes(), " bytes"),
-                text(out.bytes, " bytes at ", begin));
+    refuse("DS_BOUNDS", place, text("a range inside ", out.buffer->bytes(), " bytes"),
+           text(out.bytes, " bytes at ", number_text(begin)));
   }
   out.data = static_cast<char*>(out.buffer->data()) + static_cast<size_t>(begin);
   return out;
@@ -163,7 +159,8 @@ int64_t count_of(const comm::Collective& call, double count, int ranks) {
   const double all =
       count * ranks * static_cast<double>(call.rows) * static_cast<double>(size_of(call.dtype));
   if (count >= 0 && all <= 0x1p53 && count == std::trunc(count)) return static_cast<int64_t>(count);
-  throw Error("DS_ARGUMENT", comm::name_of(call.kind), "a whole number of elements", text(count));
+  refuse("DS_ARGUMENT", {comm::name_of(call.kind), "count"}, "a whole number of elements",
+         number_text(count));
 }
 
 /// Checks that input and output do not overlap, or that one is its slot in the other (see
@@ -191,45 +188,55 @@ void require_legal_overlap(const comm::ProcessGroup& group, const comm::Collecti
 
 }  // namespace
 
+template <>
+HandleTable<comm::StoreServer>& table_of(Addon& addon) {
+  return communication(addon).stores;
+}
+template <>
+HandleTable<JobRef>& table_of(Addon& addon) {
+  return communication(addon).jobs;
+}
+template <>
+HandleTable<GroupRef>& table_of(Addon& addon) {
+  return communication(addon).groups;
+}
+
 // --- stores -----------------------------------------------------------------------------------
 
-double start_store(Addon& addon, std::string host, int32_t port, std::string secret) {
-  auto server = std::make_shared<comm::StoreServer>(host, static_cast<uint16_t>(port), secret);
+double start_store(Addon& addon, std::string host, Port port, std::string secret) {
+  auto server = std::make_shared<comm::StoreServer>(host, port, secret);
   return communication(addon).stores.add(std::move(server));
 }
 
-double store_port(Addon& addon, double store) {
-  return communication(addon).stores.get(store)->port();
-}
+double store_port(Addon&, Handle<comm::StoreServer> store) { return store->port(); }
 
-void stop_store(Addon& addon, double store) { communication(addon).stores.take(store); }
+void stop_store(Addon&, Handle<comm::StoreServer> store) { store.take(); }
 
-Promise<void> store_set(Addon& addon, double job, std::string key, std::string value) {
+Promise<void> store_set(Addon& addon, Handle<JobRef> job, std::string key, std::string value) {
   return ask(addon, job, [=](comm::StoreClient& store) { store.set(key, value); });
 }
 
-Promise<std::string> store_get(Addon& addon, double job, std::string key, double timeout) {
+Promise<std::string> store_get(Addon& addon, Handle<JobRef> job, std::string key, Timeout timeout) {
   const comm::Milliseconds patience = milliseconds_of(timeout);
   return ask(addon, job, [=](comm::StoreClient& store) { return store.get(key, patience); });
 }
 
-Promise<double> store_add(Addon& addon, double job, std::string key, double step) {
-  const int64_t whole = integer_of("store", step);
+Promise<double> store_add(Addon& addon, Handle<JobRef> job, std::string key, Step step) {
   return ask(addon, job,
-             [=](comm::StoreClient& store) { return static_cast<double>(store.add(key, whole)); });
+             [=](comm::StoreClient& store) { return static_cast<double>(store.add(key, step)); });
 }
 
-Promise<std::string> store_compare_set(Addon& addon, double job, std::string key,
+Promise<std::string> store_compare_set(Addon& addon, Handle<JobRef> job, std::string key,
                                        std::string expected, std::string desired) {
   return ask(addon, job,
              [=](comm::StoreClient& store) { return store.compare_set(key, expected, desired); });
 }
 
-Promise<bool> store_delete(Addon& addon, double job, std::string key) {
+Promise<bool> store_delete(Addon& addon, Handle<JobRef> job, std::string key) {
   return ask(addon, job, [=](comm::StoreClient& store) { return store.remove(key); });
 }
 
-Promise<std::string> store_keys(Addon& addon, double job, std::string prefix) {
+Promise<std::string> store_keys(Addon& addon, Handle<JobRef> job, std::string prefix) {
   return ask(addon, job, [=](comm::StoreClient& store) {
     std::string lines;
     for (const std::string& key : store.keys(prefix)) lines += key + '\n';
@@ -237,23 +244,22 @@ Promise<std::string> store_keys(Addon& addon, double job, std::string prefix) {
   });
 }
 
-Promise<double> store_waiters(Addon& addon, double job, std::string key) {
+Promise<double> store_waiters(Addon& addon, Handle<JobRef> job, std::string key) {
   return ask(addon, job,
              [=](comm::StoreClient& store) { return static_cast<double>(store.waiters(key)); });
 }
 
 // --- jobs and groups --------------------------------------------------------------------------
 
-Promise<double> join_job(Addon& addon, std::string host, int32_t port, std::string secret,
-                         Integers place, double timeout) {
-  if (place.size != 2 * sizeof(int32_t)) {
-    throw Error("DS_ARGUMENT", "joinJob", "[rank, size]", "another length");
+Promise<double> join_job(Addon& addon, std::string host, Port port, std::string secret,
+                         Integers place, Timeout timeout) {
+  if (place.count != 2 || place[0] < 0 || place[0] >= place[1]) {
+    refuse("DS_ARGUMENT", {"joinJob", "place"}, "[rank, size] with a rank below the size",
+           place.count == 2 ? text('[', place[0], ", ", place[1], ']')
+                            : text(place.count, " numbers"));
   }
-  const auto* words = static_cast<const int32_t*>(place.data);
-  const comm::Job::Member member{{std::move(host), static_cast<uint16_t>(port), std::move(secret)},
-                                 words[0],
-                                 words[1],
-                                 milliseconds_of(timeout)};
+  const comm::Job::Member member{
+      {std::move(host), port, std::move(secret)}, place[0], place[1], milliseconds_of(timeout)};
   auto ref = std::make_shared<JobRef>();
   Communication& open = communication(addon);
   const double handle = open.jobs.add(ref);
@@ -267,10 +273,10 @@ Promise<double> join_job(Addon& addon, std::string host, int32_t port, std::stri
   });
 }
 
-double offer_job(Addon& addon, double job) {
-  const auto guests = communication(addon).jobs.get(job)->guests;
+double offer_job(Addon&, Handle<JobRef> job) {
+  const auto guests = job->guests;
   auto* guest = new JobRef;
-  guest->job = job_of(addon, job);
+  guest->job = job_of(job);
   ++*guests;
   return offers<JobRef>().add(std::shared_ptr<JobRef>(guest, [guests](JobRef* done) {
     delete done;
@@ -279,18 +285,18 @@ double offer_job(Addon& addon, double job) {
 }
 
 /// Not in open_jobs: the end of this environment must not cancel the job of another one.
-double take_job(Addon& addon, double offer) {
+double take_job(Addon& addon, OfferNumber offer) {
   return communication(addon).jobs.add(offers<JobRef>().take(offer));
 }
 
-void withdraw_job(Addon&, double offer) { offers<JobRef>().withdraw(offer); }
+void withdraw_job(Addon&, OfferNumber offer) { offers<JobRef>().withdraw(offer); }
 
-void check_job(Addon& addon, double job) { job_of(addon, job)->failure()->check(); }
+void check_job(Addon&, Handle<JobRef> job) { job_of(job)->failure()->check(); }
 
-Promise<void> leave_job(Addon& addon, double job) {
+Promise<void> leave_job(Addon& addon, Handle<JobRef> job) {
   Communication& open = communication(addon);
-  const std::shared_ptr<comm::Job> leaving = job_of(addon, job);
-  const std::shared_ptr<JobRef> ref = open.jobs.get(job);
+  const std::shared_ptr<comm::Job> leaving = job_of(job);
+  const std::shared_ptr<JobRef> ref = job.share();
   for (const auto& [handle, entry] : open.open_groups) {
     if (entry->job != ref) continue;
     if (const std::shared_ptr<comm::ProcessGroup> group = entry->group.load()) group->drain();
@@ -304,28 +310,37 @@ Promise<void> leave_job(Addon& addon, double job) {
   });
 }
 
-void close_job(Addon& addon, double job) {
+void close_job(Addon& addon, Handle<JobRef> job) {
   Communication& open = communication(addon);
-  const std::shared_ptr<JobRef> ref = open.jobs.take(job);
+  const std::shared_ptr<JobRef> ref = job.take();
   open.close_groups(ref.get());
   std::erase_if(open.open_jobs, [&](const auto& entry) { return entry.second == ref; });
   // Ends its threads here, or with the pending requests, which are cancelled now. Reports of ranks
   // that leave later must not reach the closed job.
   ref->cancellation->cancel();
-  ref->job.reset();
+  ref->job.store(nullptr);
   addon.failure->forget("DS_COMM");
 }
 
-Promise<double> open_group(Addon& addon, double job, double device_stream, std::string name,
-                           Integers ranks, int32_t rank) {
+Promise<double> open_group(Addon& addon, Handle<JobRef> job, Handle<StreamRef> device_stream,
+                           std::string name, Integers ranks, RankNumber rank) {
   Communication& open = communication(addon);
-  const std::shared_ptr<comm::Job> joined = job_of(addon, job);
-  const auto* list = static_cast<const int32_t*>(ranks.data);
-  const size_t count = ranks.size / sizeof(int32_t);
-  comm::ProcessGroup::Members members{std::move(name), {list, list + count}, rank};
+  const std::shared_ptr<comm::Job> joined = job_of(job);
+  const int32_t* const end = ranks.data + ranks.count;
+  const bool outside = std::any_of(
+      ranks.data, end, [&](int32_t member) { return member < 0 || member >= joined->size(); });
+  if (outside || ranks.count < 2) {
+    refuse("DS_ARGUMENT", {"openGroup", "ranks"}, text("two or more ranks below ", joined->size()),
+           outside ? "another rank" : text(ranks.count));
+  }
+  if (rank >= static_cast<int64_t>(ranks.count)) {
+    refuse("DS_ARGUMENT", {"openGroup", "rank"}, text("an index below ", ranks.count),
+           text(rank.value));
+  }
+  comm::ProcessGroup::Members members{std::move(name), {ranks.data, end}, rank};
   auto ref = std::make_shared<GroupRef>();
-  ref->job = open.jobs.get(job);
-  Device& device = addon.streams.get(device_stream)->device;
+  ref->job = job.share();
+  Device& device = device_stream->device;
   const double handle = open.groups.add(ref);
   open.open_groups.emplace_back(handle, ref);
   return start_task(addon, [joined, ref, &device, handle, members = std::move(members)] {
@@ -337,60 +352,58 @@ Promise<double> open_group(Addon& addon, double job, double device_stream, std::
   });
 }
 
-double start_collective(Addon& addon, double group, double stream, std::string purpose,
-                        std::string label) {
-  comm::ProcessGroup& members = group_of(addon, group);
+double start_collective(Addon& addon, Handle<GroupRef> group, Handle<StreamRef> stream,
+                        std::string purpose, std::string label) {
+  comm::ProcessGroup& members = group_of(group);
   if (addon.argument_count < kWords) {
     throw Error("DS_INTERNAL", "collective", "a longer argument block", text(addon.argument_count));
   }
   const double* words = addon.arguments;
   comm::Collective call;
-  const auto choice = [&](int word, int count) {
-    const double value = words[word];
-    if (value >= 0 && value < count) return static_cast<int>(value);
-    throw Error("DS_ARGUMENT", "collective", text("a number below ", count), text(value));
-  };
-  call.kind = static_cast<comm::Kind>(choice(0, comm::kKinds));
-  call.op = static_cast<comm::ReduceOp>(choice(1, comm::kReduceOps));
-  call.dtype = static_cast<DType>(choice(2, kDTypes));
-  if (!(words[9] >= 1 && words[9] <= 0x1p31 && words[9] == std::trunc(words[9]))) {
-    throw Error("DS_ARGUMENT", comm::name_of(call.kind), "a whole number of rows, 1 or more",
-                text(words[9]));
-  }
-  call.rows = static_cast<int64_t>(words[9]);
+  call.kind = static_cast<comm::Kind>(
+      int{Whole<int, 0, comm::kKinds - 1>::of(words[0], {"startCollective", "kind"})});
+  const char* const name = comm::name_of(call.kind);
+  call.op = static_cast<comm::ReduceOp>(
+      int{Whole<int, 0, comm::kReduceOps - 1>::of(words[1], {name, "op"})});
+  call.dtype = static_cast<DType>(int{Whole<int, 0, kDTypes - 1>::of(words[2], {name, "dtype"})});
+  call.rows = Whole<int64_t, 1, INT32_MAX>::of(words[9], {name, "rows"});
   call.count = count_of(call, words[3], members.size());
-  if (!(words[4] >= 0 && words[4] < members.size())) {
-    throw Error("DS_ARGUMENT", comm::name_of(call.kind),
-                text("a rank of the group, 0 to ", members.size() - 1), text(words[4]));
+  call.peer = RankNumber::of(words[4], {name, "peer"});
+  if (call.peer >= members.size()) {
+    refuse("DS_ARGUMENT", {name, "peer"}, text("a rank of the group, 0 to ", members.size() - 1),
+           text(call.peer));
   }
-  call.peer = static_cast<int32_t>(words[4]);
   call.purpose = std::move(purpose);
   const Sizes sizes = sizes_of(call.kind, members.size());
   const auto elements = [&](int64_t n) { return static_cast<size_t>(n * call.count * call.rows); };
-  Operand input = operand(addon, members, words + 5, elements(sizes.input), call.dtype);
-  Operand output = operand(addon, members, words + 7, elements(sizes.output), call.dtype);
+  Operand input =
+      operand(addon, members, words + 5, elements(sizes.input), call.dtype, {name, "input"});
+  Operand output =
+      operand(addon, members, words + 7, elements(sizes.output), call.dtype, {name, "output"});
   require_legal_overlap(members, call, input, output);
   call.input = input.data;
   call.output = output.data;
-  Stream& at = addon.streams.get(stream)->stream;
+  require_same_device(members.device(), *stream, {name, "stream"});
   comm::Memory memory{std::move(input.buffer), std::move(output.buffer)};
-  return static_cast<double>(members.start(call, at, label, std::move(memory)));
+  return static_cast<double>(members.start(call, stream->stream, label, std::move(memory)));
 }
 
-void give_up_collective(Addon& addon, double group, std::string error) {
-  group_of(addon, group).give_up(error);
+void give_up_collective(Addon&, Handle<GroupRef> group, std::string error) {
+  group_of(group).give_up(error);
 }
 
-void wait_collective(Addon& addon, double group, double ticket, double stream) {
-  group_of(addon, group).wait(static_cast<uint64_t>(ticket), addon.streams.get(stream)->stream);
+void wait_collective(Addon&, Handle<GroupRef> group, Ticket ticket, Handle<StreamRef> stream) {
+  comm::ProcessGroup& members = group_of(group);
+  require_same_device(members.device(), *stream, {"waitCollective", "stream"});
+  members.wait(ticket, stream->stream);
 }
 
-void synchronize_collective(Addon& addon, double group, double ticket) {
-  group_of(addon, group).synchronize(static_cast<uint64_t>(ticket));
+void synchronize_collective(Addon&, Handle<GroupRef> group, Ticket ticket) {
+  group_of(group).synchronize(ticket);
 }
 
-bool collective_done(Addon& addon, double group, double ticket) {
-  return group_of(addon, group).done(static_cast<uint64_t>(ticket));
+bool collective_done(Addon&, Handle<GroupRef> group, Ticket ticket) {
+  return group_of(group).done(ticket);
 }
 
 std::string hmac_sha256(Addon&, Bytes key, Bytes data) {

@@ -11,18 +11,9 @@ namespace {
 
 constexpr size_t kTuningWords = 3;
 
-size_t aligned(double bytes, const char* what) {
-  const size_t size = bytes_of("swap file", bytes);
-  if (size % io::kDirectAlignment == 0) return size;
-  throw Error("DS_ARGUMENT", "swap file", text(what, " in multiples of ", io::kDirectAlignment),
-              text(bytes));
-}
-
-HostRange aligned_range(Addon& addon, double handle, double offset, double bytes) {
-  aligned(offset, "a memory offset");
-  aligned(bytes, "a size");
-  return host_range(addon, handle, offset, bytes);
-}
+/// Blocks of a transfer, and requests or threads.
+using BlockBytes = Whole<size_t, io::kDirectAlignment, int64_t{1} << 40, io::kDirectAlignment>;
+using Workers = Whole<unsigned, 1, 1 << 16>;
 
 /// A file and the buffers that its engine has registered.
 struct OpenSwapFile {
@@ -38,23 +29,20 @@ struct SwapFileRef {
 };
 
 double open_swap_file(Addon& addon, std::string folder, std::string label, std::string purpose,
-                      double bytes, Doubles tuning) {
-  const auto* words = static_cast<const double*>(tuning.data);
-  const size_t count = tuning.size / sizeof(double);
-  if (count < kTuningWords)
-    throw Error("DS_ARGUMENT", "swap file", "all tuning values", "too few values");
-  io::SwapOptions options{std::move(folder), std::move(label), std::move(purpose)};
-  options.bytes = static_cast<int64_t>(aligned(bytes, "a size"));
-  options.block_bytes = aligned(words[0], "blocks");
-  options.depth = static_cast<unsigned>(index_of("swap file", words[1]));
-  options.checkers = static_cast<unsigned>(index_of("swap file", words[2]));
-  if (!options.block_bytes || !options.depth || !options.checkers) {
-    throw Error("DS_ARGUMENT", "swap file", "at least 1 byte in a block, 1 request and 1 thread",
-                "0");
+                      SwapBytes bytes, Doubles tuning) {
+  constexpr Place kTuning{"openSwapFile", "tuning"};
+  if (tuning.count < kTuningWords || (tuning.count - kTuningWords) % 3 != 0) {
+    refuse("DS_ARGUMENT", kTuning, "three numbers and then triples",
+           text(tuning.count, " numbers"));
   }
+  io::SwapOptions options{std::move(folder), std::move(label), std::move(purpose)};
+  options.bytes = static_cast<int64_t>(bytes.value);
+  options.block_bytes = BlockBytes::of(tuning[0], kTuning);
+  options.depth = Workers::of(tuning[1], kTuning);
+  options.checkers = Workers::of(tuning[2], kTuning);
   std::vector<std::shared_ptr<Buffer>> kept;
-  for (size_t at = kTuningWords; at + 3 <= count; at += 3) {
-    HostRange range = aligned_range(addon, words[at], words[at + 1], words[at + 2]);
+  for (size_t at = kTuningWords; at < tuning.count; at += 3) {
+    HostRange range = host_range<SwapBytes>(addon, tuning, at, kTuning);
     options.memory.push_back({range.data, range.bytes});
     kept.push_back(std::move(range.owner));
   }
@@ -63,44 +51,47 @@ double open_swap_file(Addon& addon, std::string folder, std::string label, std::
   return addon.swap_files.add(std::move(made));
 }
 
-void start_swap(Addon& addon, double file, bool writes, double offset, double buffer,
-                double buffer_offset, double bytes, double stream) {
-  StreamRef& at = *addon.streams.get(stream);
-  const std::shared_ptr<SwapFileRef>& ref = addon.swap_files.get(file);
-  HostRange range = aligned_range(addon, buffer, buffer_offset, bytes);
-  const size_t place = bytes_of("swap file", offset);
-  if (place % ref->block_bytes != 0) {
-    throw Error("DS_ARGUMENT", "swap file", text("a multiple of ", ref->block_bytes), text(offset));
+void start_swap(Addon& addon, Handle<SwapFileRef> file, bool writes, ByteCount offset,
+                Handle<Buffer> buffer, SwapBytes buffer_offset, SwapBytes bytes,
+                Handle<StreamRef> stream) {
+  HostRange range = host_range(buffer, buffer_offset, bytes, {"startSwap", "buffer"});
+  if (offset % file->block_bytes != 0) {
+    refuse("DS_ARGUMENT", {"startSwap", "offset"}, text("a multiple of ", file->block_bytes),
+           text(offset.value));
   }
-  const auto end = static_cast<size_t>(ref->open.file.bytes());
-  if (place > end || range.bytes > end - place) {
-    throw Error("DS_BOUNDS", "swap file", text("bytes inside its ", end),
-                text(range.bytes, " at offset ", place));
+  const auto end = static_cast<size_t>(file->open.file.bytes());
+  if (offset > end || bytes > end - offset) {
+    refuse("DS_BOUNDS", {"startSwap", "bytes"}, text("a range inside the file's ", end, " bytes"),
+           text(bytes.value, " bytes at ", offset.value));
   }
   const io::Direction direction = writes ? io::Direction::write : io::Direction::read;
-  at.device.launch_host(at.stream, [=, ref = ref, range = std::move(range)] {
-    ref->open.file.start(direction, static_cast<int64_t>(place), {range.data, range.bytes},
-                         range.owner);
-  });
+  stream->device.launch_host(
+      stream->stream, [=, ref = file.share(), range = std::move(range), failure = addon.failure] {
+        try {
+          ref->open.file.start(direction, static_cast<int64_t>(offset.value),
+                               {range.data, range.bytes}, range.owner);
+        } catch (const std::exception& error) {
+          failure->set(unforeseen("startSwap", error));
+        }
+      });
 }
 
-void wait_swap(Addon& addon, double file, double buffer, double buffer_offset, double bytes,
-               double stream) {
-  StreamRef& at = *addon.streams.get(stream);
-  HostRange range = aligned_range(addon, buffer, buffer_offset, bytes);
-  at.device.launch_host(at.stream, [ref = addon.swap_files.get(file), range = std::move(range),
-                                    failure = addon.failure] {
-    try {
-      ref->open.file.wait({range.data, range.bytes});
-    } catch (const Error& error) {
-      failure->set(error);
-    }
-  });
+void wait_swap(Addon& addon, Handle<SwapFileRef> file, Handle<Buffer> buffer,
+               SwapBytes buffer_offset, SwapBytes bytes, Handle<StreamRef> stream) {
+  HostRange range = host_range(buffer, buffer_offset, bytes, {"waitSwap", "buffer"});
+  stream->device.launch_host(
+      stream->stream, [ref = file.share(), range = std::move(range), failure = addon.failure] {
+        try {
+          ref->open.file.wait({range.data, range.bytes});
+        } catch (const Error& error) {
+          failure->set(error);
+        }
+      });
   addon.failure->rethrow();
 }
 
-Object<SwapFileInfo> swap_file_info(Addon& addon, double file) {
-  const io::SwapFile& open = addon.swap_files.get(file)->open.file;
+Object<SwapFileInfo> swap_file_info(Addon& addon, Handle<SwapFileRef> file) {
+  const io::SwapFile& open = file->open.file;
   napi_value out = nullptr;
   napi_create_object(addon.env, &out);
   set(addon.env, out, "path", open.path());
@@ -113,6 +104,6 @@ Object<SwapFileInfo> swap_file_info(Addon& addon, double file) {
   return {out};
 }
 
-void release_swap_file(Addon& addon, double file) { addon.swap_files.take(file); }
+void release_swap_file(Addon&, Handle<SwapFileRef> file) { file.take(); }
 
 }  // namespace ds::addon

@@ -35,6 +35,7 @@ class Job {
   void meet_at_the_end() noexcept;
 
   StoreClient& store() { return client_; }
+  int size() const { return member_.size; }
   Milliseconds timeout() const { return member_.timeout; }
   const std::shared_ptr<Failure>& failure() const { return failure_; }
 

@@ -9,6 +9,7 @@
 #include "direct_copy.h"
 #include "gemm.h"
 #include "pinned_memory.h"
+#include "probe.h"
 
 namespace ds::cuda {
 

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "../core/device.h"
-#include "entry.h"
 #include "host_queue.h"
 #include "memory_pool.h"
 #include "sleeping_waits.h"
@@ -127,10 +126,5 @@ class CudaDevice final : public Device {
 
 /// Runs one op's body (op_table.cu); `args` as in Device::run.
 void run_op(OpId op, const void* args, CudaDevice& device, cudaStream_t stream);
-
-/// Probes the installed driver and its GPUs.
-CudaProbe probe_gpus();
-/// "13.0" of 13000.
-std::string version_text(int version);
 
 }  // namespace ds::cuda

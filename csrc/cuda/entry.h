@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../ops/op_list.h"
+#include "probe.h"
 
 namespace ds {
 
@@ -14,15 +15,6 @@ struct Rendezvous;
 /// Changes with every op or class that the two libraries share, so that a stale library is
 /// rejected.
 constexpr int kCudaInterface = DS_INTERFACE_HASH;
-
-/// Facts about the GPUs that need no context. Versions are encoded as 13000 for 13.0; 0 means
-/// absent.
-struct CudaProbe {
-  int device_count;
-  int driver_version;   // the newest CUDA the driver supports
-  int runtime_version;  // the CUDA this library was built with
-  char message[256];    // empty if GPUs can be used, else the reason, versions and fix
-};
 
 }  // namespace ds
 

@@ -95,7 +95,7 @@ const engines = fileEngineName() === 'io_uring' ? ['io_uring', 'threads'] : ['th
 
 test('transfers behind the end of the file are refused', () => {
   const file = open({ bytes: 2 * SLOT });
-  const refused = { code: 'DS_BOUNDS', op: 'swap file' };
+  const refused = { code: 'DS_BOUNDS', op: 'startSwap' };
   for (const at of [2 * SLOT, SLOT + 2 * PAGE, 2 ** 40, 2 ** 52]) {
     for (const move of ['read', 'write'] as const) {
       expect(thrownBy(() => file[move](at, slot(0), compute))).toMatchObject(refused);

@@ -1,0 +1,256 @@
+// The kinds of arguments that entries take, and the one check of each. A function's C++ signature
+// declares its arguments; Entry (entry.h) reads them, left to right, before the function runs.
+#pragma once
+
+#include <node_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "../io/file.h"
+#include "addon.h"
+
+namespace ds::addon {
+
+/// The entry and the argument that a check is about, as JavaScript names them.
+struct Place {
+  const char* entry;
+  const char* argument;
+};
+
+/// The digits that identify `x`; a power of two above 2^52 in the form 2^53.
+std::string number_text(double x);
+/// "one that was released" for a number that may have been a handle; 0 is the handle of none.
+std::string released_text(double handle);
+
+DS_COLD void refuse(ErrorCode code, Place place, const std::string& expected,
+                    const std::string& got, const std::string& hint = "");
+/// Throws DS_ARGUMENT. `got` is a number, or another type by its name.
+DS_COLD void refuse_value(Addon& addon, Place place, const std::string& expected, napi_value got);
+DS_COLD void refuse_whole(Place place, int64_t min, int64_t max, int64_t step, double got);
+
+// --- numbers ----------------------------------------------------------------------------------
+
+inline constexpr int64_t kExact = int64_t{1} << 53;  // doubles are exact up to here
+
+/// A whole number from kMin to kMax, a multiple of kStep. `T` holds all of them.
+template <class T, int64_t kMin, int64_t kMax, int64_t kStep = 1>
+struct Whole {
+  static_assert(-kExact <= kMin && kMin <= kMax && kMax <= kExact && kStep > 0);
+  T value;
+
+  operator T() const { return value; }
+
+  /// Throws DS_ARGUMENT for NaN, fractions, and values out of bounds.
+  static Whole of(double x, Place place) {
+    if (x >= static_cast<double>(kMin) && x <= static_cast<double>(kMax)) {
+      const auto whole = static_cast<int64_t>(x);  // Not by trunc(), which is a call.
+      if (static_cast<double>(whole) == x && whole % kStep == 0) return {static_cast<T>(whole)};
+    }
+    refuse_whole(place, kMin, kMax, kStep, x);
+  }
+};
+
+using ByteCount = Whole<size_t, 0, kExact>;
+/// Bytes of a swap file's transfer, or their offset.
+using SwapBytes = Whole<size_t, 0, kExact, io::kDirectAlignment>;
+using Checksum = Whole<uint32_t, 0, UINT32_MAX>;
+using Descriptor = Whole<int, 0, INT32_MAX>;
+using DeviceNumber = Whole<size_t, 0, INT32_MAX>;
+using OfferNumber = Whole<uint64_t, 1, kExact>;
+using OpNumber = Whole<int32_t, 0, static_cast<int64_t>(OpId::count) - 1>;
+using Port = Whole<uint16_t, 0, UINT16_MAX>;
+using RankNumber = Whole<int, 0, INT32_MAX>;
+using RunCount = Whole<int, 1, INT32_MAX>;
+using SignalNumber = Whole<int, 1, 64>;
+using Step = Whole<int64_t, -kExact, kExact>;
+using ThreadCount = Whole<int, 1, 1 << 14>;
+using Ticket = Whole<uint64_t, 0, kExact>;
+using UrgencyNumber = Whole<int, 0, kUrgencies - 1>;
+
+/// A time in milliseconds, 0 or more; Infinity waits as long as it takes.
+struct Timeout {
+  double milliseconds;
+};
+
+// --- handles ----------------------------------------------------------------------------------
+
+/// The table of an environment's handles of T.
+template <class T>
+HandleTable<T>& table_of(Addon& addon);
+template <>
+inline HandleTable<Buffer>& table_of(Addon& addon) {
+  return addon.buffers;
+}
+template <>
+inline HandleTable<StreamRef>& table_of(Addon& addon) {
+  return addon.streams;
+}
+template <>
+inline HandleTable<EventRef>& table_of(Addon& addon) {
+  return addon.events;
+}
+template <>
+inline HandleTable<GraphRef>& table_of(Addon& addon) {
+  return addon.graphs;
+}
+template <>
+inline HandleTable<SwapFileRef>& table_of(Addon& addon) {
+  return addon.swap_files;
+}
+
+/// The handle of a live object.
+template <class T>
+class Handle {
+ public:
+  /// Throws DS_RELEASED for a number that is no live handle.
+  static Handle of(HandleTable<T>& table, double number, Place place) {
+    if (T* object = table.find(number)) return Handle(table, number, *object);
+    refuse("DS_RELEASED", place, text("a live ", table.noun()), released_text(number),
+           table.hint());
+  }
+
+  T& operator*() const { return *object_; }
+  T* operator->() const { return object_; }
+  /// A reference that outlives the handle.
+  std::shared_ptr<T> share() const { return table_->get(number_); }
+  /// Releases the handle.
+  std::shared_ptr<T> take() const { return table_->take(number_); }
+
+ private:
+  Handle(HandleTable<T>& table, double number, T& object)
+      : table_(&table), object_(&object), number_(number) {}
+
+  HandleTable<T>* table_;
+  T* object_;
+  double number_;
+};
+
+/// A device that this environment has opened.
+struct OpenDevice {
+  Device* device;
+  Device* operator->() const { return device; }
+
+  /// Throws DS_DEVICE if the device is not open.
+  static OpenDevice of(Addon& addon, double number, Place place);
+};
+
+// --- arrays -----------------------------------------------------------------------------------
+
+/// The bytes of a typed array; valid during the call.
+struct Bytes {
+  void* data;
+  size_t size;
+};
+
+/// The elements of a Float64Array or Int32Array; valid during the call.
+template <class T>
+struct Elements {
+  const T* data;
+  size_t count;
+  const T& operator[](size_t i) const { return data[i]; }
+};
+using Doubles = Elements<double>;
+using Integers = Elements<int32_t>;
+
+/// The block of arguments, which the environment keeps: see set_arguments.
+struct DoublesObject {
+  napi_value value;
+  double* data;
+  size_t count;
+};
+
+// --- the check of each kind -------------------------------------------------------------------
+
+/// Reads arguments of one kind: `read` throws DS_ARGUMENT, DS_RELEASED or DS_DEVICE; `describe`
+/// returns the kind and its bounds as members of a JSON object.
+template <class T>
+struct Kind;
+
+template <class T, int64_t kMin, int64_t kMax, int64_t kStep>
+struct Kind<Whole<T, kMin, kMax, kStep>> {
+  static Whole<T, kMin, kMax, kStep> read(Addon& addon, napi_value value, Place place) {
+    double x;
+    if (napi_get_value_double(addon.env, value, &x) == napi_ok) {
+      return Whole<T, kMin, kMax, kStep>::of(x, place);
+    }
+    refuse_value(addon, place, "a number", value);
+  }
+  static std::string describe(Addon&) {
+    return text(R"("kind":"whole","min":)", kMin, R"(,"max":)", kMax, R"(,"step":)", kStep);
+  }
+};
+
+template <>
+struct Kind<Timeout> {
+  static Timeout read(Addon& addon, napi_value value, Place place);
+  static std::string describe(Addon&) { return R"("kind":"timeout")"; }
+};
+
+template <class T>
+struct Kind<Handle<T>> {
+  static Handle<T> read(Addon& addon, napi_value value, Place place) {
+    double x;
+    if (napi_get_value_double(addon.env, value, &x) == napi_ok) {
+      return Handle<T>::of(table_of<T>(addon), x, place);
+    }
+    refuse_value(addon, place, text("a ", table_of<T>(addon).noun()), value);
+  }
+  static std::string describe(Addon& addon) {
+    return text(R"("kind":"handle","of":")", table_of<T>(addon).noun(), '"');
+  }
+};
+
+template <>
+struct Kind<OpenDevice> {
+  static OpenDevice read(Addon& addon, napi_value value, Place place);
+  static std::string describe(Addon&) { return R"("kind":"device")"; }
+};
+
+template <>
+struct Kind<bool> {
+  static bool read(Addon& addon, napi_value value, Place place);
+  static std::string describe(Addon&) { return R"("kind":"boolean")"; }
+};
+
+template <>
+struct Kind<std::string> {
+  static std::string read(Addon& addon, napi_value value, Place place);
+  static std::string describe(Addon&) { return R"("kind":"string")"; }
+};
+
+template <>
+struct Kind<Bytes> {
+  static Bytes read(Addon& addon, napi_value value, Place place);
+  static std::string describe(Addon&) { return R"("kind":"bytes")"; }
+};
+
+template <>
+struct Kind<Doubles> {
+  static Doubles read(Addon& addon, napi_value value, Place place);
+  static std::string describe(Addon&) { return R"("kind":"doubles")"; }
+};
+
+template <>
+struct Kind<Integers> {
+  static Integers read(Addon& addon, napi_value value, Place place);
+  static std::string describe(Addon&) { return R"("kind":"integers")"; }
+};
+
+template <>
+struct Kind<DoublesObject> {
+  static DoublesObject read(Addon& addon, napi_value value, Place place);
+  static std::string describe(Addon&) { return R"("kind":"doubles")"; }
+};
+
+// --- relations between arguments --------------------------------------------------------------
+
+/// Returns the address of a range of a buffer. Throws DS_BOUNDS for bytes behind its end.
+char* range_of(const Buffer& buffer, size_t offset, size_t bytes, Place place);
+
+/// Throws DS_DEVICE unless both are of the same device: a back end casts events, streams and graphs
+/// to its own classes.
+void require_same_device(const Device& device, const StreamRef& stream, Place place);
+
+}  // namespace ds::addon
