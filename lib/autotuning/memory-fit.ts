@@ -58,8 +58,12 @@ function setupOf(config: ResolvedConfig, info: ModelInfo): Setup {
   const ranks = stage === 3 && copy > 0 ? copy : all;
   const length = info.sequence_length ?? Math.min(1024, sizes.maxSeq);
   return setupOfConfig(config, {
-    ...{ ranks, copies: all / ranks, tensor: mesh.layers, stages: mesh.stages },
-    ...{ checkpointing, stateBytes },
+    ranks,
+    copies: all / ranks,
+    tensor: mesh.layers,
+    stages: mesh.stages,
+    checkpointing,
+    stateBytes,
     seq: Math.max(1, Math.ceil(length / mesh.tokens)),
     // Runs turn speculation off by themselves if host memory is short.
     speculates: false,

@@ -153,7 +153,10 @@ function wayOf({ name, zero }: Placement, space: Space, info: ModelInfo): Way {
     .filter(({ fit }) => fit.fits)
     .map(({ size, config, fit }) => ({
       name: `${name}_gas${config[STEPS]}_tmbspg${size}`,
-      ...{ way: name, microBatch: size, config, predicted: fit.samplesPerSecond },
+      way: name,
+      microBatch: size,
+      config,
+      predicted: fit.samplesPerSecond,
     }));
   return { name, candidates, reason: candidates.length > 0 ? null : noneFits(weighed) };
 }
@@ -263,7 +266,8 @@ export function variantsOf(best: Candidate, { file }: Space, info: ModelInfo): C
   const known = meaningOf(best.config, info);
   return all
     .map(({ name, keys }) => ({
-      ...{ ...best, name },
+      ...best,
+      name,
       config: { ...best.config, zero_optimization: { ...zero, ...keys } },
     }))
     .filter(({ config }) => {

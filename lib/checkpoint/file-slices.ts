@@ -61,7 +61,9 @@ export function inFileSlices(
   const box = wholeBox(shape);
   let made: Tensor | null = null;
   return slices.map((slice, i) => ({
-    ...{ name: slice.name, dtype, shape: slice.shape },
+    name: slice.name,
+    dtype,
+    shape: slice.shape,
     values: async () => {
       made ??= await values();
       const all = made;

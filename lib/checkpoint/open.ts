@@ -188,7 +188,11 @@ async function openFiles(dir: string, requested: string | null): Promise<Files> 
   const manifest = await readManifest(path);
   const files = await openAll(path, manifest);
   return {
-    ...{ id: manifest.id, path, tag, manifest, files },
+    id: manifest.id,
+    path,
+    tag,
+    manifest,
+    files,
     idNow: async () => manifestId(await locate(dir, tag)),
     close: async () => {
       for (const file of files) await file.close();

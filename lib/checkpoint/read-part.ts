@@ -116,8 +116,11 @@ class BoxReader {
     const args = {
       in: { buffer: moved, dtype: entry.dtype, offset: 0, shape: slab.shape, strides: source },
       out: {
-        ...{ buffer, dtype: entry.dtype, offset: this.into.offset + to },
-        ...{ shape: slab.shape, strides: target },
+        buffer,
+        dtype: entry.dtype,
+        offset: this.into.offset + to,
+        shape: slab.shape,
+        strides: target,
       },
     };
     if (isHost(buffer)) kernels.copyOnHost(args, device.compute);

@@ -238,8 +238,13 @@ export class Save {
       }
     }
     return {
-      ...{ library: version, savedAt: Date.now(), worldSize: ranks.length },
-      ...{ files, state, ranks, description },
+      library: version,
+      savedAt: Date.now(),
+      worldSize: ranks.length,
+      files,
+      state,
+      ranks,
+      description,
       model: recordsOf(catalog.model, parts.model),
       optimizer: recordsOf(catalog.optimizer, parts.optimizer),
     };

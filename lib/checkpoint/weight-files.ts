@@ -182,7 +182,9 @@ function contentsOf(
     id: idOf(texts),
     idNow: async () => idOf(await textsNow()),
     config: texts[0]?.value ?? null,
-    ...{ files, homes, close: () => closeAll(files) },
+    files,
+    homes,
+    close: () => closeAll(files),
   };
 }
 

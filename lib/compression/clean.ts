@@ -78,7 +78,9 @@ function smaller(base: Linear, { weight, bias }: Values, { rows, columns }: Cut)
   const [outputs, inputs] = base.weight.shape as [number, number];
   const Class = base instanceof LinearGelu ? LinearGelu : Linear;
   const made = new Class(columns?.length ?? inputs, rows?.length ?? outputs, {
-    ...{ bias: base.bias !== null, weightInit: zeros, biasInit: zeros },
+    bias: base.bias !== null,
+    weightInit: zeros,
+    biasInit: zeros,
   });
   const { dtype, device } = base.weight;
   for (const parameter of made.parameters()) parameter.moveTo(device, dtype);

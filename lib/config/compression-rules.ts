@@ -124,7 +124,11 @@ const layersAreNamed: Rule = ({ compression_training: { layer_reduction: section
 
 export const compressionRules: readonly Rule[] = [
   layersAreNamed,
-  ...[hasGroups, patternsAreExpressions, relatedModulesPairUp, bitsCanBeReached, headsAreCounted],
+  hasGroups,
+  patternsAreExpressions,
+  relatedModulesPairUp,
+  bitsCanBeReached,
+  headsAreCounted,
 ];
 
 /** Keys that quantize_weight_in_forward does not read. DeepSpeed ignores them silently. */

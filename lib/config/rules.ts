@@ -72,8 +72,11 @@ const castsForNothing = ({ fp16 }: ResolvedValues): Advice | null => {
 };
 
 const advices = [
-  ...[warmupOutlastsTotal, castsForNothing, unreadSparseKey],
-  ...[unreadInForward, searchesNothing],
+  warmupOutlastsTotal,
+  castsForNothing,
+  unreadSparseKey,
+  unreadInForward,
+  searchesNothing,
   ...curriculumAdvices,
   ...samplingAdvices,
 ];

@@ -13,17 +13,22 @@ const SECTION = 'sparse_attention';
 const READ: Readonly<Record<string, readonly string[]>> = {
   dense: [],
   fixed: [
-    ...['num_local_blocks', 'num_global_blocks', 'attention', 'horizontal_global_attention'],
+    'num_local_blocks',
+    'num_global_blocks',
+    'attention',
+    'horizontal_global_attention',
     'num_different_global_patterns',
   ],
   variable: [
-    ...['num_random_blocks', 'local_window_blocks', 'global_block_indices', 'attention'],
-    ...['global_block_end_indices', 'horizontal_global_attention'],
+    'num_random_blocks',
+    'local_window_blocks',
+    'global_block_indices',
+    'attention',
+    'global_block_end_indices',
+    'horizontal_global_attention',
   ],
   bigbird: ['num_random_blocks', 'num_sliding_window_blocks', 'num_global_blocks'],
-  bslongformer: [
-    ...['num_sliding_window_blocks', 'global_block_indices', 'global_block_end_indices'],
-  ],
+  bslongformer: ['num_sliding_window_blocks', 'global_block_indices', 'global_block_end_indices'],
 };
 
 const ALWAYS = ['mode', 'block', 'different_layout_per_head'];

@@ -36,8 +36,12 @@ export function readIndexedLists(path: string): IndexedLists {
 type Numbers = Exclude<TokenDType, 'i64' | 'u64'>;
 
 const NARROW = {
-  ...{ u8: Uint8Array, i8: Int8Array, u16: Uint16Array, i16: Int16Array },
-  ...{ u32: Uint32Array, i32: Int32Array },
+  u8: Uint8Array,
+  i8: Int8Array,
+  u16: Uint16Array,
+  i16: Int16Array,
+  u32: Uint32Array,
+  i32: Int32Array,
 };
 
 function decoded(bytes: ArrayBuffer, dtype: TokenDType, path: string): Float64Array {

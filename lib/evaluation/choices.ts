@@ -82,16 +82,22 @@ export async function evaluateChoices(
     const scores = choices.map(() => required(found[next++]?.logLikelihood));
     const perCharacter = scores.map((score, i) => score / charactersOf(required(choices[i])));
     return {
-      ...{ logLikelihoods: scores, choice: largest(scores) },
-      ...{ normalizedChoice: largest(perCharacter), correct },
+      logLikelihoods: scores,
+      choice: largest(scores),
+      normalizedChoice: largest(perCharacter),
+      correct,
     };
   });
   const hits = answers.map(({ choice, correct }) => Number(correct.includes(choice)));
   const normal = answers.map((one) => Number(one.correct.includes(one.normalizedChoice)));
   return {
-    ...{ accuracy: mean(hits), accuracyStderr: stderr(hits) },
-    ...{ normalizedAccuracy: mean(normal), normalizedAccuracyStderr: stderr(normal) },
-    ...{ questions: questions.length, cut: found.filter(({ cut }) => cut > 0).length, answers },
+    accuracy: mean(hits),
+    accuracyStderr: stderr(hits),
+    normalizedAccuracy: mean(normal),
+    normalizedAccuracyStderr: stderr(normal),
+    questions: questions.length,
+    cut: found.filter(({ cut }) => cut > 0).length,
+    answers,
   };
 }
 

@@ -93,7 +93,12 @@ export async function evaluate(model: CausalLM, given: EvaluationOptions): Promi
   const loss = sums.loss / sums.counted;
   const { rows = 0, cutRows = 0 } = data.report ?? {};
   return {
-    ...{ loss, perplexity: Math.exp(loss), accuracy: sums.correct / sums.counted },
-    ...{ tokens: sums.counted, samples: data.length, rows, cutRows },
+    loss,
+    perplexity: Math.exp(loss),
+    accuracy: sums.correct / sums.counted,
+    tokens: sums.counted,
+    samples: data.length,
+    rows,
+    cutRows,
   };
 }

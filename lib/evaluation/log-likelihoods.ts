@@ -184,6 +184,7 @@ function likelihoodOf(logits: Tensor, row: number, request: LikelihoodRequest): 
   return {
     logLikelihood: -losses.reduce((sum, loss) => sum + loss, 0),
     isGreedy: best.every((token, i) => token === targets[i]),
-    ...{ tokens: count, cut },
+    tokens: count,
+    cut,
   };
 }

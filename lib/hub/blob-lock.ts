@@ -77,7 +77,9 @@ async function isSame(descriptor: number, path: string): Promise<boolean> {
 
 function stuck(path: string): DsError {
   return new DsError({
-    ...{ code: 'DS_HUB', op: path, expected: 'progress of the process that owns this lock' },
+    code: 'DS_HUB',
+    op: path,
+    expected: 'progress of the process that owns this lock',
     got: `no new byte for ${PATIENCE_MS / 60_000} minutes`,
     hint: 'End that process: `fuser` prints its number. Its bytes are kept.',
   });

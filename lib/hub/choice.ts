@@ -19,7 +19,9 @@ const ADAPTER = ['adapter_config.json', 'adapter_model.safetensors'] as const;
 const TOKENIZER = 'tokenizer.json';
 /** Files that a tokenizer reads if they exist. */
 const BESIDE_TOKENIZER = [
-  ...['tokenizer_config.json', 'special_tokens_map.json', 'chat_template.jinja'],
+  'tokenizer_config.json',
+  'special_tokens_map.json',
+  'chat_template.jinja',
 ];
 const GENERATION = 'generation_config.json';
 /** Folder of further chat templates. */
@@ -130,7 +132,9 @@ export function chooseByPatterns(
   if (chosen.length > 0) return chosen;
   const [pickle] = matched;
   throw new DsError({
-    ...{ code: 'DS_HUB', op: name, expected: `files that match ${patterns.join(' ')}` },
+    code: 'DS_HUB',
+    op: name,
+    expected: `files that match ${patterns.join(' ')}`,
     got: pickle ? `${shown(pickle.path)}, a pickle` : `${listed.length} other files`,
     hint: pickle ? 'Formats that run code are never fetched.' : 'Quote patterns in the shell.',
   });

@@ -73,7 +73,9 @@ function endpointOf(env: Variables): string {
   }
   const expected = 'a URL without a user name, such as "https://huggingface.co"';
   throw new DsError({
-    ...{ code: 'DS_ARGUMENT', op: 'HF_ENDPOINT', expected },
+    code: 'DS_ARGUMENT',
+    op: 'HF_ENDPOINT',
+    expected,
     got: url?.password ? 'a URL with a password' : JSON.stringify(given),
   });
 }
@@ -100,8 +102,10 @@ function tokenOf(env: Variables, home: string): Pick<HubSettings, 'token' | 'tok
 function requireToken(op: string, token: string): string {
   if (token.length <= TOKEN_LENGTH && /^[\x21-\x7e]+$/.test(token)) return token;
   throw new DsError({
-    ...{ code: 'DS_ARGUMENT', op, expected: 'a token of the hub, one word of ASCII characters' },
-    ...{ got: `${token.length} characters with others among them` },
+    code: 'DS_ARGUMENT',
+    op,
+    expected: 'a token of the hub, one word of ASCII characters',
+    got: `${token.length} characters with others among them`,
     hint: 'Create a token at https://huggingface.co/settings/tokens.',
   });
 }

@@ -79,7 +79,10 @@ function missing(error: Build, _name: string, settings: HubSettings): DsError {
 /** Returns the error of a connection that failed or stalled. */
 export function unreachable(name: string, settings: HubSettings, got: string): DsError {
   const error = new DsError({
-    ...{ code: 'DS_HUB', op: name, expected: `an answer of ${settings.endpoint}`, got },
+    code: 'DS_HUB',
+    op: name,
+    expected: `an answer of ${settings.endpoint}`,
+    got,
     hint: 'Check the network and HF_ENDPOINT. HF_HUB_OFFLINE=1 uses the cache without requests.',
   });
   temporary.add(error);

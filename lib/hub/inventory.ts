@@ -135,7 +135,9 @@ async function requireIdle(model: CachedModel): Promise<void> {
   for (const name of await namesIn(locks)) {
     if (!(await isLocked(join(locks, name)))) continue;
     throw new DsError({
-      ...{ code: 'DS_HUB', op: model.name, expected: 'a model that no process downloads' },
+      code: 'DS_HUB',
+      op: model.name,
+      expected: 'a model that no process downloads',
       got: `the lock ${join(locks, name)} of a running download`,
       hint: 'Wait for that process, or end it.',
     });
@@ -150,7 +152,10 @@ async function modelInfo(model: CachedModel): Promise<CachedModelInfo> {
     const folder = model.snapshot(commit);
     const sizes = await sizesIn(folder);
     revisions.push({
-      ...{ commit, folder, files: sizes.length, bytes: sum(sizes.map(({ bytes }) => bytes)) },
+      commit,
+      folder,
+      files: sizes.length,
+      bytes: sum(sizes.map(({ bytes }) => bytes)),
       refs: refs.filter((one) => one.commit === commit).map(({ ref }) => ref),
     });
   }
@@ -160,7 +165,9 @@ async function modelInfo(model: CachedModel): Promise<CachedModelInfo> {
   // Without links, as on Windows, the snapshots have the files.
   const own = [...blobs.filter(isWhole), ...(await sizesIn(snapshots))];
   return {
-    ...{ name: model.name, folder: model.folder, revisions },
+    name: model.name,
+    folder: model.folder,
+    revisions,
     bytes: sum([...new Map(own.map(({ id, bytes }) => [id, bytes])).values()]),
     unfinished: sum(others.map(({ allocated }) => allocated)),
     changed: Math.max(0, ...blobs.map(({ changed }) => changed)),

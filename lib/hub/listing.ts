@@ -36,7 +36,11 @@ export async function commitOf(call: HubCall): Promise<string> {
   const { name, revision } = call.asked;
   const { hubUrl, fetch } = access(call);
   const found = await client().modelInfo({
-    ...{ name, revision, hubUrl, fetch, additionalFields: ['sha'] },
+    name,
+    revision,
+    hubUrl,
+    fetch,
+    additionalFields: ['sha'],
   });
   if (typeof found.sha === 'string' && isCommit(found.sha)) return found.sha;
   throw badAnswer(name, 'a commit of 40 digits', shown(found.sha));

@@ -46,7 +46,9 @@ export function cachedFolder(op: string, place: string, { need, revision }: Loca
   }
   const options = revision === undefined ? '' : `, { revision: ${JSON.stringify(revision)} }`;
   throw new DsError({
-    ...{ code: 'DS_HUB', op, expected: `a folder, or a model in the cache ${cache}` },
+    code: 'DS_HUB',
+    op,
+    expected: `a folder, or a model in the cache ${cache}`,
     got: JSON.stringify(place),
     hint: `It is synchronous and downloads nothing: call await hub.pull(${JSON.stringify(place)}${options}) first.`,
   });
@@ -58,7 +60,8 @@ function isPath(op: string, place: string, revision: string | undefined): boolea
   if (isRemote(place)) return false;
   if (revision === undefined) return true;
   throw new DsError({
-    ...{ code: 'DS_ARGUMENT', op: `${op} revision` },
+    code: 'DS_ARGUMENT',
+    op: `${op} revision`,
     expected: 'no revision for a path, which has only one',
     got: `${JSON.stringify(revision)} of ${JSON.stringify(place)}`,
   });

@@ -131,7 +131,10 @@ async function fetchFiles(call: HubCall, model: CachedModel, wanted: Wanted): Pr
   const { commit, files, patterns, bar } = wanted;
   const { name } = call.asked;
   const transfers: Transfers = {
-    ...{ call, model, commit, slots: new Slots(CONNECTIONS) },
+    call,
+    model,
+    commit,
+    slots: new Slots(CONNECTIONS),
     arrived: (bytes) => bar.arrived(bytes),
     found: (bytes) => bar.found(bytes),
     waits: ({ path }) => bar.say(`${name}: another process downloads ${path}, waiting for it`),
@@ -207,7 +210,8 @@ async function requireSpace(
   const free = bavail * bsize;
   if (needed <= free) return;
   throw new DsError({
-    ...{ code: 'DS_IO', op: call.asked.name },
+    code: 'DS_IO',
+    op: call.asked.name,
     expected: `${decimalBytes(needed)} of free space in ${model.cache}`,
     got: decimalBytes(free),
     hint: 'Remove models with `ds models`, or set HF_HUB_CACHE to a folder of a larger disk.',
@@ -271,7 +275,8 @@ function offline(model: CachedModel, revision: string, need: Need): DsError {
   const missing = commit === null ? [] : missingFiles(model, commit, need);
   const what = `revision ${shown(revision)}`;
   return new DsError({
-    ...{ code: 'DS_HUB', op: model.name },
+    code: 'DS_HUB',
+    op: model.name,
     expected: `a folder on this machine, or a model in the cache ${model.cache}`,
     got: commit === null ? `no ${what}` : `${what} without ${missing.slice(0, 3).join(', ')}`,
     hint: 'HF_HUB_OFFLINE is set: unset it, or run `ds pull` once with a network.',

@@ -90,7 +90,9 @@ async function get(
   const { token, endpoint, stallMs } = settings;
   const isHub = token !== null && url.origin === new URL(endpoint).origin;
   const headers = {
-    ...{ 'user-agent': AGENT, 'accept-encoding': 'identity', ...given },
+    'user-agent': AGENT,
+    'accept-encoding': 'identity',
+    ...given,
     ...(isHub && { authorization: `Bearer ${token}` }),
   };
   const controller = new AbortController();
@@ -191,7 +193,10 @@ async function refusalOf(call: HubCall, answer: Answer): Promise<DsError> {
   const code = (response.headers.get('x-error-code') ?? '').replaceAll(/\W/g, '').slice(0, 40);
   const text = response.headers.get('x-error-message') ?? (await errorText(call, answer));
   return refusalError(call.asked, call.settings, {
-    ...{ status: response.status, code, text, host: url.host },
+    status: response.status,
+    code,
+    text,
+    host: url.host,
   });
 }
 

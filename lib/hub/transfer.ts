@@ -105,7 +105,8 @@ async function fetchChecked(
     }
   }
   throw new DsError({
-    ...{ code: 'DS_HUB', op: `${call.asked.name}/${file.path}` },
+    code: 'DS_HUB',
+    op: `${call.asked.name}/${file.path}`,
     expected: `the ${file.isLfs ? 'SHA-256' : 'git SHA-1'} ${file.oid}`,
     got: `${got}, twice`,
     hint: 'The bytes were deleted. A proxy or a mirror may change files: check HF_ENDPOINT.',

@@ -18,8 +18,13 @@ export async function searched(
   const signals = request.signal ? [signal, request.signal] : [signal];
   const common = { promptTokens: prompt.length, cachedTokens: 0 };
   const found = await beamSearch(model, prompt, {
-    ...{ numBeams: 1, ...beams, ...sampling },
-    ...{ maxNewTokens, n, tokenizer, stopTokens: [...stopTokens] },
+    numBeams: 1,
+    ...beams,
+    ...sampling,
+    maxNewTokens,
+    n,
+    tokenizer,
+    stopTokens: [...stopTokens],
     signal: AbortSignal.any(signals),
   });
   return found.map((beam) => ({ ...common, ...written(beam, request, tokenizer) }));

@@ -113,7 +113,9 @@ function readSearch(model: CausalLM, prompt: readonly number[], options: BeamOpt
   const penalty = requireFinite(`${OP} lengthPenalty`, lengthPenalty);
   return {
     rules: { numBeams, maxNewTokens, lengthPenalty: penalty, earlyStopping, ends },
-    ...{ scoring, n, signal },
+    scoring,
+    n,
+    signal,
   };
 }
 

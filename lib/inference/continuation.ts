@@ -126,7 +126,9 @@ export async function gathered(
   { n, prompt, signal }: ReadRequest,
 ): Promise<Generation[]> {
   const found = Array.from({ length: n }, () => ({
-    ...{ text: '', tokens: [] as number[], cachedTokens: 0 },
+    text: '',
+    tokens: [] as number[],
+    cachedTokens: 0,
     finishReason: 'abort' as FinishReason,
     promptTokens: prompt.length,
     logprobs: undefined as TokenLogprob[] | undefined,

@@ -247,7 +247,9 @@ function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig): void {
   const said = {
     dtype: dtypeOf(config)[0]?.[1] === dtype ? null : config.dtype,
     device: wanted.name === device.name ? null : config.device,
-    ...{ quant, checkpoint, save_mp_checkpoint_path },
+    quant,
+    checkpoint,
+    save_mp_checkpoint_path,
     tensor_parallel: tp.tp_size > 1 ? tp : null,
     moe: moe.ep_size > 1 ? moe : null,
   };
@@ -341,7 +343,10 @@ function tryForward(model: CausalLM, sizes: CacheSizes, maxTokens: number): void
     const sequence = new Sequence([0], 1);
     sequence.blocks = [0];
     runner.launch([{ sequence, first: 0, count: 1 }], (_scores, _sequences, tokens) => ({
-      ...{ tokens, logprobs: null, top: null, asked: [null] },
+      tokens,
+      logprobs: null,
+      top: null,
+      asked: [null],
     }));
     sizes.device.synchronize();
   } finally {

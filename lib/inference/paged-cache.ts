@@ -114,7 +114,14 @@ function attendTurning(
   const { cos, sin, norms } = heads;
   const [q, k, v] = [heads.q.squeeze(0), heads.k.squeeze(0), heads.v.squeeze(0)];
   kernels.rotaryStore({
-    ...{ q, k, v, out: q, cos, sin, slots: on.slots, pool },
+    q,
+    k,
+    v,
+    out: q,
+    cos,
+    sin,
+    slots: on.slots,
+    pool,
     positions: heads.positions.reshape([-1]),
     qNorm: norms?.q ?? null,
     kNorm: norms?.k ?? null,

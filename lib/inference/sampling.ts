@@ -181,7 +181,10 @@ export class Sampler {
       for (const wanted of asked) if (wanted !== null && wanted > most) most = wanted;
       const logprobs = most >= 0 ? Tensor.empty([count, 2], 'f32', this.device) : null;
       kernels.sampleTokens({
-        ...{ scores, slots: rows, tokens, logprobs },
+        scores,
+        slots: rows,
+        tokens,
+        logprobs,
         settings: this.table(this.settings, 'f32', SETTINGS),
         numbers: this.table(this.numbers, 'i32', NUMBERS),
         recent: this.table(this.recent, 'i32', RECENT),
@@ -317,7 +320,12 @@ const needsCounts = (rules: SamplingRules): boolean =>
 function settingsOf(rules: SamplingRules): Float32Array {
   const { temperature, topP, minP, repetitionPenalty, presencePenalty, frequencyPenalty } = rules;
   return Float32Array.of(
-    ...[temperature, topP, minP, repetitionPenalty, presencePenalty, frequencyPenalty],
+    temperature,
+    topP,
+    minP,
+    repetitionPenalty,
+    presencePenalty,
+    frequencyPenalty,
   );
 }
 

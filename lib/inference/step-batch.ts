@@ -36,8 +36,13 @@ interface PlannedBatch {
 /** Returns the length of each list of a batch, in order. */
 export function listsOf({ tokens, sequences, ends, width }: StepSizes): Record<ListName, number> {
   return {
-    ...{ tokens, positions: tokens, slots: tokens, ends },
-    ...{ starts: sequences + 1, lengths: sequences, tables: sequences * width },
+    tokens,
+    positions: tokens,
+    slots: tokens,
+    ends,
+    starts: sequences + 1,
+    lengths: sequences,
+    tables: sequences * width,
   };
 }
 

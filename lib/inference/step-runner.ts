@@ -140,7 +140,10 @@ export class StepRunner {
       const lists = onDevice(batch, this.numbers);
       const row = (list: Tensor): Tensor => list.reshape([1, batch.tokens]);
       const places = {
-        ...{ documents: null, start: 0, reach, alike: reach },
+        documents: null,
+        start: 0,
+        reach,
+        alike: reach,
         positions: row(lists.positions),
         caches: this.cache.layers,
       };

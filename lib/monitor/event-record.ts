@@ -38,7 +38,10 @@ export function scalarEvent({ name, value, step }: MonitorEvent, wallTime: numbe
   if (!Number.isSafeInteger(step) || step < 0) {
     const op = `TensorBoardMonitor step of ${formatValue(name)}`;
     throw new DsError({
-      ...{ code: 'DS_ARGUMENT', op, expected: 'an integer >= 0', got: formatValue(step) },
+      code: 'DS_ARGUMENT',
+      op,
+      expected: 'an integer >= 0',
+      got: formatValue(step),
       hint: 'Pass a count of samples or steps. The value may be any number.',
     });
   }

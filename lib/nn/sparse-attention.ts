@@ -132,7 +132,10 @@ export class SparseSelfAttention extends Module {
       if (mode === 'add' || mode === 'mul') continue;
       const op = `SparseSelfAttention ${name}`;
       throw new DsError({
-        ...{ code: 'DS_ARGUMENT', op, expected: '"add" or "mul"', got: formatValue(mode) },
+        code: 'DS_ARGUMENT',
+        op,
+        expected: '"add" or "mul"',
+        got: formatValue(mode),
       });
     }
     this.keyMaskMode = keyPaddingMaskMode;

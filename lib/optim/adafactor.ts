@@ -109,7 +109,13 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
     if (beta1 !== null) requireFinite('Adafactor beta1', beta1, 0, 1);
     this.groups = makeGroups<ParamGroup>('Adafactor', params, { lr: lr ?? 1, weightDecay });
     this.options = {
-      ...{ eps, decayRate, clipThreshold, beta1, scaleParameter, relativeStep, warmupInit },
+      eps,
+      decayRate,
+      clipThreshold,
+      beta1,
+      scaleParameter,
+      relativeStep,
+      warmupInit,
     };
   }
 
@@ -176,8 +182,12 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
     const { relativeStep, warmupInit } = this.options;
     const relative = Math.min(warmupInit ? 1e-6 * step : 1e-2, 1 / Math.sqrt(step));
     return {
-      ...{ lr: relativeStep ? lr * relative : lr, leastScale: eps[1], clipThreshold },
-      ...{ weightDecay, beta1: beta1 ?? 0, scaleParameter },
+      lr: relativeStep ? lr * relative : lr,
+      leastScale: eps[1],
+      clipThreshold,
+      weightDecay,
+      beta1: beta1 ?? 0,
+      scaleParameter,
     };
   }
 }
@@ -206,7 +216,10 @@ function* updatesOf({ places }: UpdateTensors): Generator<ParameterUpdate> {
 }
 
 const asColumn = (shape: readonly number[]): MatrixPart => ({
-  ...{ from: 0, matrices: 1, rows: numel(shape), columns: 1 },
+  from: 0,
+  matrices: 1,
+  rows: numel(shape),
+  columns: 1,
 });
 
 /** The sums of a matrix's first round. */
@@ -267,7 +280,11 @@ function measureDirection(
   const [rowFactor, columnFactor] = factorsOf(tensors, one, ['row_factor', 'column_factor']);
   const factors = { rowFactor, columnFactor, control };
   kernels.adafactorFactors({
-    ...{ rowSums, columnSums, row, column, ...factors },
+    rowSums,
+    columnSums,
+    row,
+    column,
+    ...factors,
     part: { ...one.matrix, from: 0 },
     ...rule,
   });
@@ -310,7 +327,8 @@ function apply(
   adafactorApply({
     master: flatSlice(master, place),
     grad: flatSlice(grad, place),
-    ...{ rowFactor, columnFactor },
+    rowFactor,
+    columnFactor,
     v: isMatrix ? null : flatSlice(state.exp_avg_sq!, place),
     moment: state.exp_avg ? flatSlice(state.exp_avg, place) : null,
     weight: weight && flatSlice(weight, place),

@@ -25,7 +25,12 @@ export function adamScalars(
   const [beta1, beta2] = betas;
   const correction = (beta: number): number => (step === null ? 1 : 1 - beta ** step);
   return {
-    ...{ lr, beta1, beta2, eps, weightDecay, decoupled },
+    lr,
+    beta1,
+    beta2,
+    eps,
+    weightDecay,
+    decoupled,
     correction1: correction(beta1),
     correction2: correction(beta2),
   };

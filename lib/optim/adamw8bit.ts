@@ -69,7 +69,11 @@ export class AdamW8bit extends StandaloneOptimizer<AdamGroup> {
       return { exp_avg: perElement(shape), exp_avg_sq: perElement(shape) };
     }
     const codes = (initial: number): StateTensor => ({
-      ...{ shape, dtype: 'u8', saved: true, initial, per: 1 },
+      shape,
+      dtype: 'u8',
+      saved: true,
+      initial,
+      per: 1,
     });
     return {
       exp_avg: codes(ZERO.signed),

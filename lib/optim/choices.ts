@@ -5,7 +5,8 @@ import { requireOneOf, requireType } from '../runtime/require-type.js';
 const SWITCHES: ReadonlySet<string> = new Set([
   ...['biasCorrection', 'decoupled', 'adamWMode', 'fp32OptimizerStates', 'nesterov'],
   ...['epsInsideSqrt', 'momentCorrection', 'scaleParameter', 'relativeStep', 'warmupInit'],
-  ...['staircase', 'cycleMomentum'],
+  'staircase',
+  'cycleMomentum',
 ]);
 
 const WORDS: ReadonlyMap<string, readonly string[]> = new Map([

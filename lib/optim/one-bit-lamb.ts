@@ -205,12 +205,23 @@ export class OneBitLamb
     const coefficients = this.ratios.of(tensors, kernels);
     const { rule: _, ...shared } = this.shared(tensors, settings);
     kernels.oneBitLambMoments({
-      ...{ ...shared, fresh: state.exp_avg_sq_fresh!, payload, sums: sums[1]! },
-      ...{ beta1: betas[0], beta2: betas[1], eps, weightDecay },
+      ...shared,
+      fresh: state.exp_avg_sq_fresh!,
+      payload,
+      sums: sums[1]!,
+      beta1: betas[0],
+      beta2: betas[1],
+      eps,
+      weightDecay,
     });
     kernels.oneBitLambCoefficients({
-      ...{ sums: sums[1]!, frozen: state.frozen_ratio!, factor: state.factor!, coefficients },
-      ...{ control, decays: weightDecay > 0, ...this.bounds },
+      sums: sums[1]!,
+      frozen: state.frozen_ratio!,
+      factor: state.factor!,
+      coefficients,
+      control,
+      decays: weightDecay > 0,
+      ...this.bounds,
     });
     kernels.lambApply({ ...this.shared(tensors, settings), weight, coefficients });
   }
@@ -222,8 +233,14 @@ export class OneBitLamb
   ) {
     const { lr, betas, eps, weightDecay } = required(groups[group]);
     const rule: LambScalars = {
-      ...{ lr, beta1: betas[0], beta2: betas[1], eps, weightDecay },
-      ...{ correction1: 1, correction2: 1, epsInsideSqrt: false },
+      lr,
+      beta1: betas[0],
+      beta2: betas[1],
+      eps,
+      weightDecay,
+      correction1: 1,
+      correction2: 1,
+      epsInsideSqrt: false,
     };
     return { master, m: state.exp_avg!, v: state.exp_avg_sq!, starts, control, rule };
   }

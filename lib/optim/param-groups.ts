@@ -85,7 +85,10 @@ const HYPERPARAMETERS: readonly string[] = [
   ...['useMuon', 'lrDecay', 'initialAccumulatorValue', 'minCoeff', 'maxCoeff', 'biasCorrection'],
   ...['amsgrad', 'maximize', 'alpha', 'centered', 'adamWMode', 'initialLr', 'learningRate'],
   ...['decay', 'wd', 'l2', 'beta1', 'beta2', 'epsilon', 'clipThreshold', 'decayRate'],
-  ...['scaleParameter', 'relativeStep', 'warmupInit', 'min8bitSize'],
+  'scaleParameter',
+  'relativeStep',
+  'warmupInit',
+  'min8bitSize',
 ];
 
 /**

@@ -180,8 +180,15 @@ function agreementPass(
     apply({ group, master, weight, state, control }, payload, kernels) {
       const { exp_avg: m, exp_avg_sq: v, anchor } = state;
       kernels.anchorAdam({
-        ...{ master, m: m!, v: v!, anchor: anchor!, grad: payload, weight, control },
-        ...{ rate: required(rates[group]), eps: epsOf(group) },
+        master,
+        m: m!,
+        v: v!,
+        anchor: anchor!,
+        grad: payload,
+        weight,
+        control,
+        rate: required(rates[group]),
+        eps: epsOf(group),
       });
     },
   };

@@ -28,7 +28,11 @@ interface State {
 }
 
 const START: State = {
-  ...{ step: 0, varInterval: 1, varUpdates: 0, localInterval: 1, localUpdates: 0 },
+  step: 0,
+  varInterval: 1,
+  varUpdates: 0,
+  localInterval: 1,
+  localUpdates: 0,
 };
 
 /**

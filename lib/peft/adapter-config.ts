@@ -33,7 +33,9 @@ const OPTIONS: Readonly<Record<string, keyof LoraOptions>> = {
 /** Keys without an effect on results. */
 const IGNORED: ReadonlySet<string> = new Set([
   ...['peft_type', 'peft_version', 'auto_mapping', 'revision', 'inference_mode', 'runtime_config'],
-  ...['megatron_core', 'qalora_group_size', 'eva_config'],
+  'megatron_core',
+  'qalora_group_size',
+  'eva_config',
 ]);
 
 /** Keys that readLoraOptions() refuses with its own message. */
@@ -154,7 +156,8 @@ function targetsOf(model: Module, config: LoraConfig, targets: readonly string[]
   if (isAll || (typeof wanted === 'string' && layersToTransform !== null)) {
     return {
       target_modules: shortest(model, targets),
-      ...{ layers_to_transform: null, layers_pattern: null },
+      layers_to_transform: null,
+      layers_pattern: null,
     };
   }
   return {

@@ -199,8 +199,11 @@ export function quantizationConfig(model: Module, torchDType: string): JsonObjec
   const [first] = quantizedOf(model).values();
   if (!first) return null;
   return {
-    ...{ quant_method: 'bitsandbytes', load_in_4bit: true, load_in_8bit: false },
-    ...{ _load_in_4bit: true, _load_in_8bit: false },
+    quant_method: 'bitsandbytes',
+    load_in_4bit: true,
+    load_in_8bit: false,
+    _load_in_4bit: true,
+    _load_in_8bit: false,
     bnb_4bit_quant_type: 'nf4',
     bnb_4bit_use_double_quant: first.nested_offset !== null,
     bnb_4bit_compute_dtype: torchDType,

@@ -22,8 +22,12 @@ export interface TemplateInputs {
 
 /** Maps the speakers of ShareGPT's messages to the roles of templates. */
 const SPEAKERS: Readonly<Record<string, string>> = {
-  ...{ human: 'user', user: 'user', gpt: 'assistant', assistant: 'assistant' },
-  ...{ system: 'system', tool: 'tool' },
+  human: 'user',
+  user: 'user',
+  gpt: 'assistant',
+  assistant: 'assistant',
+  system: 'system',
+  tool: 'tool',
 };
 
 /**

@@ -19,5 +19,7 @@ const memoryOf = ({ ids, labels, lengths }: EncodedPart): ArrayBuffer[] =>
   [ids, labels, lengths].map(({ buffer }) => buffer as ArrayBuffer);
 
 answerQuestions(encode, memoryOf, ({ path }) => ({
-  ...{ code: 'DS_DATA', op: path, expected: 'rows that can be encoded' },
+  code: 'DS_DATA',
+  op: path,
+  expected: 'rows that can be encoded',
 }));

@@ -28,7 +28,11 @@ export interface EncodedPart {
 }
 
 export const noCounts = (): RowCounts => ({
-  ...{ rows: 0, empty: 0, unlearned: 0, blurred: 0, unended: 0 },
+  rows: 0,
+  empty: 0,
+  unlearned: 0,
+  blurred: 0,
+  unended: 0,
 });
 
 /** Reads and encodes a part. Throws DS_DATA, naming file and line. */

@@ -21,7 +21,11 @@ export interface TextReport extends RowCounts {
 
 export const noReport = (): TextReport => ({
   ...noCounts(),
-  ...{ cutRows: 0, cutTokens: 0, samples: 0, tokens: 0, learned: 0 },
+  cutRows: 0,
+  cutTokens: 0,
+  samples: 0,
+  tokens: 0,
+  learned: 0,
 });
 
 /** Adds the counts of `more`. */
@@ -46,7 +50,9 @@ export function packRows(
     ? packBestFit(learning, how.length)
     : learning.map((piece) => [piece]);
   addCounts(report, {
-    ...{ cutRows, cutTokens, samples: samples.length },
+    cutRows,
+    cutTokens,
+    samples: samples.length,
     unlearned: pieces.length - learning.length,
     tokens: learning.reduce((sum, { length }) => sum + length, 0),
     learned: learned.reduce((sum, count) => sum + count, 0),

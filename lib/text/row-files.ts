@@ -41,8 +41,12 @@ export interface FilePart {
 }
 
 const FORMATS: Readonly<Record<string, RowFormat>> = {
-  ...{ '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.json': 'json', '.parquet': 'parquet' },
-  ...{ '.txt': 'text', '.md': 'text' },
+  '.jsonl': 'jsonl',
+  '.ndjson': 'jsonl',
+  '.json': 'json',
+  '.parquet': 'parquet',
+  '.txt': 'text',
+  '.md': 'text',
 };
 
 /** Bytes of a part of jsonl: large against a message between threads, small against a file. */

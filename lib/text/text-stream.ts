@@ -47,7 +47,11 @@ export interface TextStreamOptions extends TextOptions {
 }
 
 const OPTIONS: OptionNames<TextStreamOptions> = {
-  ...{ ...TEXT_OPTIONS, batchSize: true, device: true, shuffle: true, shuffleBuffer: true },
+  ...TEXT_OPTIONS,
+  batchSize: true,
+  device: true,
+  shuffle: true,
+  shuffleBuffer: true,
   ...{ seed: true, rank: true, worldSize: true, padToMultipleOf: true },
 };
 

@@ -4,7 +4,10 @@ import { join } from 'node:path';
 
 /** Names of the files; each may be missing. */
 export const TOKENIZER_FILES: readonly string[] = [
-  ...['tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json'],
+  'tokenizer.json',
+  'tokenizer_config.json',
+  'special_tokens_map.json',
+  'added_tokens.json',
   ...['chat_template.jinja', 'chat_template.json', 'vocab.json', 'merges.txt', 'tokenizer.model'],
 ];
 

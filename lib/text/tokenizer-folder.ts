@@ -14,8 +14,13 @@ type Json = Record<string, unknown>;
 
 /** The tokens with a role, by Hugging Face's names. */
 const ROLES = [
-  ...['bos_token', 'eos_token', 'unk_token', 'sep_token'],
-  ...['pad_token', 'cls_token', 'mask_token'],
+  'bos_token',
+  'eos_token',
+  'unk_token',
+  'sep_token',
+  'pad_token',
+  'cls_token',
+  'mask_token',
 ] as const;
 export type Role = (typeof ROLES)[number];
 

@@ -100,7 +100,11 @@ const ENCODE: OptionNames<EncodeOptions> = {
 const DECODE: OptionNames<DecodeOptions> = { skipSpecialTokens: true };
 const DECODE_STREAM: OptionNames<DecodeStreamOptions> = { ...DECODE, after: true };
 const BATCH: OptionNames<BatchOptions> = {
-  ...{ ...ENCODE, padTo: true, padToMultipleOf: true, paddingSide: true, device: true },
+  ...ENCODE,
+  padTo: true,
+  padToMultipleOf: true,
+  paddingSide: true,
+  device: true,
 };
 const CHAT: OptionNames<ChatOptions> = {
   ...{ addGenerationPrompt: true, tools: true, documents: true, template: true },
@@ -353,7 +357,9 @@ export class Tokenizer {
     }
     const variables = {
       ...this.parts.roles,
-      ...{ tools, documents, add_generation_prompt: addGenerationPrompt },
+      tools,
+      documents,
+      add_generation_prompt: addGenerationPrompt,
       ...options.variables,
     };
     const template = this.templateOf(op, options);

@@ -119,7 +119,11 @@ export class RunIndex {
       state: this.state(),
       reason: this.end ?? '',
       step: Math.max(0, ...TRACKS.map((name) => this.tracks[name].last)),
-      ...{ steps, began, changed, version, ...counts },
+      steps,
+      began,
+      changed,
+      version,
+      ...counts,
       read: size === 0 ? 1 : Math.min(1, (read + 1) / size),
       starts: this.startCount,
     };

@@ -35,9 +35,14 @@ const REQUEST_MS = 10_000;
  * policy allows.
  */
 const SOURCES: Readonly<Record<string, readonly string[]>> = {
-  ...{ 'default-src': [], 'script-src': ["'self'"], 'style-src': ["'self'"] },
-  ...{ 'connect-src': ["'self'"], 'img-src': ["'self'", 'blob:', 'data:'] },
-  ...{ 'base-uri': [], 'form-action': [], 'frame-ancestors': [] },
+  'default-src': [],
+  'script-src': ["'self'"],
+  'style-src': ["'self'"],
+  'connect-src': ["'self'"],
+  'img-src': ["'self'", 'blob:', 'data:'],
+  'base-uri': [],
+  'form-action': [],
+  'frame-ancestors': [],
 };
 const POLICY = Object.entries(SOURCES)
   .map(([name, sources]) => `${name} ${sources.join(' ') || "'none'"}`)
@@ -72,8 +77,12 @@ export class WatchServer {
     // The module loads slowly, and most programs do not serve.
     const { createServer } = require('node:http') as typeof import('node:http');
     this.http = createServer({
-      ...{ headersTimeout: HEAD_MS, requestTimeout: REQUEST_MS, keepAliveTimeout: HEAD_MS },
-      ...{ connectionsCheckingInterval: 1000, maxHeaderSize: 8192, requireHostHeader: false },
+      headersTimeout: HEAD_MS,
+      requestTimeout: REQUEST_MS,
+      keepAliveTimeout: HEAD_MS,
+      connectionsCheckingInterval: 1000,
+      maxHeaderSize: 8192,
+      requireHostHeader: false,
     });
     this.http.maxConnections = MOST_CONNECTIONS;
     this.http.on('request', (request, response) => void this.answer(request, response));

@@ -113,7 +113,10 @@ export class Track {
     // Groups begin at multiples of the stride, so that they stay when rows are added.
     const first = Math.floor(begin / stride) * stride;
     const result: Decimated = {
-      ...{ step: [], time: [], rows: stride * this.rowsPerBucket, columns: {} },
+      step: [],
+      time: [],
+      rows: stride * this.rowsPerBucket,
+      columns: {},
     };
     for (let at = first; at < end; at += stride) {
       result.step.push(this.step[at] as number);

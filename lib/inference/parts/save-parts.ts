@@ -56,7 +56,10 @@ export async function saveParts(
     if (generation) await write('generation_config.json', generation);
     const tp = size > 1 ? Array.from({ length: size }, (_, other) => partOf(other)) : [];
     await write(PARTS_LIST, {
-      ...{ type: 'ds_model', version: 1, parallelization: 'tp', tp_size: size },
+      type: 'ds_model',
+      version: 1,
+      parallelization: 'tp',
+      tp_size: size,
       checkpoints: { non_tp: [WHOLE], tp },
     });
   });
@@ -64,7 +67,9 @@ export async function saveParts(
 
 function sourcesOf(named: readonly [string, Parameter][]): TensorSource[] {
   return named.map(([name, parameter]) => ({
-    ...{ name, dtype: parameter.dtype, shape: parameter.shape },
+    name,
+    dtype: parameter.dtype,
+    shape: parameter.shape,
     values: async () => held(() => noGrad(() => scope(() => to(parameter, cpu()).clone()))),
   }));
 }

@@ -21,9 +21,17 @@ interface Report {
 }
 
 const NOTHING: InferenceStats = {
-  ...{ running: 0, waiting: 0, blocksUsed: 0, blocks: 0 },
-  ...{ prefixQueries: 0, prefixHits: 0, preemptions: 0, promptTokens: 0, generatedTokens: 0 },
-  ...{ steps: 0, hostMs: 0 },
+  running: 0,
+  waiting: 0,
+  blocksUsed: 0,
+  blocks: 0,
+  prefixQueries: 0,
+  prefixHits: 0,
+  preemptions: 0,
+  promptTokens: 0,
+  generatedTokens: 0,
+  steps: 0,
+  hostMs: 0,
   finished: { stop: 0, length: 0, abort: 0 },
 };
 

@@ -166,7 +166,9 @@ function otherRanks(op: string, size: number, { mesh, worldSize }: Distributed):
       ? `Start ${size} ranks: ds --num_procs ${size} SCRIPT, or --num_gpus.`
       : `Give initDistributed() { mesh: { tp: ${size} } }, or leave joining to initInference().`;
   return new DsError({
-    ...{ code: 'DS_CONFIG', op, hint },
+    code: 'DS_CONFIG',
+    op,
+    hint,
     expected: `${mesh.size(AXIS.tensor)}, the ranks on the mesh's axis tp`,
     got: String(size),
   });

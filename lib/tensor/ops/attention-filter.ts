@@ -88,8 +88,14 @@ export interface FilterOperands {
 }
 
 const unfiltered: FilterOperands['views'] = {
-  ...{ mask: null, keyMask: null, keyLengths: null },
-  ...{ queryDocuments: null, keyDocuments: null, window: 0, layout: null, block: 0 },
+  mask: null,
+  keyMask: null,
+  keyLengths: null,
+  queryDocuments: null,
+  keyDocuments: null,
+  window: 0,
+  layout: null,
+  block: 0,
 };
 
 const MASK_HINT = 'Convert a mask of ones and zeros (Hugging Face) to bool: mask.ne(0).';
@@ -195,7 +201,11 @@ function layoutOperand(
   if (!(layout instanceof BlockLayout)) {
     const hint = 'nn.sparseLayout() creates it from the options of a pattern.';
     throw new DsError({
-      ...{ code: 'DS_ARGUMENT', op, expected: 'a BlockLayout', got: formatValue(layout), hint },
+      code: 'DS_ARGUMENT',
+      op,
+      expected: 'a BlockLayout',
+      got: formatValue(layout),
+      hint,
     });
   }
   const whole = share?.whole ?? heads;

@@ -55,7 +55,14 @@ const ATTENTION: OptionNames<AttentionOptions> = {
 type Drop = kernels.AttentionDropout;
 
 const keepAll: Drop = {
-  ...{ p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1, head: 0, heads: 0 },
+  p: 0,
+  seed: 0,
+  offset: 0,
+  sample: 1,
+  rank: 0,
+  ranks: 1,
+  head: 0,
+  heads: 0,
 };
 
 /**

@@ -216,7 +216,10 @@ class EarlyGradient implements Plan {
     const { head, early, scale } = this;
     head.differentiate(chunk, head.logits(chunk, memory), scale);
     head.propagate(chunk, memory, weight, {
-      ...{ dx: early, dweight: null, addX: false, addWeight: false },
+      dx: early,
+      dweight: null,
+      addX: false,
+      addWeight: false,
     });
   }
 

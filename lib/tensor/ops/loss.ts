@@ -260,7 +260,11 @@ export function classCrossEntropy(logits: Tensor, target: Tensor, rules: RowRule
       overwriteOrAdd(dx, accumulate, (to) => {
         const dlogits = viewOf(to, source.shape);
         kernels.crossEntropyBackward({
-          ...{ logits: source, target: at, lse, scale, dlogits },
+          logits: source,
+          target: at,
+          lse,
+          scale,
+          dlogits,
           ...how,
         });
       }),

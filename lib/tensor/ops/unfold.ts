@@ -53,7 +53,10 @@ function axisOf(
 ): Axis {
   const size = required(x.shape[dim]);
   const [kernel, stride, padding, dilation] = [
-    ...[of('kernel'), of('stride'), of('padding'), of('dilation')],
+    of('kernel'),
+    of('stride'),
+    of('padding'),
+    of('dilation'),
   ] as [number, number, number, number];
   const reach = dilation * (kernel - 1) + 1;
   const count = Math.floor((size + 2 * padding - reach) / stride) + 1;
@@ -120,8 +123,12 @@ function windowsOf(padded: View, rows: Axis, columns: Axis): View {
   const [image = 0, channel = 0, down = 0, right = 0] = padded.strides;
   const shape = [N, rows.count, columns.count, C, rows.kernel, columns.kernel];
   const strides = [
-    ...[image, down * rows.stride, right * columns.stride],
-    ...[channel, down * rows.dilation, right * columns.dilation],
+    image,
+    down * rows.stride,
+    right * columns.stride,
+    channel,
+    down * rows.dilation,
+    right * columns.dilation,
   ];
   return viewOf(padded, shape, strides);
 }

@@ -74,7 +74,9 @@ export function checkpointSequential<Given extends (Tensor | null)[]>(
 ): Tensor {
   if (!isList(layers)) {
     throw new DsError({
-      ...{ code: 'DS_ARGUMENT', op: 'checkpointSequential', expected: 'a list of layers' },
+      code: 'DS_ARGUMENT',
+      op: 'checkpointSequential',
+      expected: 'a list of layers',
       got: formatValue(layers),
     });
   }

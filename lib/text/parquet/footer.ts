@@ -151,9 +151,23 @@ function schemaElement(value: Value): SchemaElement {
 
 /** Fields of a logical type's union that the conversion of values reads. */
 const LOGICAL: Readonly<Record<number, LogicalType['type']>> = {
-  ...{ 1: 'STRING', 2: 'MAP', 3: 'LIST', 4: 'ENUM', 5: 'DECIMAL', 6: 'DATE', 7: 'TIME' },
-  ...{ 8: 'TIMESTAMP', 10: 'INTEGER', 11: 'NULL', 12: 'JSON', 13: 'BSON', 14: 'UUID' },
-  ...{ 15: 'FLOAT16', 16: 'VARIANT', 17: 'GEOMETRY', 18: 'GEOGRAPHY' },
+  1: 'STRING',
+  2: 'MAP',
+  3: 'LIST',
+  4: 'ENUM',
+  5: 'DECIMAL',
+  6: 'DATE',
+  7: 'TIME',
+  8: 'TIMESTAMP',
+  10: 'INTEGER',
+  11: 'NULL',
+  12: 'JSON',
+  13: 'BSON',
+  14: 'UUID',
+  15: 'FLOAT16',
+  16: 'VARIANT',
+  17: 'GEOMETRY',
+  18: 'GEOGRAPHY',
 };
 
 function logicalType(union: Struct): LogicalType | undefined {

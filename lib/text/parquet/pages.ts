@@ -29,7 +29,10 @@ interface PageContext {
 const PAGE = { data: 0, index: 1, dictionary: 2, dataV2: 3 };
 const ENCODINGS = [
   ...['PLAIN', 'GROUP_VAR_INT', 'PLAIN_DICTIONARY', 'RLE', 'BIT_PACKED', 'DELTA_BINARY_PACKED'],
-  ...['DELTA_LENGTH_BYTE_ARRAY', 'DELTA_BYTE_ARRAY', 'RLE_DICTIONARY', 'BYTE_STREAM_SPLIT'],
+  'DELTA_LENGTH_BYTE_ARRAY',
+  'DELTA_BYTE_ARRAY',
+  'RLE_DICTIONARY',
+  'BYTE_STREAM_SPLIT',
 ];
 
 /** Throws an Error that names the column and the byte of the first damaged page. */
@@ -203,8 +206,12 @@ class ChunkReader {
     return this.context.convert(
       values as DecodedArray,
       {
-        ...{ pathInSchema: path.slice(1).map((node) => node.element.name), schemaPath: path },
-        ...{ type: element.type, element, codec, parsers: this.context.parsers },
+        pathInSchema: path.slice(1).map((node) => node.element.name),
+        schemaPath: path,
+        type: element.type,
+        element,
+        codec,
+        parsers: this.context.parsers,
       } as ColumnDecoder,
     );
   }

@@ -7,8 +7,18 @@ export type Value = boolean | number | Uint8Array | readonly Value[] | Struct;
 
 const DEPTH = 32;
 const TYPES = {
-  ...{ stop: 0, true: 1, false: 2, byte: 3, i16: 4, i32: 5, i64: 6, double: 7, binary: 8 },
-  ...{ list: 9, set: 10, struct: 12 },
+  stop: 0,
+  true: 1,
+  false: 2,
+  byte: 3,
+  i16: 4,
+  i32: 5,
+  i64: 6,
+  double: 7,
+  binary: 8,
+  list: 9,
+  set: 10,
+  struct: 12,
 };
 
 export class ThriftReader {

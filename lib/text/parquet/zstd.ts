@@ -100,24 +100,56 @@ const [MATCH_BASE, MATCH_BITS] = extended(32, 3, [
 /** Literal lengths, offsets, match lengths: the predefined tables and the limits of others. */
 const KINDS = [
   {
-    ...{ largest: 9, count: 36, log: 6 },
+    largest: 9,
+    count: 36,
+    log: 6,
     predefined: [
       ...[4, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 2, 1],
-      ...[1, 1, 1, 1, -1, -1, -1, -1],
+      1,
+      1,
+      1,
+      1,
+      -1,
+      -1,
+      -1,
+      -1,
     ],
   },
   {
-    ...{ largest: 8, count: 32, log: 5 },
+    largest: 8,
+    count: 32,
+    log: 5,
     predefined: [
       ...[1, 1, 1, 1, 1, 1, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
-      ...[-1, -1, -1, -1, -1],
+      -1,
+      -1,
+      -1,
+      -1,
+      -1,
     ],
   },
   {
-    ...{ largest: 9, count: 53, log: 6 },
+    largest: 9,
+    count: 53,
+    log: 6,
     predefined: [
-      ...[1, 4, 3, 2, 2, 2, 2, 2, 2, ...new Array<number>(37).fill(1)],
-      ...[-1, -1, -1, -1, -1, -1, -1],
+      1,
+      4,
+      3,
+      2,
+      2,
+      2,
+      2,
+      2,
+      2,
+      ...new Array<number>(37).fill(1),
+      -1,
+      -1,
+      -1,
+      -1,
+      -1,
+      -1,
+      -1,
     ],
   },
 ];
@@ -281,7 +313,11 @@ export function decodeZstd(stored: Uint8Array, size: number): Uint8Array {
     if (magic !== MAGIC) fail('no frame');
     const header = readHeader(bytes, at, end);
     const frame: Frame = {
-      ...{ huffman: null, tables: [null, null, null], offsets: [1, 4, 8], start: position, output },
+      huffman: null,
+      tables: [null, null, null],
+      offsets: [1, 4, 8],
+      start: position,
+      output,
     };
     at = header.at;
     for (let isLast = false; !isLast; ) {

@@ -4,7 +4,11 @@ import { str } from './print.js';
 import { Markup, type Value } from './values.js';
 
 const ENTITIES: Readonly<Record<string, string>> = {
-  ...{ '&': '&amp;', '<': '&lt;', '>': '&gt;', "'": '&#39;', '"': '&#34;' },
+  '&': '&amp;',
+  '<': '&lt;',
+  '>': '&gt;',
+  "'": '&#39;',
+  '"': '&#34;',
 };
 
 /** A text for HTML, as the filter "escape" writes it. */

@@ -107,7 +107,8 @@ function readName(name: string, context: CompileContext): Compute {
 
 const OPERATORS: Readonly<Record<string, (a: Value, b: Value) => Value>> = {
   ...{ '+': add, '-': subtract, '*': multiply, '/': divide, '//': floorDivision },
-  ...{ '%': remainder, '**': power },
+  '%': remainder,
+  '**': power,
 };
 
 const COMPARISONS: Readonly<Record<string, (a: Value, b: Value) => boolean>> = {

@@ -223,8 +223,17 @@ function trimmedBefore(
 const TRAILING = new RegExp(`(?<![${SPACES}])[${SPACES}]+$`);
 
 const SIMPLE: Readonly<Record<string, string>> = {
-  ...{ '\\': '\\', "'": "'", '"': '"', '\n': '', a: '\x07', b: '\b', f: '\f', n: '\n' },
-  ...{ r: '\r', t: '\t', v: '\v' },
+  '\\': '\\',
+  "'": "'",
+  '"': '"',
+  '\n': '',
+  a: '\x07',
+  b: '\b',
+  f: '\f',
+  n: '\n',
+  r: '\r',
+  t: '\t',
+  v: '\v',
 };
 const ESCAPE = /\\(?:([0-7]{1,3})|(x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8})|[\s\S])/g;
 

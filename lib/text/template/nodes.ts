@@ -233,7 +233,10 @@ function inStatement(node: Node): readonly Node[] {
       return node.parts.filter((part) => typeof part !== 'string') as Node[];
     case 'For':
       return [
-        ...[node.target, node.iterated, ...node.body, ...node.otherwise],
+        node.target,
+        node.iterated,
+        ...node.body,
+        ...node.otherwise,
         ...(node.test === null ? [] : [node.test]),
       ];
     case 'If':

@@ -297,8 +297,10 @@ const STATEMENTS: Readonly<Record<string, StatementParser | undefined>> = Object
     generation: Parser.prototype.parseGeneration,
     break: (line: number): Statement => ({ type: 'Break', line }),
     continue: (line: number): Statement => ({ type: 'Continue', line }),
-    ...{ extends: load('extends'), include: load('include') },
-    ...{ import: load('import'), from: load('from') },
+    extends: load('extends'),
+    include: load('include'),
+    import: load('import'),
+    from: load('from'),
     autoescape(this: Parser): Statement {
       throw this.unsupported('autoescape');
     },

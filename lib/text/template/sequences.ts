@@ -137,9 +137,12 @@ function indexIn(bound: Value): number {
 /** reversed(); null if the value cannot be reversed. */
 export function reversedOf(value: Value): Generator | null {
   const names: Readonly<Record<string, string>> = {
-    ...{ list: 'list_reverseiterator', range: 'range_iterator' },
-    ...{ dict: 'dict_reversekeyiterator', dict_keys: 'dict_reversekeyiterator' },
-    ...{ dict_values: 'dict_reversevalueiterator', dict_items: 'dict_reverseitemiterator' },
+    list: 'list_reverseiterator',
+    range: 'range_iterator',
+    dict: 'dict_reversekeyiterator',
+    dict_keys: 'dict_reversekeyiterator',
+    dict_values: 'dict_reversevalueiterator',
+    dict_items: 'dict_reverseitemiterator',
   };
   const items = reversible(value);
   if (items === null) return null;

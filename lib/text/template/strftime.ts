@@ -4,7 +4,9 @@ import { required } from '../../runtime/required.js';
 const DAYS = ['Sunday', 'Monday', 'Tuesday', 'Wednesday', 'Thursday', 'Friday', 'Saturday'];
 const MONTHS = [
   ...['January', 'February', 'March', 'April', 'May', 'June', 'July', 'August', 'September'],
-  ...['October', 'November', 'December'],
+  'October',
+  'November',
+  'December',
 ];
 
 const DAY = 86_400_000;

@@ -299,7 +299,12 @@ function separatorsOf(separators: Value, isIndented: boolean): [string, string] 
 }
 
 const ENTITIES: Readonly<Record<string, string>> = {
-  ...{ lt: '<', gt: '>', amp: '&', quot: '"', apos: "'", nbsp: '\xa0' },
+  lt: '<',
+  gt: '>',
+  amp: '&',
+  quot: '"',
+  apos: "'",
+  nbsp: '\xa0',
 };
 
 function stripTags(value: Value): Value {
