@@ -1,4 +1,5 @@
 // Experiments: jobs of the user's program, each with its configuration and result folder.
+
 import {
   existsSync,
   lstatSync,
@@ -9,13 +10,13 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { join, resolve } from 'node:path';
-
 import type { ResolvedConfig } from '../../types/config.js';
 import type { Section } from '../config/schema.js';
 import { DsError } from '../errors.js';
 import type { ExperimentMetrics, ModelInfo } from '../plan/index.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { onDisk, type Wanted } from '../runtime/on-disk.js';
+import { refused } from '../runtime/refused.js';
 import { type ConfigArgument, type Mappings, withValues } from './program-arguments.js';
 import type { Candidate } from './search-space.js';
 import type { Row } from './tuner.js';
@@ -110,13 +111,12 @@ export class Experiments {
       failure = reason.text;
       if (info) break;
     }
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: '--autotuning',
-      expected: 'a program that trains with the given configuration',
-      got: failure,
-      hint: `See its output in ${folder}.`,
-    });
+    throw refused(
+      '--autotuning',
+      'a program that trains with the given configuration',
+      failure,
+      `See its output in ${folder}.`,
+    );
   }
 
   /** Runs `candidate`, or returns the stored result of an equal experiment. */

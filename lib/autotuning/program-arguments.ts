@@ -1,7 +1,7 @@
 // The arguments of the program: its configuration file, and arguments for configuration values.
 
 import { isSection, type Section } from '../config/schema.js';
-import { DsError } from '../errors.js';
+import { refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 
 /** The ds_config.json in the program's arguments. */
@@ -55,13 +55,12 @@ export function configArgument(args: readonly string[]): ConfigArgument {
       return { file: position.value, replaced: (value) => put(args, position, value) };
     }
   }
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: '--autotuning',
-    expected: "a ds_config.json among the program's arguments",
-    got: args.length > 0 ? args.join(' ') : 'none',
-    hint: 'Each experiment replaces this file: pass --deepspeed ds_config.json or --deepspeed_config ds_config.json.',
-  });
+  throw refused(
+    '--autotuning',
+    "a ds_config.json among the program's arguments",
+    args.length > 0 ? args.join(' ') : 'none',
+    'Each experiment replaces this file: pass --deepspeed ds_config.json or --deepspeed_config ds_config.json.',
+  );
 }
 
 /** Returns the integer value of `flag`, or null. Throws DS_ARGUMENT if it is 0. */
@@ -71,7 +70,7 @@ export function numberOf(args: readonly string[], flag: string): number | null {
   const number = Number(position.value);
   if (number > 0) return number;
   const expected = 'a positive whole number';
-  throw new DsError({ code: 'DS_ARGUMENT', op: flag, expected, got: position.value });
+  throw refused(flag, expected, position.value);
 }
 
 /** The arguments that correspond to configuration keys. */

@@ -7,6 +7,7 @@ import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
 import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused } from '../runtime/refused.js';
 import { held, Tensor } from '../tensor/index.js';
 import { converted } from './convert.js';
 import { bytesOf, type FreeFolder, requireFree, writeFolder } from './export-folder.js';
@@ -172,12 +173,11 @@ export async function layOut(
 
 function requireChoice(option: string, value: string | undefined, choices: object): void {
   if (value === undefined || Object.hasOwn(choices, value)) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `consolidate ${option}`,
-    expected: Object.keys(choices).join(', '),
-    got: JSON.stringify(value) ?? typeof value,
-  });
+  throw refused(
+    `consolidate ${option}`,
+    Object.keys(choices).join(', '),
+    JSON.stringify(value) ?? typeof value,
+  );
 }
 
 /**

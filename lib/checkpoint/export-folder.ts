@@ -4,9 +4,10 @@
 import { copyFile, lstat, readdir, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
-import { DsError } from '../errors.js';
+import type { DsError } from '../errors.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import { renameExclusive, syncPath } from '../runtime/file.js';
+import { refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { absolutePath } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
@@ -98,12 +99,7 @@ async function appear(from: string, path: string, files: readonly string[] | nul
 /** Divides sources in order into files of at most `limit` bytes of tensors. */
 function split(sources: readonly TensorSource[], limit: number): TensorSource[][] {
   if (!(limit > 0)) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'maxShardBytes',
-      expected: 'a positive number of bytes',
-      got: String(limit),
-    });
+    throw refused('maxShardBytes', 'a positive number of bytes', String(limit));
   }
   const shards: TensorSource[][] = [[]];
   for (const source of sources) {
@@ -178,11 +174,10 @@ export async function requireFree(out: string): Promise<FreeFolder> {
 }
 
 function taken(op: string, got: string): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
+  return refused(
     op,
-    expected: 'a folder that does not exist yet, or an empty one',
+    'a folder that does not exist yet, or an empty one',
     got,
-    hint: 'Choose another name, or move it away first.',
-  });
+    'Choose another name, or move it away first.',
+  );
 }

@@ -5,6 +5,7 @@ import { basename, join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { BoxRange } from '../runtime/box.js';
+import { refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { absolutePath } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
@@ -343,12 +344,7 @@ function requireOneWay(asynchronous: readonly boolean[]): void {
 
 function requireKeep(keepLast: number | undefined): void {
   if (keepLast === undefined || (Number.isInteger(keepLast) && keepLast > 0)) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'saveCheckpoint keepLast',
-    expected: 'a whole number from 1',
-    got: String(keepLast),
-  });
+  throw refused('saveCheckpoint keepLast', 'a whole number from 1', String(keepLast));
 }
 
 function disagreement(op: string, expected: string, got: string): DsError {

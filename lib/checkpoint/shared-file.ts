@@ -1,12 +1,13 @@
 // Writes one safetensors file from several ranks: each rank writes its parts, without a gather.
+
 import { lstat, rename } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-
 import { DsError } from '../errors.js';
 import { boxesOf, isSameBox, partsOf, positionIn, runShape, wholeBox } from '../runtime/box.js';
 import { cpu } from '../runtime/device.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import { renameExclusive, syncPath, writeFile } from '../runtime/file.js';
+import { refused } from '../runtime/refused.js';
 import { absolutePath } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 import { held, noGrad, type Tensor, to } from '../tensor/index.js';
@@ -166,7 +167,7 @@ function inTheWay(op: string): DsError {
 function notAName(file: unknown): DsError {
   const op = 'save16bitModel file';
   const got = JSON.stringify(file) ?? typeof file;
-  return new DsError({ code: 'DS_ARGUMENT', op, expected: 'a file name', got });
+  return refused(op, 'a file name', got);
 }
 
 function incomplete(op: string, expected: string, got: string): DsError {

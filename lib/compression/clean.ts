@@ -1,12 +1,14 @@
 // Ends compression: masked elements become 0 or are removed, rounded weights become the weights,
 // and plain layers return.
+
 import { isDeepStrictEqual } from 'node:util';
-import { DsError } from '../errors.js';
+import type { DsError } from '../errors.js';
 import { zeros } from '../nn/initializers.js';
 import { Linear, LinearGelu } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
+import { refused } from '../runtime/refused.js';
 import { indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
 import { type Compression, compressionOf, forgetCompression, isOn } from './compress.js';
 import { CompressedLinear, linearsOf } from './compressed-layers.js';
@@ -101,4 +103,4 @@ function chosen(values: Tensor, dim: number, numbers: readonly number[] | null):
 }
 
 const misused = (expected: string, got: string): DsError =>
-  new DsError({ code: 'DS_ARGUMENT', op: 'redundancyClean', expected, got });
+  refused('redundancyClean', expected, got);

@@ -1,9 +1,11 @@
 // Adds the compression techniques of a configuration to the layers of a model.
+
 import { DsError } from '../errors.js';
 import type { Embedding } from '../nn/embedding.js';
 import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { replaceModules } from '../nn/replace-modules.js';
+import { refused } from '../runtime/refused.js';
 import { activationQuantization } from './activation-quantization.js';
 import { CompressedEmbedding, CompressedLinear } from './compressed-layers.js';
 import { requireRelated } from './cut-layers.js';
@@ -162,11 +164,10 @@ function asLinear(layer: Layer, name: string): CompressedLinear {
 /** Throws DS_ARGUMENT if the model is already compressed. */
 export function requireUncompressed(model: Module): void {
   if (!compressions.has(model)) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'initCompression',
-    expected: 'a model without compression',
-    got: 'a model with compression',
-    hint: 'redundancyClean() ends it.',
-  });
+  throw refused(
+    'initCompression',
+    'a model without compression',
+    'a model with compression',
+    'redundancyClean() ends it.',
+  );
 }

@@ -3,6 +3,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
+import { refused } from '../runtime/refused.js';
 import { Regex } from '../runtime/regex/regex.js';
 import { required } from '../runtime/required.js';
 import { type CompressedEmbedding, type CompressedLinear, linearsOf } from './compressed-layers.js';
@@ -52,13 +53,12 @@ export function requireRelated(model: Module, compressed: Compressed): void {
   for (const names of model.tiedNames()) {
     const tied = names.find((name) => cut.has(name.slice(0, name.lastIndexOf('.'))));
     if (!tied) continue;
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'compression_training',
-      expected: 'related_modules of layers with untied weights',
-      got: `${tied}, tied`,
-      hint: 'Omit related_modules: pruned elements are then 0.',
-    });
+    throw refused(
+      'compression_training',
+      'related_modules of layers with untied weights',
+      `${tied}, tied`,
+      'Omit related_modules: pruned elements are then 0.',
+    );
   }
 }
 

@@ -1,6 +1,6 @@
 // The command-line arguments of DeepSpeed's programs: --deepspeed and --deepspeed_config FILE.
-import { DsError } from '../errors.js';
-import { refusedValue } from '../runtime/refused.js';
+import type { DsError } from '../errors.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import type { ConfigArguments } from './source.js';
 
 export type { ConfigArguments } from './source.js';
@@ -67,11 +67,5 @@ function split(word: string): [flag: string, value?: string] {
 }
 
 function missingFile(flag: string): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: flag,
-    expected: 'the path of a ds_config.json',
-    got: 'nothing',
-    hint: `Write ${flag} ds_config.json.`,
-  });
+  return refused(flag, 'the path of a ds_config.json', 'nothing', `Write ${flag} ds_config.json.`);
 }

@@ -1,8 +1,7 @@
 // "auto": filled in from the model and the training arguments, as Hugging Face's Trainer fills it.
 
 import type { DsConfig } from '../../types/config.js';
-import { DsError } from '../errors.js';
-import { formatValue } from '../runtime/format-value.js';
+import { refusedValue } from '../runtime/refused.js';
 import { matchTraining } from './auto-match.js';
 import { type AutoRow, type AutoSources, asksPlan, isOfStage, rowOf } from './auto-table.js';
 import { canonicalOptimizer } from './coerce.js';
@@ -55,13 +54,12 @@ const DROPS_AUTO = [
  */
 export function resolveAuto(config: string | DsConfig, sources: AutoSources): DsConfig {
   if (typeof sources !== 'object' || sources === null) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'resolveAuto',
-      expected: 'what "auto" is filled from',
-      got: formatValue(sources),
-      hint: 'Such as { model: { hiddenSize }, training: { lr: 1e-5 } }.',
-    });
+    throw refusedValue(
+      'resolveAuto',
+      'what "auto" is filled from',
+      sources,
+      'Such as { model: { hiddenSize }, training: { lr: 1e-5 } }.',
+    );
   }
   const draft = new Draft(readDocument(config));
   dropNullSizes(draft.value);

@@ -1,7 +1,8 @@
 // Selects the configuration for initialize(): its argument, or the file named by the arguments of
 // the program.
+
 import type { DsConfig } from '../../types/config.js';
-import { DsError } from '../errors.js';
+import { refused } from '../runtime/refused.js';
 import { readDocument } from './parse.js';
 import { layerRanksIn } from './partition-rules.js';
 import { isSection } from './schema.js';
@@ -46,15 +47,14 @@ export function configSource({ config, configParams, args }: ConfigSources): Con
   ].filter(({ value }) => value !== undefined && value !== null);
   const [only, second] = given;
   if (!only?.value || second) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'initialize',
-      expected: 'one configuration: config, or args with --deepspeed_config',
-      got: given.length === 0 ? 'none' : given.map(({ name }) => name).join(' and '),
-      hint: second
+    throw refused(
+      'initialize',
+      'one configuration: config, or args with --deepspeed_config',
+      given.length === 0 ? 'none' : given.map(({ name }) => name).join(' and '),
+      second
         ? 'Keep one of them.'
         : 'Pass `config`: the path of a ds_config.json, or the object itself.',
-    });
+    );
   }
   const renamed = RENAMED[only.name];
   const notices = renamed ? [`${only.name} is deprecated: use ${renamed}.`] : [];

@@ -1,7 +1,8 @@
 // Draws the samples of curriculum steps at random within the step's difficulties, as a function of
 // seed and step. Source: DeepSpeed's DeepSpeedDataSampler.
 
-import { DsError } from '../errors.js';
+import type { DsError } from '../errors.js';
+import { dataError } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import type { DifficultyPath } from './curriculum-schedule.js';
 import { naturalOrder, risingOrder, shuffledOrder } from './order.js';
@@ -149,13 +150,12 @@ export class CurriculumDraws {
     const { gates, length } = this.options;
     const said = gates.map(({ name, path }) => `"${name}" ${path.at(this.current)}`);
     const begins = gates.map((gate) => `"${gate.name}" ${gate.easiest()}`);
-    return new DsError({
-      code: 'DS_DATA',
-      op: `CurriculumSampler, step ${this.current}`,
-      expected: `samples within the difficulties ${said.join(', ')}`,
-      got: `none of ${length}; each metric begins at ${begins.join(', ')}`,
-      hint: 'Begin with larger difficulties.',
-    });
+    return dataError(
+      `CurriculumSampler, step ${this.current}`,
+      `samples within the difficulties ${said.join(', ')}`,
+      `none of ${length}; each metric begins at ${begins.join(', ')}`,
+      'Begin with larger difficulties.',
+    );
   }
 }
 

@@ -1,9 +1,8 @@
 // Curriculum schedules: the maximum difficulty of samples at each step of training.
 // Source of formulas and rounding: DeepSpeed's CurriculumScheduler.
 
-import { DsError } from '../errors.js';
-import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { accuratePower } from './accurate-power.js';
@@ -69,7 +68,7 @@ export function fixedDiscrete(
   if (difficulties.length !== maxSteps.length + 1) {
     const expected = `${maxSteps.length + 1} difficulties, one more than there are last steps`;
     const got = String(difficulties.length);
-    throw new DsError({ code: 'DS_ARGUMENT', op: 'fixedDiscrete', expected, got });
+    throw refused('fixedDiscrete', expected, got);
   }
   return (step) => {
     const index = maxSteps.findIndex((last) => step <= last);
@@ -80,7 +79,7 @@ export function fixedDiscrete(
 function requireNumbers(op: string, list: unknown): void {
   if (!Array.isArray(list)) {
     const expected = 'a list of numbers';
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(list) });
+    throw refusedValue(op, expected, list);
   }
   for (const [i, number] of list.entries()) requireFinite(`${op}[${i}]`, number);
 }
@@ -119,7 +118,7 @@ export class DifficultyPath {
     if (next < this.difficulty) {
       const expected = `at least ${this.difficulty}, the difficulty of the step before`;
       const hint = 'Difficulties grow.';
-      throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: String(next), hint });
+      throw refused(op, expected, String(next), hint);
     }
     this.difficulty = next;
     this.step++;

@@ -5,7 +5,7 @@ import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import {
@@ -256,23 +256,21 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   private atItsEnd(): DsError {
-    return new DsError({
-      code: 'DS_DATA',
-      op: `DataLoader, epoch ${this.epoch}`,
-      expected: 'an epoch that has samples',
-      got: `the end of the ${this.sampler.constructor.name}`,
-      hint: 'It draws for no more epochs than it was given.',
-    });
+    return dataError(
+      `DataLoader, epoch ${this.epoch}`,
+      'an epoch that has samples',
+      `the end of the ${this.sampler.constructor.name}`,
+      'It draws for no more epochs than it was given.',
+    );
   }
 
   private tooFew(): DsError {
-    return new DsError({
-      code: 'DS_DATA',
-      op: 'DataLoader',
-      expected: `at least ${this.dropLast ? this.batchSize : 1} samples`,
-      got: `${this.sampler.length}`,
-      hint: this.dropLast ? 'Use a smaller batchSize, or dropLast: false.' : '',
-    });
+    return dataError(
+      'DataLoader',
+      `at least ${this.dropLast ? this.batchSize : 1} samples`,
+      `${this.sampler.length}`,
+      this.dropLast ? 'Use a smaller batchSize, or dropLast: false.' : '',
+    );
   }
 }
 
@@ -343,13 +341,12 @@ export function workersOf(
       thread: options.workerThread ?? {},
     };
   }
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'DataLoader numWorkers',
-    expected: 'a dataset that a worker thread can build',
-    got: 'an object of this thread',
-    hint: "Functions do not cross threads: give data.workerDataset({ module: require.resolve('./my-dataset.js'), export: 'build', args: [...] }), or numWorkers 0.",
-  });
+  throw refused(
+    'DataLoader numWorkers',
+    'a dataset that a worker thread can build',
+    'an object of this thread',
+    "Functions do not cross threads: give data.workerDataset({ module: require.resolve('./my-dataset.js'), export: 'build', args: [...] }), or numWorkers 0.",
+  );
 }
 
 /** Null if not given. Throws DS_ARGUMENT if it is not a function. */
@@ -365,32 +362,29 @@ function requireSampler(sampler: Sampler | null): Sampler | null {
   if (SAMPLER_METHODS.every((name) => sampler === null || typeof sampler[name] === 'function')) {
     return sampler;
   }
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'DataLoader sampler',
-    expected: 'a sampler',
-    got: formatValue(sampler),
-    hint: 'Extend data.Sampler with length and order(served), the numbers of the samples in turn.',
-  });
+  throw refusedValue(
+    'DataLoader sampler',
+    'a sampler',
+    sampler,
+    'Extend data.Sampler with length and order(served), the numbers of the samples in turn.',
+  );
 }
 
 function requireTimeout(milliseconds: number): number {
   if (milliseconds > 0) return milliseconds;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'DataLoader workerTimeoutMs',
-    expected: 'a positive number of milliseconds',
-    got: String(milliseconds),
-  });
+  throw refused(
+    'DataLoader workerTimeoutMs',
+    'a positive number of milliseconds',
+    String(milliseconds),
+  );
 }
 
 /** The error of an iteration after another one has begun. */
 export function overtaken(): DsError {
-  return new DsError({
-    code: 'DS_DATA',
-    op: 'DataLoader',
-    expected: 'one iteration at a time',
-    got: 'an iteration that was closed or replaced by another one',
-    hint: 'Create one loader per iteration.',
-  });
+  return dataError(
+    'DataLoader',
+    'one iteration at a time',
+    'an iteration that was closed or replaced by another one',
+    'Create one loader per iteration.',
+  );
 }

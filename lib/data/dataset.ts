@@ -7,6 +7,7 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { errorMessage } from '../runtime/system-error.js';
@@ -82,7 +83,7 @@ export function sourceOf(op: string, given: Omit<WorkerDatasetOptions, 'length'>
   if (!Array.isArray(options.args ?? [])) {
     const expected = 'a list of arguments';
     const got = formatValue(options.args);
-    throw new DsError({ code: 'DS_ARGUMENT', op: `${op} args`, expected, got });
+    throw refused(`${op} args`, expected, got);
   }
   return { module, export: options.export ?? 'default', args: options.args ?? [] };
 }
@@ -94,13 +95,12 @@ function moduleOf(op: string, given: unknown): string {
   if (isUrl || (typeof text === 'string' && isAbsolute(text))) {
     return isUrl ? fileURLToPath(text) : text;
   }
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `${op} module`,
-    expected: 'the absolute path or file: URL of a module',
-    got: formatValue(given instanceof URL ? given.href : given),
-    hint: "Write new URL('./my-dataset.mjs', import.meta.url), or require.resolve('./my-dataset.js').",
-  });
+  throw refusedValue(
+    `${op} module`,
+    'the absolute path or file: URL of a module',
+    given instanceof URL ? given.href : given,
+    "Write new URL('./my-dataset.mjs', import.meta.url), or require.resolve('./my-dataset.js').",
+  );
 }
 
 class ModuleDataset<Sample> implements Dataset<Sample> {
@@ -187,24 +187,17 @@ export function requireServable(dataset: unknown, op = 'DataLoader'): void {
     typeof iterate === 'function'
       ? 'Samples that come in turn are served by data.IterableLoader.'
       : 'For an array: { length: samples.length, get: (i) => samples[i] }.';
-  throw new DsError({
-    code: 'DS_ARGUMENT',
+  throw refused(
     op,
-    expected: 'a dataset: an object with length and get(index)',
-    got: Array.isArray(dataset) ? `an array of ${dataset.length}` : typeof dataset,
+    'a dataset: an object with length and get(index)',
+    Array.isArray(dataset) ? `an array of ${dataset.length}` : typeof dataset,
     hint,
-  });
+  );
 }
 
 /** The error of a plain `for` over samples that take time. */
 export function onlyLater(got: string): DsError {
-  return new DsError({
-    code: 'DS_DATA',
-    op: 'DataLoader',
-    expected: 'samples at once',
-    got,
-    hint: 'Iterate with `for await`.',
-  });
+  return dataError('DataLoader', 'samples at once', got, 'Iterate with `for await`.');
 }
 
 /** Checks the result of the export. Throws DS_ARGUMENT. */

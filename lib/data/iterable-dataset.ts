@@ -1,6 +1,5 @@
 // Datasets that yield samples in turn, and their construction in worker threads.
-import { DsError } from '../errors.js';
-import { formatValue } from '../runtime/format-value.js';
+import { refusedValue } from '../runtime/refused.js';
 import {
   callExport,
   type Dataset,
@@ -37,13 +36,12 @@ export function isIterableDataset<Sample = unknown>(
 /** Throws DS_ARGUMENT, also for a generator, which can be gone through but once. */
 export function requireIterableDataset(value: unknown): void {
   if (isIterableDataset(value)) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'IterableLoader',
-    expected: 'a dataset with iterate(epoch)',
-    got: formatValue(value),
-    hint: 'Write { *iterate(epoch) { yield ...; } }, or async *iterate(epoch). Each epoch calls it.',
-  });
+  throw refusedValue(
+    'IterableLoader',
+    'a dataset with iterate(epoch)',
+    value,
+    'Write { *iterate(epoch) { yield ...; } }, or async *iterate(epoch). Each epoch calls it.',
+  );
 }
 
 /** Which export builds an iterable dataset. */
@@ -87,12 +85,7 @@ async function* behind<Sample>(samples: Samples<Sample>, start: number): AsyncGe
 async function buildIterable(source: DatasetSource): Promise<IterableDataset<unknown>> {
   const built = await callExport(await required(source), source);
   if (isIterableDataset(built)) return built;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `dataset of ${source.module}`,
-    expected: 'a dataset with iterate(epoch)',
-    got: formatValue(built),
-  });
+  throw refusedValue(`dataset of ${source.module}`, 'a dataset with iterate(epoch)', built);
 }
 
 /** In a worker thread: the dataset of `source`, of either kind. Throws DS_ARGUMENT. */

@@ -221,15 +221,12 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     if (position !== this.position) return false;
     const { epoch, served } = this.position;
     if (served === 0) {
-      throw new DsError({
-        code: 'DS_DATA',
-        op: `IterableLoader, epoch ${epoch}`,
-        expected: this.roundOptions.dropLast
-          ? `${this.round} samples: a batch for each rank`
-          : 'samples',
-        got: this.roundOptions.dropLast ? 'fewer' : 'none',
-        hint: this.roundOptions.dropLast ? 'Use a smaller batchSize, or dropLast: false.' : '',
-      });
+      throw dataError(
+        `IterableLoader, epoch ${epoch}`,
+        this.roundOptions.dropLast ? `${this.round} samples: a batch for each rank` : 'samples',
+        this.roundOptions.dropLast ? 'fewer' : 'none',
+        this.roundOptions.dropLast ? 'Use a smaller batchSize, or dropLast: false.' : '',
+      );
     }
     this.position = { epoch: epoch + 1, served: 0 };
     return batches > 0;

@@ -1,9 +1,8 @@
 // How difficult each sample of a dataset is by one metric: given by number, or read from the files
 // of an analysis.
 
-import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError, refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { type IndexedLists, prefixOf, readIndexedLists } from './indexed-lists.js';
 import { risingOrder } from './order.js';
@@ -70,7 +69,7 @@ export function requireValues(op: string, values: unknown, length: number): Floa
   const counted = isList ? `${numbers.length} of them` : formatValue(values);
   const got = bad < 0 ? counted : `${numbers[bad]} at ${bad}`;
   const expected = `a finite number for each of the ${length} samples`;
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got });
+  throw refused(op, expected, got);
 }
 
 /** Calls `visit` with every sample, its position among all and its list, each sample once. */

@@ -1,6 +1,6 @@
 // RepeatingLoader: a loader without end, epoch after epoch, as DeepSpeed's.
-import { DsError } from '../errors.js';
-import { refusedValue } from '../runtime/refused.js';
+import type { DsError } from '../errors.js';
+import { dataError, refusedValue } from '../runtime/refused.js';
 import { turn } from './event-loop.js';
 
 function isIterable(loader: Partial<Iterable<unknown> & AsyncIterable<unknown>> | null): boolean {
@@ -82,10 +82,5 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
 }
 
 function empty(): DsError {
-  return new DsError({
-    code: 'DS_DATA',
-    op: 'RepeatingLoader',
-    expected: 'a loader with batches',
-    got: '0 batches in an epoch',
-  });
+  return dataError('RepeatingLoader', 'a loader with batches', '0 batches in an epoch');
 }

@@ -1,5 +1,7 @@
 // The structure of samples: numbers, typed arrays and other leaves in arrays and plain objects.
-import { DsError } from '../errors.js';
+
+import type { DsError } from '../errors.js';
+import { dataError } from '../runtime/refused.js';
 
 /** A leaf's position in a list of leaves, or an array or plain object of structures. */
 export type Structure = number | Structure[] | { [key: string]: Structure };
@@ -59,13 +61,12 @@ export function isTensor(value: unknown): boolean {
 
 /** Error of a worker thread for a tensor: tensors cannot leave their thread. */
 export function tensorOf(location: string): DsError {
-  return new DsError({
-    code: 'DS_DATA',
-    op: location,
-    expected: 'numbers or typed arrays from a worker thread',
-    got: 'a tensor',
-    hint: 'Tensors do not cross threads: give the numbers, for example x.toRaw(), or numWorkers 0.',
-  });
+  return dataError(
+    location,
+    'numbers or typed arrays from a worker thread',
+    'a tensor',
+    'Tensors do not cross threads: give the numbers, for example x.toRaw(), or numWorkers 0.',
+  );
 }
 
 /** The structure with the leaves in their positions. */
@@ -85,11 +86,10 @@ export function requireAll({ items, location }: Column, expected: string, test: 
 function mixed(op: string, expected: string, value: unknown): DsError {
   const length =
     ArrayBuffer.isView(value) && 'length' in value ? ` of ${(value as Uint8Array).length}` : '';
-  return new DsError({
-    code: 'DS_DATA',
+  return dataError(
     op,
     expected,
-    got: `${value?.constructor?.name ?? String(value)}${length}`,
-    hint: 'Samples of a batch have one structure; pass `collate` to combine others.',
-  });
+    `${value?.constructor?.name ?? String(value)}${length}`,
+    'Samples of a batch have one structure; pass `collate` to combine others.',
+  );
 }

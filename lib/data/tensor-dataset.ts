@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
-import { refusedValue } from '../runtime/refused.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
@@ -24,13 +24,12 @@ export class TensorDataset implements Dataset<Tensor[]> {
     const [first] = tensors;
     const other = tensors.find((tensor) => !(tensor instanceof Tensor));
     if (!first || other !== undefined) {
-      throw new DsError({
-        code: 'DS_ARGUMENT',
-        op: 'TensorDataset',
-        expected: 'tensors',
-        got: first ? formatValue(other) : 'none',
-        hint: 'Pass them one by one: new TensorDataset(x, y).',
-      });
+      throw refused(
+        'TensorDataset',
+        'tensors',
+        first ? formatValue(other) : 'none',
+        'Pass them one by one: new TensorDataset(x, y).',
+      );
     }
     this.tensors = tensors;
     this.length = first.shape[0] ?? 0;

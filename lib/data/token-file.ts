@@ -1,11 +1,10 @@
 // TokenFileDataset: windows of a token file that stays on disk, raw, of llm.c or of Megatron.
 
 import { writeSync } from 'node:fs';
-import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError, refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { absolutePath } from '../runtime/system-error.js';
@@ -157,12 +156,7 @@ function requireSize(path: string, bytes: number, expected: number): void {
 
 function requireFileDType(dtype: unknown): 'u16' | 'u32' {
   if (dtype === 'u16' || dtype === 'u32') return dtype;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'dtype of a token file',
-    expected: '"u16" or "u32"',
-    got: JSON.stringify(dtype) ?? String(dtype),
-  });
+  throw refused('dtype of a token file', '"u16" or "u32"', JSON.stringify(dtype) ?? String(dtype));
 }
 
 /** Tokens that are converted and written at a time. */

@@ -2,10 +2,9 @@
 
 import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError, refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -58,7 +57,7 @@ export function textSource(given: TextSource): TextSource {
   const { match } = source;
   if (match === undefined || match instanceof RegExp) return source;
   const [expected, got] = ['a regular expression', formatValue(match)];
-  throw new DsError({ code: 'DS_ARGUMENT', op: `${op} match`, expected, got });
+  throw refused(`${op} match`, expected, got);
 }
 
 /** The same. */

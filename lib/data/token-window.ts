@@ -1,8 +1,7 @@
 // Windows of a long sequence of tokens, for next-token prediction.
 
 import { DsError } from '../errors.js';
-import { formatValue } from '../runtime/format-value.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError, refusedValue } from '../runtime/refused.js';
 import { errorMessage } from '../runtime/system-error.js';
 
 /** Token i of `targets` is the one that follows token i of `tokens`. Both have `seq` elements. */
@@ -32,13 +31,12 @@ export function windowCount(tokens: number, seq: number, location: string): numb
 export function requireTokens(location: string, tokens: unknown): void {
   if (tokens instanceof Int32Array) return;
   const isList = Array.isArray(tokens) || ArrayBuffer.isView(tokens);
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: location,
-    expected: 'tokens as an Int32Array',
-    got: formatValue(tokens),
-    hint: isList ? 'Int32Array.from(tokens) makes one.' : 'TokenDataset.fromText() reads text.',
-  });
+  throw refusedValue(
+    location,
+    'tokens as an Int32Array',
+    tokens,
+    isList ? 'Int32Array.from(tokens) makes one.' : 'TokenDataset.fromText() reads text.',
+  );
 }
 
 /** Throws DS_INDEX unless there is a window `index`. */

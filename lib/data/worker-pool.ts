@@ -8,6 +8,7 @@ import {
   Worker,
 } from 'node:worker_threads';
 import { DsError } from '../errors.js';
+import { dataError } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { startFailure } from '../runtime/thread.js';
@@ -165,25 +166,23 @@ export class WorkerPool {
 
   private died({ worker, error, exitCode }: WorkerEnd): DsError {
     if (error) return failed(worker, error);
-    return new DsError({
-      code: 'DS_DATA',
-      op: `DataLoader worker ${worker}`,
-      expected: 'a running thread',
-      got: `exit code ${exitCode} ${this.signal.activity(worker)}`,
-      hint: 'The dataset must not end its thread with process.exit().',
-    });
+    return dataError(
+      `DataLoader worker ${worker}`,
+      'a running thread',
+      `exit code ${exitCode} ${this.signal.activity(worker)}`,
+      'The dataset must not end its thread with process.exit().',
+    );
   }
 
   private stalled(worker: number): DsError {
-    return new DsError({
-      code: 'DS_DATA',
-      op: `DataLoader worker ${worker}`,
-      expected: `a batch within ${this.options.timeoutMs} ms`,
-      got: `nothing; it is ${this.signal.activity(worker)}`,
-      hint: this.signal.hasBegun(worker)
+    return dataError(
+      `DataLoader worker ${worker}`,
+      `a batch within ${this.options.timeoutMs} ms`,
+      `nothing; it is ${this.signal.activity(worker)}`,
+      this.signal.hasBegun(worker)
         ? 'Make that sample faster to get, use more workers, or raise workerTimeoutMs.'
         : 'The system may have refused the thread: see `ulimit -u` and `ulimit -n`.',
-    });
+    );
   }
 }
 
@@ -211,12 +210,11 @@ function unsupervised(cause: Error): DsError {
 }
 
 function closed(): DsError {
-  return new DsError({
-    code: 'DS_DATA',
-    op: 'DataLoader',
-    expected: 'an open loader',
-    got: 'one that was closed during the wait for a batch',
-  });
+  return dataError(
+    'DataLoader',
+    'an open loader',
+    'one that was closed during the wait for a batch',
+  );
 }
 
 function startSupervisor(setup: SupervisorSetup, source: DatasetSource): Worker {

@@ -1,9 +1,9 @@
 // The settings of the hub, from the environment variables of Python's huggingface_hub.
+
 import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-
-import { DsError } from '../errors.js';
+import { refused } from '../runtime/refused.js';
 
 /** Where models come from, and how. */
 export interface HubSettings {
@@ -72,12 +72,11 @@ function endpointOf(env: Variables): string {
     return given.replace(/\/+$/, '');
   }
   const expected = 'a URL without a user name, such as "https://huggingface.co"';
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'HF_ENDPOINT',
+  throw refused(
+    'HF_ENDPOINT',
     expected,
-    got: url?.password ? 'a URL with a password' : JSON.stringify(given),
-  });
+    url?.password ? 'a URL with a password' : JSON.stringify(given),
+  );
 }
 
 function tokenOf(env: Variables, home: string): Pick<HubSettings, 'token' | 'tokenSource'> {
@@ -101,13 +100,12 @@ function tokenOf(env: Variables, home: string): Pick<HubSettings, 'token' | 'tok
 /** The message never shows the token. */
 function requireToken(op: string, token: string): string {
   if (token.length <= TOKEN_LENGTH && /^[\x21-\x7e]+$/.test(token)) return token;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
+  throw refused(
     op,
-    expected: 'a token of the hub, one word of ASCII characters',
-    got: `${token.length} characters with others among them`,
-    hint: 'Create a token at https://huggingface.co/settings/tokens.',
-  });
+    'a token of the hub, one word of ASCII characters',
+    `${token.length} characters with others among them`,
+    'Create a token at https://huggingface.co/settings/tokens.',
+  );
 }
 
 function secondsOf(env: Variables, name: string, usual: number): number {
@@ -116,5 +114,5 @@ function secondsOf(env: Variables, name: string, usual: number): number {
   const seconds = Number(given);
   if (seconds > 0 && seconds <= 86_400) return seconds;
   const expected = 'seconds between 0 and 86400';
-  throw new DsError({ code: 'DS_ARGUMENT', op: name, expected, got: JSON.stringify(given) });
+  throw refused(name, expected, JSON.stringify(given));
 }

@@ -1,7 +1,9 @@
 // Turns the name of a model into its folder. An existing path always wins, and other paths than
 // ORG/NAME or NAME are never looked up.
+
 import { DsError } from '../errors.js';
 import type { OptionNames } from '../runtime/options.js';
+import { refused } from '../runtime/refused.js';
 import { CachedModel } from './cache.js';
 import { missingFiles, type Need } from './choice.js';
 import { hubSettings } from './environment.js';
@@ -59,10 +61,9 @@ function isPath(op: string, place: string, revision: string | undefined): boolea
   if (revision !== undefined) requireRevision(`${op} revision`, revision);
   if (isRemote(place)) return false;
   if (revision === undefined) return true;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `${op} revision`,
-    expected: 'no revision for a path, which has only one',
-    got: `${JSON.stringify(revision)} of ${JSON.stringify(place)}`,
-  });
+  throw refused(
+    `${op} revision`,
+    'no revision for a path, which has only one',
+    `${JSON.stringify(revision)} of ${JSON.stringify(place)}`,
+  );
 }

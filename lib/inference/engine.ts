@@ -4,6 +4,7 @@ import { jointly } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import { answerPythonNames } from '../runtime/python-names.js';
+import { refused } from '../runtime/refused.js';
 import { requireNoSurplus } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { noGrad, type Tensor } from '../tensor/index.js';
@@ -184,7 +185,7 @@ export class InferenceEngine {
     }
     const expected = 'profileModelTime() before it';
     const got = 'an engine that measures nothing';
-    throw new DsError({ code: 'DS_ARGUMENT', op: 'InferenceEngine.modelTimes', expected, got });
+    throw refused('InferenceEngine.modelTimes', expected, got);
   }
 
   /**
@@ -227,12 +228,11 @@ export class InferenceEngine {
     this.requireAlive('generate');
     const request = readRequest(given, this.parts.requests);
     if (!request.beams) return request;
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'InferenceEngine request numBeams',
-      expected: '1 in stream() and generateBatch(): beams are final only at the end of the search',
-      got: String(given.numBeams),
-      hint: 'Call generate() for each such request.',
-    });
+    throw refused(
+      'InferenceEngine request numBeams',
+      '1 in stream() and generateBatch(): beams are final only at the end of the search',
+      String(given.numBeams),
+      'Call generate() for each such request.',
+    );
   }
 }

@@ -18,7 +18,7 @@ import type { DType } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
 import { supportsGraphs } from '../runtime/graph.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { trainerOf } from '../tensor/index.js';
 import { allOrNothing } from '../tensor/scope.js';
@@ -124,12 +124,11 @@ async function engineOf(
     return build(read.model, resolved, ranks, { tokenizer, ownsModel: true });
   }
   if (!(model instanceof CausalLM)) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'initInference',
-      expected: 'a causal language model (nn.models) or the folder of one',
-      got: formatValue(model),
-    });
+    throw refusedValue(
+      'initInference',
+      'a causal language model (nn.models) or the folder of one',
+      model,
+    );
   }
   const tokenizer = await tokenizerOf(own, []);
   return build(model, resolved, ranks, { tokenizer, ownsModel: false });
@@ -266,13 +265,12 @@ function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig): void {
   const isSplit = groupOf(model) !== null || model.parameters().some((one) => one.missing !== null);
   const ranks = distributed()?.worldSize ?? 1;
   if (ranks === 1 || !(isSplit || isStreamed(model))) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'initInference',
-    expected: 'a single process for a model that initialize() has sharded',
-    got: `a job of ${ranks} ranks`,
-    hint: 'Make the same engine.forward() or engine.module.generate() calls on all ranks, or generate in a single process.',
-  });
+  throw refused(
+    'initInference',
+    'a single process for a model that initialize() has sharded',
+    `a job of ${ranks} ranks`,
+    'Make the same engine.forward() or engine.module.generate() calls on all ranks, or generate in a single process.',
+  );
 }
 
 /** Shards the layers, or only the experts, for this rank. */

@@ -1,6 +1,7 @@
 // Finds stop strings in text that arrives in pieces.
-import { DsError } from '../errors.js';
+
 import { formatValue } from '../runtime/format-value.js';
+import { refused } from '../runtime/refused.js';
 
 /** Final text after a piece. */
 export interface StoppedText {
@@ -29,7 +30,7 @@ export class StopStrings {
     if (Array.isArray(stops) && stops.every(isText)) return;
     const expected = 'a list of strings that are not empty';
     const got = formatValue(stops);
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint: 'For one: ["\\n"].' });
+    throw refused(op, expected, got, 'For one: ["\\n"].');
   }
 
   /**

@@ -1,7 +1,8 @@
 // Encodes TensorBoard events: the protobuf messages Event and Summary, in TFRecord frames.
 // Sources: tensorflow/core/util/event.proto, framework/summary.proto, lib/io/record_writer.h.
-import { DsError } from '../errors.js';
+
 import { formatValue } from '../runtime/format-value.js';
+import { refusedValue } from '../runtime/refused.js';
 import type { MonitorEvent } from './monitor.js';
 
 /** Protobuf wire types. */
@@ -37,13 +38,12 @@ export function versionEvent(wallTime: number): Buffer {
 export function scalarEvent({ name, value, step }: MonitorEvent, wallTime: number): Buffer {
   if (!Number.isSafeInteger(step) || step < 0) {
     const op = `TensorBoardMonitor step of ${formatValue(name)}`;
-    throw new DsError({
-      code: 'DS_ARGUMENT',
+    throw refusedValue(
       op,
-      expected: 'an integer >= 0',
-      got: formatValue(step),
-      hint: 'Pass a count of samples or steps. The value may be any number.',
-    });
+      'an integer >= 0',
+      step,
+      'Pass a count of samples or steps. The value may be any number.',
+    );
   }
   const summaryValue = Buffer.concat([bytes(1, Buffer.from(name)), float(2, value)]);
   const number = Buffer.concat([tag(2, VARINT), varint(step)]);

@@ -1,9 +1,9 @@
 // Model FLOPs utilization: the FLOPs per token of a transformer, and the peak FLOP/s of a device.
-import { DsError } from '../errors.js';
+
 import { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
-import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { gpuNamed } from './gpus.js';
 
@@ -50,7 +50,7 @@ export function flopsPerToken(given: TransformerSize): number {
 export function peakFlops(device: Device, dtype: DType): number | null {
   if (!(device instanceof Device)) {
     const [op, expected] = ['peakFlops', 'a device, such as engine.device'];
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(device) });
+    throw refusedValue(op, expected, device);
   }
   return device.kind === 'cpu' ? null : peakFlopsOf(device.info.name, dtype);
 }

@@ -1,9 +1,9 @@
 // Causal self-attention with one packed projection, and the key/value cache for sampling.
 
-import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { attention, causalSelfAttentionPacked, type HeadShare, Tensor } from '../tensor/index.js';
@@ -126,12 +126,11 @@ export class CausalSelfAttention extends Module {
     requireInteger('CausalSelfAttention channels', channels, 1);
     requireInteger('CausalSelfAttention heads', heads, 1);
     if (channels % heads !== 0) {
-      throw new DsError({
-        code: 'DS_ARGUMENT',
-        op: 'CausalSelfAttention channels',
-        expected: `a multiple of the ${heads} heads`,
-        got: String(channels),
-      });
+      throw refused(
+        'CausalSelfAttention channels',
+        `a multiple of the ${heads} heads`,
+        String(channels),
+      );
     }
     this.headDim = channels / heads;
     this.c_attn = new Linear(channels, 3 * channels, attnOptions);

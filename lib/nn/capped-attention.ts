@@ -1,7 +1,8 @@
 // Attention with bounded scores: c tanh(score / c). Source: Gemma 2 (soft capping).
 
-import { DsError } from '../errors.js';
+import type { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import { refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import {
   arange,
@@ -102,5 +103,5 @@ function requireDense(
 
 function refusal(expected: string, got: string, hint: string): DsError {
   const op = 'attention with bounded scores';
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
+  return refused(op, expected, got, hint);
 }

@@ -1,7 +1,6 @@
 // Modules that contain others, return their input or reshape it: Sequential, ModuleDict, Identity,
 // Flatten.
-import { DsError } from '../errors.js';
-import { formatValue } from '../runtime/format-value.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import type { Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
 import { Module } from './module.js';
@@ -34,13 +33,12 @@ export class Flatten extends Module {
 
 function requireLayer(layer: unknown, index: number): void {
   if (layer instanceof Module) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `Sequential layer ${index}`,
-    expected: 'a module',
-    got: formatValue(layer),
-    hint: 'Call a function in forward() of a class that extends nn.Module; create an instance of a class with new.',
-  });
+  throw refusedValue(
+    `Sequential layer ${index}`,
+    'a module',
+    layer,
+    'Call a function in forward() of a class that extends nn.Module; create an instance of a class with new.',
+  );
 }
 
 /** Consecutive modules with the names "0", "1", ..., as in PyTorch. */
@@ -76,12 +74,11 @@ export class Sequential extends Module {
 /** Throws DS_ARGUMENT unless `modules` is an object. */
 function named<Modules extends object>(modules: Modules): Modules {
   if (typeof modules === 'object' && modules !== null) return modules;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'ModuleDict',
-    expected: 'modules by name, such as { proj: new nn.Linear(4, 4) }',
-    got: formatValue(modules),
-  });
+  throw refusedValue(
+    'ModuleDict',
+    'modules by name, such as { proj: new nn.Linear(4, 4) }',
+    modules,
+  );
 }
 
 /** Modules by name, as in PyTorch; its parameters are "name.weight". It has no forward. */
@@ -103,23 +100,21 @@ export class ModuleDict extends Module {
   get(name: string): Module {
     const found = this.modulesByName.get(name);
     if (found) return found;
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'ModuleDict.get',
-      expected: `one of ${[...this.modulesByName.keys()].join(', ') || 'no name: the ModuleDict is empty'}`,
-      got: formatValue(name),
-    });
+    throw refusedValue(
+      'ModuleDict.get',
+      `one of ${[...this.modulesByName.keys()].join(', ') || 'no name: the ModuleDict is empty'}`,
+      name,
+    );
   }
 
   /** Adds a module or replaces one; before initialize(). Throws DS_ARGUMENT for other values. */
   set(name: string, module: Module): this {
     if (!(module instanceof Module) || name === '' || name.includes('.')) {
-      throw new DsError({
-        code: 'DS_ARGUMENT',
-        op: `ModuleDict ${JSON.stringify(name)}`,
-        expected: 'a module under a name without dots',
-        got: formatValue(module),
-      });
+      throw refusedValue(
+        `ModuleDict ${JSON.stringify(name)}`,
+        'a module under a name without dots',
+        module,
+      );
     }
     this.modulesByName.set(name, module);
     return this;
@@ -142,12 +137,11 @@ export class ModuleDict extends Module {
 
   /** Throws DS_ARGUMENT: call its modules instead. */
   override forward(): never {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'ModuleDict.call',
-      expected: 'a call of one of its modules',
-      got: 'a call of the dictionary',
-      hint: "Call a module: dict.get('name').call(x).",
-    });
+    throw refused(
+      'ModuleDict.call',
+      'a call of one of its modules',
+      'a call of the dictionary',
+      "Call a module: dict.get('name').call(x).",
+    );
   }
 }

@@ -1,8 +1,9 @@
 // Convolutions as matrix products over sliding windows, with PyTorch's parameters; enough for patch
 // embeddings and stems.
+
 import { DsError } from '../errors.js';
-import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { describe } from '../runtime/view.js';
 import {
@@ -35,12 +36,11 @@ const width = (pair: Pair): number => (typeof pair === 'object' ? pair?.[1] : pa
 
 function requireOneGroup(op: string, groups: number | undefined): void {
   if (groups === undefined || groups === 1) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `${op} groups`,
-    expected: '1: grouped and depthwise convolutions are not supported',
-    got: formatValue(groups),
-  });
+  throw refusedValue(
+    `${op} groups`,
+    '1: grouped and depthwise convolutions are not supported',
+    groups,
+  );
 }
 
 /** Base of both convolutions: a weight over windows, and the window options. */

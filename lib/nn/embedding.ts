@@ -1,6 +1,7 @@
 // Embedding: a table of rows by index, with an optional padding row.
-import { DsError } from '../errors.js';
+
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { embedding, scope, type Tensor, where } from '../tensor/index.js';
 import { type Initializer, normal, writeInitial, zeros } from './initializers.js';
@@ -76,10 +77,5 @@ export class Embedding extends Module {
 function paddingRow(index: number, count: number): number {
   requireInteger('Embedding paddingIdx', index, -count);
   if (index < count) return index < 0 ? index + count : index;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'Embedding paddingIdx',
-    expected: `an index below ${count}`,
-    got: String(index),
-  });
+  throw refused('Embedding paddingIdx', `an index below ${count}`, String(index));
 }

@@ -1,9 +1,9 @@
 // Mixtures of experts: a router sends each token to a few of many feed-forward blocks. Sources:
 // Shazeer et al. 2017; Fedus et al. 2022 (Switch Transformer) for the loss; no token is dropped.
 
-import { DsError } from '../errors.js';
+import type { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -90,12 +90,11 @@ export class TopKRouter extends Module {
 }
 
 function tooMany(k: number, experts: number): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'TopKRouter',
-    expected: 'at most 512 experts, and at most all of them per token',
-    got: `${k} of ${experts}`,
-  });
+  return refused(
+    'TopKRouter',
+    'at most 512 experts, and at most all of them per token',
+    `${k} of ${experts}`,
+  );
 }
 
 /**

@@ -1,6 +1,6 @@
 // Parameters that a module reads in its forward but that belong to another module.
 
-import { DsError } from '../errors.js';
+import { refused } from '../runtime/refused.js';
 import { trainerOf } from '../tensor/index.js';
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
@@ -33,10 +33,9 @@ export function externalParameters(module: Module): readonly Parameter[] {
 
 function requireUnowned(parameter: Parameter, op: string): void {
   if (!trainerOf(parameter)) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
+  throw refused(
     op,
-    expected: 'a call before initialize(), in the constructor of the model for example',
-    got: 'a parameter that an engine owns',
-  });
+    'a call before initialize(), in the constructor of the model for example',
+    'a parameter that an engine owns',
+  );
 }

@@ -1,7 +1,8 @@
 // The tree of fields below a module: its own and nested fields with their names.
 
-import { DsError } from '../errors.js';
+import type { DsError } from '../errors.js';
 import { isPlainObject } from '../runtime/is-object.js';
+import { refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import { Parameter } from './parameter.js';
@@ -153,11 +154,10 @@ function entriesOf(value: object): Iterable<readonly [unknown, unknown]> {
 }
 
 function endless(path: string, module: object): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: path,
-    expected: 'modules below a module',
-    got: `the ${module.constructor.name} that contains it`,
-    hint: 'Keep a parent module in a private field (#parent) or a closure, because it is not a child.',
-  });
+  return refused(
+    path,
+    'modules below a module',
+    `the ${module.constructor.name} that contains it`,
+    'Keep a parent module in a private field (#parent) or a closure, because it is not a child.',
+  );
 }

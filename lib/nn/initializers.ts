@@ -4,7 +4,7 @@ import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { describe, numel } from '../runtime/view.js';
@@ -39,13 +39,12 @@ export interface Initializer {
 export function writeInitial(init: Initializer, out: Tensor): void {
   const made: unknown = init(out);
   if (!(made instanceof Tensor) || made.buffer === out.buffer) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'Parameter',
-    expected: 'an initializer that writes into the tensor it is given',
-    got: `an initializer that returns another tensor, ${describe(made)}`,
-    hint: 'Write (out) => out.copy_(values).',
-  });
+  throw refused(
+    'Parameter',
+    'an initializer that writes into the tensor it is given',
+    `an initializer that returns another tensor, ${describe(made)}`,
+    'Write (out) => out.copy_(values).',
+  );
 }
 
 const AS_IS = 'nn.init.zeros and nn.init.ones are initializers: pass them without ().';
@@ -168,7 +167,7 @@ export function calculateGain(nonlinearity: Nonlinearity, slope = 0.01): number 
   if (Object.hasOwn(gains, nonlinearity)) return gains[nonlinearity];
   const expected = `one of ${Object.keys(gains).join(', ')}`;
   const got = formatValue(nonlinearity);
-  throw new DsError({ code: 'DS_ARGUMENT', op: 'init.calculateGain', expected, got });
+  throw refused('init.calculateGain', expected, got);
 }
 
 /** Options of kaimingUniform() and kaimingNormal(). */
@@ -192,7 +191,7 @@ function kaiming(draw: 'uniform' | 'normal', given: KaimingOptions): Initializer
   if (mode !== 'fanIn' && mode !== 'fanOut') {
     const got = formatValue(mode);
     const expected = '"fanIn" or "fanOut"';
-    throw new DsError({ code: 'DS_ARGUMENT', op: 'init.kaiming mode', expected, got });
+    throw refused('init.kaiming mode', expected, got);
   }
   return scaled(
     draw,

@@ -1,9 +1,9 @@
 // Loads values by name into a module, after a check that all of them fit.
 
 import { DsError } from '../errors.js';
-import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { readOptions } from '../runtime/options.js';
+import { refusedValue } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
@@ -49,13 +49,12 @@ function requireTensors(state: unknown): void {
     ? (Object.entries(state).find(([, one]) => !(one instanceof Tensor)) ?? [])
     : ['', state];
   if (name === undefined) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: name ? `loadStateDict ${name}` : 'loadStateDict',
-    expected: name ? 'a tensor' : 'an object of tensors by name, as stateDict() returns',
-    got: formatValue(value),
-    hint: state instanceof Map ? 'Convert a Map with Object.fromEntries(state).' : '',
-  });
+  throw refusedValue(
+    name ? `loadStateDict ${name}` : 'loadStateDict',
+    name ? 'a tensor' : 'an object of tensors by name, as stateDict() returns',
+    value,
+    state instanceof Map ? 'Convert a Map with Object.fromEntries(state).' : '',
+  );
 }
 
 /** Throws DS_CHECKPOINT if a tensor of the module has no value, or a value has no tensor. */

@@ -2,6 +2,7 @@
 
 import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
@@ -87,12 +88,7 @@ export class MultiheadAttention extends Module {
     requireInteger('MultiheadAttention heads', heads, 1);
     if (channels % heads !== 0) {
       const expected = `heads that divide ${channels} channels`;
-      throw new DsError({
-        code: 'DS_ARGUMENT',
-        op: 'MultiheadAttention',
-        expected,
-        got: `${heads}`,
-      });
+      throw refused('MultiheadAttention', expected, `${heads}`);
     }
     this.dropout = requireFinite('MultiheadAttention dropout', options.dropout ?? 0, 0, 1);
     this.batchFirst = options.batchFirst ?? false;
@@ -200,11 +196,10 @@ export class MultiheadAttention extends Module {
 }
 
 function withoutWeights(): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'MultiheadAttention',
-    expected: 'sparse attention without needWeights and without a mask that requires a gradient',
-    got: 'needWeights, or a mask that requires a gradient',
-    hint: 'Sparse attention does not compute the scores of hidden blocks; nn.sparsify(model, null) makes attention dense.',
-  });
+  return refused(
+    'MultiheadAttention',
+    'sparse attention without needWeights and without a mask that requires a gradient',
+    'needWeights, or a mask that requires a gradient',
+    'Sparse attention does not compute the scores of hidden blocks; nn.sparsify(model, null) makes attention dense.',
+  );
 }

@@ -1,7 +1,7 @@
 // Replaces the linear layers of a model by layers that store their weights in fewer bits.
 
-import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import { refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { Linear } from './linear.js';
 import type { Module } from './module.js';
@@ -20,7 +20,7 @@ export function readSkipModules(op: string, given: unknown): readonly string[] {
   const isName = (one: unknown): boolean => typeof one === 'string' && one !== '';
   if (Array.isArray(given) && given.every(isName)) return given;
   const [expected, got] = ['a list of names', formatValue(given)];
-  throw new DsError({ code: 'DS_ARGUMENT', op: `${op} skipModules`, expected, got });
+  throw refused(`${op} skipModules`, expected, got);
 }
 
 /** A layer with a weight of its own. */
@@ -59,7 +59,7 @@ export function packLinears<Layer extends Weighted>(model: Module, packing: Pack
   }
   if (instead.size === 0 && !isBegun) {
     const expected = 'a model with linear layers';
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: 'only skipped linear layers' });
+    throw refused(op, expected, 'only skipped linear layers');
   }
   replaceModules(model, instead);
 }

@@ -1,8 +1,8 @@
 // Linear layers with frozen weights in fewer bits than the compute dtype.
 
-import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { customFunction, gelu, linear, noGrad, scope, type Tensor } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
@@ -26,13 +26,12 @@ export class StoredParameter extends Parameter {
   /** Throws DS_ARGUMENT for true. */
   override requireGrad(on = true): this {
     if (!on) return this;
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'requireGrad',
-      expected: 'a parameter that can change by small steps',
-      got: 'a part of a quantized weight',
-      hint: 'Train adapters instead: peft.addLora(model) freezes the rest.',
-    });
+    throw refused(
+      'requireGrad',
+      'a parameter that can change by small steps',
+      'a part of a quantized weight',
+      'Train adapters instead: peft.addLora(model) freezes the rest.',
+    );
   }
 }
 

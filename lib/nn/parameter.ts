@@ -13,8 +13,8 @@ import { Buffer } from '../runtime/buffer.js';
 import { besideCall } from '../runtime/call.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
-import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { requireSizes } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { contiguousStrides, numel, type View } from '../runtime/view.js';
@@ -91,13 +91,12 @@ export class Parameter extends Tensor {
   /** An engine keeps master weights: the next step would overwrite other writes. */
   override requireWritable(op: string): void {
     if (this.isOpen || !trainerOf(this)) return;
-    throw new DsError({
-      code: 'DS_ARGUMENT',
+    throw refused(
       op,
-      expected: 'a model without an engine',
-      got: 'a model that an engine owns',
-      hint: 'Write values before initialize(), in zero.GatheredParameters with a modifierRank, or use engine.loadCheckpoint().',
-    });
+      'a model without an engine',
+      'a model that an engine owns',
+      'Write values before initialize(), in zero.GatheredParameters with a modifierRank, or use engine.loadCheckpoint().',
+    );
   }
 
   /** @internal Includes changes of vacated values, in any memory. */
@@ -339,13 +338,12 @@ function sideBySide(whole: readonly number[], boxes: readonly Box[]): number[] {
 }
 
 function noInitializer(init: unknown): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'Parameter',
-    expected: 'an initializer: a function that writes the first values into a tensor',
-    got: formatValue(init),
-    hint: 'For example nn.init.zeros or nn.init.normal(0.02).',
-  });
+  return refusedValue(
+    'Parameter',
+    'an initializer: a function that writes the first values into a tensor',
+    init,
+    'For example nn.init.zeros or nn.init.normal(0.02).',
+  );
 }
 
 function absent(home: string): DsError {

@@ -1,17 +1,16 @@
 // Checks that a model argument of a public function is a Module, for plain JavaScript callers.
-import { DsError } from '../errors.js';
+import { refused } from '../runtime/refused.js';
 import { Module } from './module.js';
 
 /** Throws DS_ARGUMENT with `op` and the value unless it is a Module. */
 export function requireModule(op: string, value: unknown): asserts value is Module {
   if (value instanceof Module) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
+  throw refused(
     op,
-    expected: 'a model: an object of a class that extends nn.Module',
-    got: described(value),
-    hint: modelHint(value),
-  });
+    'a model: an object of a class that extends nn.Module',
+    described(value),
+    modelHint(value),
+  );
 }
 
 /** A hint for a value that is not a model. */

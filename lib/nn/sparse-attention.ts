@@ -1,8 +1,10 @@
 // Sparse attention: patterns for attention layers, DeepSpeed's SparseSelfAttention, and a switch
 // for all attention of a model.
+
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { describe } from '../runtime/view.js';
 import { attention, BlockLayout, type HeadShare, sharedTokens, Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
@@ -131,12 +133,7 @@ export class SparseSelfAttention extends Module {
     for (const [name, mode] of Object.entries({ keyPaddingMaskMode, attnMaskMode })) {
       if (mode === 'add' || mode === 'mul') continue;
       const op = `SparseSelfAttention ${name}`;
-      throw new DsError({
-        code: 'DS_ARGUMENT',
-        op,
-        expected: '"add" or "mul"',
-        got: formatValue(mode),
-      });
+      throw refusedValue(op, '"add" or "mul"', mode);
     }
     this.keyMaskMode = keyPaddingMaskMode;
     this.maskMode = attnMaskMode;
@@ -208,13 +205,12 @@ export function sparsify(model: Module, options: SparsityOptions | null): () => 
   const layers = attentionsOf(model);
   const pattern = options === null ? null : new SparsePattern(options);
   if (pattern && layers.length === 0) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'sparsify',
-      expected: 'a model with attention layers that support sparsity',
-      got: `a ${model.constructor.name} without such layers`,
-      hint: 'Use nn.MultiheadAttention or nn.SparseSelfAttention, or add the field `sparsity = null` to a custom layer and pass its layout() to attention().',
-    });
+    throw refused(
+      'sparsify',
+      'a model with attention layers that support sparsity',
+      `a ${model.constructor.name} without such layers`,
+      'Use nn.MultiheadAttention or nn.SparseSelfAttention, or add the field `sparsity = null` to a custom layer and pass its layout() to attention().',
+    );
   }
   const before = layers.map((layer) => layer.sparsity);
   for (const layer of layers) layer.sparsity = pattern;
@@ -226,18 +222,17 @@ export function sparsify(model: Module, options: SparsityOptions | null): () => 
 }
 
 function misused(expected: string, got: string): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op: 'sparsify', expected, got });
+  return refused('sparsify', expected, got);
 }
 
 /** Throws DS_ARGUMENT if `model` is sparse, for operations that need dense attention. */
 export function requireDense(op: string, model: Module): void {
   const sparse = attentionsOf(model).find(({ sparsity }) => sparsity && !sparsity.isDense);
   if (!sparse) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
+  throw refused(
     op,
-    expected: 'a model with dense attention',
-    got: `the pattern "${sparse.sparsity?.options.mode}"`,
-    hint: 'Paged caches do not support patterns. Use model.generate(), or nn.sparsify(model, null) for dense attention.',
-  });
+    'a model with dense attention',
+    `the pattern "${sparse.sparsity?.options.mode}"`,
+    'Paged caches do not support patterns. Use model.generate(), or nn.sparsify(model, null) for dense attention.',
+  );
 }

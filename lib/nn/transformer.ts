@@ -1,8 +1,9 @@
 // Transformer encoder and decoder layers, and stacks of them, with PyTorch's parameters, masks and
 // defaults.
-import { DsError } from '../errors.js';
+
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { gelu, relu, type Tensor } from '../tensor/index.js';
 import type { AttentionMasks } from './attention-masks.js';
@@ -79,7 +80,7 @@ function activationOf(op: string, given: TransformerLayerOptions['activation']):
   if (typeof given === 'function') return given;
   const expected = '"relu", "gelu" or a function of a tensor';
   const got = formatValue(given);
-  throw new DsError({ code: 'DS_ARGUMENT', op: `${op} activation`, expected, got });
+  throw refused(`${op} activation`, expected, got);
 }
 
 /** Base of both layers: self-attention, feed-forward, and residual additions. */
@@ -211,13 +212,12 @@ export interface TransformerStackOptions {
 function layersOf<Layer extends Module>(op: string, make: unknown, count: number): Layer[] {
   requireInteger(`${op} layers`, count, 1);
   if (typeof make === 'function') return Array.from({ length: count }, () => make() as Layer);
-  throw new DsError({
-    code: 'DS_ARGUMENT',
+  throw refusedValue(
     op,
-    expected: 'a function that returns a layer',
-    got: formatValue(make),
-    hint: 'Layers are not copied: pass () => new nn.TransformerEncoderLayer(...).',
-  });
+    'a function that returns a layer',
+    make,
+    'Layers are not copied: pass () => new nn.TransformerEncoderLayer(...).',
+  );
 }
 
 /** Consecutive encoder layers: "layers.0", ..., each a unit of ZeRO, and "norm". */

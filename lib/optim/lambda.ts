@@ -1,7 +1,9 @@
 // LambdaLR: the learning rate times a function of the applied updates. Source: PyTorch
 // torch.optim.lr_scheduler.LambdaLR.
-import { DsError } from '../errors.js';
+
+import type { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { PureSchedule, requireNoOptimizer } from './schedule.js';
 
@@ -44,5 +46,5 @@ export class LambdaLr extends PureSchedule {
 }
 
 function wrong(expected: string, got: unknown): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op: 'LambdaLr factor', expected, got: String(got) });
+  return refused('LambdaLr factor', expected, String(got));
 }

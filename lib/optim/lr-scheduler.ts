@@ -1,7 +1,8 @@
 // LrScheduler: advances a schedule in a training loop without an engine.
+
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import { formatValue } from '../runtime/format-value.js';
+import { refusedValue } from '../runtime/refused.js';
 import type { Optimizer } from './optimizer.js';
 import type { ParamGroup } from './param-groups.js';
 import type { Metric } from './reduce-on-plateau.js';
@@ -86,11 +87,5 @@ function requireSchedule(schedule: unknown): void {
 }
 
 function misuse(expected: string, got: unknown, hint: string): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'LrScheduler',
-    expected,
-    got: formatValue(got),
-    hint,
-  });
+  return refusedValue('LrScheduler', expected, got, hint);
 }

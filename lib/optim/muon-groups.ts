@@ -1,7 +1,6 @@
 // Selects the parameters for Muon by name and number of dims: matrices between hidden states.
-import { DsError } from '../errors.js';
 import type { OptionNames } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { Tensor } from '../tensor/index.js';
 import {
   type GroupOptions,
@@ -109,24 +108,22 @@ export function requireRule(group: MuonGroupOptions, index: number): MuonGroupOp
     const read = readMuonGroup(group, index);
     if (typeof read.useMuon === 'boolean') return read as MuonGroupOptions;
   }
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `Muon group ${index}`,
-    expected: 'a group { params: [...], useMuon: true or false }',
-    got: 'a group without useMuon',
-    hint: 'makeMuonGroups(model.namedParameters()) returns groups by name and number of dims.',
-  });
+  throw refused(
+    `Muon group ${index}`,
+    'a group { params: [...], useMuon: true or false }',
+    'a group without useMuon',
+    'makeMuonGroups(model.namedParameters()) returns groups by name and number of dims.',
+  );
 }
 
 /** Throws DS_ARGUMENT for a vector in `params`. */
 export function requireMatrices(params: readonly Tensor[], index: number): void {
   const vector = params.find(({ shape }) => shape.length < 2);
   if (!vector) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `Muon group ${index}`,
-    expected: 'matrices where useMuon is true',
-    got: `a parameter [${vector.shape.join(', ')}]`,
-    hint: 'Put vectors into a group with useMuon: false.',
-  });
+  throw refused(
+    `Muon group ${index}`,
+    'matrices where useMuon is true',
+    `a parameter [${vector.shape.join(', ')}]`,
+    'Put vectors into a group with useMuon: false.',
+  );
 }

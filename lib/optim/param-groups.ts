@@ -1,5 +1,5 @@
 // Parameter groups: parameters with their hyperparameters, as in PyTorch.
-import { DsError } from '../errors.js';
+import type { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { camelCase, readOptions } from '../runtime/options.js';
 import { refused, refusedValue } from '../runtime/refused.js';
@@ -67,13 +67,7 @@ export function makeGroups<Group extends ParamGroup>(
     return withExtras(group as unknown as Group, extras);
   });
   if (seen.size > 0) return groups;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: name,
-    expected: 'at least one parameter',
-    got: 'none',
-    hint: PARAMETERS,
-  });
+  throw refused(name, 'at least one parameter', 'none', PARAMETERS);
 }
 
 /**
@@ -136,26 +130,14 @@ export function listOf(op: string, params: unknown): unknown[] {
   const list = params as Iterable<unknown> | null | undefined;
   if (typeof list !== 'string' && typeof list?.[Symbol.iterator] === 'function') return [...list];
   const got = formatValue(params);
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op,
-    expected: 'a list of parameters',
-    got,
-    hint: PARAMETERS,
-  });
+  throw refused(op, 'a list of parameters', got, PARAMETERS);
 }
 
 function requireParameter(op: string, value: unknown): void {
   if (value instanceof Tensor && value.gradFn === null) return;
   if (value instanceof Tensor) throw computed(op, value);
   const hint = Array.isArray(value) ? 'Pass model.parameters(), without names.' : PARAMETERS;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op,
-    expected: 'parameters',
-    got: formatValue(value),
-    hint,
-  });
+  throw refusedValue(op, 'parameters', value, hint);
 }
 
 /**
@@ -219,30 +201,23 @@ export function isGroup<Group extends ParamGroup>(item: unknown): item is GroupO
 }
 
 function notAGroup(op: string): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op,
-    expected: 'a group { params: [...], ... }',
-    got: 'a parameter between groups',
-  });
+  return refused(op, 'a group { params: [...], ... }', 'a parameter between groups');
 }
 
 /** The error of a parameter that is not a leaf. Only leaves receive gradients. */
 function computed(op: string, { shape }: Tensor): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
+  return refused(
     op,
-    expected: 'leaves of the graph',
-    got: `a tensor [${shape.join(', ')}] that was computed from others`,
-    hint: `${PARAMETERS} For a plain tensor: detach().requireGrad().`,
-  });
+    'leaves of the graph',
+    `a tensor [${shape.join(', ')}] that was computed from others`,
+    `${PARAMETERS} For a plain tensor: detach().requireGrad().`,
+  );
 }
 
 function shared(op: string, { shape }: Tensor): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
+  return refused(
     op,
-    expected: 'every parameter in one group',
-    got: `a parameter [${shape.join(', ')}] that occurs twice`,
-  });
+    'every parameter in one group',
+    `a parameter [${shape.join(', ')}] that occurs twice`,
+  );
 }

@@ -1,8 +1,8 @@
 // Stochastic gradient descent with momentum. Source: Sutskever et al. 2013 in the form of
 // torch.optim.SGD.
 
-import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { type DeclaredState, perElement, requireState } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
@@ -92,11 +92,10 @@ export class Sgd extends StandaloneOptimizer<SgdGroup> {
 function requireNesterovMomentum(group: SgdGroup, index: number): void {
   const { nesterov, momentum, dampening } = group;
   if (!nesterov || (momentum > 0 && dampening === 0)) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `SGD group ${index}`,
-    expected: 'a momentum above 0 and a dampening of 0 with nesterov',
-    got: `momentum ${momentum}, dampening ${dampening}`,
-    hint: 'Set momentum, for example to 0.9, or remove nesterov.',
-  });
+  throw refused(
+    `SGD group ${index}`,
+    'a momentum above 0 and a dampening of 0 with nesterov',
+    `momentum ${momentum}, dampening ${dampening}`,
+    'Set momentum, for example to 0.9, or remove nesterov.',
+  );
 }

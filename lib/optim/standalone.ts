@@ -1,6 +1,8 @@
 // StandaloneOptimizer: training without an engine, on parameters that no engine owns.
+
 import { DsError } from '../errors.js';
 import { answerPythonNames } from '../runtime/python-names.js';
+import { refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, type Tensor, trainerOf } from '../tensor/index.js';
@@ -176,12 +178,11 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
 
   private requireFree(method: string, parameter: Tensor): void {
     if (!trainerOf(parameter)) return;
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: `${this.name}.${method}`,
-      expected: 'parameters without an engine',
-      got: 'parameters owned by an engine of initialize()',
-      hint: 'Call engine.step(), engine.zeroGrad(), engine.saveCheckpoint() and engine.loadCheckpoint() instead.',
-    });
+    throw refused(
+      `${this.name}.${method}`,
+      'parameters without an engine',
+      'parameters owned by an engine of initialize()',
+      'Call engine.step(), engine.zeroGrad(), engine.saveCheckpoint() and engine.loadCheckpoint() instead.',
+    );
   }
 }

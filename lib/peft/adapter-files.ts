@@ -16,6 +16,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { parseJson } from '../runtime/parse-json.js';
+import { refused } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { errorCode, errorMessage } from '../runtime/system-error.js';
 import { describe, numel } from '../runtime/view.js';
@@ -182,7 +183,7 @@ function requireSame(path: string, model: Module, config: LoraConfig): void {
     if (isMerged) {
       const [expected, got] = ['unmerged adapters', 'merged adapters'];
       const hint = 'Call peft.unmerge() first.';
-      throw new DsError({ code: 'DS_ARGUMENT', op: 'loadAdapter', expected, got, hint });
+      throw refused('loadAdapter', expected, got, hint);
     }
     const { scaling } = sizesOf(name, config);
     if (scaling === sizes.scaling) continue;

@@ -1,5 +1,5 @@
 // Layers with an adapter: wrappers that keep the parameter names of their base layer.
-import { DsError } from '../errors.js';
+
 import { Embedding } from '../nn/embedding.js';
 import { type Initializer, kaimingUniform, normal, zeros } from '../nn/initializers.js';
 import { Linear, LinearGelu } from '../nn/linear.js';
@@ -8,6 +8,7 @@ import { type Field, Module } from '../nn/module.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { Parameter } from '../nn/parameter.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { refused } from '../runtime/refused.js';
 import {
   cast,
   dropout,
@@ -324,10 +325,5 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
 export function adapted(name: string, base: Module, sizes: LoraSizes): LoraLayer {
   if (base instanceof Embedding) return new LoraEmbedding(base, sizes);
   if (base instanceof Linear || base instanceof PackedLinear) return new LoraLinear(base, sizes);
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `addLora ${name}`,
-    expected: 'a Linear or an Embedding',
-    got: `a ${base.constructor.name}`,
-  });
+  throw refused(`addLora ${name}`, 'a Linear or an Embedding', `a ${base.constructor.name}`);
 }

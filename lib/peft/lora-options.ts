@@ -1,9 +1,8 @@
 // LoRA options with PEFT's names and defaults, and their checks.
 
-import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { Regex } from '../runtime/regex/regex.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
@@ -242,6 +241,6 @@ export function expression(op: string, text: string): Regex {
     return made;
   } catch (cause) {
     const { message } = cause as Error;
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'a regular expression', got: message });
+    throw refused(op, 'a regular expression', message);
   }
 }

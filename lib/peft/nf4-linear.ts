@@ -1,4 +1,5 @@
 // A linear layer with a frozen 4-bit weight: NF4, optionally with 8-bit scales.
+
 import { DsError } from '../errors.js';
 import { type Linear, LinearGelu } from '../nn/linear.js';
 import { type PackedLayout, PackedLinear, StoredParameter } from '../nn/packed-linear.js';
@@ -6,6 +7,7 @@ import type { Parameter } from '../nn/parameter.js';
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { numel } from '../runtime/view.js';
@@ -41,12 +43,7 @@ export function readNF4Options(op: string, given: NF4Options): Required<NF4Optio
   requireType(`${op} doubleQuant`, doubleQuant, 'boolean');
   if (requireInteger(`${op} blockSize`, blockSize, 2) % 2 === 0) return { blockSize, doubleQuant };
   const got = String(blockSize);
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `${op} blockSize`,
-    expected: 'an even number',
-    got,
-  });
+  throw refused(`${op} blockSize`, 'an even number', got);
 }
 
 const setTo =

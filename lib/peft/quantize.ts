@@ -1,11 +1,12 @@
 // quantize(): stores the linear weights of a model in 4 bits.
 
-import { DsError } from '../errors.js';
+import type { DsError } from '../errors.js';
 import type { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isLinear, packLinears, readSkipModules } from '../nn/pack-linears.js';
 import { requireModule } from '../nn/require-module.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused } from '../runtime/refused.js';
 import { lorasOf } from './lora.js';
 import { NF4Linear, type NF4Options, readNF4Options } from './nf4-linear.js';
 
@@ -46,5 +47,5 @@ export function quantizeUnmade<Model extends Module>(model: Model): Model {
 
 function misused(expected: string, got: string): DsError {
   const hint = 'Quantize first, then addLora().';
-  return new DsError({ code: 'DS_ARGUMENT', op: 'quantize', expected, got, hint });
+  return refused('quantize', expected, got, hint);
 }

@@ -1,11 +1,13 @@
 // Selects the modules with an adapter by PEFT's rules.
-import { DsError } from '../errors.js';
+
+import type { DsError } from '../errors.js';
 import { Embedding } from '../nn/embedding.js';
 import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isAmong } from '../nn/pack-linears.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { ownValue } from '../runtime/own-value.js';
+import { refused } from '../runtime/refused.js';
 import { ALL_LINEAR, expression, type LoraConfig } from './lora-options.js';
 
 /** PEFT's default targets by the model_type of config.json. */
@@ -57,13 +59,12 @@ function defaultsOf(model: Module): readonly string[] {
   if (known) return known;
   const names = new Set([...model.namedModules()].map(([name]) => lastOf(name)));
   if (typeof family === 'string' && PROJECTIONS.every((one) => names.has(one))) return PROJECTIONS;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'addLora targetModules',
-    expected: 'names of modules, for a model of no known family',
-    got: 'nothing',
-    hint: 'For example ["q_proj", "v_proj"], or "all-linear".',
-  });
+  throw refused(
+    'addLora targetModules',
+    'names of modules, for a model of no known family',
+    'nothing',
+    'For example ["q_proj", "v_proj"], or "all-linear".',
+  );
 }
 
 function isWanted(name: string, module: Module, wanted: string | readonly string[]): boolean {
@@ -114,15 +115,14 @@ function inLayers(name: string, { layersToTransform, layersPattern }: LoraConfig
 function requireAdaptable(name: string, module: Module): void {
   const isDirect = READ_DIRECTLY.includes(lastOf(name));
   if (!isDirect && (isProjection(module) || module instanceof Embedding)) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `addLora targetModules, ${name}`,
-    expected: 'a Linear or an Embedding that the model calls',
-    got: isDirect
+  throw refused(
+    `addLora targetModules, ${name}`,
+    'a Linear or an Embedding that the model calls',
+    isDirect
       ? 'a module with a weight that the model reads directly'
       : `a ${module.constructor.name}`,
-    hint: `modulesToSave: ["${lastOf(name)}"] trains it whole.`,
-  });
+    `modulesToSave: ["${lastOf(name)}"] trains it whole.`,
+  );
 }
 
 function noTargets(
@@ -137,11 +137,10 @@ function noTargets(
   const isWhole = typeof wanted === 'string';
   const called = isWhole ? `with full names that match ${wanted}` : `named ${wanted.join(', ')}`;
   const byEnd = isWhole ? ' A list matches the ends of names: ["q_proj"].' : '';
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'addLora targetModules',
-    expected: `modules ${called}${layers}`,
-    got: 'no such module',
-    hint: `Its linear layers are ${there.slice(0, SHOWN).join(', ')}${more}.${byEnd}`,
-  });
+  return refused(
+    'addLora targetModules',
+    `modules ${called}${layers}`,
+    'no such module',
+    `Its linear layers are ${there.slice(0, SHOWN).join(', ')}${more}.${byEnd}`,
+  );
 }

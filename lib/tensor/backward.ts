@@ -1,9 +1,9 @@
 // Backward: replays the tape's graph, newest node first, and reports when leaves are complete.
 
 import { DsError, type DsErrorCode } from '../errors.js';
-import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { promptly } from '../runtime/postponed.js';
+import { refusedValue } from '../runtime/refused.js';
 import { describe } from '../runtime/view.js';
 import { lateGradients, NodeSink } from './grad-sink.js';
 import { Scope, within } from './scope.js';
@@ -127,13 +127,7 @@ function requireLists(roots: unknown, seeds: unknown): void {
 }
 
 function misuse(expected: string, got: unknown, hint: string): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'backward',
-    expected,
-    got: formatValue(got),
-    hint,
-  });
+  return refusedValue('backward', expected, got, hint);
 }
 
 function requireSeed(root: Tensor, seed: Tensor | null): void {

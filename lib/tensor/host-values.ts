@@ -11,6 +11,7 @@ import {
   type TypedArray,
 } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 
 const OP = 'Tensor.from';
@@ -86,15 +87,14 @@ function element(value: unknown, path: readonly number[]): Element {
     return value;
   }
   const isTensor = typeof value === 'object' && value !== null && 'buffer' in value;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: OP,
-    expected: `a number${at(path)}`,
-    got: formatValue(value),
-    hint: isTensor
+  throw refusedValue(
+    OP,
+    `a number${at(path)}`,
+    value,
+    isTensor
       ? 'The value is already a tensor; stack() joins several tensors.'
       : 'Pass numbers, nested arrays of numbers of equal lengths, or a typed array.',
-  });
+  );
 }
 
 function ragged(path: readonly number[], expected: string, got: unknown): DsError {
@@ -167,11 +167,10 @@ export function requireHeld(op: string, value: number, dtype: DType): void {
 function unfit(op: string, value: Element, dtype: 'u8' | 'i32' | 'i64', at = ''): DsError {
   const [least, most] = integerRange(dtype);
   const isWhole = typeof value !== 'number' || Number.isInteger(value);
-  return new DsError({
-    code: 'DS_ARGUMENT',
+  return refused(
     op,
-    expected: `integers in [${least}, ${most}] for ${dtype}`,
-    got: `${formatValue(value)}${at}`,
-    hint: isWhole ? "Larger integers fit 'i64'." : "Apply Math.trunc(), or use dtype 'f32'.",
-  });
+    `integers in [${least}, ${most}] for ${dtype}`,
+    `${formatValue(value)}${at}`,
+    isWhole ? "Larger integers fit 'i64'." : "Apply Math.trunc(), or use dtype 'f32'.",
+  );
 }

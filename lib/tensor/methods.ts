@@ -1,8 +1,10 @@
 // The ops as methods: x.add(y).relu() is relu(add(x, y)), with the same shapes and errors.
-import { DsError } from '../errors.js';
+
+import type { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
+import { refused } from '../runtime/refused.js';
 import { backward } from './backward.js';
 import { type Modules, methods } from './methods.generated.js';
 import * as ops from './ops/index.js';
@@ -58,13 +60,12 @@ const REDUCTIONS: readonly string[] = [
 /** Rejects surplus arguments, which JavaScript would drop: sum(1, true) would be sum(1). */
 function surplus(name: Name, most: number, given: readonly unknown[]): DsError {
   const takesOptions = REDUCTIONS.includes(name);
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: name,
-    expected: most === 0 ? 'no arguments' : `at most ${most} argument${most > 1 ? 's' : ''}`,
-    got: `${given.length}: ${given.map(formatValue).join(', ')}`,
-    hint: takesOptions ? `Pass options by name: ${name}({ dims: 1, keepDim: true }).` : '',
-  });
+  return refused(
+    name,
+    most === 0 ? 'no arguments' : `at most ${most} argument${most > 1 ? 's' : ''}`,
+    `${given.length}: ${given.map(formatValue).join(', ')}`,
+    takesOptions ? `Pass options by name: ${name}({ dims: 1, keepDim: true }).` : '',
+  );
 }
 
 for (const [name, most] of Object.entries(methods) as [Name, number][]) {

@@ -17,6 +17,7 @@ import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { needed } from '../runtime/postponed.js';
+import { refusedValue } from '../runtime/refused.js';
 import { requireSizes } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -402,11 +403,10 @@ export function tensorsIn(value: unknown): Tensor[] {
 
 /** The constructor is for existing memory. */
 function notMadeSo(given: unknown): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'new Tensor',
-    expected: 'a buffer, a dtype and a shape',
-    got: formatValue(given),
-    hint: 'Tensor.from([[1, 2], [3, 4]]) creates a tensor from numbers, zeros([2, 2]) from a shape.',
-  });
+  return refusedValue(
+    'new Tensor',
+    'a buffer, a dtype and a shape',
+    given,
+    'Tensor.from([[1, 2], [3, 4]]) creates a tensor from numbers, zeros([2, 2]) from a shape.',
+  );
 }

@@ -1,6 +1,6 @@
 // The owner of a trained leaf. It writes the leaf's values and reads its gradients, so writes of
 // other code would be lost.
-import { DsError } from '../errors.js';
+import { refused } from '../runtime/refused.js';
 import type { Tensor } from './tensor.js';
 
 const trainers = new WeakMap<Tensor, object>();
@@ -10,13 +10,12 @@ export function claim(leaf: Tensor, trainer: object): void {
   const present = trainers.get(leaf) ?? trainer;
   if (present === trainer) trainers.set(leaf, trainer);
   else {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'initialize',
-      expected: 'parameters without an engine',
-      got: 'a parameter of another engine',
-      hint: 'Call destroy() on the first engine, or build another model.',
-    });
+    throw refused(
+      'initialize',
+      'parameters without an engine',
+      'a parameter of another engine',
+      'Call destroy() on the first engine, or build another model.',
+    );
   }
 }
 

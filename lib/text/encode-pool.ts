@@ -1,7 +1,8 @@
 // Encodes parts of files in order: from the cache, on this thread, or on worker threads that run
 // ahead of the reader.
 
-import { DsError } from '../errors.js';
+import type { DsError } from '../errors.js';
+import { dataError } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { ThreadPool } from '../runtime/thread-pool.js';
 import { type EncodedPart, encodePart } from './encoded-part.js';
@@ -81,5 +82,5 @@ export class EncodePool {
 function lost({ path, start }: FilePart, got: string): DsError {
   const op = `encoding of ${path} from ${start}`;
   const hint = 'Give fewer threads where memory is short, or threads: 0 to see what happens.';
-  return new DsError({ code: 'DS_DATA', op, expected: 'the tokens from its thread', got, hint });
+  return dataError(op, 'the tokens from its thread', got, hint);
 }

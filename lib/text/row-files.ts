@@ -11,9 +11,7 @@ import {
   statSync,
 } from 'node:fs';
 import { basename, dirname, extname, isAbsolute, join, sep } from 'node:path';
-import { DsError } from '../errors.js';
-import { formatValue } from '../runtime/format-value.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError, refusedValue } from '../runtime/refused.js';
 import { Regex } from '../runtime/regex/regex.js';
 import { required } from '../runtime/required.js';
 import {
@@ -62,7 +60,7 @@ export function findFiles(op: string, given: unknown): string[] {
   const odd = patterns.find((pattern) => typeof pattern !== 'string');
   if (odd !== undefined || patterns.length === 0) {
     const expected = 'a path, a pattern such as "data/*.jsonl", or a list of these';
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(odd ?? given) });
+    throw refusedValue(op, expected, odd ?? given);
   }
   const found = new Set((patterns as string[]).flatMap(filesOf));
   for (const path of found) formatOf(path);

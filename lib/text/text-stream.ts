@@ -6,7 +6,7 @@ import { shuffledOrder } from '../data/order.js';
 import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError, refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -124,7 +124,7 @@ export class TextStream {
     };
     if (rank >= worldSize) {
       const expected = `a rank below the world size ${worldSize}`;
-      throw new DsError({ code: 'DS_ARGUMENT', op: `${op} rank`, expected, got: String(rank) });
+      throw refused(`${op} rank`, expected, String(rank));
     }
     const withDigest = settings.pool.cache !== null;
     return new TextStream(settings, await partsOf(settings.files, withDigest));

@@ -1,6 +1,5 @@
 // Tokenizer: text to tokens and back as Hugging Face's tokenizers do, from the files of a model's
 // folder.
-
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import { DsError } from '../errors.js';

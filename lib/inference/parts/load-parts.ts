@@ -1,12 +1,14 @@
 // Loads a model from the files that an inference checkpoint lists.
+
 import { WeightFiles } from '../../checkpoint/index.js';
-import { DsError } from '../../errors.js';
+import type { DsError } from '../../errors.js';
 import { type CausalLM, layoutOf } from '../../models/index.js';
 import { OpenWeights, StoredWeights } from '../../models/stored-weights.js';
 import type { Parameter } from '../../nn/parameter.js';
 import type { StoredValues } from '../../nn/stored-values.js';
 import type { Box } from '../../runtime/box.js';
 import { type DType, isFloating } from '../../runtime/dtype.js';
+import { refused } from '../../runtime/refused.js';
 import { numel } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import { damaged, type PartsList } from './parts-list.js';
@@ -108,11 +110,10 @@ class OwnPart implements StoredValues {
 }
 
 function begun(name: string): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'initInference checkpoint',
-    expected: 'a model without values',
-    got: `values of ${name}`,
-    hint: 'Create it with nn.models.fromConfig(), or pass the folder of its config.json.',
-  });
+  return refused(
+    'initInference checkpoint',
+    'a model without values',
+    `values of ${name}`,
+    'Create it with nn.models.fromConfig(), or pass the folder of its config.json.',
+  );
 }

@@ -1,6 +1,8 @@
 // The generator of ranks above 0 that share a model: computes the steps of rank 0 and returns its
 // pieces.
+
 import { DsError } from '../../errors.js';
+import { refused } from '../../runtime/refused.js';
 import type { GenerationPiece } from '../continuation.js';
 import { PieceQueue } from '../piece-queue.js';
 import type { ReadRequest } from '../request.js';
@@ -96,13 +98,12 @@ export class Follow implements Generator, EngineRole {
 
   requireForward(): void {
     if (!this.isNeeded) return;
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'InferenceEngine.call',
-      expected: 'a forward that all ranks begin together',
-      got: 'a call during the steps of rank 0',
-      hint: 'Call it on all ranks that share the model, while no generation runs.',
-    });
+    throw refused(
+      'InferenceEngine.call',
+      'a forward that all ranks begin together',
+      'a call during the steps of rank 0',
+      'Call it on all ranks that share the model, while no generation runs.',
+    );
   }
 
   requireAlone = refuseShared;
@@ -164,13 +165,12 @@ export class Follow implements Generator, EngineRole {
   private compare({ asked, mine, pieces }: Report): void {
     if (asked === null || mine === null || asked === mine) return;
     pieces.fail(
-      new DsError({
-        code: 'DS_ARGUMENT',
-        op: 'InferenceEngine request',
-        expected: 'the same requests, in the same order, on all ranks that share the model',
-        got: `a different request on rank ${this.rank} than on rank 0`,
-        hint: 'If only rank 0 receives requests, call follow() on the other ranks.',
-      }),
+      refused(
+        'InferenceEngine request',
+        'the same requests, in the same order, on all ranks that share the model',
+        `a different request on rank ${this.rank} than on rank 0`,
+        'If only rank 0 receives requests, call follow() on the other ranks.',
+      ),
     );
   }
 
@@ -180,11 +180,10 @@ export class Follow implements Generator, EngineRole {
   }
 
   private asksAlone(): DsError {
-    return new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'InferenceEngine request',
-      expected: 'requests on rank 0, which this rank follows',
-      got: `a request on rank ${this.rank}`,
-    });
+    return refused(
+      'InferenceEngine request',
+      'requests on rank 0, which this rank follows',
+      `a request on rank ${this.rank}`,
+    );
   }
 }

@@ -1,7 +1,9 @@
 // The generator of rank 0 if ranks share a model: schedules and samples, and sends each step to the
 // others.
+
 import { createHash } from 'node:crypto';
 import { DsError } from '../../errors.js';
+import { refused } from '../../runtime/refused.js';
 import type { Generation, GenerationPiece } from '../continuation.js';
 import { PieceQueue } from '../piece-queue.js';
 import type { ReadRequest } from '../request.js';
@@ -140,13 +142,12 @@ export class Lead implements Generator, StepListener, EngineRole {
       this.rest();
       return;
     }
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'InferenceEngine.call',
-      expected: 'a forward that all ranks begin together',
-      got: isBusy ? 'a call during a generation' : 'a call on a rank that others follow',
-      hint: 'Call it on all ranks that share the model, while no generation runs.',
-    });
+    throw refused(
+      'InferenceEngine.call',
+      'a forward that all ranks begin together',
+      isBusy ? 'a call during a generation' : 'a call on a rank that others follow',
+      'Call it on all ranks that share the model, while no generation runs.',
+    );
   }
 
   requireAlone = refuseShared;
@@ -178,11 +179,10 @@ export class Lead implements Generator, StepListener, EngineRole {
 
 /** Throws DS_ARGUMENT for `option`, which needs computation outside the batched steps. */
 export function refuseShared(option: string): void {
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `InferenceEngine request ${option}`,
-    expected: '1 where ranks share the model (tensor_parallel)',
-    got: 'more',
-    hint: 'Search for beams with tp_size 1.',
-  });
+  throw refused(
+    `InferenceEngine request ${option}`,
+    '1 where ranks share the model (tensor_parallel)',
+    'more',
+    'Search for beams with tp_size 1.',
+  );
 }

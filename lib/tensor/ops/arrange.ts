@@ -1,10 +1,10 @@
 // Rearranged elements: copies, repetitions, flips, paddings and selections, each from views and one
 // copy.
 
-import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { refusedValue } from '../../runtime/refused.js';
 import { requireInteger, requireNumber, requireSizes } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
@@ -291,7 +291,7 @@ export function pad(x: Tensor, padding: readonly number[], fill: number | PadMod
   if (mode === null) requireHeld('pad', requireNumber('pad fill', fill), x.dtype);
   if (!Array.isArray(padding) || padding.length % 2 !== 0 || padding.length > 2 * x.ndim) {
     const expected = `[before, after] for the last dims of ${describe(x)}`;
-    throw new DsError({ code: 'DS_ARGUMENT', op: 'pad', expected, got: formatValue(padding) });
+    throw refusedValue('pad', expected, padding);
   }
   for (const each of padding) requirePosition('pad', each);
   const sides = x.shape.map((_, d) => {
@@ -311,15 +311,14 @@ export function pad(x: Tensor, padding: readonly number[], fill: number | PadMod
 
 function requireMode(mode: string): PadMode {
   if (Object.hasOwn(continued, mode)) return mode as PadMode;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'pad',
-    expected: `a number, or ${Object.keys(continued)
+  throw refusedValue(
+    'pad',
+    `a number, or ${Object.keys(continued)
       .map((name) => `"${name}"`)
       .join(', ')}`,
-    got: formatValue(mode),
-    hint: mode === 'constant' ? 'Pass the number: pad(x, [1, 1], 0).' : '',
-  });
+    mode,
+    mode === 'constant' ? 'Pass the number: pad(x, [1, 1], 0).' : '',
+  );
 }
 
 type Side = readonly [before: number, after: number];

@@ -1,8 +1,9 @@
 // Filters of attention in addition to causality: documents, windows, masks and lengths, in the
 // kernels' format.
+
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
-import { formatValue } from '../../runtime/format-value.js';
+import { refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { describe, type View } from '../../runtime/view.js';
 import type { HeadShare } from '../head-exchange.js';
@@ -135,7 +136,7 @@ function requireLength(op: string, length: unknown, keys: number): void {
   if (typeof length === 'number' && Number.isInteger(length) && length >= 0 && length <= keys)
     return;
   const expected = `lengths between 0 and the ${keys} keys`;
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(length) });
+  throw refusedValue(op, expected, length);
 }
 
 /** [B] i32 of a tensor or a list. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT. */
@@ -146,7 +147,7 @@ function lengthsOf(given: Tensor | readonly number[], q: Tensor, keys: number): 
   if (!(given instanceof Tensor)) {
     if (!Array.isArray(given)) {
       const expected = `a tensor or list of ${B} integers`;
-      throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(given) });
+      throw refusedValue(op, expected, given);
     }
     if (given.length !== B) throw shapeError(op, `${B} lengths`, `${given.length}`, hint);
     for (const length of given) requireLength(op, length, keys);
@@ -167,7 +168,7 @@ function documentsOf(what: string, given: unknown, like: Tensor, shape: number[]
   const op = `attention ${what}`;
   if (!(given instanceof Tensor)) {
     const expected = `a tensor [${shape.join(', ')}] i32`;
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(given) });
+    throw refusedValue(op, expected, given);
   }
   requireSameDevice(op, given, like);
   if (given.dtype !== 'i32' && given.dtype !== 'i64') {
@@ -200,13 +201,7 @@ function layoutOperand(
   const op = 'attention layout';
   if (!(layout instanceof BlockLayout)) {
     const hint = 'nn.sparseLayout() creates it from the options of a pattern.';
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op,
-      expected: 'a BlockLayout',
-      got: formatValue(layout),
-      hint,
-    });
+    throw refusedValue(op, 'a BlockLayout', layout, hint);
   }
   const whole = share?.whole ?? heads;
   const blocks = Math.ceil(T / layout.block);

@@ -1,8 +1,9 @@
 // Block-sparse attention layouts by head, as the bits that the kernels read.
 
-import { DsError } from '../../errors.js';
+import type { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { refused } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
@@ -103,10 +104,9 @@ export class BlockLayout {
 }
 
 function noBlocks(from: unknown, to: unknown): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'BlockLayout see',
-    expected: 'integers: the first block, and the block after the last one',
-    got: `${formatValue(from)} and ${formatValue(to)}`,
-  });
+  return refused(
+    'BlockLayout see',
+    'integers: the first block, and the block after the last one',
+    `${formatValue(from)} and ${formatValue(to)}`,
+  );
 }

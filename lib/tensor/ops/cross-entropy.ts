@@ -1,9 +1,10 @@
 // Cross-entropy and negative log-likelihood with class weights, label smoothing, probability
 // targets and reductions.
 
-import { DsError } from '../../errors.js';
+import type { DsError } from '../../errors.js';
 import { isFloating, statisticOf } from '../../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { scope } from '../scope.js';
@@ -161,20 +162,18 @@ function weighted(logs: Tensor, weight: Tensor | null): Tensor {
 }
 
 function nothingToReport(op: string): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: `${op} report`,
-    expected: 'class numbers as targets, no class weights, and a mean or a sum',
-    got: 'a loss that computes no argmax',
-    hint: 'Compare the argmax of the logits with the targets: logits.argmax(-1).eq(targets).',
-  });
+  return refused(
+    `${op} report`,
+    'class numbers as targets, no class weights, and a mean or a sum',
+    'a loss that computes no argmax',
+    'Compare the argmax of the logits with the targets: logits.argmax(-1).eq(targets).',
+  );
 }
 
 function nothingToIgnore(op: string): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: `${op} ignoreIndex`,
-    expected: 'class numbers as targets, i32 or i64',
-    got: 'probabilities, which ignore no row',
-  });
+  return refused(
+    `${op} ignoreIndex`,
+    'class numbers as targets, i32 or i64',
+    'probabilities, which ignore no row',
+  );
 }

@@ -1,6 +1,5 @@
 // User-written differentiable functions.
-import { DsError } from '../../errors.js';
-import { refusedValue } from '../../runtime/refused.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireType } from '../../runtime/require-type.js';
 import { describe } from '../../runtime/view.js';
 import { type GradSink, noGrad, record } from '../tape.js';
@@ -78,12 +77,7 @@ function giveAll(name: string, given: unknown, inputs: number, sink: GradSink): 
   const op = `${name} backward`;
   const grads: readonly unknown[] = Array.isArray(given) ? given : [given];
   if (grads.length > inputs) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op,
-      expected: `a gradient, or null, for each of ${inputs} inputs`,
-      got: `${grads.length}`,
-    });
+    throw refused(op, `a gradient, or null, for each of ${inputs} inputs`, `${grads.length}`);
   }
   for (let i = 0; i < inputs; ++i) {
     const grad = grads[i];

@@ -1,7 +1,7 @@
 // Dropout. Its mask is a function of the generator's state and is never stored.
-import { DsError } from '../../errors.js';
-import { formatValue } from '../../runtime/format-value.js';
+
 import * as kernels from '../../runtime/kernels.generated.js';
+import { refusedValue } from '../../runtime/refused.js';
 import { type DimShare, mapToWhole, nextRandom } from '../random.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -49,12 +49,7 @@ function dropoutOf(x: Tensor, p: number, channels: DimShare | null): Tensor {
   requireTensor('dropout', x);
   if (p === 0) return x;
   if (!(p > 0 && p < 1)) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'dropout',
-      expected: 'p in [0, 1)',
-      got: formatValue(p),
-    });
+    throw refusedValue('dropout', 'p in [0, 1)', p);
   }
   const [state, mapping] = [nextRandom(), mapToWhole(x, channels)];
   const drop = (from: Tensor, to: Tensor, accumulate: boolean): void => {

@@ -1,7 +1,7 @@
 // Sums of products in Einstein's notation, as a chain of matrix products.
 
-import { DsError } from '../../errors.js';
-import { formatValue } from '../../runtime/format-value.js';
+import type { DsError } from '../../errors.js';
+import { refusedValue } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { describe, numel } from '../../runtime/view.js';
 import { scope } from '../scope.js';
@@ -114,7 +114,7 @@ function requireOutput(output: readonly string[], inputs: readonly string[][], e
 
 function malformed(expected: string, got: unknown): DsError {
   const hint = 'For example einsum("bij,bjk->bik", a, b).';
-  return new DsError({ code: 'DS_ARGUMENT', op: 'einsum', expected, got: formatValue(got), hint });
+  return refusedValue('einsum', expected, got, hint);
 }
 
 /** x with the diagonal of dims that share a letter. */

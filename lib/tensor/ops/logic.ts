@@ -1,11 +1,13 @@
 // Logical operations: any, all, finiteness, masks and limits. Results are bool without a gradient
 // unless documented.
+
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
 import type { CompareOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { refused } from '../../runtime/refused.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { noGrad } from '../tape.js';
@@ -178,12 +180,11 @@ export function clamp(
 }
 
 function twoLimits(got: unknown): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'clamp',
-    expected: 'limits: clamp(x, min, max), or clamp(x, { min, max }) with one or both',
-    got: got === null ? 'none' : `options and ${formatValue(got)}`,
-  });
+  return refused(
+    'clamp',
+    'limits: clamp(x, min, max), or clamp(x, { min, max }) with one or both',
+    got === null ? 'none' : `options and ${formatValue(got)}`,
+  );
 }
 
 // Operations: choice; methods too.

@@ -1,8 +1,9 @@
 // Counts of a loss: targets that count, and targets with the largest logit.
+
 import { DsError } from '../../errors.js';
 import { cpu, type Device, device as findDevice } from '../../runtime/device.js';
-import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { refusedValue } from '../../runtime/refused.js';
 import { Tensor } from '../tensor.js';
 import { viewOf } from './shapes.js';
 
@@ -70,13 +71,12 @@ export class LossReport {
 /** Returns `report` if it is valid for a loss on `device`. Throws DS_ARGUMENT, DS_DEVICE. */
 export function requireReport(op: string, report: unknown, device: Device): LossReport {
   if (!(report instanceof LossReport)) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: `${op} report`,
-      expected: 'a LossReport',
-      got: formatValue(report),
-      hint: "Create one on the device of the loss: new LossReport('cuda').",
-    });
+    throw refusedValue(
+      `${op} report`,
+      'a LossReport',
+      report,
+      "Create one on the device of the loss: new LossReport('cuda').",
+    );
   }
   if (report.counted.device === device) return report;
   throw new DsError({

@@ -1,8 +1,8 @@
 // Operands of ops: converts tensors of several dtypes, and numbers, to one dtype.
 
-import { DsError } from '../../errors.js';
 import { type DType, isFloating } from '../../runtime/dtype.js';
 import type { CompareOp } from '../../runtime/kernels.generated.js';
+import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { fits, integerRange } from '../host-values.js';
@@ -75,13 +75,12 @@ function dtypeBeside(op: string, { dtype, shape }: Tensor, value: number): DType
   const whole = dtype === 'bool' ? 'i64' : dtype;
   if (fits(value, whole)) return whole;
   const [least, most] = integerRange(whole);
-  throw new DsError({
-    code: 'DS_ARGUMENT',
+  throw refused(
     op,
-    expected: `a number in [${least}, ${most}] with ${describe({ dtype, shape })}`,
-    got: String(value),
-    hint: "Cast the tensor: .to('i64') or .to('f32').",
-  });
+    `a number in [${least}, ${most}] with ${describe({ dtype, shape })}`,
+    String(value),
+    "Cast the tensor: .to('i64') or .to('f32').",
+  );
 }
 
 /**

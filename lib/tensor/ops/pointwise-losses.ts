@@ -1,10 +1,10 @@
 // Element-wise losses of an input and a target: squared, absolute, Huber, binary cross-entropy, KL
 // divergence.
 
-import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { refused } from '../../runtime/refused.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
@@ -41,7 +41,7 @@ export function reductionOf<Name extends string = LossReduction>(
   if (known.includes(reduction)) return reduction as Name;
   const expected = known.map((name) => `"${name}"`).join(' or ');
   const got = formatValue(value);
-  throw new DsError({ code: 'DS_ARGUMENT', op: `${op} reduction`, expected, got });
+  throw refused(`${op} reduction`, expected, got);
 }
 
 /** Reduces the losses by `reduction`. */

@@ -5,6 +5,7 @@ import { isFloating } from '../../runtime/dtype.js';
 import type { ReduceOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
@@ -45,13 +46,7 @@ export function readReduction(op: string, given: Reduction): ReduceOptions {
   if (typeof given === 'number' || Array.isArray(given)) return { dims: given };
   const { dims, dim, keepDim } = readOptions<ReduceOptions>(op, given as ReduceOptions, REDUCE);
   if (dims === undefined || dim === undefined) return { dims: dims ?? dim, keepDim };
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op,
-    expected: '"dims" once',
-    got: '"dims" and "dim"',
-    hint: 'They are one option: keep one.',
-  });
+  throw refused(op, '"dims" once', '"dims" and "dim"', 'They are one option: keep one.');
 }
 
 interface Reduced {

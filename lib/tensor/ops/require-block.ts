@@ -1,5 +1,5 @@
 // Checks the block size of an attention layout without importing the kernels.
-import { DsError } from '../../errors.js';
+import { refused } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 
 const LEAST_BLOCK = 16;
@@ -8,11 +8,10 @@ const LEAST_BLOCK = 16;
 export function requireBlock(op: string, block: unknown): number {
   const tokens = requireInteger(op, block, 1);
   if (tokens >= LEAST_BLOCK && Number.isInteger(Math.log2(tokens))) return tokens;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
+  throw refused(
     op,
-    expected: `a power of two of tokens, at least ${LEAST_BLOCK}`,
-    got: String(tokens),
-    hint: 'The kernels hide 16 x 16 scores as a whole: set block to 16, 32, 64 or 128, and the numbers of blocks accordingly.',
-  });
+    `a power of two of tokens, at least ${LEAST_BLOCK}`,
+    String(tokens),
+    'The kernels hide 16 x 16 scores as a whole: set block to 16, 32, 64 or 128, and the numbers of blocks accordingly.',
+  );
 }

@@ -5,6 +5,7 @@ import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { refusedValue } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { contiguousStrides, describe, isContiguous, numel, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../tape.js';
@@ -38,7 +39,7 @@ export function notTensor(
   value: unknown,
   hint = 'Tensor.from() creates a tensor from numbers and arrays.',
 ): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(value), hint });
+  return refusedValue(op, expected, value, hint);
 }
 
 /** A shape argument: one list, or sizes as separate arguments. */
@@ -56,13 +57,12 @@ export function listOf(sizes: Sizes): readonly number[] {
  */
 export function requirePosition(op: string, position: number): number {
   if (Number.isSafeInteger(position)) return position;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
+  throw refusedValue(
     op,
-    expected: 'integers as positions and lengths',
-    got: formatValue(position),
-    hint: 'Apply Math.floor() to the result of a division.',
-  });
+    'integers as positions and lengths',
+    position,
+    'Apply Math.floor() to the result of a division.',
+  );
 }
 
 /** `dim` counted from the front. Throws DS_SHAPE. */

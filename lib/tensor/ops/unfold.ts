@@ -1,9 +1,8 @@
 // Sliding windows of images as rows of a matrix (im2col): a convolution becomes a matrix product.
 
-import { DsError } from '../../errors.js';
-import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
@@ -33,7 +32,7 @@ function pairOf(op: string, value: Pair, least: number): readonly [number, numbe
     return [requireInteger(op, list[0], least), requireInteger(op, list[1], least)];
   }
   const expected = 'a number, or one for the height and one for the width';
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(value) });
+  throw refusedValue(op, expected, value);
 }
 
 /** Windows along one dim. */

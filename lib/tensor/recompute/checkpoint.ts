@@ -1,7 +1,7 @@
 // Activation checkpointing: forward keeps only the inputs, backward reruns the function.
 
-import { DsError } from '../../errors.js';
 import { postponing } from '../../runtime/postponed.js';
+import { refused } from '../../runtime/refused.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
 import { backward } from '../backward.js';
@@ -83,13 +83,12 @@ function requirePlain(input: unknown, i: number): void {
   if (input === null || typeof input !== 'object' || input instanceof Tensor) return;
   const isPlain = Array.isArray(input) || Object.getPrototypeOf(input) === Object.prototype;
   if (!isPlain || !Object.values(input).some((item) => item instanceof Tensor)) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'checkpoint',
-    expected: 'tensors as separate inputs',
-    got: `tensors inside input ${i}`,
-    hint: 'Spread them: checkpoint(fn, ...tensors).',
-  });
+  throw refused(
+    'checkpoint',
+    'tensors as separate inputs',
+    `tensors inside input ${i}`,
+    'Spread them: checkpoint(fn, ...tensors).',
+  );
 }
 
 /** An empty leaf that puts the segment into the graph if only its parameters require gradients. */

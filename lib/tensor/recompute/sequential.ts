@@ -1,7 +1,6 @@
 // A chain of layers in checkpointed segments of several layers each.
 
-import { DsError } from '../../errors.js';
-import { formatValue } from '../../runtime/format-value.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireTensor } from '../ops/shapes.js';
 import { scope } from '../scope.js';
 import type { Tensor } from '../tensor.js';
@@ -42,12 +41,11 @@ function chain<Given extends (Tensor | null)[]>(
 export function segmentsOf<Item>(list: readonly Item[], segments: number | null): Item[][] {
   const wanted = segments ?? currentPolicy().numberCheckpoints ?? list.length;
   if (!Number.isInteger(wanted) || (wanted < 1 && list.length > 0)) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'checkpointSequential',
-      expected: 'a positive number of segments, or null',
-      got: String(segments),
-    });
+    throw refused(
+      'checkpointSequential',
+      'a positive number of segments, or null',
+      String(segments),
+    );
   }
   const count = Math.min(wanted, list.length);
   const border = (i: number): number => Math.floor((i * list.length) / count);
@@ -73,12 +71,7 @@ export function checkpointSequential<Given extends (Tensor | null)[]>(
   ...given: Given
 ): Tensor {
   if (!isList(layers)) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'checkpointSequential',
-      expected: 'a list of layers',
-      got: formatValue(layers),
-    });
+    throw refusedValue('checkpointSequential', 'a list of layers', layers);
   }
   requireTensor('checkpointSequential', input);
   let x = input;
