@@ -92,6 +92,18 @@ export function readDeclared<D extends Declared>(
   return read as Settings<D>;
 }
 
+/** The default in Markdown: words, or a value as it is typed; null without a default. */
+export function defaultText({ shown, default: value }: Option<unknown, unknown>): string | null {
+  if (shown !== undefined || value === undefined || value === null) return shown ?? null;
+  return typeof value === 'number' && value > 0 && value < 1e-3
+    ? value.toExponential()
+    : JSON.stringify(value).replaceAll(',', ', ');
+}
+
+/** Markdown without links and code. */
+export const plainText = (markdown: string): string =>
+  markdown.replaceAll(/\[([^\]]+)\]\([^)]*\)/g, '$1').replaceAll('`', '');
+
 type Read<Value, Default, Required> = Value | (Required extends true ? never : Default);
 
 /** Declares an option with the phrase `help`; `Limits` are further members of its declaration. */

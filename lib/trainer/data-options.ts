@@ -13,7 +13,7 @@ export const LOADING = {
    * padding. Default: "random".
    */
   sampling: oneOf<Sampling>(['random', 'sequential', 'group_by_length'])(
-    '"random", "sequential" or "group_by_length"',
+    '`"random"`, `"sequential"` or `"group_by_length"`',
     { default: 'random', flag: 'train_sampling_strategy' },
   ),
   /** Leaves out a last micro-batch that is not full. Default: false. */

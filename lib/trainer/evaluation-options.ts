@@ -28,7 +28,7 @@ export interface LossInput<Batch> {
 
 /** When and how far is evaluated. */
 export const EVALUATION = {
-  /** Default: after each epoch. */
+  /** When to evaluate. Default: "epoch". */
   every: checked(requireEvery, 'when to evaluate', {
     default: 'epoch',
     elsewhere: '`eval_strategy`, `eval_steps`',

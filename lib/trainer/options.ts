@@ -92,7 +92,7 @@ export const OPTIMIZATION = {
   maxSteps: integer('number of updates, in place of epochs', {
     min: 1,
     default: null,
-    flag: 'max_steps',
+    elsewhere: '`max_steps`',
   }),
   /** Samples of a micro-batch on one rank. Default: 8. */
   batchSize: integer('samples of a micro-batch on one rank', {
@@ -183,6 +183,7 @@ export const sampleOptions = <Sample, Batch>() => ({
   eval: checked(readEval<Sample, Batch>, 'evaluation [data](#data), or its options', {
     default: null,
     fields: EVALUATION,
+    elsewhere: '`eval_dataset`',
   }),
   /** How samples become micro-batches. */
   data: object<TrainerDataOptions<Sample, Batch>>()({

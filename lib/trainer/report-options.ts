@@ -32,7 +32,7 @@ export type TrainerCallbacks = {
 /** Destination of logs: folders of a monitor in `save.dir`/runs, or your own monitor. */
 export type Report = 'tensorboard' | 'csv' | Monitor;
 
-const LOGGING = {
+export const LOGGING = {
   /** Default: 10. */
   every: checked(requireEvery, 'when to log', {
     default: 10,
@@ -41,7 +41,7 @@ const LOGGING = {
   /** Logs the first update as well. Default: false. */
   first: boolean('log the first update too', { default: false, flag: 'logging_first_step' }),
   /** Leaves losses that are not finite out of means. Default: false, so a mean can be NaN. */
-  nanFilter: boolean('leave non-finite losses out of means', {
+  nanFilter: boolean('leave non-finite losses out of means; transformers: true', {
     default: false,
     flag: 'logging_nan_inf_filter',
   }),
@@ -50,7 +50,7 @@ const LOGGING = {
 /** Options of logs. */
 export interface LogOptions extends Options<typeof LOGGING> {}
 
-const BEST = {
+export const BEST = {
   /** "loss", "accuracy" (with `eval.accuracy`), or a name of `eval.metrics`. */
   metric: string('metric of the best evaluation', {
     required: true,
@@ -71,7 +71,7 @@ const BEST = {
 /** Choice of the best evaluation. */
 export interface BestOptions extends Options<typeof BEST> {}
 
-const SAVING = {
+export const SAVING = {
   /** The folder of the checkpoint-<step> folders. */
   dir: string('folder of the `checkpoint-<step>` folders', {
     required: true,
@@ -95,6 +95,7 @@ const SAVING = {
   best: checked(readBest, 'metric, or `{ metric, greaterIsBetter, load }`', {
     default: null,
     fields: BEST,
+    elsewhere: '`metric_for_best_model`, `load_best_model_at_end`',
   }),
   /**
    * Writes whole weights and the tokenizer into each checkpoint, for transformers; for a model with
@@ -114,7 +115,7 @@ export interface CheckpointOptions extends Options<typeof SAVING> {}
 /** CheckpointOptions with defaults; `keep` null keeps all. */
 export type SaveSettings = Settings<typeof SAVING>;
 
-const STOPPING = {
+export const STOPPING = {
   /** Number of consecutive evaluations without improvement. */
   patience: integer('end after so many evaluations without improvement', {
     min: 1,

@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { ALIASES, KINDS } from '../../lib/trainer/command/arguments.js';
+import { ALIASES, ARGUMENTS } from '../../lib/trainer/command/arguments.js';
 import { NO_EFFECT, REFUSED } from '../../lib/trainer/command/foreign-arguments.js';
 import { readArguments } from '../../lib/trainer/command/read-arguments.js';
 import { textPart } from '../../lib/trainer/command/text-part.js';
@@ -70,10 +70,10 @@ describe('spellings', () => {
   }
 
   test('names are in one table each, and aliases lead to arguments', () => {
-    const tables = [KINDS, ALIASES, NO_EFFECT, REFUSED].map((table) => Object.keys(table));
+    const tables = [ARGUMENTS, ALIASES, NO_EFFECT, REFUSED].map((table) => Object.keys(table));
     const names = tables.flat();
     expect(names.toSorted()).toEqual([...new Set(names)].toSorted());
-    for (const name of Object.values(ALIASES)) expect(KINDS).toHaveProperty(name);
+    for (const name of Object.values(ALIASES)) expect(ARGUMENTS).toHaveProperty(name);
   });
 });
 
@@ -133,6 +133,7 @@ num_train_epochs: 3.0
     ['seed: [1\n', /run\.yaml:2:1: expected YAML/],
     ['- seed\n', /run\.yaml: expected names and values.*got a list/],
     ['', /run\.yaml: expected names and values.*got an empty file/],
+    ['label_smoothing_factor: 1\n', /1:1: label_smoothing_factor: expected .* below 1, got 1/],
     ['seed: { a: 1 }\n', /seed: expected a whole number, got \{"a":1\}/],
     [
       'bf16: auto\nlearning_rte: 1\nseed: one\n',
@@ -347,8 +348,14 @@ describe('as options of a Trainer', () => {
     ['--eval_strategy steps', /--eval_data FILE as well/],
     ['--logging_strategy sometimes', /"no", "steps" or "epoch"/],
     ['--lr_scheduler_kwargs {"timescale":3}', /--lr_scheduler_kwargs timescale: expected min_lr/],
-    ['--lr_scheduler_kwargs {"power":"3"}', /--lr_scheduler_kwargs power: expected a number/],
-    ['--lr_scheduler_kwargs {"decay_type":3}', /--lr_scheduler_kwargs decay_type: expected a text/],
+    [
+      '--lr_scheduler_kwargs {"power":"3"}',
+      /--lr_scheduler_kwargs power: expected a finite number of at least 0/,
+    ],
+    [
+      '--lr_scheduler_kwargs {"decay_type":3}',
+      /--lr_scheduler_kwargs decay_type: expected "linear", "cosine", "1-sqrt"/,
+    ],
     ['--lr_scheduler_kwargs {"lr_end":0,"min_lr":1}', /kwargs min_lr: expected one name/],
     ['--early_stopping_threshold 1', /--early_stopping_patience as well/],
     ['--load_best_model_at_end', /--load_best_model_at_end: expected --eval_data FILE as well/],

@@ -16,7 +16,7 @@ afterAll(() => rmSync(dir, { recursive: true }));
 test.each([
   ['sequential', true],
   ['random', false],
-])('in %s order', async (train_sampling_strategy, isInOrder) => {
+] as const)('in %s order', async (train_sampling_strategy, isInOrder) => {
   const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
   const rows = Array.from({ length: 20 }, (_, i) => ({ input_ids: [i + 1, i + 1] }));
   const path = join(dir, 'rows.jsonl');

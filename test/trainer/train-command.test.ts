@@ -229,7 +229,6 @@ test.each([
 );
 
 test.each([
-  ['--learning_rate -1', /Trainer lr: expected a finite number of at least 0, got -1/],
   ['--eval_data rows.jsonl --eval_steps 0', /Trainer eval\.every: .*got 0/],
   ['--deepspeed {"train_batch_size":7}', /train_batch_size: .*got 7/],
 ])('what a Trainer refuses is known before rows are read: %s', async (words, message) => {
@@ -282,6 +281,7 @@ describe('is refused by the launcher, once, before a rank runs', () => {
     ['train', /^ds: --model: expected to be given, got nothing\.$/m],
     ['train --model m --data d', /^ds: --output: expected to be given/m],
     [`train ${COMMON} --output model`, /--output: expected another folder than that of --model/],
+    [`train ${COMMON} --output o --learning_rate -1`, /--learning_rate: .*of at least 0, got -1/],
     [`train ${COMMON} --output o --learning_rte 1`, /Did you mean --learning_rate\?/],
     [`train ${COMMON} --output o --push_to_hub`, /--push_to_hub \(nothing is sent anywhere/],
     [`train ${COMMON} --output o --num_gpus 1 --device cpu`, /no "cpu" with --num_gpus/],

@@ -1,7 +1,7 @@
 // `ds completion`: the script that completes commands, options and values in a shell.
 import type { Command } from 'commander';
 import { GPUS } from '../../monitor/gpus.js';
-import { ALIASES, KINDS } from '../../trainer/command/arguments.js';
+import { ALIASES, ARGUMENTS } from '../../trainer/command/arguments.js';
 import { helpCommand } from '../../trainer/command/help.js';
 import { bashScript } from './bash.js';
 import { fishScript } from './fish.js';
@@ -38,8 +38,8 @@ function planWords(words: CommandWords): CommandWords {
 
 /** Most texts of `ds train` are names of files or folders. */
 const isText = ({ flags }: OptionWords): boolean =>
-  Object.entries(KINDS).some(
-    ([name, kind]) => flags.includes(`--${name}`) && kind.startsWith('text'),
+  Object.entries(ARGUMENTS).some(
+    ([name, { syntax }]) => flags.includes(`--${name}`) && syntax?.startsWith('text'),
   );
 
 /** `ds train` reads its arguments itself; its help has them as options. */

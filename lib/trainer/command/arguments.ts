@@ -1,216 +1,266 @@
-// The arguments of `ds train`, by the names that transformers, TRL and PEFT gave them.
+// The arguments of `ds train`, by the names that transformers, TRL and PEFT gave them. Options of
+// the Trainer declare their arguments themselves.
+import {
+  type Arguments,
+  boolean,
+  checked,
+  type Declared,
+  integer,
+  number,
+  type Options,
+  string,
+} from '../../runtime/option.js';
+import { LOADING } from '../data-options.js';
+import { EVALUATION } from '../evaluation-options.js';
+import { MODEL, OPTIMIZATION } from '../options.js';
+import { BEST, LOGGING, REPORTING, SAVING, STOPPING } from '../report-options.js';
 
-/** Types of an argument's values. */
-export type Kind =
-  | 'text'
-  | 'integer'
-  | 'number'
-  | 'switch' // without a value: true; values: true, false, yes, no, 1, 0
-  | 'texts' // all following words
-  | 'integers'
-  | 'record' // JSON
-  | 'text or record' // a path, or JSON
-  | 'text or switch'
-  | 'integer or switch';
+/** Further texts of an argument. */
+interface Texts {
+  shown?: string;
+  also?: readonly string[];
+}
+
+const any = <Value>(_: string, value: Value): Value => value;
+const texts = (help: string, about: Texts = {}) =>
+  checked(any<string[]>, help, { ...about, syntax: 'texts' });
+const textOrSwitch = (help: string, about: Texts = {}) =>
+  checked(any<string | boolean>, help, { ...about, syntax: 'text or switch' });
+const record = (help: string) => checked(any<object>, help, { syntax: 'record' });
 
 /** Model, data and output. */
-export interface FileArguments {
+const FILES = {
   /** Folder of the model (config.json, weights, tokenizer), or its name in the hub. */
-  model_name_or_path?: string;
+  model_name_or_path: string('folder of the model, or its name such as Qwen/Qwen3-0.6B', {
+    also: ['model'],
+  }),
   /** Branch, tag or commit of a model of the hub. A folder ignores it, as in transformers. */
-  model_revision?: string;
-  /** Folder or name of the tokenizer. Default: the model's. */
-  tokenizer_name?: string;
+  model_revision: string('branch, tag or commit of a model of the hub', { shown: '"main"' }),
   /** Folder or file of a configuration: a model with new weights. */
-  config_name?: string;
+  config_name: string('config.json of a new model with random weights, in place of --model'),
+  /** Folder or name of the tokenizer. Default: the model's. */
+  tokenizer_name: string('folder or name of the tokenizer', {
+    shown: "the model's",
+    also: ['tokenizer'],
+  }),
   /** Rows to learn from: files, folders and patterns. */
-  train_file?: string[];
+  train_file: texts('rows to train on: files, folders and patterns', {
+    also: ['data', 'train_files', 'data_path'],
+  }),
   /** Rows to be judged by. */
-  validation_file?: string[];
-  output_dir?: string;
-  deepspeed?: string | object;
-  resume_from_checkpoint?: string | boolean;
+  validation_file: texts('rows to evaluate on', {
+    also: ['eval_data', 'validation_files', 'eval_data_path'],
+  }),
+  output_dir: string('folder of the trained weights, checkpoints and reports', {
+    also: ['output'],
+  }),
+};
+
+/** Start and end of a run. */
+const RUN = {
+  resume_from_checkpoint: textOrSwitch('continue from the newest checkpoint, or from this folder'),
   /** Resume with the data from their beginning. */
-  ignore_data_skip?: boolean;
-  run_name?: string;
-  /** "cpu", "cuda" or "auto"; the launcher chooses the GPUs. */
-  device?: string;
-  use_cpu?: boolean;
+  ignore_data_skip: boolean('resume at the first row of the data', { shown: 'false' }),
+  /** The launcher chooses the GPUs. */
+  device: string('"cpu", "cuda" or "auto"', { shown: '"auto"' }),
+  use_cpu: boolean('same as --device cpu', { shown: 'false', also: ['no_cuda'] }),
   /** Prompt of the sample after training; --no_sample prints no sample. */
-  sample?: string | boolean;
-  /** Tokens of the sample. */
-  sample_tokens?: number;
-}
+  sample: textOrSwitch('prompt to continue after training; --no_sample turns it off', {
+    shown: 'the first row with one',
+  }),
+  sample_tokens: integer('tokens of that continuation', { min: 1, shown: '48' }),
+};
 
 /** How rows become samples. */
-export interface DataArguments {
-  max_length?: number;
-  packing?: boolean;
-  eval_packing?: boolean;
-  packing_strategy?: string;
-  completion_only_loss?: boolean;
-  assistant_only_loss?: boolean;
-  dataset_text_field?: string;
-  dataset_num_proc?: number;
-  /** Folder of the token cache. */
-  dataset_cache_dir?: string;
-  streaming?: boolean;
-  train_sampling_strategy?: string;
-  group_by_length?: boolean;
-  dataloader_drop_last?: boolean;
-  dataloader_num_workers?: number;
-  data_seed?: number;
-}
+const ROWS = {
+  max_length: integer('tokens of a sample at most', {
+    shown: "1024, or the model's maximum",
+    also: ['max_seq_length', 'block_size', 'cutoff_len', 'model_max_length'],
+  }),
+  packing: boolean('fill each sample with several rows', { shown: 'false' }),
+  eval_packing: boolean('the same for evaluation', { shown: '--packing' }),
+  packing_strategy: string('"bfd" cuts long rows, "bfd_split" keeps their parts', {
+    shown: '"bfd"',
+  }),
+  completion_only_loss: boolean('learn only the completions', {
+    shown: 'true for prompt-completion rows',
+  }),
+  assistant_only_loss: boolean('learn only the answers of the assistant', { shown: 'false' }),
+  dataset_text_field: string('key of the text in a row', { shown: '"text"' }),
+  dataset_num_proc: integer('threads that read and tokenize', {
+    also: ['preprocessing_num_workers'],
+  }),
+  dataset_cache_dir: string('folder that keeps tokens for the next run'),
+  streaming: boolean('read rows while training, in place of all rows first', { shown: 'false' }),
+  group_by_length: boolean('same as --train_sampling_strategy group_by_length', {
+    shown: 'false',
+  }),
+};
 
-/** Length, learning rate and precision of the run. */
-export interface OptimizationArguments {
-  num_train_epochs?: number;
-  max_steps?: number;
-  per_device_train_batch_size?: number;
-  per_device_eval_batch_size?: number;
-  gradient_accumulation_steps?: number;
-  learning_rate?: number;
-  lr_scheduler_type?: string;
-  lr_scheduler_kwargs?: object;
-  warmup_steps?: number;
-  warmup_ratio?: number;
-  weight_decay?: number;
-  adam_beta1?: number;
-  adam_beta2?: number;
-  adam_epsilon?: number;
-  max_grad_norm?: number;
-  label_smoothing_factor?: number;
-  neftune_noise_alpha?: number;
-  optim?: string;
-  fp16?: boolean;
-  bf16?: boolean;
-  fp16_full_eval?: boolean;
-  bf16_full_eval?: boolean;
-  gradient_checkpointing?: boolean;
+/** Arguments that several options of the Trainer depend on. */
+const LEARNING = {
+  /** -1 stands for no number, as in transformers. */
+  max_steps: integer('number of updates, in place of epochs'),
+  lr_scheduler_type: string('schedule of the learning rate', { shown: '"linear"' }),
+  lr_scheduler_kwargs: record('numbers of the schedule, such as {"min_lr": 1e-6}'),
+  warmup_steps: number('updates of warm-up; below 1, a share of all', { shown: '0' }),
+  warmup_ratio: number('share of all updates for warm-up', { shown: '0' }),
+  adam_beta1: number('beta1 of AdamW', { min: 0, below: 1, shown: '0.9' }),
+  adam_beta2: number('beta2 of AdamW', { min: 0, below: 1, shown: '0.999' }),
+  optim: string('"adamw_torch" or "adamw_8bit"; others in the configuration', {
+    shown: '"adamw_torch"',
+  }),
+  fp16: boolean('train in fp16', { shown: 'false' }),
+  bf16: boolean('train in bf16', { shown: 'false' }),
+  fp16_full_eval: boolean('evaluate in fp16, as training does', { shown: 'false' }),
+  bf16_full_eval: boolean('evaluate in bf16, as training does', { shown: 'false' }),
+  gradient_checkpointing: boolean('recompute activations during backward', { shown: 'false' }),
   /** Of a model with experts: switches the loss of its routers on, by this weight. */
-  router_aux_loss_coef?: number;
-  seed?: number;
-}
+  router_aux_loss_coef: number('weight of the load-balancing loss of experts'),
+};
 
-/** When something is logged, judged and saved. */
-export interface ReportArguments {
-  logging_strategy?: string;
-  logging_steps?: number;
-  logging_first_step?: boolean;
-  logging_nan_inf_filter?: boolean;
-  report_to?: string[];
-  disable_tqdm?: boolean;
+const LOGS = {
+  logging_strategy: string('"steps", "epoch" or "no"', { shown: '"steps"' }),
+  logging_steps: number('updates between logs; below 1, a share of all', { shown: '10' }),
+  report_to: texts('"tensorboard", "csv", "all" or "none"', { shown: 'none' }),
+  disable_tqdm: boolean('lines in place of a progress bar', { shown: 'false' }),
   /** Port of the page; true: the usual one; false: no recording. */
-  watch?: number | boolean;
-  eval_strategy?: string;
-  eval_steps?: number;
-  eval_delay?: number;
-  eval_on_start?: boolean;
-  save_strategy?: string;
-  save_steps?: number;
-  save_total_limit?: number;
-  save_only_model?: boolean;
-  load_best_model_at_end?: boolean;
-  metric_for_best_model?: string;
-  greater_is_better?: boolean;
-  early_stopping_patience?: number;
-  early_stopping_threshold?: number;
-}
+  watch: checked(
+    any<number | boolean>,
+    'serve a local page of the run at this port; 0: a free one',
+    {
+      shown: 'record for ds watch',
+      syntax: 'integer or switch',
+    },
+  ),
+};
 
-/** LoRA, by PEFT's names. */
-export interface LoraArguments {
-  use_peft?: boolean;
-  r?: number;
-  lora_alpha?: number;
-  lora_dropout?: number;
-  target_modules?: string[];
-  exclude_modules?: string[];
-  modules_to_save?: string[];
-  bias?: string;
-  use_rslora?: boolean;
-  use_dora?: boolean;
-  fan_in_fan_out?: boolean;
-  init_lora_weights?: string | boolean;
-  rank_pattern?: object;
-  alpha_pattern?: object;
-  layers_to_transform?: number[];
-  layers_pattern?: string[];
-  load_in_4bit?: boolean;
-  bnb_4bit_quant_type?: string;
-  bnb_4bit_use_double_quant?: boolean;
-}
+const EVALS = {
+  eval_strategy: string('"steps", "epoch" or "no"', {
+    shown: '"epoch" with --eval_data',
+    also: ['evaluation_strategy'],
+  }),
+  eval_steps: number('updates between evaluations', { shown: '--logging_steps' }),
+};
+
+const SAVES = {
+  save_strategy: string('"steps", "epoch", "best" or "no"', { shown: '"steps"' }),
+  save_steps: number('updates between checkpoints', { shown: '500' }),
+  load_best_model_at_end: boolean('end with the best checkpoint', { shown: 'false' }),
+  metric_for_best_model: string('"loss"', { shown: '"loss"' }),
+};
+
+const ADAPTERS = {
+  use_peft: boolean('train LoRA adapters; the model stays as it is', {
+    shown: 'false',
+    also: ['lora', 'use_lora'],
+  }),
+};
+
+/** Options of addLora() by PEFT's names. */
+export const LORA = {
+  r: integer('rank', { shown: '8', also: ['lora_r', 'lora_rank'] }),
+  lora_alpha: number('alpha of the factor alpha / r', { shown: '8' }),
+  lora_dropout: number('dropout on the input of the adapters', { shown: '0' }),
+  target_modules: texts('layers with adapters, or all-linear', {
+    shown: "PEFT's for the model",
+    also: ['lora_target_modules'],
+  }),
+  exclude_modules: texts('layers without adapters'),
+  modules_to_save: texts('modules to train and save whole', { also: ['lora_modules_to_save'] }),
+  bias: string('biases to train: "none", "all" or "lora_only"', {
+    shown: '"none"',
+    also: ['lora_bias'],
+  }),
+  use_rslora: boolean('scale by alpha / sqrt(r)', { shown: 'false' }),
+  use_dora: boolean('train the length of each weight row (DoRA)', { shown: 'false' }),
+  fan_in_fan_out: boolean('written to the files; no effect on training', { shown: 'false' }),
+  init_lora_weights: textOrSwitch('first values: true, false or "gaussian"', { shown: 'true' }),
+  rank_pattern: record('other ranks by name, as JSON'),
+  alpha_pattern: record('other alphas by name, as JSON'),
+  layers_to_transform: checked(any<number[]>, 'numbers of the layers with adapters', {
+    shown: 'all',
+    syntax: 'integers',
+  }),
+  layers_pattern: texts('name of the list of layers'),
+};
+
+/** 4-bit weights below the adapters. */
+export const QLORA = {
+  load_in_4bit: boolean('store the linear layers in 4 bits (QLoRA)', {
+    shown: 'false',
+    also: ['q_lora'],
+  }),
+  bnb_4bit_quant_type: string('"nf4"', { shown: '"nf4"' }),
+  bnb_4bit_use_double_quant: boolean('quantize the scales too', {
+    shown: 'false',
+    also: ['use_bnb_nested_quant'],
+  }),
+};
 
 /** All arguments of a command line and its --config file. */
 export interface TrainArguments
-  extends FileArguments,
-    DataArguments,
-    OptimizationArguments,
-    ReportArguments,
-    LoraArguments {}
+  extends Options<typeof FILES>,
+    Arguments<typeof MODEL>,
+    Options<typeof RUN>,
+    Options<typeof ROWS>,
+    Arguments<typeof LOADING>,
+    Arguments<typeof OPTIMIZATION>,
+    Options<typeof LEARNING>,
+    Options<typeof LOGS>,
+    Arguments<typeof LOGGING>,
+    Arguments<typeof REPORTING>,
+    Options<typeof EVALS>,
+    Arguments<typeof EVALUATION>,
+    Options<typeof SAVES>,
+    Arguments<typeof SAVING>,
+    Arguments<typeof BEST>,
+    Arguments<typeof STOPPING>,
+    Options<typeof ADAPTERS>,
+    Options<typeof LORA>,
+    Options<typeof QLORA> {}
 
-/** How each argument is read; the compiler keeps the list complete. */
-export const KINDS: Readonly<Record<keyof TrainArguments, Kind>> = {
-  ...{ model_name_or_path: 'text', tokenizer_name: 'text', config_name: 'text' },
-  model_revision: 'text',
-  ...{ train_file: 'texts', validation_file: 'texts', output_dir: 'text' },
-  ...{ deepspeed: 'text or record', resume_from_checkpoint: 'text or switch', run_name: 'text' },
-  ...{ ignore_data_skip: 'switch' },
-  ...{ device: 'text', use_cpu: 'switch', sample: 'text or switch', sample_tokens: 'integer' },
+/** The options of `declared` that have an argument, by its name. */
+function flags(declared: Declared): Declared {
+  const named = Object.values(declared).filter(({ flag }) => flag !== undefined);
+  return Object.fromEntries(named.map((option) => [option.flag, option]));
+}
 
-  ...{ max_length: 'integer', packing: 'switch', eval_packing: 'switch' },
-  ...{ packing_strategy: 'text', completion_only_loss: 'switch', assistant_only_loss: 'switch' },
-  ...{ dataset_text_field: 'text', dataset_num_proc: 'integer', dataset_cache_dir: 'text' },
-  ...{ streaming: 'switch', train_sampling_strategy: 'text', group_by_length: 'switch' },
-  ...{ dataloader_drop_last: 'switch', dataloader_num_workers: 'integer', data_seed: 'integer' },
-
-  ...{ num_train_epochs: 'number', max_steps: 'integer', per_device_train_batch_size: 'integer' },
-  ...{ per_device_eval_batch_size: 'integer', gradient_accumulation_steps: 'integer' },
-  ...{ learning_rate: 'number', lr_scheduler_type: 'text', lr_scheduler_kwargs: 'record' },
-  ...{ warmup_steps: 'number', warmup_ratio: 'number', weight_decay: 'number' },
-  ...{ adam_beta1: 'number', adam_beta2: 'number', adam_epsilon: 'number' },
-  ...{ max_grad_norm: 'number', label_smoothing_factor: 'number', optim: 'text' },
-  neftune_noise_alpha: 'number',
-  ...{ fp16: 'switch', bf16: 'switch', fp16_full_eval: 'switch', bf16_full_eval: 'switch' },
-  ...{ gradient_checkpointing: 'switch', router_aux_loss_coef: 'number', seed: 'integer' },
-
-  ...{ logging_strategy: 'text', logging_steps: 'number', logging_first_step: 'switch' },
-  ...{ logging_nan_inf_filter: 'switch', report_to: 'texts', disable_tqdm: 'switch' },
-  watch: 'integer or switch',
-  ...{ eval_strategy: 'text', eval_steps: 'number', eval_delay: 'number', eval_on_start: 'switch' },
-  ...{ save_strategy: 'text', save_steps: 'number', save_total_limit: 'integer' },
-  ...{ save_only_model: 'switch', load_best_model_at_end: 'switch' },
-  ...{ metric_for_best_model: 'text', greater_is_better: 'switch' },
-  ...{ early_stopping_patience: 'integer', early_stopping_threshold: 'number' },
-
-  ...{ use_peft: 'switch', r: 'integer', lora_alpha: 'number', lora_dropout: 'number' },
-  ...{ target_modules: 'texts', exclude_modules: 'texts', modules_to_save: 'texts' },
-  ...{ bias: 'text', use_rslora: 'switch', use_dora: 'switch' },
-  fan_in_fan_out: 'switch',
-  ...{ init_lora_weights: 'text or switch', rank_pattern: 'record', alpha_pattern: 'record' },
-  ...{ layers_to_transform: 'integers', layers_pattern: 'texts' },
-  ...{ load_in_4bit: 'switch', bnb_4bit_quant_type: 'text', bnb_4bit_use_double_quant: 'switch' },
+/** All arguments, by the headings of the help. */
+export const GROUPS: Readonly<Record<string, Declared>> = {
+  'Model, data and output': { ...FILES, ...flags(MODEL), ...RUN, ...flags(REPORTING) },
+  'Rows and samples': { ...ROWS, ...flags(LOADING) },
+  Optimization: { ...flags(OPTIMIZATION), ...LEARNING },
+  'Logs, evaluations and checkpoints': {
+    ...{ ...LOGS, ...flags(LOGGING), ...EVALS, ...flags(EVALUATION) },
+    ...{ ...SAVES, ...flags(SAVING), ...flags(BEST), ...flags(STOPPING) },
+  },
+  'LoRA and QLoRA': { ...ADAPTERS, ...LORA, ...QLORA },
 };
+
+/** All arguments by name. */
+export const ARGUMENTS: Declared = Object.assign({}, ...Object.values(GROUPS));
 
 /** Short names, names of other versions, and names of TRL, FastChat and Qwen's scripts. */
-export const ALIASES: Readonly<Record<string, keyof TrainArguments>> = {
-  ...{ model: 'model_name_or_path', tokenizer: 'tokenizer_name', output: 'output_dir' },
-  ...{ data: 'train_file', train_files: 'train_file', eval_data: 'validation_file' },
-  ...{ validation_files: 'validation_file', no_cuda: 'use_cpu' },
-  ...{ max_seq_length: 'max_length', block_size: 'max_length', cutoff_len: 'max_length' },
-  ...{ preprocessing_num_workers: 'dataset_num_proc', evaluation_strategy: 'eval_strategy' },
-  ...{ lora: 'use_peft', lora_r: 'r', lora_target_modules: 'target_modules' },
-  ...{ lora_modules_to_save: 'modules_to_save', lora_bias: 'bias' },
-  ...{ use_bnb_nested_quant: 'bnb_4bit_use_double_quant' },
-  ...{ data_path: 'train_file', eval_data_path: 'validation_file', model_max_length: 'max_length' },
-  ...{ use_lora: 'use_peft', q_lora: 'load_in_4bit', lora_rank: 'r' },
-  ...{ lr: 'learning_rate', epochs: 'num_train_epochs', num_epochs: 'num_train_epochs' },
-  ...{ batch_size: 'per_device_train_batch_size', eval_batch_size: 'per_device_eval_batch_size' },
-  per_gpu_train_batch_size: 'per_device_train_batch_size',
-  per_gpu_eval_batch_size: 'per_device_eval_batch_size',
-};
+export const ALIASES: Readonly<Record<string, string>> = Object.fromEntries(
+  Object.entries(ARGUMENTS).flatMap(([name, { also = [] }]) => also.map((one) => [one, name])),
+);
 
 /** Former meanings of aliases that differ from the argument. */
 export const MEANT: Readonly<Record<string, string>> = {
   block_size:
     'is --max_length: each row is cut at it, for itself. --packing --packing_strategy bfd_split fills samples and splits long rows',
 };
+
+/** The options of `declared` that `args` set; missing arguments stay undefined. */
+export function fromArguments<D extends Declared>(
+  declared: D,
+  args: TrainArguments,
+): Partial<Options<D>> {
+  const given: Readonly<Record<string, unknown>> = { ...args };
+  const named = Object.entries(declared).filter(([, { flag }]) => flag !== undefined);
+  const values = named.map(([name, { flag = '' }]) => [name, given[flag]]);
+  return Object.fromEntries(values.filter(([, value]) => value !== undefined)) as Partial<
+    Options<D>
+  >;
+}

@@ -8,27 +8,15 @@ import { required } from '../../runtime/required.js';
 import { absolutePath } from '../../runtime/system-error.js';
 import { requireOneStage } from '../configuration.js';
 import { isSavedFile, requireModelConfig, requireNoModel } from '../weight-folder.js';
-import type { TrainArguments } from './arguments.js';
+import { LORA, QLORA, type TrainArguments } from './arguments.js';
 import { trainerPart } from './trainer-options.js';
 
 /** Arguments with the required ones present. */
 export type CheckedArguments = TrainArguments &
   Required<Pick<TrainArguments, 'train_file' | 'output_dir'>>;
 
-/** Arguments that need --use_peft: options of LoRA and of 4-bit weights. */
-const OF_LORA: readonly (keyof TrainArguments)[] = [
-  ...(['r', 'lora_alpha', 'lora_dropout', 'target_modules', 'exclude_modules'] as const),
-  ...([
-    'modules_to_save',
-    'bias',
-    'use_rslora',
-    'use_dora',
-    'fan_in_fan_out',
-    'init_lora_weights',
-  ] as const),
-  ...(['rank_pattern', 'alpha_pattern', 'layers_to_transform', 'layers_pattern'] as const),
-  ...(['load_in_4bit', 'bnb_4bit_quant_type', 'bnb_4bit_use_double_quant'] as const),
-];
+/** Arguments that need --use_peft. */
+const OF_LORA = Object.keys({ ...LORA, ...QLORA }) as (keyof TrainArguments)[];
 
 /**
  * Returns `args`. Throws DS_ARGUMENT for a missing argument, for arguments that exclude each other,

@@ -1,10 +1,15 @@
 // The help of `ds train`: every argument by group.
 import { Command, Option } from 'commander';
-import { type ArgumentHelp, HELP_GROUPS } from './argument-help.js';
-import { ALIASES, KINDS, type Kind, type TrainArguments } from './arguments.js';
+import {
+  type Option as Declaration,
+  defaultText,
+  plainText,
+  type Syntax,
+} from '../../runtime/option.js';
+import { GROUPS } from './arguments.js';
 
-/** The placeholder of a value of each kind. */
-const SHOWN: Readonly<Record<Kind, string>> = {
+/** The placeholder of a value by its syntax. */
+const SHOWN: Readonly<Record<Syntax, string>> = {
   ...{ text: '<text>', integer: '<n>', number: '<x>', switch: '[bool]' },
   ...{ texts: '<text...>', integers: '<n...>', record: '<json>' },
   ...{ 'text or record': '<file>', 'text or switch': '[text]' },
@@ -30,9 +35,9 @@ export function helpCommand(): Command {
     .helpOption(false)
     .optionsGroup('Arguments from a file:')
     .option('--config <file>', 'arguments in YAML or JSON; the command line overrides it');
-  for (const [heading, help] of HELP_GROUPS) {
-    for (const [name, text] of Object.entries(help) as [keyof TrainArguments, ArgumentHelp][]) {
-      command.addOption(optionOf(name, text).helpGroup(`${heading}:`));
+  for (const [heading, group] of Object.entries(GROUPS)) {
+    for (const [name, declared] of Object.entries(group)) {
+      command.addOption(optionOf(name, declared).helpGroup(`${heading}:`));
     }
   }
   command.addHelpText(
@@ -44,10 +49,10 @@ export function helpCommand(): Command {
   return command;
 }
 
-function optionOf(name: keyof TrainArguments, help: ArgumentHelp): Option {
-  const [text, fallback] = typeof help === 'string' ? [help, null] : help;
-  const others = Object.keys(ALIASES).filter((alias) => ALIASES[alias] === name);
-  const also = others.length > 0 ? `; also --${others.join(', --')}` : '';
-  const option = new Option(`--${name} ${SHOWN[KINDS[name]]}`, `${text}${also}`);
-  return fallback === null ? option : option.default(fallback, fallback);
+function optionOf(name: string, declared: Declaration<unknown, unknown>): Option {
+  const { help, also = [], syntax = 'text' } = declared;
+  const others = also.length > 0 ? `; also --${also.join(', --')}` : '';
+  const option = new Option(`--${name} ${SHOWN[syntax]}`, plainText(help) + others);
+  const fallback = defaultText(declared);
+  return fallback === null ? option : option.default(fallback, plainText(fallback));
 }

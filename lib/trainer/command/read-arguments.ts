@@ -1,11 +1,12 @@
 // Words of a command line, and the file that --config names, to the arguments of `ds train`.
 import { DsError } from '../../errors.js';
 import { isObject } from '../../runtime/is-object.js';
+import type { Option, Syntax } from '../../runtime/option.js';
 import { ownValue } from '../../runtime/own-value.js';
 import { parseJson, shownJson } from '../../runtime/parse-json.js';
 import { refused } from '../../runtime/refused.js';
 import { closest } from '../../runtime/suggestion.js';
-import { ALIASES, KINDS, type Kind, MEANT, type TrainArguments } from './arguments.js';
+import { ALIASES, ARGUMENTS, MEANT, type TrainArguments } from './arguments.js';
 import { NO_EFFECT, REFUSED } from './foreign-arguments.js';
 import { type Given, splitWords } from './given.js';
 import { readRunFile } from './run-file.js';
@@ -15,8 +16,6 @@ interface ReadArguments {
   readonly args: TrainArguments;
   readonly notices: readonly string[];
 }
-
-const KNOWN: Readonly<Record<string, Kind | undefined>> = KINDS;
 
 /**
  * Reads `words` like transformers' HfArgumentParser: --snake_case or --kebab-case, --flag with or
@@ -37,7 +36,7 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
   const wrong: DsError[] = [];
   for (const one of given) {
     const { location, name, values } = one;
-    const own = ownName(name);
+    const own = ownArgument(name);
     const meant = ownValue(MEANT, name);
     const ignored = ownValue(NO_EFFECT, name);
     const refusal = ownValue(REFUSED, name);
@@ -45,7 +44,9 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
     if (own) {
       wrong.push(
         ...failureOf(() => {
-          args[own.name] = own.negated ? !readSwitch(one) : read(one, KINDS[own.name]);
+          const { option } = own;
+          const value = own.negated ? !readSwitch(one) : read(one, option.syntax);
+          args[own.name] = option.read(location, value);
         }),
       );
     } else if (ignored) notices.push(`${location} has no effect: ${ignored}.`);
@@ -89,18 +90,26 @@ function withOthers(first: DsError, others: readonly DsError[]): DsError {
   return refused(op, expected, got, hint);
 }
 
-/** Returns the argument with this name; `negated` if `name` is "no_" and the name of a switch. */
-function ownName(name: string): { name: keyof TrainArguments; negated: boolean } | null {
-  const own = (word: string) =>
-    Object.hasOwn(KNOWN, word) ? (word as keyof TrainArguments) : ownValue(ALIASES, word);
-  const direct = own(name);
-  if (direct) return { name: direct, negated: false };
-  const bare = name.startsWith('no_') ? own(name.slice(3)) : undefined;
-  return bare && KINDS[bare].includes('switch') ? { name: bare, negated: true } : null;
+interface OwnArgument {
+  name: string;
+  option: Option<unknown, unknown>;
+  negated: boolean;
 }
 
-function read(given: Given, kind: Kind): unknown {
-  switch (kind) {
+/** Returns the argument with this name; `negated` if `name` is "no_" and the name of a switch. */
+function ownArgument(name: string): OwnArgument | null {
+  for (const negated of [false, true]) {
+    const word = negated ? name.replace(/^no_/, '') : name;
+    const own = ownValue(ALIASES, word) ?? word;
+    const option = ownValue(ARGUMENTS, own);
+    if (!option || (negated && (word === name || !option.syntax?.includes('switch')))) continue;
+    return { name: own, option, negated };
+  }
+  return null;
+}
+
+function read(given: Given, syntax: Syntax = 'text'): unknown {
+  switch (syntax) {
     case 'text':
       return readText(given);
     case 'integer':
@@ -221,7 +230,7 @@ function unknown({ location, name }: Given, others: readonly Given[]): DsError {
 }
 
 function guess(name: string): string {
-  const names = [KINDS, ALIASES, NO_EFFECT, REFUSED].flatMap((table) => Object.keys(table));
+  const names = [ARGUMENTS, ALIASES, NO_EFFECT, REFUSED].flatMap((table) => Object.keys(table));
   const meant = closest(name, [...names, 'config']);
   return meant ? `Did you mean --${meant}?` : '';
 }

@@ -3,10 +3,11 @@
 import { DsError } from '../../errors.js';
 import { type CausalLM, fromConfig, fromPretrained } from '../../models/index.js';
 import { addLora, type LoraOptions, loadAdapter, quantize } from '../../peft/index.js';
+import { camelCase } from '../../runtime/options.js';
 import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { seed } from '../../tensor/index.js';
-import type { TrainArguments } from './arguments.js';
+import { LORA, type TrainArguments } from './arguments.js';
 import { configPlace, revisionOf } from './hub-model.js';
 
 /** The folder or name of the model, or of the configuration of a new one. */
@@ -52,23 +53,13 @@ function withoutExperts(args: TrainArguments): DsError {
   return refused('--router_aux_loss_coef', expected, sourceOf(args), hint);
 }
 
+/** Names of PEFT in camelCase; addLora() checks the values. */
 function loraOptions(args: TrainArguments): LoraOptions {
+  const names = Object.keys(LORA) as (keyof typeof LORA)[];
   return {
-    r: args.r,
-    loraAlpha: args.lora_alpha,
-    loraDropout: args.lora_dropout,
-    bias: args.bias as LoraOptions['bias'],
-    useRslora: args.use_rslora,
-    useDora: args.use_dora,
+    ...Object.fromEntries(names.map((name) => [camelCase(name), args[name]])),
     targetModules: alone(args.target_modules),
     excludeModules: alone(args.exclude_modules),
-    layersToTransform: args.layers_to_transform,
-    layersPattern: args.layers_pattern,
-    rankPattern: args.rank_pattern as LoraOptions['rankPattern'],
-    alphaPattern: args.alpha_pattern as LoraOptions['alphaPattern'],
-    modulesToSave: args.modules_to_save,
-    initLoraWeights: args.init_lora_weights as LoraOptions['initLoraWeights'],
-    fanInFanOut: args.fan_in_fan_out,
     baseModelNameOrPath: sourceOf(args),
   };
 }

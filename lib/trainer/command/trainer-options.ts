@@ -2,48 +2,27 @@
 
 import { ownValue } from '../../runtime/own-value.js';
 import { refused } from '../../runtime/refused.js';
-import type { Sampling } from '../data-options.js';
-import type { EvalOptions } from '../evaluation-options.js';
+import { LOADING } from '../data-options.js';
+import { EVALUATION, type EvalOptions } from '../evaluation-options.js';
 import type { Every } from '../interval.js';
-import type { Precision, TrainerOptions } from '../options.js';
-import type { Schedule, ScheduleOptions } from '../own-schedule.js';
-import type { CheckpointOptions } from '../report-options.js';
-import type { TrainArguments } from './arguments.js';
+import { MODEL, OPTIMIZATION, type Precision, type TrainerOptions } from '../options.js';
+import { SCHEDULE, type Schedule } from '../own-schedule.js';
+import {
+  BEST,
+  type CheckpointOptions,
+  LOGGING,
+  REPORTING,
+  SAVING,
+  STOPPING,
+} from '../report-options.js';
+import { fromArguments, type TrainArguments } from './arguments.js';
 
 /** How a Trainer evaluates; its data come later. */
 export type Evaluation = Omit<EvalOptions<unknown, unknown>, 'data'>;
 
 /** Options of a Trainer, without its model and data. */
 interface TrainerPart {
-  options: Pick<
-    TrainerOptions,
-    | 'deepspeed'
-    | 'precision'
-    | 'epochs'
-    | 'maxSteps'
-    | 'batchSize'
-    | 'accumulation'
-    | 'lr'
-    | 'schedule'
-    | 'warmup'
-    | 'weightDecay'
-    | 'betas'
-    | 'eps'
-    | 'optimizer'
-    | 'maxGradNorm'
-    | 'labelSmoothing'
-    | 'neftuneNoiseAlpha'
-    | 'data'
-    | 'log'
-    | 'save'
-    | 'earlyStop'
-    | 'report'
-    | 'watch'
-    | 'progress'
-    | 'runName'
-    | 'seed'
-    | 'device'
-  >;
+  options: Omit<TrainerOptions, 'model' | 'tokenizer' | 'train' | 'eval'>;
   /** Null without evaluation data, or if no argument requests evaluations. */
   evaluation: Evaluation | null;
 }
@@ -53,40 +32,27 @@ interface TrainerPart {
  * Throws DS_ARGUMENT for invalid values and for arguments that exclude each other.
  */
 export function trainerPart(args: TrainArguments, dir: string): TrainerPart {
-  const { deepspeed, adam_beta1: beta1, adam_beta2: beta2, max_steps: steps = -1 } = args;
+  const { adam_beta1: beta1, adam_beta2: beta2, max_steps: steps = -1 } = args;
   const logging = everyOf('logging', args.logging_strategy, args.logging_steps);
   return {
     options: {
-      deepspeed: deepspeed as TrainerOptions['deepspeed'],
+      ...fromArguments(MODEL, args),
+      ...fromArguments(OPTIMIZATION, args),
+      ...fromArguments(REPORTING, args),
       precision: precisionOf(args),
-      epochs: args.num_train_epochs,
       maxSteps: steps > 0 ? steps : undefined,
-      batchSize: args.per_device_train_batch_size,
-      accumulation: args.gradient_accumulation_steps,
-      lr: args.learning_rate,
       schedule: scheduleOf(args),
       warmup: warmupOf(args),
-      weightDecay: args.weight_decay,
       betas:
         beta1 === undefined && beta2 === undefined ? undefined : [beta1 ?? 0.9, beta2 ?? 0.999],
-      eps: args.adam_epsilon,
       optimizer: optimizerOf(args.optim),
-      maxGradNorm: args.max_grad_norm,
-      labelSmoothing: args.label_smoothing_factor,
-      neftuneNoiseAlpha: args.neftune_noise_alpha,
       data: { ...loadingOf(args), seed: args.data_seed, sequenceLength: args.max_length },
-      log: {
-        every: logging === null ? NEVER : logging,
-        first: args.logging_first_step,
-        nanFilter: args.logging_nan_inf_filter,
-      },
+      log: { ...fromArguments(LOGGING, args), every: logging === null ? NEVER : logging },
       save: saveOf(args, dir),
       earlyStop: earlyStopOf(args),
       report: reportOf(args),
       watch: watchOf(args, dir),
       progress: args.disable_tqdm === undefined ? undefined : !args.disable_tqdm,
-      runName: args.run_name,
-      seed: args.seed,
       device: args.use_cpu ? 'cpu' : args.device,
     },
     evaluation: evaluationOf(args),
@@ -147,11 +113,11 @@ function warmupOf({ warmup_steps: steps, warmup_ratio: ratio }: TrainArguments) 
 }
 
 /** Names in lr_scheduler_kwargs, and ours. */
-const SCHEDULE_NAMES: Readonly<Record<string, Exclude<keyof ScheduleOptions, 'type'>>> = {
-  ...{ min_lr: 'minLr', lr_end: 'minLr', min_lr_rate: 'minLrRate', min_lr_ratio: 'minLrRate' },
-  ...{ num_cycles: 'cycles', power: 'power', num_decay_steps: 'decay', num_stable_steps: 'stable' },
-  ...{ warmup_type: 'warmupType', decay_type: 'decayType', warmup_lr_rate: 'warmupLrRate' },
-};
+const SCHEDULE_NAMES: Readonly<Record<string, keyof typeof SCHEDULE>> = Object.fromEntries(
+  (Object.keys(SCHEDULE) as (keyof typeof SCHEDULE)[]).flatMap((name) =>
+    (SCHEDULE[name].elsewhere?.match(/\w+/g) ?? []).map((other) => [other, name]),
+  ),
+);
 
 function scheduleOf(args: TrainArguments): Schedule | undefined {
   const { lr_scheduler_type: given, lr_scheduler_kwargs: own } = args;
@@ -162,40 +128,31 @@ function scheduleOf(args: TrainArguments): Schedule | undefined {
     const ours = ownValue(SCHEDULE_NAMES, name);
     const location = `--lr_scheduler_kwargs ${name}`;
     if (!ours) throw refused(location, Object.keys(SCHEDULE_NAMES).join(', '), `"${name}"`);
-    const isSlope = ours.endsWith('Type');
-    if (typeof value !== (isSlope ? 'string' : 'number')) {
-      throw refused(location, isSlope ? 'a text' : 'a number', JSON.stringify(value));
-    }
     if (Object.hasOwn(options, ours)) throw refused(location, 'one name of this number', 'two');
-    options[ours] = value;
+    options[ours] = SCHEDULE[ours].read(location, value);
   }
   return Object.keys(options).length === 0 ? type : { type, ...options };
 }
 
 /** Throws DS_ARGUMENT for options that streams do not have; openRows() sets a stream's order. */
 function loadingOf(args: TrainArguments): TrainerOptions['data'] {
-  const { dataloader_drop_last: dropLast, dataloader_num_workers: workers } = args;
-  const sampling = samplingOf(args);
-  if (!args.streaming) return { sampling, dropLast, workers };
+  const given = fromArguments(LOADING, args);
+  const { sampling = args.group_by_length ? 'group_by_length' : undefined } = given;
+  if (!args.streaming) return { ...given, sampling };
   const streams = 'no --streaming';
   if (sampling === 'group_by_length') {
     const hint = 'Rows that are read as they are needed have no known lengths.';
     throw refused('--train_sampling_strategy group_by_length', streams, 'both', hint);
   }
-  if (workers) {
+  if (given.workers) {
     const hint = '--dataset_num_proc sets the threads that read and tokenize a stream.';
-    throw refused('--dataloader_num_workers', streams, `${workers}`, hint);
+    throw refused('--dataloader_num_workers', streams, `${given.workers}`, hint);
   }
-  if (dropLast === false) {
+  if (given.dropLast === false) {
     const hint = 'A stream drops rows that do not fill a batch on every rank.';
     throw refused('--dataloader_drop_last', `true, or ${streams}`, 'false', hint);
   }
   return { sampling: sampling === 'sequential' ? undefined : sampling };
-}
-
-function samplingOf({ train_sampling_strategy: given, group_by_length: grouped }: TrainArguments) {
-  if (given !== undefined) return given as Sampling;
-  return grouped ? 'group_by_length' : undefined;
 }
 
 /** By a strategy and its steps: undefined for the default, null for never. */
@@ -215,13 +172,7 @@ function saveOf(args: TrainArguments, dir: string): CheckpointOptions | undefine
   const every = strategy === 'best' ? 'best' : everyOf('save', strategy, steps);
   const best = bestOf(args);
   if (every === null) return undefined;
-  return {
-    dir,
-    every,
-    keep: args.save_total_limit,
-    best,
-    weightsOnly: args.save_only_model,
-  };
+  return { ...fromArguments(SAVING, args), dir, every, best };
 }
 
 /** The metric of the best checkpoint, if an argument needs it. */
@@ -239,7 +190,7 @@ function bestOf(args: TrainArguments): CheckpointOptions['best'] {
       'Other metrics are computed by a program of your own: `eval.metrics` of its Trainer.';
     throw refused(METRIC, '"loss" or "eval_loss"', JSON.stringify(metric), hint);
   }
-  return { metric, greaterIsBetter: args.greater_is_better, load };
+  return { ...fromArguments(BEST, args), metric, load };
 }
 
 const METRIC = '--metric_for_best_model';
@@ -253,7 +204,7 @@ function argumentForBest(args: TrainArguments): string | null {
 }
 
 function earlyStopOf(args: TrainArguments): TrainerOptions['earlyStop'] {
-  const { early_stopping_patience: patience, early_stopping_threshold: threshold } = args;
+  const { patience, threshold } = fromArguments(STOPPING, args);
   if (patience !== undefined) return { patience, threshold };
   if (threshold === undefined) return undefined;
   throw refused('--early_stopping_threshold', '--early_stopping_patience as well', 'none');
@@ -294,10 +245,5 @@ function evaluationOf(args: TrainArguments): Evaluation | null {
   const isBySteps = strategy === 'steps' && steps === undefined;
   const every = everyOf('eval', strategy, isBySteps ? (args.logging_steps ?? 10) : steps);
   if (every === null) return null;
-  return {
-    every,
-    batchSize: args.per_device_eval_batch_size,
-    atStart: args.eval_on_start,
-    delay: args.eval_delay,
-  };
+  return { ...fromArguments(EVALUATION, args), every };
 }

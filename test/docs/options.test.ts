@@ -1,0 +1,50 @@
+// Tests that the pages have a row for every declared option: its default, effect and other names.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import ts from 'typescript';
+
+import { LOADING, loadingCalls } from '../../lib/trainer/data-options.js';
+import { EVALUATION, evaluationCalls } from '../../lib/trainer/evaluation-options.js';
+import { MODEL, OPTIMIZATION, sampleOptions } from '../../lib/trainer/options.js';
+import { LOGGING, REPORTING, SAVING, STOPPING } from '../../lib/trainer/report-options.js';
+import { optionRows, tableRows } from '../support/option-table.js';
+
+const trainer = readFileSync(join(__dirname, '../../docs/trainer.md'), 'utf8');
+const { train, eval: evaluation, loss, count } = sampleOptions();
+const { data, metrics } = evaluationCalls();
+const { log: _, save: __, earlyStop: ___, ...reporting } = REPORTING;
+
+test.each<[heading: string, rows: string[]]>([
+  ['model and data', optionRows({ ...MODEL, train, eval: evaluation })],
+  ['training', optionRows({ ...OPTIMIZATION, loss, count })],
+  ['evaluation', optionRows({ data, ...EVALUATION, metrics }, 'eval.')],
+  ['checkpoints', [...optionRows(SAVING, 'save.'), ...optionRows(STOPPING, 'earlyStop.')]],
+  ['logs', [...optionRows(LOGGING, 'log.'), ...optionRows(reporting)]],
+  ['field of `data`', optionRows({ ...LOADING, ...loadingCalls() })],
+])('docs/trainer.md has the declared options: %s', (heading, rows) => {
+  expect(tableRows(trainer, heading)).toEqual(rows);
+});
+
+/** Options of a file: name, default in the comment, default in the declaration. */
+function* defaultsIn(file: string): Generator<[name: string, comment: string, value: string]> {
+  const text = readFileSync(join(__dirname, '../../lib', file), 'utf8');
+  const pending: ts.Node[] = [ts.createSourceFile(file, text, ts.ScriptTarget.Latest, true)];
+  for (let node = pending.pop(); node; node = pending.pop()) {
+    ts.forEachChild(node, (child) => void pending.push(child));
+    if (!ts.isPropertyAssignment(node) || !ts.isCallExpression(node.initializer)) continue;
+    const about = node.initializer.arguments.find(ts.isObjectLiteralExpression);
+    const member = about?.properties.find((one) => one.name?.getText() === 'default');
+    if (!member || !ts.isPropertyAssignment(member)) continue;
+    const comment = ts.getJSDocCommentsAndTags(node)[0]?.getText() ?? '';
+    const stated = /Default: (\S+?)[,;.]?(\s|$)/.exec(comment)?.[1] ?? '';
+    yield [node.name.getText(), stated, member.initializer.getText().replaceAll("'", '"')];
+  }
+}
+
+const FILES = ['trainer/data-options.ts', 'trainer/evaluation-options.ts', 'trainer/options.ts'];
+test.each([...FILES, 'trainer/report-options.ts'])('comments have the defaults of %s', (file) => {
+  const literals = [...defaultsIn(file)].filter(([, , value]) => /^(["\d]|true|false)/.test(value));
+  const wrong = literals.filter(([, comment, value]) => comment !== value);
+  expect(wrong).toEqual([]);
+  expect(literals.length).toBeGreaterThan(1);
+});
