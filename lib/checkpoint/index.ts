@@ -23,9 +23,25 @@ export {
   type SliceNames,
 } from './file-slices.js';
 export { requirePath } from './folder.js';
+export { GgufFile, type GgufPart } from './gguf/gguf-file.js';
+export {
+  GGUF_MAGIC,
+  type GgufHeader,
+  type GgufTensor,
+  type GgufValue,
+  readGgufHeader,
+} from './gguf/header.js';
+export { blockValues, type PackedType, packed } from './gguf/quantize.js';
+export {
+  F32,
+  type GgufMetadata,
+  type WrittenTensor,
+  type WrittenValue,
+  writeGguf,
+} from './gguf/writer.js';
 export type { TensorRecord } from './manifest.js';
 export { BEGIN_LOAD, Checkpoint, type Section } from './open.js';
-export { isUnfinishedFile, moveFile, replaceFile } from './replace-file.js';
+export { isUnfinishedFile, moveFile, replaceBy, replaceFile } from './replace-file.js';
 export type { TensorSource } from './safetensors-writer.js';
 export {
   BEGIN_SAVE,

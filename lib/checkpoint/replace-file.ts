@@ -13,16 +13,23 @@ const DRAFT = /^\..+\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 /** Whether an interrupted replaceFile() may have left a file of this name. */
 export const isUnfinishedFile = (name: string): boolean => DRAFT.test(name);
 
+/** Writes `path`; see replaceBy(). */
+export const replaceFile = (path: string, data: string | Uint8Array): Promise<void> =>
+  replaceBy(path, (draft) => writeFile(draft, data, { flag: 'wx' }));
+
 /**
- * Writes `path`. After a crash, the old or the new file exists, complete. Throws DS_CHECKPOINT if
- * `path` is not a file, DS_IO.
+ * Lets `write` write a new file, which then gets the name `path`. After a crash, the old or the new
+ * file exists, complete. Throws DS_CHECKPOINT if `path` is not a file, DS_IO.
  */
-export async function replaceFile(path: string, data: string | Uint8Array): Promise<void> {
+export async function replaceBy(
+  path: string,
+  write: (draft: string) => Promise<void>,
+): Promise<void> {
   const draft = join(dirname(path), `.${basename(path)}.${randomUUID()}`);
   await orDsError(path, async () => {
     await requireFileOrNothing(path);
     try {
-      await writeFile(draft, data, { flag: 'wx' });
+      await write(draft);
       await syncPath(draft);
       await rename(draft, path);
     } catch (error) {

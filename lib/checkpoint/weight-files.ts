@@ -14,6 +14,7 @@ import { held, Tensor } from '../tensor/index.js';
 import { LATEST, MANIFEST } from './directory.js';
 import { asDsError, ifThere, leadsNowhere } from './file-error.js';
 import { isPlainName, openInside } from './folder.js';
+import type { GgufFile } from './gguf/gguf-file.js';
 import type { TensorEntry } from './header.js';
 import { SafetensorsFile } from './safetensors-file.js';
 import { type Opened, openSteadily } from './steady.js';
@@ -34,16 +35,19 @@ export function isExportFile(name: string): boolean {
 
 const MAX_JSON_BYTES = 64 * 2 ** 20;
 
+/** A file of tensors that are read by name. */
+type TensorFile = SafetensorsFile | GgufFile;
+
 interface Home {
-  file: SafetensorsFile;
+  file: TensorFile;
   entry: TensorEntry;
 }
 
 /** The JSON files of a folder and its open weight files, all of the same state. */
-interface Contents extends Opened {
+interface Contents extends Pick<Opened, 'close'> {
   /** config.json, or null. */
   config: JsonObject | null;
-  files: readonly SafetensorsFile[];
+  files: readonly TensorFile[];
   homes: ReadonlyMap<string, Home>;
 }
 
@@ -71,6 +75,12 @@ export class WeightFiles {
     });
     const open = found.isDirectory() ? () => openFolder(path) : () => openSingle(path);
     return new WeightFiles(path, await openSteadily(soloWorld, path, open));
+  }
+
+  /** The tensors of an open GGUF file, which close() closes. `config` describes their model. */
+  static ofGguf(file: GgufFile, config: JsonObject): WeightFiles {
+    const contents = { config, files: [file], homes: homesOf(file), close: () => file.close() };
+    return new WeightFiles(file.path, contents);
   }
 
   close(): Promise<void> {
@@ -125,14 +135,14 @@ export class WeightFiles {
   }
 }
 
-async function openSingle(path: string): Promise<Contents> {
+async function openSingle(path: string): Promise<Contents & Opened> {
   const texts = () => textsOf(dirname(path), false);
   const [config] = await texts();
   const file = await SafetensorsFile.open(path);
   return contentsOf([config, null], texts, { files: [file], homes: homesOf(file) });
 }
 
-async function openFolder(path: string): Promise<Contents> {
+async function openFolder(path: string): Promise<Contents & Opened> {
   const names = await readdir(path).catch((cause: Error) => {
     throw absent(path, cause);
   });
@@ -177,7 +187,7 @@ function contentsOf(
   texts: Texts,
   textsNow: () => Promise<Texts>,
   { files, homes }: Pick<Contents, 'files' | 'homes'>,
-): Contents {
+): Contents & Opened {
   return {
     id: idOf(texts),
     idNow: async () => idOf(await textsNow()),
@@ -188,7 +198,7 @@ function contentsOf(
   };
 }
 
-async function closeAll(files: Iterable<SafetensorsFile>): Promise<void> {
+async function closeAll(files: Iterable<TensorFile>): Promise<void> {
   for (const file of files) await file.close();
 }
 
@@ -286,7 +296,7 @@ function locationsOf(
   return homes;
 }
 
-function homesOf(file: SafetensorsFile): Map<string, Home> {
+function homesOf(file: TensorFile): Map<string, Home> {
   return new Map(file.entries.map((entry) => [entry.name, { file, entry }]));
 }
 

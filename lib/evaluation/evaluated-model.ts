@@ -1,6 +1,4 @@
 // The model and the tokenizer of an evaluation, checked and in evaluation mode.
-import { existsSync } from 'node:fs';
-import { join } from 'node:path';
 import { setImmediate as turn } from 'node:timers/promises';
 import { distributed } from '../comm/index.js';
 import { localFolder } from '../hub/local-folder.js';
@@ -10,6 +8,7 @@ import type { Device } from '../runtime/device.js';
 import { refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { noGrad, scope, trainerOf } from '../tensor/index.js';
+import { hasTokenizer } from '../text/gguf-tokenizer.js';
 import { Tokenizer } from '../text/index.js';
 import { TOKENIZER_FILE } from '../text/tokenizer-folder.js';
 
@@ -75,7 +74,7 @@ async function tokenizerOf(
   }
   const place = given ?? sourceFolderOf(model);
   const folder = place && (await localFolder(op, place, { need: 'tokenizer' }));
-  if (folder && (given !== undefined || existsSync(join(folder, TOKENIZER_FILE))))
+  if (folder && (given !== undefined || hasTokenizer(folder)))
     return Tokenizer.fromPretrained(folder);
   const got = folder ? `${folder} without ${TOKENIZER_FILE}` : 'a model without a folder';
   throw refused(`${op} tokenizer`, 'a tokenizer', got, 'Set `tokenizer`.');

@@ -1,6 +1,4 @@
 // Opens the model of a folder for an evaluation, with an adapter if there is one.
-import { existsSync } from 'node:fs';
-import { join } from 'node:path';
 import { localFolder } from '../hub/local-folder.js';
 import { baseOf } from '../inference/model-folder.js';
 import { type CausalLM, fromPretrained } from '../models/index.js';
@@ -9,7 +7,7 @@ import { loadAdapter } from '../peft/index.js';
 import { device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { refused } from '../runtime/refused.js';
-import { TOKENIZER_FILE } from '../text/tokenizer-folder.js';
+import { hasTokenizer } from '../text/gguf-tokenizer.js';
 
 /** Options of openForEvaluation(). */
 export interface OpenForEvaluationOptions {
@@ -47,7 +45,7 @@ export async function openForEvaluation(
   if (over !== undefined) await loadAdapter(model, over);
   model.to(findDevice(device));
   const folders = over === undefined ? [base] : [over, base];
-  const tokenizer = folders.find((one) => existsSync(join(one, TOKENIZER_FILE)));
+  const tokenizer = folders.find(hasTokenizer);
   return { model, tokenizer };
 }
 

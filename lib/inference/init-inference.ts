@@ -1,6 +1,4 @@
 // initInference(): builds an inference engine from a model or its folder.
-import { existsSync } from 'node:fs';
-import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { distributed, jointlyInTurns } from '../comm/index.js';
 import { DsError } from '../errors.js';
@@ -22,6 +20,7 @@ import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { trainerOf } from '../tensor/index.js';
 import { allOrNothing } from '../tensor/scope.js';
+import { hasTokenizer } from '../text/gguf-tokenizer.js';
 import { Tokenizer } from '../text/index.js';
 import {
   type InferenceConfig,
@@ -162,7 +161,7 @@ async function tokenizerOf(
     const need = 'tokenizer';
     return Tokenizer.fromPretrained(await localFolder('initInference', tokenizer, { need }));
   }
-  const own = folders.find((folder) => existsSync(join(folder, 'tokenizer.json')));
+  const own = folders.find(hasTokenizer);
   return own === undefined ? null : Tokenizer.fromPretrained(own);
 }
 

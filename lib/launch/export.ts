@@ -1,7 +1,9 @@
 // `ds export` and `ds merge`: folders of weights for other programs.
 import type { ConsolidateOptions, ExportDType, ExportFormat } from '../checkpoint/index.js';
+import type { GgufType } from '../models/gguf/save.js';
 import { mergeFolder } from '../models/merge-folder.js';
-import { exportRun } from '../trainer/export-run.js';
+import { refused } from '../runtime/refused.js';
+import { exportGguf, exportRun } from '../trainer/export-run.js';
 import { formatBytes } from './byte-size.js';
 
 /** The options of `ds export`. */
@@ -11,17 +13,32 @@ export interface ExportFlags {
   dtype?: ExportDType;
   maxShardSize: number;
   format?: ExportFormat;
+  /** Write a GGUF file with weights of this type. */
+  gguf?: GgufType;
 }
 
 /** Writes the folder and returns a description of it. Throws as exportRun(). */
 export async function exportCommand(dir: string, flags: ExportFlags): Promise<string> {
-  const { output, tag, dtype, format, maxShardSize: maxShardBytes } = flags;
+  const { output, tag, dtype, format, maxShardSize: maxShardBytes, gguf } = flags;
+  if (gguf !== undefined) return ggufCommand(dir, flags, gguf);
   const given = Object.entries({ tag, dtype, format, maxShardBytes });
   const options = Object.fromEntries(given.filter(([, one]) => one !== undefined));
   const found = await exportRun(dir, output, options as ConsolidateOptions);
   const layout = found.format === 'hf' ? "Hugging Face's layout" : "this model's own names";
   const head = `${found.path}: ${formatBytes(found.bytes)} of weights from ${found.source}, ${layout}`;
   return [head, ...found.files.map((file) => `  ${file}`)].join('\n');
+}
+
+async function ggufCommand(dir: string, flags: ExportFlags, type: GgufType): Promise<string> {
+  const { output, tag, dtype, format } = flags;
+  const given = Object.entries({ tag, dtype, format }).find(([, one]) => one !== undefined);
+  if (given) {
+    const hint = given[0] === 'tag' ? 'Name the folder of the checkpoint.' : '--gguf sets both.';
+    throw refused(`--${given[0]}`, 'no such option beside --gguf', String(given[1]), hint);
+  }
+  const { bytes, source, hasTokenizer } = await exportGguf(dir, output, type);
+  const words = hasTokenizer ? '' : ', without a tokenizer';
+  return `${output}: ${formatBytes(bytes)} of weights from ${source} as ${type}${words}`;
 }
 
 /** The options of `ds merge`. */

@@ -9,6 +9,7 @@ import type { ExportFlags, MergeFlags } from './export.js';
 type Finish = (run: () => Promise<number>) => Promise<void>;
 
 const DTYPES = ['fp32', 'fp16', 'bf16'];
+const GGUF_TYPES = ['F32', 'F16', 'Q8_0', 'Q4_K_M'];
 const FORMATS = ['hf', 'native'];
 const OVERLONG = ['cut', 'split', 'drop'];
 const LOSSES = ['all', 'completion', 'assistant'];
@@ -76,11 +77,12 @@ function exportCommandOf(command: Command, finish: Finish): void {
   command
     .description('export a run or a checkpoint as a folder of Hugging Face')
     .argument('<folder>', 'run of ds train, folder of checkpoints, or model')
-    .requiredOption('--output <folder>', 'folder to create (required)')
+    .requiredOption('--output <folder>', 'folder to create, or file of --gguf (required)')
     .option('--tag <tag>', 'checkpoint, such as checkpoint-500 (default: the latest)')
     .addOption(new Option('--dtype <dtype>', dtype).choices(DTYPES))
     .addOption(shardSize())
     .addOption(choice('--format <format>', 'names and layout; without it, hf if possible', FORMATS))
+    .addOption(choice('--gguf <type>', 'write one GGUF file --output for llama.cpp', GGUF_TYPES))
     .action((folder: string, flags: ExportFlags) =>
       finish(async () => {
         console.log(await (await import('./export.js')).exportCommand(folder, flags));

@@ -18,6 +18,7 @@ export {
   type TaskPretrainedOptions,
 } from './from-pretrained.js';
 export { type CausalModel, type Decoder, type GenerateOptions, generate } from './generate.js';
+export { type GgufType, type SaveGgufOptions, saveGguf } from './gguf/save.js';
 export {
   type ActivationBytes,
   type ActivationMode,

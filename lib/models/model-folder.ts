@@ -13,13 +13,15 @@ import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import { parseJson, requireShallow } from '../runtime/parse-json.js';
 import { refused } from '../runtime/refused.js';
+import { isGgufPath as isGguf } from '../text/gguf-tokenizer.js';
 import { chooseFamily } from './choose-family.js';
+import { openGguf } from './gguf/read.js';
 import { type Layout, startWhole } from './load-weights.js';
 import { ModelConfig } from './model-config.js';
 import type { Origin } from './origin.js';
 import { readPacked } from './quantized/read-packed.js';
 import { readScheme } from './quantized/scheme.js';
-import { storedDType } from './stored-weights.js';
+import { namedDType, storedDType } from './stored-weights.js';
 
 /** A folder's metadata, known before its values are read. */
 export interface ModelFolder {
@@ -123,17 +125,17 @@ export async function readPretrained<Model extends FolderModel, Options>(
 ): Promise<Model> {
   const { dir, options } = await located(location, requireFolderOptions(all));
   const { dtype: given, ...rest } = options;
-  const files = await openFolder(dir);
+  const files = await openFiles(dir);
   try {
     if (!files.config) throw notPretrained(dir, 'no file config.json');
     const { quantization_config: said = null, ...all } = files.config;
-    const location = join(dir, 'config.json');
+    const location = isGguf(dir) ? dir : join(dir, 'config.json');
     const { family, values } = chooseFamily(location, all, ofConfig(families, all));
     const config = new ModelConfig(location, values, family.architecture);
     const quantization = said === null ? null : config.with('quantization_config', said);
     const model = family.build({ config, tensors: files.tensors }, rest as unknown as Options);
-    const dtype = given ?? storedDType(files);
-    model.cameFrom({ config: values, generation: await generationOf(dir) });
+    const dtype = given ?? (isGguf(dir) ? namedDType(values) : storedDType(files));
+    model.cameFrom({ config: values, generation: isGguf(dir) ? null : await generationOf(dir) });
     const own = withHead(family.layout(model), rest);
     const layout = await besideQuantized(model, files, own, { config, quantization });
     await startWhole(model, files, { op: 'fromPretrained', layout, dtype });
@@ -219,18 +221,19 @@ async function besideQuantized(
   return { ...layout, nameOf, filled };
 }
 
-async function openFolder(path: string): Promise<WeightFiles> {
+async function openFiles(path: string): Promise<WeightFiles> {
   const found = await ifThere(path, () => stat(path));
   if (!found) throw notPretrained(path, 'nothing of this name');
-  if (!found.isDirectory()) throw notPretrained(path, 'a file');
-  return WeightFiles.open(path);
+  if (found.isDirectory()) return WeightFiles.open(path);
+  if (isGguf(path)) return openGguf(path);
+  throw notPretrained(path, 'a file');
 }
 
 function notPretrained(op: string, got: string): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,
-    expected: 'a folder with config.json and safetensors',
+    expected: 'a folder with config.json and safetensors, or a .gguf file',
     got,
     hint: 'Check the path. Names of the Hugging Face hub, such as "Qwen/Qwen3-0.6B", are downloaded; paths are not.',
   });

@@ -18,6 +18,7 @@ import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import { StoredParameter } from '../nn/packed-linear.js';
 import { Parameter } from '../nn/parameter.js';
+import type { PretrainedDescription } from '../nn/pretrained-description.js';
 import {
   lorasOf,
   quantizationConfig,
@@ -91,12 +92,9 @@ export async function saveWithFiles(
   const format = options.format ?? (description && !isFile ? 'hf' : 'native');
   if (format === 'native') requireUnmerged('saveWeights', module);
   const layout = format === 'hf' ? description : null;
-  const transposed = new Set(layout?.transposed);
-  const own = sourcesOf(module, options.dtype, transposed);
-  const torch = torchDType(own);
-  const slices = (layout && readSliceNames(layout.pieces)) ?? {};
-  const named = layout ? forTransformers(module, own, torch.torch_dtype ?? 'float32') : own;
-  const sources = named.flatMap((source) => inFileSlices(source, slices[source.name]));
+  const { sources, torch } = layout
+    ? pretrainedSources(module, layout, options.dtype)
+    : nativeSources(module, options.dtype);
   if (isFile) {
     await writeAlone(path, sources);
     return [path];
@@ -113,6 +111,32 @@ export async function saveWithFiles(
   const content = { sources, config, generation, copies, maxShardBytes };
   const files = await writeFolder(home, content);
   return files.map((file) => `${path.replace(/\/$/, '')}/${file}`);
+}
+
+/** The tensors of a save, and the dtype entry of config.json. */
+interface Sources {
+  sources: TensorSource[];
+  torch: { torch_dtype?: string };
+}
+
+function nativeSources(module: Module, dtype: ExportDType | undefined): Sources {
+  const sources = sourcesOf(module, dtype, new Set());
+  return { sources, torch: torchDType(sources) };
+}
+
+/**
+ * @internal The tensors of `module` under the names of Hugging Face's files. Throws DS_ARGUMENT.
+ */
+export function pretrainedSources(
+  module: Module,
+  { transposed, pieces }: PretrainedDescription,
+  dtype?: ExportDType,
+): Sources {
+  const own = sourcesOf(module, dtype, new Set(transposed));
+  const torch = torchDType(own);
+  const slices = readSliceNames(pieces) ?? {};
+  const named = forTransformers(module, own, torch.torch_dtype ?? 'float32');
+  return { sources: named.flatMap((source) => inFileSlices(source, slices[source.name])), torch };
 }
 
 function sourcesOf(

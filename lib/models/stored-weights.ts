@@ -228,7 +228,11 @@ export function storedDType({ tensors, config }: WeightFiles): DType {
   const found = new Set<DType>();
   for (const { dtype } of tensors.values()) if (isFloating(dtype)) found.add(dtype);
   const [first, ...others] = found;
-  if (first && others.length === 0) return first;
+  return first && others.length === 0 ? first : namedDType(config);
+}
+
+/** The dtype that a config.json names, else f32. */
+export function namedDType(config: WeightFiles['config']): DType {
   const given = config?.dtype ?? config?.torch_dtype;
   const named = typeof given === 'string' ? given.replace(/^torch\./, '') : '';
   const known: Record<string, DType> = { float16: 'f16', bfloat16: 'bf16' };

@@ -1,6 +1,4 @@
 // Prompts to tokens in worker threads, away from the event loop that feeds the engine.
-import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
 
 import { DsError } from '../errors.js';
 import { type Lost, ThreadPool } from '../runtime/thread-pool.js';
@@ -85,7 +83,7 @@ export class PromptReader {
   ) {
     const { threads, chatTemplate, most, characters, seconds } = options;
     this.queue = new FairQueue(threads);
-    this.hasPatterns = hasPatterns(tokenizer.folder);
+    this.hasPatterns = tokenizer.hasPatterns;
     const template = chatTemplate ?? tokenizer.templateText('default') ?? '';
     this.knowsDevelopers = template.includes('developer');
     const withTools = chatTemplate ?? tokenizer.templateText('tool_use') ?? template;
@@ -196,10 +194,6 @@ export class PromptReader {
     return new DsError({ code: 'DS_LIMIT', op, expected, got, hint: 'Send a shorter prompt.' });
   };
 }
-
-/** Whether the tokenizer has regular expressions. */
-const hasPatterns = (folder: string): boolean =>
-  /"Regex"\s*:/.test(readFileSync(join(folder, 'tokenizer.json'), 'utf8'));
 
 /** Errors go to clients, and the server's paths must not. */
 function withoutFolder({ code, op, expected, got, hint }: DsError, folder: string): DsError {

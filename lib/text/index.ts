@@ -2,6 +2,7 @@
 export type { ChatMessage } from './chat-template.js';
 export { DecodeStream } from './decode-stream.js';
 export type { RowCounts } from './encoded-part.js';
+export { ggufTokenizer } from './gguf-tokenizer.js';
 export type { TextReport } from './pack-rows.js';
 export type { Overlong } from './packing.js';
 export type { PaddedBatch, PaddingOptions } from './padding.js';

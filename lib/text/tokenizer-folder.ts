@@ -10,7 +10,7 @@ import { parseJson } from '../runtime/parse-json.js';
 import { dataError } from '../runtime/refused.js';
 import { errorMessage } from '../runtime/system-error.js';
 
-type Json = Record<string, unknown>;
+export type Json = Record<string, unknown>;
 
 /** The tokens with a role, by Hugging Face's names. */
 const ROLES = [

@@ -1,7 +1,6 @@
 // Tokenizer: text to tokens and back as Hugging Face's tokenizers do, from the files of a model's
 // folder.
 import { createHash } from 'node:crypto';
-import { join } from 'node:path';
 import { DsError } from '../errors.js';
 import { cachedFolder, REVISION, type RevisionOptions } from '../hub/local-folder.js';
 import type { Device } from '../runtime/device.js';
@@ -14,15 +13,10 @@ import { required } from '../runtime/required.js';
 import { type ChatMessage, ChatTemplate, type RenderedChat, type Spoken } from './chat-template.js';
 import { DecodeStream, REPLACEMENT } from './decode-stream.js';
 import { fewestTokens } from './fewest-tokens.js';
+import { hasPatterns, readTokenizer, tokenizerFile } from './gguf-tokenizer.js';
 import { type PaddedBatch, type PaddingOptions, padRows } from './padding.js';
 import { TokenSpans } from './token-spans.js';
-import {
-  type Role,
-  readTokenizerFolder,
-  type Side,
-  TOKENIZER_FILE,
-  type TokenizerFolder,
-} from './tokenizer-folder.js';
+import type { Role, Side, TokenizerFolder } from './tokenizer-folder.js';
 import { TOKENIZER_RULES } from './tokenizer-rules.js';
 import { CoreTokenizer } from './tokenizers/core.js';
 import type { Bounds } from './tokenizers/post-processors.js';
@@ -179,23 +173,29 @@ export class Tokenizer {
 
   /**
    * Reads the tokenizer of a model's folder: tokenizer.json and, if present, tokenizer_config.json,
-   * special_tokens_map.json and chat templates. `place` is the folder, or a name of the hub that
-   * hub.pull() or nn.models.fromPretrained() has downloaded: this function is synchronous. Throws
-   * DS_DATA with the file's path if a file is missing, damaged or not supported. Throws DS_HUB if
-   * the cache lacks the name, and DS_ARGUMENT if `place` is not a string.
+   * special_tokens_map.json and chat templates. `place` is the folder, a GGUF file, or a name of
+   * the hub that hub.pull() or nn.models.fromPretrained() has downloaded: this function is
+   * synchronous. Throws DS_DATA with the file's path if a file is missing, damaged or not
+   * supported. Throws DS_HUB if the cache lacks the name, and DS_ARGUMENT if `place` is not a
+   * string.
    */
   static fromPretrained(place: string, given: RevisionOptions = {}): Tokenizer {
     requireType('Tokenizer.fromPretrained', place, 'string');
     const { revision } = readOptions('Tokenizer.fromPretrained', given, REVISION);
     const need = 'tokenizer';
     const folder = cachedFolder('Tokenizer.fromPretrained', place, { need, revision });
-    const parts = readTokenizerFolder(folder);
-    return new Tokenizer(new CoreTokenizer(join(folder, TOKENIZER_FILE), parts.tokenizer), parts);
+    const parts = readTokenizer(folder);
+    return new Tokenizer(new CoreTokenizer(tokenizerFile(folder), parts.tokenizer), parts);
   }
 
   /** The folder that it was read from. */
   get folder(): string {
     return this.parts.location;
+  }
+
+  /** @internal Whether regular expressions cut its texts. */
+  get hasPatterns(): boolean {
+    return hasPatterns(this.parts);
   }
 
   /** Differs when anything that decides ids or chat texts does, these rules of ours as well. */

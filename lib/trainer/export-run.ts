@@ -7,12 +7,15 @@ import {
   type ConsolidateOptions,
   consolidateWithFiles,
   findLatest,
+  replaceFile,
   requireFree,
 } from '../checkpoint/index.js';
+import { type GgufType, saveGguf } from '../models/gguf/save.js';
 import { fromPretrained } from '../models/index.js';
 import { saveWithFiles } from '../models/save-weights.js';
 import { adapterFolder } from '../peft/adapter-folder.js';
 import { refused } from '../runtime/refused.js';
+import { hasTokenizer, isGgufPath, tokenizerFilesOf } from '../text/gguf-tokenizer.js';
 import { tokenizerFilesIn } from '../text/tokenizer-files.js';
 import { wholeCheckpoints } from './checkpoint-folder.js';
 
@@ -52,10 +55,31 @@ export async function exportRun(
   const how = Object.entries({ dtype, maxShardBytes, format }).filter(([, one]) => one);
   const model = await fromPretrained(source);
   const paths = await saveWithFiles(model, out, Object.fromEntries(how), copies);
+  if (isGgufPath(source) && hasTokenizer(source)) {
+    for (const [name, content] of Object.entries(tokenizerFilesOf(source))) {
+      await replaceFile(join(path, name), content);
+    }
+  }
   const weights = paths.filter((one) => one.endsWith('.safetensors'));
   const sizes = await Promise.all(weights.map(async (one) => (await stat(one)).size));
   const files = paths.map((one) => one.slice(one.lastIndexOf('/') + 1));
   return { source, path, format, files, bytes: sizes.reduce((sum, size) => sum + size, 0) };
+}
+
+/**
+ * Writes the weights of `dir`, chosen as exportRun() does, and the tokenizer as the GGUF file
+ * `out`. Rejects as fromPretrained() and saveGguf() do.
+ */
+export async function exportGguf(
+  dir: string,
+  out: string,
+  type: GgufType,
+): Promise<{ source: string; bytes: number; hasTokenizer: boolean }> {
+  const { folder: source } = await sourceOf(dir, {});
+  const model = await fromPretrained(source);
+  const isComplete = hasTokenizer(source);
+  await saveGguf(model, out, { type, ...(isComplete && { tokenizer: source }) });
+  return { source, bytes: (await stat(out)).size, hasTokenizer: isComplete };
 }
 
 async function sourceOf(dir: string, { tag, format }: ConsolidateOptions): Promise<Source> {
@@ -70,7 +94,8 @@ async function sourceOf(dir: string, { tag, format }: ConsolidateOptions): Promi
     throw refused(`export ${dir}`, 'whole weights', 'an adapter', hint);
   }
   if ((await findLatest(dir)) !== null) return { folder: dir, checkpoint: { tag: undefined } };
-  if (existsSync(join(dir, 'config.json'))) return { folder: dir, checkpoint: null };
+  if (isGgufPath(dir) || existsSync(join(dir, 'config.json')))
+    return { folder: dir, checkpoint: null };
   const newest = (await wholeCheckpoints(dir)).at(-1);
   return newest ? sourceOf(newest.path, { format }) : { folder: dir, checkpoint: { tag } };
 }

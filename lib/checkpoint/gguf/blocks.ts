@@ -1,0 +1,195 @@
+// Values of GGUF tensors: plain numbers, and blocks of small integers with scales. Source: ggml's
+// formulas of each type.
+import type { DType } from '../../runtime/dtype.js';
+
+/** A type of stored values. */
+export interface BlockType {
+  readonly name: string;
+  /** Values of a block. */
+  readonly values: number;
+  /** Bytes of a block. */
+  readonly bytes: number;
+  /** The dtype of plain numbers; null for blocks, which are read as f32. */
+  readonly dtype: DType | null;
+  /** Writes the values of `count` blocks to `out`. */
+  readonly unpack: (bytes: Uint8Array, count: number, out: Float32Array) => void;
+}
+
+/** All f16 numbers by their bits. */
+const HALVES = new Float32Array(65_536);
+for (let bits = 0; bits < 65_536; ++bits) {
+  const [sign, exponent, fraction] = [bits >> 15 ? -1 : 1, (bits >> 10) & 31, bits & 1023];
+  HALVES[bits] =
+    exponent === 0
+      ? sign * fraction * 2 ** -24
+      : exponent === 31
+        ? fraction
+          ? Number.NaN
+          : sign * Number.POSITIVE_INFINITY
+        : sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+}
+
+/** The f16 number at byte `at`. */
+export const halfAt = (bytes: Uint8Array, at: number): number =>
+  HALVES[(bytes[at] as number) | ((bytes[at + 1] as number) << 8)] as number;
+
+/** Values of IQ4_NL's codes. */
+const NONLINEAR = [...[-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]];
+/** Values of MXFP4's codes: e2m1 numbers. */
+const E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0, -0.5, -1, -1.5, -2, -3, -4, -6];
+
+const signed = (byte: number): number => (byte << 24) >> 24;
+
+/** Blocks of 32 four-bit codes, low halves first, with a scale of `head` bytes before them. */
+function codes(
+  bytes: Uint8Array,
+  count: number,
+  out: Float32Array,
+  {
+    head,
+    scale,
+    value,
+  }: {
+    head: number;
+    scale: (bytes: Uint8Array, at: number) => number;
+    value: readonly number[];
+  },
+): void {
+  for (let block = 0; block < count; ++block) {
+    const at = block * (head + 16);
+    const d = scale(bytes, at);
+    for (let i = 0; i < 16; ++i) {
+      const code = bytes[at + head + i] as number;
+      out[block * 32 + i] = d * (value[code & 15] as number);
+      out[block * 32 + 16 + i] = d * (value[code >> 4] as number);
+    }
+  }
+}
+
+const CENTERED = Array.from({ length: 16 }, (_, code) => code - 8);
+
+function q8(bytes: Uint8Array, count: number, out: Float32Array): void {
+  for (let block = 0; block < count; ++block) {
+    const at = block * 34;
+    const d = halfAt(bytes, at);
+    for (let i = 0; i < 32; ++i) out[block * 32 + i] = d * signed(bytes[at + 2 + i] as number);
+  }
+}
+
+/** The six-bit scale and minimum of group `j` of 8, packed into 12 bytes from `at`. */
+function scaleAndMin(s: Uint8Array, at: number, j: number): [scale: number, min: number] {
+  const byte = (i: number): number => s[at + i] as number;
+  if (j < 4) return [byte(j) & 63, byte(j + 4) & 63];
+  return [
+    (byte(j + 4) & 15) | ((byte(j - 4) >> 6) << 4),
+    (byte(j + 4) >> 4) | ((byte(j) >> 6) << 4),
+  ];
+}
+
+/** Q4_K, and Q5_K with a fifth bit of each code. */
+function withMinimum(bytes: Uint8Array, count: number, out: Float32Array, hasFifth: boolean): void {
+  const size = hasFifth ? 176 : 144;
+  for (let block = 0; block < count; ++block) {
+    const at = block * size;
+    const [d, m] = [halfAt(bytes, at), halfAt(bytes, at + 2)];
+    const [high, low] = [at + 16, at + (hasFifth ? 48 : 16)];
+    for (let j = 0; j < 8; ++j) {
+      const [scale, min] = scaleAndMin(bytes, at + 4, j);
+      for (let l = 0; l < 32; ++l) {
+        const nibble = ((bytes[low + 32 * (j >> 1) + l] as number) >> (4 * (j & 1))) & 15;
+        const fifth = hasFifth ? (((bytes[high + l] as number) >> j) & 1) << 4 : 0;
+        out[block * 256 + 32 * j + l] = d * scale * (nibble + fifth) - m * min;
+      }
+    }
+  }
+}
+
+function q6k(bytes: Uint8Array, count: number, out: Float32Array): void {
+  for (let block = 0; block < count; ++block) {
+    const at = block * 210;
+    const d = halfAt(bytes, at + 208);
+    for (let e = 0; e < 256; ++e) {
+      const [t, k, l] = [e >> 7, (e >> 5) & 3, e & 31];
+      const low = ((bytes[at + 64 * t + 32 * (k & 1) + l] as number) >> (4 * (k >> 1))) & 15;
+      const high = ((bytes[at + 128 + 32 * t + l] as number) >> (2 * k)) & 3;
+      const scale = signed(bytes[at + 192 + (e >> 4)] as number);
+      out[block * 256 + e] = d * scale * ((low | (high << 4)) - 32);
+    }
+  }
+}
+
+/** The f32 number of a bf16 number's bits. */
+const WIDE = new Float32Array(1);
+const WIDE_BITS = new Uint32Array(WIDE.buffer);
+
+function plain(name: string, dtype: DType, bytes: number): BlockType {
+  const unpack: BlockType['unpack'] = (from, count, out) => {
+    const view = new DataView(from.buffer, from.byteOffset, from.byteLength);
+    for (let i = 0; i < count; ++i) {
+      if (dtype === 'f32') out[i] = view.getFloat32(4 * i, true);
+      else if (dtype === 'f16') out[i] = halfAt(from, 2 * i);
+      else {
+        WIDE_BITS[0] = view.getUint16(2 * i, true) << 16;
+        out[i] = WIDE[0] as number;
+      }
+    }
+  };
+  return { name, values: 1, bytes, dtype, unpack };
+}
+
+function blocks(
+  name: string,
+  [bytes, values]: readonly [bytes: number, values: number],
+  unpack: BlockType['unpack'],
+): BlockType {
+  return { name, values, bytes, dtype: null, unpack };
+}
+
+const power = (bytes: Uint8Array, at: number): number => 2 ** ((bytes[at] as number) - 127);
+
+/** The supported types by their numbers in files. */
+export const BLOCK_TYPES: ReadonlyMap<number, BlockType> = new Map([
+  [0, plain('F32', 'f32', 4)],
+  [1, plain('F16', 'f16', 2)],
+  [30, plain('BF16', 'bf16', 2)],
+  [8, blocks('Q8_0', [34, 32], q8)],
+  [
+    2,
+    blocks('Q4_0', [18, 32], (bytes, count, out) =>
+      codes(bytes, count, out, { head: 2, scale: halfAt, value: CENTERED }),
+    ),
+  ],
+  [
+    20,
+    blocks('IQ4_NL', [18, 32], (bytes, count, out) =>
+      codes(bytes, count, out, { head: 2, scale: halfAt, value: NONLINEAR }),
+    ),
+  ],
+  [
+    39,
+    blocks('MXFP4', [17, 32], (bytes, count, out) =>
+      codes(bytes, count, out, { head: 1, scale: power, value: E2M1 }),
+    ),
+  ],
+  [12, blocks('Q4_K', [144, 256], (bytes, count, out) => withMinimum(bytes, count, out, false))],
+  [13, blocks('Q5_K', [176, 256], (bytes, count, out) => withMinimum(bytes, count, out, true))],
+  [14, blocks('Q6_K', [210, 256], q6k)],
+]);
+
+/** Types of ggml that are not read, for messages. */
+const OTHERS: Readonly<Record<number, string>> = {
+  ...{ 3: 'Q4_1', 6: 'Q5_0', 7: 'Q5_1', 9: 'Q8_1', 10: 'Q2_K', 11: 'Q3_K', 15: 'Q8_K' },
+  ...{ 16: 'IQ2_XXS', 17: 'IQ2_XS', 18: 'IQ3_XXS', 19: 'IQ1_S', 21: 'IQ3_S', 22: 'IQ2_S' },
+  ...{ 23: 'IQ4_XS', 24: 'I8', 25: 'I16', 26: 'I32', 27: 'I64', 28: 'F64', 29: 'IQ1_M' },
+  ...{ 34: 'TQ1_0', 35: 'TQ2_0', 40: 'NVFP4' },
+};
+
+/** The name of a type in messages. */
+export const typeName = (id: number): string =>
+  BLOCK_TYPES.get(id)?.name ?? OTHERS[id] ?? `type ${id}`;
+
+/** The number of a type in files. */
+export function typeId(name: string): number {
+  for (const [id, type] of BLOCK_TYPES) if (type.name === name) return id;
+  throw new RangeError(name);
+}

@@ -1,0 +1,167 @@
+// Reads tensors of a GGUF file as a model has them: unpacked, in its row order, under its names.
+import { dtypeSize } from '../../runtime/dtype.js';
+import { InputFile } from '../../runtime/input-file.js';
+import { numel } from '../../runtime/view.js';
+import type { Tensor } from '../../tensor/index.js';
+import type { TensorEntry } from '../header.js';
+import { type GgufHeader, type GgufTensor, readGgufHeader } from './header.js';
+
+/** A tensor of the model in a tensor of the file. */
+export interface GgufPart {
+  /** The model's name. */
+  readonly name: string;
+  readonly source: GgufTensor;
+  readonly shape: readonly number[];
+  /** Its first value in `source`. Default 0. */
+  readonly first?: number;
+  /**
+   * The number of heads whose rows the file has in pairs: rows 2j and 2j + 1 of a head of D rows
+   * are the model's j and j + D / 2. Default: rows in the model's order.
+   */
+  readonly pairedHeads?: number;
+  /** Added to every value. Default 0. */
+  readonly add?: number;
+}
+
+/** A part, and its bytes after unpacking. */
+export interface GgufEntry extends TensorEntry {
+  readonly part: GgufPart;
+}
+
+/** Values that are unpacked at a time. */
+const CHUNK = 2 ** 18;
+
+/** An open file. Its opener closes it. */
+export class GgufFile {
+  private readonly parts: ReadonlyMap<string, GgufPart>;
+
+  private constructor(
+    private readonly file: InputFile,
+    readonly header: GgufHeader,
+    readonly entries: readonly GgufEntry[],
+  ) {
+    this.parts = new Map(entries.map(({ name, part }) => [name, part]));
+  }
+
+  /**
+   * `partsOf` lists the tensors of the model. Throws what it throws, DS_CHECKPOINT for a damaged
+   * header, and DS_IO.
+   */
+  static async open(
+    path: string,
+    partsOf: (header: GgufHeader) => readonly GgufPart[],
+  ): Promise<GgufFile> {
+    const file = await InputFile.open(path);
+    try {
+      const read = (at: number, into: Uint8Array): void => file.readNow(at, into);
+      const header = readGgufHeader(path, file.bytes, read);
+      return new GgufFile(file, header, partsOf(header).map(entryOf));
+    } catch (error) {
+      await file.close();
+      throw error;
+    }
+  }
+
+  get path(): string {
+    return this.file.path;
+  }
+
+  get bytes(): number {
+    return this.file.bytes;
+  }
+
+  /** Throws DS_IO if the file was written since it was opened. */
+  requireUnchanged(): Promise<void> {
+    return this.file.requireUnchanged();
+  }
+
+  close(): Promise<void> {
+    return this.file.close();
+  }
+
+  /** Fills `bytes` from byte `from` of an unpacked entry; blocks. Throws DS_IO. */
+  readNow({ name, dtype }: TensorEntry, from: number, bytes: Uint8Array): void {
+    const part = this.parts.get(name) as GgufPart;
+    const size = dtypeSize(dtype);
+    const range = { from: from / size, count: bytes.length / size };
+    for (const { at, from: first, count } of runsOf(part, range)) {
+      const into = bytes.subarray(at * size, (at + count) * size);
+      const start = (part.first ?? 0) + first;
+      if (part.source.type.dtype === dtype && !part.add) this.copy(part.source, start, into);
+      else this.unpack(part, start, into);
+    }
+  }
+
+  /** Overwrites a contiguous tensor of the entry's dtype with all values of it. */
+  async readInto(entry: TensorEntry, tensor: Tensor): Promise<void> {
+    const size = dtypeSize(entry.dtype);
+    const step = CHUNK * size;
+    for (let done = 0; done < tensor.bytes; done += step) {
+      const bytes = new Uint8Array(Math.min(step, tensor.bytes - done));
+      this.readNow(entry, done, bytes);
+      tensor.buffer.write(tensor.offset * size + done, bytes);
+      // Other work gets its turn between chunks.
+      await new Promise(setImmediate);
+    }
+  }
+
+  private copy({ start, type }: GgufTensor, first: number, into: Uint8Array): void {
+    this.file.readNow(start + first * type.bytes, into);
+  }
+
+  /** Writes values from `first` on as f32. */
+  private unpack({ source, add = 0 }: GgufPart, first: number, into: Uint8Array): void {
+    const { type, start } = source;
+    const end = first + into.length / 4;
+    const out = Buffer.from(into.buffer, into.byteOffset, into.length);
+    for (let from = first; from < end; ) {
+      const block = Math.floor(from / type.values);
+      const until = Math.min(end, (block + 1) * type.values + CHUNK);
+      const count = Math.ceil(until / type.values) - block;
+      const packed = new Uint8Array(count * type.bytes);
+      this.file.readNow(start + block * type.bytes, packed);
+      const values = new Float32Array(count * type.values);
+      type.unpack(packed, count, values);
+      for (let i = from; i < until; ++i) {
+        const value = values[i - block * type.values] as number;
+        out.writeFloatLE(value + add, 4 * (i - first));
+      }
+      from = until;
+    }
+  }
+}
+
+function entryOf(part: GgufPart): GgufEntry {
+  const { name, shape, add, source } = part;
+  const dtype = add ? 'f32' : (source.type.dtype ?? 'f32');
+  return { name, dtype, shape, start: 0, end: numel(shape) * dtypeSize(dtype), part };
+}
+
+/** Values [at, at + count) of a range are those of the file from `from` on. */
+interface Run {
+  readonly at: number;
+  readonly from: number;
+  readonly count: number;
+}
+
+/** The runs of a range that are contiguous in the file. */
+function* runsOf(
+  { shape, pairedHeads }: GgufPart,
+  { from, count }: { from: number; count: number },
+): Generator<Run> {
+  if (pairedHeads === undefined) {
+    yield { at: 0, from, count };
+    return;
+  }
+  const [rows = 1] = shape;
+  const [width, dim] = [numel(shape) / rows, rows / pairedHeads];
+  for (let at = 0; at < count; ) {
+    const [row, column] = [Math.floor((from + at) / width), (from + at) % width];
+    const [head, inner] = [Math.floor(row / dim), row % dim];
+    const half = dim / 2;
+    const stored = head * dim + 2 * (inner % half) + Math.floor(inner / half);
+    const run = Math.min(width - column, count - at);
+    yield { at, from: stored * width + column, count: run };
+    at += run;
+  }
+}

@@ -1,0 +1,234 @@
+// Reads the header of a GGUF file (version 2 or 3): metadata by key, and the table of tensors. All
+// counts and sizes are compared with the file before memory is allocated.
+import { DsError } from '../../errors.js';
+import { BLOCK_TYPES, type BlockType, typeName } from './blocks.js';
+
+/** A value of the metadata; integers are numbers. */
+export type GgufValue = number | boolean | string | readonly GgufValue[];
+
+/** A tensor of the file. */
+export interface GgufTensor {
+  readonly name: string;
+  /** Outermost dimension first. */
+  readonly shape: readonly number[];
+  readonly type: BlockType;
+  /** The position of its first byte in the file. */
+  readonly start: number;
+  readonly bytes: number;
+}
+
+export interface GgufHeader {
+  readonly metadata: ReadonlyMap<string, GgufValue>;
+  readonly tensors: readonly GgufTensor[];
+  /** All values of a small tensor. Throws DS_CHECKPOINT for a large one, DS_IO. */
+  readonly read: (tensor: GgufTensor) => readonly number[];
+}
+
+/** Fills `into` with the file's bytes from `at` on. */
+export type ReadBytes = (at: number, into: Uint8Array) => void;
+
+/** The first four bytes of a file. */
+export const GGUF_MAGIC = 'GGUF';
+
+const WINDOW = 1 << 20;
+const MAX_TEXT = 64 * 2 ** 20;
+const MAX_ITEMS = 2 ** 24;
+const MAX_TENSORS = 1_000_000;
+const MAX_PAIRS = 100_000;
+const MAX_DIMS = 4;
+const MAX_DEPTH = 3;
+const DAMAGED = 'The file is damaged, or its download did not finish.';
+
+/** Bytes of each type of metadata; of texts and lists, of their length. */
+const SIZES = [1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8] as const;
+const [TEXT, LIST] = [8, 9];
+
+/** Reads a file from its start. */
+class Reader {
+  private window = new DataView(new ArrayBuffer(0));
+  private windowAt = 0;
+  at = 0;
+
+  constructor(
+    readonly path: string,
+    readonly size: number,
+    private readonly read: ReadBytes,
+  ) {}
+
+  /** Bytes between here and the end. */
+  get left(): number {
+    return this.size - this.at;
+  }
+
+  damaged(expected: string, got: string, hint = DAMAGED): DsError {
+    const op = `${this.path}, byte ${this.at}`;
+    return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
+  }
+
+  /** A view of the next `count` bytes. */
+  private take(count: number): [view: DataView, offset: number] {
+    if (count > this.left) throw this.damaged(`${count} bytes more`, `${this.left}`);
+    const from = this.at - this.windowAt;
+    if (from < 0 || from + count > this.window.byteLength) {
+      const bytes = new Uint8Array(Math.min(Math.max(count, WINDOW), this.left));
+      this.read(this.at, bytes);
+      this.window = new DataView(bytes.buffer);
+      this.windowAt = this.at;
+    }
+    const offset = this.at - this.windowAt;
+    this.at += count;
+    return [this.window, offset];
+  }
+
+  u32(): number {
+    const [view, at] = this.take(4);
+    return view.getUint32(at, true);
+  }
+
+  /** A count or size; larger ones than 2^53 are no sizes of a file. */
+  size64(): number {
+    const [view, at] = this.take(8);
+    const value = view.getBigUint64(at, true);
+    if (value <= Number.MAX_SAFE_INTEGER) return Number(value);
+    throw this.damaged('a number below 2^53', String(value));
+  }
+
+  text(): string {
+    const length = this.size64();
+    if (length > MAX_TEXT) throw this.damaged(`a text of at most ${MAX_TEXT} bytes`, `${length}`);
+    const [view, at] = this.take(length);
+    return Buffer.from(view.buffer, at, length).toString('utf8');
+  }
+
+  value(type: number, depth = 0): GgufValue {
+    if (type === TEXT) return this.text();
+    if (type === LIST) return this.list(depth);
+    const bytes = SIZES[type];
+    if (bytes === undefined) throw this.damaged('a type of value from 0 to 12', `${type}`);
+    const [view, at] = this.take(bytes);
+    switch (type) {
+      case 0:
+        return view.getUint8(at);
+      case 1:
+        return view.getInt8(at);
+      case 2:
+        return view.getUint16(at, true);
+      case 3:
+        return view.getInt16(at, true);
+      case 4:
+        return view.getUint32(at, true);
+      case 5:
+        return view.getInt32(at, true);
+      case 6:
+        return view.getFloat32(at, true);
+      case 7:
+        return view.getUint8(at) !== 0;
+      case 10:
+        return Number(view.getBigUint64(at, true));
+      case 11:
+        return Number(view.getBigInt64(at, true));
+      default:
+        return view.getFloat64(at, true);
+    }
+  }
+
+  private list(depth: number): readonly GgufValue[] {
+    if (depth >= MAX_DEPTH) throw this.damaged(`lists in at most ${MAX_DEPTH} levels`, 'more');
+    const type = this.u32();
+    const count = this.size64();
+    const smallest = SIZES[type];
+    if (smallest === undefined) throw this.damaged('a type of value from 0 to 12', `${type}`);
+    const most = Math.min(MAX_ITEMS, Math.floor(this.left / smallest));
+    if (count > most) throw this.damaged(`a list of at most ${most} values`, `${count}`);
+    const values: GgufValue[] = [];
+    for (let i = 0; i < count; ++i) values.push(this.value(type, depth + 1));
+    return values;
+  }
+}
+
+/** Throws DS_CHECKPOINT for other files, damaged ones, and tensors of unsupported types. */
+export function readGgufHeader(path: string, size: number, read: ReadBytes): GgufHeader {
+  const reader = new Reader(path, size, read);
+  const magic = reader.left < 4 ? '' : Buffer.from(Uint32Array.of(reader.u32()).buffer).toString();
+  if (magic !== GGUF_MAGIC) {
+    throw reader.damaged('a GGUF file', `a file that begins with ${JSON.stringify(magic)}`);
+  }
+  const version = reader.u32();
+  if (version !== 2 && version !== 3) {
+    const hint = 'Convert the model again with a current llama.cpp.';
+    throw reader.damaged('version 2 or 3', `${version}`, hint);
+  }
+  const [tensors, pairs] = [reader.size64(), reader.size64()];
+  if (tensors > MAX_TENSORS) throw reader.damaged(`at most ${MAX_TENSORS} tensors`, `${tensors}`);
+  if (pairs > MAX_PAIRS) throw reader.damaged(`at most ${MAX_PAIRS} keys`, `${pairs}`);
+  const metadata = new Map<string, GgufValue>();
+  for (let i = 0; i < pairs; ++i) {
+    const key = reader.text();
+    metadata.set(key, reader.value(reader.u32()));
+  }
+  const found = Array.from({ length: tensors }, () => entry(reader));
+  const align = alignment(reader, metadata);
+  const start = Math.ceil(reader.at / align) * align;
+  const valuesOf = ({ name, start: at, bytes, type }: GgufTensor): readonly number[] => {
+    if (bytes > WINDOW) throw reader.damaged(`at most ${WINDOW} bytes of ${name}`, `${bytes}`);
+    const packed = new Uint8Array(bytes);
+    read(at, packed);
+    const values = new Float32Array((bytes / type.bytes) * type.values);
+    type.unpack(packed, bytes / type.bytes, values);
+    return [...values];
+  };
+  return { metadata, tensors: located(reader, found, { start, align }), read: valuesOf };
+}
+
+type Entry = Omit<GgufTensor, 'start'> & { offset: number };
+
+function entry(reader: Reader): Entry {
+  const name = reader.text();
+  const dims = reader.u32();
+  if (dims > MAX_DIMS) throw reader.damaged(`at most ${MAX_DIMS} dimensions`, `${dims}`);
+  const shape = Array.from({ length: dims }, () => reader.size64()).reverse();
+  const id = reader.u32();
+  const offset = reader.size64();
+  const type = BLOCK_TYPES.get(id);
+  if (!type) {
+    const known = [...BLOCK_TYPES.values()].map((one) => one.name).join(', ');
+    const hint = 'Take another file of the model, such as Q4_K_M or Q8_0.';
+    throw reader.damaged(`${name} in ${known}`, typeName(id), hint);
+  }
+  const values = shape.reduce((product, one) => product * one, 1);
+  const width = shape.at(-1) ?? 1;
+  if (!Number.isSafeInteger(values) || width % type.values !== 0) {
+    const expected = `rows of ${name} in whole blocks of ${type.values} values`;
+    throw reader.damaged(expected, `[${shape}]`);
+  }
+  return { name, shape, type, offset, bytes: (values / type.values) * type.bytes };
+}
+
+function alignment(reader: Reader, metadata: GgufHeader['metadata']): number {
+  const given = metadata.get('general.alignment') ?? 32;
+  const isPower = Number.isInteger(given) && Number.isInteger(Math.log2(given as number));
+  if (isPower && (given as number) <= 2 ** 20) return given as number;
+  throw reader.damaged('general.alignment as a power of 2 up to 2^20', JSON.stringify(given));
+}
+
+/** Requires that each tensor lies in the file, and none overlaps another. */
+function located(
+  reader: Reader,
+  entries: readonly Entry[],
+  { start, align }: { start: number; align: number },
+): GgufTensor[] {
+  const tensors = entries.map(({ offset, ...rest }) => ({ ...rest, start: start + offset }));
+  const names = new Set<string>();
+  let end = start;
+  for (const one of [...tensors].sort((a, b) => a.start - b.start)) {
+    const isPlaced = one.start >= end && (one.start - start) % align === 0;
+    end = one.start + one.bytes;
+    if (!isPlaced || end > reader.size) {
+      const expected = `${one.name} inside of the file's ${reader.size} bytes, without overlap`;
+      throw reader.damaged(expected, `bytes ${one.start} to ${end}`);
+    }
+    if (names.has(one.name)) throw reader.damaged('tensors with distinct names', one.name);
+    names.add(one.name);
+  }
+  return tensors;
+}

@@ -1,0 +1,222 @@
+// Packs rows of numbers into GGUF's types: f32, f16, and blocks of small integers with scales. Each
+// scale minimises a weighted squared error. Source: ggml's block layouts and llama.cpp's searches.
+import { typeId } from './blocks.js';
+
+/** A type that is written. */
+export type PackedType = 'F32' | 'F16' | 'Q8_0' | 'Q4_K' | 'Q6_K';
+
+/** Values and bytes of a block. */
+const LAYOUTS: Readonly<Record<PackedType, readonly [values: number, bytes: number]>> = {
+  ...{ F32: [1, 4], F16: [1, 2], Q8_0: [32, 34], Q4_K: [256, 144], Q6_K: [256, 210] },
+};
+
+export const blockValues = (type: PackedType): number => LAYOUTS[type][0];
+
+export const packedBytes = (type: PackedType, count: number): number =>
+  (count / LAYOUTS[type][0]) * LAYOUTS[type][1];
+
+export const packedTypeId = (type: PackedType): number => typeId(type);
+
+const FLOAT = new Float32Array(1);
+const BITS = new Uint32Array(FLOAT.buffer);
+
+/** The bits of the nearest f16 number; ties go to the even one. */
+export function halfBits(value: number): number {
+  FLOAT[0] = value;
+  const bits = BITS[0] as number;
+  const sign = (bits >>> 16) & 0x8000;
+  const magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return sign | 0x7e00;
+  if (magnitude >= 0x47800000) return sign | 0x7c00;
+  if (magnitude < 0x38800000) {
+    // Subnormal f16 numbers are multiples of 2^-24.
+    const scaled = Math.abs(value) * 2 ** 24;
+    const floor = Math.floor(scaled);
+    const rest = scaled - floor;
+    const isUp = rest > 0.5 || (rest === 0.5 && (floor & 1) === 1);
+    return sign | (floor + (isUp ? 1 : 0));
+  }
+  const shifted = magnitude - 0x38000000;
+  return sign | ((shifted + 0xfff + ((shifted >>> 13) & 1)) >>> 13);
+}
+
+/** The number that f16 stores for `value`. */
+function asHalf(value: number): number {
+  const bits = halfBits(value);
+  const exponent = (bits >> 10) & 31;
+  const fraction = bits & 1023;
+  const magnitude =
+    exponent === 0 ? fraction * 2 ** -24 : (1 + fraction / 1024) * 2 ** (exponent - 15);
+  return bits & 0x8000 ? -magnitude : magnitude;
+}
+
+const clamp = (value: number, low: number, high: number): number =>
+  Math.min(Math.max(value, low), high);
+
+/** Packs whole blocks. */
+export function packed(type: PackedType, values: Float32Array): Uint8Array {
+  const out = Buffer.alloc(packedBytes(type, values.length));
+  const [size, bytes] = LAYOUTS[type];
+  if (type === 'F32') {
+    for (let i = 0; i < values.length; ++i) out.writeFloatLE(values[i] as number, 4 * i);
+  } else if (type === 'F16') {
+    for (let i = 0; i < values.length; ++i) out.writeUInt16LE(halfBits(values[i] as number), 2 * i);
+  } else {
+    const pack = { Q8_0: q8, Q4_K: q4k, Q6_K: q6k }[type];
+    for (let block = 0; block * size < values.length; ++block) {
+      const from = values.subarray(block * size, (block + 1) * size);
+      pack(from, out.subarray(block * bytes, (block + 1) * bytes));
+    }
+  }
+  return out;
+}
+
+function q8(x: Float32Array, out: Buffer): void {
+  const scale = x.reduce((most, one) => Math.max(most, Math.abs(one)), 0) / 127;
+  out.writeUInt16LE(halfBits(scale), 0);
+  for (let i = 0; i < 32; ++i) out.writeInt8(scale ? round((x[i] as number) / scale) : 0, 2 + i);
+}
+
+/** Halves go away from zero, as in C. */
+const round = (value: number): number => Math.sign(value) * Math.round(Math.abs(value));
+
+/** x is about scale * code - min for codes of 0 to 15. */
+interface Affine {
+  readonly scale: number;
+  readonly min: number;
+}
+
+/** The best scale and minimum of 32 values by a search over scales. Large values weigh more. */
+function affineOf(x: Float32Array): Affine {
+  let [low, high, squares] = [0, Number.NEGATIVE_INFINITY, 0];
+  for (const one of x) {
+    low = Math.min(low, one);
+    high = Math.max(high, one);
+    squares += one * one;
+  }
+  if (high <= low) return { scale: 0, min: -low };
+  const weight = (one: number): number => Math.sqrt(squares / x.length) + Math.abs(one);
+  let best: Affine = { scale: (high - low) / 15, min: -low };
+  let error = Number.POSITIVE_INFINITY;
+  for (let step = 0; step <= 20; ++step) {
+    const inverse = (15 - 1 + step * 0.1) / (high - low);
+    const fitted = leastSquares(x, weight, { inverse, low });
+    if (fitted.error >= error) continue;
+    error = fitted.error;
+    best = { scale: fitted.scale, min: fitted.min };
+  }
+  return best;
+}
+
+/** Least squares for the codes that `inverse` and `low` give. */
+function leastSquares(
+  x: Float32Array,
+  weight: (one: number) => number,
+  { inverse, low }: { inverse: number; low: number },
+): Affine & { error: number } {
+  let [w, wc, wcc, wx, wcx, wxx] = [0, 0, 0, 0, 0, 0];
+  for (const one of x) {
+    const code = clamp(Math.round(inverse * (one - low)), 0, 15);
+    const by = weight(one);
+    w += by;
+    wc += by * code;
+    wcc += by * code * code;
+    wx += by * one;
+    wcx += by * code * one;
+    wxx += by * one * one;
+  }
+  const determinant = w * wcc - wc * wc;
+  if (determinant <= 0) return { scale: 0, min: -low, error: Number.POSITIVE_INFINITY };
+  let scale = (w * wcx - wc * wx) / determinant;
+  let offset = (wcc * wx - wc * wcx) / determinant;
+  if (offset > 0) [scale, offset] = [wcx / wcc, 0];
+  const error =
+    wxx -
+    2 * (scale * wcx + offset * wx) +
+    scale * scale * wcc +
+    2 * scale * offset * wc +
+    offset * offset * w;
+  return { scale, min: -offset, error };
+}
+
+function q4k(x: Float32Array, out: Buffer): void {
+  const groups = Array.from({ length: 8 }, (_, j) => affineOf(x.subarray(32 * j, 32 * j + 32)));
+  const most = (values: readonly number[]): number => Math.max(0, ...values);
+  const d = asHalf(most(groups.map(({ scale }) => scale)) / 63);
+  const m = asHalf(most(groups.map(({ min }) => min)) / 63);
+  out.writeUInt16LE(halfBits(d), 0);
+  out.writeUInt16LE(halfBits(m), 2);
+  const six = (value: number, unit: number): number =>
+    unit === 0 ? 0 : clamp(Math.round(value / unit), 0, 63);
+  for (const [j, { scale, min }] of groups.entries()) {
+    const [s, n] = [six(scale, d), six(min, m)];
+    if (j < 4) {
+      out[4 + j] = (out[4 + j] as number) | s;
+      out[8 + j] = (out[8 + j] as number) | n;
+    } else {
+      out[8 + j] = (s & 15) | ((n & 15) << 4);
+      out[j] = (out[j] as number) | ((s >> 4) << 6);
+      out[4 + j] = (out[4 + j] as number) | ((n >> 4) << 6);
+    }
+    const [own, below] = [d * s, m * n];
+    for (let l = 0; l < 32; ++l) {
+      const value = x[32 * j + l] as number;
+      const code = own === 0 ? 0 : clamp(Math.round((value + below) / own), 0, 15);
+      const at = 16 + 32 * (j >> 1) + l;
+      out[at] = (out[at] as number) | (code << (4 * (j & 1)));
+    }
+  }
+}
+
+/** The best scale of 16 values for codes of -32 to 31, of either sign. */
+function scaleOf(x: Float32Array): number {
+  let most = 0;
+  for (const one of x) if (Math.abs(one) > Math.abs(most)) most = one;
+  if (Math.abs(most) < 1e-15) return 0;
+  let [best, score] = [0, -1];
+  for (let step = -9; step <= 9; ++step) {
+    const inverse = -(32 + step * 0.1) / most;
+    let [products, squares] = [0, 0];
+    for (const one of x) {
+      const code = clamp(Math.round(inverse * one), -32, 31);
+      const by = one * one;
+      products += by * code * one;
+      squares += by * code * code;
+    }
+    if (squares === 0 || (products * products) / squares <= score) continue;
+    score = (products * products) / squares;
+    best = products / squares;
+  }
+  return best;
+}
+
+function q6k(x: Float32Array, out: Buffer): void {
+  const scales = Array.from({ length: 16 }, (_, g) => scaleOf(x.subarray(16 * g, 16 * g + 16)));
+  const most = scales.reduce((a, b) => (Math.abs(b) > Math.abs(a) ? b : a), 0);
+  const d = asHalf(most / -128);
+  out.writeUInt16LE(halfBits(d), 208);
+  if (d === 0) {
+    // Code 32 stands for 0.
+    for (let e = 0; e < 256; ++e) putSix(out, e, 32);
+    return;
+  }
+  for (const [g, scale] of scales.entries()) {
+    const eight = clamp(Math.round(scale / d), -128, 127);
+    out.writeInt8(eight, 192 + g);
+    const own = d * eight;
+    for (let i = 0; i < 16; ++i) {
+      const e = 16 * g + i;
+      const code = own === 0 ? 0 : clamp(Math.round((x[e] as number) / own), -32, 31);
+      putSix(out, e, code + 32);
+    }
+  }
+}
+
+/** Stores the six bits of element `e` of a Q6_K block. */
+function putSix(out: Buffer, e: number, code: number): void {
+  const [t, k, l] = [e >> 7, (e >> 5) & 3, e & 31];
+  const low = 64 * t + 32 * (k & 1) + l;
+  const high = 128 + 32 * t + l;
+  out[low] = (out[low] as number) | ((code & 15) << (4 * (k >> 1)));
+  out[high] = (out[high] as number) | ((code >> 4) << (2 * k));
+}

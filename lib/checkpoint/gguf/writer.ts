@@ -1,0 +1,126 @@
+// Writes GGUF files of version 3: metadata, the table of tensors, and their bytes one after
+// another.
+import { open } from 'node:fs/promises';
+import { type PackedType, packedBytes, packedTypeId } from './quantize.js';
+
+/** A number that is stored as f32. Plain numbers are u32. */
+export class F32 {
+  constructor(readonly value: number) {}
+}
+
+/** A value to be written. */
+export type WrittenValue =
+  | F32
+  | number
+  | boolean
+  | string
+  | readonly string[]
+  | Int32Array
+  | Float32Array;
+
+/** Values by key. */
+export type GgufMetadata = ReadonlyMap<string, WrittenValue>;
+
+/** A tensor to be written, outermost dimension first. */
+export interface WrittenTensor {
+  readonly name: string;
+  readonly shape: readonly number[];
+  readonly type: PackedType;
+}
+
+const ALIGNMENT = 32;
+const [U32_TYPE, I32_TYPE, F32_TYPE, BOOL, TEXT, LIST] = [4, 5, 6, 7, 8, 9];
+
+const u32 = (value: number): Buffer => {
+  const bytes = Buffer.alloc(4);
+  bytes.writeUInt32LE(value);
+  return bytes;
+};
+
+const u64 = (value: number): Buffer => {
+  const bytes = Buffer.alloc(8);
+  bytes.writeBigUInt64LE(BigInt(value));
+  return bytes;
+};
+
+const text = (value: string): Buffer => {
+  const bytes = Buffer.from(value, 'utf8');
+  return Buffer.concat([u64(bytes.length), bytes]);
+};
+
+const f32 = (value: number): Buffer => Buffer.from(Float32Array.of(value).buffer);
+
+/** A list: the type of its values, their number, their bytes. */
+const list = (type: number, length: number, bytes: Buffer): Buffer =>
+  Buffer.concat([u32(LIST as number), u32(type), u64(length), bytes]);
+
+function encoded(value: WrittenValue): Buffer {
+  if (value instanceof F32) return Buffer.concat([u32(F32_TYPE as number), f32(value.value)]);
+  if (value instanceof Int32Array || value instanceof Float32Array) {
+    const bytes = Buffer.from(value.buffer, value.byteOffset, value.byteLength);
+    const type = value instanceof Int32Array ? I32_TYPE : F32_TYPE;
+    return list(type as number, value.length, bytes);
+  }
+  switch (typeof value) {
+    case 'number':
+      return Buffer.concat([u32(U32_TYPE as number), u32(value)]);
+    case 'boolean':
+      return Buffer.concat([u32(BOOL as number), Buffer.of(value ? 1 : 0)]);
+    case 'string':
+      return Buffer.concat([u32(TEXT as number), text(value)]);
+    default:
+      return list(TEXT as number, value.length, Buffer.concat(value.map(text)));
+  }
+}
+
+const padding = (at: number): number => (ALIGNMENT - (at % ALIGNMENT)) % ALIGNMENT;
+
+const bytesIn = ({ shape, type }: WrittenTensor): number =>
+  packedBytes(
+    type,
+    shape.reduce((product, one) => product * one, 1),
+  );
+
+function headerOf(metadata: GgufMetadata, tensors: readonly WrittenTensor[]): Buffer {
+  const pairs = [...metadata].flatMap(([key, value]) => [text(key), encoded(value)]);
+  let offset = 0;
+  const table = tensors.flatMap((tensor) => {
+    const { name, shape, type } = tensor;
+    const dims = [...shape].reverse().map(u64);
+    const at = offset;
+    offset += bytesIn(tensor) + padding(bytesIn(tensor));
+    return [text(name), u32(shape.length), ...dims, u32(packedTypeId(type)), u64(at)];
+  });
+  const magic = Buffer.concat([Buffer.from('GGUF'), u32(3), u64(tensors.length)]);
+  const whole = Buffer.concat([magic, u64(metadata.size), ...pairs, ...table]);
+  return Buffer.concat([whole, Buffer.alloc(padding(whole.length))]);
+}
+
+/**
+ * Writes a new file at `path`, which must not exist. `pieces` yields the bytes of each tensor, in
+ * one or several pieces. Throws errors of node:fs.
+ */
+export async function writeGguf(
+  path: string,
+  { metadata, tensors }: { metadata: GgufMetadata; tensors: readonly WrittenTensor[] },
+  pieces: (tensor: WrittenTensor) => AsyncIterable<Uint8Array>,
+): Promise<void> {
+  const file = await open(path, 'wx');
+  let at = 0;
+  const put = async (bytes: Uint8Array): Promise<void> => {
+    for (let done = 0; done < bytes.length; ) {
+      const { bytesWritten } = await file.write(bytes, done, bytes.length - done, at);
+      done += bytesWritten;
+      at += bytesWritten;
+    }
+  };
+  try {
+    await put(headerOf(metadata, tensors));
+    for (const tensor of tensors) {
+      for await (const piece of pieces(tensor)) await put(piece);
+      await put(Buffer.alloc(padding(bytesIn(tensor))));
+    }
+  } finally {
+    await file.close();
+  }
+}

@@ -1,0 +1,176 @@
+// The architectures of llama.cpp that GGUF files are read and written for, and their names of
+// tensors. Source: llama.cpp's conversion script and its list of tensor names.
+
+/** What a file of an architecture has besides the common names and keys. */
+export interface GgufArchitecture {
+  /** general.architecture. */
+  readonly name: string;
+  /** config.json's model_type: the first is read, all are written. */
+  readonly modelTypes: readonly [string, ...string[]];
+  /** The class in config.json. */
+  readonly className: string;
+  /** config.json's model_type and class of files with experts. Default: none are read. */
+  readonly mixture?: { readonly modelType: string; readonly className: string };
+  /** Whether rows of queries and keys are stored in pairs. Default false. */
+  readonly isPaired?: boolean;
+  /** Whether norms are stored as 1 + weight. Default false. */
+  readonly hasOffsetNorms?: boolean;
+  /** Names of a block's tensors that differ from the common ones. */
+  readonly names?: Readonly<Record<string, string>>;
+  /** Names of experts in Hugging Face's files. Default EXPERTS. */
+  readonly experts?: ExpertNames;
+  /** Keys of config.json and of the metadata (without the architecture's name), both required. */
+  readonly numbers?: Readonly<Record<string, string>>;
+  /** Entries of config.json that no key decides. */
+  readonly fixed?: Readonly<Record<string, boolean | string | null>>;
+  /** Whether attention may have a window, and which layers: all, or those of a fixed pattern. */
+  readonly window?: 'all' | { readonly fullEvery: number };
+}
+
+/** Names of the router and of an expert's matrices in Hugging Face's files. */
+export interface ExpertNames {
+  readonly router: string;
+  readonly gate: string;
+  readonly up: string;
+  readonly down: string;
+}
+
+const EXPERTS: ExpertNames = {
+  router: 'mlp.gate',
+  gate: 'mlp.experts.*.gate_proj',
+  up: 'mlp.experts.*.up_proj',
+  down: 'mlp.experts.*.down_proj',
+};
+
+const MIXTRAL: ExpertNames = {
+  router: 'block_sparse_moe.gate',
+  gate: 'block_sparse_moe.experts.*.w1',
+  up: 'block_sparse_moe.experts.*.w3',
+  down: 'block_sparse_moe.experts.*.w2',
+};
+
+/** Tensors outside of blocks: Hugging Face's name and llama.cpp's. */
+const OUTSIDE: Readonly<Record<string, string>> = {
+  'model.embed_tokens': 'token_embd',
+  'model.norm': 'output_norm',
+  lm_head: 'output',
+};
+
+/** Tensors of a block. */
+const BLOCK: Readonly<Record<string, string>> = {
+  input_layernorm: 'attn_norm',
+  'self_attn.q_proj': 'attn_q',
+  'self_attn.k_proj': 'attn_k',
+  'self_attn.v_proj': 'attn_v',
+  'self_attn.o_proj': 'attn_output',
+  'self_attn.q_norm': 'attn_q_norm',
+  'self_attn.k_norm': 'attn_k_norm',
+  'self_attn.qkv_proj': 'attn_qkv',
+  post_attention_layernorm: 'ffn_norm',
+  'mlp.gate_proj': 'ffn_gate',
+  'mlp.up_proj': 'ffn_up',
+  'mlp.down_proj': 'ffn_down',
+};
+
+/** Norms behind the branches, of Gemma 2, Gemma 3 and OLMo 2. */
+const AFTER = {
+  post_attention_layernorm: 'post_attention_norm',
+  pre_feedforward_layernorm: 'ffn_norm',
+  post_feedforward_layernorm: 'post_ffw_norm',
+};
+
+const GEMMA = {
+  hasOffsetNorms: true,
+  fixed: { hidden_activation: 'gelu_pytorch_tanh', tie_word_embeddings: true },
+} as const;
+
+export const ARCHITECTURES: readonly GgufArchitecture[] = [
+  {
+    ...{ name: 'llama', modelTypes: ['llama', 'mistral', 'mixtral'], isPaired: true },
+    className: 'LlamaForCausalLM',
+    mixture: { modelType: 'mixtral', className: 'MixtralForCausalLM' },
+    experts: MIXTRAL,
+  },
+  {
+    ...{ name: 'qwen2', modelTypes: ['qwen2'], className: 'Qwen2ForCausalLM' },
+    fixed: { use_sliding_window: false },
+  },
+  {
+    ...{ name: 'qwen3', modelTypes: ['qwen3'], className: 'Qwen3ForCausalLM' },
+    fixed: { use_sliding_window: false },
+  },
+  {
+    ...{ name: 'qwen3moe', modelTypes: ['qwen3_moe'], className: 'Qwen3MoeForCausalLM' },
+    mixture: { modelType: 'qwen3_moe', className: 'Qwen3MoeForCausalLM' },
+    numbers: { moe_intermediate_size: 'expert_feed_forward_length' },
+    fixed: { norm_topk_prob: true },
+  },
+  { name: 'gemma', modelTypes: ['gemma'], className: 'GemmaForCausalLM', ...GEMMA },
+  {
+    ...{ name: 'gemma2', modelTypes: ['gemma2'], className: 'Gemma2ForCausalLM', ...GEMMA },
+    names: AFTER,
+    numbers: {
+      attn_logit_softcapping: 'attn_logit_softcapping',
+      final_logit_softcapping: 'final_logit_softcapping',
+    },
+    window: { fullEvery: 2 },
+  },
+  {
+    ...{ name: 'gemma3', modelTypes: ['gemma3_text'], className: 'Gemma3ForCausalLM', ...GEMMA },
+    ...{ names: AFTER, window: { fullEvery: 6 } },
+  },
+  {
+    ...{ name: 'phi3', modelTypes: ['phi3'], className: 'Phi3ForCausalLM', window: 'all' },
+    names: { 'mlp.gate_up_proj': 'ffn_up' },
+  },
+  {
+    ...{ name: 'smollm3', modelTypes: ['smollm3'], className: 'SmolLM3ForCausalLM' },
+    isPaired: true,
+  },
+  { name: 'olmo2', modelTypes: ['olmo2'], className: 'Olmo2ForCausalLM', names: AFTER },
+  {
+    ...{ name: 'granite', modelTypes: ['granite'], className: 'GraniteForCausalLM' },
+    isPaired: true,
+    numbers: {
+      embedding_multiplier: 'embedding_scale',
+      residual_multiplier: 'residual_scale',
+      attention_multiplier: 'attention.scale',
+      logits_scaling: 'logit_scale',
+    },
+  },
+];
+
+/** llama.cpp's name without suffix of a tensor of a block; undefined for other tensors. */
+export function blockName({ names }: GgufArchitecture, theirs: string): string | undefined {
+  return names?.[theirs] ?? BLOCK[theirs];
+}
+
+/** Hugging Face's name without suffix of a tensor; undefined for unknown tensors. */
+export function modelName(architecture: GgufArchitecture, stored: string): string | undefined {
+  const outside = Object.entries(OUTSIDE).find(([, name]) => name === stored);
+  if (outside) return outside[0];
+  const [, layer, rest] = /^blk\.(\d+)\.(.+)$/.exec(stored) ?? [];
+  if (layer === undefined) return undefined;
+  const all = [...Object.entries(architecture.names ?? {}), ...Object.entries(BLOCK)];
+  const found = all.find(([own, name]) => name === rest && blockName(architecture, own) === name);
+  return found && `model.layers.${layer}.${found[0]}`;
+}
+
+/** llama.cpp's name without suffix of a tensor; undefined for unknown tensors. */
+export function storedName(architecture: GgufArchitecture, own: string): string | undefined {
+  const [, layer, rest = ''] = /^model\.layers\.(\d+)\.(.+)$/.exec(own) ?? [];
+  if (layer === undefined) return OUTSIDE[own];
+  const name = blockName(architecture, rest);
+  return name && `blk.${layer}.${name}`;
+}
+
+/** The names of experts in Hugging Face's files. */
+export const expertNames = ({ experts = EXPERTS }: GgufArchitecture): ExpertNames => experts;
+
+/** Names of all experts' matrices in GGUF files, and of the router. */
+export const STACKS = {
+  router: 'ffn_gate_inp',
+  gate: 'ffn_gate_exps',
+  up: 'ffn_up_exps',
+  down: 'ffn_down_exps',
+} as const satisfies Record<keyof ExpertNames, string>;

@@ -1,0 +1,153 @@
+// The metadata of a GGUF file from the sizes of a model, and the small tensors beside its weights.
+import { F32, type GgufMetadata, type WrittenValue } from '../../checkpoint/index.js';
+import { formatValue } from '../../runtime/format-value.js';
+import { refused } from '../../runtime/refused.js';
+import { type RotarySizes, windowsOf } from '../rotary/config.js';
+import { rotaryRule } from '../rotary/rope-scaling.js';
+import type { GgufArchitecture } from './architectures.js';
+
+type Entries = Record<string, WrittenValue>;
+
+/** A setting that llama.cpp computes in another way or not at all. */
+const lost = (what: string, expected: string, got: unknown) =>
+  refused(`saveGguf ${what}`, expected, formatValue(got), 'llama.cpp has no key for it.');
+
+/** Throws DS_ARGUMENT for settings that a file cannot express. */
+export function metadataOf(
+  architecture: GgufArchitecture,
+  sizes: RotarySizes,
+  fileType: number,
+): GgufMetadata {
+  const { name } = architecture;
+  const entries = Object.entries({
+    ...sizesOf(sizes),
+    ...ropeOf(architecture, sizes),
+    ...scalesOf(architecture, sizes),
+    ...windowOf(architecture, sizes),
+  });
+  return new Map<string, WrittenValue>([
+    ['general.architecture', name],
+    ['general.file_type', fileType],
+    ['general.quantization_version', 2],
+    ...entries.map(([key, value]): [string, WrittenValue] => [`${name}.${key}`, value]),
+  ]);
+}
+
+function sizesOf({ moe, ...sizes }: RotarySizes): Entries {
+  if (moe && (moe.denseLayers.length > 0 || moe.sharedHidden !== null || !moe.normalize)) {
+    throw lost('moe', 'equal layers of experts whose weights add up to 1', moe);
+  }
+  return {
+    vocab_size: sizes.vocabSize,
+    context_length: sizes.maxSeq,
+    embedding_length: sizes.channels,
+    block_count: sizes.layers,
+    feed_forward_length: sizes.hidden,
+    'attention.head_count': sizes.heads,
+    'attention.head_count_kv': sizes.kvHeads,
+    'attention.key_length': sizes.headDim,
+    'attention.value_length': sizes.headDim,
+    'attention.layer_norm_rms_epsilon': new F32(sizes.eps),
+    ...(moe && {
+      expert_count: moe.experts,
+      expert_used_count: moe.perToken,
+      expert_feed_forward_length: moe.hidden,
+    }),
+  };
+}
+
+const rotaryDimOf = ({ headDim, partialRotaryFactor = 1 }: RotarySizes): number =>
+  Math.floor(headDim * partialRotaryFactor);
+
+function ropeOf({ name }: GgufArchitecture, sizes: RotarySizes): Entries {
+  const { ropeTheta, ropeScaling, ropeLayers, windowRopeTheta } = sizes;
+  if (ropeLayers?.some((rotates, i) => rotates !== ((i + 1) % 4 !== 0))) {
+    throw lost('ropeLayers', 'every fourth layer without rotation', ropeLayers);
+  }
+  if (windowRopeTheta !== undefined && windowRopeTheta !== 10_000) {
+    throw lost('windowRopeTheta', '10000', windowRopeTheta);
+  }
+  const base: Entries = {
+    'rope.freq_base': new F32(ropeTheta),
+    'rope.dimension_count': rotaryDimOf(sizes),
+  };
+  switch (ropeScaling?.type) {
+    case undefined:
+    case 'llama3':
+      return base;
+    case 'linear':
+      return {
+        ...base,
+        ...{ 'rope.scaling.type': 'linear', 'rope.scaling.factor': new F32(ropeScaling.factor) },
+      };
+    case 'longrope': {
+      const { originalMaxSeq, attentionFactor } = ropeScaling;
+      return {
+        ...base,
+        'rope.scaling.original_context_length': originalMaxSeq,
+        'rope.scaling.attn_factor': new F32(
+          attentionFactor ?? rotaryRule(anglesOf(sizes), ropeScaling, 1).magnitude,
+        ),
+      };
+    }
+    default:
+      throw lost('ropeScaling', `none, linear, llama3 or longrope in ${name}`, ropeScaling);
+  }
+}
+
+const anglesOf = (sizes: RotarySizes) => ({
+  rotaryDim: rotaryDimOf(sizes),
+  ropeTheta: sizes.ropeTheta,
+});
+
+/** Divisors of frequencies, which llama.cpp reads as tensors. */
+export function ropeTensors(sizes: RotarySizes): Readonly<Record<string, readonly number[]>> {
+  const { ropeScaling } = sizes;
+  if (ropeScaling?.type === 'longrope') {
+    const { longFactor, shortFactor } = ropeScaling;
+    return { 'rope_factors_long.weight': longFactor, 'rope_factors_short.weight': shortFactor };
+  }
+  if (ropeScaling?.type !== 'llama3') return {};
+  const plain = rotaryRule(anglesOf(sizes), null, 1).frequencies;
+  const scaled = rotaryRule(anglesOf(sizes), ropeScaling, 1).frequencies;
+  const divisors = plain.map((frequency, i) => frequency / (scaled[i] ?? frequency));
+  return { 'rope_freqs.weight': divisors };
+}
+
+/** llama.cpp's keys of the family's scales, by config.json's. */
+function scalesOf({ name, hasOffsetNorms }: GgufArchitecture, sizes: RotarySizes): Entries {
+  const { scores, embed, residual, logits, scoreCap, logitCap } = sizes.scales ?? {};
+  const named: Readonly<Record<string, number | null | undefined>> = hasOffsetNorms
+    ? { attn_logit_softcapping: scoreCap, final_logit_softcapping: logitCap }
+    : {
+        embedding_scale: embed,
+        residual_scale: residual,
+        'attention.scale': scores,
+        logit_scale: logits,
+      };
+  if (hasOffsetNorms && typeof scores === 'number' && scores !== gemmaScale(name, sizes)) {
+    throw lost('scales.scores', String(gemmaScale(name, sizes)), scores);
+  }
+  const given = Object.entries(named).filter(([, value]) => typeof value === 'number');
+  return Object.fromEntries(given.map(([key, value]) => [key, new F32(value as number)]));
+}
+
+/** query_pre_attn_scalar as llama.cpp has it: of the 27B models channels / heads. */
+function gemmaScale(name: string, { layers, channels, heads, headDim }: RotarySizes): number {
+  return layers === (name === 'gemma2' ? 46 : 62) ? channels / heads : headDim;
+}
+
+function windowOf({ name, window }: GgufArchitecture, sizes: RotarySizes): Entries {
+  const windows = windowsOf(sizes);
+  const width = windows.find((one) => one !== null && one < sizes.maxSeq) ?? null;
+  if (!window) {
+    if (width !== null) throw lost('window', `no window in ${name}`, width);
+    return {};
+  }
+  const every = window === 'all' ? 0 : window.fullEvery;
+  const isFull = (i: number): boolean => every > 0 && (i + 1) % every === 0;
+  if (width !== null && windows.some((one, i) => (one === null) !== isFull(i))) {
+    throw lost('window', every ? `every layer but each ${every}th` : 'all layers', windows);
+  }
+  return { 'attention.sliding_window': width ?? 0 };
+}

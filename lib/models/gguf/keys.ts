@@ -1,0 +1,69 @@
+// Typed access to the metadata of a GGUF file.
+import type { JsonValue } from '../../../types/json.js';
+import type { GgufHeader, GgufTensor, GgufValue } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
+import { shownJson } from '../../runtime/parse-json.js';
+
+/** The keys of a file; names without a prefix belong to its architecture. */
+export class GgufKeys {
+  private constructor(
+    readonly path: string,
+    private readonly metadata: GgufHeader['metadata'],
+    readonly architecture: string,
+    /** Values of a small f32 tensor. */
+    readonly read: (tensor: GgufTensor) => readonly number[],
+  ) {}
+
+  /** Throws DS_CHECKPOINT if the file names no architecture. */
+  static of(path: string, { metadata, read }: GgufHeader): GgufKeys {
+    const name = metadata.get('general.architecture');
+    if (typeof name === 'string') return new GgufKeys(path, metadata, name, read);
+    const op = `${path}: general.architecture`;
+    const got = shownJson((name ?? null) as JsonValue);
+    throw new DsError({ code: 'DS_CHECKPOINT', op, expected: 'the name of an architecture', got });
+  }
+
+  /** The value of a key with its whole name; null: absent. */
+  whole(key: string): GgufValue | null {
+    return this.metadata.get(key) ?? null;
+  }
+
+  /** The value of a key of the architecture; null: absent. */
+  get(key: string): GgufValue | null {
+    const value = this.whole(`${this.architecture}.${key}`);
+    // Some files list a number for each layer.
+    if (!Array.isArray(value) || value.length === 0) return value;
+    const [first] = value as readonly GgufValue[];
+    if (value.every((one) => one === first)) return first as GgufValue;
+    throw this.refusal(key, 'the same number in all layers', value);
+  }
+
+  /** A number of 0 or more, or `fallback` if it is absent. */
+  number(key: string, fallback: number): number {
+    const value = this.get(key) ?? fallback;
+    if (typeof value === 'number' && Number.isFinite(value) && value >= 0) return value;
+    throw this.refusal(key, 'a number of 0 or more', value);
+  }
+
+  positive(key: string): number {
+    const value = this.get(key);
+    if (typeof value === 'number' && Number.isFinite(value) && value > 0) return value;
+    throw this.refusal(key, 'a positive number', value);
+  }
+
+  /** A positive integer. */
+  size(key: string): number {
+    const value = this.positive(key);
+    if (Number.isSafeInteger(value)) return value;
+    throw this.refusal(key, 'a positive integer', value);
+  }
+
+  refusal(key: string, expected: string, got: GgufValue | null): DsError {
+    const whole = key.startsWith('general.') ? key : `${this.architecture}.${key}`;
+    const shown = got === null ? 'nothing' : shownJson(got as JsonValue);
+    return new DsError({
+      ...{ code: 'DS_CHECKPOINT', op: `${this.path}: ${whole}`, expected, got: shown },
+      hint: 'docs/gguf.md lists what is supported. A folder of safetensors may exist for this model.',
+    });
+  }
+}

@@ -1,0 +1,261 @@
+// Opens a GGUF file as a folder of Hugging Face: a config.json from the metadata, and tensors under
+// Hugging Face's names. Values stay in the file until they are needed.
+import type { JsonObject } from '../../../types/json.js';
+import {
+  GgufFile,
+  type GgufHeader,
+  type GgufPart,
+  type GgufTensor,
+  WeightFiles,
+} from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
+import { formatValue } from '../../runtime/format-value.js';
+import { rotaryRule } from '../rotary/rope-scaling.js';
+import {
+  ARCHITECTURES,
+  expertNames,
+  type GgufArchitecture,
+  modelName,
+  STACKS,
+} from './architectures.js';
+import { GgufKeys } from './keys.js';
+
+/**
+ * Opens `path`. Throws DS_CHECKPOINT for a damaged file, for an architecture or type of weights
+ * that is not supported, and for tensors without a place in the model; DS_IO.
+ */
+export async function openGguf(path: string): Promise<WeightFiles> {
+  let config: JsonObject = {};
+  const file = await GgufFile.open(path, (header) => {
+    const keys = GgufKeys.of(path, header);
+    const architecture = architectureOf(keys);
+    config = configOf(architecture, keys, header);
+    return header.tensors.flatMap((tensor) => partsOf(architecture, keys, tensor));
+  });
+  return WeightFiles.ofGguf(file, config);
+}
+
+function architectureOf(keys: GgufKeys): GgufArchitecture {
+  const found = ARCHITECTURES.find(({ name }) => name === keys.architecture);
+  if (found) return found;
+  const known = ARCHITECTURES.map(({ name }) => name).join(', ');
+  throw keys.refusal('general.architecture', known, keys.architecture);
+}
+
+function configOf(
+  architecture: GgufArchitecture,
+  keys: GgufKeys,
+  { tensors }: GgufHeader,
+): JsonObject {
+  const { mixture, numbers = {}, fixed = {} } = architecture;
+  const has = (name: string): boolean => tensors.some((one) => one.name === name);
+  const experts = keys.number('expert_count', 0);
+  if (experts > 0 && !mixture) throw keys.refusal('expert_count', '0', experts);
+  const heads = keys.size('attention.head_count');
+  const channels = keys.size('embedding_length');
+  const headDim = keys.number('attention.key_length', channels / heads);
+  const [modelType] = architecture.modelTypes;
+  const table = tensors.find(({ name }) => name === 'token_embd.weight');
+  if (keys.number('attention.value_length', headDim) !== headDim) {
+    const got = keys.get('attention.value_length');
+    throw keys.refusal('attention.value_length', `${headDim}, that of keys`, got);
+  }
+  const own = Object.entries(numbers).map(([key, name]) => [key, keys.positive(name)] as const);
+  return {
+    architectures: [experts ? mixture?.className : architecture.className] as string[],
+    model_type: experts && mixture ? mixture.modelType : modelType,
+    vocab_size: table?.shape[0] ?? keys.size('vocab_size'),
+    hidden_size: channels,
+    intermediate_size: keys.size('feed_forward_length'),
+    num_hidden_layers: keys.size('block_count'),
+    num_attention_heads: heads,
+    num_key_value_heads: keys.number('attention.head_count_kv', heads),
+    head_dim: headDim,
+    max_position_embeddings: keys.size('context_length'),
+    rms_norm_eps: keys.positive('attention.layer_norm_rms_epsilon'),
+    tie_word_embeddings: !has('output.weight'),
+    torch_dtype: dtypeOf(tensors),
+    attention_bias: has('blk.0.attn_q.bias') || has('blk.0.attn_qkv.bias'),
+    mlp_bias: has('blk.0.ffn_up.bias'),
+    ...(experts > 0 && {
+      [mixture?.modelType === 'mixtral' ? 'num_local_experts' : 'num_experts']: experts,
+      num_experts_per_tok: keys.size('expert_used_count'),
+    }),
+    ...Object.fromEntries(own),
+    ...fixed,
+    ...ropeOf(architecture, keys, headDim, tensors),
+    ...windowOf(architecture, keys),
+    ...tokensOf(keys),
+  };
+}
+
+/** bf16 if matrices are packed into blocks or differ in type. */
+function dtypeOf(tensors: readonly GgufTensor[]): string {
+  const matrices = tensors.filter(({ shape }) => shape.length > 1);
+  const [first, ...others] = new Set(matrices.map(({ type }) => type.dtype));
+  const names: Readonly<Record<string, string>> = { f16: 'float16', f32: 'float32' };
+  return (others.length === 0 && names[first ?? '']) || 'bfloat16';
+}
+
+/** Ids of tokens with a role. */
+function tokensOf(keys: GgufKeys): JsonObject {
+  const roles = { bos_token_id: 'bos', eos_token_id: 'eos', pad_token_id: 'padding' };
+  const found = Object.entries(roles).map(([key, name]) => {
+    const id = keys.whole(`tokenizer.ggml.${name}_token_id`);
+    return [key, typeof id === 'number' ? id : null] as const;
+  });
+  return Object.fromEntries(found);
+}
+
+function windowOf({ name, window }: GgufArchitecture, keys: GgufKeys): JsonObject {
+  if (!window) return {};
+  // llama.cpp needs the key also for models without a window; 0 stands for none.
+  const width = keys.number('attention.sliding_window', 0);
+  if (width === 0) return { sliding_window: null };
+  if (window === 'all') return { sliding_window: width };
+  const every = window.fullEvery;
+  const types = Array.from({ length: keys.size('block_count') }, (_, i) =>
+    (i + 1) % every === 0 ? 'full_attention' : 'sliding_attention',
+  );
+  const scale = keys.number('attention.scale', 0);
+  const headDim = keys.size('attention.key_length');
+  // Of the Gemmas only the 27B models scale by another width than a head's.
+  const is27B = keys.size('block_count') === (name === 'gemma2' ? 46 : 62);
+  const wide = keys.size('embedding_length') / keys.size('attention.head_count');
+  const scalar = scale > 0 ? scale ** -2 : is27B ? wide : headDim;
+  return { sliding_window: width, layer_types: types, query_pre_attn_scalar: scalar };
+}
+
+function ropeOf(
+  { name }: GgufArchitecture,
+  keys: GgufKeys,
+  headDim: number,
+  tensors: readonly GgufTensor[],
+): JsonObject {
+  const theta = keys.number('rope.freq_base', 10_000);
+  const dim = keys.number('rope.dimension_count', headDim);
+  const partial: JsonObject = dim === headDim ? {} : { partial_rotary_factor: dim / headDim };
+  const scaling = scalingOf(keys, { theta, dim }, tensors);
+  if (name !== 'gemma3') return { rope_theta: theta, ...partial, rope_scaling: scaling };
+  const full = { ...(scaling ?? { rope_type: 'default' }), rope_theta: theta };
+  const local = keys.number('rope.freq_base_swa', 10_000);
+  return {
+    rope_parameters: {
+      full_attention: full,
+      sliding_attention: { rope_type: 'default', rope_theta: local },
+    },
+    rope_local_base_freq: local,
+  };
+}
+
+function scalingOf(
+  keys: GgufKeys,
+  { theta, dim }: { theta: number; dim: number },
+  tensors: readonly GgufTensor[],
+): JsonObject | null {
+  const type = keys.get('rope.scaling.type') ?? 'none';
+  const factor = keys.number('rope.scaling.factor', 1);
+  const original = keys.number('rope.scaling.original_context_length', 0);
+  const values = (name: string): readonly number[] | null => {
+    const tensor = tensors.find((one) => one.name === name);
+    return tensor ? keys.read(tensor) : null;
+  };
+  const [long, short] = ['rope_factors_long.weight', 'rope_factors_short.weight'].map(values);
+  if (long && short) {
+    return {
+      ...{ rope_type: 'longrope', long_factor: [...long], short_factor: [...short] },
+      original_max_position_embeddings: original || keys.size('context_length'),
+      ...(keys.get('rope.scaling.attn_factor') !== null && {
+        attention_factor: keys.positive('rope.scaling.attn_factor'),
+      }),
+    };
+  }
+  const divisors = values('rope_freqs.weight');
+  if (divisors) return llama3Of(keys, { theta, dim }, divisors);
+  if (type === 'none' || (type === 'linear' && factor === 1)) return null;
+  if (type === 'linear') return { rope_type: 'linear', factor };
+  if (type === 'yarn') {
+    return { rope_type: 'yarn', factor, original_max_position_embeddings: original };
+  }
+  throw keys.refusal('rope.scaling.type', 'none, linear or yarn', type);
+}
+
+/** The Llama 3 scaling with these divisors of frequencies: files do not have its four numbers. */
+function llama3Of(
+  keys: GgufKeys,
+  { theta, dim }: { theta: number; dim: number },
+  divisors: readonly number[],
+): JsonObject {
+  const factor = Math.max(...divisors);
+  const sizes = { rotaryDim: dim, ropeTheta: theta };
+  const plain = rotaryRule(sizes, null, 1).frequencies;
+  for (let log = 13, step = 0; step < 32; ++step, log = 13 + (step & 1 ? -1 : 1) * (step >> 1)) {
+    const originalMaxSeq = 2 ** Math.max(log, 1);
+    const numbers = { factor, lowFreqFactor: 1, highFreqFactor: 4, originalMaxSeq };
+    const found = rotaryRule(sizes, { type: 'llama3', ...numbers }, 1).frequencies;
+    const isSame = found.every((frequency, i) => {
+      const divisor = (plain[i] as number) / frequency;
+      return Math.abs(divisor - (divisors[i] ?? 0)) < 1e-4 * divisor;
+    });
+    if (!isSame) continue;
+    return {
+      ...{ rope_type: 'llama3', factor, low_freq_factor: 1, high_freq_factor: 4 },
+      original_max_position_embeddings: originalMaxSeq,
+    };
+  }
+  throw keys.refusal('rope_freqs.weight', 'the divisors of Llama 3', formatValue(divisors));
+}
+
+/** Tensors that the configuration has taken, or that no model needs. */
+const CONSUMED = new Set([
+  ...['rope_freqs.weight', 'rope_factors_long.weight', 'rope_factors_short.weight'],
+]);
+
+/** The tensors of the model in one of the file. */
+function partsOf(
+  architecture: GgufArchitecture,
+  keys: GgufKeys,
+  source: GgufTensor,
+): readonly GgufPart[] {
+  if (CONSUMED.has(source.name)) return [];
+  const { isPaired, hasOffsetNorms } = architecture;
+  const [, stem = '', suffix = ''] = /^(.*)\.(weight|bias)$/.exec(source.name) ?? [];
+  const stack = stackOf(architecture, stem);
+  if (stack) return expertsIn(source, stack);
+  const name = modelName(architecture, stem);
+  if (name === undefined) {
+    const op = `${keys.path}: ${source.name}`;
+    const expected = `tensors of ${architecture.name} models`;
+    throw new DsError({ code: 'DS_CHECKPOINT', op, expected, got: `[${source.shape}]` });
+  }
+  const heads = keys.size('attention.head_count');
+  const pairedHeads = stem.endsWith('.attn_q')
+    ? heads
+    : stem.endsWith('.attn_k')
+      ? keys.number('attention.head_count_kv', heads)
+      : undefined;
+  return [
+    {
+      ...{ name: `${name}.${suffix}`, source, shape: source.shape },
+      ...(isPaired && pairedHeads !== undefined && { pairedHeads }),
+      ...(hasOffsetNorms && stem.endsWith('norm') && { add: -1 }),
+    },
+  ];
+}
+
+/** Hugging Face's name of the router, or the pattern of an expert's matrix. */
+function stackOf(architecture: GgufArchitecture, stem: string): string | null {
+  const [, layer, rest] = /^blk\.(\d+)\.(.+)$/.exec(stem) ?? [];
+  const kind = (Object.keys(STACKS) as (keyof typeof STACKS)[]).find((one) => STACKS[one] === rest);
+  return kind ? `model.layers.${layer}.${expertNames(architecture)[kind]}` : null;
+}
+
+function expertsIn(source: GgufTensor, pattern: string): GgufPart[] {
+  if (!pattern.includes('*')) return [{ name: `${pattern}.weight`, source, shape: source.shape }];
+  const [experts = 0, ...shape] = source.shape;
+  const each = shape.reduce((product, one) => product * one, 1);
+  return Array.from({ length: experts }, (_, i) => {
+    const name = `${pattern.replace('*', String(i))}.weight`;
+    return { name, source, shape, first: i * each };
+  });
+}

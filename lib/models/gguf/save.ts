@@ -1,0 +1,222 @@
+// saveGguf: writes a model and its tokenizer as one GGUF file for llama.cpp and its relatives.
+import {
+  blockValues,
+  type PackedType,
+  packed,
+  replaceBy,
+  requirePath,
+  type TensorSource,
+  type WrittenTensor,
+  writeGguf,
+} from '../../checkpoint/index.js';
+import { cpu } from '../../runtime/device.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
+import { numel } from '../../runtime/view.js';
+import { held, noGrad, scope } from '../../tensor/index.js';
+import { ggufTokenizer } from '../../text/index.js';
+import type { CausalLM } from '../causal-lm.js';
+import { RotaryLM } from '../rotary/rotary-lm.js';
+import { pretrainedSources } from '../save-weights.js';
+import {
+  ARCHITECTURES,
+  expertNames,
+  type GgufArchitecture,
+  STACKS,
+  storedName,
+} from './architectures.js';
+import { metadataOf, ropeTensors } from './describe.js';
+
+/** Types of weights of a file: of all matrices, or llama.cpp's mixture of Q4_K and Q6_K. */
+export type GgufType = 'F32' | 'F16' | 'Q8_0' | 'Q4_K_M';
+
+/** How saveGguf() writes. */
+export interface SaveGgufOptions {
+  /** The type of matrices; vectors are F32. Default "Q8_0". */
+  type?: GgufType;
+  /** The folder of the tokenizer, which llama.cpp needs for texts. Default: none. */
+  tokenizer?: string;
+}
+
+const OPTIONS: OptionNames<SaveGgufOptions> = { type: true, tokenizer: true };
+
+/** llama.cpp's numbers of the types (general.file_type). */
+const FILE_TYPES: Readonly<Record<string, number>> = { F32: 0, F16: 1, Q8_0: 7, Q4_K_M: 15 };
+
+/** Values that are packed at a time, a multiple of every block. */
+const CHUNK = 2 ** 18;
+
+/**
+ * Writes `model` as a GGUF file, which gets the name `path` when it is complete. Rows that do not
+ * fit a type's blocks become Q8_0 or F16. Host memory in addition to the model's: the largest
+ * tensor in f32, twice. Throws DS_ARGUMENT for a family or a setting that llama.cpp lacks, unmerged
+ * adapters, 4- and 8-bit layers and wrong options; DS_DATA for a tokenizer that llama.cpp lacks;
+ * DS_CHECKPOINT if `path` is not a file, DS_IO.
+ */
+export async function saveGguf(
+  model: CausalLM,
+  path: string,
+  given: SaveGgufOptions = {},
+): Promise<void> {
+  const { type = 'Q8_0', tokenizer } = readOptions('saveGguf', given, OPTIONS);
+  requirePath('saveGguf path', path);
+  const fileType = FILE_TYPES[type];
+  if (fileType === undefined) {
+    throw refusedValue('saveGguf type', Object.keys(FILE_TYPES).join(', '), type);
+  }
+  const [architecture, own] = architectureOf(model);
+  const { vocabSize } = own.config;
+  const metadata = new Map([
+    ...metadataOf(architecture, own.config, fileType),
+    ...ggufTokenizer(tokenizer ?? null, vocabSize),
+  ]);
+  const pieces = piecesOf(architecture, own, type);
+  const sourceOf = new Map(pieces.map((piece) => [piece.tensor, piece]));
+  const plan = { metadata, tensors: pieces.map(({ tensor }) => tensor) };
+  await replaceBy(path, (draft) =>
+    writeGguf(draft, plan, (tensor) => bytesOf(sourceOf.get(tensor) as Piece)),
+  );
+}
+
+function architectureOf(model: CausalLM): [GgufArchitecture, RotaryLM] {
+  const type = model.describe().config.model_type;
+  const found = ARCHITECTURES.find(({ modelTypes }) => modelTypes.includes(type as string));
+  if (found && model instanceof RotaryLM) return [found, model];
+  const known = ARCHITECTURES.flatMap(({ modelTypes }) => modelTypes).join(', ');
+  throw refusedValue('saveGguf', `a model of ${known}`, type);
+}
+
+/** A tensor of the file, and its values: one tensor of the model, or several in turn. */
+interface Piece {
+  readonly tensor: WrittenTensor;
+  readonly sources: readonly TensorSource[];
+  /** Heads whose rows are stored in pairs. */
+  readonly pairedHeads?: number;
+  /** Added to every value. */
+  readonly add?: number;
+  /** The values, if they are no tensor of the model. */
+  readonly values?: readonly number[];
+}
+
+function piecesOf(architecture: GgufArchitecture, model: RotaryLM, type: GgufType): Piece[] {
+  const { sources } = pretrainedSources(model, model.describe());
+  const isTied = model.config.tied;
+  const stacks = new Map<string, TensorSource[]>();
+  for (const source of sources) {
+    const name = fileName(architecture, source.name);
+    stacks.set(name, [...(stacks.get(name) ?? []), source]);
+  }
+  const small = Object.entries(ropeTensors(model.config)).map(([name, values]): Piece => {
+    return { tensor: { name, shape: [values.length], type: 'F32' }, sources: [], values };
+  });
+  const ofModel = [...stacks].map(([name, all]): Piece => {
+    const [first] = all as [TensorSource];
+    const isStack = name.includes('_exps.');
+    const shape = isStack ? [all.length, ...first.shape] : first.shape;
+    const wanted = typeOf(name, type, { layers: model.config.layers, isTied });
+    const tensor = { name, shape, type: fitting(wanted, shape) };
+    return { tensor, sources: all, ...changesOf(architecture, model, name) };
+  });
+  return [...small, ...ofModel];
+}
+
+/** The name in the file of a tensor with Hugging Face's name. Throws DS_ARGUMENT. */
+function fileName(architecture: GgufArchitecture, name: string): string {
+  const [, stem = '', suffix = ''] = /^(.*)\.(weight|bias)$/.exec(name) ?? [];
+  const stored = storedName(architecture, stem) ?? stackName(architecture, stem);
+  if (stored !== undefined) return `${stored}.${suffix}`;
+  throw refused('saveGguf', `tensors of ${architecture.name} in llama.cpp`, name);
+}
+
+function stackName(architecture: GgufArchitecture, stem: string): string | undefined {
+  const [, layer, rest = ''] = /^model\.layers\.(\d+)\.(.+)$/.exec(stem) ?? [];
+  const pattern = rest.replace(/\.\d+\./, '.*.');
+  const names = Object.entries(expertNames(architecture));
+  const kind = names.find(([, name]) => name === pattern)?.[0] as keyof typeof STACKS | undefined;
+  return kind && `blk.${layer}.${STACKS[kind]}`;
+}
+
+function changesOf(
+  { isPaired, hasOffsetNorms }: GgufArchitecture,
+  { config: { heads, kvHeads } }: RotaryLM,
+  name: string,
+): Pick<Piece, 'pairedHeads' | 'add'> {
+  if (hasOffsetNorms && name.endsWith('norm.weight')) return { add: 1 };
+  const [, of] = /\.attn_([qk])\.(?:weight|bias)$/.exec(name) ?? [];
+  return isPaired && of ? { pairedHeads: of === 'q' ? heads : kvHeads } : {};
+}
+
+/** The layers that get more bits in llama.cpp's mixture. */
+const hasMoreBits = (layer: number, layers: number): boolean => {
+  const eighth = Math.floor(layers / 8);
+  return layer < eighth || layer >= Math.floor((7 * layers) / 8) || (layer - eighth) % 3 === 2;
+};
+
+function typeOf(
+  name: string,
+  type: GgufType,
+  { layers, isTied }: { layers: number; isTied: boolean },
+): PackedType {
+  // Vectors and routers are small and sensitive.
+  if (!name.endsWith('.weight') || /norm|ffn_gate_inp/.test(name)) return 'F32';
+  if (type !== 'Q4_K_M') return type;
+  if (name === 'output.weight' || (isTied && name === 'token_embd.weight')) return 'Q6_K';
+  const [, layer] = /^blk\.(\d+)\.(?:attn_v|attn_qkv|ffn_down)/.exec(name) ?? [];
+  return layer !== undefined && hasMoreBits(Number(layer), layers) ? 'Q6_K' : 'Q4_K';
+}
+
+/** The first of these types whose blocks fit rows of the shape. */
+function fitting(wanted: PackedType, shape: readonly number[]): PackedType {
+  const types: PackedType[] = [wanted, 'Q8_0', 'F16'];
+  const width = shape.at(-1) ?? 1;
+  return types.find((type) => width % blockValues(type) === 0) ?? 'F16';
+}
+
+async function* bytesOf({
+  tensor,
+  sources,
+  values,
+  ...changes
+}: Piece): AsyncGenerator<Uint8Array> {
+  if (values) yield packed(tensor.type, Float32Array.from(values));
+  for (const source of sources) {
+    const all = changed(await valuesOf(source), source.shape, changes);
+    for (let at = 0; at < all.length; at += CHUNK) {
+      yield packed(tensor.type, all.subarray(at, at + CHUNK));
+      // Other work gets its turn between chunks.
+      await new Promise(setImmediate);
+    }
+  }
+}
+
+async function valuesOf({ values }: TensorSource): Promise<Float32Array> {
+  if (typeof values !== 'function') throw new TypeError('values of a model');
+  const tensor = await values();
+  try {
+    const wide = held(() => noGrad(() => scope(() => tensor.to(cpu()).to('f32').clone())));
+    const raw = wide.toRaw() as Float32Array;
+    wide.release();
+    return raw;
+  } finally {
+    tensor.release();
+  }
+}
+
+/** Values in the file's order of rows. */
+function changed(
+  values: Float32Array,
+  shape: readonly number[],
+  { pairedHeads, add = 0 }: Pick<Piece, 'pairedHeads' | 'add'>,
+): Float32Array {
+  if (add !== 0) return values.map((value) => value + add);
+  if (pairedHeads === undefined) return values;
+  const [rows = 1] = shape;
+  const [width, dim] = [numel(shape) / rows, rows / pairedHeads];
+  const out = new Float32Array(values.length);
+  for (let row = 0; row < rows; ++row) {
+    const [head, inner] = [Math.floor(row / dim), row % dim];
+    const stored = head * dim + 2 * (inner % (dim / 2)) + Math.floor(inner / (dim / 2));
+    out.set(values.subarray(row * width, (row + 1) * width), stored * width);
+  }
+  return out;
+}

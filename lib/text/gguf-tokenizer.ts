@@ -1,0 +1,437 @@
+// The tokenizer in a GGUF file as the files of a tokenizer's folder, and back. Source: llama.cpp's
+// conversion script, and the merges that transformers derives from scores.
+import { closeSync, existsSync, fstatSync, openSync, readSync } from 'node:fs';
+import { join } from 'node:path';
+import {
+  type GgufHeader,
+  type GgufValue,
+  readGgufHeader,
+  type WrittenValue,
+} from '../checkpoint/index.js';
+import { isObject } from '../runtime/is-object.js';
+import { dataError } from '../runtime/refused.js';
+import {
+  type Json,
+  readTokenizerFolder,
+  TOKENIZER_FILE,
+  type TokenizerFolder,
+} from './tokenizer-folder.js';
+
+/** Kinds of tokens in tokenizer.ggml.token_type. */
+const KIND = { normal: 1, unknown: 2, control: 3, added: 4, unused: 5, byte: 6 };
+
+/** tokenizer.ggml.model of a file without a tokenizer. */
+const NO_TOKENIZER = 'none';
+
+/** The rules that cut texts before merges, by tokenizer.ggml.pre. */
+interface Cutting {
+  /** The other names of the same rules. */
+  readonly also?: readonly string[];
+  readonly normalizer?: string;
+  /** Expressions of Split steps before bytes; null: those of GPT-2. */
+  readonly splits: readonly string[] | null;
+  /** Whether each digit is a piece. */
+  readonly hasDigits?: boolean;
+  /** Whether whole pieces of the vocabulary need no merges. */
+  readonly ignoresMerges?: boolean;
+}
+
+const WORDS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
+const REST = '| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+';
+
+const CUTTINGS: Readonly<Record<string, Cutting>> = {
+  'llama-bpe': {
+    also: ['llama3', 'llama-v3', 'smaug-bpe', 'falcon3', 'pixtral'],
+    splits: [`${WORDS}\\p{N}{1,3}${REST}`],
+    ignoresMerges: true,
+  },
+  qwen2: {
+    also: ['deepseek-r1-qwen', 'megrez', 'hunyuan'],
+    normalizer: 'NFC',
+    splits: [`${WORDS}\\p{N}${REST}`],
+  },
+  dbrx: { also: ['olmo', 'smollm3'], splits: [`${WORDS}\\p{N}{1,3}${REST}`] },
+  smollm: { also: ['starcoder', 'refact', 'command-r'], splits: null, hasDigits: true },
+  'gpt-2': { also: ['default', 'phi-2', 'jina-en', 'mpt', 'olmo-1b'], splits: null },
+};
+
+const BYTES = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false };
+
+/** Throws DS_DATA for a damaged file and for a tokenizer that is not supported. */
+function readGgufTokenizer(path: string): TokenizerFolder {
+  const { metadata } = headerOf(path);
+  const from = new Source(path, metadata);
+  const added = addedOf(from);
+  const tokenizer = { version: '1.0', truncation: null, padding: null, added_tokens: added };
+  const parts = from.model === 'llama' ? ofScores(from) : ofMerges(from);
+  const role = (name: string): string | undefined => {
+    const id = metadata.get(`tokenizer.ggml.${name}_token_id`);
+    return typeof id === 'number' ? from.tokens[id] : undefined;
+  };
+  const named = { bos_token: role('bos'), eos_token: role('eos'), pad_token: role('padding') };
+  const all = { ...named, unk_token: from.model === 'llama' ? role('unknown') : undefined };
+  const roles = Object.fromEntries(Object.entries(all).filter(([, one]) => one !== undefined));
+  const template = metadata.get('tokenizer.chat_template');
+  return {
+    location: path,
+    tokenizer: { ...tokenizer, ...parts, post_processor: boundsOf(from, roles) },
+    config: { ...roles },
+    roles,
+    sides: { padding: 'right', truncation: 'right' },
+    templates: typeof template === 'string' ? { default: template } : {},
+  };
+}
+
+/** The files of a folder, or the tokenizer of a GGUF file. Throws DS_DATA. */
+export const readTokenizer = (place: string): TokenizerFolder =>
+  isGgufPath(place) ? readGgufTokenizer(place) : readTokenizerFolder(place);
+
+/** tokenizer.json and tokenizer_config.json with the tokenizer of a GGUF file. Throws DS_DATA. */
+export function tokenizerFilesOf(path: string): Readonly<Record<string, string>> {
+  const { tokenizer, config, templates } = readGgufTokenizer(path);
+  const all = { ...config, ...(templates.default && { chat_template: templates.default }) };
+  const kind = { tokenizer_class: 'PreTrainedTokenizerFast' };
+  return {
+    [TOKENIZER_FILE]: JSON.stringify(tokenizer),
+    'tokenizer_config.json': JSON.stringify({ ...all, ...kind }, null, 2),
+  };
+}
+
+/** The file that errors name. */
+export const tokenizerFile = (place: string): string =>
+  isGgufPath(place) ? place : join(place, TOKENIZER_FILE);
+
+/** Whether regular expressions cut the texts of a tokenizer. */
+export function hasPatterns({ tokenizer: { model: _, ...steps } }: TokenizerFolder): boolean {
+  return JSON.stringify(steps).includes('"Regex":');
+}
+
+/** Whether a folder or a GGUF file has a tokenizer. */
+export function hasTokenizer(place: string): boolean {
+  if (!isGgufPath(place)) return existsSync(join(place, TOKENIZER_FILE));
+  const model = headerOf(place).metadata.get('tokenizer.ggml.model') ?? NO_TOKENIZER;
+  return model !== NO_TOKENIZER;
+}
+
+/** Whether a path names a GGUF file. */
+export const isGgufPath = (path: string): boolean => path.endsWith('.gguf');
+
+function headerOf(path: string): GgufHeader {
+  let file: number;
+  try {
+    file = openSync(path, 'r');
+  } catch (cause) {
+    throw dataError(path, 'a readable file', (cause as Error).message);
+  }
+  try {
+    const { size } = fstatSync(file);
+    return readGgufHeader(path, size, (at, into) => {
+      for (let done = 0; done < into.length; ) {
+        const count = readSync(file, into, done, into.length - done, at + done);
+        if (count === 0) throw dataError(path, `${into.length} bytes at ${at}`, 'its end');
+        done += count;
+      }
+    });
+  } finally {
+    closeSync(file);
+  }
+}
+
+/** The checked lists of a file. */
+class Source {
+  readonly model: string;
+  readonly tokens: readonly string[];
+  readonly kinds: readonly number[];
+
+  constructor(
+    readonly path: string,
+    readonly metadata: GgufHeader['metadata'],
+  ) {
+    const model = metadata.get('tokenizer.ggml.model');
+    if (model !== 'gpt2' && model !== 'llama') {
+      const hint = 'Pass the folder or the hub name of the original model as the tokenizer.';
+      const got = model === undefined ? 'no tokenizer' : JSON.stringify(model);
+      throw this.damaged('model', '"gpt2" (BPE) or "llama" (SentencePiece BPE)', got, hint);
+    }
+    this.model = model;
+    this.tokens = this.list('tokens', 'string') as readonly string[];
+    const kinds = metadata.has('tokenizer.ggml.token_type')
+      ? (this.list('token_type', 'number') as readonly number[])
+      : this.tokens.map(() => KIND.normal);
+    this.kinds = kinds;
+    if (kinds.length !== this.tokens.length) {
+      throw this.damaged('token_type', `${this.tokens.length} numbers`, `${kinds.length}`);
+    }
+  }
+
+  list(name: string, type: 'string' | 'number'): readonly GgufValue[] {
+    const values = this.metadata.get(`tokenizer.ggml.${name}`);
+    const isList = Array.isArray(values) && values.every((one) => typeof one === type);
+    if (isList) return values as readonly GgufValue[];
+    throw this.damaged(name, `a list of ${type}s`, typeof values);
+  }
+
+  flag(name: string, fallback: boolean): boolean {
+    const value = this.metadata.get(`tokenizer.ggml.${name}`);
+    return typeof value === 'boolean' ? value : fallback;
+  }
+
+  damaged(name: string, expected: string, got: string, hint = ''): Error {
+    return dataError(`${this.path}: tokenizer.ggml.${name}`, expected, got, hint);
+  }
+
+  /** Ids of tokens that texts may have. */
+  vocabulary(): Record<string, number> {
+    return Object.fromEntries(this.tokens.map((token, id) => [token, id]));
+  }
+}
+
+function addedOf({ tokens, kinds, model }: Source): Json[] {
+  const isAdded = (kind: number | undefined): boolean =>
+    kind === KIND.control || kind === KIND.added || (kind === KIND.unknown && model === 'llama');
+  return tokens.flatMap((content, id) => {
+    const kind = kinds[id];
+    if (!isAdded(kind)) return [];
+    const plain = { single_word: false, lstrip: false, rstrip: false, normalized: false };
+    return [{ id, content, ...plain, special: kind !== KIND.added }];
+  });
+}
+
+function ofMerges(from: Source): Json {
+  const pre = from.metadata.get('tokenizer.ggml.pre') ?? 'default';
+  const found = Object.entries(CUTTINGS).find(
+    ([name, { also = [] }]) => name === pre || also.includes(pre as string),
+  );
+  if (!found) {
+    const known = Object.entries(CUTTINGS).flatMap(([name, { also = [] }]) => [name, ...also]);
+    const hint = 'Pass the folder or the hub name of the original model as the tokenizer.';
+    throw from.damaged('pre', known.join(', '), JSON.stringify(pre), hint);
+  }
+  const [, { normalizer, ignoresMerges = false }] = found;
+  const merges = (from.list('merges', 'string') as readonly string[]).map((merge) => {
+    const space = merge.indexOf(' ', 1);
+    return [merge.slice(0, space), merge.slice(space + 1)];
+  });
+  return {
+    normalizer: normalizer ? { type: normalizer } : null,
+    pre_tokenizer: stepsOf(found[1]),
+    decoder: { ...BYTES, add_prefix_space: true, use_regex: true },
+    model: {
+      ...{ type: 'BPE', dropout: null, unk_token: null, fuse_unk: false, byte_fallback: false },
+      ...{ continuing_subword_prefix: null, end_of_word_suffix: null },
+      ...{ ignore_merges: ignoresMerges, vocab: from.vocabulary(), merges },
+    },
+  };
+}
+
+function stepsOf({ splits, hasDigits }: Cutting): Json {
+  const split = (Regex: string): Json => {
+    return { type: 'Split', pattern: { Regex }, behavior: 'Isolated', invert: false };
+  };
+  if (splits) return { type: 'Sequence', pretokenizers: [...splits.map(split), BYTES] };
+  const bytes = { ...BYTES, use_regex: true };
+  if (!hasDigits) return bytes;
+  const digits = { type: 'Digits', individual_digits: true };
+  return { type: 'Sequence', pretokenizers: [digits, bytes] };
+}
+
+/** SentencePiece's BPE: merges follow from the scores of tokens. */
+function ofScores(from: Source): Json {
+  const scores = from.list('scores', 'number') as readonly number[];
+  const hasPrefix = from.flag('add_space_prefix', true);
+  const space = { type: 'Replace', pattern: { String: ' ' }, content: '\u2581' };
+  const prepend = { type: 'Prepend', prepend: '\u2581' };
+  const decoders = [
+    { type: 'Replace', pattern: { String: '\u2581' }, content: ' ' },
+    ...[{ type: 'ByteFallback' }, { type: 'Fuse' }],
+    ...(hasPrefix ? [{ type: 'Strip', content: ' ', start: 1, stop: 0 }] : []),
+  ];
+  const unknown = from.tokens[from.kinds.indexOf(KIND.unknown)] ?? null;
+  return {
+    normalizer: { type: 'Sequence', normalizers: hasPrefix ? [prepend, space] : [space] },
+    pre_tokenizer: null,
+    decoder: { type: 'Sequence', decoders },
+    model: {
+      ...{ type: 'BPE', dropout: null, unk_token: unknown, fuse_unk: true, byte_fallback: true },
+      ...{ continuing_subword_prefix: null, end_of_word_suffix: null, ignore_merges: false },
+      ...{ vocab: from.vocabulary(), merges: mergesOf(from, scores) },
+    },
+  };
+}
+
+/** All cuts of a token into two tokens, tokens of high scores first. */
+function mergesOf({ tokens, kinds }: Source, scores: readonly number[]): [string, string][] {
+  const ids = new Map(tokens.map((token, id) => [token, id]));
+  const found: { score: number; left: string; right: string; lengths: [number, number] }[] = [];
+  for (const [id, token] of tokens.entries()) {
+    if (kinds[id] !== KIND.normal && kinds[id] !== KIND.added) continue;
+    const characters = [...token];
+    const own = characters.flatMap((_, cut) => {
+      const left = characters.slice(0, cut).join('');
+      const right = characters.slice(cut).join('');
+      if (cut === 0 || !ids.has(left) || !ids.has(right)) return [];
+      const lengths: [number, number] = [cut, characters.length - cut];
+      return [{ score: scores[id] ?? 0, left, right, lengths }];
+    });
+    const idOf = (text: string): number => ids.get(text) as number;
+    own.sort((a, b) => idOf(a.left) - idOf(b.left) || idOf(a.right) - idOf(b.right));
+    for (const one of own) found.push(one);
+  }
+  found.sort(
+    (a, b) => b.score - a.score || b.lengths[0] - a.lengths[0] || b.lengths[1] - a.lengths[1],
+  );
+  return found.map(({ left, right }) => [left, right]);
+}
+
+/** Tokens before and after a text. */
+function boundsOf(from: Source, roles: Json): Json | null {
+  const isScored = from.model === 'llama';
+  const pre = from.metadata.get('tokenizer.ggml.pre');
+  const adds = {
+    bos_token: from.flag('add_bos_token', isScored || pre === 'llama-bpe'),
+    eos_token: from.flag('add_eos_token', false),
+  };
+  const used = (Object.keys(adds) as (keyof typeof adds)[]).filter((one) => adds[one]);
+  const names = used.map((one) => roles[one]).filter((one) => typeof one === 'string');
+  if (names.length === 0) return isScored ? null : { ...BYTES, use_regex: true };
+  const single = [
+    ...(adds.bos_token && roles.bos_token
+      ? [{ SpecialToken: { id: roles.bos_token, type_id: 0 } }]
+      : []),
+    { Sequence: { id: 'A', type_id: 0 } },
+    ...(adds.eos_token && roles.eos_token
+      ? [{ SpecialToken: { id: roles.eos_token, type_id: 0 } }]
+      : []),
+  ];
+  const special = names.map((id) => {
+    return [id, { id, ids: [from.tokens.indexOf(id as string)], tokens: [id] }] as const;
+  });
+  const pair = [...single, { Sequence: { id: 'B', type_id: 1 } }];
+  return { type: 'TemplateProcessing', single, pair, special_tokens: Object.fromEntries(special) };
+}
+
+/**
+ * The metadata of the tokenizer in a folder, for a model of `vocabSize` tokens; null: no tokenizer.
+ * Throws DS_DATA for one that llama.cpp lacks.
+ */
+export function ggufTokenizer(
+  folder: string | null,
+  vocabSize: number,
+): ReadonlyMap<string, WrittenValue> {
+  if (folder === null) return new Map([['tokenizer.ggml.model', NO_TOKENIZER]]);
+  const { tokenizer, roles, templates, location } = readTokenizer(folder);
+  const model = tokenizer.model as Json;
+  const added = new Map((tokenizer.added_tokens as Json[]).map((one) => [one.id as number, one]));
+  const spelled = vocabularyOf(model, added, `${location}: model`);
+  const size = Math.max(vocabSize, spelled.length);
+  if (spelled.length > vocabSize) {
+    throw dataError(location, `at most ${vocabSize} tokens, as the model has`, `${spelled.length}`);
+  }
+  const tokens = Array.from({ length: size }, (_, id) => spelled[id] ?? `[PAD${id}]`);
+  const isScored = model.byte_fallback === true;
+  const kinds = tokens.map((token, id) => {
+    const one = added.get(id);
+    if (isScored && token === model.unk_token) return KIND.unknown;
+    if (one) return one.special ? KIND.control : KIND.added;
+    if (spelled[id] === undefined) return KIND.unused;
+    return isScored && /^<0x[0-9A-F]{2}>$/.test(token) ? KIND.byte : KIND.normal;
+  });
+  const ids = { bos: roles.bos_token, eos: roles.eos_token, padding: roles.pad_token };
+  const named = Object.entries({ ...ids, ...(isScored && { unknown: roles.unk_token }) });
+  const template = templates.default;
+  return new Map<string, WrittenValue>([
+    ...(isScored ? scoresOf(model, tokens, tokenizer) : mergesText(model, tokenizer, location)),
+    ['tokenizer.ggml.tokens', tokens],
+    ['tokenizer.ggml.token_type', Int32Array.from(kinds)],
+    ...named.flatMap(([name, token]): [string, WrittenValue][] => {
+      const id = token === undefined ? -1 : tokens.indexOf(token);
+      return id < 0 ? [] : [[`tokenizer.ggml.${name}_token_id`, id]];
+    }),
+    ['tokenizer.ggml.add_bos_token', startsWith(tokenizer, roles.bos_token)],
+    ...(template === undefined ? [] : [['tokenizer.chat_template', template] as const]),
+  ]);
+}
+
+function vocabularyOf(
+  { type, vocab }: Json,
+  added: ReadonlyMap<number, Json>,
+  location: string,
+): (string | undefined)[] {
+  if (type !== 'BPE' || !isObject<Record<string, number>>(vocab)) {
+    const hint = 'llama.cpp reads others only by rules of their own.';
+    throw dataError(location, 'a BPE tokenizer', JSON.stringify(type), hint);
+  }
+  const tokens: (string | undefined)[] = [];
+  for (const [token, id] of Object.entries(vocab)) tokens[id] = token;
+  for (const [id, { content }] of added) tokens[id] = content as string;
+  return tokens;
+}
+
+/** The merges of a byte-level BPE, and the name of its cutting. */
+function mergesText(model: Json, tokenizer: Json, location: string): [string, WrittenValue][] {
+  const merges = (model.merges as (string | [string, string])[]).map((one) =>
+    typeof one === 'string' ? one : one.join(' '),
+  );
+  const pre = Object.entries(CUTTINGS).find(([, cutting]) => {
+    const isSame = sameSteps(stepsOf(cutting), tokenizer.pre_tokenizer);
+    return isSame && (cutting.ignoresMerges ?? false) === (model.ignore_merges ?? false);
+  });
+  if (!pre) {
+    const got = JSON.stringify(tokenizer.pre_tokenizer)?.slice(0, 300) ?? 'nothing';
+    throw dataError(`${location}: pre_tokenizer`, Object.keys(CUTTINGS).join(', '), got);
+  }
+  return [
+    ['tokenizer.ggml.model', 'gpt2'],
+    ['tokenizer.ggml.pre', pre[0]],
+    ['tokenizer.ggml.merges', merges],
+  ];
+}
+
+/** Whether two pre-tokenizers cut alike; offsets do not matter. */
+function sameSteps(a: unknown, b: unknown): boolean {
+  const text = (one: unknown): string =>
+    JSON.stringify(one, (key, value) => (key === 'trim_offsets' ? undefined : value));
+  const flat = (one: unknown): unknown => {
+    const steps = isObject<Json>(one) ? one.pretokenizers : undefined;
+    return Array.isArray(steps) && steps.length === 1 ? steps[0] : one;
+  };
+  return text(sorted(flat(a))) === text(sorted(flat(b)));
+}
+
+/** The same value with sorted keys. */
+function sorted(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(sorted);
+  if (!isObject<Json>(value)) return value;
+  const entries = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1));
+  return Object.fromEntries(entries.map(([key, one]) => [key, sorted(one)]));
+}
+
+/** The scores of a SentencePiece BPE: tokens of early merges have high ones. */
+function scoresOf(
+  model: Json,
+  tokens: readonly string[],
+  tokenizer: Json,
+): [string, WrittenValue][] {
+  const ranks = new Map<string, number>();
+  for (const [rank, merge] of (model.merges as (string | [string, string])[]).entries()) {
+    const whole = (typeof merge === 'string' ? merge.split(' ') : merge).join('');
+    if (!ranks.has(whole)) ranks.set(whole, rank);
+  }
+  const last = ranks.size === 0 ? 0 : Math.max(...ranks.values()) + 1;
+  const scores = tokens.map((token) => -(ranks.get(token) ?? last));
+  const hasPrefix = /"Prepend"|"prepend_scheme":"(first|always)"/.test(JSON.stringify(tokenizer));
+  return [
+    ['tokenizer.ggml.model', 'llama'],
+    ['tokenizer.ggml.pre', 'default'],
+    ['tokenizer.ggml.scores', Float32Array.from(scores)],
+    ['tokenizer.ggml.add_space_prefix', hasPrefix],
+  ];
+}
+
+/** Whether the post-processor puts `token` before texts. */
+function startsWith(tokenizer: Json, token: string | undefined): boolean {
+  const text = JSON.stringify(tokenizer.post_processor ?? null);
+  return (
+    token !== undefined && text.includes(`"single":[{"SpecialToken":{"id":${JSON.stringify(token)}`)
+  );
+}

@@ -1,0 +1,65 @@
+// The models that try-gguf.mjs compares with llama.cpp: every family, with weights by a formula.
+'use strict';
+const { readFileSync } = require('node:fs');
+const { join } = require('node:path');
+
+const golden = join(__dirname, '..', '..', 'test', 'golden', 'transformers', 'models');
+/** Sizes that fit all blocks, and settings that llama.cpp fixes. */
+const SIZES = {
+  ...{ hidden_size: 256, intermediate_size: 512, vocab_size: 1016, max_position_embeddings: 512 },
+  ...{ num_attention_heads: 4, num_key_value_heads: 2, head_dim: 64, initializer_range: 0.08 },
+};
+const LLAMA3 = {
+  ...{ rope_type: 'llama3', factor: 8, low_freq_factor: 1, high_freq_factor: 4 },
+  original_max_position_embeddings: 128,
+};
+const LONGROPE = {
+  ...{ original_max_position_embeddings: 512, partial_rotary_factor: 0.75 },
+  rope_scaling: {
+    ...{ type: 'longrope', short_factor: Array.from({ length: 24 }, (_, i) => 1 + i / 50) },
+    long_factor: Array.from({ length: 24 }, (_, i) => 1 + i / 5),
+  },
+};
+const FAMILIES = {
+  llama: { rope_scaling: LLAMA3, rope_parameters: null },
+  ...{ 'llama-tied': {}, qwen2: {}, qwen3: {}, granite: {}, olmo2: {}, gemma: {} },
+  // llama.cpp ignores the window of Phi-3.
+  phi3: { sliding_window: null },
+  'phi3-longrope': { rope_parameters: null, ...LONGROPE },
+  mistral: { sliding_window: null },
+  mixtral: { output_router_logits: false },
+  'qwen3-moe': { moe_intermediate_size: 256 },
+  smollm3: { num_hidden_layers: 4, no_rope_layers: [1, 1, 1, 0] },
+  gemma2: { query_pre_attn_scalar: 64, sliding_window: 16 },
+  gemma3: {
+    ...{
+      query_pre_attn_scalar: 64,
+      sliding_window: 16,
+      num_hidden_layers: 6,
+      rope_parameters: null,
+    },
+    ...{ rope_theta: 1e6, rope_local_base_freq: 10_000 },
+    layer_types: Array.from({ length: 6 }, (_, i) =>
+      i < 5 ? 'sliding_attention' : 'full_attention',
+    ),
+  },
+};
+
+/** The model of a family; its weights are the same on every machine. */
+function modelOf({ nn, noGrad, Tensor }, name) {
+  const config = JSON.parse(readFileSync(join(golden, name, 'config.json'), 'utf8'));
+  const model = nn.models.fromConfig({ ...config, ...SIZES, ...FAMILIES[name] });
+  let state = 12_345;
+  for (const [path, parameter] of model.namedParameters()) {
+    const isNorm = /norm/.test(path) && !config.model_type.startsWith('gemma');
+    const values = new Float32Array(parameter.numel);
+    for (let i = 0; i < values.length; ++i) {
+      state = (Math.imul(state, 1_103_515_245) + 12_345) >>> 0;
+      values[i] = (isNorm ? 1 : 0) + ((state >>> 8) / 2 ** 24 - 0.5) * 0.25;
+    }
+    noGrad(() => parameter.copy_(Tensor.from(values).reshape(parameter.shape)));
+  }
+  return model;
+}
+
+module.exports = { FAMILIES, modelOf };

@@ -1,0 +1,132 @@
+// Damaged and hostile GGUF files: each ends with DS_CHECKPOINT, DS_DATA or DS_IO, or is read, in
+// bounded time and memory. DS_FUZZ_CASES sets the number of random files.
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { readGgufHeader } from '../../lib/checkpoint/index.js';
+import { DsError } from '../../lib/errors.js';
+import { nn, text } from '../../lib/index.js';
+import type { JsonObject } from '../../types/json.js';
+import { below } from '../support/random.js';
+
+const CASES = Number(process.env.DS_FUZZ_CASES ?? 400);
+const golden = join('test', 'golden', 'transformers');
+const folder = mkdtempSync(join(tmpdir(), 'ds-gguf-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+const path = join(folder, 'case.gguf');
+
+/** A small valid file. */
+async function validFile(): Promise<Buffer> {
+  const config = JSON.parse(
+    readFileSync(join(golden, 'models', 'llama', 'config.json'), 'utf8'),
+  ) as JsonObject;
+  const small = { hidden_size: 32, intermediate_size: 64, vocab_size: 1008, num_hidden_layers: 1 };
+  const model = nn.models.fromConfig({ ...config, ...small });
+  await nn.saveGguf(model, path, { tokenizer: join(golden, 'tokenizers', 'llama2') });
+  return readFileSync(path);
+}
+
+/** The result of reading: null, or the error. */
+async function outcome(bytes: Uint8Array): Promise<unknown> {
+  writeFileSync(path, bytes);
+  try {
+    text.Tokenizer.fromPretrained(path).encode('The engine reads 12 files.');
+    const model = await nn.models.fromPretrained(path);
+    // Reads every value.
+    for (const parameter of model.parameters()) parameter.toRaw();
+    return null;
+  } catch (error) {
+    return error;
+  }
+}
+
+const isKnown = (error: unknown): boolean =>
+  error === null ||
+  (error instanceof DsError && ['DS_CHECKPOINT', 'DS_DATA', 'DS_IO'].includes(error.code));
+
+test('random changes and cuts', async () => {
+  const valid = await validFile();
+  expect(await outcome(valid)).toBeNull();
+  const header = valid.indexOf('token_embd.weight');
+  let refused = 0;
+  for (let i = 0; i < CASES; ++i) {
+    let bytes = Buffer.from(valid);
+    const changes = 1 + below(4);
+    for (let j = 0; j < changes; ++j) {
+      const at = below(below(3) === 0 ? bytes.length : header + 2000);
+      const kind = below(4);
+      if (kind === 0) bytes[at] = below(256);
+      else if (kind === 1) bytes.fill(255, at, at + 8);
+      else if (kind === 2) bytes.fill(0, at, at + 4);
+      else bytes[at] = (bytes[at] as number) ^ (1 << below(8));
+    }
+    if (below(5) === 0) bytes = bytes.subarray(0, below(bytes.length));
+    const error = await outcome(bytes);
+    if (!isKnown(error)) {
+      throw new Error(`case ${i}: ${(error as Error).stack}`);
+    }
+    if (error !== null) refused += 1;
+  }
+  expect(refused).toBeGreaterThan(CASES / 4);
+});
+
+const u32 = (value: number): Buffer => Buffer.from(Uint32Array.of(value).buffer);
+const u64 = (value: bigint): Buffer => Buffer.from(BigUint64Array.of(value).buffer);
+const words = (value: string): Buffer =>
+  Buffer.concat([u64(BigInt(value.length)), Buffer.from(value)]);
+const file = (tensors: bigint, pairs: bigint, ...rest: Buffer[]): Buffer =>
+  Buffer.concat([Buffer.from('GGUF'), u32(3), u64(tensors), u64(pairs), ...rest]);
+const tensor = (name: string, dims: readonly bigint[], type: number, offset: bigint): Buffer =>
+  Buffer.concat([words(name), u32(dims.length), ...dims.map(u64), u32(type), u64(offset)]);
+
+test.each([
+  ['nothing', Buffer.alloc(0), 'a GGUF file'],
+  ['another format', Buffer.from('PK\u0003\u0004 and so on'), 'a GGUF file'],
+  ['version 1', Buffer.concat([Buffer.from('GGUF'), u32(1)]), 'version 2 or 3'],
+  ['2^60 tensors', file(2n ** 60n, 0n), 'below 2.53'],
+  ['a million tensors more', file(2_000_000n, 0n), 'at most 1000000 tensors'],
+  ['a text of 2^40 bytes', file(0n, 1n, u64(2n ** 40n)), 'a text of at most'],
+  [
+    'a list of 2^40 values',
+    file(0n, 1n, words('a'), u32(9), u32(4), u64(2n ** 40n)),
+    'a list of at most 0',
+  ],
+  [
+    'lists in lists',
+    file(0n, 1n, words('a'), ...Array.from({ length: 9 }, () => [u32(9), u64(1n)]).flat()),
+    'levels|0 to 12|list of',
+  ],
+  ['a type of value', file(0n, 1n, words('a'), u32(77)), 'from 0 to 12'],
+  ['an alignment', file(0n, 1n, words('general.alignment'), u32(4), u32(0)), 'a power of 2'],
+  ['five dimensions', file(1n, 0n, words('t'), u32(5)), 'at most 4 dimensions'],
+  ['Q2_K', file(1n, 0n, tensor('t', [256n], 10, 0n)), 'got Q2_K'],
+  ['half a block', file(1n, 0n, tensor('t', [33n], 8, 0n)), 'whole blocks of 32'],
+  [
+    '2^60 values',
+    file(1n, 0n, tensor('t', [2n ** 30n, 2n ** 30n], 0, 0n)),
+    'whole blocks|inside of the file',
+  ],
+  ['values behind the end', file(1n, 0n, tensor('t', [64n], 0, 0n)), 'inside of the file'],
+  [
+    'overlap',
+    Buffer.concat([
+      file(2n, 0n, tensor('t', [8n], 0, 0n), tensor('u', [8n], 0, 0n)),
+      Buffer.alloc(256),
+    ]),
+    'without overlap',
+  ],
+  [
+    'a name twice',
+    Buffer.concat([
+      file(2n, 0n, tensor('t', [8n], 0, 0n), tensor('t', [8n], 0, 32n)),
+      Buffer.alloc(256),
+    ]),
+    'distinct names',
+  ],
+])('%s is refused', (_, bytes, message) => {
+  const read = (at: number, into: Uint8Array): void => {
+    if (at + into.length > bytes.length) throw new Error('a read behind the end');
+    into.set(bytes.subarray(at, at + into.length));
+  };
+  expect(() => readGgufHeader('file', bytes.length, read)).toThrow(new RegExp(message));
+});

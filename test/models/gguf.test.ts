@@ -1,0 +1,73 @@
+// GGUF files of every family that is written: read back they give the same logits, within the
+// precision of the type, and the same text as their tokenizer.
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { nn, Tensor } from '../../lib/index.js';
+import { ARCHITECTURES } from '../../lib/models/gguf/architectures.js';
+import type { RotaryLM } from '../../lib/models/index.js';
+import type { JsonObject } from '../../types/json.js';
+
+const golden = join('test', 'golden', 'transformers');
+const folder = mkdtempSync(join(tmpdir(), 'ds-gguf-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+/** Golden folders of the architectures, and settings that llama.cpp fixes in another way. */
+const FAMILIES: Readonly<Record<string, JsonObject>> = {
+  ...{ llama: {}, 'llama-tied': {}, qwen2: {}, qwen3: {}, 'qwen3-moe': {}, mixtral: {}, gemma: {} },
+  ...{ phi3: {}, 'phi3-longrope': {}, olmo2: {}, granite: {}, mistral: { sliding_window: null } },
+  gemma2: { query_pre_attn_scalar: 12 },
+  gemma3: { query_pre_attn_scalar: 12, layer_types: Array(2).fill('sliding_attention') },
+  smollm3: { no_rope_layers: [1, 1, 1] },
+};
+
+/** The model of a golden folder with other settings. */
+async function changed(name: string): Promise<RotaryLM> {
+  const dir = join(golden, 'models', name);
+  const config = JSON.parse(readFileSync(join(dir, 'config.json'), 'utf8')) as JsonObject;
+  const model = nn.models.fromConfig({ ...config, ...FAMILIES[name] });
+  await nn.loadWeights(model, join(dir, 'model.safetensors'), { format: 'hf' });
+  return model as RotaryLM;
+}
+
+const read = (path: string): Promise<RotaryLM> =>
+  nn.models.fromPretrained(path, { dtype: 'f32' }) as Promise<RotaryLM>;
+
+function logitsOf(model: RotaryLM): Float32Array {
+  const { vocabSize } = model.config;
+  const ids = Array.from({ length: 40 }, (_, i) => (i * 37 + 11) % vocabSize);
+  const tokens = Tensor.from([ids.slice(0, 20), ids.slice(20)], { dtype: 'i32' });
+  return model.eval().call(tokens).toRaw() as Float32Array;
+}
+
+function difference(a: Float32Array, b: Float32Array): number {
+  const sum = (of: (i: number) => number): number => a.reduce((s, _, i) => s + of(i) ** 2, 0);
+  return Math.sqrt(sum((i) => (a[i] as number) - (b[i] as number)) / sum((i) => a[i] as number));
+}
+
+test('every architecture has a golden folder', async () => {
+  const types = new Set<unknown>();
+  for (const name of Object.keys(FAMILIES))
+    types.add((await changed(name)).describe().config.model_type);
+  const written = ARCHITECTURES.flatMap(({ modelTypes }) => modelTypes);
+  expect(written.filter((type) => !types.has(type))).toEqual([]);
+});
+
+test.each(Object.keys(FAMILIES))('%s is read back', async (name) => {
+  const model = await changed(name);
+  const expected = logitsOf(model);
+  const types = [
+    ['F32', 1e-6],
+    ['F16', 2e-3],
+    ['Q8_0', 0.05],
+    ['Q4_K_M', 0.6],
+  ] as const;
+  for (const [type, most] of types) {
+    const path = join(folder, `${name}-${type}.gguf`);
+    await nn.saveGguf(model, path, { type });
+    const back = await read(path);
+    const same = name === 'mistral' ? 'Llama' : model.constructor.name;
+    expect(back.constructor.name).toBe(same);
+    expect(difference(expected, logitsOf(back))).toBeLessThanOrEqual(most);
+  }
+});
