@@ -1,14 +1,26 @@
 // Moves a model into units: parameters become views of flat weights, their values become master
 // weights.
-
+import { isFloating } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
 import { sliceFlat } from '../tensor/flat.js';
-import type { Tensor } from '../tensor/index.js';
+import { held, Tensor } from '../tensor/index.js';
 import { type Collectives, takeOver } from './collectives.js';
-import type { LayoutEntry, Range } from './layout.js';
+import { type LayoutEntry, overlap, type Range } from './layout.js';
 import type { OptimizerState } from './optimizer-state.js';
 import type { Partition, WeightShard } from './shard.js';
 import type { ZeroStages } from './stage.js';
-import type { InitialValues, WeightUnit } from './weight-unit.js';
+import type { WeightUnit } from './unit.js';
+
+/** The initial values of a parameter, as far as this rank needs them. */
+interface InitialValues {
+  entry: LayoutEntry;
+  /** On the device; f32 if floating. For stored values: the part of this rank, flat. */
+  values: Tensor;
+  /** Their first element, from the parameter's start. */
+  from: number;
+  /** Whether they come from a file, which every rank reads itself; else they come from one rank. */
+  isStored: boolean;
+}
 
 /**
  * Every rank starts with the values of the first rank in each group of `alikeOf`, one group after
@@ -21,27 +33,53 @@ export function adoptModel(
   state: OptimizerState,
   alikeOf: (unit: WeightUnit, entry: LayoutEntry) => readonly Collectives[],
 ): void {
-  const keptOf = ({ unit, range }: WeightShard): Range =>
-    stage.shardsWeights ? range : { offset: 0, numel: unit.layout.numel };
-  const broadcast = (unit: WeightUnit, { entry, values, isStored }: InitialValues): void => {
-    if (isStored) return;
-    for (const group of alikeOf(unit, entry)) takeOver(group, values);
+  const adopt = (shard: WeightShard, onInitial: (initial: InitialValues) => void): void => {
+    const { unit, range } = shard;
+    const kept = stage.shardsWeights ? range : { offset: 0, numel: unit.layout.numel };
+    stage.adopting(unit);
+    for (const entry of unit.layout.entries) {
+      writeInitial(unit, entry, kept, (initial) => {
+        const groups = initial.isStored ? [] : alikeOf(unit, entry);
+        for (const group of groups) takeOver(group, initial.values);
+        onInitial(initial);
+      });
+      unit.own(entry);
+    }
+    stage.adopted(shard);
   };
   for (const partition of stage.partitions) {
     state.adopt(partition);
-    stage.adopting(partition.unit);
-    partition.unit.adopt(keptOf(partition), (initial) => {
-      broadcast(partition.unit, initial);
-      writeFragments(state, partition, initial);
-    });
-    stage.adopted(partition);
+    adopt(partition, (initial) => writeFragments(state, partition, initial));
   }
-  for (const shard of stage.frozen) {
-    stage.adopting(shard.unit);
-    shard.unit.adopt(keptOf(shard), (initial) => broadcast(shard.unit, initial));
-    stage.adopted(shard);
-  }
+  for (const shard of stage.frozen) adopt(shard, () => {});
   state.synchronize();
+}
+
+/**
+ * Writes the values of a parameter into the allocated flat weights, rounded from f32 to the unit's
+ * dtype if floating. `onInitial` receives the values first. From files, only the values in `kept`
+ * are read; the rest of the flat weights is undefined.
+ */
+function writeInitial(
+  unit: WeightUnit,
+  entry: LayoutEntry,
+  kept: Range,
+  onInitial: (initial: InitialValues) => void,
+): void {
+  const parameter = unit.parameterOf(entry);
+  const isStored = parameter.stored !== null;
+  const { offset, numel } = isStored ? overlap(entry, kept) : entry;
+  if (numel === 0) return;
+  const shape = numel === entry.numel ? entry.shape : [numel];
+  const dtype = isFloating(unit.dtype) ? 'f32' : unit.dtype;
+  const values = held(() => Tensor.empty(shape, dtype, unit.device));
+  const from = offset - entry.offset;
+  parameter.writeInitial(values, from);
+  onInitial({ entry, values, from, isStored });
+  const slice = sliceFlat(unit.weights, { offset, numel }, shape);
+  kernels.copy({ in: values, out: slice });
+  values.release();
+  slice.release();
 }
 
 /**

@@ -8,8 +8,7 @@ import { copyAll, sliceFlat } from '../tensor/flat.js';
 import type { Tensor } from '../tensor/index.js';
 import { clipGroups, type Fragment, fragmentsOf, type GroupRange, type Range } from './layout.js';
 import { type Bytes, LentState } from './state/lent-state.js';
-import type { Unit } from './unit.js';
-import type { WeightUnit } from './weight-unit.js';
+import type { Unit, WeightUnit } from './unit.js';
 
 /** The weights of a unit on this rank. A frozen unit has nothing else. */
 export class WeightShard {

@@ -6,8 +6,7 @@ import type { Event, Stream } from '../runtime/stream.js';
 import type { Buckets } from './bucket.js';
 import type { Range } from './layout.js';
 import { Partition, WeightShard, type WeightStore } from './shard.js';
-import type { Unit } from './unit.js';
-import type { WeightUnit } from './weight-unit.js';
+import type { Unit, WeightUnit } from './unit.js';
 
 /** Receives the gradients of a step, one partition at a time. */
 export interface GradientReceiver {

@@ -5,7 +5,7 @@ import type { Collectives } from './collectives.js';
 import { shardOf } from './layout.js';
 import { InMemory, type Partition } from './shard.js';
 import type { GradientFlow, GradientReceiver, Kept, WeightFlow } from './stage.js';
-import type { WeightUnit } from './weight-unit.js';
+import type { WeightUnit } from './unit.js';
 import type { Wire } from './wire.js';
 
 /**

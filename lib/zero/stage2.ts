@@ -12,7 +12,7 @@ import { shardOf } from './layout.js';
 import { InMemory, type Partition, type WeightShard } from './shard.js';
 import type { GradientFlow, GradientReceiver, Kept, WeightFlow } from './stage.js';
 import type { GradientRoute } from './stage0.js';
-import type { WeightUnit } from './weight-unit.js';
+import type { WeightUnit } from './unit.js';
 
 /**
  * Stage 1: micro-batches add up on every rank, then each rank receives the sum of its shard over

@@ -12,8 +12,8 @@ import { shardOf } from './layout.js';
 import { InMemory, type WeightShard, type WeightStore } from './shard.js';
 import type { Kept, WeightFlow } from './stage.js';
 import { pinned } from './state/pinned.js';
+import type { WeightUnit } from './unit.js';
 import { UnitTrace } from './unit-trace.js';
-import type { WeightUnit } from './weight-unit.js';
 
 /** Limits in elements. Source: DeepSpeed's stage3_* settings. */
 interface GatherOptions {

@@ -1,5 +1,5 @@
 // UnitTrace: the order of units in the last step, to prefetch units and to predict reuse.
-import type { WeightUnit } from './weight-unit.js';
+import type { WeightUnit } from './unit.js';
 
 /** Maximum uses without an update. Evaluation has no updates. */
 const LIMIT = 10_000;

@@ -1,43 +1,147 @@
-// A trained unit: flat weights, the flat gradient that backward fills, and its sum.
+// Units: parameters as views of one flat buffer of weights, and for trained units the flat
+// gradient.
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
-import type { DType } from '../runtime/dtype.js';
+import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { sliceFlat, zeroRange } from '../tensor/flat.js';
-import { cast, held, setGradTarget, Tensor } from '../tensor/index.js';
-import type { LayoutEntry, Range, UnitLayout } from './layout.js';
-import {
-  type InitialValues,
-  type UnitParameter,
-  WeightUnit,
-  type WeightUnitOptions,
-} from './weight-unit.js';
+import { cast, claim, disclaim, held, setGradTarget, Tensor } from '../tensor/index.js';
+import { noteChanged } from '../tensor/tape.js';
+import { type LayoutEntry, type LayoutOptions, layoutUnit, type UnitLayout } from './layout.js';
 
-/** Chosen once per unit. All work is enqueued on the compute stream. */
-export interface UnitGradient {
-  /** The dtype of take(). */
+export interface UnitParameter {
+  name: string;
+  parameter: Parameter;
+  /** Index of its optimizer group; FROZEN without one. */
+  group: number;
+}
+
+/** The group of parameters without an optimizer. */
+export const FROZEN = -1;
+
+export interface WeightUnitOptions {
+  /** Of the weights. */
+  dtype: DType;
+  device: Device;
+  /** Layout of the parameters in the flat buffers. */
+  layout?: LayoutOptions;
+}
+
+/** Owns the flat weights (in the unit's dtype, on the device) while they are gathered. */
+export class WeightUnit {
+  readonly layout: UnitLayout;
   readonly dtype: DType;
-  /** Allocated bytes. */
-  readonly bytes: number;
-  /** Whether `buffer` is part of it. */
-  holds(buffer: Buffer): boolean;
+  readonly device: Device;
+  private flat: Tensor | null = null;
+
+  constructor(
+    readonly name: string,
+    /** The module that reads these weights in its forward. */
+    readonly module: Module,
+    readonly parameters: readonly UnitParameter[],
+    { dtype, device, layout }: WeightUnitOptions,
+  ) {
+    this.dtype = dtype;
+    this.device = device;
+    const shapes = parameters.map(({ name: parameterName, parameter, group }) => ({
+      name: parameterName,
+      shape: parameter.shape,
+      group,
+      region: parameter.region,
+    }));
+    this.layout = layoutUnit(shapes, layout);
+  }
+
+  /** Flat weights in the unit's dtype. Throws DS_RELEASED if they are not gathered. */
+  get weights(): Tensor {
+    if (this.flat) return this.flat;
+    throw new DsError({
+      code: 'DS_RELEASED',
+      op: `unit ${this.name}`,
+      expected: 'its weights on this rank',
+      got: 'a shard of them',
+      hint: 'Use them inside the forward of their module.',
+    });
+  }
+
+  get hasWeights(): boolean {
+    return this.flat !== null;
+  }
+
+  /** Allocates the flat weights, uninitialized except for zeros between parameters. */
+  allocate(): Tensor {
+    const { dtype, device, layout } = this;
+    const flat = held(() => Tensor.empty([layout.numel], dtype, device));
+    for (const gap of layout.gaps) zeroRange(flat, gap);
+    this.flat = flat;
+    return flat;
+  }
+
   /**
-   * Returns the memory for a parameter's first gradient: its shape and dtype, uninitialized, with a
-   * reference.
+   * Makes the parameters views of `flat` [numel], which the caller fills. The unit takes ownership.
    */
-  memoryFor(entry: LayoutEntry): Tensor;
-  /** Called at the end of a backward: parameters without a gradient count as zero. */
-  close(): void;
+  materialize(flat: Tensor): void {
+    this.flat = flat;
+    const { buffer, dtype, offset } = flat;
+    for (const entry of this.layout.entries) {
+      this.parameterOf(entry).place({ buffer, dtype, offset: offset + entry.offset });
+    }
+  }
+
   /**
-   * Returns the sum of all backwards since drop(), [numel], with a new reference; zeros if there
-   * was none.
+   * Frees the flat weights in the order of the compute stream. The parameters have no values until
+   * materialize().
    */
-  take(): Tensor;
-  /** Frees it. `parameter.grad` is null (zero) afterwards. */
-  drop(): void;
+  vacate(): void {
+    for (const { parameter } of this.parameters) parameter.vacate(this.name);
+    this.dropWeights();
+  }
+
+  /** Marks its weights as changed, in any memory: a backward that saved the old values throws. */
+  noteChanged(): void {
+    for (const { parameter } of this.parameters) noteChanged(parameter);
+  }
+
+  parameterOf(entry: LayoutEntry): Parameter {
+    return required(this.parameters.find((p) => p.name === entry.name)).parameter;
+  }
+
+  /**
+   * Makes the parameter of `entry` a view of the flat weights. Later writes to it by other code
+   * would be lost, so they throw.
+   */
+  own(entry: LayoutEntry): void {
+    const parameter = this.parameterOf(entry);
+    const slice = sliceFlat(this.weights, entry, entry.shape);
+    parameter.place(slice);
+    slice.release();
+    claim(parameter, this);
+  }
+
+  dispose(): void {
+    for (const { parameter } of this.parameters) disclaim(parameter, this);
+    this.dropWeights();
+  }
+
+  /** Bytes of allocated weights and gradients. */
+  get bytes(): { weights: number; gradients: number } {
+    const size = this.layout.numel * dtypeSize(this.dtype);
+    return { weights: this.flat ? size : 0, gradients: 0 };
+  }
+
+  /** Whether `part` lies in the flat weights. */
+  holds({ buffer }: Tensor): boolean {
+    return this.flat?.buffer === buffer;
+  }
+
+  private dropWeights(): void {
+    this.flat?.release();
+    this.flat = null;
+  }
 }
 
 interface GradientShape {
@@ -50,107 +154,93 @@ interface GradientShape {
 }
 
 /**
- * Sums in the parameters' dtype: backward adds each micro-batch to `parameter.grad`, views of one
- * flat buffer.
+ * The gradient of a unit, from the first one of an accumulation step until drop(). Backward writes
+ * to `parameter.grad`, views of one flat buffer. Micro-batches add up there if the sum has the
+ * parameters' dtype. Else each backward's gradient is added to an f32 sum and freed, so
+ * `parameter.grad` is null between backwards (DeepSpeed's data_types.grad_accum_dtype).
+ * All work is enqueued on the compute stream.
  */
-class InPlaceGradient implements UnitGradient {
-  readonly dtype: DType;
-  private flat: Tensor | null = null;
+export class UnitGradient {
+  /** [numel] in the parameters' dtype. */
+  private written: Tensor | null = null;
+  /** [numel] in `dtype`, if that is not the parameters'. */
+  private sum: Tensor | null = null;
 
-  constructor(private readonly shape: GradientShape) {
-    this.dtype = shape.dtype;
-  }
+  constructor(
+    private readonly shape: GradientShape,
+    /** The dtype of take(). */
+    readonly dtype: DType,
+  ) {}
 
+  /** Allocated bytes. */
   get bytes(): number {
-    return this.flat?.bytes ?? 0;
+    return (this.written?.bytes ?? 0) + (this.sum?.bytes ?? 0);
   }
 
+  /** Whether `buffer` is part of it. */
   holds(buffer: Buffer): boolean {
-    return this.flat?.buffer === buffer;
+    return this.written?.buffer === buffer || this.sum?.buffer === buffer;
   }
 
+  /**
+   * Returns the memory for a parameter's first gradient: its shape and dtype, uninitialized, with a
+   * reference.
+   */
   memoryFor(entry: LayoutEntry): Tensor {
     return sliceFlat(this.allocated(), entry, entry.shape);
   }
 
+  /** Called at the end of a backward: parameters without a gradient count as zero. */
   close(): void {
     const { layout, parameters } = this.shape;
     for (const [i, entry] of layout.entries.entries()) {
-      if ((parameters[i] as Parameter).grad === null) zeroRange(this.allocated(), entry);
+      if (required(parameters[i]).grad === null) zeroRange(this.allocated(), entry);
     }
+    if (!this.isWide) return;
+    const written = this.allocated().retain();
+    this.dropWritten();
+    if (this.sum) kernels.accumulate({ in: written, out: this.sum });
+    else this.sum = held(() => cast(written, this.dtype));
+    written.release();
   }
 
+  /**
+   * Returns the sum of all backwards since drop(), [numel], with a new reference; zeros if there
+   * was none.
+   */
   take(): Tensor {
-    if (!this.flat) this.close();
-    return this.allocated().retain();
+    if (!(this.isWide ? this.sum : this.written)) this.close();
+    return (this.sum ?? this.allocated()).retain();
   }
 
+  /** Frees it. `parameter.grad` is null (zero) afterwards. */
   drop(): void {
+    this.dropWritten();
+    this.sum?.release();
+    this.sum = null;
+  }
+
+  private get isWide(): boolean {
+    return this.dtype !== this.shape.dtype;
+  }
+
+  private dropWritten(): void {
     for (const parameter of this.shape.parameters) {
       parameter.grad?.release();
       parameter.grad = null;
     }
-    this.flat?.release();
-    this.flat = null;
+    this.written?.release();
+    this.written = null;
   }
 
   private allocated(): Tensor {
     const { layout, dtype, device } = this.shape;
-    if (!this.flat) {
-      this.flat = held(() => Tensor.empty([layout.numel], dtype, device));
-      for (const gap of layout.gaps) zeroRange(this.flat, gap);
+    if (!this.written) {
+      this.written = held(() => Tensor.empty([layout.numel], dtype, device));
+      for (const gap of layout.gaps) zeroRange(this.written, gap);
     }
-    return this.flat;
+    return this.written;
   }
-}
-
-/**
- * Sums 16-bit gradients in f32: each backward's gradient is added to the sum and freed, so
- * `parameter.grad` is null between backwards. Source: DeepSpeed's data_types.grad_accum_dtype.
- */
-class WideGradient implements UnitGradient {
-  readonly dtype = 'f32';
-  private sum: Tensor | null = null;
-
-  constructor(private readonly written: UnitGradient) {}
-
-  get bytes(): number {
-    return this.written.bytes + (this.sum?.bytes ?? 0);
-  }
-
-  holds(buffer: Buffer): boolean {
-    return this.sum?.buffer === buffer || this.written.holds(buffer);
-  }
-
-  memoryFor(entry: LayoutEntry): Tensor {
-    return this.written.memoryFor(entry);
-  }
-
-  close(): void {
-    this.written.close();
-    const gradient = this.written.take();
-    this.written.drop();
-    if (this.sum) kernels.accumulate({ in: gradient, out: this.sum });
-    else this.sum = held(() => cast(gradient, 'f32'));
-    gradient.release();
-  }
-
-  take(): Tensor {
-    if (!this.sum) this.close();
-    return (this.sum as Tensor).retain();
-  }
-
-  drop(): void {
-    this.written.drop();
-    this.sum?.release();
-    this.sum = null;
-  }
-}
-
-/** Returns the gradient of a unit with sums in `sumDtype`: the parameters' dtype, or f32. */
-export function unitGradient(shape: GradientShape, sumDtype: DType): UnitGradient {
-  const inPlace = new InPlaceGradient(shape);
-  return sumDtype === shape.dtype ? inPlace : new WideGradient(inPlace);
 }
 
 export interface UnitOptions extends WeightUnitOptions {
@@ -171,18 +261,13 @@ export interface UnitListener {
   unexpected(): void;
 }
 
-/**
- * The flat gradient exists from the first gradient in an accumulation step until it is dropped
- * (unit-gradient.ts).
- */
+/** A trained unit: its weights, and the gradient that backward fills. */
 export class Unit extends WeightUnit {
-  /**
-   * From the first gradient of an accumulation step until drop(). Unused parameters count as zero.
-   */
   readonly gradient: UnitGradient;
   private listener: UnitListener | null = null;
   private readonly waiting = new Set<Parameter>();
-  private ready = false;
+  /** Every gradient of the last backward is complete. */
+  private ready = true;
   private streaming = true;
 
   constructor(
@@ -194,10 +279,8 @@ export class Unit extends WeightUnit {
     super(name, module, parameters, options);
     const { layout, dtype, device } = this;
     const ordered = layout.entries.map((entry) => this.parameterOf(entry));
-    this.gradient = unitGradient(
-      { layout, parameters: ordered, dtype, device },
-      gradDtype ?? dtype,
-    );
+    const shape = { layout, parameters: ordered, dtype, device };
+    this.gradient = new UnitGradient(shape, gradDtype ?? dtype);
   }
 
   /** Dtype of the sum of gradients. */
@@ -205,15 +288,12 @@ export class Unit extends WeightUnit {
     return this.gradient.dtype;
   }
 
-  /** Also makes the flat gradient the memory of the parameters' gradients. */
-  override adopt(kept: Range, onInitial: (initial: InitialValues) => void): void {
-    super.adopt(kept, onInitial);
-    for (const entry of this.layout.entries) {
-      const parameter = this.parameterOf(entry);
-      setGradTarget(parameter, () => this.gradMemory(entry));
-      parameter.onGradReady = (leaf) => this.arrived(leaf as Parameter);
-    }
-    this.ready = true;
+  /** Also makes the flat gradient the memory of the parameter's gradients. */
+  override own(entry: LayoutEntry): void {
+    super.own(entry);
+    const parameter = this.parameterOf(entry);
+    setGradTarget(parameter, () => this.gradMemory(entry));
+    parameter.onGradReady = (leaf) => this.arrived(leaf as Parameter);
   }
 
   /** Sends events of later backwards to `listener`. */

@@ -14,7 +14,7 @@ import {
   Tensor,
 } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import type { WeightUnit } from '../../lib/zero/weight-unit.js';
+import type { WeightUnit } from '../../lib/zero/unit.js';
 import type { Case } from '../support/case.js';
 
 const sizes = {

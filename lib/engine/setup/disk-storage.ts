@@ -14,7 +14,7 @@ import type { Partition } from '../../zero/shard.js';
 import { DiskWeights } from '../../zero/state/disk-weights.js';
 import { NvmeState, type NvmeStateOptions } from '../../zero/state/placement/nvme.js';
 import { tileSize } from '../../zero/state/tiles.js';
-import type { WeightUnit } from '../../zero/weight-unit.js';
+import type { WeightUnit } from '../../zero/unit.js';
 
 interface DiskWeightsRequest {
   config: ResolvedConfig;

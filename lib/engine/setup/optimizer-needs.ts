@@ -8,7 +8,7 @@ import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import { isPart } from '../../runtime/box.js';
 import { type LayoutOptions, type ParameterShape, shardOf } from '../../zero/layout.js';
 import type { Unit } from '../../zero/unit.js';
-import { FROZEN } from '../../zero/weight-unit.js';
+import { FROZEN } from '../../zero/unit.js';
 import type { Progress } from '../step/progress.js';
 
 /**

@@ -25,7 +25,7 @@ import {
 import { required } from '../../runtime/required.js';
 import { held, Tensor, zeros } from '../../tensor/index.js';
 import type { Partition } from '../../zero/shard.js';
-import type { WeightUnit } from '../../zero/weight-unit.js';
+import type { WeightUnit } from '../../zero/unit.js';
 import { normRanksAt, type Ranks } from '../ranks.js';
 import type { Site } from '../release-stack.js';
 import { allColumns, type Columns, columnsOfStages } from '../step/step-rows.js';

@@ -22,9 +22,8 @@ import {
   onHost,
   type ShardStorage,
 } from '../../zero/stage3.js';
-import type { Unit } from '../../zero/unit.js';
+import type { Unit, WeightUnit } from '../../zero/unit.js';
 import { PassTrace } from '../../zero/unit-trace.js';
-import type { WeightUnit } from '../../zero/weight-unit.js';
 import { AllReduceWire, CastWire, DividedWire, type Wire } from '../../zero/wire.js';
 import { openDiskWeights } from './disk-storage.js';
 import { type Tie, tieOf } from './pipeline.js';

@@ -7,8 +7,7 @@ import type { ParamGroup } from '../../optim/param-groups.js';
 import type { DType } from '../../runtime/dtype.js';
 import { required } from '../../runtime/required.js';
 import type { Tensor } from '../../tensor/index.js';
-import { Unit, type UnitOptions } from '../../zero/unit.js';
-import { FROZEN, type UnitParameter, WeightUnit } from '../../zero/weight-unit.js';
+import { FROZEN, Unit, type UnitOptions, type UnitParameter, WeightUnit } from '../../zero/unit.js';
 import type { ReleaseStack } from '../release-stack.js';
 import { type Tie, tieOf } from './pipeline.js';
 

@@ -7,7 +7,7 @@ import type { Tensor } from '../../tensor/index.js';
 import { adoptModel } from '../../zero/adopt.js';
 import { type Collectives, takeOver } from '../../zero/collectives.js';
 import { OptimizerState } from '../../zero/optimizer-state.js';
-import type { WeightUnit } from '../../zero/weight-unit.js';
+import type { WeightUnit } from '../../zero/unit.js';
 import type { Decisions, Holdings } from '../engine-parts.js';
 import type { Ranks } from '../ranks.js';
 import type { Site } from '../release-stack.js';

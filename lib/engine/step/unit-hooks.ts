@@ -7,7 +7,7 @@ import { beforeBackward, type Tensor, tensorsIn } from '../../tensor/index.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { WeightShard } from '../../zero/shard.js';
 import type { ZeroStages } from '../../zero/stage.js';
-import type { WeightUnit } from '../../zero/weight-unit.js';
+import type { WeightUnit } from '../../zero/unit.js';
 import type { GradientCollector } from './gradient-collector.js';
 
 interface Attached {

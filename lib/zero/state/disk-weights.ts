@@ -8,7 +8,7 @@ import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import { type Fragment, overlap, type Range } from '../layout.js';
 import { InMemory, type WeightStore, write } from '../shard.js';
-import type { WeightUnit } from '../weight-unit.js';
+import type { WeightUnit } from '../unit.js';
 import { alignUp, type StoredTile } from './disk-tiles.js';
 import { type Bytes, LentState } from './lent-state.js';
 import { pinned } from './pinned.js';
