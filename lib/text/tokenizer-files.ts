@@ -9,6 +9,7 @@ export const TOKENIZER_FILES: readonly string[] = [
   'special_tokens_map.json',
   'added_tokens.json',
   ...['chat_template.jinja', 'chat_template.json', 'vocab.json', 'merges.txt', 'tokenizer.model'],
+  'vocab.txt',
 ];
 
 /** Returns the paths of the tokenizer's files in `folder`. */

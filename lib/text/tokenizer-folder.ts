@@ -9,6 +9,7 @@ import { isObject } from '../runtime/is-object.js';
 import { parseJson } from '../runtime/parse-json.js';
 import { dataError } from '../runtime/refused.js';
 import { errorMessage } from '../runtime/system-error.js';
+import { VOCABULARY_FILE, WORD_PIECE_ROLES, wordPieces } from './word-pieces.js';
 
 export type Json = Record<string, unknown>;
 
@@ -54,14 +55,16 @@ export interface TokenizerFolder {
  */
 export function readTokenizerFolder(folder: string): TokenizerFolder {
   const path = join(folder, TOKENIZER_FILE);
-  if (!existsSync(path)) throw noTokenizer(folder);
-  const own = readJson(path);
-  requireParts(own, path);
   const location = join(folder, 'tokenizer_config.json');
   const config = readJsonIfThere(location);
+  const vocabulary = join(folder, VOCABULARY_FILE);
+  if (!existsSync(path) && !existsSync(vocabulary)) throw noTokenizer(folder);
+  const own = existsSync(path) ? readJson(path) : wordPieces(readText(vocabulary), config);
+  requireParts(own, path);
   const map = readJsonIfThere(join(folder, 'special_tokens_map.json'));
   const templates = readTemplates(folder, config);
-  const roles = { ...paddingRole(own), ...rolesOf(map), ...rolesOf(config) };
+  const ofPieces = existsSync(path) ? {} : WORD_PIECE_ROLES;
+  const roles = { ...ofPieces, ...paddingRole(own), ...rolesOf(map), ...rolesOf(config) };
   const sides = {
     padding: sideOf('padding', own, config, location),
     truncation: sideOf('truncation', own, config, location),
@@ -73,7 +76,7 @@ export function readTokenizerFolder(folder: string): TokenizerFolder {
 function noTokenizer(folder: string): DsError {
   const isFolder = existsSync(folder) && statSync(folder).isDirectory();
   const hint = isFolder
-    ? 'Older folders have only vocab.json and merges.txt, or tokenizer.model: AutoTokenizer.from_pretrained(folder).save_pretrained(folder) of transformers writes tokenizer.json.'
+    ? 'Older folders have only vocab.json and merges.txt, or tokenizer.model (vocab.txt of BERT is read): AutoTokenizer.from_pretrained(folder).save_pretrained(folder) of transformers writes tokenizer.json.'
     : 'Check the path. Names of the Hugging Face hub are ORG/NAME, as in hub.pull("Qwen/Qwen3-0.6B").';
   const got = isFolder
     ? `a folder with ${readdirSync(folder).slice(0, 8).join(', ')}`

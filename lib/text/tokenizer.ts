@@ -31,6 +31,14 @@ export interface EncodeOptions {
   truncationSide?: Side;
 }
 
+/** Two texts as tokens of one row. */
+export interface EncodedPair {
+  /** Ids of both texts, with the special tokens around them. */
+  ids: Int32Array;
+  /** The number of each token's text: `token_type_ids` of transformers. */
+  types: Int32Array;
+}
+
 /** How tokens become text. */
 export interface DecodeOptions {
   /** Leaves special tokens out. Default false. */
@@ -90,6 +98,7 @@ export interface EncodedChat {
 const ENCODE: OptionNames<EncodeOptions> = {
   ...{ addSpecialTokens: true, maxLength: true, truncationSide: true },
 };
+const PAIR: OptionNames<Pick<EncodeOptions, 'maxLength'>> = { maxLength: true };
 const DECODE: OptionNames<DecodeOptions> = { skipSpecialTokens: true };
 const DECODE_STREAM: OptionNames<DecodeStreamOptions> = { ...DECODE, after: true };
 const BATCH: OptionNames<BatchOptions> = {
@@ -127,6 +136,8 @@ export class Tokenizer {
   readonly padId: number | null;
   /** Id of the unknown token; null without one. */
   readonly unkId: number | null;
+  /** Id of the token in place of hidden ones; null without one. */
+  readonly maskId: number | null;
   /** Which side of rows is filled: `padding_side` of tokenizer_config.json. Default "right". */
   readonly paddingSide: Side;
   /** Where texts are cut: `truncation_side` of tokenizer_config.json. Default "right". */
@@ -153,6 +164,7 @@ export class Tokenizer {
     this.eosId = this.idOf('eos_token');
     this.padId = this.idOf('pad_token');
     this.unkId = this.idOf('unk_token');
+    this.maskId = this.idOf('mask_token');
     this.paddingSide = parts.sides.padding;
     this.truncationSide = parts.sides.truncation;
     this.specialIds = new Set(added.filter(({ special }) => special).map(({ id }) => id));
@@ -239,6 +251,34 @@ export class Tokenizer {
   encode(text: string, given: EncodeOptions = {}): Int32Array {
     const op = 'Tokenizer.encode';
     return this.encodeText(op, text, readOptions(op, given, ENCODE));
+  }
+
+  /**
+   * Ids of two texts in one row, as pairs of sentences or a question and its context. If they are
+   * longer than `maxLength`, the longer text is cut at its end. Throws DS_ARGUMENT.
+   */
+  encodePair(
+    first: string,
+    second: string,
+    given: Pick<EncodeOptions, 'maxLength'> = {},
+  ): EncodedPair {
+    const op = 'Tokenizer.encodePair';
+    const { maxLength } = readOptions(op, given, PAIR);
+    requireType(`${op} first`, first, 'string');
+    requireType(`${op} second`, second, 'string');
+    const texts = [this.core.encode(first), this.core.encode(second)] as const;
+    const around = this.core.pair.filter((part) => 'id' in part).length;
+    const lengths: readonly [number, number] = [texts[0].length, texts[1].length];
+    const [a, b] =
+      maxLength === undefined
+        ? lengths
+        : cutLengths(lengths, requireInteger(`${op} maxLength`, maxLength, around) - around);
+    const cut = [texts[0].slice(0, a), texts[1].slice(0, b)] as const;
+    const ids = this.core.pair.flatMap((part) => ('id' in part ? [part.id] : cut[part.text]));
+    const types = this.core.pair.flatMap((part) =>
+      'id' in part ? [part.type] : cut[part.text].map(() => part.type),
+    );
+    return { ids: Int32Array.from(ids), types: Int32Array.from(types) };
   }
 
   /**
@@ -446,6 +486,18 @@ export class Tokenizer {
     const token = this.parts.roles[role];
     return token === undefined ? null : this.tokenToId(token);
   }
+}
+
+/** Lengths of two texts in `room` tokens. Source: the crate tokenizers, "longest_first". */
+function cutLengths([a, b]: readonly [number, number], room: number): [number, number] {
+  if (a + b <= room) return [a, b];
+  const [short, long] = [Math.min(a, b), Math.max(a, b)];
+  const kept = short > room ? short : Math.max(short, room - short);
+  const [x, y] =
+    short + kept > room
+      ? [Math.floor(room / 2), Math.floor(room / 2) + (room % 2)]
+      : [short, Math.min(kept, long)];
+  return a > b ? [y, x] : [x, y];
 }
 
 /**

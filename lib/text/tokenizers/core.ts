@@ -9,7 +9,7 @@ import { Fields, requireId } from './fields.js';
 import type { Model } from './model.js';
 import { modelOf } from './models.js';
 import { type Normalizer, normalizerOf } from './normalizers.js';
-import { type Bounds, boundsOf } from './post-processors.js';
+import { type Bounds, boundsOf, pairOf } from './post-processors.js';
 import { type PreTokenizer, preTokenizerOf } from './pre-tokenizers.js';
 
 /** Characters that show whether a normalizer drops the first one. */
@@ -21,6 +21,8 @@ export class CoreTokenizer {
   readonly added: ReadonlyMap<number, AddedToken>;
   /** The tokens that the post-processor puts around a text. */
   readonly bounds: Bounds;
+  private readonly processor: readonly [location: string, content: unknown];
+  private parts: ReturnType<typeof pairOf> | null = null;
   private readonly model: Model;
   private readonly normalizer: Normalizer | null;
   private readonly preTokenizer: PreTokenizer | null;
@@ -69,9 +71,14 @@ export class CoreTokenizer {
     this.spellings = new Map(
       changed.map(({ id, content: text }) => [id, normalizer?.(text) ?? text]),
     );
-    this.bounds = boundsOf(`${location} post_processor`, content.post_processor, (token) =>
-      this.idOf(token),
-    );
+    this.processor = [`${location} post_processor`, content.post_processor];
+    this.bounds = boundsOf(...this.processor, (token) => this.idOf(token));
+  }
+
+  /** Ids around and between two texts. Throws DS_DATA. */
+  get pair(): ReturnType<typeof pairOf> {
+    this.parts ??= pairOf(...this.processor, (token) => this.idOf(token));
+    return this.parts;
   }
 
   /** The id of a token; undefined if the vocabulary lacks it. */

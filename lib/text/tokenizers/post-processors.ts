@@ -26,6 +26,69 @@ export function boundsOf(location: string, content: unknown, idOf: IdOf): Bounds
   return { prefix: ids.slice(0, at), suffix: ids.slice(at + 1) };
 }
 
+/** An id of a pair, and the number of its sentence. */
+export interface TypedId {
+  readonly id: number;
+  readonly type: number;
+}
+
+/** A part of a pair: the ids of the first or second text, or a token. */
+type PairPart = { readonly text: 0 | 1; readonly type: number } | TypedId;
+
+/**
+ * Ids around and between two texts, by the post-processor of a tokenizer.json. Without one, the
+ * texts follow each other. Throws DS_DATA.
+ */
+export function pairOf(location: string, content: unknown, idOf: IdOf): readonly PairPart[] {
+  const both: PairPart[] = [
+    { text: 0, type: 0 },
+    { text: 1, type: 1 },
+  ];
+  if (content === null || content === undefined) return both;
+  return partsOf(new Fields(location, content), idOf) ?? both;
+}
+
+/** Null for steps that add no ids. */
+function partsOf(fields: Fields, idOf: IdOf): PairPart[] | null {
+  const kind = fields.get('type');
+  if (kind === 'Sequence') {
+    const found = fields.each('processors').map((step) => partsOf(step, idOf));
+    return found.find((parts) => parts !== null) ?? null;
+  }
+  if (kind === 'BertProcessing' || kind === 'RobertaProcessing') {
+    const [first, last] = ['cls', 'sep'].map((key) =>
+      requireId(`${fields.location}.${key}[1]`, fields.list(key)[1]),
+    ) as [number, number];
+    // RoBERTa has two tokens between the texts, and one number for both.
+    const second = kind === 'BertProcessing' ? 1 : 0;
+    const between = kind === 'BertProcessing' ? [] : [{ id: last, type: 0 }];
+    return [
+      { id: first, type: 0 },
+      { text: 0, type: 0 },
+      { id: last, type: 0 },
+      ...between,
+      { text: 1, type: second },
+      { id: last, type: second },
+    ];
+  }
+  return kind === 'TemplateProcessing' ? pairTemplate(fields, idOf) : null;
+}
+
+function pairTemplate(fields: Fields, idOf: IdOf): PairPart[] {
+  const tokens = fields.object('special_tokens');
+  return fields.each('pair').flatMap((item): PairPart[] => {
+    if (item.get('Sequence') !== undefined) {
+      const sequence = item.object('Sequence');
+      const type = sequence.count('type_id', 0);
+      return [{ text: sequence.text('id') === 'B' ? 1 : 0, type }];
+    }
+    const special = item.object('SpecialToken');
+    const [token, type] = [special.text('id'), special.count('type_id', 0)];
+    const ids = tokens.get(token) === undefined ? [idOf(token)] : tokens.object(token).list('ids');
+    return ids.map((id) => ({ id: requireId(`${item.location}.SpecialToken.id`, id), type }));
+  });
+}
+
 function buildersFor(idOf: IdOf): ReadonlyMap<string, (fields: Fields) => PostProcessor> {
   const builders = new Map<string, (fields: Fields) => PostProcessor>([
     ['BertProcessing', pair],
