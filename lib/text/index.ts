@@ -3,6 +3,15 @@ export type { ChatMessage } from './chat-template.js';
 export { DecodeStream } from './decode-stream.js';
 export type { RowCounts } from './encoded-part.js';
 export { ggufTokenizer } from './gguf-tokenizer.js';
+export {
+  collateLabelled,
+  type LabelledBatch,
+  LabelledDataset,
+  type LabelledOptions,
+  type LabelledSample,
+  type LabelledTask,
+} from './labelled-dataset.js';
+export type { LabelKind } from './labelled-rows.js';
 export type { TextReport } from './pack-rows.js';
 export type { Overlong } from './packing.js';
 export type { PaddedBatch, PaddingOptions } from './padding.js';
@@ -25,6 +34,7 @@ export {
   type DecodeStreamOptions,
   type EncodeChatOptions,
   type EncodedChat,
+  type EncodedPair,
   type EncodeOptions,
   Tokenizer,
 } from './tokenizer.js';

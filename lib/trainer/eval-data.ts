@@ -24,7 +24,8 @@ export interface EvalData<Batch> {
 /** Opens `data` for this rank: every worldSize-th sample of a dataset, each sample once. */
 export async function openEvalData<Sample, Batch>(
   data: TrainerData<Sample, Batch>,
-  settings: Pick<TrainerSettings<Sample, Batch>, 'data' | 'tokenizer'>,
+  settings: Pick<TrainerSettings<Sample, Batch>, 'data' | 'tokenizer'> &
+    Partial<Pick<TrainerSettings<Sample, Batch>, 'model'>>,
   place: DataPlace,
 ): Promise<EvalData<Batch>> {
   const opened = typeof data === 'function' ? await data(place) : data;

@@ -46,11 +46,13 @@ export async function evaluate<Batch>(
 ): Promise<Metrics> {
   const { objective } = judge;
   const sums: Sums = { loss: { sum: 0, count: 0 } };
-  const report = options.accuracy ? new LossReport(judge.engine.device) : null;
+  const report = options.accuracy && !objective.judged ? new LossReport(judge.engine.device) : null;
   await inEvaluation(judge.engine, async (forward) => {
     for await (const { micro, isOwn } of batchesOf(judge, data, options.maxBatches)) {
       report?.reset();
-      const loss = noGrad(() => scope(() => objective.mean(forward, micro, report).item()));
+      const own = noGrad(() => objective.judged?.(forward, micro));
+      const loss =
+        own?.loss ?? noGrad(() => scope(() => objective.mean(forward, micro, report).item()));
       const input = { forward: unrecorded(forward), batch: micro.batch };
       const further = options.metrics ? requireObject(options.metrics(input)) : {};
       if (!isOwn) continue;
@@ -58,6 +60,7 @@ export async function evaluate<Batch>(
         loss: { sum: micro.counted > 0 ? loss * micro.counted : 0, count: micro.counted },
       });
       if (report) add(sums, { accuracy: choicesOf(report) });
+      if (own) add(sums, own.sums);
       add(sums, requireSums(further, report ? ['loss', 'accuracy'] : ['loss']));
     }
   }).finally(() => report?.dispose());
@@ -65,7 +68,8 @@ export async function evaluate<Batch>(
   for (const other of await ofDataRanks(judge, 'evaluation', written(sums))) {
     add(total, read(other));
   }
-  return meansOf(total);
+  requireCounted(total);
+  return objective.finished ? (objective.finished(total) as Metrics) : meansOf(total);
 }
 
 /**
@@ -153,8 +157,7 @@ function add(to: Sums, sums: MetricSums): void {
   }
 }
 
-function meansOf(sums: Sums): Metrics {
-  const { loss } = sums;
+function requireCounted({ loss }: Sums): void {
   if (!loss || loss.count === 0) {
     throw new DsError({
       code: 'DS_DATA',
@@ -164,6 +167,9 @@ function meansOf(sums: Sums): Metrics {
       hint: 'Check the labels: labels of -100 do not count.',
     });
   }
+}
+
+function meansOf(sums: Sums): Metrics {
   const means = Object.entries(sums).map(([name, { sum, count }]) => [name, sum / count]);
   return Object.fromEntries(means) as Metrics;
 }

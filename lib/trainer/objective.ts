@@ -1,6 +1,7 @@
 // Objectives: the loss of a batch and its weight.
 import { firstTokens } from '../data/first-tokens.js';
 import { CausalLM, type CausalLossOptions } from '../models/causal-lm.js';
+import { TaskModel } from '../models/tasks/task-model.js';
 import type { Module } from '../nn/index.js';
 import { PipelineModule } from '../pipe/pipeline-module.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -8,8 +9,9 @@ import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { type LossReport, scope, Tensor, tensorsIn } from '../tensor/index.js';
 import { targetsOf } from '../text/index.js';
-import type { LossInput } from './evaluation-options.js';
+import type { LossInput, MetricSums } from './evaluation-options.js';
 import type { TrainerSettings } from './read-options.js';
+import { TaskObjective } from './task-objective.js';
 
 /** Runs the model, through the engine. */
 export type Forward = (...inputs: unknown[]) => Tensor;
@@ -44,12 +46,16 @@ export interface Objective<Batch> {
   shared(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor;
   /** Default output of predict() for a batch. */
   outputs(forward: Forward, micro: MicroBatch<Batch>): Tensor;
+  /** The mean loss of a batch and the sums of its metrics, for models that have metrics. */
+  judged?(forward: Forward, micro: MicroBatch<Batch>): { loss: number; sums: MetricSums };
+  /** The metrics that follow from all sums. Default: sums over counts. */
+  finished?(sums: MetricSums): Record<string, number>;
 }
 
 /** Options of an objective. */
 type ObjectiveOptions<Batch> = Pick<
   TrainerSettings<never, Batch>,
-  'loss' | 'count' | 'labelSmoothing'
+  'loss' | 'count' | 'labelSmoothing' | 'classWeights'
 >;
 
 /**
@@ -58,7 +64,7 @@ type ObjectiveOptions<Batch> = Pick<
  */
 export function objectiveOf<Batch>(
   model: Module,
-  { loss, count, labelSmoothing }: ObjectiveOptions<Batch>,
+  { loss, count, labelSmoothing, classWeights }: ObjectiveOptions<Batch>,
 ): Objective<Batch> {
   if (model instanceof PipelineModule) {
     const hint = 'Call engine.trainBatch() in your own loop.';
@@ -68,6 +74,13 @@ export function objectiveOf<Batch>(
     if (labelSmoothing === 0) return new OwnObjective(loss, count ?? countedIn);
     const got = `${labelSmoothing} with a custom \`loss\``;
     throw refused('Trainer labelSmoothing', 'a loss that the model makes', got);
+  }
+  if (model instanceof TaskModel) {
+    return new TaskObjective(model, { count, labelSmoothing, classWeights });
+  }
+  if (classWeights) {
+    const expected = 'a model with labels, for class weights';
+    throw refused('Trainer classWeights', expected, `a ${model.constructor.name}`);
   }
   if (model instanceof CausalLM) {
     return new CausalObjective(model.config.ignoreIndex ?? IGNORED, { count, labelSmoothing });

@@ -30,6 +30,7 @@ import { requireSteps } from './interval.js';
 import { OWN_OPTIMIZERS, type OwnOptimizerName } from './own-optimizer.js';
 import { requireSchedule } from './own-schedule.js';
 import type { REPORTING } from './report-options.js';
+import type { ClassWeights } from './task-objective.js';
 
 /** Dtypes of training, as configurations call them. */
 export type Precision = 'fp32' | 'fp16' | 'bf16';
@@ -159,6 +160,15 @@ export const OPTIMIZATION = {
     default: 0,
     flag: 'label_smoothing_factor',
   }),
+  /** Factors of labels in the loss of a classifier, by number or name. Default: 1. */
+  classWeights: checked(
+    requireWeights,
+    'factors of labels in the loss of a [classifier](classification.md)',
+    {
+      default: null,
+      shown: '1',
+    },
+  ),
   /**
    * Alpha of NEFTune's noise on token embeddings (Jain et al. 2023): the bound of the noise times
    * the root of a sample's elements. Default: no noise.
@@ -191,7 +201,8 @@ export const sampleOptions = <Sample, Batch>() => ({
     ...loadingCalls<Sample, Batch>(),
   }),
   /**
-   * The mean loss of a micro-batch per `count`, f32. Required for models other than CausalLM.
+   * The mean loss of a micro-batch per `count`, f32. Required for models other than CausalLM and
+   * TaskModel.
    */
   loss: callback<(input: LossInput<Batch>) => Tensor>('[your own loss](#loss)', {
     shown: "the model's",
@@ -229,6 +240,12 @@ function readTokenizer(op: string, given: Tokenizer | string): Tokenizer {
 function requireConfig(op: string, given: string | DsConfig): string | DsConfig {
   if (typeof given === 'string' || isObject<DsConfig>(given)) return given;
   throw refusedValue(op, 'the path of a ds_config.json, or its object', given);
+}
+
+/** Returns `given`; the model knows the labels. */
+function requireWeights(op: string, given: ClassWeights): ClassWeights {
+  if (Array.isArray(given) || isObject(given)) return given;
+  throw refusedValue(op, 'a list of factors, or factors by the names of labels', given);
 }
 
 function requireOptimizer<Given>(op: string, given: Given): Given {

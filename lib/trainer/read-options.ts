@@ -1,5 +1,6 @@
 // Reads the options of a Trainer, and checks their combinations.
 import type { WatchOptions } from '../engine/watch/run-watch.js';
+import { TaskModel } from '../models/tasks/task-model.js';
 import { readDeclared, type Settings } from '../runtime/option.js';
 import { readOptions } from '../runtime/options.js';
 import { refusedValue } from '../runtime/refused.js';
@@ -8,6 +9,7 @@ import type { EVALUATION, EvalSettings } from './evaluation-options.js';
 import { MODEL, OPTIMIZATION, sampleOptions, type TrainerOptions } from './options.js';
 import { requireFall } from './own-schedule.js';
 import { REPORTING, type SaveSettings } from './report-options.js';
+import { TASK_METRICS } from './task-metrics.js';
 
 /** Options without sample types, with defaults; null means disabled. */
 export interface RunSettings
@@ -76,6 +78,7 @@ function requireJudged<Sample, Batch>({
   save,
   earlyStop,
   loss,
+  model,
 }: TrainerSettings<Sample, Batch>): void {
   if (evaluation?.accuracy && loss) {
     const expected = 'a loss that the model makes';
@@ -86,7 +89,9 @@ function requireJudged<Sample, Batch>({
   if (best && !evaluation) {
     throw refusedValue('Trainer save.best', '`eval` data to find the best by', best.metric);
   }
-  const isKnown = best?.metric === 'loss' || (best?.metric === 'accuracy' && evaluation?.accuracy);
+  const isOfTask = model instanceof TaskModel && TASK_METRICS.includes(best?.metric ?? '');
+  const isKnown =
+    isOfTask || best?.metric === 'loss' || (best?.metric === 'accuracy' && evaluation?.accuracy);
   if (best && !isKnown && !evaluation?.metrics) {
     const expected = '"loss", "accuracy" by `eval.accuracy`, or a name that `eval.metrics` gives';
     throw refusedValue('Trainer save.best', expected, best.metric);

@@ -11,6 +11,7 @@ import { requireSameDraws } from '../engine/setup/data-sampling.js';
 import type { RunWatch } from '../engine/watch/run-watch.js';
 import { DsError } from '../errors.js';
 import { initializeServed, jobOf } from '../initialize.js';
+import { DecoderTask } from '../models/tasks/decoder-task.js';
 import type { Optimizer } from '../optim/optimizer.js';
 import { cpu } from '../runtime/device.js';
 import { seed } from '../tensor/index.js';
@@ -76,7 +77,10 @@ export async function openSession<Sample, Batch>(
   given: TrainerSettings<Sample, Batch>,
 ): Promise<Session<Batch>> {
   const settings = given as unknown as TrainerSettings<never, Batch>;
-  const objective = objectiveOf<Batch>(settings.model, settings);
+  const { model, tokenizer } = settings;
+  if (model instanceof DecoderTask)
+    model.padTokenId ??= tokenizer?.padId ?? tokenizer?.eosId ?? null;
+  const objective = objectiveOf<Batch>(model, settings);
   requireOneStage(settings.deepspeed);
   const job = await jobOf({ ...settings, config: settings.deepspeed });
   const file = firstReading(settings, job.mesh.size(...DATA));

@@ -11,16 +11,19 @@ import { isIterableDataset } from '../data/iterable-dataset.js';
 import { LengthGroupedSampler } from '../data/length-sampler.js';
 import { isSampled, samplerOf, unchosen } from '../engine/setup/data-sampling.js';
 import { DsError } from '../errors.js';
+import { TaskModel } from '../models/tasks/task-model.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
-import { collateSamples, type TextSample, type Tokenizer } from '../text/index.js';
+import { collateLabelled, collateSamples, type TextSample, type Tokenizer } from '../text/index.js';
+import { isLabelledSample } from '../text/labelled-dataset.js';
 import type { BatchSource, DataPlace, TrainerData } from './data-source.js';
 import type { MicroBatch, Objective } from './objective.js';
 import type { TrainerSettings } from './read-options.js';
 
-type DataSettings<Sample, Batch> = Pick<TrainerSettings<Sample, Batch>, 'data' | 'tokenizer'>;
+type DataSettings<Sample, Batch> = Pick<TrainerSettings<Sample, Batch>, 'data' | 'tokenizer'> &
+  Partial<Pick<TrainerSettings<Sample, Batch>, 'model'>>;
 
 /** Opens training data: a source of batches, or a loader of this rank over a dataset. */
 export async function openTrainData<Sample, Batch>(
@@ -114,11 +117,16 @@ async function ownSampler<Sample, Batch>(
  */
 export async function collateFor<Sample, Batch>(
   dataset: Dataset<Sample>,
-  { data, tokenizer }: DataSettings<Sample, Batch>,
+  { data, tokenizer, model }: DataSettings<Sample, Batch>,
   { tokenRanks }: DataPlace,
 ): Promise<((samples: Sample[], device: Device) => Batch) | undefined> {
   if (data.collate || dataset.length === 0) return data.collate;
   const first = await dataset.get(0);
+  if (isLabelledSample(first)) {
+    const own = model instanceof TaskModel ? model.padTokenId : null;
+    const labelled: unknown = collateLabelled(own ?? padOf(tokenizer));
+    return labelled as (samples: Sample[], device: Device) => Batch;
+  }
   if (!isTextSample(first)) return undefined;
   const collate: unknown = collateSamples(padOf(tokenizer), tokenRanks);
   return collate as (samples: Sample[], device: Device) => Batch;

@@ -1,4 +1,5 @@
-// Pairs of texts as tokens of one row, as transformers makes them, and folders with vocab.txt alone.
+// Pairs of texts as tokens of one row, as transformers makes them, and folders with vocab.txt
+// alone.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { text } from '../../lib/index.js';

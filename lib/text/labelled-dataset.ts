@@ -1,0 +1,371 @@
+// LabelledDataset: rows with labels as tokens in memory, and the batches of their samples.
+import type { Dataset } from '../data/index.js';
+import { DsError } from '../errors.js';
+import type { Device } from '../runtime/device.js';
+import { formatValue } from '../runtime/format-value.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { dataError, refused } from '../runtime/refused.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { Tensor } from '../tensor/index.js';
+import {
+  type FoundLabels,
+  findLabels,
+  type LabelKind,
+  labelOf,
+  numberOf,
+  type RowKeys,
+  targetOf,
+  textsOf,
+} from './labelled-rows.js';
+import { findFiles, partsOf } from './row-files.js';
+import { type LocatedRow, type Row, rowsOf } from './row-reader.js';
+import type { Tokenizer } from './tokenizer.js';
+
+/** Tasks that rows with labels train. */
+export type LabelledTask =
+  | 'sequence-classification'
+  | 'token-classification'
+  | 'question-answering'
+  | 'masked-lm';
+
+/** Options of LabelledDataset.open(). */
+export interface LabelledOptions extends RowKeys {
+  /** Files, folders and patterns. */
+  files?: string | readonly string[];
+  /** Rows in memory, in place of files. */
+  rows?: readonly Row[];
+  tokenizer: Tokenizer;
+  /** Default: "sequence-classification". */
+  task?: LabelledTask;
+  /** Names of the labels, in the order of their numbers. Default: those of the rows. */
+  labels?: readonly string[];
+  /** What labels are. Default: by the rows. */
+  kind?: LabelKind;
+  /** Tokens of a row at most. Default: 512. */
+  maxLength?: number;
+  /** Of "masked-lm": the share of tokens to predict. Default: 0.15. */
+  maskShare?: number;
+  /** Of "masked-lm": decides the masked tokens. Default: 42. */
+  seed?: number;
+}
+
+const OPTIONS: OptionNames<LabelledOptions> = {
+  ...{ files: true, rows: true, tokenizer: true, task: true, labels: true, kind: true },
+  ...{ maxLength: true, maskShare: true, seed: true, textKey: true, labelKey: true },
+};
+
+/** A row as tokens. */
+export interface LabelledSample {
+  ids: Int32Array;
+  /** The number of each token's text. */
+  types: Int32Array;
+  /**
+   * The number of a label, several labels or values; of each token; or both ends of an answer, in
+   * tokens.
+   */
+  target: Int32Array | Float32Array;
+  task: LabelledTask;
+}
+
+/** Samples as tensors. Rows are filled up to the longest. */
+export interface LabelledBatch {
+  /** [B, T] i32. */
+  ids: Tensor;
+  /** 1 for tokens, 0 for padding, [B, T] i32. */
+  mask: Tensor;
+  /** The number of each token's text, [B, T] i32. */
+  types: Tensor;
+  /** Targets; absent for question answering. */
+  labels?: Tensor;
+  /** First tokens of answers, [B] i32. */
+  starts?: Tensor;
+  /** Last tokens of answers, [B] i32. */
+  ends?: Tensor;
+}
+
+/** Tokens without a target. */
+const IGNORED = -100;
+
+/** Made by open(). */
+export class LabelledDataset implements Dataset<LabelledSample> {
+  /** Samples. */
+  readonly length: number;
+
+  private constructor(
+    private readonly samples: readonly LabelledSample[],
+    /** Names of the labels, in the order of their numbers; null for tasks without labels. */
+    readonly labels: readonly string[] | null,
+    /** What labels are. */
+    readonly kind: LabelKind,
+  ) {
+    this.length = samples.length;
+  }
+
+  /**
+   * Reads rows of {text, label}, of two texts, of {tokens, tags}, or of {question, context,
+   * answers}. Throws DS_DATA with file and line for a row that it cannot read, DS_ARGUMENT.
+   */
+  static async open(given: LabelledOptions): Promise<LabelledDataset> {
+    const op = 'LabelledDataset.open';
+    const options = readOptions(op, given, OPTIONS);
+    const { task = 'sequence-classification', maxLength = 512 } = options;
+    requireInteger(`${op} maxLength`, maxLength, 3);
+    const rows = await locatedRows(op, options);
+    if (rows.length === 0) throw dataError(op, 'rows', 'none');
+    const how = { ...options, maxLength };
+    switch (task) {
+      case 'sequence-classification':
+        return LabelledDataset.ofTexts(rows, how);
+      case 'token-classification':
+        return LabelledDataset.ofTokens(rows, how);
+      case 'question-answering': {
+        const samples = rows.map((row) => answerSample(row, how));
+        return new LabelledDataset(samples, null, 'class');
+      }
+      case 'masked-lm': {
+        const samples = rows.map((row, i) => maskedSample(row, how, i));
+        return new LabelledDataset(samples, null, 'class');
+      }
+      default:
+        throw refused(`${op} task`, 'a task with labels', formatValue(task));
+    }
+  }
+
+  private static ofTexts(rows: readonly LocatedRow[], options: Opened): LabelledDataset {
+    const written = rows.map((row) => ({
+      label: labelOf(row, options),
+      location: () => row.location(),
+    }));
+    const found = findLabels(written, { names: options.labels, kind: options.kind });
+    const samples = rows.map((row, i): LabelledSample => {
+      const { label, location } = written[i] as (typeof written)[0];
+      const target = targetOf(label, found, location);
+      return { ...encoded(row, options), target, task: 'sequence-classification' };
+    });
+    return new LabelledDataset(samples, found.names, found.kind);
+  }
+
+  private static ofTokens(rows: readonly LocatedRow[], options: Opened): LabelledDataset {
+    const tagged = rows.map((row) => taggedWords(row, options));
+    const flat = tagged.flatMap(({ tags, location }) => tags.map((label) => ({ label, location })));
+    const found = findLabels(flat, { names: options.labels, kind: 'class' });
+    const samples = tagged.map((row) => tokenSample(row, found, options));
+    return new LabelledDataset(samples, found.names, 'class');
+  }
+
+  /** Throws DS_INDEX. */
+  get(index: number): LabelledSample {
+    const sample = this.samples[index];
+    if (sample) return sample;
+    const expected = `a sample of [0, ${this.length})`;
+    throw new DsError({ code: 'DS_INDEX', op: 'LabelledDataset.get', expected, got: `${index}` });
+  }
+}
+
+type Opened = LabelledOptions & { maxLength: number };
+
+async function locatedRows(op: string, { files, rows }: LabelledOptions): Promise<LocatedRow[]> {
+  if ((files === undefined) === (rows === undefined)) {
+    throw refused(op, 'either `files` or `rows`', files === undefined ? 'neither' : 'both');
+  }
+  if (rows) return rows.map((row, i) => ({ row, location: () => `row ${i}` }));
+  const found: LocatedRow[] = [];
+  for (const part of await partsOf(findFiles(op, files), false)) {
+    for await (const row of rowsOf(part)) found.push(row);
+  }
+  return found;
+}
+
+function encoded(row: LocatedRow, { tokenizer, maxLength, textKey }: Opened) {
+  const [first, second] = textsOf(row, textKey === undefined ? {} : { textKey });
+  if (second !== undefined) return tokenizer.encodePair(first, second, { maxLength });
+  const ids = tokenizer.encode(first, { maxLength });
+  return { ids, types: new Int32Array(ids.length) };
+}
+
+/** Words of a row, and a tag for each. */
+interface Tagged {
+  words: readonly string[];
+  tags: readonly unknown[];
+  location(): string;
+}
+
+function taggedWords({ row, location }: LocatedRow, { textKey, labelKey }: RowKeys): Tagged {
+  const { tokens, words = tokens } = row;
+  const texts = typeof textKey === 'string' ? row[textKey] : words;
+  const { ner_tags: entities, pos_tags: parts, tags = entities ?? parts, labels = tags } = row;
+  const found = labelKey === undefined ? labels : row[labelKey];
+  const isWords = Array.isArray(texts) && texts.every((word) => typeof word === 'string');
+  if (isWords && Array.isArray(found) && found.length === texts.length) {
+    return { words: texts as string[], tags: found, location };
+  }
+  const expected = 'lists of one length, "tokens" and "tags"';
+  const got = `a row with ${Object.keys(row).slice(0, 8).join(', ')}`;
+  throw dataError(location(), expected, got, 'Name the keys: textKey, labelKey.');
+}
+
+/** The first token of each word has its tag; the others do not count. */
+function tokenSample(
+  { words, tags, location }: Tagged,
+  found: FoundLabels,
+  { tokenizer, maxLength }: Opened,
+): LabelledSample {
+  const around = [...tokenizer.encode('')];
+  const [prefix, suffix] = [
+    around.slice(0, Math.ceil(around.length / 2)),
+    around.slice(Math.ceil(around.length / 2)),
+  ];
+  const ids: number[] = [...prefix];
+  const target: number[] = prefix.map(() => IGNORED);
+  words.forEach((word, w) => {
+    const text = w === 0 ? word : ` ${word}`;
+    const number = numberOf(tags[w], found, location);
+    for (const [i, id] of tokenizer.encode(text, { addSpecialTokens: false }).entries()) {
+      ids.push(id);
+      target.push(i === 0 ? number : IGNORED);
+    }
+  });
+  const most = maxLength - suffix.length;
+  const kept = [...ids.slice(0, most), ...suffix];
+  const targets = [...target.slice(0, most), ...suffix.map(() => IGNORED)];
+  return {
+    ids: Int32Array.from(kept),
+    types: new Int32Array(kept.length),
+    target: Int32Array.from(targets),
+    task: 'token-classification',
+  };
+}
+
+/** The first answer of a row; an answer that is cut off, or none, is outside the text. */
+function answerSample(row: LocatedRow, { tokenizer, maxLength }: Opened): LabelledSample {
+  const { question, context, answers } = row.row;
+  if (typeof question !== 'string' || typeof context !== 'string') {
+    throw dataError(row.location(), 'the texts "question" and "context"', formatValue(row.row));
+  }
+  const { ids, types } = tokenizer.encodePair(question, context, { maxLength });
+  const { text: texts = [], answer_start: starts = [] } = (answers ?? {}) as {
+    text?: string[];
+    answer_start?: number[];
+  };
+  const [text, start] = [texts[0], starts[0]];
+  const outside = ids.length;
+  let target = Int32Array.of(outside, outside);
+  if (text !== undefined && start !== undefined) {
+    const count = (part: string): number =>
+      tokenizer.encode(part.trimEnd(), { addSpecialTokens: false }).length;
+    const whole = tokenizer.encode(context, { addSpecialTokens: false });
+    const begin = placeOf(ids, whole);
+    const [from, to] = [
+      count(context.slice(0, start)),
+      count(context.slice(0, start + text.length)) - 1,
+    ];
+    if (begin !== null && to >= from && begin + to < ids.length - 1) {
+      target = Int32Array.of(begin + from, begin + to);
+    }
+  }
+  return { ids, types, target, task: 'question-answering' };
+}
+
+/** Where the context begins: its first tokens, after those of the question. */
+function placeOf(ids: Int32Array, context: Int32Array): number | null {
+  const shown = Math.min(context.length, 8);
+  for (let at = ids.length - 1 - shown; at >= 1; --at) {
+    let i = 0;
+    while (i < shown && ids[at + i] === context[i]) i++;
+    if (i === shown) return at;
+  }
+  return null;
+}
+
+/**
+ * Of the chosen tokens 80 % become the mask, 10 % another token, and 10 % stay. Source: Devlin et
+ * al. 2018.
+ */
+function maskedSample(row: LocatedRow, options: Opened, index: number): LabelledSample {
+  const { tokenizer, maskShare = 0.15, seed = 42 } = options;
+  const { ids, types } = encoded(row, options);
+  const mask = tokenizer.maskId;
+  if (mask === null) {
+    throw refused('LabelledDataset.open tokenizer', 'a tokenizer with a mask token', 'none');
+  }
+  const draw = numbersFrom(seed + 7919 * index);
+  const target = new Int32Array(ids.length).fill(IGNORED);
+  const changed = ids.map((id, t) => {
+    if (tokenizer.specialIds.has(id) || draw() >= maskShare) return id;
+    target[t] = id;
+    const kind = draw();
+    if (kind < 0.8) return mask;
+    return kind < 0.9 ? Math.floor(draw() * tokenizer.vocabSize) : id;
+  });
+  return { ids: changed, types, target, task: 'masked-lm' };
+}
+
+/** Numbers in [0, 1) by a seed. Source: mulberry32. */
+function numbersFrom(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let t = Math.imul(state ^ (state >>> 15), state | 1);
+    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+/** Whether a sample is one of a LabelledDataset. */
+export function isLabelledSample(sample: unknown): sample is LabelledSample {
+  const { ids, types, target, task } = (sample ?? {}) as Record<string, unknown>;
+  return (
+    [ids, types].every((part) => part instanceof Int32Array) &&
+    target !== undefined &&
+    typeof task === 'string'
+  );
+}
+
+/**
+ * Makes batches of samples, filled with `pad` up to the longest, for DataLoader's `collate`. The
+ * caller owns the tensors. Throws DS_ARGUMENT.
+ */
+export function collateLabelled(
+  pad: number,
+): (samples: LabelledSample[], device: Device) => LabelledBatch {
+  requireInteger('text.collateLabelled pad', pad, 0);
+  return (samples, device) => {
+    const T = Math.max(...samples.map(({ ids }) => ids.length));
+    const shape = [samples.length, T];
+    const filled = (value: number, of: (sample: LabelledSample) => Int32Array): Tensor => {
+      const values = new Int32Array(samples.length * T).fill(value);
+      samples.forEach((sample, r) => {
+        values.set(of(sample), r * T);
+      });
+      return Tensor.from(values, { shape, device });
+    };
+    const inputs = {
+      ids: filled(pad, ({ ids }) => ids),
+      mask: filled(0, ({ ids }) => new Int32Array(ids.length).fill(1)),
+      types: filled(0, ({ types }) => types),
+    };
+    const [{ task, target: first }] = samples as [LabelledSample];
+    if (task === 'question-answering') {
+      const end = (side: number): Tensor => {
+        // An answer outside its text is outside the batch too.
+        const places = samples.map(({ ids, target }) =>
+          (target[side] as number) >= ids.length ? T : (target[side] as number),
+        );
+        return Tensor.from(Int32Array.from(places), { device });
+      };
+      return { ...inputs, starts: end(0), ends: end(1) };
+    }
+    if (task !== 'sequence-classification') {
+      return { ...inputs, labels: filled(IGNORED, ({ target }) => target as Int32Array) };
+    }
+    if (first instanceof Int32Array) {
+      const numbers = samples.map(({ target }) => target[0] as number);
+      return { ...inputs, labels: Tensor.from(Int32Array.from(numbers), { device }) };
+    }
+    const values = Float32Array.from(samples.flatMap(({ target }) => [...target]));
+    return {
+      ...inputs,
+      labels: Tensor.from(values, { shape: [samples.length, first.length], device }),
+    };
+  };
+}

@@ -1,0 +1,136 @@
+// Rows with labels: which of their keys are texts and labels, and what the labels are.
+import { formatValue } from '../runtime/format-value.js';
+import { dataError } from '../runtime/refused.js';
+import type { LocatedRow, Row } from './row-reader.js';
+
+/** A text of a row, or two. */
+export type RowTexts = readonly [first: string, second?: string];
+
+/** Keys of texts in published sets, pairs first; the first ones in a row count. */
+const TEXT_KEYS: readonly (readonly [string, string?])[] = [
+  ['text', 'text_pair'],
+  ['sentence1', 'sentence2'],
+  ['premise', 'hypothesis'],
+  ['question1', 'question2'],
+  ['question', 'sentence'],
+  ['query', 'passage'],
+  ['text'],
+  ['sentence'],
+  ['content'],
+];
+
+const LABEL_KEYS = ['label', 'labels'];
+
+/** Keys of texts and labels that the caller names. */
+export interface RowKeys {
+  /** Key of the text, or the keys of both texts. Default: "text", or those of known sets. */
+  textKey?: string | readonly [string, string];
+  /** Default: "label" or "labels". */
+  labelKey?: string;
+}
+
+/** Returns the text of a row, or both texts. Throws DS_DATA. */
+export function textsOf({ row, location }: LocatedRow, { textKey }: RowKeys): RowTexts {
+  const own = typeof textKey === 'string' ? [[textKey] as const] : textKey ? [textKey] : TEXT_KEYS;
+  const keys = own.find((some) =>
+    some.every((key) => key !== undefined && Object.hasOwn(row, key)),
+  );
+  const texts = keys?.map((key) => row[key as string]);
+  if (texts?.every((one) => typeof one === 'string')) return texts as unknown as RowTexts;
+  const named = own.map((some) => some.join(' and ')).join(', or ');
+  throw dataError(location(), `texts under ${named}`, shown(row), 'Name the keys: textKey.');
+}
+
+/** Returns the label of a row as it was written. Throws DS_DATA. */
+export function labelOf({ row, location }: LocatedRow, { labelKey }: RowKeys): unknown {
+  const keys = labelKey === undefined ? LABEL_KEYS : [labelKey];
+  const key = keys.find((one) => Object.hasOwn(row, one));
+  if (key !== undefined) return row[key];
+  throw dataError(
+    location(),
+    `a label under ${keys.join(' or ')}`,
+    shown(row),
+    'Name the key: labelKey.',
+  );
+}
+
+const shown = (row: Row): string => `a row with ${Object.keys(row).slice(0, 8).join(', ')}`;
+
+/** What labels are: a number of a class, some of them, or a value. */
+export type LabelKind = 'class' | 'classes' | 'value';
+
+/** Names and kind of the labels of all rows. */
+export interface FoundLabels {
+  readonly kind: LabelKind;
+  /** Names in the order of their numbers; of a value one. */
+  readonly names: readonly string[];
+}
+
+/**
+ * Finds the kind and the names of labels. Texts are names, sorted; whole numbers are numbers of
+ * classes; a list has several; other numbers are values. `given` are names that the caller or the
+ * model has. Throws DS_DATA for a mixture.
+ */
+export function findLabels(
+  rows: readonly { label: unknown; location(): string }[],
+  given: { names?: readonly string[] | undefined; kind?: LabelKind | undefined },
+): FoundLabels {
+  const lists = rows.filter(({ label }) => Array.isArray(label));
+  const all = rows.flatMap(({ label, location }) =>
+    (Array.isArray(label) ? label : [label]).map((one: unknown) => ({ one, location })),
+  );
+  const isText = ({ one }: { one: unknown }): boolean =>
+    typeof one === 'string' || typeof one === 'boolean';
+  const odd = all.find(({ one }) => typeof one !== typeof all[0]?.one || one === null);
+  const first = all[0];
+  if (odd || !first || (!isText(first) && typeof first.one !== 'number')) {
+    const { one, location } = odd ?? first ?? { one: undefined, location: () => 'the data' };
+    throw dataError(location(), 'labels that are all texts, or all numbers', formatValue(one));
+  }
+  if (lists.length > 0 && lists.length < rows.length) {
+    const single = rows.find(({ label }) => !Array.isArray(label)) as (typeof rows)[0];
+    throw dataError(
+      single.location(),
+      'a list of labels, as in other rows',
+      formatValue(single.label),
+    );
+  }
+  const isWhole = all.every(
+    ({ one }) => isText({ one }) || (Number.isInteger(one) && (one as number) >= 0),
+  );
+  const kind = given.kind ?? (lists.length > 0 ? 'classes' : isWhole ? 'class' : 'value');
+  if (kind === 'value') return { kind, names: given.names ?? ['LABEL_0'] };
+  if (!isWhole) {
+    const wrong = all.find(
+      ({ one }) => !Number.isInteger(one) || (one as number) < 0,
+    ) as (typeof all)[0];
+    throw dataError(wrong.location(), 'the number of a class, from 0', formatValue(wrong.one));
+  }
+  if (given.names) return { kind, names: given.names };
+  if (isText(first)) return { kind, names: [...new Set(all.map(({ one }) => String(one)))].sort() };
+  const most = all.reduce((max, { one }) => Math.max(max, one as number), 0);
+  return { kind, names: Array.from({ length: Math.max(2, most + 1) }, (_, i) => `LABEL_${i}`) };
+}
+
+/** The number of a label. Throws DS_DATA for a label without a name. */
+export function numberOf(label: unknown, { names }: FoundLabels, location: () => string): number {
+  const number = typeof label === 'number' ? label : names.indexOf(String(label));
+  if (number >= 0 && number < names.length) return number;
+  const known = names.slice(0, 8).join(', ');
+  throw dataError(location(), `one of ${names.length} labels: ${known}`, formatValue(label));
+}
+
+/** The target of a row: numbers of classes as i32, values and several classes as f32. */
+export function targetOf(
+  label: unknown,
+  found: FoundLabels,
+  location: () => string,
+): Int32Array | Float32Array {
+  if (found.kind === 'class') return Int32Array.of(numberOf(label, found, location));
+  if (found.kind === 'value') {
+    return Float32Array.from((Array.isArray(label) ? label : [label]) as number[]);
+  }
+  const several = new Float32Array(found.names.length);
+  for (const one of label as unknown[]) several[numberOf(one, found, location)] = 1;
+  return several;
+}

@@ -1,0 +1,250 @@
+// Metrics of tasks: sums over batches and ranks, and the numbers that follow from all sums.
+import type { TaskModel } from '../models/tasks/task-model.js';
+import type { Tensor } from '../tensor/index.js';
+import type { MetricSums } from './evaluation-options.js';
+
+/** Names of metrics that an evaluation of a task has in addition to "loss". */
+export const TASK_METRICS: readonly string[] = [
+  ...['accuracy', 'f1', 'precision', 'recall', 'matthews_correlation', 'pearson', 'mse'],
+  'exact_match',
+];
+
+/** Targets of a batch, on any device. */
+export interface TaskTargets {
+  labels?: Tensor;
+  starts?: Tensor;
+  ends?: Tensor;
+  mask?: Tensor;
+}
+
+type Sums = Record<string, { sum: number; count: number }>;
+
+/** Sums that are no metrics themselves begin with it. */
+const HIDDEN = '#';
+
+const IGNORED = -100;
+
+function addTo(sums: Sums, name: string, sum: number, count = 1): void {
+  const before = sums[name] ?? { sum: 0, count: 0 };
+  sums[name] = { sum: before.sum + sum, count: before.count + count };
+}
+
+const numbersOf = (tensor: Tensor): number[] => tensor.to('f32').toArray();
+
+/** The sums of a batch. `outputs` are the model's. */
+export function taskSums(model: TaskModel, outputs: Tensor, targets: TaskTargets): MetricSums {
+  const sums: Sums = {};
+  if (model.task === 'question-answering') addSpans(sums, outputs, targets);
+  const { labels } = targets;
+  if (!labels) return sums;
+  const values = numbersOf(outputs);
+  const width = outputs.size(-1);
+  const rows = Array.from({ length: values.length / width }, (_, r) =>
+    values.slice(r * width, (r + 1) * width),
+  );
+  const wanted = labels.dtype === 'i64' ? labels.toArray().map(Number) : numbersOf(labels);
+  const isClass = labels.dtype === 'i32' || labels.dtype === 'i64';
+  if (model.problemType === 'regression' || (!isClass && width === 1)) {
+    addValues(sums, values, wanted);
+  } else if (!isClass || model.problemType === 'multi_label_classification') {
+    addSeveral(sums, rows, wanted);
+  } else if (model.task === 'token-classification' && hasEntities(model.labels)) {
+    addEntities(sums, model.labels, { rows, wanted, length: labels.size(1) });
+  } else {
+    addClasses(sums, rows, wanted, model.task !== 'masked-lm');
+  }
+  return sums;
+}
+
+/** The metrics that follow from all sums, without the hidden ones. */
+export function taskMetrics(sums: MetricSums, labels: number): Record<string, number> {
+  const open = Object.entries(sums).filter(([name]) => !name.startsWith(HIDDEN));
+  const means = Object.fromEntries(open.map(([name, { sum, count }]) => [name, sum / count]));
+  const of = (name: string): number => sums[`${HIDDEN}${name}`]?.sum ?? 0;
+  if (sums[`${HIDDEN}n`]) Object.assign(means, valueMetrics(of));
+  if (sums[`${HIDDEN}hit`]) Object.assign(means, rates(of('hit'), of('said'), of('true')));
+  if (sums[`${HIDDEN}rows`]) Object.assign(means, classMetrics(of, labels));
+  return means;
+}
+
+const argmax = (row: readonly number[]): number => row.indexOf(Math.max(...row));
+
+function addClasses(
+  sums: Sums,
+  rows: readonly (readonly number[])[],
+  wanted: readonly number[],
+  byClass: boolean,
+): void {
+  rows.forEach((row, r) => {
+    const label = wanted[r] as number;
+    if (label === IGNORED) return;
+    const said = argmax(row);
+    addTo(sums, 'accuracy', Number(said === label));
+    if (!byClass) return;
+    addTo(sums, `${HIDDEN}rows`, 1, 0);
+    addTo(sums, `${HIDDEN}true.${label}`, 1, 0);
+    addTo(sums, `${HIDDEN}said.${said}`, 1, 0);
+    if (said === label) addTo(sums, `${HIDDEN}hit.${label}`, 1, 0);
+  });
+}
+
+/** Of two labels the metrics of label 1, else means over the labels, as scikit-learn's "macro". */
+function classMetrics(of: (name: string) => number, labels: number): Record<string, number> {
+  const count = (kind: string): number[] =>
+    Array.from({ length: labels }, (_, label) => of(`${kind}.${label}`));
+  const [hits, said, wanted] = [count('hit'), count('said'), count('true')] as [
+    number[],
+    number[],
+    number[],
+  ];
+  const each = hits.map((hit, i) => rates(hit, said[i] as number, wanted[i] as number));
+  const seen = each.filter((_, i) => (said[i] as number) + (wanted[i] as number) > 0);
+  const mean = (name: 'f1' | 'precision' | 'recall'): number =>
+    seen.reduce((total, one) => total + one[name], 0) / seen.length;
+  const chosen =
+    labels === 2
+      ? (each[1] as Rates)
+      : { f1: mean('f1'), precision: mean('precision'), recall: mean('recall') };
+  return { ...chosen, matthews_correlation: matthews(hits, said, wanted, of('rows')) };
+}
+
+interface Rates {
+  f1: number;
+  precision: number;
+  recall: number;
+}
+
+function rates(hit: number, said: number, wanted: number): Rates {
+  const part = (a: number, b: number): number => (b === 0 ? 0 : a / b);
+  return {
+    f1: part(2 * hit, said + wanted),
+    precision: part(hit, said),
+    recall: part(hit, wanted),
+  };
+}
+
+/** Source: Gorodkin 2004, the coefficient of several classes. */
+function matthews(
+  hits: readonly number[],
+  said: readonly number[],
+  wanted: readonly number[],
+  total: number,
+): number {
+  const sum = (values: readonly number[]): number => values.reduce((all, one) => all + one, 0);
+  const cross = sum(said.map((one, i) => one * (wanted[i] as number)));
+  const spread = (values: readonly number[]): number =>
+    total * total - sum(values.map((one) => one * one));
+  const scale = Math.sqrt(spread(said) * spread(wanted));
+  return scale === 0 ? 0 : (sum(hits) * total - cross) / scale;
+}
+
+function addValues(sums: Sums, said: readonly number[], wanted: readonly number[]): void {
+  said.forEach((x, i) => {
+    const y = wanted[i] as number;
+    addTo(sums, 'mse', (x - y) ** 2);
+    for (const [name, value] of Object.entries({ n: 1, x, y, xx: x * x, yy: y * y, xy: x * y })) {
+      addTo(sums, `${HIDDEN}${name}`, value, 0);
+    }
+  });
+}
+
+function valueMetrics(of: (name: string) => number): { pearson: number } {
+  const n = of('n');
+  const covariance = of('xy') - (of('x') * of('y')) / n;
+  const scale = Math.sqrt((of('xx') - of('x') ** 2 / n) * (of('yy') - of('y') ** 2 / n));
+  return { pearson: scale > 0 ? covariance / scale : 0 };
+}
+
+/** Several labels: a label is said if its logit is positive. Accuracy counts whole rows. */
+function addSeveral(
+  sums: Sums,
+  rows: readonly (readonly number[])[],
+  wanted: readonly number[],
+): void {
+  rows.forEach((row, r) => {
+    let isRight = true;
+    row.forEach((logit, i) => {
+      const [said, label] = [logit > 0, wanted[r * row.length + i] === 1];
+      if (said !== label) isRight = false;
+      addTo(sums, `${HIDDEN}said`, Number(said), 0);
+      addTo(sums, `${HIDDEN}true`, Number(label), 0);
+      addTo(sums, `${HIDDEN}hit`, Number(said && label), 0);
+    });
+    addTo(sums, 'accuracy', Number(isRight));
+  });
+}
+
+/** Whether labels mark entities: B-PER, I-PER, O. */
+const hasEntities = (labels: readonly string[]): boolean =>
+  labels.some((name) => /^[BI]-/.test(name)) &&
+  labels.every((name) => /^(O$|[BIESLU]-)/.test(name));
+
+/** Entities by kind and place. Source: seqeval's default mode, as conlleval. */
+function entitiesIn(tags: readonly string[]): Set<string> {
+  const found = new Set<string>();
+  let begun: { kind: string; at: number } | null = null;
+  const end = (at: number): void => {
+    if (begun) found.add(`${begun.kind} ${begun.at} ${at}`);
+    begun = null;
+  };
+  tags.forEach((tag, t) => {
+    const [mark = 'O', kind = ''] = tag === 'O' ? ['O'] : [tag[0] as string, tag.slice(2)];
+    const goesOn = (mark === 'I' || mark === 'E' || mark === 'L') && begun?.kind === kind;
+    if (!goesOn) {
+      end(t);
+      if (mark !== 'O') begun = { kind, at: t };
+    }
+    if (mark === 'E' || mark === 'L' || mark === 'S' || mark === 'U') end(t + 1);
+  });
+  end(tags.length);
+  return found;
+}
+
+/** Logits and labels of tokens, row by row of `length`. */
+interface Tokens {
+  rows: readonly (readonly number[])[];
+  wanted: readonly number[];
+  length: number;
+}
+
+function addEntities(sums: Sums, names: readonly string[], { rows, wanted, length }: Tokens): void {
+  for (let start = 0; start < rows.length; start += length) {
+    const places = Array.from({ length }, (_, i) => start + i).filter((i) => wanted[i] !== IGNORED);
+    const said = places.map((i) => names[argmax(rows[i] as number[])] as string);
+    const right = places.map((i) => names[wanted[i] as number] as string);
+    said.forEach((tag, i) => {
+      addTo(sums, 'accuracy', Number(tag === right[i]));
+    });
+    const [found, known] = [entitiesIn(said), entitiesIn(right)];
+    addTo(sums, `${HIDDEN}said`, found.size, 0);
+    addTo(sums, `${HIDDEN}true`, known.size, 0);
+    addTo(sums, `${HIDDEN}hit`, [...found].filter((one) => known.has(one)).length, 0);
+  }
+}
+
+/** The best first token, the best last token from there on, and their overlap with the answer. */
+function addSpans(sums: Sums, outputs: Tensor, { starts, ends, mask }: TaskTargets): void {
+  if (!starts || !ends) return;
+  const [B, T] = outputs.shape as [number, number];
+  const values = numbersOf(outputs);
+  const seen = mask ? numbersOf(mask) : null;
+  const [from, to] = [numbersOf(starts), numbersOf(ends)];
+  const best = (b: number, side: number, first: number): number => {
+    let found = first;
+    for (let t = first; t < T; ++t) {
+      if (seen && seen[b * T + t] === 0) continue;
+      const at = (place: number): number => values[2 * (b * T + place) + side] as number;
+      if (at(t) > at(found)) found = t;
+    }
+    return found;
+  };
+  for (let b = 0; b < B; ++b) {
+    const [start, end] = [from[b] as number, to[b] as number];
+    if (start >= T || end >= T) continue;
+    const first = best(b, 0, 0);
+    const last = best(b, 1, first);
+    const shared = Math.max(0, Math.min(last, end) - Math.max(first, start) + 1);
+    addTo(sums, 'exact_match', Number(first === start && last === end));
+    addTo(sums, 'f1', rates(shared, last - first + 1, end - start + 1).f1);
+  }
+}

@@ -1,0 +1,165 @@
+// The objective of a model with the head of a task: its loss, and the metrics of evaluations.
+import type { TaskLossOptions } from '../models/tasks/losses.js';
+import type { TaskInputs, TaskModel } from '../models/tasks/task-model.js';
+import { formatValue } from '../runtime/format-value.js';
+import { refused, refusedValue } from '../runtime/refused.js';
+import { requireFinite } from '../runtime/require-number.js';
+import { scope, Tensor } from '../tensor/index.js';
+import type { MetricSums } from './evaluation-options.js';
+import type { Divisor, Forward, MicroBatch, Objective } from './objective.js';
+import { taskMetrics, taskSums } from './task-metrics.js';
+
+/** Factors of labels in the loss: in the order of the labels, or by their names. */
+export type ClassWeights = readonly number[] | Readonly<Record<string, number>>;
+
+/** Batches of a LabelledDataset. */
+interface TaskBatch {
+  ids: Tensor;
+  mask: Tensor | undefined;
+  types: Tensor | undefined;
+  labels: Tensor | undefined;
+  starts: Tensor | undefined;
+  ends: Tensor | undefined;
+}
+
+const IGNORED = -100;
+
+/** Returns the factors in the order of the labels. Throws DS_ARGUMENT. */
+function weightsOf(given: ClassWeights, labels: readonly string[]): Float32Array {
+  const op = 'Trainer classWeights';
+  const factors = Array.isArray(given)
+    ? (given as readonly number[])
+    : labels.map((name) => (given as Record<string, number>)[name] ?? 1);
+  const unknown = Array.isArray(given)
+    ? undefined
+    : Object.keys(given).find((name) => !labels.includes(name));
+  if (unknown !== undefined || factors.length !== labels.length) {
+    throw refusedValue(op, `a factor for each of ${labels.join(', ')}`, given);
+  }
+  for (const factor of factors) requireFinite(op, factor, 0);
+  return Float32Array.from(factors);
+}
+
+/** The objective of a TaskModel. */
+export class TaskObjective<Batch> implements Objective<Batch> {
+  private readonly weights: Float32Array | null;
+
+  constructor(
+    private readonly model: TaskModel,
+    private readonly options: {
+      count?: ((batch: Batch) => number) | undefined;
+      labelSmoothing: number;
+      classWeights: ClassWeights | null;
+    },
+  ) {
+    if (model.task === 'embedding') {
+      const hint = 'Give `loss`, for example a contrastive loss of nn.models.';
+      throw refused('Trainer model', 'a model with a loss', 'one of embeddings', hint);
+    }
+    this.weights = options.classWeights && weightsOf(options.classWeights, model.labels);
+  }
+
+  shortened(): Batch {
+    const expected = 'no curriculum_learning for this model';
+    throw refused('Trainer model', expected, `a task of ${this.model.task}`);
+  }
+
+  counted(batch: Batch): MicroBatch<Batch> {
+    const { ids, mask } = this.batchOf(batch);
+    const counted = this.options.count?.(batch) ?? this.targetsIn(batch);
+    requireFinite('Trainer count', counted, 0);
+    const tokens = mask ? mask.toArray().filter((seen) => seen !== 0).length : ids.numel;
+    return { batch, targets: null, counted, tokens };
+  }
+
+  /** Rows or tokens with a target; with class weights the sum of their factors. */
+  private targetsIn(batch: Batch): number {
+    const { ids, labels, starts, ends } = this.batchOf(batch);
+    const T = ids.size(1);
+    if (this.model.task === 'question-answering') {
+      const inside = [starts, ends].map(
+        (places) => places?.toArray().filter((place) => Number(place) < T).length ?? 0,
+      );
+      return inside.reduce((sum, one) => sum + one, 0);
+    }
+    if (!labels) throw noLabels(batch);
+    if (labels.dtype !== 'i32' && labels.dtype !== 'i64') return labels.size(0);
+    const classes = labels
+      .toArray()
+      .map(Number)
+      .filter((label) => label !== IGNORED);
+    const { weights } = this;
+    return weights
+      ? classes.reduce((sum, label) => sum + (weights[label] ?? 0), 0)
+      : classes.length;
+  }
+
+  mean(forward: Forward, micro: MicroBatch<Batch>): Tensor {
+    return this.loss(forward, micro, {});
+  }
+
+  shared(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor {
+    return this.loss(forward, micro, { divisor });
+  }
+
+  /** Logits of each sample. */
+  outputs(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
+    const { ids, mask, types } = this.batchOf(batch);
+    return forward(ids, this.inputsOf({ mask, types }));
+  }
+
+  /** The mean loss of a batch, and the sums of its metrics. */
+  judged(forward: Forward, micro: MicroBatch<Batch>): { loss: number; sums: MetricSums } {
+    return scope(() => {
+      const { labels, starts, ends, mask } = this.batchOf(micro.batch);
+      const loss = this.mean(forward, micro).item();
+      const targets = {
+        ...(labels && { labels }),
+        ...(starts && { starts }),
+        ...(ends && { ends }),
+        ...(mask && { mask }),
+      };
+      return { loss, sums: taskSums(this.model, this.outputs(forward, micro), targets) };
+    });
+  }
+
+  /** The metrics that follow from all sums. */
+  finished(sums: MetricSums): Record<string, number> {
+    return taskMetrics(sums, this.model.labels.length);
+  }
+
+  private loss(forward: Forward, { batch }: MicroBatch<Batch>, how: TaskLossOptions): Tensor {
+    const { labelSmoothing } = this.options;
+    const { ids, ...given } = this.batchOf(batch);
+    const { weights } = this;
+    const classWeights = weights && Tensor.from(weights, { device: ids.device });
+    const loss = {
+      ...how,
+      ...(labelSmoothing > 0 && { labelSmoothing }),
+      ...(classWeights && { classWeights }),
+    };
+    return forward(ids, { ...this.inputsOf(given), loss });
+  }
+
+  private inputsOf(given: Partial<Omit<TaskBatch, 'ids'>>): TaskInputs {
+    const { types, ...others } = given;
+    const known = Object.entries(others).filter(([, value]) => value !== undefined);
+    const inputs = Object.fromEntries(known) as TaskInputs;
+    return this.model.hasTypes && types ? { ...inputs, types } : inputs;
+  }
+
+  private batchOf(batch: Batch): TaskBatch {
+    const all = batch as Record<string, Tensor | undefined>;
+    const { input_ids: named, attention_mask: seen, token_type_ids: typed } = all;
+    const { ids = named, mask = seen, types = typed, labels, label = labels } = all;
+    const { starts = all.start_positions, ends = all.end_positions } = all;
+    if (!(ids instanceof Tensor)) throw noLabels(batch);
+    return { ids, mask, types, labels: label, starts, ends };
+  }
+}
+
+function noLabels(batch: unknown): Error {
+  const expected = 'batches { ids, mask, labels } of tensors';
+  const hint = 'Use text.LabelledDataset, or pass `data.collate`.';
+  return refused('Trainer batch', expected, formatValue(batch), hint);
+}
