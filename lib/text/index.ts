@@ -1,6 +1,7 @@
 // The text room's door: tokenizers, chat templates, and rows of text as samples.
 export type { ChatMessage } from './chat-template.js';
 export { DecodeStream } from './decode-stream.js';
+export type { EncodedPair } from './encode-pair.js';
 export type { RowCounts } from './encoded-part.js';
 export { ggufTokenizer } from './gguf-tokenizer.js';
 export {
@@ -34,7 +35,6 @@ export {
   type DecodeStreamOptions,
   type EncodeChatOptions,
   type EncodedChat,
-  type EncodedPair,
   type EncodeOptions,
   Tokenizer,
 } from './tokenizer.js';

@@ -161,3 +161,21 @@ function matchMarked(token: string, bytes: Buffer, at: number): number {
 function startsWith(bytes: Buffer, part: Buffer, at: number): boolean {
   return bytes.subarray(at, at + part.length).equals(part);
 }
+
+/**
+ * Returns 1 for tokens that overlap a piece with an odd number. Odd pieces are the assistant's.
+ */
+export function touchingOdd(starts: Uint32Array, pieces: readonly string[]): Uint8Array {
+  const mask = new Uint8Array(starts.length - 1);
+  let at = 0;
+  let token = 0;
+  pieces.forEach((piece, number) => {
+    const end = at + Buffer.byteLength(piece);
+    if (number % 2 === 1 && end > at) {
+      while (token < mask.length && required(starts[token + 1]) <= at) token++;
+      for (let i = token; i < mask.length && required(starts[i]) < end; ++i) mask[i] = 1;
+    }
+    at = end;
+  });
+  return mask;
+}

@@ -12,10 +12,11 @@ import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { type ChatMessage, ChatTemplate, type RenderedChat, type Spoken } from './chat-template.js';
 import { DecodeStream, REPLACEMENT } from './decode-stream.js';
+import { type EncodedPair, encodePair } from './encode-pair.js';
 import { fewestTokens } from './fewest-tokens.js';
 import { hasPatterns, readTokenizer, tokenizerFile } from './gguf-tokenizer.js';
 import { type PaddedBatch, type PaddingOptions, padRows } from './padding.js';
-import { TokenSpans } from './token-spans.js';
+import { TokenSpans, touchingOdd } from './token-spans.js';
 import type { Role, Side, TokenizerFolder } from './tokenizer-folder.js';
 import { TOKENIZER_RULES } from './tokenizer-rules.js';
 import { CoreTokenizer } from './tokenizers/core.js';
@@ -29,14 +30,6 @@ export interface EncodeOptions {
   maxLength?: number;
   /** The side that is cut. Default: the tokenizer's `truncationSide`. */
   truncationSide?: Side;
-}
-
-/** Two texts as tokens of one row. */
-export interface EncodedPair {
-  /** Ids of both texts, with the special tokens around them. */
-  ids: Int32Array;
-  /** The number of each token's text: `token_type_ids` of transformers. */
-  types: Int32Array;
 }
 
 /** How tokens become text. */
@@ -254,31 +247,16 @@ export class Tokenizer {
   }
 
   /**
-   * Ids of two texts in one row, as pairs of sentences or a question and its context. If they are
-   * longer than `maxLength`, the longer text is cut at its end. Throws DS_ARGUMENT.
+   * Ids of two texts in one row. If they are longer than `maxLength`, the longer text is cut at its
+   * end. Throws DS_ARGUMENT.
    */
   encodePair(
     first: string,
     second: string,
     given: Pick<EncodeOptions, 'maxLength'> = {},
   ): EncodedPair {
-    const op = 'Tokenizer.encodePair';
-    const { maxLength } = readOptions(op, given, PAIR);
-    requireType(`${op} first`, first, 'string');
-    requireType(`${op} second`, second, 'string');
-    const texts = [this.core.encode(first), this.core.encode(second)] as const;
-    const around = this.core.pair.filter((part) => 'id' in part).length;
-    const lengths: readonly [number, number] = [texts[0].length, texts[1].length];
-    const [a, b] =
-      maxLength === undefined
-        ? lengths
-        : cutLengths(lengths, requireInteger(`${op} maxLength`, maxLength, around) - around);
-    const cut = [texts[0].slice(0, a), texts[1].slice(0, b)] as const;
-    const ids = this.core.pair.flatMap((part) => ('id' in part ? [part.id] : cut[part.text]));
-    const types = this.core.pair.flatMap((part) =>
-      'id' in part ? [part.type] : cut[part.text].map(() => part.type),
-    );
-    return { ids: Int32Array.from(ids), types: Int32Array.from(types) };
+    const { maxLength } = readOptions('Tokenizer.encodePair', given, PAIR);
+    return encodePair(this.core, [first, second], maxLength);
   }
 
   /**
@@ -486,36 +464,6 @@ export class Tokenizer {
     const token = this.parts.roles[role];
     return token === undefined ? null : this.tokenToId(token);
   }
-}
-
-/** Lengths of two texts in `room` tokens. Source: the crate tokenizers, "longest_first". */
-function cutLengths([a, b]: readonly [number, number], room: number): [number, number] {
-  if (a + b <= room) return [a, b];
-  const [short, long] = [Math.min(a, b), Math.max(a, b)];
-  const kept = short > room ? short : Math.max(short, room - short);
-  const [x, y] =
-    short + kept > room
-      ? [Math.floor(room / 2), Math.floor(room / 2) + (room % 2)]
-      : [short, Math.min(kept, long)];
-  return a > b ? [y, x] : [x, y];
-}
-
-/**
- * Returns 1 for tokens that overlap a piece with an odd number. Odd pieces are the assistant's.
- */
-function touchingOdd(starts: Uint32Array, pieces: readonly string[]): Uint8Array {
-  const mask = new Uint8Array(starts.length - 1);
-  let at = 0;
-  let token = 0;
-  pieces.forEach((piece, number) => {
-    const end = at + Buffer.byteLength(piece);
-    if (number % 2 === 1 && end > at) {
-      while (token < mask.length && required(starts[token + 1]) <= at) token++;
-      for (let i = token; i < mask.length && required(starts[i]) < end; ++i) mask[i] = 1;
-    }
-    at = end;
-  });
-  return mask;
 }
 
 /** Cuts the text after the last message's content. */

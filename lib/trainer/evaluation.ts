@@ -14,8 +14,8 @@ import { LossReport, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { EvalData } from './eval-data.js';
 import type { LossInput, MetricSums } from './evaluation-options.js';
 import type { Metrics } from './events.js';
+import type { Forward, MicroBatch, Objective } from './micro-batch.js';
 import { type BatchMover, discard } from './moved-batch.js';
-import type { Forward, MicroBatch, Objective } from './objective.js';
 
 /** Parts of an evaluation. */
 interface Judge<Batch> {

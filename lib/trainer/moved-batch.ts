@@ -5,7 +5,7 @@ import type { Device } from '../runtime/device.js';
 import { isPlainObject } from '../runtime/is-object.js';
 import { required } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
-import type { MicroBatch } from './objective.js';
+import type { MicroBatch } from './micro-batch.js';
 
 /** Moves batches to one device, through pinned memory, without waiting for it. */
 export class BatchMover {

@@ -9,48 +9,10 @@ import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { type LossReport, scope, Tensor, tensorsIn } from '../tensor/index.js';
 import { targetsOf } from '../text/index.js';
-import type { LossInput, MetricSums } from './evaluation-options.js';
+import type { LossInput } from './evaluation-options.js';
+import type { Divisor, Forward, MicroBatch, Objective } from './micro-batch.js';
 import type { TrainerSettings } from './read-options.js';
 import { TaskObjective } from './task-objective.js';
-
-/** Runs the model, through the engine. */
-export type Forward = (...inputs: unknown[]) => Tensor;
-
-/** A micro-batch with its counts; the Trainer owns its tensors. */
-export interface MicroBatch<Batch> {
-  /** The batch from the data. */
-  batch: Batch;
-  /** Targets of a language model, [B, T]; null for other models. */
-  targets: Tensor | null;
-  /** Number of targets (or samples) that the mean loss is taken over. */
-  counted: number;
-  /** Tokens without padding; samples for models that are not language models. */
-  tokens: number;
-}
-
-/** Divisor of loss sums: a number, or a scalar f32 on the device. */
-export type Divisor = number | Tensor;
-
-/** Loss and counts of the batches of one kind of model. */
-export interface Objective<Batch> {
-  /**
-   * A batch with the first `seqlen` tokens of each sample, to be counted; tensors that others take
-   * the place of are let go. Throws DS_ARGUMENT where no tensor in it has tokens.
-   */
-  shortened(batch: Batch, seqlen: number): Batch;
-  /** Counts a batch. If the batch is on the host, this does not wait for the device. */
-  counted(batch: Batch): MicroBatch<Batch>;
-  /** Mean loss per counted target, f32. The model's own loss fills `report`. */
-  mean(forward: Forward, micro: MicroBatch<Batch>, report?: LossReport | null): Tensor;
-  /** Sum of the losses of counted targets, divided by `divisor`, f32; 0 without counted targets. */
-  shared(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor;
-  /** Default output of predict() for a batch. */
-  outputs(forward: Forward, micro: MicroBatch<Batch>): Tensor;
-  /** The mean loss of a batch and the sums of its metrics, for models that have metrics. */
-  judged?(forward: Forward, micro: MicroBatch<Batch>): { loss: number; sums: MetricSums };
-  /** The metrics that follow from all sums. Default: sums over counts. */
-  finished?(sums: MetricSums): Record<string, number>;
-}
 
 /** Options of an objective. */
 type ObjectiveOptions<Batch> = Pick<

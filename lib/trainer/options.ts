@@ -23,6 +23,7 @@ import { requireFinite } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 import type { Tensor } from '../tensor/index.js';
 import { Tokenizer } from '../text/index.js';
+import { requireWeights } from './class-weights.js';
 import { LOADING, loadingCalls, type TrainerDataOptions } from './data-options.js';
 import { requireData, type TrainerData } from './data-source.js';
 import { EVALUATION, type LossInput, readEval } from './evaluation-options.js';
@@ -30,7 +31,6 @@ import { requireSteps } from './interval.js';
 import { OWN_OPTIMIZERS, type OwnOptimizerName } from './own-optimizer.js';
 import { requireSchedule } from './own-schedule.js';
 import type { REPORTING } from './report-options.js';
-import type { ClassWeights } from './task-objective.js';
 
 /** Dtypes of training, as configurations call them. */
 export type Precision = 'fp32' | 'fp16' | 'bf16';
@@ -240,12 +240,6 @@ function readTokenizer(op: string, given: Tokenizer | string): Tokenizer {
 function requireConfig(op: string, given: string | DsConfig): string | DsConfig {
   if (typeof given === 'string' || isObject<DsConfig>(given)) return given;
   throw refusedValue(op, 'the path of a ds_config.json, or its object', given);
-}
-
-/** Returns `given`; the model knows the labels. */
-function requireWeights(op: string, given: ClassWeights): ClassWeights {
-  if (Array.isArray(given) || isObject(given)) return given;
-  throw refusedValue(op, 'a list of factors, or factors by the names of labels', given);
 }
 
 function requireOptimizer<Given>(op: string, given: Given): Given {

@@ -3,7 +3,7 @@
 import type { ProcessGroup } from '../comm/index.js';
 import { LateNumbers } from '../runtime/late-numbers.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
-import type { Divisor, MicroBatch } from './objective.js';
+import type { Divisor, MicroBatch } from './micro-batch.js';
 
 /** Averaging of the engine, which the Trainer's sums must undo. */
 interface Averaging {

@@ -2,15 +2,13 @@
 import type { TaskLossOptions } from '../models/tasks/losses.js';
 import type { TaskInputs, TaskModel } from '../models/tasks/task-model.js';
 import { formatValue } from '../runtime/format-value.js';
-import { refused, refusedValue } from '../runtime/refused.js';
+import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { scope, Tensor } from '../tensor/index.js';
+import { type ClassWeights, weightsOf } from './class-weights.js';
 import type { MetricSums } from './evaluation-options.js';
-import type { Divisor, Forward, MicroBatch, Objective } from './objective.js';
+import type { Divisor, Forward, MicroBatch, Objective } from './micro-batch.js';
 import { taskMetrics, taskSums } from './task-metrics.js';
-
-/** Factors of labels in the loss: in the order of the labels, or by their names. */
-export type ClassWeights = readonly number[] | Readonly<Record<string, number>>;
 
 /** Batches of a LabelledDataset. */
 interface TaskBatch {
@@ -23,22 +21,6 @@ interface TaskBatch {
 }
 
 const IGNORED = -100;
-
-/** Returns the factors in the order of the labels. Throws DS_ARGUMENT. */
-function weightsOf(given: ClassWeights, labels: readonly string[]): Float32Array {
-  const op = 'Trainer classWeights';
-  const factors = Array.isArray(given)
-    ? (given as readonly number[])
-    : labels.map((name) => (given as Record<string, number>)[name] ?? 1);
-  const unknown = Array.isArray(given)
-    ? undefined
-    : Object.keys(given).find((name) => !labels.includes(name));
-  if (unknown !== undefined || factors.length !== labels.length) {
-    throw refusedValue(op, `a factor for each of ${labels.join(', ')}`, given);
-  }
-  for (const factor of factors) requireFinite(op, factor, 0);
-  return Float32Array.from(factors);
-}
 
 /** The objective of a TaskModel. */
 export class TaskObjective<Batch> implements Objective<Batch> {

@@ -19,7 +19,7 @@ import { requireFinite } from '../runtime/require-number.js';
 import { collateLabelled, collateSamples, type TextSample, type Tokenizer } from '../text/index.js';
 import { isLabelledSample } from '../text/labelled-dataset.js';
 import type { BatchSource, DataPlace, TrainerData } from './data-source.js';
-import type { MicroBatch, Objective } from './objective.js';
+import type { MicroBatch, Objective } from './micro-batch.js';
 import type { TrainerSettings } from './read-options.js';
 
 type DataSettings<Sample, Batch> = Pick<TrainerSettings<Sample, Batch>, 'data' | 'tokenizer'> &

@@ -1,0 +1,29 @@
+// The option `classWeights` of a Trainer: factors of labels in the loss.
+import { isObject } from '../runtime/is-object.js';
+import { refusedValue } from '../runtime/refused.js';
+import { requireFinite } from '../runtime/require-number.js';
+
+/** Factors of labels in the loss: in the order of the labels, or by their names. */
+export type ClassWeights = readonly number[] | Readonly<Record<string, number>>;
+
+/** Returns `given`; the model knows the labels. */
+export function requireWeights(op: string, given: ClassWeights): ClassWeights {
+  if (Array.isArray(given) || isObject(given)) return given;
+  throw refusedValue(op, 'a list of factors, or factors by the names of labels', given);
+}
+
+/** Returns the factors in the order of the labels. Throws DS_ARGUMENT. */
+export function weightsOf(given: ClassWeights, labels: readonly string[]): Float32Array {
+  const op = 'Trainer classWeights';
+  const factors = Array.isArray(given)
+    ? (given as readonly number[])
+    : labels.map((name) => (given as Record<string, number>)[name] ?? 1);
+  const unknown = Array.isArray(given)
+    ? undefined
+    : Object.keys(given).find((name) => !labels.includes(name));
+  if (unknown !== undefined || factors.length !== labels.length) {
+    throw refusedValue(op, `a factor for each of ${labels.join(', ')}`, given);
+  }
+  for (const factor of factors) requireFinite(op, factor, 0);
+  return Float32Array.from(factors);
+}
