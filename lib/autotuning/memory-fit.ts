@@ -52,20 +52,11 @@ export function fitOf(file: Section, info: ModelInfo): Fit {
 }
 
 function setupOf(config: ResolvedConfig, info: ModelInfo): Setup {
-  const { mesh, sizes, checkpointing, stateBytes } = info;
-  const { stage, mics_shard_size: copy } = config.zero_optimization;
-  const all = mesh.data * mesh.tokens;
-  const ranks = stage === 3 && copy > 0 ? copy : all;
-  const length = info.sequence_length ?? Math.min(1024, sizes.maxSeq);
-  return setupOfConfig(config, {
-    ranks,
-    copies: all / ranks,
-    tensor: mesh.layers,
-    stages: mesh.stages,
-    checkpointing,
-    stateBytes,
-    seq: Math.max(1, Math.ceil(length / mesh.tokens)),
-    // Runs turn speculation off by themselves if host memory is short.
+  const { mesh, sizes, checkpointing } = info;
+  const seq = info.sequence_length ?? Math.min(1024, sizes.maxSeq);
+  // Runs turn speculation off by themselves if host memory is short.
+  return {
+    ...setupOfConfig(config, { optimizer: info, mesh, seq, checkpointing }),
     speculates: false,
-  });
+  };
 }

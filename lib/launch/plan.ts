@@ -2,13 +2,14 @@
 // configuration.
 
 import { availableParallelism, totalmem } from 'node:os';
-import { plannedConfigs, type ResolvedConfig, resolveConfig } from '../config/index.js';
+import { plannedConfigs, resolveConfig } from '../config/index.js';
 import { cutsIn } from '../config/source.js';
 import { DsError } from '../errors.js';
 import { localFolder } from '../hub/local-folder.js';
 import {
   type Candidate,
   configOf,
+  configuredFacts,
   formatPlan,
   formatPrediction,
   inOrder,
@@ -17,13 +18,11 @@ import {
   type Plan,
   type PlannedAdapters,
   type PlanRequest,
-  plannedGpuShare,
   plannedModel,
   requireLength,
   setupOfConfig,
   sizesOf,
   weigh,
-  weightsOnDiskOf,
 } from '../plan/index.js';
 import { required } from '../runtime/required.js';
 import { plannedGpu } from './planned-gpu.js';
@@ -138,19 +137,11 @@ function predict(given: PlanFlags, file: string): { fits: boolean; output: strin
   const worldSize = dataRanksOf(flags, tensor * axes.stages * tokens);
   const environment = { worldSize, auto: { model: { hiddenSize: model.hiddenSize } } };
   const configs = plannedConfigs(file, environment)?.configs ?? [resolveConfig(file, environment)];
-  const facts = { ...axes, seq: Math.ceil(seq / tokens), checkpointing: !!flags.checkpointing };
+  const mesh = { data: worldSize, tokens, layers: tensor, stages: axes.stages };
+  const facts = { mesh, seq, checkpointing: !!flags.checkpointing, at: { rates, cluster } };
   const weighed = configs.map((config) => {
-    const { stage, mics_shard_size: copy, offload_optimizer: state } = config.zero_optimization;
-    requireStages(stage, axes.stages, sizes.layers);
-    const all = worldSize * tokens;
-    const ranks = stage === 3 && copy > 0 ? copy : all;
-    const setup = setupOfConfig(config, {
-      ...{ ...facts, ranks, copies: all / ranks },
-      ...{ stateBytes: stateBytesOf(config), speculates: speculates(config) },
-    });
-    const isLeft = state.gpu_share === null && state.device === 'cpu';
-    const gpuShare = isLeft ? plannedGpuShare(setup, rates, cluster) : setup.gpuShare;
-    return weigh(request, { ...setup, gpuShare, weightsOnDisk: weightsOnDiskOf(config) });
+    requireStages(config.zero_optimization.stage, axes.stages, sizes.layers);
+    return weigh(request, setupOfConfig(config, { ...facts, optimizer: configuredFacts(config) }));
   });
   const { candidates, best } = inOrder(weighed);
   const fits = best !== null;
@@ -177,31 +168,6 @@ function dataRanksOf({ gpus, nodes }: PlanFlags, sharing: number): number {
     expected: `a multiple of ${sharing}, the ranks that share the model by the configuration`,
     got: `${gpus * nodes}`,
   });
-}
-
-/** Of the optimizer's state, of each parameter. Throws DS_ARGUMENT for one of whole parameters. */
-function stateBytesOf({ optimizer, bf16 }: ResolvedConfig): number {
-  const type = optimizer?.type ?? 'AdamW';
-  if (type === 'Adam' || type === 'AdamW') return bf16.bf16_optimizer_states ? 4 : 8;
-  if (type === 'Lion' || type === 'Adagrad') return 4;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'plan --config, optimizer.type',
-    expected: 'AdamW, Adam, Lion or Adagrad',
-    got: type,
-    hint: 'zero.estimateMemory(model, { stateBytes }) takes the bytes of any other.',
-  });
-}
-
-/** Whether updates are tried out on a GPU's host: see offload_optimizer.super_offload. */
-function speculates({ zero_optimization: zero, ...config }: ResolvedConfig): boolean {
-  const { stage, offload_optimizer, offload_param } = zero;
-  if (stage === 3 && offload_param.device === 'nvme') return false;
-  const { fp16, bf16, optimizer, data_types } = config;
-  const isNarrow = fp16.enabled || bf16.enabled;
-  const isAdam = optimizer === null || optimizer.type === 'Adam' || optimizer.type === 'AdamW';
-  const isAble = isAdam && !(isNarrow && data_types.grad_accum_dtype === 'fp32');
-  return offload_optimizer.super_offload ?? isAble;
 }
 
 /** Returns the adapters of the options. Throws DS_ARGUMENT for options that exclude each other. */

@@ -2,12 +2,14 @@
 import { renameSync, writeFileSync } from 'node:fs';
 
 import { onDisk } from '../runtime/on-disk.js';
+import type { JobMesh } from './config-setup.js';
 import type { ModelSizes } from './model-sizes.js';
+import type { OptimizerFacts } from './optimizer-facts.js';
 import type { Cluster } from './step-time.js';
 import type { Room } from './zero-choice.js';
 
 /** A model in its job. The first three fields are DeepSpeed's. */
-export interface ModelInfo {
+export interface ModelInfo extends OptimizerFacts {
   /** Number of parameters, each counted once, and of trained parameters. */
   num_params: number;
   trainable_num_params: number;
@@ -20,8 +22,6 @@ export interface ModelInfo {
   knowsActivations: boolean;
   /** True with activation checkpointing. */
   checkpointing: boolean;
-  /** Bytes of optimizer state per trained parameter. */
-  stateBytes: number;
   /** True if the device is the CPU. */
   isHost: boolean;
   deviceName: string;
@@ -29,14 +29,7 @@ export interface ModelInfo {
   card: string;
   room: Room;
   cluster: Cluster;
-  mesh: {
-    /** Data-parallel ranks, and sequence-parallel ranks within each of them. */
-    data: number;
-    tokens: number;
-    /** Tensor-parallel ranks for the plan; 1 if `sizes` are already sharded. */
-    layers: number;
-    stages: number;
-  };
+  mesh: JobMesh;
 }
 
 /** Measurements of an experiment. Names are DeepSpeed's, except the last two. */

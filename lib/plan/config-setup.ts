@@ -1,34 +1,64 @@
 // Converts a ds_config.json to a Setup of the plan.
 import type { ResolvedConfig } from '../../types/config.js';
 import { tileSize } from '../zero/state/tiles.js';
+import type { OptimizerFacts } from './optimizer-facts.js';
+import type { Rates } from './rates.js';
 import { plainSetup, type Setup, type WeightsOnDisk } from './setup.js';
+import { type Cluster, plannedGpuShare } from './step-time.js';
 
-/** Facts outside the configuration: ranks, model, optimizer. */
-export type ConfigFacts = Pick<
-  Setup,
-  'ranks' | 'copies' | 'tensor' | 'stages' | 'seq' | 'checkpointing' | 'stateBytes' | 'speculates'
->;
+/** Ranks by what they divide. */
+export interface JobMesh {
+  /** Data-parallel ranks, and sequence-parallel ranks within each of them. */
+  data: number;
+  tokens: number;
+  /** Tensor-parallel ranks that divide the counted layers; 1 if the counts are of a part. */
+  layers: number;
+  stages: number;
+}
 
-/** Returns the setup of a configuration. gpuShare is 0 if it will be measured at start. */
-export function setupOfConfig(config: ResolvedConfig, facts: ConfigFacts): Setup {
-  const { bf16, fp16, data_types, zero_optimization: zero } = config;
+/** Facts outside the configuration. */
+export interface JobFacts {
+  optimizer: OptimizerFacts;
+  /** Whether the device is the CPU. Default: false. */
+  isHost?: boolean;
+  /** Default: one rank. */
+  mesh?: JobMesh;
+  /** Tokens of a sample. Default: 1. */
+  seq?: number;
+  /** Default: false. */
+  checkpointing?: boolean;
+  /** Plans a gpu_share of null, which a run measures. Default: it is 0. */
+  at?: { rates: Rates; cluster: Cluster };
+}
+
+const ONE_RANK: JobMesh = { data: 1, tokens: 1, layers: 1, stages: 1 };
+
+/** Returns the setup of a configuration. */
+export function setupOfConfig(config: ResolvedConfig, facts: JobFacts): Setup {
+  const { bf16, data_types, zero_optimization: zero } = config;
   const { stage, offload_optimizer: state, offload_param, overlap_comm } = zero;
-  const precision = fp16.enabled ? 'fp16' : bf16.enabled ? 'bf16' : 'fp32';
-  return {
+  const { optimizer, mesh = ONE_RANK, seq = 1, checkpointing = false, at } = facts;
+  const precision = precisionOf(config);
+  const all = mesh.data * mesh.tokens;
+  const ranks = stage === 3 && zero.mics_shard_size > 0 ? zero.mics_shard_size : all;
+  const setup: Setup = {
     ...plainSetup,
-    ...facts,
-    stage,
+    ...{ stage, ranks, copies: all / ranks, tensor: mesh.layers, stages: mesh.stages },
     optimizer: state.device === 'none' ? 'device' : state.device,
     weights: stage === 3 && offload_param.device !== 'none' ? 'cpu' : 'device',
+    weightsOnDisk: weightsOnDiskOf(config),
     ratio: state.ratio,
     gpuShare: state.gpu_share ?? 0,
+    speculates: speculates(config, facts),
     slots: state.buffer_count,
     subGroup: zero.sub_group_size,
     microBatch: config.train_micro_batch_size_per_gpu,
+    seq: Math.max(1, Math.ceil(seq / mesh.tokens)),
     accumulation: config.gradient_accumulation_steps,
     precision,
     wideGradients: (data_types.grad_accum_dtype ?? precision) === 'fp32',
     overlap: overlap_comm ?? stage === 3,
+    checkpointing,
     segments: config.activation_checkpointing.number_checkpoints,
     hostCheckpoints: config.activation_checkpointing.cpu_checkpointing,
     reduceBucket: zero.reduce_bucket_size,
@@ -40,12 +70,38 @@ export function setupOfConfig(config: ResolvedConfig, facts: ConfigFacts): Setup
     nearRanks: zero.zero_hpz_partition_size,
     quantizedWeights: zero.zero_quantized_weights,
     quantizedGradients: zero.zero_quantized_gradients,
+    stateBytes: optimizer.stateBytes,
+    canSplit: optimizer.canSplit,
     bf16States: bf16.bf16_optimizer_states,
   };
+  const isMeasured = state.gpu_share === null && state.device === 'cpu' && !facts.isHost;
+  return isMeasured && at
+    ? { ...setup, gpuShare: plannedGpuShare(setup, at.rates, at.cluster) }
+    : setup;
+}
+
+/** The dtype of weights, activations and gradients of backward. */
+function precisionOf({ fp16, bf16 }: ResolvedConfig): Setup['precision'] {
+  if (fp16.enabled) return 'fp16';
+  return bf16.enabled ? 'bf16' : 'fp32';
+}
+
+/**
+ * Whether updates of state in host memory are speculative, during backward. On a CPU device there
+ * is nothing to overlap. Speculation uses its buffers for gradients and weights in turn, so
+ * gradients of another dtype prevent it (config rule speculationHasOneDtype), and weights on a disk
+ * too.
+ */
+function speculates(config: ResolvedConfig, { optimizer, isHost }: JobFacts): boolean {
+  const { super_offload: asked } = config.zero_optimization.offload_optimizer;
+  const precision = precisionOf(config);
+  const hasOneDType = (config.data_types.grad_accum_dtype ?? precision) === precision;
+  const able = optimizer.canSpeculate && hasOneDType && !isHost;
+  return (asked ?? able) && !weightsOnDiskOf(config);
 }
 
 /** The weights that a configuration keeps on a disk; null without any. */
-export function weightsOnDiskOf({ zero_optimization: zero }: ResolvedConfig): WeightsOnDisk | null {
+function weightsOnDiskOf({ zero_optimization: zero }: ResolvedConfig): WeightsOnDisk | null {
   const { device, max_in_cpu: inMemory, buffer_count: slots, buffer_size } = zero.offload_param;
   if (zero.stage !== 3 || device !== 'nvme') return null;
   return { inMemory, slots, slotSize: tileSize(buffer_size) };

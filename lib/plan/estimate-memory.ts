@@ -5,8 +5,9 @@ import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
-import { adamWStateBytes, type DeviceBytes, type HostBytes, memoryOf, total } from './memory.js';
+import { type DeviceBytes, type HostBytes, memoryOf, total } from './memory.js';
 import { requireLength, sizesOf } from './model-sizes.js';
+import { adamWFacts } from './optimizer-facts.js';
 import { plainSetup, type Setup } from './setup.js';
 
 /** Training options; see the keys of ds_config.json. */
@@ -83,6 +84,8 @@ export function estimateMemory(
     read.bf16OptimizerStates ?? false,
     'boolean',
   );
+  const adamW = adamWFacts(bf16States);
+  const stateBytes = requireFinite(`${op} stateBytes`, read.stateBytes ?? adamW.stateBytes, 0);
   const setup: Setup = {
     ...{ ...plainSetup, bf16States },
     ranks: whole('ranks', 1),
@@ -91,11 +94,9 @@ export function estimateMemory(
     accumulation: whole('accumulation', 1),
     precision: precisionOf(op, read.precision ?? 'bf16'),
     checkpointing: checkpointingOf(op, read.activationCheckpointing, model),
-    stateBytes: requireFinite(
-      `${op} stateBytes`,
-      read.stateBytes ?? adamWStateBytes(bf16States),
-      0,
-    ),
+    stateBytes,
+    // Other state is of another optimizer.
+    canSplit: stateBytes === adamW.stateBytes,
     speculates: requireType(`${op} superOffload`, read.superOffload ?? true, 'boolean'),
   };
   requireLength(op, setup.seq, sizes);

@@ -1,13 +1,22 @@
 // Predicts the memory and the step time of a run without allocating anything.
 export { type ExperimentMetrics, type ModelInfo, writeResult } from './autotuning-files.js';
-export { type ConfigFacts, setupOfConfig, weightsOnDiskOf } from './config-setup.js';
+export { type JobFacts, type JobMesh, setupOfConfig } from './config-setup.js';
 export {
   type EstimateMemoryOptions,
   estimateMemory,
   type MemoryEstimate,
 } from './estimate-memory.js';
-export { type DeviceBytes, type HostBytes, type Memory, memoryOf, total } from './memory.js';
+export {
+  type CertainBytes,
+  certainOf,
+  type DeviceBytes,
+  type HostBytes,
+  type Memory,
+  memoryOf,
+  total,
+} from './memory.js';
 export { countsOf, type ModelSizes, requireLength, sizesOf } from './model-sizes.js';
+export { configuredFacts, factsOf, type OptimizerFacts } from './optimizer-facts.js';
 export {
   type Candidate,
   configOf,
@@ -21,6 +30,7 @@ export { isGpt2Size, type PlannedAdapters, plannedModel } from './planned-model.
 export { H200, hostAdamRate, type Rates, ratesNamed, ratesOf } from './rates.js';
 export { formatPlan, formatPrediction } from './report.js';
 export { type Place, plainSetup, type Setup } from './setup.js';
+export { choiceOf, footprintIn } from './state-parts.js';
 export { type Cluster, plannedGpuShare, type StepTime, stepTime } from './step-time.js';
 export {
   chooseWay,

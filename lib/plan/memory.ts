@@ -1,13 +1,22 @@
 // Predicts the device and host memory of a training step by part.
-
-import { LOWER_HALF } from '../optim/split-master.js';
+import { dtypeSize } from '../runtime/dtype.js';
 import { required } from '../runtime/required.js';
-import { STREAMED_TILE } from '../zero/state/placement/streamed.js';
-import { LARGEST_SLOT, WEIGHT_SLOTS } from '../zero/state/weight-slots.js';
+import { chunkRowsFor, tooManyLogits } from '../tensor/ops/linear-cross-entropy.js';
+import { CODE_BYTES } from '../zero/quantized.js';
+import type { Footprint } from '../zero/state/footprint.js';
 import { gathersOf } from './gathered-weights.js';
 import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
 import type { Setup } from './setup.js';
+import {
+  elementBytes,
+  largestPart,
+  largestUnit,
+  meanBytes,
+  type StatePart,
+  statePartsOf,
+  updatedShare,
+} from './state-parts.js';
 
 /** Device memory of one rank at the peak of a step, in bytes by part. */
 export interface DeviceBytes {
@@ -49,82 +58,31 @@ export const total = (parts: DeviceBytes | HostBytes): number =>
 
 /** Node, the addon and the GPU context, measured with an empty model. */
 const PROCESS = 0.5 * 2 ** 30;
-/** Largest logits and rows of a chunk in a chunked loss: see linearCrossEntropy(). */
-const CHUNK_LOGITS = 2 ** 27;
-const CHUNK_ROWS = 2048;
-const LARGE_VOCABULARY = 2 ** 16;
-const KEPT_LOGIT_BYTES = { trained: 2 ** 32, frozen: 2 ** 31 };
-/** Bytes of an f32 master weight. */
-const MASTER = 4;
 
-/** Bytes of an element in the engine's compute dtype. */
-export const elementBytes = ({ precision }: Setup): number => (precision === 'fp32' ? 4 : 2);
+/** Sums `of` over the parameters of all parts. */
+const sumOver = (
+  parts: readonly StatePart[],
+  of: (footprint: Footprint, part: StatePart) => number,
+): number => parts.reduce((sum, part) => sum + part.count * of(part.footprint, part), 0);
 
-/** Mean bytes of an element, over elements in the engine's dtype and in a fixed dtype. */
-export function meanBytes({ count, own }: Elements, setup: Setup): number {
-  if (own.count === 0) return elementBytes(setup);
-  return ((count - own.count) * elementBytes(setup) + own.bytes) / count;
-}
-
-/** Bytes of a gradient element. */
-const gradientBytes = ({ trained }: ModelSizes, setup: Setup): number =>
-  setup.wideGradients ? MASTER : meanBytes(trained, setup);
-
-/**
- * Bytes of master weights and state per trained parameter on the device. f32 weights on the device
- * are their own masters.
- */
-function stateOf({ trained: { count, own } }: ModelSizes, setup: Setup): number {
-  const f32 = setup.precision === 'fp32' ? count : own.count;
-  const isTheirs = setup.weights === 'device' && count > 0;
-  return setup.stateBytes + MASTER * (isTheirs ? 1 - f32 / count : 1);
-}
-
-/** Bytes of AdamW's moments per parameter. */
-export const adamWStateBytes = (bf16States: boolean): number => (bf16States ? 4 : 8);
-
-/**
- * Returns true if streamed masters are split into a bf16 weight and its lower half. It needs AdamW,
- * offload to the CPU and bf16 weights.
- */
-function streamsHalves(setup: Setup): boolean {
-  const { optimizer, precision } = setup;
-  const isAdamW = setup.stateBytes === adamWStateBytes(setup.bf16States);
-  return optimizer === 'cpu' && precision === 'bf16' && isAdamW;
-}
-
-/** True if the bf16 weights are the upper halves of the masters: without speculative updates. */
-const splitsMasters = (setup: Setup): boolean => streamsHalves(setup) && !setup.speculates;
-
-/** True if the device keeps weights and separate upper halves of the streamed masters. */
-export const joinsMasters = (setup: Setup): boolean => streamsHalves(setup) && setup.speculates;
-
-/** Fraction of the trained weights in host memory that also stays on the device. */
-export const shareThatStays = (setup: Setup): number =>
-  joinsMasters(setup) && setup.weights === 'cpu' ? setup.ratio * setup.gpuShare : 0;
-
-/** Bytes of state that cross PCIe in each direction per parameter that the device updates. */
-export function bytesOfStreamed(setup: Setup): number {
-  if (!streamsHalves(setup)) return setup.stateBytes + MASTER;
-  const weight = setup.weights === 'cpu' && !setup.speculates ? elementBytes(setup) : 0;
-  return setup.stateBytes + LOWER_HALF + weight;
-}
-
-/** Bytes per offloaded trained parameter with split masters. */
-function splitStateOf({ trained: { count, own } }: ModelSizes, setup: Setup): number {
-  const f32 = count > 0 ? own.count / count : 0;
-  return setup.stateBytes + LOWER_HALF * (1 - f32) + MASTER * f32;
+/** Returns the fraction of the trained parameters for which `is` holds. */
+export function fractionWhere(
+  sizes: ModelSizes,
+  setup: Setup,
+  is: (footprint: Footprint) => boolean,
+): number {
+  const all = sizes.trained.count * updatedShare(setup);
+  const found = sumOver(statePartsOf(sizes, setup), (footprint) => (is(footprint) ? 1 : 0));
+  return all === 0 ? 0 : found / all;
 }
 
 /** Elements of the head: logits of a chunk or of all rows, and padded copies of its weight. */
 function headElements(sizes: ModelSizes, setup: Setup): number {
   const { paddedVocabulary: columns, vocabulary, channels, trained } = sizes;
   const rows = setup.microBatch * setup.seq;
-  const kept = KEPT_LOGIT_BYTES[trained.hasHead ? 'trained' : 'frozen'];
-  const isLarge = columns > LARGE_VOCABULARY && rows * columns * elementBytes(setup) > kept;
-  const fitting = 2 ** Math.floor(Math.log2(CHUNK_LOGITS / columns));
+  const isLarge = tooManyLogits([rows, columns], elementBytes(setup), trained.hasHead);
   const isChunked = setup.checkpointing || isLarge;
-  const held = isChunked ? Math.min(rows, fitting, CHUNK_ROWS) : rows;
+  const held = isChunked ? Math.min(rows, chunkRowsFor(columns)) : rows;
   // For a frozen head, the gradient of its input is computed per chunk in the forward.
   const early = isChunked && !trained.hasHead ? rows * channels : 0;
   const padded = vocabulary === columns ? 0 : 2 * columns * channels;
@@ -142,16 +100,6 @@ interface Moment {
 }
 
 /**
- * Fraction of the new gradients that leaves the device. With split masters, gradients of the
- * device's share of the update stay there.
- */
-function leaving(setup: Setup): number {
-  const { optimizer, ratio, gpuShare } = setup;
-  if (optimizer === 'device') return 0;
-  return splitsMasters(setup) ? ratio * (1 - gpuShare) : ratio;
-}
-
-/**
  * Elements of block gradients in reduction buckets, pending or in flight. A bucket contains whole
  * blocks. With overlap, one bucket fills during the reduction of the last one.
  */
@@ -162,21 +110,23 @@ function bucketsOf(block: number, { optimizer, reduceBucket, overlap }: Setup): 
   return (overlap ? 2 : 1) * blocks * block;
 }
 
-/** Gradient elements after the backward of the head and of `done` blocks. */
-function gradientsAt(sizes: ModelSizes, setup: Setup, done: number): number {
+/**
+ * Gradient elements after the backward of the head and of `done` blocks. `away`: the fraction that
+ * leaves the memory of backward.
+ */
+function gradientsAt(sizes: ModelSizes, setup: Setup, away: number, done: number): number {
   const { count: parameters, root, block } = sizes.trained;
   const made = root + done * block;
   const waitsForAll = setup.accumulation > 1;
   const sharded = setup.stage >= 2 && setup.ranks > 1;
   const underWay = Math.min(root + bucketsOf(block, setup), made);
   if (sharded) {
-    const away = leaving(setup);
     const stays = waitsForAll ? parameters : (1 - away) * made + away * underWay;
     return stays / setup.ranks + underWay;
   }
-  if (setup.optimizer === 'device' && setup.ratio === 1) return waitsForAll ? parameters : made;
   if (waitsForAll) return parameters;
-  const kept = (1 - leaving(setup)) * made;
+  if (away === 0) return made;
+  const kept = (1 - away) * made;
   const sent = setup.ranks > 1 ? underWay : Math.min(made, Math.max(root, 2 * block));
   return kept + sent;
 }
@@ -228,15 +178,12 @@ function segmentsOf({ layers, activations: shape }: ModelSizes, setup: Setup): S
   };
 }
 
-/** Bytes of an element in a message of codes: see BlockCodes. */
-const CODE_BYTES = { weights: 1 + 4 / 64, gradients: 1 / 2 + 4 / 64 };
-
 /** Messages of quantized collectives in flight, and the f32 sums of one block's gradients. */
 function messagesAt(sizes: ModelSizes, setup: Setup, done: number): number {
   if (setup.ranks === 1 || setup.stage !== 3) return 0;
   const { block } = sizes.trained;
   const gathers = setup.quantizedWeights ? required(gathersOf(sizes, setup).inFlight[done]) : 0;
-  const sums = (2 * MASTER * block) / setup.ranks;
+  const sums = (2 * dtypeSize('f32') * block) / setup.ranks;
   const reduced = Math.min(bucketsOf(block, setup), done * block);
   return (
     gathers * CODE_BYTES.weights +
@@ -245,6 +192,7 @@ function messagesAt(sizes: ModelSizes, setup: Setup, done: number): number {
 }
 
 function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
+  const away = fractionWhere(sizes, setup, ({ movesGradients }) => movesGradients);
   const { layers, activations: shape, channels, trained, unpacked, adapters } = sizes;
   const tokens = setup.microBatch * setup.seq;
   const element = elementBytes(setup);
@@ -253,9 +201,9 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   const { length, bytes, onDevice } = segmentsOf(sizes, setup);
   const passing = tokens * adapters.perToken + adapters.lengths;
   const ofBlock = setup.checkpointing ? shape.replayed : shape.backward;
-  const inBackward = unpacked * element + passing * MASTER + tokens * ofBlock * element;
+  const inBackward = unpacked * element + passing * dtypeSize('f32') + tokens * ofBlock * element;
   const beginning = {
-    gradients: Math.min(trained.root, gradientsAt(sizes, setup, 0)),
+    gradients: Math.min(trained.root, gradientsAt(sizes, setup, away, 0)),
     weights: weightsAt(sizes, setup, 0),
     activations: onDevice * bytes + 3 * stream,
     head: headElements(sizes, setup),
@@ -268,7 +216,7 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
     const replayed = setup.checkpointing ? (length - inside) * block : 0;
     const left = setup.hostCheckpoints && setup.checkpointing ? onDevice : onDevice - ended;
     return {
-      gradients: gradientsAt(sizes, setup, done),
+      gradients: gradientsAt(sizes, setup, away, done),
       weights: weightsAt(sizes, setup, done),
       activations: left * bytes + replayed + inBackward,
       head: 0,
@@ -285,84 +233,21 @@ function hostCheckpoints(sizes: ModelSizes, setup: Setup): number {
   return Math.min(setup.stages, setup.accumulation) * count * bytes;
 }
 
-/** Bytes of offloaded state and its buffers, by location. */
-interface Offloaded {
-  device: number;
-  optimizer: number;
-  buffers: number;
-  disk: number;
-}
-
-function offloadedBytes(sizes: ModelSizes, setup: Setup): Offloaded {
-  const { optimizer, weights, gpuShare } = setup;
-  if (optimizer === 'device') return { device: 0, optimizer: 0, buffers: 0, disk: 0 };
-  const { count, root, block } = sizes.trained;
-  const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
-  const away = setup.ratio * count * share;
-  const whole = setup.stateBytes + MASTER;
-  const ofGradient = gradientBytes(sizes, setup);
-  const largest = Math.max(root, block) * share;
-  const beside = weightsBeside(sizes, setup);
-  // Host threads update weights in host memory in place.
-  const besideOnHost = weights === 'device' ? beside : 0;
-  if (optimizer === 'nvme') {
-    const slots = setup.slots * whole * Math.min(largest, setup.subGroup);
-    const buffers = (ofGradient + besideOnHost) * away + slots;
-    return { device: 0, optimizer: 0, buffers, disk: whole * away };
-  }
-  const streamed = away * gpuShare;
-  const isSplit = splitsMasters(setup);
-  const split = splitStateOf(sizes, setup);
-  const ofStreamed = streamsHalves(setup) ? split : whole;
-  const ofThreads = isSplit ? split : whole;
-  // Device memory per streamed parameter: windows for state, and a gradient unless masters are
-  // split (gradientsAt() counts it then). Speculation adds an uncommitted gradient and the upper
-  // halves. If weights live in host memory, the device keeps its share of them as well.
-  const largestTile = Math.min(STREAMED_TILE, block * share);
-  const isJoined = joinsMasters(setup);
-  const ofTile = 2 * bytesOfStreamed(setup) + (isJoined ? MASTER : 0);
-  const windows = streamed > 0 ? ofTile * largestTile : 0;
-  const kept = isJoined ? elementBytes(setup) * (weights === 'cpu' ? 2 : 1) : 0;
-  // Updates after the step decision write weights into gradient buffers, or into host weights.
-  const passing = setup.speculates ? 2 : 1;
-  const fetched = isSplit && weights === 'device' && away > streamed;
-  const slots = fetched ? WEIGHT_SLOTS * 2 * Math.min(LARGEST_SLOT, largest) : 0;
-  return {
-    device: (isSplit ? 0 : passing * ofGradient + beside + kept) * streamed + windows,
-    optimizer: ofStreamed * streamed + ofThreads * (away - streamed),
-    buffers: (passing * ofGradient + besideOnHost) * (away - streamed) + slots,
-    disk: 0,
-  };
-}
-
-/**
- * Bytes per trained parameter for updated weights in transfer. They need their own memory if they
- * are narrower than gradients. Split masters use slots, and f32 weights are sent from their
- * masters.
- */
-function weightsBeside({ trained }: ModelSizes, setup: Setup): number {
-  const isNarrower = setup.precision !== 'fp32' && setup.wideGradients && trained.count > 0;
-  if (!isNarrower || splitsMasters(setup)) return 0;
-  return elementBytes(setup) * (1 - trained.own.count / trained.count);
-}
-
 /** Bytes of weights that live off the device, by location. */
-function livingWeights(
-  { root, block, weights, trained }: ModelSizes,
-  setup: Setup,
-  share: number,
-): { host: number; disk: number } {
+function livingWeights(sizes: ModelSizes, setup: Setup): { host: number; disk: number } {
   if (setup.weights !== 'cpu') return { host: 0, disk: 0 };
+  const { block, weights, trained } = sizes;
+  const share = updatedShare(setup);
   const bytes = meanBytes(weights, setup);
-  const living = (weights.count - shareThatStays(setup) * trained.count) * share;
+  const kept = fractionWhere(sizes, setup, ({ keepsWeight }) => keepsWeight);
+  const living = (weights.count - kept * trained.count) * share;
   const { weightsOnDisk } = setup;
   if (!weightsOnDisk) return { host: bytes * living, disk: 0 };
   const { inMemory, slots, slotSize } = weightsOnDisk;
   // Whole units stay in host memory. Units on the disk come in equal parts.
   const unit = block * share;
   const held = inMemory >= living ? living : Math.floor(inMemory / Math.max(unit, 1)) * unit;
-  const largest = Math.max(root, block) * share;
-  const slot = held < living ? largest / Math.max(1, Math.ceil(largest / slotSize)) : 0;
+  const slot = held < living ? largestPart(largestUnit(sizes, setup), slotSize) : 0;
   return { host: bytes * (held + slots * slot), disk: bytes * (living - held) };
 }
 
@@ -371,26 +256,87 @@ function livingWeights(
  */
 export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
   const sizes = partOf(whole, setup);
-  const { weights, trained } = sizes;
   const element = elementBytes(setup);
-  const [ofWeight, ofGradient] = [meanBytes(weights, setup), gradientBytes(sizes, setup)];
-  const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
-  const away = setup.optimizer === 'device' ? 0 : setup.ratio;
-  const kept = (1 - away) * stateOf(sizes, setup) * trained.count * share;
-  const offloaded = offloadedBytes(sizes, setup);
+  const parts = statePartsOf(sizes, setup);
+  const ofWeight = meanBytes(sizes.weights, setup);
+  const all = sizes.trained.count * updatedShare(setup);
+  const ofGradient = all === 0 ? 0 : sumOver(parts, (_, { gradient }) => gradient) / all;
+  /** State, gradients and weights on their way, and open tiles. */
+  const passing = (place: 'device' | 'host'): number =>
+    parts.reduce(
+      (sum, { count, tile, footprint: { gradients, weights, tile: open } }) =>
+        sum + count * (gradients[place] + weights[place]) + tile * open[place],
+      0,
+    );
+  const optimizer = sumOver(parts, ({ state }) => state.device) + passing('device');
   const moments = momentsOf(sizes, setup).map(
     (moment): DeviceBytes => ({
       weights: moment.weights * ofWeight + moment.messages,
       gradients: moment.gradients * ofGradient,
-      optimizer: kept + offloaded.device,
+      optimizer,
       activations: moment.activations,
       head: moment.head * element,
     }),
   );
   const device = moments.reduce((worst, one) => (total(one) > total(worst) ? one : worst));
-  const waiting = hostCheckpoints(sizes, setup);
-  const living = livingWeights(sizes, setup, share);
-  const buffers = offloaded.buffers + living.host + waiting;
-  const host = { optimizer: offloaded.optimizer, buffers, processes: PROCESS };
-  return { device, host, disk: offloaded.disk + living.disk };
+  const living = livingWeights(sizes, setup);
+  return {
+    device,
+    host: {
+      optimizer: sumOver(parts, ({ state }) => state.host),
+      buffers: passing('host') + living.host + hostCheckpoints(sizes, setup),
+      processes: PROCESS,
+    },
+    disk: sumOver(parts, ({ state }) => state.disk) + living.disk,
+  };
+}
+
+/** Bytes that a rank needs for any batch. */
+export interface CertainBytes {
+  device: { weights: number; gradients: number; state: number };
+  host: { state: number; gradients: number; weights: number };
+  disk: { state: number; weights: number };
+}
+
+/**
+ * Returns a lower bound of the memory of a run: without padding, buckets, open tiles and
+ * activations, for any division of units by offload_optimizer.ratio and offload_param.max_in_cpu.
+ */
+export function certainOf(sizes: ModelSizes, setup: Setup): CertainBytes {
+  const { weights, trained } = sizes;
+  const slack = trained.count === 0 ? 1 : Math.max(trained.root, trained.block) / trained.count;
+  const parts = statePartsOf(sizes, setup, slack);
+  const share = setup.stage === 3 ? 1 / setup.ranks : 1;
+  const bytes = weights.count * meanBytes(weights, setup) * share;
+  const isAway = setup.weights === 'cpu';
+  const onDisk = isAway ? setup.weightsOnDisk : null;
+  const [narrowest, widest] = widthsOf(weights, setup);
+  const sure = onDisk
+    ? Math.max(0, onDisk.inMemory - largestUnit(sizes, setup)) * narrowest
+    : bytes;
+  const inBackward = (part: StatePart): number => (part.placement === 'device' ? part.gradient : 0);
+  return {
+    device: {
+      weights: isAway ? 0 : bytes,
+      gradients: sumOver(parts, (_, part) => inBackward(part)),
+      state: sumOver(parts, ({ state }) => state.device),
+    },
+    host: {
+      state: sumOver(parts, ({ state }) => state.host),
+      gradients: sumOver(parts, ({ gradients }) => gradients.host),
+      weights: isAway ? Math.min(bytes, sure) : 0,
+    },
+    disk: {
+      state: sumOver(parts, ({ state }) => state.disk),
+      weights: onDisk ? Math.max(0, bytes - onDisk.inMemory * widest) : 0,
+    },
+  };
+}
+
+/** Bytes of an element in the narrowest and in the widest dtype of weights. */
+function widthsOf({ count, own }: Elements, setup: Setup): [narrowest: number, widest: number] {
+  const [element, fixed] = [elementBytes(setup), own.bytes / own.count];
+  if (own.count === 0) return [element, element];
+  if (own.count === count) return [fixed, fixed];
+  return [Math.min(element, fixed), Math.max(element, fixed)];
 }

@@ -106,22 +106,27 @@ export function sizesOf(model: CausalLM): ModelSizes {
   };
 }
 
+const learns = ({ requiresGrad }: Parameter): boolean => requiresGrad;
+
 /**
  * Returns the sizes of any module: only parameters are counted. Activations and attention sizes are
  * 0. `layers` is the parameter count of all blocks divided by the largest block, rounded up.
+ * `isTrained` selects the parameters with gradients and state.
  */
-export function countsOf(model: Module): ModelSizes {
+export function countsOf(
+  model: Module,
+  isTrained: (parameter: Parameter) => boolean = learns,
+): ModelSizes {
   const count = (parameters: Iterable<{ numel: number }>): number =>
     [...parameters].reduce((sum, { numel }) => sum + numel, 0);
   const blocks = model.units().map(({ module }) => count(module.parameters()));
   const inBlocks = blocks.reduce((sum, one) => sum + one, 0);
   const block = Math.max(0, ...blocks);
   const parameters = count(model.parameters());
-  const learns = ({ requiresGrad }: Parameter): boolean => requiresGrad;
-  const trained = model.parameters().filter(learns);
+  const trained = model.parameters().filter(isTrained);
   const trainedBlocks = model
     .units()
-    .map(({ module }) => count(module.parameters().filter(learns)));
+    .map(({ module }) => count(module.parameters().filter(isTrained)));
   const loras = [...lorasOf(model).values()];
   // The base of an adapter layer is not a child module, so modules() omits it.
   const layers = [...model.modules(), ...loras.map(({ base }) => base)];

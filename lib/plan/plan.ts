@@ -3,8 +3,9 @@
 import type { DsConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';
 import { required } from '../runtime/required.js';
-import { adamWStateBytes, type Memory, memoryOf, total } from './memory.js';
+import { type Memory, memoryOf, total } from './memory.js';
 import { type ModelSizes, requireLength } from './model-sizes.js';
+import { adamWFacts } from './optimizer-facts.js';
 import type { Rates } from './rates.js';
 import { plainSetup, type Setup } from './setup.js';
 import {
@@ -98,7 +99,8 @@ function setupsOn(axes: Pick<Setup, 'tensor' | 'stages'>, request: PlanRequest):
   const sharing = axes.tensor * axes.stages;
   const ranks = (cluster.nodes * cluster.devicesPerNode) / sharing;
   const batch = request.batch * sharing;
-  const state = { bf16States, stateBytes: adamWStateBytes(bf16States) };
+  const { stateBytes, canSplit } = adamWFacts(bf16States);
+  const state = { bf16States, stateBytes, canSplit };
   const common = { ...plainSetup, ...axes, ...state, ranks, seq, precision };
   // Pipeline stages keep whole gradients, so ZeRO stages above 1 are unavailable.
   const atMost = axes.stages > 1 ? 1 : 3;

@@ -67,6 +67,8 @@ export interface Setup {
   nearRanks: number;
   /** Bytes of optimizer state per parameter without the master weight: 8 for AdamW. */
   stateBytes: number;
+  /** Whether the optimizer can update masters in two halves, as AdamW does. */
+  canSplit: boolean;
   /** bf16.bf16_optimizer_states: AdamW's moments are bf16. */
   bf16States: boolean;
 }
@@ -89,6 +91,7 @@ export const plainSetup: Setup = {
   ...{ slots: 4, subGroup: 1e9 },
   ...{ microBatch: 1, seq: 1024, accumulation: 1, precision: 'bf16', checkpointing: false },
   ...{ wideGradients: false, overlap: true, stateBytes: 8, bf16States: false },
+  canSplit: true,
   ...{ segments: null, hostCheckpoints: false, weightsOnDisk: null },
   ...{ reduceBucket: 5e8, prefetch: 5e7, maxLive: 1e9, maxReuse: 1e9 },
   ...{ persistence: 1e5, modelPersistence: Number.MAX_SAFE_INTEGER, nearRanks: 1 },

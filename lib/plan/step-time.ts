@@ -3,18 +3,12 @@
 
 import { balancedShare } from '../zero/state/processor-rates.js';
 import { gathersOf } from './gathered-weights.js';
-import {
-  adamWStateBytes,
-  bytesOfStreamed,
-  elementBytes,
-  joinsMasters,
-  meanBytes,
-  shareThatStays,
-} from './memory.js';
+import { fractionWhere } from './memory.js';
 import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
 import { hostAdamRate, type Rates } from './rates.js';
 import type { Setup } from './setup.js';
+import { elementBytes, footprintIn, meanBytes } from './state-parts.js';
 
 /** Machines and devices of a job. */
 export interface Cluster {
@@ -54,12 +48,14 @@ const ADAM_ON_HOST = 30;
  */
 const ADAM_AFTERWARDS = 28;
 const UNDISTURBED = 1.3;
+/** Bytes of an update that two moments in bf16 save: each is read and written. */
+const SAVED_BY_BF16 = 8;
 /**
- * Bytes of an update per parameter; `f32` is the value with f32 moments. bf16 moments need half of
- * the traffic. Their conversion overlaps with it.
+ * Bytes of an update per parameter; `f32` is the value with f32 moments. The conversion of bf16
+ * moments overlaps with their traffic.
  */
 const updateBytes = (f32: number, { bf16States }: Setup): number =>
-  f32 - 2 * (adamWStateBytes(false) - adamWStateBytes(bf16States));
+  bf16States ? f32 - SAVED_BY_BF16 : f32;
 /** Fraction of a micro-batch's compute that overlaps with a non-speculative host update. */
 const FORWARD = { true: 1 / 4, false: 1 / 3 } as const;
 /**
@@ -171,7 +167,8 @@ function arrivalTime(
 ): number {
   if (setup.weights === 'device') return 0;
   const { weights, trained } = sizes;
-  const count = weights.count - shareThatStays(setup) * trained.count;
+  const kept = fractionWhere(sizes, setup, ({ keepsWeight }) => keepsWeight);
+  const count = weights.count - kept * trained.count;
   const elements = (count * gathersOf(sizes, setup).perMicroBatch) / sizes.parameters;
   const bytes = (elements * meanBytes(weights, setup)) / setup.ranks;
   const { weightsOnDisk } = setup;
@@ -204,10 +201,9 @@ function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster
 export function plannedGpuShare(setup: Setup, rates: Rates, at: Cluster): number {
   const ranksHere = ranksOfMachine(setup, at);
   const host = hostAdamRate(rates, at.coresPerNode) / ranksHere / updateBytes(ADAM_ON_HOST, setup);
+  const { crossing } = footprintIn('streamed', setup);
   const element = elementBytes(setup);
-  const gathered = setup.weights === 'device' || joinsMasters(setup) ? 0 : element;
-  const crossing = { state: bytesOfStreamed(setup), element, gathered };
-  const share = balancedShare({ host, link: rates.pcie }, crossing);
+  const share = balancedShare({ host, link: rates.pcie }, { ...crossing, element });
   return Math.round(100 * share) / 100;
 }
 
@@ -231,7 +227,7 @@ function updateTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster):
     ? updateBytes(ADAM_ON_HOST, setup)
     : updateBytes(ADAM_AFTERWARDS, setup) / UNDISTURBED;
   const byThreads = ((1 - setup.gpuShare) * offloaded * ofThreads) / hostAdam;
-  const streamed = bytesOfStreamed(setup);
+  const streamed = footprintIn('streamed', setup).crossing.state;
   const crossing = setup.gpuShare * streamed + (1 - setup.gpuShare) * elementBytes(setup);
   // Disk state is read and written during updates. All ranks of a machine share one disk.
   const state = offloaded * (setup.stateBytes + 4);

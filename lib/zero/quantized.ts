@@ -1,6 +1,6 @@
 // ZeRO++: gathers weights in 8 bits and reduces gradients in 4 bits, as codes of blocks.
 
-import { type DType, isFloating } from '../runtime/dtype.js';
+import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
@@ -12,6 +12,8 @@ import type { Wire } from './wire.js';
 
 /** Bits of a gathered weight (zero_quantized_weights). Source: ZeRO++'s qwZ. */
 const GATHER_BITS = 8;
+/** Bits of a reduced gradient (zero_quantized_gradients). Source: ZeRO++'s qgZ. */
+const REDUCE_BITS = 4;
 
 /** Like gatherPlain(), with codes. Shards keep full precision. */
 export const gatherCodes: GatherUnit = (place, flat, group, at) => {
@@ -47,6 +49,12 @@ export const gatherCodes: GatherUnit = (place, flat, group, at) => {
 
 /** Elements per scale. Parameters begin at multiples of it, so no two share a block. */
 export const BLOCK = parameterAlignment;
+
+/** Bytes of a code with its part of a scale. */
+const codeBytes = (bits: number): number => bits / 8 + dtypeSize('f32') / BLOCK;
+
+/** Bytes per element of messages. */
+export const CODE_BYTES = { weights: codeBytes(GATHER_BITS), gradients: codeBytes(REDUCE_BITS) };
 
 /** Whether values of `dtype` can be quantized. Other values are sent unchanged. */
 export const hasCodes = (dtype: DType): boolean => isFloating(dtype) && dtype !== 'f64';
@@ -111,9 +119,6 @@ export function releaseOn(stream: Stream, tensor: Tensor): void {
   tensor.buffer.releaseOn(stream);
   tensor.release();
 }
-
-/** Bits of a reduced gradient (zero_quantized_gradients). Source: ZeRO++'s qgZ. */
-const REDUCE_BITS = 4;
 
 /**
  * An all-to-all of codes, summed in f32 by the owner of each shard. All-reduce uses `inner`.

@@ -22,7 +22,8 @@ afterEach(() => rmSync(dir, { recursive: true, force: true }));
 const infoOf = (ranks: number, memory: number): ModelInfo => ({
   ...{ num_params: GPT2.parameters, trainable_num_params: GPT2.parameters, sizes: GPT2 },
   ...{ activation_mem_per_gpu: GIB, sequence_length: 1024, knowsActivations: true },
-  ...{ checkpointing: false, stateBytes: 8, isHost: false, deviceName: 'cuda:0', card: '' },
+  ...{ checkpointing: false, isHost: false, deviceName: 'cuda:0', card: '' },
+  ...{ stateBytes: 8, canSplit: true, canSpeculate: true },
   room: { device: memory, host: 512 * GIB, hostAtMost: 512 * GIB, disk: 0 },
   cluster: { nodes: 1, devicesPerNode: ranks, coresPerNode: 16, nodeLink: 50e9 },
   mesh: { data: ranks, tokens: 1, layers: 1, stages: 1 },

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { findGpuShare, momentsOf, type ShareOptions } from '../../lib/engine/setup/gpu-share.js';
 import { ratesOf } from '../../lib/engine/setup/known-rates.js';
 import { initialize, nn, type Tensor } from '../../lib/index.js';
+import { plainSetup, type Setup } from '../../lib/plan/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import type { AdamWSpeculateArgs } from '../../lib/runtime/kernels.generated.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
@@ -97,33 +98,34 @@ describe('gradients that stay from backward to the update', () => {
     gradDtype: 'bf16' | 'f32';
     shardsGradients: boolean;
     hasWeights?: boolean;
-    gradients?: 0 | 2;
-    beside?: 0 | 2 | 4;
+    own?: Partial<Setup>;
   }): number {
-    const { gradDtype, shardsGradients, hasWeights = false, gradients = 0, beside = 0 } = given;
+    const { gradDtype, shardsGradients, hasWeights = false, own = {} } = given;
     (ratesOf as jest.Mock).mockReturnValueOnce({ host: 1, link: 1e6 });
     const inUse = hasWeights ? 4 * numel : 0;
     const bytes = { weights: inUse, gradients: 0 };
+    const stage = shardsGradients ? 2 : 1;
     const unit = { layout: { numel: 2 * numel }, dtype: 'bf16', gradDtype, bytes };
     const memory = { cap: 0, total: (4 + 4) * numel, inUse };
     return findGpuShare({
       device: { kind: 'cuda', info: { name: 'a GPU' }, memory },
       partitions: [{ numel, unit, weights: { dtype: 'bf16' }, groups: [] }],
       group: { rank: 0, size: 1 },
-      ...{ master: 0, gathers: false, gradients, shardsGradients, beside },
+      setup: { ...plainSetup, ...{ stage, optimizer: 'cpu', speculates: false }, ...own },
     } as unknown as ShareOptions);
   }
 
   test('are counted in their own dtype', () => {
-    expect(shareWhere({ gradDtype: 'bf16', shardsGradients: true })).toBe(1);
+    expect(shareWhere({ gradDtype: 'bf16', shardsGradients: true })).toBeCloseTo(1, 4);
     expect(shareWhere({ gradDtype: 'f32', shardsGradients: true })).toBe(0.5);
   });
 
   test('take more beside upper halves of masters, and weights, where these stay, too', () => {
-    const kept = { gradDtype: 'bf16', shardsGradients: true, gradients: 2 } as const;
-    expect(shareWhere(kept)).toBe(0.125);
-    expect(shareWhere({ ...kept, beside: 2 })).toBeCloseTo((0.125 * 4) / 6);
-    expect(shareWhere({ ...kept, beside: 4 })).toBeCloseTo((0.125 * 4) / 8);
+    const kept = (own: Partial<Setup>) =>
+      shareWhere({ gradDtype: 'bf16', shardsGradients: true, own: { speculates: true, ...own } });
+    expect(kept({ canSplit: false })).toBe(0.125);
+    expect(kept({})).toBeCloseTo((0.125 * 4) / 6);
+    expect(kept({ weights: 'cpu' })).toBeCloseTo((0.125 * 4) / 8);
   });
 
   test('have the memory beside weights, which are counted once', () => {

@@ -104,7 +104,7 @@ describe('updates of weights in host memory on a GPU', () => {
       expect.stringMatching(/^initialize: updates wait .* lacks memory/),
     ]);
     const wide = { super_offload: null, gpu_share: null, notices: [] };
-    expect(await updatesOnGpu(48, 200)).toEqual(wide);
+    expect(await updatesOnGpu(96, 200)).toEqual(wide);
     expect(await updatesOnGpu(139, 200)).toEqual(wide);
   });
 

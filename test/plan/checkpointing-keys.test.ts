@@ -7,7 +7,7 @@ import {
   nn,
   resolveConfig,
 } from '../../lib/index.js';
-import { memoryOf, setupOfConfig, sizesOf, total } from '../../lib/plan/index.js';
+import { configuredFacts, memoryOf, setupOfConfig, sizesOf, total } from '../../lib/plan/index.js';
 import { seed, Tensor } from '../../lib/tensor/index.js';
 import { quiet } from '../support/quiet.js';
 
@@ -50,8 +50,8 @@ async function peakOf(section: DsConfig['activation_checkpointing']): Promise<nu
 const planned = (section: DsConfig['activation_checkpointing']) => {
   const config = resolveConfig(configOf(section), { worldSize: 1 });
   const setup = setupOfConfig(config, {
-    ...{ ranks: 1, copies: 1, tensor: 1, stages: 1, seq: SEQ, checkpointing: true },
-    ...{ stateBytes: 8, speculates: false },
+    optimizer: configuredFacts(config),
+    ...{ isHost: true, seq: SEQ, checkpointing: true },
   });
   return memoryOf(sizesOf(model()), setup);
 };

@@ -1,7 +1,7 @@
 // Bytes of a step with weights on a disk: the plan of a configuration against a run on the CPU.
 import { tmpdir } from 'node:os';
 import { cpu, type DsConfig, initialize, nn, resolveConfig } from '../../lib/index.js';
-import { memoryOf, setupOfConfig, sizesOf, total, weightsOnDiskOf } from '../../lib/plan/index.js';
+import { configuredFacts, memoryOf, setupOfConfig, sizesOf, total } from '../../lib/plan/index.js';
 import { seed, Tensor } from '../../lib/tensor/index.js';
 import { quiet } from '../support/quiet.js';
 
@@ -50,10 +50,10 @@ async function peakOf(keys: Keys): Promise<number> {
 function planned(keys: Keys) {
   const config = resolveConfig(configOf(keys), { worldSize: 1 });
   const setup = setupOfConfig(config, {
-    ...{ ranks: 1, copies: 1, tensor: 1, stages: 1, seq: SEQ, checkpointing: false },
-    ...{ stateBytes: 8, speculates: false },
+    optimizer: configuredFacts(config),
+    ...{ isHost: true, seq: SEQ, checkpointing: false },
   });
-  return memoryOf(sizesOf(model()), { ...setup, weightsOnDisk: weightsOnDiskOf(config) });
+  return memoryOf(sizesOf(model()), setup);
 }
 
 const all = BLOCK * LAYERS + 256 * CHANNELS + SEQ * CHANNELS + 2 * CHANNELS;

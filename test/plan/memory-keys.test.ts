@@ -1,7 +1,7 @@
 // Compares the plan's bytes with a run on two CPU ranks, for each memory key of
 // "zero_optimization".
 import { type DsConfig, nn, resolveConfig } from '../../lib/index.js';
-import { memoryOf, setupOfConfig, sizesOf, total } from '../../lib/plan/index.js';
+import { configuredFacts, memoryOf, setupOfConfig, sizesOf, total } from '../../lib/plan/index.js';
 import { runRanks } from '../comm/ranks.js';
 import type { MemoryKeysJob } from './memory-keys-process.js';
 
@@ -90,8 +90,9 @@ function planned({ zero, accumulation }: Run): number {
     { worldSize: RANKS },
   );
   const setup = setupOfConfig(config, {
-    ...{ ranks: RANKS, copies: 1, tensor: 1, stages: 1, seq: SEQ, checkpointing: false },
-    ...{ stateBytes: 8, speculates: false },
+    optimizer: configuredFacts(config),
+    mesh: { data: RANKS, tokens: 1, layers: 1, stages: 1 },
+    ...{ isHost: true, seq: SEQ, checkpointing: false },
   });
   return total(memoryOf(sizesOf(new nn.models.GPT2(shape)), setup).device);
 }

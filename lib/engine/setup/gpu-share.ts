@@ -3,12 +3,14 @@
 import { homedir, hostname } from 'node:os';
 import { join } from 'node:path';
 import type { Optimizer } from '../../optim/optimizer.js';
+import { footprintIn, type Setup } from '../../plan/index.js';
 import { type Device, threads } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { required } from '../../runtime/required.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { type Collectives, takeOver } from '../../zero/collectives.js';
 import type { Partition } from '../../zero/shard.js';
+import type { Footprint } from '../../zero/state/footprint.js';
 import {
   balancedShare,
   type Measured,
@@ -35,23 +37,8 @@ export interface ShareOptions {
   partitions: readonly Partition[];
   /** The shard group. All its ranks use the share of the first one. */
   group: Collectives;
-  /** The optimizer of the streamed state. */
   optimizer: Optimizer;
-  /** Bytes of a master weight to stream, in addition to the state. */
-  master: number;
-  /**
-   * Whether weights of the share are in host memory and are copied to the device for each forward.
-   */
-  gathers: boolean;
-  /** Gradients per parameter that the device stores permanently; 0 if they are freed. */
-  gradients: 0 | 1 | 2;
-  /**
-   * Bytes per parameter that the device stores permanently in addition to gradients: the upper half
-   * of its master, and its weight if it would be in host memory.
-   */
-  beside: 0 | 2 | 4;
-  /** Whether backward stores only this rank's part of a unit's gradient. True from stage 2 on. */
-  shardsGradients: boolean;
+  setup: Setup;
 }
 
 /**
@@ -59,17 +46,17 @@ export interface ShareOptions {
  * rank.
  */
 export function findGpuShare(options: ShareOptions): number {
-  const { device, partitions, group, gradients, gathers } = options;
+  const { device, partitions, group, setup } = options;
   if (device.kind === 'cpu') return 0;
   const elements = partitions.reduce((sum, { numel }) => sum + numel, 0);
   if (elements < FEWEST_ELEMENTS) return 0;
-  const element = dtypeSize(required(partitions[0]).weights.dtype);
   const rates = ratesHere(options);
   if (rates === null) return agreedOn(group, device, 0);
-  const state = stateBytes(options) / elements;
-  const balanced = balancedShare(rates, { state, element, gathered: gathers ? element : 0 });
-  const fraction = MEMORY_FRACTION[gradients === 0 ? 'passing' : 'always'];
-  const most = (fraction * spareBytes(device, partitions)) / bytesThatStay(options);
+  const footprint = footprintIn('streamed', setup);
+  const element = dtypeSize(required(partitions[0]).weights.dtype);
+  const balanced = balancedShare(rates, { ...footprint.crossing, element });
+  const fraction = MEMORY_FRACTION[footprint.movesGradients ? 'always' : 'passing'];
+  const most = (fraction * spareBytes(device, partitions)) / bytesThatStay(options, footprint);
   return agreedOn(group, device, Math.min(balanced, most));
 }
 
@@ -102,20 +89,19 @@ export function momentsOf({
   return isNarrow ? 'bf16' : 'f32';
 }
 
-/** Bytes of all `partitions`, including master weights. */
-function stateBytes({ partitions, optimizer, master }: ShareOptions): number {
-  const ranges = partitions.flatMap(({ groups }) => groups);
-  const sizes = ranges.flatMap((range) => stateSizes(range, optimizer));
-  const state = sizes.reduce((sum, { dtype, numel }) => sum + numel * dtypeSize(dtype), 0);
-  return ranges.reduce((sum, { numel }) => sum + master * numel, state);
-}
-
-/** Bytes on the device if it updates all `partitions`, mostly gradients. */
-function bytesThatStay({ partitions, gradients, shardsGradients, beside }: ShareOptions): number {
-  const asWritten = gradients === 0 && !shardsGradients;
+/**
+ * Bytes on the device if it updates all `partitions`, mostly gradients. Without memory of their
+ * own, gradients stay where backward writes them: before stage 2 in whole units.
+ */
+function bytesThatStay(
+  { partitions, setup }: ShareOptions,
+  { gradients, weights, movesGradients }: Footprint,
+): number {
+  const own = gradients.device + weights.device;
   return partitions.reduce((sum, { unit, numel }) => {
-    const elements = asWritten ? unit.layout.numel : Math.max(1, gradients) * numel;
-    return sum + elements * dtypeSize(unit.gradDtype) + beside * numel;
+    if (movesGradients) return sum + own * numel;
+    const elements = setup.stage < 2 ? unit.layout.numel : numel;
+    return sum + elements * dtypeSize(unit.gradDtype) + own * numel;
   }, 0);
 }
 

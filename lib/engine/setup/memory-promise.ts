@@ -3,25 +3,40 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
+import type { Module } from '../../nn/module.js';
+import type { Optimizer } from '../../optim/optimizer.js';
+import {
+  type CertainBytes,
+  certainOf,
+  countsOf,
+  factsOf,
+  setupOfConfig,
+} from '../../plan/index.js';
 import { byteText } from '../../runtime/byte-text.js';
-import { cpu, type Device } from '../../runtime/device.js';
+import type { Device } from '../../runtime/device.js';
 import { type Disk, diskOf } from '../../runtime/disk.js';
 import { type HostLimits, hostLimits } from '../../runtime/host-limits.js';
 import { required } from '../../runtime/required.js';
-import {
-  type CertainBytes,
-  type Counted,
-  certainBytes,
-  type Parts,
-  sumOf,
-} from './certain-bytes.js';
-import { speculates, splitsMasters, splitsStreamed } from './master-halves.js';
+import { limitOf, returnedBytes } from './planned-room.js';
 import { exchanged } from './setup-world.js';
+
+/** Bytes by purpose. */
+type Parts = Readonly<Record<string, number>>;
+
+/** Bytes that a rank needs for any batch. */
+interface Needs {
+  device: Parts;
+  /** Bytes in host memory. If the device is the CPU, its bytes come in addition. */
+  host: Parts;
+  /** By folder of the file. */
+  disk: Parts;
+}
 
 /** The needs of one rank, and the limits of its device, host and disks. */
 export interface Claim {
-  needs: CertainBytes;
-  /** `limit`: bytes of its cap, else its total; null if its memory is host memory without a cap. */
+  needs: Needs;
+  /** Bytes of the model in host memory now, and of the allocator, which the run uses. */
+  returned: number;
   device: { name: string; isHost: boolean; limit: number | null };
   host: HostLimits;
   /** By folder: its disk, and the free bytes. */
@@ -53,18 +68,11 @@ interface Shortage {
  */
 export async function requireMemory(
   job: Distributed,
-  given: Omit<Counted, 'hasGpuShare' | 'splitsMasters' | 'shards'>,
+  given: Omit<Counted, 'shards'>,
   shards: number,
 ): Promise<ResolvedConfig> {
-  const { device } = job.world;
   const { config } = given;
-  const isOpen = config.zero_optimization.offload_optimizer.super_offload === null;
-  const counted = {
-    ...{ ...given, shards, hasGpuShare: hasGpuShare(config, device) },
-    splitsMasters: maySplit({ ...given, config: isOpen ? waiting(config) : config, device }),
-  };
-  const own = claimOf(counted, device);
-  const claims = await exchanged(job, own);
+  const claims = await exchanged(job, claimOf({ ...given, shards }, job.world.device));
   const found = shortages(claims);
   const certain = found.filter(({ isCertain }) => isCertain);
   if (certain.length > 0) throw refusal(certain, config);
@@ -79,12 +87,6 @@ export async function requireMemory(
   return resolved;
 }
 
-/**
- * Whether all masters in host memory may be split, because the device's share may be all of them.
- */
-const maySplit = (given: Parameters<typeof speculates>[0]): boolean =>
-  splitsMasters(given) || (hasGpuShare(given.config, given.device) && splitsStreamed(given));
-
 export function notice(text: string): void {
   process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
 }
@@ -97,29 +99,66 @@ export function waiting(config: ResolvedConfig): ResolvedConfig {
   return Object.freeze({ ...config, zero_optimization: resolved });
 }
 
+interface Counted {
+  module: Module;
+  config: ResolvedConfig;
+  optimizer: Optimizer;
+  /** Ranks of the shard group, which divide state, and at stage 3 weights. */
+  shards: number;
+}
+
+const STATE = 'master weights and optimizer state';
+
 /**
- * See Claim.speculated. Uses the configured gpu_share, because the device stores the gradients of
- * its share.
+ * Returns the needs, and the host memory with speculative updates: see Claim. The latter uses the
+ * configured gpu_share, because the device stores the gradients of its share.
  */
-function speculativeBytes(counted: Counted, device: Device): Parts | null {
-  const {
-    device: home,
-    super_offload,
-    gpu_share,
-  } = counted.config.zero_optimization.offload_optimizer;
-  const isOpen = home === 'cpu' && super_offload === null && speculates({ ...counted, device });
-  if (!isOpen) return null;
-  const gpuShare = gpu_share ?? 0;
-  const of = (halves: boolean): Parts =>
-    certainBytes({ ...counted, splitsMasters: halves, hasGpuShare: false }).host;
-  const [byThreads, byDevice] = [of(false), of(splitsStreamed({ ...counted, device }))];
-  const host = Object.fromEntries(
-    Object.entries(byThreads).map(([part, bytes]) => {
-      return [part, (1 - gpuShare) * bytes + gpuShare * required(byDevice[part])];
-    }),
+export function needsOf(
+  { module, config, optimizer, shards }: Counted,
+  device: Device,
+): { needs: Needs; speculated: Parts | null } {
+  const { offload_optimizer: offload, offload_param: param } = config.zero_optimization;
+  const owned = new Set<unknown>(optimizer.groups.flatMap(({ params }) => params));
+  const sizes = countsOf(module, (one) => one.requiresGrad && owned.has(one));
+  const isHost = device.kind === 'cpu';
+  const mesh = { data: shards, tokens: 1, layers: 1, stages: 1 };
+  const setup = setupOfConfig(config, { optimizer: factsOf(optimizer), isHost, mesh });
+  const isOpen = offload.device === 'cpu' && offload.super_offload === null && setup.speculates;
+  const planned = { ...setup, speculates: setup.speculates && !isOpen };
+  const isShared = offload.gpu_share === null ? !isHost : offload.gpu_share > 0;
+  // The device may update any share.
+  const shares = isShared ? [0, 1] : [0];
+  const all = shares.map((gpuShare) => certainOf(sizes, { ...planned, gpuShare }));
+  const least = (of: (one: CertainBytes) => number): number => Math.min(...all.map(of));
+  const disk: Record<string, number> = {};
+  const put = (folder: string | null, bytes: number): void => {
+    if (folder !== null && bytes > 0) disk[folder] = (disk[folder] ?? 0) + bytes;
+  };
+  put(
+    offload.nvme_path,
+    least((one) => one.disk.state),
   );
-  const { 'gradients on their way': gradients = 0, ...rest } = host;
-  return { ...rest, 'gradients of two steps': 2 * gradients * (1 - gpuShare) };
+  put(
+    param.nvme_path,
+    least((one) => one.disk.weights),
+  );
+  const needs = {
+    device: {
+      weights: least((one) => one.device.weights),
+      gradients: least((one) => one.device.gradients),
+      [STATE]: least((one) => one.device.state),
+    },
+    host: {
+      [STATE]: least((one) => one.host.state),
+      'gradients on their way': least((one) => one.host.gradients),
+      weights: least((one) => one.host.weights),
+    },
+    disk,
+  };
+  if (!isOpen) return { needs, speculated: null };
+  const { host } = certainOf(sizes, setup);
+  const { state, weights, gradients } = host;
+  return { needs, speculated: { [STATE]: state, weights, 'gradients of two steps': gradients } };
 }
 
 /**
@@ -142,27 +181,16 @@ function waitingText({ of, parts, there }: Shortage): string {
   );
 }
 
-/** Whether the device may update a share of the state in host memory. */
-function hasGpuShare({ zero_optimization: zero }: ResolvedConfig, device: Device): boolean {
-  const { gpu_share: share } = zero.offload_optimizer;
-  return share === null ? device.kind !== 'cpu' : share > 0;
-}
-
 /** Returns the claim of this process. */
 export function claimOf(counted: Counted, device: Device): Claim {
-  const needs = certainBytes(counted);
-  const { reserved, inUse } = cpu().memory;
-  const { cap, total } = device.memory;
-  const isHost = device.kind === 'cpu';
-  const limit = cap > 0 ? cap : isHost ? null : total;
+  const { needs, speculated } = needsOf(counted, device);
   const disks = Object.keys(needs.disk).map((folder) => [folder, diskOf(folder)] as const);
   return {
-    // Later allocations reuse memory that an earlier engine left in the CPU allocator.
-    needs: { ...needs, returned: needs.returned + Math.max(0, reserved - inUse) },
-    device: { name: device.name, isHost, limit },
+    ...{ needs, speculated },
+    returned: returnedBytes(counted.module),
+    device: { name: device.name, isHost: device.kind === 'cpu', limit: limitOf(device) },
     host: hostLimits(),
     disks: Object.fromEntries(disks),
-    speculated: speculativeBytes(counted, device),
   };
 }
 
@@ -184,7 +212,7 @@ function onHosts(claims: readonly Claim[]): Shortage[] {
   return grouped(claims, ({ host }) => host.machine).flatMap((here): Shortage[] => {
     const all = here.map(({ needs, device }) => [needs.host, device.isHost ? needs.device : {}]);
     const parts = added(all.flat());
-    const returned = here.reduce((sum, { needs }) => sum + needs.returned, 0);
+    const returned = here.reduce((sum, one) => sum + one.returned, 0);
     const most = (free: (limits: HostLimits) => number): number =>
       Math.max(...here.map(({ host }) => free(host))) + returned;
     const whose = here.length > 1 ? ` for ${here.length} ranks` : '';
@@ -222,6 +250,8 @@ function onDisks(claims: readonly Claim[]): Shortage[] {
     return [{ of: 'disk', parts, there, tier: 'disk', isCertain: true }];
   });
 }
+
+const sumOf = (parts: Parts): number => Object.values(parts).reduce((sum, bytes) => sum + bytes, 0);
 
 function grouped<T>(all: readonly T[], key: (one: T) => string): T[][] {
   const groups = new Map<string, T[]>();

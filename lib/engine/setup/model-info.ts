@@ -4,10 +4,10 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { AXIS } from '../../comm/mesh-shape.js';
-import { type ModelInfo, writeResult } from '../../plan/index.js';
+import { factsOf, type ModelInfo, writeResult } from '../../plan/index.js';
 import type { Decisions } from '../engine-parts.js';
 import { clusterOf, roomOf, standingOf } from './planned-room.js';
-import { type Measured, stateBytesOf, trainedBy } from './planned-zero.js';
+import { type Measured, trainedBy } from './planned-zero.js';
 import { exchanged } from './setup-world.js';
 
 /** Returns the file that this run writes, or null for other runs. */
@@ -37,7 +37,7 @@ export async function describeModel(
     sizes,
     knowsActivations: isKnown,
     checkpointing,
-    stateBytes: stateBytesOf(optimizer),
+    ...factsOf(optimizer),
     isHost: device.kind === 'cpu',
     deviceName: device.name,
     card: own.card,

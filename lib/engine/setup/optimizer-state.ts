@@ -11,6 +11,7 @@ import {
   type SpeculativeOptimizer,
 } from '../../optim/optimizer.js';
 import { SplitMaster, type SplittingOptimizer } from '../../optim/split-master.js';
+import { choiceOf, factsOf, type Setup, setupOfConfig } from '../../plan/index.js';
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
 import type { Schedule } from '../../zero/optimizer-state.js';
@@ -21,6 +22,7 @@ import { Speculative } from '../../zero/schedule/speculative.js';
 import { SummedUpdates } from '../../zero/schedule/summed-updates.js';
 import type { Partition } from '../../zero/shard.js';
 import { evenlySpread, firstInForward } from '../../zero/share-selection.js';
+import type { StateChoice } from '../../zero/state/footprint.js';
 import { JoinedMasters } from '../../zero/state/master/joined.js';
 import { SplitMasters } from '../../zero/state/master/split.js';
 import { DeviceState } from '../../zero/state/placement/device.js';
@@ -33,8 +35,7 @@ import { LARGEST_SLOT, WeightSlots } from '../../zero/state/weight-slots.js';
 import { OffloadedWeights } from '../../zero/state/weights/offloaded.js';
 import type { ReleaseStack } from '../release-stack.js';
 import { openNvmeState } from './disk-storage.js';
-import { findGpuShare, type ShareOptions } from './gpu-share.js';
-import { speculates, splitsMasters, splitsStreamed } from './master-halves.js';
+import { findGpuShare } from './gpu-share.js';
 import { cutParameter } from './optimizer-needs.js';
 import { offloadsWeights } from './stage.js';
 
@@ -109,7 +110,7 @@ function addOffloaded(state: OptimizerState, options: StateOptions, owned: Relea
   const onDevice = evenlySpread(partitions, streamedShare(options));
   const streamed = partitions.filter((partition) => onDevice.has(partition));
   const rest = partitions.filter((partition) => !onDevice.has(partition));
-  const add = speculates(options) ? addSpeculative : addAfterDecision;
+  const add = setupOf(options).speculates ? addSpeculative : addAfterDecision;
   if (streamed.length > 0) {
     add(state, { ...options, partitions: streamed, Processor: StreamedState }, owned);
   }
@@ -135,8 +136,7 @@ function addSpeculative(
     const schedule = owned.own(new Speculative(device, owned.own(made), optimizer));
     state.add({ partitions: own, state: made, schedule });
   };
-  const joins = Processor === StreamedState && splitsStreamed(options);
-  const [split, whole] = bySplitting(options, joins);
+  const [split, whole] = bySplitting(options, mastersIn(Processor, options) === 'joined');
   if (split.length > 0) {
     const rule = new SplitMaster(optimizer as SpeculativeOptimizer & SplittingOptimizer);
     const placement = new Processor(device, rule, how);
@@ -155,7 +155,7 @@ function addAfterDecision(
 ): void {
   const { config, optimizer, device } = options;
   const tile = tileSize(config.zero_optimization.sub_group_size);
-  const [split, whole] = bySplitting(options, splitsMasters(options));
+  const [split, whole] = bySplitting(options, mastersIn(Processor, options) === 'split');
   if (split.length > 0) {
     const rule = new SplitMaster(optimizer as SplittingOptimizer);
     const made = owned.own(splitState(rule, { ...options, Processor }));
@@ -200,7 +200,7 @@ function streamedShare(options: StateOptions): number {
   const able =
     partitions.every((partition) => isByElement(optimizer, partition)) &&
     !(canExchange(optimizer) && group.size > 1);
-  if (able) return share ?? findGpuShare({ ...options, ...streamedState(options) });
+  if (able) return share ?? findGpuShare({ ...options, setup: setupOf(options) });
   if (!share) return 0;
   throw new DsError({
     code: 'DS_CONFIG',
@@ -211,24 +211,14 @@ function streamedShare(options: StateOptions): number {
   });
 }
 
-/** Returns the bytes that the device streams and keeps for the state that it updates. */
-function streamedState(
-  options: StateOptions,
-): Omit<ShareOptions, 'device' | 'partitions' | 'group'> {
-  const { config, optimizer } = options;
-  const offloads = offloadsWeights(config);
-  const splits = splitsStreamed(options);
-  const tries = speculates(options);
-  // Speculation with split masters keeps the weights on the device.
-  const joins = tries && splits;
-  const gathers = offloads && !joins;
-  const gradients = tries ? 2 : splits ? 0 : 1;
-  const shardsGradients = config.zero_optimization.stage >= 2;
-  const beside = joins ? (offloads ? 4 : 2) : 0;
-  const kept = { gathers, gradients, shardsGradients, beside } as const;
-  if (!splits) return { ...kept, optimizer, master: 4 };
-  const split = new SplitMaster(optimizer as SplittingOptimizer);
-  return { ...kept, optimizer: split, master: gathers ? 2 : 0 };
+/** The plan's view of the configuration. */
+const setupOf = ({ config, optimizer, device }: StateOptions): Setup =>
+  setupOfConfig(config, { optimizer: factsOf(optimizer), isHost: device.kind === 'cpu' });
+
+/** How masters of bf16 weights are kept. */
+function mastersIn(Processor: Processor, options: StateOptions): StateChoice['masters'] {
+  const placement = Processor === StreamedState ? 'streamed' : 'host';
+  return choiceOf(placement, setupOf(options)).masters;
 }
 
 /**

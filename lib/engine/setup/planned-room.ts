@@ -25,30 +25,44 @@ export interface Standing {
   disk: number;
 }
 
+const bytesOn = (module: Module, kind: Device['kind']): number =>
+  module
+    .parameters()
+    .filter((one) => one.isMaterialized && one.missing === null && one.device.kind === kind)
+    .reduce((sum, { bytes }) => sum + bytes, 0);
+
+/**
+ * Bytes of host memory that become free for the run: the model, which moves, and memory that an
+ * earlier engine left in the CPU allocator.
+ */
+export function returnedBytes(module: Module): number {
+  const { reserved, inUse } = cpu().memory;
+  return bytesOn(module, 'cpu') + Math.max(0, reserved - inUse);
+}
+
+/** Bytes of the cap, else of the device; null if its memory is host memory without a cap. */
+export function limitOf({ kind, memory: { cap, total } }: Device): number | null {
+  if (cap > 0) return cap;
+  return kind === 'cpu' ? null : total;
+}
+
 /** Returns the standing of this process. */
 export function standingOf(module: Module, config: ResolvedConfig, device: Device): Standing {
-  const { cap, total, inUse } = device.memory;
-  const isHost = device.kind === 'cpu';
-  const held = (kind: Device['kind']): number =>
-    module
-      .parameters()
-      .filter((one) => one.isMaterialized && one.missing === null && one.device.kind === kind)
-      .reduce((sum, { bytes }) => sum + bytes, 0);
-  const limit = cap > 0 ? cap : isHost ? null : total;
+  const limit = limitOf(device);
   const limits = hostLimits();
-  const allocator = cpu().memory;
   const within = Math.min(Number.MAX_SAFE_INTEGER, ...limits.groups.map(({ free }) => free));
   const { nvme_path: folder } = config.zero_optimization.offload_optimizer;
+  const free = (most: number): number =>
+    Math.max(1, most - device.memory.inUse + bytesOn(module, device.kind));
   return {
     machine: limits.machine,
     cores: availableParallelism(),
-    device: limit === null ? null : Math.max(1, limit - inUse + held(device.kind)),
+    device: limit === null ? null : free(limit),
     deviceName: device.name,
     card: device.info.name,
     host: Math.min(limits.free, within),
     hostAtMost: Math.min(limits.canGrow ? limits.atMost : limits.free, within),
-    // Later allocations reuse memory that an earlier engine left in the CPU allocator.
-    returned: held('cpu') + Math.max(0, allocator.reserved - allocator.inUse),
+    returned: returnedBytes(module),
     disk: folder === null ? 0 : diskOf(folder).free,
   };
 }

@@ -5,15 +5,14 @@ import type { Distributed } from '../../comm/index.js';
 import { AXIS } from '../../comm/mesh-shape.js';
 import { CausalLM } from '../../models/index.js';
 import type { Module } from '../../nn/module.js';
-import { declaredState } from '../../optim/declared-state.js';
 import { canExchange } from '../../optim/exchange.js';
 import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import {
   type Cluster,
   chooseWay,
   countsOf,
+  factsOf,
   type ModelSizes,
-  plannedGpuShare,
   type Rates,
   ratesNamed,
   type Setup,
@@ -23,13 +22,9 @@ import {
   type Way,
   weighWay,
 } from '../../plan/index.js';
-import { dtypeSize } from '../../runtime/dtype.js';
 import { required } from '../../runtime/required.js';
-import { numel } from '../../runtime/view.js';
 import type { Decisions } from '../engine-parts.js';
-import { shardSizes } from '../ranks.js';
 import type { Planned } from './clients.js';
-import { speculates } from './master-halves.js';
 import { notice, waiting } from './memory-promise.js';
 import { choiceLine, refusal } from './planned-report.js';
 import { clusterOf, roomOf, standingOf } from './planned-room.js';
@@ -97,7 +92,9 @@ export async function chooseUpdates(
   const { stage, offload_optimizer: state, offload_param: param } = config.zero_optimization;
   const inHost = stage === 3 && param.device === 'cpu' && state.device === 'cpu';
   const isOpen = state.super_offload === null && device.kind !== 'cpu';
-  if (!inHost || !isOpen || !speculates({ config, optimizer, device })) return config;
+  const speculates = (): boolean =>
+    setupOfConfig(config, { optimizer: factsOf(optimizer) }).speculates;
+  if (!inHost || !isOpen || !speculates()) return config;
   const choices = state.gpu_share === null ? [config, withoutGpuShare(config)] : [config];
   const ways = [...choices, ...choices.map(waiting)];
   const facts = { model: measure(), sequenceLength: undefined };
@@ -133,7 +130,7 @@ async function choice(
   const seq = model.isKnown ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
   // All ranks choose the same, so the first rank's GPU decides.
   const rates = ratesNamed(standings[0]?.card ?? '');
-  const facts = { job, asked, model, cluster, seq, rates };
+  const facts = { job, asked, model, seq, at: { rates, cluster } };
   const ways = configs.map(
     (config): Way<ResolvedConfig> => ({ config, setup: setupOf(config, facts) }),
   );
@@ -177,44 +174,26 @@ interface Facts {
   job: Distributed;
   asked: Decisions;
   model: Measured;
-  cluster: Cluster;
   seq: number;
-  rates: Rates;
+  at: { rates: Rates; cluster: Cluster };
 }
 
 /** Returns the plan's inputs for a configuration. */
-function setupOf(config: ResolvedConfig, { job, asked, model, cluster, seq, rates }: Facts): Setup {
+function setupOf(config: ResolvedConfig, { job, asked, model, ...facts }: Facts): Setup {
   const { mesh, world } = job;
   const { optimizer } = asked;
-  const { offload_optimizer: state } = config.zero_optimization;
-  const all = mesh.size(AXIS.data, AXIS.sequence);
-  const ranks = shardSizes(config).copy ?? all;
-  const setup = setupOfConfig(config, {
-    ...{ ranks, copies: all / ranks },
-    tensor: model.isCut ? 1 : mesh.size(AXIS.tensor),
-    stages: mesh.size(AXIS.pipeline),
-    speculates: speculates({ config, optimizer, device: world.device }),
-    seq: Math.ceil(seq / mesh.size(AXIS.sequence)),
+  return setupOfConfig(config, {
+    ...facts,
+    optimizer: factsOf(optimizer),
+    isHost: world.device.kind === 'cpu',
+    mesh: {
+      data: mesh.size(AXIS.data),
+      tokens: mesh.size(AXIS.sequence),
+      layers: model.isCut ? 1 : mesh.size(AXIS.tensor),
+      stages: mesh.size(AXIS.pipeline),
+    },
     checkpointing: model.checkpointing || optimizer instanceof NoOptimizer,
-    stateBytes: stateBytesOf(optimizer),
   });
-  const isMeasured = state.device === 'cpu' && world.device.kind !== 'cpu';
-  if (state.gpu_share !== null || !isMeasured) return setup;
-  return { ...setup, gpuShare: plannedGpuShare(setup, rates, cluster) };
-}
-
-/** Bytes of optimizer state per trained parameter, on average. */
-export function stateBytesOf(optimizer: Optimizer): number {
-  let [bytes, elements] = [0, 0];
-  for (const [group, { params }] of optimizer.groups.entries()) {
-    for (const { shape } of params) {
-      elements += numel(shape);
-      for (const { shape: kept, dtype } of Object.values(declaredState(optimizer, group, shape))) {
-        bytes += numel(kept) * dtypeSize(dtype);
-      }
-    }
-  }
-  return elements === 0 ? 0 : bytes / elements;
 }
 
 /** Without training there are no gradients and no state. */

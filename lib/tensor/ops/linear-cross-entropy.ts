@@ -81,6 +81,18 @@ const KEPT_BYTES = { trained: 2 ** 32, frozen: 2 ** 31 };
 /** Vocabularies up to this size always keep their logits. */
 const SMALL_VOCABULARY = 2 ** 16;
 
+/**
+ * @internal Whether a loss keeps too many logits, of `size` bytes each, to keep them by default.
+ */
+export function tooManyLogits(
+  [rows, columns]: readonly [number, number],
+  size: number,
+  isTrained: boolean,
+): boolean {
+  const kept = KEPT_BYTES[isTrained ? 'trained' : 'frozen'];
+  return columns > SMALL_VOCABULARY && rows * columns * size > kept;
+}
+
 /** @internal Rows of a chunk of `columns` logits each. */
 export function chunkRowsFor(columns: number): number {
   const fitting = 2 ** Math.floor(Math.log2(CHUNK_LOGITS / columns));
@@ -264,8 +276,7 @@ function planOf(
 ): { Kind: new (head: ChunkedHead, x: Tensor) => Plan; rows: number } {
   const total = rowCount(x.shape);
   const columns = paddedColumns(required(weight.shape[0]));
-  const kept = KEPT_BYTES[weight.requiresGrad ? 'trained' : 'frozen'] / dtypeSize(x.dtype);
-  const isLarge = columns > SMALL_VOCABULARY && total * columns > kept;
+  const isLarge = tooManyLogits([total, columns], dtypeSize(x.dtype), weight.requiresGrad);
   const drops = recompute ?? isLarge;
   const learns = isGradEnabled() && (x.requiresGrad || weight.requiresGrad);
   const keeps = learns && !drops;

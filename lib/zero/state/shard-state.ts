@@ -1,4 +1,5 @@
 // ShardState: master weights and optimizer state of partitions, and their updates.
+import { dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { Event, type Stream } from '../../runtime/stream.js';
 import { sliceFlat } from '../../tensor/flat.js';
@@ -8,6 +9,7 @@ import type { Partition } from '../shard.js';
 import type { Bytes, LentState } from './lent-state.js';
 import { uploadRounded } from './pinned.js';
 import type {
+  MasterCosts,
   Masters,
   OpenTile,
   Placement,
@@ -243,7 +245,14 @@ export function makeRoom(part: ShardPart, masters: Masters, placement: Placement
 }
 
 export class F32Masters implements Masters {
-  readonly areWeights = false;
+  static readonly costs: MasterCosts = {
+    stored: dtypeSize('f32'),
+    onDevice: 0,
+    scratch: 0,
+    areWeights: false,
+    keepsWeights: false,
+  };
+  readonly areWeights = F32Masters.costs.areWeights;
   readonly leavesGradients = false;
   readonly bytes = { device: 0, host: 0, disk: 0 };
 

@@ -75,6 +75,32 @@ export interface Traffic {
   dispose(): void;
 }
 
+/** The memory that a placement takes. */
+export interface PlacementCosts {
+  /** Where masters and moments are stored. */
+  readonly state: keyof Bytes;
+  /** Where updates read gradients and write weights; null: in the memory of backward. */
+  readonly updates: 'device' | 'host' | null;
+  /** Copies of tiles in the memory of updates; null: as many as configured. */
+  readonly windows: number | null;
+  /** Maximum elements per tile for any configuration. */
+  readonly largestTile: number;
+}
+
+/** The memory that masters take, in bytes per parameter. */
+export interface MasterCosts {
+  /** In the memory of the state. */
+  readonly stored: number;
+  /** On the device, in addition. */
+  readonly onDevice: number;
+  /** On the device, of the open tile. */
+  readonly scratch: number;
+  /** See Masters.areWeights. */
+  readonly areWeights: boolean;
+  /** Whether offloaded weights stay on the device. */
+  readonly keepsWeights: boolean;
+}
+
 /** Where optimizer state is stored, and which processor updates it. */
 export interface Placement {
   readonly traffic: Traffic;

@@ -1,8 +1,8 @@
 // JoinedMasters: split masters for speculative updates by the device, which stores their upper
 // halves.
-
-import { halves, type SplitMaster } from '../../../optim/split-master.js';
+import { halves, LOWER_HALF, type SplitMaster } from '../../../optim/split-master.js';
 import type { Device } from '../../../runtime/device.js';
+import { dtypeSize } from '../../../runtime/dtype.js';
 import * as kernels from '../../../runtime/kernels.generated.js';
 import { required } from '../../../runtime/required.js';
 import type { Stream } from '../../../runtime/stream.js';
@@ -13,7 +13,7 @@ import type { Partition } from '../../shard.js';
 import type { Bytes, LentState } from '../lent-state.js';
 import { makeRoom } from '../shard-state.js';
 import { SplitFragments } from '../split-fragments.js';
-import type { Masters, OpenTile, Placement, ShardPart } from '../strategies.js';
+import type { MasterCosts, Masters, OpenTile, Placement, ShardPart } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 import { lendHalves, withLowerHalves } from './split.js';
 
@@ -35,7 +35,14 @@ interface Joined {
  * memory: 2 bytes per parameter more. Host memory: 2 less.
  */
 export class JoinedMasters implements Masters {
-  readonly areWeights = false;
+  static readonly costs: MasterCosts = {
+    stored: LOWER_HALF,
+    onDevice: dtypeSize('bf16'),
+    scratch: dtypeSize('f32'),
+    areWeights: false,
+    keepsWeights: true,
+  };
+  readonly areWeights = JoinedMasters.costs.areWeights;
   readonly leavesGradients = false;
   readonly lendsCopies = true;
   private readonly fragments: SplitFragments;

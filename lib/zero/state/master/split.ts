@@ -1,6 +1,5 @@
 // SplitMasters: f32 masters as two halves; the bf16 weights are their upper halves.
-
-import { halves, type SplitMaster } from '../../../optim/split-master.js';
+import { halves, LOWER_HALF, type SplitMaster } from '../../../optim/split-master.js';
 import type { Device } from '../../../runtime/device.js';
 import { required } from '../../../runtime/required.js';
 import type { Stream } from '../../../runtime/stream.js';
@@ -11,7 +10,7 @@ import type { Partition } from '../../shard.js';
 import type { Bytes, LentState } from '../lent-state.js';
 import { makeRoom } from '../shard-state.js';
 import { SplitFragments } from '../split-fragments.js';
-import type { Masters, OpenTile, Placement, ShardPart } from '../strategies.js';
+import type { MasterCosts, Masters, OpenTile, Placement, ShardPart } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 import type { WeightSlots } from '../weight-slots.js';
 
@@ -25,7 +24,14 @@ import type { WeightSlots } from '../weight-slots.js';
  *   else                          with the rest of the tile, through the placement
  */
 export class SplitMasters implements Masters {
-  readonly areWeights = true;
+  static readonly costs: MasterCosts = {
+    stored: LOWER_HALF,
+    onDevice: 0,
+    scratch: 0,
+    areWeights: true,
+    keepsWeights: false,
+  };
+  readonly areWeights = SplitMasters.costs.areWeights;
   readonly lendsCopies = true;
   private readonly fragments: SplitFragments;
 

@@ -12,7 +12,7 @@ import type { Partition } from '../../shard.js';
 import { masterInMemory, tensorInMemory, writeInMemory } from '../in-memory.js';
 import { LentState } from '../lent-state.js';
 import { allocateState, stateTensors } from '../range-state.js';
-import type { OpenTile, Placement, ShardPart, Traffic } from '../strategies.js';
+import type { OpenTile, Placement, PlacementCosts, ShardPart, Traffic } from '../strategies.js';
 import { type StateTile, tileEvents } from '../tiles.js';
 import { DepartingTensors } from './host.js';
 
@@ -119,6 +119,12 @@ class WeightsAway {
 
 /** The tiles of a partition are its ranges. Nothing is copied, so smaller tiles gain nothing. */
 export class DeviceState implements Placement {
+  static readonly costs: PlacementCosts = {
+    state: 'device',
+    updates: null,
+    windows: 0,
+    largestTile: Infinity,
+  };
   readonly traffic: Traffic;
   readonly kernels = deviceKernels();
   readonly bytes = { device: 0, host: 0, disk: 0 };

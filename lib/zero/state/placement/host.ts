@@ -13,7 +13,7 @@ import { masterInMemory, tensorInMemory, writeInMemory } from '../in-memory.js';
 import { type Bytes, LentState } from '../lent-state.js';
 import { pinned, pinnedFilled } from '../pinned.js';
 import { allocateState, stateTensors } from '../range-state.js';
-import type { OpenTile, Placement, ShardPart, Traffic } from '../strategies.js';
+import type { OpenTile, Placement, PlacementCosts, ShardPart, Traffic } from '../strategies.js';
 import { disposeTile, makeTiles, type StateTile } from '../tiles.js';
 
 export interface HostStateOptions {
@@ -32,6 +32,12 @@ export interface HostStateOptions {
  * gradients need 2 bytes more.
  */
 export class HostState implements Placement {
+  static readonly costs: PlacementCosts = {
+    state: 'host',
+    updates: 'host',
+    windows: 0,
+    largestTile: Infinity,
+  };
   readonly traffic: HostStreams;
   readonly kernels: UpdateKernels;
   readonly updatesOnDevice = false;

@@ -22,7 +22,7 @@ import {
 import { type Bytes, LentState } from '../lent-state.js';
 import { pinned } from '../pinned.js';
 import { placeInState } from '../range-state.js';
-import type { OpenTile, Placement, ShardPart } from '../strategies.js';
+import type { OpenTile, Placement, PlacementCosts, ShardPart } from '../strategies.js';
 import { type SlotOptions, TileSlots } from '../tile-slots.js';
 import type { StateTile } from '../tiles.js';
 import { HostStreams, reused } from './host.js';
@@ -65,6 +65,12 @@ interface Portion {
  * never in a slot, so an upload does not wait for a disk, nor a slot for an upload.
  */
 export class NvmeState implements Placement {
+  static readonly costs: PlacementCosts = {
+    state: 'disk',
+    updates: 'host',
+    windows: null,
+    largestTile: Infinity,
+  };
   readonly traffic: HostStreams;
   readonly kernels: UpdateKernels;
   readonly updatesOnDevice = false;

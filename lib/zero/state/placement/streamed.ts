@@ -17,7 +17,7 @@ import { masterInMemory, tensorInMemory, writeInMemory } from '../in-memory.js';
 import { type Bytes, LentState } from '../lent-state.js';
 import { pinned } from '../pinned.js';
 import { stateTensors } from '../range-state.js';
-import type { OpenTile, Placement, ShardPart } from '../strategies.js';
+import type { OpenTile, Placement, PlacementCosts, ShardPart } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 import {
   type HostStateOptions,
@@ -28,7 +28,7 @@ import {
 } from './host.js';
 
 /** One window is computed while the other is emptied and refilled. */
-const COUNT = 2;
+const WINDOWS = 2;
 
 /** Alignment of tensors in a window, in bytes, for loads of any width. */
 const ALIGNMENT = 256;
@@ -79,7 +79,7 @@ export class Windows {
     if (bytes <= (this.windows[0]?.memory.bytes ?? 0)) return;
     for (const { memory } of this.windows) memory.release();
     const { device } = this;
-    for (let i = 0; i < COUNT; ++i) {
+    for (let i = 0; i < WINDOWS; ++i) {
       const memory = Buffer.allocate(device, bytes);
       const window = this.windows[i];
       if (window) window.memory = memory;
@@ -105,7 +105,7 @@ export class Windows {
   open(tile: StateTile, kept: OpenTile): OpenTile {
     const { up } = this;
     const window = required(this.windows[this.turn]);
-    this.turn = (this.turn + 1) % COUNT;
+    this.turn = (this.turn + 1) % WINDOWS;
     up.wait(window.left);
     // Its last update may still be on its way to the host, from the other window.
     for (const one of this.windows) if (one.tile === tile) up.wait(one.left);
@@ -175,7 +175,7 @@ function placeIn(memory: Buffer, { master, state }: OpenTile): OpenTile {
  * Elements of streamed tiles: enough for the full PCIe rate, few enough for small windows on the
  * device.
  */
-export const STREAMED_TILE = 2 ** 24;
+const STREAMED_TILE = 2 ** 24;
 
 /**
  * The device updates on a stream in parallel with compute. Gradients stay on the device, and
@@ -184,6 +184,12 @@ export const STREAMED_TILE = 2 ** 24;
  * elementwise rules: see isByElement().
  */
 export class StreamedState implements Placement {
+  static readonly costs: PlacementCosts = {
+    state: 'host',
+    updates: 'device',
+    windows: WINDOWS,
+    largestTile: STREAMED_TILE,
+  };
   readonly traffic: HostStreams;
   readonly kernels: UpdateKernels;
   readonly windows: Windows;

@@ -1,0 +1,121 @@
+// Composes the memory of a parameter from the strategies that keep its state.
+import { dtypeSize } from '../../runtime/dtype.js';
+import type { Bytes } from './lent-state.js';
+import { JoinedMasters } from './master/joined.js';
+import { SplitMasters } from './master/split.js';
+import { DeviceState } from './placement/device.js';
+import { HostState } from './placement/host.js';
+import { NvmeState } from './placement/nvme.js';
+import { StreamedState } from './placement/streamed.js';
+import { F32Masters } from './shard-state.js';
+import type { MasterCosts, PlacementCosts } from './strategies.js';
+import { LARGEST_SLOT, WEIGHT_SLOTS } from './weight-slots.js';
+
+const PLACEMENTS = {
+  device: DeviceState.costs,
+  host: HostState.costs,
+  streamed: StreamedState.costs,
+  nvme: NvmeState.costs,
+} satisfies Record<string, PlacementCosts>;
+const MASTERS = {
+  f32: F32Masters.costs,
+  split: SplitMasters.costs,
+  joined: JoinedMasters.costs,
+} satisfies Record<string, MasterCosts>;
+
+export type PlacementName = keyof typeof PLACEMENTS;
+
+/** The strategies and the schedule of a state. */
+export interface StateChoice {
+  placement: PlacementName;
+  masters: keyof typeof MASTERS;
+  /** Where weights are stored between uses. */
+  weights: keyof Bytes;
+  speculates: boolean;
+}
+
+/** Bytes of a parameter's weight, of its gradient, and of its declared state. */
+export interface ParameterBytes {
+  weight: number;
+  gradient: number;
+  state: number;
+}
+
+/** Bytes per parameter by owner and place. */
+export interface Footprint {
+  /** Master weight and state. */
+  state: Bytes;
+  /** Gradients outside the memory of backward. */
+  gradients: Bytes;
+  /** Updated weights on their way, upper halves of masters, and offloaded weights on the device. */
+  weights: Bytes;
+  /** Whether the gradient leaves the memory of backward. */
+  movesGradients: boolean;
+  /** Whether the weight stays on the device although weights are offloaded. */
+  keepsWeight: boolean;
+  /** Per element of the largest tile. `windows`: as many as configured, if that is a key. */
+  tile: Bytes;
+  /** Maximum elements of a tile for any configuration. */
+  largestTile: number;
+  /** Bytes over PCIe each way: of an update on the device, and of the weight for each forward. */
+  crossing: { state: number; gathered: number };
+}
+
+/**
+ * How masters are kept if the optimizer and the weights allow `splits`. Speculative weights are one
+ * step ahead of the masters, so they are not upper halves. Only the device joins halves.
+ */
+export function mastersOf(
+  placement: PlacementName,
+  { splits, speculates }: { splits: boolean; speculates: boolean },
+): StateChoice['masters'] {
+  const isInHostMemory = PLACEMENTS[placement].state === 'host';
+  if (!splits || !isInHostMemory) return 'f32';
+  if (!speculates) return 'split';
+  return placement === 'streamed' ? 'joined' : 'f32';
+}
+
+/**
+ * Returns the bytes of one parameter. `windows`: copies of tiles where the placement leaves their
+ * number to the configuration.
+ */
+export function footprintOf(
+  { placement, masters, weights: stored, speculates }: StateChoice,
+  { weight, gradient, state }: ParameterBytes,
+  windows = 1,
+): Footprint {
+  const place = PLACEMENTS[placement];
+  const kept = MASTERS[masters];
+  const { updates } = place;
+  const isAway = stored !== 'device';
+  // f32 weights on the device are their own masters.
+  const isMaster = place.state === 'device' && !isAway && weight === dtypeSize('f32');
+  const ofState = state + (isMaster ? 0 : kept.stored);
+  // Upper halves in host memory cross with the rest of a tile.
+  const opened = ofState + (kept.areWeights && isAway ? weight : 0);
+  const footprint: Footprint = {
+    state: { ...none, [place.state]: ofState },
+    gradients: { ...none },
+    weights: { ...none, device: kept.onDevice },
+    movesGradients: updates !== null && !(kept.areWeights && updates === 'device'),
+    keepsWeight: isAway && kept.keepsWeights,
+    tile: { ...none, device: kept.scratch },
+    largestTile: place.largestTile,
+    crossing: { state: opened, gathered: 0 },
+  };
+  if (footprint.keepsWeight) footprint.weights.device += weight;
+  else if (isAway) footprint.crossing.gathered = weight;
+  if (updates === null) return footprint;
+  if (footprint.movesGradients) footprint.gradients[updates] = (speculates ? 2 : 1) * gradient;
+  // Updates write weights into gradients of their dtype, or into their storage.
+  const isReached = kept.areWeights || gradient === weight || stored === updates;
+  if (!isReached) footprint.weights[updates] += weight;
+  footprint.tile[updates] += (place.windows ?? windows) * opened;
+  if (kept.areWeights && !isAway && updates === 'host') {
+    footprint.tile.host += WEIGHT_SLOTS * weight;
+    footprint.largestTile = LARGEST_SLOT;
+  }
+  return footprint;
+}
+
+const none: Bytes = { device: 0, host: 0, disk: 0 };
