@@ -1,4 +1,5 @@
 // Orders of samples in an epoch, as functions of length, seed and epoch.
+import { required } from '../runtime/required.js';
 import { PhiloxStream } from './philox.js';
 
 /** A permutation of [0, length): Fisher-Yates over Philox stream (seed, epoch). */
@@ -7,8 +8,8 @@ export function shuffledOrder(length: number, seed: number, epoch: number): Uint
   const random = new PhiloxStream(seed, epoch);
   for (let last = length - 1; last > 0; --last) {
     const other = random.below(last + 1);
-    const kept = order[last] as number;
-    order[last] = order[other] as number;
+    const kept = required(order[last]);
+    order[last] = required(order[other]);
     order[other] = kept;
   }
   return order;
@@ -26,18 +27,18 @@ export function risingOrder(keys: Float64Array): Uint32Array {
   const { length } = keys;
   const limit = 4 * length + 2 ** 16;
   if (!keys.every((key) => Number.isInteger(key) && key >= 0 && key < limit)) {
-    return naturalOrder(length).sort((a, b) => (keys[a] as number) - (keys[b] as number));
+    return naturalOrder(length).sort((a, b) => required(keys[a]) - required(keys[b]));
   }
   // Counted, as comparing takes ten times as long.
   const starts = new Uint32Array(limit + 1);
-  for (const key of keys) starts[key + 1] = (starts[key + 1] as number) + 1;
+  for (const key of keys) starts[key + 1] = required(starts[key + 1]) + 1;
   for (let key = 1; key <= limit; ++key) {
-    starts[key] = (starts[key] as number) + (starts[key - 1] as number);
+    starts[key] = required(starts[key]) + required(starts[key - 1]);
   }
   const order = new Uint32Array(length);
   for (let i = 0; i < length; ++i) {
-    const key = keys[i] as number;
-    const at = starts[key] as number;
+    const key = required(keys[i]);
+    const at = required(starts[key]);
     order[at] = i;
     starts[key] = at + 1;
   }
@@ -64,7 +65,7 @@ export function dealt(whole: Uint32Array, served: number, deal: Deal): Uint32Arr
   const mine = new Uint32Array(samplesPerRank(Math.max(0, whole.length - served), deal));
   for (let i = 0; i < mine.length; ++i) {
     const position = served + deal.rank + i * deal.worldSize;
-    mine[i] = whole[position % whole.length] as number;
+    mine[i] = required(whole[position % whole.length]);
   }
   return mine;
 }
@@ -81,7 +82,7 @@ export function drawnOrder(
 ): Uint32Array {
   const sums = new Float64Array(weights.length);
   let total = 0;
-  for (let i = 0; i < weights.length; ++i) sums[i] = total += weights[i] as number;
+  for (let i = 0; i < weights.length; ++i) sums[i] = total += required(weights[i]);
   const random = new PhiloxStream(seed, epoch);
   return Uint32Array.from({ length: count }, () => firstAbove(sums, random.unit() * total));
 }
@@ -91,7 +92,7 @@ function firstAbove(sums: Float64Array, value: number): number {
   let [low, high] = [0, sums.length - 1];
   while (low < high) {
     const middle = (low + high) >>> 1;
-    if ((sums[middle] as number) > value) high = middle;
+    if (required(sums[middle]) > value) high = middle;
     else low = middle + 1;
   }
   return low;
@@ -109,6 +110,6 @@ export function drawnOnce(
 ): Uint32Array {
   const random = new PhiloxStream(seed, epoch);
   const keys = weights.map((weight) => Math.log(1 - random.unit()) / weight);
-  const order = naturalOrder(weights.length).filter((i) => (weights[i] as number) > 0);
-  return order.sort((a, b) => (keys[b] as number) - (keys[a] as number)).slice(0, count);
+  const order = naturalOrder(weights.length).filter((i) => required(weights[i]) > 0);
+  return order.sort((a, b) => required(keys[b]) - required(keys[a])).slice(0, count);
 }

@@ -1,5 +1,6 @@
 // Philox4x32-10 in JavaScript: the same words as csrc/core/philox.h, for orders that depend on a
 // seed. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC'11).
+import { required } from '../runtime/required.js';
 
 const ROUNDS = 10;
 /** Multipliers of Philox, and their halves. */
@@ -43,8 +44,8 @@ function writeBlock(words: Uint32Array, keys: Int32Array, offset: number, counte
   let c2 = offset | 0;
   let c3 = upper(offset);
   for (let at = 0; at < 2 * ROUNDS; at += 2) {
-    const next0 = highProduct(c2, LOW1, HIGH1) ^ c1 ^ (keys[at] as number);
-    const next2 = highProduct(c0, LOW0, HIGH0) ^ c3 ^ (keys[at + 1] as number);
+    const next0 = highProduct(c2, LOW1, HIGH1) ^ c1 ^ required(keys[at]);
+    const next2 = highProduct(c0, LOW0, HIGH0) ^ c3 ^ required(keys[at + 1]);
     c1 = Math.imul(BY1, c2);
     c3 = Math.imul(BY0, c0);
     c0 = next0;
@@ -89,7 +90,7 @@ export class PhiloxStream {
       writeBlock(this.block, this.keys, this.offset, this.blocks++);
       this.position = 0;
     }
-    return this.block[this.position++] as number;
+    return required(this.block[this.position++]);
   }
 
   /** A number in [0, 1), a multiple of 2^-53. */

@@ -1,7 +1,9 @@
 // Metrics of samples of tokens: how long they are, and how rare their words.
 // Source: DeepSpeed Data Efficiency (Li et al. 2022), with the numbers of its analyze_data.py.
+
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 
 /** Computes the metric of a sample. Some metrics read all samples first, in a first pass. */
 export interface SampleMetric {
@@ -28,9 +30,9 @@ export class VocabularyRarity implements SampleMetric {
   survey(sample: unknown, index: number): void {
     const tokens = tokensOf(sample, index);
     for (let i = 0; i < tokens.length; ++i) {
-      const token = tokens[i] as number;
+      const token = required(tokens[i]);
       if (token >= this.counts.length) this.grow(token);
-      this.counts[token] = (this.counts[token] as number) + 1;
+      this.counts[token] = required(this.counts[token]) + 1;
     }
     this.total += tokens.length;
   }
@@ -39,7 +41,7 @@ export class VocabularyRarity implements SampleMetric {
     const tokens = tokensOf(sample, index);
     let sum = 0;
     for (let i = 0; i < tokens.length; ++i) {
-      sum -= Math.log((this.counts[tokens[i] as number] as number) / this.total);
+      sum -= Math.log(required(this.counts[required(tokens[i])]) / this.total);
     }
     return Math.floor(sum);
   }
@@ -66,7 +68,7 @@ function tokensOf(sample: unknown, index: number): ArrayLike<number> {
     throw dataError(`data.analyze, sample ${index}`, expected, formatValue(sample), hint);
   }
   for (let i = 0; i < tokens.length; ++i) {
-    const token = tokens[i] as number;
+    const token = required(tokens[i]);
     if (Number.isInteger(token) && token >= 0 && token < MOST_TOKENS) continue;
     const location = `data.analyze, sample ${index}, token ${i}`;
     throw dataError(location, `a number of [0, ${MOST_TOKENS})`, String(token));

@@ -1,6 +1,8 @@
 // Allocates the blocks of the key-value cache and keeps free blocks for prefix caching.
+
 import { createHash } from 'node:crypto';
 import { DsError } from '../errors.js';
+import { required } from '../runtime/required.js';
 
 /**
  * Returns the key of a full block. It hashes the block's tokens, all tokens before them and the
@@ -46,7 +48,7 @@ export class BlockPool {
 
   /** Reference count of `block`. */
   usersOf(block: number): number {
-    return this.users[block] as number;
+    return required(this.users[block]);
   }
 
   /** Returns the block with this key, in use or free, or null. */
@@ -56,7 +58,7 @@ export class BlockPool {
 
   /** Takes the block that was freed longest ago and drops its key. */
   take(): number {
-    const block = this.next[this.blocks] as number;
+    const block = required(this.next[this.blocks]);
     if (this.count === 0) throw broken('a free block', 'none');
     this.unlink(block);
     this.forget(block);
@@ -67,7 +69,7 @@ export class BlockPool {
   /** Adds a reference to a block that find() returned. */
   retain(block: number): void {
     if (this.users[block] === 0) this.unlink(block);
-    (this.users[block] as number)++;
+    this.users[block] = required(this.users[block]) + 1;
   }
 
   /** Makes the complete contents of `block` findable by `key`, unless another block has the key. */
@@ -84,9 +86,9 @@ export class BlockPool {
    */
   release(blocks: readonly number[]): void {
     for (let i = blocks.length - 1; i >= 0; --i) {
-      const block = blocks[i] as number;
+      const block = required(blocks[i]);
       if (this.users[block] === 0) throw broken('a block in use', `the free block ${block}`);
-      (this.users[block] as number)--;
+      this.users[block] = required(this.users[block]) - 1;
       if (this.users[block] === 0) this.link(block);
     }
   }
@@ -98,8 +100,8 @@ export class BlockPool {
   }
 
   private link(block: number): void {
-    const before = this.keys[block] === null ? this.blocks : (this.previous[this.blocks] as number);
-    const after = this.next[before] as number;
+    const before = this.keys[block] === null ? this.blocks : required(this.previous[this.blocks]);
+    const after = required(this.next[before]);
     this.next[before] = block;
     this.previous[block] = before;
     this.next[block] = after;
@@ -108,8 +110,8 @@ export class BlockPool {
   }
 
   private unlink(block: number): void {
-    const before = this.previous[block] as number;
-    const after = this.next[block] as number;
+    const before = required(this.previous[block]);
+    const after = required(this.next[block]);
     this.next[before] = after;
     this.previous[after] = before;
     this.count--;

@@ -1,10 +1,12 @@
 // Sampler: samples the next tokens of many sequences on the device.
+
 import { DsError } from '../errors.js';
 import { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { describe, type View } from '../runtime/view.js';
 import { noGrad, Tensor, topk } from '../tensor/index.js';
 import { type Ban, BanList, FOREVER } from './ban-list.js';
@@ -275,7 +277,7 @@ export function sampledTokens(
     const [logprob, sum] = own.slice(2 * row, 2 * row + 2) as [number, number];
     const likely = Array.from({ length: count }, (_, k) => {
       const at = row * width + k;
-      return { token: ids[at] as number, logprob: (scores[at] as number) - sum };
+      return { token: required(ids[at]), logprob: required(scores[at]) - sum };
     });
     return { token, logprob: { token, logprob, top: likely } };
   });
@@ -339,7 +341,7 @@ export function biasOf(
     bias.fill(Number.NEGATIVE_INFINITY);
     for (const token of allowedTokens) bias[token] = 0;
   }
-  for (const [token, value] of logitBias) bias[token] = (bias[token] as number) + value;
+  for (const [token, value] of logitBias) bias[token] = required(bias[token]) + value;
   return bias;
 }
 
@@ -350,8 +352,8 @@ function countsOf(
   vocabSize: number,
 ): Int32Array {
   const counts = new Int32Array(vocabSize);
-  for (const token of generated) counts[token] = (counts[token] as number) + 2;
-  for (const token of prompt) counts[token] = (counts[token] as number) | 1;
+  for (const token of generated) counts[token] = required(counts[token]) + 2;
+  for (const token of prompt) counts[token] = required(counts[token]) | 1;
   return counts;
 }
 
@@ -361,7 +363,7 @@ function recentOf(prompt: readonly number[], generated: readonly number[]): Int3
   const length = prompt.length + generated.length;
   for (let position = Math.max(0, length - RECENT); position < length; ++position) {
     const token = prompt[position] ?? generated[position - prompt.length];
-    recent[position % RECENT] = token as number;
+    recent[position % RECENT] = required(token);
   }
   return recent;
 }

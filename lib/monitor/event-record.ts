@@ -3,6 +3,7 @@
 
 import { formatValue } from '../runtime/format-value.js';
 import { refusedValue } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 import type { MonitorEvent } from './monitor.js';
 
 /** Protobuf wire types. */
@@ -91,7 +92,7 @@ const table = Uint32Array.from({ length: 256 }, (_, byte) => {
 /** CRC-32C (Castagnoli) as an unsigned 32-bit integer. Source: RFC 3720, appendix B.4. */
 export function crc32c(bytes: Uint8Array): number {
   let crc = 0xffffffff;
-  for (const byte of bytes) crc = (table[(crc ^ byte) & 0xff] as number) ^ (crc >>> 8);
+  for (const byte of bytes) crc = required(table[(crc ^ byte) & 0xff]) ^ (crc >>> 8);
   return (crc ^ 0xffffffff) >>> 0;
 }
 

@@ -2,6 +2,7 @@
 
 import { cpu } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { inOrder, type RandomState, scope, Tensor } from '../tensor/index.js';
 
 /**
@@ -16,14 +17,14 @@ function orthogonalise(vectors: Float64Array, size: number, at: number): void {
     for (let k = 0; k < at; ++k) {
       const other = vectors.subarray(k * size, (k + 1) * size);
       let along = 0;
-      for (let i = 0; i < size; ++i) along += (own[i] as number) * (other[i] as number);
-      for (let i = 0; i < size; ++i) (own[i] as number) -= along * (other[i] as number);
+      for (let i = 0; i < size; ++i) along += required(own[i]) * required(other[i]);
+      for (let i = 0; i < size; ++i) own[i] = required(own[i]) - along * required(other[i]);
     }
   }
   let square = 0;
   for (const value of own) square += value * value;
   const scale = 1 / Math.sqrt(square);
-  for (let i = 0; i < size; ++i) (own[i] as number) *= scale;
+  for (let i = 0; i < size; ++i) own[i] = required(own[i]) * scale;
 }
 
 /**
@@ -43,7 +44,7 @@ export function orthonormalRows(rows: number, columns: number, random: RandomSta
   if (!isTall) return vectors;
   const turned = new Float64Array(vectors.length);
   for (let r = 0; r < rows; ++r) {
-    for (let c = 0; c < columns; ++c) turned[r * columns + c] = vectors[c * size + r] as number;
+    for (let c = 0; c < columns; ++c) turned[r * columns + c] = required(vectors[c * size + r]);
   }
   return turned;
 }

@@ -4,6 +4,7 @@ import { DsError } from '../errors.js';
 import { addon, block as sharedBlock } from './addon.js';
 import { dtypeCode } from './dtype.js';
 import { openRow } from './postponed.js';
+import { required } from './required.js';
 import { withOwners } from './shortage.js';
 import type { Stream } from './stream.js';
 import { describe, type View } from './view.js';
@@ -61,8 +62,8 @@ export function putView(view: View | null, at: number): number {
   block[at + 2] = ndim;
   block[at + 3] = view.offset;
   for (let d = 0; d < ndim; ++d) {
-    block[at + 4 + d] = shape[d] as number;
-    block[at + 4 + ndim + d] = strides[d] as number;
+    block[at + 4 + d] = required(shape[d]);
+    block[at + 4 + ndim + d] = required(strides[d]);
   }
   return at + 4 + 2 * ndim;
 }

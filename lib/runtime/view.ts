@@ -1,7 +1,9 @@
 // A tensor as an op's operand: memory, dtype, offset, shape and strides.
+
 import type { Buffer } from './buffer.js';
 import type { DType } from './dtype.js';
 import { describe as describeView } from './format-value.js';
+import { required } from './required.js';
 
 /** Elements in memory, as kernels read them; every Tensor is a View. */
 export interface View {
@@ -24,7 +26,7 @@ export function describe(view: { shape: readonly number[]; dtype: string }): str
 
 export function numel(shape: readonly number[]): number {
   let n = 1;
-  for (let d = 0; d < shape.length; ++d) n *= shape[d] as number;
+  for (let d = 0; d < shape.length; ++d) n *= required(shape[d]);
   return n;
 }
 
@@ -34,7 +36,7 @@ export function contiguousStrides(shape: readonly number[]): number[] {
   let step = 1;
   for (let d = shape.length - 1; d >= 0; --d) {
     strides[d] = step;
-    step *= shape[d] as number;
+    step *= required(shape[d]);
   }
   return strides;
 }
@@ -42,7 +44,7 @@ export function contiguousStrides(shape: readonly number[]): number[] {
 export function isContiguous(view: View): boolean {
   let expected = 1;
   for (let d = view.shape.length - 1; d >= 0; --d) {
-    const size = view.shape[d] as number;
+    const size = required(view.shape[d]);
     if (size !== 1 && view.strides[d] !== expected) return false;
     expected *= size;
   }

@@ -1,4 +1,5 @@
 // A track: columns of numbers over steps, in buckets of bounded number.
+import { required } from '../runtime/required.js';
 
 /** Buckets of a track at most; a full track merges pairs. */
 const MOST_BUCKETS = 131_072;
@@ -82,27 +83,27 @@ export class Track {
     this.lastTime = Math.max(this.lastTime, time);
     const at = this.size - 1;
     for (const name of Object.keys(values)) {
-      const value = values[name] as number;
+      const value = required(values[name]);
       const column = this.column(name);
       if (!column || !Number.isFinite(value)) continue;
       if (isSame && this.rowsPerBucket === 1) {
         [column.min[at], column.max[at]] = [Infinity, -Infinity];
         [column.sum[at], column.count[at]] = [0, 0];
       }
-      column.min[at] = Math.min(column.min[at] as number, value);
-      column.max[at] = Math.max(column.max[at] as number, value);
-      (column.sum[at] as number) += value;
-      (column.count[at] as number)++;
+      column.min[at] = Math.min(required(column.min[at]), value);
+      column.max[at] = Math.max(required(column.max[at]), value);
+      column.sum[at] = required(column.sum[at]) + value;
+      column.count[at] = required(column.count[at]) + 1;
     }
   }
 
   /** Drops the rows from `step` on. A bucket that begins before it stays whole. */
   truncate(step: number): void {
-    while (this.size > 0 && (this.step[this.size - 1] as number) >= step) this.size--;
+    while (this.size > 0 && required(this.step[this.size - 1]) >= step) this.size--;
     this.filled = this.rowsPerBucket;
     this.lastStep = Math.min(this.lastStep, step - 1);
     if (this.size === 0) this.lastStep = -1;
-    this.lastTime = this.size > 0 ? (this.time[this.size - 1] as number) : 0;
+    this.lastTime = this.size > 0 ? required(this.time[this.size - 1]) : 0;
   }
 
   /** Returns at most about `width` points of the range, and one more on each side. */
@@ -119,8 +120,8 @@ export class Track {
       columns: {},
     };
     for (let at = first; at < end; at += stride) {
-      result.step.push(this.step[at] as number);
-      result.time.push(this.time[at] as number);
+      result.step.push(required(this.step[at]));
+      result.time.push(required(this.time[at]));
     }
     const isExact = result.rows === 1;
     const groups = { first, end: Math.min(this.size, end), stride };
@@ -136,8 +137,8 @@ export class Track {
     const [begin, end] = this.bucketsOf(range);
     if (begin >= end) return null;
     return {
-      begin: this.offset[begin] as number,
-      end: end < this.size ? (this.offset[end] as number) : fileEnd,
+      begin: required(this.offset[begin]),
+      end: end < this.size ? required(this.offset[end]) : fileEnd,
     };
   }
 
@@ -147,7 +148,7 @@ export class Track {
     for (const [name, { sum, count }] of this.columns) {
       for (let at = this.size - 1; at >= 0 && at > this.size - 64; at--) {
         if (count[at] === 0) continue;
-        found[name] = (sum[at] as number) / (count[at] as number);
+        found[name] = required(sum[at]) / required(count[at]);
         break;
       }
     }
@@ -185,13 +186,13 @@ export class Track {
     const half = this.size / 2;
     for (let i = 0; i < half; i++) {
       for (const places of [this.step, this.time, this.offset]) {
-        places[i] = places[2 * i] as number;
+        places[i] = required(places[2 * i]);
       }
       for (const { min, max, sum, count } of this.columns.values()) {
-        min[i] = Math.min(min[2 * i] as number, min[2 * i + 1] as number);
-        max[i] = Math.max(max[2 * i] as number, max[2 * i + 1] as number);
-        sum[i] = (sum[2 * i] as number) + (sum[2 * i + 1] as number);
-        count[i] = (count[2 * i] as number) + (count[2 * i + 1] as number);
+        min[i] = Math.min(required(min[2 * i]), required(min[2 * i + 1]));
+        max[i] = Math.max(required(max[2 * i]), required(max[2 * i + 1]));
+        sum[i] = required(sum[2 * i]) + required(sum[2 * i + 1]);
+        count[i] = required(count[2 * i]) + required(count[2 * i + 1]);
       }
     }
     this.size = half;
@@ -244,10 +245,10 @@ function pointsOf(
   for (let at = first; at < end; at += stride) {
     let [low, high, total, number] = [Infinity, -Infinity, 0, 0];
     for (let i = at; i < Math.min(at + stride, end); i++) {
-      low = Math.min(low, min[i] as number);
-      high = Math.max(high, max[i] as number);
-      total += sum[i] as number;
-      number += count[i] as number;
+      low = Math.min(low, required(min[i]));
+      high = Math.max(high, required(max[i]));
+      total += required(sum[i]);
+      number += required(count[i]);
     }
     if (number > 0) isEmpty = false;
     points.mean.push(number > 0 ? rounded(total / number) : null);
@@ -266,7 +267,7 @@ function lowerBound(places: Float64Array, size: number, least: number): number {
   let [low, high] = [0, size];
   while (low < high) {
     const middle = (low + high) >>> 1;
-    if ((places[middle] as number) < least) low = middle + 1;
+    if (required(places[middle]) < least) low = middle + 1;
     else high = middle;
   }
   return low;

@@ -1,4 +1,5 @@
 // Maps code points to letters. The code points of a letter are in the same sets of a pattern.
+import { required } from '../required.js';
 import type { CharSet } from './char-set.js';
 
 /** The letter before the start and after the end of a text. */
@@ -26,12 +27,12 @@ export class Alphabet {
   }
 
   has(letter: number, set: number): boolean {
-    return (this.members[letter] as Uint8Array)[set] === 1;
+    return required(this.members[letter])[set] === 1;
   }
 
   letterOf(code: number): number {
     if (code < this.table.length) {
-      const known = this.table[code] as number;
+      const known = required(this.table[code]);
       if (known !== UNKNOWN) return known;
     } else if (code >= BMP) {
       const known = this.others.get(code);

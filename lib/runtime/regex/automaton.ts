@@ -1,4 +1,5 @@
 // A deterministic automaton, built lazily from a program as texts reach its states.
+import { required } from '../required.js';
 import { type Alphabet, EDGE } from './alphabet.js';
 import type { Instruction, Program } from './program.js';
 
@@ -68,7 +69,7 @@ export class Automaton {
    * if no match can follow.
    */
   step(state: number, coming: number, truths: number, meter: Meter): number {
-    const { next } = this.states[state] as State;
+    const { next } = required(this.states[state]);
     const input = (coming << this.looks) | truths;
     return next[input] ?? this.compute(state, coming, truths, input, meter);
   }
@@ -82,13 +83,13 @@ export class Automaton {
   ): number {
     if (this.states.length > MOST_STATES) {
       // The caller's state must stay valid: it becomes the first of the new ones.
-      const { kernel, passed } = this.states[number] as State;
+      const { kernel, passed } = required(this.states[number]);
       this.states = [];
       this.starts = [];
       this.numbers.clear();
       return this.compute(this.numberOf(kernel, passed), coming, truths, input, meter);
     }
-    const state = this.states[number] as State;
+    const state = required(this.states[number]);
     const { marksAll } = this.reading;
     const kernel = marksAll ? [...state.kernel, this.program.start] : state.kernel;
     const { sets, isMatch, work } = this.close(kernel, state.passed, coming, truths);
@@ -113,11 +114,11 @@ export class Automaton {
     for (const root of kernel) {
       stack.push(root);
       while (stack.length > 0) {
-        const at = stack.pop() as number;
+        const at = required(stack.pop());
         if (visited[at] === round) continue;
         visited[at] = round;
         work++;
-        const one = instructions[at] as Instruction;
+        const one = required(instructions[at]);
         switch (one.op) {
           case 'set':
             sets.push(at);

@@ -1,9 +1,10 @@
 // Regular expressions from files and configurations, matched in linear time.
+import { required } from '../required.js';
 import { Alphabet, EDGE } from './alphabet.js';
 import { Automaton, type Meter } from './automaton.js';
 import type { Dialect } from './escapes.js';
 import { RegexFault } from './fault.js';
-import { cat, type Look, TEXT_END } from './nodes.js';
+import { cat, TEXT_END } from './nodes.js';
 import { parsePattern } from './parser.js';
 import { compileNode, type Shared, TooLarge } from './program.js';
 
@@ -74,7 +75,7 @@ export class Regex {
     const programs = [];
     // Programs of lookarounds append their inner lookarounds to the list.
     for (let i = 0; i < looks.length; ++i) {
-      const { node, isAhead } = looks[i] as Look;
+      const { node, isAhead } = required(looks[i]);
       programs.push({ program: compileNode(node, this.shared, isAhead), isAhead });
       if (looks.length > MOST_LOOKS) {
         throw new RegexFault(`expected at most ${MOST_LOOKS} lookarounds`, this.source);
@@ -123,9 +124,9 @@ export class Regex {
     const looks: Uint8Array[] = [];
     // Inner lookarounds are later in the list and are evaluated first.
     for (let i = this.lookers.length - 1; i >= 0; --i) {
-      const { isAhead } = this.shared.looks[i] as Look;
+      const { isAhead } = required(this.shared.looks[i]);
       const scan = { text, looks, meter };
-      looks[i] = marks(this.lookers[i] as Automaton, this.alphabet, scan, isAhead);
+      looks[i] = marks(required(this.lookers[i]), this.alphabet, scan, isAhead);
     }
     return { text, looks, meter };
   }
@@ -149,7 +150,7 @@ export class Regex {
       let code = 0;
       if (!isEnd) {
         code = text.charCodeAt(at);
-        if (code >= 0xd800 && code < 0xdc00) code = text.codePointAt(at) as number;
+        if (code >= 0xd800 && code < 0xdc00) code = required(text.codePointAt(at));
       }
       const coming = isEnd ? EDGE : alphabet.letterOf(code);
       const truths = looks.length > 0 ? truthsAt(looks, at) : 0;
@@ -214,13 +215,13 @@ function widthAt(text: string, at: number): number {
 }
 
 function widthBefore(text: string, at: number): number {
-  return at >= 2 && (text.codePointAt(at - 2) as number) > 0xffff ? 2 : 1;
+  return at >= 2 && required(text.codePointAt(at - 2)) > 0xffff ? 2 : 1;
 }
 
 function letterAt(alphabet: Alphabet, text: string, at: number): number {
-  return at >= text.length ? EDGE : alphabet.letterOf(text.codePointAt(at) as number);
+  return at >= text.length ? EDGE : alphabet.letterOf(required(text.codePointAt(at)));
 }
 
 function letterBefore(alphabet: Alphabet, text: string, at: number): number {
-  return at <= 0 ? EDGE : alphabet.letterOf(text.codePointAt(at - widthBefore(text, at)) as number);
+  return at <= 0 ? EDGE : alphabet.letterOf(required(text.codePointAt(at - widthBefore(text, at))));
 }

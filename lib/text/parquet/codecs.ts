@@ -1,6 +1,7 @@
 // Decompressors of Parquet pages. Each returns exactly the announced number of bytes or throws, and
 // allocates no more.
 
+import { required } from '../../runtime/required.js';
 import { decodeZstd, repeat } from './zstd.js';
 
 type Decode = (stored: Uint8Array, size: number) => Uint8Array;
@@ -62,7 +63,7 @@ class Output {
 /** Little-endian number of `count` bytes at `at`; NaN behind the end. */
 function littleEndian(bytes: Uint8Array, at: number, count: number): number {
   let value = 0;
-  for (let i = count - 1; i >= 0; --i) value = value * 256 + (bytes[at + i] as number);
+  for (let i = count - 1; i >= 0; --i) value = value * 256 + required(bytes[at + i]);
   return value;
 }
 
@@ -78,7 +79,7 @@ function decodeSnappy(stored: Uint8Array, size: number): Uint8Array {
   }
   if (announced !== size) output.fail(`${announced} bytes, not ${size}`);
   while (at < stored.length) {
-    const tag = stored[at++] as number;
+    const tag = required(stored[at++]);
     const kind = tag & 3;
     if (kind === 0) {
       const extra = Math.max((tag >> 2) - 59, 0);
@@ -87,7 +88,7 @@ function decodeSnappy(stored: Uint8Array, size: number): Uint8Array {
       output.literal(stored, at + extra, count);
       at += extra + count;
     } else {
-      const extra = [0, 1, 2, 4][kind] as number;
+      const extra = required([0, 1, 2, 4][kind]);
       const low = littleEndian(stored, at, extra);
       if (Number.isNaN(low)) output.fail('a match that ends early');
       at += extra;
@@ -112,7 +113,7 @@ function decodeLz4(stored: Uint8Array, size: number): Uint8Array {
     return count;
   };
   while (at < stored.length) {
-    const token = stored[at++] as number;
+    const token = required(stored[at++]);
     const literals = length(token >> 4);
     output.literal(stored, at, literals);
     at += literals;

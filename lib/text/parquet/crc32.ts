@@ -1,4 +1,5 @@
 // The checksum of Parquet's pages: CRC-32 of gzip. Node 20 does not export its own.
+import { required } from '../../runtime/required.js';
 
 const TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   let value = byte;
@@ -8,6 +9,6 @@ const TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
 
 export function crc32(bytes: Uint8Array): number {
   let crc = ~0;
-  for (const byte of bytes) crc = (TABLE[(crc ^ byte) & 255] as number) ^ (crc >>> 8);
+  for (const byte of bytes) crc = required(TABLE[(crc ^ byte) & 255]) ^ (crc >>> 8);
   return ~crc >>> 0;
 }

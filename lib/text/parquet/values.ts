@@ -1,6 +1,8 @@
 // Decodes the levels and values of Parquet pages. Each decoder returns exactly the announced number
 // of values or throws; runs beyond it and bytes beyond the page are errors.
+
 import type { SchemaElement } from 'hyparquet';
+import { required } from '../../runtime/required.js';
 
 export type Values = ArrayLike<unknown>;
 
@@ -26,7 +28,7 @@ export class PageBytes {
   varint(): number {
     let value = 0;
     for (let scale = 1; ; scale *= 128) {
-      const byte = this.take(1)[0] as number;
+      const byte = required(this.take(1)[0]);
       value += (byte & 127) * scale;
       if (byte < 128) return value;
       if (scale > 2 ** 35) throw new Error('a number of more than 32 bits');
@@ -37,7 +39,7 @@ export class PageBytes {
   bigZigzag(): bigint {
     let value = 0n;
     for (let shift = 0n; ; shift += 7n) {
-      const byte = this.take(1)[0] as number;
+      const byte = required(this.take(1)[0]);
       value |= BigInt(byte & 127) << shift;
       if (byte < 128) return (value >> 1n) ^ -(value & 1n);
       if (shift > 56n) throw new Error('a number of more than 64 bits');
@@ -77,8 +79,7 @@ export function readRuns(
     }
   }
   for (let i = 0; i < count; ++i) {
-    if ((output[i] as number) > largest)
-      throw new Error(`${output[i]} in place of 0 to ${largest}`);
+    if (required(output[i]) > largest) throw new Error(`${output[i]} in place of 0 to ${largest}`);
   }
   return output;
 }
@@ -89,7 +90,7 @@ function unpack(packed: Uint8Array, width: number, output: Uint32Array): void {
   let next = 0;
   for (let i = 0; i < output.length; ++i) {
     while (bits < width) {
-      held += (packed[next++] as number) * 2 ** bits;
+      held += required(packed[next++]) * 2 ** bits;
       bits += 8;
     }
     const scale = 2 ** width;
@@ -137,7 +138,7 @@ export function readPlain(page: PageBytes, count: number, element: SchemaElement
     const packed = page.take((count + 7) >> 3);
     return Array.from(
       { length: count },
-      (_, i) => (((packed[i >> 3] as number) >> (i & 7)) & 1) === 1,
+      (_, i) => ((required(packed[i >> 3]) >> (i & 7)) & 1) === 1,
     );
   }
   if (element.type !== 'BYTE_ARRAY') {
@@ -172,7 +173,7 @@ function byteStreamSplit(page: PageBytes, count: number, element: SchemaElement)
   requireEnd(page);
   const bytes = new Uint8Array(split.length);
   for (let i = 0; i < count; ++i) {
-    for (let b = 0; b < width; ++b) bytes[i * width + b] = split[b * count + i] as number;
+    for (let b = 0; b < width; ++b) bytes[i * width + b] = required(split[b * count + i]);
   }
   return numbersOf(bytes, element);
 }
@@ -210,7 +211,7 @@ function bitsAt(packed: Uint8Array, bit: number, width: number): bigint {
   if (width === 0) return 0n;
   let value = 0n;
   const last = (bit + width - 1) >> 3;
-  for (let i = last; i >= bit >> 3; --i) value = (value << 8n) | BigInt(packed[i] as number);
+  for (let i = last; i >= bit >> 3; --i) value = (value << 8n) | BigInt(required(packed[i]));
   return (value >> BigInt(bit & 7)) & ((1n << BigInt(width)) - 1n);
 }
 
@@ -301,7 +302,7 @@ export function readValues(
 
 function readIndices(page: PageBytes, count: number, size: number): Uint32Array {
   if (count === 0) return new Uint32Array(0);
-  const width = page.take(1)[0] as number;
+  const width = required(page.take(1)[0]);
   if (size === 0) throw new Error('indices of an empty dictionary');
   return width === 0
     ? new Uint32Array(count)

@@ -1,4 +1,5 @@
 // The entropy coders of Zstandard (RFC 8878): finite state entropy, and Huffman codes.
+import { required } from '../../runtime/required.js';
 
 export const fail = (what: string): never => {
   throw new Error(`zstd: ${what}`);
@@ -28,7 +29,7 @@ export class BackwardBits {
     private readonly from: number,
     to: number,
   ) {
-    const last = to > from ? (bytes[to - 1] as number) : 0;
+    const last = to > from ? required(bytes[to - 1]) : 0;
     if (last === 0) fail('a stream without an end mark');
     this.left = (to - from) * 8 - 1 - Math.clz32(last << 24);
   }
@@ -45,10 +46,10 @@ export class BackwardBits {
     const { bytes } = this;
     const i = this.from + (at >> 3);
     const word =
-      (bytes[i] as number) |
-      ((bytes[i + 1] as number) << 8) |
-      ((bytes[i + 2] as number) << 16) |
-      ((bytes[i + 3] as number) << 24);
+      required(bytes[i]) |
+      (required(bytes[i + 1]) << 8) |
+      (required(bytes[i + 2]) << 16) |
+      (required(bytes[i + 3]) << 24);
     return (word >>> (at & 7)) & ((1 << count) - 1);
   }
 }
@@ -77,11 +78,11 @@ export function buildFse(probabilities: readonly number[], log: number): Fse {
   const bits = new Uint8Array(size);
   const base = new Uint16Array(size);
   for (let i = 0; i < size; ++i) {
-    const symbol = symbols[i] as number;
-    const state = next[symbol] as number;
+    const symbol = required(symbols[i]);
+    const state = required(next[symbol]);
     next[symbol] = state + 1;
     bits[i] = log - log2(state);
-    base[i] = (state << (bits[i] as number)) - size;
+    base[i] = (state << required(bits[i])) - size;
   }
   return { log, symbols, bits, base };
 }
@@ -98,7 +99,7 @@ export function readFse(
   const read = (n: number): number => {
     const i = bit >> 3;
     const word =
-      (bytes[i] as number) | ((bytes[i + 1] as number) << 8) | ((bytes[i + 2] as number) << 16);
+      required(bytes[i]) | (required(bytes[i + 1]) << 8) | (required(bytes[i + 2]) << 16);
     const value = (word >>> (bit & 7)) & ((1 << n) - 1);
     bit += n;
     if (bit > end * 8) fail('a table that exceeds its block');
@@ -143,7 +144,7 @@ export function readHuffman(bytes: Uint8Array, from: number, end: number): [Huff
     const stop = at + ((count + 1) >> 1);
     if (stop > end) fail('Huffman weights that exceed their block');
     for (let i = 0; i < count; ++i) {
-      const pair = bytes[at + (i >> 1)] as number;
+      const pair = required(bytes[at + (i >> 1)]);
       weights.push(i & 1 ? pair & 15 : pair >> 4);
     }
     at = stop;
@@ -155,11 +156,11 @@ export function readHuffman(bytes: Uint8Array, from: number, end: number): [Huff
     const states = [stream.read(table.log), stream.read(table.log)];
     if (stream.left < 0) fail('Huffman weights that end early');
     for (let turn = 0; ; turn ^= 1) {
-      const state = states[turn] as number;
-      weights.push(table.symbols[state] as number);
-      states[turn] = (table.base[state] as number) + stream.read(table.bits[state] as number);
+      const state = required(states[turn]);
+      weights.push(required(table.symbols[state]));
+      states[turn] = required(table.base[state]) + stream.read(required(table.bits[state]));
       if (stream.left < 0) {
-        weights.push(table.symbols[states[turn ^ 1] as number] as number);
+        weights.push(required(table.symbols[required(states[turn ^ 1])]));
         break;
       }
       if (weights.length > 254) fail('more than 255 Huffman weights');
@@ -198,8 +199,8 @@ export function decodeStream(
   let { left } = stream;
   for (let i = 0; i < output.length; ++i) {
     const entry = stream.peek(left - log, log);
-    output[i] = symbols[entry] as number;
-    left -= bits[entry] as number;
+    output[i] = required(symbols[entry]);
+    left -= required(bits[entry]);
   }
   if (left !== 0) fail('literals that do not fill their stream');
 }

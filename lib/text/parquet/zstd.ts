@@ -1,5 +1,6 @@
 // A decoder of Zstandard frames (RFC 8878) with a fixed output size. Node 20 has no decoder.
 // Decoders on npm do not bound their output and accept frames that end early.
+import { required } from '../../runtime/required.js';
 import {
   BackwardBits,
   buildFse,
@@ -37,19 +38,19 @@ function readLiterals(
   const type = head & 3;
   const format = (head >> 2) & 3;
   const raw = type < 2;
-  const headBytes = raw ? ([1, 2, 1, 3][format] as number) : ([3, 3, 4, 5][format] as number);
+  const headBytes = raw ? required([1, 2, 1, 3][format]) : required([3, 3, 4, 5][format]);
   let at = from + headBytes;
   if (at > end) fail('a block that ends early');
   let number = 0;
-  for (let i = headBytes - 1; i >= 0; --i) number = number * 256 + (bytes[from + i] as number);
+  for (let i = headBytes - 1; i >= 0; --i) number = number * 256 + required(bytes[from + i]);
   if (raw) {
     const size = Math.floor(number / (headBytes === 1 ? 8 : 16));
     const stored = type === 0 ? size : 1;
     if (size > BLOCK || at + stored > end) fail(`${size} literals`);
     const copied = bytes.subarray(at, at + stored);
-    return [type === 0 ? copied : new Uint8Array(size).fill(copied[0] as number), at + stored];
+    return [type === 0 ? copied : new Uint8Array(size).fill(required(copied[0])), at + stored];
   }
-  const width = [10, 10, 14, 18][format] as number;
+  const width = required([10, 10, 14, 18][format]);
   const size = Math.floor(number / 16) % 2 ** width;
   const stop = at + (Math.floor(number / 2 ** (4 + width)) % 2 ** width);
   if (size > BLOCK || stop > end) fail(`${size} literals`);
@@ -66,7 +67,7 @@ function readLiterals(
   if (part * 3 > size) fail(`${size} literals in four streams`);
   let begin = at + 6;
   for (let i = 0; i < 4; ++i) {
-    const length = (bytes[at + 2 * i] as number) | ((bytes[at + 2 * i + 1] as number) << 8);
+    const length = required(bytes[at + 2 * i]) | (required(bytes[at + 2 * i + 1]) << 8);
     const until = i < 3 ? begin + length : stop;
     if (until > stop) fail('a stream that exceeds its block');
     decodeStream(
@@ -155,7 +156,7 @@ const KINDS = [
 ];
 
 function readTables(bytes: Uint8Array, from: number, end: number, frame: Frame): [Fse[], number] {
-  const modes = bytes[from] as number;
+  const modes = required(bytes[from]);
   if (modes & 3) fail('reserved bits');
   let at = from + 1;
   const tables = KINDS.map(({ largest, count, log, predefined }, kind) => {
@@ -164,7 +165,7 @@ function readTables(bytes: Uint8Array, from: number, end: number, frame: Frame):
     if (mode === 0) {
       table = buildFse(predefined, log);
     } else if (mode === 1) {
-      const symbol = bytes[at++] as number;
+      const symbol = required(bytes[at++]);
       if (at > end || symbol >= count) fail('a symbol that does not exist');
       const one = new Uint8Array(1);
       table = { log: 0, symbols: Uint8Array.of(symbol), bits: one, base: new Uint16Array(1) };
@@ -212,19 +213,19 @@ function decodeBlock(
     let offset = stream.read(offsets.log);
     let match = stream.read(matches.log);
     for (let i = 0; i < count; ++i) {
-      const offsetCode = offsets.symbols[offset] as number;
-      const matchCode = matches.symbols[match] as number;
-      const lengthCode = lengths.symbols[length] as number;
+      const offsetCode = required(offsets.symbols[offset]);
+      const matchCode = required(matches.symbols[match]);
+      const lengthCode = required(lengths.symbols[length]);
       const far = 2 ** offsetCode + stream.read(offsetCode);
       const matchLength =
-        (MATCH_BASE[matchCode] as number) + stream.read(MATCH_BITS[matchCode] as number);
+        required(MATCH_BASE[matchCode]) + stream.read(required(MATCH_BITS[matchCode]));
       const literalLength =
-        (LITERAL_BASE[lengthCode] as number) + stream.read(LITERAL_BITS[lengthCode] as number);
+        required(LITERAL_BASE[lengthCode]) + stream.read(required(LITERAL_BITS[lengthCode]));
       if (stream.left < 0) fail('sequences that end early');
       if (i < count - 1) {
-        length = (lengths.base[length] as number) + stream.read(lengths.bits[length] as number);
-        match = (matches.base[match] as number) + stream.read(matches.bits[match] as number);
-        offset = (offsets.base[offset] as number) + stream.read(offsets.bits[offset] as number);
+        length = required(lengths.base[length]) + stream.read(required(lengths.bits[length]));
+        match = required(matches.base[match]) + stream.read(required(matches.bits[match]));
+        offset = required(offsets.base[offset]) + stream.read(required(offsets.bits[offset]));
       }
       copy(literalLength);
       const distance = resolveOffset(frame.offsets, far, literalLength === 0);
@@ -246,7 +247,7 @@ function resolveOffset(last: [number, number, number], code: number, isEmpty: bo
   const which = code > 3 ? 3 : code - 1 + (isEmpty ? 1 : 0);
   let distance: number;
   if (code > 3) distance = code - 3;
-  else distance = which === 3 ? last[0] - 1 : (last[which] as number);
+  else distance = which === 3 ? last[0] - 1 : required(last[which]);
   if (distance < 1) fail('an offset of 0');
   if (which > 1) last[2] = last[1];
   if (which > 0) last[1] = last[0];
@@ -257,7 +258,7 @@ function resolveOffset(last: [number, number, number], code: number, isEmpty: bo
 /** Appends `count` bytes that begin `distance` bytes back and may overlap their copy. */
 export function repeat(output: Uint8Array, at: number, distance: number, count: number): void {
   if (distance === 1) {
-    output.fill(output[at - 1] as number, at, at + count);
+    output.fill(required(output[at - 1]), at, at + count);
     return;
   }
   for (let done = 0; done < count; ) {
@@ -287,7 +288,7 @@ function readHeader(bytes: Uint8Array, from: number, end: number): Header {
     at += count;
     return value;
   };
-  if (number([0, 1, 2, 4][flags & 3] as number) !== 0) fail('a dictionary');
+  if (number(required([0, 1, 2, 4][flags & 3])) !== 0) fail('a dictionary');
   const sizeBytes = sizeFlag === 0 ? Number(isSingle) : 1 << sizeFlag;
   const size = sizeBytes === 0 ? null : number(sizeBytes) + (sizeFlag === 1 ? 256 : 0);
   if (at > end) fail('a header that ends early');
@@ -322,7 +323,7 @@ export function decodeZstd(stored: Uint8Array, size: number): Uint8Array {
     at = header.at;
     for (let isLast = false; !isLast; ) {
       if (at + 3 > end) fail('a frame that ends early');
-      const head = view.getUint16(at, true) | ((bytes[at + 2] as number) << 16);
+      const head = view.getUint16(at, true) | (required(bytes[at + 2]) << 16);
       isLast = (head & 1) !== 0;
       const type = (head >> 1) & 3;
       const length = head >> 3;
@@ -335,7 +336,7 @@ export function decodeZstd(stored: Uint8Array, size: number): Uint8Array {
       } else {
         if (position + length > size) fail('more bytes than announced');
         if (type === 0) output.set(bytes.subarray(at, at + length), position);
-        else output.fill(bytes[at] as number, position, position + length);
+        else output.fill(required(bytes[at]), position, position + length);
         position += length;
       }
       at += stored;

@@ -1,6 +1,8 @@
 // Byte-pair encoding. Source: the Rust crate tokenizers.
+
 import { formatValue } from '../../runtime/format-value.js';
 import { dataError } from '../../runtime/refused.js';
+import { required } from '../../runtime/required.js';
 import { type Fields, MOST_IDS } from './fields.js';
 import type { Model } from './model.js';
 import { byteIds, spelledBy, vocabularyOf } from './vocabulary.js';
@@ -52,7 +54,7 @@ function firstSymbols(
   const bytes = fields.flag('byte_fallback', false) ? byteIds(ids) : null;
   const token = fields.get('unk_token') === undefined ? null : fields.text('unk_token');
   const unknown = (): number => {
-    const id = ids.get(token as string);
+    const id = ids.get(required(token));
     if (id !== undefined) return id;
     const expected = `the unknown token ${JSON.stringify(token)} in the vocabulary`;
     throw dataError(fields.location, expected, 'none', 'A text has characters outside of it.');
@@ -62,7 +64,7 @@ function firstSymbols(
     // The crate adds an unknown token late: bytes that follow it come first.
     let pending: number | null = null;
     for (let at = 0; at < piece.length; ) {
-      const letter = String.fromCodePoint(piece.codePointAt(at) as number);
+      const letter = String.fromCodePoint(required(piece.codePointAt(at)));
       const lead = at > 0 ? prefix + letter : letter;
       at += letter.length;
       const symbol = at < piece.length ? lead : lead + suffix;
@@ -123,9 +125,9 @@ function mergeAll(symbols: number[], { ranks, merged }: Merges): readonly number
   const previous = new Int32Array(count);
   const isGone = new Uint8Array(count);
   const rankAt = (at: number): number | undefined => {
-    const after = next[at] as number;
+    const after = required(next[at]);
     if (after === END) return undefined;
-    return ranks.get((symbols[at] as number) * MOST_IDS + (symbols[after] as number));
+    return ranks.get(required(symbols[at]) * MOST_IDS + required(symbols[after]));
   };
   const enqueue = (at: number): void => {
     const rank = rankAt(at);
@@ -144,13 +146,13 @@ function mergeAll(symbols: number[], { ranks, merged }: Merges): readonly number
     // The pair has changed. Like the crate, merge it only if the new pair merges into the same
     // token.
     if (now === undefined || merged[now] !== merged[rank]) continue;
-    const right = next[at] as number;
-    symbols[at] = merged[rank] as number;
+    const right = required(next[at]);
+    symbols[at] = required(merged[rank]);
     isGone[right] = 1;
-    const after = next[right] as number;
+    const after = required(next[right]);
     next[at] = after;
     if (after !== END) previous[after] = at;
-    if ((previous[at] as number) !== END) enqueue(previous[at] as number);
+    if (required(previous[at]) !== END) enqueue(required(previous[at]));
     enqueue(at);
   }
   return symbols.filter((_, i) => !isGone[i]);
@@ -165,8 +167,8 @@ class LeastFirst {
     let at = heap.push(entry) - 1;
     while (at > 0) {
       const parent = (at - 1) >> 1;
-      if ((heap[parent] as number) <= entry) break;
-      heap[at] = heap[parent] as number;
+      if (required(heap[parent]) <= entry) break;
+      heap[at] = required(heap[parent]);
       at = parent;
     }
     heap[at] = entry;
@@ -181,9 +183,9 @@ class LeastFirst {
     for (;;) {
       let child = 2 * at + 1;
       if (child >= heap.length) break;
-      if (child + 1 < heap.length && (heap[child + 1] as number) < (heap[child] as number)) child++;
-      if ((heap[child] as number) >= last) break;
-      heap[at] = heap[child] as number;
+      if (child + 1 < heap.length && required(heap[child + 1]) < required(heap[child])) child++;
+      if (required(heap[child]) >= last) break;
+      heap[at] = required(heap[child]);
       at = child;
     }
     heap[at] = last;

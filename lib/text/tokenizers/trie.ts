@@ -1,4 +1,5 @@
 // A trie over UTF-16 units, laid out in arrays: vocabularies have millions of nodes.
+import { required } from '../../runtime/required.js';
 
 /** Finds the keys at a place of a text. */
 export class Trie {
@@ -20,15 +21,15 @@ export class Trie {
       for (const { from, to } of level) {
         this.first.push(this.units.length);
         let start = from;
-        if (start < to && (sorted[start] as string).length === depth) start++;
+        if (start < to && required(sorted[start]).length === depth) start++;
         while (start < to) {
-          const key = sorted[start] as string;
+          const key = required(sorted[start]);
           const unit = key.charCodeAt(depth);
           let end = start + 1;
-          while (end < to && (sorted[end] as string).charCodeAt(depth) === unit) end++;
+          while (end < to && required(sorted[end]).charCodeAt(depth) === unit) end++;
           // The shortest of the keys comes first.
           this.units.push(unit);
-          this.values.push(key.length === depth + 1 ? (keys.get(key) as number) : -1);
+          this.values.push(key.length === depth + 1 ? required(keys.get(key)) : -1);
           below.push({ from: start, to: end });
           start = end;
         }
@@ -44,17 +45,17 @@ export class Trie {
     for (let at = start; at < text.length; ++at) {
       node = this.child(node, text.charCodeAt(at));
       if (node < 0) return;
-      const value = this.values[node] as number;
+      const value = required(this.values[node]);
       if (value >= 0) found(at + 1, value);
     }
   }
 
   private child(node: number, unit: number): number {
-    let low = this.first[node] as number;
-    let high = this.first[node + 1] as number;
+    let low = required(this.first[node]);
+    let high = required(this.first[node + 1]);
     while (low < high) {
       const middle = (low + high) >> 1;
-      const own = this.units[middle] as number;
+      const own = required(this.units[middle]);
       if (own === unit) return middle;
       if (own < unit) low = middle + 1;
       else high = middle;

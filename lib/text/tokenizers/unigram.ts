@@ -1,5 +1,7 @@
 // Unigram: the tokens of a piece with the largest sum of scores. Source: the Rust crate tokenizers.
+
 import { dataError } from '../../runtime/refused.js';
+import { required } from '../../runtime/required.js';
 import { type Fields, requireId } from './fields.js';
 import type { Model } from './model.js';
 import { Trie } from './trie.js';
@@ -37,17 +39,17 @@ export function unigram(fields: Fields): Model {
     const starts = new Int32Array(size + 1).fill(UNREACHED);
     const found = new Int32Array(size + 1);
     const isBetter = (start: number, end: number, score: number): boolean =>
-      starts[end] === UNREACHED || score + (total[start] as number) > (total[end] as number);
+      starts[end] === UNREACHED || score + required(total[start]) > required(total[end]);
     const reach = (start: number, end: number, id: number, score: number): void => {
-      total[end] = score + (total[start] as number);
+      total[end] = score + required(total[start]);
       starts[end] = start;
       found[end] = id;
     };
     for (let at = 0; at < size; ) {
-      const width = (piece.codePointAt(at) as number) > 0xffff ? 2 : 1;
+      const width = required(piece.codePointAt(at)) > 0xffff ? 2 : 1;
       let hasSingle = false;
       trie.prefixes(piece, at, (end, id) => {
-        const score = scores[id] as number;
+        const score = required(scores[id]);
         if (isBetter(at, end, score)) reach(at, end, id, score);
         if (end === at + width) hasSingle = true;
       });
@@ -68,7 +70,7 @@ export function unigram(fields: Fields): Model {
       let unknownEnd = 0;
       let end = piece.length;
       while (end > 0) {
-        const start = starts[end] as number;
+        const start = required(starts[end]);
         const isUnknown = unknownId !== null && found[end] === unknownId;
         if (isUnknown && unknownEnd === 0) unknownEnd = end;
         if (!isUnknown) {
