@@ -134,23 +134,37 @@ function requireSeed(root: Tensor, seed: Tensor | null): void {
   const fail = (code: DsErrorCode, expected: string, got: string, hint = ''): never => {
     throw new DsError({ code, op: 'backward', expected, got, hint });
   };
-  const what = describe(root);
   const { device } = root;
   if (!root.requiresGrad) {
     const hint =
       'Was it computed under noGrad(), or detached? Call requireGrad() on the trained tensors.';
-    fail('DS_AUTOGRAD', 'a tensor computed from one that requires a gradient', what, hint);
+    fail(
+      'DS_AUTOGRAD',
+      'a tensor computed from one that requires a gradient',
+      describe(root),
+      hint,
+    );
   }
   if (!seed) {
     if (root.numel === 1) return;
-    fail('DS_AUTOGRAD', 'a scalar loss or a seed', what, 'Reduce it with mean() or sum().');
+    fail(
+      'DS_AUTOGRAD',
+      'a scalar loss or a seed',
+      describe(root),
+      'Reduce it with mean() or sum().',
+    );
     return;
   }
   if (!sameSizes(root.shape, seed.shape)) {
-    fail('DS_SHAPE', `a seed like its root, ${what}`, describe(seed));
+    fail('DS_SHAPE', `a seed like its root, ${describe(root)}`, describe(seed));
   }
   if (root.dtype !== seed.dtype) {
-    fail('DS_DTYPE', `a seed like its root, ${what}`, describe(seed), `.to('${root.dtype}')`);
+    fail(
+      'DS_DTYPE',
+      `a seed like its root, ${describe(root)}`,
+      describe(seed),
+      `.to('${root.dtype}')`,
+    );
   }
   if (device === seed.device) return;
   const { name } = device;

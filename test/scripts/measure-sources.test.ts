@@ -16,6 +16,8 @@ const rows = new Map(
 const row = (start: string): number =>
   [...rows].find(([name]) => name.startsWith(start))?.[1] as number;
 
+const modules = output.split('\n').filter((line) => /^[\w/.-]+\.js$/.test(line));
+
 test('prints positive numbers', () => {
   expect(rows.size).toBe(11);
   for (const value of rows.values()) expect(value).toBeGreaterThan(0);
@@ -24,10 +26,17 @@ test('prints positive numbers', () => {
 });
 
 test('lists the modules that a step calls, without ops', () => {
-  const modules = output.split('\n').filter((line) => /^[\w/.-]+\.js$/.test(line));
   expect(modules).toHaveLength(row('files that backward'));
   expect(modules).toEqual(expect.arrayContaining(['engine/engine.js', 'zero/stage.js']));
   expect(modules.filter((path) => path.startsWith('tensor/ops/'))).toEqual([]);
+});
+
+test("docs/architecture.md names exactly zero's and the engine's files on the path of a gradient", () => {
+  const page = readFileSync(join(packageRoot(), 'docs/architecture.md'), 'utf8');
+  const path = page.slice(page.indexOf('**The path of a gradient**'), page.indexOf('**Stage 3.**'));
+  const named = [...path.matchAll(/`((?:engine|zero)\/[\w/-]+)\.ts`/g)].map(([, file]) => file);
+  const called = modules.filter((file) => /^(engine|zero)\//.test(file));
+  expect([...new Set(named)].sort()).toEqual(called.map((file) => file.replace('.js', '')).sort());
 });
 
 test('counts the imports of the composition root', () => {
