@@ -179,18 +179,30 @@ __device__ __forceinline__ void hold(float (&r)[kCount][4]) {
     for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(r[n][e])::"memory");
 }
 
-#define DS_REGISTERS_32                                                                         \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
-#define DS_REGISTERS_64                                                                         \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
-  "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "  \
-  "%56, %57, %58, %59, %60, %61, %62, %63}"
+#define DS_NUMBERS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define DS_NUMBERS_32 \
+  DS_NUMBERS_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define DS_NUMBERS_40 DS_NUMBERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define DS_NUMBERS_48 DS_NUMBERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define DS_NUMBERS_64 \
+  DS_NUMBERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define DS_NUMBERS_128                                                                       \
+  DS_NUMBERS_64                                                                              \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"         \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"         \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, " \
+  "%111"                                                                                     \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "   \
+  "%126, %127"
 #define DS_FOUR(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define DS_SIXTEEN(n) DS_FOUR(n), DS_FOUR(n + 1), DS_FOUR(n + 2), DS_FOUR(n + 3)
-#define DS_ACCUMULATORS_32 DS_SIXTEEN(0), DS_SIXTEEN(4)
-#define DS_ACCUMULATORS_64 DS_SIXTEEN(0), DS_SIXTEEN(4), DS_SIXTEEN(8), DS_SIXTEEN(12)
+#define DS_ACCUMULATORS_16 DS_SIXTEEN(0)
+#define DS_ACCUMULATORS_32 DS_ACCUMULATORS_16, DS_SIXTEEN(4)
+#define DS_ACCUMULATORS_40 DS_ACCUMULATORS_32, DS_FOUR(8), DS_FOUR(9)
+#define DS_ACCUMULATORS_48 DS_ACCUMULATORS_40, DS_FOUR(10), DS_FOUR(11)
+#define DS_ACCUMULATORS_64 DS_ACCUMULATORS_48, DS_SIXTEEN(12)
+#define DS_ACCUMULATORS_128 \
+  DS_ACCUMULATORS_64, DS_SIXTEEN(16), DS_SIXTEEN(20), DS_SIXTEEN(24), DS_SIXTEEN(28)
 
 /// d[64, N] (+)= a b of depth 16: a from shared memory or registers, b from shared memory.
 /// kColumns: N runs along the columns of b's tile, else along its rows. Without `add` d is
@@ -206,7 +218,7 @@ struct Wgmma;
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #X2                                        \
                    ", 0;\n"                                                                        \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME                 \
-                   " " DS_REGISTERS_##COUNT ", %" #X0 ", %" #X1 ", p, 1, 1, 0, 0;\n}"              \
+                   " {" DS_NUMBERS_##COUNT "}, %" #X0 ", %" #X1 ", p, 1, 1, 0, 0;\n}"              \
                    : DS_ACCUMULATORS_##COUNT                                                       \
                    : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                  \
     }                                                                                              \
@@ -216,17 +228,25 @@ struct Wgmma;
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #X5                                        \
                    ", 0;\n"                                                                        \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME                 \
-                   " " DS_REGISTERS_##COUNT ", {%" #X0 ", %" #X1 ", %" #X2 ", %" #X3 "}, %" #X4    \
-                                            ", p, 1, 1, %" #X6 ";\n}"                              \
+                   " {" DS_NUMBERS_##COUNT "}, {%" #X0 ", %" #X1 ", %" #X2 ", %" #X3 "}, %" #X4    \
+                                           ", p, 1, 1, %" #X6 ";\n}"                               \
                    : DS_ACCUMULATORS_##COUNT                                                       \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                           \
                      "r"(static_cast<int>(add)), "n"(kColumns ? 1 : 0));                           \
     }                                                                                              \
   };
+DS_WGMMA(__nv_bfloat16, "bf16", 32, 16, 16, 17, 18, 19, 20, 21, 22)
 DS_WGMMA(__nv_bfloat16, "bf16", 64, 32, 32, 33, 34, 35, 36, 37, 38)
+DS_WGMMA(__nv_bfloat16, "bf16", 80, 40, 40, 41, 42, 43, 44, 45, 46)
+DS_WGMMA(__nv_bfloat16, "bf16", 96, 48, 48, 49, 50, 51, 52, 53, 54)
 DS_WGMMA(__nv_bfloat16, "bf16", 128, 64, 64, 65, 66, 67, 68, 69, 70)
+DS_WGMMA(__nv_bfloat16, "bf16", 256, 128, 128, 129, 130, 131, 132, 133, 134)
+DS_WGMMA(__half, "f16", 32, 16, 16, 17, 18, 19, 20, 21, 22)
 DS_WGMMA(__half, "f16", 64, 32, 32, 33, 34, 35, 36, 37, 38)
+DS_WGMMA(__half, "f16", 80, 40, 40, 41, 42, 43, 44, 45, 46)
+DS_WGMMA(__half, "f16", 96, 48, 48, 49, 50, 51, 52, 53, 54)
 DS_WGMMA(__half, "f16", 128, 64, 64, 65, 66, 67, 68, 69, 70)
+DS_WGMMA(__half, "f16", 256, 128, 128, 129, 130, 131, 132, 133, 134)
 #undef DS_WGMMA
 
 }  // namespace ds::cuda

@@ -143,7 +143,8 @@ HeadsView<T> heads_view(const View& v) {
   return {v.as<T>(), v.strides[0], v.strides[1], v.strides[2], vectors};
 }
 
-/// Tensor cores take head dims up to 128 and rely on a positive scale for the running maximum.
+/// The kernels on mma.sync take head dims up to 128 and rely on a positive scale for the running
+/// maximum.
 template <class T>
 bool tensor_cores_serve(const AttentionSizes& sizes) {
   return sizeof(T) == 2 && sizes.d <= 128 && sizes.scale > 0.f;
@@ -225,7 +226,7 @@ template <class T, Hiding kHiding>
 void run_forward(const ForwardArguments<T>& args, CudaContext& ctx) {
   const cudaStream_t stream = ctx.stream;
   if constexpr (sizeof(T) == 2) {
-    if (tensor_cores_serve<T>(args.sizes) && run_hopper_forward(args, ctx)) return;
+    if (run_hopper_forward(args, ctx)) return;
     if constexpr (kHiding == Hiding::causal) {
       if (tensor_cores_serve<T>(args.sizes) && args.sizes.d > 96 && args.sizes.rows >= kLongRows &&
           fits_shared_memory(LongForward::shared_bytes))
@@ -246,7 +247,7 @@ void run_backward(const BackwardArguments<T>& args, CudaContext& ctx) {
   const cudaStream_t stream = ctx.stream;
   launch_attention_statistics(args, stream);
   if constexpr (sizeof(T) == 2) {
-    if (tensor_cores_serve<T>(args.sizes) && run_hopper_backward(args, ctx)) return;
+    if (run_hopper_backward(args, ctx)) return;
     if (tensor_cores_serve<T>(args.sizes))
       return with_shapes<kHiding>(args.sizes.d, [&](auto shapes) {
         using Keys = typename decltype(shapes)::KeyGradient;

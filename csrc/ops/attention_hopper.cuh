@@ -15,4 +15,10 @@ bool run_hopper_forward(const ForwardArguments<T>& args, CudaContext& ctx);
 template <class T>
 bool run_hopper_backward(const BackwardArguments<T>& args, CudaContext& ctx);
 
+/// The launches for one Hiding; false if this GPU has no code for them.
+template <class T, Hiding kHiding>
+bool launch_hopper_forward(const ForwardArguments<T>& args, CudaContext& ctx);
+template <class T, Hiding kHiding>
+bool launch_hopper_backward(const BackwardArguments<T>& args, CudaContext& ctx);
+
 }  // namespace ds::cuda

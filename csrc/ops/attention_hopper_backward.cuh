@@ -7,8 +7,10 @@
 // issued. attention_backward.cuh explains the two kernels.
 #pragma once
 
+#include <type_traits>
+
 #include "attention_backward.cuh"
-#include "attention_hopper_forward.cuh"
+#include "attention_hopper_tile.cuh"
 
 namespace ds::cuda {
 
@@ -19,29 +21,37 @@ struct HopperBackwardArguments {
   unsigned* counter;  // 0 before and after the launch
 };
 
+/// What a consumer accumulates. Two consumers of a split kernel own the same keys: one sums dk, the
+/// other dv, and both compute the scores.
+enum class HopperRole : int { first, second, both };
+
 /// Tile sizes of one kernel: 64 rows of its own a consumer, kTileRows streamed rows a stage.
+/// With kSplit the consumers own the same 64 rows; see HopperRole.
 template <int kHeadDim, int kConsumerCount, int kTileRows, int kStageCount,
-          int kProducerRegisters = kConsumerCount == 2 ? 24 : 32>
+          int kProducerRegisters = kConsumerCount == 2 ? 24 : 32, bool kSplit = false>
 struct HopperBackwardShape {
   static constexpr int head_dim = kHeadDim, tile = kTileRows, stages = kStageCount;
-  static constexpr int consumers = kConsumerCount, rows = 64 * kConsumerCount;
+  static constexpr int consumers = kConsumerCount, rows = 64 * (kSplit ? 1 : kConsumerCount);
   static constexpr int threads = kWarpgroup * (1 + kConsumerCount);
   static constexpr int producer_registers = kProducerRegisters;
   static constexpr int consumer_registers =
       hopper_consumer_registers<kConsumerCount, kProducerRegisters>;
+  static constexpr bool split = kSplit;
+  static_assert(!kSplit || kConsumerCount == 2);
 };
 
 template <class T, class Shape, bool kByKey>
 struct HopperBackwardMemory {
-  static constexpr int kHalves = Shape::head_dim / 64;
-  T own[2][kHalves][Shape::rows][64];
-  T stream[Shape::stages][2][kHalves][Shape::tile][64];
-  T staging[Shape::consumers][4][16 * Shape::head_dim];  // one warp's rows each
+  static constexpr int kPanels = panels_of<Shape::head_dim>;
+  T own[2][kPanels][Shape::rows][kPanel];
+  T stream[Shape::stages][2][kPanels][Shape::tile][kPanel];
+  T staging[Shape::consumers * 4][kWarpRows * kPanel];  // a warp's rows
   RowStatistics statistics[kByKey ? Shape::stages : 1]
                           [kByKey ? Shape::tile : 1];  // of streamed queries
   SharedBarrier own_full, own_empty, full[Shape::stages], empty[Shape::stages];
   HopperWork work;
   int first[Shape::stages];  // the first row of the tile
+  int head[Shape::stages];   // of streamed queries
 };
 template <class T, class Shape, bool kByKey>
 constexpr size_t hopper_backward_bytes =
@@ -62,7 +72,6 @@ __device__ __forceinline__ void load_bytes(void* to, const void* from, uint32_t 
 template <class T, class Shape, Hiding kHiding, bool kByKey>
 __device__ __forceinline__ void hopper_backward_produce(
     const HopperBackwardArguments<T>& args, HopperBackwardMemory<T, Shape, kByKey>& memory) {
-  constexpr int kHalves = HopperBackwardMemory<T, Shape, kByKey>::kHalves;
   const AttentionSizes& sizes = args.call.sizes;
   const int blocks = ((kByKey ? sizes.keys : sizes.rows) + Shape::rows - 1) / Shape::rows;
   const int heads = kByKey ? sizes.key_heads : sizes.heads;
@@ -86,10 +95,8 @@ __device__ __forceinline__ void hopper_backward_produce(
         memory.own_full.arrive_expecting(sizeof(memory.own));
 #pragma unroll
         for (int which = 0; which < 2; ++which)
-#pragma unroll
-          for (int half = 0; half < kHalves; ++half)
-            load_box(memory.own[which][half], args.own[which], memory.own_full, kEvictFirst,
-                     half * 64, row, work.head, work.batch);
+          load_panels(memory.own[which], args.own[which], memory.own_full, kEvictFirst, row,
+                      work.head, work.batch);
       }
       int tile = tiles.start(), left = count, head = other;
       if (elected && count * turns == 0) next = hopper_next_unit(args.counter, total);
@@ -101,14 +108,13 @@ __device__ __forceinline__ void hopper_backward_produce(
           SharedBarrier& full = memory.full[stage];
           memory.empty[stage].wait(place.parity ^ 1);
           memory.first[stage] = first;
+          if constexpr (kHiding == Hiding::elements) memory.head[stage] = head;
           full.arrive_expecting(sizeof(memory.stream[0]) +
                                 (kByKey ? sizeof(memory.statistics[0]) : 0));
 #pragma unroll
           for (int which = 0; which < 2; ++which)
-#pragma unroll
-            for (int half = 0; half < kHalves; ++half)
-              load_box(memory.stream[stage][which][half], args.stream[which], full, kEvictLast,
-                       half * 64, first, head, work.batch);
+            load_panels(memory.stream[stage][which], args.stream[which], full, kEvictLast, first,
+                        head, work.batch);
           if constexpr (kByKey)
             load_bytes(memory.statistics[stage], args.call.statistics_of(work.batch, head) + first,
                        sizeof(memory.statistics[0]), full);
@@ -142,62 +148,45 @@ __device__ __forceinline__ void hopper_backward_produce(
 }
 
 /// One consumer warpgroup.
-template <class T, class Shape, Hiding kHiding, bool kByKey>
+template <class T, class Shape, Hiding kHiding, bool kByKey, HopperRole kRole>
 struct HopperBackwardConsumer {
-  static constexpr int kD = Shape::head_dim, kTile = Shape::tile, kHalves = kD / 64;
+  static constexpr int kD = Shape::head_dim, kTile = Shape::tile;
+  static constexpr bool kFiltered = kHiding != Hiding::causal;
+  static constexpr bool kDrops = kHiding == Hiding::elements;
+  static constexpr bool kFirst = kRole != HopperRole::second;
+  static constexpr bool kSecond = kByKey && kRole != HopperRole::first;
   using Memory = HopperBackwardMemory<T, Shape, kByKey>;
   const BackwardArguments<T>& args;
   Memory& memory;
   int group;  // which consumer
   RingPlace<Shape::stages> place;
-  float first[kD / 8][4];                // dq or dk, before the scale
-  float second[kByKey ? kD / 8 : 1][4];  // dv
+  float first[kFirst ? kD / 8 : 1][4];    // dq or dk, before the scale
+  float second[kSecond ? kD / 8 : 1][4];  // dv
 
   __device__ __forceinline__ void release(SharedBarrier& barrier) const {
     if (threadIdx.x % 32 == 0) barrier.arrive();
+  }
+  /// Of the block's own rows, the first one of this consumer.
+  __device__ __forceinline__ int first_own() const { return Shape::split ? 0 : 64 * group; }
+  /// And of this warp.
+  __device__ __forceinline__ int warp_own() const {
+    return first_own() + static_cast<int>(threadIdx.x / 32 % 4) * kWarpRows;
   }
 
   /// acc = own[which] stream[which]^T, in flight.
   __device__ __forceinline__ void issue_rows(float (&acc)[kTile / 8][4], int which,
                                              int stage) const {
     hold(acc);
-    wgmma_fence();
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const uint64_t a = tile_descriptor(memory.own[which][half][64 * group]);
-      const uint64_t b = tile_descriptor(memory.stream[stage][which][half]);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) Wgmma<T, kTile>::shared(acc, a + k * 2, b + k * 2, half + k > 0);
-    }
-    wgmma_commit();
+    issue_by_rows<kD>(acc, memory.own[which], first_own(), memory.stream[stage][which]);
     hold(acc);
-  }
-  /// acc += left stream[which], in flight.
-  __device__ __forceinline__ void issue_columns(float (&acc)[kD / 8][4],
-                                                const uint32_t (&left)[kTile / 16][4], int which,
-                                                int stage) const {
-    const uint64_t b = tile_descriptor(memory.stream[stage][which], kTile * 128);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kTile / 16; ++k)
-      Wgmma<T, kD>::template registers<true>(acc, left[k], b + k * 128, true);
-    wgmma_commit();
-  }
-  static __device__ __forceinline__ void pack(uint32_t (&left)[kTile / 16][4],
-                                              const float (&acc)[kTile / 8][4]) {
-#pragma unroll
-    for (int n = 0; n < kTile / 8; ++n) {
-      left[n / 2][n % 2 * 2] = pack_pair<T>(acc[n][0], acc[n][1]);
-      left[n / 2][n % 2 * 2 + 1] = pack_pair<T>(acc[n][2], acc[n][3]);
-    }
   }
 
   __device__ __forceinline__ void attend(const HopperWork& work) {
     const AttentionSizes& sizes = args.sizes;
     const float scale_log2 = sizes.scale_log2;
-    const int lane = threadIdx.x % 32, own_row = work.row + 64 * group;
-    const int row = own_row + static_cast<int>(threadIdx.x / 32 % 4) * 16;
-    const Visibility<T, kHiding> seen(args.sizes, args.filter, work.batch, work.head);
+    const int lane = threadIdx.x % 32, own_row = work.row + first_own();
+    const int row = work.row + warp_own();
+    Visibility<T, kHiding> seen(args.sizes, args.filter, work.batch, work.head);
     float lse_log2[2], delta[2];  // of own queries
     if constexpr (!kByKey) {
       const RowStatistics* const of_head = args.statistics_of(work.batch, work.head);
@@ -209,8 +198,8 @@ struct HopperBackwardConsumer {
         delta[half] = valid ? of_head[r].delta : 0.f;
       }
     }
-    float scores[1][kTile / 8][4], dp[kTile / 8][4];
-    uint32_t left[kTile / 16][4], left_p[kByKey ? kTile / 16 : 1][4];
+    float scores[1][kTile / 8][4], dp[1][kFirst ? kTile / 8 : 1][4];
+    uint32_t left[kTile / 16][4], left_p[kSecond ? kTile / 16 : 1][4];
     int held = -1;  // the stage that products in flight read
 #pragma unroll 1
     for (int step = 0; step < work.steps; ++step) {
@@ -218,6 +207,7 @@ struct HopperBackwardConsumer {
       memory.full[stage].wait(place.parity);
       place.advance();
       const int tile = memory.first[stage];
+      if constexpr (kByKey && kHiding == Hiding::elements) seen.go_to(memory.head[stage]);
       bool hidden;
       if constexpr (kByKey) hidden = seen.template hidden<kTile, 64>(tile, own_row);
       else hidden = seen.template hidden<64, kTile>(own_row, tile);
@@ -230,12 +220,21 @@ struct HopperBackwardConsumer {
         release(memory.empty[stage]);
         continue;
       }
+      if constexpr (kFiltered && !kByKey) {
+        if (args.filter.key_lengths && tile + kTile > seen.sizes.keys) {
+          zero_rows(memory.stream[stage][0], seen.sizes.keys - tile, group);
+          zero_rows(memory.stream[stage][1], seen.sizes.keys - tile, group);
+        }
+      }
       issue_rows(scores[0], 0, stage);
-      issue_rows(dp, 1, stage);
+      // The products of the tile before have ended by the time of this one, and the wait frees
+      // their left operands. Without it ptxas lacks registers and waits after every product.
       wgmma_wait<1>();
-      hold(scores[0]);
       if (held >= 0) release(memory.empty[held]);
       held = stage;
+      if constexpr (kFirst) issue_rows(dp[0], 1, stage);
+      wgmma_wait<kFirst ? 1 : 0>();
+      hold(scores[0]);
       if constexpr (kByKey) {
         seen.hide_by_key(scores, row, tile);
         const RowStatistics* const statistics = memory.statistics[stage] + lane % 4 * 2;
@@ -246,16 +245,34 @@ struct HopperBackwardConsumer {
           for (int e = 0; e < 4; ++e)
             scores[0][n][e] = fast_exp2(fmaf(scores[0][n][e], scale_log2, e % 2 ? -two.z : -two.x));
         }
-        pack(left_p, scores[0]);
-        wgmma_wait<0>();
-        hold(dp);
-        issue_columns(second, left_p, 1, stage);
+        if constexpr (kSecond && !kDrops) pack_left<T, kTile>(left_p, scores[0]);
+        if constexpr (kFirst) {
+          wgmma_wait<0>();
+          hold(dp[0]);
+        }
+        if constexpr (kSecond && !kDrops)
+          issue_by_columns<kD>(second, left_p, memory.stream[stage][1]);
+        if (!kDrops || args.filter.dropout.p == 0) {
+          if constexpr (kFirst) {
 #pragma unroll
-        for (int n = 0; n < kTile / 8; ++n) {
-          const float4 two = *reinterpret_cast<const float4*>(statistics + n * 8);
+            for (int n = 0; n < kTile / 8; ++n) {
+              const float4 two = *reinterpret_cast<const float4*>(statistics + n * 8);
 #pragma unroll
-          for (int e = 0; e < 4; ++e)
-            dp[n][e] = scores[0][n][e] * (dp[n][e] - (e % 2 ? two.w : two.y));
+              for (int e = 0; e < 4; ++e)
+                dp[0][n][e] = scores[0][n][e] * (dp[0][n][e] - (e % 2 ? two.w : two.y));
+            }
+          }
+        } else {
+          seen.template drop<true, 1, kTile / 8>(row, tile, [&](int m, int n, int e, float kept) {
+            const float of_query = statistics[n * 8 + e % 2].delta;
+            if constexpr (kFirst)
+              dp[m][n][e] = scores[m][n][e] * fmaf(kept, dp[m][n][e], -of_query);
+            scores[m][n][e] *= kept;
+          });
+        }
+        if constexpr (kSecond && kDrops) {
+          pack_left<T, kTile>(left_p, scores[0]);
+          issue_by_columns<kD>(second, left_p, memory.stream[stage][1]);
         }
       } else {
         seen.hide_by_query(scores, row, tile);
@@ -265,32 +282,47 @@ struct HopperBackwardConsumer {
           for (int e = 0; e < 4; ++e)
             scores[0][n][e] = fast_exp2(fmaf(scores[0][n][e], scale_log2, -lse_log2[e / 2]));
         wgmma_wait<0>();
-        hold(dp);
+        hold(dp[0]);
+        if (kDrops && args.filter.dropout.p > 0)
+          seen.template drop<false, 1, kTile / 8>(
+              row, tile, [&](int m, int n, int e, float kept) { dp[m][n][e] *= kept; });
 #pragma unroll
         for (int n = 0; n < kTile / 8; ++n)
 #pragma unroll
-          for (int e = 0; e < 4; ++e) dp[n][e] = scores[0][n][e] * (dp[n][e] - delta[e / 2]);
+          for (int e = 0; e < 4; ++e) dp[0][n][e] = scores[0][n][e] * (dp[0][n][e] - delta[e / 2]);
       }
-      pack(left, dp);
-      issue_columns(first, left, 0, stage);
+      if constexpr (kFirst) {
+        pack_left<T, kTile>(left, dp[0]);
+        issue_by_columns<kD>(first, left, memory.stream[stage][0]);
+      }
     }
     release(memory.own_empty);
     wgmma_wait<0>();
-    hold(first);
-    if constexpr (kByKey) hold(second);
+    if constexpr (kFirst) hold(first);
+    if constexpr (kSecond) hold(second);
     if (held >= 0) release(memory.empty[held]);
   }
 
-  /// Writes one gradient of this warp's rows.
-  __device__ __forceinline__ void store(const float (&acc)[kD / 8][4], float factor,
+  /// Writes one gradient of this warp's rows. Keys behind a length get 0.
+  template <int kColumns>
+  __device__ __forceinline__ void store(const float (&acc)[kColumns][4], float factor,
                                         const HopperWork& work, const HeadsView<T>& view,
                                         int rows) {
-    const int warp = threadIdx.x / 32 % 4, row = work.row + 64 * group + warp * 16;
-    const int skipped = max(0, -row);
-    if (skipped >= 16 || row >= rows) return;
-    store_rows<T, 1, kD>(reinterpret_cast<const float(&)[1][kD / 8][4]>(acc), factor,
-                         memory.staging[group][warp], view, view.at(work.batch, work.head, row),
-                         rows - row, args.sizes.d, skipped);
+    const int warp = threadIdx.x / 32 % 4, row = work.row + warp_own(), skipped = max(0, -row);
+    if (skipped >= kWarpRows || row >= rows) return;
+    RowFactors factors{{factor, factor}};
+    if constexpr (kFiltered && kByKey) {
+      if (args.filter.key_lengths) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          if (row + half * 8 + static_cast<int>(threadIdx.x) % 32 / 4 >=
+              args.filter.key_lengths[work.batch])
+            factors.of[half] = 0.f;
+      }
+    }
+    store_panels<T, kD>(
+        acc, factors, [&](int) { return memory.staging[4 * group + warp]; }, view,
+        view.at(work.batch, work.head, row), rows - row, args.sizes.d, skipped);
   }
 
   __device__ __forceinline__ void run() {
@@ -300,23 +332,23 @@ struct HopperBackwardConsumer {
       turn ^= 1;
       const HopperWork work = memory.work;
       if (work.steps < 0) break;
+      if constexpr (kFirst) {
 #pragma unroll
-      for (int n = 0; n < kD / 8; ++n)
+        for (int n = 0; n < kD / 8; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) first[n][e] = 0.f;
-      if constexpr (kByKey) {
+          for (int e = 0; e < 4; ++e) first[n][e] = 0.f;
+      }
+      if constexpr (kSecond) {
 #pragma unroll
         for (int n = 0; n < kD / 8; ++n)
 #pragma unroll
           for (int e = 0; e < 4; ++e) second[n][e] = 0.f;
       }
       attend(work);
-      if constexpr (kByKey) {
+      if constexpr (!kByKey) store(first, args.sizes.scale, work, args.dq, args.sizes.rows);
+      if constexpr (kByKey && kFirst)
         store(first, args.sizes.scale, work, args.dk, args.sizes.keys);
-        store(second, 1.f, work, args.dv, args.sizes.keys);
-      } else {
-        store(first, args.sizes.scale, work, args.dq, args.sizes.rows);
-      }
+      if constexpr (kSecond) store(second, 1.f, work, args.dv, args.sizes.keys);
     }
   }
 };
@@ -326,11 +358,8 @@ template <class T, class Shape, Hiding kHiding, bool kByKey>
 __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
     hopper_attention_backward_kernel(const __grid_constant__ HopperBackwardArguments<T> args) {
 #if DS_HOPPER_BODY
-  using Memory = HopperBackwardMemory<T, Shape, kByKey>;
   extern __shared__ unsigned char hopper_shared[];
-  const uint32_t past = shared_address(hopper_shared) % kHopperAlignment;
-  Memory& memory = *reinterpret_cast<Memory*>(
-      hopper_shared + (past ? static_cast<uint32_t>(kHopperAlignment) - past : 0));
+  auto& memory = hopper_memory<HopperBackwardMemory<T, Shape, kByKey>>(hopper_shared);
   if (threadIdx.x == 0) {
     for (int which = 0; which < 2; ++which) {
       prefetch_map(args.own[which]);
@@ -352,8 +381,14 @@ __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
     if (threadIdx.x < 32) hopper_backward_produce<T, Shape, kHiding, kByKey>(args, memory);
   } else {
     take_registers<Shape::consumer_registers>();
-    HopperBackwardConsumer<T, Shape, kHiding, kByKey> consumer{args.call, memory, warpgroup - 1};
-    consumer.run();
+    const int group = warpgroup - 1;
+    const auto consume = [&]<HopperRole kRole>(std::integral_constant<HopperRole, kRole>) {
+      HopperBackwardConsumer<T, Shape, kHiding, kByKey, kRole> consumer{args.call, memory, group};
+      consumer.run();
+    };
+    if constexpr (!Shape::split) consume(std::integral_constant<HopperRole, HopperRole::both>{});
+    else if (group == 0) consume(std::integral_constant<HopperRole, HopperRole::first>{});
+    else consume(std::integral_constant<HopperRole, HopperRole::second>{});
   }
 #endif
 }

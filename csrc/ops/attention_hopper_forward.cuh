@@ -9,8 +9,8 @@
 // Source: Shah et al. 2024 (FlashAttention-3), algorithms 1 and 2.
 #pragma once
 
-#include "../cuda/hopper.cuh"
 #include "attention_forward.cuh"
+#include "attention_hopper_tile.cuh"
 
 namespace ds::cuda {
 
@@ -21,82 +21,49 @@ struct HopperForwardArguments {
   unsigned* counter;  // 0 before and after the launch
 };
 
-/// Registers of a consumer's thread: the launch gives 168 (two consumers) or 128 to every thread,
-/// and the producer keeps kProducerRegisters.
-template <int kConsumerCount, int kProducerRegisters>
-constexpr int hopper_consumer_registers =
-    ((kConsumerCount == 2 ? 504 : 512) - kProducerRegisters) / kConsumerCount / 8 * 8;
-
 /// Tile sizes of one kernel: 64 queries a consumer, keys a stage, stages of keys and of values.
-/// With kInTurns the consumers issue their products in turns.
+/// With kInTurns the consumers issue their products in turns. With two stages of queries the next
+/// unit's queries arrive during the present one; with one, the output is staged in their place.
 template <int kHeadDim, int kConsumerCount, int kKeyRows, int kStageCount, bool kInTurns,
-          int kProducerRegisters = kConsumerCount == 2 ? 24 : 32>
+          int kProducerRegisters = kConsumerCount == 2 ? 24 : 32, int kQueryStages = 2>
 struct HopperForwardShape {
   static constexpr int head_dim = kHeadDim, keys = kKeyRows, stages = kStageCount;
+  static constexpr int query_stages = kQueryStages;
   static constexpr int consumers = kConsumerCount, rows = 64 * kConsumerCount;
   static constexpr int threads = kWarpgroup * (1 + kConsumerCount);
   static constexpr int producer_registers = kProducerRegisters;
   static constexpr int consumer_registers =
       hopper_consumer_registers<kConsumerCount, kProducerRegisters>;
-  static constexpr bool in_turns = kInTurns;
+  static constexpr bool in_turns = kInTurns, staged_in_queries = kQueryStages == 1;
 };
-
-/// One unit of work, which the producer hands to the consumers.
-struct HopperWork {
-  int batch, head;
-  int row;    // the first; negative where the block begins before row 0
-  int steps;  // blocks of keys; with filters only whether there are any; -1 ends the launch
-};
-
-constexpr int kQueryStages = 2;  // the next unit's queries arrive during the present one
 
 /// Shared memory of one thread block.
 template <class T, class Shape>
 struct HopperForwardMemory {
-  static constexpr int kHalves = Shape::head_dim / 64;
-  T queries[kQueryStages][kHalves][Shape::rows][64];
-  T out[Shape::consumers][4][16 * Shape::head_dim];  // one warp's rows each
-  T keys[Shape::stages][kHalves][Shape::keys][64];
-  T values[Shape::stages][kHalves][Shape::keys][64];
-  SharedBarrier queries_full[kQueryStages], queries_empty[kQueryStages];
+  static constexpr int kPanels = panels_of<Shape::head_dim>;
+  T queries[Shape::query_stages][kPanels][Shape::rows][kPanel];
+  T keys[Shape::stages][kPanels][Shape::keys][kPanel];
+  T values[Shape::stages][kPanels][Shape::keys][kPanel];
+  T out[Shape::consumers * 4][Shape::staged_in_queries ? 1 : kWarpRows * kPanel];  // a warp's rows
+  SharedBarrier queries_full[Shape::query_stages], queries_empty[Shape::query_stages];
   SharedBarrier keys_full[Shape::stages], keys_empty[Shape::stages];
   SharedBarrier values_full[Shape::stages], values_empty[Shape::stages];
-  HopperWork work[kQueryStages];
+  HopperWork work[Shape::query_stages];
   int tile[Shape::stages];  // with filters: the block of keys, and its complement if it is the last
 };
-constexpr size_t kHopperAlignment = 1024;  // of the 128-byte swizzle
 template <class T, class Shape>
 constexpr size_t hopper_forward_bytes = sizeof(HopperForwardMemory<T, Shape>) + kHopperAlignment;
-
-/// The first row of query block `block`, 0 being the last one. Without filters, blocks end with the
-/// last row: then a short block has the first rows, which see the fewest keys. Filters need blocks
-/// that start at a multiple of their rows.
-template <class Shape, Hiding kHiding>
-__device__ __forceinline__ int hopper_block_row(const AttentionSizes& sizes, int blocks,
-                                                int block) {
-  if constexpr (kHiding == Hiding::causal) return sizes.rows - Shape::rows * (block + 1);
-  else return (blocks - 1 - block) * Shape::rows;
-}
-
-/// Takes the next unit of work. A producer calls it before the last copy of a unit: earlier calls
-/// would give the long units to whichever block asks first, not to the block that is done first.
-__device__ __forceinline__ unsigned hopper_next_unit(unsigned* counter, unsigned total) {
-  const unsigned taken = atomicAdd(counter, 1);
-  if (taken == total - 1) atomicExch(counter, 0);  // the launch takes `total` numbers
-  return gridDim.x + taken;
-}
 
 /// Copies queries, keys and values of each unit of work; one warp.
 template <class T, class Shape, Hiding kHiding>
 __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArguments<T>& args,
                                                        HopperForwardMemory<T, Shape>& memory) {
-  constexpr int kHalves = HopperForwardMemory<T, Shape>::kHalves;
   const AttentionSizes& sizes = args.call.sizes;
   const int blocks = (sizes.rows + Shape::rows - 1) / Shape::rows;
   const unsigned total = static_cast<unsigned>(blocks) * sizes.heads * sizes.batches;
   const bool elected = threadIdx.x % 32 == 0;
   RingPlace<Shape::stages> place;
-  RingPlace<kQueryStages> turn;
+  RingPlace<Shape::query_stages> turn;
   for (unsigned index = blockIdx.x; index < total;) {
     unsigned next = 0;
     const Work work(index, blocks, sizes.heads, sizes.batches, sizes.heads_in_turn);
@@ -111,10 +78,8 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
       memory.work[turn.stage] = {work.batch, work.head, row,
                                  kHiding == Hiding::causal ? max(0, tiles.end) : first < tiles.end};
       queries_full.arrive_expecting(sizeof(memory.queries[0]));
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half)
-        load_box(memory.queries[turn.stage][half], args.q, queries_full, kEvictFirst, half * 64,
-                 row, work.head, work.batch);
+      load_panels(memory.queries[turn.stage], args.q, queries_full, kEvictFirst, row, work.head,
+                  work.batch);
     }
     turn.advance();
     const int key_head = work.head / sizes.group();
@@ -128,16 +93,12 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
         if constexpr (kHiding != Hiding::causal)
           memory.tile[stage] = tiles.after(step) < tiles.end ? tile : ~tile;
         memory.keys_full[stage].arrive_expecting(sizeof(memory.keys[0]));
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half)
-          load_box(memory.keys[stage][half], args.k, memory.keys_full[stage], kEvictLast, half * 64,
-                   key, key_head, work.batch);
+        load_panels(memory.keys[stage], args.k, memory.keys_full[stage], kEvictLast, key, key_head,
+                    work.batch);
         memory.values_empty[stage].wait(place.parity ^ 1);
         memory.values_full[stage].arrive_expecting(sizeof(memory.values[0]));
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half)
-          load_box(memory.values[stage][half], args.v, memory.values_full[stage], kEvictLast,
-                   half * 64, key, key_head, work.batch);
+        load_panels(memory.values[stage], args.v, memory.values_full[stage], kEvictLast, key,
+                    key_head, work.batch);
       }
       __syncwarp();
       place.advance();
@@ -203,7 +164,7 @@ struct HopperSoftmax {
 /// One consumer warpgroup.
 template <class T, class Shape, Hiding kHiding>
 struct HopperForwardConsumer {
-  static constexpr int kD = Shape::head_dim, kKeys = Shape::keys, kHalves = kD / 64;
+  static constexpr int kD = Shape::head_dim, kKeys = Shape::keys;
   static constexpr bool kFiltered = kHiding != Hiding::causal;
   using Memory = HopperForwardMemory<T, Shape>;
   using Seen = Visibility<T, kHiding>;
@@ -211,55 +172,38 @@ struct HopperForwardConsumer {
   Memory& memory;
   int group;  // which consumer
   RingPlace<Shape::stages> place;
-  RingPlace<kQueryStages> turn;
+  RingPlace<Shape::query_stages> turn;
   float out[kD / 8][4];
 
   __device__ __forceinline__ void release(SharedBarrier& barrier) const {
     if (threadIdx.x % 32 == 0) barrier.arrive();
   }
-  // Barrier 1 + g is group g's turn to issue. Each group takes one turn for each block of keys
-  // after the first, needed or not, so that the turns of all groups agree.
+  // Barrier kTurnBarrier + g is group g's turn to issue. Each group takes one turn for each block
+  // of keys after the first, needed or not, so that the turns of all groups agree.
   __device__ __forceinline__ void await_turn() const {
-    if constexpr (Shape::in_turns) named_sync(1 + group, 2 * kWarpgroup);
+    if constexpr (Shape::in_turns) named_sync(kTurnBarrier + group, 2 * kWarpgroup);
   }
   __device__ __forceinline__ void end_turn() const {
     if constexpr (Shape::in_turns)
-      named_arrive(1 + (group + 1 == Shape::consumers ? 0 : group + 1), 2 * kWarpgroup);
+      named_arrive(kTurnBarrier + (group + 1 == Shape::consumers ? 0 : group + 1), 2 * kWarpgroup);
   }
 
   /// scores = q k^T of a stage, in flight.
   __device__ __forceinline__ void issue_scores(float (&scores)[kKeys / 8][4], int stage) const {
     hold(scores);
-    wgmma_fence();
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const uint64_t a = tile_descriptor(memory.queries[turn.stage][half][64 * group]);
-      const uint64_t b = tile_descriptor(memory.keys[stage][half]);
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-        Wgmma<T, kKeys>::shared(scores, a + k * 2, b + k * 2, half + k > 0);
-    }
-    wgmma_commit();
+    issue_by_rows<kD>(scores, memory.queries[turn.stage], 64 * group, memory.keys[stage]);
     hold(scores);
   }
-  /// out += p v of a stage, in flight.
-  __device__ __forceinline__ void issue_out(const uint32_t (&p)[kKeys / 16][4], int stage) {
-    const uint64_t b = tile_descriptor(memory.values[stage], kKeys * 128);
-    hold(out);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k)
-      Wgmma<T, kD>::template registers<true>(out, p[k], b + k * 128, true);
-    wgmma_commit();
-    hold(out);
-  }
-  static __device__ __forceinline__ void pack(uint32_t (&p)[kKeys / 16][4],
-                                              const float (&scores)[kKeys / 8][4]) {
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
-      p[n / 2][n % 2 * 2] = pack_pair<T>(scores[n][0], scores[n][1]);
-      p[n / 2][n % 2 * 2 + 1] = pack_pair<T>(scores[n][2], scores[n][3]);
+  /// out += p v of the block of keys from `key` on, in flight.
+  __device__ __forceinline__ void issue_out(const uint32_t (&p)[kKeys / 16][4], const Seen& seen,
+                                            int stage, int key) {
+    if constexpr (kFiltered) {
+      if (args.filter.key_lengths && key + kKeys > seen.sizes.keys)
+        zero_rows(memory.values[stage], seen.sizes.keys - key, group);
     }
+    hold(out);
+    issue_by_columns<kD>(out, p, memory.values[stage]);
+    hold(out);
   }
   __device__ __forceinline__ void rescale(const float (&factor)[2]) {
 #pragma unroll
@@ -310,7 +254,7 @@ struct HopperForwardConsumer {
   /// on.
   __device__ __forceinline__ void attend(const HopperWork& work, HopperSoftmax& softmax, int mine) {
     const int first_row = work.row + 64 * group;
-    const int row = first_row + static_cast<int>(threadIdx.x / 32 % 4) * 16;
+    const int row = first_row + static_cast<int>(threadIdx.x / 32 % 4) * kWarpRows;
     const Seen seen(args.sizes, args.filter, work.batch, work.head);
     const auto hidden = [&](int key) {
       if constexpr (kFiltered) return seen.template hidden<64, kKeys>(first_row, key);
@@ -319,7 +263,7 @@ struct HopperForwardConsumer {
     float scores[1][kKeys / 8][4];
     uint32_t p[kKeys / 16][4];
     float factor[2];
-    bool queries_held = true, last = mine == 0;
+    bool queries_held = !Shape::staged_in_queries, last = mine == 0;
     int step = 0;
     while (!last) {  // a run of blocks that this consumer sees
       int key = await_keys(place, step, mine, last);
@@ -334,38 +278,41 @@ struct HopperForwardConsumer {
       hold(scores[0]);
       release(memory.keys_empty[place.stage]);
       if (weigh(scores, softmax, seen, row, key, factor)) rescale(factor);
-      pack(p, scores[0]);
+      pack_left<T, kKeys>(p, scores[0]);
+      if constexpr (kHiding != Hiding::elements) {
 #pragma unroll 1
-      while (!last) {
-        RingPlace<Shape::stages> next = place;
-        next.advance();
-        bool next_last;
-        key = await_keys(next, step + 1, mine, next_last);
-        if (hidden(key)) break;
-        ++step;
-        last = next_last;
-        await_turn();
-        issue_scores(scores[0], next.stage);
-        memory.values_full[place.stage].wait(place.parity);
-        issue_out(p, place.stage);
-        end_turn();
-        wgmma_wait<1>();
-        hold(scores[0]);
-        release(memory.keys_empty[next.stage]);
-        const bool raised = weigh(scores, softmax, seen, row, key, factor);
-        wgmma_wait<0>();
-        hold(out);
-        release(memory.values_empty[place.stage]);
-        place = next;
-        pack(p, scores[0]);
-        if (raised) rescale(factor);
+        while (!last) {
+          RingPlace<Shape::stages> next = place;
+          next.advance();
+          bool next_last;
+          const int next_key = await_keys(next, step + 1, mine, next_last);
+          if (hidden(next_key)) break;
+          ++step;
+          last = next_last;
+          await_turn();
+          issue_scores(scores[0], next.stage);
+          memory.values_full[place.stage].wait(place.parity);
+          issue_out(p, seen, place.stage, key);
+          end_turn();
+          wgmma_wait<1>();
+          hold(scores[0]);
+          release(memory.keys_empty[next.stage]);
+          key = next_key;
+          const bool raised = weigh(scores, softmax, seen, row, key, factor);
+          wgmma_wait<0>();
+          hold(out);
+          release(memory.values_empty[place.stage]);
+          place = next;
+          pack_left<T, kKeys>(p, scores[0]);
+          if (raised) rescale(factor);
+        }
       }
-      if (last) {
+      if (last && queries_held) {
         release(memory.queries_empty[turn.stage]);
         queries_held = false;
       }
       memory.values_full[place.stage].wait(place.parity);
-      issue_out(p, place.stage);
+      issue_out(p, seen, place.stage, key);
       wgmma_wait<0>();
       hold(out);
       release(memory.values_empty[place.stage]);
@@ -383,32 +330,38 @@ struct HopperForwardConsumer {
   __device__ __forceinline__ void finish(const HopperWork& work, const HopperSoftmax& softmax) {
     const AttentionSizes& sizes = args.sizes;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const int row = work.row + 64 * group + warp * 16, skipped = max(0, -row);
-    if (skipped >= 16 || row >= sizes.rows) return;
-    float* lse =
-        args.lse + (static_cast<int64_t>(work.batch) * sizes.heads + work.head) * sizes.rows;
-    float whole[1][kD / 8][4];
+    const int own = 64 * group + warp * kWarpRows, row = work.row + own, skipped = max(0, -row);
+    if constexpr (Shape::staged_in_queries) named_sync(kGroupBarrier + group, kWarpgroup);
+    if (skipped < kWarpRows && row < sizes.rows) {
+      float* lse =
+          args.lse + (static_cast<int64_t>(work.batch) * sizes.heads + work.head) * sizes.rows;
+      RowFactors factors;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = softmax.sum[half];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      const float factor = sum == 0.f ? 0.f : 1.f / sum;
-#pragma unroll
-      for (int n = 0; n < kD / 8; ++n)
-#pragma unroll
-        for (int e = half * 2; e < half * 2 + 2; ++e) whole[0][n][e] = out[n][e] * factor;
-      const int r = row + half * 8 + lane / 4;
-      if (lane % 4 == 0 && r >= 0 && r < sizes.rows)
-        lse[r] = sum == 0.f ? -INFINITY : softmax.max[half] * sizes.scale + logf(sum);
+      for (int half = 0; half < 2; ++half) {
+        float sum = softmax.sum[half];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        factors.of[half] = sum == 0.f ? 0.f : 1.f / sum;
+        const int r = row + half * 8 + lane / 4;
+        if (lane % 4 == 0 && r >= 0 && r < sizes.rows)
+          lse[r] = sum == 0.f ? -INFINITY : softmax.max[half] * sizes.scale + logf(sum);
+      }
+      const auto staging = [&](int panel) -> T* {
+        if constexpr (Shape::staged_in_queries) return memory.queries[turn.stage][panel][own];
+        else return memory.out[4 * group + warp];
+      };
+      store_panels<T, kD>(out, factors, staging, args.out, args.out.at(work.batch, work.head, row),
+                          sizes.rows - row, sizes.d, skipped);
     }
-    store_rows<T, 1, kD>(whole, 1.f, memory.out[group][warp], args.out,
-                         args.out.at(work.batch, work.head, row), sizes.rows - row, sizes.d,
-                         skipped);
+    if constexpr (Shape::staged_in_queries) {
+      fence_for_async();
+      __syncwarp();
+      release(memory.queries_empty[turn.stage]);
+    }
   }
 
   __device__ __forceinline__ void run() {
-    if (Shape::in_turns && group == 0) named_arrive(1, 2 * kWarpgroup);
+    if (Shape::in_turns && group == 0) named_arrive(kTurnBarrier, 2 * kWarpgroup);
     while (true) {
       memory.queries_full[turn.stage].wait(turn.parity);
       const HopperWork work = memory.work[turn.stage];
@@ -426,7 +379,7 @@ struct HopperForwardConsumer {
       finish(work, softmax);
       turn.advance();
     }
-    if (Shape::in_turns && group == 0) named_sync(1, 2 * kWarpgroup);
+    if (Shape::in_turns && group == 0) named_sync(kTurnBarrier, 2 * kWarpgroup);
   }
 };
 
@@ -435,17 +388,14 @@ template <class T, class Shape, Hiding kHiding>
 __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
     hopper_attention_forward_kernel(const __grid_constant__ HopperForwardArguments<T> args) {
 #if DS_HOPPER_BODY
-  using Memory = HopperForwardMemory<T, Shape>;
   extern __shared__ unsigned char hopper_shared[];
-  const uint32_t past = shared_address(hopper_shared) % kHopperAlignment;
-  Memory& memory = *reinterpret_cast<Memory*>(
-      hopper_shared + (past ? static_cast<uint32_t>(kHopperAlignment) - past : 0));
+  auto& memory = hopper_memory<HopperForwardMemory<T, Shape>>(hopper_shared);
   if (threadIdx.x == 0) {
     prefetch_map(args.q);
     prefetch_map(args.k);
     prefetch_map(args.v);
     constexpr int warps = 4 * Shape::consumers;
-    for (int stage = 0; stage < kQueryStages; ++stage) {
+    for (int stage = 0; stage < Shape::query_stages; ++stage) {
       memory.queries_full[stage].start(1);
       memory.queries_empty[stage].start(warps);
     }

@@ -41,7 +41,7 @@ function repeats(t: number, d: number, window: number): Case {
   };
 }
 
-export const cases: Case[] = [64, 128].flatMap((d) => [
+export const cases: Case[] = [64, 80, 128, 256].flatMap((d) => [
   repeats(777, d, 0),
   repeats(1025, d, 200),
   repeats(65, d, 0),

@@ -439,6 +439,10 @@ export const cases: Case[] = [
     ),
     bigCase(`Attention T777 D${d} packed, window 150`, attention(777, d, [1, 3], 150)),
   ]),
+  ...[80, 96, 256].flatMap((d) => [
+    bigCase(`Attention T777 D${d} packed`, attention(777, d, [1, 3])),
+    bigCase(`Attention T300 D${d} packed, window 70`, attention(300, d, [1, 3], 70)),
+  ]),
   bigCase('Attention T129 D64 of 200 heads', attention(129, 64, [1, 200])),
   // The kernels take 1048 heads of this size at a time: two launches of 550.
   bigCase('Attention T250 D16 of 1100 heads', attention(250, 16, [11, 100])),

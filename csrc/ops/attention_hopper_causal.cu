@@ -1,0 +1,15 @@
+// The attention kernels on wgmma and TMA without filters.
+#include "attention_hopper_launch.cuh"
+
+namespace ds::cuda {
+
+template bool launch_hopper_forward<__nv_bfloat16, Hiding::causal>(
+    const ForwardArguments<__nv_bfloat16>&, CudaContext&);
+template bool launch_hopper_forward<__half, Hiding::causal>(const ForwardArguments<__half>&,
+                                                            CudaContext&);
+template bool launch_hopper_backward<__nv_bfloat16, Hiding::causal>(
+    const BackwardArguments<__nv_bfloat16>&, CudaContext&);
+template bool launch_hopper_backward<__half, Hiding::causal>(const BackwardArguments<__half>&,
+                                                             CudaContext&);
+
+}  // namespace ds::cuda

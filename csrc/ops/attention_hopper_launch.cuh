@@ -1,0 +1,193 @@
+// Launches of the attention kernels on wgmma and TMA. Each Hiding is compiled in a file of its own.
+#pragma once
+
+#include <atomic>
+#include <type_traits>
+
+#include "attention_hopper.cuh"
+#include "attention_hopper_backward.cuh"
+#include "attention_hopper_forward.cuh"
+
+namespace ds::cuda {
+
+constexpr int64_t kHopperTurnBytes = 32 << 20;  // keys and values that may share the L2 cache
+
+template <class T>
+TensorMap hopper_map(const HeadsView<T>& view, const AttentionSizes& sizes, int heads, int rows,
+                     int box_rows) {
+  return encode_tensor_map("attention",
+                           {view.data, std::is_same_v<T, __nv_bfloat16>, sizes.batches, heads, rows,
+                            sizes.d, view.batch_stride, view.head_stride, view.row_stride},
+                           box_rows);
+}
+
+/// Returns whether the current GPU has a body of the kernel, and allows that body its shared
+/// memory. Code for other architectures than 90a has an empty body with a launch bound of 1 thread.
+template <class Shape, Hiding kHiding, size_t kBytes, bool kByKey = false, class Kernel>
+bool hopper_serves(Kernel* kernel, const char* op) {
+  static_assert(kBytes <= 227 * 1024, "the shared memory of a thread block");
+  constexpr int kDevices = 64;
+  static std::atomic<signed char> known[kDevices];  // 0: unknown; one array for each kernel
+  int device = 0;
+  DS_CUDA(cudaGetDevice(&device), op);
+  if (device >= kDevices) return false;
+  if (known[device] == 0) {
+    cudaFuncAttributes attributes{};
+    const auto* entry = reinterpret_cast<const void*>(kernel);
+    const bool serves = cudaFuncGetAttributes(&attributes, entry) == cudaSuccess &&
+                        attributes.maxThreadsPerBlock >= Shape::threads;
+    if (!serves) static_cast<void>(cudaGetLastError());
+    if (serves) allow_shared_memory(kernel, kBytes, op);
+    known[device] = serves ? 1 : -1;
+  }
+  return known[device] == 1;
+}
+
+// The fastest measured on one H200, causal: at D 64 T 1024 and 16384, at D 128 T 2048 and 8192.
+// Filters need blocks of 128 queries and more registers for the producer's list of tiles. Kernels
+// that hide single elements take 64 keys at a time, in registers without spills.
+template <int kD, Hiding kHiding>
+struct HopperShapes {
+  using Forward = HopperForwardShape<kD, 2, 128, (kD > 64 ? 2 : 3), true, 40>;
+  using Keys = HopperBackwardShape<kD, 2, 64, (kD > 64 ? 3 : 4), 24>;
+  using Queries = HopperBackwardShape<kD, 2, (kD > 64 ? 64 : 128), (kD > 64 ? 4 : 3), 40>;
+};
+template <int kD>
+struct HopperShapes<kD, Hiding::causal> {
+  using Forward = HopperForwardShape<kD, 2, 128, 2, true>;
+  using Keys = HopperBackwardShape<kD, 2, 64, 3>;
+  using Queries = HopperBackwardShape<kD, 2, 64, 4>;
+};
+template <int kD>
+struct HopperShapes<kD, Hiding::elements> {
+  using Forward = HopperForwardShape<kD, 2, 64, 3, false, 40>;
+  using Keys = HopperBackwardShape<kD, 2, (kD > 64 ? 32 : 64), 4, 24>;
+  using Queries = HopperBackwardShape<kD, 2, 64, 4, 40>;
+};
+template <>
+struct HopperShapes<64, Hiding::causal> {
+  using Forward = HopperForwardShape<64, 3, 128, 2, true>;
+  using Keys = HopperBackwardShape<64, 2, 64, 4>;
+  using Queries = HopperBackwardShape<64, 3, 64, 3>;
+};
+// At D 256 the registers hold one gradient of 64 keys: see HopperRole.
+template <>
+struct HopperShapes<256, Hiding::causal> {
+  using Forward = HopperForwardShape<256, 2, 64, 2, true, 24, 1>;
+  using Keys = HopperBackwardShape<256, 2, 64, 2, 24, true>;
+  using Queries = HopperBackwardShape<256, 2, 32, 2>;
+};
+template <>
+struct HopperShapes<256, Hiding::tiles> {
+  using Forward = HopperForwardShape<256, 2, 64, 2, true, 40, 1>;
+  using Keys = HopperBackwardShape<256, 2, 64, 2, 24, true>;
+  using Queries = HopperBackwardShape<256, 2, 32, 2, 40>;
+};
+template <>
+struct HopperShapes<256, Hiding::elements> {
+  using Forward = HopperForwardShape<256, 2, 64, 2, false, 40, 1>;
+  using Keys = HopperBackwardShape<256, 2, 32, 3, 24, true>;
+  using Queries = HopperBackwardShape<256, 2, 32, 2, 40>;
+};
+
+/// Calls f with the smallest head dim of a kernel that holds `d`, as a constant. Only the kernels
+/// without filters have shapes for 80 and 96.
+template <Hiding kHiding, class F>
+bool with_hopper_dim(int d, F&& f) {
+  if (d <= 64) return f(std::integral_constant<int, 64>{});
+  if constexpr (kHiding == Hiding::causal) {
+    if (d <= 80) return f(std::integral_constant<int, 80>{});
+    if (d <= 96) return f(std::integral_constant<int, 96>{});
+  }
+  if (d <= 128) return f(std::integral_constant<int, 128>{});
+  return f(std::integral_constant<int, 256>{});
+}
+
+template <class T, class Shape, Hiding kHiding>
+bool launch_hopper_forward(ForwardArguments<T> args, CudaContext& ctx) {
+  const char* op = "attention";
+  AttentionSizes& sizes = args.sizes;
+  const auto kernel = hopper_attention_forward_kernel<T, Shape, kHiding>;
+  constexpr size_t kBytes = hopper_forward_bytes<T, Shape>;
+  if (!hopper_serves<Shape, kHiding, kBytes>(kernel, op)) return false;
+  const int64_t heads = int64_t{sizes.batches} * sizes.heads;
+  const int64_t head_bytes = int64_t{sizes.keys} * sizes.d * 4 / sizes.group();
+  sizes.heads_in_turn =
+      heads_in_even_turns(heads, kHopperTurnBytes / std::max<int64_t>(1, head_bytes));
+  const HopperForwardArguments<T> all{
+      hopper_map(args.q, sizes, sizes.heads, sizes.rows, Shape::rows),
+      hopper_map(args.k, sizes, sizes.key_heads, sizes.keys, Shape::keys),
+      hopper_map(args.v, sizes, sizes.key_heads, sizes.keys, Shape::keys), args, ctx.counter()};
+  const int64_t units = (sizes.rows + Shape::rows - 1) / Shape::rows * heads;
+  const auto grid = static_cast<unsigned>(std::min<int64_t>(units, ctx.sm_count));
+  kernel<<<grid, Shape::threads, kBytes, ctx.stream>>>(all);
+  DS_CUDA_LAUNCHED(op);
+  return true;
+}
+
+template <class T, Hiding kHiding>
+bool launch_hopper_forward(const ForwardArguments<T>& args, CudaContext& ctx) {
+  return with_hopper_dim<kHiding>(args.sizes.d, [&](auto d) {
+    using Shape = typename HopperShapes<d(), kHiding>::Forward;
+    return launch_hopper_forward<T, Shape, kHiding>(args, ctx);
+  });
+}
+
+/// Launches the kernel of dk and dv, or with kByKey false the one of dq.
+template <class T, class Shape, Hiding kHiding, bool kByKey>
+void launch_hopper_gradient(BackwardArguments<T> args, CudaContext& ctx) {
+  const char* op = "attention_backward";
+  AttentionSizes& sizes = args.sizes;
+  const auto kernel = hopper_attention_backward_kernel<T, Shape, kHiding, kByKey>;
+  const int own_rows = kByKey ? sizes.keys : sizes.rows;
+  const int64_t heads = int64_t{sizes.batches} * (kByKey ? sizes.key_heads : sizes.heads);
+  const int64_t head_bytes = int64_t{kByKey ? sizes.rows : sizes.keys} * sizes.d * 4;
+  sizes.heads_in_turn = heads_in_even_turns(
+      heads, kHopperTurnBytes / std::max<int64_t>(1, kByKey ? head_bytes * sizes.group()
+                                                            : head_bytes / sizes.group()));
+  const auto queries = [&](const HeadsView<T>& view, int box) {
+    return hopper_map(view, sizes, sizes.heads, sizes.rows, box);
+  };
+  const auto keys = [&](const HeadsView<T>& view, int box) {
+    return hopper_map(view, sizes, sizes.key_heads, sizes.keys, box);
+  };
+  constexpr int kOwn = Shape::rows, kTile = Shape::tile;
+  const HopperBackwardArguments<T> all =
+      kByKey ? HopperBackwardArguments<T>{{keys(args.k, kOwn), keys(args.v, kOwn)},
+                                          {queries(args.q, kTile), queries(args.dout, kTile)},
+                                          args,
+                                          ctx.counter()}
+             : HopperBackwardArguments<T>{{queries(args.q, kOwn), queries(args.dout, kOwn)},
+                                          {keys(args.k, kTile), keys(args.v, kTile)},
+                                          args,
+                                          ctx.counter()};
+  const int64_t units = (own_rows + Shape::rows - 1) / Shape::rows * heads;
+  const auto grid = static_cast<unsigned>(std::min<int64_t>(units, ctx.sm_count));
+  kernel<<<grid, Shape::threads, hopper_backward_bytes<T, Shape, kByKey>, ctx.stream>>>(all);
+  DS_CUDA_LAUNCHED(op);
+}
+
+template <class T, int kD, Hiding kHiding>
+bool launch_hopper_backward(const BackwardArguments<T>& args, CudaContext& ctx) {
+  using Keys = typename HopperShapes<kD, kHiding>::Keys;
+  using Queries = typename HopperShapes<kD, kHiding>::Queries;
+  const char* op = "attention_backward";
+  constexpr size_t kKeyBytes = hopper_backward_bytes<T, Keys, true>;
+  constexpr size_t kQueryBytes = hopper_backward_bytes<T, Queries, false>;
+  if (!hopper_serves<Keys, kHiding, kKeyBytes, true>(
+          hopper_attention_backward_kernel<T, Keys, kHiding, true>, op) ||
+      !hopper_serves<Queries, kHiding, kQueryBytes>(
+          hopper_attention_backward_kernel<T, Queries, kHiding, false>, op))
+    return false;
+  launch_hopper_gradient<T, Keys, kHiding, true>(args, ctx);
+  launch_hopper_gradient<T, Queries, kHiding, false>(args, ctx);
+  return true;
+}
+
+template <class T, Hiding kHiding>
+bool launch_hopper_backward(const BackwardArguments<T>& args, CudaContext& ctx) {
+  return with_hopper_dim<kHiding>(
+      args.sizes.d, [&](auto d) { return launch_hopper_backward<T, d(), kHiding>(args, ctx); });
+}
+
+}  // namespace ds::cuda

@@ -1,0 +1,173 @@
+// Parts that the attention kernels on wgmma and TMA share: units of work, tiles and stores.
+//
+// A tile of kRows rows of kD columns is stored as panels of [kRows][64] elements in the 128-byte
+// swizzle, the last one padded with zeros. So D 80 and 96 need two panels, of which the products
+// read only the columns of kD.
+#pragma once
+
+#include "../cuda/hopper.cuh"
+#include "attention_masks.cuh"
+
+namespace ds::cuda {
+
+constexpr size_t kHopperAlignment = 1024;  // of the 128-byte swizzle
+constexpr int kPanel = 64;                 // columns of a panel
+constexpr int kWarpRows = 16;              // accumulator rows of a warp
+
+/// How many panels hold kD columns.
+template <int kD>
+constexpr int panels_of = (kD + kPanel - 1) / kPanel;
+
+/// Barriers of the hardware; __syncthreads is 0.
+enum HopperBarrier : int { kTurnBarrier = 1, kGroupBarrier = 4, kAllBarrier = 7 };
+
+/// Registers of a consumer's thread: the launch gives 168 (two consumers) or 128 to every thread,
+/// and the producer keeps kProducerRegisters.
+template <int kConsumerCount, int kProducerRegisters>
+constexpr int hopper_consumer_registers =
+    ((kConsumerCount == 2 ? 504 : 512) - kProducerRegisters) / kConsumerCount / 8 * 8;
+
+/// One unit of work, which the producer hands to the consumers.
+struct HopperWork {
+  int batch, head;
+  int row;    // the first; negative where the block begins before row 0
+  int steps;  // tiles; in a filtered forward only whether there are any; -1 ends the launch
+};
+
+/// The first row of query block `block`, 0 being the last one. Without filters, blocks end with the
+/// last row: then a short block has the first rows, which see the fewest keys. Filters need blocks
+/// that start at a multiple of their rows.
+template <class Shape, Hiding kHiding>
+__device__ __forceinline__ int hopper_block_row(const AttentionSizes& sizes, int blocks,
+                                                int block) {
+  if constexpr (kHiding == Hiding::causal) return sizes.rows - Shape::rows * (block + 1);
+  else return (blocks - 1 - block) * Shape::rows;
+}
+
+/// Takes the next unit of work. A producer calls it before the last copy of a unit: earlier calls
+/// would give the long units to whichever block asks first, not to the block that is done first.
+__device__ __forceinline__ unsigned hopper_next_unit(unsigned* counter, unsigned total) {
+  const unsigned taken = atomicAdd(counter, 1);
+  if (taken == total - 1) atomicExch(counter, 0);  // the launch takes `total` numbers
+  return gridDim.x + taken;
+}
+
+/// Copies one tile by TMA; one thread calls.
+template <class T, int kPanels, int kRows>
+__device__ __forceinline__ void load_panels(T (&tile)[kPanels][kRows][kPanel], const TensorMap& map,
+                                            SharedBarrier& full, uint64_t hint, int row, int head,
+                                            int batch) {
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel)
+    load_box(tile[panel], map, full, hint, panel * kPanel, row, head, batch);
+}
+
+/// Zeroes the rows of a tile from `kept` on; the threads of one warpgroup call. TMA copies the rows
+/// behind a length too, and a NaN there would reach the sums as 0 x NaN. Each consumer zeroes the
+/// rows itself before it reads the tile, so consumers need not wait for each other.
+template <class T, int kPanels, int kRows>
+__device__ __forceinline__ void zero_rows(T (&tile)[kPanels][kRows][kPanel], int kept, int group) {
+  constexpr int kChunks = kPanel / 8;
+  for (int i = max(0, kept) * kChunks + static_cast<int>(threadIdx.x) % kWarpgroup;
+       i < kRows * kChunks; i += kWarpgroup)
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel)
+      reinterpret_cast<int4*>(tile[panel])[i] = int4{0, 0, 0, 0};
+  fence_for_async();
+  named_sync(kGroupBarrier + group, kWarpgroup);
+}
+
+/// acc = a b^T over kD columns, in flight; a is 64 rows of a tile from `a_row` on, b a whole tile.
+template <int kD, class T, int kPanels, int kARows, int kBRows>
+__device__ __forceinline__ void issue_by_rows(float (&acc)[kBRows / 8][4],
+                                              const T (&a)[kPanels][kARows][kPanel], int a_row,
+                                              const T (&b)[kPanels][kBRows][kPanel]) {
+  wgmma_fence();
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) {
+    const uint64_t left = tile_descriptor(a[panel][a_row]), right = tile_descriptor(b[panel]);
+#pragma unroll
+    for (int k = 0; k < 4 && panel * 4 + k < kD / 16; ++k)
+      Wgmma<T, kBRows>::shared(acc, left + k * 2, right + k * 2, panel + k > 0);
+  }
+  wgmma_commit();
+}
+
+/// acc += left b over the rows of b, in flight.
+template <int kD, class T, int kPanels, int kBRows>
+__device__ __forceinline__ void issue_by_columns(float (&acc)[kD / 8][4],
+                                                 const uint32_t (&left)[kBRows / 16][4],
+                                                 const T (&b)[kPanels][kBRows][kPanel]) {
+  const uint64_t right = tile_descriptor(b, kBRows * 128);
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kBRows / 16; ++k)
+    Wgmma<T, kD>::template registers<true>(acc, left[k], right + k * 128, true);
+  wgmma_commit();
+}
+
+/// Rounds accumulators into left operands of the next product.
+template <class T, int kRows>
+__device__ __forceinline__ void pack_left(uint32_t (&left)[kRows / 16][4],
+                                          const float (&acc)[kRows / 8][4]) {
+#pragma unroll
+  for (int n = 0; n < kRows / 8; ++n) {
+    left[n / 2][n % 2 * 2] = pack_pair<T>(acc[n][0], acc[n][1]);
+    left[n / 2][n % 2 * 2 + 1] = pack_pair<T>(acc[n][2], acc[n][3]);
+  }
+}
+
+/// The factors of a thread's two rows; a factor of 0 stores 0, whatever the accumulators hold.
+struct RowFactors {
+  float of[2];
+};
+
+/// Rounds one warp's accumulators times `factors` and writes the rows from `skipped` to before
+/// `rows` of d elements, panel by panel. staging(panel) is shared memory for 16 rows of a panel
+/// that only this warp uses.
+template <class T, int kD, class Staging>
+__device__ __forceinline__ void store_panels(const float (&acc)[kD / 8][4], RowFactors factors,
+                                             Staging&& staging, const HeadsView<T>& view, T* target,
+                                             int rows, int d, int skipped) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int panel = 0; panel < panels_of<kD>; ++panel) {
+    constexpr int kChunks = kPanel / 8;
+    T* const to = staging(panel);
+    __syncwarp();
+#pragma unroll
+    for (int n = panel * kChunks; n < (panel + 1) * kChunks && n < kD / 8; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float factor = factors.of[half];
+        const float low = factor == 0.f ? 0.f : acc[n][half * 2] * factor;
+        const float high = factor == 0.f ? 0.f : acc[n][half * 2 + 1] * factor;
+        *reinterpret_cast<uint32_t*>(to + swizzled<kPanel>(half * 8 + lane / 4, n % kChunks) +
+                                     lane % 4 * 2) = pack_pair<T>(low, high);
+      }
+    __syncwarp();
+#pragma unroll
+    for (int i = lane; i < kWarpRows * kChunks; i += 32) {
+      const int row = i / kChunks, chunk = i % kChunks, column = panel * kPanel + chunk * 8;
+      if (row < skipped || row >= rows || column >= d) continue;
+      const T* const from = to + swizzled<kPanel>(row, chunk);
+      T* const there = target + row * view.row_stride + column;
+      if (view.vectors) {
+        *reinterpret_cast<int4*>(there) = *reinterpret_cast<const int4*>(from);
+      } else {
+        for (int j = 0; j < min(8, d - column); ++j) there[j] = from[j];
+      }
+    }
+  }
+  __syncwarp();
+}
+
+/// The kernel's memory, aligned for the swizzle.
+template <class Memory>
+__device__ __forceinline__ Memory& hopper_memory(unsigned char* shared) {
+  const uint32_t past = shared_address(shared) % kHopperAlignment;
+  return *reinterpret_cast<Memory*>(shared +
+                                    (past ? static_cast<uint32_t>(kHopperAlignment) - past : 0));
+}
+
+}  // namespace ds::cuda
