@@ -10,6 +10,8 @@ interface CallOptions {
   gathers: boolean;
   /** The engine has an optimizer. */
   trains: boolean;
+  /** Shard groups of some parameters only, in addition to that of the model. */
+  own: readonly ProcessGroup[];
 }
 
 /**
@@ -29,15 +31,16 @@ export class EngineCalls {
 
   constructor(
     { world, shardGroup, replicaGroup, secondaryGroup, tensorGroup, sequenceGroup }: Ranks,
-    { gathers, trains }: CallOptions,
+    { gathers, trains, own }: CallOptions,
   ) {
     const parted = [tensorGroup, sequenceGroup];
-    const gathering = gathers ? [shardGroup] : [];
+    const sharding = [shardGroup, ...own];
+    const gathering = gathers ? sharding : [];
     this.passing = {
       always: [...parted, ...gathering],
-      perhaps: [shardGroup, replicaGroup, secondaryGroup],
+      perhaps: [...sharding, replicaGroup, secondaryGroup],
     };
-    this.stepping = { perhaps: [world, shardGroup, replicaGroup, secondaryGroup, ...parted] };
+    this.stepping = { perhaps: [world, ...sharding, replicaGroup, secondaryGroup, ...parted] };
     this.trains = trains;
   }
 

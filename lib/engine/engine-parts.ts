@@ -24,6 +24,7 @@ import type { StepDecisions, UpdatePlanner } from './step/step-decisions.js';
 import type { StopRequest } from './step/stop-request.js';
 import type { UnitHooks } from './step/unit-hooks.js';
 import type { StepWatch } from './watch/step-watch.js';
+import type { ZeroGroups } from './zero-groups.js';
 
 /** Settings from the configuration and the caller. */
 export interface Decisions {
@@ -48,8 +49,8 @@ export interface Holdings {
   ranks: Ranks;
   /** In forward order. */
   units: readonly Unit[];
-  /** Units with parameters that several pipeline stages share. */
-  tied: ReadonlySet<Unit>;
+  /** The ranks of each parameter. */
+  zeroGroups: ZeroGroups;
   stage: ZeroStages;
   state: OptimizerState;
 }

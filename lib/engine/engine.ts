@@ -94,6 +94,7 @@ export class Engine {
     this.calls = new EngineCalls(parts.ranks, {
       gathers: this.zeroOptimizationStage() === 3,
       trains: !(parts.optimizer instanceof NoOptimizer),
+      own: parts.zeroGroups.own.map(({ group }) => group.group),
     });
     this.checkpointer = new Checkpointer(this, parts.meeting, this.calls);
     claimParameters(this);

@@ -1,6 +1,6 @@
 // PipelineEngine: the engine of a pipeline model, which trains whole batches.
 
-import type { JointGroups, ProcessGroup } from '../comm/index.js';
+import type { JointGroups } from '../comm/index.js';
 import { RepeatingLoader } from '../data/repeating-loader.js';
 import { DsError } from '../errors.js';
 import {
@@ -33,8 +33,6 @@ interface PipelineParts {
   schedule: Schedule;
   links: Links;
   shapes: BatchShapes;
-  /** Groups of stages that share weights. */
-  ties: readonly { group: ProcessGroup }[];
 }
 
 /** Micro-batches. Each call reads as many items as a batch has micro-batches. */
@@ -63,14 +61,13 @@ export class PipelineEngine extends Engine {
   ) {
     super(parts);
     const { world, shardGroup, replicaGroup, tensorGroup, sequenceGroup } = parts.ranks;
-    const tied = pipe.ties.map(({ group }) => group);
     const joint = [
       world,
       shardGroup,
       replicaGroup,
       tensorGroup,
       sequenceGroup,
-      ...tied,
+      ...parts.zeroGroups.own.map(({ group }) => group.group),
       ...pipe.links.channels,
     ];
     this.together = { always: [...new Set(joint)] };

@@ -1,10 +1,12 @@
 // Tests that keys without a visible effect reach the part of the engine that uses them.
+
+import type { ProcessGroup } from '../../lib/comm/index.js';
 import { resolveConfig } from '../../lib/config/index.js';
 import { buildStages } from '../../lib/engine/setup/stage.js';
+import { ZeroGroups } from '../../lib/engine/zero-groups.js';
 import { type DsConfig, initialize } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { getRandomState } from '../../lib/tensor/random.js';
-import type { Collectives } from '../../lib/zero/collectives.js';
 import { AllReduceWire } from '../../lib/zero/wire.js';
 import { tinyConfig, tinyModel } from '../e2e/tiny-training.js';
 
@@ -20,7 +22,11 @@ const zero = (section: Zero): DsConfig => ({ zero_optimization: section });
 const fp16 = (section: DsConfig['fp16']): DsConfig => ({ fp16: { enabled: true, ...section } });
 
 describe('over two ranks', () => {
-  const group = { rank: 0, size: 2 } as Collectives;
+  const group = { rank: 0, size: 2 } as ProcessGroup;
+  const groups = new ZeroGroups({
+    ...{ name: '', group, source: group, samples: 2 },
+    ...{ replicas: null, near: null, spansStages: false },
+  });
   test.each<[config: DsConfig, path: string, value: unknown]>([
     [zero({ stage: 0, reduce_bucket_size: 7 }), 'flows.buckets.options.bucketElements', 7],
     [zero({ stage: 1, reduce_bucket_size: 7 }), 'flows.buckets.options.bucketElements', 7],
@@ -81,7 +87,7 @@ describe('over two ranks', () => {
   ])('%j', (extra, path, value) => {
     const config = { train_micro_batch_size_per_gpu: 1, ...extra };
     const resolved = resolveConfig(config, { worldSize: 2 });
-    const stages = buildStages(resolved, { trained: [], frozen: [] }, cpu(), { group });
+    const stages = buildStages(resolved, { trained: [], frozen: [] }, cpu(), { groups });
     expect(at(stages, `stages.0.${path}`)).toEqual(value);
     stages.dispose();
   });

@@ -7,8 +7,7 @@ import { canExchange } from '../../optim/exchange.js';
 import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import { isPart } from '../../runtime/box.js';
 import { type LayoutOptions, type ParameterShape, shardOf } from '../../zero/layout.js';
-import type { Unit } from '../../zero/unit.js';
-import { FROZEN } from '../../zero/unit.js';
+import { FROZEN, type Unit } from '../../zero/unit.js';
 import type { Progress } from '../step/progress.js';
 
 /**
@@ -69,15 +68,15 @@ export function layoutFor(optimizer: Optimizer, shards: number): LayoutOptions {
 }
 
 /**
- * Throws DS_CONFIG for an optimizer that needs or exchanges whole parameters. Each rank holds only
- * parts of them, and sums and directions are not exchanged over tp.
+ * Throws DS_CONFIG for an optimizer that needs or exchanges whole parameters. `among` describes
+ * ranks without such an exchange.
  */
-export function requireElementwise(optimizer: Optimizer): void {
+export function requireElementwise(optimizer: Optimizer, among = 'with tensor parallelism'): void {
   if (!canSum(optimizer) && !canGather(optimizer) && !canExchange(optimizer)) return;
   throw new DsError({
     code: 'DS_CONFIG',
     op: `optimizer ${optimizer.name}`,
-    expected: 'an elementwise optimizer with tensor parallelism',
+    expected: `an elementwise optimizer ${among}`,
     got: 'an optimizer that needs whole parameters',
     hint: 'Use AdamW, Lion or SGD, or set tensor_parallel.autotp_size to 0.',
   });

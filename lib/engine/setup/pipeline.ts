@@ -1,7 +1,7 @@
 // Builds a pipeline from the configuration and the model: stages, schedule, links and tied weights.
 
 import type { ResolvedConfig } from '../../../types/config.js';
-import type { Distributed, ProcessGroup } from '../../comm/index.js';
+import type { Distributed } from '../../comm/index.js';
 import { AXIS } from '../../comm/mesh-shape.js';
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
@@ -25,11 +25,11 @@ import {
 import { required } from '../../runtime/required.js';
 import { held, Tensor, zeros } from '../../tensor/index.js';
 import type { Partition } from '../../zero/shard.js';
-import type { WeightUnit } from '../../zero/unit.js';
-import { normRanksAt, type Ranks } from '../ranks.js';
+import { DATA, normRanksAt, type Ranks } from '../ranks.js';
 import type { Site } from '../release-stack.js';
 import { allColumns, type Columns, columnsOfStages } from '../step/step-rows.js';
 import { routedLayers } from '../step/token-drop.js';
+import type { OwnGroup } from '../zero-groups.js';
 import type { Given } from './clients.js';
 
 export interface PipelinePlan {
@@ -116,8 +116,11 @@ interface Planned {
 /** A pipeline with its connections to the other stages. */
 export interface OpenPipeline extends PipelinePlan {
   links: Links;
-  /** Of this rank, in the same order on all ranks. */
-  ties: readonly Tie[];
+  /**
+   * Parameters that several stages share, and the data ranks of these stages, which sum their
+   * gradients. In the same order on all ranks.
+   */
+  ties: readonly OwnGroup[];
 }
 
 /**
@@ -145,21 +148,11 @@ function openLinks(
   return Links.open(job, lists, dynamicShape);
 }
 
-/** Parameters that several stages share. The stages sum their gradients. */
-export interface Tie {
-  /** Name of their unit. */
-  name: string;
-  /** In the order of the model. */
-  parameters: readonly Parameter[];
-  /** The data ranks of these stages. */
-  group: ProcessGroup;
-}
-
 async function openTies(
   job: Distributed,
   { pipeline }: PipelinePlan,
   optimizer: Optimizer,
-): Promise<Tie[]> {
+): Promise<OwnGroup[]> {
   const { mesh, rank } = job;
   const byStages = new Map<string, { stages: readonly number[]; parameters: Parameter[] }>();
   for (const [parameter, stages] of pipeline.tied) {
@@ -171,25 +164,18 @@ async function openTies(
   }
   if (byStages.size > 0 && (canGather(optimizer) || canSum(optimizer))) throw untiable(optimizer);
   const column = mesh.shape.ranksAlong(rank, AXIS.pipeline);
-  const ties: Tie[] = [];
+  const ties: OwnGroup[] = [];
   for (const [key, { stages, parameters }] of byStages) {
     if (!stages.includes(pipeline.place.rank)) continue;
     const ranks = stages.flatMap((stage) =>
-      mesh.shape.ranksAlong(required(column[stage]), AXIS.data),
+      mesh.shape.ranksAlong(required(column[stage]), ...DATA),
     );
     const name = `tied by stages ${key}`;
-    ties.push({ name, parameters, group: await groupOf(job, ranks, name) });
+    const group = await groupOf(job, ranks, name);
+    const own = { name, group, source: group, samples: mesh.size(...DATA) };
+    ties.push({ parameters, group: { ...own, replicas: null, near: null, spansStages: true } });
   }
   return ties;
-}
-
-/** Returns the tie of a unit, or undefined if only this rank's stages have it. */
-export function tieOf(
-  ties: readonly Tie[],
-  { parameters }: Pick<WeightUnit, 'parameters'>,
-): Tie | undefined {
-  const [first] = parameters;
-  return ties.find((tie) => tie.parameters.some((one) => one === first?.parameter));
 }
 
 function untiable({ name }: Optimizer): DsError {

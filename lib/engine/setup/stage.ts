@@ -22,27 +22,18 @@ import {
   onHost,
   type ShardStorage,
 } from '../../zero/stage3.js';
-import type { Unit, WeightUnit } from '../../zero/unit.js';
+import type { WeightUnit } from '../../zero/unit.js';
 import { PassTrace } from '../../zero/unit-trace.js';
 import { AllReduceWire, CastWire, DividedWire, type Wire } from '../../zero/wire.js';
+import type { ZeroGroup, ZeroGroups } from '../zero-groups.js';
 import { openDiskWeights } from './disk-storage.js';
-import { type Tie, tieOf } from './pipeline.js';
 import { dtypeOf, gradientDType } from './precision.js';
 import type { ModelUnits } from './units.js';
 
 interface StageOptions {
-  /** The shard group. */
-  group: Collectives;
-  /** Number of ranks with different samples. Default: the size of the group. */
-  samples?: number;
-  /** Ranks with the same shard in other replicas (MiCS). */
-  replicas?: Collectives | null;
-  /** Nearby ranks of the group that divide a secondary copy of gathered weights (hpZ). */
-  near?: Collectives | null;
+  groups: ZeroGroups;
   /** Default: no timing. */
   timer?: CommTimer;
-  /** Parameters that several pipeline stages share. */
-  ties?: readonly Tie[];
   /** The tensor-parallel ranks. */
   layers?: Collectives | null;
   /** Whether gradients are summed over the ranks in this step. Default: null, in every step. */
@@ -50,13 +41,7 @@ interface StageOptions {
 }
 
 /** The communication between the ranks of a group. */
-interface Between {
-  group: Collectives;
-  /**
-   * Number of ranks with different samples. Gradients are means over these, and sums over other
-   * ranks.
-   */
-  ranks: number;
+interface Between extends ZeroGroup {
   device: Device;
   timer: CommTimer;
   /** Collectives overlap with compute. */
@@ -64,52 +49,34 @@ interface Between {
   isSummed: (() => boolean) | null;
   /** Whether forwards are followed by steps. */
   isTrained: boolean;
-  replicas: Collectives | null;
-  near: Collectives | null;
-  /**
-   * Publish updated weights in the order of updates, without buckets. Ranks with other layers may
-   * update their state in another order.
-   */
-  publishesAtOnce: boolean;
+  /** Whether the weights of the model are sharded: see shardsWeights(). */
+  isSharded: boolean;
 }
 
 /**
- * Builds the gradient and weight flow of a model's units over the ranks of a group. With one rank,
- * nothing moves.
+ * Builds the gradient and weight flow of a model's units, one stage for each record of ranks. With
+ * one rank, nothing moves.
  */
 export function buildStages(
   config: ResolvedConfig,
   { trained, frozen }: ModelUnits,
   device: Device,
-  options: StageOptions,
+  { groups, timer = untimedComm, layers = null, isSummed = null }: StageOptions,
 ): ZeroStages {
-  const { group, timer = untimedComm, ties = [], layers = null, isSummed = null } = options;
   const { stage, overlap_comm } = config.zero_optimization;
   const overlap = overlap_comm ?? stage === 3;
-  const { replicas = null, near = null } = options;
-  const ranks = options.samples ?? group.size;
   const isTrained = trained.length > 0;
-  const common = { group, ranks, device, timer, overlap, isSummed };
-  const between = { ...common, isTrained, replicas, near, publishesAtOnce: false };
-  const stageOf = (
-    units: readonly Unit[],
-    own: Between,
-    still: readonly WeightUnit[],
-  ): ZeroStage => {
-    const route = gradientRoute(config, own);
-    const gradients = summed(gradientFlow(config, own, route), layers);
-    const weights = weightFlow(config, own, [...units, ...still]);
+  const isSharded = shardsWeights(config, groups.model.group);
+  const stages = groups.all.map((group): ZeroStage => {
+    const between = { ...group, device, timer, overlap, isSummed, isTrained, isSharded };
+    const units = trained.filter((unit) => groups.ofUnit(unit) === group);
+    const still = frozen.filter((unit) => groups.ofUnit(unit) === group);
+    const route = gradientRoute(config, between);
+    const gradients = summed(gradientFlow(config, between, route), layers);
+    const weights = weightFlow(config, between, [...units, ...still]);
     return new ZeroStage(units, { gradients, buckets: route?.buckets ?? null, weights }, still);
-  };
-  const rest = trained.filter((unit) => !tieOf(ties, unit));
-  const tied = ties.map((tie) =>
-    stageOf(
-      trained.filter((unit) => tieOf(ties, unit) === tie),
-      { ...between, group: tie.group, publishesAtOnce: true },
-      [],
-    ),
-  );
-  return new ZeroStages(trained, [stageOf(rest, between, frozen), ...tied]);
+  });
+  return new ZeroStages(trained, stages);
 }
 
 /** Tensor-parallel ranks may hold partial gradients. */
@@ -119,7 +86,7 @@ function summed(flow: GradientFlow, layers: Collectives | null): GradientFlow {
 
 function gradientFlow(
   config: ResolvedConfig,
-  { ranks, isSummed }: Between,
+  { samples, isSummed }: Between,
   route: GradientRoute | null,
 ): GradientFlow {
   const { stage } = config.zero_optimization;
@@ -127,7 +94,7 @@ function gradientFlow(
   if (stage === 1) return new OwnedGradients(route);
   if (stage > 1) return new ShardedGradients(route);
   const summed = new SummedGradients(route);
-  const ownFactor = config.gradient_allreduce_op === 'mean' ? 1 : 1 / ranks;
+  const ownFactor = config.gradient_allreduce_op === 'mean' ? 1 : 1 / samples;
   return isSummed ? new AlternatingGradients(summed, { isSummed, ownFactor }) : summed;
 }
 
@@ -145,9 +112,9 @@ function weightFlow(
   between: Between,
   units: readonly WeightUnit[],
 ): WeightFlow {
-  const { group, device, timer, overlap, isTrained, near, publishesAtOnce } = between;
+  const { group, device, timer, overlap, isTrained, isSharded, near, spansStages } = between;
   const { zero_optimization: zero } = config;
-  if (shardsWeights(config, group)) {
+  if (isSharded) {
     return new GatheredWeights(device, group, {
       prefetch: zero.stage3_prefetch_bucket_size,
       maxLive: zero.stage3_max_live_parameters,
@@ -163,7 +130,7 @@ function weightFlow(
     });
   }
   if (zero.stage === 0 || group.size === 1) return new WholeWeights(group);
-  const bucketElements = publishesAtOnce ? 0 : zero.allgather_bucket_size;
+  const bucketElements = spansStages ? 0 : zero.allgather_bucket_size;
   return new PublishedWeights(device, group, { bucketElements, overlap, timer });
 }
 
@@ -194,8 +161,8 @@ function shardStorage(
  * gradient averaging.
  */
 function gradientRoute(config: ResolvedConfig, between: Between): GradientRoute | null {
-  const { group, ranks, replicas, device, overlap, timer } = between;
-  if (group.size === 1 && !replicas) return null;
+  const { group, samples: ranks, replicas, device, overlap, timer } = between;
+  if (group.size === 1 && ranks === 1 && !replicas) return null;
   const written = gradientDType(config);
   const { communication_data_type: asked } = config;
   const sent = asked === null ? written : dtypeOf[asked];

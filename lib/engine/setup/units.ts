@@ -7,9 +7,10 @@ import type { ParamGroup } from '../../optim/param-groups.js';
 import type { DType } from '../../runtime/dtype.js';
 import { required } from '../../runtime/required.js';
 import type { Tensor } from '../../tensor/index.js';
+import type { LayoutOptions } from '../../zero/layout.js';
 import { FROZEN, Unit, type UnitOptions, type UnitParameter, WeightUnit } from '../../zero/unit.js';
 import type { ReleaseStack } from '../release-stack.js';
-import { type Tie, tieOf } from './pipeline.js';
+import type { ZeroGroups } from '../zero-groups.js';
 
 /** Each in forward order. */
 export interface ModelUnits {
@@ -21,11 +22,8 @@ export interface ModelUnits {
 interface ModelUnitOptions extends UnitOptions {
   /** Whether units are gathered at use and freed. Frozen parameters then form units too. */
   shardsWeights: boolean;
-  /**
-   * Parameters that several pipeline stages share. They form units of their own, sharded over the
-   * ranks of these stages.
-   */
-  ties?: readonly Tie[];
+  /** A unit has parameters of one record, and is sharded over its ranks. */
+  groups: ZeroGroups;
 }
 
 /** Parameters of one module in one unit: all trained or all frozen, with one dtype. */
@@ -45,7 +43,7 @@ interface Together {
 export function buildUnits(
   module: Module,
   groups: readonly ParamGroup[],
-  { shardsWeights, ties = [], ...options }: ModelUnitOptions,
+  { shardsWeights, groups: zeroGroups, ...options }: ModelUnitOptions,
   undo: ReleaseStack,
 ): ModelUnits {
   const groupOf = indexGroups(module, groups);
@@ -55,24 +53,26 @@ export function buildUnits(
   for (const parameter of moved) {
     parameter.moveTo(options.device, parameter.fixedDtype ?? options.dtype);
   }
-  const found = unitModules(module, ties).flatMap(([name, block, named]) => {
+  const found = unitModules(module, zeroGroups).flatMap(([name, block, named]) => {
     const wanted = named.filter(([, parameter]) => !moved.has(parameter));
-    return together([name, block, wanted], groupOf, options.dtype);
+    return together([name, block, wanted], { groupOf, zeroGroups, dtype: options.dtype });
   });
   const isFrozen = ({ parameters: [first] }: Together): boolean => first?.group === FROZEN;
   const gradDtypeOf = (dtype: DType): DType =>
     dtype === options.dtype ? (options.gradDtype ?? dtype) : dtype;
+  const layoutOf = (parameters: readonly UnitParameter[]): LayoutOptions => {
+    return { ...options.layout, shards: zeroGroups.ofUnit({ parameters }).group.size };
+  };
   return {
     trained: found
       .filter((one) => !isFrozen(one))
       .map(({ name, module: block, parameters, dtype }) => {
-        const tie = tieOf(ties, { parameters });
-        const layout = tie ? { ...options.layout, shards: tie.group.size } : options.layout;
-        const own = { ...options, dtype, gradDtype: gradDtypeOf(dtype), layout };
-        return new Unit(name, block, parameters, own);
+        const own = { ...options, dtype, gradDtype: gradDtypeOf(dtype) };
+        return new Unit(name, block, parameters, { ...own, layout: layoutOf(parameters) });
       }),
     frozen: found.filter(isFrozen).map(({ name, module: block, parameters, dtype }) => {
-      return new WeightUnit(name, block, parameters, { ...options, dtype });
+      const layout = layoutOf(parameters);
+      return new WeightUnit(name, block, parameters, { ...options, dtype, layout });
     }),
   };
 }
@@ -84,19 +84,21 @@ type UnitModule = [
 ];
 
 /**
- * Returns tied parameters, the root, then the model's units. Each parameter belongs to the first
- * unit with it, under its name in namedParameters() of the model, which checkpoints use.
+ * Returns parameters of several pipeline stages, the root, then the model's units. Each parameter
+ * belongs to the first unit with it, under its name in namedParameters() of the model, which
+ * checkpoints use.
  */
-function unitModules(module: Module, ties: readonly Tie[]): UnitModule[] {
+function unitModules(module: Module, { own }: ZeroGroups): UnitModule[] {
   const inner = module.units();
   const owned = new Set(inner.flatMap((unit) => unit.module.parameters()));
-  const taken = new Set(ties.flatMap(({ parameters }) => parameters));
+  const ties = own.filter(({ group }) => group.spansStages);
+  const taken = new Set<Tensor>(ties.flatMap(({ parameters }) => parameters));
   const all = [...module.namedParameters()];
   const nameOf = new Map(all.map(([name, parameter]) => [parameter, name]));
   const root = all.filter(([, parameter]) => !owned.has(parameter) && !taken.has(parameter));
-  const units: UnitModule[] = ties.map(({ name, parameters }) => {
-    const own = new Set(parameters);
-    return [name, module, all.filter(([, parameter]) => own.has(parameter))];
+  const units: UnitModule[] = ties.map(({ group: { name }, parameters }) => {
+    const tied = new Set(parameters);
+    return [name, module, all.filter(([, parameter]) => tied.has(parameter))];
   });
   units.push(['root', module, root]);
   for (const { name, module: block } of inner) {
@@ -107,17 +109,29 @@ function unitModules(module: Module, ties: readonly Tie[]): UnitModule[] {
   return units;
 }
 
+interface Kinds {
+  /** Index of the optimizer group of each trained parameter. */
+  groupOf: ReadonlyMap<Tensor, number>;
+  zeroGroups: ZeroGroups;
+  /** Of the engine's weights. */
+  dtype: DType;
+}
+
 /** Groups the parameters of a unit by kind, in the order of each kind's first parameter. */
 function together(
   [name, module, named]: UnitModule,
-  groupOf: ReadonlyMap<Tensor, number>,
-  engineDtype: DType,
+  { groupOf, zeroGroups, dtype: engineDtype }: Kinds,
 ): Together[] {
   const found = new Map<string, Together>();
   for (const [path, parameter] of named) {
     const dtype = parameter.fixedDtype ?? engineDtype;
     const group = parameter.requiresGrad ? required(groupOf.get(parameter)) : FROZEN;
-    const said = [group === FROZEN ? 'frozen' : '', dtype === engineDtype ? '' : dtype];
+    const { name: ranks, spansStages } = zeroGroups.of(parameter);
+    const said = [
+      spansStages ? '' : ranks,
+      group === FROZEN ? 'frozen' : '',
+      dtype === engineDtype ? '' : dtype,
+    ];
     const kind = said.filter(Boolean).join(' ');
     const unitName = kind ? `${name} (${kind})` : name;
     const one = found.get(kind) ?? { name: unitName, module, dtype, parameters: [] };

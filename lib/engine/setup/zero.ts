@@ -1,6 +1,10 @@
 // Moves a model into the units of ZeRO, and creates master weights and optimizer state.
+import type { ProcessGroup } from '../../comm/index.js';
+import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { markStreamed } from '../../nn/streamed.js';
+import type { Optimizer } from '../../optim/optimizer.js';
+import type { ParamGroup } from '../../optim/param-groups.js';
 import { isPart, type Region, wholeRegion } from '../../runtime/box.js';
 import { explainShortages } from '../../runtime/shortage.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -12,28 +16,30 @@ import type { Decisions, Holdings } from '../engine-parts.js';
 import type { Ranks } from '../ranks.js';
 import type { Site } from '../release-stack.js';
 import { memoryAdvice } from '../watch/memory-advice.js';
+import { type OwnGroup, type ZeroGroup, ZeroGroups } from '../zero-groups.js';
 import type { Clients } from './clients.js';
 import {
   layoutFor,
+  requireElementwise,
   requireUncutState,
   requireWholeParameters,
   sumsGradients,
 } from './optimizer-needs.js';
 import { buildState } from './optimizer-state.js';
-import { type Tie, tieOf } from './pipeline.js';
 import { bufferDType, gradientDType, weightDType } from './precision.js';
 import { buildStages, shardsWeights } from './stage.js';
 import { buildUnits } from './units.js';
 import { NoOptimizer } from './untrained.js';
 
-/** `ties`: parameters that several pipeline stages share. */
+/** `ties`: parameters that several pipeline stages share. Throws as buildState() does. */
 export function holdModel(
   { module, config, device, optimizer, progress }: Decisions,
   { commTimer: timer }: Clients,
-  { ranks, ties }: { ranks: Ranks; ties: readonly Tie[] },
+  { ranks, ties }: { ranks: Ranks; ties: readonly OwnGroup[] },
   { owned, undo }: Site,
 ): Holdings {
-  const { shardGroup, dataGroup } = ranks;
+  const { shardGroup } = ranks;
+  const zeroGroups = zeroGroupsOf(optimizer, ranks, ties);
   module.moveBuffers(device, bufferDType(config));
   const found = buildUnits(
     module,
@@ -41,7 +47,7 @@ export function holdModel(
     {
       ...{ dtype: weightDType(config), gradDtype: gradientDType(config), device },
       layout: layoutFor(optimizer, shardGroup.size),
-      ...{ shardsWeights: shardsWeights(config, shardGroup), ties },
+      ...{ shardsWeights: shardsWeights(config, shardGroup), groups: zeroGroups },
     },
     undo,
   );
@@ -53,43 +59,85 @@ export function holdModel(
   const isSummed = sumsGradients(optimizer, progress);
   const stage = owned.own(
     buildStages(config, found, device, {
-      ...{ group: shardGroup, timer, ties, layers: ranks.tensorGroup, isSummed },
-      ...{ samples: dataGroup.size, replicas: ranks.replicaGroup, near: ranks.secondaryGroup },
+      ...{ groups: zeroGroups, timer, layers: ranks.tensorGroup, isSummed },
     }),
   );
-  const alikeTo = sourcesOf(ranks);
-  broadcastWhole(module, frozen, alikeTo);
+  const sources = sourcesOf(ranks);
+  broadcastWhole(module, frozen, (region, parameter) =>
+    sources(region, parameter ? zeroGroups.of(parameter) : zeroGroups.model),
+  );
   const state = new OptimizerState();
   const watched = { config, device, ranks, stage, state };
   owned.defer(explainShortages(device, () => memoryAdvice(watched)));
   const { partitions } = stage;
   buildState(state, { config, optimizer, partitions, device, group: shardGroup }, owned);
-  adoptModel(stage, state, (unit, entry) => alikeTo(entry.region, tieOf(ties, unit)?.group));
+  adoptModel(stage, state, (unit, { region }) => sources(region, zeroGroups.ofUnit(unit)));
   if (optimizer instanceof NoOptimizer) owned.defer(markStreamed(module));
-  const tied = new Set(units.filter((unit) => tieOf(ties, unit)));
-  return { ranks, units, tied, stage, state };
+  return { ranks, units, zeroGroups, stage, state };
 }
 
-type GroupsOf = (region: Region, own?: Collectives) => readonly Collectives[];
+/** Returns the record of the model, of `ties`, and of parameter groups with ranks of their own. */
+function zeroGroupsOf(optimizer: Optimizer, ranks: Ranks, ties: readonly OwnGroup[]): ZeroGroups {
+  const model = {
+    ...{ name: '', group: ranks.shardGroup, samples: ranks.dataGroup.size, spansStages: false },
+    ...{ replicas: ranks.replicaGroup, near: ranks.secondaryGroup, source: ranks.broadcastGroup },
+  };
+  return new ZeroGroups(model, [...ties, ...ownGroups(optimizer, ranks, model)]);
+}
+
+/**
+ * Returns the parameter groups with a process group in the field `zeroGroup`, such as experts: only
+ * its ranks have the same values. Their gradients are summed over these ranks, and divided by the
+ * number of data ranks. Throws DS_CONFIG for optimizers with sums over ranks, and with copies of
+ * the model along other axes.
+ */
+function ownGroups(
+  optimizer: Optimizer,
+  { mesh, replicaAxes }: Ranks,
+  model: ZeroGroup,
+): OwnGroup[] {
+  const own = optimizer.groups.flatMap((one: ParamGroup & { zeroGroup?: ProcessGroup }, index) => {
+    const { params: parameters, zeroGroup: group } = one;
+    if (!group) return [];
+    const name = `group ${index}`;
+    const shared = { ...model, name, group, source: group, replicas: null, near: null };
+    return [{ parameters, group: shared }];
+  });
+  if (own.length > 0) requireElementwise(optimizer, 'with a zeroGroup of a parameter group');
+  const copies = mesh.size(...replicaAxes);
+  if (own.length === 0 || copies === 1) return own;
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: `optimizer ${own[0]?.group.name} zeroGroup`,
+    expected: 'a model without copies along other axes of the mesh',
+    got: `${copies} copies along ${replicaAxes.join(', ')}`,
+    hint: 'Divide the model along these axes, or give them one rank.',
+  });
+}
 
 /**
  * Returns the groups for the first values of a tensor: ranks with the same part; for a whole tensor
  * also the tensor-parallel ranks.
  */
-function sourcesOf({ broadcastGroup, tensorGroup }: Ranks): GroupsOf {
-  return (region, own = broadcastGroup) =>
-    tensorGroup && !isPart(region) ? [own, tensorGroup] : [own];
+function sourcesOf({ tensorGroup }: Ranks) {
+  return (region: Region, { source }: ZeroGroup): readonly Collectives[] =>
+    tensorGroup && !isPart(region) ? [source, tensorGroup] : [source];
 }
 
 /** Copies frozen parameters in no unit, and buffers, from the first rank to the others. */
-function broadcastWhole(module: Module, frozen: readonly WeightUnit[], groups: GroupsOf): void {
+function broadcastWhole(
+  module: Module,
+  frozen: readonly WeightUnit[],
+  groups: (region: Region, parameter?: Tensor) => readonly Collectives[],
+): void {
   const sharded = new Set(
     frozen.flatMap(({ parameters }) => parameters.map(({ parameter }) => parameter)),
   );
-  const whole = module.parameters().filter((one) => !one.requiresGrad && !sharded.has(one));
-  const broadcast = (tensor: Tensor, region: Region): void => {
-    for (const group of groups(region)) takeOver(group, tensor);
-  };
-  for (const parameter of whole) broadcast(parameter, parameter.region);
-  for (const [, buffer] of module.namedBuffers()) broadcast(buffer, wholeRegion(buffer.shape));
+  for (const parameter of module.parameters()) {
+    if (parameter.requiresGrad || sharded.has(parameter)) continue;
+    for (const group of groups(parameter.region, parameter)) takeOver(group, parameter);
+  }
+  for (const [, buffer] of module.namedBuffers()) {
+    for (const group of groups(wholeRegion(buffer.shape))) takeOver(group, buffer);
+  }
 }

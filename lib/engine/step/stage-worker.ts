@@ -29,7 +29,7 @@ type Parts = Pick<
   | 'inputs'
   | 'ranks'
   | 'units'
-  | 'tied'
+  | 'zeroGroups'
   | 'gradients'
   | 'control'
   | 'batch'
@@ -175,10 +175,10 @@ export class TrainingWorker extends Worker {
 
   /** With several stages per rank, the update hands over all units together. */
   reduce(): void {
-    const { units, tied, gradients } = this.parts;
+    const { units, zeroGroups, gradients } = this.parts;
     if (this.pipeline.ownStages.length > 1) return;
     // Tied units wait for other stages, which may wait for this stage.
-    gradients.conclude(units.filter((unit) => !tied.has(unit)));
+    gradients.conclude(units.filter((unit) => !zeroGroups.ofUnit(unit).spansStages));
   }
 }
 
