@@ -1,13 +1,11 @@
 // Checks the beam-search options of a request.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
-import { requireInteger } from '../runtime/require-number.js';
-import type { BeamOptions } from './beams.js';
+import type { Options } from '../runtime/option.js';
+import type { BEAMS } from './beams.js';
 
-/** Beam-search options of a request; see BeamOptions. */
-export type BeamRequest = Partial<
-  Pick<BeamOptions, 'numBeams' | 'lengthPenalty' | 'earlyStopping'>
->;
+/** Beam-search options of a request. */
+export interface BeamRequest extends Options<typeof BEAMS> {}
 
 function refused(what: string, expected: string, got: unknown, hint: string): DsError {
   const op = `InferenceEngine request ${what}`;
@@ -16,8 +14,7 @@ function refused(what: string, expected: string, got: unknown, hint: string): Ds
 
 /** Returns null for one beam, which needs no search. Throws DS_ARGUMENT. */
 export function readBeams(given: BeamRequest, stop: readonly string[]): BeamRequest | null {
-  const numBeams = requireInteger('InferenceEngine request numBeams', given.numBeams ?? 1, 1);
-  if (numBeams > 1) {
+  if ((given.numBeams ?? 1) > 1) {
     if (stop.length === 0) return given;
     const hint = 'Use stopTokens to end the sequences of a beam search.';
     throw refused('stop', 'no stop strings with beams', stop, hint);

@@ -7,52 +7,66 @@ import type { KeyValueCache } from '../nn/attention.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
-import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { checked, integer, number, type Options, readDeclared } from '../runtime/option.js';
+import { refusedValue } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { logSoftmax, noGrad, scope, Tensor, topk } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import { type Beam, type BeamRules, BeamTree, type Candidate } from './beam-tree.js';
 import { penalizedScore, stepBans } from './host-rules.js';
-import { biasOf, needsBias, SAMPLING, type SamplingOptions, SequenceSampling } from './sampling.js';
-import { requireToken, type SamplingRules } from './sampling-options.js';
+import { biasOf, needsBias } from './sampling.js';
+import {
+  requireToken,
+  SAMPLING,
+  type SamplingOptions,
+  type SamplingRules,
+  tokenOptions,
+} from './sampling-options.js';
 
 export type { Beam } from './beam-tree.js';
+
+/** Options of a search. */
+export const BEAMS = {
+  /** Number of beams, at least 1. */
+  numBeams: integer('texts to keep', { min: 1, shown: '1: no search' }),
+  /**
+   * Exponent of the length that divides the sum of the logprobs. Values above 0 favor longer
+   * sequences. Default: 1.
+   */
+  lengthPenalty: number('divide the sum of logprobs by length^`lengthPenalty`', { shown: '1' }),
+  /**
+   * True stops when `numBeams` sequences are finished. False stops when a better result is unlikely
+   * at the present length. "never" judges by the largest possible length. Default: false.
+   */
+  earlyStopping: checked(requireStopping, 'when the search stops', { shown: '`false`' }),
+};
+
+/** Options of beamSearch() apart from sampling options. */
+const SEARCH = {
+  ...BEAMS,
+  /** Number of beams, at least 1. */
+  numBeams: integer('texts to keep', { min: 1, required: true }),
+  /** Most new tokens of a sequence. */
+  maxNewTokens: integer('most new tokens of a sequence', { min: 1, required: true }),
+  /** Number of results, at most `numBeams`. Default: 1. */
+  n: integer('results', { min: 1, default: 1 }),
+  /** End tokens. Default: no end token. */
+  stopTokens: checked((_, tokens: readonly number[]) => tokens, 'end tokens', { default: [] }),
+  /** Aborts the search. */
+  signal: checked((_, signal: AbortSignal | null) => signal, 'aborts the search', {
+    default: null,
+  }),
+  /** Tokenizes text entries of badWords. */
+  tokenizer: checked((_, one: Tokenizer | null) => one, 'tokenizes text entries of badWords', {
+    default: null,
+  }),
+};
 
 /**
  * Options of beamSearch(). Sampling options apply if they change scores before a draw: penalties,
  * biases, banned and allowed tokens, minTokens. They apply to logprobs, as in transformers.
  */
-export interface BeamOptions extends SamplingOptions {
-  /** Number of beams, at least 1. */
-  numBeams: number;
-  /** Most new tokens of a sequence. */
-  maxNewTokens: number;
-  /**
-   * Exponent of the length that divides the sum of the logprobs. Values above 0 favor longer
-   * sequences. Default: 1.
-   */
-  lengthPenalty?: number;
-  /**
-   * True stops when `numBeams` sequences are finished. False stops when a better result is unlikely
-   * at the present length. "never" judges by the largest possible length. Default: false.
-   */
-  earlyStopping?: boolean | 'never';
-  /** Number of results, at most `numBeams`. Default: 1. */
-  n?: number;
-  /** End tokens. Default: no end token. */
-  stopTokens?: readonly number[];
-  /** Aborts the search. */
-  signal?: AbortSignal | null;
-  /** Tokenizes text entries of badWords. */
-  tokenizer?: Tokenizer | null;
-}
-
-const NAMES: OptionNames<BeamOptions> = {
-  ...SAMPLING,
-  ...{ numBeams: true, maxNewTokens: true, lengthPenalty: true, earlyStopping: true },
-  ...{ n: true, stopTokens: true, signal: true, tokenizer: true },
-};
+export interface BeamOptions extends SamplingOptions, Options<typeof SEARCH> {}
 
 const OP = 'beamSearch';
 
@@ -92,44 +106,50 @@ export async function beamSearch(
 }
 
 function readSearch(model: CausalLM, prompt: readonly number[], options: BeamOptions): Search {
-  const given = readOptions<BeamOptions>(OP, options, NAMES);
-  const { numBeams, maxNewTokens, lengthPenalty = 1, earlyStopping = false, ...rest } = given;
-  const { n = 1, stopTokens = [], signal = null, tokenizer = null, ...sampling } = rest;
-  requireInteger(`${OP} numBeams`, numBeams, 1);
-  requireInteger(`${OP} n`, n, 1);
-  requireInteger(`${OP} maxNewTokens`, maxNewTokens, 1);
+  const vocabulary = { vocabSize: model.vocabSize, tokenizer: options.tokenizer };
+  const declared = { ...SAMPLING, ...tokenOptions(vocabulary), ...SEARCH };
+  const { doSample: _, ...read } = readDeclared(OP, options, declared);
+  const { numBeams, maxNewTokens, n, stopTokens, signal } = read;
   if (n > numBeams) throw refused('n', `at most numBeams, ${numBeams}`, n);
-  if (typeof earlyStopping !== 'boolean' && earlyStopping !== 'never') {
-    throw refused('earlyStopping', 'true, false or "never"', earlyStopping);
-  }
-  requireNoDraw(sampling);
-  const vocabulary = { vocabSize: model.vocabSize, tokenizer };
-  const { rules: scoring } = new SequenceSampling(OP, { seed: 0, ...sampling }, vocabulary);
+  requireNoDraw(read);
   for (const token of [...prompt, ...stopTokens]) {
-    requireToken(OP, 'tokens', token, model.vocabSize);
+    requireToken(`${OP} tokens`, token, model.vocabSize);
   }
   requireLength(prompt.length, maxNewTokens, model.maxSeq);
   const ends = new Set(stopTokens);
-  const penalty = requireFinite(`${OP} lengthPenalty`, lengthPenalty);
+  const { lengthPenalty = 1, earlyStopping = false } = read;
   return {
-    rules: { numBeams, maxNewTokens, lengthPenalty: penalty, earlyStopping, ends },
-    scoring,
+    rules: { numBeams, maxNewTokens, lengthPenalty, earlyStopping, ends },
+    scoring: read,
     n,
     signal,
   };
 }
 
+/** Options that change scores before a draw. */
+const SCORING: readonly string[] = [
+  ...['doSample', 'repetitionPenalty', 'presencePenalty', 'frequencyPenalty', 'minTokens'],
+];
+
 /** Throws DS_ARGUMENT for options that only sampling uses. */
-function requireNoDraw(sampling: SamplingOptions): void {
-  const { temperature = 1, topK = 0, topP = 1, minP = 0, seed, logprobs } = sampling;
-  const asked = { temperature, topK, topP, minP, seed, logprobs };
-  const idle = { temperature: [0, 1], topK: [0], topP: [1], minP: [0], seed: [], logprobs: [] };
-  for (const [name, value] of Object.entries(asked)) {
-    const fine: readonly unknown[] = idle[name as keyof typeof idle];
-    if (value === undefined || fine.includes(value)) continue;
+function requireNoDraw(rules: SamplingRules): void {
+  const values: Readonly<Record<string, unknown>> = {
+    ...rules,
+    temperature: rules.temperature || SAMPLING.temperature.default,
+  };
+  for (const [name, { default: idle }] of Object.entries({
+    ...SAMPLING,
+    logprobs: { default: null },
+  })) {
+    if (SCORING.includes(name) || values[name] === idle) continue;
     const hint = 'A beam search does not sample: omit this option or numBeams.';
-    throw refused(name, 'no such option with beams', value, hint);
+    throw refused(name, 'no such option with beams', values[name], hint);
   }
+}
+
+function requireStopping(op: string, given: boolean | 'never'): boolean | 'never' {
+  if (typeof given === 'boolean' || given === 'never') return given;
+  throw refusedValue(op, 'true, false or "never"', given);
 }
 
 function requireLength(prompt: number, more: number, maxSeq: number): void {

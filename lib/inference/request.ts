@@ -2,56 +2,94 @@
 
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
-import { requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
+import {
+  boolean,
+  callback,
+  checked,
+  integer,
+  type Options,
+  readDeclared,
+  string,
+} from '../runtime/option.js';
+import { readOptions } from '../runtime/options.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import type { Tokenizer } from '../text/index.js';
 import { type BeamRequest, readBeams } from './beam-request.js';
-import { SAMPLING, type SamplingOptions } from './sampling.js';
+import { BEAMS } from './beams.js';
+import { SAMPLING, type SamplingOptions, tokenOptions } from './sampling-options.js';
 
-/** A prompt and its generation options. */
-export interface GenerateRequest extends SamplingOptions, BeamRequest {
+/** Limits and vocabulary for the check of requests. */
+export interface RequestLimits {
+  tokenizer: Tokenizer | null;
+  vocabSize: number;
+  /** Most tokens of a prompt and its continuation. */
+  maxTokens: number;
+  /** Minimum room for new tokens. */
+  minNewTokens: number;
+  /** End tokens of the model. */
+  endTokens: readonly number[];
+}
+
+/** Options of a request apart from sampling, for the limits of an engine. */
+export const requestOptions = (limits: RequestLimits) => ({
   /**
    * Text or tokens. The engine's tokenizer encodes text and adds special tokens. For a chat, pass
    * the tokens of Tokenizer.applyChatTemplate(): the template has its own special tokens.
    */
-  prompt: string | ArrayLike<number>;
+  prompt: checked(
+    (op, prompt: string | ArrayLike<number>) => promptTokens(op, prompt, limits),
+    'text or tokens',
+    { required: true },
+  ),
   /** Most tokens to sample. Default: the rest of the engine's maxTokens. */
-  maxNewTokens?: number;
+  maxNewTokens: integer('most tokens to sample', {
+    min: 1,
+    shown: "the rest of the engine's `maxTokens`",
+  }),
   /** Stop strings; the text ends before the first match. Special tokens are allowed. */
-  stop?: string | readonly string[];
+  stop: checked(
+    (op, stop: string | readonly string[]) => requireStops(op, stop, limits.tokenizer),
+    'strings that end the text before them',
+    { default: [], shown: 'none' },
+  ),
   /** End tokens, added to the ones of the model's generation_config.json and tokenizer. */
-  stopTokens?: readonly number[];
+  stopTokens: checked(
+    (op, tokens: readonly number[]) => requireTokens(op, tokens, limits),
+    'end tokens, added to those of the model',
+    { default: [], shown: 'none' },
+  ),
   /** Treats the model's end tokens as ordinary tokens. Default: false. */
-  ignoreEos?: boolean;
+  ignoreEos: boolean("treat the model's end tokens as ordinary tokens", { default: false }),
   /** Number of continuations; they share the prompt's keys and values. Default: 1. */
-  n?: number;
+  n: integer('number of continuations', { min: 1, default: 1 }),
   /**
    * True if the continuation is a separate text, such as a chat answer. SentencePiece tokenizers
    * then drop the space before its first word. Default: false, the continuation extends the prompt.
    */
-  beginsText?: boolean;
+  beginsText: boolean('the continuation is a separate text', { default: false }),
   /**
    * Aborts the request and frees its blocks. generate() then rejects with the signal's reason; the
    * pieces of stream() end with "abort".
    */
-  signal?: AbortSignal;
+  signal: checked(requireSignal, 'aborts the request', { default: null }),
   /**
    * Requests with different salts share no cached blocks. This prevents timing leaks between
    * tenants. Default: one common salt.
    */
-  cacheSalt?: string;
+  cacheSalt: string('requests with different salts share no cached blocks', {
+    default: '',
+    shown: 'one common salt',
+  }),
   /** Called before the first step of the request. */
-  onStart?: () => void;
-}
+  onStart: callback<() => void>('called before the first step of the request'),
+});
 
-const NAMES: OptionNames<GenerateRequest> = {
-  ...SAMPLING,
-  ...{ prompt: true, maxNewTokens: true, stop: true, stopTokens: true, ignoreEos: true },
-  ...{ n: true, beginsText: true, signal: true, cacheSalt: true, onStart: true },
-  ...{ numBeams: true, lengthPenalty: true, earlyStopping: true },
-};
+/** A prompt and its generation options. */
+export interface GenerateRequest
+  extends SamplingOptions,
+    BeamRequest,
+    Options<ReturnType<typeof requestOptions>> {}
 
 /** A checked request with its prompt as tokens and with all defaults. */
 export interface ReadRequest {
@@ -70,70 +108,50 @@ export interface ReadRequest {
   beams: BeamRequest | null;
 }
 
-/** Limits and vocabulary for the check of requests. */
-export interface RequestLimits {
-  tokenizer: Tokenizer | null;
-  vocabSize: number;
-  /** Most tokens of a prompt and its continuation. */
-  maxTokens: number;
-  /** Minimum room for new tokens. */
-  minNewTokens: number;
-  /** End tokens of the model. */
-  endTokens: readonly number[];
-}
-
 const OP = 'InferenceEngine request';
-
-function refused(what: string, expected: string, got: string, hint = ''): DsError {
-  return new DsError({ code: 'DS_ARGUMENT', op: `${OP} ${what}`, expected, got, hint });
-}
 
 /** Checks a request. Throws DS_ARGUMENT for invalid options, DS_LIMIT for one that is too long. */
 export function readRequest(given: GenerateRequest, limits: RequestLimits): ReadRequest {
-  const read = readOptions(OP, given, NAMES);
-  const { prompt, stop = [], stopTokens = [], ignoreEos = false, n = 1, signal, ...rest } = read;
-  const { numBeams, lengthPenalty, earlyStopping, ...others } = rest;
-  const { cacheSalt = '', maxNewTokens, onStart, beginsText = false, ...sampling } = others;
-  const tokens = promptTokens(prompt, limits);
-  if (signal !== undefined && !(signal instanceof AbortSignal)) {
-    throw refused('signal', 'an AbortSignal', formatValue(signal));
-  }
-  if (typeof cacheSalt !== 'string') throw refused('cacheSalt', 'a string', formatValue(cacheSalt));
-  if (onStart !== undefined && typeof onStart !== 'function') {
-    throw refused('onStart', 'a function', formatValue(onStart));
-  }
-  requireType(`${OP} beginsText`, beginsText, 'boolean');
+  const declared = { ...requestOptions(limits), ...BEAMS };
+  const names = { ...declared, ...SAMPLING, ...tokenOptions(limits) };
+  const all = Object.entries(readOptions(OP, given, names));
+  const isSampling = ([name]: [string, unknown]): boolean => !Object.hasOwn(declared, name);
+  const own = Object.fromEntries(all.filter((entry) => !isSampling(entry)));
+  const { numBeams, lengthPenalty, earlyStopping, ...read } = readDeclared(OP, own, declared);
+  const { prompt, maxNewTokens, stop, stopTokens, ignoreEos, beginsText, ...rest } = read;
   const ends = ignoreEos ? [] : limits.endTokens;
-  const stops = requireStops(stop, limits.tokenizer);
-  const spoken = specialAmong(stops, limits);
   return {
-    prompt: tokens,
-    maxNewTokens: newTokens(tokens.length, maxNewTokens, limits),
-    textBefore: beginsText ? [] : tokens,
-    stop: stops,
-    stopTokens: new Set([...ends, ...requireTokens('stopTokens', stopTokens, limits), ...spoken]),
-    n: requireInteger(`${OP} n`, n, 1),
-    signal: signal ?? null,
-    cacheSalt,
-    onStart: onStart ?? null,
-    sampling,
-    beams: readBeams({ numBeams, lengthPenalty, earlyStopping }, stops),
+    ...rest,
+    prompt,
+    maxNewTokens: newTokens(prompt.length, maxNewTokens, limits),
+    textBefore: beginsText ? [] : prompt,
+    stop,
+    stopTokens: new Set([...ends, ...stopTokens, ...specialAmong(stop, limits)]),
+    onStart: read.onStart ?? null,
+    sampling: Object.fromEntries(all.filter(isSampling)),
+    beams: readBeams({ numBeams, lengthPenalty, earlyStopping }, stop),
   };
 }
 
+function requireSignal(op: string, signal: AbortSignal): AbortSignal {
+  if (signal instanceof AbortSignal) return signal;
+  throw refusedValue(op, 'an AbortSignal', signal);
+}
+
 function promptTokens(
+  op: string,
   prompt: string | ArrayLike<number>,
   limits: RequestLimits,
 ): readonly number[] {
   if (typeof prompt === 'string' && !limits.tokenizer) {
     const hint = 'initInference(folder) reads the tokenizer in the folder of the model.';
-    throw refused('prompt', 'tokens, for an engine without a tokenizer', 'a string', hint);
+    throw refused(op, 'tokens, for an engine without a tokenizer', 'a string', hint);
   }
   const given = typeof prompt === 'string' ? encoded(prompt, limits) : prompt;
-  const tokens = requireTokens('prompt', given, limits);
+  const tokens = requireTokens(op, given, limits);
   if (tokens.length > 0) return tokens;
   const hint = 'Start with the token that begins a text, usually bosId of the tokenizer.';
-  throw refused('prompt', 'at least one token', 'an empty prompt', hint);
+  throw refused(op, 'at least one token', 'an empty prompt', hint);
 }
 
 /** Encodes a prompt. Throws DS_LIMIT before encoding if the text is certainly too long. */
@@ -145,7 +163,7 @@ function encoded(text: string, { tokenizer, maxTokens }: RequestLimits): Int32Ar
 }
 
 /** Throws DS_ARGUMENT unless `given` is a list of token ids. */
-function requireTokens(what: string, given: unknown, { vocabSize }: RequestLimits): number[] {
+function requireTokens(op: string, given: unknown, { vocabSize }: RequestLimits): number[] {
   const isList = Array.isArray(given) || ArrayBuffer.isView(given);
   const list = isList ? Array.from(given as ArrayLike<unknown>) : [];
   const wrong = list.findIndex(
@@ -154,16 +172,19 @@ function requireTokens(what: string, given: unknown, { vocabSize }: RequestLimit
   if (isList && wrong < 0) return list as number[];
   const got = isList ? `${formatValue(list[wrong])} at ${wrong}` : formatValue(given);
   const hint = isList ? "Use the tokenizer of the model's training." : '';
-  throw refused(what, `tokens from 0 to ${vocabSize - 1}`, got, hint);
+  throw refused(op, `tokens from 0 to ${vocabSize - 1}`, got, hint);
 }
 
 /** Stop strings need a tokenizer. TextStream checks their contents. */
-function requireStops(given: string | readonly string[], tokenizer: Tokenizer | null) {
+function requireStops(
+  op: string,
+  given: string | readonly string[],
+  tokenizer: Tokenizer | null,
+): readonly string[] {
   const stops = typeof given === 'string' ? [given] : given;
-  if (!Array.isArray(stops))
-    throw refused('stop', 'a string or a list of strings', formatValue(given));
+  if (!Array.isArray(stops)) throw refusedValue(op, 'a string or a list of strings', given);
   if (tokenizer || stops.length === 0) return stops;
-  throw refused('stop', 'stopTokens, for an engine without a tokenizer', formatValue(given));
+  throw refusedValue(op, 'stopTokens, for an engine without a tokenizer', given);
 }
 
 /** Returns the special tokens that equal a stop string: they decode to no text. */
@@ -178,10 +199,9 @@ function specialAmong(
 /** Returns the number of new tokens. Throws DS_LIMIT if the prompt and new tokens are too many. */
 function newTokens(prompt: number, given: number | undefined, limits: RequestLimits): number {
   const { maxTokens, minNewTokens } = limits;
-  const wanted = given === undefined ? null : requireInteger(`${OP} maxNewTokens`, given, 1);
   const room = maxTokens - prompt;
-  if (room >= Math.max(minNewTokens, wanted ?? 1)) return wanted ?? room;
-  const added = Math.max(minNewTokens, wanted ?? 1);
+  const added = Math.max(minNewTokens, given ?? 1);
+  if (room >= added) return given ?? room;
   throw tooLong(`a prompt of ${prompt} and ${added} new ones`, maxTokens);
 }
 

@@ -1,90 +1,98 @@
-// Sampling options of one sequence: their checks and defaults.
-import { DsError } from '../errors.js';
-import { formatValue } from '../runtime/format-value.js';
+// Sampling options of one sequence, each declared once: engines, HTTP bodies,
+// generation_config.json and command lines read these declarations.
 import { isObject } from '../runtime/is-object.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
-import { requireFinite, requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
+import {
+  boolean,
+  checked,
+  integer,
+  number,
+  type Options,
+  readDeclared,
+  type Settings,
+} from '../runtime/option.js';
+import { refusedValue } from '../runtime/refused.js';
+import { requireInteger } from '../runtime/require-number.js';
 import { nextRandom } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 
-/** Sampling options of one sequence. Defaults change nothing. */
-export interface SamplingOptions {
+/**
+ * Options whose check needs no vocabulary. `elsewhere` has the name in generation_config.json; in
+ * HTTP bodies, names are in snake_case.
+ */
+export const SAMPLING = {
   /** False selects the likeliest token, as temperature 0 does. Default: true. */
-  doSample?: boolean;
+  doSample: boolean('false takes the likeliest token, as temperature 0 does', { default: true }),
   /** Divides the scores; 0 selects the likeliest token. Default: 1. */
-  temperature?: number;
+  temperature: number('divides the scores; 0 takes the likeliest token (the first of equal ones)', {
+    min: 0,
+    f32: true,
+    default: 1,
+    elsewhere: '`temperature`',
+  }),
   /** Keeps the K likeliest tokens and ties of the K-th; 0 keeps all. Default: 0. */
-  topK?: number;
+  topK: integer('keep the K likeliest tokens, and all that are as likely as the K-th', {
+    min: 0,
+    default: 0,
+    shown: '0: all',
+    elsewhere: '`top_k`',
+  }),
   /**
    * Keeps the smallest set of likeliest tokens with this total probability, in [0, 1]; 0 keeps one.
    * Default: 1.
    */
-  topP?: number;
+  topP: number('keep the likeliest tokens until their probabilities sum to this value', {
+    min: 0,
+    max: 1,
+    default: 1,
+    shown: '1: all',
+    elsewhere: '`top_p`',
+  }),
   /** Keeps tokens with at least this fraction of the largest probability, in [0, 1]. Default: 0. */
-  minP?: number;
+  minP: number("keep tokens with at least this fraction of the likeliest token's probability", {
+    min: 0,
+    max: 1,
+    default: 0,
+    elsewhere: '`min_p`',
+  }),
   /**
    * Divides positive scores of tokens in the prompt and output, and multiplies negative ones. At
    * least 0.01. Default: 1.
    */
-  repetitionPenalty?: number;
+  repetitionPenalty: number(
+    'divides scores of tokens in prompt or output (multiplies negative scores); at least 0.01',
+    {
+      min: 0.01, // With smaller divisors, scores could overflow.
+      f32: true,
+      default: 1,
+      fix: '1 changes nothing; above 1 repeats less.',
+      elsewhere: '`repetition_penalty`',
+    },
+  ),
   /** Subtracted from the scores of tokens in the output. Default: 0. */
-  presencePenalty?: number;
+  presencePenalty: number('subtracted from scores of tokens in the output', {
+    f32: true,
+    default: 0,
+  }),
   /** Subtracted from the scores once for each occurrence in the output. Default: 0. */
-  frequencyPenalty?: number;
-  /** Added to the scores of tokens, by id. -Infinity bans a token. */
-  logitBias?: Readonly<Record<number, number>> | ReadonlyMap<number, number>;
-  /**
-   * Banned sequences: lists of 1 to 64 tokens, or text. The last token of a sequence is banned
-   * after its other tokens. Text is tokenized at the start of a text and after a space.
-   */
-  badWords?: readonly (string | readonly number[])[];
-  /** Restricts sampling to these tokens. Default: all. */
-  allowedTokens?: readonly number[];
+  frequencyPenalty: number("the same, times the token's count in the output", {
+    f32: true,
+    default: 0,
+  }),
   /** Tokens to sample before an end token or stop string may end the sequence. Default: 0. */
-  minTokens?: number;
+  minTokens: integer('tokens before an end token or a stop string may end the text', {
+    min: 0,
+    default: 0,
+  }),
   /**
    * Equal seeds and scores give equal tokens, independent of other sequences in the batch. Default:
    * a value of the global generator, see seed().
    */
-  seed?: number;
-  /**
-   * Returns the logprob of each token and of this many likeliest tokens; 0 returns only the first.
-   * Logprobs are natural logarithms before all other options. Default: no logprobs.
-   */
-  logprobs?: number;
-}
-
-/** Names of SamplingOptions. */
-export const SAMPLING: OptionNames<SamplingOptions> = {
-  ...{ doSample: true, temperature: true, topK: true, topP: true, minP: true },
-  ...{ repetitionPenalty: true, presencePenalty: true, frequencyPenalty: true },
-  ...{ logitBias: true, badWords: true, allowedTokens: true, minTokens: true },
-  ...{ seed: true, logprobs: true },
+  seed: integer('the same seed gives the same text', {
+    min: 0,
+    default: null,
+    shown: "the library's generator",
+  }),
 };
-
-/** Checked options with defaults. */
-export interface SamplingRules {
-  /** 0 for greedy. */
-  readonly temperature: number;
-  readonly topK: number;
-  readonly topP: number;
-  readonly minP: number;
-  readonly repetitionPenalty: number;
-  readonly presencePenalty: number;
-  readonly frequencyPenalty: number;
-  readonly logitBias: readonly (readonly [number, number])[];
-  readonly badWords: readonly (readonly number[])[];
-  readonly allowedTokens: readonly number[] | null;
-  readonly minTokens: number;
-  readonly seed: number | null;
-  readonly logprobs: number | null;
-}
-
-/** With smaller divisors, scores could overflow. */
-export const LEAST_REPETITION_PENALTY = 0.01;
-/** Longest bad word in tokens: the device keeps this many recent tokens of a sequence. */
-const MOST_IN_BAD_WORD = 64;
 
 /** Vocabulary of a model. */
 export interface Vocabulary {
@@ -93,106 +101,113 @@ export interface Vocabulary {
   tokenizer?: Tokenizer | null;
 }
 
+/** Options about tokens, for one vocabulary. */
+export const tokenOptions = (vocabulary: Vocabulary) => ({
+  /** Added to the scores of tokens, by id. -Infinity bans a token. */
+  logitBias: checked(
+    (op, bias: Readonly<Record<number, number>> | ReadonlyMap<number, number>) =>
+      readBias(op, bias, vocabulary.vocabSize),
+    'added to scores: `{ 50256: -100 }`, or a Map; `-Infinity` bans a token',
+    { default: [], shown: 'none' },
+  ),
+  /**
+   * Banned sequences: lists of 1 to 64 tokens, or text. The last token of a sequence is banned
+   * after its other tokens. Text is tokenized at the start of a text and after a space.
+   */
+  badWords: checked(
+    (op, words: readonly (string | readonly number[])[]) => readBadWords(op, words, vocabulary),
+    'texts, or lists of up to 64 tokens, that may not appear',
+    { default: [], shown: 'none' },
+  ),
+  /** Restricts sampling to these tokens. Default: all. */
+  allowedTokens: checked(
+    (op, tokens: readonly number[]) => readAllowed(op, tokens, vocabulary.vocabSize),
+    'only these tokens',
+    { default: null, shown: 'all' },
+  ),
+  /**
+   * Returns the logprob of each token and of this many likeliest tokens; 0 returns only the first.
+   * Logprobs are natural logarithms before all other options. Default: no logprobs.
+   */
+  logprobs: checked(
+    (op, count: number) => readLogprobs(op, count, vocabulary.vocabSize),
+    "report each token's logprob and this many alternatives",
+    { default: null },
+  ),
+});
+
+type TokenOptions = ReturnType<typeof tokenOptions>;
+
+/** Sampling options of one sequence. Defaults change nothing. */
+export interface SamplingOptions extends Options<typeof SAMPLING>, Options<TokenOptions> {}
+
+/** Checked options with defaults; temperature 0 is greedy. */
+export interface SamplingRules
+  extends Readonly<Omit<Settings<typeof SAMPLING>, 'doSample'>>,
+    Readonly<Settings<TokenOptions>> {}
+
+/** Longest bad word in tokens: the device keeps this many recent tokens of a sequence. */
+const MOST_IN_BAD_WORD = 64;
+
 /** Checks `options`. Throws DS_ARGUMENT with the name of the option, prefixed by `op`. */
 function readSampling(
   op: string,
   options: SamplingOptions | undefined,
-  { vocabSize, tokenizer }: Vocabulary,
+  vocabulary: Vocabulary,
 ): SamplingRules {
-  const given = readOptions<SamplingOptions>(op, options, SAMPLING);
-  const number = (name: keyof SamplingOptions & string, fallback: number, least?: number) =>
-    requireFinite(`${op} ${name}`, or(given[name], fallback), least);
-  const part = (name: 'topP' | 'minP', fallback: number): number => {
-    const value = number(name, fallback);
-    if (value >= 0 && value <= 1) return value;
-    throw refused(op, name, 'a number from 0 to 1', value, '');
-  };
-  const repetitionPenalty = number('repetitionPenalty', 1);
-  if (repetitionPenalty < LEAST_REPETITION_PENALTY) {
-    const hint = '1 changes nothing; above 1 repeats less.';
-    const expected = `a number of ${LEAST_REPETITION_PENALTY} or more`;
-    throw refused(op, 'repetitionPenalty', expected, repetitionPenalty, hint);
-  }
-  const doSample = requireType(`${op} doSample`, or(given.doSample, true), 'boolean');
-  const { seed, logprobs } = given;
-  return {
-    temperature: doSample ? float32(op, 'temperature', number('temperature', 1, 0)) : 0,
-    topK: requireInteger(`${op} topK`, or(given.topK, 0), 0),
-    topP: part('topP', 1),
-    minP: part('minP', 0),
-    repetitionPenalty: float32(op, 'repetitionPenalty', repetitionPenalty),
-    presencePenalty: float32(op, 'presencePenalty', number('presencePenalty', 0)),
-    frequencyPenalty: float32(op, 'frequencyPenalty', number('frequencyPenalty', 0)),
-    logitBias: readBias(op, given.logitBias, vocabSize),
-    badWords: readBadWords(op, given.badWords, { vocabSize, tokenizer }),
-    allowedTokens: readAllowed(op, given.allowedTokens, vocabSize),
-    minTokens: requireInteger(`${op} minTokens`, or(given.minTokens, 0), 0),
-    seed: seed === undefined ? null : requireInteger(`${op} seed`, seed, 0),
-    logprobs: logprobs === undefined ? null : readLogprobs(op, logprobs, vocabSize),
-  };
+  const declared = { ...SAMPLING, ...tokenOptions(vocabulary) };
+  const { doSample, ...rules } = readDeclared(op, options, declared);
+  return doSample ? rules : { ...rules, temperature: 0 };
 }
 
-/** Replaces undefined only; null is refused as a value. */
-const or = <T>(value: T | undefined, fallback: T): T => (value === undefined ? fallback : value);
-
-/** Throws DS_ARGUMENT for a value that overflows or underflows in f32, the device's precision. */
-function float32(op: string, name: string, value: number): number {
-  const kept = Math.fround(value);
-  if (Number.isFinite(kept) && (value === 0) === (kept === 0)) return value;
-  throw refused(op, name, 'a number in the range of f32', value, '');
-}
-
-function readLogprobs(op: string, value: unknown, vocabSize: number): number {
-  const asked = requireInteger(`${op} logprobs`, value, 0);
+function readLogprobs(op: string, value: number, vocabSize: number): number {
+  const asked = requireInteger(op, value, 0);
   if (asked <= vocabSize) return asked;
-  throw refused(op, 'logprobs', `at most the vocabulary size, ${vocabSize}`, asked, '');
+  throw refusedValue(op, `at most the vocabulary size, ${vocabSize}`, asked);
 }
 
 function readBias(
   op: string,
-  bias: SamplingOptions['logitBias'],
+  bias: Readonly<Record<number, number>> | ReadonlyMap<number, number>,
   vocabSize: number,
-): [number, number][] {
-  if (bias === undefined) return [];
-  if (!isObject(bias)) {
-    throw refused(op, 'logitBias', 'numbers by token, such as { 50256: -100 }', bias, '');
-  }
-  const entries = bias instanceof Map ? [...bias] : Object.entries(bias);
+): readonly (readonly [number, number])[] {
+  if (!isObject(bias)) throw refusedValue(op, 'numbers by token, such as { 50256: -100 }', bias);
+  const entries: [unknown, unknown][] = bias instanceof Map ? [...bias] : Object.entries(bias);
   return entries.map(([key, value]) => {
-    const token = typeof key === 'string' && key.trim() !== '' ? Number(key) : key;
-    requireToken(op, 'logitBias', token, vocabSize);
-    if (typeof value === 'number' && value < Number.POSITIVE_INFINITY) {
-      return [token as number, value];
-    }
+    const named = typeof key === 'string' && key.trim() !== '' ? Number(key) : key;
+    const token = requireToken(op, named, vocabSize);
+    if (typeof value === 'number' && value < Number.POSITIVE_INFINITY) return [token, value];
     const hint = '-Infinity bans a token; allowedTokens restricts sampling to a list.';
-    throw refused(op, `logitBias of token ${token}`, 'a number below Infinity', value, hint);
+    throw refusedValue(`${op} of token ${token}`, 'a number below Infinity', value, hint);
   });
 }
 
-function readBadWords(op: string, words: unknown, vocabulary: Vocabulary): number[][] {
-  if (words === undefined) return [];
-  if (!Array.isArray(words)) throw refused(op, 'badWords', 'a list of lists of tokens', words, '');
-  return words.flatMap((word: unknown, i) => readBadWord(op, `badWords[${i}]`, word, vocabulary));
+function readBadWords(
+  op: string,
+  words: unknown,
+  vocabulary: Vocabulary,
+): readonly (readonly number[])[] {
+  if (!Array.isArray(words)) throw refusedValue(op, 'a list of lists of tokens', words);
+  return words.flatMap((word: unknown, i) => readBadWord(`${op}[${i}]`, word, vocabulary));
 }
 
 function readBadWord(
   op: string,
-  name: string,
   word: unknown,
   { vocabSize, tokenizer }: Vocabulary,
-): number[][] {
+): readonly (readonly number[])[] {
   const isText = typeof word === 'string';
   if (isText && !tokenizer) {
-    throw refused(op, name, 'a list of tokens, without a tokenizer', word, '');
+    throw refusedValue(op, 'a list of tokens, without a tokenizer', word);
   }
   const spelled =
     isText && tokenizer ? spellings(tokenizer, word) : [isList(word) ? [...word] : []];
   for (const tokens of spelled) {
     if (tokens.length === 0 || tokens.length > MOST_IN_BAD_WORD) {
       const hint = isText ? `It is ${tokens.length} tokens.` : '';
-      throw refused(op, name, `1 to ${MOST_IN_BAD_WORD} tokens`, word, hint);
+      throw refusedValue(op, `1 to ${MOST_IN_BAD_WORD} tokens`, word, hint);
     }
-    for (const token of tokens) requireToken(op, name, token, vocabSize);
+    for (const token of tokens) requireToken(op, token, vocabSize);
   }
   return spelled;
 }
@@ -207,36 +222,24 @@ function spellings(tokenizer: Tokenizer, word: string): number[][] {
   return bare.join() === spaced.join() ? [bare] : [bare, spaced];
 }
 
-function readAllowed(op: string, tokens: unknown, vocabSize: number): number[] | null {
-  if (tokens === undefined) return null;
+function readAllowed(op: string, tokens: unknown, vocabSize: number): readonly number[] {
   if (!isList(tokens) || tokens.length === 0) {
     const hint = 'Omit it to allow all tokens.';
-    throw refused(op, 'allowedTokens', 'a list of at least one token', tokens, hint);
+    throw refusedValue(op, 'a list of at least one token', tokens, hint);
   }
-  const listed = Array.from(tokens);
-  for (const token of listed) requireToken(op, 'allowedTokens', token, vocabSize);
-  return listed;
+  return Array.from(tokens, (token) => requireToken(op, token, vocabSize));
 }
 
 function isList(value: unknown): value is ArrayLike<number> & Iterable<number> {
   return Array.isArray(value) || value instanceof Int32Array;
 }
 
-/** Throws DS_ARGUMENT with the name `what` unless `token` is in the vocabulary. */
-export function requireToken(op: string, what: string, token: unknown, vocabSize: number): void {
-  if (typeof token === 'number' && Number.isInteger(token) && token >= 0 && token < vocabSize)
-    return;
-  throw refused(op, what, `tokens from 0 to ${vocabSize - 1}`, token, '');
-}
-
-function refused(op: string, name: string, expected: string, got: unknown, hint: string): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: `${op} ${name}`,
-    expected,
-    got: formatValue(got),
-    hint,
-  });
+/** Returns `token`. Throws DS_ARGUMENT with `op` unless it is in the vocabulary. */
+export function requireToken(op: string, token: unknown, vocabSize: number): number {
+  if (typeof token === 'number' && Number.isInteger(token) && token >= 0 && token < vocabSize) {
+    return token;
+  }
+  throw refusedValue(op, `tokens from 0 to ${vocabSize - 1}`, token);
 }
 
 /** A 64-bit key of a sequence's noise, as two 32-bit words. */

@@ -136,7 +136,7 @@ export class Sampler {
     }
     const { generated = [], ends = [] } = state;
     for (const token of [...prompt, ...generated, ...ends]) {
-      requireToken('Sampler.enter', 'tokens', token, this.vocabSize);
+      requireToken('Sampler.enter tokens', token, this.vocabSize);
     }
     const sampling =
       options instanceof SequenceSampling

@@ -181,7 +181,7 @@ const isWithin = (value: number, { min = LEAST, max = MOST, above = LEAST, below
 /** " from 0 to 1", or " of at least 0 and below 1". */
 function boundsOf({ min, max, above, below }: Range): string {
   if (min !== undefined && max !== undefined) return ` from ${min} to ${max}`;
-  const bounds = Object.entries({ 'of at least': min, above, 'of at most': max, below });
+  const bounds = Object.entries({ 'of at least': min, above, 'at most': max, below });
   const given = bounds.filter(([, bound]) => bound !== undefined);
   return given.length > 0 ? ` ${given.map((one) => one.join(' ')).join(' and ')}` : '';
 }

@@ -114,3 +114,7 @@ const bare = (name: string): string => name.replaceAll('_', '').toLowerCase();
 /** "weight_decay" as "weightDecay". */
 export const camelCase = (name: string): string =>
   name.replace(/(?<=[a-z0-9])_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
+
+/** "weightDecay" as "weight_decay". */
+export const snakeCase = (name: string): string =>
+  name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);

@@ -1,8 +1,10 @@
 // A checked request: the fields that completions and chats share.
 import type { JsonValue } from '../../types/json.js';
-import { LEAST_REPETITION_PENALTY } from '../inference/sampling-options.js';
+import { SAMPLING } from '../inference/sampling-options.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
+import { checked, number } from '../runtime/option.js';
+import { requireInteger } from '../runtime/require-number.js';
 import type { AnswerFormat } from './answer-format.js';
 import { ApiError, invalid, TOO_LONG, tooLong } from './api-error.js';
 import type { Asker } from './fair-queue.js';
@@ -47,7 +49,24 @@ const STOPS = 16;
 const BIASED = 1024;
 /** Most alternatives of a token. */
 export const TOP_LOGPROBS = 20;
-const { MAX_VALUE } = Number;
+const { doSample: _, ...OPTIONS } = SAMPLING;
+
+/** The engine's options with the limits of OpenAI and vLLM. */
+const SAMPLED = {
+  ...OPTIONS,
+  temperature: number('', { min: 0, max: 2 }),
+  /** 0 would leave no token to sample. */
+  topP: number('', { above: 0, max: 1 }),
+  /** -1 stands for all tokens, as in vLLM. */
+  topK: checked((op, k: number) => Math.max(0, requireInteger(op, k, -1)), ''),
+  presencePenalty: number('', { min: -2, max: 2 }),
+  frequencyPenalty: number('', { min: -2, max: 2 }),
+  /** The seeds of the engine are not negative. */
+  seed: checked((op, seed: number) => {
+    const given = requireInteger(op, seed, Number.MIN_SAFE_INTEGER);
+    return given < 0 ? Number(BigInt.asUintN(53, BigInt(given))) : given;
+  }, ''),
+};
 
 /** Sampling options of the request over the defaults, and its `max_tokens`. */
 export function readOptions(
@@ -55,16 +74,8 @@ export function readOptions(
   { vocabSize, limits, defaults, tokenizer }: ServedModel,
 ): Pick<ParsedRequest, 'options' | 'asked'> {
   const given: ContinuationOptions = {
-    temperature: fields.number('temperature', 0, 2),
-    topP: positiveShare(fields, 'top_p'),
-    topK: topK(fields),
-    minP: fields.number('min_p', 0, 1),
-    repetitionPenalty: fields.number('repetition_penalty', LEAST_REPETITION_PENALTY, MAX_VALUE),
-    presencePenalty: fields.number('presence_penalty', -2, 2),
-    frequencyPenalty: fields.number('frequency_penalty', -2, 2),
+    ...fields.declared(SAMPLED),
     logitBias: logitBias(fields.any('logit_bias'), vocabSize),
-    minTokens: fields.integer('min_tokens', 0),
-    seed: seed(fields),
     stop: fields.texts('stop', STOPS),
     stopTokens: fields.tokens('stop_token_ids', vocabSize),
     ignoreEos: fields.flag('ignore_eos'),
@@ -100,26 +111,6 @@ function maxNewTokens(fields: RequestFields): number | undefined {
     throw invalid('max_tokens', `max_completion_tokens, ${most}, or nothing`, `${old}`);
   }
   return most ?? old;
-}
-
-/** 0 would leave no token to sample. */
-function positiveShare(fields: RequestFields, name: string): number | undefined {
-  const value = fields.any(name);
-  if (value === undefined) return undefined;
-  if (typeof value === 'number' && value > 0 && value <= 1) return value;
-  throw invalid(name, 'a number above 0 and at most 1', formatValue(value));
-}
-
-/** -1 stands for all tokens, as in vLLM. */
-function topK(fields: RequestFields): number | undefined {
-  const value = fields.integer('top_k', -1);
-  return value === -1 ? 0 : value;
-}
-
-/** Each whole number is a seed; the engine's are not negative. */
-function seed(fields: RequestFields): number | undefined {
-  const value = fields.integer('seed', Number.MIN_SAFE_INTEGER);
-  return value === undefined || value >= 0 ? value : Number(BigInt.asUintN(53, BigInt(value)));
 }
 
 function logitBias(

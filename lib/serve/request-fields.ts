@@ -1,7 +1,10 @@
 // Reads the fields of a request by type and bounds, and refuses unread fields.
 import type { JsonObject, JsonValue } from '../../types/json.js';
+import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
+import { type Declared, integer, type Option, type Settings } from '../runtime/option.js';
+import { snakeCase } from '../runtime/options.js';
 import { closest } from '../runtime/suggestion.js';
 import { ApiError, invalid } from './api-error.js';
 
@@ -24,23 +27,22 @@ export class RequestFields {
     return Object.hasOwn(this.values, name) ? (this.values[name] ?? undefined) : undefined;
   }
 
-  /** A number from `least` to `most`. */
-  number(name: string, least: number, most: number): number | Absent {
-    const value = this.any(name);
-    if (value === undefined) return undefined;
-    if (typeof value === 'number' && value >= least && value <= most) return value;
-    const bound = most === Number.MAX_VALUE ? `of ${least} and more` : `from ${least} to ${most}`;
-    throw this.wrong(name, `a number ${bound}`, formatValue(value));
+  /** The options of `declared` that the request has, by their names in snake_case. */
+  declared<D extends Declared>(declared: D): Partial<Settings<D>> {
+    const read: Record<string, unknown> = {};
+    for (const [name, option] of Object.entries(declared)) {
+      const field = snakeCase(name);
+      const value = this.any(field);
+      if (value !== undefined) read[name] = this.read(field, option, value);
+    }
+    return read as Partial<Settings<D>>;
   }
 
   /** A whole number from `least` to `most`. */
   integer(name: string, least: number, most = Number.MAX_SAFE_INTEGER): number | Absent {
     const value = this.any(name);
-    if (value === undefined) return undefined;
-    if (isInteger(value, least, most)) return value;
-    const bound =
-      most === Number.MAX_SAFE_INTEGER ? `of ${least} and more` : `from ${least} to ${most}`;
-    throw this.wrong(name, `a whole number ${bound}`, formatValue(value));
+    const max = most === Number.MAX_SAFE_INTEGER ? undefined : most;
+    return value === undefined ? value : this.read(name, integer('', { min: least, max }), value);
   }
 
   flag(name: string): boolean | Absent {
@@ -99,6 +101,15 @@ export class RequestFields {
       const param = this.location + name.slice(0, 60);
       const message = `"${param}" is an unknown parameter.${hint}`;
       throw new ApiError(400, message, { param, code: 'unknown_parameter' });
+    }
+  }
+
+  private read<Out>(name: string, option: Option<unknown, Out>, value: JsonValue): Out {
+    try {
+      return option.read(name, value);
+    } catch (error) {
+      if (!(error instanceof DsError)) throw error;
+      throw this.wrong(name, error.expected, error.got);
     }
   }
 

@@ -3,13 +3,14 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import ts from 'typescript';
 
+import { SAMPLING, tokenOptions } from '../../lib/inference/sampling-options.js';
 import { LOADING, loadingCalls } from '../../lib/trainer/data-options.js';
 import { EVALUATION, evaluationCalls } from '../../lib/trainer/evaluation-options.js';
 import { MODEL, OPTIMIZATION, sampleOptions } from '../../lib/trainer/options.js';
 import { LOGGING, REPORTING, SAVING, STOPPING } from '../../lib/trainer/report-options.js';
-import { optionRows, tableRows } from '../support/option-table.js';
+import { optionRows, shortRows, tableRows } from '../support/option-table.js';
 
-const trainer = readFileSync(join(__dirname, '../../docs/trainer.md'), 'utf8');
+const page = (name: string) => readFileSync(join(__dirname, '../../docs', name), 'utf8');
 const { train, eval: evaluation, loss, count } = sampleOptions();
 const { data, metrics } = evaluationCalls();
 const { log: _, save: __, earlyStop: ___, ...reporting } = REPORTING;
@@ -22,7 +23,12 @@ test.each<[heading: string, rows: string[]]>([
   ['logs', [...optionRows(LOGGING, 'log.'), ...optionRows(reporting)]],
   ['field of `data`', optionRows({ ...LOADING, ...loadingCalls() })],
 ])('docs/trainer.md has the declared options: %s', (heading, rows) => {
-  expect(tableRows(trainer, heading)).toEqual(rows);
+  expect(tableRows(page('trainer.md'), heading)).toEqual(rows);
+});
+
+test('docs/sampling.md has the declared options', () => {
+  const rows = shortRows({ ...SAMPLING, ...tokenOptions({ vocabSize: 1 }) });
+  expect(tableRows(page('sampling.md'), 'option')).toEqual(rows);
 });
 
 /** Options of a file: name, default in the comment, default in the declaration. */
@@ -41,10 +47,16 @@ function* defaultsIn(file: string): Generator<[name: string, comment: string, va
   }
 }
 
-const FILES = ['trainer/data-options.ts', 'trainer/evaluation-options.ts', 'trainer/options.ts'];
-test.each([...FILES, 'trainer/report-options.ts'])('comments have the defaults of %s', (file) => {
-  const literals = [...defaultsIn(file)].filter(([, , value]) => /^(["\d]|true|false)/.test(value));
-  const wrong = literals.filter(([, comment, value]) => comment !== value);
-  expect(wrong).toEqual([]);
-  expect(literals.length).toBeGreaterThan(1);
-});
+const TRAINER = ['data-options', 'evaluation-options', 'options', 'report-options'];
+const FILES = TRAINER.map((name) => `trainer/${name}.ts`);
+test.each([...FILES, 'inference/sampling-options.ts'])(
+  'comments have the defaults of %s',
+  (file) => {
+    const literals = [...defaultsIn(file)].filter(([, , value]) =>
+      /^(["\d]|true|false)/.test(value),
+    );
+    const wrong = literals.filter(([, comment, value]) => comment !== value);
+    expect(wrong).toEqual([]);
+    expect(literals.length).toBeGreaterThan(1);
+  },
+);

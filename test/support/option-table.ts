@@ -17,13 +17,18 @@ function namesOf({ elsewhere, flag }: Option<unknown, unknown>): string {
   return elsewhere ?? (flag === undefined ? '' : `\`${flag}\``);
 }
 
+/** Rows of a table: name, default, effect. */
+export const shortRows = (declared: Declared): string[] =>
+  Object.entries(declared).map(
+    ([name, option]) => `| \`${name}\` | ${cellOf(option)} | ${option.help} |`,
+  );
+
 /** Rows of a table: name, default, effect, name elsewhere. */
-export function optionRows(declared: Declared, prefix = ''): string[] {
-  return Object.entries(declared).map(([name, option]) => {
+export const optionRows = (declared: Declared, prefix = ''): string[] =>
+  Object.entries(declared).map(([name, option]) => {
     const cells = [`\`${prefix}${name}\``, cellOf(option), option.help, namesOf(option)];
     return `| ${cells.join(' | ')} |`.replaceAll('|  |', '| |');
   });
-}
 
 /** The rows of the table of `page` whose first heading is `heading`. */
 export function tableRows(page: string, heading: string): string[] {

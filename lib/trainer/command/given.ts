@@ -23,7 +23,7 @@ export function splitWords(words: readonly string[]): Given[] {
       const equals = word.indexOf('=');
       const location = equals < 0 ? word : word.slice(0, equals);
       const values = equals < 0 ? [] : [word.slice(equals + 1)];
-      given.push({ location, name: snakeCase(location.slice(2)), values });
+      given.push({ location, name: withUnderscores(location.slice(2)), values });
     } else if (last && !/^-[a-z]/i.test(word)) {
       last.values.push(word);
     } else {
@@ -40,6 +40,4 @@ export function splitWords(words: readonly string[]): Given[] {
 }
 
 /** "--learning-rate" without its dashes as transformers calls it. */
-export function snakeCase(name: string): string {
-  return name.replaceAll('-', '_');
-}
+export const withUnderscores = (name: string): string => name.replaceAll('-', '_');

@@ -7,7 +7,7 @@ import { DsError } from '../../errors.js';
 import { requireShallow } from '../../runtime/parse-json.js';
 import { refused } from '../../runtime/refused.js';
 import { errorMessage } from '../../runtime/system-error.js';
-import { type Given, snakeCase } from './given.js';
+import { type Given, withUnderscores } from './given.js';
 
 /**
  * The arguments in `file` with their locations; a null argument counts as not given. Throws DS_IO
@@ -75,7 +75,7 @@ function given({ key, value }: Pair<Scalar, unknown>, { file, lines, document }:
     requireShallow(plain);
     return plain;
   });
-  return { location, name: snakeCase(String(key.value)), values: [own] };
+  return { location, name: withUnderscores(String(key.value)), values: [own] };
 }
 
 /**
