@@ -1,7 +1,9 @@
 // Slices of tensors: files of other programs store tensors in slices or under other names, such as
 // matrices of experts.
+
 import type { JsonValue } from '../../types/json.js';
 import { type Box, positionIn, wholeBox } from '../runtime/box.js';
+import { leading } from '../runtime/required.js';
 import { held, type Tensor } from '../tensor/index.js';
 import type { TensorSource } from './safetensors-writer.js';
 
@@ -27,7 +29,7 @@ export function fileSlicesOf(patterns: readonly string[], shape: readonly number
   const [first] = patterns;
   if (first === undefined) return [];
   if (!first.includes('*')) return [{ name: first, box: wholeBox(shape), shape }];
-  const [count, height, width] = shape as [number, number, number];
+  const [count, height, width] = leading(shape, 3);
   const rows = height / patterns.length;
   return Array.from({ length: count }, (_, index) =>
     patterns.map((pattern, part) => ({

@@ -4,6 +4,7 @@
 import { DsError } from '../errors.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import { isObject } from '../runtime/is-object.js';
+import { leading } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 
@@ -141,7 +142,7 @@ function parseEntry(name: string, value: unknown, file: string): TensorEntry {
   if (!isCounts(offsets) || offsets.length !== 2) {
     throw damaged(location, 'two data_offsets', shown(offsets));
   }
-  const [start, end] = offsets as [number, number];
+  const [start, end] = leading(offsets, 2);
   const bytes = shape.reduce((n, size) => n * BigInt(size), BigInt(dtypeSize(dtype)));
   if (end < start || BigInt(end - start) !== bytes) {
     throw damaged(location, `${bytes} bytes for ${dtype} [${shape}]`, `[${start}, ${end})`);

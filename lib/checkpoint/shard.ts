@@ -3,7 +3,7 @@
 import { DsError } from '../errors.js';
 import { type Box, type BoxRange, canonical, isInside, wholeBox } from '../runtime/box.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { findFlaw } from './tiling.js';
@@ -128,7 +128,7 @@ export function parseEntryName(entry: string): EntryName {
 }
 
 function boxOf(text: string): Box {
-  const sides = text.split(',').map((side) => side.split(':').map(Number) as [number, number]);
+  const sides = text.split(',').map((side) => leading(side.split(':').map(Number), 2));
   return { offset: sides.map(([from]) => from), shape: sides.map(([from, to]) => to - from) };
 }
 

@@ -9,6 +9,7 @@ import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { refused } from '../runtime/refused.js';
+import { leading } from '../runtime/required.js';
 import { indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
 import { type Compression, compressionOf, forgetCompression, isOn } from './compress.js';
 import { CompressedLinear, linearsOf } from './compressed-layers.js';
@@ -77,7 +78,7 @@ function write(
 
 /** Returns a layer of the remaining rows and columns. */
 function smaller(base: Linear, { weight, bias }: Values, { rows, columns }: Cut): Linear {
-  const [outputs, inputs] = base.weight.shape as [number, number];
+  const [outputs, inputs] = leading(base.weight.shape, 2);
   const Class = base instanceof LinearGelu ? LinearGelu : Linear;
   const made = new Class(columns?.length ?? inputs, rows?.length ?? outputs, {
     bias: base.bias !== null,

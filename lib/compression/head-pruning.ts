@@ -1,7 +1,7 @@
 // Head pruning: sets blocks of inputs of the layer after attention to 0, one block per head.
 
 import { DsError } from '../errors.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import type { CompressedLinear } from './compressed-layers.js';
 import type { CompressionSection, Technique } from './technique.js';
 import { maskOf, scoresFor } from './top-mask.js';
@@ -18,7 +18,7 @@ export function headPruning(
   { dense_ratio: ratio }: Section['different_groups'][string]['params'],
 ): Technique {
   const heads = required(num_heads);
-  const [outputs, inputs] = layer.weight.shape as [number, number];
+  const [outputs, inputs] = leading(layer.weight.shape, 2);
   if (inputs % heads !== 0) throw uneven(inputs, heads);
   layer.head_pruning_scores = scoresFor(layer.weight, [1, heads]);
   const mask = () =>

@@ -1,6 +1,7 @@
 // Reads a configuration from a file (JSON or Hjson), base64 or an object, and remembers where each
 // key stands.
 
+import { leading } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { ConfigError, excerpt, type SourceLocation } from './config-error.js';
 import { MAX_BYTES, readConfigText, UnfitFile } from './config-file.js';
@@ -236,7 +237,7 @@ function refuseDuplicates(root: HjsonNode, lines: TextLines, file: string): void
         `"${excerpt(path)}" at ${lineColumn(location)} (first at ${lineColumn(first)})`,
     );
   if (found.length > MAX_LISTED) listed.push(`${found.length - MAX_LISTED} more`);
-  const [{ path, location }] = found as [(typeof found)[number]];
+  const [{ path, location }] = leading(found, 1);
   const got = `duplicate keys: ${listed.join(', ')}`;
   const hint = 'Keep one of each.';
   throw new ConfigError({ path, file, location, expected: 'every key once', got, hint });

@@ -3,7 +3,7 @@
 
 import type { TurningReach } from '../nn/attention.js';
 import { cappedAttention } from '../nn/capped-attention.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import {
   arange,
   clamp,
@@ -56,7 +56,7 @@ export function cappedPaged(pool: Tensor, on: DeviceBatch, q: Tensor, how: Bound
 /** Sequences with one token each; the device alone has their lengths, so steps can be recorded. */
 function ofSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: Bounded): Tensor {
   const { scale, cap, window } = how;
-  const [S, H, D] = q.shape as [number, number, number];
+  const [S, H, D] = leading(q.shape, 3);
   const [keys, values] = gathered(pool, on.tables.narrow(0, 0, S));
   const [Hk, L] = [keys.size(1), keys.size(2)];
   const products = q.reshape([S, Hk, H / Hk, D]).matmul(keys.transpose(2, 3));
@@ -74,18 +74,21 @@ function ofSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: Bounded): Tens
 
 /** Keys and values [S, Hk, width * block, D] of sequences by their tables [S, width]. */
 function gathered(pool: Tensor, tables: Tensor): [Tensor, Tensor] {
-  const [S, width] = tables.shape as [number, number];
-  const [blocks, , Hk, block, D] = pool.shape as [number, number, number, number, number];
+  const [S, width] = leading(tables.shape, 2);
+  const [blocks, , Hk, block, D] = leading(pool.shape, 5);
   // Unused entries of a table have any value.
   const ids = clamp(tables.reshape([-1]), { min: 0, max: blocks - 1 });
   const all = indexSelect(pool, 0, ids).reshape([S, width, 2, Hk, block, D]);
-  return [0, 1].map((part) =>
-    all
-      .narrow(2, part, 1)
-      .squeeze(2)
-      .transpose(1, 2)
-      .reshape([S, Hk, width * block, D]),
-  ) as [Tensor, Tensor];
+  return leading(
+    [0, 1].map((part) =>
+      all
+        .narrow(2, part, 1)
+        .squeeze(2)
+        .transpose(1, 2)
+        .reshape([S, Hk, width * block, D]),
+    ),
+    2,
+  );
 }
 
 /** The host's copies of two lists of the batch. */

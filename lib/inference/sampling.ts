@@ -6,7 +6,7 @@ import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import { describe, type View } from '../runtime/view.js';
 import { noGrad, Tensor, topk } from '../tensor/index.js';
 import { type Ban, BanList, FOREVER } from './ban-list.js';
@@ -274,7 +274,7 @@ export function sampledTokens(
   return tokens.map((token, row) => {
     const count = asked[row] ?? null;
     if (count === null || token < 0) return { token, logprob: null };
-    const [logprob, sum] = own.slice(2 * row, 2 * row + 2) as [number, number];
+    const [logprob, sum] = leading(own.slice(2 * row, 2 * row + 2), 2);
     const likely = Array.from({ length: count }, (_, k) => {
       const at = row * width + k;
       return { token: required(ids[at]), logprob: required(scores[at]) - sum };

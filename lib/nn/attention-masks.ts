@@ -1,7 +1,9 @@
 // The masks of PyTorch's attention modules: for the fused kernel, and for attention from products
 // and a softmax, which also returns the weights.
+
 import { DsError } from '../errors.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
+import { leading } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import {
   arange,
@@ -130,7 +132,7 @@ function behind([, , T, S]: ScoreShape, like: Tensor): Tensor {
  * sees no key has weights of 0 and passes no gradient on (PyTorch: NaN). Throws DS_SHAPE, DS_DTYPE.
  */
 function maskedWeights(op: string, q: Tensor, k: Tensor, masks: AttentionMasks): Tensor {
-  const [B, H, T, D] = q.shape as [number, number, number, number];
+  const [B, H, T, D] = leading(q.shape, 4);
   const sizes = [B, H, T, k.size(2)] as const;
   const { attnMask, keyPaddingMask, isCausal = false } = masks;
   const parts: Split[] = [];

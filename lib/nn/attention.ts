@@ -5,7 +5,7 @@ import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import { attention, causalSelfAttentionPacked, type HeadShare, Tensor } from '../tensor/index.js';
 import { cappedAttention } from './capped-attention.js';
 import { Linear, type LinearOptions } from './linear.js';
@@ -158,12 +158,15 @@ export class CausalSelfAttention extends Module {
   }
 
   private cached(qkv: Tensor, heads: number, cache: LayerCache): Tensor {
-    const [B, T, width] = qkv.shape as [number, number, number];
-    const [q, k, v] = qkv
-      .reshape([B, T, 3, heads, this.headDim])
-      .permute([2, 0, 3, 1, 4])
-      .split(1)
-      .map((part) => part.squeeze(0)) as [Tensor, Tensor, Tensor];
+    const [B, T, width] = leading(qkv.shape, 3);
+    const [q, k, v] = leading(
+      qkv
+        .reshape([B, T, 3, heads, this.headDim])
+        .permute([2, 0, 3, 1, 4])
+        .split(1)
+        .map((part) => part.squeeze(0)),
+      3,
+    );
     return cache
       .attend(q, k, v, { window: null, sparsity: this.sparsity, headShare: this.headShare })
       .transpose(1, 2)

@@ -3,7 +3,7 @@
 import type { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { refused } from '../runtime/refused.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import {
   arange,
   dropout as dropped,
@@ -49,7 +49,7 @@ export function cappedAttention(
 ): Tensor {
   const { scale, cap, window, documents = null, dropout = 0, headShare = null } = given;
   requireDense(given, dropout, headShare);
-  const [B, H, T, D] = q.shape as [number, number, number, number];
+  const [B, H, T, D] = leading(q.shape, 4);
   const [Hk, S] = [k.size(1), k.size(2)];
   return scope(() => {
     const grouped = q.reshape([B, Hk, (H / Hk) * T, D]);
@@ -80,7 +80,7 @@ function visible(
   const earlier = keys.le(queries);
   const near = window === null ? earlier : logicalAnd(earlier, keys.gt(queries.sub(window)));
   if (!documents) return near;
-  const [B, all] = documents.shape as [number, number];
+  const [B, all] = leading(documents.shape, 2);
   const same = eq(documents.reshape([B, 1, all, 1]), documents.reshape([B, 1, 1, all]));
   return logicalAnd(near, same);
 }

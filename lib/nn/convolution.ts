@@ -5,6 +5,7 @@ import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { leading } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import {
   linear,
@@ -70,7 +71,7 @@ abstract class Convolution extends Module {
 
   /** x [N, C, H, W] to [N, out, rows, columns], a view with the channels last in memory. */
   protected convolve(op: string, x: Tensor, kernel: readonly [number, number]): Tensor {
-    const [outputs, inputs] = this.weight.shape as [number, number];
+    const [outputs, inputs] = leading(this.weight.shape, 2);
     if (x.shape[1] !== inputs) {
       throw new DsError({
         code: 'DS_SHAPE',

@@ -3,6 +3,7 @@
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { leading } from '../runtime/required.js';
 import { embedding, scope, type Tensor, where } from '../tensor/index.js';
 import { type Initializer, normal, writeInitial, zeros } from './initializers.js';
 import { Module } from './module.js';
@@ -56,7 +57,7 @@ export class Embedding extends Module {
     const { paddingIdx } = this;
     if (paddingIdx === null || typeof init !== 'function') return init;
     const blank = (out: Tensor, row: number): void => {
-      const [rows, width] = out.shape as [number, number];
+      const [rows, width] = leading(out.shape, 2);
       if (row >= 0 && row < rows) zeros(out.alias([width], [1], out.offset + row * width));
     };
     const padded: Initializer = (out) => {

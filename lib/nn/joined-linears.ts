@@ -2,7 +2,7 @@
 // layer keeps its parameters and names.
 
 import * as kernels from '../runtime/kernels.generated.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import { contiguousStrides, numel } from '../runtime/view.js';
 import { held, isGradEnabled, linear, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Module } from './module.js';
@@ -79,7 +79,7 @@ export function bringTogether(layers: readonly Module[]): boolean {
 }
 
 function putInTurn(parameters: readonly Parameter[]): void {
-  const [{ dtype, device }] = parameters as readonly [Parameter];
+  const [{ dtype, device }] = leading(parameters, 1);
   const count = parameters.reduce((sum, { numel }) => sum + numel, 0);
   const all = held(() => Tensor.empty([count], dtype, device));
   let offset = 0;
@@ -103,7 +103,7 @@ const lieTogether = (parameters: readonly Parameter[]): boolean =>
 
 /** Contiguous parameters as one tensor, concatenated along the first dim. */
 function asOne(parameters: readonly Parameter[]): Tensor {
-  const [first] = parameters as readonly [Parameter];
+  const [first] = leading(parameters, 1);
   const rows = parameters.reduce((sum, one) => sum + one.size(0), 0);
   return first.alias([rows, ...first.shape.slice(1)]);
 }

@@ -4,7 +4,7 @@ import { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { attention, linear, scope, split, type Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
@@ -113,10 +113,10 @@ export class MultiheadAttention extends Module {
     for (const input of [query, key, value]) this.requireShape(input, query);
     return scope(() => {
       const parts = this.project(query, key, value).map((part) => this.headsOf(part));
-      const [q, k, v] = parts as [Tensor, Tensor, Tensor];
+      const [q, k, v] = leading(parts, 3);
       const isOfItself = query === key;
       const { out, weights } = this.attend([q, k, v], call, isOfItself ? this.sparsity : null);
-      const [B, , T] = q.shape as [number, number, number];
+      const [B, , T] = leading(q.shape, 3);
       const merged = this.out_proj.call(out.transpose(1, 2).reshape([B, T, this.channels]));
       const shaped = this.isBatched(query) ? this.swapped(merged) : merged.squeeze(0);
       return [shaped, weights && this.shapedWeights(weights, query, call)];
@@ -132,7 +132,7 @@ export class MultiheadAttention extends Module {
     const { isCausal = false, needWeights = false } = call;
     const p = this.training ? this.dropout : 0;
     if (!needWeights && !wantsGradient(call)) {
-      const [B, H, T] = q.shape as [number, number, number];
+      const [B, H, T] = leading(q.shape, 3);
       const filter = keyFilter(op, call, [B, H, T, k.size(2)]);
       const layout = sparsity?.layout(H, T) ?? null;
       const options = { ...filter, layout, causal: isCausal, dropout: p };
@@ -158,7 +158,7 @@ export class MultiheadAttention extends Module {
 
   /** [B, T, E] as [B, H, T, E / H]. */
   private headsOf(x: Tensor): Tensor {
-    const [B, T] = x.shape as [number, number];
+    const [B, T] = leading(x.shape, 2);
     return x.reshape([B, T, this.heads, this.channels / this.heads]).transpose(1, 2);
   }
 

@@ -6,7 +6,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { cast, held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { byRows, type Joining, type JoinsOthers } from './joined-linears.js';
@@ -75,7 +75,7 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
   constructor(layout: QuantizedLayout, bias: Parameter | null = null) {
     super(layout);
     this.#layout = layout;
-    const [outputs, inputs] = layout.shape as [number, number];
+    const [outputs, inputs] = leading(layout.shape, 2);
     const groups = Math.ceil(inputs / this.group);
     const words = Math.ceil((inputs * layout.bits) / 32);
     this.weight_packed = new StoredParameter([outputs, words], 'i32');
@@ -142,7 +142,7 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
    */
   private storeBelow(values: Tensor, largest: Tensor): void {
     const { weight_packed, weight_scale: scale, bits } = this;
-    const [outputs, words] = weight_packed.shape as [number, number];
+    const [outputs, words] = leading(weight_packed.shape, 2);
     const inputs = (words * 32) / bits;
     const { dtype, device } = values;
     const wide = Tensor.empty([outputs, inputs + 32 / bits], dtype, device).fill_(0);
@@ -248,7 +248,7 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
   }
 
   protected override multiplied(x: Tensor, bias: Tensor | null): Tensor {
-    const [, inputs] = this.shape as [number, number];
+    const [, inputs] = leading(this.shape, 2);
     if (x.ndim < 1 || x.shape[x.ndim - 1] !== inputs) {
       const expected = `[.., ${inputs}]`;
       throw new DsError({ code: 'DS_SHAPE', op: 'QuantizedLinear', expected, got: describe(x) });

@@ -9,7 +9,7 @@ import type {
 import type { OptionNames } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import { numel, type View } from '../runtime/view.js';
 import { readChoices } from './choices.js';
 import { type DeclaredState, perElement, perParameter } from './declared-state.js';
@@ -197,7 +197,7 @@ const isFactored = (shape: readonly number[]): boolean => shape.length > 1 && nu
 
 /** The matrices of a whole parameter of two or more dims. */
 function matrixOf(shape: readonly number[]): MatrixPart {
-  const [rows, columns] = shape.slice(-2) as [number, number];
+  const [rows, columns] = leading(shape.slice(-2), 2);
   const matrices = numel(shape) / (rows * columns);
   return { from: 0, matrices, rows: matrices * rows, columns };
 }

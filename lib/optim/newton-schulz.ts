@@ -2,7 +2,7 @@
 // Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed
 // runtime/zero/muon/original_muon.py.
 
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import { contiguousStrides, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import type { UpdateKernels } from './update-kernels.js';
@@ -90,7 +90,7 @@ class Iteration {
   }
 
   standard(): View {
-    const [gram, factor, scaled] = this.squares as [View, View, View];
+    const [gram, factor, scaled] = leading(this.squares, 3);
     for (let step = 0; step < STEPS; ++step) {
       this.gramOfX(gram);
       this.polynomial(gram, factor, scaled);
@@ -101,7 +101,7 @@ class Iteration {
   }
 
   gram(): View {
-    let [gram, product, spare, other, factor] = this.squares as [View, View, View, View, View];
+    let [gram, product, spare, other, factor] = leading(this.squares, 5);
     this.gramOfX(gram);
     for (let step = 0; step < STEPS; ++step) {
       if (step === RESTART) {

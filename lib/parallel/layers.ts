@@ -9,7 +9,7 @@ import { type Linear, LinearGelu } from '../nn/linear.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { requireModule } from '../nn/require-module.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import {
   dropoutOfChannels,
@@ -147,7 +147,7 @@ export class ColumnLinear extends Module implements JoinsOthers {
     super();
     requireModule('ColumnLinear', whole);
     requireGroup('ColumnLinear', group);
-    const [outputs] = whole.weight.shape as [number];
+    const [outputs] = leading(whole.weight.shape, 1);
     const { weight, bias } = whole;
     this.weight = weight;
     this.bias = bias;
@@ -301,7 +301,7 @@ export class RowLinear extends Module {
     requireModule('RowLinear', whole);
     requireGroup('RowLinear', group);
     if (whole instanceof LinearGelu) throw noRow();
-    const [, inputs] = whole.weight.shape as [number, number];
+    const [, inputs] = leading(whole.weight.shape, 2);
     this.weight = whole.weight;
     this.bias = whole.bias;
     this.shard = new RowShard(inputs, group, options);
@@ -358,7 +358,7 @@ export class VocabularyEmbedding extends Module {
   ) {
     super();
     const { weight, paddingIdx } = whole;
-    [this.count] = weight.shape as [number];
+    [this.count] = leading(weight.shape, 1);
     const ranges = rangesFor('rows', this.count, group);
     this.range = required(ranges[group.rank]);
     this.weight = weight;

@@ -13,7 +13,7 @@ import {
   type QuantizedOptions,
   readQuantizedOptions,
 } from '../nn/quantized-linear.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import { cast, held, noGrad, scope, type Tensor, to, where } from '../tensor/index.js';
 import {
   ColumnLinear,
@@ -112,7 +112,7 @@ export function quantizedColumn(
   group: ProcessGroup,
   options: ColumnLinearOptions,
 ): CutQuantizedLinear {
-  const [outputs] = whole.shape as [number];
+  const [outputs] = leading(whole.shape, 1);
   const shard = new ColumnShard(outputs, group, options);
   const { bias, weight_order: order } = whole;
   if (bias) shard.take(bias);
@@ -132,7 +132,7 @@ export function quantizedRow(
   group: ProcessGroup,
   options: RowLinearOptions,
 ): CutQuantizedLinear {
-  const [outputs, inputs] = whole.shape as [number, number];
+  const [outputs, inputs] = leading(whole.shape, 2);
   const shard = new RowShard(inputs, group, options);
   const { bias, weight_order: order, unit } = whole;
   if (bias) shard.take(bias);

@@ -3,7 +3,7 @@
 
 import type { ProcessGroup } from '../comm/index.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import {
   type HeadExchange,
   type HeadShare,
@@ -39,7 +39,7 @@ const swapped = (x: Tensor): Tensor => x.transpose(0, 1);
 
 /** Memory for `tokens` tokens of all ranks: [n, t, B, heads, D]. */
 function slotsFor(route: Route, like: Tensor, tokens: number): Tensor {
-  const [B, , , D] = like.shape as [number, number, number, number];
+  const [B, , , D] = leading(like.shape, 4);
   const { size } = route.group;
   const shape = [size, tokens / size, B, mostOf(route), D];
   const slots = Tensor.empty(shape, like.dtype, like.device);
@@ -56,7 +56,7 @@ const slotOf = (slots: Tensor, rank: number): Tensor => slots.narrow(0, rank, 1)
  */
 function toHeads(purpose: string, xs: readonly Tensor[], route: Route): Tensor {
   const { group } = route;
-  const [first] = xs as [Tensor];
+  const [first] = leading(xs, 1);
   const tokens = first.size(1) * group.size;
   const sent = slotsFor(route, first, tokens);
   for (const rank of group.ranks.keys()) {
@@ -85,7 +85,7 @@ function toTokens(
   route: Route,
 ): void {
   const { group } = route;
-  const [first] = ys as [Tensor];
+  const [first] = leading(ys, 1);
   const tokens = first.size(1);
   const sent = slotsFor(route, first, tokens);
   const all = sent.reshape([tokens, ...sent.shape.slice(2)]);
@@ -113,7 +113,7 @@ function toTokens(
 
 /** Views [B, T, h_i, D] of this rank's heads of each tensor in the result of toHeads(). */
 function viewsOf(all: Tensor, route: Route): Tensor[] {
-  const [T, B, width, D] = all.shape as [number, number, number, number];
+  const [T, B, width, D] = leading(all.shape, 4);
   let at = 0;
   return headsOf(route, route.group.rank).map(({ count }) => {
     const from = all.offset + at * D;
@@ -124,7 +124,7 @@ function viewsOf(all: Tensor, route: Route): Tensor[] {
 
 /** Returns memory for [B, tokens, heads, D] of the dtype and device of `like` [B, .., .., D]. */
 const emptyHeads = (like: Tensor, tokens: number, heads: number): Tensor => {
-  const [B, , , D] = like.shape as [number, number, number, number];
+  const [B, , , D] = leading(like.shape, 4);
   return Tensor.empty([B, tokens, heads, D], like.dtype, like.device);
 };
 
@@ -174,7 +174,7 @@ export class Ulysses implements HeadExchange {
         });
       });
     });
-    const [queries, keys, values] = outs as [Tensor, Tensor, Tensor];
+    const [queries, keys, values] = leading(outs, 3);
     const { first } = required(shared.queries[group.rank]);
     const mixed = attend(queries, keys, values, { first, whole: counts.queries });
     const own = this.ofTokens(mixed.transpose(1, 2), shared.queries, counts.queries);
@@ -189,7 +189,7 @@ export class Ulysses implements HeadExchange {
     const { group } = this;
     const { queries: own } = splitHeads({ queries: heads, keys: heads }, group, OP);
     const route = { group, heads: [own, own, own] };
-    const [B, t, width] = qkv.shape as [number, number, number];
+    const [B, t, width] = leading(qkv.shape, 3);
     const D = width / (3 * heads);
     const thirds = (x: Tensor, count: number): Tensor[] =>
       [0, 1, 2].map((i) => {
@@ -200,7 +200,7 @@ export class Ulysses implements HeadExchange {
     const { first, count } = required(own[group.rank]);
     const out = noGrad(() => {
       const all = toHeads('queries, keys and values', thirds(rowsPacked(qkv), heads), route);
-      const [T, , most] = all.shape as [number, number, number];
+      const [T, , most] = leading(all.shape, 3);
       return all.alias([B, T, 3 * count * D], [most * D, B * most * D, 1], all.offset);
     });
     record('tokens_to_heads', [qkv], [out], [], ([grad], sink) => {

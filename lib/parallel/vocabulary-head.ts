@@ -5,7 +5,7 @@ import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import {
   type ClassShare,
   type LinearCrossEntropyOptions,
@@ -69,7 +69,7 @@ export class VocabularyHead extends Module {
     super();
     const { weight, bias } = whole;
     if (bias) throw noBias();
-    const [classes] = weight.region.whole as [number];
+    const [classes] = leading(weight.region.whole, 1);
     const ranges = rangesFor('rows', classes, group);
     const cut = [{ ranges, pieces: classes }];
     if (!weight.isCut) cutAlong(weight, 0, cut, group.rank);
@@ -88,7 +88,7 @@ export class VocabularyHead extends Module {
   /** See vocabularyCrossEntropy(). */
   lossOf(x: Tensor, target: Tensor, options: LinearCrossEntropyOptions): Tensor {
     const { group, weight, range } = this;
-    const [classes] = weight.region.whole as [number];
+    const [classes] = leading(weight.region.whole, 1);
     return vocabularyCrossEntropy(x, weight, target, {
       ...{ ...options, group, first: range.first, classes },
     });

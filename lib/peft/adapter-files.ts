@@ -18,6 +18,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { parseJson } from '../runtime/parse-json.js';
 import { refused } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
+import { leading } from '../runtime/required.js';
 import { errorCode, errorMessage } from '../runtime/system-error.js';
 import { describe, numel } from '../runtime/view.js';
 import { held, noGrad, scope, type Tensor, to } from '../tensor/index.js';
@@ -81,7 +82,10 @@ export async function saveAdapter(
       2,
     );
     makeFolderNow(dir);
-    const paths = [CONFIG, WEIGHTS].map((file) => join(dir, file)) as [string, string];
+    const paths = leading(
+      [CONFIG, WEIGHTS].map((file) => join(dir, file)),
+      2,
+    );
     await writeAlone(paths[1], sources);
     await replaceFile(paths[0], `${text}\n`);
     return paths;

@@ -1,4 +1,5 @@
 // DoRA: adapters with a trained magnitude for each output of a weight.
+
 import { Embedding } from '../nn/embedding.js';
 import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
@@ -7,6 +8,7 @@ import { Parameter } from '../nn/parameter.js';
 import { cpu } from '../runtime/device.js';
 import { statisticOf } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
+import { leading } from '../runtime/required.js';
 import { cast, customFunction, noGrad, scope, Tensor, to } from '../tensor/index.js';
 import {
   adapted,
@@ -67,7 +69,7 @@ const scaled = customFunction({
   },
   backward: (context, given) => {
     if (!given) return null;
-    const [values, factor] = context.saved as [Tensor, Tensor];
+    const [values, factor] = leading(context.saved, 2);
     const grad = cast(given, factor.dtype);
     const each = grad.mul(cast(values, factor.dtype)).reshape([-1, factor.numel]);
     return [cast(grad.mul(factor), values.dtype), each.sum(0)];
@@ -119,7 +121,7 @@ export class DoraLinear extends LoraLinear {
 
   constructor(base: Linear | PackedLinear, sizes: LoraSizes) {
     super(base, sizes);
-    const [outputs] = (base instanceof PackedLinear ? base : base.weight).shape as [number];
+    const [outputs] = leading((base instanceof PackedLinear ? base : base.weight).shape, 1);
     this.lora_magnitude_vector = this.started(magnitudeOf(this, outputs, 1));
   }
 
@@ -152,7 +154,7 @@ export class DoraEmbedding extends LoraEmbedding {
 
   constructor(base: Embedding, sizes: LoraSizes) {
     super(base, sizes);
-    const [, channels] = base.weight.shape as [number, number];
+    const [, channels] = leading(base.weight.shape, 2);
     this.lora_magnitude_vector = this.started(magnitudeOf(this, channels, 0));
   }
 

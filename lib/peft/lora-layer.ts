@@ -9,6 +9,7 @@ import { PackedLinear } from '../nn/packed-linear.js';
 import { Parameter } from '../nn/parameter.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { refused } from '../runtime/refused.js';
+import { leading } from '../runtime/required.js';
 import {
   cast,
   dropout,
@@ -216,7 +217,10 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
   }
 
   override update(): Tensor {
-    const [a, b] = this.factors.map((one) => cast(one, 'f32')) as [Tensor, Tensor];
+    const [a, b] = leading(
+      this.factors.map((one) => cast(one, 'f32')),
+      2,
+    );
     return b.mul(this.sizes.scaling).matmul(a);
   }
 
@@ -248,7 +252,7 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
 }
 
 const shapeOf = (base: Linear | PackedLinear): readonly [number, number] =>
-  (base instanceof PackedLinear ? base.shape : base.weight.shape) as [number, number];
+  leading(base instanceof PackedLinear ? base.shape : base.weight.shape, 2);
 
 const hasGelu = (base: Linear | PackedLinear): boolean =>
   base instanceof PackedLinear ? base.hasGelu : base instanceof LinearGelu;
@@ -271,7 +275,7 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
 
   constructor(base: Embedding, sizes: LoraSizes) {
     super(base, sizes);
-    const [rows, channels] = base.weight.shape as [number, number];
+    const [rows, channels] = leading(base.weight.shape, 2);
     const { r, init } = sizes;
     const startOfA = init === false ? normal(1) : zeros;
     this.lora_embedding_A = this.factor(new Parameter([r, rows], startOfA));
@@ -288,7 +292,10 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
   }
 
   override update(): Tensor {
-    const [a, b] = this.factors.map((one) => cast(one, 'f32')) as [Tensor, Tensor];
+    const [a, b] = leading(
+      this.factors.map((one) => cast(one, 'f32')),
+      2,
+    );
     return b.mul(this.sizes.scaling).matmul(a).transpose(0, 1);
   }
 

@@ -1,7 +1,7 @@
 // The arithmetic of each op: one formula per op, from the shapes of its arguments.
 
 import { type OpArgs, opNames, type UpdateOp } from '../runtime/kernels.generated.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import { numel, type View } from '../runtime/view.js';
 import { elementFlops } from './element-flops.generated.js';
 
@@ -55,7 +55,7 @@ function attentionProducts({
   causal,
   window,
 }: OpArgs['Attention'] | OpArgs['AttentionBackward']): number {
-  const [B, H, T, D] = q.shape as [number, number, number, number];
+  const [B, H, T, D] = leading(q.shape, 4);
   const S = required(k.shape[2]);
   const hidden = (causal ? (T * T) / 2 : 0) + outsideWindow(T, S, window, causal);
   return 2 * B * H * D * (T * S - hidden);

@@ -9,6 +9,26 @@ export function required<T>(value: T | null | undefined): T {
   return value ?? missing();
 }
 
+/** As required(), for values of which null is one. */
+export function defined<T>(value: T | undefined): T {
+  return value === undefined ? missing() : value;
+}
+
+type Tuple<T, Count extends number, Made extends T[] = []> = Made['length'] extends Count
+  ? Made
+  : Tuple<T, Count, [...Made, T]>;
+
+/**
+ * Returns a list of at least `count` elements as a tuple: `const [rows, columns] =
+ * leading(x.shape, 2)`. Throws DS_INTERNAL for a shorter list.
+ */
+export function leading<T, Count extends number>(
+  list: readonly T[],
+  count: Count,
+): Tuple<T, Count> {
+  return list.length < count ? missing() : (list as Tuple<T, Count>);
+}
+
 function missing(): never {
   throw new DsError({
     code: 'DS_INTERNAL',

@@ -1,4 +1,5 @@
 // LabelledDataset: rows with labels as tokens in memory, and the batches of their samples.
+
 import type { Dataset } from '../data/index.js';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
@@ -6,6 +7,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError, refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { defined, leading } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import {
   type FoundLabels,
@@ -138,7 +140,7 @@ export class LabelledDataset implements Dataset<LabelledSample> {
     }));
     const found = findLabels(written, { names: options.labels, kind: options.kind });
     const samples = rows.map((row, i): LabelledSample => {
-      const { label, location } = written[i] as (typeof written)[0];
+      const { label, location } = defined(written[i]);
       const target = targetOf(label, found, location);
       return { ...encoded(row, options), target, task: 'sequence-classification' };
     });
@@ -344,12 +346,12 @@ export function collateLabelled(
       mask: filled(0, ({ ids }) => new Int32Array(ids.length).fill(1)),
       types: filled(0, ({ types }) => types),
     };
-    const [{ task, target: first }] = samples as [LabelledSample];
+    const [{ task, target: first }] = leading(samples, 1);
     if (task === 'question-answering') {
       const end = (side: number): Tensor => {
         // An answer outside its text is outside the batch too.
         const places = samples.map(({ ids, target }) =>
-          (target[side] as number) >= ids.length ? T : (target[side] as number),
+          defined(target[side]) >= ids.length ? T : defined(target[side]),
         );
         return Tensor.from(Int32Array.from(places), { device });
       };
@@ -359,7 +361,7 @@ export function collateLabelled(
       return { ...inputs, labels: filled(IGNORED, ({ target }) => target as Int32Array) };
     }
     if (first instanceof Int32Array) {
-      const numbers = samples.map(({ target }) => target[0] as number);
+      const numbers = samples.map(({ target }) => defined(target[0]));
       return { ...inputs, labels: Tensor.from(Int32Array.from(numbers), { device }) };
     }
     const values = Float32Array.from(samples.flatMap(({ target }) => [...target]));

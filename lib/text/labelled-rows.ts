@@ -1,6 +1,8 @@
 // Rows with labels: which of their keys are texts and labels, and what the labels are.
+
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
+import { defined } from '../runtime/required.js';
 import type { LocatedRow, Row } from './row-reader.js';
 
 /** A text of a row, or two. */
@@ -35,7 +37,7 @@ export function textsOf({ row, location }: LocatedRow, { textKey }: RowKeys): Ro
   const keys = own.find((some) =>
     some.every((key) => key !== undefined && Object.hasOwn(row, key)),
   );
-  const texts = keys?.map((key) => row[key as string]);
+  const texts = keys?.map((key) => row[defined(key)]);
   if (texts?.every((one) => typeof one === 'string')) return texts as unknown as RowTexts;
   const named = own.map((some) => some.join(' and ')).join(', or ');
   throw dataError(location(), `texts under ${named}`, shown(row), 'Name the keys: textKey.');

@@ -2,7 +2,7 @@
 
 import type { Device } from '../runtime/device.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import { concat, scope, Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
 import type { Piece } from './packing.js';
@@ -104,7 +104,7 @@ export function collateSamples(
  */
 export function targetsOf(labels: Tensor): Tensor {
   requireTensor('targetsOf', labels);
-  const [rows, length] = labels.shape as [number, number];
+  const [rows, length] = leading(labels.shape, 2);
   return scope(() => {
     const { dtype, device } = labels;
     const end = Tensor.from(new Int32Array(rows).fill(IGNORED), {
@@ -126,7 +126,7 @@ export function documentLengths(documents: ArrayLike<number>, length: number): I
   for (let i = 0; i < documents.length; ++i) {
     const isNew = i % length === 0 || documents[i] !== documents[i - 1];
     if (isNew) lengths.push(0);
-    (lengths as [number])[(lengths.length - 1) as 0]++;
+    lengths[lengths.length - 1] = required(lengths.at(-1)) + 1;
   }
   return Int32Array.from(lengths);
 }

@@ -9,7 +9,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError, refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
-import { required } from '../runtime/required.js';
+import { defined, required } from '../runtime/required.js';
 import { EncodePool } from './encode-pool.js';
 import type { EncodedPart } from './encoded-part.js';
 import { addCounts, noReport, packRows, type TextReport, warnOfUnended } from './pack-rows.js';
@@ -235,7 +235,7 @@ export class TextStream {
     // These random streams differ from the streams that order the files.
     const stream = (epoch + 1) * 2 ** 32 + window;
     const mixed = <T>(list: readonly T[]): T[] =>
-      Array.from(shuffledOrder(list.length, seed, stream), (i) => list[i] as T);
+      Array.from(shuffledOrder(list.length, seed, stream), (i) => defined(list[i]));
     const run = joined(rows);
     const lengths = rows.map(({ ids }) => ids.length);
     const samples = packRows(run, lengths, { length, overlong, packing }, this.counts);

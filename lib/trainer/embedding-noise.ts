@@ -4,7 +4,7 @@
 import { CausalLM } from '../models/index.js';
 import type { Module } from '../nn/index.js';
 import { refusedValue } from '../runtime/refused.js';
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import { noiseLike, sharedTokens, type Tensor } from '../tensor/index.js';
 
 /**
@@ -21,7 +21,7 @@ export function addEmbeddingNoise(model: Module, alpha: number): () => void {
   return table.registerForwardHook((_module, _inputs, output) => {
     if (!table.training) return null;
     const embedded = output as Tensor;
-    const [, here, channels] = embedded.shape as [number, number, number];
+    const [, here, channels] = leading(embedded.shape, 3);
     const length = sharedTokens()?.whole ?? here;
     return embedded.add(noiseLike(embedded, alpha / Math.sqrt(length * channels)));
   });

@@ -1,5 +1,7 @@
 // Metrics of tasks: sums over batches and ranks, and the numbers that follow from all sums.
+
 import type { TaskModel } from '../models/tasks/task-model.js';
+import { leading } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import type { MetricSums } from './evaluation-options.js';
 
@@ -225,7 +227,7 @@ function addEntities(sums: Sums, names: readonly string[], { rows, wanted, lengt
 /** The best first token, the best last token from there on, and their overlap with the answer. */
 function addSpans(sums: Sums, outputs: Tensor, { starts, ends, mask }: TaskTargets): void {
   if (!starts || !ends) return;
-  const [B, T] = outputs.shape as [number, number];
+  const [B, T] = leading(outputs.shape, 2);
   const values = numbersOf(outputs);
   const seen = mask ? numbersOf(mask) : null;
   const [from, to] = [numbersOf(starts), numbersOf(ends)];

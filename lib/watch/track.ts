@@ -1,5 +1,5 @@
 // A track: columns of numbers over steps, in buckets of bounded number.
-import { required } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 
 /** Buckets of a track at most; a full track merges pairs. */
 const MOST_BUCKETS = 131_072;
@@ -207,9 +207,10 @@ export class Track {
       to.set(from);
       return to;
     };
-    [this.step, this.time, this.offset] = [this.step, this.time, this.offset].map((one) =>
-      grown(one),
-    ) as [Float64Array<ArrayBuffer>, Float64Array<ArrayBuffer>, Float64Array<ArrayBuffer>];
+    [this.step, this.time, this.offset] = leading(
+      [this.step, this.time, this.offset].map((one) => grown(one)),
+      3,
+    );
     for (const column of this.columns.values()) {
       column.min = grown(column.min, Infinity);
       column.max = grown(column.max, -Infinity);

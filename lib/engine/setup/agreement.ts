@@ -9,7 +9,7 @@ import type { Module } from '../../nn/module.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import { type Box, isPart } from '../../runtime/box.js';
 import { isObject } from '../../runtime/is-object.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
 import { getRandomState, type Tensor } from '../../tensor/index.js';
 import type { Decisions } from '../engine-parts.js';
@@ -276,7 +276,7 @@ export function requireComplete(ranks: readonly (readonly NamedPart[])[]): void 
     parts.push(part);
   }
   for (const [name, parts] of all) {
-    const [{ whole }] = parts as [NamedPart];
+    const [{ whole }] = leading(parts, 1);
     const ranges = parts.flatMap(({ boxes }) =>
       boxes.map((box) => ({ box, from: 0, numel: numel(box.shape) })),
     );

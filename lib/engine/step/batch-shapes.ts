@@ -1,9 +1,11 @@
 // Exchanges batch shapes between pipeline ranks, so that a failed batch can report different
 // shapes.
+
 import { setTimeout as pause } from 'node:timers/promises';
 import type { Axis, Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import type { PipelineBatch } from '../../pipe/index.js';
+import { leading } from '../../runtime/required.js';
 import { tensorsIn } from '../../tensor/index.js';
 import { MODEL } from '../ranks.js';
 import { apart } from './copies-apart.js';
@@ -52,7 +54,10 @@ export class BatchShapes {
     for (const rank of this.readers()) {
       const what = await this.difference(own, rank).catch(() => null);
       if (!what) continue;
-      const ranks = [rank, this.job.rank].sort((a, b) => a - b) as [number, number];
+      const ranks = leading(
+        [rank, this.job.rank].sort((a, b) => a - b),
+        2,
+      );
       return apart({ ranks, axes: this.axes(), what }, step, `shapes of ${what}`);
     }
     return error;

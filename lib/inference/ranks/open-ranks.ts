@@ -14,7 +14,7 @@ import type { CausalLM } from '../../models/index.js';
 import { jobEnvironment } from '../../runtime/addon.js';
 import { cpu, type Device } from '../../runtime/device.js';
 import { refused } from '../../runtime/refused.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { boundedMs } from '../../runtime/timer.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { ResolvedInferenceConfig } from '../config/index.js';
@@ -189,7 +189,7 @@ export function agree(
   requireAlike(host, 'models', [model.constructor.name, model.config]);
   const least = held(() => Tensor.from(Int32Array.of(blocks), { device: cpu() }));
   host.allReduce(least, { op: 'min', purpose: 'blocks of an inference engine' }).wait();
-  const [agreed] = least.toArray() as [number];
+  const [agreed] = leading(least.toArray(), 1);
   least.release();
   return agreed;
 }

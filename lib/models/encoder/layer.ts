@@ -1,8 +1,10 @@
 // A layer of an encoder: attention to all tokens, and a feed-forward block.
+
 import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
 import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { LayerNorm } from '../../nn/norms.js';
+import { leading } from '../../runtime/required.js';
 import {
   attention,
   dropout,
@@ -77,7 +79,7 @@ export class EncoderAttention extends Module implements Joinable {
     const { heads, channels, windows, attentionDropout } = this.body;
     const width = channels / heads;
     const [q, k, v] = this.projected(x, width);
-    const [B, T] = x.shape as [number, number];
+    const [B, T] = leading(x.shape, 2);
     const p = this.training ? attentionDropout : 0;
     const window = windows[this.layer] ?? null;
     const mixed = context.distances
@@ -97,17 +99,20 @@ export class EncoderAttention extends Module implements Joinable {
 
   /** Queries, keys and values, [B, T, H, D] each. */
   private projected(x: Tensor, width: number): [Tensor, Tensor, Tensor] {
-    const [B, T] = x.shape as [number, number];
+    const [B, T] = leading(x.shape, 2);
     const { projections } = this;
-    const [first] = projections as [Linear];
+    const [first] = leading(projections, 1);
     if (projections.length === 1) {
       const parts = first.call(x).reshape([B, T, 3, -1, width]).split(1, 2);
-      return parts.map((part) => part.squeeze(2).contiguous()) as [Tensor, Tensor, Tensor];
+      return leading(
+        parts.map((part) => part.squeeze(2).contiguous()),
+        3,
+      );
     }
     const joined = this.isJoined ? joinedLinear(x, projections, width) : null;
-    if (joined) return joined as [Tensor, Tensor, Tensor];
+    if (joined) return leading(joined, 3);
     const apart = projections.map((one) => one.call(x).reshape([B, T, -1, width]));
-    return apart as [Tensor, Tensor, Tensor];
+    return leading(apart, 3);
   }
 
   private turned(heads: Tensor, { angles }: EncoderContext): Tensor {
@@ -172,7 +177,7 @@ export class EncoderLayer extends Module {
   }
 
   private gate(inner: Tensor): Tensor {
-    const [a, b] = inner.split(inner.size(-1) / 2, -1) as [Tensor, Tensor];
+    const [a, b] = leading(inner.split(inner.size(-1) / 2, -1), 2);
     return activated(this.body.activation, a).mul(b);
   }
 

@@ -1,6 +1,7 @@
 // Attention with scores by the distance of tokens: DeBERTa's disentangled attention.
 
 import type { Linear } from '../../nn/linear.js';
+import { leading } from '../../runtime/required.js';
 import {
   dropout as dropped,
   matmul,
@@ -70,8 +71,8 @@ export function relativeAttention(
   distances: Distances,
   { documents, dropout }: RelativeOptions,
 ): Tensor {
-  const [queries, keys] = projections as [Linear, Linear];
-  const [B, T, H, D] = q.shape as [number, number, number, number];
+  const [queries, keys] = leading(projections, 2);
+  const [B, T, H, D] = leading(q.shape, 4);
   const vectors =
     distances.dropout > 0 ? dropped(distances.vectors, distances.dropout) : distances.vectors;
   const ofBuckets = (layer: Linear): Tensor =>
@@ -100,7 +101,7 @@ export function relativeAttention(
  */
 function hiding(scores: Tensor, documents: NonNullable<RelativeOptions['documents']>): Tensor {
   const keys = 'keys' in documents ? documents.keys : documents;
-  const [B, T] = keys.shape as [number, number];
+  const [B, T] = leading(keys.shape, 2);
   const hidden = noGrad(() => {
     const isPadding = keys.lt(0).to('i32');
     return isPadding

@@ -1,4 +1,5 @@
 // saveGguf: writes a model and its tokenizer as one GGUF file for llama.cpp and its relatives.
+
 import {
   blockValues,
   type PackedType,
@@ -12,6 +13,7 @@ import {
 import { cpu } from '../../runtime/device.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
+import { leading } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
 import { held, noGrad, scope } from '../../tensor/index.js';
 import { ggufTokenizer } from '../../text/index.js';
@@ -110,7 +112,7 @@ function piecesOf(architecture: GgufArchitecture, model: RotaryLM, type: GgufTyp
     return { tensor: { name, shape: [values.length], type: 'F32' }, sources: [], values };
   });
   const ofModel = [...stacks].map(([name, all]): Piece => {
-    const [first] = all as [TensorSource];
+    const [first] = leading(all, 1);
     const isStack = name.includes('_exps.');
     const shape = isStack ? [all.length, ...first.shape] : first.shape;
     const wanted = typeOf(name, type, { layers: model.config.layers, isTied });

@@ -3,7 +3,7 @@
 
 import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { Tensor } from '../../tensor/index.js';
 import type { FolderScheme } from './scheme.js';
 
@@ -68,7 +68,7 @@ export function zerosOf(
 
 /** Zero points in the words of compressed-tensors, [ceil(outputs bits / 32), groups]. */
 export function zeroWordsOf(zeros: Tensor, bits: 8 | 4): Int32Array {
-  const [outputs, groups] = zeros.shape as [number, number];
+  const [outputs, groups] = leading(zeros.shape, 2);
   const bytes = zeros.toRaw() as Uint8Array;
   const perWord = 32 / bits;
   const words = new Int32Array(Math.ceil(outputs / perWord) * groups);

@@ -9,7 +9,7 @@ import { QuantizedLinear } from '../../nn/quantized-linear.js';
 import { replaceModules } from '../../nn/replace-modules.js';
 import type { ReadQuantized } from '../../peft/index.js';
 import { type DType, isFloating } from '../../runtime/dtype.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { Layout } from '../load-weights.js';
@@ -95,7 +95,7 @@ async function readLayer(
   ends: Ends,
   folder: FolderScheme,
 ): Promise<QuantizedLinear> {
-  const shape = layer.weight.shape as readonly [number, number];
+  const shape = leading(layer.weight.shape, 2);
   const scheme = folder.schemeOf(stored);
   const sizes = sizesOf(shape, scheme, folder.method);
   const read = async (end: string, wanted: readonly number[], dtype: DType | null) =>

@@ -1,5 +1,6 @@
 // QuantizedLinear layers in the format of compressed-tensors: names, extra tensors, and their
 // section of config.json.
+
 import type { JsonObject } from '../../../types/json.js';
 import type { TensorSource } from '../../checkpoint/index.js';
 import { Linear } from '../../nn/linear.js';
@@ -8,6 +9,7 @@ import { QuantizedLinear } from '../../nn/quantized-linear.js';
 import { LoraLayer } from '../../peft/index.js';
 import { cpu } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
+import { leading } from '../../runtime/required.js';
 import { held, noGrad, scope, Tensor } from '../../tensor/index.js';
 import { codesOf, groupIndexOf, zeroWordsOf } from './codes.js';
 import { groupFor, type LayerScheme } from './scheme.js';
@@ -38,7 +40,7 @@ export function repackedNames(model: Module): Set<string> {
 export function packedSources(model: Module): TensorSource[] {
   return [...packedOf(model)].flatMap(([path, layer]) => {
     const { shape, weight_packed, weight_zero_point, weight_order: order, bits, groupSize } = layer;
-    const [outputs, inputs] = shape as [number, number];
+    const [outputs, inputs] = leading(shape, 2);
     const sources = [
       sourceOf(`${path}.weight_shape`, 'i64', [2], () =>
         Tensor.from(BigInt64Array.of(BigInt(outputs), BigInt(inputs))),

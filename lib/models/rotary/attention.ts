@@ -9,7 +9,7 @@ import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { RMSNorm } from '../../nn/norms.js';
 import type { SparsePattern } from '../../nn/sparse-attention.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import {
   attention,
   concat,
@@ -179,7 +179,7 @@ const isPlainRms = (norm: Norm): boolean =>
  * rope() expects. Queries and keys get the same permutation, so their products stay the same.
  */
 function halvesOfPairs(heads: Tensor, width: number): Tensor {
-  const [B, T, H, D] = heads.shape as [number, number, number, number];
+  const [B, T, H, D] = leading(heads.shape, 4);
   const pairs = heads.narrow(3, 0, width).reshape([B, T, H, width / 2, 2]);
   const halves = pairs.transpose(3, 4).reshape([B, T, H, width]);
   return width < D ? concat([halves, heads.narrow(3, width, D - width)], 3) : halves;
@@ -223,7 +223,7 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
     const layers = [q_proj, k_proj, v_proj];
     const joined = this.isJoined ? joinedLinear(x, layers, this.body.headDim) : null;
     if (joined) {
-      const [q, k, v] = joined as [Tensor, Tensor, Tensor];
+      const [q, k, v] = leading(joined, 3);
       return { q, k, v };
     }
     const k = this.headsOf(k_proj.call(x));
@@ -258,7 +258,7 @@ export class PackedAttention extends RotaryAttentionBase {
     // In a split layer these are the heads of this rank.
     const keys = all.size(2) / (heads / kvHeads + 2);
     const parts = all.split([all.size(2) - 2 * keys, keys, keys], 2);
-    const [q, k, v] = parts as [Tensor, Tensor, Tensor];
+    const [q, k, v] = leading(parts, 3);
     // The backward would keep a view of the whole packed tensor, so values are copied.
     return { q, k, v: isGradEnabled() ? v.contiguous() : v };
   }
@@ -288,7 +288,10 @@ export class PerHeadAttention extends RotaryAttentionBase {
     const layer = required((this as unknown as Record<string, Linear>)[this.#name]);
     const [B, T] = [x.size(0), x.size(1)];
     const parts = layer.call(x).reshape([B, T, -1, 3, this.body.headDim]).split(1, 3);
-    const [q, k, v] = parts.map((part) => part.squeeze(3)) as [Tensor, Tensor, Tensor];
+    const [q, k, v] = leading(
+      parts.map((part) => part.squeeze(3)),
+      3,
+    );
     // The backward would keep a view of the whole tensor, so values are copied.
     return { q, k, v: isGradEnabled() ? v.contiguous() : v };
   }

@@ -1,9 +1,11 @@
 // The feed-forward blocks of families: gated, packed, or two layers without a gate.
+
 import { SparseMixture } from '../../nn/experts.js';
 import { normal } from '../../nn/initializers.js';
 import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
 import { Linear, SwiGLU } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
+import { leading } from '../../runtime/required.js';
 import { gelu, silu, type Tensor } from '../../tensor/index.js';
 import type { Body } from './config.js';
 import { PackedSwiGLU } from './packed-swiglu.js';
@@ -43,7 +45,7 @@ export class GatedMlp extends Module implements Joinable {
   override forward(x: Tensor): Tensor {
     const { gate_proj, up_proj } = this;
     const joined = this.isJoined ? joinedLinear(x, [gate_proj, up_proj]) : null;
-    const [gate, up] = (joined ?? [gate_proj.call(x), up_proj.call(x)]) as [Tensor, Tensor];
+    const [gate, up] = leading(joined ?? [gate_proj.call(x), up_proj.call(x)], 2);
     return this.down_proj.call(ACTIVATIONS[this.activation](gate).mul(up));
   }
 

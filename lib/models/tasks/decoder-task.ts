@@ -1,4 +1,5 @@
 // Heads of other tasks on the body of a causal language model.
+
 import { DsError } from '../../errors.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/linear.js';
@@ -6,6 +7,7 @@ import type { Module } from '../../nn/module.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { TensorPlan } from '../../parallel/plan.js';
 import { refused } from '../../runtime/refused.js';
+import { leading } from '../../runtime/required.js';
 import { noGrad, type Tensor } from '../../tensor/index.js';
 import type { CausalLM } from '../causal-lm.js';
 import { at, place } from '../encoder/paths.js';
@@ -131,7 +133,7 @@ export class DecoderTask extends TaskModel {
   /** The last token of each row unlike the padding token, [B, C]. */
   private lastOf(hidden: Tensor, ids: Tensor): Tensor {
     const { padTokenId } = this;
-    const [B, T] = ids.shape as [number, number];
+    const [B, T] = leading(ids.shape, 2);
     if (padTokenId !== null)
       return chosenTokens(hidden, lastPlaces(noGrad(() => ids.ne(padTokenId))));
     if (B === 1)

@@ -1,7 +1,9 @@
 // Losses of heads, by the rules of transformers.
+
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
+import { leading } from '../../runtime/required.js';
 import {
   binaryCrossEntropyWithLogits,
   crossEntropy,
@@ -104,11 +106,14 @@ function spanLoss(
     throw refused(`${op} starts, ends`, 'both ends of each answer', formatValue(starts ?? ends));
   }
   const ignoreIndex = outputs.size(1);
-  const [a, b] = [starts, ends].map((places, side) => {
-    const inside = noGrad(() => where(places.ge(ignoreIndex), ignoreIndex, places.clamp(0)));
-    const logits = outputs.narrow(2, side, 1).squeeze(2).contiguous();
-    if (divisor === undefined) return crossEntropy(logits, inside, { ignoreIndex });
-    return crossEntropy(logits, inside, { ignoreIndex, reduction: 'sum' }).div(divisor);
-  }) as [Tensor, Tensor];
+  const [a, b] = leading(
+    [starts, ends].map((places, side) => {
+      const inside = noGrad(() => where(places.ge(ignoreIndex), ignoreIndex, places.clamp(0)));
+      const logits = outputs.narrow(2, side, 1).squeeze(2).contiguous();
+      if (divisor === undefined) return crossEntropy(logits, inside, { ignoreIndex });
+      return crossEntropy(logits, inside, { ignoreIndex, reduction: 'sum' }).div(divisor);
+    }),
+    2,
+  );
   return divisor === undefined ? a.add(b).mul(0.5) : a.add(b);
 }

@@ -1,6 +1,8 @@
 // From hidden states of tokens to one vector for each sequence.
+
 import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
+import { leading } from '../../runtime/required.js';
 import {
   arange,
   concat,
@@ -31,7 +33,7 @@ const LOWEST = -1e9;
 
 /** The tokens `places` [B] of hidden states [B, T, C], as [B, C]. */
 export function chosenTokens(hidden: Tensor, places: Tensor): Tensor {
-  const [B, T, C] = hidden.shape as [number, number, number];
+  const [B, T, C] = leading(hidden.shape, 3);
   const { device } = hidden;
   const rows = noGrad(() => arange(B, { dtype: 'i32', device }).mul(T).add(places.to('i32')));
   return indexSelect(hidden.reshape([B * T, C]), 0, rows);
@@ -57,7 +59,7 @@ export function lastPlaces(mask: Tensor): Tensor {
 /** 1 for tokens and 0 for padding, [B, T, 1] of the hidden states' dtype. */
 const weightsOf = (hidden: Tensor, mask: Tensor | null): Tensor =>
   noGrad(() => {
-    const [B, T] = hidden.shape as [number, number, number];
+    const [B, T] = leading(hidden.shape, 3);
     const seen = mask ?? ones([B, T], { dtype: 'i32', device: hidden.device });
     return seen.to(hidden.dtype).unsqueeze(2);
   });
@@ -73,7 +75,7 @@ function pooledBy(mode: PoolingMode, hidden: Tensor, mask: Tensor | null): Tenso
   if (mode === 'cls_token')
     return mask ? chosenTokens(hidden, firstPlaces(mask)) : firstTokens(hidden);
   if (mode === 'mean_tokens') return meanTokens(hidden, mask);
-  const [, T] = hidden.shape as [number, number, number];
+  const [, T] = leading(hidden.shape, 3);
   if (mode === 'lasttoken') {
     if (mask) return chosenTokens(hidden, lastPlaces(mask));
     return hidden

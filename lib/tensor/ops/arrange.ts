@@ -6,7 +6,7 @@ import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { refusedValue } from '../../runtime/refused.js';
 import { requireInteger, requireNumber, requireSizes } from '../../runtime/require-number.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { requireHeld } from '../host-values.js';
 import { record } from '../tape.js';
@@ -174,9 +174,12 @@ export function movedim(
   destination: number | readonly number[],
 ): Tensor {
   requireTensor('movedim', x);
-  const [from, to] = [source, destination].map((dims) =>
-    [dims].flat().map((dim) => normalizeDim('movedim', dim, x.ndim)),
-  ) as [number[], number[]];
+  const [from, to] = leading(
+    [source, destination].map((dims) =>
+      [dims].flat().map((dim) => normalizeDim('movedim', dim, x.ndim)),
+    ),
+    2,
+  );
   const isPaired = from.length === to.length && new Set(to).size === to.length;
   if (!isPaired || new Set(from).size !== from.length) {
     throw shapeError('movedim', 'as many distinct places as dims', `[${from}] to [${to}]`);
@@ -214,10 +217,10 @@ export function unflatten(x: Tensor, dim: number, sizes: readonly number[]): Ten
 export function diagonal(x: Tensor, offset = 0, first = 0, second = 1): Tensor {
   requireTensor('diagonal', x);
   requirePosition('diagonal', offset);
-  const [a, b] = [first, second].map((dim) => normalizeDim('diagonal', dim, x.ndim)) as [
-    number,
-    number,
-  ];
+  const [a, b] = leading(
+    [first, second].map((dim) => normalizeDim('diagonal', dim, x.ndim)),
+    2,
+  );
   if (a === b) throw shapeError('diagonal', 'two dims', `dim ${a} twice`);
   const [down, right] = [Math.max(0, -offset), Math.max(0, offset)];
   const lengths = [required(x.shape[a]) - down, required(x.shape[b]) - right];

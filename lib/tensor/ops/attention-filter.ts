@@ -5,6 +5,7 @@ import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
+import { leading } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
 import type { HeadShare } from '../head-exchange.js';
 import { isGradEnabled } from '../tape.js';
@@ -142,7 +143,7 @@ function requireLength(op: string, length: unknown, keys: number): void {
 /** [B] i32 of a tensor or a list. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT. */
 function lengthsOf(given: Tensor | readonly number[], q: Tensor, keys: number): Tensor {
   const op = 'attention keyLengths';
-  const [B] = q.shape as [number];
+  const [B] = leading(q.shape, 1);
   const hint = 'One length for each row of the batch.';
   if (!(given instanceof Tensor)) {
     if (!Array.isArray(given)) {
@@ -264,7 +265,7 @@ export function filterOperands(
   given: KeyFilter,
   share: HeadShare | null,
 ): FilterOperands {
-  const [B, H, T] = q.shape as [number, number, number];
+  const [B, H, T] = leading(q.shape, 3);
   const S = k.size(2);
   const { views, saved } = reachOperands(q, { B, T, S, heads: H, share }, given);
   if (given.mask) {

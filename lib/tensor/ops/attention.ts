@@ -5,7 +5,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
 import type { HeadExchange, HeadShare } from '../head-exchange.js';
 import { lasting } from '../keepsakes.js';
@@ -224,19 +224,22 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
   const { causal = false, scale: given, dropout = 0, headShare = null } = read;
   checkAttention(q, k, v);
   const filter = filterOperands(q, k, read, headShare);
-  const [B, H, T, D] = q.shape as [number, number, number, number];
+  const [B, H, T, D] = leading(q.shape, 4);
   const scale = requireFinite('attention scale', given ?? 1 / Math.sqrt(D));
   const views = { q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) };
   const drawn = drawDropout(dropout, B, headShare);
   const how: Manner = { filter: filter.views, dropout: drawn, scale, causal };
-  const [out, lse] = lasting('attention', q, () => {
-    const memory = Tensor.empty([B, T, H, D], q.dtype, q.device);
-    const fresh = memory.alias([B, H, T, D], [T * H * D, D, H * D, 1]);
-    memory.dispose();
-    const statistics = Tensor.empty([B, H, T], statisticOf(q.dtype), q.device);
-    attend(views, fresh, statistics, how);
-    return [fresh, statistics];
-  }) as [Tensor, Tensor];
+  const [out, lse] = leading(
+    lasting('attention', q, () => {
+      const memory = Tensor.empty([B, T, H, D], q.dtype, q.device);
+      const fresh = memory.alias([B, H, T, D], [T * H * D, D, H * D, 1]);
+      memory.dispose();
+      const statistics = Tensor.empty([B, H, T], statisticOf(q.dtype), q.device);
+      attend(views, fresh, statistics, how);
+      return [fresh, statistics];
+    }),
+    2,
+  );
   const saved = [views.q, views.k, views.v, out, lse, ...filter.saved];
   record('attention', [q, k, v], [out], saved, ([grad], sink) => {
     const dout = lastPacked(grad);
@@ -259,8 +262,8 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
 
 /** Part `index` (q, k, v) of a packed projection [B, T, 3C] as [B, H, T, D]. */
 function headsOf(packedQkv: View, index: number, heads: number): View {
-  const [B, T, width] = packedQkv.shape as [number, number, number];
-  const [batchStride, rowStride] = packedQkv.strides as [number, number];
+  const [B, T, width] = leading(packedQkv.shape, 3);
+  const [batchStride, rowStride] = leading(packedQkv.strides, 2);
   const C = width / 3;
   const D = C / heads;
   const strides = [batchStride, D, rowStride, 1];
@@ -269,7 +272,7 @@ function headsOf(packedQkv: View, index: number, heads: number): View {
 
 /** [B, T, C] seen as [B, H, T, D]. */
 function splitHeads(x: View, heads: number): View {
-  const [B, T, C] = x.shape as [number, number, number];
+  const [B, T, C] = leading(x.shape, 3);
   const D = C / heads;
   return viewOf(x, [B, heads, T, D], [T * C, D, C, 1]);
 }
@@ -312,7 +315,7 @@ export function causalSelfAttentionPacked(
 
 /** causalSelfAttentionPacked() on a rank with all tokens. */
 function packedAttentionHere(qkv: Tensor, heads: number, given: PackedReach): Tensor {
-  const [B, T, width] = qkv.shape as [number, number, number];
+  const [B, T, width] = leading(qkv.shape, 3);
   const source = lastPacked(qkv);
   const C = width / 3;
   const { headShare: share = null, ...reach } = readOptions('attention', given, REACH);
@@ -324,12 +327,15 @@ function packedAttentionHere(qkv: Tensor, heads: number, given: PackedReach): Te
     k: headsOf(source, 1, heads),
     v: headsOf(source, 2, heads),
   };
-  const [out, lse] = lasting('attention', qkv, () => {
-    const fresh = Tensor.empty([B, T, C], qkv.dtype, qkv.device);
-    const statistics = Tensor.empty([B, heads, T], statisticOf(qkv.dtype), qkv.device);
-    attend(views, splitHeads(fresh, heads), statistics, how);
-    return [fresh, statistics];
-  }) as [Tensor, Tensor];
+  const [out, lse] = leading(
+    lasting('attention', qkv, () => {
+      const fresh = Tensor.empty([B, T, C], qkv.dtype, qkv.device);
+      const statistics = Tensor.empty([B, heads, T], statisticOf(qkv.dtype), qkv.device);
+      attend(views, splitHeads(fresh, heads), statistics, how);
+      return [fresh, statistics];
+    }),
+    2,
+  );
   record('attention', [qkv], [out], [source, out, lse, ...within.saved], ([grad], sink) => {
     const dout = splitHeads(packed(grad), heads);
     sink.write(0, (into, accumulate) => {

@@ -2,7 +2,7 @@
 
 import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import type { View } from '../../runtime/view.js';
 import { Tensor } from '../tensor.js';
 import { type ClassShare, joinRows } from './class-share.js';
@@ -88,7 +88,7 @@ export class ChunkedHead {
    */
   paddedWeight(): Tensor {
     const { weight } = this;
-    const [rows, columns] = weight.shape as [number, number];
+    const [rows, columns] = leading(weight.shape, 2);
     const padded = paddedColumns(rows);
     if (padded === rows) return weight.alias(weight.shape, weight.strides);
     const out = Tensor.empty([padded, columns], weight.dtype, weight.device);
@@ -152,7 +152,7 @@ export class ChunkedHead {
     accumulate: boolean,
     body: (dweight: View | null) => void,
   ): void {
-    const [rows, columns] = this.weight.shape as [number, number];
+    const [rows, columns] = leading(this.weight.shape, 2);
     const padded = paddedColumns(rows);
     if (!dweight || padded === rows || this.count === 0) {
       body(dweight);
@@ -182,7 +182,7 @@ interface HeadGradients {
 
 /** Rows of a matrix as a view. */
 export function rowRange(matrix: View, start: number, count: number): View {
-  const [, columns] = matrix.shape as [number, number];
+  const [, columns] = leading(matrix.shape, 2);
   const step = required(matrix.strides[0]);
   return viewOf(matrix, [count, columns], [step, 1], matrix.offset + start * step);
 }

@@ -8,6 +8,7 @@ import type { CompareOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused } from '../../runtime/refused.js';
+import { leading } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { noGrad } from '../tape.js';
@@ -205,7 +206,7 @@ function triangle(op: 'tril' | 'triu', x: Tensor, diagonal: number): Tensor {
   if (x.ndim < 2) throw shapeError(op, 'a matrix, or several: [.., R, C]', describe(x));
   if (!Number.isSafeInteger(diagonal))
     throw shapeError(op, 'an integer diagonal', formatValue(diagonal));
-  const [rows, columns] = x.shape.slice(-2) as [number, number];
+  const [rows, columns] = leading(x.shape.slice(-2), 2);
   const { device } = x;
   const mask = plain(() => {
     const row = unsqueeze(arange(rows, { dtype: 'i64', device }), 1);

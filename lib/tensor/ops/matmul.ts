@@ -1,7 +1,7 @@
 // Matrix products: 2-D, batched, broadcast batches; transposed operands are read in place.
 
 import * as kernels from '../../runtime/kernels.generated.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -119,8 +119,8 @@ export function gemmRows(x: Tensor): View {
 }
 
 function strideRows(x: Tensor): View {
-  const [rows, columns] = x.shape as [number, number];
-  const [rowStride, columnStride] = x.strides as [number, number];
+  const [rows, columns] = leading(x.shape, 2);
+  const [rowStride, columnStride] = leading(x.strides, 2);
   if (!readable(rows, columns, rowStride, columnStride)) return packed(x);
   return strided(x, Math.max(rowStride, columns, 1));
 }

@@ -6,7 +6,7 @@ import type { ReduceOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused } from '../../runtime/refused.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { record } from '../tape.js';
@@ -203,9 +203,10 @@ function addProductSlope(
   const rows = grad.numel;
   if (x.numel === 0) return;
   const columns = x.numel / rows;
-  const [values, slopes, last] = [0, 1, 2].map(() =>
-    Tensor.empty([rows, columns], x.dtype, x.device),
-  ) as [Tensor, Tensor, Tensor];
+  const [values, slopes, last] = leading(
+    [0, 1, 2].map(() => Tensor.empty([rows, columns], x.dtype, x.device)),
+    3,
+  );
   const turned = withLast(x, over);
   kernels.copy({ in: turned, out: viewOf(values, turned.shape) });
   kernels.fill({ out: last, value: 0 });

@@ -2,7 +2,7 @@
 
 import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { record } from '../tape.js';
@@ -110,7 +110,7 @@ export function documentPositions(documents: Tensor): Tensor {
     throw new DsError({ code: 'DS_DTYPE', op, expected, got: describe(documents) });
   }
   if (documents.ndim !== 2) throw shapeError(op, '[B, T]', describe(documents));
-  const [B, T] = documents.shape as [number, number];
+  const [B, T] = leading(documents.shape, 2);
   return scope(() => {
     const { device } = documents;
     const positions = arange(T, { dtype: 'i32', device }).reshape([1, T]);

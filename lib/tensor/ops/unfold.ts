@@ -4,7 +4,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -81,7 +81,7 @@ export function unfold(x: Tensor, kernelSize: Pair, given: WindowOptions = {}): 
   };
   const rows = axisOf(x, 2, (name) => pairs[name][0]);
   const columns = axisOf(x, 3, (name) => pairs[name][1]);
-  const [N, C] = x.shape as [number, number];
+  const [N, C] = leading(x.shape, 2);
   const shape = [N, rows.count, columns.count, C, rows.kernel, columns.kernel];
   const memory = Tensor.empty(shape, x.dtype, x.device);
   const padded = paddedImage(x, rows, columns);
@@ -100,7 +100,7 @@ export function unfold(x: Tensor, kernelSize: Pair, given: WindowOptions = {}): 
 /** x with zero padding, row-major; x itself without padding. */
 function paddedImage(x: Tensor, rows: Axis, columns: Axis): Tensor {
   if (rows.padding === 0 && columns.padding === 0) return x;
-  const [N, C, H, W] = x.shape as [number, number, number, number];
+  const [N, C, H, W] = leading(x.shape, 4);
   const shape = [N, C, H + 2 * rows.padding, W + 2 * columns.padding];
   const out = Tensor.empty(shape, x.dtype, x.device);
   kernels.fill({ out, value: 0 });
@@ -110,7 +110,7 @@ function paddedImage(x: Tensor, rows: Axis, columns: Axis): Tensor {
 
 /** The image inside its padding. */
 function interior(padded: Tensor, rows: Axis, columns: Axis): View {
-  const [N, C] = padded.shape as [number, number];
+  const [N, C] = leading(padded.shape, 2);
   const [, , down = 0, right = 0] = padded.strides;
   const offset = padded.offset + rows.padding * down + columns.padding * right;
   return viewOf(padded, [N, C, rows.size, columns.size], padded.strides, offset);
@@ -118,7 +118,7 @@ function interior(padded: Tensor, rows: Axis, columns: Axis): View {
 
 /** Every window of a padded image: [N, rows, columns, C, kh, kw]. */
 function windowsOf(padded: View, rows: Axis, columns: Axis): View {
-  const [N, C] = padded.shape as [number, number];
+  const [N, C] = leading(padded.shape, 2);
   const [image = 0, channel = 0, down = 0, right = 0] = padded.strides;
   const shape = [N, rows.count, columns.count, C, rows.kernel, columns.kernel];
   const strides = [
@@ -135,7 +135,7 @@ function windowsOf(padded: View, rows: Axis, columns: Axis): View {
 /** Adds the gradients of all windows to the elements that they read. */
 function fold(grad: Tensor, dx: Tensor, axes: readonly [Axis, Axis], accumulate: boolean): void {
   const [rows, columns] = axes;
-  const [N, C] = dx.shape as [number, number];
+  const [N, C] = leading(dx.shape, 2);
   const isPadded = rows.padding > 0 || columns.padding > 0;
   const shape = [N, C, rows.size + 2 * rows.padding, columns.size + 2 * columns.padding];
   const into = isPadded ? Tensor.empty(shape, dx.dtype, dx.device) : dx;

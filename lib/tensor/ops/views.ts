@@ -2,7 +2,7 @@
 
 import * as kernels from '../../runtime/kernels.generated.js';
 import { requireInteger, requireSizes } from '../../runtime/require-number.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { describe, isContiguous, numel, type View } from '../../runtime/view.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -325,7 +325,7 @@ export const cat = concat;
 export function stack(tensors: readonly Tensor[], dim = 0): Tensor {
   requireTensors('stack', tensors);
   for (const tensor of tensors) {
-    const [first] = tensors as [Tensor];
+    const [first] = leading(tensors, 1);
     if (sameShape(first.shape, tensor.shape)) continue;
     throw shapeError('stack', `tensors of one shape, as ${describe(first)}`, describe(tensor));
   }

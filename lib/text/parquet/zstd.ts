@@ -1,6 +1,6 @@
 // A decoder of Zstandard frames (RFC 8878) with a fixed output size. Node 20 has no decoder.
 // Decoders on npm do not bound their output and accept frames that end early.
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import {
   BackwardBits,
   buildFse,
@@ -207,7 +207,7 @@ function decodeBlock(
   if (count > 0) {
     if (at >= end) fail('a block that ends early');
     const [tables, streamAt] = readTables(bytes, at, end, frame);
-    const [lengths, offsets, matches] = tables as [Fse, Fse, Fse];
+    const [lengths, offsets, matches] = leading(tables, 3);
     const stream = new BackwardBits(bytes, streamAt, end);
     let length = stream.read(lengths.log);
     let offset = stream.read(offsets.log);

@@ -1,6 +1,6 @@
 // Python's operators: numbers, texts and lists, equality and order.
 
-import { required } from '../../runtime/required.js';
+import { defined, required } from '../../runtime/required.js';
 import { escaped } from './escape.js';
 import {
   bounded,
@@ -329,7 +329,7 @@ function isSameList(a: readonly Value[], b: readonly Value[]): boolean {
   if (a.length !== b.length) return false;
   return a.every((item, i) => {
     spend();
-    return isEqual(item, b[i] as Value);
+    return isEqual(item, defined(b[i]));
   });
 }
 
@@ -383,7 +383,7 @@ function listDifference(operator: string, a: readonly Value[], b: readonly Value
     const shorter = Math.min(a.length, b.length);
     for (let i = 0; i < shorter; ++i) {
       spend();
-      const [one, other] = [a[i] as Value, b[i] as Value];
+      const [one, other] = [defined(a[i]), defined(b[i])];
       if (!isEqual(one, other)) return differenceOf(operator, one, other);
     }
     return a.length - b.length;

@@ -1,4 +1,5 @@
 // Attributes and items of values, as jinja2's sandbox allows them.
+import { defined, leading } from '../../runtime/required.js';
 import { contains, isEqual } from './arithmetic.js';
 import { braceFormat, type FieldAccess } from './brace-format.js';
 import { typeError, valueError } from './fault.js';
@@ -59,12 +60,12 @@ const DICT: Readonly<Record<string, readonly [string, Method<Dict>]>> = {
   copy: ['', (dict) => Dict.of(dict.entries())],
   fromkeys: [
     'keys value? /',
-    (_, keys, value = null) => Dict.of(listOf(keys as Value).map((key) => [key, value] as const)),
+    (_, keys, value = null) => Dict.of(listOf(defined(keys)).map((key) => [key, value] as const)),
   ],
   get: [
     'key default? /',
     (dict, key, value = null) => {
-      const found = dict.get(key as Value);
+      const found = dict.get(defined(key));
       return found === MISSING ? value : found;
     },
   ],
@@ -76,7 +77,7 @@ const DICT: Readonly<Record<string, readonly [string, Method<Dict>]>> = {
 const SEQUENCE: Readonly<Record<string, readonly [string, Method<readonly Value[]>]>> = {
   count: [
     'value /',
-    (items, value) => items.filter((item) => isEqual(item, value as Value)).length,
+    (items, value) => items.filter((item) => isEqual(item, defined(value))).length,
   ],
   index: ['value start? stop? /', positionOf],
 };
@@ -96,9 +97,9 @@ function positionOf(
   };
   const end = Math.min(items.length, clamp(stop, items.length));
   for (let i = clamp(start, 0); i < end; ++i) {
-    if (isEqual(items[i] as Value, value as Value)) return i;
+    if (isEqual(defined(items[i]), defined(value))) return i;
   }
-  throw valueError(`${repr(value as Value)} is not in list`);
+  throw valueError(`${repr(defined(value))} is not in list`);
 }
 
 type Number_ = number | bigint;
@@ -121,7 +122,7 @@ const FLOAT: Readonly<Record<string, readonly [string, Method<Float>]>> = {
 };
 
 const RANGE: Readonly<Record<string, readonly [string, Method<Range>]>> = {
-  count: ['value /', (range, value) => (contains(range, value as Value) ? 1 : 0)],
+  count: ['value /', (range, value) => (contains(range, defined(value)) ? 1 : 0)],
   index: ['value /', (range, value) => positionOf(listOf(range), value)],
 };
 
@@ -156,7 +157,7 @@ function attributeOf(object: Value, name: string): Value | typeof MISSING {
   if (isList(object)) return listMethod(object, name);
   if (object instanceof Tuple) {
     const at = object.names.indexOf(name);
-    return at < 0 ? sequenceMethod(object.items, name) : (object.items[at] as Value);
+    return at < 0 ? sequenceMethod(object.items, name) : defined(object.items[at]);
   }
   if (object instanceof Namespace) return object.attributes.get(name);
   if (object instanceof Callable || object instanceof Opaque) return object.attribute(name);
@@ -201,7 +202,7 @@ function mapFormatter(text: string | Markup): Native {
     if (args.length !== 1) {
       throw typeError(`format_map() takes exactly one argument (${args.length} given)`);
     }
-    const [mapping] = args as [Value];
+    const [mapping] = leading(args, 1);
     if (mapping instanceof Undefined) throw mapping.fault();
     if (!(mapping instanceof Dict)) {
       throw typeError(`'${typeName(mapping)}' object is not subscriptable`);

@@ -1,5 +1,6 @@
 // json.dumps() of values.
 
+import { leading } from '../../runtime/required.js';
 import { sorted } from './arithmetic.js';
 import { bounded, deeper, spend, typeError } from './fault.js';
 import { decimal, digitsOf, str } from './print.js';
@@ -52,7 +53,7 @@ function dict(value: Dict, options: JsonOptions, line: string): string {
         value.entries().map((entry) => new Tuple(entry)),
         (entry) => entry,
         false,
-      ).map((entry) => (entry as Tuple).items as [Value, Value])
+      ).map((entry) => leading((entry as Tuple).items, 2))
     : value.entries();
   const parts = entries.map(([key, item]) => {
     const name = quotedJson(keyText(key), options.ensureAscii);

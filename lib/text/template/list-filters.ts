@@ -1,4 +1,5 @@
 // The filters of jinja2 that read or make sequences.
+import { defined } from '../../runtime/required.js';
 import { add, isEqual, isOrdered, sorted } from './arithmetic.js';
 import { item as itemOf } from './attributes.js';
 import { bounded, runtimeError, spend, TemplateFault, typeError } from './fault.js';
@@ -83,7 +84,7 @@ const lazyList = (name: string, compute: () => readonly Value[]): Generator =>
   lazily(name, () => {
     const list = compute();
     let at = 0;
-    return () => (at < list.length ? (list[at++] as Value) : DONE);
+    return () => (at < list.length ? defined(list[at++]) : DONE);
   });
 
 function mapped(next: Next, convert: Getter): Next {
@@ -137,7 +138,7 @@ function select(keeps: boolean, byAttribute: boolean): Body {
       if (byAttribute && attribute === undefined) {
         throw filterError('Missing parameter for attribute name');
       }
-      const get = byAttribute ? getterOf(attribute as Value, false) : (one: Value) => one;
+      const get = byAttribute ? getterOf(defined(attribute), false) : (one: Value) => one;
       const [test, ...rest] = byAttribute ? args.slice(1) : args;
       const next = iterate(value);
       const isKept = (one: Value): boolean => {
@@ -227,7 +228,7 @@ function dictSort(value: Value, isCased: Argument, by: Argument, isReverse: Argu
   }
   const at = key === 'key' ? 0 : 1;
   const get = (pair: Value): Value => {
-    const own = (pair as Tuple).items[at] as Value;
+    const own = defined((pair as Tuple).items[at]);
     return isTrue(isCased ?? false) ? own : ignoreCase(own);
   };
   const pairs = value.entries().map((entry) => new Tuple(entry));
@@ -300,7 +301,7 @@ function groupBy(value: Value, attribute: Value, otherwise: Argument, isCased: A
   }
   return groups.map(
     ({ key, items }) =>
-      new Tuple([isCaseless ? plain(items[0] as Value) : key, items], ['grouper', 'list']),
+      new Tuple([isCaseless ? plain(defined(items[0])) : key, items], ['grouper', 'list']),
   );
 }
 
@@ -342,7 +343,7 @@ function sliceInto(value: Value, slices: Value, fill: Argument): Value {
       spend();
       const end = start + each + (i < longer ? 1 : 0);
       const part = items.slice(start, end);
-      if ((fill ?? null) !== null && i >= longer) part.push(fill as Value);
+      if ((fill ?? null) !== null && i >= longer) part.push(defined(fill));
       parts.push(part);
       start = end;
     }

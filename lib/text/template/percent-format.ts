@@ -1,5 +1,5 @@
 // Python's operator % on texts.
-import { required } from '../../runtime/required.js';
+import { defined, required } from '../../runtime/required.js';
 import { escaped, escapedText } from './escape.js';
 import { bounded, requireText, spend, TemplateFault, typeError, valueError } from './fault.js';
 import { asciiOf, characterOf, floatDigits, isBelow, requireSize, signOf } from './number-text.js';
@@ -52,7 +52,7 @@ function formatted(
   let usesNames = false;
   const take = (): Value => {
     if (at >= list.length) throw typeError('not enough arguments for format string');
-    return list[at++] as Value;
+    return defined(list[at++]);
   };
   const amount = (given: string | undefined, name: string): number | null => {
     if (given === undefined) return null;

@@ -1,5 +1,5 @@
 // Python's str(), repr() and digits of floats.
-import { required } from '../../runtime/required.js';
+import { defined, required } from '../../runtime/required.js';
 import { bounded, deeper, spend, valueError } from './fault.js';
 import {
   type Callable,
@@ -68,7 +68,7 @@ function joined(items: readonly Value[]): string {
   let text = '';
   for (let i = 0; i < items.length; ++i) {
     spend(PRINTED);
-    text += i === 0 ? repr(items[i] as Value) : `, ${repr(items[i] as Value)}`;
+    text += i === 0 ? repr(defined(items[i])) : `, ${repr(defined(items[i]))}`;
     if ((i & 63) === 0) bounded(text);
   }
   return bounded(text);

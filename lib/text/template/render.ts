@@ -1,6 +1,6 @@
 // The state of a render: variables, the text so far, and the globals of templates.
 
-import { required } from '../../runtime/required.js';
+import { defined, required } from '../../runtime/required.js';
 import { isEqual } from './arithmetic.js';
 import { bounded, deeper, RANGE, spend, TemplateFault, typeError, valueError } from './fault.js';
 import { indexOf } from './numbers.js';
@@ -142,7 +142,7 @@ export class LoopContext extends Callable {
     if (this.recurse === null) {
       throw typeError("The loop must have the 'recursive' marker to be called recursively.");
     }
-    return this.recurse(args[0] as Value, this.depth0 + 1);
+    return this.recurse(defined(args[0]), this.depth0 + 1);
   }
 
   describe(): string {
@@ -191,7 +191,7 @@ export class LoopContext extends Callable {
 
   private cycle(args: readonly Value[]): Value {
     if (args.length === 0) throw typeError('no items for cycling given');
-    return args[this.index0 % args.length] as Value;
+    return defined(args[this.index0 % args.length]);
   }
 
   private changed(args: readonly Value[]): boolean {
@@ -280,7 +280,7 @@ class Cycler extends Opaque {
   }
 
   attribute(name: string): Value | typeof MISSING {
-    const current = this.items[this.at] as Value;
+    const current = defined(this.items[this.at]);
     if (name === 'current') return current;
     if (name === 'items') return new Tuple(this.items);
     if (name === 'pos') return this.at;
@@ -292,7 +292,7 @@ class Cycler extends Opaque {
     }
     if (name !== 'next') return MISSING;
     return native('next', '', () => {
-      const item = this.items[this.at] as Value;
+      const item = defined(this.items[this.at]);
       this.at = (this.at + 1) % this.items.length;
       return item;
     });
@@ -366,7 +366,7 @@ function setPair(made: Dict, pair: Value): void {
     const message = `dictionary update sequence element has length ${parts.length}; 2 is required`;
     throw valueError(message);
   }
-  made.set(parts[0] as Value, parts[1] as Value);
+  made.set(defined(parts[0]), defined(parts[1]));
 }
 
 function raiseException(message: Value): never {

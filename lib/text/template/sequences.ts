@@ -1,5 +1,6 @@
 // Lengths, indices and slices of values, as Python's sequences have them.
 
+import { defined } from '../../runtime/required.js';
 import { spend, spendText, typeError, valueError } from './fault.js';
 import { indexOf } from './numbers.js';
 import { lettersOf, textLength } from './unicode.js';
@@ -61,7 +62,7 @@ function itemAt(object: Value, index: number): Value | typeof MISSING {
   const at = index < 0 ? index + items.length : index;
   if (at < 0 || at >= items.length) return MISSING;
   if (items instanceof Range) return items.at(at);
-  const item = items[at] as Value;
+  const item = defined(items[at]);
   return object instanceof Markup ? new Markup(item as string) : item;
 }
 
@@ -110,7 +111,7 @@ function picked<T>(items: readonly T[], start: number, stop: number, step: numbe
   const list: T[] = [];
   for (let i = start; step > 0 ? i < stop : i > stop; i += step) {
     spend();
-    list.push(items[i] as T);
+    list.push(defined(items[i]));
   }
   return list;
 }
@@ -150,7 +151,7 @@ export function reversedOf(value: Value): Generator | null {
   const isMarkup = value instanceof Markup;
   const next = (): Value | typeof DONE => {
     if (at === 0) return DONE;
-    const item = items[--at] as Value;
+    const item = defined(items[--at]);
     return isMarkup ? new Markup(item as string) : item;
   };
   return new Generator(next, names[typeName(value)] ?? 'reversed');

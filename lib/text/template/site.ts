@@ -1,6 +1,6 @@
 // The context of compiled statements: frames of variables, and assignments to them.
 
-import { required } from '../../runtime/required.js';
+import { defined, required } from '../../runtime/required.js';
 import { accessOf, type CompileContext, type Compute, type Frame } from './expressions.js';
 import { runtimeError, valueError } from './fault.js';
 import type { NamespaceTarget, Statement, Target } from './nodes.js';
@@ -68,7 +68,7 @@ export function compileTarget(target: Target, site: Site): Assigner {
   const assigns = target.items.map((item) => compileTarget(item as Target, site));
   return (frame, value) => {
     const parts = unpacked(value, assigns.length);
-    for (const [i, assign] of assigns.entries()) assign(frame, parts[i] as Value);
+    for (const [i, assign] of assigns.entries()) assign(frame, defined(parts[i]));
   };
 }
 

@@ -1,6 +1,6 @@
 // The methods of Python's str.
 
-import { required } from '../../runtime/required.js';
+import { defined, required } from '../../runtime/required.js';
 import { escaped } from './escape.js';
 import { bounded, requireText, spend, spendText, typeError, valueError } from './fault.js';
 import { indexOf, isNumber } from './numbers.js';
@@ -309,7 +309,7 @@ function translate(text: string, table: Value): string {
       table instanceof Dict
         ? table.get(code)
         : code < table.length
-          ? (table[code] as Value)
+          ? defined(table[code])
           : MISSING;
     if (found === MISSING) return letter;
     if (found === null) return '';

@@ -1,6 +1,6 @@
 // The filters of jinja2 that read or write one value: texts, numbers, JSON.
 
-import { required } from '../../runtime/required.js';
+import { defined, required } from '../../runtime/required.js';
 import { divide, multiply, power } from './arithmetic.js';
 import { attributeAlone } from './attributes.js';
 import { fixed, rounded } from './digits.js';
@@ -295,7 +295,7 @@ function separatorsOf(separators: Value, isIndented: boolean): [string, string] 
       few ? 'not enough values to unpack (expected 2)' : 'too many values to unpack (expected 2)',
     );
   }
-  return [requireString(pair[0] as Value), requireString(pair[1] as Value)];
+  return [requireString(defined(pair[0])), requireString(defined(pair[1]))];
 }
 
 const ENTITIES: Readonly<Record<string, string>> = {
@@ -346,7 +346,7 @@ function urlEncode(value: Value): Value {
   return pairs
     .map((pair) => {
       if (pair.length !== 2) throw valueError('not enough values to unpack (expected 2)');
-      return `${urlQuoted(str(pair[0] as Value), true)}=${urlQuoted(str(pair[1] as Value), true)}`;
+      return `${urlQuoted(str(defined(pair[0])), true)}=${urlQuoted(str(defined(pair[1])), true)}`;
     })
     .join('&');
 }

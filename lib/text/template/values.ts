@@ -1,5 +1,6 @@
 // The values of templates, with Python's types. Strings, integers, booleans and lists are
 // JavaScript values, None is null.
+import { defined } from '../../runtime/required.js';
 import { spend, TemplateFault, typeError, undefinedError } from './fault.js';
 
 /** An integer is a number if that is exact, else a bigint. */
@@ -342,7 +343,7 @@ export function iterationOf(value: Value): Next | null {
 
 export function overList(list: readonly Value[]): Next {
   let at = 0;
-  return () => (at < list.length ? (list[at++] as Value) : DONE);
+  return () => (at < list.length ? defined(list[at++]) : DONE);
 }
 
 /** Letters of Markup are plain texts, too. */

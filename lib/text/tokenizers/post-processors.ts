@@ -1,5 +1,7 @@
 // Post-processors: they put special tokens around the ids of a text.
+
 import { dataError } from '../../runtime/refused.js';
+import { leading } from '../../runtime/required.js';
 import { Fields, requireId } from './fields.js';
 
 type PostProcessor = (ids: readonly number[]) => readonly number[];
@@ -56,9 +58,10 @@ function partsOf(fields: Fields, idOf: IdOf): PairPart[] | null {
     return found.find((parts) => parts !== null) ?? null;
   }
   if (kind === 'BertProcessing' || kind === 'RobertaProcessing') {
-    const [first, last] = ['cls', 'sep'].map((key) =>
-      requireId(`${fields.location}.${key}[1]`, fields.list(key)[1]),
-    ) as [number, number];
+    const [first, last] = leading(
+      ['cls', 'sep'].map((key) => requireId(`${fields.location}.${key}[1]`, fields.list(key)[1])),
+      2,
+    );
     // RoBERTa has two tokens between the texts, and one number for both.
     const second = kind === 'BertProcessing' ? 1 : 0;
     const between = kind === 'BertProcessing' ? [] : [{ id: last, type: 0 }];
@@ -104,9 +107,10 @@ function buildersFor(idOf: IdOf): ReadonlyMap<string, (fields: Fields) => PostPr
 
 /** [CLS] text [SEP]; each is a pair of a token and its id. */
 function pair(fields: Fields): PostProcessor {
-  const [first, last] = ['cls', 'sep'].map((key) =>
-    requireId(`${fields.location}.${key}[1]`, fields.list(key)[1]),
-  ) as [number, number];
+  const [first, last] = leading(
+    ['cls', 'sep'].map((key) => requireId(`${fields.location}.${key}[1]`, fields.list(key)[1])),
+    2,
+  );
   return (ids) => [first, ...ids, last];
 }
 
