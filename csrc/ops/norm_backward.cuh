@@ -40,44 +40,78 @@ __device__ __forceinline__ float warp_sum_pair(float x, float y) {
   return sum;
 }
 
+/// Widens a packet. Elements of 16 bits are widened in pairs, one instruction each.
+template <class T, int N>
+__device__ __forceinline__ void widen_packet(const Vector<T, N>& x, float (&out)[N]) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    const auto* words = reinterpret_cast<const uint32_t*>(&x);
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      out[2 * i] = __uint_as_float(words[i] << 16);
+      out[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[i] = to_float(x.v[i]);
+  }
+}
+
+template <class T, int N>
+__device__ __forceinline__ Vector<T, N> narrow_packet(const float (&x)[N]) {
+  Vector<T, N> out;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    auto* pairs = reinterpret_cast<__nv_bfloat162*>(&out);
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) pairs[i] = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out.v[i] = from_float<T>(x[i]);
+  }
+  return out;
+}
+
 /// One thread's packets of s, dout and dsum for kStages rows, in shared memory. Each thread copies
 /// only its own packets, so no barrier is needed.
-template <class T, int kStages>
+template <class T, int kStages, int kPackets>
 struct PacketRing {
   static constexpr int N = kPacket<T>, kOperands = 3;
-  static constexpr int kBytes = kStages * kOperands * 16;  // for one thread
+  static constexpr int kBytes = kStages * kOperands * kPackets * 16;  // for one thread
 
   Vector<T, N>* mine;
   int threads;  // of the block
 
-  __device__ __forceinline__ Vector<T, N>* slot(int stage, int operand) const {
-    return mine + (stage * kOperands + operand) * threads;
+  __device__ __forceinline__ Vector<T, N>* slot(int stage, int operand, int packet) const {
+    return mine + ((stage * kOperands + operand) * kPackets + packet) * threads;
   }
-  __device__ __forceinline__ void fetch(const NormBackward<T>& b, int64_t at, int stage) const {
-    cp_async_16(slot(stage, 0), b.s + at, true);
-    cp_async_16(slot(stage, 1), b.dout + at, true);
-    if (b.dsum) cp_async_16(slot(stage, 2), b.dsum + at, true);
+  __device__ __forceinline__ void fetch(const NormBackward<T>& b, int64_t at, int stage,
+                                        int packet) const {
+    cp_async_16(slot(stage, 0, packet), b.s + at, true);
+    cp_async_16(slot(stage, 1, packet), b.dout + at, true);
+    if (b.dsum) cp_async_16(slot(stage, 2, packet), b.dsum + at, true);
   }
 };
 
 extern __shared__ __align__(16) unsigned char norm_shared[];
 
 /// Adds the groups' weight gradients, in order, to the block's partials. All threads must call, and
-/// the rings are free to reuse.
-template <int N, class T>
-__device__ __forceinline__ void write_partials(const NormBackward<T>& b, int64_t column,
-                                               bool active, const float (&dweight)[N],
-                                               const float (&dbias)[N]) {
+/// the rings are free to reuse. A thread's packets are `apart` columns apart.
+template <int N, int kPackets, class T>
+__device__ __forceinline__ void write_partials(const NormBackward<T>& b, int64_t column, int apart,
+                                               const float (&dweight)[kPackets][N],
+                                               const float (&dbias)[kPackets][N]) {
   float* const columns = reinterpret_cast<float*>(norm_shared);  // [groups, 2, C]
   const int group = threadIdx.y, groups = blockDim.y;
   float* const out = b.partials + int64_t{blockIdx.x} * 2 * b.c;
   float* const own = groups > 1 ? columns + group * 2 * b.c : out;
   __syncthreads();
-  if (active) {
+#pragma unroll
+  for (int p = 0; p < kPackets; ++p) {
+    const int64_t first = column + p * apart;
+    if (first >= b.c) break;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      own[column + i] = dweight[i];
-      own[b.c + column + i] = dbias[i];
+      own[first + i] = dweight[p][i];
+      own[b.c + first + i] = dbias[p][i];
     }
   }
   if (groups == 1) return;
@@ -90,32 +124,41 @@ __device__ __forceinline__ void write_partials(const NormBackward<T>& b, int64_t
   }
 }
 
-/// Each group of threads (blockDim.x, whole warps) processes rows; thread t owns packet t of every
-/// row. blockDim.y groups share a block, which limits the number of partial weight gradients.
-template <class T, bool kCentered, int kStages, int kMaxThreads>
+/// Slots for the sums of the warps of a block. A group has a multiple of four slots, which its
+/// threads read in pairs; slots without a warp stay 0.
+constexpr int kQuad = 4, kSumSlots = 128;
+
+/// Each group of threads (blockDim.x, whole warps) processes rows. Thread t owns packets t, t +
+/// blockDim.x, ... of every row. blockDim.y groups share a block, which limits the number of
+/// partial weight gradients.
+template <class T, bool kCentered, int kStages, int kPackets, int kMaxThreads>
 __global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackward<T> b) {
   constexpr int N = kPacket<T>;
-  // Group g's slots are [g * warps of a group, ...): at most 32 warps in all, with two alternating
-  // buffers.
-  __shared__ float2 reduced[2][kWarp];
+  __shared__ alignas(16) float2 reduced[2][kSumSlots];  // two alternating buffers
   let_next_begin();
   const int group = threadIdx.y, groups = blockDim.y, warps = blockDim.x / kWarp;
-  const int lane = threadIdx.x % kWarp, slot0 = group * warps, slot = slot0 + threadIdx.x / kWarp;
+  const int threads = blockDim.x * groups, thread = group * blockDim.x + threadIdx.x;
+  const int quads = (warps + kQuad - 1) / kQuad, lane = threadIdx.x % kWarp;
+  const int slot0 = group * quads * kQuad, slot = slot0 + threadIdx.x / kWarp;
   const int64_t column = int64_t{threadIdx.x} * N, step = int64_t{gridDim.x} * groups;
-  const bool active = column < b.c;
+  const int apart = blockDim.x * N;  // columns from one packet of a thread to its next
   const float inverse_c = 1.0f / static_cast<float>(b.c);
-  const int threads = blockDim.x * groups;
-  const PacketRing<T, kStages> ring = {
-      reinterpret_cast<Vector<T, N>*>(norm_shared) + group * blockDim.x + threadIdx.x, threads};
-  float w[N] = {}, dweight[N] = {}, dbias[N] = {};
-  if (active) {
-    const Vector<T, N> packed = load_vector<N>(b.weight + column);
+  const PacketRing<T, kStages, kPackets> ring = {
+      reinterpret_cast<Vector<T, N>*>(norm_shared) + thread, threads};
+  for (int i = thread; i < 2 * kSumSlots; i += threads) (&reduced[0][0])[i] = {0, 0};
+  bool active[kPackets];
+  float w[kPackets][N] = {}, dweight[kPackets][N] = {}, dbias[kPackets][N] = {};
 #pragma unroll
-    for (int i = 0; i < N; ++i) w[i] = to_float(packed.v[i]);
+  for (int p = 0; p < kPackets; ++p) {
+    active[p] = column + p * apart < b.c;
+    if (active[p]) widen_packet(load_vector<N>(b.weight + column + p * apart), w[p]);
   }
+  __syncthreads();
   int64_t row = int64_t{blockIdx.x} * groups + group;
   const auto fetch = [&](int64_t r, int stage) {
-    if (active && r < b.n) ring.fetch(b, r * b.c + column, stage);
+#pragma unroll
+    for (int p = 0; p < kPackets; ++p)
+      if (active[p] && r < b.n) ring.fetch(b, r * b.c + column + p * apart, stage, p);
     cp_async_commit();
   };
 #pragma unroll
@@ -132,47 +175,55 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackwar
     const float shift = mean, scale = rstd;
     if (row + step < b.n) read_statistics(row + step);
     cp_async_wait<kStages - 1>();
-    float normalized[N] = {}, weighted[N] = {}, weighted_sum = 0, product_sum = 0;
-    if (active) {
-      const Vector<T, N> s = *ring.slot(stage, 0), dout = *ring.slot(stage, 1);
+    float normalized[kPackets][N] = {}, weighted[kPackets][N] = {};
+    float weighted_sum = 0, product_sum = 0;
+#pragma unroll
+    for (int p = 0; p < kPackets; ++p) {
+      if (!active[p]) continue;
+      float s[N], dout[N];
+      widen_packet(*ring.slot(stage, 0, p), s);
+      widen_packet(*ring.slot(stage, 1, p), dout);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        const float g = to_float(dout.v[i]);
-        normalized[i] = (to_float(s.v[i]) - shift) * scale;
-        weighted[i] = g * w[i];
-        if (kCentered) weighted_sum += weighted[i], dbias[i] += g;
-        product_sum += weighted[i] * normalized[i];
-        dweight[i] += g * normalized[i];
+        normalized[p][i] = (s[i] - shift) * scale;
+        weighted[p][i] = dout[i] * w[p][i];
+        if (kCentered) weighted_sum += weighted[p][i], dbias[p][i] += dout[i];
+        product_sum += weighted[p][i] * normalized[p][i];
+        dweight[p][i] += dout[i] * normalized[p][i];
       }
     }
     const float sum = warp_sum_pair(weighted_sum, product_sum);
     if (lane % (kWarp / 2) == 0)
       reinterpret_cast<float*>(&reduced[buffer][slot])[lane / (kWarp / 2)] = sum;
     group_barrier(1 + group, blockDim.x);
-    if (b.dx && active) {
+    if (b.dx) {
       float2 means = {0, 0};
-#pragma unroll 4
-      for (int k = 0; k < warps; ++k) {
-        const float2 part = reduced[buffer][slot0 + k];
-        means.x += part.x;
-        means.y += part.y;
+      const auto* pairs = reinterpret_cast<const float4*>(&reduced[buffer][slot0]);
+      for (int k = 0; k < quads; ++k) {
+        const float4 first = pairs[2 * k], second = pairs[2 * k + 1];
+        means.x = means.x + first.x + first.z + second.x + second.z;
+        means.y = means.y + first.y + first.w + second.y + second.w;
       }
       means.x *= inverse_c;
       means.y *= inverse_c;
-      Vector<T, N> dsum = {}, dx;
-      if (b.dsum) dsum = *ring.slot(stage, 2);
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
-        const float through = weighted[i] - means.x - normalized[i] * means.y;
-        dx.v[i] = from_float<T>(to_float(dsum.v[i]) + through * scale);
+      for (int p = 0; p < kPackets; ++p) {
+        if (!active[p]) continue;
+        float dsum[N] = {}, dx[N];
+        if (b.dsum) widen_packet(*ring.slot(stage, 2, p), dsum);
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          const float through = weighted[p][i] - means.x - normalized[p][i] * means.y;
+          dx[i] = dsum[i] + through * scale;
+        }
+        store_vector(b.dx + row * b.c + column + p * apart, narrow_packet<T>(dx));
       }
-      store_vector(b.dx + row * b.c + column, dx);
     }
     buffer ^= 1;
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
   cp_async_wait<0>();
-  if (b.partials) write_partials<N>(b, column, active, dweight, dbias);
+  if (b.partials) write_partials<N, kPackets>(b, column, apart, dweight, dbias);
 }
 
 /// dx of one row per block, for rows that the persistent kernel rejects (odd, unaligned or very
@@ -216,26 +267,26 @@ __global__ void __launch_bounds__(256) norm_backward_any_weight(NormBackward<T> 
   out[b.c + column] = dbias;
 }
 
-/// One block fills an SM. With fewer threads than the maximum, each thread has enough registers.
-constexpr int kUsualThreads = 896, kMostThreads = 1024;
-
 /// Returns the dynamic shared memory that a block may use: the limit minus the kernels' static
 /// memory.
 inline int64_t most_shared_memory(const char* op) {
   int device = 0, bytes = 0;
   DS_CUDA(cudaGetDevice(&device), op);
   DS_CUDA(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), op);
-  return bytes - 1024;
+  return bytes - 2048 - 1024;
 }
 
-/// Launches the persistent kernel for rows of `threads` packets, rounded up to whole warps. Uses as
-/// many groups of threads as fit one block on each SM. Returns the number of blocks, or 0 if no
-/// group fits. Each block leaves one partial weight gradient.
-template <bool kCentered, int kStages, int kMaxThreads, class T>
-int64_t launch_backward_rows(const char* op, NormBackward<T>& b, int64_t threads, bool weights,
-                             CudaContext& ctx) {
-  const int64_t bytes = threads * PacketRing<T, kStages>::kBytes;
-  const int64_t fitting = std::min(kMaxThreads / threads, most_shared_memory(op) / bytes);
+/// Launches the persistent kernel with kPackets packets a thread; one block fills an SM. Uses as
+/// many groups of threads as fit one block. Returns the number of blocks, or 0 if no group fits.
+/// Each block leaves one partial weight gradient.
+template <bool kCentered, int kStages, int kPackets, int kMaxThreads, class T>
+int64_t launch_backward_rows(const char* op, NormBackward<T>& b, bool weights, CudaContext& ctx) {
+  constexpr int kColumns = kWarp * kPackets * kPacket<T>;  // of a warp
+  const int64_t warps = (b.c + kColumns - 1) / kColumns, threads = warps * kWarp;
+  const int64_t bytes = threads * PacketRing<T, kStages, kPackets>::kBytes;
+  const int64_t quads = (warps + kQuad - 1) / kQuad;
+  const int64_t fitting = std::min(
+      {kMaxThreads / threads, most_shared_memory(op) / bytes, kSumSlots / (quads * kQuad)});
   if (fitting == 0) return 0;
   const int64_t barriers = threads == kWarp ? kWarp : 15;
   const int64_t rows = (b.n + ctx.sm_count - 1) / ctx.sm_count;  // for each SM
@@ -243,7 +294,7 @@ int64_t launch_backward_rows(const char* op, NormBackward<T>& b, int64_t threads
   const int64_t blocks = std::min<int64_t>((b.n + groups - 1) / groups, ctx.sm_count);
   const dim3 block(static_cast<unsigned>(threads), static_cast<unsigned>(groups));
   if (weights) b.partials = ctx.scratch_of<float>(blocks * 2 * b.c);
-  const auto kernel = norm_backward_rows<T, kCentered, kStages, kMaxThreads>;
+  const auto kernel = norm_backward_rows<T, kCentered, kStages, kPackets, kMaxThreads>;
   DS_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(groups * bytes)),
@@ -269,19 +320,21 @@ int64_t launch_backward_any(const char* op, NormBackward<T>& b, bool weights, Cu
   return splits;
 }
 
+/// Longer rows have two packets a thread: half as many warps then wait for each other at the end of
+/// a row.
+constexpr int64_t kShortRow = 256;  // packets
+
 /// Fills dx and b.partials; returns the number of partial weight gradients, 0 without weight
 /// gradients.
 template <bool kCentered, class T>
 int64_t launch_backward(const char* op, NormBackward<T>& b, bool weights, CudaContext& ctx) {
   constexpr int N = kPacket<T>;
-  const int64_t threads = (b.c / N + kWarp - 1) / kWarp * kWarp;
   const bool vectors = b.c % N == 0 && aligned_for<N>(b.s) && aligned_for<N>(b.weight) &&
                        aligned_for<N>(b.dout) && aligned_for<N>(b.dsum) && aligned_for<N>(b.dx);
   int64_t blocks = 0;
-  if (vectors && threads <= kUsualThreads)
-    blocks = launch_backward_rows<kCentered, 3, kUsualThreads>(op, b, threads, weights, ctx);
-  else if (vectors && threads <= kMostThreads)
-    blocks = launch_backward_rows<kCentered, 3, kMostThreads>(op, b, threads, weights, ctx);
+  if (vectors && b.c <= kShortRow * N)
+    blocks = launch_backward_rows<kCentered, 3, 1, 896>(op, b, weights, ctx);
+  else if (vectors) blocks = launch_backward_rows<kCentered, 2, 2, 512>(op, b, weights, ctx);
   return blocks > 0 ? blocks : launch_backward_any<kCentered>(op, b, weights, ctx);
 }
 
