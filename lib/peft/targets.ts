@@ -12,11 +12,18 @@ import { ALL_LINEAR, expression, type LoraConfig } from './lora-options.js';
 
 /** PEFT's default targets by the model_type of config.json. */
 const FAMILIES: Readonly<Record<string, readonly string[]>> = {
+  bert: ['query', 'value'],
+  'deberta-v2': ['query_proj', 'value_proj'],
+  distilbert: ['q_lin', 'v_lin'],
+  electra: ['query', 'value'],
   gpt2: ['c_attn'],
   gpt_neox: ['query_key_value'],
+  modernbert: ['Wqkv'],
   phi: ['q_proj', 'v_proj', 'fc1', 'fc2'],
   // PEFT has no default for this family; this is the equivalent of its other defaults.
   phi3: ['qkv_proj'],
+  roberta: ['query', 'value'],
+  'xlm-roberta': ['query', 'value'],
 };
 
 /** The default of all other models of Hugging Face with these projections. */

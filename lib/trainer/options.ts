@@ -164,10 +164,7 @@ export const OPTIMIZATION = {
   classWeights: checked(
     requireWeights,
     'factors of labels in the loss of a [classifier](classification.md)',
-    {
-      default: null,
-      shown: '1',
-    },
+    { default: null, shown: '1', flag: 'class_weights', syntax: 'record' },
   ),
   /**
    * Alpha of NEFTune's noise on token embeddings (Jain et al. 2023): the bound of the noise times

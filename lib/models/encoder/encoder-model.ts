@@ -94,6 +94,12 @@ export abstract class EncoderModel extends TaskModel {
     this.body.releaseTables();
   }
 
+  /** @internal */
+  override headModules(): string[] {
+    const { body } = this.#body.traits;
+    return [...this.namedChildren()].map(([name]) => name).filter((name) => name !== body);
+  }
+
   /** The embedding and the layers. */
   get body(): EncoderBody {
     return at<EncoderBody>(this, this.#body.traits.body);

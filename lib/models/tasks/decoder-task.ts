@@ -112,6 +112,11 @@ export class DecoderTask extends TaskModel {
     this.#lm.cameFrom(origin);
   }
 
+  /** @internal */
+  override headModules(): string[] {
+    return this.#head === null ? [] : [this.#head];
+  }
+
   override tensorPlan(): TensorPlan {
     const { sequence: _, ...plan } = this.#lm.tensorPlan();
     const isOfBody = ([path]: [string, unknown]): boolean => path.startsWith(`${this.#body}.`);

@@ -81,6 +81,9 @@ export abstract class TaskModel extends Module {
   /** The plan that splits its layers over ranks, for parallel.parallelize(). */
   abstract tensorPlan(): TensorPlan;
 
+  /** @internal Names of the modules that belong to the head alone. */
+  abstract headModules(): string[];
+
   /** @internal Called once after the model was built from a folder. */
   cameFrom(origin: Origin): void {
     this.#origin = origin;

@@ -38,6 +38,10 @@ const FILES = {
   model_revision: string('branch, tag or commit of a model of the hub', { shown: '"main"' }),
   /** Folder or file of a configuration: a model with new weights. */
   config_name: string('config.json of a new model with random weights, in place of --model'),
+  /** The head of the model. Default: that of a causal language model. */
+  task: string('head to train, such as "sequence-classification" (docs/classification.md)', {
+    shown: '"causal-lm"',
+  }),
   /** Folder or name of the tokenizer. Default: the model's. */
   tokenizer_name: string('folder or name of the tokenizer', {
     shown: "the model's",
@@ -87,6 +91,14 @@ const ROWS = {
   }),
   assistant_only_loss: boolean('learn only the answers of the assistant', { shown: 'false' }),
   dataset_text_field: string('key of the text in a row', { shown: '"text"' }),
+  /** Of rows with labels: the key of the text, or of both texts. */
+  text_column_names: texts('keys of one or both texts in a row with a label', {
+    shown: 'those of known sets',
+  }),
+  label_column_name: string('key of the label in a row', { shown: '"label"' }),
+  problem_type: string('"regression", or "single_" or "multi_label_classification"', {
+    shown: 'by the labels',
+  }),
   dataset_num_proc: integer('threads that read and tokenize', {
     also: ['preprocessing_num_workers'],
   }),

@@ -27,6 +27,13 @@ export async function configPlace(args: TrainArguments): Promise<string> {
   return localFolder('ds train', place, { need: 'config', revision: revisionOf(place, args) });
 }
 
+/** Resolves with the folder of the model, or of the configuration of a new one. */
+export async function modelPlace(args: TrainArguments): Promise<string> {
+  const { model_name_or_path: dir } = args;
+  if (dir === undefined) return configPlace(args);
+  return localFolder('ds train', dir, { need: 'model', revision: revisionOf(dir, args) });
+}
+
 /**
  * Downloads the model before ranks start, once for this machine. Returns words for the ranks that
  * fix the commit: a branch may move between the starts of two ranks. Rejects with DS_HUB,

@@ -7,7 +7,8 @@ import { isExperiment } from '../../config/autotuning-rules.js';
 import { DATA } from '../../engine/ranks.js';
 import { checkpointWorld } from '../../engine/saving/store-world.js';
 import { jobOf } from '../../initialize.js';
-import type { CausalLM } from '../../models/index.js';
+import type { CausalLM, TaskModel } from '../../models/index.js';
+import type { Module } from '../../nn/index.js';
 import type { Device } from '../../runtime/device.js';
 import { required } from '../../runtime/required.js';
 import { type TextBatch, type TextSample, Tokenizer } from '../../text/index.js';
@@ -24,6 +25,7 @@ import { tokenizerFolder } from './hub-model.js';
 import { openRows, type RowData } from './rows.js';
 import { RunReport, type SampleSource } from './run-report.js';
 import { continued, firstPrompt, type Prompt, promptOf } from './sample.js';
+import { openTask, taskIn } from './task-rows.js';
 import { openModel, savedModel, sourceOf } from './trained-model.js';
 import { type Evaluation, trainerPart } from './trainer-options.js';
 
@@ -66,7 +68,7 @@ export async function train(args: CheckedArguments): Promise<void> {
     const { train: data, eval: judged } = rows;
     const all = { ...options, train: data, eval: judged, model, tokenizer, distributed: job };
     const tokens = args.sample_tokens ?? SAMPLE_TOKENS;
-    const source = prompt && { model, tokenizer, prompt, tokens };
+    const source = prompt && { model: model as CausalLM, tokenizer, prompt, tokens };
     const isWhole = await trained(all as RowTrainerOptions, args, { world, report, source });
     if (isWhole && prompt) after = () => showSample(args, { tokenizer, prompt, device });
   } finally {
@@ -77,9 +79,9 @@ export async function train(args: CheckedArguments): Promise<void> {
 
 /** Model and data of a rank. */
 interface Material {
-  model: CausalLM;
+  model: CausalLM | TaskModel;
   tokenizer: Tokenizer;
-  rows: RowData;
+  rows: Pick<RowData, 'train' | 'eval'>;
   /** Of a sample, on the first rank. */
   prompt: Prompt | null;
 }
@@ -98,6 +100,18 @@ async function readTogether(
   await inUnison(world, 'preparing to train', async () => {
     if (isFirst) await requireWritable(args.output_dir);
     const tokenizer = Tokenizer.fromPretrained(await tokenizerFolder(args));
+    const task = taskIn(args);
+    if (task) {
+      const { model, train, lines, ...rest } = await openTask(args, task, {
+        tokenizer,
+        evaluation,
+      });
+      say(described(args, model, job));
+      lines.forEach(say);
+      requireTrainer({ ...options, model, tokenizer }, evaluation, job);
+      found.push({ model, tokenizer, rows: { train: train as never, ...rest }, prompt: null });
+      return null;
+    }
     const model = await openModel(args);
     say(described(args, model, job));
     requireTrainer({ ...options, model, tokenizer }, evaluation, job);
@@ -123,7 +137,7 @@ function requireTrainer(
 }
 
 type RowTrainer = Trainer<TextSample, TextBatch>;
-type RowTrainerOptions = TrainerOptions<TextSample, TextBatch> & { model: CausalLM };
+type RowTrainerOptions = TrainerOptions<TextSample, TextBatch> & { model: CausalLM | TaskModel };
 
 /**
  * Trains and saves. Returns false if a signal stopped the run, which then left a checkpoint, and if
@@ -153,7 +167,7 @@ async function trained(
 
 function described(
   args: CheckedArguments,
-  model: CausalLM,
+  model: Module,
   { worldSize, world }: Distributed,
 ): string {
   const all = model.parameters();

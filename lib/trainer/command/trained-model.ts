@@ -1,7 +1,14 @@
 // Creates, loads and saves the model of `ds train`, with adapters if --use_peft is given.
 
 import { DsError } from '../../errors.js';
-import { type CausalLM, fromConfig, fromPretrained } from '../../models/index.js';
+import {
+  type CausalLM,
+  fromConfig,
+  fromPretrained,
+  type HeadTask,
+  type LabelOptions,
+  type TaskModel,
+} from '../../models/index.js';
 import { addLora, type LoraOptions, loadAdapter, quantize } from '../../peft/index.js';
 import { camelCase } from '../../runtime/options.js';
 import { refused } from '../../runtime/refused.js';
@@ -22,6 +29,34 @@ export async function openModel(args: TrainArguments): Promise<CausalLM> {
   seed(args.seed ?? 42);
   const base = await openBase(args);
   return args.use_peft ? addLora(base, loraOptions(args)) : base;
+}
+
+/** PEFT's names of tasks. */
+const PEFT_TASKS: Readonly<Partial<Record<HeadTask, string>>> = {
+  'sequence-classification': 'SEQ_CLS',
+  'token-classification': 'TOKEN_CLS',
+  'question-answering': 'QUESTION_ANS',
+};
+
+/** Returns the model of a task. Adapters leave its head to be trained whole. Throws likewise. */
+export async function openTaskModel(
+  args: TrainArguments,
+  head: LabelOptions & { task: HeadTask },
+): Promise<TaskModel> {
+  seed(args.seed ?? 42);
+  const { model_name_or_path: dir, gradient_checkpointing: checkpoint } = args;
+  const options = {
+    ...head,
+    ...(checkpoint !== undefined && { activationCheckpointing: checkpoint }),
+  };
+  const base = dir
+    ? await fromPretrained(dir, { ...options, revision: revisionOf(dir, args) })
+    : fromConfig(await configPlace(args), options);
+  if (!args.use_peft) return base;
+  const { load_in_4bit: isSmall, bnb_4bit_use_double_quant: doubleQuant } = args;
+  const { modules_to_save: modulesToSave = base.headModules() } = args;
+  const lora = { ...loraOptions(args), modulesToSave, taskType: PEFT_TASKS[head.task] ?? null };
+  return addLora(isSmall ? quantize(base, { doubleQuant }) : base, lora);
 }
 
 /** Without adapters. */

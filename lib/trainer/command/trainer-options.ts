@@ -15,6 +15,7 @@ import {
   SAVING,
   STOPPING,
 } from '../report-options.js';
+import { TASK_METRICS } from '../task-metrics.js';
 import { fromArguments, type TrainArguments } from './arguments.js';
 
 /** How a Trainer evaluates; its data come later. */
@@ -185,10 +186,13 @@ function bestOf(args: TrainArguments): CheckpointOptions['best'] {
   if (files === undefined) throw refused(argument, '--eval_data FILE as well', 'none');
   if (evaluates === 'no') throw refused(argument, 'an --eval_strategy other than "no"', '"no"');
   if (saves === 'no') throw refused(argument, 'a --save_strategy other than "no"', '"no"');
-  if (!/^(eval_)?loss$/.test(metric)) {
+  const name = metric.replace(/^eval_/, '');
+  const known = args.task === undefined ? ['loss'] : ['loss', ...TASK_METRICS];
+  if (!known.includes(name)) {
     const hint =
       'Other metrics are computed by a program of your own: `eval.metrics` of its Trainer.';
-    throw refused(METRIC, '"loss" or "eval_loss"', JSON.stringify(metric), hint);
+    const expected = known.map((one) => JSON.stringify(one)).join(', ');
+    throw refused(METRIC, `${expected}, with "eval_" or without`, JSON.stringify(metric), hint);
   }
   return { ...fromArguments(BEST, args), metric, load };
 }

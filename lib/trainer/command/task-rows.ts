@@ -1,0 +1,121 @@
+// Rows with labels of `ds train --task`, and the model whose head has these labels.
+import { fromConfig, type HeadTask, type ProblemType, type TaskModel } from '../../models/index.js';
+import { PROBLEMS, requireTask } from '../../models/tasks/task.js';
+import { refused } from '../../runtime/refused.js';
+import { requireOneOf } from '../../runtime/require-type.js';
+import {
+  type LabelKind,
+  LabelledDataset,
+  type LabelledTask,
+  type TextBatch,
+  type TextSample,
+  type Tokenizer,
+} from '../../text/index.js';
+import type { EvalOptions } from '../evaluation-options.js';
+import type { CheckedArguments } from './check-arguments.js';
+import { modelPlace } from './hub-model.js';
+import { openTaskModel } from './trained-model.js';
+import type { Evaluation } from './trainer-options.js';
+
+/** The default of --max_length, if the model takes as many tokens. */
+const MAX_LENGTH = 512;
+
+/** Arguments about rows of text without labels. */
+const OF_TEXTS = [
+  ...(['packing', 'eval_packing', 'packing_strategy', 'completion_only_loss'] as const),
+  ...(['assistant_only_loss', 'streaming', 'sample'] as const),
+];
+
+const KINDS: Readonly<Record<ProblemType, LabelKind>> = {
+  regression: 'value',
+  single_label_classification: 'class',
+  multi_label_classification: 'classes',
+};
+
+/** Model and data of a task. */
+export interface TaskMaterial {
+  model: TaskModel;
+  train: LabelledDataset;
+  eval?: EvalOptions<TextSample, TextBatch>;
+  /** One line for each kind of data. */
+  lines: string[];
+}
+
+/** The task of the arguments; null for a causal language model. Throws DS_ARGUMENT. */
+export function taskIn(args: CheckedArguments): LabelledTask | null {
+  const { task: given } = args;
+  if (given === undefined || given === 'causal-lm') return null;
+  const task = requireTask('--task', given);
+  if (task === 'auto' || task === 'embedding' || task === 'causal-lm') {
+    const hint = 'Embeddings are trained by a program: docs/classification.md.';
+    throw refused('--task', 'a task of rows with labels', JSON.stringify(given), hint);
+  }
+  const odd = OF_TEXTS.find((name) => args[name] !== undefined && args[name] !== false);
+  if (odd) throw refused(`--${odd}`, 'no --task with labels', 'both');
+  return task;
+}
+
+/**
+ * Reads the rows, then the model with a head for their labels. Throws DS_DATA, DS_CHECKPOINT,
+ * DS_IO, DS_ARGUMENT.
+ */
+export async function openTask(
+  args: CheckedArguments,
+  task: LabelledTask,
+  { tokenizer, evaluation }: { tokenizer: Tokenizer; evaluation: Evaluation | null },
+): Promise<TaskMaterial> {
+  const shape = fromConfig(await modelPlace(args), { task: task as HeadTask });
+  const { train_file: files, validation_file: judged, problem_type: problem } = args;
+  if (problem !== undefined) requireOneOf('--problem_type', problem, PROBLEMS);
+  const { max_length: maxLength = Math.min(MAX_LENGTH, shape.maxSeq) } = args;
+  if (maxLength > shape.maxSeq || maxLength < 3) {
+    const expected = `3 to ${shape.maxSeq}, which the model takes`;
+    throw refused('--max_length', expected, String(maxLength));
+  }
+  const [first, second] = args.text_column_names ?? [];
+  const textKey = second !== undefined ? ([first, second] as [string, string]) : first;
+  const how = {
+    ...{ tokenizer, task, maxLength, labelKey: args.label_column_name },
+    textKey: textKey ?? args.dataset_text_field,
+    ...(problem !== undefined && { kind: KINDS[problem as ProblemType] }),
+  };
+  const found = await LabelledDataset.open({ ...how, files });
+  const labels = namesFor(found, shape);
+  const isRenamed = found.labels !== null && labels?.join() !== found.labels.join();
+  const train = isRenamed
+    ? await LabelledDataset.open({ ...how, files, labels: labels as string[], kind: found.kind })
+    : found;
+  const model = await openTaskModel(args, {
+    task: task as HeadTask,
+    ...(labels && { labels, problemType: problemOf(found.kind, task) }),
+  });
+  const lines = [`learns from ${files.join(', ')}: ${described(train)}`];
+  if (!evaluation || !judged) return { model, train, lines };
+  const again = { ...how, ...(labels && { labels, kind: found.kind }), files: judged };
+  const data = await LabelledDataset.open(again);
+  lines.push(`judged by ${judged.join(', ')}: ${data.length} rows`);
+  return { model, train, eval: { ...evaluation, data: data as never }, lines };
+}
+
+/** The names of a trained head, if it has all labels of the rows; else the names of the rows. */
+function namesFor({ labels }: LabelledDataset, shape: TaskModel): readonly string[] | null {
+  if (labels === null) return null;
+  const own = shape.labels;
+  const isNamed = own.some((name, i) => name !== `LABEL_${i}`);
+  const isNumbered = labels.every((name, i) => name === `LABEL_${i}`);
+  if (isNumbered) return isNamed && own.length >= labels.length ? own : labels;
+  return labels.every((name) => own.includes(name)) ? own : labels;
+}
+
+function problemOf(kind: LabelKind, task: LabelledTask): ProblemType | null {
+  if (task !== 'sequence-classification') return null;
+  const found = Object.entries(KINDS).find(([, one]) => one === kind);
+  return (found?.[0] ?? null) as ProblemType | null;
+}
+
+function described({ length, labels, kind }: LabelledDataset): string {
+  if (labels === null) return `${length} rows`;
+  if (kind === 'value') return `${length} rows with values`;
+  const shown = labels.slice(0, 8).join(', ');
+  return `${length} rows with ${labels.length} labels: ${shown}${labels.length > 8 ? ', ..' : ''}`;
+}
