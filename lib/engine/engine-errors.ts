@@ -1,7 +1,6 @@
 // Errors of invalid engine calls, and of a step that cannot continue.
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
-import type { StepDecision, Uneven } from './step/step-control.js';
 
 /** A call in the wrong order or with a wrong argument. */
 export function misuse(op: string, expected: string, got: string): DsError {
@@ -91,28 +90,5 @@ export function mixedScales(first: number, second: number): DsError {
     expected: `gradients with the factor ${first} of the earlier micro-batches of this step`,
     got: `the factor ${second}`,
     hint: 'Use either engine.backward() or loss.backward() for all micro-batches of a step.',
-  });
-}
-
-/** A batch size that only some ranks changed. */
-export function uneven({ first, other }: Uneven): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'engine.step',
-    expected: `${first.micros} micro-batches in a step, as on rank ${first.rank}`,
-    got: `${other.micros} on rank ${other.rank}`,
-    hint: 'Call engine.setTrainBatchSize() on all ranks with the same number, before the same step.',
-  });
-}
-
-export function nonfinite(step: number, decision: StepDecision): DsError {
-  return new DsError({
-    code: 'DS_NONFINITE',
-    op: `step ${step}`,
-    expected: 'a finite loss',
-    got: `${decision.loss}`,
-    hint: decision.applied
-      ? 'The weights may be damaged: resume from the last checkpoint with a smaller learning rate.'
-      : 'The step was skipped and changed no weight. Check the data, or lower the learning rate. If weights are NaN already, load a checkpoint.',
   });
 }

@@ -1,10 +1,13 @@
-// Batch sizes: the global batch, the micro-batch per rank, and the accumulation steps.
+// Batch sizes: the global batch, the micro-batch per rank, and the micro-batches of a step.
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { requireEnded, requireType } from '../../runtime/require-type.js';
+import { misuse, stepMissing } from '../engine-errors.js';
 
-// Gradient accumulation: the number of backwards per step, and the divisor of each loss.
-
-/** `done`: backwards since the last step. */
+/**
+ * Gradient accumulation: the number of backwards per step, and the divisor of each loss. `done`:
+ * backwards since the last step.
+ */
 export interface Accumulation {
   /** Divisor of the loss of each backward. */
   readonly divisor: number;
@@ -122,6 +125,106 @@ export class BatchSizes {
       throw wrong('engine.setTrainMicroBatchSize', 'a positive integer', micro);
     }
     this.micro = micro;
+  }
+}
+
+/** Counts the micro-batches of the running step. */
+export class MicroBatches {
+  /** Samples of all data ranks in the backwards since the last step. */
+  samples = 0;
+  /** step() was called after fewer backwards than an update needs. */
+  hasStepped = false;
+  /** Backwards since the last step, without those inside noSync(). */
+  private done = 0;
+  /** A backward has ended, and its step() has not been called. */
+  private awaitsStep = false;
+  private inNoSync = false;
+
+  constructor(private readonly sizes: BatchSizes) {}
+
+  /** Backwards since the last step that count. */
+  get count(): number {
+    return this.done;
+  }
+
+  /** Whether gradients of the present backward stay on this rank. */
+  get isLocal(): boolean {
+    return this.inNoSync;
+  }
+
+  /** Whether the present or next backward completes the gradients of a step. */
+  get completesStep(): boolean {
+    return !this.inNoSync && this.sizes.accumulation.completes(this.done);
+  }
+
+  /**
+   * Whether the backward before the pending step() completes the gradients of a step; if no step()
+   * is pending, whether the next backward does. Source: step() of DeepSpeed counts
+   * micro-batches.
+   */
+  get atBoundary(): boolean {
+    const done = this.awaitsStep ? this.done - 1 : this.done;
+    return !this.inNoSync && this.sizes.accumulation.completes(done);
+  }
+
+  /** Throws DS_AUTOGRAD if the step accepts no further backward. */
+  requireAnother(): void {
+    const { accumulation } = this.sizes;
+    if (!accumulation.accepts(this.done)) throw stepMissing(accumulation.divisor);
+  }
+
+  begin(): void {
+    this.awaitsStep = false;
+  }
+
+  /** Ends a backward. */
+  end(): void {
+    if (!this.inNoSync) {
+      this.done++;
+      this.awaitsStep = true;
+    }
+    this.samples += this.inNoSync ? this.sizes.micros : this.sizes.samplesOf(this.done);
+  }
+
+  /**
+   * Called in step(); returns whether it updates. Throws DS_AUTOGRAD inside noSync(), and without a
+   * backward that counts; `isEmpty`: there is no gradient at all.
+   */
+  step(isEmpty: boolean): boolean {
+    if (this.inNoSync) throw misuse('engine.step', 'step() outside noSync()', 'step() inside it');
+    if (this.done === 0) {
+      const got = isEmpty
+        ? 'no gradient since the last step'
+        : 'only gradients of noSync(), which do not count';
+      throw misuse('engine.step', 'backward() before step()', got);
+    }
+    this.awaitsStep = false;
+    const updates = this.sizes.accumulation.applies(this.done);
+    if (!updates) this.hasStepped = true;
+    return updates;
+  }
+
+  /** Runs `body`; its backwards do not count. */
+  noSync<Result>(body: () => Result): Result {
+    if (this.inNoSync) throw misuse('engine.noSync', 'one noSync() at a time', 'a nested one');
+    requireType('engine.noSync', body, 'function');
+    this.inNoSync = true;
+    try {
+      return requireEnded('engine.noSync', body(), {
+        consequence: 'its backwards would be counted and reduced',
+        hint: 'Write await outside, and noSync() around each synchronous part.',
+      });
+    } finally {
+      this.inNoSync = false;
+    }
+  }
+
+  /** Begins the next step. */
+  reset(): void {
+    this.samples = 0;
+    this.done = 0;
+    this.awaitsStep = false;
+    this.hasStepped = false;
   }
 }
 

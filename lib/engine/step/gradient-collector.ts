@@ -2,7 +2,6 @@
 // completion.
 
 import type { Module } from '../../nn/module.js';
-import { requireEnded, requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { ZeroStages } from '../../zero/stage.js';
@@ -11,14 +10,13 @@ import {
   foreign,
   misuse,
   mixedScales,
-  stepMissing,
   unfinished,
   unscaled,
   zeroedBetween,
 } from '../engine-errors.js';
 import type { Ranks } from '../ranks.js';
 import type { StepWatch } from '../watch/step-watch.js';
-import type { BatchSizes } from './batch-sizes.js';
+import { type BatchSizes, MicroBatches } from './batch-sizes.js';
 import type { Progress } from './progress.js';
 import type { StepControl } from './step-control.js';
 import type { StepDecisions, UpdatePlanner } from './step-decisions.js';
@@ -48,16 +46,8 @@ interface CollectorParts {
 let reachedNow: Set<GradientCollector> | null = null;
 
 export class GradientCollector implements UnitListener {
-  /** Backwards since the last step, without those inside noSync(). */
-  private microSteps = 0;
-  /** A backward has ended, and its step() has not been called. */
-  private awaitsStep = false;
-  /** step() was called after fewer backwards than an update needs. */
-  private hasStepped = false;
-  /** Samples of all data ranks in the backwards since the last step. */
-  private samples = 0;
+  private readonly micros: MicroBatches;
   private pass: Pass | null = null;
-  private inNoSync = false;
   /** The factor of this rank's gradients; null before the step's first backward. */
   private carried: number | null = null;
   /** The factor of the next loss.backward(); null if unknown. */
@@ -70,6 +60,7 @@ export class GradientCollector implements UnitListener {
   private readonly listeners = new Set<() => void>();
 
   constructor(private readonly parts: CollectorParts) {
+    this.micros = new MicroBatches(parts.batch);
     for (const unit of parts.units) unit.reportTo(this);
   }
 
@@ -85,19 +76,9 @@ export class GradientCollector implements UnitListener {
     return () => this.listeners.delete(body);
   }
 
-  /** Whether the present or next backward completes the gradients of a step. */
-  get boundary(): boolean {
-    return !this.inNoSync && this.parts.batch.accumulation.completes(this.microSteps);
-  }
-
-  /**
-   * Whether the backward before the pending step() completes the gradients of a step; if no step()
-   * is pending, whether the next backward does. Source: step() of DeepSpeed counts
-   * micro-batches.
-   */
+  /** See MicroBatches.atBoundary. */
   get atBoundary(): boolean {
-    const done = this.awaitsStep ? this.microSteps - 1 : this.microSteps;
-    return !this.inNoSync && this.parts.batch.accumulation.completes(done);
+    return this.micros.atBoundary;
   }
 
   /** Whether the gradients of this step are reduced and wait for step(). */
@@ -156,19 +137,7 @@ export class GradientCollector implements UnitListener {
   /** Completes the gradients before an update. Returns false before the accumulation boundary. */
   complete(): boolean {
     if (this.pass === 'direct') this.endDirect();
-    if (this.inNoSync) throw misuse('engine.step', 'step() outside noSync()', 'step() inside it');
-    if (this.microSteps === 0) {
-      const got =
-        this.carried === null
-          ? 'no gradient since the last step'
-          : 'only gradients of noSync(), which do not count';
-      throw misuse('engine.step', 'backward() before step()', got);
-    }
-    this.awaitsStep = false;
-    if (!this.parts.batch.accumulation.applies(this.microSteps)) {
-      this.hasStepped = true;
-      return false;
-    }
+    if (!this.micros.step(this.carried === null)) return false;
     if (this.decided) return true;
     const { units, stage, control } = this.parts;
     this.conclude(units);
@@ -193,15 +162,12 @@ export class GradientCollector implements UnitListener {
 
   /** Begins the next step after an update. */
   restart(): void {
-    this.parts.progress.globalSamples += this.samples;
+    this.parts.progress.globalSamples += this.micros.samples;
     this.reset();
   }
 
   private reset(): void {
-    this.samples = 0;
-    this.microSteps = 0;
-    this.awaitsStep = false;
-    this.hasStepped = false;
+    this.micros.reset();
     this.carried = null;
     this.concluded.clear();
     this.decided = false;
@@ -209,7 +175,7 @@ export class GradientCollector implements UnitListener {
 
   /** Throws DS_AUTOGRAD if gradients were collected since the last step. */
   requireNone(op: string): void {
-    if (this.microSteps > 0) throw misuse(op, 'no gradients of an unfinished step', 'some');
+    if (this.micros.count > 0) throw misuse(op, 'no gradients of an unfinished step', 'some');
   }
 
   /**
@@ -217,9 +183,8 @@ export class GradientCollector implements UnitListener {
    * calls.
    */
   drop(): void {
-    if (this.decided || this.concluded.size > 0)
-      throw misuse('engine.zeroGrad', 'step() first', 'gradients handed over to it');
-    if (this.hasStepped) throw zeroedBetween();
+    this.requireUnreduced('engine.zeroGrad');
+    if (this.micros.hasStepped) throw zeroedBetween();
     this.forget();
   }
 
@@ -228,13 +193,14 @@ export class GradientCollector implements UnitListener {
    * EngineOptimizer.zeroGrad. Warns once if micro-batches lose gradients.
    */
   zero(): void {
-    if (this.decided || this.concluded.size > 0) {
-      throw misuse('optimizer.zeroGrad', 'step() first', 'gradients handed over to it');
-    }
-    const { microSteps, samples, awaitsStep, hasStepped, carried } = this;
-    if (microSteps > 0) this.warnOfZero(microSteps);
-    this.forget();
-    Object.assign(this, { microSteps, samples, awaitsStep, hasStepped, carried });
+    this.requireUnreduced('optimizer.zeroGrad');
+    if (this.micros.count > 0) this.warnOfZero(this.micros.count);
+    this.dropGradients();
+  }
+
+  private requireUnreduced(op: string): void {
+    if (!this.decided && this.concluded.size === 0) return;
+    throw misuse(op, 'step() first', 'gradients handed over to it');
   }
 
   private warnOfZero(micros: number): void {
@@ -264,6 +230,11 @@ export class GradientCollector implements UnitListener {
   }
 
   private forget(): void {
+    this.dropGradients();
+    this.reset();
+  }
+
+  private dropGradients(): void {
     const { units, stage, control } = this.parts;
     for (const partition of stage.partitions) partition.dropGrad();
     for (const unit of units) {
@@ -273,21 +244,10 @@ export class GradientCollector implements UnitListener {
     for (const { unit } of stage.frozen) stage.release(unit);
     control.dropLosses();
     this.pass = null;
-    this.reset();
   }
 
   noSync<Result>(body: () => Result): Result {
-    if (this.inNoSync) throw misuse('engine.noSync', 'one noSync() at a time', 'a nested one');
-    requireType('engine.noSync', body, 'function');
-    this.inNoSync = true;
-    try {
-      return requireEnded('engine.noSync', body(), {
-        consequence: 'its backwards would be counted and reduced',
-        hint: 'Write await outside, and noSync() around each synchronous part.',
-      });
-    } finally {
-      this.inNoSync = false;
-    }
+    return this.micros.noSync(body);
   }
 
   /**
@@ -309,12 +269,11 @@ export class GradientCollector implements UnitListener {
 
   private begin(pass: Pass, carried: number): void {
     if (this.pass) throw unfinished(this.pass === 'direct');
-    if (!this.parts.batch.accumulation.accepts(this.microSteps))
-      throw stepMissing(this.parts.batch.accumulation.divisor);
+    this.micros.requireAnother();
     if (this.carried !== null && this.carried !== carried) throw mixedScales(this.carried, carried);
     const { units, state, planner, stage } = this.parts;
-    const plan = this.boundary ? planner.plan(carried * stage.gradientFactor) : null;
-    this.awaitsStep = false;
+    const plan = this.micros.completesStep ? planner.plan(carried * stage.gradientFactor) : null;
+    this.micros.begin();
     this.carried = carried;
     this.pass = pass;
     if (plan) state.prepare(plan);
@@ -344,16 +303,11 @@ export class GradientCollector implements UnitListener {
   }
 
   private finish(): void {
-    const { control, batch } = this.parts;
-    const { boundary } = this;
     this.pause();
-    if (boundary) control.decide(this.gradientScale);
-    this.decided = boundary;
-    if (!this.inNoSync) {
-      this.microSteps++;
-      this.awaitsStep = true;
-    }
-    this.samples += this.inNoSync ? batch.micros : batch.samplesOf(this.microSteps);
+    const { completesStep } = this.micros;
+    if (completesStep) this.parts.control.decide(this.gradientScale);
+    this.decided = completesStep;
+    this.micros.end();
   }
 
   reached(): void {
@@ -369,8 +323,8 @@ export class GradientCollector implements UnitListener {
     const { stage, control } = this.parts;
     // A weight that requires no gradient is used until the end of backward.
     if (unit.parameters.every(({ parameter }) => parameter.requiresGrad)) stage.release(unit);
-    if (this.inNoSync) return;
-    const receiver = this.boundary ? control : null;
+    if (this.micros.isLocal) return;
+    const receiver = this.micros.completesStep ? control : null;
     this.reduction(() => stage.reduce(unit, receiver));
   }
 

@@ -7,12 +7,11 @@ import type { Metric } from '../../optim/reduce-on-plateau.js';
 import type { ScheduleSet } from '../../optim/schedule-set.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import type { UpdatePlan } from '../../zero/optimizer-state.js';
-import { nonfinite, uneven } from '../engine-errors.js';
 import type { EmptyBatches } from '../watch/empty-batches.js';
 import type { StepWatch } from '../watch/step-watch.js';
 import { apart } from './copies-apart.js';
 import type { Progress } from './progress.js';
-import type { StepControl, StepDecision } from './step-control.js';
+import type { StepControl, StepDecision, Uneven } from './step-control.js';
 import type { StopRequest } from './stop-request.js';
 
 /** Options of engine.step(). */
@@ -162,4 +161,27 @@ export class StepDecisions {
       lossScale: scaler.scale,
     });
   }
+}
+
+/** A batch size that only some ranks changed. */
+function uneven({ first, other }: Uneven): DsError {
+  return new DsError({
+    code: 'DS_ARGUMENT',
+    op: 'engine.step',
+    expected: `${first.micros} micro-batches in a step, as on rank ${first.rank}`,
+    got: `${other.micros} on rank ${other.rank}`,
+    hint: 'Call engine.setTrainBatchSize() on all ranks with the same number, before the same step.',
+  });
+}
+
+function nonfinite(step: number, decision: StepDecision): DsError {
+  return new DsError({
+    code: 'DS_NONFINITE',
+    op: `step ${step}`,
+    expected: 'a finite loss',
+    got: `${decision.loss}`,
+    hint: decision.applied
+      ? 'The weights may be damaged: resume from the last checkpoint with a smaller learning rate.'
+      : 'The step was skipped and changed no weight. Check the data, or lower the learning rate. If weights are NaN already, load a checkpoint.',
+  });
 }
