@@ -57,19 +57,35 @@ struct Visibility<T, Hiding::tiles> {
                                        span_of<kKeys>(filter.keys.spans_of(batch), key));
   }
 
+  template <int kRows, int kKeys>
+  __device__ __forceinline__ bool mixed(int row, int key) const {
+    return filter.queries.ids && !are_one(span_of<kRows>(filter.queries.spans_of(batch), row),
+                                          span_of<kKeys>(filter.keys.spans_of(batch), key));
+  }
+
   template <int kTiles, int kColumns>
   __device__ __forceinline__ void hide_by_query(float (&scores)[kTiles][kColumns][4], int row,
                                                 int key) const {
+    hide_by_query(scores, row, key, mixed<16 * kTiles, 8 * kColumns>(row, key));
+  }
+  template <int kTiles, int kColumns>
+  __device__ __forceinline__ void hide_by_query(float (&scores)[kTiles][kColumns][4], int row,
+                                                int key, bool is_mixed) const {
     constexpr int rows = 16 * kTiles, keys = 8 * kColumns;
-    if (!one_document<rows, keys>(row, key)) hide_strangers<false>(scores, row, key);
+    if (is_mixed) hide_strangers<false>(scores, row, key);
     if (key + keys - 1 > last_key(sizes, row) || key < first_key(sizes, row + rows - 1))
       hide_outside<false>(scores, row, key);
   }
   template <int kTiles, int kColumns>
   __device__ __forceinline__ void hide_by_key(float (&scores)[kTiles][kColumns][4], int key,
                                               int query) const {
+    hide_by_key(scores, key, query, mixed<8 * kColumns, 16 * kTiles>(query, key));
+  }
+  template <int kTiles, int kColumns>
+  __device__ __forceinline__ void hide_by_key(float (&scores)[kTiles][kColumns][4], int key,
+                                              int query, bool is_mixed) const {
     constexpr int rows = 8 * kColumns, keys = 16 * kTiles;
-    if (!one_document<rows, keys>(query, key)) hide_strangers<true>(scores, key, query);
+    if (is_mixed) hide_strangers<true>(scores, key, query);
     if (key + keys - 1 > last_key(sizes, query) || key < first_key(sizes, query + rows - 1))
       hide_outside<true>(scores, key, query);
   }
@@ -95,12 +111,6 @@ struct Visibility<T, Hiding::tiles> {
       met.block = span_of<kBlock>(other.spans_of(batch), first);
     }
     return met;
-  }
-
-  template <int kRows, int kKeys>
-  __device__ __forceinline__ bool one_document(int row, int key) const {
-    return !filter.queries.ids || are_one(span_of<kRows>(filter.queries.spans_of(batch), row),
-                                          span_of<kKeys>(filter.keys.spans_of(batch), key));
   }
 
   /// Hides keys of other documents than the query's. Rows are queries, or keys when kByKey.

@@ -84,9 +84,11 @@ __device__ __forceinline__ void mask_by_key(float (&scores)[kTiles][kColumns][4]
 
 /// The keys that the queries of one head see, and the weights that dropout keeps.
 /// 1. key_tiles() and row_tiles() return the tiles to load.
-/// 2. hidden() returns whether the whole part of a warp is hidden in a tile.
+/// 2. hidden() returns whether the whole part of a warp is hidden in a tile. mixed() returns
+/// whether
+///    the part may hold queries and keys of different documents.
 /// 3. hide_by_query() and hide_by_key() take a warp's unscaled scores and set hidden ones to
-///    -infinity.
+///    -infinity. A caller that knows mixed() passes it.
 /// 4. score() returns one score in powers of 2.
 /// 5. drop() calls f(m, n, e, factor) with the dropout factor of each weight of this thread, 0 or 1
 ///    / (1 - p). It does nothing without dropout. factor() returns the factor of one weight.
@@ -125,10 +127,20 @@ struct Visibility<T, Hiding::causal> {
       mask_scores(scores, sizes, row, first_key);
   }
   template <int kTiles, int kColumns>
+  __device__ __forceinline__ void hide_by_query(float (&scores)[kTiles][kColumns][4], int row,
+                                                int first_key, bool) const {
+    hide_by_query(scores, row, first_key);
+  }
+  template <int kTiles, int kColumns>
   __device__ __forceinline__ void hide_by_key(float (&scores)[kTiles][kColumns][4], int key,
                                               int query) const {
     if (sizes.causal && key + 16 * kTiles - 1 > query + sizes.offset())
       mask_by_key(scores, sizes, key, query);
+  }
+  template <int kTiles, int kColumns>
+  __device__ __forceinline__ void hide_by_key(float (&scores)[kTiles][kColumns][4], int key,
+                                              int query, bool) const {
+    hide_by_key(scores, key, query);
   }
   __device__ float score(float score_log2, int, int key, int last) const {
     return key <= last ? score_log2 : -INFINITY;

@@ -50,8 +50,8 @@ struct HopperBackwardMemory {
                           [kByKey ? Shape::tile : 1];  // of streamed queries
   SharedBarrier own_full, own_empty, full[Shape::stages], empty[Shape::stages];
   HopperWork work;
-  int first[Shape::stages];  // the first row of the tile
-  int head[Shape::stages];   // of streamed queries
+  HopperTile tile[Shape::stages];
+  int head[Shape::stages];  // of streamed queries
 };
 template <class T, class Shape, bool kByKey>
 constexpr size_t hopper_backward_bytes =
@@ -102,12 +102,19 @@ __device__ __forceinline__ void hopper_backward_produce(
       if (elected && count * turns == 0) next = hopper_next_unit(args.counter, total);
 #pragma unroll 1
       for (int step = 0; step < count * turns; ++step) {
+        const int first = tile * Shape::tile;
+        unsigned flags = 0;
+        if constexpr (kHiding != Hiding::causal) {
+          Visibility<T, kHiding> here = seen;
+          if constexpr (kByKey) here.go_to(head);
+          flags = hopper_flags<Shape::rows, Shape::tile, kByKey>(here, row, first);
+        }
         if (elected) {
-          const int stage = place.stage, first = tile * Shape::tile;
+          const int stage = place.stage;
           if (step + 1 == count * turns) next = hopper_next_unit(args.counter, total);
           SharedBarrier& full = memory.full[stage];
           memory.empty[stage].wait(place.parity ^ 1);
-          memory.first[stage] = first;
+          memory.tile[stage] = {first, flags};
           if constexpr (kHiding == Hiding::elements) memory.head[stage] = head;
           full.arrive_expecting(sizeof(memory.stream[0]) +
                                 (kByKey ? sizeof(memory.statistics[0]) : 0));
@@ -163,9 +170,6 @@ struct HopperBackwardConsumer {
   float first[kFirst ? kD / 8 : 1][4];    // dq or dk, before the scale
   float second[kSecond ? kD / 8 : 1][4];  // dv
 
-  __device__ __forceinline__ void release(SharedBarrier& barrier) const {
-    if (threadIdx.x % 32 == 0) barrier.arrive();
-  }
   /// Of the block's own rows, the first one of this consumer.
   __device__ __forceinline__ int first_own() const { return Shape::split ? 0 : 64 * group; }
   /// And of this warp.
@@ -206,18 +210,21 @@ struct HopperBackwardConsumer {
       const int stage = place.stage;
       memory.full[stage].wait(place.parity);
       place.advance();
-      const int tile = memory.first[stage];
+      const HopperTile handed = memory.tile[stage];
+      const int tile = handed.first;
       if constexpr (kByKey && kHiding == Hiding::elements) seen.go_to(memory.head[stage]);
+      const int mine = Shape::split ? 0 : group;
       bool hidden;
-      if constexpr (kByKey) hidden = seen.template hidden<kTile, 64>(tile, own_row);
+      if constexpr (kFiltered) hidden = handed.hidden(mine);
+      else if constexpr (kByKey) hidden = seen.template hidden<kTile, 64>(tile, own_row);
       else hidden = seen.template hidden<64, kTile>(own_row, tile);
       if (hidden) {
         if (held >= 0) {
           wgmma_wait<0>();
-          release(memory.empty[held]);
+          release_stage(memory.empty[held]);
           held = -1;
         }
-        release(memory.empty[stage]);
+        release_stage(memory.empty[stage]);
         continue;
       }
       if constexpr (kFiltered && !kByKey) {
@@ -230,13 +237,13 @@ struct HopperBackwardConsumer {
       // The products of the tile before have ended by the time of this one, and the wait frees
       // their left operands. Without it ptxas lacks registers and waits after every product.
       wgmma_wait<1>();
-      if (held >= 0) release(memory.empty[held]);
+      if (held >= 0) release_stage(memory.empty[held]);
       held = stage;
       if constexpr (kFirst) issue_rows(dp[0], 1, stage);
       wgmma_wait<kFirst ? 1 : 0>();
       hold(scores[0]);
       if constexpr (kByKey) {
-        seen.hide_by_key(scores, row, tile);
+        seen.hide_by_key(scores, row, tile, handed.mixed(mine));
         const RowStatistics* const statistics = memory.statistics[stage] + lane % 4 * 2;
 #pragma unroll
         for (int n = 0; n < kTile / 8; ++n) {
@@ -275,7 +282,7 @@ struct HopperBackwardConsumer {
           issue_by_columns<kD>(second, left_p, memory.stream[stage][1]);
         }
       } else {
-        seen.hide_by_query(scores, row, tile);
+        seen.hide_by_query(scores, row, tile, handed.mixed(mine));
 #pragma unroll
         for (int n = 0; n < kTile / 8; ++n)
 #pragma unroll
@@ -296,11 +303,11 @@ struct HopperBackwardConsumer {
         issue_by_columns<kD>(first, left, memory.stream[stage][0]);
       }
     }
-    release(memory.own_empty);
+    release_stage(memory.own_empty);
     wgmma_wait<0>();
     if constexpr (kFirst) hold(first);
     if constexpr (kSecond) hold(second);
-    if (held >= 0) release(memory.empty[held]);
+    if (held >= 0) release_stage(memory.empty[held]);
   }
 
   /// Writes one gradient of this warp's rows. Keys behind a length get 0.

@@ -49,7 +49,7 @@ struct HopperForwardMemory {
   SharedBarrier keys_full[Shape::stages], keys_empty[Shape::stages];
   SharedBarrier values_full[Shape::stages], values_empty[Shape::stages];
   HopperWork work[Shape::query_stages];
-  int tile[Shape::stages];  // with filters: the block of keys, and its complement if it is the last
+  HopperTile tile[Shape::stages];  // with filters
 };
 template <class T, class Shape>
 constexpr size_t hopper_forward_bytes = sizeof(HopperForwardMemory<T, Shape>) + kHopperAlignment;
@@ -86,12 +86,16 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
 #pragma unroll 1
     for (int step = 0; tiles.at(step) < tiles.end; ++step, tiles.go_on()) {
       tiles.look_ahead();
+      const int key = tiles.at(step) * Shape::keys;
+      const bool last = tiles.after(step) >= tiles.end;
+      unsigned flags = last ? HopperTile::kLast : 0;
+      if constexpr (kHiding != Hiding::causal)
+        flags |= hopper_flags<Shape::rows, Shape::keys, false>(seen, row, key);
       if (elected) {
-        const int stage = place.stage, tile = tiles.at(step), key = tile * Shape::keys;
-        if (tiles.after(step) >= tiles.end) next = hopper_next_unit(args.counter, total);
+        const int stage = place.stage;
+        if (last) next = hopper_next_unit(args.counter, total);
         memory.keys_empty[stage].wait(place.parity ^ 1);
-        if constexpr (kHiding != Hiding::causal)
-          memory.tile[stage] = tiles.after(step) < tiles.end ? tile : ~tile;
+        if constexpr (kHiding != Hiding::causal) memory.tile[stage] = {key, flags};
         memory.keys_full[stage].arrive_expecting(sizeof(memory.keys[0]));
         load_panels(memory.keys[stage], args.k, memory.keys_full[stage], kEvictLast, key, key_head,
                     work.batch);
@@ -175,9 +179,6 @@ struct HopperForwardConsumer {
   RingPlace<Shape::query_stages> turn;
   float out[kD / 8][4];
 
-  __device__ __forceinline__ void release(SharedBarrier& barrier) const {
-    if (threadIdx.x % 32 == 0) barrier.arrive();
-  }
   // Barrier kTurnBarrier + g is group g's turn to issue. Each group takes one turn for each block
   // of keys after the first, needed or not, so that the turns of all groups agree.
   __device__ __forceinline__ void await_turn() const {
@@ -219,30 +220,26 @@ struct HopperForwardConsumer {
       end_turn();
     }
     memory.keys_full[place.stage].wait(place.parity);
-    release(memory.keys_empty[place.stage]);
+    release_stage(memory.keys_empty[place.stage]);
     memory.values_full[place.stage].wait(place.parity);
-    release(memory.values_empty[place.stage]);
+    release_stage(memory.values_empty[place.stage]);
     place.advance();
   }
 
-  /// Waits for a block of keys. Returns its first key, and in `last` whether it ends the list.
-  __device__ __forceinline__ int await_keys(const RingPlace<Shape::stages>& at, int step, int mine,
-                                            bool& last) const {
+  /// Waits for a block of keys.
+  __device__ __forceinline__ HopperTile await_keys(const RingPlace<Shape::stages>& at, int step,
+                                                   int mine) const {
     memory.keys_full[at.stage].wait(at.parity);
-    int tile = step;
-    last = step + 1 == mine;
-    if constexpr (kFiltered) {
-      tile = memory.tile[at.stage];
-      last = tile < 0;
-      if (last) tile = ~tile;
-    }
-    return tile * kKeys;
+    if constexpr (kFiltered) return memory.tile[at.stage];
+    else return {step * kKeys, step + 1 == mine ? HopperTile::kLast : 0};
   }
 
   /// scores -> probabilities. Returns whether `out` must be rescaled.
   __device__ __forceinline__ bool weigh(float (&scores)[1][kKeys / 8][4], HopperSoftmax& softmax,
-                                        const Seen& seen, int row, int key, float (&factor)[2]) {
-    seen.hide_by_query(scores, row, key);
+                                        const Seen& seen, int row, const HopperTile& tile,
+                                        float (&factor)[2]) {
+    const int key = tile.first;
+    seen.hide_by_query(scores, row, key, tile.mixed(group));
     const bool raised = softmax.raise_max(scores[0], args.sizes.scale_log2, factor);
     softmax.exponentiate(scores[0], args.sizes.scale_log2);
     seen.template drop<false, 1, kKeys / 8>(
@@ -253,21 +250,19 @@ struct HopperForwardConsumer {
   /// One unit of work. `mine`: how many blocks of keys this consumer's rows need, from the first
   /// on.
   __device__ __forceinline__ void attend(const HopperWork& work, HopperSoftmax& softmax, int mine) {
-    const int first_row = work.row + 64 * group;
-    const int row = first_row + static_cast<int>(threadIdx.x / 32 % 4) * kWarpRows;
+    const int warp = threadIdx.x / 32 % 4;
+    const int row = work.row + 64 * group + warp * kWarpRows;
     const Seen seen(args.sizes, args.filter, work.batch, work.head);
-    const auto hidden = [&](int key) {
-      if constexpr (kFiltered) return seen.template hidden<64, kKeys>(first_row, key);
-      else return false;
-    };
+    const auto hidden = [&](const HopperTile& tile) { return kFiltered && tile.hidden(group); };
     float scores[1][kKeys / 8][4];
     uint32_t p[kKeys / 16][4];
     float factor[2];
     bool queries_held = !Shape::staged_in_queries, last = mine == 0;
     int step = 0;
     while (!last) {  // a run of blocks that this consumer sees
-      int key = await_keys(place, step, mine, last);
-      if (hidden(key)) {
+      HopperTile tile = await_keys(place, step, mine);
+      last = tile.last();
+      if (hidden(tile)) {
         pass(step++);
         continue;
       }
@@ -276,50 +271,49 @@ struct HopperForwardConsumer {
       if (step > 0) end_turn();
       wgmma_wait<0>();
       hold(scores[0]);
-      release(memory.keys_empty[place.stage]);
-      if (weigh(scores, softmax, seen, row, key, factor)) rescale(factor);
+      release_stage(memory.keys_empty[place.stage]);
+      if (weigh(scores, softmax, seen, row, tile, factor)) rescale(factor);
       pack_left<T, kKeys>(p, scores[0]);
       if constexpr (kHiding != Hiding::elements) {
 #pragma unroll 1
         while (!last) {
           RingPlace<Shape::stages> next = place;
           next.advance();
-          bool next_last;
-          const int next_key = await_keys(next, step + 1, mine, next_last);
-          if (hidden(next_key)) break;
+          const HopperTile next_tile = await_keys(next, step + 1, mine);
+          if (hidden(next_tile)) break;
           ++step;
-          last = next_last;
+          last = next_tile.last();
           await_turn();
           issue_scores(scores[0], next.stage);
           memory.values_full[place.stage].wait(place.parity);
-          issue_out(p, seen, place.stage, key);
+          issue_out(p, seen, place.stage, tile.first);
           end_turn();
           wgmma_wait<1>();
           hold(scores[0]);
-          release(memory.keys_empty[next.stage]);
-          key = next_key;
-          const bool raised = weigh(scores, softmax, seen, row, key, factor);
+          release_stage(memory.keys_empty[next.stage]);
+          tile = next_tile;
+          const bool raised = weigh(scores, softmax, seen, row, tile, factor);
           wgmma_wait<0>();
           hold(out);
-          release(memory.values_empty[place.stage]);
+          release_stage(memory.values_empty[place.stage]);
           place = next;
           pack_left<T, kKeys>(p, scores[0]);
           if (raised) rescale(factor);
         }
       }
       if (last && queries_held) {
-        release(memory.queries_empty[turn.stage]);
+        release_stage(memory.queries_empty[turn.stage]);
         queries_held = false;
       }
       memory.values_full[place.stage].wait(place.parity);
-      issue_out(p, seen, place.stage, key);
+      issue_out(p, seen, place.stage, tile.first);
       wgmma_wait<0>();
       hold(out);
-      release(memory.values_empty[place.stage]);
+      release_stage(memory.values_empty[place.stage]);
       place.advance();
       ++step;
     }
-    if (queries_held) release(memory.queries_empty[turn.stage]);
+    if (queries_held) release_stage(memory.queries_empty[turn.stage]);
     if constexpr (!kFiltered) {
 #pragma unroll 1
       while (step < work.steps) pass(step++);
@@ -356,7 +350,7 @@ struct HopperForwardConsumer {
     if constexpr (Shape::staged_in_queries) {
       fence_for_async();
       __syncwarp();
-      release(memory.queries_empty[turn.stage]);
+      release_stage(memory.queries_empty[turn.stage]);
     }
   }
 

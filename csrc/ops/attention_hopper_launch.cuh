@@ -44,13 +44,14 @@ bool hopper_serves(Kernel* kernel, const char* op) {
 }
 
 // The fastest measured on one H200, causal: at D 64 T 1024 and 16384, at D 128 T 2048 and 8192.
-// Filters need blocks of 128 queries and more registers for the producer's list of tiles. Kernels
+// Filters need blocks of 128 queries and more registers for the producer's list of tiles. At D 64
+// their tiles have 64 rows: the fastest at T 1024 with 16 documents or a window of 128. Kernels
 // that hide single elements take 64 keys at a time, in registers without spills.
 template <int kD, Hiding kHiding>
 struct HopperShapes {
-  using Forward = HopperForwardShape<kD, 2, 128, (kD > 64 ? 2 : 3), true, 40>;
+  using Forward = HopperForwardShape<kD, 2, (kD > 64 ? 128 : 64), (kD > 64 ? 2 : 4), true, 40>;
   using Keys = HopperBackwardShape<kD, 2, 64, (kD > 64 ? 3 : 4), 24>;
-  using Queries = HopperBackwardShape<kD, 2, (kD > 64 ? 64 : 128), (kD > 64 ? 4 : 3), 40>;
+  using Queries = HopperBackwardShape<kD, 2, 64, 4, 40>;
 };
 template <int kD>
 struct HopperShapes<kD, Hiding::causal> {

@@ -52,6 +52,38 @@ __device__ __forceinline__ unsigned hopper_next_unit(unsigned* counter, unsigned
   return gridDim.x + taken;
 }
 
+/// A streamed tile, as the producer hands it to the consumers of a filtered kernel. The producer
+/// reads the documents' spans, so that the consumers wait for no global memory.
+struct HopperTile {
+  int first;       // row
+  unsigned flags;  // kLast, and kHidden and kMixed of each block of 64 rows
+
+  static constexpr unsigned kLast = 1u << 31, kHidden = 1, kMixed = 2;
+  __device__ __forceinline__ bool last() const { return flags & kLast; }
+  __device__ __forceinline__ bool hidden(int group) const { return flags >> 2 * group & kHidden; }
+  __device__ __forceinline__ bool mixed(int group) const { return flags >> 2 * group & kMixed; }
+};
+
+/// The flags of kTile rows from `tile` on, against kRows rows of the block from `own` on.
+template <int kRows, int kTile, bool kByKey, class Seen>
+__device__ __forceinline__ unsigned hopper_flags(const Seen& seen, int own, int tile) {
+  unsigned flags = 0;
+#pragma unroll
+  for (int group = 0; group < kRows / 64; ++group) {
+    const int row = own + 64 * group;
+    bool hidden, mixed;
+    if constexpr (kByKey) {
+      hidden = seen.template hidden<kTile, 64>(tile, row);
+      mixed = seen.template mixed<kTile, 64>(tile, row);
+    } else {
+      hidden = seen.template hidden<64, kTile>(row, tile);
+      mixed = seen.template mixed<64, kTile>(row, tile);
+    }
+    flags |= ((hidden ? HopperTile::kHidden : 0) | (mixed ? HopperTile::kMixed : 0)) << 2 * group;
+  }
+  return flags;
+}
+
 /// Copies one tile by TMA; one thread calls.
 template <class T, int kPanels, int kRows>
 __device__ __forceinline__ void load_panels(T (&tile)[kPanels][kRows][kPanel], const TensorMap& map,
@@ -60,6 +92,12 @@ __device__ __forceinline__ void load_panels(T (&tile)[kPanels][kRows][kPanel], c
 #pragma unroll
   for (int panel = 0; panel < kPanels; ++panel)
     load_box(tile[panel], map, full, hint, panel * kPanel, row, head, batch);
+}
+
+/// Tells the producer that this warp is done with a stage. All threads of the warp call.
+__device__ __forceinline__ void release_stage(SharedBarrier& empty) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) empty.arrive();
 }
 
 /// Zeroes the rows of a tile from `kept` on; the threads of one warpgroup call. TMA copies the rows

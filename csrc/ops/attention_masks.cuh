@@ -74,16 +74,27 @@ struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
   template <int kTiles, int kColumns>
   __device__ __forceinline__ void hide_by_query(float (&scores)[kTiles][kColumns][4], int row,
                                                 int first_key) const {
+    hide_by_query(scores, row, first_key,
+                  Tiles::template mixed<16 * kTiles, 8 * kColumns>(row, first_key));
+  }
+  template <int kTiles, int kColumns>
+  __device__ __forceinline__ void hide_by_query(float (&scores)[kTiles][kColumns][4], int row,
+                                                int first_key, bool is_mixed) const {
     hide<false>(scores, row, first_key);
     if (filter.layout.words) hide_blocks<false>(scores, row, first_key);
-    Tiles::hide_by_query(scores, row, first_key);
+    Tiles::hide_by_query(scores, row, first_key, is_mixed);
   }
   template <int kTiles, int kColumns>
   __device__ __forceinline__ void hide_by_key(float (&scores)[kTiles][kColumns][4], int key,
                                               int query) const {
+    hide_by_key(scores, key, query, Tiles::template mixed<8 * kColumns, 16 * kTiles>(query, key));
+  }
+  template <int kTiles, int kColumns>
+  __device__ __forceinline__ void hide_by_key(float (&scores)[kTiles][kColumns][4], int key,
+                                              int query, bool is_mixed) const {
     hide<true>(scores, key, query);
     if (filter.layout.words) hide_blocks<true>(scores, key, query);
-    Tiles::hide_by_key(scores, key, query);
+    Tiles::hide_by_key(scores, key, query, is_mixed);
   }
   __device__ float score(float score_log2, int query, int key, int last) const {
     if (Tiles::score(score_log2, query, key, last) == -INFINITY) return -INFINITY;

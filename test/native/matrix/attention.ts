@@ -331,6 +331,16 @@ export function attentions(dtype: DType, z: Sizes, kind: LayoutKind): MatrixCase
   const at = (size: readonly number[]): Layout => layoutOf(kind, size);
   const draw = (random: { normal(n: number): Float64Array }, size: readonly number[]): Operand =>
     input(dtype, size, random.normal(size.reduce((x, y) => x * y, 1)), at(size));
+  /** Keys or values; rows behind a length are NaN, because no kernel may use them. */
+  const drawKeys = (random: { normal(n: number): Float64Array }): Operand => {
+    const values = random.normal(keyShape.reduce((x, y) => x * y, 1));
+    z.filter?.lengths?.forEach((length, b) => {
+      const from = max(0, length);
+      for (let head = b * z.hk; from < z.s && head < (b + 1) * z.hk; ++head)
+        values.fill(NaN, (head * z.s + from) * z.d, (head + 1) * z.s * z.d);
+    });
+    return input(dtype, keyShape, values, at(keyShape));
+  };
   const forward = opCase({
     op: 'Attention',
     dtype,
@@ -338,8 +348,8 @@ export function attentions(dtype: DType, z: Sizes, kind: LayoutKind): MatrixCase
     build: (random) => ({
       operands: {
         q: draw(random, shape),
-        k: draw(random, keyShape),
-        v: draw(random, keyShape),
+        k: drawKeys(random),
+        v: drawKeys(random),
         out: output(dtype, shape, close(dtype, 2, 'tensor'), at(shape)),
         lse: output(statistic, [z.b, z.h, z.t], {
           ...close(statistic, 2, 'tensor'),
@@ -356,7 +366,7 @@ export function attentions(dtype: DType, z: Sizes, kind: LayoutKind): MatrixCase
     dtype,
     title,
     build(random) {
-      const [q, k, v] = [draw(random, shape), draw(random, keyShape), draw(random, keyShape)];
+      const [q, k, v] = [draw(random, shape), drawKeys(random), drawKeys(random)];
       const filter = filterOperands(dtype, z, random);
       const plain = Object.entries({ q, k, v, ...filter }).flatMap(([name, operand]) =>
         operand ? [[name, Float64Array.from(operand.values!)] as const] : [],
@@ -398,7 +408,7 @@ function everyAttention(): MatrixCase[] {
     for (const causal of [false, true]) list.push([{ b, h, hk, t, s, d, causal }, kind]);
   };
   for (const t of [1, 3, 17, 33, 65, 129]) add(2, [3, 3], [t, t], 8, 'packed');
-  for (const d of [1, 3, 16, 17, 32, 40, 64, 80, 96, 128])
+  for (const d of [1, 3, 16, 17, 32, 40, 64, 80, 96, 128, 192, 256])
     add(1, [2, 2], [35, 35], d, 'contiguous');
   add(2, [4, 2], [17, 17], 16, 'heads last');
   add(1, [6, 1], [33, 33], 64, 'contiguous');
@@ -457,10 +467,13 @@ function filteredAttentions(): MatrixCase[] {
   add([2, 2, 2], [5, 9, 4], lengths(-3, 500));
   add([2, 2, 1], [19, 131, 96], mask('bool', 'hts', { keyMask: 'bool', lengths: [100, 131] }));
   add([1, 2, 2], [70, 5, 64], lengths(4));
+  add([2, 2, 1], [35, 141, 256], lengths(70, 129));
+  add([1, 2, 1], [33, 67, 256], mask('bool', 'ts', { keyMask: 'bool' }));
   add([2, 2, 2], [3, 0, 4], lengths(0, 0));
   const dropout = { ...keepAll, p: 0.3, seed: 2 ** 40 + 7, offset: 3 };
   add([1, 2, 1], [67, 69, 64], { title: 'dropout', dropout });
   add([1, 1, 1], [35, 131, 128], { title: 'dropout', dropout });
+  add([1, 2, 1], [35, 70, 256], { title: 'dropout', dropout });
   add([2, 2, 2], [17, 20, 7], mask('bool', 'ts', { lengths: [20, 11], dropout }));
   const some = { ...dropout, head: 3, heads: 7 };
   add([2, 2, 1], [5, 33, 32], { title: 'dropout of heads 3 and 4 of 7', dropout: some });
