@@ -19,7 +19,7 @@ import {
 } from './saving/checkpointer.js';
 import type { LoadedCheckpoint, LoadOptions } from './saving/restore.js';
 import type { Stateful } from './saving/stateful.js';
-import { NoOptimizer } from './setup/untrained.js';
+import { NoOptimizer } from './setup/optimizer.js';
 import { type EngineOptimizer, zeroedBy } from './step/engine-optimizer.js';
 import { backwardOf, requireFactor, requireLoss } from './step/loss.js';
 import type { Progress } from './step/progress.js';

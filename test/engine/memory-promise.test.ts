@@ -13,7 +13,7 @@ import {
   shortageOfSpeculation,
   shortages,
 } from '../../lib/engine/setup/memory-promise.js';
-import { NoOptimizer } from '../../lib/engine/setup/untrained.js';
+import { NoOptimizer } from '../../lib/engine/setup/optimizer.js';
 import { type DsConfig, DsError, initialize, nn, optim, Tensor } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { hostLimits } from '../../lib/runtime/host-limits.js';

@@ -11,8 +11,8 @@ import { noProgress } from '../step/progress.js';
 import { everyToken, requireOwnLayers, tokenDroppingOf } from '../step/token-drop.js';
 import type { Given } from './clients.js';
 import { notice } from './memory-promise.js';
+import { NoOptimizer } from './optimizer.js';
 import type { PipelinePlan } from './pipeline.js';
-import { NoOptimizer } from './untrained.js';
 
 type Batches = Pick<Decisions, 'progress' | 'batch' | 'inputs' | 'curriculum' | 'layerDrop'>;
 

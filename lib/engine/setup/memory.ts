@@ -1,15 +1,72 @@
-// Fits an engine to the memory of its ranks: "auto" values, speculation, and the final check.
+// Fits an engine to the memory of its ranks: "auto" values, speculation, and the final check. The
+// first run of `ds --autotuning` describes the model for the plan.
+import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
+import { AXIS } from '../../comm/mesh-shape.js';
+import { factsOf, type ModelInfo, writeResult } from '../../plan/index.js';
 import type { Decisions } from '../engine-parts.js';
 import { type Cuts, shardCount, shardSizes } from '../ranks.js';
 import type { Given } from './clients.js';
 import { requireMemory } from './memory-promise.js';
-import { modelInfoPath } from './model-info.js';
-import { choosePlanned, chooseUpdates, type Measured, measured } from './planned-zero.js';
+import { clusterOf, roomOf, standingOf } from './planned-room.js';
+import {
+  choosePlanned,
+  chooseUpdates,
+  type Measured,
+  measured,
+  trainedBy,
+} from './planned-zero.js';
+import { exchanged } from './setup-world.js';
+
+/** Returns the file that the first run of autotuning writes, or null for other runs. */
+export function modelInfoPath({ autotuning }: ResolvedConfig): string | null {
+  return autotuning.enabled && autotuning.model_info?.profile ? autotuning.model_info_path : null;
+}
 
 /** Counts the model before its layers are divided; null if neither plan nor tuning needs it. */
 export function wholeModel({ module, config, job, planned }: Given): Measured | null {
   return planned || modelInfoPath(config) !== null ? measured(module, job) : null;
+}
+
+/**
+ * In that run, rank 0 writes the model, the job and the memory sizes of all ranks. Throws DS_IO,
+ * DS_COMM.
+ */
+export async function describeModel(
+  job: Distributed,
+  { module, config, optimizer }: Decisions,
+  model: Measured | null,
+): Promise<void> {
+  const file = modelInfoPath(config);
+  if (file === null || model === null) return;
+  const { sizes: whole, isKnown, checkpointing, isCut } = model;
+  const { device } = job.world;
+  const own = standingOf(module, config, device);
+  const standings = await exchanged(job, own);
+  if (job.rank !== 0) return;
+  const sizes = trainedBy(optimizer, whole);
+  const info: ModelInfo = {
+    num_params: sizes.parameters,
+    trainable_num_params: sizes.trained.count,
+    activation_mem_per_gpu: null,
+    sequence_length: null,
+    sizes,
+    knowsActivations: isKnown,
+    checkpointing,
+    ...factsOf(optimizer),
+    isHost: device.kind === 'cpu',
+    deviceName: device.name,
+    card: own.card,
+    room: roomOf(standings),
+    cluster: clusterOf(standings),
+    mesh: {
+      data: job.mesh.size(AXIS.data),
+      tokens: job.mesh.size(AXIS.sequence),
+      layers: isCut ? 1 : job.mesh.size(AXIS.tensor),
+      stages: job.mesh.size(AXIS.pipeline),
+    },
+  };
+  writeResult(file, info);
 }
 
 /**

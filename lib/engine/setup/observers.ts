@@ -14,7 +14,7 @@ import { EventTimer, type PhaseTimer, type StepObserver } from '../watch/phase-t
 import { ProfiledStep } from '../watch/profiled-step.js';
 import { untimed } from '../watch/step-watch.js';
 import type { Clients } from './clients.js';
-import { modelInfoPath } from './model-info.js';
+import { modelInfoPath } from './memory.js';
 
 /** Opens monitors on the first rank, and the log of collectives on each rank. */
 export function openObservers(

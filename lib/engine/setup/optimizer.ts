@@ -2,11 +2,8 @@
 import type { ResolvedOptimizer } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
-import type { AdamGroup } from '../../optim/adam-rule.js';
-import { AdamW } from '../../optim/adamw.js';
+import type { DeclaredState } from '../../optim/declared-state.js';
 import * as optim from '../../optim/index.js';
-import { Lamb, type LambGroup } from '../../optim/lamb.js';
-import { Muon } from '../../optim/muon.js';
 import { type MuonGroup, splitMuonGroups } from '../../optim/muon-groups.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
@@ -18,7 +15,18 @@ import { type Given as Inputs, madeBy, requireMethods } from './clients.js';
 import { requireElementwise, requireExchange } from './optimizer-needs.js';
 import type { PipelinePlan } from './pipeline.js';
 import { isCutOver } from './tensor-parallel.js';
-import { NoOptimizer } from './untrained.js';
+
+/** An optimizer without groups: every parameter is frozen (DeepSpeed's ZeRO-Inference). */
+export class NoOptimizer implements Optimizer {
+  readonly name = 'no optimizer';
+  readonly groups: ParamGroup[] = [];
+
+  declareState(): DeclaredState {
+    return {};
+  }
+
+  update(): void {}
+}
 
 /**
  * Returns the optimizer of the caller, else of the configuration. At stage 3 without either,
@@ -107,23 +115,19 @@ function untrainable(module: Module): DsError {
   });
 }
 
-type Named = Iterable<readonly [string, Tensor]>;
-
-/** Inputs of builders in addition to their params. */
-interface Given {
+/** Inputs of builders in addition to params and options. */
+interface More {
   /** The model's parameters, for rules by name. */
-  named: Named;
+  named: Iterable<readonly [string, Tensor]>;
   /** bf16.bf16_optimizer_states. */
   bf16States: boolean;
 }
 
-/** The params of each optimizer type. */
-type Params = { [O in ResolvedOptimizer as O['type']]: O['params'] };
-
-type Builder<Type extends keyof Params> = (
+/** `options`: the params of the section, with names in camelCase. */
+type Builder = (
   params: ParamsOf<ParamGroup>,
-  options: Params[Type],
-  given: Given,
+  options: Record<string, unknown>,
+  more: More,
 ) => Optimizer;
 
 /**
@@ -133,9 +137,12 @@ type Builder<Type extends keyof Params> = (
 function buildOptimizer(
   section: ResolvedOptimizer | null,
   params: ParamsOf<ParamGroup>,
-  given: Given,
+  more: More,
 ): Optimizer {
-  if (section) return build(section, params, given);
+  if (section) {
+    const options = Object.entries(section.params).map(([key, value]) => [camelCase(key), value]);
+    return builderOf(section.type)(params, Object.fromEntries(options), more);
+  }
   throw new DsError({
     code: 'DS_CONFIG',
     op: 'optimizer',
@@ -145,111 +152,59 @@ function buildOptimizer(
   });
 }
 
-function build<Type extends keyof Params>(
-  { type, params: options }: { type: Type; params: Params[Type] },
-  params: ParamsOf<ParamGroup>,
-  given: Given,
-): Optimizer {
-  const special: { [Other in keyof Params]?: Builder<Other> } = builders;
-  const make = special[type] ?? plain(classes[type as Plain] as unknown as OptimizerClass<Type>);
-  return make(params, options, given);
-}
+type OptimizerClass = new (params: never, options: never) => Optimizer;
 
-function adam(
-  params: ParamsOf<ParamGroup>,
-  options: Params['Adam'],
-  { bf16States }: Given,
-): Optimizer {
-  const { lr, betas, eps, weight_decay, bias_correction } = options;
-  return new AdamW(params as ParamsOf<AdamGroup>, {
-    lr,
-    betas: [...betas],
-    eps,
-    weightDecay: weight_decay,
-    biasCorrection: bias_correction,
-    decoupled: options.adam_w_mode,
-    fp32OptimizerStates: !bf16States,
-  });
-}
-
-function lamb(params: ParamsOf<ParamGroup>, options: Params['Lamb']): Optimizer {
-  return new Lamb(params as ParamsOf<LambGroup>, {
-    lr: options.lr,
-    betas: options.betas,
-    eps: options.eps,
-    epsInsideSqrt: options.eps_inside_sqrt,
-    weightDecay: options.weight_decay,
-    maxCoeff: options.max_coeff,
-    minCoeff: options.min_coeff,
-    biasCorrection: options.bias_correction,
-    momentCorrection: options.moment_correction,
-  });
-}
-
-function muon(params: ParamsOf<ParamGroup>, options: Params['Muon'], { named }: Given): Optimizer {
-  return new Muon(splitMuonGroups(params as ParamsOf<MuonGroup>, named), {
-    lr: options.muon_lr ?? options.lr,
-    momentum: options.momentum,
-    weightDecay: options.weight_decay,
-    nsMethod: options.ns_method,
-    adamLr: options.adam_lr,
-    betas: options.betas,
-    eps: options.eps,
-  });
-}
-
-/** Types with a class of the same name, and options that are the params in camelCase. */
-type Plain = Exclude<keyof Params, keyof typeof builders>;
-
-type Camel<Name extends string> = Name extends `${infer First}_${infer Rest}`
-  ? `${First}${Capitalize<Camel<Rest>>}`
-  : Name;
-
-type Options<Type extends keyof Params> = {
-  [Key in keyof Params[Type] as Camel<Key & string>]: Params[Type][Key];
-};
-
-type OptimizerClass<Type extends keyof Params> = new (
-  params: never,
-  options: Options<Type>,
-) => Optimizer;
-
-const classes: { [Type in Plain]: OptimizerClass<Type> } = optim;
-
-const camelCased = (options: object): object =>
-  Object.fromEntries(Object.entries(options).map(([key, value]) => [camelCase(key), value]));
-
+/** Builds `Class` with its options. `idle`: options without effect, which it does not have. */
 const plain =
-  <Type extends keyof Params>(Class: OptimizerClass<Type>): Builder<Type> =>
-  (params, options) =>
-    new Class(params as never, camelCased(options) as Options<Type>);
-
-/** Keys of DeepSpeed's 1-bit optimizers without effect. */
-const IDLE: ReadonlySet<string> = new Set([
-  ...['cuda_aware', 'comm_backend_name', 'bias_correction', 'eps_inside_sqrt', 'max_grad_norm'],
-  'amsgrad',
-]);
-
-const oneBit =
-  <Type extends keyof Params>(
-    Class: new (params: never, options: object) => Optimizer,
-  ): Builder<Type> =>
+  (
+    Class: new (params: never, options: never) => Optimizer,
+    idle: readonly string[] = [],
+  ): Builder =>
   (params, options) => {
-    const acting = Object.entries(options).filter(([key]) => !IDLE.has(key));
-    return new Class(params as never, camelCased(Object.fromEntries(acting)));
+    const acting = Object.entries(options).filter(([name]) => !idle.includes(name));
+    return new Class(params as never, Object.fromEntries(acting) as never);
   };
 
-const builders = {
+/** Options of DeepSpeed's 1-bit optimizers without effect. */
+const ONE_BIT = [
+  ...['cudaAware', 'commBackendName', 'biasCorrection', 'epsInsideSqrt', 'maxGradNorm', 'amsgrad'],
+];
+
+const adam: Builder = (params, { adamWMode: decoupled, ...options }, { bf16States }) => {
+  const own = { ...options, decoupled, fp32OptimizerStates: !bf16States };
+  return plain(optim.AdamW, ['amsgrad', 'torchAdam'])(params, own, { named: [], bf16States });
+};
+
+const muon: Builder = (params, { muonLr, lr, ...options }, { named }) =>
+  new optim.Muon(splitMuonGroups(params as ParamsOf<MuonGroup>, named), {
+    ...options,
+    lr: (muonLr ?? lr) as number,
+  });
+
+const lamb = plain(optim.Lamb, ['amsgrad']);
+
+const special = {
   Adam: adam,
   AdamW: adam,
   FusedAdam: adam,
   DeepSpeedCPUAdam: adam,
-  SGD: plain<'SGD'>(optim.Sgd),
   Lamb: lamb,
   FusedLamb: lamb,
   Muon: muon,
-  OneBitAdam: oneBit<'OneBitAdam'>(optim.OneBitAdam),
-  OneBitLamb: oneBit<'OneBitLamb'>(optim.OneBitLamb),
-  OneBitSGD: oneBit<'OneBitSGD'>(optim.OneBitSGD),
-  ZeroOneAdam: oneBit<'ZeroOneAdam'>(optim.ZeroOneAdam),
-} satisfies { [Type in keyof Params]?: Builder<Type> };
+  OneBitAdam: plain(optim.OneBitAdam, ONE_BIT),
+  OneBitLamb: plain(optim.OneBitLamb, ONE_BIT),
+  OneBitSGD: plain(optim.OneBitSGD, ONE_BIT),
+  SGD: plain(optim.Sgd),
+  ZeroOneAdam: plain(optim.ZeroOneAdam, ONE_BIT),
+} satisfies { [Type in ResolvedOptimizer['type']]?: Builder };
+
+/** The other types have a class of the same name. */
+const classes: {
+  [Type in Exclude<ResolvedOptimizer['type'], keyof typeof special>]: OptimizerClass;
+} = optim;
+
+function builderOf(type: ResolvedOptimizer['type']): Builder {
+  return type in special
+    ? special[type as keyof typeof special]
+    : plain(classes[type as keyof typeof classes]);
+}

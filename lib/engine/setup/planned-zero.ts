@@ -26,11 +26,11 @@ import { required } from '../../runtime/required.js';
 import type { Decisions } from '../engine-parts.js';
 import type { Planned } from './clients.js';
 import { notice, waiting } from './memory-promise.js';
+import { NoOptimizer } from './optimizer.js';
 import { choiceLine, refusal } from './planned-report.js';
 import { clusterOf, roomOf, standingOf } from './planned-room.js';
 import { exchanged } from './setup-world.js';
 import { isCutOver } from './tensor-parallel.js';
-import { NoOptimizer } from './untrained.js';
 
 /** A model before its layers are divided over ranks. */
 export interface Measured {

@@ -7,7 +7,7 @@ import { DynamicLossScaler, type LossScaler, StaticLossScaler } from '../../opti
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { DType } from '../../runtime/dtype.js';
 import type { Given } from './clients.js';
-import { NoOptimizer } from './untrained.js';
+import { NoOptimizer } from './optimizer.js';
 
 /** Returns scale 1 without fp16, a static scale with loss_scale, else a dynamic one. */
 export function buildScaler({ fp16 }: ResolvedConfig): LossScaler {

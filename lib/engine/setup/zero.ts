@@ -18,6 +18,7 @@ import type { Site } from '../release-stack.js';
 import { memoryAdvice } from '../watch/memory-advice.js';
 import { type OwnGroup, type ZeroGroup, ZeroGroups } from '../zero-groups.js';
 import type { Clients } from './clients.js';
+import { NoOptimizer } from './optimizer.js';
 import {
   layoutFor,
   requireElementwise,
@@ -29,7 +30,6 @@ import { buildState } from './optimizer-state.js';
 import { bufferDType, gradientDType, weightDType } from './precision.js';
 import { buildStages, shardsWeights } from './stage.js';
 import { buildUnits } from './units.js';
-import { NoOptimizer } from './untrained.js';
 
 /** `ties`: parameters that several pipeline stages share. Throws as buildState() does. */
 export function holdModel(
