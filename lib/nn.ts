@@ -1,7 +1,7 @@
 // The public nn namespace: layers, models and functions on them.
-/** Complete models. */
 
 export { type GgufType, type SaveGgufOptions, saveGguf } from './models/gguf/save.js';
+/** Complete models. */
 export * as models from './models/index.js';
 export {
   type LoadedWeights,

@@ -21,6 +21,7 @@ import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import {
@@ -38,6 +39,7 @@ import { cachedDecoder, type Decoder, type GenerateOptions, generate } from './g
 import { headLoss, type LanguageHead } from './language-head.js';
 import { type Origin, withOrigin } from './origin.js';
 import { inRows, type PlaceInputs, type Places, placesOf } from './places.js';
+import { rowLogProbs } from './row-log-probs.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
 import type { LayerTokens } from './token-drop.js';
 
@@ -76,6 +78,8 @@ export interface CausalLossOptions {
   report?: LossReport;
   /** Skip ignored targets in the head's products; the host waits for the targets. Default false. */
   skipIgnored?: boolean;
+  /** Return the log-probability of each row's targets instead, [B]. Default false. */
+  rows?: boolean;
 }
 
 /** Optional inputs of a forward, in addition to tokens and targets. */
@@ -96,7 +100,7 @@ const INPUTS: OptionNames<CausalInputs> = {
   ...{ documents: true, positions: true, loss: true, layerFactors: true, layerTokens: true },
 };
 const LOSS: OptionNames<CausalLossOptions> = {
-  ...{ divisor: true, labelSmoothing: true, report: true, skipIgnored: true },
+  ...{ divisor: true, labelSmoothing: true, report: true, skipIgnored: true, rows: true },
 };
 
 /**
@@ -264,6 +268,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     const how = readOptions(`${op}.loss`, loss, LOSS);
     const places = placesOf(op, tokens, given, this.config);
     const part = this.#sequence?.partOf(this, tokens);
+    if (how.rows) return this.rowsOf({ tokens, targets, places, how }, part !== undefined);
     if (part) {
       if (targets && this.routerLoss > 0) throw noParts(this.constructor.name, this.routerLoss);
       return this.forwardOfPart(part, { tokens, targets, places, how });
@@ -280,6 +285,14 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       for (const load of loads.layers) load.dispose();
       return total;
     });
+  }
+
+  private rowsOf({ tokens, targets, places }: Call, isPart: boolean): Tensor {
+    const name = this.constructor.name;
+    if (!targets) throw refused(`${name} inputs.loss.rows`, 'targets', 'none');
+    if (isPart) throw refused(`${name} inputs.loss.rows`, 'whole rows', 'sequence parallelism');
+    const sumOf = (x: Tensor, own: Tensor) => this.lossOf(x, own, { divisor: 1 });
+    return scope(() => rowLogProbs(this.hiddenOf(tokens, places), targets, sumOf));
   }
 
   /** @internal The loss of forward() with targets, without the loss of routers. */

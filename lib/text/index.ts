@@ -16,6 +16,14 @@ export type { LabelKind } from './labelled-rows.js';
 export type { TextReport } from './pack-rows.js';
 export type { Overlong } from './packing.js';
 export type { PaddedBatch, PaddingOptions } from './padding.js';
+export {
+  collatePairs,
+  type PairBatch,
+  PairDataset,
+  type PairOptions,
+  type PairReport,
+  type PairSample,
+} from './pair-dataset.js';
 export type { LossKind } from './row-encoder.js';
 export {
   collateSamples,

@@ -19,8 +19,8 @@ import {
   targetOf,
   textsOf,
 } from './labelled-rows.js';
-import { findFiles, partsOf } from './row-files.js';
-import { type LocatedRow, type Row, rowsOf } from './row-reader.js';
+import { locatedRows, type RowSource } from './located-rows.js';
+import type { LocatedRow } from './row-reader.js';
 import type { Tokenizer } from './tokenizer.js';
 
 /** Tasks that rows with labels train. */
@@ -31,11 +31,7 @@ export type LabelledTask =
   | 'masked-lm';
 
 /** Options of LabelledDataset.open(). */
-export interface LabelledOptions extends RowKeys {
-  /** Files, folders and patterns. */
-  files?: string | readonly string[];
-  /** Rows in memory, in place of files. */
-  rows?: readonly Row[];
+export interface LabelledOptions extends RowKeys, RowSource {
   tokenizer: Tokenizer;
   /** Default: "sequence-classification". */
   task?: LabelledTask;
@@ -165,18 +161,6 @@ export class LabelledDataset implements Dataset<LabelledSample> {
 }
 
 type Opened = LabelledOptions & { maxLength: number };
-
-async function locatedRows(op: string, { files, rows }: LabelledOptions): Promise<LocatedRow[]> {
-  if ((files === undefined) === (rows === undefined)) {
-    throw refused(op, 'either `files` or `rows`', files === undefined ? 'neither' : 'both');
-  }
-  if (rows) return rows.map((row, i) => ({ row, location: () => `row ${i}` }));
-  const found: LocatedRow[] = [];
-  for (const part of await partsOf(findFiles(op, files), false)) {
-    for await (const row of rowsOf(part)) found.push(row);
-  }
-  return found;
-}
 
 function encoded(row: LocatedRow, { tokenizer, maxLength, textKey }: Opened) {
   const [first, second] = textsOf(row, textKey === undefined ? {} : { textKey });

@@ -23,6 +23,9 @@ export type {
   TrainerPlace,
 } from './events.js';
 export type { Every } from './interval.js';
+export { type DpoOptions, dpo } from './methods/dpo.js';
+export { TrainingMethod } from './methods/method.js';
+export type { Divergence, PairLossName } from './methods/pair-losses.js';
 export type { Precision, TrainerOptions } from './options.js';
 export type { OwnOptimizerName } from './own-optimizer.js';
 export type { Schedule, ScheduleOptions, ScheduleType, Slope } from './own-schedule.js';

@@ -17,7 +17,7 @@ import { TaskObjective } from './task-objective.js';
 /** Options of an objective. */
 type ObjectiveOptions<Batch> = Pick<
   TrainerSettings<never, Batch>,
-  'loss' | 'count' | 'labelSmoothing' | 'classWeights'
+  'loss' | 'count' | 'labelSmoothing' | 'classWeights' | 'method'
 >;
 
 /**
@@ -26,11 +26,17 @@ type ObjectiveOptions<Batch> = Pick<
  */
 export function objectiveOf<Batch>(
   model: Module,
-  { loss, count, labelSmoothing, classWeights }: ObjectiveOptions<Batch>,
+  { loss, count, labelSmoothing, classWeights, method }: ObjectiveOptions<Batch>,
 ): Objective<Batch> {
   if (model instanceof PipelineModule) {
     const hint = 'Call engine.trainBatch() in your own loop.';
     throw refused('Trainer model', 'a model in one part', 'a PipelineModule', hint);
+  }
+  if (method) {
+    const given = Object.entries({ loss, count, classWeights }).find(([, one]) => one);
+    if (!given && labelSmoothing === 0) return method.objectiveOf(model);
+    const [name] = given ?? ['labelSmoothing'];
+    throw refused(`Trainer ${name}`, `no such option beside ${method.name}()`, 'a value');
   }
   if (loss) {
     if (labelSmoothing === 0) return new OwnObjective(loss, count ?? countedIn);

@@ -28,6 +28,7 @@ import { LOADING, loadingCalls, type TrainerDataOptions } from './data-options.j
 import { requireData, type TrainerData } from './data-source.js';
 import { EVALUATION, type LossInput, readEval } from './evaluation-options.js';
 import { requireSteps } from './interval.js';
+import { TrainingMethod } from './methods/method.js';
 import { OWN_OPTIMIZERS, type OwnOptimizerName } from './own-optimizer.js';
 import { requireSchedule } from './own-schedule.js';
 import type { REPORTING } from './report-options.js';
@@ -153,6 +154,11 @@ export const OPTIMIZATION = {
     'a function that builds your own',
     { shown: '`schedule`', elsewhere: '`optimizers`' },
   ),
+  /** What is learned from the data: dpo() learns preferences. Default: next tokens, or labels. */
+  method: checked(requireMethod, '[preferences](post-training.md) in place of next tokens', {
+    default: null,
+    shown: 'next tokens',
+  }),
   /** Label smoothing: probability spread evenly over all tokens. Default: 0. */
   labelSmoothing: number('share of each target spread over all tokens', {
     min: 0,
@@ -237,6 +243,11 @@ function readTokenizer(op: string, given: Tokenizer | string): Tokenizer {
 function requireConfig(op: string, given: string | DsConfig): string | DsConfig {
   if (typeof given === 'string' || isObject<DsConfig>(given)) return given;
   throw refusedValue(op, 'the path of a ds_config.json, or its object', given);
+}
+
+function requireMethod(op: string, given: TrainingMethod): TrainingMethod {
+  if (given instanceof TrainingMethod) return given;
+  throw refusedValue(op, 'dpo({ ... })', given);
 }
 
 function requireOptimizer<Given>(op: string, given: Given): Given {

@@ -78,6 +78,7 @@ function requireJudged<Sample, Batch>({
   save,
   earlyStop,
   loss,
+  method,
   model,
 }: TrainerSettings<Sample, Batch>): void {
   if (evaluation?.accuracy && loss) {
@@ -89,7 +90,8 @@ function requireJudged<Sample, Batch>({
   if (best && !evaluation) {
     throw refusedValue('Trainer save.best', '`eval` data to find the best by', best.metric);
   }
-  const isOfTask = model instanceof TaskModel && TASK_METRICS.includes(best?.metric ?? '');
+  const own = method?.metrics ?? (model instanceof TaskModel ? TASK_METRICS : []);
+  const isOfTask = own.includes(best?.metric ?? '');
   const isKnown =
     isOfTask || best?.metric === 'loss' || (best?.metric === 'accuracy' && evaluation?.accuracy);
   if (best && !isKnown && !evaluation?.metrics) {

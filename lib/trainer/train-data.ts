@@ -16,8 +16,15 @@ import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
-import { collateLabelled, collateSamples, type TextSample, type Tokenizer } from '../text/index.js';
+import {
+  collateLabelled,
+  collatePairs,
+  collateSamples,
+  type TextSample,
+  type Tokenizer,
+} from '../text/index.js';
 import { isLabelledSample } from '../text/labelled-dataset.js';
+import { isPairSample } from '../text/pair-dataset.js';
 import type { BatchSource, DataPlace, TrainerData } from './data-source.js';
 import type { MicroBatch, Objective } from './micro-batch.js';
 import type { TrainerSettings } from './read-options.js';
@@ -126,6 +133,10 @@ export async function collateFor<Sample, Batch>(
     const own = model instanceof TaskModel ? model.padTokenId : null;
     const labelled: unknown = collateLabelled(own ?? padOf(tokenizer));
     return labelled as (samples: Sample[], device: Device) => Batch;
+  }
+  if (isPairSample(first)) {
+    const pairs: unknown = collatePairs(padOf(tokenizer));
+    return pairs as (samples: Sample[], device: Device) => Batch;
   }
   if (!isTextSample(first)) return undefined;
   const collate: unknown = collateSamples(padOf(tokenizer), tokenRanks);

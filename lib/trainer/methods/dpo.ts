@@ -1,0 +1,251 @@
+// Direct preference optimization: the model learns to prefer chosen answers over rejected ones, as
+// far as a reference allows. Source: Rafailov et al. 2023, TRL's DPOTrainer.
+import { CausalLM } from '../../models/causal-lm.js';
+import type { Module } from '../../nn/index.js';
+import { lorasOf, withoutAdapters } from '../../peft/index.js';
+import { formatValue } from '../../runtime/format-value.js';
+import {
+  checked,
+  number,
+  type Options,
+  oneOf,
+  readDeclared,
+  type Settings,
+} from '../../runtime/option.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
+import { noGrad, scope, Tensor } from '../../tensor/index.js';
+import type { PairBatch } from '../../text/index.js';
+import type { MetricSums } from '../evaluation-options.js';
+import type { Divisor, Forward, MicroBatch, Objective } from '../micro-batch.js';
+import { TrainingMethod } from './method.js';
+import {
+  DIVERGENCES,
+  type Divergence,
+  halves,
+  PAIR_LOSSES,
+  type PairLossName,
+  type PairSums,
+  SMOOTHED,
+} from './pair-losses.js';
+
+/** Options of dpo(), each declared once. */
+export const DPO = {
+  /** Strength of the reference: small values let the model move far. Default: 0.1. */
+  beta: number('strength of the reference', { above: 0, default: 0.1, flag: 'beta' }),
+  /** A loss of TRL, or several. Default: "sigmoid". */
+  loss: checked(readLosses, '[loss](#losses), or a list of them', { default: ['sigmoid'] }),
+  /** Weights of several losses. Default: 1 each. */
+  weights: checked(readWeights, 'weights of several losses', { default: null, shown: '1 each' }),
+  /** The chance that a label is wrong. Default: 0. */
+  labelSmoothing: number('chance that a label is wrong', { min: 0, below: 0.5, default: 0 }),
+  /** How far answers may move from the reference, by an f-divergence. Default: "reverse_kl". */
+  divergence: oneOf<Divergence>(Object.keys(DIVERGENCES) as Divergence[])('f-divergence', {
+    default: 'reverse_kl',
+  }),
+  /**
+   * The model to stay near. Default: the model without its adapters, or the numbers of the rows
+   * (ref_chosen_logps and ref_rejected_logps).
+   */
+  reference: checked(readReference, 'model to stay near', {
+    default: null,
+    shown: 'the model without its [adapters](lora.md)',
+  }),
+};
+
+/** Options of dpo(). */
+export type DpoOptions = Options<typeof DPO>;
+
+/**
+ * Learns from pairs of a text.PairDataset, as the Trainer's `method`. Throws DS_ARGUMENT for wrong
+ * options.
+ */
+export function dpo(given: DpoOptions = {}): TrainingMethod {
+  const settings = readDeclared('dpo', given, DPO);
+  const { loss, weights, labelSmoothing } = settings;
+  if (weights && weights.length !== loss.length) {
+    throw refusedValue('dpo weights', `${loss.length} numbers, one for each loss`, weights);
+  }
+  for (const name of loss) {
+    const [low, high] = SMOOTHED[name] ?? [0, 0];
+    if (labelSmoothing === 0 ? low === 0 : labelSmoothing < high) continue;
+    const expected = low > 0 ? 'a number above 0, such as 0.001' : '0';
+    throw refusedValue(`dpo labelSmoothing of ${name}`, expected, labelSmoothing);
+  }
+  return new Dpo(settings);
+}
+
+function readLosses(
+  op: string,
+  given: PairLossName | readonly PairLossName[],
+): readonly PairLossName[] {
+  const list = Array.isArray(given) ? given : [given];
+  const isKnown = (name: unknown): boolean => Object.hasOwn(PAIR_LOSSES, name as string);
+  if (list.length > 0 && list.every(isKnown)) return list as readonly PairLossName[];
+  throw refusedValue(op, Object.keys(PAIR_LOSSES).join(', '), given);
+}
+
+function readWeights(op: string, given: readonly number[]): readonly number[] {
+  if (Array.isArray(given) && given.every(Number.isFinite)) return given;
+  throw refusedValue(op, 'a list of numbers', given);
+}
+
+function readReference(op: string, given: CausalLM): CausalLM {
+  if (given instanceof CausalLM) return given;
+  throw refusedValue(op, 'a language model of nn.models', given);
+}
+
+/** TRL's names. */
+const METRICS = [
+  ...['rewards/chosen', 'rewards/rejected', 'rewards/margins', 'rewards/accuracies'],
+  ...['logps/chosen', 'logps/rejected'],
+];
+
+class Dpo extends TrainingMethod {
+  readonly name = 'dpo';
+  readonly metrics = METRICS;
+
+  constructor(private readonly settings: Settings<typeof DPO>) {
+    super();
+  }
+
+  override objectiveOf<Batch>(model: Module): Objective<Batch> {
+    if (model instanceof CausalLM) return new PairObjective(model, this.settings);
+    throw refused('Trainer model', 'a CausalLM for dpo()', `a ${model.constructor.name}`);
+  }
+}
+
+/** Losses and rewards of micro-batches of pairs. */
+class PairObjective<Batch> implements Objective<Batch> {
+  private isPlaced = false;
+
+  constructor(
+    private readonly model: CausalLM,
+    private readonly settings: Settings<typeof DPO>,
+  ) {
+    const { reference } = settings;
+    if (reference === model) {
+      const hint = 'Read the model a second time, or train adapters: peft.addLora(model).';
+      throw refused('dpo reference', 'another model', 'the trained one', hint);
+    }
+  }
+
+  shortened(): Batch {
+    throw refused('Trainer method', 'no curriculum_learning beside dpo()', 'a section');
+  }
+
+  /** The mean loss is taken over pairs. */
+  counted(batch: Batch): MicroBatch<Batch> {
+    const { ids, answered } = pairBatch(batch);
+    const tokens = answered.toArray().reduce((sum, one) => sum + Number(one), 0);
+    return { batch, targets: null, counted: ids.size(0) / 2, tokens };
+  }
+
+  mean(forward: Forward, micro: MicroBatch<Batch>): Tensor {
+    return this.shared(forward, micro, micro.counted);
+  }
+
+  shared(forward: Forward, { batch }: MicroBatch<Batch>, divisor: Divisor): Tensor {
+    const sums = this.sumsOf(forward, pairBatch(batch));
+    return this.lossOf(sums).sum().div(divisor);
+  }
+
+  /** The rewards of chosen and of rejected answers, [P, 2]. */
+  outputs(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
+    return scope(() => {
+      const [w, l] = this.rewards(this.sumsOf(forward, pairBatch(batch)));
+      return Tensor.from(
+        w.flatMap((one, i) => [one, l[i] as number]),
+        { shape: [w.length, 2] },
+      );
+    });
+  }
+
+  judged(forward: Forward, { batch }: MicroBatch<Batch>): { loss: number; sums: MetricSums } {
+    return scope(() => {
+      const sums = this.sumsOf(forward, pairBatch(batch));
+      const loss = this.lossOf(sums).mean().item();
+      const [w, l] = this.rewards(sums);
+      const metric = (values: readonly number[]) => ({
+        sum: values.reduce((sum, one) => sum + one, 0),
+        count: values.length,
+      });
+      const margins = w.map((one, i) => one - (l[i] as number));
+      return {
+        loss,
+        sums: {
+          'rewards/chosen': metric(w),
+          'rewards/rejected': metric(l),
+          'rewards/margins': metric(margins),
+          'rewards/accuracies': metric(margins.map((margin) => (margin > 0 ? 1 : 0))),
+          'logps/chosen': metric(numbers(sums.chosen)),
+          'logps/rejected': metric(numbers(sums.rejected)),
+        },
+      };
+    });
+  }
+
+  /** beta times the distance of each answer from the reference. */
+  private rewards({ chosen, rejected, ...sums }: PairSums): [w: number[], l: number[]] {
+    const { beta } = this.settings;
+    const w = chosen.sub(sums.chosenReference).mul(beta);
+    const l = rejected.sub(sums.rejectedReference).mul(beta);
+    return [numbers(w), numbers(l)];
+  }
+
+  /** [P]. */
+  private lossOf(sums: PairSums): Tensor {
+    const { loss, weights } = this.settings;
+    const parts = loss.map((name, i) =>
+      PAIR_LOSSES[name](sums, this.settings).mul(weights?.[i] ?? 1),
+    );
+    return parts.reduce((sum, part) => sum.add(part));
+  }
+
+  /**
+   * The reference runs first, and its result is copied: forwards of the engine without gradients
+   * free earlier results.
+   */
+  private sumsOf(forward: Forward, batch: PairBatch): PairSums {
+    const { ids, targets, answered } = batch;
+    const reference = batch.reference ?? noGrad(() => this.referenceOf(forward, batch).clone());
+    const own = forward(ids, targets, { loss: { rows: true } });
+    const [chosen, rejected] = halves(own);
+    const [chosenReference, rejectedReference] = halves(reference);
+    const [chosenTokens, rejectedTokens] = halves(answered);
+    return {
+      ...{ chosen, rejected, chosenReference, rejectedReference, chosenTokens, rejectedTokens },
+    };
+  }
+
+  private referenceOf(forward: Forward, { ids, targets }: PairBatch): Tensor {
+    const { reference } = this.settings;
+    const inputs = { loss: { rows: true } };
+    if (reference) {
+      if (!this.isPlaced) reference.to(ids.device).eval();
+      this.isPlaced = true;
+      return reference.call(ids, targets, inputs);
+    }
+    if (lorasOf(this.model).size > 0) {
+      const { training } = this.model;
+      this.model.eval();
+      try {
+        return withoutAdapters(this.model, () => forward(ids, targets, inputs));
+      } finally {
+        this.model.train(training);
+      }
+    }
+    const hint =
+      'Give `reference: await nn.models.fromPretrained(dir)`, or train adapters: peft.addLora(model).';
+    const expected = 'a reference, a model with adapters, or rows with numbers of the reference';
+    throw refused('dpo', expected, `a ${this.model.constructor.name}`, hint);
+  }
+}
+
+const numbers = (tensor: Tensor): number[] => tensor.toArray().map(Number);
+
+function pairBatch(batch: unknown): PairBatch {
+  const { ids, targets, answered } = (batch ?? {}) as Partial<PairBatch>;
+  const isPairs = [ids, targets, answered].every((one) => one instanceof Tensor);
+  if (isPairs) return batch as PairBatch;
+  throw refused('Trainer train', 'a text.PairDataset for dpo()', formatValue(batch));
+}

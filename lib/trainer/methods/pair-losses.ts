@@ -1,0 +1,169 @@
+// The losses of preference pairs by TRL's names. Each returns a loss for each pair, [P] f32.
+// Sources: the papers in the comments; beta, e (label smoothing) and the letters are theirs.
+import { exp, sigmoid, softplus, sort, type Tensor } from '../../tensor/index.js';
+
+/** Sums over the answers of P pairs, [P] f32 each. */
+export interface PairSums {
+  /** Log-probabilities by the trained model. */
+  readonly chosen: Tensor;
+  readonly rejected: Tensor;
+  /** By the reference. */
+  readonly chosenReference: Tensor;
+  readonly rejectedReference: Tensor;
+  /** Tokens of the answers. */
+  readonly chosenTokens: Tensor;
+  readonly rejectedTokens: Tensor;
+}
+
+/** Numbers of a loss. */
+export interface PairLossOptions {
+  /** Strength of the reference. */
+  readonly beta: number;
+  /** The chance that a label is wrong. */
+  readonly labelSmoothing: number;
+  /** How far answers may move from the reference. */
+  readonly divergence: Divergence;
+}
+
+/** f-divergences of Wang et al. 2023; 0.5 is the alpha of "alpha_divergence". */
+export const DIVERGENCES = {
+  reverse_kl: (x: Tensor): Tensor => x,
+  forward_kl: (x: Tensor): Tensor => exp(x.neg()).neg(),
+  js_divergence: (x: Tensor): Tensor => logSigmoid(x),
+  alpha_divergence: (x: Tensor): Tensor =>
+    exp(x.mul(-0.5).clamp(Number.NEGATIVE_INFINITY, 80)).div(-0.5),
+};
+/** A name of an f-divergence. */
+export type Divergence = keyof typeof DIVERGENCES;
+
+const logSigmoid = (x: Tensor): Tensor => softplus(x.neg()).neg();
+
+/** x = log-probability minus the reference's, of both answers, and d = their difference. */
+function ratios(sums: PairSums, { divergence }: PairLossOptions) {
+  const w = sums.chosen.sub(sums.chosenReference);
+  const l = sums.rejected.sub(sums.rejectedReference);
+  const f = DIVERGENCES[divergence];
+  return { w, l, d: f(w).sub(f(l)) };
+}
+
+type PairLoss = (sums: PairSums, options: PairLossOptions) => Tensor;
+
+/** -(1 - e) log sigmoid(x) - e log sigmoid(-x). */
+const conservative = (x: Tensor, e: number): Tensor =>
+  e === 0
+    ? logSigmoid(x).neg()
+    : logSigmoid(x)
+        .mul(e - 1)
+        .sub(logSigmoid(x.neg()).mul(e));
+
+const sorted = (x: Tensor): Tensor => sort(x, 0).values;
+
+/** Differences of the mean log-probabilities of tokens. */
+const meanDifference = (sums: PairSums, options: PairLossOptions): Tensor => {
+  const { w, l } = ratios(sums, options);
+  return w.div(sums.chosenTokens.clamp(1)).sub(l.div(sums.rejectedTokens.clamp(1)));
+};
+
+export const PAIR_LOSSES = {
+  /** Rafailov et al. 2023; with label smoothing, Mitchell 2023. */
+  sigmoid: (sums, options) =>
+    conservative(ratios(sums, options).d.mul(options.beta), options.labelSmoothing),
+  /** Zhao et al. 2023. */
+  hinge: (sums, options) => ratios(sums, options).d.mul(-options.beta).add(1).relu(),
+  /** Azar et al. 2023. */
+  ipo: (sums, options) =>
+    meanDifference(sums, options)
+      .sub(1 / (2 * options.beta))
+      .square(),
+  /** Lambert et al. 2024. */
+  sigmoid_norm: (sums, options) =>
+    logSigmoid(meanDifference(sums, options).mul(options.beta)).neg(),
+  /** Chowdhury et al. 2024. */
+  robust: (sums, options) => {
+    const { beta, labelSmoothing: e } = options;
+    const x = ratios(sums, options).d.mul(beta);
+    const loss = logSigmoid(x)
+      .mul(e - 1)
+      .add(logSigmoid(x.neg()).mul(e));
+    return loss.div(1 - 2 * e);
+  },
+  /** Ji et al. 2024. */
+  exo_pair: (sums, options) => {
+    const e = options.labelSmoothing;
+    const x = ratios(sums, options).d.mul(options.beta);
+    const [q, rest] = [sigmoid(x), sigmoid(x.neg())];
+    const first = q.mul(logSigmoid(x).sub(Math.log(1 - e)));
+    return first.add(rest.mul(logSigmoid(x.neg()).sub(Math.log(e))));
+  },
+  /** Chen et al. 2024. */
+  nca_pair: (sums, options) => {
+    const { w, l } = ratios(sums, options);
+    const [a, b] = [w, l].map((one) => one.mul(options.beta)) as [Tensor, Tensor];
+    const both = logSigmoid(a.neg()).add(logSigmoid(b.neg())).mul(0.5);
+    return logSigmoid(a).add(both).neg();
+  },
+  /** Jung et al. 2024, without the running mean. */
+  bco_pair: (sums, options) => {
+    const { w, l } = ratios(sums, options);
+    return logSigmoid(w.mul(options.beta))
+      .add(logSigmoid(l.mul(-options.beta)))
+      .neg();
+  },
+  /** Wu et al. 2024. */
+  sppo_hard: (sums, options) => {
+    const { w, l } = ratios(sums, options);
+    const half = 0.5 / options.beta;
+    return w.sub(half).square().add(l.add(half).square());
+  },
+  /** Melnyk et al. 2024, of the pairs of a micro-batch. */
+  aot: (sums, options) => {
+    const own = sorted(sums.chosen.sub(sums.rejected));
+    const other = sorted(sums.chosenReference.sub(sums.rejectedReference));
+    return conservative(own.sub(other).mul(options.beta), options.labelSmoothing);
+  },
+  aot_unpaired: (sums, options) => {
+    const { w, l } = ratios(sums, options);
+    return conservative(sorted(w).sub(sorted(l)).mul(options.beta), options.labelSmoothing);
+  },
+  /** D'Oosterlinck et al. 2024. */
+  apo_zero: (sums, options) => {
+    const { w, l } = ratios(sums, options);
+    return sigmoid(l.mul(options.beta))
+      .sub(sigmoid(w.mul(options.beta)))
+      .add(1);
+  },
+  apo_down: (sums, options) => {
+    const { w, d } = ratios(sums, options);
+    return sigmoid(w.mul(options.beta))
+      .add(1)
+      .sub(sigmoid(d.mul(options.beta)));
+  },
+  /** Lu et al. 2024. */
+  discopop: (sums, options) => {
+    const g = ratios(sums, options).d.mul(options.beta);
+    const k = sigmoid(g.div(0.05));
+    return exp(g.neg())
+      .mul(k)
+      .sub(logSigmoid(g).mul(k.neg().add(1)));
+  },
+  /** The mean loss of the micro-batch's chosen tokens. */
+  sft: ({ chosen, chosenTokens }) =>
+    chosen.mul(chosen.numel).div(chosenTokens.sum().clamp(1)).neg(),
+} satisfies Readonly<Record<string, PairLoss>>;
+
+/** A name of a loss of pairs. */
+export type PairLossName = keyof typeof PAIR_LOSSES;
+
+/** Losses that need a label smoothing above 0, and those whose result it may change. */
+export const SMOOTHED: Readonly<
+  Partial<Record<PairLossName, readonly [low: number, high: number]>>
+> = {
+  ...{ sigmoid: [0, 0.5], robust: [0, 0.5], aot: [0, 0.5], aot_unpaired: [0, 0.5] },
+  exo_pair: [Number.MIN_VALUE, 0.5],
+};
+
+/** The first P and the last P of 2P numbers: those of chosen and of rejected answers. */
+export function halves(both: Tensor): [chosen: Tensor, rejected: Tensor] {
+  const pairs = both.size(0) / 2;
+  return [both.narrow(0, 0, pairs), both.narrow(0, pairs, pairs)];
+}

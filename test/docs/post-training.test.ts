@@ -1,0 +1,55 @@
+// The program of docs/post-training.md runs on a tiny model, and its table has all losses.
+import { spawnSync } from 'node:child_process';
+import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { nn } from '../../lib/index.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+import { PAIR_LOSSES } from '../../lib/trainer/methods/pair-losses.js';
+import type { JsonObject } from '../../types/json.js';
+import { readPage, snippetsOf } from './snippets.js';
+
+const PAGE = 'docs/post-training.md';
+const dir = mkdtempSync(join(tmpdir(), 'ds-preferences-page-'));
+afterAll(() => rmSync(dir, { recursive: true }));
+const golden = join(packageRoot(), 'test', 'golden', 'transformers');
+
+test('the program runs', async () => {
+  const file = join(golden, 'models', 'qwen2', 'config.json');
+  const config = JSON.parse(readFileSync(file, 'utf8')) as JsonObject;
+  const model = nn.models.fromConfig({ ...config, vocab_size: 1010 });
+  const folder = join(dir, 'models', 'qwen2.5-0.5b-instruct');
+  await model.save(folder);
+  cpSync(join(golden, 'tokenizers', 'qwen2'), folder, { recursive: true });
+  const page = readPage(PAGE);
+  const [row] = snippetsOf(PAGE, page, ['json']);
+  const rows = (row?.code ?? '').trim();
+  writeFileSync(join(dir, 'pairs.jsonl'), `${rows}\n`.repeat(16));
+  writeFileSync(join(dir, 'held.jsonl'), `${rows}\n`.repeat(4));
+  const [program] = snippetsOf(PAGE, page, ['js']);
+  const library = JSON.stringify(join(packageRoot(), 'lib', 'index.ts'));
+  const body = (program?.code ?? '').replace(
+    /import (\{.*\}) from '@ds\/native';/,
+    `const $1 = require(${library});`,
+  );
+  const hooks = ['run-typescript.cjs', 'threads.ts'].map((name) =>
+    join(packageRoot(), 'test', 'support', name),
+  );
+  const all = hooks.map((hook) => `require(${JSON.stringify(hook)});`).join('');
+  const path = join(dir, 'program.cjs');
+  writeFileSync(path, `${all}(async () => {${body}})();`);
+  const { status, stdout, stderr } = spawnSync(process.execPath, [path], {
+    ...{ cwd: dir, encoding: 'utf8', env: { ...process.env, CUDA_VISIBLE_DEVICES: '' } },
+  });
+  expect([status, status === 0 ? '' : stderr]).toEqual([0, '']);
+  expect(stdout).toMatch(/\d/);
+  expect(existsSync(join(dir, 'tuned', 'adapter_model.safetensors'))).toBe(true);
+});
+
+test('the table has all losses', () => {
+  const [, table = ''] = readPage(PAGE).split('## Losses');
+  const named = [...(table.split('## ')[0] ?? '').matchAll(/^\| (`.*?) \|/gm)].flatMap(([, cell]) =>
+    [...(cell as string).matchAll(/`(\w+)`/g)].map(([, name]) => name),
+  );
+  expect(named.filter((name) => name !== 'loss').sort()).toEqual(Object.keys(PAIR_LOSSES).sort());
+});
