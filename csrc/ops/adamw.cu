@@ -1,10 +1,30 @@
-// Adam and AdamW on the GPU. f32 moments use the shared kernel, bf16 moments their own.
+// AdamW on the GPU, for every storage of its state. AdamWRule::update (adamw_rule.h) updates one
+// parameter in f32 registers. The storages differ in the way a thread loads and stores them:
+//
+//     op            master       moments         a thread takes
+//     AdamW         f32          f32             4 neighbours, by the kernel of update_range.cuh
+//     AdamW         f32          bf16            4 neighbours
+//     AdamWHalves   two halves   f32 or bf16     8 neighbours and their byte of ties
+//     AdamW8bit     f32          8-bit codes     8 of the 256 parameters of a scale
+//
+// Each kernel reads and writes every operand once.
+#include "adamw.h"
+
+#include <algorithm>
+
+#include "../cuda/block_reduce.cuh"
+#include "../cuda/master_halves.cuh"
+#include "adamw8bit.h"
+#include "adamw_halves.h"
 #include "adamw_rule.h"
 #include "moments.cuh"
 #include "update_range.cuh"
 
 namespace ds::cuda {
 namespace {
+
+// -------------------------------------------------------------------------------------------------
+// bf16 moments
 
 /// f32, f16 or bf16. All threads of a launch take the same branch, so one kernel serves every pair
 /// of dtypes.
@@ -112,11 +132,199 @@ void run_narrow(const AdamW& op, CudaContext& ctx) {
   DS_CUDA_LAUNCHED(AdamWRule::kName);
 }
 
+// -------------------------------------------------------------------------------------------------
+// The master in halves
+
+constexpr const char* kHalves = "adamw_halves";
+constexpr int kHalvesBlocks = 4;  // per multiprocessor
+
+/// `M` is the storage type of the moments: float, or the bits of bf16.
+template <class G, class M>
+struct HalvesRange {
+  AdamWRule rule;
+  Halves master;
+  M *m, *v;
+  const G* grad;
+  const float* control;
+  int64_t n;
+  bool vectors;
+};
+
+template <class G, class M>
+__global__ void __launch_bounds__(kUpdateThreads) halves_kernel(HalvesRange<G, M> r) {
+  if (r.control[1] == 0) return;
+  const float factor = r.control[0];
+  const int64_t first = (int64_t{blockIdx.x} * kUpdateThreads + threadIdx.x) * kEight;
+  for (int64_t at = first; at < r.n; at += int64_t{gridDim.x} * kUpdateThreads * kEight) {
+    const int64_t valid = r.n - at;
+    const bool whole = r.vectors && valid >= kEight;
+    const auto grad = load_eight(r.grad + at, whole, valid);
+    auto m = widen_moment(load_eight(r.m + at, whole, valid));
+    auto v = widen_moment(load_eight(r.v + at, whole, valid));
+    auto p = join_eight(r.master, at, whole, valid);
+#pragma unroll
+    for (int i = 0; i < kEight; ++i)
+      r.rule.update(factor, to_float(grad.v[i]), p.v[i], m.v[i], v.v[i]);
+    if constexpr (std::is_same_v<M, float>) {
+      store_eight(r.m + at, m, whole, valid);
+      store_eight(r.v + at, v, whole, valid);
+    } else {
+      const RoundedMoments<kEight> kept(p, m, v);
+      store_eight(r.m + at, kept.m, whole, valid);
+      store_eight(r.v + at, kept.v, whole, valid);
+    }
+    split_eight(r.master, p, at, whole, valid);
+  }
+}
+
+template <class G, class M>
+void run_halves(const AdamWHalves& op, CudaContext& ctx) {
+  const int64_t n = op.m.numel();
+  constexpr int64_t kStep = int64_t{kUpdateThreads} * kEight;
+  const auto blocks = static_cast<unsigned>(
+      std::min<int64_t>((n + kStep - 1) / kStep, int64_t{ctx.sm_count} * kHalvesBlocks));
+  HalvesRange<G, M> r = {AdamWRule::of(op),
+                         Halves::of(op),
+                         op.m.as<M>(),
+                         op.v.as<M>(),
+                         op.grad.as<G>(),
+                         op.control.as<float>(),
+                         n,
+                         false};
+  r.vectors = aligned_for_eight(r.master) && aligned_for<kEight>(r.m) && aligned_for<kEight>(r.v) &&
+              aligned_for<kEight>(r.grad);
+  halves_kernel<G, M><<<blocks, kUpdateThreads, 0, ctx.stream>>>(r);
+  DS_CUDA_LAUNCHED(kHalves);
+}
+
+// -------------------------------------------------------------------------------------------------
+// 8-bit moments: one warp per block of 256 parameters with one scale
+
+constexpr int kWarps = kUpdateThreads / kWarp, kCodedBlocks = 16;  // per block; per multiprocessor
+constexpr int kEach = kCodeBlock / kWarp;                          // elements of a lane
+
+__device__ const DynamicCode kSigned = dynamic_code(true), kUnsigned = dynamic_code(false);
+
+template <class G, class W>
+struct CodedRange {
+  AdamWRule rule;
+  float* master;
+  uint8_t *m, *v;
+  float *m_scale, *v_scale;
+  const G* grad;
+  W* weight;
+  const float* control;
+  int64_t n;
+};
+
+/// Rounds the warp's block to codes and returns its largest magnitude.
+__device__ __forceinline__ float round_to_codes(const DynamicCode& code, const float (&x)[kEach],
+                                                uint8_t* codes, int64_t valid, int lane) {
+  float size = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) size = Max{}(size, fabsf(x[i]));
+  const float scale = warp_reduce(size, Max{});
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int at = i * kWarp + lane;
+    if (at >= valid) continue;
+    const int nearest = nearest_code(code.middle, code.zero, div_rn(x[i], scale));
+    codes[at] = static_cast<uint8_t>(scale == 0.0f ? code.zero : nearest);
+  }
+  return scale;
+}
+
+template <class G, class W>
+__global__ void __launch_bounds__(kUpdateThreads) coded_kernel(CodedRange<G, W> r) {
+  __shared__ DynamicCode code_m, code_v;
+  const bool apply = r.control[1] != 0;
+  if (!apply && !r.weight) return;
+  for (int i = threadIdx.x; i < 256; i += kUpdateThreads) {
+    code_m.value[i] = kSigned.value[i];
+    code_v.value[i] = kUnsigned.value[i];
+    if (i < 255) {
+      code_m.middle[i] = kSigned.middle[i];
+      code_v.middle[i] = kUnsigned.middle[i];
+    }
+  }
+  if (threadIdx.x == 0) {
+    code_m.zero = kSigned.zero;
+    code_v.zero = kUnsigned.zero;
+  }
+  __syncthreads();
+  const int lane = threadIdx.x % kWarp;
+  const int64_t blocks = (r.n + kCodeBlock - 1) / kCodeBlock;
+  const float factor = r.control[0];
+  for (int64_t block = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp; block < blocks;
+       block += int64_t{gridDim.x} * kWarps) {
+    const int64_t start = block * kCodeBlock, valid = r.n - start;
+    float p[kEach], m[kEach] = {}, v[kEach] = {};
+    const float m_scale = r.m_scale[block], v_scale = r.v_scale[block];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = i * kWarp + lane;
+      if (at >= valid) continue;
+      p[i] = r.master[start + at];
+      if (!apply) continue;
+      m[i] = mul_rn(code_m.value[r.m[start + at]], m_scale);
+      v[i] = mul_rn(code_v.value[r.v[start + at]], v_scale);
+      r.rule.update(factor, to_float(r.grad[start + at]), p[i], m[i], v[i]);
+      r.master[start + at] = p[i];
+    }
+    if (apply) {
+      const float new_m = round_to_codes(code_m, m, r.m + start, valid, lane);
+      const float new_v = round_to_codes(code_v, v, r.v + start, valid, lane);
+      if (lane == 0) {
+        r.m_scale[block] = new_m;
+        r.v_scale[block] = new_v;
+      }
+    }
+    if (!r.weight) continue;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = i * kWarp + lane;
+      if (at < valid) r.weight[start + at] = from_float<W>(p[i]);
+    }
+  }
+}
+
 }  // namespace
 
 void run(const AdamW& op, CudaContext& ctx) {
   if (op.m.dtype == DType::bf16) run_narrow(op, ctx);
   else update_range(AdamWRule::of(op), op, {op.m, op.v}, ctx);
+}
+
+void run(const AdamWHalves& op, CudaContext& ctx) {
+  if (op.m.numel() == 0) return;
+  for_floating(kHalves, op.grad.dtype, [&](auto grad) {
+    using G = typename decltype(grad)::type;
+    if (op.m.dtype == DType::bf16) run_halves<G, uint16_t>(op, ctx);
+    else run_halves<G, float>(op, ctx);
+  });
+}
+
+void run(const AdamW8bit& op, CudaContext& ctx) {
+  constexpr const char* kOp = "adamw8bit";
+  const int64_t n = op.master.numel();
+  if (n == 0) return;
+  const int64_t blocks = (op.m_scale.numel() + kWarps - 1) / kWarps;
+  const auto grid =
+      static_cast<unsigned>(std::min<int64_t>(blocks, int64_t{ctx.sm_count} * kCodedBlocks));
+  for_floating(kOp, op.grad.dtype, [&](auto grad) {
+    for_floating(kOp, op.weight ? op.weight.dtype : DType::f32, [&](auto weight) {
+      using G = typename decltype(grad)::type;
+      using W = typename decltype(weight)::type;
+      const CodedRange<G, W> range = {
+          AdamWRule::of(op),      op.master.as<float>(),
+          op.m.as<uint8_t>(),     op.v.as<uint8_t>(),
+          op.m_scale.as<float>(), op.v_scale.as<float>(),
+          op.grad.as<G>(),        op.weight ? op.weight.as<W>() : nullptr,
+          op.control.as<float>(), n};
+      coded_kernel<<<grid, kUpdateThreads, 0, ctx.stream>>>(range);
+      DS_CUDA_LAUNCHED(kOp);
+    });
+  });
 }
 
 }  // namespace ds::cuda
