@@ -1,39 +1,77 @@
 // The model options of `ds serve` and `ds chat`.
 
 import { readFileSync } from 'node:fs';
+import { integer, type Options, string } from '../runtime/option.js';
 import { errorMessage } from '../runtime/system-error.js';
-
 import type { EngineOptions } from '../serve/index.js';
 import { refuse } from './argument-error.js';
 
 /** Options of both commands. */
-export interface EngineFlags {
-  /** Branch, tag or commit of a model of the hub. */
-  revision?: string;
-  device?: string;
-  dtype?: string;
-  context?: number;
-  config?: string;
-  tokenizer?: string;
+export const ENGINE = {
+  revision: string('branch, tag or commit of a model [by name](hub.md)', {
+    shown: '`main`',
+    flag: '--revision <name>',
+  }),
+  device: string('`"cpu"` or a GPU', { shown: 'a GPU if present', flag: '--device <name>' }),
+  dtype: string('fp32, fp16 or bf16', { shown: "the folder's", flag: '--dtype <name>' }),
+  context: integer('[tokens](#context-and-memory) of prompt and answer; more is 400', {
+    min: 2,
+    shown: "1024, or the model's maximum if lower",
+    flag: '--context <n>',
+  }),
+  config: string('[engine configuration](inference-configuration.md), JSON', {
+    shown: 'none',
+    flag: '--config <file>',
+  }),
+  tokenizer: string('folder or name of the tokenizer', {
+    shown: "the model's",
+    flag: '--tokenizer <folder>',
+  }),
+  chatTemplate: string('Jinja template of chats', {
+    shown: "the tokenizer's",
+    flag: '--chat-template <file>',
+  }),
+};
+
+/** Further options of `ds serve`. */
+export const SERVER = {
+  apiKeyFile: string('file with [keys](#keys-and-access), one a line; also: `DS_API_KEY`', {
+    shown: 'no key',
+    flag: '--api-key-file <file>',
+  }),
+  /** Ranks that share the model. */
+  tp: integer('[GPUs that share the model](#a-model-on-several-gpus)', {
+    min: 1,
+    default: 1,
+    flag: '--tp <n>',
+  }),
+  seed: integer('seed of requests without one', { min: 0, shown: 'random', flag: '--seed <n>' }),
+};
+
+/** Options of both commands as they are read. */
+export interface EngineFlags extends Options<typeof ENGINE> {
   tp?: number;
   seed?: number;
-  chatTemplate?: string;
   /** Whether steps are recorded where they can be; false of --no-graphs. */
   graphs: boolean;
 }
 
+/** Options of `ds serve` as they are read; fromFlags() finds those of the server. */
+export interface ServeFlags extends EngineFlags, Options<typeof SERVER> {}
+
 /** How the engine is opened. Throws DS_ARGUMENT for a file that cannot be read. */
 export function engineOptions(flags: EngineFlags): EngineOptions {
-  const { device, dtype, context, config, tokenizer, tp = 1, seed, graphs } = flags;
-  const { revision } = flags;
-  const ranks = tp > 1 ? { tp_size: tp } : undefined;
-  const enable_cuda_graph = graphs ? undefined : false;
-  const said = { device, dtype, max_out_tokens: context, tensor_parallel: ranks };
-  const given = Object.entries({ ...said, enable_cuda_graph }).filter(
-    ([, one]) => one !== undefined,
-  );
-  const standard = { enable_cuda_graph: 'auto' as const };
-  const all = { ...standard, ...configOf(config), ...Object.fromEntries(given) };
+  const { device, dtype, context, config, tokenizer, tp = 1, seed, graphs, revision } = flags;
+  const said = {
+    device,
+    dtype,
+    max_out_tokens: context,
+    tensor_parallel: tp > 1 ? { tp_size: tp } : undefined,
+    enable_cuda_graph: graphs ? undefined : false,
+  };
+  const given = Object.entries(said).filter(([, value]) => value !== undefined);
+  const usual = { enable_cuda_graph: 'auto' as const };
+  const all = { ...usual, ...configOf(config), ...Object.fromEntries(given) };
   return { config: all, tokenizer, seed, revision };
 }
 

@@ -2,8 +2,8 @@
 // with it.
 import { DsError } from '../errors.js';
 import { followEngine, leaveRanks } from '../serve/index.js';
-import { engineOptions } from './engine-flags.js';
-import { type ServeFlags, serveHere } from './serve.js';
+import { engineOptions, type ServeFlags } from './engine-flags.js';
+import { serveHere } from './serve.js';
 
 async function main(folder: string, flags: ServeFlags): Promise<number> {
   if (process.env.RANK === '0') {

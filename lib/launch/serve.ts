@@ -7,36 +7,14 @@ import { isRemote } from '../hub/names.js';
 import { isLoopback } from '../runtime/loopback.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { type InferenceServer, openEngine, requireKey, serve } from '../serve/index.js';
+import { REQUEST_LIMITS, readLimits, SERVER_LIMITS } from '../serve/limits.js';
+import { SERVE } from '../serve/serve-options.js';
 import { refuse } from './argument-error.js';
-import { type EngineFlags, engineOptions, textOf } from './engine-flags.js';
+import { fromFlags } from './declared-flags.js';
+import { engineOptions, type ServeFlags, textOf } from './engine-flags.js';
 
-/** The options of `ds serve`. */
-export interface ServeFlags extends EngineFlags {
-  host: string;
-  port: number;
-  apiKeyFile?: string;
-  modelName?: string;
-  allowedHosts?: string[];
-  cors?: string;
-  tokenizerThreads: number;
-  maxBody?: number;
-  maxBodies?: number;
-  maxPromptTokens?: number;
-  maxPromptChars?: number;
-  promptTimeout?: number;
-  maxAnswers?: number;
-  maxRequests?: number;
-  maxConnections?: number;
-  headTimeout?: number;
-  bodyTimeout?: number;
-  requestTimeout?: number;
-  drainTimeout?: number;
-  /** Ranks that share the model. */
-  tp: number;
-}
-
-/** Seconds that a server has to end, and ranks beyond it. */
-const [DRAIN, MARGIN] = [30, 10];
+/** Seconds that ranks have to end after their server. */
+const MARGIN = 10;
 
 /** Exit code after a failure of the engine that only a new start mends. */
 const ENGINE_FAILED = 3;
@@ -51,12 +29,13 @@ const SIGNALS = ['SIGTERM', 'SIGINT'] as const;
 
 /** Serves with one process, or with --tp ranks. Returns the exit code. Throws as serveHere(). */
 export function serveCommand(folder: string, flags: ServeFlags): Promise<number> {
-  return flags.tp > 1 ? serveOverRanks(folder, flags) : serveHere(folder, flags);
+  return (flags.tp ?? 1) > 1 ? serveOverRanks(folder, flags) : serveHere(folder, flags);
 }
 
 /** Starts the ranks. Rank 0 serves. */
 async function serveOverRanks(folder: string, flags: ServeFlags): Promise<number> {
-  const { tp, device, drainTimeout = DRAIN } = flags;
+  const { tp, device } = flags;
+  const { drainSeconds } = readLimits('serve limits', fromFlags(SERVER_LIMITS, flags));
   keysOf(flags.apiKeyFile); // A rank would read the model before it refuses a key.
   if (device?.includes(':')) {
     const hint = 'GPUs are chosen by CUDA_VISIBLE_DEVICES.';
@@ -68,7 +47,7 @@ async function serveOverRanks(folder: string, flags: ServeFlags): Promise<number
   ]);
   const { options } = takeLaunchOptions([], null);
   const place = (await hasGpus(device)) ? { num_gpus: tp } : { num_procs: tp };
-  const grace_period = drainTimeout + MARGIN;
+  const grace_period = drainSeconds + MARGIN;
   const name = require.resolve('./serve-rank.js');
   const program = { name, args: [folder, JSON.stringify(flags)], node: process.execArgv };
   const codes = new Set<number>();
@@ -92,8 +71,8 @@ async function hasGpus(device: string | undefined): Promise<boolean> {
 export async function serveHere(folder: string, flags: ServeFlags): Promise<number> {
   const options = engineOptions(flags);
   const apiKeys = keysOf(flags.apiKeyFile);
-  const { host, port, allowedHosts, cors, tokenizerThreads } = flags;
-  const model = flags.modelName ?? (isRemote(folder) ? folder : basename(resolve(folder)));
+  const given = fromFlags(SERVE, flags);
+  const { host = SERVE.host.absent(''), model = nameOf(folder) } = given;
   const chatTemplate = textOf(flags.chatTemplate);
   const stopped = signalled();
   let engine: ReturnType<typeof openEngine> | null = null;
@@ -106,9 +85,8 @@ export async function serveHere(folder: string, flags: ServeFlags): Promise<numb
     });
     return engine;
   };
-  const access = { apiKeys, allowedHosts, cors };
-  const settings = { host, port, model, chatTemplate, tokenizerThreads, ...access };
-  const server = await serve(open, { ...settings, limits: limitsOf(flags) });
+  const limits = fromFlags({ ...REQUEST_LIMITS, ...SERVER_LIMITS }, flags);
+  const server = await serve(open, { ...given, host, model, apiKeys, chatTemplate, limits });
   console.log(`${model} at ${server.url}/v1: loading ${folder}`);
   if (apiKeys.length === 0 && !isLoopback(host)) {
     console.error(
@@ -137,6 +115,9 @@ export async function serveHere(folder: string, flags: ServeFlags): Promise<numb
   clearTimeout(timer);
   return code;
 }
+
+/** The name of the model without --model-name. */
+const nameOf = (folder: string): string => (isRemote(folder) ? folder : basename(resolve(folder)));
 
 /**
  * Lets health checks see the failure before connections are refused. Returns the timer that ends
@@ -173,23 +154,6 @@ function introduction({ served }: InferenceServer): string {
     ...(canChat || !tokenizer ? [] : ['without a chat template: completions only']),
   ];
   return [`ready: ${maxTokens} tokens of prompt and answer`, ...without].join(', ');
-}
-
-function limitsOf(flags: ServeFlags) {
-  return {
-    bodyBytes: flags.maxBody,
-    bodiesBytes: flags.maxBodies,
-    promptTokens: flags.maxPromptTokens,
-    promptCharacters: flags.maxPromptChars,
-    promptSeconds: flags.promptTimeout,
-    connections: flags.maxConnections,
-    headSeconds: flags.headTimeout,
-    bodySeconds: flags.bodyTimeout,
-    answers: flags.maxAnswers,
-    requests: flags.maxRequests,
-    requestSeconds: flags.requestTimeout,
-    drainSeconds: flags.drainTimeout,
-  };
 }
 
 /**

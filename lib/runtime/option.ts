@@ -14,7 +14,9 @@ export type Syntax =
   | 'record' // JSON
   | 'text or record' // a path, or JSON
   | 'text or switch'
-  | 'integer or switch';
+  | 'integer or switch'
+  | 'bytes' // such as 4MiB
+  | 'names'; // joined by commas
 
 /** Names and texts of an option. */
 interface About<Default, Flag extends string, Required extends boolean> extends NamedElsewhere {

@@ -1,31 +1,14 @@
 // A conversation in the terminal: lines go to the engine, and answers stream back.
 import { once } from 'node:events';
 import type { Interface } from 'node:readline';
-import type { Readable, Writable } from 'node:stream';
+import type { Writable } from 'node:stream';
 
 import { DsError } from '../errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { readDeclared } from '../runtime/option.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
+import { CHAT, type ChatOptions } from './chat-options.js';
 import { samplingDefaults } from './sampling-defaults.js';
 import type { ContinuationOptions, ServedEngine } from './served-engine.js';
-
-/** How chat() talks. */
-export interface ChatOptions {
-  /** Source of questions, one per line. Default: standard input. */
-  input?: Readable;
-  /** Destination of answers. Default: standard output. */
-  output?: Writable;
-  /** A system message before the conversation. */
-  system?: string;
-  /** A Jinja text in place of the tokenizer's own chat template. */
-  chatTemplate?: string;
-  /** Sampling options; they override generation_config.json. */
-  sampling?: ContinuationOptions;
-}
-
-const OPTIONS: OptionNames<ChatOptions> = {
-  ...{ input: true, output: true, system: true, chatTemplate: true, sampling: true },
-};
 
 const HELP = '/reset starts over, /quit ends, Ctrl-C stops an answer';
 
@@ -35,7 +18,7 @@ const HELP = '/reset starts over, /quit ends, Ctrl-C stops an answer';
  * separately. Throws DS_ARGUMENT for a model without a tokenizer.
  */
 export async function chat(engine: ServedEngine, given: ChatOptions = {}): Promise<void> {
-  const options = readOptions('chat', given, OPTIONS);
+  const options = readDeclared('chat', given, CHAT);
   const tokenizer = requireTokenizer(engine);
   const { input = process.stdin, output = process.stdout } = options;
   const isTerminal = (input as NodeJS.ReadStream).isTTY === true;

@@ -1,10 +1,12 @@
 // The serving room's door: an inference engine behind HTTP and in the terminal.
 export { requireKey } from './access.js';
-export { type ChatOptions, chat } from './chat.js';
+export { chat } from './chat.js';
+export type { ChatOptions } from './chat-options.js';
 export { followEngine, leaveRanks } from './follow-engine.js';
 
 export type { ResolvedLimits, ServeLimits } from './limits.js';
 export { type EngineOptions, openEngine } from './open-engine.js';
+export type { ServeOptions } from './serve-options.js';
 export type {
   ContinuationOptions,
   ContinuationRequest,
@@ -13,4 +15,4 @@ export type {
   ServedLogprob,
   ServedPiece,
 } from './served-engine.js';
-export { InferenceServer, type ServeOptions, serve } from './server.js';
+export { InferenceServer, serve } from './server.js';

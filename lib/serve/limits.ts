@@ -1,101 +1,143 @@
 // Limits for one client, so that the server can serve the others too.
-import { DsError } from '../errors.js';
 import { openFileLimit } from '../runtime/host-limits.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
-import { requireInteger } from '../runtime/require-number.js';
+import { integer, type Options, readDeclared, type Settings } from '../runtime/option.js';
+import { readOptions } from '../runtime/options.js';
+import { refused } from '../runtime/refused.js';
 
-/** Bounds of requests; each has a default. */
-export interface ServeLimits {
-  /** Bytes of a request's body; more is 413. Default 4 MiB. */
-  bodyBytes?: number;
-  /**
-   * Bytes of the bodies of all requests under way; beyond them, a body of more than 64 KiB is 503.
-   * Default 128 MiB.
-   */
-  bodiesBytes?: number;
+/** Bounds of one request. */
+export const REQUEST_LIMITS = {
   /** Tokens of a prompt. Default: one less than the context. */
-  promptTokens?: number;
+  promptTokens: integer('tokens of a prompt; more is 400', {
+    min: 1,
+    default: Number.MAX_SAFE_INTEGER,
+    shown: 'the context',
+    flag: '--max-prompt-tokens <n>',
+  }),
   /**
    * UTF-16 units of a text that is tokenized, or tokens that /detokenize takes. Default: 16 for
    * each token of the context, and at least 65,536.
    */
-  promptCharacters?: number;
-  /** Seconds that one prompt may take to be tokenized. Default 30. */
-  promptSeconds?: number;
-  /** Answers to one prompt (`n`). Default 16. */
-  answers?: number;
-  /** Prompts in one request. Default 64. */
-  prompts?: number;
-  /** Requests that run or wait; one more is 429. Default 1024. */
-  requests?: number;
+  promptCharacters: integer('characters of a text to tokenize; more is 400', {
+    min: 1,
+    shown: '16 a token of the context, at least 65,536',
+    flag: '--max-prompt-chars <n>',
+  }),
+  /** Answers to one prompt (`n`). Default: 16. */
+  answers: integer('`n` of a request; more is 400', {
+    min: 1,
+    default: 16,
+    flag: '--max-answers <n>',
+  }),
+  /** Prompts in one request. Default: 64. */
+  prompts: integer('prompts in one request', { min: 1, default: 64 }),
+  /** Bytes of a request's body; more is 413. Default: 4 MiB. */
+  bodyBytes: integer('bytes of a request; more is 413', {
+    min: 1,
+    default: 4 * 2 ** 20,
+    shown: '4 MiB',
+    flag: '--max-body <size>',
+    syntax: 'bytes',
+  }),
+  /** Seconds that one prompt may take to be tokenized. Default: 30. */
+  promptSeconds: integer('seconds to tokenize one prompt; then 400', {
+    min: 1,
+    default: 30,
+    flag: '--prompt-timeout <seconds>',
+  }),
+  /** Seconds for the head of a request to arrive. Default: 10, and at most `bodySeconds`. */
+  headSeconds: integer('seconds for the headers to arrive; then 408', {
+    min: 1,
+    default: 10,
+    flag: '--head-timeout <seconds>',
+  }),
+  /** Seconds for the head and body of a request to arrive. Default: 60. */
+  bodySeconds: integer('seconds for headers and body to arrive; then 408', {
+    min: 1,
+    default: 60,
+    flag: '--body-timeout <seconds>',
+  }),
+  /** Seconds until a request that has not ended is ended. Default: 600. */
+  requestSeconds: integer('seconds of a request; then 503', {
+    min: 1,
+    default: 600,
+    flag: '--request-timeout <seconds>',
+  }),
+  /**
+   * Bytes that wait for a client that reads slowly; beyond them its request ends. Default: 1 MiB.
+   */
+  unreadBytes: integer('bytes that wait for a slow client; beyond them its request ends', {
+    min: 1,
+    default: 2 ** 20,
+    shown: '1 MiB',
+  }),
+  /** Seconds for a client to read the rest of its answer. Default: 60. */
+  unreadSeconds: integer('seconds for a client to read the rest of its answer', {
+    min: 1,
+    default: 60,
+  }),
+};
+
+/** Bounds of all requests together. */
+export const SERVER_LIMITS = {
+  /** Requests that run or wait; one more is 429. Default: 1024. */
+  requests: integer('requests that run or wait; more is 429 with `Retry-After`', {
+    min: 1,
+    default: 1024,
+    flag: '--max-requests <n>',
+  }),
+  /**
+   * Bytes of the bodies of all requests under way; beyond them, a body of more than 64 KiB is 503.
+   * Default: 128 MiB.
+   */
+  bodiesBytes: integer('bytes of the bodies of all requests under way; more is 503', {
+    min: 1,
+    default: 128 * 2 ** 20,
+    shown: '128 MiB',
+    flag: '--max-bodies <size>',
+    syntax: 'bytes',
+  }),
   /**
    * Open connections. One more closes the connection that has waited longest without a request; if
    * all have one, the new connection is closed. Default: 1024, and at most half of the files that
    * the process may open.
    */
-  connections?: number;
-  /** Seconds until a request that has not ended is ended. Default 600. */
-  requestSeconds?: number;
-  /** Seconds for the head of a request to arrive. Default 10, and at most `bodySeconds`. */
-  headSeconds?: number;
-  /** Seconds for the head and body of a request to arrive. Default 60. */
-  bodySeconds?: number;
-  /**
-   * Bytes that wait for a client that reads slowly; beyond them its request ends. Default 1 MiB.
-   */
-  unreadBytes?: number;
-  /** Seconds for a client to read the rest of its answer. Default 60. */
-  unreadSeconds?: number;
-  /** Seconds for running requests to end after stop(). Default 30. */
-  drainSeconds?: number;
-}
-
-const LIMITS: OptionNames<ServeLimits> = {
-  ...{ bodyBytes: true, promptTokens: true, answers: true, prompts: true, requests: true },
-  ...{ requestSeconds: true, bodySeconds: true, unreadBytes: true, unreadSeconds: true },
-  ...{ drainSeconds: true, bodiesBytes: true, promptCharacters: true, promptSeconds: true },
-  ...{ connections: true, headSeconds: true },
+  connections: integer('open connections', {
+    min: 1,
+    default: 1024,
+    shown: '1024, half of `ulimit -n` at most',
+    flag: '--max-connections <n>',
+  }),
+  /** Seconds for running requests to end after stop(). Default: 30. */
+  drainSeconds: integer('seconds for running requests after a signal; then 503', {
+    min: 1,
+    default: 30,
+    flag: '--drain-timeout <seconds>',
+  }),
 };
+
+/** Bounds of requests; each has a default. */
+export interface ServeLimits
+  extends Options<typeof REQUEST_LIMITS>,
+    Options<typeof SERVER_LIMITS> {}
 
 /** All limits. Without `promptCharacters`, the context of the model decides. */
-export type ResolvedLimits = Required<Omit<ServeLimits, 'promptCharacters'>> &
-  Pick<ServeLimits, 'promptCharacters'>;
-
-const DEFAULTS: ResolvedLimits = {
-  bodyBytes: 4 * 2 ** 20,
-  bodiesBytes: 128 * 2 ** 20,
-  promptSeconds: 30,
-  connections: 1024,
-  headSeconds: 10,
-  promptTokens: Number.MAX_SAFE_INTEGER,
-  answers: 16,
-  prompts: 64,
-  requests: 1024,
-  requestSeconds: 600,
-  bodySeconds: 60,
-  unreadBytes: 2 ** 20,
-  unreadSeconds: 60,
-  drainSeconds: 30,
-};
+export interface ResolvedLimits
+  extends Settings<typeof REQUEST_LIMITS>,
+    Settings<typeof SERVER_LIMITS> {}
 
 /**
  * The limits, with defaults. Throws DS_ARGUMENT for unknown names and for other values than
  * positive integers.
  */
-export function readLimits(op: string, given: ServeLimits | undefined): ResolvedLimits {
-  const options = readOptions(op, given, LIMITS);
+export function readLimits(op: string, given: ServeLimits = {}): ResolvedLimits {
+  const declared = { ...REQUEST_LIMITS, ...SERVER_LIMITS };
+  const limits = readDeclared(op, given, declared);
   const most = Math.max(1, Math.floor(openFileLimit() / 2));
-  const limits = { ...DEFAULTS, connections: Math.min(DEFAULTS.connections, most) };
-  for (const name of Object.keys(LIMITS) as (keyof ServeLimits)[]) {
-    const value = options[name];
-    if (value !== undefined) limits[name] = requireInteger(`${op} ${name}`, value, 1);
-  }
   const { connections } = limits;
-  if (connections > most) {
+  if (connections > most && readOptions(op, given, declared).connections !== undefined) {
     const expected = `at most ${most}, half of the files that the process may open`;
     const hint = 'Raise the limit of open files (ulimit -n).';
-    const place = { op: `${op} connections`, expected, got: String(connections), hint };
-    throw new DsError({ code: 'DS_ARGUMENT', ...place });
+    throw refused(`${op} connections`, expected, String(connections), hint);
   }
-  return limits;
+  return { ...limits, connections: Math.min(connections, most) };
 }

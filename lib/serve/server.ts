@@ -5,9 +5,7 @@ import type { AddressInfo, Socket } from 'node:net';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isLoopback } from '../runtime/loopback.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
-import { requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
+import { readDeclared } from '../runtime/option.js';
 import { timerMs } from '../runtime/timer.js';
 import { Access } from './access.js';
 import { Admission } from './admission.js';
@@ -17,46 +15,15 @@ import { Connections } from './connections.js';
 import { Cors } from './cors.js';
 import { EngineFailure } from './engine-failure.js';
 import { Hosts } from './hosts.js';
-import { type ResolvedLimits, readLimits, type ServeLimits } from './limits.js';
+import { type ResolvedLimits, readLimits } from './limits.js';
 import { Metrics } from './metrics.js';
 import { requireSize } from './request-body.js';
 import type { RequestLife } from './request-life.js';
 import { answerRequest } from './routes.js';
 import { sendError } from './send.js';
+import { SERVE, type ServeOptions, type ServeSettings } from './serve-options.js';
 import type { ServedEngine } from './served-engine.js';
 import { type ServedModel, servedModel } from './served-model.js';
-
-/** How an engine is served. */
-export interface ServeOptions {
-  /** Name of the model in requests. Default "default". */
-  model?: string;
-  /** Address to listen at. Default "127.0.0.1": only this machine connects. */
-  host?: string;
-  /** Default 8000; 0 takes a free one. */
-  port?: number;
-  /** Clients send one of these keys. Default: clients need no key. */
-  apiKeys?: readonly string[];
-  /**
-   * More hosts that requests may name if the server has no key and listens on loopback; "*" for
-   * any. Default: localhost, 127.0.0.0/8 and [::1] only.
-   */
-  allowedHosts?: readonly string[];
-  /** The origin of web pages that may send requests, or "*" for all origins. Default: no origin. */
-  cors?: string;
-  /** A Jinja text in place of the tokenizer's own chat template. */
-  chatTemplate?: string;
-  /** Threads that turn prompts into tokens. Default 2. */
-  tokenizerThreads?: number;
-  /** Bounds of requests and connections. */
-  limits?: ServeLimits;
-  /** Receives errors inside the server. Default: console.error. */
-  report?: (failure: unknown) => void;
-}
-
-const OPTIONS: OptionNames<ServeOptions> = {
-  ...{ model: true, host: true, port: true, apiKeys: true, allowedHosts: true },
-  ...{ chatTemplate: true, cors: true, tokenizerThreads: true, limits: true, report: true },
-};
 
 /**
  * Starts a server for `engine`: an engine, a promise of one, or a function that serve() calls once
@@ -69,7 +36,7 @@ export async function serve(
     | (() => ServedEngine | PromiseLike<ServedEngine>),
   given: ServeOptions = {},
 ): Promise<InferenceServer> {
-  const server = new InferenceServer(readOptions('serve', given, OPTIONS));
+  const server = new InferenceServer(readDeclared('serve', given, SERVE));
   await server.listen();
   server.ready = server.open(typeof engine === 'function' ? engine : () => engine);
   server.ready.catch(() => {}); // A caller that waits for `ready` gets the error; a caller need not wait.
@@ -112,16 +79,13 @@ export class InferenceServer {
   private reportedAt = -REPORT_MS;
   private readonly engineFailure: EngineFailure;
 
-  constructor(private readonly options: ServeOptions) {
+  constructor(private readonly options: ServeSettings) {
     this.engineFailure = new EngineFailure(
       () => this.served?.engine,
       (error) => this.endAll(engineFailed(error)),
     );
-    const { apiKeys = [], model = 'default', chatTemplate = '' } = options;
-    requireType('serve model', model, 'string');
-    requireType('serve chatTemplate', chatTemplate, 'string');
-    this.limits = readLimits('serve limits', options.limits);
-    this.access = new Access(apiKeys);
+    this.limits = options.limits ?? readLimits('serve limits');
+    this.access = new Access(options.apiKeys);
     this.hosts = new Hosts(options.allowedHosts);
     this.cors = new Cors(options.cors);
     this.admission = new Admission(this.limits.requests);
@@ -174,9 +138,7 @@ export class InferenceServer {
 
   /** @internal */
   listen(): Promise<void> {
-    const { host = '127.0.0.1', port = 8000 } = this.options;
-    requireType('serve host', host, 'string');
-    requirePort(port);
+    const { host, port } = this.options;
     return new Promise((resolve, reject) => {
       const onError = (cause: Error): void => {
         const expected = 'an address and a port that are free';
@@ -196,8 +158,7 @@ export class InferenceServer {
 
   /** @internal */
   async open(engine: () => ServedEngine | PromiseLike<ServedEngine>): Promise<void> {
-    const { model: name = 'default', chatTemplate, tokenizerThreads: threads = 2 } = this.options;
-    requireInteger('serve tokenizerThreads', threads, 1);
+    const { model: name, chatTemplate, tokenizerThreads: threads } = this.options;
     this.served = servedModel(await engine(), name, this.limits, { threads, chatTemplate });
     if (!this.isStopping) this.engineFailure.watch();
   }
@@ -353,14 +314,6 @@ export class InferenceServer {
     response.once('finish', () => clearTimeout(timer));
     response.once('close', () => clearTimeout(timer));
   }
-}
-
-const MOST_PORT = 65_535;
-
-function requirePort(port: unknown): void {
-  if (typeof port === 'number' && Number.isInteger(port) && port >= 0 && port <= MOST_PORT) return;
-  const expected = `a port, 0 to ${MOST_PORT}`;
-  throw new DsError({ code: 'DS_ARGUMENT', op: 'serve port', expected, got: formatValue(port) });
 }
 
 /** Milliseconds between two reports of connections that could not be accepted. */

@@ -4,11 +4,15 @@ import { join } from 'node:path';
 import ts from 'typescript';
 
 import { SAMPLING, tokenOptions } from '../../lib/inference/sampling-options.js';
+import { ENGINE, SERVER } from '../../lib/launch/engine-flags.js';
+import { CHAT, CHAT_SAMPLING } from '../../lib/serve/chat-options.js';
+import { REQUEST_LIMITS, SERVER_LIMITS } from '../../lib/serve/limits.js';
+import { SERVE } from '../../lib/serve/serve-options.js';
 import { LOADING, loadingCalls } from '../../lib/trainer/data-options.js';
 import { EVALUATION, evaluationCalls } from '../../lib/trainer/evaluation-options.js';
 import { MODEL, OPTIMIZATION, sampleOptions } from '../../lib/trainer/options.js';
 import { LOGGING, REPORTING, SAVING, STOPPING } from '../../lib/trainer/report-options.js';
-import { optionRows, shortRows, tableRows } from '../support/option-table.js';
+import { flagRows, optionRows, shortRows, tableRows } from '../support/option-table.js';
 
 const page = (name: string) => readFileSync(join(__dirname, '../../docs', name), 'utf8');
 const { train, eval: evaluation, loss, count } = sampleOptions();
@@ -24,6 +28,16 @@ test.each<[heading: string, rows: string[]]>([
   ['field of `data`', optionRows({ ...LOADING, ...loadingCalls() })],
 ])('docs/trainer.md has the declared options: %s', (heading, rows) => {
   expect(tableRows(page('trainer.md'), heading)).toEqual(rows);
+});
+
+test.each([
+  ['option', [...flagRows(ENGINE), ...flagRows({ ...SERVE, ...SERVER })]],
+  ['limit of a request', flagRows(REQUEST_LIMITS)],
+  ['limit of the server', flagRows(SERVER_LIMITS)],
+  ['option of `ds chat`', flagRows({ ...CHAT, ...CHAT_SAMPLING })],
+])('docs/serving.md has the declared options: %s', (heading, rows) => {
+  const own = tableRows(page('serving.md'), heading).filter((row) => !row.includes('--no-graphs'));
+  expect(own).toEqual(rows);
 });
 
 test('docs/sampling.md has the declared options', () => {
@@ -49,14 +63,12 @@ function* defaultsIn(file: string): Generator<[name: string, comment: string, va
 
 const TRAINER = ['data-options', 'evaluation-options', 'options', 'report-options'];
 const FILES = TRAINER.map((name) => `trainer/${name}.ts`);
-test.each([...FILES, 'inference/sampling-options.ts'])(
-  'comments have the defaults of %s',
-  (file) => {
-    const literals = [...defaultsIn(file)].filter(([, , value]) =>
-      /^(["\d]|true|false)/.test(value),
-    );
-    const wrong = literals.filter(([, comment, value]) => comment !== value);
-    expect(wrong).toEqual([]);
-    expect(literals.length).toBeGreaterThan(1);
-  },
-);
+const MORE = ['inference/sampling-options.ts', 'serve/limits.ts', 'serve/serve-options.ts'];
+test.each([...FILES, ...MORE])('comments have the defaults of %s', (file) => {
+  const literals = [...defaultsIn(file)].filter(([, , value]) =>
+    /^("[^"]*"|[\d.e-]+|true|false)$/.test(value),
+  );
+  const wrong = literals.filter(([, comment, value]) => comment !== value);
+  expect(wrong).toEqual([]);
+  expect(literals.length).toBeGreaterThan(1);
+});

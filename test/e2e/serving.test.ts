@@ -156,9 +156,9 @@ test('a conversation over a pipe', () => {
 
 test.each([
   [['serve', 'absent'], /absent: expected a folder on this machine, or a model in the cache/],
-  [['serve', 'tiny', '--port', 'x'], /Expected a whole number of 0 or more/],
+  [['serve', 'tiny', '--port', 'x'], /Expected a port, 0 to 65535/],
   [['serve', 'tiny', '--allowed-hosts', 'a:1'], /serve allowedHosts: expected hosts .*"a:1"/],
-  [['chat', 'tiny', '--top-p', '2'], /Expected a number from 0 to 1/],
+  [['chat', 'tiny', '--top-p', '2'], /Expected a finite number from 0 to 1/],
   [['serve', 'tiny', '--api-key-file', 'absent'], /--api-key-file: expected a readable file/],
   [['serve', 'tiny', '--chat-template', 'absent'], /--chat-template: expected a readable file/],
   [['serve', 'tiny', '--config', 'absent'], /--config: expected a readable JSON file/],

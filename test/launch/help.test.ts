@@ -41,10 +41,7 @@ test.each<[command: string, headings: readonly string[]]>([
   ['merge', ['Arguments:', 'Options:']],
   ['export', ['Arguments:', 'Options:']],
   ['consolidate', ['Arguments:', 'Options:']],
-  [
-    'serve',
-    [...['Arguments:', 'Model:', 'Address and access:', 'Limits:', 'Execution:', 'Options:']],
-  ],
+  ['serve', ['Arguments:', 'Model:', 'Server:', 'Limits:', 'Options:']],
   ['chat', ['Arguments:', 'Model:', 'Sampling:', 'Options:']],
   ['validate', ['Arguments:', 'Environment:', 'Output:', 'Options:']],
   [

@@ -3,7 +3,8 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { type ServeFlags, serveHere } from '../../lib/launch/serve.js';
+import type { ServeFlags } from '../../lib/launch/engine-flags.js';
+import { serveHere } from '../../lib/launch/serve.js';
 import * as serving from '../../lib/serve/index.js';
 
 jest.mock('../../lib/serve/index.js', () => ({
@@ -47,7 +48,7 @@ afterEach(() => {
 });
 
 /** Serves until SIGTERM. */
-async function served(given: Partial<ServeFlags>) {
+async function served(given: Partial<ServeFlags> & Record<string, unknown>) {
   const errors: string[] = [];
   const lines: string[] = [];
   jest.spyOn(console, 'error').mockImplementation((text) => void errors.push(text));

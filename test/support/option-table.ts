@@ -23,6 +23,14 @@ export const shortRows = (declared: Declared): string[] =>
     ([name, option]) => `| \`${name}\` | ${cellOf(option)} | ${option.help} |`,
   );
 
+/** Rows of a table: flag of a command, default, effect; without options that have no flag. */
+export const flagRows = (declared: Declared): string[] =>
+  Object.values(declared).flatMap((option) => {
+    const { flag, help } = option;
+    const usage = flag?.replace(/<(\w+)>/, (_, value: string) => value.toUpperCase());
+    return usage === undefined ? [] : [`| \`${usage}\` | ${cellOf(option)} | ${help} |`];
+  });
+
 /** Rows of a table: name, default, effect, name elsewhere. */
 export const optionRows = (declared: Declared, prefix = ''): string[] =>
   Object.entries(declared).map(([name, option]) => {

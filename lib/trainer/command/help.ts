@@ -14,6 +14,8 @@ const SHOWN: Readonly<Record<Syntax, string>> = {
   ...{ texts: '<text...>', integers: '<n...>', record: '<json>' },
   ...{ 'text or record': '<file>', 'text or switch': '[text]' },
   'integer or switch': '[n]',
+  bytes: '<size>',
+  names: '<names>',
 };
 
 /** A description for each argument, with its default and its other names. */

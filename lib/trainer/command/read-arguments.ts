@@ -111,8 +111,10 @@ function ownArgument(name: string): OwnArgument | null {
 function read(given: Given, syntax: Syntax = 'text'): unknown {
   switch (syntax) {
     case 'text':
+    case 'names':
       return readText(given);
     case 'integer':
+    case 'bytes':
       return readNumber(given, only(given, 'a whole number'), true);
     case 'number':
       return readNumber(given, only(given, 'a number'), false);

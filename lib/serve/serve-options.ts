@@ -1,0 +1,77 @@
+// Options of a server, each declared once.
+
+import {
+  callback,
+  checked,
+  integer,
+  type Options,
+  type Settings,
+  string,
+} from '../runtime/option.js';
+import { refusedValue } from '../runtime/refused.js';
+import { REQUEST_LIMITS, readLimits, SERVER_LIMITS, type ServeLimits } from './limits.js';
+
+export const SERVE = {
+  /** Address to listen at. Default: "127.0.0.1", for this machine only. */
+  host: string('address to listen at', {
+    default: '127.0.0.1',
+    shown: '127.0.0.1',
+    flag: '--host <address>',
+  }),
+  /** Port to listen at; 0 takes a free one. Default: 8000. */
+  port: checked(requirePort, 'port to listen at; 0 takes a free one', {
+    default: 8000,
+    flag: '--port <n>',
+    syntax: 'integer',
+  }),
+  /** Clients send one of these keys. Default: clients need no key. */
+  apiKeys: checked((_, keys: readonly string[]) => keys, 'keys of clients', { default: [] }),
+  /**
+   * More hosts that requests may name if the server has no key and listens on loopback; "*" for
+   * any. Default: localhost, 127.0.0.0/8 and [::1] only.
+   */
+  allowedHosts: checked(
+    (_, hosts: readonly string[]) => hosts,
+    'more [host names](#keys-and-access) for a local server without a key, or `*`',
+    { shown: 'none', flag: '--allowed-hosts <names>', syntax: 'names' },
+  ),
+  /** The origin of web pages that may send requests, or "*" for all origins. Default: no origin. */
+  cors: checked(
+    (_, origin: string) => origin,
+    'web pages of this origin may send requests; `*`: all',
+    { shown: 'none', flag: '--cors <origin>' },
+  ),
+  /** Name of the model in requests. Default: "default". */
+  model: string('name of the model in requests', {
+    default: 'default',
+    shown: "the folder's name",
+    flag: '--model-name <name>',
+  }),
+  /** A Jinja text in place of the tokenizer's own chat template. */
+  chatTemplate: string("a Jinja text in place of the tokenizer's chat template"),
+  /** Threads that turn prompts into tokens. Default: 2. */
+  tokenizerThreads: integer('threads that turn prompts into tokens', {
+    min: 1,
+    default: 2,
+    flag: '--tokenizer-threads <n>',
+  }),
+  /** Bounds of requests and connections. */
+  limits: checked((op, limits: ServeLimits) => readLimits(op, limits), 'bounds of requests', {
+    fields: { ...REQUEST_LIMITS, ...SERVER_LIMITS },
+  }),
+  /** Receives errors inside the server. Default: console.error. */
+  report: callback<(failure: unknown) => void>('receives errors inside the server'),
+};
+
+/** How an engine is served. */
+export interface ServeOptions extends Options<typeof SERVE> {}
+
+/** ServeOptions with defaults. */
+export type ServeSettings = Settings<typeof SERVE>;
+
+const MOST_PORT = 65_535;
+
+function requirePort(op: string, port: number): number {
+  if (Number.isInteger(port) && port >= 0 && port <= MOST_PORT) return port;
+  throw refusedValue(op, `a port, 0 to ${MOST_PORT}`, port);
+}
