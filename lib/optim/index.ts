@@ -18,15 +18,33 @@ export {
   FusedAdam,
 } from './adamw.js';
 export { AdamW8bit, type AdamW8bitOptions } from './adamw8bit.js';
-export { ConstantLr, type ConstantOptions } from './constant.js';
-export { CosineAnnealingLr, type CosineAnnealingOptions } from './cosine-annealing.js';
+export {
+  CosineAnnealingLr,
+  type CosineAnnealingOptions,
+  CosineAnnealingWarmRestarts,
+  type WarmRestartsOptions,
+} from './cosine.js';
+export {
+  ConstantLr,
+  type ConstantOptions,
+  ExponentialLr,
+  type ExponentialOptions,
+  LinearLr,
+  type LinearOptions,
+  LrRangeTest,
+  type LrRangeTestOptions,
+  MultiStepLr,
+  type MultiStepOptions,
+  PolynomialLr,
+  type PolynomialOptions,
+  StepLr,
+  type StepOptions,
+} from './decay.js';
 export type { DeclaredState, StateKeeper, StateTensor } from './declared-state.js';
 export { perBlock, perElement, perParameter } from './declared-state.js';
 export type { ExchangingOptimizer, PayloadPass } from './exchange.js';
-export { ExponentialLr, type ExponentialOptions } from './exponential.js';
 export { Lamb, type LambGroup, type LambOptions } from './lamb.js';
 export { LambdaLr, type LambdaOptions } from './lambda.js';
-export { LinearLr, type LinearOptions } from './linear.js';
 export { Lion, type LionGroup, type LionOptions } from './lion.js';
 export {
   DynamicLossScaler,
@@ -35,7 +53,6 @@ export {
   StaticLossScaler,
 } from './loss-scale.js';
 export { LrScheduler } from './lr-scheduler.js';
-export { MultiStepLr, type MultiStepOptions } from './multi-step.js';
 export { Muon, type MuonOptions } from './muon.js';
 export { type MuonGroup, type MuonGroupOptions, makeMuonGroups } from './muon-groups.js';
 export type { NewtonSchulzMethod } from './newton-schulz.js';
@@ -56,8 +73,6 @@ export type {
   UpdateTensors,
 } from './optimizer.js';
 export type { GroupOptions, ParamGroup, ParamsOf } from './param-groups.js';
-export { PolynomialLr, type PolynomialOptions } from './polynomial.js';
-export { LrRangeTest, type LrRangeTestOptions } from './range-test.js';
 export { type Metric, type PlateauOptions, ReduceLrOnPlateau } from './reduce-on-plateau.js';
 export { RMSprop, type RMSpropGroup, type RMSpropOptions } from './rmsprop.js';
 export { type LrSchedule, PureSchedule, type ScheduledGroup } from './schedule.js';
@@ -66,11 +81,15 @@ export { Sgd, type SgdGroup, type SgdOptions } from './sgd.js';
 export type { SplitTensors, SplittingOptimizer } from './split-master.js';
 export { StandaloneOptimizer } from './standalone.js';
 export type { OptimizerStateDict } from './state-dict.js';
-export { StepLr, type StepOptions } from './step-decay.js';
 export type { UpdateKernels } from './update-kernels.js';
 export type * from './update-ops.generated.js';
-export { CosineAnnealingWarmRestarts, type WarmRestartsOptions } from './warm-restarts.js';
-export { WarmupLr, type WarmupOptions, type WarmupType } from './warmup.js';
-export { WarmupCosineLr, type WarmupCosineOptions } from './warmup-cosine.js';
-export { WarmupDecayLr, type WarmupDecayOptions } from './warmup-decay.js';
+export {
+  WarmupCosineLr,
+  type WarmupCosineOptions,
+  WarmupDecayLr,
+  type WarmupDecayOptions,
+  WarmupLr,
+  type WarmupOptions,
+  type WarmupType,
+} from './warmup.js';
 export { ZeroOneAdam, type ZeroOneAdamOptions } from './zero-one-adam.js';

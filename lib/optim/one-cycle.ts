@@ -2,8 +2,12 @@
 // decay.
 // Sources: Smith 2018, arXiv:1803.09820; DeepSpeed runtime/lr_schedules.py, OneCycle.
 import { DsError } from '../errors.js';
-import type { OptionNames } from '../runtime/options.js';
-import { PureSchedule, readSchedule, type ScheduledGroup } from './schedule.js';
+import {
+  PureSchedule,
+  readSchedule,
+  type ScheduleDefaults,
+  type ScheduledGroup,
+} from './schedule.js';
 
 /** Second beta of groups with scheduled momentum, as in DeepSpeed. */
 const SECOND_BETA = 0.99;
@@ -36,19 +40,19 @@ export interface OneCycleOptions {
   decayMomentumRate?: number;
 }
 
-const NAMES: OptionNames<OneCycleOptions> = {
-  minLr: true,
-  maxLr: true,
-  decayLrRate: true,
-  firstStepSize: true,
-  secondStepSize: true,
-  firstStairCount: true,
-  secondStairCount: true,
-  decayStepSize: true,
+const DEFAULTS: ScheduleDefaults<OneCycleOptions> = {
+  minLr: undefined,
+  maxLr: undefined,
+  decayLrRate: 0,
+  firstStepSize: 2000,
+  secondStepSize: null,
+  firstStairCount: 0,
+  secondStairCount: null,
+  decayStepSize: 0,
   cycleMomentum: true,
-  minMomentum: true,
-  maxMomentum: true,
-  decayMomentumRate: true,
+  minMomentum: 0.8,
+  maxMomentum: 0.9,
+  decayMomentumRate: 0,
 };
 
 /**
@@ -68,25 +72,13 @@ export class OneCycle extends PureSchedule {
    */
   constructor(given: OneCycleOptions) {
     super();
-    const options = readSchedule('OneCycle', given, NAMES, ['minLr', 'maxLr']);
-    const { firstStepSize = 2000, firstStairCount = 0 } = options;
+    const options = readSchedule('OneCycle', given, DEFAULTS, ['minLr', 'maxLr']);
+    const { firstStepSize, firstStairCount } = options;
     const secondStepSize = options.secondStepSize ?? firstStepSize;
+    const secondStairCount = options.secondStairCount ?? firstStairCount;
     requireLength('cycle_first_step_size', firstStepSize, firstStepSize > 0);
     requireLength('cycle_second_step_size', secondStepSize, secondStepSize >= 0);
-    this.options = {
-      minLr: options.minLr,
-      maxLr: options.maxLr,
-      decayLrRate: options.decayLrRate ?? 0,
-      firstStepSize,
-      secondStepSize,
-      firstStairCount,
-      secondStairCount: options.secondStairCount ?? firstStairCount,
-      decayStepSize: options.decayStepSize ?? 0,
-      cycleMomentum: options.cycleMomentum ?? true,
-      minMomentum: options.minMomentum ?? 0.8,
-      maxMomentum: options.maxMomentum ?? 0.9,
-      decayMomentumRate: options.decayMomentumRate ?? 0,
-    };
+    this.options = { ...options, secondStepSize, secondStairCount };
   }
 
   lr(appliedSteps: number): number {

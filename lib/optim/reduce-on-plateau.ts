@@ -2,7 +2,6 @@
 // Source: PyTorch torch.optim.lr_scheduler.ReduceLROnPlateau.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import type { OptionNames } from '../runtime/options.js';
 import { refusedValue } from '../runtime/refused.js';
 import { Tensor } from '../tensor/index.js';
 import { type LrSchedule, readSchedule, type ScheduledGroup } from './schedule.js';
@@ -32,11 +31,6 @@ export interface PlateauOptions {
 /** The metric of ReduceLrOnPlateau; like the argument of Python's float(). */
 export type Metric = number | Tensor;
 
-const NAMES: OptionNames<PlateauOptions> = {
-  ...{ baseLr: true, mode: true, factor: true, patience: true, threshold: true },
-  ...{ thresholdMode: true, cooldown: true, minLr: true, eps: true },
-};
-
 /**
  * The learning rate depends on the observed metrics, not on the number of updates. Call observe()
  * with the metric after each evaluation. More than `patience` observations in a row without
@@ -53,8 +47,18 @@ export class ReduceLrOnPlateau implements LrSchedule {
 
   /** Throws DS_CONFIG unless the factor is below 1. */
   constructor(given: PlateauOptions) {
-    const options = readSchedule('ReduceLROnPlateau', given, NAMES, ['baseLr']);
-    const { factor = 0.1 } = options;
+    this.options = readSchedule('ReduceLROnPlateau', given, {
+      baseLr: undefined,
+      mode: 'min',
+      factor: 0.1,
+      patience: 10,
+      threshold: 1e-4,
+      thresholdMode: 'rel',
+      cooldown: 0,
+      minLr: 0,
+      eps: 1e-8,
+    });
+    const { baseLr, factor } = this.options;
     if (!(factor < 1)) {
       throw new DsError({
         code: 'DS_CONFIG',
@@ -63,18 +67,7 @@ export class ReduceLrOnPlateau implements LrSchedule {
         got: String(factor),
       });
     }
-    this.options = {
-      baseLr: options.baseLr,
-      mode: options.mode ?? 'min',
-      factor,
-      patience: options.patience ?? 10,
-      threshold: options.threshold ?? 1e-4,
-      thresholdMode: options.thresholdMode ?? 'rel',
-      cooldown: options.cooldown ?? 0,
-      minLr: options.minLr ?? 0,
-      eps: options.eps ?? 1e-8,
-    };
-    this.rate = options.baseLr;
+    this.rate = baseLr;
     this.best = this.worst;
   }
 

@@ -1,7 +1,6 @@
 // The interface of learning-rate schedules: a learning rate for each number of applied updates.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import type { OptionNames } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { isChoice, readChoices } from './choices.js';
@@ -49,25 +48,34 @@ export abstract class PureSchedule implements LrSchedule {
   loadStateDict(_state: JsonObject): void {}
 }
 
+/** The default of each option; undefined for an option without one. */
+export type ScheduleDefaults<Options> = {
+  readonly [Name in keyof Options]-?: undefined extends Options[Name]
+    ? Exclude<Options[Name], undefined>
+    : undefined;
+};
+
 /**
- * Reads the options of schedule `name`. `required` options have no default. Throws DS_ARGUMENT for
- * an unknown option, an invalid boolean or enumeration value, and other values that are not finite
- * numbers.
+ * Reads the options of schedule `name`. Throws DS_ARGUMENT for an unknown option, an invalid
+ * boolean or enumeration value, and other values that are not finite numbers. `needed` options must
+ * be given; the schedule itself checks others without a default.
  */
 export function readSchedule<Options extends object>(
   name: string,
   given: Options,
-  known: OptionNames<Options>,
-  required: readonly (keyof Options & string)[],
-): Options {
+  defaults: ScheduleDefaults<Options>,
+  needed: readonly string[] = ['baseLr'],
+): Required<Options> {
   requireNoOptimizer(name, given);
-  const options = readChoices<Options>(name, given, known);
-  for (const key of required) requireFinite(`${name} ${key}`, options[key]);
-  for (const [key, value] of Object.entries(options)) {
+  const known = Object.fromEntries(Object.keys(defaults).map((key) => [key, true as const]));
+  const options = new Map<string, unknown>(Object.entries(readChoices(name, given, known)));
+  for (const key of needed) requireFinite(`${name} ${key}`, options.get(key));
+  for (const [key, value] of options) {
     if (value != null && key !== 'milestones' && !isChoice(key))
       requireFinite(`${name} ${key}`, value);
   }
-  return options;
+  const all = Object.entries(defaults).map(([key, value]) => [key, options.get(key) ?? value]);
+  return Object.fromEntries(all) as Required<Options>;
 }
 
 /** Throws DS_ARGUMENT for an optimizer, the first argument of PyTorch's schedules. */

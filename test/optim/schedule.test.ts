@@ -2,17 +2,12 @@
 // documentation.
 
 import { Tensor } from '../../lib/index.js';
-import { ConstantLr } from '../../lib/optim/constant.js';
+import { CosineAnnealingWarmRestarts } from '../../lib/optim/cosine.js';
+import { ConstantLr, LinearLr, LrRangeTest, MultiStepLr } from '../../lib/optim/decay.js';
 import { LambdaLr } from '../../lib/optim/lambda.js';
-import { LinearLr } from '../../lib/optim/linear.js';
-import { MultiStepLr } from '../../lib/optim/multi-step.js';
 import { OneCycle } from '../../lib/optim/one-cycle.js';
-import { LrRangeTest } from '../../lib/optim/range-test.js';
 import { type PlateauOptions, ReduceLrOnPlateau } from '../../lib/optim/reduce-on-plateau.js';
-import { CosineAnnealingWarmRestarts } from '../../lib/optim/warm-restarts.js';
-import { WarmupLr } from '../../lib/optim/warmup.js';
-import { WarmupCosineLr } from '../../lib/optim/warmup-cosine.js';
-import { WarmupDecayLr } from '../../lib/optim/warmup-decay.js';
+import { WarmupCosineLr, WarmupDecayLr, WarmupLr } from '../../lib/optim/warmup.js';
 
 const STEPS = 3000;
 const INF = Number.POSITIVE_INFINITY;

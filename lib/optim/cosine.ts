@@ -1,8 +1,47 @@
+// Schedules of PyTorch that follow half a cosine.
+import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
+
+// CosineAnnealingLR: half a cosine down to a minimum, then up again, repeated.
+// Sources: Loshchilov & Hutter 2017, arXiv:1608.03983; PyTorch torch.optim.lr_scheduler.
+
+/** Options of CosineAnnealingLr. */
+export interface CosineAnnealingOptions {
+  /** Learning rate of the first update. */
+  baseLr: number;
+  /** Updates in half a period. */
+  halfPeriod: number;
+  /** Minimum learning rate. Default: 0. */
+  minLr?: number;
+}
+
+/**
+ * lr = min + (base - min) * (1 + cos(pi n / T)) / 2 after n updates; T is `halfPeriod`. Throws
+ * DS_CONFIG unless T is a positive integer.
+ */
+export class CosineAnnealingLr extends PureSchedule {
+  readonly name = 'CosineAnnealingLR';
+  private readonly options: Required<CosineAnnealingOptions>;
+
+  constructor(given: CosineAnnealingOptions) {
+    super();
+    this.options = readSchedule('CosineAnnealingLR', given, {
+      baseLr: undefined,
+      halfPeriod: undefined,
+      minLr: 0,
+    });
+    requirePositiveInteger('scheduler.params.T_max', this.options.halfPeriod);
+  }
+
+  lr(appliedSteps: number): number {
+    const { baseLr, halfPeriod, minLr } = this.options;
+    const wave = (1 + Math.cos((Math.PI * appliedSteps) / halfPeriod)) / 2;
+    return minLr + (baseLr - minLr) * wave;
+  }
+}
+
 // CosineAnnealingWarmRestarts: half a cosine down to a minimum, restarted with equal or longer
 // periods. Sources: Loshchilov & Hutter 2017, arXiv:1608.03983 (SGDR); PyTorch
 // torch.optim.lr_scheduler.
-import type { OptionNames } from '../runtime/options.js';
-import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
 /** Options of CosineAnnealingWarmRestarts. */
 export interface WarmRestartsOptions {
@@ -16,10 +55,6 @@ export interface WarmRestartsOptions {
   minLr?: number;
 }
 
-const NAMES: OptionNames<WarmRestartsOptions> = {
-  ...{ baseLr: true, firstPeriod: true, growth: true, minLr: true },
-};
-
 /**
  * lr = min + (base - min) * (1 + cos(pi k / T)) / 2, with k updates since the last restart and T
  * updates per period. Throws DS_CONFIG unless period and growth are positive integers.
@@ -30,11 +65,14 @@ export class CosineAnnealingWarmRestarts extends PureSchedule {
 
   constructor(given: WarmRestartsOptions) {
     super();
-    const options = readSchedule('CosineAnnealingWarmRestarts', given, NAMES, ['baseLr']);
-    const { baseLr, firstPeriod, growth = 1, minLr = 0 } = options;
-    requirePositiveInteger('scheduler.params.T_0', firstPeriod);
-    requirePositiveInteger('scheduler.params.T_mult', growth);
-    this.options = { baseLr, firstPeriod, growth, minLr };
+    this.options = readSchedule('CosineAnnealingWarmRestarts', given, {
+      baseLr: undefined,
+      firstPeriod: undefined,
+      growth: 1,
+      minLr: 0,
+    });
+    requirePositiveInteger('scheduler.params.T_0', this.options.firstPeriod);
+    requirePositiveInteger('scheduler.params.T_mult', this.options.growth);
   }
 
   lr(appliedSteps: number): number {

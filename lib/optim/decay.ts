@@ -1,0 +1,270 @@
+// Schedules of PyTorch that multiply the learning rate by a factor, and DeepSpeed's range test.
+import { DsError } from '../errors.js';
+import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
+
+// ConstantLR: a fraction of the learning rate for the first updates, then all of it.
+// Source: PyTorch torch.optim.lr_scheduler.ConstantLR.
+
+/** Options of ConstantLr. */
+export interface ConstantOptions {
+  /** The full learning rate. */
+  baseLr: number;
+  /** The fraction. Default: 1/3. */
+  factor?: number;
+  /** Updates at the fraction. Default: 5. */
+  steps?: number;
+}
+
+/**
+ * lr = base * factor for the first `steps` updates, base afterwards. As in PyTorch, update number
+ * `steps` restores the full learning rate; with 0 or a fractional number of steps, it is never
+ * restored.
+ */
+export class ConstantLr extends PureSchedule {
+  readonly name = 'ConstantLR';
+  private readonly options: Required<ConstantOptions>;
+
+  /** Throws DS_ARGUMENT. */
+  constructor(given: ConstantOptions) {
+    super();
+    this.options = readSchedule('ConstantLR', given, {
+      baseLr: undefined,
+      factor: 1 / 3,
+      steps: 5,
+    });
+  }
+
+  lr(appliedSteps: number): number {
+    const { baseLr, factor, steps } = this.options;
+    const isOver = Number.isInteger(steps) && steps > 0 && appliedSteps >= steps;
+    return isOver ? baseLr : baseLr * factor;
+  }
+}
+
+// LinearLR: linear from one fraction of the learning rate to another, then constant.
+// Source: PyTorch torch.optim.lr_scheduler.LinearLR.
+
+/** Options of LinearLr. */
+export interface LinearOptions {
+  /** Base learning rate. */
+  baseLr: number;
+  /** Fraction at the first update. Default: 1/3. */
+  startFactor?: number;
+  /** Fraction from update `steps` on. Default: 1. */
+  endFactor?: number;
+  /** Number of linear updates. Default: 5. */
+  steps?: number;
+}
+
+/**
+ * lr = base * (start + (end - start) * min(n, steps) / steps) after n updates. Throws DS_CONFIG for
+ * an invalid number of steps.
+ */
+export class LinearLr extends PureSchedule {
+  readonly name = 'LinearLR';
+  private readonly options: Required<LinearOptions>;
+
+  constructor(given: LinearOptions) {
+    super();
+    this.options = readSchedule('LinearLR', given, {
+      baseLr: undefined,
+      startFactor: 1 / 3,
+      endFactor: 1,
+      steps: 5,
+    });
+    requirePositiveInteger('scheduler.params.total_iters', this.options.steps);
+  }
+
+  lr(appliedSteps: number): number {
+    const { baseLr, startFactor, endFactor, steps } = this.options;
+    const progress = Math.min(appliedSteps, steps) / steps;
+    return baseLr * (startFactor + (endFactor - startFactor) * progress);
+  }
+}
+
+// ExponentialLR: multiplies the learning rate by a factor after every update.
+// Source: PyTorch torch.optim.lr_scheduler.ExponentialLR.
+
+/** Options of ExponentialLr. */
+export interface ExponentialOptions {
+  /** Learning rate of the first update. */
+  baseLr: number;
+  /** Factor of the rate at every update. */
+  gamma: number;
+}
+
+/** lr = base * gamma^n after n updates. */
+export class ExponentialLr extends PureSchedule {
+  readonly name = 'ExponentialLR';
+
+  private readonly options: ExponentialOptions;
+
+  /** Throws DS_ARGUMENT. */
+  constructor(given: ExponentialOptions) {
+    super();
+    this.options = readSchedule('ExponentialLR', given, { baseLr: undefined, gamma: undefined }, [
+      'baseLr',
+      'gamma',
+    ]);
+  }
+
+  lr(appliedSteps: number): number {
+    return this.options.baseLr * this.options.gamma ** appliedSteps;
+  }
+}
+
+// StepLR: multiplies the learning rate by a factor at regular intervals.
+// Source: PyTorch torch.optim.lr_scheduler.StepLR.
+
+/** Options of StepLr. */
+export interface StepOptions {
+  /** Learning rate of the first update. */
+  baseLr: number;
+  /** Updates between two multiplications. */
+  stepSize: number;
+  /** The factor. Default: 0.1. */
+  gamma?: number;
+}
+
+/**
+ * lr = base * gamma^floor(n / size) after n updates. Throws DS_CONFIG unless the size is a positive
+ * integer.
+ */
+export class StepLr extends PureSchedule {
+  readonly name = 'StepLR';
+  private readonly options: Required<StepOptions>;
+
+  constructor(given: StepOptions) {
+    super();
+    this.options = readSchedule('StepLR', given, {
+      baseLr: undefined,
+      stepSize: undefined,
+      gamma: 0.1,
+    });
+    requirePositiveInteger('scheduler.params.step_size', this.options.stepSize);
+  }
+
+  lr(appliedSteps: number): number {
+    const { baseLr, stepSize, gamma } = this.options;
+    return baseLr * gamma ** Math.floor(appliedSteps / stepSize);
+  }
+}
+
+// MultiStepLR: multiplies the learning rate by a factor at given updates.
+// Source: PyTorch torch.optim.lr_scheduler.MultiStepLR.
+
+/** Options of MultiStepLr. */
+export interface MultiStepOptions {
+  /** Learning rate of the first update. */
+  baseLr: number;
+  /** Numbers of updates, in any order. A repeated number counts twice. */
+  milestones: readonly number[];
+  /** The factor. Default: 0.1. */
+  gamma?: number;
+}
+
+/**
+ * lr = base * gamma^k after n updates, where k milestones are at most n. Throws DS_CONFIG unless
+ * they are integers.
+ */
+export class MultiStepLr extends PureSchedule {
+  readonly name = 'MultiStepLR';
+  private readonly options: Required<MultiStepOptions>;
+
+  constructor(given: MultiStepOptions) {
+    super();
+    const defaults = { baseLr: undefined, milestones: undefined, gamma: 0.1 };
+    const { milestones, ...rest } = readSchedule('MultiStepLR', given, defaults);
+    const isList = Array.isArray(milestones) && milestones.every((n) => Number.isInteger(n));
+    if (!isList) throw notIntegers(milestones);
+    this.options = { ...rest, milestones: [...milestones] };
+  }
+
+  lr(appliedSteps: number): number {
+    const { baseLr, milestones, gamma } = this.options;
+    return baseLr * gamma ** milestones.filter((milestone) => milestone <= appliedSteps).length;
+  }
+}
+
+function notIntegers(got: unknown): DsError {
+  return new DsError({
+    code: 'DS_CONFIG',
+    op: 'scheduler.params.milestones',
+    expected: 'a list of integers',
+    got: JSON.stringify(got) ?? String(got),
+  });
+}
+
+// PolynomialLR: a power of the remaining fraction of updates, then zero.
+// Source: PyTorch torch.optim.lr_scheduler.PolynomialLR.
+
+/** Options of PolynomialLr. */
+export interface PolynomialOptions {
+  /** Learning rate of the first update. */
+  baseLr: number;
+  /** Updates until the learning rate is zero. Default: 5. */
+  totalSteps?: number;
+  /** Exponent; 1: linear. Default: 1. */
+  power?: number;
+}
+
+/**
+ * lr = base * (1 - min(n, total) / total)^power after n updates. Throws DS_CONFIG unless the total
+ * is a positive integer.
+ */
+export class PolynomialLr extends PureSchedule {
+  readonly name = 'PolynomialLR';
+  private readonly options: Required<PolynomialOptions>;
+
+  constructor(given: PolynomialOptions) {
+    super();
+    this.options = readSchedule('PolynomialLR', given, {
+      baseLr: undefined,
+      totalSteps: 5,
+      power: 1,
+    });
+    requirePositiveInteger('scheduler.params.total_iters', this.options.totalSteps);
+  }
+
+  lr(appliedSteps: number): number {
+    const { baseLr, totalSteps, power } = this.options;
+    return baseLr * ((totalSteps - Math.min(appliedSteps, totalSteps)) / totalSteps) ** power;
+  }
+}
+
+// LRRangeTest: a growing learning rate, to find the largest one that still trains.
+// Sources: Smith 2017, arXiv:1506.01186; DeepSpeed runtime/lr_schedules.py, LRRangeTest.
+
+/** Options of LrRangeTest. */
+export interface LrRangeTestOptions {
+  /** Learning rate of the first update. Default: 1e-3. */
+  minLr?: number;
+  /** Updates per interval. Default: 2000. */
+  stepSize?: number;
+  /** Fraction of the first learning rate that one interval adds. Default: 1. */
+  stepRate?: number;
+  /** Grow once per interval instead of at every update. Default: false. */
+  staircase?: boolean;
+}
+
+/**
+ * lr = min * (1 + rate * u) with u = n / size after n updates, rounded down with `staircase`.
+ * Throws DS_CONFIG unless the interval is a positive integer.
+ */
+export class LrRangeTest extends PureSchedule {
+  readonly name = 'LRRangeTest';
+  private readonly options: Required<LrRangeTestOptions>;
+
+  constructor(given: LrRangeTestOptions = {}) {
+    super();
+    const defaults = { minLr: 1e-3, stepSize: 2000, stepRate: 1, staircase: false };
+    this.options = readSchedule('LRRangeTest', given, defaults, []);
+    requirePositiveInteger('scheduler.params.lr_range_test_step_size', this.options.stepSize);
+  }
+
+  lr(appliedSteps: number): number {
+    const { minLr, stepSize, stepRate, staircase } = this.options;
+    const intervals = appliedSteps / stepSize;
+    return minLr * (1 + stepRate * (staircase ? Math.floor(intervals) : intervals));
+  }
+}
