@@ -116,6 +116,8 @@ __device__ __forceinline__ void zero_rows(T (&tile)[kPanels][kRows][kPanel], int
 }
 
 /// acc = a b^T over kD columns, in flight; a is 64 rows of a tile from `a_row` on, b a whole tile.
+/// Do not keep `a` in registers across tiles: ptxas 13.0 then gives the registers of `a` to the
+/// left operand of the next product at D 64.
 template <int kD, class T, int kPanels, int kARows, int kBRows>
 __device__ __forceinline__ void issue_by_rows(float (&acc)[kBRows / 8][4],
                                               const T (&a)[kPanels][kARows][kPanel], int a_row,
