@@ -109,9 +109,13 @@ describe('on one rank', () => {
     [fp16({ consecutive_hysteresis: true }), 'scaler.consecutive', true],
     [fp16({ min_loss_scale: 7 }), 'scaler.minScale', 7],
     [{ gradient_accumulation_steps: 3 }, 'batch.accumulationSteps', 3],
-    [offloaded({ sub_group_size: 1 }), 'state.shares.0.state.placement.options.tile', 64],
-    [offloaded({ sub_group_size: 1000 }), 'state.shares.0.state.placement.options.tile', 960],
-    [offloaded({}), 'state.shares.0.state.placement.options.tile', 1e9],
+    [offloaded({ sub_group_size: 1 }), 'state.shares.0.state.placement.storage.options.tile', 64],
+    [
+      offloaded({ sub_group_size: 1000 }),
+      'state.shares.0.state.placement.storage.options.tile',
+      960,
+    ],
+    [offloaded({}), 'state.shares.0.state.placement.storage.options.tile', 1e9],
     // No division without a reduction.
     [
       { gradient_predivide_factor: 4, ...zero({ stage: 3, offload_param: { device: 'cpu' } }) },

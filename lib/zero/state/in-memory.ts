@@ -1,32 +1,76 @@
-// Reads and writes of parts with masters and state in device or host memory.
+// StateInMemory: optimizer state of partitions in device or host memory.
 import type { Optimizer } from '../../optim/optimizer.js';
+import type { Device } from '../../runtime/device.js';
+import { required } from '../../runtime/required.js';
+import type { Stream } from '../../runtime/stream.js';
 import { copyFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Fragment, Range } from '../layout.js';
-import { namedFragment } from './range-state.js';
-import type { ShardPart } from './strategies.js';
+import type { Partition } from '../shard.js';
+import { LentState } from './lent-state.js';
+import { type Allocate, allocateState, namedFragment, stateTensors } from './range-state.js';
+import type { ShardPart, StateStorage } from './strategies.js';
+import { disposeTile, makeTiles } from './tiles.js';
 
-/** See Placement.writeMaster. */
-export function writeInMemory(part: ShardPart, fragment: Fragment, values: Tensor): void {
-  const all = { offset: 0, numel: fragment.numel };
-  copyFlat(part.master as Tensor, fragment, values, all, part.partition.device.compute);
+interface MemoryOptions {
+  /** Allocates state in this memory. */
+  allocate: Allocate;
+  /** Maximum elements per tile. */
+  tile: number;
+  /** Orders changes of the state. */
+  order: Stream;
+  /** Copies of open tiles in other memory, if any. */
+  windows?: { followCompute(): void; synchronize(): void };
 }
 
-/** Returns the master weights (name "master") or the state `name` of a fragment; not a copy. */
-export function tensorInMemory(
-  { master, ranges }: ShardPart,
-  optimizer: Optimizer,
-  fragment: Fragment,
-  name: string,
-): Tensor {
-  return namedFragment({ optimizer, master: master as Tensor, ranges }, fragment, name);
-}
+export class StateInMemory implements StateStorage {
+  readonly order: Stream;
+  readonly lendsCopies = false;
 
-/** See Placement.eachMaster: one call with all masters. */
-export function masterInMemory(
-  { master }: ShardPart,
-  body: (master: Tensor, range: Range) => void,
-): void {
-  const all = master as Tensor;
-  body(all, { offset: 0, numel: all.numel });
+  constructor(
+    private readonly device: Device,
+    private readonly optimizer: Optimizer,
+    private readonly options: MemoryOptions,
+  ) {
+    this.order = options.order;
+  }
+
+  stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'> {
+    const { device, optimizer } = this;
+    const { tile: size, allocate } = this.options;
+    const ranges = allocateState(partition, optimizer, allocate);
+    return { ranges, tiles: makeTiles(ranges, optimizer, { device, size, allocate }) };
+  }
+
+  tensorsOf({ ranges }: ShardPart): Tensor[] {
+    return stateTensors(ranges);
+  }
+
+  writeMaster({ master }: ShardPart, fragment: Fragment, values: Tensor): void {
+    const all = { offset: 0, numel: fragment.numel };
+    copyFlat(required(master), fragment, values, all, this.device.compute);
+    this.followCompute();
+  }
+
+  followCompute(): void {
+    this.options.windows?.followCompute();
+  }
+
+  lend({ master, ranges }: ShardPart, fragment: Fragment, name: string): LentState {
+    const { optimizer } = this;
+    const lent = namedFragment({ optimizer, master: required(master), ranges }, fragment, name);
+    return new LentState(lent, this.order, () => this.followCompute());
+  }
+
+  /** One call with all masters. */
+  eachMaster({ master }: ShardPart, body: (master: Tensor, range: Range) => void): void {
+    this.options.windows?.synchronize();
+    const all = required(master);
+    body(all, { offset: 0, numel: all.numel });
+  }
+
+  release({ ranges, tiles }: ShardPart): void {
+    for (const tile of tiles) disposeTile(tile);
+    for (const tensor of stateTensors(ranges)) tensor.release();
+  }
 }

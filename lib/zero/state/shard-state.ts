@@ -60,7 +60,7 @@ export class ShardState<P extends Placement = Placement> {
     const part: ShardPart = {
       ...{ partition, master, grad, uploading: false },
       weight: isWeight ? isWeight.retain() : this.weights.memory(partition, [master, grad]),
-      ...placement.stateOf(partition),
+      ...placement.storage.stateOf(partition),
       uploaded: new Event(device),
     };
     this.parts.set(partition, part);
@@ -179,7 +179,7 @@ export class ShardState<P extends Placement = Placement> {
   lend(partition: Partition, fragment: Fragment, name: string): LentState {
     const part = this.partOf(partition);
     if (name === 'master') return this.masters.lend(part, fragment);
-    return this.placement.lend(part, fragment, name);
+    return this.placement.storage.lend(part, fragment, name);
   }
 
   /**
@@ -200,7 +200,7 @@ export class ShardState<P extends Placement = Placement> {
     }
     for (const part of this.parts.values()) {
       const { master, grad, weight, partition } = part;
-      const all = new Set([master, grad, weight, ...this.placement.tensorsOf(part)]);
+      const all = new Set([master, grad, weight, ...this.placement.storage.tensorsOf(part)]);
       all.delete(partition.storage.memory);
       for (const tensor of all) {
         if (tensor) sum[tensor.buffer.pinned ? 'host' : 'device'] += tensor.bytes;
@@ -221,7 +221,7 @@ export class ShardState<P extends Placement = Placement> {
     for (const part of this.parts.values()) {
       part.uploaded.synchronize();
       for (const tensor of [part.master, part.grad, part.weight]) tensor?.release();
-      this.placement.releasePart(part);
+      this.placement.storage.release(part);
       part.uploaded.dispose();
     }
     this.parts.clear();
@@ -259,7 +259,7 @@ export class F32Masters implements Masters {
   constructor(private readonly placement: Placement) {}
 
   get lendsCopies(): boolean {
-    return this.placement.lendsCopies;
+    return this.placement.storage.lendsCopies;
   }
 
   memory(partition: Partition): Tensor | null {
@@ -291,11 +291,11 @@ export class F32Masters implements Masters {
   }
 
   write(part: ShardPart, fragment: Fragment, values: Tensor): void {
-    this.placement.writeMaster(part, fragment, values);
+    this.placement.storage.writeMaster(part, fragment, values);
   }
 
   lend(part: ShardPart, fragment: Fragment): LentState {
-    return this.placement.lend(part, fragment, 'master');
+    return this.placement.storage.lend(part, fragment, 'master');
   }
 
   refresh(): boolean {
@@ -332,7 +332,7 @@ export class DeviceWeights implements WeightTarget {
 
   refresh(part: ShardPart): void {
     const { weights } = part.partition;
-    this.placement.eachMaster(part, (master, range) => {
+    this.placement.storage.eachMaster(part, (master, range) => {
       if (master === weights) return;
       const rounded = sliceFlat(weights, range);
       if (master.buffer.pinned) uploadRounded(master, rounded);

@@ -101,8 +101,31 @@ export interface MasterCosts {
   readonly keepsWeights: boolean;
 }
 
+/** The optimizer state of partitions, between updates. */
+export interface StateStorage {
+  /** Orders changes of the state. */
+  readonly order: Stream;
+  /** Whether lend() returns a copy, which needs memory. */
+  readonly lendsCopies: boolean;
+  /** Allocates the state of a partition. */
+  stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'>;
+  /** The tensors of a part's state in memory. */
+  tensorsOf(part: ShardPart): readonly Tensor[];
+  /** Writes f32 master weights. `values`: [numel] f32 on the device, read on the compute stream. */
+  writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void;
+  /** Later openings see state that compute work so far has written. */
+  followCompute(): void;
+  /** Lends f32 master weights (name "master") or the state `name` of a fragment. */
+  lend(part: ShardPart, fragment: Fragment, name: string): LentState;
+  /** Calls `body` with f32 masters and their range in the partition, complete in `order`. */
+  eachMaster(part: ShardPart, body: (master: Tensor, range: Range) => void): void;
+  /** Releases what stateOf() returned. */
+  release(part: ShardPart): void;
+}
+
 /** Where optimizer state is stored, and which processor updates it. */
 export interface Placement {
+  readonly storage: StateStorage;
   readonly traffic: Traffic;
   /** Enqueue in the order of updates. */
   readonly kernels: UpdateKernels;
@@ -112,12 +135,8 @@ export interface Placement {
   readonly readsInPlace: boolean;
   /** Bytes in addition to the tensors of parts. */
   readonly bytes: Bytes;
-  /** Orders changes of the state in its memory. */
-  readonly stateOrder: Stream;
   /** Whether updates need gradients in other memory than that of backward. */
   readonly receivesGradients: boolean;
-  /** Whether lend() returns a copy, which needs memory. */
-  readonly lendsCopies: boolean;
   /** Returns `control`, written on the compute stream, in memory that kernels read. */
   takeControl(control: Tensor): Tensor;
   /** Returns zeros in memory that kernels access. The caller releases them. */
@@ -128,26 +147,13 @@ export interface Placement {
   masterMemory(partition: Partition): Tensor | null;
   /** Returns memory for updated weights, with a new reference: one of `memories`, or new. */
   weightMemory(partition: Partition, memories: readonly (Tensor | null)[]): Tensor | null;
-  /** The tensors of a part's state in memory. */
-  tensorsOf(part: ShardPart): readonly Tensor[];
-  /** Allocates the state of a partition. */
-  stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'>;
   /** Makes room for a tile that is opened with the tensors `kept`. */
   makeRoom(kept: OpenTile): void;
   /** Returns a tile for kernels enqueued until close(). `kept`: its tensors in memory. */
   open(tile: StateTile, kept: () => OpenTile): OpenTile;
   /** Ends open(). `changed`: kernels wrote master weights and state. */
   close(opened: OpenTile, changed: boolean): void;
-  /** Writes f32 master weights. `values`: [numel] f32 on the device, read on the compute stream. */
-  writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void;
-  /** Later openings see state that compute work so far has written. */
-  followCompute(): void;
-  /** Lends f32 master weights (name "master") or the state `name` of a fragment. */
-  lend(part: ShardPart, fragment: Fragment, name: string): LentState;
-  /** Calls `body` with f32 masters and their range in the partition, complete in `order`. */
-  eachMaster(part: ShardPart, body: (master: Tensor, range: Range) => void): void;
   synchronize(): void;
-  releasePart(part: ShardPart): void;
   dispose(): void;
 }
 

@@ -120,7 +120,7 @@ export class JoinedMasters implements Masters {
 
   write(part: ShardPart, fragment: Fragment, values: Tensor): void {
     this.fragments.write(part, fragment, values, this.device.compute);
-    this.placement.followCompute();
+    this.placement.storage.followCompute();
   }
 
   lend(part: ShardPart, fragment: Fragment): LentState {

@@ -91,15 +91,15 @@ export class SplitMasters implements Masters {
   }
 
   finish(part: ShardPart): Stream {
-    const { traffic, stateOrder } = this.placement;
+    const { traffic, storage } = this.placement;
     if (this.slots || this.inPlace(part)) return traffic.finish(part);
-    part.uploaded.record(stateOrder);
-    return stateOrder;
+    part.uploaded.record(storage.order);
+    return storage.order;
   }
 
   write(part: ShardPart, fragment: Fragment, values: Tensor): void {
     this.fragments.write(part, fragment, values, this.device.compute);
-    this.placement.followCompute();
+    this.placement.storage.followCompute();
   }
 
   lend(part: ShardPart, fragment: Fragment): LentState {

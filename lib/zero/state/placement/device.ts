@@ -7,13 +7,10 @@ import * as kernels from '../../../runtime/kernels.generated.js';
 import { Event, Stream } from '../../../runtime/stream.js';
 import { copyAll, sliceFlat, zeroRange } from '../../../tensor/flat.js';
 import { held, Tensor } from '../../../tensor/index.js';
-import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../shard.js';
-import { masterInMemory, tensorInMemory, writeInMemory } from '../in-memory.js';
-import { LentState } from '../lent-state.js';
-import { allocateState, stateTensors } from '../range-state.js';
+import { StateInMemory } from '../in-memory.js';
 import type { OpenTile, Placement, PlacementCosts, ShardPart, Traffic } from '../strategies.js';
-import { type StateTile, tileEvents } from '../tiles.js';
+import type { StateTile } from '../tiles.js';
 import { DepartingTensors } from './host.js';
 
 /** Gradients and weights stay on the device. Only weights of another storage are copied away. */
@@ -117,7 +114,10 @@ class WeightsAway {
   }
 }
 
-/** The tiles of a partition are its ranges. Nothing is copied, so smaller tiles gain nothing. */
+/** Larger than any range: nothing is copied, so smaller tiles gain nothing. */
+const WHOLE = 2 ** 53;
+
+/** The tiles of a partition are its ranges. */
 export class DeviceState implements Placement {
   static readonly costs: PlacementCosts = {
     state: 'device',
@@ -125,23 +125,22 @@ export class DeviceState implements Placement {
     windows: 0,
     largestTile: Infinity,
   };
+  readonly storage: StateInMemory;
   readonly traffic: Traffic;
   readonly kernels = deviceKernels();
   readonly bytes = { device: 0, host: 0, disk: 0 };
   readonly updatesOnDevice = true;
   readonly readsInPlace = true;
   readonly receivesGradients = false;
-  readonly lendsCopies = false;
 
   constructor(
     private readonly device: Device,
-    private readonly optimizer: Optimizer,
+    optimizer: Optimizer,
   ) {
     this.traffic = new DeviceTraffic(device);
-  }
-
-  get stateOrder(): Stream {
-    return this.device.compute;
+    const allocate = filled.bind(null, device);
+    const how = { allocate, tile: WHOLE, order: device.compute };
+    this.storage = new StateInMemory(device, optimizer, how);
   }
 
   takeControl(control: Tensor): Tensor {
@@ -175,16 +174,6 @@ export class DeviceState implements Placement {
     return storage.memory && this.reaches(storage.memory) ? storage.memory : null;
   }
 
-  stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'> {
-    const ranges = allocateState(partition, this.optimizer, filled.bind(null, this.device));
-    const tiles = ranges.map((range) => ({ ...range, ...tileEvents(this.device) }));
-    return { ranges, tiles };
-  }
-
-  tensorsOf({ ranges }: ShardPart): Tensor[] {
-    return stateTensors(ranges);
-  }
-
   makeRoom(): void {}
 
   open(_: StateTile, kept: () => OpenTile): OpenTile {
@@ -195,28 +184,8 @@ export class DeviceState implements Placement {
     master.release();
   }
 
-  writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void {
-    writeInMemory(part, fragment, values);
-  }
-
-  followCompute(): void {}
-
-  lend(part: ShardPart, fragment: Fragment, name: string): LentState {
-    const lent = tensorInMemory(part, this.optimizer, fragment, name);
-    return new LentState(lent, this.device.compute);
-  }
-
-  eachMaster(part: ShardPart, body: (master: Tensor, range: Range) => void): void {
-    masterInMemory(part, body);
-  }
-
   synchronize(): void {
     this.traffic.synchronize();
-  }
-
-  releasePart({ ranges, tiles }: ShardPart): void {
-    for (const tensor of stateTensors(ranges)) tensor.release();
-    for (const tile of tiles) for (const event of [tile.arrived, tile.updated]) event.dispose();
   }
 
   dispose(): void {

@@ -7,14 +7,12 @@ import { required } from '../../../runtime/required.js';
 import { Event, Stream } from '../../../runtime/stream.js';
 import { copyAll, copyFlat, sliceFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
-import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../shard.js';
-import { masterInMemory, tensorInMemory, writeInMemory } from '../in-memory.js';
-import { type Bytes, LentState } from '../lent-state.js';
+import { StateInMemory } from '../in-memory.js';
+import type { Bytes } from '../lent-state.js';
 import { pinned, pinnedFilled } from '../pinned.js';
-import { allocateState, stateTensors } from '../range-state.js';
 import type { OpenTile, Placement, PlacementCosts, ShardPart, Traffic } from '../strategies.js';
-import { disposeTile, makeTiles, type StateTile } from '../tiles.js';
+import type { StateTile } from '../tiles.js';
 
 export interface HostStateOptions {
   /** Maximum elements per tile, a multiple of 64. */
@@ -38,25 +36,24 @@ export class HostState implements Placement {
     windows: 0,
     largestTile: Infinity,
   };
+  readonly storage: StateInMemory;
   readonly traffic: HostStreams;
   readonly kernels: UpdateKernels;
   readonly updatesOnDevice = false;
   readonly receivesGradients = true;
-  readonly lendsCopies = false;
   /** Updates read state in place, so a pass that writes less of it costs less. */
   readonly readsInPlace = true;
 
   constructor(
     private readonly device: Device,
-    private readonly optimizer: Optimizer,
-    private readonly options: HostStateOptions,
+    optimizer: Optimizer,
+    { tile, readBefore }: HostStateOptions,
   ) {
-    this.traffic = new HostStreams(device, options.readBefore);
-    this.kernels = hostKernels(this.traffic.order);
-  }
-
-  get stateOrder(): Stream {
-    return this.traffic.order;
+    this.traffic = new HostStreams(device, readBefore);
+    const { order } = this.traffic;
+    const allocate = pinnedFilled.bind(null, device);
+    this.storage = new StateInMemory(device, optimizer, { allocate, tile, order });
+    this.kernels = hostKernels(order);
   }
 
   get bytes(): Bytes {
@@ -84,15 +81,6 @@ export class HostState implements Placement {
     return reused(memories, unit.dtype) ?? this.allocate(numel, unit.dtype);
   }
 
-  stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'> {
-    const { device, optimizer, options } = this;
-    return stateInHostMemory(partition, optimizer, { device, tile: options.tile });
-  }
-
-  tensorsOf({ ranges }: ShardPart): Tensor[] {
-    return stateTensors(ranges);
-  }
-
   makeRoom(): void {}
 
   open(_: StateTile, kept: () => OpenTile): OpenTile {
@@ -103,27 +91,8 @@ export class HostState implements Placement {
     master.release();
   }
 
-  writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void {
-    writeInMemory(part, fragment, values);
-  }
-
-  followCompute(): void {}
-
-  lend(part: ShardPart, fragment: Fragment, name: string): LentState {
-    const lent = tensorInMemory(part, this.optimizer, fragment, name);
-    return new LentState(lent, this.traffic.order);
-  }
-
-  eachMaster(part: ShardPart, body: (master: Tensor, range: Range) => void): void {
-    masterInMemory(part, body);
-  }
-
   synchronize(): void {
     this.traffic.synchronize();
-  }
-
-  releasePart(part: ShardPart): void {
-    releaseHostState(part);
   }
 
   dispose(): void {
@@ -134,23 +103,6 @@ export class HostState implements Placement {
 /** Returns one of `memories` with this dtype, with a new reference; else null. */
 export function reused(memories: readonly (Tensor | null)[], dtype: DType): Tensor | null {
   return memories.find((memory) => memory?.dtype === dtype)?.retain() ?? null;
-}
-
-/** Allocates the state of a partition in pinned memory, in tiles of at most `tile` elements. */
-export function stateInHostMemory(
-  partition: Partition,
-  optimizer: Optimizer,
-  { device, tile }: { device: Device; tile: number },
-): Pick<ShardPart, 'ranges' | 'tiles'> {
-  const allocate = pinnedFilled.bind(null, device);
-  const ranges = allocateState(partition, optimizer, allocate);
-  return { ranges, tiles: makeTiles(ranges, optimizer, { device, size: tile, allocate }) };
-}
-
-/** Releases what stateInHostMemory() returned. */
-export function releaseHostState({ ranges, tiles }: ShardPart): void {
-  for (const tile of tiles) disposeTile(tile);
-  for (const tensor of stateTensors(ranges)) tensor.release();
 }
 
 /**

@@ -22,7 +22,13 @@ import {
 import { type Bytes, LentState } from '../lent-state.js';
 import { pinned } from '../pinned.js';
 import { placeInState } from '../range-state.js';
-import type { OpenTile, Placement, PlacementCosts, ShardPart } from '../strategies.js';
+import type {
+  OpenTile,
+  Placement,
+  PlacementCosts,
+  ShardPart,
+  StateStorage,
+} from '../strategies.js';
 import { type SlotOptions, TileSlots } from '../tile-slots.js';
 import type { StateTile } from '../tiles.js';
 import { HostStreams, reused } from './host.js';
@@ -64,13 +70,15 @@ interface Portion {
  * the update replaces by the weight to upload. If their dtypes differ, one weight more. Weights are
  * never in a slot, so an upload does not wait for a disk, nor a slot for an upload.
  */
-export class NvmeState implements Placement {
+export class NvmeState implements Placement, StateStorage {
   static readonly costs: PlacementCosts = {
     state: 'disk',
     updates: 'host',
     windows: null,
     largestTile: Infinity,
   };
+  /** The slots serve updates and the storage. */
+  readonly storage: StateStorage = this;
   readonly traffic: HostStreams;
   readonly kernels: UpdateKernels;
   readonly updatesOnDevice = false;
@@ -82,7 +90,7 @@ export class NvmeState implements Placement {
   private readonly slots: TileSlots;
   private readonly file: SwapFile;
   /** In forward order. */
-  private readonly order: DiskTile[] = [];
+  private readonly inOrder: DiskTile[] = [];
   private readonly turns = new Map<DiskTile, number>();
   /** Open tiles, by their masters. */
   private readonly opened = new Map<Tensor, DiskTile>();
@@ -122,7 +130,7 @@ export class NvmeState implements Placement {
     return this.file.info;
   }
 
-  get stateOrder(): Stream {
+  get order(): Stream {
     return this.traffic.order;
   }
 
@@ -153,7 +161,7 @@ export class NvmeState implements Placement {
   stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'> {
     const places = this.plan.places.get(partition) ?? [];
     const tiles = places.map((place) => makeDiskTile(place, this.optimizer, this.device));
-    for (const tile of tiles) this.turns.set(tile, this.order.push(tile) - 1);
+    for (const tile of tiles) this.turns.set(tile, this.inOrder.push(tile) - 1);
     return { ranges: [], tiles };
   }
 
@@ -185,9 +193,9 @@ export class NvmeState implements Placement {
 
   /** All other tiles in order, cyclic. */
   private *after(tile: DiskTile): Generator<DiskTile> {
-    const { order } = this;
+    const { inOrder } = this;
     const turn = required(this.turns.get(tile));
-    for (let i = 1; i < order.length; ++i) yield required(order[(turn + i) % order.length]);
+    for (let i = 1; i < inOrder.length; ++i) yield required(inOrder[(turn + i) % inOrder.length]);
   }
 
   writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void {
@@ -263,7 +271,7 @@ export class NvmeState implements Placement {
     this.traffic.synchronize();
   }
 
-  releasePart({ tiles }: ShardPart): void {
+  release({ tiles }: ShardPart): void {
     (tiles as readonly DiskTile[]).forEach(disposeDiskTile);
   }
 

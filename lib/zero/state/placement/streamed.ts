@@ -11,21 +11,13 @@ import { required } from '../../../runtime/required.js';
 import { Event, Stream } from '../../../runtime/stream.js';
 import { copyAll, zeroRange } from '../../../tensor/flat.js';
 import { held, Tensor } from '../../../tensor/index.js';
-import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../shard.js';
-import { masterInMemory, tensorInMemory, writeInMemory } from '../in-memory.js';
-import { type Bytes, LentState } from '../lent-state.js';
-import { pinned } from '../pinned.js';
-import { stateTensors } from '../range-state.js';
-import type { OpenTile, Placement, PlacementCosts, ShardPart } from '../strategies.js';
+import { StateInMemory } from '../in-memory.js';
+import type { Bytes } from '../lent-state.js';
+import { pinned, pinnedFilled } from '../pinned.js';
+import type { OpenTile, Placement, PlacementCosts } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
-import {
-  type HostStateOptions,
-  HostStreams,
-  releaseHostState,
-  reused,
-  stateInHostMemory,
-} from './host.js';
+import { type HostStateOptions, HostStreams, reused } from './host.js';
 
 /** One window is computed while the other is emptied and refilled. */
 const WINDOWS = 2;
@@ -190,31 +182,31 @@ export class StreamedState implements Placement {
     windows: WINDOWS,
     largestTile: STREAMED_TILE,
   };
+  readonly storage: StateInMemory;
   readonly traffic: HostStreams;
   readonly kernels: UpdateKernels;
   readonly windows: Windows;
   readonly updatesOnDevice = true;
   readonly receivesGradients = true;
-  readonly lendsCopies = false;
   readonly readsInPlace = false;
   /** [4] f32 on the device, the control of running updates. */
   private readonly seen: Tensor;
-  private readonly tile: number;
 
   constructor(
     private readonly device: Device,
-    private readonly optimizer: Optimizer,
+    optimizer: Optimizer,
     { tile, readBefore }: HostStateOptions,
   ) {
     this.traffic = new HostStreams(device, readBefore);
     this.kernels = deviceKernels(this.traffic.order);
     this.windows = new Windows(device, this.traffic.order);
-    this.tile = Math.min(tile, STREAMED_TILE);
+    this.storage = new StateInMemory(device, optimizer, {
+      allocate: pinnedFilled.bind(null, device),
+      tile: Math.min(tile, STREAMED_TILE),
+      order: this.windows.down,
+      windows: this.windows,
+    });
     this.seen = this.allocate(4, 'f32');
-  }
-
-  get stateOrder(): Stream {
-    return this.windows.down;
   }
 
   get bytes(): Bytes {
@@ -248,15 +240,6 @@ export class StreamedState implements Placement {
     return reused(there, unit.dtype) ?? this.allocate(numel, unit.dtype);
   }
 
-  stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'> {
-    const { device, optimizer, tile } = this;
-    return stateInHostMemory(partition, optimizer, { device, tile });
-  }
-
-  tensorsOf({ ranges }: ShardPart): Tensor[] {
-    return stateTensors(ranges);
-  }
-
   makeRoom(kept: OpenTile): void {
     this.windows.makeRoom(kept);
   }
@@ -269,32 +252,9 @@ export class StreamedState implements Placement {
     this.windows.close(opened, changed);
   }
 
-  writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void {
-    writeInMemory(part, fragment, values);
-    this.followCompute();
-  }
-
-  followCompute(): void {
-    this.windows.followCompute();
-  }
-
-  lend(part: ShardPart, fragment: Fragment, name: string): LentState {
-    const lent = tensorInMemory(part, this.optimizer, fragment, name);
-    return new LentState(lent, this.windows.down, () => this.followCompute());
-  }
-
-  eachMaster(part: ShardPart, body: (master: Tensor, range: Range) => void): void {
-    this.windows.synchronize();
-    masterInMemory(part, body);
-  }
-
   synchronize(): void {
     this.traffic.synchronize();
     this.windows.synchronize();
-  }
-
-  releasePart(part: ShardPart): void {
-    releaseHostState(part);
   }
 
   dispose(): void {

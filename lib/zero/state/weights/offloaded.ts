@@ -85,7 +85,7 @@ export class OffloadedWeights implements WeightTarget {
       return out;
     }
     const out = storage.memory?.retain() ?? pinned(device, [numel], unit.dtype);
-    this.placement.eachMaster(part, (one, range) => {
+    this.placement.storage.eachMaster(part, (one, range) => {
       const slice = sliceFlat(out, range);
       kernels.copyOnHost({ in: one, out: slice }, this.placement.traffic.order);
       slice.release();
