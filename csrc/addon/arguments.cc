@@ -88,11 +88,6 @@ std::string number_text(double x) {
   return {digits, end};
 }
 
-std::string released_text(double handle) {
-  const bool whole = handle >= 0 && handle < 0x1p52 && std::trunc(handle) == handle;
-  return whole ? "one that was released" : number_text(handle);
-}
-
 void refuse(ErrorCode code, Place place, const std::string& expected, const std::string& got,
             const std::string& hint) {
   throw Error(code, place.entry, as(expected, place), got, hint);
@@ -100,6 +95,12 @@ void refuse(ErrorCode code, Place place, const std::string& expected, const std:
 
 void refuse_value(Addon& addon, Place place, const std::string& expected, napi_value got) {
   refuse("DS_ARGUMENT", place, expected, name_of(addon, got));
+}
+
+void refuse_handle(Place place, const char* noun, double got, const char* hint) {
+  const bool whole = got >= 0 && got < 0x1p52 && std::trunc(got) == got;
+  refuse("DS_RELEASED", place, text("a live ", noun),
+         whole ? "one that was released" : number_text(got), hint);
 }
 
 void refuse_whole(Place place, int64_t min, int64_t max, int64_t step, double got) {
@@ -175,8 +176,7 @@ char* range_of(const Buffer& buffer, size_t offset, size_t bytes, Place place) {
   return static_cast<char*>(buffer.data()) + offset;
 }
 
-void require_same_device(const Device& device, const StreamRef& stream, Place place) {
-  if (&device == &stream.device) return;
+void refuse_device(const Device& device, const StreamRef& stream, Place place) {
   refuse("DS_DEVICE", place, text("an object of ", stream.device.info().name),
          text("one of ", device.info().name), "Use objects of one device in a call.");
 }

@@ -21,13 +21,13 @@ struct Place {
 
 /// The digits that identify `x`; a power of two above 2^52 in the form 2^53.
 std::string number_text(double x);
-/// "one that was released" for a number that may have been a handle; 0 is the handle of none.
-std::string released_text(double handle);
 
 DS_COLD void refuse(ErrorCode code, Place place, const std::string& expected,
                     const std::string& got, const std::string& hint = "");
 /// Throws DS_ARGUMENT. `got` is a number, or another type by its name.
 DS_COLD void refuse_value(Addon& addon, Place place, const std::string& expected, napi_value got);
+/// Throws DS_RELEASED. Any whole number may have been a handle; 0 is the handle of none.
+DS_COLD void refuse_handle(Place place, const char* noun, double got, const char* hint);
 DS_COLD void refuse_whole(Place place, int64_t min, int64_t max, int64_t step, double got);
 
 // --- numbers ----------------------------------------------------------------------------------
@@ -107,8 +107,7 @@ class Handle {
   /// Throws DS_RELEASED for a number that is no live handle.
   static Handle of(HandleTable<T>& table, double number, Place place) {
     if (T* object = table.find(number)) return Handle(table, number, *object);
-    refuse("DS_RELEASED", place, text("a live ", table.noun()), released_text(number),
-           table.hint());
+    refuse_handle(place, table.noun(), number, table.hint());
   }
 
   T& operator*() const { return *object_; }
@@ -191,11 +190,14 @@ struct Kind<Timeout> {
 template <class T>
 struct Kind<Handle<T>> {
   static Handle<T> read(Addon& addon, napi_value value, Place place) {
+    HandleTable<T>& table = table_of<T>(addon);
     double x;
-    if (napi_get_value_double(addon.env, value, &x) == napi_ok) {
-      return Handle<T>::of(table_of<T>(addon), x, place);
+    if (napi_get_value_double(addon.env, value, &x) != napi_ok) {
+      refuse_value(addon, place, text("a ", table.noun()), value);
     }
-    refuse_value(addon, place, text("a ", table_of<T>(addon).noun()), value);
+    const Handle<T> handle = Handle<T>::of(table, x, place);
+    if (static_cast<double>(static_cast<int64_t>(x)) == x) return handle;
+    refuse_handle(place, table.noun(), x, table.hint());
   }
   static std::string describe(Addon& addon) {
     return text(R"("kind":"handle","of":")", table_of<T>(addon).noun(), '"');
@@ -249,8 +251,11 @@ struct Kind<DoublesObject> {
 /// Returns the address of a range of a buffer. Throws DS_BOUNDS for bytes behind its end.
 char* range_of(const Buffer& buffer, size_t offset, size_t bytes, Place place);
 
+DS_COLD void refuse_device(const Device& device, const StreamRef& stream, Place place);
 /// Throws DS_DEVICE unless both are of the same device: a back end casts events, streams and graphs
 /// to its own classes.
-void require_same_device(const Device& device, const StreamRef& stream, Place place);
+inline void require_same_device(const Device& device, const StreamRef& stream, Place place) {
+  if (&device != &stream.device) refuse_device(device, stream, place);
+}
 
 }  // namespace ds::addon

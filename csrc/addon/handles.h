@@ -43,7 +43,7 @@ class HandleTable {
     return slot->object;
   }
 
-  /// Returns null for a number that is no live handle.
+  /// Returns null for a number that is no live handle. Reads only the whole part of the number.
   T* find(double handle) const {
     const Slot* slot = slot_of(handle);
     return slot ? slot->object.get() : nullptr;
@@ -53,8 +53,8 @@ class HandleTable {
   const char* noun() const { return noun_; }
   const char* hint() const { return hint_; }
 
+  /// The handle must be live.
   std::shared_ptr<T> take(double handle) {
-    get(handle);
     const auto index = static_cast<uint32_t>(static_cast<uint64_t>(handle) % kSlots);
     Slot& slot = slots_[index];
     slot.generation = (slot.generation + 1) & kGenerationMask;
@@ -77,7 +77,6 @@ class HandleTable {
     if (!(handle >= 1 && handle < 0x1p52)) return nullptr;
     // Through int64, because a conversion to uint64 takes a branch.
     const auto whole = static_cast<uint64_t>(static_cast<int64_t>(handle));
-    if (static_cast<double>(static_cast<int64_t>(whole)) != handle) return nullptr;
     const uint64_t index = whole % kSlots;
     if (index >= slots_.size()) return nullptr;
     const Slot& slot = slots_[index];
