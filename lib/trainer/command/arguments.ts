@@ -12,6 +12,7 @@ import {
 } from '../../runtime/option.js';
 import { LOADING } from '../data-options.js';
 import { EVALUATION } from '../evaluation-options.js';
+import { DPO } from '../methods/dpo.js';
 import { MODEL, OPTIMIZATION } from '../options.js';
 import { BEST, LOGGING, REPORTING, SAVING, STOPPING } from '../report-options.js';
 
@@ -162,6 +163,17 @@ const SAVES = {
   metric_for_best_model: string('"loss"', { shown: '"loss"' }),
 };
 
+/** What is learned, if not next tokens. */
+const METHOD = {
+  method: string('"dpo" learns from pairs of answers (docs/post-training.md)', {
+    shown: '"sft"',
+  }),
+  loss_type: texts('losses of pairs, such as sigmoid or ipo', { shown: 'sigmoid' }),
+  ref_model_name_or_path: string('model to stay near', {
+    shown: 'the model without adapters, or the model as it was',
+  }),
+};
+
 const ADAPTERS = {
   use_peft: boolean('train LoRA adapters; the model stays as it is', {
     shown: 'false',
@@ -228,6 +240,8 @@ export interface TrainArguments
     Arguments<typeof SAVING>,
     Arguments<typeof BEST>,
     Arguments<typeof STOPPING>,
+    Options<typeof METHOD>,
+    Arguments<typeof DPO>,
     Options<typeof ADAPTERS>,
     Options<typeof LORA>,
     Options<typeof QLORA> {}
@@ -247,6 +261,7 @@ export const GROUPS: Readonly<Record<string, Declared>> = {
     ...{ ...LOGS, ...flags(LOGGING), ...EVALS, ...flags(EVALUATION) },
     ...{ ...SAVES, ...flags(SAVING), ...flags(BEST), ...flags(STOPPING) },
   },
+  Preferences: { ...METHOD, ...flags(DPO) },
   'LoRA and QLoRA': { ...ADAPTERS, ...LORA, ...QLORA },
 };
 

@@ -111,7 +111,6 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
     reason: "losses are averaged over all ranks' tokens",
     off: ['true', 'yes', '1'],
   },
-  ...refused('other losses are not there', ['loss_type'], ['nll', 'chunked_nll']),
   ...refused('the start of a long row is kept', ['truncation_mode'], ['keep_start']),
   ...refused('set variables in the shell', ['env']),
 };

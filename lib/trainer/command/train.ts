@@ -14,6 +14,7 @@ import { required } from '../../runtime/required.js';
 import { type TextBatch, type TextSample, Tokenizer } from '../../text/index.js';
 import { firstReading } from '../configuration.js';
 import type { EndEvent, LogEvent, TrainerEvent } from '../events.js';
+import type { TrainingMethod } from '../methods/method.js';
 import type { TrainerOptions } from '../options.js';
 import { readTrainerOptions } from '../read-options.js';
 import { Trainer } from '../trainer.js';
@@ -22,6 +23,7 @@ import type { TrainArguments } from './arguments.js';
 import type { CheckedArguments } from './check-arguments.js';
 import { requireFinite } from './finite-weights.js';
 import { tokenizerFolder } from './hub-model.js';
+import { isPreference, openPreferences } from './preference-rows.js';
 import { openRows, type RowData } from './rows.js';
 import { RunReport, type SampleSource } from './run-report.js';
 import { continued, firstPrompt, type Prompt, promptOf } from './sample.js';
@@ -64,9 +66,11 @@ export async function train(args: CheckedArguments): Promise<void> {
   const { say } = report;
   let after: (() => Promise<void>) | null = null;
   try {
-    const { model, tokenizer, rows, prompt } = await readTogether(args, { job, world, say });
+    const material = await readTogether(args, { job, world, say });
+    const { model, tokenizer, rows, prompt, method = null } = material;
     const { train: data, eval: judged } = rows;
-    const all = { ...options, train: data, eval: judged, model, tokenizer, distributed: job };
+    const parts = { train: data, eval: judged, model, tokenizer, distributed: job };
+    const all = { ...options, ...parts, ...(method && { method }) };
     const tokens = args.sample_tokens ?? SAMPLE_TOKENS;
     const source = prompt && { model: model as CausalLM, tokenizer, prompt, tokens };
     const isWhole = await trained(all as RowTrainerOptions, args, { world, report, source });
@@ -82,6 +86,8 @@ interface Material {
   model: CausalLM | TaskModel;
   tokenizer: Tokenizer;
   rows: Pick<RowData, 'train' | 'eval'>;
+  /** What is learned, if not next tokens or labels. */
+  method?: TrainingMethod;
   /** Of a sample, on the first rank. */
   prompt: Prompt | null;
 }
@@ -100,6 +106,18 @@ async function readTogether(
   await inUnison(world, 'preparing to train', async () => {
     if (isFirst) await requireWritable(args.output_dir);
     const tokenizer = Tokenizer.fromPretrained(await tokenizerFolder(args));
+    if (isPreference(args)) {
+      const { model, method, train, lines, ...rest } = await openPreferences(args, {
+        tokenizer,
+        evaluation,
+      });
+      say(described(args, model, job));
+      lines.forEach(say);
+      requireTrainer({ ...options, method, model, tokenizer }, evaluation, job);
+      const rows = { train: train as never, eval: rest.eval as never };
+      found.push({ model, tokenizer, rows, method, prompt: null });
+      return null;
+    }
     const task = taskIn(args);
     if (task) {
       const { model, train, lines, ...rest } = await openTask(args, task, {

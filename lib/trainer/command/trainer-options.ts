@@ -5,6 +5,7 @@ import { refused } from '../../runtime/refused.js';
 import { LOADING } from '../data-options.js';
 import { EVALUATION, type EvalOptions } from '../evaluation-options.js';
 import type { Every } from '../interval.js';
+import { PAIR_METRICS } from '../methods/dpo.js';
 import { MODEL, OPTIMIZATION, type Precision, type TrainerOptions } from '../options.js';
 import { SCHEDULE, type Schedule } from '../own-schedule.js';
 import {
@@ -187,7 +188,9 @@ function bestOf(args: TrainArguments): CheckpointOptions['best'] {
   if (evaluates === 'no') throw refused(argument, 'an --eval_strategy other than "no"', '"no"');
   if (saves === 'no') throw refused(argument, 'a --save_strategy other than "no"', '"no"');
   const name = metric.replace(/^eval_/, '');
-  const known = args.task === undefined ? ['loss'] : ['loss', ...TASK_METRICS];
+  const own = args.method === 'dpo' ? PAIR_METRICS : TASK_METRICS;
+  const isPlain = args.task === undefined && args.method !== 'dpo';
+  const known = isPlain ? ['loss'] : ['loss', ...own];
   if (!known.includes(name)) {
     const hint =
       'Other metrics are computed by a program of your own: `eval.metrics` of its Trainer.';

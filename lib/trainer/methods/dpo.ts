@@ -33,14 +33,20 @@ export const DPO = {
   /** Strength of the reference: small values let the model move far. Default: 0.1. */
   beta: number('strength of the reference', { above: 0, default: 0.1, flag: 'beta' }),
   /** A loss of TRL, or several. Default: "sigmoid". */
-  loss: checked(readLosses, '[loss](#losses), or a list of them', { default: ['sigmoid'] }),
+  loss: checked(readLosses, '[loss](#losses), or a list of them', {
+    default: ['sigmoid'],
+    elsewhere: '`loss_type`',
+  }),
   /** Weights of several losses. Default: 1 each. */
   weights: checked(readWeights, 'weights of several losses', { default: null, shown: '1 each' }),
   /** The chance that a label is wrong. Default: 0. */
-  labelSmoothing: number('chance that a label is wrong', { min: 0, below: 0.5, default: 0 }),
+  labelSmoothing: number('chance that a label is wrong', {
+    ...{ min: 0, below: 0.5, default: 0, flag: 'label_smoothing' },
+  }),
   /** How far answers may move from the reference, by an f-divergence. Default: "reverse_kl". */
   divergence: oneOf<Divergence>(Object.keys(DIVERGENCES) as Divergence[])('f-divergence', {
     default: 'reverse_kl',
+    flag: 'f_divergence_type',
   }),
   /**
    * The model to stay near. Default: the model without its adapters, or the numbers of the rows
@@ -94,15 +100,15 @@ function readReference(op: string, given: CausalLM): CausalLM {
   throw refusedValue(op, 'a language model of nn.models', given);
 }
 
-/** TRL's names. */
-const METRICS = [
+/** Metrics of evaluations, by TRL's names. */
+export const PAIR_METRICS = [
   ...['rewards/chosen', 'rewards/rejected', 'rewards/margins', 'rewards/accuracies'],
   ...['logps/chosen', 'logps/rejected'],
 ];
 
 class Dpo extends TrainingMethod {
   readonly name = 'dpo';
-  readonly metrics = METRICS;
+  readonly metrics = PAIR_METRICS;
 
   constructor(private readonly settings: Settings<typeof DPO>) {
     super();

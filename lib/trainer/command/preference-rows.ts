@@ -1,0 +1,98 @@
+// Pairs of answers of `ds train --method dpo`, the model, and its reference.
+import { type CausalLM, fromPretrained } from '../../models/index.js';
+import { refused } from '../../runtime/refused.js';
+import { requireOneOf } from '../../runtime/require-type.js';
+import { PairDataset, type Tokenizer } from '../../text/index.js';
+import type { EvalOptions } from '../evaluation-options.js';
+import { DPO, dpo } from '../methods/dpo.js';
+import type { TrainingMethod } from '../methods/method.js';
+import type { PairLossName } from '../methods/pair-losses.js';
+import { fromArguments } from './arguments.js';
+import type { CheckedArguments } from './check-arguments.js';
+import { revisionOf } from './hub-model.js';
+import { openModel } from './trained-model.js';
+import type { Evaluation } from './trainer-options.js';
+
+const METHODS = ['sft', 'dpo'];
+
+/** The default of --max_length, if the model takes as many tokens. */
+const MAX_LENGTH = 1024;
+
+/** Arguments about rows of text. */
+const OF_TEXTS = [
+  ...(['packing', 'eval_packing', 'packing_strategy', 'completion_only_loss', 'task'] as const),
+  ...(['assistant_only_loss', 'streaming', 'dataset_text_field', 'sample'] as const),
+];
+
+/** Losses of next tokens, as TRL's SFT calls them. */
+const NEXT_TOKENS = ['nll', 'chunked_nll'];
+
+/** Model and data of a method. */
+export interface PreferenceMaterial {
+  model: CausalLM;
+  method: TrainingMethod;
+  train: PairDataset;
+  eval?: EvalOptions<unknown, unknown>;
+  /** One line for each kind of data. */
+  lines: string[];
+}
+
+/**
+ * Whether the arguments name preference optimization. Throws DS_ARGUMENT for another method, and
+ * for arguments of one beside the other.
+ */
+export function isPreference(args: CheckedArguments): boolean {
+  const { method = 'sft', loss_type: losses = [] } = args;
+  requireOneOf('--method', method, METHODS);
+  if (method === 'dpo') {
+    const odd = OF_TEXTS.find((name) => args[name] !== undefined && args[name] !== false);
+    if (odd) throw refused(`--${odd}`, 'no --method dpo', 'both');
+    return true;
+  }
+  const isPlain = losses.every((name) => NEXT_TOKENS.includes(name));
+  const own = {
+    ...fromArguments(DPO, args),
+    loss_type: isPlain ? undefined : losses,
+    ref_model_name_or_path: args.ref_model_name_or_path,
+  };
+  const alone = Object.entries(own).find(([, value]) => value !== undefined)?.[0];
+  if (alone) throw refused(`--method ${method}`, `--method dpo beside ${alone}`, method);
+  return false;
+}
+
+/** Reads the rows and the models. Throws DS_DATA, DS_CHECKPOINT, DS_IO, DS_ARGUMENT. */
+export async function openPreferences(
+  args: CheckedArguments,
+  { tokenizer, evaluation }: { tokenizer: Tokenizer; evaluation: Evaluation | null },
+): Promise<PreferenceMaterial> {
+  const { train_file: files, validation_file: judged, ref_model_name_or_path: ref } = args;
+  const model = await openModel(args);
+  const { maxSeq } = model;
+  const { max_length: length = Math.min(MAX_LENGTH, maxSeq) } = args;
+  if (length > maxSeq || length < 2) {
+    throw refused('--max_length', `2 to ${maxSeq}, which the model takes`, String(length));
+  }
+  const place = ref ?? (args.use_peft ? undefined : args.model_name_or_path);
+  if (place === undefined && !args.use_peft) {
+    const hint = '--ref_model_name_or_path names the reference.';
+    throw refused('--config_name', 'a model or --use_peft for --method dpo', 'new weights', hint);
+  }
+  const options = place === undefined ? {} : { revision: revisionOf(place, args) };
+  const reference = place === undefined ? null : await fromPretrained(place, options);
+  const method = dpo({
+    ...fromArguments(DPO, args),
+    ...(args.loss_type && { loss: args.loss_type as readonly PairLossName[] }),
+    ...(reference && { reference }),
+  });
+  const train = await PairDataset.open({ tokenizer, files, length });
+  const lines = [`learns from ${files.join(', ')}: ${described(train)}`];
+  if (!evaluation || !judged) return { model, method, train, lines };
+  const data = await PairDataset.open({ tokenizer, files: judged, length });
+  lines.push(`judged by ${judged.join(', ')}: ${described(data)}`);
+  return { model, method, train, eval: { ...evaluation, data: data as never }, lines };
+}
+
+function described({ report: { pairs, dropped, cut } }: PairDataset): string {
+  const lost = dropped > 0 ? [`${dropped} left out, without room for an answer`] : [];
+  return [`${pairs} pairs`, ...lost, ...(cut > 0 ? [`${cut} with a cut answer`] : [])].join(', ');
+}
