@@ -12,7 +12,6 @@ import {
 } from '../runtime/option.js';
 import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { nextRandom } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 
 /**
@@ -150,7 +149,7 @@ export interface SamplingRules
 const MOST_IN_BAD_WORD = 64;
 
 /** Checks `options`. Throws DS_ARGUMENT with the name of the option, prefixed by `op`. */
-function readSampling(
+export function readSampling(
   op: string,
   options: SamplingOptions | undefined,
   vocabulary: Vocabulary,
@@ -240,42 +239,4 @@ export function requireToken(op: string, token: unknown, vocabSize: number): num
     return token;
   }
   throw refusedValue(op, `tokens from 0 to ${vocabSize - 1}`, token);
-}
-
-/** A 64-bit key of a sequence's noise, as two 32-bit words. */
-type SeedWords = readonly [low: number, high: number];
-
-const WORD = 2 ** 32;
-/** Seeds are below 2^53. The sample index uses the bits above the upper 21 bits of the seed. */
-const SAMPLES = 2 ** 10;
-const SAMPLE_UNIT = 2 ** 21;
-
-/**
- * Sampling rules and random key of one sequence. They stay with the sequence when its slot changes.
- */
-export class SequenceSampling {
-  readonly rules: SamplingRules;
-  readonly seed: SeedWords;
-
-  /**
-   * `index` numbers the samples of a request. Throws DS_ARGUMENT with the name of the option,
-   * prefixed by `op`.
-   */
-  constructor(op: string, options: SamplingOptions | undefined, vocabulary: Vocabulary, index = 0) {
-    this.rules = readSampling(op, options, vocabulary);
-    this.seed = seedWords(this.rules.seed, requireInteger(`${op} index`, index, 0));
-  }
-}
-
-/**
- * Returns a key that is unique for each seed and sample index. Without a seed, the key comes from
- * the global generator and equals no seeded key.
- */
-function seedWords(seed: number | null, index: number): SeedWords {
-  if (seed === null) {
-    const { seed: own, offset } = nextRandom();
-    return [(own ^ Math.floor(own / WORD)) | 0, offset | 0x8000_0000 | 0];
-  }
-  const high = Math.floor(seed / WORD) + (index % SAMPLES) * SAMPLE_UNIT;
-  return [seed | 0, high | 0];
 }

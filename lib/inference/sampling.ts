@@ -11,20 +11,16 @@ import { describe, type View } from '../runtime/view.js';
 import { noGrad, Tensor, topk } from '../tensor/index.js';
 import { type Ban, BanList, FOREVER } from './ban-list.js';
 import { RowTable } from './row-table.js';
-import {
-  requireToken,
-  type SamplingOptions,
-  type SamplingRules,
-  SequenceSampling,
-} from './sampling-options.js';
+import { requireToken, type SamplingOptions, type SamplingRules } from './sampling-options.js';
+import { SequenceSampling } from './sequence-sampling.js';
 import { Uploads } from './uploads.js';
 
 export {
   SAMPLING,
   type SamplingOptions,
-  SequenceSampling,
   type Vocabulary,
 } from './sampling-options.js';
+export { SequenceSampling } from './sequence-sampling.js';
 
 /** Results of a sampling call. The tensors belong to the caller or its scope. */
 export interface Sampled {

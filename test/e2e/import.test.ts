@@ -92,3 +92,12 @@ test('import gives what require gives, the same objects under the same names', (
 test('the file of the command has executable bits', () => {
   expect(statSync(join(ROOT, 'dist/launch/cli.js')).mode & 0o111).toBe(0o111);
 });
+
+test('the options of ds serve and ds chat are known without tensors', () => {
+  const { files } = loadedBy(`
+    const { Command } = require('commander');
+    const { addServeCommands } = require('./lib/launch/serve-commands.ts');
+    addServeCommands(new Command(), 'Inference:', async () => {})`);
+  expect(files.filter((file) => /^lib\/(tensor|nn|models)\//.test(file))).toEqual([]);
+  expect(files).toContain('lib/inference/sampling-options.ts');
+});
