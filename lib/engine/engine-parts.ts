@@ -16,7 +16,7 @@ import type { PipelinePlan } from './setup/pipeline.js';
 import type { BatchSizes } from './step/batch-sizes.js';
 import type { Curriculum } from './step/curriculum.js';
 import type { GradientCollector } from './step/gradient-collector.js';
-import type { InputCast } from './step/input-cast.js';
+import type { InputCast } from './step/inputs.js';
 import type { LayerDropping } from './step/layer-drop.js';
 import type { Progress } from './step/progress.js';
 import type { StepControl } from './step/step-control.js';

@@ -57,7 +57,7 @@ const codeBytes = (bits: number): number => bits / 8 + dtypeSize('f32') / BLOCK;
 export const CODE_BYTES = { weights: codeBytes(GATHER_BITS), gradients: codeBytes(REDUCE_BITS) };
 
 /** Whether values of `dtype` can be quantized. Other values are sent unchanged. */
-export const hasCodes = (dtype: DType): boolean => isFloating(dtype) && dtype !== 'f64';
+const hasCodes = (dtype: DType): boolean => isFloating(dtype) && dtype !== 'f64';
 
 /**
  * A message of `numel` values, a multiple of BLOCK: 32-bit words of codes, then one f32 scale per
@@ -115,7 +115,7 @@ function matrix({ buffer, dtype, offset }: View, count: number): View {
 }
 
 /** Releases `tensor` in the order of `stream`, its last user. */
-export function releaseOn(stream: Stream, tensor: Tensor): void {
+function releaseOn(stream: Stream, tensor: Tensor): void {
   tensor.buffer.releaseOn(stream);
   tensor.release();
 }

@@ -23,7 +23,7 @@ export interface UnitParameter {
 /** The group of parameters without an optimizer. */
 export const FROZEN = -1;
 
-export interface WeightUnitOptions {
+interface WeightUnitOptions {
   /** Of the weights. */
   dtype: DType;
   device: Device;
@@ -160,7 +160,7 @@ interface GradientShape {
  * `parameter.grad` is null between backwards (DeepSpeed's data_types.grad_accum_dtype).
  * All work is enqueued on the compute stream.
  */
-export class UnitGradient {
+class UnitGradient {
   /** [numel] in the parameters' dtype. */
   private written: Tensor | null = null;
   /** [numel] in `dtype`, if that is not the parameters'. */

@@ -5,7 +5,7 @@ import type { Decisions } from '../engine-parts.js';
 import { DATA } from '../ranks.js';
 import { BatchSizes, inStages, managed, unmanaged } from '../step/batch-sizes.js';
 import { curriculumOf, wholeSamples } from '../step/curriculum.js';
-import { inputCastOf } from '../step/input-cast.js';
+import { inputCastOf } from '../step/inputs.js';
 import { everyLayer, layerDroppingOf } from '../step/layer-drop.js';
 import { noProgress } from '../step/progress.js';
 import { everyToken, requireOwnLayers, tokenDroppingOf } from '../step/token-drop.js';

@@ -8,7 +8,7 @@ import { misuse, stepMissing } from '../engine-errors.js';
  * Gradient accumulation: the number of backwards per step, and the divisor of each loss. `done`:
  * backwards since the last step.
  */
-export interface Accumulation {
+interface Accumulation {
   /** Divisor of the loss of each backward. */
   readonly divisor: number;
   /** Whether the next backward, after `done` others, completes the gradients. */

@@ -14,7 +14,7 @@ import type { PipelineBatch } from '../../pipe/index.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { Tensor } from '../../tensor/index.js';
-import { type InputCast, requireInputs } from './input-cast.js';
+import { type InputCast, requireInputs } from './inputs.js';
 import type { Progress } from './progress.js';
 
 /** A model that can shorten its inputs to a number of tokens. */

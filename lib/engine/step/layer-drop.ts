@@ -5,7 +5,7 @@ import { philox } from '../../data/philox.js';
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { requireInteger } from '../../runtime/require-number.js';
-import { type InputCast, requireInputs } from './input-cast.js';
+import { type InputCast, requireInputs } from './inputs.js';
 import type { Progress } from './progress.js';
 
 /** The layers that a step skips. */

@@ -21,8 +21,8 @@ import {
 } from '../../tensor/index.js';
 import { scopeInto } from '../../tensor/scope.js';
 import type { EngineParts } from '../engine-parts.js';
+import { sampleShareOf } from './inputs.js';
 import { backwardOf, requireLoss } from './loss.js';
-import { sampleShareOf } from './sample-share.js';
 
 type Parts = Pick<
   EngineParts,

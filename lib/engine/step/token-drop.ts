@@ -5,7 +5,7 @@ import { type CurriculumSchedule, fixedRoot } from '../../data/curriculum-schedu
 import { DsError } from '../../errors.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/module.js';
-import { type InputCast, requireInputs } from './input-cast.js';
+import { type InputCast, requireInputs } from './inputs.js';
 import type { Progress } from './progress.js';
 
 /** The layers and tokens of a step. */

@@ -6,13 +6,13 @@ import { Event, Stream } from '../../runtime/stream.js';
 import { SWAP_ALIGNMENT, SwapFile, type SwapFileInfo } from '../../runtime/swap-file.js';
 import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
-import { type Fragment, overlap, type Range } from '../layout.js';
+import type { Fragment, Range } from '../layout.js';
 import { InMemory, type WeightStore, write } from '../shard.js';
 import type { WeightUnit } from '../unit.js';
 import { alignUp, type StoredTile } from './disk-tiles.js';
 import { type Bytes, LentState } from './lent-state.js';
 import { pinned } from './pinned.js';
-import { TileSlots } from './tile-slots.js';
+import { portionOf, TileSlots } from './tile-slots.js';
 import { cutEvenly } from './tiles.js';
 
 /** The weights of a unit on this rank. */
@@ -226,22 +226,12 @@ class DiskStore implements WeightStore {
     const { device, slots, stream: own } = this.site;
     const { entry, offset, numel } = fragment;
     const lent = pinned(device, numel === entry.numel ? entry.shape : [numel], this.unit.dtype);
-    const portions = this.tiles.flatMap((tile) => {
-      const common = overlap(tile.range, { offset, numel });
-      if (common.numel <= 0) return [];
-      const inTile = { offset: common.offset - tile.range.offset, numel: common.numel };
-      return [{ tile, inTile, inFragment: { ...inTile, offset: common.offset - offset } }];
-    });
-    for (const { tile, inTile, inFragment } of portions) {
-      slots.readField(tile, NAME, (weights) => copyFlat(lent, inFragment, weights, inTile, own));
-    }
+    const wanted = { offset, numel };
+    const portions = this.tiles.flatMap((tile) => portionOf(tile, tile.range, wanted));
+    const copyBack = slots.copyOut(lent, NAME, portions);
     return new LentState(lent, own, () => {
       this.follow(device.compute, own);
-      for (const { tile, inTile, inFragment } of portions) {
-        slots.changeField(tile, NAME, (weights) =>
-          copyFlat(weights, inTile, lent, inFragment, own),
-        );
-      }
+      copyBack();
       this.follow(own, device.compute);
     });
   }

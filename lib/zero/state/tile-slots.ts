@@ -9,7 +9,9 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { required } from '../../runtime/required.js';
 import type { Stream } from '../../runtime/stream.js';
 import type { SwapFile } from '../../runtime/swap-file.js';
+import { copyFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
+import { overlap, type Range } from '../layout.js';
 import type { Field, StoredTile } from './disk-tiles.js';
 
 interface Slot {
@@ -30,6 +32,24 @@ export interface SlotOptions {
   readsAhead: boolean;
   /** Write tiles while others are computed. */
   writesBehind: boolean;
+}
+
+/** Elements in one tile: their range in a field of the tile, and in the elements. */
+interface Portion {
+  tile: StoredTile;
+  inTile: Range;
+  inFragment: Range;
+}
+
+/**
+ * Returns the part of the elements `wanted` in a tile with a field of the elements `kept`. Both
+ * ranges count from the same origin.
+ */
+export function portionOf(tile: StoredTile, kept: Range, wanted: Range): Portion[] {
+  const { offset, numel } = overlap(kept, wanted);
+  if (numel <= 0) return [];
+  const inTile = { offset: offset - kept.offset, numel };
+  return [{ tile, inTile, inFragment: { offset: offset - wanted.offset, numel } }];
 }
 
 /**
@@ -91,6 +111,19 @@ export class TileSlots {
   /** Runs `body`, which overwrites the whole tile, so nothing is read from the file. */
   replaceField(tile: StoredTile, name: string, body: (field: Tensor) => void): void {
     this.lendToChange(this.slotOf(tile) ?? this.takeOver(tile), tile, name, body);
+  }
+
+  /** Copies portions of a field to `lent`. The returned function copies them back. */
+  copyOut(lent: Tensor, name: string, portions: readonly Portion[]): () => void {
+    const { stream } = this;
+    for (const { tile, inTile, inFragment } of portions) {
+      this.readField(tile, name, (field) => copyFlat(lent, inFragment, field, inTile, stream));
+    }
+    return () => {
+      for (const { tile, inTile, inFragment } of portions) {
+        this.changeField(tile, name, (field) => copyFlat(field, inTile, lent, inFragment, stream));
+      }
+    };
   }
 
   /** Returns a field of an open tile, flat. The caller releases it. */

@@ -10,7 +10,7 @@ import type { Stream } from '../../../runtime/stream.js';
 import { SwapFile, type SwapFileInfo } from '../../../runtime/swap-file.js';
 import { copyFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
-import { type Fragment, overlap, type Range } from '../../layout.js';
+import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../shard.js';
 import {
   type DiskPlan,
@@ -29,7 +29,7 @@ import type {
   ShardPart,
   StateStorage,
 } from '../strategies.js';
-import { type SlotOptions, TileSlots } from '../tile-slots.js';
+import { portionOf, type SlotOptions, TileSlots } from '../tile-slots.js';
 import type { StateTile } from '../tiles.js';
 import { HostStreams, reused } from './host.js';
 
@@ -47,13 +47,6 @@ export interface NvmeStateOptions {
   blockBytes: number;
   depth: number;
   checkers: number;
-}
-
-/** The part of a fragment in one tile: its range in the tile's field, and in the fragment. */
-interface Portion {
-  tile: DiskTile;
-  inTile: Range;
-  inFragment: Range;
 }
 
 /**
@@ -217,17 +210,10 @@ export class NvmeState implements Placement, StateStorage {
     const { order, computed } = this.traffic;
     const { dtype, shape } = this.described(part, fragment, name);
     const lent = pinned(this.device, shape, dtype);
-    const portions = this.portionsOf(part, fragment, name);
-    for (const { tile, inTile, inFragment } of portions) {
-      this.slots.readField(tile, name, (field) => copyFlat(lent, inFragment, field, inTile, order));
-    }
+    const copyBack = this.slots.copyOut(lent, name, this.portionsOf(part, fragment, name));
     return new LentState(lent, order, () => {
       order.wait(computed.record(this.device.compute));
-      for (const { tile, inTile, inFragment } of portions) {
-        this.slots.changeField(tile, name, (field) =>
-          copyFlat(field, inTile, lent, inFragment, order),
-        );
-      }
+      copyBack();
     });
   }
 
@@ -253,17 +239,17 @@ export class NvmeState implements Placement, StateStorage {
   }
 
   /** Returns the ranges of a fragment's state in each tile. */
-  private portionsOf({ partition, tiles }: ShardPart, fragment: Fragment, name: string): Portion[] {
+  private portionsOf({ partition, tiles }: ShardPart, fragment: Fragment, name: string) {
     const { optimizer } = this;
     const all = tiles as readonly DiskTile[];
-    if (name === 'master') return all.flatMap((tile) => portion(tile, tile.range, fragment));
+    if (name === 'master') return all.flatMap((tile) => portionOf(tile, tile.range, fragment));
     const { groups } = partition;
     const { range, place, declared } = placeInState({ optimizer, groups }, fragment, name);
     return all.flatMap((tile) => {
       if (tile.whole !== range) return [];
       const first = (tile.range.offset - range.offset) / (declared.per ?? 1);
       const { numel } = tile.fields.find((field) => field.name === name) as { numel: number };
-      return portion(tile, { offset: first, numel }, place);
+      return portionOf(tile, { offset: first, numel }, place);
     });
   }
 
@@ -279,15 +265,4 @@ export class NvmeState implements Placement, StateStorage {
     this.traffic.dispose();
     this.slots.dispose();
   }
-}
-
-/**
- * Returns the intersection of `wanted` and `held`, the range of a tile's field. Both ranges count
- * from the same origin.
- */
-function portion(tile: DiskTile, held: Range, wanted: Range): Portion[] {
-  const { offset, numel } = overlap(held, wanted);
-  if (numel <= 0) return [];
-  const inTile = { offset: offset - held.offset, numel };
-  return [{ tile, inTile, inFragment: { offset: offset - wanted.offset, numel } }];
 }

@@ -1,11 +1,10 @@
-// Casts the inputs of forward() to 16 bits with fp16.auto_cast or torch_autocast. Source:
-// DeepSpeed's engine, _cast_inputs_half.
+// The inputs of a forward: casts to 16 bits, and the samples of this rank.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { isPlainObject } from '../../runtime/is-object.js';
-import { Tensor } from '../../tensor/index.js';
+import { type SampleShare, Tensor, tensorsIn } from '../../tensor/index.js';
 
 /**
  * Maps the inputs of forward() to inputs of the model. New tensors belong to the scope of the call.
@@ -35,7 +34,21 @@ function floatsAs(dtype: 'f16' | 'bf16'): InputCast {
   return (inputs) => inputs.map(cast);
 }
 
+/** For fp16.auto_cast and torch_autocast. Source: _cast_inputs_half of the engine of DeepSpeed. */
 export function inputCastOf({ fp16, bf16, torch_autocast: autocast }: ResolvedConfig): InputCast {
   if (fp16.enabled && (fp16.auto_cast || autocast.enabled)) return floatsAs('f16');
   return bf16.enabled && autocast.enabled ? floatsAs('bf16') : asGiven;
+}
+
+/**
+ * Samples are distributed as in DistributedSampler: data rank `rank` of `size` has the samples
+ * `rank`, `rank` + `size`, ... Returns null if it has all samples.
+ */
+export function sampleShareOf(
+  inputs: readonly unknown[],
+  { rank, size: ranks }: { rank: number; size: number },
+): SampleShare | null {
+  if (ranks === 1) return null;
+  const samples = tensorsIn(inputs)[0]?.shape[0] ?? 0;
+  return samples > 0 ? { samples, rank, ranks } : null;
 }
