@@ -113,7 +113,12 @@ function measures() {
       importsOf(files.get('engine/setup/build-engine.ts')),
     ],
     ['`as` casts in lib', casts(files)],
-    ['files that name the Trainer option labelSmoothing', filesNaming(files, 'labelSmoothing')],
+    // Losses have an option labelSmoothing too.
+    [
+      'files that name the Trainer option neftuneNoiseAlpha',
+      filesNaming(files, 'neftuneNoiseAlpha'),
+    ],
+    ['files that name the server option tokenizerThreads', filesNaming(files, 'tokenizerThreads')],
     ['files that name the sampling option minP', filesNaming(files, 'minP')],
   ];
   return { rows, way };
