@@ -1,4 +1,5 @@
 // Model classes for Hugging Face folders, by the model_type of their config.json.
+import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { noteSourceFolder } from '../nn/source-folder.js';
@@ -22,6 +23,7 @@ import {
 } from './model-folder.js';
 import type { RotaryOptions } from './rotary/config.js';
 import { decoderFamily } from './tasks/decoder-task.js';
+import { readSentenceFolder } from './tasks/sentence-folder.js';
 import { type HeadTask, requireTask, type Task, taskOf } from './tasks/task.js';
 import type { TaskModel } from './tasks/task-model.js';
 
@@ -103,7 +105,16 @@ export async function fromPretrained(
   if (task === 'causal-lm') {
     return fromPretrainedCut(dir, isObject(given) ? options : given, () => {});
   }
-  return readCut(dir, familiesFor(task), options, () => {});
+  if (task !== 'embedding' && task !== 'auto') {
+    return readCut(dir, familiesFor(task), options, () => {});
+  }
+  const placed = await located(dir, options);
+  const sentences = typeof dir === 'string' ? readSentenceFolder(placed.dir) : null;
+  if (!sentences) return readCut(placed.dir, familiesFor(task), placed.options, () => {});
+  const inside = join(placed.dir, sentences.path);
+  const model = await readCut(inside, familiesFor('embedding'), placed.options, () => {});
+  Object.assign(model, { pooling: sentences.pooling, maxLength: sentences.maxLength });
+  return model;
 }
 
 /**

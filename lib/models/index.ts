@@ -61,9 +61,20 @@ export type {
 export { RotaryLM } from './rotary/rotary-lm.js';
 export type { Angles } from './rotary/rotary-table.js';
 export type { Scales } from './rotary/scales.js';
+export {
+  cosineLoss,
+  cosineSimilarity,
+  multipleNegativesRanking,
+  tripletLoss,
+} from './tasks/contrastive.js';
 export type { TaskLabels, TaskLossOptions } from './tasks/losses.js';
-export type { PoolingMode } from './tasks/pooling.js';
+export type { Pooling, PoolingMode } from './tasks/pooling.js';
 export type { HeadTask, LabelOptions, ProblemType, Task } from './tasks/task.js';
-export { type Pooling, type TaskInputs, TaskModel, type TaskSizes } from './tasks/task-model.js';
+export {
+  type EmbedOptions,
+  type TaskInputs,
+  TaskModel,
+  type TaskSizes,
+} from './tasks/task-model.js';
 export type { TiedHead } from './tied-head.js';
 export type { LayerTokens } from './token-drop.js';

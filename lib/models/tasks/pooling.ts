@@ -22,6 +22,14 @@ export type PoolingMode =
   | 'weightedmean_tokens'
   | 'lasttoken';
 
+/** How an embedding follows from hidden states. */
+export interface Pooling {
+  /** Vectors of these modes are side by side. */
+  modes: readonly PoolingMode[];
+  /** Whether the vector is divided by its length. */
+  normalize: boolean;
+}
+
 /** All modes, in the order in which their vectors are concatenated. */
 export const POOLING_MODES: readonly PoolingMode[] = [
   ...(['cls_token', 'max_tokens', 'mean_tokens', 'mean_sqrt_len_tokens'] as const),

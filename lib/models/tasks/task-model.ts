@@ -1,15 +1,22 @@
 // TaskModel, the base of models with another head than that of a causal language model.
 import { DsError } from '../../errors.js';
 import { Module } from '../../nn/module.js';
+import type { Parameter } from '../../nn/parameter.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
+import { sourceFolderOf } from '../../nn/source-folder.js';
 import type { TensorPlan } from '../../parallel/plan.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { scope, type Tensor } from '../../tensor/index.js';
+import { refused } from '../../runtime/refused.js';
+import { requireInteger } from '../../runtime/require-number.js';
+import { noGrad, scope, type Tensor } from '../../tensor/index.js';
 import { requireTensor } from '../../tensor/ops/shapes.js';
+import { Tokenizer } from '../../text/index.js';
+import { padRows } from '../../text/padding.js';
 import { type Origin, withOrigin } from '../origin.js';
 import { type SaveWeightsOptions, saveWeights } from '../save-weights.js';
 import { type TaskLabels, type TaskLossOptions, taskLoss } from './losses.js';
-import { type PoolingMode, pooled, requireModes, unitRows } from './pooling.js';
+import { type Pooling, pooled, requireModes, unitRows } from './pooling.js';
+import { writeSentenceFolder } from './sentence-folder.js';
 import type { HeadTask, ProblemType } from './task.js';
 
 /** Inputs of a forward in addition to tokens. */
@@ -29,13 +36,23 @@ const LOSS: OptionNames<TaskLossOptions> = {
   ...{ divisor: true, classWeights: true, labelSmoothing: true },
 };
 
-/** How an embedding follows from hidden states. */
-export interface Pooling {
-  /** Vectors of these modes are side by side. */
-  modes: readonly PoolingMode[];
-  /** Whether the vector is divided by its length. */
-  normalize: boolean;
+/** Options of embed(). */
+export interface EmbedOptions {
+  /** Default: that of the folder that the model was read from. */
+  tokenizer?: Tokenizer;
+  /** Texts of a batch. Default: 32. */
+  batchSize?: number;
+  /** Tokens of a text at most. Default: the folder's or the model's limit. */
+  maxLength?: number;
+  /** A text before each text, such as "query: ". Default: none. */
+  prompt?: string;
 }
+
+const EMBED: OptionNames<EmbedOptions> = {
+  ...{ tokenizer: true, batchSize: true, maxLength: true, prompt: true },
+};
+
+const rowOf = (rows: readonly Int32Array[], i: number): Int32Array => rows[i] as Int32Array;
 
 /** Sizes that all models of tasks share. */
 export interface TaskSizes {
@@ -66,8 +83,11 @@ export abstract class TaskModel extends Module {
   abstract readonly hasTypes: boolean;
   /** How embeddings are made, if the task is "embedding". */
   pooling: Pooling = { modes: ['mean_tokens'], normalize: false };
+  /** Tokens of a text that embed() reads at most; null: as many as the model takes. */
+  maxLength: number | null = null;
 
   #origin: Origin | null = null;
+  #tokenizer: Tokenizer | null = null;
 
   /** Hidden states [B, T, channels]. */
   protected abstract hiddenOf(ids: Tensor, inputs: TaskInputs): Tensor;
@@ -95,8 +115,67 @@ export abstract class TaskModel extends Module {
   }
 
   /** Writes a folder that fromPretrained() and transformers read. See CausalLM.save(). */
-  save(dir: string, options: Omit<SaveWeightsOptions, 'format'> = {}): Promise<string[]> {
-    return saveWeights(this, dir, { ...options, format: 'hf' });
+  async save(dir: string, options: Omit<SaveWeightsOptions, 'format'> = {}): Promise<string[]> {
+    const files = await saveWeights(this, dir, { ...options, format: 'hf' });
+    if (this.task === 'embedding') await writeSentenceFolder(dir, this.pooling, this.hiddenSize);
+    return files;
+  }
+
+  /**
+   * Embeddings of texts, in their order, as the task "embedding" makes them. Texts of similar
+   * length share a batch. Throws DS_ARGUMENT.
+   */
+  embed(texts: readonly string[], given: EmbedOptions = {}): Float32Array[] {
+    const op = `${this.constructor.name} embed`;
+    const { batchSize = 32, ...options } = readOptions(op, given, EMBED);
+    requireInteger(`${op} batchSize`, batchSize, 1);
+    if (this.task !== 'embedding') throw refused(op, 'a model of the task "embedding"', this.task);
+    const tokenizer = options.tokenizer ?? this.ownTokenizer(op);
+    const { maxLength = this.maxLength ?? this.maxSeq, prompt = '' } = options;
+    const rows = texts.map((one) => tokenizer.encode(`${prompt}${one}`, { maxLength }));
+    const order = rows
+      .map((_, i) => i)
+      .sort((a, b) => rowOf(rows, b).length - rowOf(rows, a).length);
+    const found: Float32Array[] = [];
+    const { training } = this;
+    this.eval();
+    try {
+      for (let at = 0; at < order.length; at += batchSize) {
+        const some = order.slice(at, at + batchSize);
+        const values = this.embeddingsOf(
+          some.map((i) => rowOf(rows, i)),
+          tokenizer,
+        );
+        some.forEach((i, b) => {
+          found[i] = values[b] as Float32Array;
+        });
+      }
+    } finally {
+      this.train(training);
+    }
+    return found;
+  }
+
+  private embeddingsOf(rows: readonly Int32Array[], tokenizer: Tokenizer): Float32Array[] {
+    const pad = this.padTokenId ?? tokenizer.padId ?? tokenizer.eosId ?? 0;
+    const { device } = this.parameters()[0] as Parameter;
+    return noGrad(() =>
+      scope(() => {
+        const { ids, mask } = padRows('embed', rows, pad, { device });
+        const out = (this as TaskModel).call(ids, { mask }).to('f32');
+        const values = out.toRaw() as Float32Array;
+        const width = out.size(1);
+        return rows.map((_, b) => values.slice(b * width, (b + 1) * width));
+      }),
+    );
+  }
+
+  /** The tokenizer of the folder that the model was read from. */
+  private ownTokenizer(op: string): Tokenizer {
+    const folder = sourceFolderOf(this);
+    if (folder === null) throw refused(op, '`tokenizer`, for a model from no folder', 'none');
+    this.#tokenizer ??= Tokenizer.fromPretrained(folder);
+    return this.#tokenizer;
   }
 
   /** Number of tokens in the vocabulary. */

@@ -1,0 +1,104 @@
+// Folders of sentence-transformers: modules.json, and how hidden states become embeddings.
+import { existsSync, readFileSync } from 'node:fs';
+import { mkdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { DsError } from '../../errors.js';
+import { formatValue } from '../../runtime/format-value.js';
+import { isObject } from '../../runtime/is-object.js';
+import { parseJson } from '../../runtime/parse-json.js';
+import { POOLING_MODES, type Pooling, type PoolingMode } from './pooling.js';
+
+const MODULES = 'modules.json';
+const POOLING = '1_Pooling';
+
+/** What such a folder says of embeddings. */
+export interface SentenceFolder {
+  /** The folder of the model, below the whole. */
+  readonly path: string;
+  readonly pooling: Pooling;
+  /** Tokens of a text; null: the tokenizer's limit. */
+  readonly maxLength: number | null;
+}
+
+type Json = Record<string, unknown>;
+
+function readJson(path: string): unknown {
+  try {
+    return parseJson(readFileSync(path, 'utf8'));
+  } catch (cause) {
+    const got = (cause as Error).message;
+    throw new DsError({ code: 'DS_CHECKPOINT', op: path, expected: 'JSON', got, cause });
+  }
+}
+
+function refusal(op: string, expected: string, got: unknown): DsError {
+  return new DsError({ code: 'DS_CHECKPOINT', op, expected, got: formatValue(got) });
+}
+
+/**
+ * Null for a folder without modules.json. Throws DS_CHECKPOINT for a module without a class here.
+ */
+export function readSentenceFolder(dir: string): SentenceFolder | null {
+  const location = join(dir, MODULES);
+  if (!existsSync(location)) return null;
+  const modules = readJson(location);
+  if (!Array.isArray(modules)) throw refusal(location, 'a list of modules', modules);
+  let found: SentenceFolder = {
+    ...{ path: '', pooling: { modes: ['mean_tokens'], normalize: false }, maxLength: null },
+  };
+  for (const module of modules) {
+    const { type, path = '' } = (isObject(module) ? module : {}) as Json;
+    const kind = typeof type === 'string' ? type.slice(type.lastIndexOf('.') + 1) : '';
+    const folder = join(dir, String(path));
+    if (kind === 'Transformer') {
+      found = { ...found, path: String(path), maxLength: lengthIn(folder) };
+    } else if (kind === 'Pooling') {
+      found = { ...found, pooling: { ...found.pooling, modes: modesIn(folder) } };
+    } else if (kind === 'Normalize') {
+      found = { ...found, pooling: { ...found.pooling, normalize: true } };
+    } else {
+      throw refusal(location, 'modules Transformer, Pooling and Normalize', type);
+    }
+  }
+  return found;
+}
+
+function lengthIn(folder: string): number | null {
+  const path = join(folder, 'sentence_bert_config.json');
+  if (!existsSync(path)) return null;
+  const { max_seq_length: length } = readJson(path) as Json;
+  return typeof length === 'number' ? length : null;
+}
+
+function modesIn(folder: string): PoolingMode[] {
+  const path = join(folder, 'config.json');
+  const config = readJson(path) as Json;
+  const named = config.pooling_mode;
+  const given = typeof named === 'string' ? named.split('+') : [];
+  const isGiven = (mode: PoolingMode): boolean =>
+    config[`pooling_mode_${mode}`] === true ||
+    given.some((one) => one === mode || `${one}_token` === mode || `${one}_tokens` === mode);
+  const modes = POOLING_MODES.filter(isGiven);
+  if (modes.length > 0) return modes;
+  throw refusal(path, `a pooling_mode_ of ${POOLING_MODES.join(', ')}`, config);
+}
+
+/** Writes the files that make `dir` a folder of sentence-transformers. */
+export async function writeSentenceFolder(
+  dir: string,
+  { modes, normalize }: Pooling,
+  channels: number,
+): Promise<void> {
+  const module = (idx: number, path: string, name: string) => ({
+    ...{ idx, name: String(idx), path, type: `sentence_transformers.models.${name}` },
+  });
+  const modules = [module(0, '', 'Transformer'), module(1, POOLING, 'Pooling')];
+  if (normalize) modules.push(module(2, '2_Normalize', 'Normalize'));
+  const flags = POOLING_MODES.map((mode) => [`pooling_mode_${mode}`, modes.includes(mode)]);
+  const pooling = { word_embedding_dimension: channels, ...Object.fromEntries(flags) };
+  await mkdir(join(dir, POOLING), { recursive: true });
+  if (normalize) await mkdir(join(dir, '2_Normalize'), { recursive: true });
+  const text = (value: unknown): string => `${JSON.stringify(value, null, 2)}\n`;
+  await writeFile(join(dir, MODULES), text(modules));
+  await writeFile(join(dir, POOLING, 'config.json'), text(pooling));
+}

@@ -1,0 +1,44 @@
+// The programs of docs/classification.md run on a tiny model.
+import { spawnSync } from 'node:child_process';
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { nn, seed, text } from '../../lib/index.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+import { TOKENIZERS } from '../models/head-rows.js';
+import { readPage, snippetsOf } from './snippets.js';
+
+const PAGE = 'docs/classification.md';
+const dir = mkdtempSync(join(tmpdir(), 'ds-classification-page-'));
+const hooks = ['run-typescript.cjs', 'threads.ts'].map((name) =>
+  join(packageRoot(), 'test', 'support', name),
+);
+
+beforeAll(async () => {
+  const from = join(TOKENIZERS, 'wordpiece');
+  const { vocabSize } = text.Tokenizer.fromPretrained(from);
+  seed(1);
+  const sizes = { layers: 1, heads: 2, channels: 16, hidden: 24, maxSeq: 512 };
+  await new nn.models.Bert({ ...sizes, vocabSize, task: 'masked-lm' }).save(join(dir, 'bert'));
+  cpSync(join(from, 'vocab.txt'), join(dir, 'bert', 'vocab.txt'));
+  const [rows] = snippetsOf(PAGE, readPage(PAGE), ['text']);
+  writeFileSync(join(dir, 'reviews.jsonl'), rows?.code ?? '');
+});
+afterAll(() => rmSync(dir, { recursive: true }));
+
+const programs = snippetsOf(PAGE, readPage(PAGE), ['js']);
+
+test.each(programs.map((program) => [program.line, program.code]))('line %d runs', (_, code) => {
+  const library = JSON.stringify(join(packageRoot(), 'lib', 'index.ts'));
+  const body = String(code).replace(
+    /import (\{.*\}) from '@ds\/native';/,
+    `const $1 = require(${library});`,
+  );
+  const all = hooks.map((hook) => `require(${JSON.stringify(hook)});`).join('');
+  const file = join(dir, 'program.cjs');
+  writeFileSync(file, `${all}(async () => {${body}})();`);
+  const { status, stderr } = spawnSync(process.execPath, [file], { cwd: dir, encoding: 'utf8' });
+  expect([status, stderr.match(/^\w*Error.*/m)]).toEqual([0, null]);
+});
+
+test('the page has programs', () => expect(programs).toHaveLength(3));
