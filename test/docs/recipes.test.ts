@@ -65,7 +65,9 @@ const opHeaders = readdirSync(join(root, 'csrc/ops'))
 
 const ops = opHeaders.flatMap((header) => {
   const checked = read(`csrc/ops/${header}`).matchAll(/inline void check\(const (\w+)&/g);
-  return Array.from(checked, ([, op = '']) => ({ op, family: header.replace('.h', '') }));
+  const family = header.replace('.h', '');
+  const kernels = /^adamw(8bit|_halves)$/.test(family) ? 'adamw' : family;
+  return Array.from(checked, ([, op = '']) => ({ op, family, kernels }));
 });
 
 const optimizers = readdirSync(join(root, 'lib/optim')).flatMap((file) => {
@@ -98,8 +100,8 @@ describe('what there is was made by the recipes', () => {
     expect(sizes).toEqual([5, 6, 1, 5]);
   });
 
-  test.each(ops)('op $op', ({ op, family }) => {
-    expect(omissions(recipe('An op'), { Op: op, family })).toEqual([]);
+  test.each(ops)('op $op', ({ op, family, kernels }) => {
+    expect(omissions(recipe('An op'), { Op: op, family, kernels })).toEqual([]);
   });
 
   test.each(optimizers)('optimizer $Type', (names) => {
@@ -115,7 +117,7 @@ describe('what there is was made by the recipes', () => {
     expect(omissions(recipe('An optimizer'), lion)).toContain(
       'test/golden/optimizers.json: no Tiger',
     );
-    expect(omissions(recipe('An op'), { Op: 'X', family: 'x' })).toContain(
+    expect(omissions(recipe('An op'), { Op: 'X', family: 'x', kernels: 'x' })).toContain(
       'csrc/ops/x_cpu.cc is missing',
     );
   });
@@ -141,7 +143,8 @@ describe('followed in a copy of the tree', () => {
   test('an op', () => {
     take('csrc', 'scripts/gen-ops.mjs', 'scripts/generated-files.mjs');
     take('lib/runtime', 'lib/optim', 'lib/profiler');
-    const [header, oracle] = recipe('An op').map(({ file }) => filled(file, { family: 'shift' }));
+    const names = { family: 'shift', kernels: 'shift' };
+    const [header, oracle] = recipe('An op').map(({ file }) => filled(file, names));
     writeFileSync(
       join(copy, header as string),
       `// Adds a constant.
