@@ -23,7 +23,10 @@ export function addDeclared(command: Command, declared: Declared): Command {
 function flagOf(flags: string, option: Any): Option {
   const fallback = defaultText(option);
   const shown = fallback === null ? '' : ` (default: ${plainText(fallback)})`;
-  return new Option(flags, plainText(option.help) + shown).argParser((text) => {
+  const flag = new Option(flags, plainText(option.help) + shown);
+  if (option.syntax === 'switch') return flag;
+  if (option.values) return flag.choices(option.values);
+  return flag.argParser((text) => {
     try {
       return option.read(flags, wordValue(text, option));
     } catch (error) {

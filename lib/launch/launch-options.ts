@@ -1,37 +1,119 @@
 // The options of `ds [options] script.js [arguments]`: DeepSpeed's names, read by commander.
 
-import { Command, InvalidArgumentError, Option } from 'commander';
+import { Command, Option } from 'commander';
+import { boolean, checked, integer, type Options, oneOf, string } from '../runtime/option.js';
+import { refusedValue } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
-
 import { refuse } from './argument-error.js';
+import { addDeclared } from './declared-flags.js';
+
+/** Ranks and devices. */
+const PLACE = {
+  num_gpus: integer('the first N GPUs of each node', {
+    min: 1,
+    shown: 'all',
+    flag: '--num_accelerators, --num_gpus <n>',
+  }),
+  num_procs: integer('N processes on the CPU of each node; they see no GPU', {
+    min: 1,
+    flag: '--num_procs <n>',
+  }),
+  include: string('use only these: `host:0,1@host2`, slots in this order; `localhost:2,3` here', {
+    flag: '-i, --include <filter>',
+  }),
+  exclude: string('use all nodes and GPUs but these', { flag: '-e, --exclude <filter>' }),
+  bind_core_list: string('use only these CPUs: `0-15,32-47`', {
+    shown: 'all that `ds` may use',
+    flag: '--bind_core_list <cpus>',
+  }),
+};
+
+/** Several nodes. */
+const NODES = {
+  hostfile: string('lines `host slots=N`; `#` starts a comment', {
+    shown: '`/job/hostfile`, else this machine',
+    flag: '-H, --hostfile <file>',
+  }),
+  num_nodes: integer('the first N hosts; with `--node_rank`, the number of nodes', {
+    min: 1,
+    shown: 'all',
+    flag: '--num_nodes <n>',
+  }),
+  node_rank: integer('number of this node, if you start `ds` on each node', {
+    min: 0,
+    flag: '--node_rank <n>',
+  }),
+  master_addr: string('address where rank 0 listens', {
+    shown: 'first host; on one node 127.0.0.1',
+    flag: '--master_addr <address>',
+  }),
+  master_port: checked(requirePort, 'port where rank 0 listens', {
+    shown: '29500; on one node a free port',
+    flag: '--master_port <port>',
+    syntax: 'integer',
+  }),
+  no_ssh: boolean('with a hostfile: start only node `--node_rank`, here', { flag: '--no_ssh' }),
+  ssh_port: checked(requirePort, 'port of ssh', { flag: '--ssh_port <port>', syntax: 'integer' }),
+  launcher: string('way to reach other nodes; `pdsh` means the same, others are refused', {
+    default: 'ssh',
+    shown: '`ssh`',
+    flag: '--launcher <name>',
+  }),
+  launcher_args: string('options of ssh, split like shell words', {
+    flag: '--launcher_args <words>',
+  }),
+};
+
+/** Script and processes. */
+const RUN = {
+  module: boolean("the script is a module's name, found from the current folder", {
+    flag: '--module',
+  }),
+  no_local_rank: boolean('do not pass `--local_rank=N`', { flag: '--no_local_rank' }),
+  grace_period: integer('seconds between the request to end and SIGKILL', {
+    min: 0,
+    default: 30,
+    flag: '--grace_period <seconds>',
+  }),
+  save_pid: boolean("write the launcher's pid to `<pid>.ds` in the temporary folder", {
+    flag: '--save_pid',
+  }),
+};
+
+/** Search and output. */
+const OUTPUT = {
+  /** Search the fastest configuration, and with "run" train with it. */
+  autotuning: oneOf(['tune', 'run'])(
+    'search the fastest `ds_config.json`: [Autotuning](autotuning.md); `run` also trains',
+    { flag: '--autotuning <mode>' },
+  ),
+  enable_each_rank_log: string('also write `<folder>/<UTC time>_rank<N>.log`', {
+    flag: '--enable_each_rank_log <folder>',
+  }),
+  quiet: boolean('print no notices', { flag: '-q, --quiet' }),
+};
+
+/** Options of the launcher, by the headings of its help. */
+export const LAUNCH = {
+  'Ranks and devices:': PLACE,
+  'Several nodes:': NODES,
+  'Script and processes:': RUN,
+  'Search and output:': OUTPUT,
+};
 
 /** Named as on the command line. */
-export interface LaunchOptions {
-  num_gpus?: number;
-  num_procs?: number;
-  num_nodes?: number;
-  hostfile?: string;
-  include?: string;
-  exclude?: string;
-  master_addr?: string;
-  master_port?: number;
-  node_rank?: number;
-  module?: boolean;
-  no_local_rank?: boolean;
-  enable_each_rank_log?: string;
+export interface LaunchOptions
+  extends Options<typeof PLACE>,
+    Options<typeof NODES>,
+    Options<typeof RUN>,
+    Options<typeof OUTPUT> {
   bind_cores_to_rank: boolean;
-  bind_core_list?: string;
   launcher: string;
-  launcher_args?: string;
-  ssh_port?: number;
-  no_ssh?: boolean;
-  no_ssh_check?: boolean;
-  force_multi?: boolean;
-  save_pid?: boolean;
   grace_period: number;
-  quiet?: boolean;
-  /** Search the fastest configuration, and with "run" train with it. */
-  autotuning?: 'tune' | 'run';
+  /** No effect: ssh reaches a single remote node too. */
+  force_multi?: boolean;
+  /** No effect: nothing is checked before ssh is used. */
+  no_ssh_check?: boolean;
 }
 
 /** `start` gets the options, the script, and the script's arguments untouched. */
@@ -45,9 +127,8 @@ export function launchCommand(
     .argument('<script>', 'JavaScript or TypeScript file')
     .argument('[arguments...]', 'arguments of the script')
     .passThroughOptions()
-    .action((script, args, options) => start(options, script, args));
-  for (const option of launchOptions()) command.addOption(option);
-  return command;
+    .action((script, args, options) => start({ ...USUAL, ...options }, script, args));
+  return addLaunchOptions(command);
 }
 
 /**
@@ -59,9 +140,10 @@ export function takeLaunchOptions(
   before: LaunchOptions | null,
 ): { options: LaunchOptions; rest: string[] } {
   const command = new Command('ds train').allowUnknownOption().allowExcessArguments();
-  const known = launchOptions();
-  for (const option of known) command.addOption(option);
-  const names = new Map(known.map(({ long }) => [long?.replaceAll('_', '-'), required(long)]));
+  addLaunchOptions(command);
+  const names = new Map(
+    command.options.map(({ long }) => [long?.replaceAll('_', '-'), required(long)]),
+  );
   command
     .helpOption(false)
     .exitOverride()
@@ -78,7 +160,7 @@ export function takeLaunchOptions(
   const isGiven = (name: string) => command.getOptionValueSource(name) === 'cli';
   const options = Object.entries(command.opts()).filter(([name]) => !before || isGiven(name));
   return {
-    options: { ...before, ...Object.fromEntries(options) } as LaunchOptions,
+    options: { ...USUAL, ...before, ...Object.fromEntries(options) } as LaunchOptions,
     rest: command.args,
   };
 }
@@ -90,76 +172,22 @@ function spelled(word: string, names: ReadonlyMap<string | undefined, string>): 
   return own ? [own, ...value].join('=') : word;
 }
 
-function launchOptions(): Option[] {
-  return [
-    ...inGroup('Ranks and devices:', placeOptions()),
-    ...inGroup('Several nodes:', nodeOptions()),
-    ...inGroup('Script and processes:', runOptions()),
-    ...inGroup('Search and output:', outputOptions()),
-  ];
-}
+/** Defaults that are values. */
+const USUAL = {
+  launcher: NODES.launcher.absent('--launcher'),
+  grace_period: RUN.grace_period.absent('--grace_period'),
+};
 
-const inGroup = (heading: string, options: readonly Option[]): Option[] =>
-  options.map((option) => option.helpGroup(heading));
-
-function placeOptions(): Option[] {
-  return [
-    new Option('--num_accelerators, --num_gpus <n>', 'GPUs per node (default: all)').argParser(
-      wholeFrom(1),
-    ),
-    new Option('--num_procs <n>', 'CPU processes per node').argParser(wholeFrom(1)),
-    new Option('-i, --include <filter>', 'use only these nodes and GPUs: "host:0,1@host2"'),
-    new Option('-e, --exclude <filter>', 'use all nodes and GPUs except these'),
-    new Option('--bind_cores_to_rank').default(true).hideHelp(),
-    new Option('--no-bind_cores_to_rank', 'do not bind ranks to the cores of their GPU'),
-    new Option('--bind_core_list <cpus>', 'CPUs to divide among the ranks: "0-15,32-47"'),
-  ];
-}
-
-function nodeOptions(): Option[] {
-  return [
-    new Option(
-      '-H, --hostfile <file>',
-      'lines "host slots=N" (default: /job/hostfile if it exists)',
-    ),
-    new Option('--num_nodes <n>', 'nodes (default: all of the hostfile)').argParser(wholeFrom(1)),
-    new Option('--node_rank <n>', 'number of this node, if ds is started on each node').argParser(
-      wholeFrom(0),
-    ),
-    new Option('--master_addr <address>', 'address of the first node'),
-    new Option(
-      '--master_port <port>',
-      'port on the first node (default: 29500; one node: a free port)',
-    ).argParser(port),
-    new Option('--no_ssh', 'hostfile without ssh: ds is started on each node'),
-    new Option('--ssh_port <port>', 'port of ssh').argParser(port),
-    new Option('--launcher <name>', 'way to reach other nodes').default('ssh'),
-    new Option('--launcher_args <words>', 'further arguments of ssh'),
-    new Option('--force_multi', 'no effect: ssh reaches a single remote node too').hideHelp(),
-    new Option('--no_ssh_check', 'no effect: nothing is checked before ssh is used').hideHelp(),
-  ];
-}
-
-function runOptions(): Option[] {
-  return [
-    new Option('--module', 'the script is the name of a module'),
-    new Option('--no_local_rank', 'do not pass --local_rank=N to the script'),
-    new Option('--grace_period <seconds>', 'time between SIGTERM and SIGKILL of the ranks')
-      .default(30)
-      .argParser(wholeFrom(0)),
-    new Option('--save_pid', 'write the pid of ds to <pid>.ds in the temporary folder'),
-  ];
-}
-
-function outputOptions(): Option[] {
-  return [
-    new Option(
-      '--autotuning <mode>',
-      'search the fastest ds_config.json; "run" also trains',
-    ).choices(['tune', 'run']),
-    new Option('--enable_each_rank_log <folder>', 'write a log file for each rank'),
-    new Option('-q, --quiet', 'print no notices'),
-  ];
+function addLaunchOptions(command: Command): Command {
+  for (const [heading, declared] of Object.entries(LAUNCH)) {
+    addDeclared(command.optionsGroup(heading), declared);
+    if (declared !== PLACE) continue;
+    command.option('--no-bind_cores_to_rank', 'do not bind ranks to the cores of their GPU');
+  }
+  for (const flag of ['--bind_cores_to_rank', '--force_multi', '--no_ssh_check']) {
+    command.addOption(new Option(flag).hideHelp());
+  }
+  return command.optionsGroup('Options:');
 }
 
 /** Throws DS_ARGUMENT for options that exclude each other. */
@@ -184,16 +212,7 @@ export function requireConsistent(options: LaunchOptions): void {
   );
 }
 
-function wholeFrom(least: number): (text: string) => number {
-  return (text) => {
-    const value = /^\d+$/.test(text) ? Number(text) : Number.NaN;
-    if (value >= least && value <= 2 ** 31) return value;
-    throw new InvalidArgumentError(`Expected a whole number from ${least}.`);
-  };
-}
-
-function port(text: string): number {
-  const value = wholeFrom(1)(text);
-  if (value <= 65_535) return value;
-  throw new InvalidArgumentError('Expected a port, 1 to 65535.');
+function requirePort(op: string, port: number): number {
+  if (Number.isInteger(port) && port >= 1 && port <= 65_535) return port;
+  throw refusedValue(op, 'a port, 1 to 65535', port);
 }

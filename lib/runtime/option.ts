@@ -27,6 +27,8 @@ interface About<Default, Flag extends string, Required extends boolean> extends 
   /** Argument of the command that sets this option. */
   flag?: Flag;
   syntax?: Syntax;
+  /** All values, if they are some words. */
+  values?: readonly string[];
   /** An absent option is an error. */
   required?: Required;
 }
@@ -207,6 +209,7 @@ export function oneOf<const Value extends string>(values: readonly Value[]) {
   const declare: Declare<Value, NoLimits> = (help, about) =>
     checked((op, value: Value) => requireOneOf(op, value, values), help, {
       syntax: 'text',
+      values,
       ...about,
     });
   return declare;

@@ -5,6 +5,7 @@ import ts from 'typescript';
 
 import { SAMPLING, tokenOptions } from '../../lib/inference/sampling-options.js';
 import { ENGINE, SERVER } from '../../lib/launch/engine-flags.js';
+import { LAUNCH } from '../../lib/launch/launch-options.js';
 import { CHAT, CHAT_SAMPLING } from '../../lib/serve/chat-options.js';
 import { REQUEST_LIMITS, SERVER_LIMITS } from '../../lib/serve/limits.js';
 import { SERVE } from '../../lib/serve/serve-options.js';
@@ -38,6 +39,12 @@ test.each([
 ])('docs/serving.md has the declared options: %s', (heading, rows) => {
   const own = tableRows(page('serving.md'), heading).filter((row) => !row.includes('--no-graphs'));
   expect(own).toEqual(rows);
+});
+
+test('docs/launcher.md has the declared options', () => {
+  const rows = Object.values(LAUNCH).flatMap((declared) => flagRows(declared));
+  const own = tableRows(page('launcher.md'), 'option');
+  expect(own.filter((row) => !row.includes('--no-bind_cores_to_rank'))).toEqual(rows);
 });
 
 test('docs/sampling.md has the declared options', () => {

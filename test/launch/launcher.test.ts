@@ -372,7 +372,7 @@ describe('what is refused', () => {
     [['absent.js'], 'script: expected a file that exists, got absent.js.'],
     [['validat', 'x'], 'got validat. Did you mean "ds validate"?'],
     [['consolidat', 'a', 'b'], 'got consolidat. Did you mean "ds consolidate"?'],
-    [['--num_procs', '0', 'x.js'], 'Expected a whole number from 1.'],
+    [['--num_procs', '0', 'x.js'], 'Expected an integer of at least 1.'],
     [['--num_procs', '2', '--num_gpus', '1', 'x.js'], '--num_gpus: expected no --num_procs'],
     [
       ['--num_procs', '2', '--num_accelerators', '1', 'x.js'],

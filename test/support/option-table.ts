@@ -6,7 +6,8 @@ type Declared = Readonly<Record<string, Option<unknown, unknown>>>;
 /** A default in a cell: texts and switches are code. */
 function cellOf(option: Option<unknown, unknown>): string {
   if (option.required) return 'required';
-  const text = defaultText(option) ?? 'none';
+  const isOff = option.syntax === 'switch' && option.flag?.startsWith('-');
+  const text = defaultText(option) ?? (isOff ? 'off' : 'none');
   const { shown, default: value } = option;
   const isCode = typeof value === 'string' || typeof value === 'boolean';
   return shown === undefined && isCode ? `\`${text}\`` : text;

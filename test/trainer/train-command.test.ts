@@ -290,7 +290,7 @@ describe('is refused by the launcher, once, before a rank runs', () => {
     [`train ${COMMON} --output o --config_name model`, /expected no --model/],
     [`train ${COMMON} --output o --fp16 --bf16`, /--fp16: expected one of --fp16 and --bf16/],
     [`train ${COMMON} --output o --device cuda:1`, /--device: .*--include localhost:0,1/],
-    [`train ${COMMON} --output o --num_procs many`, /Expected a whole number from 1/],
+    [`train ${COMMON} --output o --num_procs many`, /Expected an integer of at least 1/],
     [
       `--num_procs 2 train ${COMMON} --output o --deepspeed {"pipeline":{"stages":2}}`,
       /pipeline\.stages: expected 1: a Trainer trains models in one part, got 2\. .*tensor_parallel/,
