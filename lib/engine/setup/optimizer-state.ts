@@ -49,6 +49,13 @@ interface StateOptions {
   group: Collectives;
 }
 
+/** Adds the state of some partitions with its schedule, and takes ownership of both. */
+type Add = <State extends ShardState>(
+  partitions: readonly Partition[],
+  made: State,
+  scheduleOf: (made: State) => Schedule,
+) => void;
+
 /**
  * Adds states with their schedules to `state`; `owned` takes ownership. Throws DS_CONFIG if
  * super_offload is true for an optimizer without speculative updates, and DS_IO if a disk lacks
@@ -62,40 +69,39 @@ export function buildState(
   const { config, optimizer, partitions, device } = options;
   const { device: storage, ratio } = config.zero_optimization.offload_optimizer;
   const first = storage === 'none' ? new Set(partitions) : firstInForward(partitions, 1 - ratio);
-  const resident = partitions.filter((partition) => first.has(partition));
-  const rest = partitions.filter((partition) => !first.has(partition));
+  const [resident, rest] = divided(partitions, (partition) => first.has(partition));
+  const add: Add = (own, made, scheduleOf) => {
+    const schedule = owned.own(scheduleOf(owned.own(made)));
+    state.add({ partitions: own, state: made, schedule });
+  };
+  const afterStep = (own: readonly Partition[], placement: Placement): void =>
+    add(own, shardState(config, placement), (made) => afterDecision(made, own, options));
   if (storage === 'none' || resident.length > 0) {
-    const placement = new DeviceState(device, optimizer);
-    const made = owned.own(shardState(config, placement, new F32Masters(placement)));
-    const schedule = owned.own(afterDecision(made, resident, options));
-    state.add({ partitions: resident, state: made, schedule });
+    afterStep(resident, new DeviceState(device, optimizer));
   }
   // With ratio 0, nothing is left.
   if (rest.length === 0) return;
-  if (storage === 'cpu') addOffloaded(state, { ...options, partitions: rest }, owned);
-  if (storage === 'nvme') addOnDisk(state, { ...options, partitions: rest }, owned);
+  const offloaded = { ...options, partitions: rest };
+  if (storage === 'cpu') addOffloaded(add, offloaded);
+  // State on disk is updated once per step. Speculation would read and write it twice.
+  if (storage === 'nvme') afterStep(rest, openNvmeState(offloaded));
+}
+
+function divided(
+  partitions: readonly Partition[],
+  isFirst: (partition: Partition) => boolean,
+): [first: Partition[], rest: Partition[]] {
+  return [partitions.filter(isFirst), partitions.filter((one) => !isFirst(one))];
 }
 
 /** Makes a state for the weights of `config`. */
 function shardState<P extends Placement>(
   config: ResolvedConfig,
   placement: P,
-  masters: Masters,
+  masters: Masters = new F32Masters(placement),
 ): ShardState<P> {
   const Target = offloadsWeights(config) ? OffloadedWeights : DeviceWeights;
   return new ShardState({ placement, masters, weights: new Target(placement, masters) });
-}
-
-/**
- * State on disk is updated once per step, after the step decision. Speculation would read and write
- * it twice.
- */
-function addOnDisk(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
-  const { config, partitions } = options;
-  const placement = openNvmeState(options);
-  const made = owned.own(shardState(config, placement, new F32Masters(placement)));
-  const schedule = owned.own(afterDecision(made, partitions, options));
-  state.add({ partitions, state: made, schedule });
 }
 
 /** The processors that update state in host memory. */
@@ -105,17 +111,16 @@ type Processor = typeof HostState | typeof StreamedState;
  * Two processors update state in host memory: the device updates the partitions of gpu_share, CPU
  * threads the rest.
  */
-function addOffloaded(state: OptimizerState, options: StateOptions, owned: ReleaseStack): void {
+function addOffloaded(add: Add, options: StateOptions): void {
   const { partitions } = options;
   const onDevice = evenlySpread(partitions, streamedShare(options));
-  const streamed = partitions.filter((partition) => onDevice.has(partition));
-  const rest = partitions.filter((partition) => !onDevice.has(partition));
-  const add = setupOf(options).speculates ? addSpeculative : addAfterDecision;
+  const [streamed, rest] = divided(partitions, (partition) => onDevice.has(partition));
+  const addTo = setupOf(options).speculates ? addSpeculative : addAfterDecision;
   if (streamed.length > 0) {
-    add(state, { ...options, partitions: streamed, Processor: StreamedState }, owned);
+    addTo(add, { ...options, partitions: streamed, Processor: StreamedState });
   }
   if (streamed.length === 0 || rest.length > 0) {
-    add(state, { ...options, partitions: rest, Processor: HostState }, owned);
+    addTo(add, { ...options, partitions: rest, Processor: HostState });
   }
 }
 
@@ -124,49 +129,36 @@ interface ProcessorOptions extends StateOptions {
 }
 
 /** Adds states with speculative updates. Only the device joins split masters. */
-function addSpeculative(
-  state: OptimizerState,
-  { Processor, ...options }: ProcessorOptions,
-  owned: ReleaseStack,
-): void {
+function addSpeculative(add: Add, { Processor, ...options }: ProcessorOptions): void {
   const { config, optimizer, device } = options;
   if (!canSpeculate(optimizer)) throw cannotSpeculate(optimizer);
   const how = { tile: tileSize(config.zero_optimization.sub_group_size), readBefore: true };
-  const add = (made: ShardState<HostState | StreamedState>, own: readonly Partition[]): void => {
-    const schedule = owned.own(new Speculative(device, owned.own(made), optimizer));
-    state.add({ partitions: own, state: made, schedule });
-  };
+  const schedule = (made: ShardState<HostState | StreamedState>): Schedule =>
+    new Speculative(device, made, optimizer);
   const [split, whole] = bySplitting(options, mastersIn(Processor, options) === 'joined');
   if (split.length > 0) {
     const rule = new SplitMaster(optimizer as SpeculativeOptimizer & SplittingOptimizer);
     const placement = new Processor(device, rule, how);
-    add(shardState(config, placement, new JoinedMasters(device, rule, placement)), split);
+    const masters = new JoinedMasters(device, rule, placement);
+    add(split, shardState(config, placement, masters), schedule);
   }
   if (split.length === 0 || whole.length > 0) {
-    const placement = new Processor(device, optimizer, how);
-    add(shardState(config, placement, new F32Masters(placement)), whole);
+    add(whole, shardState(config, new Processor(device, optimizer, how)), schedule);
   }
 }
 
-function addAfterDecision(
-  state: OptimizerState,
-  { Processor, ...options }: ProcessorOptions,
-  owned: ReleaseStack,
-): void {
+function addAfterDecision(add: Add, { Processor, ...options }: ProcessorOptions): void {
   const { config, optimizer, device } = options;
   const tile = tileSize(config.zero_optimization.sub_group_size);
   const [split, whole] = bySplitting(options, mastersIn(Processor, options) === 'split');
   if (split.length > 0) {
     const rule = new SplitMaster(optimizer as SplittingOptimizer);
-    const made = owned.own(splitState(rule, { ...options, Processor }));
-    const schedule = owned.own(new Deferred(made, rule, split));
-    state.add({ partitions: split, state: made, schedule });
+    const made = splitState(rule, { ...options, Processor });
+    add(split, made, () => new Deferred(made, rule, split));
   }
   if (split.length === 0 || whole.length > 0) {
-    const placement = new Processor(device, optimizer, { tile });
-    const made = owned.own(shardState(config, placement, new F32Masters(placement)));
-    const schedule = owned.own(afterDecision(made, whole, { ...options, partitions: whole }));
-    state.add({ partitions: whole, state: made, schedule });
+    const made = shardState(config, new Processor(device, optimizer, { tile }));
+    add(whole, made, () => afterDecision(made, whole, options));
   }
 }
 
@@ -185,13 +177,8 @@ function splitState(rule: SplitMaster, { Processor, config, device }: ProcessorO
 }
 
 /** Returns partitions with split masters (bf16 units, if `able`), and the rest. */
-function bySplitting(
-  { partitions }: StateOptions,
-  able: boolean,
-): [split: Partition[], whole: Partition[]] {
-  const splits = ({ unit }: Partition): boolean => able && unit.dtype === 'bf16';
-  return [partitions.filter(splits), partitions.filter((one) => !splits(one))];
-}
+const bySplitting = ({ partitions }: StateOptions, able: boolean) =>
+  divided(partitions, ({ unit }) => able && unit.dtype === 'bf16');
 
 /** Throws DS_CONFIG if gpu_share is set for an optimizer that needs whole parameters. */
 function streamedShare(options: StateOptions): number {
