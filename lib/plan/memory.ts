@@ -4,6 +4,7 @@ import { required } from '../runtime/required.js';
 import { chunkRowsFor, tooManyLogits } from '../tensor/ops/linear-cross-entropy.js';
 import { CODE_BYTES } from '../zero/quantized.js';
 import type { Footprint } from '../zero/state/footprint.js';
+import { UNITS_UNDER_WAY } from '../zero/state/placement/host.js';
 import { gathersOf } from './gathered-weights.js';
 import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
@@ -112,9 +113,13 @@ function bucketsOf(block: number, { optimizer, reduceBucket, overlap }: Setup): 
 
 /**
  * Gradient elements after the backward of the head and of `done` blocks. `away`: the fraction that
- * leaves the memory of backward.
+ * leaves the memory of backward. `units`: of these, blocks on their way to the host.
  */
-function gradientsAt(sizes: ModelSizes, setup: Setup, away: number, done: number): number {
+function gradientsAt(
+  sizes: ModelSizes,
+  setup: Setup,
+  { away, done, units = UNITS_UNDER_WAY }: { away: number; done: number; units?: number },
+): number {
   const { count: parameters, root, block } = sizes.trained;
   const made = root + done * block;
   const waitsForAll = setup.accumulation > 1;
@@ -127,7 +132,7 @@ function gradientsAt(sizes: ModelSizes, setup: Setup, away: number, done: number
   if (waitsForAll) return parameters;
   if (away === 0) return made;
   const kept = (1 - away) * made;
-  const sent = setup.ranks > 1 ? underWay : Math.min(made, Math.max(root, 2 * block));
+  const sent = setup.ranks > 1 ? underWay : Math.min(made, root + units * block);
   return kept + sent;
 }
 
@@ -203,7 +208,7 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   const ofBlock = setup.checkpointing ? shape.replayed : shape.backward;
   const inBackward = unpacked * element + passing * dtypeSize('f32') + tokens * ofBlock * element;
   const beginning = {
-    gradients: Math.min(trained.root, gradientsAt(sizes, setup, away, 0)),
+    gradients: Math.min(trained.root, gradientsAt(sizes, setup, { away, done: 0 })),
     weights: weightsAt(sizes, setup, 0),
     activations: onDevice * bytes + 3 * stream,
     head: headElements(sizes, setup),
@@ -216,14 +221,21 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
     const replayed = setup.checkpointing ? (length - inside) * block : 0;
     const left = setup.hostCheckpoints && setup.checkpointing ? onDevice : onDevice - ended;
     return {
-      gradients: gradientsAt(sizes, setup, away, done),
+      gradients: gradientsAt(sizes, setup, { away, done }),
       weights: weightsAt(sizes, setup, done),
       activations: left * bytes + replayed + inBackward,
       head: 0,
       messages: messagesAt(sizes, setup, done),
     };
   };
-  return [beginning, ...Array.from({ length: layers }, (_, done) => during(done + 1))];
+  /** The gradient of the block is complete, and its activations are gone. */
+  const ending = (done: number): Moment => {
+    const { activations, ...rest } = during(done);
+    const gradients = gradientsAt(sizes, setup, { away, done, units: UNITS_UNDER_WAY + 1 });
+    return { ...rest, gradients, activations: activations - inBackward - block };
+  };
+  const blocks = Array.from({ length: layers }, (_, done) => done + 1);
+  return [beginning, ...blocks.flatMap((done) => [during(done), ending(done)])];
 }
 
 /** Inputs of segments in host memory. */

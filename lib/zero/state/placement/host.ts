@@ -109,7 +109,7 @@ export function reused(memories: readonly (Tensor | null)[], dtype: DType): Tens
  * One tensor is copied while backward completes the next. With one more, compute waits only if
  * copies are slower.
  */
-const underWayAtMost = 2;
+export const UNITS_UNDER_WAY = 2;
 
 /**
  * Owns tensors with enqueued copies on one stream. The memory is freed in the order of compute,
@@ -130,7 +130,7 @@ export class DepartingTensors {
   add(tensor: Tensor): void {
     const left = this.spare.pop() ?? new Event(this.device);
     this.underWay.push({ tensor, left: left.record(this.copies) });
-    if (this.underWay.length > underWayAtMost) this.returnOldest();
+    if (this.underWay.length > UNITS_UNDER_WAY) this.returnOldest();
   }
 
   /**
