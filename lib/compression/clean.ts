@@ -12,9 +12,8 @@ import { refused } from '../runtime/refused.js';
 import { leading } from '../runtime/required.js';
 import { indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
 import { type Compression, compressionOf, forgetCompression, isOn } from './compress.js';
-import { CompressedLinear, linearsOf } from './compressed-layers.js';
+import { CompressedLinear, linearsOf, StepClock } from './compressed-layers.js';
 import { type Cut, cutsOf } from './cut-layers.js';
-import { StepClock } from './step-clock.js';
 import { type CompressionSection, FINISHED, type Values } from './technique.js';
 
 /**

@@ -6,17 +6,13 @@ import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { refused } from '../runtime/refused.js';
-import { activationQuantization } from './activation-quantization.js';
-import { CompressedEmbedding, CompressedLinear } from './compressed-layers.js';
+import { CompressedEmbedding, CompressedLinear, StepClock } from './compressed-layers.js';
 import { requireRelated } from './cut-layers.js';
 import { findLayers, type LayerGroup } from './find-layers.js';
-import { headPruning } from './head-pruning.js';
+import { headPruning, rowPruning, sparsePruning } from './pruning.js';
+import { activationQuantization, weightQuantization } from './quantization.js';
 import { requireGroups } from './quantizers.js';
-import { rowPruning } from './row-pruning.js';
-import { sparsePruning } from './sparse-pruning.js';
-import { StepClock } from './step-clock.js';
 import type { CompressionSection } from './technique.js';
-import { weightQuantization } from './weight-quantization.js';
 
 /** State of a compressed model. */
 export interface Compression {

@@ -4,7 +4,6 @@ import { Linear, LinearGelu } from '../nn/linear.js';
 import { type Field, Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { embedding, linear, linearGelu, scope, type Tensor, where } from '../tensor/index.js';
-import type { StepClock } from './step-clock.js';
 import type { InputTechnique, Technique, Values } from './technique.js';
 
 /**
@@ -123,4 +122,25 @@ export function linearsOf(model: Module): Map<string, Linear> {
     if (layer instanceof Linear) found.set(name, layer);
   }
   return found;
+}
+
+// The global step of compressed layers: the step of their engine.
+
+/** Completed steps. 0 without an engine; the last value after an engine ends. */
+export class StepClock {
+  private read = (): number => 0;
+
+  /** Global steps that are done. */
+  get step(): number {
+    return this.read();
+  }
+
+  /** Reads steps with `read` until the returned function is called. */
+  follow(read: () => number): () => void {
+    this.read = read;
+    return () => {
+      const last = read();
+      this.read = () => last;
+    };
+  }
 }

@@ -7,6 +7,15 @@ import { customFunction, noGrad, scope, type Tensor } from '../tensor/index.js';
 /** The section of a configuration, with its defaults. */
 export type CompressionSection = ResolvedConfig['compression_training'];
 
+/** The parameters that all layers of a technique share. */
+export type Shared<Kind extends TechniqueKind> = CompressionSection[Kind]['shared_parameters'];
+
+/** The parameters of a group of layers. */
+export type Params<Kind extends TechniqueKind> =
+  CompressionSection[Kind]['different_groups'][string]['params'];
+
+type TechniqueKind = Exclude<keyof CompressionSection, 'layer_reduction'>;
+
 /** Weight and bias of a layer's forward. */
 export interface Values {
   /** [outputs, inputs], or a table's [rows, channels]. */

@@ -1,8 +1,8 @@
 // Tests the output of compression techniques against explicit arithmetic.
 
+import { topMask } from '../../lib/compression/pruning.js';
+import { precisionAt, weightQuantization } from '../../lib/compression/quantization.js';
 import { quantized } from '../../lib/compression/quantizers.js';
-import { topMask } from '../../lib/compression/top-mask.js';
-import { precisionAt, weightQuantization } from '../../lib/compression/weight-quantization.js';
 import { resolveConfig } from '../../lib/config/index.js';
 import { initCompression, nn, seed, Tensor } from '../../lib/index.js';
 import { configOf, type Section } from './models.js';

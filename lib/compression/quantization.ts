@@ -1,18 +1,18 @@
-// Weight quantization: forward uses rounded weights, and gradients go to the unrounded ones.
-
+// Quantization of the weights and inputs of linear layers.
 import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import { inOrder, Tensor } from '../tensor/index.js';
 import { quantized, type Rounding } from './quantizers.js';
 import {
-  type CompressionSection,
+  type InputTechnique,
+  type Params,
+  type Shared,
   straightThrough,
   type Technique,
   type Values,
 } from './technique.js';
 
-type Section = CompressionSection['weight_quantization'];
-type Shared = Section['shared_parameters'];
-type Params = Section['different_groups'][string]['params'];
+// Weight quantization: forward uses rounded weights, and gradients go to the unrounded ones.
 
 /** How a weight is rounded in a step. */
 interface Precision {
@@ -26,7 +26,11 @@ interface Precision {
  * quantization_period steps, at twice, at four times as many and so on; with period 0 in each step.
  * The mixed-in fraction restarts at each loss. Source: DeepSpeed's runtime/quantize.py.
  */
-export function precisionAt(count: number, shared: Shared, params: Params): Precision {
+export function precisionAt(
+  count: number,
+  shared: Shared<'weight_quantization'>,
+  params: Params<'weight_quantization'>,
+): Precision {
   const { start_bits: start, target_bits: target, quantization_period: period } = params;
   if (shared.quantize_weight_in_forward || count === Number.POSITIVE_INFINITY) {
     return { bits: target, fraction: 1 };
@@ -66,8 +70,8 @@ function noiseOf(name: string, step: number): (like: Tensor) => Tensor {
  */
 export function weightQuantization(
   { name, groups }: { name: string; groups: number },
-  shared: Shared,
-  params: Params,
+  shared: Shared<'weight_quantization'>,
+  params: Params<'weight_quantization'>,
 ): Technique {
   const { schedule_offset: offset, quantization_type: type, rounding } = shared;
   const isNoisy = rounding === 'stochastic' && !shared.quantize_weight_in_forward;
@@ -83,4 +87,21 @@ export function weightQuantization(
     bias,
   });
   return { kind: 'weight_quantization', offset, compress };
+}
+
+// Activation quantization: rounds the inputs of linear layers to few bits.
+
+/**
+ * Rounds each row of the last dim by its own range; the gradient passes unchanged. Source:
+ * DeepSpeed's range_calibration "dynamic".
+ */
+export function activationQuantization(
+  { quantization_type: type, schedule_offset: offset }: Shared<'activation_quantization'>,
+  { bits }: Params<'activation_quantization'>,
+): InputTechnique {
+  const rounded = straightThrough((x) => {
+    const groups = x.numel / required(x.shape.at(-1));
+    return x.numel === 0 ? x : quantized(x, { bits, type, groups, noise: null });
+  });
+  return { offset, compress: (x: Tensor) => rounded(x) };
 }
