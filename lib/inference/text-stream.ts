@@ -1,6 +1,8 @@
 // Decodes the tokens of one sequence to text, up to the first stop string.
+
+import { formatValue } from '../runtime/format-value.js';
+import { refused } from '../runtime/refused.js';
 import type { Tokenizer } from '../text/index.js';
-import { type StoppedText, StopStrings } from './stop-strings.js';
 
 /**
  * Decodes tokens in a stream. The joined results equal the text of all tokens up to the first stop
@@ -35,5 +37,98 @@ export class TextStream {
   end(mayStop = true): StoppedText {
     const last = this.stops.push(this.decode.end(), mayStop);
     return { text: last.text + this.stops.end(), stop: last.stop };
+  }
+}
+
+// Finds stop strings in text that arrives in pieces.
+
+/** Final text after a piece. */
+export interface StoppedText {
+  /** Text that no later stop string can remove. */
+  readonly text: string;
+  /** The stop string that ended the text; `text` ends before it. Null while the text continues. */
+  readonly stop: string | null;
+}
+
+/**
+ * Holds back the end of a text while it may become a stop string. It holds back at most the longest
+ * stop string minus one character. The text ends before the stop string that completes first. If
+ * several complete at the same character, the longest counts.
+ */
+export class StopStrings {
+  /** Text that may become a stop string. */
+  private held = '';
+  private stopped = false;
+
+  /** Throws DS_ARGUMENT for operation `op` unless `stops` is a list of non-empty strings. */
+  constructor(
+    private readonly stops: readonly string[],
+    op = 'generate stop',
+  ) {
+    const isText = (stop: unknown): boolean => typeof stop === 'string' && stop !== '';
+    if (Array.isArray(stops) && stops.every(isText)) return;
+    const expected = 'a list of strings that are not empty';
+    const got = formatValue(stops);
+    throw refused(op, expected, got, 'For one: ["\\n"].');
+  }
+
+  /**
+   * Takes the next piece and returns final text. After a stop it returns no text. With `mayStop`
+   * false, stop strings that complete in this piece are ordinary text.
+   */
+  push(piece: string, mayStop = true): StoppedText {
+    if (this.stopped) return { text: '', stop: null };
+    const seen = this.held.length;
+    this.held += piece;
+    const found = mayStop ? this.firstComplete(seen) : null;
+    if (found) {
+      this.stopped = true;
+      const text = this.held.slice(0, found.at);
+      this.held = '';
+      return { text, stop: found.stop };
+    }
+    const certain = this.held.length - this.longestBeginning();
+    const text = this.held.slice(0, certain);
+    this.held = this.held.slice(certain);
+    return { text, stop: null };
+  }
+
+  /** Returns the held-back text at the end of the input. */
+  end(): string {
+    const rest = this.held;
+    this.held = '';
+    this.stopped = true;
+    return rest;
+  }
+
+  /**
+   * Returns the stop string that completes first. The first `seen` characters contain no complete
+   * one.
+   */
+  private firstComplete(seen: number): { stop: string; at: number } | null {
+    let first: { stop: string; at: number } | null = null;
+    const endOf = (one: { stop: string; at: number }) => one.at + one.stop.length;
+    for (const stop of this.stops) {
+      const at = this.held.indexOf(stop, Math.max(0, seen - stop.length + 1));
+      if (at < 0) continue;
+      const found = { stop, at };
+      const sooner = first === null || endOf(found) < endOf(first);
+      if (sooner || (first && endOf(found) === endOf(first) && at < first.at)) first = found;
+    }
+    return first;
+  }
+
+  /**
+   * Returns the length of the longest suffix of the held text that is a prefix of a stop string.
+   */
+  private longestBeginning(): number {
+    let longest = 0;
+    for (const stop of this.stops) {
+      const most = Math.min(stop.length - 1, this.held.length);
+      for (let length = most; length > longest; --length) {
+        if (this.held.endsWith(stop.slice(0, length))) longest = length;
+      }
+    }
+    return longest;
   }
 }

@@ -1,10 +1,11 @@
 // TensorBoard monitor: one event file per run, written without TensorFlow or Python.
 import { hostname } from 'node:os';
 import { join } from 'node:path';
-
+import { formatValue } from '../runtime/format-value.js';
+import { refusedValue } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 import { AppendFile, makeFolder } from './append-file.js';
 import { type LogFolder, logFolder } from './csv.js';
-import { scalarEvent, tfRecord, versionEvent } from './event-record.js';
 import { type Monitor, type MonitorEvent, requireEvents } from './monitor.js';
 
 /** A serial number for files of one process opened in the same second. */
@@ -59,4 +60,103 @@ export class TensorBoardMonitor implements Monitor {
 
 function seconds(): number {
   return Date.now() / 1000;
+}
+
+// Encodes TensorBoard events: the protobuf messages Event and Summary, in TFRecord frames.
+// Sources: tensorflow/core/util/event.proto, framework/summary.proto, lib/io/record_writer.h.
+
+/** Protobuf wire types. */
+const VARINT = 0;
+const DOUBLE = 1;
+const BYTES = 2;
+const FLOAT = 5;
+
+/**
+ * u64 length, masked CRC of the length, data, masked CRC of the data, all little-endian. Readers
+ * ignore an incomplete last record.
+ */
+export function tfRecord(data: Uint8Array): Buffer {
+  const head = Buffer.alloc(12);
+  head.writeBigUInt64LE(BigInt(data.length));
+  head.writeUInt32LE(maskedCrc32c(head.subarray(0, 8)), 8);
+  const foot = Buffer.alloc(4);
+  foot.writeUInt32LE(maskedCrc32c(data));
+  return Buffer.concat([head, data, foot]);
+}
+
+/** The first event of a file: Event { wall_time = 1, file_version = 3 }. `wallTime` in seconds. */
+export function versionEvent(wallTime: number): Buffer {
+  const version = Buffer.from('brain.Event:2');
+  return Buffer.concat([double(1, wallTime), bytes(3, version)]);
+}
+
+/**
+ * Event { wall_time = 1, step = 2, summary = 5 { value = 1 { tag = 1, simple_value = 2 } } }.
+ *
+ * TensorBoard stores values as f32. Throws DS_ARGUMENT if the step is not an integer >= 0.
+ */
+export function scalarEvent({ name, value, step }: MonitorEvent, wallTime: number): Buffer {
+  if (!Number.isSafeInteger(step) || step < 0) {
+    const op = `TensorBoardMonitor step of ${formatValue(name)}`;
+    throw refusedValue(
+      op,
+      'an integer >= 0',
+      step,
+      'Pass a count of samples or steps. The value may be any number.',
+    );
+  }
+  const summaryValue = Buffer.concat([bytes(1, Buffer.from(name)), float(2, value)]);
+  const number = Buffer.concat([tag(2, VARINT), varint(step)]);
+  return Buffer.concat([double(1, wallTime), number, bytes(5, bytes(1, summaryValue))]);
+}
+
+function tag(field: number, wireType: number): Buffer {
+  return varint(field * 8 + wireType);
+}
+
+/** `value` is a non-negative safe integer. */
+function varint(value: number): Buffer {
+  const out: number[] = [];
+  let rest = value;
+  for (; rest >= 128; rest = Math.floor(rest / 128)) out.push((rest % 128) + 128);
+  out.push(rest);
+  return Buffer.from(out);
+}
+
+function bytes(field: number, content: Uint8Array): Buffer {
+  return Buffer.concat([tag(field, BYTES), varint(content.length), content]);
+}
+
+function double(field: number, value: number): Buffer {
+  const out = Buffer.alloc(8);
+  out.writeDoubleLE(value);
+  return Buffer.concat([tag(field, DOUBLE), out]);
+}
+
+function float(field: number, value: number): Buffer {
+  const out = Buffer.alloc(4);
+  out.writeFloatLE(value);
+  return Buffer.concat([tag(field, FLOAT), out]);
+}
+
+/** 0x1edc6f41 with reversed bits. */
+const POLYNOMIAL = 0x82f63b78;
+
+const table = Uint32Array.from({ length: 256 }, (_, byte) => {
+  let crc = byte;
+  for (let bit = 0; bit < 8; ++bit) crc = crc & 1 ? (crc >>> 1) ^ POLYNOMIAL : crc >>> 1;
+  return crc;
+});
+
+/** CRC-32C (Castagnoli) as an unsigned 32-bit integer. Source: RFC 3720, appendix B.4. */
+export function crc32c(bytes: Uint8Array): number {
+  let crc = 0xffffffff;
+  for (const byte of bytes) crc = required(table[(crc ^ byte) & 0xff]) ^ (crc >>> 8);
+  return (crc ^ 0xffffffff) >>> 0;
+}
+
+/** The TFRecord checksum: rotated and shifted, since the data may contain checksums. */
+function maskedCrc32c(bytes: Uint8Array): number {
+  const crc = crc32c(bytes);
+  return (((crc >>> 15) | (crc << 17)) + 0xa282ead8) >>> 0;
 }

@@ -1,19 +1,16 @@
 // 0/1 Adam: sums of gradients at growing intervals, one bit per element between them, and finally
 // local updates. Sources: Lu et al. 2022, arXiv:2202.06009; DeepSpeed's ZeroOneAdam.
-
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import type { AdamGroup } from './adam-rule.js';
 import { type DeclaredState, perElement } from './declared-state.js';
-import { Drift } from './drift.js';
 import { type ExchangingOptimizer, type PayloadPass, wholeParameter } from './exchange.js';
 import { frozenAdam, plainAdam } from './one-bit-adam.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
-import { type ZeroOneIntervals, ZeroOnePhases } from './zero-one-phases.js';
 
 /** Defaults of 0/1 Adam's groups, and its phases. */
 export interface ZeroOneAdamOptions {
@@ -192,4 +189,145 @@ function agreementPass(
       });
     },
   };
+}
+
+// ZeroOnePhases: the kind of each update of 0/1 Adam, by its number.
+
+export interface ZeroOneIntervals {
+  /** Updates of the first phase, which changes the second moment. */
+  varFreezeStep: number;
+  /** Updates of the second moment before their interval doubles. */
+  varUpdateScaler: number;
+  /** Updates of the second phase before the interval of synchronization doubles. */
+  localStepScaler: number;
+  /** Maximum interval of synchronization in updates. */
+  localStepClipper: number;
+}
+
+/**
+ * "variance": gradients are summed, and both moments change. "gradient": ranks exchange gradients,
+ * and the first moment changes. "local": each rank updates without an exchange. "agree": a local
+ * update, then all ranks get the same weights.
+ */
+type ZeroOneStep = 'variance' | 'gradient' | 'local' | 'agree';
+
+/** Counters after an update. */
+interface State {
+  step: number;
+  varInterval: number;
+  varUpdates: number;
+  localInterval: number;
+  localUpdates: number;
+}
+
+const START: State = {
+  step: 0,
+  varInterval: 1,
+  varUpdates: 0,
+  localInterval: 1,
+  localUpdates: 0,
+};
+
+/**
+ * Counts from the last requested update, or from the first one if the request is earlier. Source:
+ * DeepSpeed's ZeroOneAdam.
+ */
+export class ZeroOnePhases {
+  private state: State = START;
+  private last: ZeroOneStep = 'variance';
+
+  constructor(private readonly intervals: ZeroOneIntervals) {}
+
+  /** Returns the kind of update `step`, from 1. */
+  stepOf(step: number): ZeroOneStep {
+    if (step < this.state.step) this.state = START;
+    while (this.state.step < step) this.advance();
+    return this.last;
+  }
+
+  private advance(): void {
+    const { varFreezeStep } = this.intervals;
+    const step = this.state.step + 1;
+    this.state = { ...this.state, step };
+    if (step <= varFreezeStep) this.first(this.state);
+    else this.second(this.state);
+  }
+
+  private first(state: State): void {
+    this.last = state.step % state.varInterval === 0 ? 'variance' : 'gradient';
+    if (this.last === 'gradient' || ++state.varUpdates < this.intervals.varUpdateScaler) return;
+    state.varUpdates = 0;
+    state.varInterval *= 2;
+  }
+
+  private second(state: State): void {
+    const { localStepScaler, localStepClipper } = this.intervals;
+    this.last = state.step % state.localInterval === 0 ? 'agree' : 'local';
+    if (++state.localUpdates < localStepScaler) return;
+    state.localUpdates = 0;
+    state.localInterval = Math.min(localStepClipper, state.localInterval * 2);
+  }
+}
+
+// Drift: records local updates of a rank since all ranks had equal weights, with their learning
+// rates.
+
+interface LocalUpdate {
+  readonly step: number;
+  /** By group. */
+  readonly rates: readonly number[];
+  /** Makes the weights of all ranks equal. */
+  readonly ends: boolean;
+}
+
+/**
+ * A device may skip an update, and the host learns it later. The next update then reuses its
+ * number, and the record of the skipped one is dropped.
+ */
+export class Drift {
+  private updates: LocalUpdate[] = [];
+
+  /** Whether a local update is possible, by the present knowledge of the host. */
+  get isOpen(): boolean {
+    return (this.updates.at(-1)?.ends ?? true) === false || this.updates.length > 1;
+  }
+
+  /**
+   * Records an update; earlier updates are now certain. Returns whether it is the first one since
+   * the weights were equal.
+   */
+  begin(update: LocalUpdate): boolean {
+    this.keep(update.step - 1);
+    this.updates.push(update);
+    return this.updates.length === 1;
+  }
+
+  /** Returns the sums of learning rates by group since the weights were equal. */
+  rates(): number[] {
+    const sums: number[] = [];
+    for (const { rates } of this.updates) {
+      rates.forEach((rate, group) => {
+        sums[group] = (sums[group] ?? 0) + rate;
+      });
+    }
+    return sums;
+  }
+
+  /**
+   * Returns the sums up to update `applied`, after which all ranks get equal weights; null if they
+   * have them.
+   */
+  end(applied: number): number[] | null {
+    this.keep(applied);
+    const rates = this.updates.length > 0 ? this.rates() : null;
+    this.updates = [];
+    return rates;
+  }
+
+  /** Drops the records of updates that were skipped or ended up to number `last`. */
+  private keep(last: number): void {
+    const made = this.updates.filter(({ step }) => step <= last);
+    const ended = made.findLastIndex(({ ends }) => ends);
+    this.updates = made.slice(ended + 1);
+  }
 }

@@ -1,14 +1,19 @@
 // Encodes parts of files in order: from the cache, on this thread, or on worker threads that run
 // ahead of the reader.
 
+import { createHash } from 'node:crypto';
+import { closeSync, constants, fstatSync, openSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import type { DsError } from '../errors.js';
+import { makeFolderNow } from '../runtime/make-folder.js';
 import { dataError } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
+import { errorMessage } from '../runtime/system-error.js';
 import { ThreadPool } from '../runtime/thread-pool.js';
+import { writeOwn } from '../runtime/whole-file.js';
 import { type EncodedPart, encodePart } from './encoded-part.js';
 import type { RowSettings } from './row-encoder.js';
 import type { FilePart } from './row-files.js';
-import { cacheName, readCached, writeCached } from './token-cache.js';
 import type { Tokenizer } from './tokenizer.js';
 
 /** Start data of a worker thread. */
@@ -83,4 +88,100 @@ function lost({ path, start }: FilePart, got: string): DsError {
   const op = `encoding of ${path} from ${start}`;
   const hint = 'Give fewer threads where memory is short, or threads: 0 to see what happens.';
   return dataError(op, 'the tokens from its thread', got, hint);
+}
+
+// The token cache stores an encoded part in a file. The name is a hash of its inputs.
+
+/** Changes when the bytes of a cache file mean something else, and when rows have other tokens. */
+const VERSION = 4;
+/** Bytes of the digest that a file begins with, of all that follows. */
+const DIGEST = 32;
+/** Names that cacheName() returns. */
+const NAME = /^[0-9a-f]{32}\.tokens$/;
+/**
+ * 32-bit words after the digest: rows read, empty, unlearned, blurred, unended, kept, then tokens.
+ */
+const HEAD = 7;
+type Head = [number, number, number, number, number, number, number];
+
+/**
+ * The name of a part's tokens: of the file's content, the tokenizer and the settings, not of paths
+ * or dates.
+ */
+export function cacheName(part: FilePart, tokenizer: Tokenizer, settings: RowSettings): string {
+  const { digest, format, start, end } = part;
+  const { fingerprint } = tokenizer;
+  const key = JSON.stringify({ VERSION, digest, format, start, end, fingerprint, settings });
+  return `${createHash('sha256').update(key).digest('hex').slice(0, 32)}.tokens`;
+}
+
+/** Returns the cached part; null if the file is missing, unreadable or damaged. */
+export function readCached(folder: string, name: string): EncodedPart | null {
+  const bytes = bytesOf(join(folder, name));
+  if (bytes === null || bytes.length < DIGEST + 4 * HEAD || bytes.length % 4 !== 0) return null;
+  const digest = bytes.subarray(0, DIGEST);
+  const content = bytes.subarray(DIGEST);
+  if (!createHash('sha256').update(content).digest().equals(digest)) return null;
+  const words = new Int32Array(
+    content.buffer.slice(content.byteOffset, bytes.byteOffset + bytes.length),
+  );
+  const [rows, empty, unlearned, blurred, unended, count, tokens] = words as unknown as Head;
+  const idsAt = HEAD + count;
+  const lengths = words.slice(HEAD, idsAt);
+  const isWhole =
+    Math.min(empty, unlearned, blurred, unended, count, tokens) >= 0 &&
+    rows === empty + unlearned + count &&
+    rows >= Math.max(blurred, unended) &&
+    words.length === idsAt + 2 * tokens &&
+    lengths.every((length) => length > 0) &&
+    lengths.reduce((sum, length) => sum + length, 0) === tokens;
+  if (!isWhole) return null;
+  return {
+    counts: { rows, empty, unlearned, blurred, unended },
+    lengths,
+    ids: words.slice(idsAt, idsAt + tokens),
+    labels: words.slice(idsAt + tokens),
+  };
+}
+
+/**
+ * Returns null unless `path` is a readable regular file. The later write reports the reason. Links
+ * are not followed, and a pipe does not block.
+ */
+function bytesOf(path: string): Buffer | null {
+  try {
+    const { O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants;
+    const file = openSync(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+    try {
+      return fstatSync(file).isFile() ? readFileSync(file) : null;
+    } finally {
+      closeSync(file);
+    }
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * Writes the file atomically and deletes the partial files of dead processes. Throws DS_DATA if the
+ * write fails.
+ */
+export function writeCached(folder: string, name: string, part: EncodedPart): void {
+  const { counts, ids, labels, lengths } = part;
+  const { rows, empty, unlearned, blurred, unended } = counts;
+  const kept = [rows, empty, unlearned, blurred, unended, lengths.length];
+  const head = Int32Array.from([...kept, ids.length]);
+  const arrays = [head, lengths, ids, labels];
+  const content = Buffer.concat(
+    arrays.map((a) => Buffer.from(a.buffer, a.byteOffset, a.byteLength)),
+  );
+  const digest = createHash('sha256').update(content).digest();
+  try {
+    makeFolderNow(folder);
+    const write = (file: number): void => writeFileSync(file, Buffer.concat([digest, content]));
+    writeOwn(join(folder, name), write, (other) => NAME.test(other));
+  } catch (cause) {
+    const hint = 'Give `cache` a folder that can be written, or leave it out.';
+    throw dataError(folder, 'a token cache that can be written', errorMessage(cause), hint);
+  }
 }

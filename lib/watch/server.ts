@@ -1,13 +1,15 @@
 // The server of the watch page: fixed routes, read-only, on loopback by default.
 
+import { existsSync, readFileSync } from 'node:fs';
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
+import { createRequire } from 'node:module';
 import type { AddressInfo } from 'node:net';
+import { dirname, join } from 'node:path';
 import { DsError } from '../errors.js';
+import { packageRoot } from '../runtime/package-root.js';
 import { required } from '../runtime/required.js';
-import { accessToken } from './access-token.js';
 import { WatchApi, WrongParameter } from './api.js';
-import { pageFiles } from './page-files.js';
-import { RequestGuard } from './request-guard.js';
+import { accessToken, RequestGuard } from './request-guard.js';
 import { RunFolders } from './run-folders.js';
 
 export interface WatchServerOptions {
@@ -183,4 +185,39 @@ function send(
   const length = Buffer.byteLength(body);
   response.writeHead(status, { ...HEADERS, 'content-type': type, 'content-length': length });
   response.end(response.req.method === 'HEAD' ? undefined : body);
+}
+
+// The files of the page, in memory: the server reads no other file for a request.
+
+/** A file of the page. */
+interface PageFile {
+  type: string;
+  body: Buffer;
+}
+
+const SCRIPT = 'text/javascript; charset=utf-8';
+const STYLE = 'text/css; charset=utf-8';
+
+/** Scripts of lib/watch/page. */
+const SCRIPTS = [
+  ...['app.js', 'api.js', 'state.js', 'dom.js', 'charts.js', 'chart.js', 'panels.js', 'export.js'],
+];
+
+/** Returns the files by their routes. Throws as node:fs does if the package is incomplete. */
+export function pageFiles(): ReadonlyMap<string, PageFile> {
+  // Compiled tests have no copy beside them.
+  const copies = [join(__dirname, 'page'), join(packageRoot(), 'lib/watch/page')];
+  const page = copies.find((folder) => existsSync(folder)) ?? required(copies[0]);
+  const plots = dirname(createRequire(__filename).resolve('uplot'));
+  const read = (folder: string, name: string, type: string): PageFile => ({
+    type,
+    body: readFileSync(join(folder, name)),
+  });
+  return new Map([
+    ['/', read(page, 'index.html', 'text/html; charset=utf-8')],
+    ['/style.css', read(page, 'style.css', STYLE)],
+    ...SCRIPTS.map((name): [string, PageFile] => [`/${name}`, read(page, name, SCRIPT)]),
+    ['/uplot.js', read(plots, 'uPlot.iife.min.js', SCRIPT)],
+    ['/uplot.css', read(plots, 'uPlot.min.css', STYLE)],
+  ]);
 }

@@ -18,7 +18,7 @@ import { join } from 'node:path';
 import { contentOf } from '../../lib/engine/saving/snapshot.js';
 import { DsError } from '../../lib/errors.js';
 import { type Engine, initialize, nn, peft, seed, Tensor } from '../../lib/index.js';
-import { crc32c } from '../../lib/monitor/event-record.js';
+import { crc32c } from '../../lib/monitor/tensorboard.js';
 import { below } from '../support/random.js';
 import { Sorter } from './sorter-model.js';
 

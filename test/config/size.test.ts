@@ -4,11 +4,9 @@ import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-
-import { MAX_BYTES } from '../../lib/config/config-file.js';
 import { parseHjson } from '../../lib/config/hjson.js';
 import { checkConfig, type DsConfig } from '../../lib/config/index.js';
-import { parseConfig } from '../../lib/config/parse.js';
+import { MAX_BYTES, parseConfig } from '../../lib/config/parse.js';
 import { closest } from '../../lib/runtime/suggestion.js';
 
 let folder: string;

@@ -1,6 +1,5 @@
 // Tests difficulties by step, against tables computed by hand from the formulas.
-import { accuratePower } from '../../lib/data/accurate-power.js';
-import { fixedDiscrete, fixedRoot } from '../../lib/data/curriculum-schedule.js';
+import { accuratePower, fixedDiscrete, fixedRoot } from '../../lib/data/curriculum-schedule.js';
 
 const LINEAR = { totalSteps: 30, difficultyStep: 8, rootDegree: 1 };
 

@@ -1,6 +1,5 @@
 // Tests stop strings split over pieces, and the text of tokens without the held-back part.
-import { StopStrings } from '../../lib/inference/stop-strings.js';
-import { TextStream } from '../../lib/inference/text-stream.js';
+import { StopStrings, TextStream } from '../../lib/inference/text-stream.js';
 import { DecodeStream } from '../../lib/text/decode-stream.js';
 
 /** The text for `pieces`, and the stop string that ended it. */

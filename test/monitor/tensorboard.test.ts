@@ -2,9 +2,8 @@
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-
-import { crc32c } from '../../lib/monitor/event-record.js';
 import { TensorBoardMonitor } from '../../lib/monitor/index.js';
+import { crc32c } from '../../lib/monitor/tensorboard.js';
 import { readEvents } from './event-reader.js';
 
 let outputPath: string;

@@ -1,7 +1,7 @@
 // Tests the code books of 4-bit weights and of their scales against their papers. These are
 // quantiles of a normal distribution (QLoRA, appendix E), and the dynamic tree of 8 bits (Dettmers
 // 2016).
-import { DYNAMIC_CODE, NF4_CODE } from '../../lib/peft/codebooks.js';
+import { DYNAMIC_CODE, NF4_CODE } from '../../lib/peft/nf4-linear.js';
 
 const { fround } = Math;
 

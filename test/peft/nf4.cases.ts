@@ -2,7 +2,7 @@
 // TypeScript, and layers on them.
 import assert from 'node:assert/strict';
 import { full, nn, noGrad, peft, scope, seed, Tensor } from '../../lib/index.js';
-import { DYNAMIC_CODE, NF4_CODE } from '../../lib/peft/codebooks.js';
+import { DYNAMIC_CODE, NF4_CODE } from '../../lib/peft/nf4-linear.js';
 import type { Device } from '../../lib/runtime/device.js';
 import type { DType } from '../../lib/runtime/dtype.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';

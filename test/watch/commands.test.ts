@@ -7,8 +7,8 @@ import { join } from 'node:path';
 
 import { nn, seed } from '../../lib/index.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
-import { accessToken } from '../../lib/watch/access-token.js';
 import { decode, eventsFile, type RunEvent } from '../../lib/watch/events.js';
+import { accessToken } from '../../lib/watch/request-guard.js';
 import { DS, Run } from '../launch/jobs.js';
 
 let dir: string;

@@ -3,9 +3,8 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSyn
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-
-import { newToken } from '../../lib/watch/access-token.js';
 import { EventLog } from '../../lib/watch/event-log.js';
+import { newToken } from '../../lib/watch/request-guard.js';
 import { WatchServer } from '../../lib/watch/server.js';
 
 const SECRET = 'the-secret-of-this-machine';

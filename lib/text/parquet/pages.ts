@@ -1,10 +1,8 @@
 // Reads the values of a column chunk, page by page. Checks each page against its header.
-
 import type { ColumnDecoder, DecodedArray, ParquetParsers } from 'hyparquet/src/types.js';
+import { required } from '../../runtime/required.js';
 import { errorMessage } from '../../runtime/system-error.js';
-
 import { decompress } from './codecs.js';
-import { crc32 } from './crc32.js';
 import type { ColumnChunk } from './footer.js';
 import { countIn, optionalCount, type Struct, structIn, ThriftReader } from './thrift.js';
 import { bitWidth, PageBytes, readPlain, readRuns, readValues, type Values } from './values.js';
@@ -232,4 +230,18 @@ function requireDecimals(values: Values): void {
 function encodingIn(header: Struct, id: number): string {
   const number = optionalCount(header, id, 'encoding');
   return number === null ? 'RLE' : (ENCODINGS[number] ?? String(number));
+}
+
+// The checksum of Parquet's pages: CRC-32 of gzip. Node 20 does not export its own.
+
+const TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
+  let value = byte;
+  for (let i = 0; i < 8; ++i) value = value & 1 ? (value >>> 1) ^ 0xedb88320 : value >>> 1;
+  return value;
+});
+
+export function crc32(bytes: Uint8Array): number {
+  let crc = ~0;
+  for (const byte of bytes) crc = required(TABLE[(crc ^ byte) & 255]) ^ (crc >>> 8);
+  return ~crc >>> 0;
 }

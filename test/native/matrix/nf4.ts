@@ -1,6 +1,6 @@
 // Nf4Quantize, BytesQuantize and Nf4Dequantize: odd sizes, last blocks that are not full, scales in
 // f32 and in bytes.
-import { DYNAMIC_CODE, NF4_CODE } from '../../../lib/peft/codebooks.js';
+import { DYNAMIC_CODE, NF4_CODE } from '../../../lib/peft/nf4-linear.js';
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { exact, input, type MatrixCase, opCase, output } from './harness.js';
 import { oddSizes, unaligned } from './layouts.js';
