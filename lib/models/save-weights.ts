@@ -31,7 +31,6 @@ import { type DType, isFloating } from '../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
-import { required } from '../runtime/required.js';
 import { held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
 import { packedConfig, packedOf, packedSources, repackedNames } from './quantized/write-packed.js';
 
@@ -182,7 +181,8 @@ function forTransformers(
   const parameters = new Map(module.namedParameters());
   const kept = sources.flatMap((source) => {
     const name = names.get(source.name) ?? source.name;
-    const isAdapter = adapters.has(required(parameters.get(source.name)));
+    const parameter = parameters.get(source.name); // A buffer is no parameter.
+    const isAdapter = parameter !== undefined && adapters.has(parameter);
     const isElsewhere = names.get(source.name) === null || repacked.has(source.name);
     return isAdapter || isElsewhere ? [] : [{ ...source, name }];
   });

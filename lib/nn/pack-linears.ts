@@ -2,7 +2,6 @@
 
 import { formatValue } from '../runtime/format-value.js';
 import { refused } from '../runtime/refused.js';
-import { required } from '../runtime/required.js';
 import { Linear } from './linear.js';
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
@@ -67,5 +66,5 @@ export function packLinears<Layer extends Weighted>(model: Module, packing: Pack
 /** Parameters that several modules have. */
 function sharedParameters(model: Module): ReadonlySet<Parameter> {
   const named = new Map(model.namedParameters());
-  return new Set(Array.from(model.tiedNames().values(), (name) => required(named.get(name))));
+  return new Set([...model.tiedNames().values()].flatMap((name) => named.get(name) ?? []));
 }

@@ -8,7 +8,6 @@ import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
 import { refused } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
-import { required } from '../runtime/required.js';
 import { withMagnitude } from './dora.js';
 import { adapted, LoraLayer, type LoraSizes } from './lora-layer.js';
 import { byPattern, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
@@ -151,7 +150,8 @@ function requireUntied(
     [...found.keys()].some((one) => name.startsWith(`${one}.`));
   const first = new Map(model.namedParameters());
   for (const [tied, name] of model.tiedNames()) {
-    if (!parameters.has(required(first.get(name))) || inside(tied) === inside(name)) continue;
+    const shared = first.get(name);
+    if (!shared || !parameters.has(shared) || inside(tied) === inside(name)) continue;
     const [whole, other] = inside(tied) ? [tied, name] : [name, tied];
     throw refused(
       `addLora modulesToSave, ${whole}`,

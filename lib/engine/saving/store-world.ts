@@ -12,7 +12,6 @@ import {
 import type { Distributed } from '../../comm/index.js';
 import { DsError } from '../../errors.js';
 import type { Job } from '../../runtime/job.js';
-import { required } from '../../runtime/required.js';
 
 /**
  * Returns the ranks of the job, which exchange messages through its store. `hint`: the fix in the
@@ -310,7 +309,7 @@ class Waiting {
 
 /** The error for ranks in a collective while this rank waits for them in a call. */
 function textOf(label: string, rank: number, missing: readonly number[]): string {
-  const call = required(CALLS.get(label));
+  const call = CALLS.get(label) ?? label;
   const others = missing.length === 1 ? `rank ${missing[0]}` : `ranks ${missing.join(', ')}`;
   return `rank ${rank} waits in ${call} for ${others}: ${call} must be called on all ranks`;
 }

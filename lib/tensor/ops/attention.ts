@@ -80,10 +80,10 @@ function drawDropout(p: number, batch: number, share: HeadShare | null): Drop {
 function checkAttention(q: Tensor, k: Tensor, v: Tensor): void {
   requireAlike('attention', q, k);
   requireAlike('attention', q, v);
-  const [B, H, , D] = q.shape;
-  const [kB, Hk, , kD] = k.shape;
+  const [B, H = 0, , D] = q.shape;
+  const [kB, Hk = 0, , kD] = k.shape;
   const match = k.shape.every((n, d) => n === v.shape[d]) && kB === B && kD === D;
-  const grouped = required(H) % required(Hk) === 0;
+  const grouped = H % Hk === 0;
   if (q.ndim !== 4 || k.ndim !== 4 || v.ndim !== 4 || !match || !grouped) {
     throw shapeError(
       'attention',

@@ -58,7 +58,7 @@ function rulesOf(op: string, scores: Tensor, options: CrossEntropyOptions): Rule
   const weight = options.weight ?? null;
   if (!weight) return { op, weight, ...rows };
   requireSameDevice(op, scores, weight);
-  const classes = required(scores.shape[scores.ndim - 1]);
+  const classes = scores.shape.at(-1) ?? 0;
   if (weight.ndim !== 1 || weight.shape[0] !== classes) {
     throw shapeError(op, `class weights [${classes}]`, describe(weight));
   }

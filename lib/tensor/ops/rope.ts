@@ -2,7 +2,7 @@
 
 import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { leading, required } from '../../runtime/required.js';
+import { leading } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { record } from '../tape.js';
@@ -59,7 +59,7 @@ function channelsOf(x: View, start: number, count: number): View {
  */
 function turn(heads: View, out: View, by: Turn): void {
   const { cos, sin, positions, inverse } = by;
-  const [width, turned] = [required(heads.shape.at(-1)), 2 * (cos.shape.at(-1) ?? 0)];
+  const [width, turned] = [heads.shape.at(-1) ?? 0, 2 * (cos.shape.at(-1) ?? 0)];
   if (turned === 0 || turned >= width) {
     kernels.rope({ in: heads, cos, sin, out, positions, inverse });
     return;
