@@ -11,7 +11,7 @@ import type { Fragment, Range } from '../layout.js';
 import { LentState } from './lent-state.js';
 import { pinned } from './pinned.js';
 import { placeInState, type RangeState } from './range-state.js';
-import type { ShardPart } from './strategies.js';
+import type { Placement, ShardPart } from './strategies.js';
 
 /** Elements per byte of ties. */
 const PER_BYTE = 8;
@@ -43,10 +43,15 @@ export class SplitFragments {
   constructor(
     private readonly device: Device,
     private readonly optimizer: SplitMaster,
+    private readonly placement: Placement,
   ) {}
 
-  /** `order`: the stream that orders changes of both halves. */
-  lend(part: ShardPart, fragment: Fragment, order: Stream): LentState {
+  /** Lends an f32 copy. */
+  lend(part: ShardPart, fragment: Fragment): LentState {
+    const { order } = this.placement.traffic;
+    // Streamed halves are in two memories and change on different streams.
+    if (this.placement.readsInPlace) order.wait(part.uploaded);
+    else this.placement.synchronize();
     const high = required(part.master);
     const { range, around, within } = this.placeOf(part, fragment);
     const joined = pinned(this.device, [around.numel], 'f32');
@@ -60,15 +65,18 @@ export class SplitFragments {
     joined.release();
     return new LentState(lent, order, () => {
       this.device.compute.synchronize();
-      this.write(part, fragment, lent, order);
+      this.writeOn(order, part, fragment, lent);
     });
   }
 
-  /**
-   * Sets the master weights of a fragment to `values` (f32) in the order of `stream`. Blocks until
-   * complete.
-   */
-  write(part: ShardPart, fragment: Fragment, values: Tensor, stream: Stream): void {
+  /** See StateStorage.writeMaster. Blocks until complete. */
+  write(part: ShardPart, fragment: Fragment, values: Tensor): void {
+    this.writeOn(this.device.compute, part, fragment, values);
+    this.placement.storage.followCompute();
+  }
+
+  /** Sets the master weights in the order of `stream`. Blocks until complete. */
+  private writeOn(stream: Stream, part: ShardPart, fragment: Fragment, values: Tensor): void {
     const high = required(part.master);
     const { range, around, within } = this.placeOf(part, fragment);
     const most = Math.min(around.numel, WRITTEN_AT_ONCE);

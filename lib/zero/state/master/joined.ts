@@ -15,7 +15,7 @@ import { makeRoom } from '../shard-state.js';
 import { SplitFragments } from '../split-fragments.js';
 import type { MasterCosts, Masters, OpenTile, Placement, ShardPart } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
-import { lendHalves, withLowerHalves } from './split.js';
+import { withLowerHalves } from './split.js';
 
 /** An open tile: upper halves on the device, with a reference, and the placement's tensors. */
 interface Joined {
@@ -56,7 +56,7 @@ export class JoinedMasters implements Masters {
     rule: SplitMaster,
     private readonly placement: Placement,
   ) {
-    this.fragments = new SplitFragments(device, rule);
+    this.fragments = new SplitFragments(device, rule, placement);
     this.scratch = placement.allocate(0, 'f32');
   }
 
@@ -119,12 +119,11 @@ export class JoinedMasters implements Masters {
   }
 
   write(part: ShardPart, fragment: Fragment, values: Tensor): void {
-    this.fragments.write(part, fragment, values, this.device.compute);
-    this.placement.storage.followCompute();
+    this.fragments.write(part, fragment, values);
   }
 
   lend(part: ShardPart, fragment: Fragment): LentState {
-    return lendHalves(this.fragments, this.placement, part, fragment);
+    return this.fragments.lend(part, fragment);
   }
 
   /** The rounded masters are their upper halves. */

@@ -36,13 +36,13 @@ export class SplitMasters implements Masters {
   private readonly fragments: SplitFragments;
 
   constructor(
-    private readonly device: Device,
+    device: Device,
     rule: SplitMaster,
     private readonly placement: Placement,
     /** Slots for device weights that CPU threads update. Owned. */
     private readonly slots: WeightSlots | null = null,
   ) {
-    this.fragments = new SplitFragments(device, rule);
+    this.fragments = new SplitFragments(device, rule, placement);
   }
 
   /** The device reads gradients where backward wrote them. */
@@ -98,12 +98,11 @@ export class SplitMasters implements Masters {
   }
 
   write(part: ShardPart, fragment: Fragment, values: Tensor): void {
-    this.fragments.write(part, fragment, values, this.device.compute);
-    this.placement.storage.followCompute();
+    this.fragments.write(part, fragment, values);
   }
 
   lend(part: ShardPart, fragment: Fragment): LentState {
-    return lendHalves(this.fragments, this.placement, part, fragment);
+    return this.fragments.lend(part, fragment);
   }
 
   /** A change of the weights changes the masters. */
@@ -119,20 +118,6 @@ export class SplitMasters implements Masters {
   private inPlace({ partition }: ShardPart): boolean {
     return this.placement.reaches(partition.weights);
   }
-}
-
-/** Lends an f32 copy of split masters. */
-export function lendHalves(
-  fragments: SplitFragments,
-  placement: Placement,
-  part: ShardPart,
-  fragment: Fragment,
-): LentState {
-  const { traffic, readsInPlace } = placement;
-  // Streamed halves are in two memories and change on different streams.
-  if (readsInPlace) traffic.order.wait(part.uploaded);
-  else placement.synchronize();
-  return fragments.lend(part, fragment, traffic.order);
 }
 
 /** Replaces the masters by their lower halves. */
