@@ -142,7 +142,9 @@ DS_ENTRY double take_buffer(Addon& addon, OfferNumber offer) {
 }
 DS_ENTRY void withdraw_buffer(Addon&, OfferNumber offer) { offers<Buffer>().withdraw(offer); }
 DS_ENTRY void release_on(Addon&, Handle<Buffer> buffer, Handle<StreamRef> stream) {
-  require_same_device(buffer->device(), *stream, {"releaseOn", "buffer"});
+  if (buffer->placement() == Placement::device) {
+    require_same_device(buffer->device(), *stream, {"releaseOn", "buffer"});
+  }
   const std::shared_ptr<StreamRef> ref = stream.share();
   buffer.take()->release_on(std::shared_ptr<Stream>(ref, &ref->stream));
 }
