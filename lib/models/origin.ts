@@ -14,6 +14,8 @@ export interface Origin {
 const STALE = [
   ...['dtype', 'torch_dtype', 'transformers_version', '_name_or_path', 'auto_map'],
   ...['rope_parameters', 'quantization_config'],
+  // 2.0 would be written as 2, which transformers 5 refuses; its default is 2.0.
+  'initializer_cutoff_factor',
 ];
 
 /** The model's own description, and other entries of its folder (tokens, sampling and so on). */

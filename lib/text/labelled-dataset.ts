@@ -32,6 +32,7 @@ export type LabelledTask =
 
 /** Options of LabelledDataset.open(). */
 export interface LabelledOptions extends RowKeys, RowSource {
+  /** Encodes the texts. */
   tokenizer: Tokenizer;
   /** Default: "sequence-classification". */
   task?: LabelledTask;
@@ -54,6 +55,7 @@ const OPTIONS: OptionNames<LabelledOptions> = {
 
 /** A row as tokens. */
 export interface LabelledSample {
+  /** Tokens. */
   ids: Int32Array;
   /** The number of each token's text. */
   types: Int32Array;
@@ -62,6 +64,7 @@ export interface LabelledSample {
    * tokens.
    */
   target: Int32Array | Float32Array;
+  /** The task that the target belongs to. */
   task: LabelledTask;
 }
 

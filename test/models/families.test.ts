@@ -433,7 +433,7 @@ describe('a model of a configuration alone', () => {
     expect(() => fromConfig(join(dir, 'none'))).toThrow(
       expect.objectContaining({ code: 'DS_IO', message: expect.stringMatching(/config\.json/) }),
     );
-    expect(() => fromConfig({ model_type: 'bert' })).toThrow(refusal(/model_type: .*"qwen3"/));
+    expect(() => fromConfig({ model_type: 'berta' })).toThrow(refusal(/model_type: .*"qwen3"/));
     expect(() => fromConfig({ model_type: 'llama' })).toThrow(refusal(/num_hidden_layers/));
     expect(() => fromConfig(3 as never)).toThrow(
       expect.objectContaining({ code: 'DS_ARGUMENT', message: expect.stringMatching(/got 3/) }),

@@ -122,7 +122,7 @@ describe('refused by name', () => {
       deepseek_v3: 'multi-head latent attention',
       qwen3_next: 'gated delta net',
       mamba: 'state space',
-      bert: 'an encoder',
+      albert: 'an encoder',
     })) {
       const message = new RegExp(`got "${type}".*"${type}" needs ${part}`);
       expect(() => fromConfig({ model_type: type })).toThrow(refusal(message));

@@ -64,8 +64,13 @@ test.each(['bf16', null, 3, ['bf16']])('options that are %j are none', async (op
 test.each<[string, unknown, RegExp]>([
   [
     'another type',
+    'albert',
+    /config\.json: model_type: expected .*"gpt2", .*"llama", .*, got "albert".*"albert" needs an encoder/,
+  ],
+  [
+    'an encoder without a task',
     'bert',
-    /config\.json: model_type: expected .*"gpt2", .*"llama", .*, got "bert".*"bert" needs an encoder/,
+    /model_type: expected a causal language model, got "bert".*\{ task: "sequence-classification" \}/,
   ],
   ['an unknown type', 'berta', /model_type: expected .*, got "berta"\. nn\.models\.fromPretrained/],
   ['no type', null, /model_type: expected .*"gpt2", .*"llama", .*, got nothing/],

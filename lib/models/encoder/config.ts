@@ -92,6 +92,7 @@ export type EncoderOptions = LabelOptions &
 export interface EncoderSizes
   extends Required<Omit<EncoderConfig, 'labels' | 'problemType' | 'numberCheckpoints'>>,
     Pick<EncoderConfig, 'numberCheckpoints'> {
+  /** Names of the labels, and how the loss is computed. */
   readonly labels: Labels;
 }
 

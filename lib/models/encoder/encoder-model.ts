@@ -38,6 +38,7 @@ const HEAD: Readonly<Record<HeadTask, keyof EncoderHeads | null>> = {
  * initializerRange^2); biases and the padding row are 0.
  */
 export abstract class EncoderModel extends TaskModel {
+  /** The complete configuration. */
   readonly config: EncoderSizes;
   readonly #body: Body;
   readonly #head: HeadTraits | null;

@@ -210,11 +210,15 @@ export function describeEncoder(body: Body): PretrainedDescription {
     ...(embedding.project && { embedding_size: body.embeddingSize }),
     ...(positions === 'rotary' && describeRotary(body)),
     ...(positions === 'relative' && {
-      ...traits.defaults,
+      pos_att_type: ['p2c', 'c2p'],
       position_buckets: body.buckets,
       max_relative_positions: body.maxDistance,
+      pooler_hidden_size: body.channels,
     }),
     ...(traits.pools && { classifier_pooling: body.pooling }),
+    ...Object.fromEntries(
+      Object.entries(traits.only ?? {}).map(([key, [value = null]]) => [key, value]),
+    ),
     pad_token_id: body.padTokenId,
     initializer_range: body.initializerRange,
     ...(hasLabels(task) && describeLabels(labels)),

@@ -56,10 +56,15 @@ const rowOf = (rows: readonly Int32Array[], i: number): Int32Array => rows[i] as
 
 /** Sizes that all models of tasks share. */
 export interface TaskSizes {
+  /** Number of tokens in the vocabulary. */
   readonly vocabSize: number;
+  /** The longest sequence. */
   readonly maxSeq: number;
+  /** Number of layers. */
   readonly layers: number;
+  /** Number of attention heads. */
   readonly heads: number;
+  /** Width of the hidden states. */
   readonly channels: number;
 }
 
