@@ -187,7 +187,7 @@ function number(value: number): string {
 }
 
 /** "autotuning: z1_gas1_tmbspg4: 123.4 samples/s, 48 ms a step (at most 5 more)". */
-export function experimentLine(row: Row, metric: Metric, left: number): string {
+function experimentLine(row: Row, metric: Metric, left: number): string {
   const value = metricOf(row, metric);
   const said = value === null ? `nothing: ${row.failure}` : `${number(value)} ${UNITS[metric]}`;
   const more = left > 0 ? ` (at most ${left} more)` : '';
@@ -207,7 +207,7 @@ interface Searched {
  * Returns a table of all experiments, the best of each way, the ways without candidates, and the
  * best file.
  */
-export function summaryOf({ rows, ways, metric, seconds, best }: Searched): string[] {
+function summaryOf({ rows, ways, metric, seconds, best }: Searched): string[] {
   const measured = rows.map((row) => {
     const { metrics, failure, candidate } = row;
     const peak = metrics ? byteText(metrics.peak_memory) : '';

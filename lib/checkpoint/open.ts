@@ -243,7 +243,7 @@ function requireOneTag([first = null, ...others]: readonly (string | null)[]): v
  * manifest. Throws DS_CHECKPOINT on all ranks with the file if its size, checksum or tensors differ
  * from the manifest.
  */
-export async function verify(
+async function verify(
   world: CheckpointWorld,
   manifest: Manifest,
   files: readonly InputFile[],
@@ -272,7 +272,7 @@ async function verifyFile(manifest: Manifest, index: number, file: InputFile): P
   }
 }
 
-export function entriesByName({ entries }: SafetensorsFile): ReadonlyMap<string, TensorEntry> {
+function entriesByName({ entries }: SafetensorsFile): ReadonlyMap<string, TensorEntry> {
   return new Map(entries.map((entry) => [entry.name, entry]));
 }
 
@@ -280,7 +280,7 @@ export function entriesByName({ entries }: SafetensorsFile): ReadonlyMap<string,
  * Returns the entry with a part. Throws DS_CHECKPOINT if the file lacks it, or has another tensor
  * with its name.
  */
-export function requireEntry(
+function requireEntry(
   file: { path: string; entries: ReadonlyMap<string, TensorEntry> },
   tensor: string,
   { dtype, shape }: TensorRecord,

@@ -31,11 +31,7 @@ export function topMask(values: Tensor, ratio: number): Tensor {
 }
 
 /** Returns a fixed mask of the currently largest values: a buffer of a layer, f32. */
-export function fixedMask(
-  weight: Parameter,
-  measure: (values: Tensor) => Tensor,
-  ratio: number,
-): Tensor {
+function fixedMask(weight: Parameter, measure: (values: Tensor) => Tensor, ratio: number): Tensor {
   return held(() =>
     noGrad(() =>
       scope(() => {
@@ -48,7 +44,7 @@ export function fixedMask(
 }
 
 /** Returns trainable scores of `shape`, in the dtype and the memory of `weight`. */
-export function scoresFor(weight: Parameter, shape: readonly number[]): Parameter {
+function scoresFor(weight: Parameter, shape: readonly number[]): Parameter {
   const scores = new Parameter(shape, kaimingUniform({ a: Math.sqrt(5) }));
   if (weight.isMaterialized) scores.moveTo(weight.device, weight.dtype);
   return scores;
@@ -58,7 +54,7 @@ export function scoresFor(weight: Parameter, shape: readonly number[]): Paramete
  * Returns the mask of a layer in `like`'s dtype: the fixed one, or that of the currently largest
  * scores, which receive its gradient. Source: DeepSpeed's TopKBinarizer.
  */
-export function maskOf(
+function maskOf(
   { fixed, scores }: { fixed: Tensor | null; scores: Parameter | null },
   ratio: number,
   like: Tensor,

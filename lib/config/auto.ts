@@ -210,7 +210,7 @@ interface Mismatch {
  * With `mustMatch`: refuses all values that differ from the training's in one error, and adds
  * missing values. The global batch size is compared if `worldSize` is given.
  */
-export function matchTraining(draft: Draft, sources: AutoSources, worldSize?: number): void {
+function matchTraining(draft: Draft, sources: AutoSources, worldSize?: number): void {
   if (!sources.mustMatch) return;
   const mismatches = findMismatches(draft, sources, worldSize);
   const [first] = mismatches;

@@ -286,7 +286,7 @@ function tooMuch(path: Path, expected: string, got: string): ConfigError {
 export const MAX_BYTES = 8 * 2 ** 20;
 
 /** A file that exists and is not a configuration. */
-export class UnfitFile extends Error {
+class UnfitFile extends Error {
   constructor(
     readonly expected: string,
     readonly got: string,
@@ -300,7 +300,7 @@ export class UnfitFile extends Error {
  * reading ends at MAX_BYTES (of a device or of a file that grows). Throws UnfitFile, and errors of
  * the file system.
  */
-export function readConfigText(file: string): string {
+function readConfigText(file: string): string {
   const handle = openSync(file, constants.O_RDONLY | constants.O_NONBLOCK);
   try {
     const stats = fstatSync(handle);

@@ -116,7 +116,7 @@ const MARKS = ['compute_environment', 'distributed_type'];
  * Refuses an accelerate file and removes its keys from the draft, because they would be reported as
  * unknown keys.
  */
-export function refuseAccelerate(draft: Draft): void {
+function refuseAccelerate(draft: Draft): void {
   const { value } = draft;
   const mark = MARKS.find((key) => value[key] !== undefined);
   if (mark === undefined) return;

@@ -232,14 +232,14 @@ function refused(option: string, expected: string, value: unknown, hint: string)
 // Source: DeepSpeed Data Efficiency (Li et al. 2022), with the numbers of its analyze_data.py.
 
 /** Computes the metric of a sample. Some metrics read all samples first, in a first pass. */
-export interface SampleMetric {
+interface SampleMetric {
   /** Called for every sample before the first value; absent if not needed. */
   survey?(sample: unknown, index: number): void;
   value(sample: unknown, index: number): unknown;
 }
 
 /** Tokens of the sample. */
-export const seqlen: SampleMetric = {
+const seqlen: SampleMetric = {
   value: (sample, index) => tokensOf(sample, index).length,
 };
 
@@ -249,7 +249,7 @@ const MOST_TOKENS = 2 ** 27;
 /**
  * The sum of -log p over the tokens of the sample, p being a token's share of all, rounded down.
  */
-export class VocabularyRarity implements SampleMetric {
+class VocabularyRarity implements SampleMetric {
   private counts = new Float64Array(2 ** 16);
   private total = 0;
 

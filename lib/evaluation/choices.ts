@@ -125,7 +125,7 @@ function stderr(values: readonly number[]): number | null {
 // Reads the questions of multiple-choice files.
 
 /** A question with its choices. */
-export interface Question {
+interface Question {
   context: string;
   choices: readonly string[];
   /** Numbers of the correct choices, from 0. */
@@ -135,7 +135,7 @@ export interface Question {
 }
 
 /** Reads all questions of the files. Throws DS_DATA with file and line, DS_ARGUMENT. */
-export async function readQuestions(op: string, files: unknown): Promise<Question[]> {
+async function readQuestions(op: string, files: unknown): Promise<Question[]> {
   const found = findFiles(op, files);
   const questions: Question[] = [];
   for (const part of await partsOf(found, false)) {

@@ -43,7 +43,7 @@ export class TextStream {
 // Finds stop strings in text that arrives in pieces.
 
 /** Final text after a piece. */
-export interface StoppedText {
+interface StoppedText {
   /** Text that no later stop string can remove. */
   readonly text: string;
   /** The stop string that ended the text; `text` ends before it. Null while the text continues. */

@@ -75,7 +75,7 @@ const FLOAT = 5;
  * u64 length, masked CRC of the length, data, masked CRC of the data, all little-endian. Readers
  * ignore an incomplete last record.
  */
-export function tfRecord(data: Uint8Array): Buffer {
+function tfRecord(data: Uint8Array): Buffer {
   const head = Buffer.alloc(12);
   head.writeBigUInt64LE(BigInt(data.length));
   head.writeUInt32LE(maskedCrc32c(head.subarray(0, 8)), 8);
@@ -85,7 +85,7 @@ export function tfRecord(data: Uint8Array): Buffer {
 }
 
 /** The first event of a file: Event { wall_time = 1, file_version = 3 }. `wallTime` in seconds. */
-export function versionEvent(wallTime: number): Buffer {
+function versionEvent(wallTime: number): Buffer {
   const version = Buffer.from('brain.Event:2');
   return Buffer.concat([double(1, wallTime), bytes(3, version)]);
 }
@@ -95,7 +95,7 @@ export function versionEvent(wallTime: number): Buffer {
  *
  * TensorBoard stores values as f32. Throws DS_ARGUMENT if the step is not an integer >= 0.
  */
-export function scalarEvent({ name, value, step }: MonitorEvent, wallTime: number): Buffer {
+function scalarEvent({ name, value, step }: MonitorEvent, wallTime: number): Buffer {
   if (!Number.isSafeInteger(step) || step < 0) {
     const op = `TensorBoardMonitor step of ${formatValue(name)}`;
     throw refusedValue(

@@ -193,7 +193,7 @@ function agreementPass(
 
 // ZeroOnePhases: the kind of each update of 0/1 Adam, by its number.
 
-export interface ZeroOneIntervals {
+interface ZeroOneIntervals {
   /** Updates of the first phase, which changes the second moment. */
   varFreezeStep: number;
   /** Updates of the second moment before their interval doubles. */
@@ -232,7 +232,7 @@ const START: State = {
  * Counts from the last requested update, or from the first one if the request is earlier. Source:
  * DeepSpeed's ZeroOneAdam.
  */
-export class ZeroOnePhases {
+class ZeroOnePhases {
   private state: State = START;
   private last: ZeroOneStep = 'variance';
 
@@ -284,7 +284,7 @@ interface LocalUpdate {
  * A device may skip an update, and the host learns it later. The next update then reuses its
  * number, and the record of the skipped one is dropped.
  */
-export class Drift {
+class Drift {
   private updates: LocalUpdate[] = [];
 
   /** Whether a local update is possible, by the present knowledge of the host. */

@@ -108,7 +108,7 @@ type Head = [number, number, number, number, number, number, number];
  * The name of a part's tokens: of the file's content, the tokenizer and the settings, not of paths
  * or dates.
  */
-export function cacheName(part: FilePart, tokenizer: Tokenizer, settings: RowSettings): string {
+function cacheName(part: FilePart, tokenizer: Tokenizer, settings: RowSettings): string {
   const { digest, format, start, end } = part;
   const { fingerprint } = tokenizer;
   const key = JSON.stringify({ VERSION, digest, format, start, end, fingerprint, settings });
@@ -116,7 +116,7 @@ export function cacheName(part: FilePart, tokenizer: Tokenizer, settings: RowSet
 }
 
 /** Returns the cached part; null if the file is missing, unreadable or damaged. */
-export function readCached(folder: string, name: string): EncodedPart | null {
+function readCached(folder: string, name: string): EncodedPart | null {
   const bytes = bytesOf(join(folder, name));
   if (bytes === null || bytes.length < DIGEST + 4 * HEAD || bytes.length % 4 !== 0) return null;
   const digest = bytes.subarray(0, DIGEST);
@@ -166,7 +166,7 @@ function bytesOf(path: string): Buffer | null {
  * Writes the file atomically and deletes the partial files of dead processes. Throws DS_DATA if the
  * write fails.
  */
-export function writeCached(folder: string, name: string, part: EncodedPart): void {
+function writeCached(folder: string, name: string, part: EncodedPart): void {
   const { counts, ids, labels, lengths } = part;
   const { rows, empty, unlearned, blurred, unended } = counts;
   const kept = [rows, empty, unlearned, blurred, unended, lengths.length];

@@ -63,7 +63,7 @@ async function withFooter<T>(
 const utf8 = new TextDecoder('utf-8', { fatal: true });
 
 /** Throws an Error that names the column and the byte of damage. */
-export async function readRowGroup(
+async function readRowGroup(
   { rows, columns, byteLimit }: RowGroup,
   tree: SchemaTree,
   read: ReadBytes,

@@ -204,7 +204,7 @@ const SCRIPTS = [
 ];
 
 /** Returns the files by their routes. Throws as node:fs does if the package is incomplete. */
-export function pageFiles(): ReadonlyMap<string, PageFile> {
+function pageFiles(): ReadonlyMap<string, PageFile> {
   // Compiled tests have no copy beside them.
   const copies = [join(__dirname, 'page'), join(packageRoot(), 'lib/watch/page')];
   const page = copies.find((folder) => existsSync(folder)) ?? required(copies[0]);

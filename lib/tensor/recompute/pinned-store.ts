@@ -214,14 +214,14 @@ export class PinnedStore implements ActivationStore {
 // A pool of pinned host buffers: a segment's inputs take one, the next step reuses it.
 
 /** A pinned buffer on loan. */
-export interface PinnedSlot {
+interface PinnedSlot {
   readonly buffer: Buffer;
   /** The last read of the buffer; the next writer waits for it. */
   readonly read: Event;
 }
 
 /** Not thread-safe; slots return when their last read has been enqueued. */
-export class PinnedPool {
+class PinnedPool {
   private idle: PinnedSlot[] = [];
   private recycles = true;
 

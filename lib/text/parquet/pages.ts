@@ -240,7 +240,7 @@ const TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   return value;
 });
 
-export function crc32(bytes: Uint8Array): number {
+function crc32(bytes: Uint8Array): number {
   let crc = ~0;
   for (const byte of bytes) crc = required(TABLE[(crc ^ byte) & 255]) ^ (crc >>> 8);
   return ~crc >>> 0;

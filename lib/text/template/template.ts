@@ -58,7 +58,7 @@ function located(error: unknown, line: number): unknown {
 const DEPTH = 500;
 
 /** Throws TemplateFault for values that JSON has no form of. */
-export function given(variables: Readonly<Record<string, unknown>>): Map<string, Value> {
+function given(variables: Readonly<Record<string, unknown>>): Map<string, Value> {
   const values = new Map<string, Value>();
   for (const [name, variable] of Object.entries(variables)) {
     if (variable !== undefined) values.set(name, toValue(variable, 0));

@@ -118,7 +118,7 @@ const KEPT = 1 << 14;
  * grapheme clusters first, then their code points. `encoded` is the table in base64. Throws an
  * Error if it is damaged.
  */
-export function charsmapOf(encoded: unknown): (text: string) => string {
+function charsmapOf(encoded: unknown): (text: string) => string {
   const map = parsed(encoded);
   const clusters = new Intl.Segmenter('und', { granularity: 'grapheme' });
   const known = new Map<string, string>();
