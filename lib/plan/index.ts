@@ -13,6 +13,7 @@ export {
   type HostBytes,
   type Memory,
   memoryOf,
+  type Parts,
   total,
 } from './memory.js';
 export { countsOf, type ModelSizes, requireLength, sizesOf } from './model-sizes.js';

@@ -303,12 +303,17 @@ export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
   };
 }
 
-/** Bytes that a rank needs for any batch. */
+/** Bytes by purpose, in the words of errors. */
+export type Parts = Readonly<Record<string, number>>;
+
+/** Bytes that a rank needs for any batch. If the device is the CPU, it has the bytes of both. */
 export interface CertainBytes {
-  device: { weights: number; gradients: number; state: number };
-  host: { state: number; gradients: number; weights: number };
+  device: Parts;
+  host: Parts;
   disk: { state: number; weights: number };
 }
+
+const STATE = 'master weights and optimizer state';
 
 /**
  * Returns a lower bound of the memory of a run: without padding, buckets, open tiles and
@@ -326,16 +331,20 @@ export function certainOf(sizes: ModelSizes, setup: Setup): CertainBytes {
   const sure = onDisk
     ? Math.max(0, onDisk.inMemory - largestUnit(sizes, setup)) * narrowest
     : bytes;
+  const isTwice = setup.optimizer === 'cpu' && setup.speculates;
   const inBackward = (part: StatePart): number => (part.placement === 'device' ? part.gradient : 0);
   return {
     device: {
       weights: isAway ? 0 : bytes,
       gradients: sumOver(parts, (_, part) => inBackward(part)),
-      state: sumOver(parts, ({ state }) => state.device),
+      [STATE]: sumOver(parts, ({ state }) => state.device),
     },
     host: {
-      state: sumOver(parts, ({ state }) => state.host),
-      gradients: sumOver(parts, ({ gradients }) => gradients.host),
+      [STATE]: sumOver(parts, ({ state }) => state.host),
+      [isTwice ? 'gradients of two steps' : 'gradients on their way']: sumOver(
+        parts,
+        ({ gradients }) => gradients.host,
+      ),
       weights: isAway ? Math.min(bytes, sure) : 0,
     },
     disk: {

@@ -60,9 +60,17 @@ export interface Plan {
 }
 
 /** Margin for the memory pool, which keeps blocks of several sizes, and memory of the driver. */
-export const DEVICE_SPARE = 1.05;
-export const DRIVER = 0.6 * 2 ** 30;
-export const HOST_SPARE = 1.05;
+const DEVICE_SPARE = 1.05;
+const DRIVER = 0.6 * 2 ** 30;
+const HOST_SPARE = 1.05;
+
+/** Returns the bytes of each memory with its margin. `isHost`: the device is the CPU. */
+export const withMargins = ({ device, host, disk }: Memory, isHost = false) => ({
+  device: total(device) * DEVICE_SPARE + (isHost ? 0 : DRIVER),
+  host: total(host) * HOST_SPARE,
+  disk,
+});
+
 /** Candidates within this fraction of the fastest count as equally fast. */
 export const AS_FAST = 0.98;
 
@@ -137,10 +145,9 @@ function halvesOf(batch: number): number[] {
 export function weigh(request: Omit<PlanRequest, 'batch' | 'seq'>, setup: Setup): Candidate {
   const { sizes, cluster, rates } = request;
   const memory = memoryOf(sizes, setup);
-  const device = total(memory.device) * DEVICE_SPARE + DRIVER;
+  const { device, ...ofRank } = withMargins(memory);
   const here = ranksOfMachine(setup, cluster);
-  const host = total(memory.host) * HOST_SPARE * here;
-  const disk = memory.disk * here;
+  const [host, disk] = [ofRank.host * here, ofRank.disk * here];
   const time = stepTime(sizes, setup, rates, cluster);
   const samples = setup.ranks * setup.copies * setup.microBatch * setup.accumulation;
   const isInMemory = device <= request.deviceMemory && host <= request.hostMemory;

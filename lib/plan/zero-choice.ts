@@ -1,8 +1,8 @@
 // Resolves "auto" in the ZeRO configuration to the fastest setup that fits.
 
-import { type Memory, memoryOf, total } from './memory.js';
+import { type Memory, memoryOf } from './memory.js';
 import type { ModelSizes } from './model-sizes.js';
-import { AS_FAST, DEVICE_SPARE, DRIVER, HOST_SPARE } from './plan.js';
+import { AS_FAST, withMargins } from './plan.js';
 import type { Rates } from './rates.js';
 import type { Place, Setup } from './setup.js';
 import { type Cluster, stepTime } from './step-time.js';
@@ -105,9 +105,7 @@ export function weighWay<Config>(way: Way<Config>, weights: Weights): Weighed<Co
   return {
     ...way,
     memory,
-    device: total(memory.device) * DEVICE_SPARE + (isHost ? 0 : DRIVER),
-    host: total(memory.host) * HOST_SPARE,
-    disk: memory.disk,
+    ...withMargins(memory, isHost),
     step: isPredicted ? stepTime(sizes, way.setup, rates, cluster).step : null,
   };
 }

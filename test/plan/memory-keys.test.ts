@@ -22,6 +22,8 @@ const FRUGAL: Zero = {
   stage3_param_persistence_threshold: 0,
 };
 const ROOMY = 1e9;
+/** Largest difference between the predicted and the measured change, as a fraction of it. */
+const TOGETHER = 0.15;
 const run = (name: string, zero: Zero, accumulation = 1): Run => ({ name, zero, accumulation });
 
 const runs: readonly Run[] = [
@@ -34,6 +36,7 @@ const runs: readonly Run[] = [
   run('small allgather_bucket_size', { ...FRUGAL, stage: 2, allgather_bucket_size: 0 }),
   run('reduce_bucket_size, stage 1', { ...FRUGAL, stage: 1, reduce_bucket_size: 3 * BLOCK }),
   run('no bucket, stage 1', { ...FRUGAL, stage: 1 }),
+  run('stage 0', { ...FRUGAL, stage: 0 }),
   run('nothing gathered ahead', FRUGAL),
   run('reduce_bucket_size, stage 3', { ...FRUGAL, reduce_bucket_size: 4 * BLOCK }),
   run('stage3_prefetch_bucket_size', {
@@ -109,4 +112,31 @@ beforeAll(async () => {
 test.each(runs.map((one, i) => [one.name, i] as const))('%s', (_, i) => {
   const [got, predicted] = [measured[i] as number, planned(runs[i] as Run)];
   expect(Math.abs(predicted / got - 1)).toBeLessThan(0.02);
+});
+
+test.each([
+  ['stage 0', 'no bucket, stage 1'],
+  ['no bucket, stage 1', 'no bucket, stage 2'],
+  ['no bucket, stage 2', 'nothing gathered ahead'],
+  ['no bucket, stage 2', 'reduce_bucket_size, stage 2'],
+  ['nothing gathered ahead', 'reduce_bucket_size, stage 3'],
+  ['nothing gathered ahead', 'stage3_prefetch_bucket_size'],
+  ['stage3_max_reuse_distance', 'reuse within stage3_max_live_parameters'],
+  ['nothing gathered ahead', 'stage3_param_persistence_threshold'],
+  ['stage3_param_persistence_threshold', 'stage3_model_persistence_threshold'],
+  ['nothing gathered ahead', 'zero_hpz_partition_size'],
+  ['nothing gathered ahead', 'zero_quantized_gradients'],
+])('from "%s" to "%s" both move', (from, to) => {
+  const [a, b] = [from, to].map((name) => runs.findIndex((one) => one.name === name)) as [
+    number,
+    number,
+  ];
+  const got = (measured[b] as number) - (measured[a] as number);
+  const predicted = planned(runs[b] as Run) - planned(runs[a] as Run);
+  expect(Math.abs(got)).toBeGreaterThan(0.01 * (measured[a] as number));
+  expect([
+    from,
+    to,
+    Math.abs(predicted / got - 1) < TOGETHER ? 'together' : [predicted, got],
+  ]).toEqual([from, to, 'together']);
 });

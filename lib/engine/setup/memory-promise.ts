@@ -10,6 +10,7 @@ import {
   certainOf,
   countsOf,
   factsOf,
+  type Parts,
   setupOfConfig,
 } from '../../plan/index.js';
 import { byteText } from '../../runtime/byte-text.js';
@@ -20,17 +21,8 @@ import { required } from '../../runtime/required.js';
 import { limitOf, returnedBytes } from './planned-room.js';
 import { exchanged } from './setup-world.js';
 
-/** Bytes by purpose. */
-type Parts = Readonly<Record<string, number>>;
-
-/** Bytes that a rank needs for any batch. */
-interface Needs {
-  device: Parts;
-  /** Bytes in host memory. If the device is the CPU, its bytes come in addition. */
-  host: Parts;
-  /** By folder of the file. */
-  disk: Parts;
-}
+/** CertainBytes with the bytes on disks by folder of the file. */
+type Needs = Omit<CertainBytes, 'disk'> & { disk: Parts };
 
 /** The needs of one rank, and the limits of its device, host and disks. */
 export interface Claim {
@@ -107,8 +99,6 @@ interface Counted {
   shards: number;
 }
 
-const STATE = 'master weights and optimizer state';
-
 /**
  * Returns the needs, and the host memory with speculative updates: see Claim. The latter uses the
  * configured gpu_share, because the device stores the gradients of its share.
@@ -129,36 +119,25 @@ export function needsOf(
   // The device may update any share.
   const shares = isShared ? [0, 1] : [0];
   const all = shares.map((gpuShare) => certainOf(sizes, { ...planned, gpuShare }));
-  const least = (of: (one: CertainBytes) => number): number => Math.min(...all.map(of));
-  const disk: Record<string, number> = {};
-  const put = (folder: string | null, bytes: number): void => {
-    if (folder !== null && bytes > 0) disk[folder] = (disk[folder] ?? 0) + bytes;
-  };
-  put(
-    offload.nvme_path,
-    least((one) => one.disk.state),
-  );
-  put(
-    param.nvme_path,
-    least((one) => one.disk.weights),
-  );
+  const { disk } = required(all[0]);
+  const files = [
+    { [String(offload.nvme_path)]: disk.state },
+    { [String(param.nvme_path)]: disk.weights },
+  ];
+  const onDisk = Object.entries(added(files)).filter(([, bytes]) => bytes > 0);
   const needs = {
-    device: {
-      weights: least((one) => one.device.weights),
-      gradients: least((one) => one.device.gradients),
-      [STATE]: least((one) => one.device.state),
-    },
-    host: {
-      [STATE]: least((one) => one.host.state),
-      'gradients on their way': least((one) => one.host.gradients),
-      weights: least((one) => one.host.weights),
-    },
-    disk,
+    device: least(all.map(({ device: parts }) => parts)),
+    host: least(all.map(({ host }) => host)),
+    disk: Object.fromEntries(onDisk),
   };
-  if (!isOpen) return { needs, speculated: null };
-  const { host } = certainOf(sizes, setup);
-  const { state, weights, gradients } = host;
-  return { needs, speculated: { [STATE]: state, weights, 'gradients of two steps': gradients } };
+  return { needs, speculated: isOpen ? certainOf(sizes, setup).host : null };
+}
+
+/** Returns the minimum of each part. */
+function least(all: readonly Parts[]): Parts {
+  const names = Object.keys(required(all[0]));
+  const of = (name: string): number => Math.min(...all.map((parts) => required(parts[name])));
+  return Object.fromEntries(names.map((name) => [name, of(name)]));
 }
 
 /**
