@@ -44,6 +44,13 @@ const whole = (values: number[], device: Device, dtype: 'i32' | 'i64' | 'u8' = '
   Tensor.from(values, { device, dtype });
 
 export const cases: Case[] = [
+  argumentCase('tensors with too few dims are refused by the op that reads them', (device) => {
+    const row = ops.zeros([2], { device });
+    refuses(/^attention: expected q \[B/, ({ attention }) => attention?.(row, row, row));
+    const one = ops.zeros([], { device });
+    const target = ops.zeros([], { device, dtype: 'i64' });
+    refuses(/^gather: expected a dim/, ({ nllLoss }) => nllLoss?.(one, target));
+  }),
   argumentCase('a fraction beside an integer tensor is not truncated', (device) => {
     const x = whole([1, 2, -3], device);
     expectTensor(x.eq(1.5), 'bool', [0, 0, 0]);

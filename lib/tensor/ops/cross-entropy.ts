@@ -5,7 +5,6 @@ import type { DsError } from '../../errors.js';
 import { isFloating, statisticOf } from '../../runtime/dtype.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused } from '../../runtime/refused.js';
-import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { noGrad } from '../tape.js';
@@ -115,7 +114,7 @@ function logSoftmaxOf(logits: Tensor): Tensor {
 
 function ofClasses(logs: Tensor, target: Tensor, rules: Rules): Tensor {
   const { weight, smoothing, ignoreIndex, reduction, divisor } = rules;
-  const classes = required(logs.shape[logs.ndim - 1]);
+  const classes = logs.shape.at(-1) ?? 0;
   const lead = logs.shape.slice(0, -1);
   const wanted = reshape(target, lead);
   const counts = ne(wanted, ignoreIndex);
@@ -141,7 +140,7 @@ function ofClasses(logs: Tensor, target: Tensor, rules: Rules): Tensor {
 
 function ofProbabilities(logs: Tensor, target: Tensor, rules: Rules): Tensor {
   const { weight, smoothing, reduction, divisor } = rules;
-  const classes = required(logs.shape[logs.ndim - 1]);
+  const classes = logs.shape.at(-1) ?? 0;
   requireSameDevice(rules.op, logs, target);
   const exact = cast(target, logs.dtype);
   const wanted = smoothing > 0 ? add(mul(exact, 1 - smoothing), smoothing / classes) : exact;

@@ -232,7 +232,7 @@ function logitRows(logits: Tensor): View {
     even = shape[d] === 1 || strides[d] === required(strides[d + 1]) * required(shape[d + 1]);
   }
   const rows = rowCount(shape);
-  const columns = required(shape[n - 1]);
+  const columns = shape[n - 1] ?? 0; // The op refuses logits without a dim.
   if (n >= 2 && even) return viewOf(logits, [rows, columns], [required(strides[n - 2]), 1]);
   return viewOf(packed(logits), [rows, columns]);
 }
