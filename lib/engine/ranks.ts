@@ -187,6 +187,21 @@ function uneven(key: string, size: number, { ranks }: ProcessGroup): DsError {
 export const shardCount = (mesh: Mesh, { tokens = false }: Cuts, { copy }: ShardSizes): number =>
   copy ?? mesh.size(...shardAxes(tokens));
 
+/** Returns the error of key `op`, which asks for `size` ranks along `axis`. */
+export function otherMesh(
+  op: string,
+  axis: Axis,
+  size: number,
+  { mesh, worldSize }: Pick<Distributed, 'mesh' | 'worldSize'>,
+): DsError {
+  const hint =
+    worldSize === 1
+      ? `Start ${size} ranks: ds --num_procs ${size} SCRIPT, or --num_gpus.`
+      : `Pass { mesh: { ${axis}: ${size} } } to initDistributed(), or let initialize() join the job.`;
+  const expected = `${mesh.size(axis)}, the ranks on the mesh's axis ${axis}`;
+  return new DsError({ code: 'DS_CONFIG', op, expected, got: String(size), hint });
+}
+
 /** The axes of the shard group. */
 const shardAxes = (tokens: boolean): Axis[] => (tokens ? [...DATA, AXIS.sequence] : [...DATA]);
 

@@ -25,7 +25,7 @@ import {
 import { required } from '../../runtime/required.js';
 import { held, Tensor, zeros } from '../../tensor/index.js';
 import type { Partition } from '../../zero/shard.js';
-import { DATA, normRanksAt, type Ranks } from '../ranks.js';
+import { DATA, normRanksAt, otherMesh, type Ranks } from '../ranks.js';
 import type { Site } from '../release-stack.js';
 import { allColumns, type Columns, columnsOfStages } from '../step/step-rows.js';
 import { routedLayers } from '../step/token-drop.js';
@@ -38,22 +38,22 @@ export interface PipelinePlan {
   dynamicShape: boolean;
 }
 
+type PipelineInputs = Pick<Given, 'module' | 'config' | 'job'>;
+
 /**
  * Returns the plan for a PipelineModule, or for a divisible model if the configuration sets stages;
  * null for other models. Throws DS_CONFIG for options that pipelines do not support, DS_ARGUMENT
  * for more stages than layers.
  */
-export function planPipeline({
-  module,
-  config,
-  job: { mesh },
-}: Pick<Given, 'module' | 'config' | 'job'>): PipelinePlan | null {
+export function planPipeline(given: PipelineInputs): PipelinePlan | null {
+  const { module, config, job } = given;
   const { stages } = config.pipeline;
   const isWanted = module instanceof PipelineModule || typeof stages === 'number';
   if (!isWanted) return null;
   if (!isPipelined(module)) throw uncut(module);
+  const { mesh } = job;
   const ranks = mesh.size(AXIS.pipeline);
-  requireStages(module, config, ranks);
+  requireStages(given);
   if (config.progressive_layer_drop?.enabled) throw unrouted('progressive_layer_drop');
   if (routedLayers(config)) throw unrouted('data_efficiency.data_routing.random_ltd');
   const schedule = scheduleOf(config);
@@ -248,7 +248,8 @@ function firstLayer({ layers, starts, ownStages }: Pipeline, { unit }: Partition
   return own.find(reads) ?? own[0] ?? 0;
 }
 
-function requireStages(module: Module, config: ResolvedConfig, ranks: number): void {
+function requireStages({ module, config, job }: PipelineInputs): void {
+  const ranks = job.mesh.size(AXIS.pipeline);
   const { stages } = config.pipeline;
   const named = module instanceof PipelineModule ? module.numStages : null;
   for (const [op, wanted] of [
@@ -256,13 +257,7 @@ function requireStages(module: Module, config: ResolvedConfig, ranks: number): v
     ['PipelineModule numStages', named],
   ] as const) {
     if (typeof wanted !== 'number' || wanted === ranks) continue;
-    throw new DsError({
-      code: 'DS_CONFIG',
-      op,
-      expected: `${ranks}, the ranks on the mesh's axis pp`,
-      got: String(wanted),
-      hint: `Pass { mesh: { pp: ${wanted} } } to initDistributed(), or let initialize() join the job.`,
-    });
+    throw otherMesh(op, AXIS.pipeline, wanted, job);
   }
   const { stage } = config.zero_optimization;
   if (stage <= (ranks === 1 ? 2 : 1)) return;

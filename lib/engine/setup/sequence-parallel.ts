@@ -7,7 +7,7 @@ import type { Module } from '../../nn/module.js';
 import { canExchange } from '../../optim/exchange.js';
 import { type SequenceParallel, SequenceRanks } from '../../parallel/index.js';
 import type { Decisions } from '../engine-parts.js';
-import type { Ranks } from '../ranks.js';
+import { otherMesh, type Ranks } from '../ranks.js';
 import type { Site } from '../release-stack.js';
 
 /**
@@ -16,21 +16,15 @@ import type { Site } from '../release-stack.js';
  */
 export function requireSequence(
   { module, config, optimizer, plan }: Decisions,
-  { mesh, worldSize }: Distributed,
+  job: Distributed,
 ): boolean {
+  const { mesh } = job;
   const { sequence_parallel_size: size, data_parallel_size: data } = config;
   if (data !== null && data !== mesh.size(AXIS.data)) {
     throw refused('data_parallel_size', `${mesh.size(AXIS.data)}, the size of axis dp`, `${data}`);
   }
   if (size === 1) return false;
-  if (size !== mesh.size(AXIS.sequence)) {
-    const expected = `${mesh.size(AXIS.sequence)}, the ranks on the mesh's axis sp`;
-    const hint =
-      worldSize === 1
-        ? `Start ${size} ranks: ds --num_procs ${size} SCRIPT, or --num_gpus.`
-        : `Pass { mesh: { sp: ${size} } } to initDistributed(), or let initialize() join the job.`;
-    throw refused(KEY, expected, `${size}`, hint);
-  }
+  if (size !== mesh.size(AXIS.sequence)) throw otherMesh(KEY, AXIS.sequence, size, job);
   if (plan) throw refused(KEY, '1 in a pipeline', `${size}`);
   if (canExchange(optimizer)) {
     const expected = '1 with an optimizer that keeps local gradients on each rank';

@@ -9,6 +9,7 @@ import { Parameter } from '../../nn/parameter.js';
 import { groupOf, type LayerStyle, parallelize, type TensorPlan } from '../../parallel/index.js';
 import { type PartitionSpec, partitionSpecs } from '../../parallel/partition-specs.js';
 import { isPart } from '../../runtime/box.js';
+import { otherMesh } from '../ranks.js';
 import { requireSameConfig } from './agreement.js';
 import type { Given } from './clients.js';
 
@@ -37,7 +38,8 @@ export async function splitLayers({ module, config, job }: Given): Promise<void>
   const size = tensorSize(config.tensor_parallel);
   if (mesh.size(AXIS.sequence, AXIS.tensor) > 1) await requireSameConfig(job, config);
   if (size === 1) return;
-  if (size !== mesh.size(AXIS.tensor)) throw otherMesh(size, job);
+  if (size !== mesh.size(AXIS.tensor))
+    throw otherMesh('tensor_parallel.autotp_size', AXIS.tensor, size, job);
   if (groupOf(module) || isCutOver(job, module)) return;
   const plan = planOf(module, config);
   parallelize(module, await mesh.axis(AXIS.tensor), plan);
@@ -94,20 +96,6 @@ function stylesBy(
       .slice(0, 3)
       .map(([name]) => name)
       .join(', ')}.`,
-  });
-}
-
-function otherMesh(size: number, { mesh, worldSize }: Distributed): DsError {
-  const hint =
-    worldSize === 1
-      ? `Start ${size} ranks: ds --num_procs ${size} SCRIPT, or --num_gpus.`
-      : `Pass { mesh: { tp: ${size} } } to initDistributed(), or let initialize() join the job.`;
-  return new DsError({
-    code: 'DS_CONFIG',
-    op: 'tensor_parallel.autotp_size',
-    expected: `${mesh.size(AXIS.tensor)}, the ranks on the mesh's axis tp`,
-    got: String(size),
-    hint,
   });
 }
 
