@@ -61,16 +61,20 @@ test.each(['bf16', null, 3, ['bf16']])('options that are %j are none', async (op
   );
 });
 
+test('an encoder is answered with its task', async () => {
+  await write(tiny(), { model_type: 'bert' });
+  await expect(fromPretrained(dir)).rejects.toEqual(
+    refusal(
+      /model_type: expected a causal language model, got "bert".*\{ task: "sequence-classification" \}/,
+    ),
+  );
+});
+
 test.each<[string, unknown, RegExp]>([
   [
     'another type',
     'albert',
     /config\.json: model_type: expected .*"gpt2", .*"llama", .*, got "albert".*"albert" needs an encoder/,
-  ],
-  [
-    'an encoder without a task',
-    'bert',
-    /model_type: expected a causal language model, got "bert".*\{ task: "sequence-classification" \}/,
   ],
   ['an unknown type', 'berta', /model_type: expected .*, got "berta"\. nn\.models\.fromPretrained/],
   ['no type', null, /model_type: expected .*"gpt2", .*"llama", .*, got nothing/],

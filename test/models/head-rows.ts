@@ -1,8 +1,8 @@
 // Recorded heads: the folders of golden values, and their inputs as tensors.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { type nn, Tensor } from '../../lib/index.js';
-import type { Device } from '../../lib/runtime/device.js';
+import { type DsConfig, type Engine, nn, Tensor } from '../../lib/index.js';
+import { cpu, type Device } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 
 const root = join(packageRoot(), 'test', 'golden', 'transformers', 'encoders');
@@ -80,4 +80,37 @@ export function inputsOf(lists: Lists, device: Device): [Tensor, nn.models.TaskI
 export function releaseInputs([ids, inputs]: [Tensor, nn.models.TaskInputs]): void {
   ids.dispose();
   for (const one of Object.values(inputs)) if (one instanceof Tensor) one.dispose();
+}
+
+/** One head of sequences and one of tokens of each family. */
+export const MATRIX: readonly HeadRow[] = HEADS.filter(({ task }) =>
+  ['sequence-classification', 'masked-lm'].includes(task),
+);
+
+export const headModel = (
+  { dir, task }: HeadRow,
+  options: nn.models.TaskPretrainedOptions = {},
+): Promise<nn.models.TaskModel> => nn.models.fromPretrained(dir, { ...options, task });
+
+/** A configuration for the recorded batches. */
+export const trainingConfig = (more: Partial<DsConfig> = {}): DsConfig => ({
+  train_micro_batch_size_per_gpu: 3,
+  gradient_clipping: 1,
+  optimizer: { type: 'AdamW', params: { lr: 1e-3 } },
+  ...more,
+});
+
+/** The losses of the recorded batches `from` to `to`. */
+export function stepsOfHead(engine: Engine, row: HeadRow, from = 0, to = 3): number[] {
+  return headGolden(row)
+    .batches.slice(from, to)
+    .map((lists) => {
+      const given = inputsOf(lists, cpu());
+      const loss = engine.forward<Tensor>(...given);
+      const value = loss.item();
+      engine.backward(loss);
+      engine.step();
+      releaseInputs(given);
+      return value;
+    });
 }
