@@ -33,6 +33,8 @@ export interface EncoderInputs {
 /** The module and the norm of relative positions, below the body. */
 const DISTANCES = 'encoder.rel_embeddings';
 const DISTANCE_NORM = 'encoder.LayerNorm';
+/** Number of cached tables of relative positions, by length. */
+const KEPT = 4;
 
 /** Embedding and layers. The family names all parts. */
 export class EncoderBody extends Module {
@@ -105,14 +107,16 @@ export class EncoderBody extends Module {
     const { traits, activationCheckpointing, numberCheckpoints = null } = this.body;
     const documents = mask && noGrad(() => mask.to('i32').sub(1));
     let x = scope(() => this.embedded(ids, types, mask));
+    const vectors = this.distanceVectors();
     if (activationCheckpointing) {
       const layers = this.blocks.map(
-        (layer) => (input: Tensor, seen: Tensor | null) =>
-          layer.call(input, this.contextOf(input, seen)),
+        (layer) =>
+          (input: Tensor, ...[seen = null, of = null]: readonly (Tensor | null)[]) =>
+            layer.call(input, this.contextOf(input, seen, of)),
       );
-      x = checkpointSequential(layers, numberCheckpoints, x, documents);
+      x = checkpointSequential(layers, numberCheckpoints, x, documents, vectors);
     } else {
-      const context = this.contextOf(x, documents);
+      const context = this.contextOf(x, documents, vectors);
       for (const layer of this.blocks) {
         const input = x;
         x = scope(() => layer.call(input, context));
@@ -151,16 +155,15 @@ export class EncoderBody extends Module {
     });
   }
 
-  private contextOf(x: Tensor, documents: Tensor | null): EncoderContext {
+  private contextOf(x: Tensor, documents: Tensor | null, vectors: Tensor | null): EncoderContext {
     const T = x.size(1);
     const tables = this.#tables;
     const anglesAt = (table: RotaryTable) => table.at(0, T, { length: T, like: x });
     const angles = tables && { all: anglesAt(tables.all), ofWindows: anglesAt(tables.ofWindows) };
-    const isRelative = this.body.traits.positions === 'relative';
     // Outputs at padding count in the loss of answers, so padding sees the tokens there.
     const seesTokens = documents && this.body.task === 'question-answering';
     const queries = seesTokens ? zerosLike(documents) : null;
-    const distances = isRelative ? this.distancesOf(T, x.device) : null;
+    const distances = vectors && this.distancesOf(T, x.device, vectors);
     return {
       documents: documents && queries ? { queries, keys: documents } : documents,
       angles,
@@ -168,15 +171,23 @@ export class EncoderBody extends Module {
     };
   }
 
-  private distancesOf(length: number, device: Device): Distances {
+  /** Vectors of relative positions, in families with them. */
+  private distanceVectors(): Tensor | null {
+    if (this.body.traits.positions !== 'relative') return null;
+    return at<Norm>(this, DISTANCE_NORM).call(at<Embedding>(this, DISTANCES).weight);
+  }
+
+  private distancesOf(length: number, device: Device, vectors: Tensor): Distances {
     const { buckets, maxDistance, dropout: rate } = this.body;
     const key = `${device.name} ${length}`;
     const make = (): Tensor =>
       Tensor.from(distanceRows(length, buckets, maxDistance), { shape: [length, length], device });
     const index = this.#indices.get(key) ?? within(null, make);
     this.#indices.set(key, index);
-    const { weight } = at<Embedding>(this, DISTANCES);
-    const vectors = at<Norm>(this, DISTANCE_NORM).call(weight);
+    for (const oldest of [...this.#indices.keys()].slice(0, -KEPT)) {
+      this.#indices.get(oldest)?.dispose();
+      this.#indices.delete(oldest);
+    }
     return { vectors, index, dropout: this.training ? rate : 0 };
   }
 }
