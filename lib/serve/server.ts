@@ -79,6 +79,7 @@ export class InferenceServer {
   private reportedAt = -REPORT_MS;
   private readonly engineFailure: EngineFailure;
 
+  /** @internal */
   constructor(private readonly options: ServeSettings) {
     this.engineFailure = new EngineFailure(
       () => this.served?.engine,

@@ -59,7 +59,7 @@ export const DPO = {
 };
 
 /** Options of dpo(). */
-export type DpoOptions = Options<typeof DPO>;
+export interface DpoOptions extends Options<typeof DPO> {}
 
 /**
  * Learns from pairs of a text.PairDataset, as the Trainer's `method`. Throws DS_ARGUMENT for wrong
