@@ -238,7 +238,8 @@ function grouped<T>(all: readonly T[], key: (one: T) => string): T[][] {
   return [...groups.values()];
 }
 
-function added(all: readonly Parts[]): Parts {
+/** Adds parts of the same name. */
+export function added(all: readonly Parts[]): Parts {
   const sums: Record<string, number> = {};
   for (const parts of all) {
     for (const [name, bytes] of Object.entries(parts)) sums[name] = (sums[name] ?? 0) + bytes;

@@ -1,9 +1,9 @@
 // Formats the plan's choice, or the error if nothing fits.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
-import type { Rates, Room, Weighed } from '../../plan/index.js';
+import { type Parts, type Rates, type Room, total, type Weighed } from '../../plan/index.js';
 import { byteText } from '../../runtime/byte-text.js';
-import { needsText, settings } from './memory-promise.js';
+import { added, needsText, settings } from './memory-promise.js';
 
 /** Inputs of the choice. */
 interface Context {
@@ -47,8 +47,6 @@ export function choiceLine(best: Weighed<ResolvedConfig>, context: Context): str
   return `zero_optimization: ${wayText(best)}${why}: ${texts.join(', ')}${each}${mayGrow}${batch}${time}`;
 }
 
-type Parts = Record<string, number>;
-
 interface MemoryNeed {
   of: string;
   tier: 'device' | 'host' | 'disk';
@@ -63,14 +61,14 @@ function needsOf(
   { room, isHost, deviceName }: Context,
 ): MemoryNeed[] {
   const { memory, device, host, disk } = way;
-  const ofDevice = { ...memory.device, margin: device - sum(memory.device) };
-  const ofHost = { ...memory.host, margin: host - sum(memory.host) };
+  const ofDevice = { ...memory.device, margin: device - total(memory.device) };
+  const ofHost = { ...memory.host, margin: host - total(memory.host) };
   const needs: MemoryNeed[] = [];
   if (room.device !== null) {
     const of = `the memory of ${deviceName}`;
     needs.push({ of, tier: 'device', parts: ofDevice, bytes: device, there: room.device });
   }
-  const parts = isHost ? added(ofDevice, ofHost) : ofHost;
+  const parts = isHost ? added([ofDevice, ofHost]) : ofHost;
   const bytes = isHost ? device + host : host;
   needs.push({ of: 'host memory', tier: 'host', parts, bytes, there: room.host });
   if (disk > 0) {
@@ -84,16 +82,6 @@ function needsOf(
   }
   return needs;
 }
-
-/** Adds parts of the same name. */
-function added(a: Parts, b: Parts): Parts {
-  const both = { ...a };
-  for (const [name, bytes] of Object.entries(b)) both[name] = (both[name] ?? 0) + bytes;
-  return both;
-}
-
-const sum = (parts: object): number =>
-  Object.values(parts).reduce((all: number, bytes: number) => all + bytes, 0);
 
 const FEWER_ACTIVATIONS =
   'Reduce train_micro_batch_size_per_gpu or training.sequenceLength, or set activationCheckpointing: true in the model.';
