@@ -1,6 +1,6 @@
 // The classes of encoders for Hugging Face folders; a new family is a line here.
 export { Bert } from './bert/bert.js';
-export { Deberta } from './deberta/deberta.js';
+export { Deberta } from './deberta-v2/deberta-v2.js';
 export { DistilBert } from './distilbert/distilbert.js';
 export { Electra } from './electra/electra.js';
 export { ModernBert } from './modernbert/modernbert.js';

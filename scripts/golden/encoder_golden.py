@@ -105,7 +105,7 @@ FAMILIES = {
     "xlm-roberta": (
         "XLMRoberta",
         {**SIZES, "pad_token_id": 1, "layer_norm_eps": 1e-5, "type_vocab_size": 1},
-        ("sequence-classification", "masked-lm"),
+        ("sequence-classification",),
     ),
     "distilbert": ("DistilBert", DISTIL, ALL),
     "electra": ("Electra", {**SIZES, "embedding_size": 14}, ALL),
@@ -121,7 +121,7 @@ FAMILIES = {
         LLAMA,
         ("sequence-classification", "token-classification"),
     ),
-    "qwen2": ("Qwen2", LLAMA, ("sequence-classification", "token-classification")),
+    "qwen2": ("Qwen2", LLAMA, ("sequence-classification",)),
     "qwen3": ("Qwen3", {**LLAMA, "head_dim": 8}, ("sequence-classification",)),
     "gpt2": ("GPT2", GPT2, ("sequence-classification", "token-classification")),
 }

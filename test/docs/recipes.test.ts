@@ -85,19 +85,26 @@ const pathOf = (model: string): string => `lib/models/${model}/${model}.ts`;
 
 const models = readdirSync(join(root, 'lib/models'), { withFileTypes: true })
   .filter((entry) => entry.isDirectory() && existsSync(join(root, pathOf(entry.name))))
-  .map(({ name }) => ({ model: name }));
+  .map(({ name }) => name);
+const isEncoder = (model: string): boolean =>
+  readFileSync(join(root, pathOf(model)), 'utf8').includes('extends EncoderModel');
+const decoders = models.filter((model) => !isEncoder(model)).map((model) => ({ model }));
+const encoders = models.filter(isEncoder).map((encoder) => ({ encoder }));
 
 describe('what there is was made by the recipes', () => {
   test('they are read', () => {
     expect(ops.length).toBeGreaterThan(40);
     expect(optimizers.map(({ Type }) => Type)).toEqual(expect.arrayContaining(['AdamW', 'SGD']));
     const names = ['gemma3', 'gpt2', 'llama', 'mixtral', 'olmo2', 'phi3', 'qwen3-moe', 'smollm3'];
-    expect(models.map(({ model }) => model)).toEqual(expect.arrayContaining(names));
+    expect(models).toEqual(expect.arrayContaining(names));
+    expect(encoders.map(({ encoder }) => encoder)).toEqual(
+      expect.arrayContaining(['bert', 'deberta-v2', 'modernbert', 'roberta']),
+    );
     expect(models.length).toBeGreaterThan(25);
-    const sizes = ['An op', 'An optimizer', 'A config key', 'A model'].map(
+    const sizes = ['An op', 'An optimizer', 'A config key', 'A model', 'An encoder'].map(
       (title) => recipe(title).length,
     );
-    expect(sizes).toEqual([5, 6, 1, 5]);
+    expect(sizes).toEqual([5, 6, 1, 5, 5]);
   });
 
   test.each(ops)('op $op', ({ op, family, kernels }) => {
@@ -108,8 +115,12 @@ describe('what there is was made by the recipes', () => {
     expect(omissions(recipe('An optimizer'), names)).toEqual([]);
   });
 
-  test.each(models)('model $model', (names) => {
+  test.each(decoders)('model $model', (names) => {
     expect(omissions(recipe('A model'), names)).toEqual([]);
+  });
+
+  test.each(encoders)('encoder $encoder', (names) => {
+    expect(omissions(recipe('An encoder'), names)).toEqual([]);
   });
 
   test('what was left out is found', () => {
