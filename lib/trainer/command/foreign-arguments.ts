@@ -58,7 +58,7 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
     'low_cpu_mem_usage',
     'bnb_4bit_compute_dtype',
   ]),
-  ...all('LoRA is for causal language models', ['lora_task_type', 'task_type']),
+  ...all('the task of the adapters follows from --task', ['lora_task_type', 'task_type']),
   ...all('4-bit weights are kept in bytes', ['bnb_4bit_quant_storage']),
   ...all('there are no other kernels to choose', ['full_determinism']),
 };
