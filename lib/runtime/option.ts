@@ -1,9 +1,10 @@
-// Declarations of options: one gives an option's type, reader, default, argument and help.
+// Declares options. A declaration gives the type, the reader, the default, the argument of the
+// command and its help.
 import { type NamedElsewhere, readOptions } from './options.js';
 import { refusedValue } from './refused.js';
 import { requireOneOf, requireType } from './require-type.js';
 
-/** Words of a command line that an option takes. */
+/** Syntax of an option on the command line. */
 export type Syntax =
   | 'text'
   | 'integer'
@@ -18,57 +19,59 @@ export type Syntax =
   | 'bytes' // such as 4MiB
   | 'names'; // joined by commas
 
-/** Names and texts of an option. */
+/** Names, default and texts of an option. */
 interface About<Default, Flag extends string, Required extends boolean> extends NamedElsewhere {
   /** Value of an absent option. */
   default?: Default;
-  /** The default in words, where it is not one value. */
+  /** The default in words, if no single value describes it. */
   shown?: string;
   /** Argument of the command that sets this option. */
   flag?: Flag;
+  /** Default: that of the declaring function. */
   syntax?: Syntax;
-  /** All values, if they are some words. */
+  /** The allowed values, if the option takes one of several texts. */
   values?: readonly string[];
-  /** An absent option is an error. */
+  /** Whether an absent option is an error. */
   required?: Required;
 }
 
-/** A declared option: callers give an `In`, a reader returns an `Out`. */
+/** A declared option. Callers give a value of `In`; the reader returns a value of `Out`. */
 export interface Option<
   In,
   Out = In,
   Flag extends string = string,
   Required extends boolean = boolean,
 > extends About<unknown, Flag, Required> {
-  /** A phrase for the help of a command and the table of a page, in Markdown. */
+  /** The effect in a phrase of Markdown, for the help of a command and the table of a page. */
   readonly help: string;
+  /** Whether an absent option is an error. */
   readonly required: Required;
-  /** Returns the checked value. Throws DS_ARGUMENT with `op`. */
+  /** Returns the checked value. Throws DS_ARGUMENT with the place `op`. */
   read(op: string, value: unknown): Out;
-  /** Returns the value of an absent option. Throws DS_ARGUMENT with `op` if it is required. */
+  /** Returns the value of an absent option. Throws DS_ARGUMENT if the option is required. */
   absent(op: string): Out;
-  /** The type of `In`; no option has this member. */
+  /** Carries the type `In`; no option has this member at run time. */
   readonly given?: In;
 }
 
-/** Options by name. */
+/** Declarations by the names of the options. */
 export type Declared = Readonly<Record<string, Option<unknown, unknown>>>;
 
 type InputOf<O> = O extends Option<infer In, unknown> ? In : never;
 
-/** Values that callers give. A member keeps the comment of its declaration. */
+/** The values that a caller gives. A member has the comment of its declaration. */
 export type Options<D> = {
   [Name in keyof D as D[Name] extends { required: true } ? Name : never]: InputOf<D[Name]>;
 } & {
   [Name in keyof D as D[Name] extends { required: true } ? never : Name]?: InputOf<D[Name]>;
 };
 
-/** Values with defaults. */
+/** The values that a reader returns, with defaults. */
 export type Settings<D> = {
   [Name in keyof D]: D[Name] extends Option<unknown, infer Out> ? Out : never;
 };
 
-/** Values by the names of the arguments that set them. */
+/** The values of a command line, by the names of the arguments. */
 export type Arguments<D> = {
   [Name in keyof D as D[Name] extends Option<unknown, unknown, infer Flag>
     ? Flag
@@ -96,7 +99,9 @@ export function readDeclared<D extends Declared>(
   return read as Settings<D>;
 }
 
-/** The default in Markdown: words, or a value as it is typed; null without a default. */
+/**
+ * Returns the default in Markdown: `shown`, or the value as JSON. Returns null without a default.
+ */
 export function defaultText({ shown, default: value }: Option<unknown, unknown>): string | null {
   if (shown !== undefined || value === undefined || value === null) return shown ?? null;
   return typeof value === 'number' && value > 0 && value < 1e-3
@@ -104,13 +109,13 @@ export function defaultText({ shown, default: value }: Option<unknown, unknown>)
     : JSON.stringify(value).replaceAll(',', ', ');
 }
 
-/** Markdown without links and code. */
+/** Returns Markdown as plain text: the texts of links and code. */
 export const plainText = (markdown: string): string =>
   markdown.replaceAll(/\[([^\]]+)\]\([^)]*\)/g, '$1').replaceAll('`', '');
 
 type Read<Value, Default, Required> = Value | (Required extends true ? never : Default);
 
-/** Declares an option with the phrase `help`; `Limits` are further members of its declaration. */
+/** Declares an option with the text `help`. `Limits` adds members to `about`. */
 type Declare<In, Limits> = <
   const Default = undefined,
   const Flag extends string = never,
@@ -120,7 +125,7 @@ type Declare<In, Limits> = <
   about?: About<Default, Flag, Required> & Limits,
 ) => Option<In, Read<In, Default, Required>, Flag, Required>;
 
-/** An option that `read` checks and converts; callers in JavaScript may give any value. */
+/** Declares an option that `read` checks and converts. JavaScript callers may give any value. */
 export function checked<
   In,
   Out,
@@ -142,24 +147,28 @@ export function checked<
 
 /** Limits of a number. */
 interface Range {
+  /** Lowest allowed number. */
   min?: number;
+  /** Highest allowed number. */
   max?: number;
-  /** The number is greater. */
+  /** Exclusive lower limit. */
   above?: number;
-  /** The number is less. */
+  /** Exclusive upper limit. */
   below?: number;
-  /** Numbers that overflow or underflow in f32 are errors. */
+  /** Whether a number that overflows or underflows in f32 is an error. */
   f32?: boolean;
-  /** The fix for a number out of range. */
+  /** The fix in the error for a number out of range. */
   fix?: string;
 }
 
+/** Declares a finite number. */
 export const number: Declare<number, Range> = (help, about = {}) =>
   checked((op, value: number) => readNumber(op, value, about, 'a finite number'), help, {
     syntax: 'number',
     ...about,
   });
 
+/** Declares a safe integer. */
 export const integer: Declare<number, Range> = (help, about = {}) =>
   checked((op, value: number) => readNumber(op, value, about, 'an integer'), help, {
     syntax: 'integer',
@@ -192,19 +201,21 @@ function boundsOf({ min, max, above, below }: Range): string {
 
 type NoLimits = Record<never, never>;
 
+/** Declares a switch. */
 export const boolean: Declare<boolean, NoLimits> = (help, about) =>
   checked((op, value: boolean) => requireType(op, value, 'boolean'), help, {
     syntax: 'switch',
     ...about,
   });
 
+/** Declares a text. */
 export const string: Declare<string, NoLimits> = (help, about) =>
   checked((op, value: string) => requireType(op, value, 'string'), help, {
     syntax: 'text',
     ...about,
   });
 
-/** One of some texts. */
+/** Declares one of the texts `values`. */
 export function oneOf<const Value extends string>(values: readonly Value[]) {
   const declare: Declare<Value, NoLimits> = (help, about) =>
     checked((op, value: Value) => requireOneOf(op, value, values), help, {
@@ -215,7 +226,7 @@ export function oneOf<const Value extends string>(values: readonly Value[]) {
   return declare;
 }
 
-/** A function of this type. */
+/** Declares a function of the type `Call`. */
 export const callback = <Call>(help: string, about?: About<undefined, never, false>) =>
   checked(
     (op: string, value: Call) => {
@@ -226,7 +237,9 @@ export const callback = <Call>(help: string, about?: About<undefined, never, fal
     about,
   );
 
-/** An object of options of the type `In`; if it is absent, their defaults apply. */
+/**
+ * Declares an object of options of the type `In`. If it is absent, the defaults of `fields` apply.
+ */
 export const object =
   <In>() =>
   <D extends Declared>(fields: D, help = ''): Option<In, Settings<D>, never, false> => {

@@ -1,5 +1,5 @@
-// Builds an engine from a resolved configuration, technique by technique. Only setup/ branches on
-// the configuration.
+// Builds an engine from a resolved configuration, one call for each technique. Only files of setup/
+// branch on the configuration.
 import { jointly } from '../../comm/index.js';
 import type { Engine } from '../engine.js';
 import type { Decisions } from '../engine-parts.js';
@@ -24,15 +24,15 @@ import { isCutOver, splitLayers } from './tensor-parallel.js';
 import { holdModel } from './zero.js';
 
 /**
- * Builds this rank's engine. The plan may choose the final configuration.
+ * Builds the engine of this rank. Values "auto" become final on the way (fitMemory).
  *
  * - Throws DS_CONFIG without an optimizer, DS_ARGUMENT for invalid groups.
  * - Throws either one, before any change, if ranks have different inputs.
  * - Throws DS_IO if a monitor cannot write, DS_OUT_OF_MEMORY, DS_COMM.
  *
  * A failure releases all resources in reverse order. The model keeps its values. Parameters that
- * had moved into units keep the dtype of the weights. Shards of stage 3 on several ranks are lost,
- * and the next use of such a parameter throws.
+ * were in units keep the dtype of the weights. At stage 3 on several ranks, the shards are lost:
+ * the next use of such a parameter throws.
  */
 export async function buildEngine(given: Given): Promise<Engine> {
   const { module, clients, job } = given;
@@ -68,7 +68,6 @@ export async function buildEngine(given: Given): Promise<Engine> {
     const steps = stepPartsOf(decisions, holdings, { ...clients, observers }, site);
     return engineOf({ ...decisions, ...holdings, ...steps, owned: site.owned }, job, pipeline);
   };
-  // An error on one rank ends the waits of the others, for example a folder that only rank 0
-  // writes.
+  // If one rank fails, the waits of the other ranks end. Example: only rank 0 writes a folder.
   return jointly({ always: [job.world] }, () => completely(build));
 }
