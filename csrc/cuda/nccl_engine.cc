@@ -14,6 +14,7 @@
 #include "../core/error.h"
 #include "cuda_device.h"
 #include "cuda_error.h"
+#include "entry.h"
 
 namespace ds::cuda {
 
