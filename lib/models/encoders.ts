@@ -1,4 +1,4 @@
-// The classes of encoders for Hugging Face folders; a new family is a line here.
+// The classes of encoders for Hugging Face folders. A new family adds a line here.
 export { Bert } from './bert/bert.js';
 export { Deberta } from './deberta-v2/deberta-v2.js';
 export { DistilBert } from './distilbert/distilbert.js';

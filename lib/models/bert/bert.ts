@@ -21,7 +21,9 @@ const TRAITS: EncoderTraits = {
   only: { position_embedding_type: ['absolute'] },
 };
 
-/** Source: Devlin et al. 2018; transformers' BertModel and its heads. */
+/**
+ * BERT with the head of a task. Source: Devlin et al. 2018; transformers' BertModel and its heads.
+ */
 export class Bert extends EncoderModel {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: EncoderConfig) {

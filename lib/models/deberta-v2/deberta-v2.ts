@@ -1,4 +1,5 @@
-// DeBERTa v2 and v3: scores by the distance of tokens, and no positions in the input.
+// DeBERTa v2 and v3: attention scores depend on the distance between tokens; the input has no
+// positions.
 import type { EncoderConfig } from '../encoder/config.js';
 import { EncoderModel, encoderFamily } from '../encoder/encoder-model.js';
 import { BERT_KEYS, BERT_LAYER, type EncoderTraits, PLAIN_HEADS } from '../encoder/traits.js';
@@ -32,7 +33,10 @@ const TRAITS: EncoderTraits = {
   },
 };
 
-/** Source: He et al. 2020, 2021; transformers' DebertaV2Model and its heads. */
+/**
+ * DeBERTa v2 or v3 with the head of a task. Source: He et al. 2020, 2021; transformers'
+ * DebertaV2Model and its heads.
+ */
 export class Deberta extends EncoderModel {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: EncoderConfig) {

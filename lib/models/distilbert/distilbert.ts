@@ -28,7 +28,10 @@ const TRAITS: EncoderTraits = {
   },
 };
 
-/** Source: Sanh et al. 2019; transformers' DistilBertModel and its heads. */
+/**
+ * DistilBERT with the head of a task. Source: Sanh et al. 2019; transformers' DistilBertModel and
+ * its heads.
+ */
 export class DistilBert extends EncoderModel {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: EncoderConfig) {

@@ -22,7 +22,10 @@ const TRAITS: EncoderTraits = {
   only: { position_embedding_type: ['absolute'] },
 };
 
-/** Source: Clark et al. 2020; transformers' ElectraModel and its heads. */
+/**
+ * ELECTRA with the head of a task. Source: Clark et al. 2020; transformers' ElectraModel and its
+ * heads.
+ */
 export class Electra extends EncoderModel {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: EncoderConfig) {

@@ -1,5 +1,5 @@
-// The body of all encoders, under the names of transformers' models. The declaration of a family
-// (traits.ts) sets positions, norms, feed-forward blocks and names.
+// The body of all encoders. The declaration of a family (traits.ts) selects positions, norms and
+// feed-forward blocks. It also names the modules as transformers does.
 import { Embedding } from '../../nn/embedding.js';
 import { normal } from '../../nn/initializers.js';
 import { Linear } from '../../nn/linear.js';
@@ -26,22 +26,22 @@ import { type Distances, distanceRows } from './relative.js';
 export interface EncoderInputs {
   /** 1 for tokens and 0 for padding, [B, T]. Default: no padding. */
   mask?: Tensor | null;
-  /** The sentence of each token in a pair, 0 or 1, [B, T]. Default: 0. */
+  /** Index of each token's text in a pair, 0 or 1, [B, T]. Default: 0. */
   types?: Tensor | null;
 }
 
-/** The module and the norm of relative positions, below the body. */
+/** Paths in the body of the table of relative positions and its norm. */
 const DISTANCES = 'encoder.rel_embeddings';
 const DISTANCE_NORM = 'encoder.LayerNorm';
 /** Number of cached tables of relative positions, by length. */
 const KEPT = 4;
 
-/** Embedding and layers. The family names all parts. */
+/** Embedding and layers of an encoder. The family names the modules. */
 export class EncoderBody extends Module {
   readonly #tables: { all: RotaryTable; ofWindows: RotaryTable } | null;
   readonly #indices = new Map<string, Tensor>();
 
-  /** @internal Models make their bodies. */
+  /** @internal The model creates it. */
   constructor(private readonly body: Body) {
     super();
     const { vocabSize, maxSeq, channels, embeddingSize, types, layers, names, traits } = body;
@@ -79,7 +79,7 @@ export class EncoderBody extends Module {
         : null;
   }
 
-  /** @internal Frees cached tables of positions, which are rebuilt when needed. */
+  /** @internal Frees cached tables of positions. The next forward builds them again. */
   releaseTables(): void {
     this.#tables?.all.release();
     this.#tables?.ofWindows.release();
@@ -146,7 +146,7 @@ export class EncoderBody extends Module {
     return this.projects ? at<Linear>(this, embedding.project as string).call(x) : x;
   }
 
-  /** Padding has the row of the padding token, tokens have the next rows. */
+  /** Returns rows of the table of positions: padTokenId for padding, the next ones for tokens. */
   private placesOf(ids: Tensor): Tensor {
     const { padTokenId } = this.body;
     return noGrad(() => {
@@ -160,7 +160,7 @@ export class EncoderBody extends Module {
     const tables = this.#tables;
     const anglesAt = (table: RotaryTable) => table.at(0, T, { length: T, like: x });
     const angles = tables && { all: anglesAt(tables.all), ofWindows: anglesAt(tables.ofWindows) };
-    // Outputs at padding count in the loss of answers, so padding sees the tokens there.
+    // The loss of answers includes outputs at padding, so padding sees the tokens in that task.
     const seesTokens = documents && this.body.task === 'question-answering';
     const queries = seesTokens ? zerosLike(documents) : null;
     const distances = vectors && this.distancesOf(T, x.device, vectors);
@@ -171,7 +171,7 @@ export class EncoderBody extends Module {
     };
   }
 
-  /** Vectors of relative positions, in families with them. */
+  /** Returns the vectors of relative positions; null in families without them. */
   private distanceVectors(): Tensor | null {
     if (this.body.traits.positions !== 'relative') return null;
     return at<Norm>(this, DISTANCE_NORM).call(at<Embedding>(this, DISTANCES).weight);

@@ -1,4 +1,4 @@
-// Sizes of encoders, and their checks.
+// Reads and checks the sizes of an encoder.
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
@@ -19,11 +19,11 @@ import {
   type LayerNames,
 } from './traits.js';
 
-/** Sizes of an encoder, its task, and the mode of its activations. */
+/** Sizes, task and dropout of an encoder, and activation checkpointing. */
 export interface EncoderConfig extends LabelOptions {
   /** Number of tokens in the vocabulary. */
   vocabSize: number;
-  /** The longest sequence, with special tokens. */
+  /** Maximum length of a sequence, with special tokens. */
   maxSeq: number;
   /** Number of layers. */
   layers: number;
@@ -33,9 +33,9 @@ export interface EncoderConfig extends LabelOptions {
   channels: number;
   /** Width inside the feed-forward block (intermediate_size). */
   hidden: number;
-  /** The head. Default "embedding": none. */
+  /** The task of the head. Default "embedding", without a head. */
   task?: HeadTask;
-  /** Token types (type_vocab_size), in families that have them. */
+  /** Number of token types (type_vocab_size), in families with token types. */
   types?: number;
   /** Width of the token table, in families where it may differ. Default `channels`. */
   embeddingSize?: number;
@@ -43,31 +43,36 @@ export interface EncoderConfig extends LabelOptions {
   activation?: EncoderActivation;
   /** Epsilon of the norms. Default: the family's. */
   eps?: number;
-  /** Dropout of embeddings and branches in training. Default 0.1. */
+  /** Dropout of embeddings and of the output of each block in training. Default 0.1. */
   dropout?: number;
   /** Dropout of attention weights in training. Default 0.1. */
   attentionDropout?: number;
   /** Dropout before the classifier. Default `dropout`. */
   headDropout?: number;
-  /** Padding: its row of the token table starts as zeros and gets no gradient as an input. */
+  /**
+   * Id of the padding token. Its row starts with zeros and gets no gradient as an input. Default 0.
+   */
   padTokenId?: number;
   /** Standard deviation of the initial weights. Default 0.02. */
   initializerRange?: number;
   /**
-   * Tokens that queries of each layer see on either side; null: all. Only with rotary positions.
+   * For each layer, the number of tokens on either side that a query sees; null: all tokens. Only
+   * with rotary positions.
    */
   windows?: readonly (number | null)[];
   /** Base of the rotary frequencies. Default 160000. */
   ropeTheta?: number;
-  /** The same in layers with a window. Default 10000. */
+  /** Base of the rotary frequencies in layers with a window. Default 10000. */
   windowRopeTheta?: number;
-  /** Buckets of relative positions. Default 256. */
+  /** Number of buckets of relative positions. Default 256. */
   buckets?: number;
-  /** The distance at which relative positions end. Default `maxSeq`. */
+  /** Maximum distance of relative positions. Default `maxSeq`. */
   maxDistance?: number;
-  /** The vector of a sequence, in families that choose it. Default "cls". */
+  /**
+   * Source of a sequence's vector: the first token, or the mean. Only ModernBERT. Default "cls".
+   */
   pooling?: 'cls' | 'mean';
-  /** Whether to keep one tensor per segment and recompute the rest in the backward. */
+  /** Whether the forward keeps one tensor per segment and the backward recomputes the rest. */
   activationCheckpointing?: boolean;
   /**
    * Segments that activationCheckpointing recomputes. Default: number_checkpoints, else `layers`.
@@ -75,7 +80,7 @@ export interface EncoderConfig extends LabelOptions {
   numberCheckpoints?: number;
 }
 
-/** Options of fromPretrained() for an encoder; the folder has the rest. */
+/** Options of fromPretrained() for an encoder. The folder determines the other sizes. */
 export type EncoderOptions = LabelOptions &
   Partial<
     Pick<
@@ -88,7 +93,7 @@ export type EncoderOptions = LabelOptions &
     >
   >;
 
-/** A complete configuration. */
+/** The configuration of an encoder, with defaults. */
 export interface EncoderSizes
   extends Required<Omit<EncoderConfig, 'labels' | 'problemType' | 'numberCheckpoints'>>,
     Pick<EncoderConfig, 'numberCheckpoints'> {
@@ -96,7 +101,7 @@ export interface EncoderSizes
   readonly labels: Labels;
 }
 
-/** Sizes with the family's names. */
+/** Sizes, and the names of the family's modules. */
 export interface Body extends EncoderSizes {
   readonly traits: EncoderTraits;
   readonly names: { readonly embedding: EmbeddingNames; readonly layer: LayerNames };
@@ -163,7 +168,7 @@ export function readEncoderConfig(traits: EncoderTraits, given: EncoderConfig): 
   return sizes;
 }
 
-/** The sizes with the names of the family's modules. */
+/** Returns the sizes with the names of the family's modules. */
 export function bodyOf(traits: EncoderTraits, sizes: EncoderSizes): Body {
   const { embedding = BERT_EMBEDDING, layer = BERT_LAYER, biases = true } = traits;
   return { ...sizes, traits, names: { embedding, layer }, biases };

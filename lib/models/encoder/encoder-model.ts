@@ -1,4 +1,5 @@
-// A model of an encoder and a head, and the construction of a family from its traits.
+// EncoderModel: the body of an encoder with the head of a task. encoderFamily() makes a family from
+// its traits.
 import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/linear.js';
 import { Parameter } from '../../nn/parameter.js';
@@ -24,7 +25,7 @@ import { at, place } from './paths.js';
 import { describeEncoder, encoderLayout, parseEncoderConfig } from './pretrained.js';
 import type { EncoderHeads, EncoderTraits, HeadTraits } from './traits.js';
 
-/** The declared head of a task; null: none. */
+/** The declared head of each task; null for a task without head. */
 const HEAD: Readonly<Record<HeadTask, keyof EncoderHeads | null>> = {
   'sequence-classification': 'sequence',
   'token-classification': 'token',
@@ -34,11 +35,11 @@ const HEAD: Readonly<Record<HeadTask, keyof EncoderHeads | null>> = {
 };
 
 /**
- * An encoder with the head of a task; see TaskModel. Initialization as in transformers: N(0,
- * initializerRange^2); biases and the padding row are 0.
+ * An encoder with the head of a task; see TaskModel. As in transformers, initial weights are N(0,
+ * initializerRange^2), and biases and the padding row are 0.
  */
 export abstract class EncoderModel extends TaskModel {
-  /** The complete configuration. */
+  /** The configuration, with defaults. */
   readonly config: EncoderSizes;
   readonly #body: Body;
   readonly #head: HeadTraits | null;
@@ -90,7 +91,7 @@ export abstract class EncoderModel extends TaskModel {
     return this.config.types > 1;
   }
 
-  /** @internal Frees cached tables of positions, which are rebuilt when needed. */
+  /** @internal Frees cached tables of positions. The next forward builds them again. */
   releaseTables(): void {
     this.body.releaseTables();
   }
@@ -145,13 +146,13 @@ export abstract class EncoderModel extends TaskModel {
     return linear(y, this.body.words.weight, at<Parameter>(this, head.out));
   }
 
-  /** The vector of each sequence, [B, C]. */
+  /** Returns the vector of each sequence, [B, C]. */
   private sequenceOf(hidden: Tensor, mask: Tensor | null): Tensor {
     if (!this.#body.traits.pools) return firstTokens(hidden);
     return this.config.pooling === 'mean' ? meanTokens(hidden, mask) : firstTokens(hidden);
   }
 
-  /** The head before its last layer. */
+  /** Runs the head up to its last layer. */
   private finished(x: Tensor, { dropsInput, dense, activation, norm }: HeadTraits): Tensor {
     const input = dropsInput ? this.drop(x) : x;
     const linearly = dense ? at<Linear>(this, dense).call(input) : input;
@@ -170,7 +171,7 @@ export abstract class EncoderModel extends TaskModel {
   }
 }
 
-/** The family of Hugging Face folders for encoders of `traits`. */
+/** Returns the family of Hugging Face folders for encoders of `traits`. */
 export function encoderFamily<Model extends EncoderModel>(
   traits: EncoderTraits,
   build: (config: EncoderConfig) => Model,

@@ -23,13 +23,13 @@ import { at, place } from './paths.js';
 import { type Distances, relativeAttention } from './relative.js';
 import type { EncoderActivation } from './traits.js';
 
-/** Values that the layers of one forward share. */
+/** Inputs that all layers of a forward share. */
 export interface EncoderContext {
   /** The document of each token, [B, T] i32; padding is negative. Null: no padding. */
   readonly documents: Tensor | { readonly queries: Tensor; readonly keys: Tensor } | null;
-  /** Angles of rotary positions, and those of layers with a window. */
+  /** Angles of rotary positions: for layers without and with a window. Null: other positions. */
   readonly angles: { readonly all: Angles; readonly ofWindows: Angles } | null;
-  /** Relative positions. */
+  /** Relative positions; null: other positions. */
   readonly distances: Distances | null;
 }
 
@@ -39,20 +39,23 @@ const ACTIVATIONS: Readonly<Record<EncoderActivation, (x: Tensor) => Tensor>> = 
   ...{ relu, silu, tanh },
 };
 
-/** @internal The function of an activation. */
+/** @internal Applies an activation. */
 export const activated = (kind: EncoderActivation, x: Tensor): Tensor => ACTIVATIONS[kind](x);
 
-/** @internal A norm of the family, of `width` channels. */
+/** @internal Returns a norm of the family for `width` channels. */
 export const encoderNorm = ({ biases, eps }: Body, width: number): Norm =>
   biases ? new LayerNorm(width, eps) : new PlainLayerNorm(width, eps);
 
-/** Attention to all tokens, without its output projection. The family names the projections. */
+/**
+ * Attention without output projection; each query sees later tokens too. The family names the
+ * projections.
+ */
 export class EncoderAttention extends Module implements Joinable {
-  /** @internal The share of the heads if other ranks have the rest. */
+  /** @internal The heads of this rank, with tensor parallelism; null: all heads. */
   headShare: HeadShare | null = null;
   private isJoined = false;
 
-  /** @internal Layers make theirs. */
+  /** @internal The layer creates it. */
   constructor(
     private readonly body: Body,
     private readonly layer: number,
@@ -74,7 +77,7 @@ export class EncoderAttention extends Module implements Joinable {
     return this.body.names.layer.projections.map((name) => at<Linear>(this, name));
   }
 
-  /** x [B, T, C] to the weighted values [B, T, C]. */
+  /** Returns the weighted values [B, T, C] for x [B, T, C]. */
   override forward(x: Tensor, context: EncoderContext): Tensor {
     const { heads, channels, windows, attentionDropout } = this.body;
     const width = channels / heads;
@@ -89,7 +92,7 @@ export class EncoderAttention extends Module implements Joinable {
         })
       : attention(this.turned(q, context), this.turned(k, context), v.transpose(1, 2), {
           documents: context.documents,
-          // Of an encoder, a window counts the tokens on either side.
+          // The kernel's window includes the query; an encoder's is the number of tokens on a side.
           window: window === null ? null : window + 1,
           dropout: p,
           headShare: this.headShare,
@@ -97,7 +100,7 @@ export class EncoderAttention extends Module implements Joinable {
     return mixed.transpose(1, 2).reshape([B, T, -1]);
   }
 
-  /** Queries, keys and values, [B, T, H, D] each. */
+  /** Returns queries, keys and values, [B, T, H, D] each. */
   private projected(x: Tensor, width: number): [Tensor, Tensor, Tensor] {
     const [B, T] = leading(x.shape, 2);
     const { projections } = this;
@@ -123,9 +126,9 @@ export class EncoderAttention extends Module implements Joinable {
   }
 }
 
-/** A layer: norms are after the branches, or before them. The family names all parts. */
+/** A layer with norms after its two branches, or before them. The family names the modules. */
 export class EncoderLayer extends Module {
-  /** @internal Bodies make their layers. */
+  /** @internal The body creates it. */
   constructor(
     private readonly body: Body,
     layer: number,
@@ -147,7 +150,7 @@ export class EncoderLayer extends Module {
 
   readonly #hasFirstNorm: boolean;
 
-  /** Hidden states [B, T, C] to the same shape. */
+  /** Returns hidden states [B, T, C] for hidden states x [B, T, C]. */
   override forward(x: Tensor, context: EncoderContext): Tensor {
     const { traits, names } = this.body;
     const { attentionNorm, feedNorm } = names.layer;

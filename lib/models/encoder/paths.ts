@@ -1,8 +1,9 @@
-// Modules below a model at the dotted paths of transformers, so that parameters have its names.
+// Places modules at the dotted paths of transformers, so that parameters have the names of its
+// files.
 import { DsError } from '../../errors.js';
 import { Module } from '../../nn/module.js';
 
-/** A module that only holds others, between two dots of a name. */
+/** A module that only contains other modules: one name of a dotted path. */
 export class Group extends Module {
   override forward(): never {
     const expected = 'a call of the modules in it';
@@ -14,14 +15,14 @@ type Fields = Record<string, unknown>;
 
 const split = new Map<string, readonly string[]>();
 
-/** The names in a path, cached: every forward reads them. */
+/** Returns the names in a path. Cached, because every forward reads them. */
 function namesIn(path: string): readonly string[] {
   const known = split.get(path) ?? path.split('.');
   split.set(path, known);
   return known;
 }
 
-/** Sets `child` at `path` below `root`; makes the groups between them. */
+/** Places `child` at `path` below `root`, and creates the groups of the path. */
 export function place(root: Module, path: string, child: unknown): void {
   const names = namesIn(path);
   let owner = root as unknown as Fields;
@@ -32,7 +33,7 @@ export function place(root: Module, path: string, child: unknown): void {
   owner[names.at(-1) as string] = child;
 }
 
-/** The module or parameter at `path` below `root`; adapters may have replaced a layer. */
+/** Returns the module or parameter at `path` below `root`. Adapters may have replaced a layer. */
 export function at<Child>(root: Module, path: string): Child {
   let found: unknown = root;
   for (const name of namesIn(path)) found = (found as Fields)[name];

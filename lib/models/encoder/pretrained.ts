@@ -1,4 +1,4 @@
-// Encoders to and from Hugging Face: config.json, and names of tensors.
+// Reads and writes config.json of encoders, and maps the tensor names of Hugging Face's files.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { Module } from '../../nn/module.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
@@ -21,7 +21,7 @@ import {
   type EncoderTraits,
 } from './traits.js';
 
-/** transformers' names of activations; the first of each is written. */
+/** Activations by their names in config.json. A save writes the first name of an activation. */
 const ACTIVATIONS: Readonly<Record<string, EncoderActivation>> = {
   gelu: 'gelu',
   gelu_new: 'geluTanh',
@@ -31,7 +31,7 @@ const ACTIVATIONS: Readonly<Record<string, EncoderActivation>> = {
   swish: 'silu',
 };
 
-/** Keys that change the computation, with their supported values; an absent key has the first. */
+/** Supported values of keys that change the computation. An absent key has the first value. */
 const SUPPORTED: Readonly<Record<string, readonly JsonValue[]>> = {
   is_decoder: [false],
   add_cross_attention: [false],
@@ -62,7 +62,7 @@ export function parseEncoderConfig(
   const channels = config.size(keys.channels);
   const sizes = {
     ...{ task, layers, channels, vocabSize, padTokenId, dropout },
-    // The rows up to that of padding belong to no token.
+    // The rows up to the padding row belong to no token.
     maxSeq: traits.positions === 'afterPadding' ? rows - padTokenId - 1 : rows,
     heads: config.size(keys.heads),
     hidden: config.size(keys.hidden),
@@ -109,7 +109,7 @@ function count(config: ModelConfig, key: string, fallback: number): number {
 
 const [FULL, SLIDING] = ['full_attention', 'sliding_attention'];
 
-/** Angles and windows of ModernBERT, by the keys of transformers 5 and 4. */
+/** Reads angles and windows of ModernBERT, from the keys of transformers 5 or 4. */
 function rotaryKeys(config: ModelConfig, layers: number): Partial<EncoderConfig> {
   const every = config.size('global_attn_every_n_layers', 3);
   const usual = Array.from({ length: layers }, (_, i) => (i % every === 0 ? FULL : SLIDING));
@@ -133,7 +133,7 @@ function rotaryKeys(config: ModelConfig, layers: number): Partial<EncoderConfig>
   };
 }
 
-/** Buckets of DeBERTa. */
+/** Reads the relative positions of DeBERTa. */
 function relativeKeys(config: ModelConfig, rows: number): Partial<EncoderConfig> {
   const most = config.get('max_relative_positions', -1);
   const maxDistance =
@@ -151,18 +151,18 @@ function poolingOf(config: ModelConfig): 'cls' | 'mean' {
   return config.get('classifier_pooling', 'cls') as 'cls' | 'mean';
 }
 
-/** Names of old files: norms' gamma and beta. */
+/** Returns the current name of a tensor. Old files call the parameters of norms gamma and beta. */
 const modern = (name: string): string =>
   name
     .replace(/LayerNorm\.gamma$/, 'LayerNorm.weight')
     .replace(/LayerNorm\.beta$/, 'LayerNorm.bias');
 
-/** Buffers of positions that old files have. */
+/** Buffers of positions in old files. A load skips them. */
 const BUFFER = /(^|\.)embeddings\.(position|token_type)_ids$/;
 
 /**
- * Files may lack the body's prefix, and may have heads of other tasks. A head that they lack is
- * new.
+ * Returns the layout of the files. Files may lack the prefix of the body, and may have heads of
+ * other tasks. A head that the files lack keeps its initial values.
  */
 export function encoderLayout({ body, embedding, layer }: EncoderTraits, model: Module): Layout {
   const own = new Set(Object.keys(model.stateDict()));
@@ -187,7 +187,7 @@ export function encoderLayout({ body, embedding, layer }: EncoderTraits, model: 
   };
 }
 
-/** The description of the model for transformers. */
+/** Returns the config.json of the model for transformers. */
 export function describeEncoder(body: Body): PretrainedDescription {
   const { traits, task, labels } = body;
   const { keys = BERT_KEYS, embedding = BERT_EMBEDDING, positions } = traits;

@@ -1,4 +1,4 @@
-// Attention with scores by the distance of tokens: DeBERTa's disentangled attention.
+// DeBERTa's disentangled attention: scores depend on the distance between tokens.
 
 import type { Linear } from '../../nn/linear.js';
 import { leading } from '../../runtime/required.js';
@@ -21,15 +21,16 @@ export interface Distances {
   readonly dropout: number;
 }
 
-/** Finite and far below every score. */
+/** Score of padding: finite, and far below every other score. */
 const LOWEST = -1e30;
 const LOWEST_F16 = -65504;
 
 const { fround } = Math;
 
 /**
- * The bucket of a distance: distances up to half of the buckets have their own, larger ones share
- * buckets by their logarithm. In f32 as in transformers' make_log_bucket_position().
+ * Returns the bucket of a distance. A distance of at most half of the buckets has its own bucket;
+ * larger distances share buckets by their logarithm. Computes in f32, as
+ * make_log_bucket_position() of transformers does.
  */
 function bucketOf(distance: number, buckets: number, most: number): number {
   const mid = Math.floor(buckets / 2);
@@ -40,7 +41,7 @@ function bucketOf(distance: number, buckets: number, most: number): number {
   return Math.sign(distance) * (Math.ceil(fround(share * (mid - 1))) + mid);
 }
 
-/** The row of the table for each query and key, [T, T]. */
+/** Returns the row of the table for each query and key, [T, T]. */
 export function distanceRows(length: number, buckets: number, most: number): Int32Array {
   const rows = new Int32Array(length * length);
   const ofDistance = Array.from({ length: 2 * length - 1 }, (_, i) => {
@@ -62,8 +63,9 @@ interface RelativeOptions {
 }
 
 /**
- * Attention [B, H, T, D] of q, k and v [B, T, H, D] with scores (q k + q Kr[s] + k Qr[s]) / sqrt(3
- * D) for bucket s: Kr and Qr are the projections of the buckets' vectors. Source: He et al. 2020.
+ * Returns attention [B, H, T, D] of q, k and v [B, T, H, D]. The score of a query and a key in
+ * bucket s is (q k + q Kr[s] + k Qr[s]) / sqrt(3 D). Kr and Qr are the projections of the vectors
+ * of the buckets. Source: He et al. 2020.
  */
 export function relativeAttention(
   [q, k, v]: readonly [Tensor, Tensor, Tensor],
@@ -96,8 +98,8 @@ export function relativeAttention(
 }
 
 /**
- * Scores of padding are the lowest: a query of padding sees all keys alike, as in transformers,
- * where such outputs are part of the loss of answers.
+ * Sets the scores of padding to the lowest value. As in transformers, a query at padding gives all
+ * keys the same weight, and the loss of answers includes its output.
  */
 function hiding(scores: Tensor, documents: NonNullable<RelativeOptions['documents']>): Tensor {
   const keys = 'keys' in documents ? documents.keys : documents;

@@ -1,12 +1,12 @@
-// The declaration of a family of encoders: where its config.json, modules and heads differ.
+// The declaration of a family of encoders: its differences in config.json, modules and heads.
 
-/** The function of feed-forward blocks and heads. */
+/** An activation of feed-forward blocks and heads. */
 export type EncoderActivation = 'gelu' | 'geluTanh' | 'relu' | 'silu' | 'tanh';
 
-/** A key of config.json, and transformers' default for it. */
+/** A key of config.json, and its default in transformers. */
 export type KeyWith<Value> = readonly [key: string, fallback: Value];
 
-/** Keys of config.json. */
+/** The family's keys of config.json. */
 export interface EncoderKeys {
   readonly channels: string;
   readonly layers: string;
@@ -14,11 +14,11 @@ export interface EncoderKeys {
   readonly hidden: string;
   readonly activation: string;
   readonly eps: KeyWith<number>;
-  /** Dropout of embeddings and branches. */
+  /** Dropout of embeddings and of the output of each block. */
   readonly dropout: KeyWith<number>;
   /** Dropout of attention weights. */
   readonly attentionDropout: KeyWith<number>;
-  /** Dropout before the classifier. A fallback of null: that of `dropout`. */
+  /** Dropout before the classifier. A default of null: the value of `dropout`. */
   readonly headDropout: KeyWith<number | null>;
 }
 
@@ -33,26 +33,28 @@ export const BERT_KEYS: EncoderKeys = {
 
 /** Positions of tokens. */
 export type EncoderPositions =
-  /** A table of rows 0, 1, .. */
+  /** A table; token t has row t. */
   | 'absolute'
-  /** A table whose rows follow the padding token's: padding has its row, tokens the next ones. */
+  /** A table; padding has the row padTokenId, and tokens have the next rows. */
   | 'afterPadding'
   /** Rotated queries and keys; layers with a window have their own base frequency. */
   | 'rotary'
-  /** Scores by the distance of tokens, in buckets. */
+  /** Attention scores depend on the distance between tokens, in buckets. */
   | 'relative';
 
-/** The embedding, below the body. */
+/** Names of the embedding's modules in the body. */
 export interface EmbeddingNames {
   readonly words: string;
   readonly norm: string;
-  /** Tables of positions and of token types. Default: "embeddings." and transformers' names. */
+  /** The table of positions; absent without one. */
   readonly positions?: string;
+  /** The table of token types; absent without one. */
   readonly types?: string;
-  /** From embedding_size to the channels, if the sizes differ. */
+  /** The projection from embedding_size to the channels, if the sizes differ. */
   readonly project?: string;
 }
 
+/** BERT's names of the embedding, the default of a family. */
 export const BERT_EMBEDDING: EmbeddingNames = {
   words: 'embeddings.word_embeddings',
   norm: 'embeddings.LayerNorm',
@@ -60,13 +62,13 @@ export const BERT_EMBEDDING: EmbeddingNames = {
   types: 'embeddings.token_type_embeddings',
 };
 
-/** Modules of a layer, by their paths in it. */
+/** Paths of the modules in a layer. */
 export interface LayerNames {
   /** The list of layers in the body. */
   readonly list: string;
   /** The module with the projections of queries, keys and values. */
   readonly attention: string;
-  /** Names in it: three projections, or one. */
+  /** Names of its projections: three, or one for all. */
   readonly projections: readonly [q: string, k: string, v: string] | readonly [qkv: string];
   readonly out: string;
   readonly attentionNorm: string;
@@ -75,6 +77,7 @@ export interface LayerNames {
   readonly feedNorm: string;
 }
 
+/** BERT's names of a layer, the default of a family. */
 export const BERT_LAYER: LayerNames = {
   list: 'encoder.layer',
   attention: 'attention.self',
@@ -86,17 +89,17 @@ export const BERT_LAYER: LayerNames = {
   feedNorm: 'output.LayerNorm',
 };
 
-/** A head: out(norm(activation(dense x))), by paths in the model. Absent parts are left out. */
+/** A head: out(norm(activation(dense x))), by paths in the model. An absent part is skipped. */
 export interface HeadTraits {
-  /** Dropout of its input as well as before `out`. Default false. */
+  /** Whether dropout also applies to the input of the head. Default false. */
   readonly dropsInput?: boolean;
   readonly dense?: string;
-  /** After `dense`; "config": that of the feed-forward blocks. */
+  /** The activation after `dense`; "config": the activation of the feed-forward blocks. */
   readonly activation?: EncoderActivation | 'config';
   readonly norm?: string;
   /** Whether `dense` maps to embedding_size. Default false. */
   readonly narrows?: boolean;
-  /** The last layer; of a masked language model the bias, whose weight is the token table. */
+  /** The last layer. For masked-lm, only its bias: the weight is the token table. */
   readonly out: string;
 }
 
@@ -108,17 +111,17 @@ export interface EncoderHeads {
   readonly masked: HeadTraits;
 }
 
-/** Heads of tokens and answers in most families. */
+/** The token and question heads of most families. */
 export const PLAIN_HEADS = {
   token: { out: 'classifier' },
   question: { out: 'qa_outputs' },
 } as const;
 
-/** A family of encoders. */
+/** The declaration of a family of encoders. */
 export interface EncoderTraits {
-  /** The class here. */
+  /** Name of the class in this library. */
   readonly name: string;
-  /** config.json's model_type. */
+  /** The value of model_type in config.json. */
   readonly modelType: string;
   /** The beginning of transformers' class names. */
   readonly classes: string;
@@ -134,8 +137,8 @@ export interface EncoderTraits {
   /** Default: BERT's. */
   readonly layer?: LayerNames;
   /**
-   * Norms are before the branches, absent before the first attention, and behind the last layer
-   * under this path. Default: norms are after the branches.
+   * Path of the norm after the last layer. If it is set, norms are before the branches, except for
+   * the first attention. Default: norms are after the branches.
    */
   readonly lastNorm?: string;
   /** Whether the feed-forward block is second(activation(a) * b) of [a, b] = first x. */

@@ -38,7 +38,10 @@ const TRAITS: EncoderTraits = {
   defaults: { max_position_embeddings: 8192 },
 };
 
-/** Source: Warner et al. 2024; transformers' ModernBertModel and its heads. */
+/**
+ * ModernBERT with the head of a task. Source: Warner et al. 2024; transformers' ModernBertModel and
+ * its heads.
+ */
 export class ModernBert extends EncoderModel {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: EncoderConfig) {

@@ -1,9 +1,9 @@
-// RoBERTa: BERT whose positions follow the padding token, with another head.
+// RoBERTa: BERT with positions that start after the padding token, and with another head.
 import type { EncoderConfig } from '../encoder/config.js';
 import { EncoderModel, encoderFamily } from '../encoder/encoder-model.js';
 import { type EncoderTraits, PLAIN_HEADS } from '../encoder/traits.js';
 
-/** @internal XLM-R and others share it. */
+/** @internal The traits of RoBERTa, which XLM-R shares. */
 export const ROBERTA: EncoderTraits = {
   ...{ name: 'Roberta', modelType: 'roberta', classes: 'Roberta', body: 'roberta' },
   positions: 'afterPadding',
@@ -23,7 +23,10 @@ export const ROBERTA: EncoderTraits = {
   defaults: { pad_token_id: 1 },
 };
 
-/** Source: Liu et al. 2019; transformers' RobertaModel and its heads. */
+/**
+ * RoBERTa with the head of a task. Source: Liu et al. 2019; transformers' RobertaModel and its
+ * heads.
+ */
 export class Roberta extends EncoderModel {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: EncoderConfig) {

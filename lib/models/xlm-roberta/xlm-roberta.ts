@@ -9,7 +9,10 @@ const TRAITS: EncoderTraits = {
   ...{ name: 'XlmRoberta', modelType: 'xlm-roberta', classes: 'XLMRoberta' },
 };
 
-/** Source: Conneau et al. 2019; transformers' XLMRobertaModel and its heads. */
+/**
+ * XLM-R with the head of a task. Source: Conneau et al. 2019; transformers' XLMRobertaModel and its
+ * heads.
+ */
 export class XlmRoberta extends EncoderModel {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: EncoderConfig) {
