@@ -1,4 +1,4 @@
-// Losses of embeddings, by the formulas of sentence-transformers.
+// Losses of embeddings with the formulas of sentence-transformers.
 import { refused } from '../../runtime/refused.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { describe } from '../../runtime/view.js';
@@ -20,15 +20,19 @@ function requireAlike(op: string, first: Tensor, ...others: readonly Tensor[]): 
   throw refused(op, 'embeddings [B, C] of one shape', describe(odd ?? first));
 }
 
-/** Cosines of the rows of two tensors [B, C], [B]. */
+/**
+ * Returns the cosine of each row of `a` [B, C] and the same row of `b`, [B]. Throws DS_ARGUMENT for
+ * other shapes.
+ */
 export function cosineSimilarity(a: Tensor, b: Tensor): Tensor {
   requireAlike('cosineSimilarity', a, b);
   return scope(() => unitRows(a).mul(unitRows(b)).sum(1));
 }
 
 /**
- * The loss of anchors and positives [B, C] f32: the positives of other rows are negatives.
- * Cross-entropy of scale * cosine. Source: Henderson et al. 2017; MultipleNegativesRankingLoss.
+ * Returns the cross-entropy of scale * cosine between anchors and positives [B, C] f32. The
+ * positives of other rows are the negatives of a row. Throws DS_ARGUMENT. Source: Henderson et al.
+ * 2017; MultipleNegativesRankingLoss.
  */
 export function multipleNegativesRanking(
   anchors: Tensor,
@@ -44,15 +48,18 @@ export function multipleNegativesRanking(
   });
 }
 
-/** Mean squared error of the cosine and `labels` [B]. Source: CosineSimilarityLoss. */
+/**
+ * Returns the mean squared error between the cosines of `a` and `b` and `labels` [B]. Source:
+ * CosineSimilarityLoss.
+ */
 export function cosineLoss(a: Tensor, b: Tensor, labels: Tensor): Tensor {
   requireAlike('cosineLoss', a, b);
   return scope(() => mse(cosineSimilarity(a, b), labels));
 }
 
 /**
- * Mean of max(0, |anchor - positive| - |anchor - negative| + margin), of rows [B, C]. Source:
- * Reimers & Gurevych 2019, TripletLoss.
+ * Returns the mean of max(0, |anchor - positive| - |anchor - negative| + margin) over rows [B, C].
+ * Throws DS_ARGUMENT. Source: Reimers & Gurevych 2019, TripletLoss.
  */
 export function tripletLoss(
   anchors: Tensor,

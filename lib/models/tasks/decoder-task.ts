@@ -1,4 +1,4 @@
-// Heads of other tasks on the body of a causal language model.
+// DecoderTask: the body of a causal language model with the head of another task.
 
 import { DsError } from '../../errors.js';
 import { normal, zeros } from '../../nn/initializers.js';
@@ -29,7 +29,7 @@ import {
 } from './task.js';
 import { type TaskInputs, TaskModel, type TaskSizes } from './task-model.js';
 
-/** The head's field in transformers' classes, by model_type; others have the generic names. */
+/** The head's field in transformers' classes, by model_type. Other models have generic names. */
 const TOKEN_HEADS: Readonly<Record<string, string>> = {
   gpt2: 'classifier',
   gpt_neox: 'classifier',
@@ -42,13 +42,15 @@ interface HeadOptions extends LabelOptions {
 }
 
 /**
- * The body of a causal language model with another head. The vector of a sequence is that of its
- * last token unlike the padding token. Source: transformers' GenericForSequenceClassification.
+ * The body of a causal language model with another head. A sequence is classified by its last token
+ * that is not padding. Source: transformers' GenericForSequenceClassification.
  */
 export class DecoderTask extends TaskModel {
   readonly config: TaskSizes;
   readonly task: HeadTask;
-  /** The token of padding. Batches of several rows need it to find the last tokens. */
+  /**
+   * Id of the padding token; null without one. Batches of several rows need it to find last tokens.
+   */
   padTokenId: number | null;
   readonly hasTypes = false;
   readonly #labels: Labels;
@@ -96,12 +98,12 @@ export class DecoderTask extends TaskModel {
     return this.#labels.problemType;
   }
 
-  /** @internal The model that the body comes from. */
+  /** @internal The language model that owns the body. */
   get decoder(): CausalLM {
     return this.#lm;
   }
 
-  /** @internal Frees cached tables of positions, which are rebuilt when needed. */
+  /** @internal Frees cached tables of positions. The next forward builds them again. */
   releaseTables(): void {
     this.#lm.releaseTables();
   }
@@ -135,7 +137,7 @@ export class DecoderTask extends TaskModel {
     return head.call(this.lastOf(hidden, ids));
   }
 
-  /** The last token of each row unlike the padding token, [B, C]. */
+  /** Returns the hidden state of the last token of each row that is not padding, [B, C]. */
   private lastOf(hidden: Tensor, ids: Tensor): Tensor {
     const { padTokenId } = this;
     const [B, T] = leading(ids.shape, 2);
@@ -155,7 +157,7 @@ export class DecoderTask extends TaskModel {
     });
   }
 
-  /** @internal The names of its parameters in the model that it comes from. */
+  /** @internal Returns the layout of the files: `base` for the body, and the head. */
   layoutBy(base: Layout): Layout {
     const own = new Set(Object.keys(this.stateDict()));
     const isHead = (called: string): boolean => !called.startsWith(`${this.#body}.`);
@@ -166,7 +168,7 @@ export class DecoderTask extends TaskModel {
         if (own.has(given)) return given;
         const called = base.nameOf(given);
         if (called === null) return null;
-        // Files of a body alone have no prefix.
+        // Files with only the body have no prefix.
         if (own.has(`${this.#body}.${called}`)) return `${this.#body}.${called}`;
         return isHead(called) ? null : called;
       },
@@ -194,13 +196,13 @@ function headName(task: HeadTask, type: string): string | null {
   return task === 'token-classification' ? (TOKEN_HEADS[type] ?? 'score') : 'score';
 }
 
-/** The field with everything except the head. */
+/** Returns the field of the body: the child that is not the head. */
 function bodyOf(lm: CausalLM): [name: string, body: Module] {
   const found = [...lm.namedChildren()].find(([, child]) => child !== lm.lm_head);
   return found as [string, Module];
 }
 
-/** Its hidden states carry the scale of the logits. */
+/** Throws DS_ARGUMENT if the family scales logits: its hidden states contain the scale. */
 function requireUnscaled(lm: CausalLM): void {
   const { scales } = lm.config as { scales?: { logits?: number } };
   if (scales?.logits === undefined || scales.logits === 1) return;
@@ -208,7 +210,7 @@ function requireUnscaled(lm: CausalLM): void {
   throw refused(`${lm.constructor.name} task`, expected, `a ${lm.constructor.name}`);
 }
 
-/** The family of a decoder for a task. */
+/** Returns the family that loads a decoder with the head of a task. */
 export function decoderFamily(
   family: Family<CausalLM, object>,
 ): Family<DecoderTask, LabelOptions & { task: HeadTask }> {
@@ -235,5 +237,5 @@ export function decoderFamily(
   };
 }
 
-/** A tensor's name in files of a body alone. */
+/** Returns a tensor's name in files with only the body. */
 const bare = (name: string): string => name.replace(/^model\./, '');

@@ -1,4 +1,4 @@
-// Losses of heads, by the rules of transformers.
+// Computes the losses of heads as transformers does.
 
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
@@ -30,8 +30,7 @@ export interface TaskLabels {
 /** Reduction of a loss. */
 export interface TaskLossOptions {
   /**
-   * Divisor of the sum of the losses of sequences or tokens. Default: what transformers divides by,
-   * which gives the mean.
+   * Divisor of the summed losses of sequences or tokens. Default: their number, as in transformers.
    */
   divisor?: number | Tensor;
   /** A factor for each label, [L]. A mean divides by the sum of the factors. */
@@ -40,7 +39,7 @@ export interface TaskLossOptions {
   labelSmoothing?: number;
 }
 
-/** What the loss follows. */
+/** The parts of a model that select the loss. */
 interface Problem {
   task: HeadTask;
   problemType: ProblemType | null;
@@ -49,14 +48,17 @@ interface Problem {
 
 const IGNORED = -100;
 
-/** The problem type of sequences, as transformers finds it. */
+/**
+ * Returns the problem type of sequences. Without `given`, the outputs and labels decide, as in
+ * transformers.
+ */
 export function problemOf(given: ProblemType | null, outputs: number, labels: Tensor): ProblemType {
   if (given !== null) return given;
   if (outputs === 1) return 'regression';
   return isFloating(labels.dtype) ? 'multi_label_classification' : 'single_label_classification';
 }
 
-/** The loss of outputs, a scalar f32. Throws DS_ARGUMENT without targets. */
+/** Returns the loss of outputs, a scalar f32. Throws DS_ARGUMENT without targets. */
 export function taskLoss(
   outputs: Tensor,
   targets: TaskLabels,
@@ -83,7 +85,7 @@ export function taskLoss(
   return how.divisor === undefined ? loss : loss.div(outputs.size(1)).div(how.divisor);
 }
 
-/** Cross-entropy of one label for each row. */
+/** Returns the cross-entropy of one label for each row. */
 function choiceLoss(outputs: Tensor, labels: Tensor, how: TaskLossOptions): Tensor {
   const { divisor, classWeights, labelSmoothing = 0 } = how;
   const options = {
@@ -95,7 +97,7 @@ function choiceLoss(outputs: Tensor, labels: Tensor, how: TaskLossOptions): Tens
   return crossEntropy(outputs, labels, { ...options, reduction: 'sum' }).div(divisor);
 }
 
-/** The mean of the losses of both ends; places outside the text do not count. */
+/** Returns the mean of the losses of both ends. Positions outside the text are ignored. */
 function spanLoss(
   outputs: Tensor,
   { starts, ends }: TaskLabels,

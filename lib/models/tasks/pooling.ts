@@ -1,4 +1,4 @@
-// From hidden states of tokens to one vector for each sequence.
+// Pools the hidden states of tokens into one vector for each sequence.
 
 import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
@@ -22,24 +22,24 @@ export type PoolingMode =
   | 'weightedmean_tokens'
   | 'lasttoken';
 
-/** How an embedding follows from hidden states. */
+/** How an embedding is computed from hidden states. */
 export interface Pooling {
-  /** Vectors of these modes are side by side. */
+  /** The modes; their vectors are concatenated. */
   modes: readonly PoolingMode[];
-  /** Whether the vector is divided by its length. */
+  /** Whether vectors are scaled to length 1. */
   normalize: boolean;
 }
 
-/** All modes, in the order in which their vectors are concatenated. */
+/** All modes. The modes of a folder have this order. */
 export const POOLING_MODES: readonly PoolingMode[] = [
   ...(['cls_token', 'max_tokens', 'mean_tokens', 'mean_sqrt_len_tokens'] as const),
   ...(['weightedmean_tokens', 'lasttoken'] as const),
 ];
 
-/** Lower than every hidden state. */
+/** A value below every hidden state. */
 const LOWEST = -1e9;
 
-/** The tokens `places` [B] of hidden states [B, T, C], as [B, C]. */
+/** Returns the hidden state at position `places[b]` of each row: [B, C] of [B, T, C]. */
 export function chosenTokens(hidden: Tensor, places: Tensor): Tensor {
   const [B, T, C] = leading(hidden.shape, 3);
   const { device } = hidden;
@@ -47,16 +47,16 @@ export function chosenTokens(hidden: Tensor, places: Tensor): Tensor {
   return indexSelect(hidden.reshape([B * T, C]), 0, rows);
 }
 
-/** The first token of each sequence, [B, C]. */
+/** Returns the hidden state of the first token of each sequence, [B, C]. */
 export const firstTokens = (hidden: Tensor): Tensor =>
   hidden.narrow(1, 0, 1).squeeze(1).contiguous();
 
-/** The place of the first token, [B] i32; `mask` [B, T] is 1 for tokens. */
+/** Returns the position of the first token, [B] i32; `mask` [B, T] is 1 for tokens. */
 export function firstPlaces(mask: Tensor): Tensor {
   return noGrad(() => mask.to('f32').argmax(1).to('i32'));
 }
 
-/** The place of the last token, [B] i32; 0 in a row without tokens. */
+/** Returns the position of the last token, [B] i32; 0 in a row without tokens. */
 export function lastPlaces(mask: Tensor): Tensor {
   return noGrad(() => {
     const places = arange(mask.size(1), { dtype: 'f32', device: mask.device });
@@ -64,7 +64,7 @@ export function lastPlaces(mask: Tensor): Tensor {
   });
 }
 
-/** 1 for tokens and 0 for padding, [B, T, 1] of the hidden states' dtype. */
+/** Returns 1 for tokens and 0 for padding, [B, T, 1] in the dtype of the hidden states. */
 const weightsOf = (hidden: Tensor, mask: Tensor | null): Tensor =>
   noGrad(() => {
     const [B, T] = leading(hidden.shape, 3);
@@ -72,13 +72,15 @@ const weightsOf = (hidden: Tensor, mask: Tensor | null): Tensor =>
     return seen.to(hidden.dtype).unsqueeze(2);
   });
 
-/** The mean of the tokens, [B, C]. */
+/**
+ * Returns the mean of the tokens' hidden states, [B, C]. `mask` is 1 for tokens; null: all tokens.
+ */
 export function meanTokens(hidden: Tensor, mask: Tensor | null): Tensor {
   const weights = weightsOf(hidden, mask);
   return hidden.mul(weights).sum(1).div(weights.sum(1).clamp(1e-9));
 }
 
-/** One vector of each sequence by `mode`, [B, C]. `mask` is 1 for tokens; null: all are. */
+/** Returns one vector for each sequence, [B, C]. `mask` is 1 for tokens; null: all tokens. */
 function pooledBy(mode: PoolingMode, hidden: Tensor, mask: Tensor | null): Tensor {
   if (mode === 'cls_token')
     return mask ? chosenTokens(hidden, firstPlaces(mask)) : firstTokens(hidden);
@@ -105,18 +107,18 @@ function pooledBy(mode: PoolingMode, hidden: Tensor, mask: Tensor | null): Tenso
   return hidden.mul(numbered).sum(1).div(numbered.sum(1).clamp(1e-9));
 }
 
-/** Vectors of all modes side by side, [B, C * modes]. */
+/** Returns the concatenated vectors of all modes, [B, C * modes]. */
 export function pooled(modes: readonly PoolingMode[], hidden: Tensor, mask: Tensor | null): Tensor {
   const parts = modes.map((mode) => pooledBy(mode, hidden, mask));
   return parts.length === 1 ? (parts[0] as Tensor) : concat(parts, 1);
 }
 
-/** Each row divided by its length. Source: PyTorch's normalize(). */
+/** Returns the rows, scaled to length 1. Source: PyTorch's normalize(). */
 export function unitRows(rows: Tensor): Tensor {
   return rows.div(rows.square().sum({ dim: -1, keepDim: true }).sqrt().clamp(1e-12));
 }
 
-/** Returns `modes`. Throws DS_ARGUMENT for an unknown one. */
+/** Returns `modes`. Throws DS_ARGUMENT for an unknown mode. */
 export function requireModes(op: string, modes: unknown): readonly PoolingMode[] {
   const all = Array.isArray(modes) ? modes : [modes];
   const isKnown = all.length > 0 && all.every((mode) => POOLING_MODES.includes(mode));

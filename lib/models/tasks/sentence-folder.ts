@@ -1,4 +1,5 @@
-// Folders of sentence-transformers: modules.json, and how hidden states become embeddings.
+// Reads and writes the files that sentence-transformers adds to a model folder: modules.json and
+// the pooling.
 import { existsSync, readFileSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -11,12 +12,13 @@ import { POOLING_MODES, type Pooling, type PoolingMode } from './pooling.js';
 const MODULES = 'modules.json';
 const POOLING = '1_Pooling';
 
-/** What such a folder says of embeddings. */
+/** The settings of embeddings in a folder of sentence-transformers. */
 export interface SentenceFolder {
-  /** The folder of the model, below the whole. */
+  /** Path of the model's folder in it. */
   readonly path: string;
+  /** How hidden states become embeddings. */
   readonly pooling: Pooling;
-  /** Tokens of a text; null: the tokenizer's limit. */
+  /** Maximum tokens of a text; null: the model's limit. */
   readonly maxLength: number | null;
 }
 
@@ -36,7 +38,8 @@ function refusal(op: string, expected: string, got: unknown): DsError {
 }
 
 /**
- * Null for a folder without modules.json. Throws DS_CHECKPOINT for a module without a class here.
+ * Returns the settings in `dir`; null without modules.json. Throws DS_CHECKPOINT for an unsupported
+ * module.
  */
 export function readSentenceFolder(dir: string): SentenceFolder | null {
   const location = join(dir, MODULES);

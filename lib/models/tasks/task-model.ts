@@ -1,4 +1,4 @@
-// TaskModel, the base of models with another head than that of a causal language model.
+// TaskModel: the base class of models for other tasks than next-token prediction.
 import { DsError } from '../../errors.js';
 import { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
@@ -23,7 +23,9 @@ import type { HeadTask, ProblemType } from './task.js';
 export interface TaskInputs extends TaskLabels {
   /** 1 for tokens and 0 for padding, [B, T]. Default: no padding. */
   mask?: Tensor | null;
-  /** The sentence of each token in a pair, 0 or 1, [B, T], in models that have them. Default: 0. */
+  /**
+   * Index of each token's text in a pair, 0 or 1, [B, T], in models with token types. Default: 0.
+   */
   types?: Tensor | null;
   /** Reduction of the loss. Default: the mean. */
   loss?: TaskLossOptions;
@@ -38,13 +40,13 @@ const LOSS: OptionNames<TaskLossOptions> = {
 
 /** Options of embed(). */
 export interface EmbedOptions {
-  /** Default: that of the folder that the model was read from. */
+  /** Encodes the texts. Default: the tokenizer of the model's folder. */
   tokenizer?: Tokenizer;
-  /** Texts of a batch. Default: 32. */
+  /** Number of texts in a batch. Default: 32. */
   batchSize?: number;
-  /** Tokens of a text at most. Default: the folder's or the model's limit. */
+  /** Maximum tokens of a text. Default: the folder's or the model's limit. */
   maxLength?: number;
-  /** A text before each text, such as "query: ". Default: none. */
+  /** A prefix of each text, such as "query: ". Default: none. */
   prompt?: string;
 }
 
@@ -54,11 +56,11 @@ const EMBED: OptionNames<EmbedOptions> = {
 
 const rowOf = (rows: readonly Int32Array[], i: number): Int32Array => rows[i] as Int32Array;
 
-/** Sizes that all models of tasks share. */
+/** Sizes that every TaskModel has. */
 export interface TaskSizes {
   /** Number of tokens in the vocabulary. */
   readonly vocabSize: number;
-  /** The longest sequence. */
+  /** Maximum length of a sequence. */
   readonly maxSeq: number;
   /** Number of layers. */
   readonly layers: number;
@@ -69,9 +71,14 @@ export interface TaskSizes {
 }
 
 /**
- * A model with the head of a task. forward(ids [B, T]) returns its outputs: logits [B, labels] of
- * sequences, [B, T, labels] of tokens, [B, T, 2] of the ends of an answer, [B, T, vocabSize] of
- * masked tokens, or embeddings [B, channels]. With labels, it returns the loss, f32.
+ * A model with the head of a task. forward(ids [B, T]) returns the outputs; with labels, it returns
+ * the loss, f32. Outputs by task:
+ *
+ * - sequence-classification: logits [B, labels]
+ * - token-classification: logits [B, T, labels]
+ * - question-answering: logits of the first and last token of the answer, [B, T, 2]
+ * - masked-lm: logits [B, T, vocabSize]
+ * - embedding: embeddings [B, channels]
  */
 export abstract class TaskModel extends Module {
   /** The sizes. */
@@ -82,13 +89,13 @@ export abstract class TaskModel extends Module {
   abstract readonly labels: readonly string[];
   /** How the loss of sequences is computed; null: by the labels. */
   abstract readonly problemType: ProblemType | null;
-  /** The token of padding; null without one. */
+  /** Id of the padding token; null without one. */
   abstract readonly padTokenId: number | null;
   /** Whether forward() takes `types`. */
   abstract readonly hasTypes: boolean;
-  /** How embeddings are made, if the task is "embedding". */
+  /** How hidden states become embeddings, for the task "embedding". */
   pooling: Pooling = { modes: ['mean_tokens'], normalize: false };
-  /** Tokens of a text that embed() reads at most; null: as many as the model takes. */
+  /** Maximum tokens of a text in embed(); null: the model's limit. */
   maxLength: number | null = null;
 
   #origin: Origin | null = null;
@@ -103,10 +110,10 @@ export abstract class TaskModel extends Module {
   /** The entries of config.json that follow from the sizes. */
   protected abstract described(): PretrainedDescription;
 
-  /** The plan that splits its layers over ranks, for parallel.parallelize(). */
+  /** Returns the plan that splits the layers over ranks, for parallel.parallelize(). */
   abstract tensorPlan(): TensorPlan;
 
-  /** @internal Names of the modules that belong to the head alone. */
+  /** @internal Returns the names of the head's modules. */
   abstract headModules(): string[];
 
   /** @internal Called once after the model was built from a folder. */
@@ -114,7 +121,9 @@ export abstract class TaskModel extends Module {
     this.#origin = origin;
   }
 
-  /** Description for transformers: the sizes, and other entries of the original folder. */
+  /**
+   * Returns the description for transformers: the sizes, and other entries of the original folder.
+   */
   override describe(): PretrainedDescription {
     return withOrigin(this.described(), this.#origin);
   }
@@ -127,8 +136,8 @@ export abstract class TaskModel extends Module {
   }
 
   /**
-   * Embeddings of texts, in their order, as the task "embedding" makes them. Texts of similar
-   * length share a batch. Throws DS_ARGUMENT.
+   * Returns an embedding for each text, in the order of `texts`. Texts of similar length share a
+   * batch. Throws DS_ARGUMENT if the task is not "embedding", or without a tokenizer.
    */
   embed(texts: readonly string[], given: EmbedOptions = {}): Float32Array[] {
     const op = `${this.constructor.name} embed`;
@@ -193,7 +202,7 @@ export abstract class TaskModel extends Module {
     return this.config.channels;
   }
 
-  /** The longest sequence, with special tokens. */
+  /** Maximum length of a sequence, with special tokens. */
   get maxSeq(): number {
     return this.config.maxSeq;
   }
@@ -217,7 +226,7 @@ export abstract class TaskModel extends Module {
     });
   }
 
-  /** Hidden states [B, T, channels] of tokens [B, T]. Throws DS_SHAPE. */
+  /** Returns the hidden states [B, T, channels] of tokens [B, T]. Throws DS_SHAPE. */
   hidden(ids: Tensor, inputs: Pick<TaskInputs, 'mask' | 'types'> = {}): Tensor {
     this.requireLength(ids);
     return scope(() => this.hiddenOf(ids, inputs));

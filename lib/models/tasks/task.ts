@@ -1,10 +1,10 @@
-// Tasks of a model, and the heads of transformers that they stand for.
+// Tasks of a model, their heads in transformers, and the labels of a head.
 import type { JsonObject } from '../../../types/json.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
 import type { ModelConfig } from '../model-config.js';
 
-/** A task with a head of its own; a causal language model has none of these. */
+/** A task of a TaskModel. */
 export type HeadTask =
   | 'sequence-classification'
   | 'token-classification'
@@ -15,7 +15,7 @@ export type HeadTask =
 /** A task of a model. */
 export type Task = HeadTask | 'causal-lm';
 
-/** The end of transformers' class names by task. */
+/** The end of a class name in transformers, by task. */
 export const CLASS_ENDS: Readonly<Record<HeadTask, string>> = {
   'sequence-classification': 'ForSequenceClassification',
   'token-classification': 'ForTokenClassification',
@@ -49,7 +49,7 @@ export function requireTask(op: string, given: unknown): Task | 'auto' {
   throw refused(`${op} task`, known, formatValue(given));
 }
 
-/** The task that `architectures` of a config.json names; null without a head that has one. */
+/** Returns the task that `architectures` of a config.json names; null for other classes. */
 export function taskOf({ architectures: names }: JsonObject): Task | null {
   const [name] = Array.isArray(names) ? names : [];
   if (typeof name !== 'string') return null;
@@ -59,21 +59,21 @@ export function taskOf({ architectures: names }: JsonObject): Task | null {
   return /ForPreTraining$/.test(name) ? 'masked-lm' : null;
 }
 
-/** Labels of a head, for options. */
+/** Options for the labels of a head. */
 export interface LabelOptions {
-  /** Names of the labels, or their number. Default: those of the folder, else 2. */
+  /** Names of the labels, or their number. Default: the labels of the folder, else 2. */
   labels?: number | readonly string[];
   /** How the loss is computed. Default: by the number of labels and their dtype. */
   problemType?: ProblemType | null;
 }
 
-/** Labels of a head. */
+/** Labels of a head, with defaults. */
 export interface Labels {
   readonly names: readonly string[];
   readonly problemType: ProblemType | null;
 }
 
-/** Labels that a caller chose. Throws DS_ARGUMENT. */
+/** Returns the labels that the caller gives. Throws DS_ARGUMENT. */
 export function readLabels(op: string, { labels = 2, problemType = null }: LabelOptions): Labels {
   if (problemType !== null && !PROBLEMS.includes(problemType)) {
     throw refused(`${op} problemType`, PROBLEMS.join(', '), formatValue(problemType));
@@ -85,7 +85,7 @@ export function readLabels(op: string, { labels = 2, problemType = null }: Label
   throw refused(`${op} labels`, 'names of labels, or their number', formatValue(labels));
 }
 
-/** Labels of a config.json: id2label, else num_labels. Throws DS_CHECKPOINT. */
+/** Reads the labels in a config.json: id2label, else num_labels. Throws DS_CHECKPOINT. */
 export function parseLabels(config: ModelConfig): Required<LabelOptions> {
   config.requireOneOf('problem_type', [null, ...PROBLEMS]);
   const problemType = config.get('problem_type') as ProblemType | null;
@@ -98,7 +98,7 @@ export function parseLabels(config: ModelConfig): Required<LabelOptions> {
   return { labels: labels as string[], problemType };
 }
 
-/** The entries of config.json for labels. */
+/** Returns the entries of config.json for labels. */
 export function describeLabels({ names, problemType }: Labels): JsonObject {
   return {
     id2label: Object.fromEntries(names.map((name, id) => [String(id), name])),
