@@ -1,13 +1,13 @@
-// Two texts as tokens of one row, cut as the crate tokenizers does.
+// Encodes two texts as one row of tokens, truncated as in the crate tokenizers.
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import type { CoreTokenizer } from './tokenizers/core.js';
 
-/** Two texts as tokens of one row. */
+/** Two texts as one row of tokens. */
 export interface EncodedPair {
   /** Ids of both texts, with the special tokens around them. */
   ids: Int32Array;
-  /** The number of each token's text: `token_type_ids` of transformers. */
+  /** The index of each token's text, 0 or 1: `token_type_ids` of transformers. */
   types: Int32Array;
 }
 
@@ -35,7 +35,10 @@ export function encodePair(
   return { ids: Int32Array.from(ids), types: Int32Array.from(types) };
 }
 
-/** Lengths of two texts in `room` tokens. Source: the crate tokenizers, "longest_first". */
+/**
+ * Returns the lengths of two texts that fit `room` tokens. Source: the crate tokenizers,
+ * "longest_first".
+ */
 function cutLengths([a, b]: readonly [number, number], room: number): [number, number] {
   if (a + b <= room) return [a, b];
   const [short, long] = [Math.min(a, b), Math.max(a, b)];

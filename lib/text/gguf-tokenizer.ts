@@ -23,12 +23,15 @@ const KIND = { normal: 1, unknown: 2, control: 3, added: 4, unused: 5, byte: 6 }
 /** tokenizer.ggml.model of a file without a tokenizer. */
 const NO_TOKENIZER = 'none';
 
-/** The rules that cut texts before merges, by tokenizer.ggml.pre. */
+/**
+ * A pre-tokenizer: the rules that split texts before merges. CUTTINGS lists them by
+ * tokenizer.ggml.pre.
+ */
 interface Cutting {
   /** The other names of the same rules. */
   readonly also?: readonly string[];
   readonly normalizer?: string;
-  /** Expressions of Split steps before bytes; null: those of GPT-2. */
+  /** Regular expressions of the Split steps before ByteLevel; null: the expression of GPT-2. */
   readonly splits: readonly string[] | null;
   /** Whether each digit is a piece. */
   readonly hasDigits?: boolean;
@@ -82,11 +85,14 @@ function readGgufTokenizer(path: string): TokenizerFolder {
   };
 }
 
-/** The files of a folder, or the tokenizer of a GGUF file. Throws DS_DATA. */
+/** Reads the tokenizer of a folder or of a GGUF file. Throws DS_DATA. */
 export const readTokenizer = (place: string): TokenizerFolder =>
   isGgufPath(place) ? readGgufTokenizer(place) : readTokenizerFolder(place);
 
-/** tokenizer.json and tokenizer_config.json with the tokenizer of a GGUF file. Throws DS_DATA. */
+/**
+ * Returns tokenizer.json and tokenizer_config.json for the tokenizer of a GGUF file. Throws
+ * DS_DATA.
+ */
 export function tokenizerFilesOf(path: string): Readonly<Record<string, string>> {
   const { tokenizer, config, templates } = readGgufTokenizer(path);
   const all = { ...config, ...(templates.default && { chat_template: templates.default }) };
@@ -97,11 +103,11 @@ export function tokenizerFilesOf(path: string): Readonly<Record<string, string>>
   };
 }
 
-/** The file that errors name. */
+/** Returns the file that errors name. */
 export const tokenizerFile = (place: string): string =>
   isGgufPath(place) ? place : join(place, TOKENIZER_FILE);
 
-/** Whether regular expressions cut the texts of a tokenizer. */
+/** Whether a tokenizer splits texts by regular expressions. */
 export function hasPatterns({ tokenizer: { model: _, ...steps } }: TokenizerFolder): boolean {
   return JSON.stringify(steps).includes('"Regex":');
 }
@@ -137,7 +143,7 @@ function headerOf(path: string): GgufHeader {
   }
 }
 
-/** The checked lists of a file. */
+/** The metadata of a file, with checked lists. */
 class Source {
   readonly model: string;
   readonly tokens: readonly string[];
@@ -311,8 +317,8 @@ function boundsOf(from: Source, roles: Json): Json | null {
 }
 
 /**
- * The metadata of the tokenizer in a folder, for a model of `vocabSize` tokens; null: no tokenizer.
- * Throws DS_DATA for one that llama.cpp lacks.
+ * Returns the metadata for the tokenizer in a folder, and a model of `vocabSize` tokens. Null
+ * stands for no tokenizer. Throws DS_DATA for a tokenizer that llama.cpp lacks.
  */
 export function ggufTokenizer(
   folder: string | null,
@@ -367,7 +373,7 @@ function vocabularyOf(
   return tokens;
 }
 
-/** The merges of a byte-level BPE, and the name of its cutting. */
+/** Returns the metadata of a byte-level BPE: its merges, and the name of its pre-tokenizer. */
 function mergesText(model: Json, tokenizer: Json, location: string): [string, WrittenValue][] {
   const merges = (model.merges as (string | [string, string])[]).map((one) =>
     typeof one === 'string' ? one : one.join(' '),
@@ -387,7 +393,7 @@ function mergesText(model: Json, tokenizer: Json, location: string): [string, Wr
   ];
 }
 
-/** Whether two pre-tokenizers cut alike; offsets do not matter. */
+/** Whether two pre-tokenizers split texts equally. Offsets may differ. */
 function sameSteps(a: unknown, b: unknown): boolean {
   const text = (one: unknown): string =>
     JSON.stringify(one, (key, value) => (key === 'trim_offsets' ? undefined : value));
@@ -398,7 +404,7 @@ function sameSteps(a: unknown, b: unknown): boolean {
   return text(sorted(flat(a))) === text(sorted(flat(b)));
 }
 
-/** The same value with sorted keys. */
+/** Returns the same value with sorted keys. */
 function sorted(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(sorted);
   if (!isObject<Json>(value)) return value;
@@ -406,7 +412,7 @@ function sorted(value: unknown): unknown {
   return Object.fromEntries(entries.map(([key, one]) => [key, sorted(one)]));
 }
 
-/** The scores of a SentencePiece BPE: tokens of early merges have high ones. */
+/** Returns the metadata of a SentencePiece BPE. Tokens of early merges have high scores. */
 function scoresOf(
   model: Json,
   tokens: readonly string[],

@@ -23,7 +23,7 @@ import { locatedRows, type RowSource } from './located-rows.js';
 import type { LocatedRow } from './row-reader.js';
 import type { Tokenizer } from './tokenizer.js';
 
-/** Tasks that rows with labels train. */
+/** Tasks that train on rows with labels. */
 export type LabelledTask =
   | 'sequence-classification'
   | 'token-classification'
@@ -34,17 +34,19 @@ export type LabelledTask =
 export interface LabelledOptions extends RowKeys, RowSource {
   /** Encodes the texts. */
   tokenizer: Tokenizer;
-  /** Default: "sequence-classification". */
+  /** The task of the rows. Default: "sequence-classification". */
   task?: LabelledTask;
-  /** Names of the labels, in the order of their numbers. Default: those of the rows. */
+  /**
+   * Names of the labels, in the order of their indices. Default: the labels of the rows, sorted.
+   */
   labels?: readonly string[];
-  /** What labels are. Default: by the rows. */
+  /** The kind of the labels. Default: the rows determine it. */
   kind?: LabelKind;
-  /** Tokens of a row at most. Default: 512. */
+  /** Maximum tokens of a row. Default: 512. */
   maxLength?: number;
-  /** Of "masked-lm": the share of tokens to predict. Default: 0.15. */
+  /** For "masked-lm": the share of tokens that the model predicts. Default: 0.15. */
   maskShare?: number;
-  /** Of "masked-lm": decides the masked tokens. Default: 42. */
+  /** For "masked-lm": selects the masked tokens. Default: 42. */
   seed?: number;
 }
 
@@ -55,28 +57,28 @@ const OPTIONS: OptionNames<LabelledOptions> = {
 
 /** A row as tokens. */
 export interface LabelledSample {
-  /** Tokens. */
+  /** Ids of the tokens. */
   ids: Int32Array;
-  /** The number of each token's text. */
+  /** The index of each token's text, 0 or 1. */
   types: Int32Array;
   /**
-   * The number of a label, several labels or values; of each token; or both ends of an answer, in
-   * tokens.
+   * The target by task: the index of a label, 0 or 1 for each of several labels, or values; an
+   * index for each token; or the first and last token of an answer.
    */
   target: Int32Array | Float32Array;
   /** The task that the target belongs to. */
   task: LabelledTask;
 }
 
-/** Samples as tensors. Rows are filled up to the longest. */
+/** Samples as tensors. Rows are padded to the longest. */
 export interface LabelledBatch {
-  /** [B, T] i32. */
+  /** Ids of the tokens, [B, T] i32. */
   ids: Tensor;
   /** 1 for tokens, 0 for padding, [B, T] i32. */
   mask: Tensor;
-  /** The number of each token's text, [B, T] i32. */
+  /** The index of each token's text, 0 or 1, [B, T] i32. */
   types: Tensor;
-  /** Targets; absent for question answering. */
+  /** Targets, as TaskLabels describes them; absent for question answering. */
   labels?: Tensor;
   /** First tokens of answers, [B] i32. */
   starts?: Tensor;
@@ -84,19 +86,19 @@ export interface LabelledBatch {
   ends?: Tensor;
 }
 
-/** Tokens without a target. */
+/** Target of tokens that the loss ignores. */
 const IGNORED = -100;
 
-/** Made by open(). */
+/** Rows with labels, in memory as tokens. open() creates it. */
 export class LabelledDataset implements Dataset<LabelledSample> {
-  /** Samples. */
+  /** Number of samples. */
   readonly length: number;
 
   private constructor(
     private readonly samples: readonly LabelledSample[],
-    /** Names of the labels, in the order of their numbers; null for tasks without labels. */
+    /** Names of the labels, in the order of their indices; null for tasks without labels. */
     readonly labels: readonly string[] | null,
-    /** What labels are. */
+    /** The kind of the labels. */
     readonly kind: LabelKind,
   ) {
     this.length = samples.length;
@@ -104,7 +106,7 @@ export class LabelledDataset implements Dataset<LabelledSample> {
 
   /**
    * Reads rows of {text, label}, of two texts, of {tokens, tags}, or of {question, context,
-   * answers}. Throws DS_DATA with file and line for a row that it cannot read, DS_ARGUMENT.
+   * answers}. Throws DS_DATA with file and line for a row that it cannot read; DS_ARGUMENT.
    */
   static async open(given: LabelledOptions): Promise<LabelledDataset> {
     const op = 'LabelledDataset.open';
@@ -154,7 +156,7 @@ export class LabelledDataset implements Dataset<LabelledSample> {
     return new LabelledDataset(samples, found.names, 'class');
   }
 
-  /** Throws DS_INDEX. */
+  /** Returns the sample `index`. Throws DS_INDEX. */
   get(index: number): LabelledSample {
     const sample = this.samples[index];
     if (sample) return sample;
@@ -193,7 +195,10 @@ function taggedWords({ row, location }: LocatedRow, { textKey, labelKey }: RowKe
   throw dataError(location(), expected, got, 'Name the keys: textKey, labelKey.');
 }
 
-/** The first token of each word has its tag; the others do not count. */
+/**
+ * Encodes a row of words. The first token of a word has the word's tag; the loss ignores the
+ * others.
+ */
 function tokenSample(
   { words, tags, location }: Tagged,
   found: FoundLabels,
@@ -225,7 +230,10 @@ function tokenSample(
   };
 }
 
-/** The first answer of a row; an answer that is cut off, or none, is outside the text. */
+/**
+ * Encodes a row with its first answer. Without an answer in the kept tokens, both ends are outside
+ * the text.
+ */
 function answerSample(row: LocatedRow, { tokenizer, maxLength }: Opened): LabelledSample {
   const { question, context, answers } = row.row;
   if (typeof question !== 'string' || typeof context !== 'string') {
@@ -255,7 +263,7 @@ function answerSample(row: LocatedRow, { tokenizer, maxLength }: Opened): Labell
   return { ids, types, target, task: 'question-answering' };
 }
 
-/** Where the context begins: its first tokens, after those of the question. */
+/** Returns the position of the first token of the context; null if it was cut off. */
 function placeOf(ids: Int32Array, context: Int32Array): number | null {
   const shown = Math.min(context.length, 8);
   for (let at = ids.length - 1 - shown; at >= 1; --at) {
@@ -267,8 +275,8 @@ function placeOf(ids: Int32Array, context: Int32Array): number | null {
 }
 
 /**
- * Of the chosen tokens 80 % become the mask, 10 % another token, and 10 % stay. Source: Devlin et
- * al. 2018.
+ * Selects tokens to predict. 80 % of these become the mask, 10 % a random token, and 10 % stay.
+ * Source: Devlin et al. 2018.
  */
 function maskedSample(row: LocatedRow, options: Opened, index: number): LabelledSample {
   const { tokenizer, maskShare = 0.15, seed = 42 } = options;
@@ -289,7 +297,7 @@ function maskedSample(row: LocatedRow, options: Opened, index: number): Labelled
   return { ids: changed, types, target, task: 'masked-lm' };
 }
 
-/** Numbers in [0, 1) by a seed. Source: mulberry32. */
+/** Returns a generator of numbers in [0, 1). Source: mulberry32. */
 function numbersFrom(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
@@ -300,7 +308,7 @@ function numbersFrom(seed: number): () => number {
   };
 }
 
-/** Whether a sample is one of a LabelledDataset. */
+/** Whether `sample` comes from a LabelledDataset. */
 export function isLabelledSample(sample: unknown): sample is LabelledSample {
   const { ids, types, target, task } = (sample ?? {}) as Record<string, unknown>;
   return (
@@ -311,7 +319,7 @@ export function isLabelledSample(sample: unknown): sample is LabelledSample {
 }
 
 /**
- * Makes batches of samples, filled with `pad` up to the longest, for DataLoader's `collate`. The
+ * Returns a function for DataLoader's `collate`: it pads samples with `pad` to the longest. The
  * caller owns the tensors. Throws DS_ARGUMENT.
  */
 export function collateLabelled(

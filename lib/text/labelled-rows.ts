@@ -1,14 +1,14 @@
-// Rows with labels: which of their keys are texts and labels, and what the labels are.
+// Finds the texts and labels in rows, and the kind and names of the labels.
 
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
 import { defined } from '../runtime/required.js';
 import type { LocatedRow, Row } from './row-reader.js';
 
-/** A text of a row, or two. */
+/** One or two texts of a row. */
 export type RowTexts = readonly [first: string, second?: string];
 
-/** Keys of texts in published sets, pairs first; the first ones in a row count. */
+/** Keys of texts in published datasets, pairs first. A row uses the first entry that it has. */
 const TEXT_KEYS: readonly (readonly [string, string?])[] = [
   ['text', 'text_pair'],
   ['sentence1', 'sentence2'],
@@ -25,9 +25,9 @@ const LABEL_KEYS = ['label', 'labels'];
 
 /** Keys of texts and labels that the caller names. */
 export interface RowKeys {
-  /** Key of the text, or the keys of both texts. Default: "text", or those of known sets. */
+  /** Key of the text, or the keys of both texts. Default: "text", or the keys of known datasets. */
   textKey?: string | readonly [string, string];
-  /** Default: "label" or "labels". */
+  /** Key of the label. Default: "label" or "labels". */
   labelKey?: string;
 }
 
@@ -43,7 +43,7 @@ export function textsOf({ row, location }: LocatedRow, { textKey }: RowKeys): Ro
   throw dataError(location(), `texts under ${named}`, shown(row), 'Name the keys: textKey.');
 }
 
-/** Returns the label of a row as it was written. Throws DS_DATA. */
+/** Returns the label of a row, unchanged. Throws DS_DATA. */
 export function labelOf({ row, location }: LocatedRow, { labelKey }: RowKeys): unknown {
   const keys = labelKey === undefined ? LABEL_KEYS : [labelKey];
   const key = keys.find((one) => Object.hasOwn(row, one));
@@ -58,20 +58,20 @@ export function labelOf({ row, location }: LocatedRow, { labelKey }: RowKeys): u
 
 const shown = (row: Row): string => `a row with ${Object.keys(row).slice(0, 8).join(', ')}`;
 
-/** What labels are: a number of a class, some of them, or a value. */
+/** Kind of labels: one class of a row, several classes, or values for regression. */
 export type LabelKind = 'class' | 'classes' | 'value';
 
 /** Names and kind of the labels of all rows. */
 export interface FoundLabels {
   readonly kind: LabelKind;
-  /** Names in the order of their numbers; of a value one. */
+  /** Names in the order of the indices; one name for values. */
   readonly names: readonly string[];
 }
 
 /**
- * Finds the kind and the names of labels. Texts are names, sorted; whole numbers are numbers of
- * classes; a list has several; other numbers are values. `given` are names that the caller or the
- * model has. Throws DS_DATA for a mixture.
+ * Returns the kind and the names of labels. Texts are names, which are sorted. Whole numbers are
+ * indices of classes. Lists contain several classes. Other numbers are values. `given` overrides
+ * names and kind. Throws DS_DATA for a mixture.
  */
 export function findLabels(
   rows: readonly { label: unknown; location(): string }[],
@@ -114,7 +114,7 @@ export function findLabels(
   return { kind, names: Array.from({ length: Math.max(2, most + 1) }, (_, i) => `LABEL_${i}`) };
 }
 
-/** The number of a label. Throws DS_DATA for a label without a name. */
+/** Returns the index of a label. Throws DS_DATA for an unknown label. */
 export function numberOf(label: unknown, { names }: FoundLabels, location: () => string): number {
   const number = typeof label === 'number' ? label : names.indexOf(String(label));
   if (number >= 0 && number < names.length) return number;
@@ -122,7 +122,7 @@ export function numberOf(label: unknown, { names }: FoundLabels, location: () =>
   throw dataError(location(), `one of ${names.length} labels: ${known}`, formatValue(label));
 }
 
-/** The target of a row: numbers of classes as i32, values and several classes as f32. */
+/** Returns the target of a row: the index of a class as i32, values or several classes as f32. */
 export function targetOf(
   label: unknown,
   found: FoundLabels,

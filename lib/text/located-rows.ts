@@ -1,17 +1,19 @@
-// Rows of a small dataset in memory: from files, or as the caller gives them.
+// Reads the rows of a small dataset into memory: from files, or from the caller's list.
 import { refused } from '../runtime/refused.js';
 import { findFiles, partsOf } from './row-files.js';
 import { type LocatedRow, type Row, rowsOf } from './row-reader.js';
 
-/** Where rows come from: one of the two. */
+/** Source of rows: either files or a list. */
 export interface RowSource {
-  /** Files, folders and patterns. */
+  /** Paths of files and folders, and patterns. */
   files?: string | readonly string[];
   /** Rows in memory, in place of files. */
   rows?: readonly Row[];
 }
 
-/** All rows with their places. Throws DS_DATA for files that it cannot read, DS_ARGUMENT. */
+/**
+ * Returns all rows with their locations. Throws DS_DATA for files that it cannot read; DS_ARGUMENT.
+ */
 export async function locatedRows(op: string, { files, rows }: RowSource): Promise<LocatedRow[]> {
   if ((files === undefined) === (rows === undefined)) {
     throw refused(op, 'either `files` or `rows`', files === undefined ? 'neither' : 'both');

@@ -1,4 +1,4 @@
-// PairDataset: a prompt with a chosen and a rejected answer, as tokens. Rows have TRL's keys: texts
+// PairDataset: prompts with a chosen and a rejected answer, as tokens. Rows have TRL's keys: texts
 // or messages, with or without a `prompt`.
 import type { Dataset } from '../data/index.js';
 import { DsError } from '../errors.js';
@@ -17,9 +17,9 @@ import type { Tokenizer } from './tokenizer.js';
 
 /** Options of PairDataset.open(). */
 export interface PairOptions extends RowSource {
-  /** Its chat template writes rows of messages. */
+  /** Encodes texts. Its chat template formats messages. */
   tokenizer: Tokenizer;
-  /** Most tokens of a prompt with an answer; longer answers lose their end. Default 1024. */
+  /** Maximum tokens of a prompt with an answer; longer answers lose their end. Default: 1024. */
   length?: number;
 }
 
@@ -30,60 +30,60 @@ const OPTIONS: OptionNames<PairOptions> = {
   length: true,
 };
 
-/** A pair as tokens; each answer follows the prompt in its list. */
+/** A pair as tokens: the prompt with each answer. */
 export interface PairSample {
-  /** Tokens of the prompt with the better answer. */
+  /** Tokens of the prompt and the chosen answer. */
   chosen: Int32Array;
-  /** Tokens of the prompt with the other answer. */
+  /** Tokens of the prompt and the rejected answer. */
   rejected: Int32Array;
-  /** Number of tokens before the answers. */
+  /** Number of tokens of the prompt. */
   prompt: number;
-  /** Log-probabilities of both answers by the reference, if the row has them. */
+  /** Log-probabilities of both answers by the reference; null if the row has none. */
   reference: readonly [chosen: number, rejected: number] | null;
 }
 
-/** A batch of P pairs: rows 0 to P - 1 are chosen, the others rejected. */
+/** A batch of P pairs: rows 0 to P - 1 have the chosen answers, the others the rejected ones. */
 export interface PairBatch {
-  /** [2P, T] i32, filled at the right. */
+  /** Ids of the tokens, [2P, T] i32, padded at the right. */
   ids: Tensor;
-  /** [2P, T] i32: the next token inside an answer, else -100. */
+  /** The next token inside an answer, else -100, [2P, T] i32. */
   targets: Tensor;
-  /** [2P] f32: the number of tokens of each answer. */
+  /** The number of tokens of each answer, [2P] f32. */
   answered: Tensor;
-  /** [2P] f32: log-probabilities by the reference, if the rows have them. */
+  /** Log-probabilities by the reference, if the rows have them, [2P] f32. */
   reference?: Tensor;
 }
 
-/** Counts of rows. */
+/** Counts of the rows that open() read. */
 export interface PairReport {
   /** Pairs in the dataset. */
   pairs: number;
-  /** Rows without room for an answer. */
+  /** Dropped rows: the prompt fills `length`. */
   dropped: number;
   /** Pairs with an answer that lost its end. */
   cut: number;
 }
 
-/** Keys of a row with numbers of the reference, as TRL names them. */
+/** TRL's keys of log-probabilities by the reference. */
 const REFERENCE = ['ref_chosen_logps', 'ref_rejected_logps'] as const;
 
-/** Pairs in memory. */
+/** Pairs of answers, in memory as tokens. open() creates it. */
 export class PairDataset implements Dataset<PairSample> {
-  /** Pairs. */
+  /** Number of pairs. */
   readonly length: number;
 
   private constructor(
     private readonly samples: readonly PairSample[],
-    /** Counts of rows. */
+    /** Counts of the rows that open() read. */
     readonly report: PairReport,
   ) {
     this.length = samples.length;
   }
 
   /**
-   * Reads rows of {prompt, chosen, rejected}, or {chosen, rejected} with a common beginning; texts,
-   * or lists of messages. Rows whose prompt fills `length` are dropped. Throws DS_DATA with file
-   * and line for other rows, and if none is left; DS_ARGUMENT.
+   * Reads rows of {prompt, chosen, rejected}, or of {chosen, rejected} with a common beginning.
+   * Values are texts or lists of messages. If a prompt fills `length`, the row is dropped. Throws
+   * DS_DATA with file and line for other rows, and if no row is left; DS_ARGUMENT.
    */
   static async open(given: PairOptions): Promise<PairDataset> {
     const op = 'PairDataset.open';
@@ -109,7 +109,7 @@ export class PairDataset implements Dataset<PairSample> {
     throw dataError(op, 'rows with a chosen and a rejected answer', got);
   }
 
-  /** Throws DS_INDEX. */
+  /** Returns the pair `index`. Throws DS_INDEX. */
   get(index: number): PairSample {
     const sample = this.samples[index];
     if (sample) return sample;
@@ -118,7 +118,7 @@ export class PairDataset implements Dataset<PairSample> {
   }
 }
 
-/** The texts or messages of a row, with its prompt. */
+/** The prompt and both answers of a row, as texts or as messages. */
 interface Sides<Part> {
   readonly prompt: Part;
   readonly chosen: Part;
@@ -154,7 +154,10 @@ function referenceIn(row: Row, location: () => string): PairSample['reference'] 
   );
 }
 
-/** Without a prompt it is the common beginning; a space at its end belongs to the answers. */
+/**
+ * Splits the texts of a row. The default prompt is the common beginning, without a space at its
+ * end.
+ */
 function textsIn({ prompt, chosen, rejected }: Row): Sides<string> {
   const [w, l] = [chosen, rejected] as [string, string];
   if (typeof prompt === 'string') return { prompt, chosen: w, rejected: l };
@@ -184,7 +187,7 @@ function ofTexts(tokenizer: Tokenizer, { prompt, chosen, rejected }: Sides<strin
   const before = tokenizer.encode(prompt);
   const side = (answer: string): Int32Array => {
     const whole = tokenizer.encode(prompt + answer);
-    // A token across the border would belong to both: then the answer has tokens of its own.
+    // If a token crosses the border between prompt and answer, both are encoded separately.
     const ids = startsWith(whole, before)
       ? [...whole]
       : [...before, ...tokenizer.encode(answer, { addSpecialTokens: false })];
@@ -223,7 +226,7 @@ function ofMessages(
 const startsWith = (whole: Int32Array, before: Int32Array): boolean =>
   whole.length >= before.length && before.every((id, i) => whole[i] === id);
 
-/** Whether a sample is one of a PairDataset. */
+/** Whether `sample` comes from a PairDataset. */
 export function isPairSample(sample: unknown): sample is PairSample {
   const { chosen, rejected, prompt } = (sample ?? {}) as Record<string, unknown>;
   return (
@@ -232,8 +235,8 @@ export function isPairSample(sample: unknown): sample is PairSample {
 }
 
 /**
- * Makes batches of pairs, filled with `pad`, for DataLoader's `collate`. The caller owns the
- * tensors. Throws DS_ARGUMENT; DS_DATA if only some pairs have numbers of the reference.
+ * Returns a function for DataLoader's `collate`: it pads pairs with `pad`. The caller owns the
+ * tensors. Throws DS_ARGUMENT; DS_DATA if only some pairs have log-probabilities of the reference.
  */
 export function collatePairs(pad: number): (samples: PairSample[], device: Device) => PairBatch {
   requireInteger('text.collatePairs pad', pad, 0);

@@ -1,11 +1,11 @@
-// The tokenizer of old BERT folders, which have vocab.txt alone, as a tokenizer.json.
+// Makes a tokenizer.json for old BERT folders, which have only vocab.txt.
 
 type Json = Record<string, unknown>;
 
-/** A token on each line; the number of the line is its id. */
+/** The file with one token on each line. The line number is the id of the token. */
 export const VOCABULARY_FILE = 'vocab.txt';
 
-/** The tokens with a role in such folders. */
+/** The special tokens of such folders, by role. */
 export const WORD_PIECE_ROLES = {
   ...{ unk_token: '[UNK]', sep_token: '[SEP]', pad_token: '[PAD]' },
   ...{ cls_token: '[CLS]', mask_token: '[MASK]' },

@@ -6,7 +6,7 @@ import { requireFinite } from '../runtime/require-number.js';
 /** Factors of labels in the loss: in the order of the labels, or by their names. */
 export type ClassWeights = readonly number[] | Readonly<Record<string, number>>;
 
-/** Returns `given`; the model knows the labels. */
+/** Returns `given`. weightsOf() checks the labels when the model is there. Throws DS_ARGUMENT. */
 export function requireWeights(op: string, given: ClassWeights): ClassWeights {
   if (Array.isArray(given) || isObject(given)) return given;
   throw refusedValue(op, 'a list of factors, or factors by the names of labels', given);

@@ -1,4 +1,4 @@
-// Micro-batches with their counts, and what an objective computes of them.
+// Micro-batches with their counts, and the interface of objectives.
 import type { LossReport, Tensor } from '../tensor/index.js';
 import type { MetricSums } from './evaluation-options.js';
 
@@ -23,8 +23,8 @@ export type Divisor = number | Tensor;
 /** Loss and counts of the batches of one kind of model. */
 export interface Objective<Batch> {
   /**
-   * A batch with the first `seqlen` tokens of each sample, to be counted; tensors that others take
-   * the place of are let go. Throws DS_ARGUMENT where no tensor in it has tokens.
+   * Returns a batch with the first `seqlen` tokens of each sample, and frees the tensors that it
+   * replaces. Throws DS_ARGUMENT if no tensor of the batch has tokens.
    */
   shortened(batch: Batch, seqlen: number): Batch;
   /** Counts a batch. If the batch is on the host, this does not wait for the device. */

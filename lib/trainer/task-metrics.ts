@@ -21,7 +21,7 @@ export interface TaskTargets {
 
 type Sums = Record<string, { sum: number; count: number }>;
 
-/** Sums that are no metrics themselves begin with it. */
+/** Prefix of sums that are not metrics. */
 const HIDDEN = '#';
 
 const IGNORED = -100;
@@ -33,7 +33,7 @@ function addTo(sums: Sums, name: string, sum: number, count = 1): void {
 
 const numbersOf = (tensor: Tensor): number[] => tensor.to('f32').toArray();
 
-/** The sums of a batch. `outputs` are the model's. */
+/** Returns the sums of a batch. `outputs` are the outputs of the model. */
 export function taskSums(model: TaskModel, outputs: Tensor, targets: TaskTargets): MetricSums {
   const sums: Sums = {};
   if (model.task === 'question-answering') addSpans(sums, outputs, targets);
@@ -58,7 +58,7 @@ export function taskSums(model: TaskModel, outputs: Tensor, targets: TaskTargets
   return sums;
 }
 
-/** The metrics that follow from all sums, without the hidden ones. */
+/** Returns the metrics from the sums over all batches and ranks. */
 export function taskMetrics(sums: MetricSums, labels: number): Record<string, number> {
   const open = Object.entries(sums).filter(([name]) => !name.startsWith(HIDDEN));
   const means = Object.fromEntries(open.map(([name, { sum, count }]) => [name, sum / count]));
@@ -90,7 +90,10 @@ function addClasses(
   });
 }
 
-/** Of two labels the metrics of label 1, else means over the labels, as scikit-learn's "macro". */
+/**
+ * Returns the metrics of label 1 of two labels, else means over the labels ("macro" in
+ * scikit-learn).
+ */
 function classMetrics(of: (name: string) => number, labels: number): Record<string, number> {
   const count = (kind: string): number[] =>
     Array.from({ length: labels }, (_, label) => of(`${kind}.${label}`));
@@ -157,7 +160,9 @@ function valueMetrics(of: (name: string) => number): { pearson: number } {
   return { pearson: scale > 0 ? covariance / scale : 0 };
 }
 
-/** Several labels: a label is said if its logit is positive. Accuracy counts whole rows. */
+/**
+ * Adds rows with several labels. A positive logit predicts its label. Accuracy counts whole rows.
+ */
 function addSeveral(
   sums: Sums,
   rows: readonly (readonly number[])[],
@@ -181,7 +186,9 @@ const hasEntities = (labels: readonly string[]): boolean =>
   labels.some((name) => /^[BI]-/.test(name)) &&
   labels.every((name) => /^(O$|[BIESLU]-)/.test(name));
 
-/** Entities by kind and place. Source: seqeval's default mode, as conlleval. */
+/**
+ * Returns entities with kind and position. Source: the default mode of seqeval, equal to conlleval.
+ */
 function entitiesIn(tags: readonly string[]): Set<string> {
   const found = new Set<string>();
   let begun: { kind: string; at: number } | null = null;
@@ -224,7 +231,10 @@ function addEntities(sums: Sums, names: readonly string[], { rows, wanted, lengt
   }
 }
 
-/** The best first token, the best last token from there on, and their overlap with the answer. */
+/**
+ * Adds the overlap of the answer with the predicted span: the best first token, and the best last
+ * token from there on.
+ */
 function addSpans(sums: Sums, outputs: Tensor, { starts, ends, mask }: TaskTargets): void {
   if (!starts || !ends) return;
   const [B, T] = leading(outputs.shape, 2);

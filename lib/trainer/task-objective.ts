@@ -54,7 +54,7 @@ export class TaskObjective<Batch> implements Objective<Batch> {
     return { batch, targets: null, counted, tokens };
   }
 
-  /** Rows or tokens with a target; with class weights the sum of their factors. */
+  /** Counts rows or tokens with a target; with class weights, it sums their factors. */
   private targetsIn(batch: Batch): number {
     const { ids, labels, starts, ends } = this.batchOf(batch);
     const T = ids.size(1);
@@ -84,7 +84,7 @@ export class TaskObjective<Batch> implements Objective<Batch> {
     return this.loss(forward, micro, { divisor });
   }
 
-  /** Logits of each sample. */
+  /** Returns the outputs for each sample. */
   outputs(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
     const { ids, mask, types } = this.batchOf(batch);
     return forward(ids, this.inputsOf({ mask, types }));

@@ -1,4 +1,4 @@
-// Pairs of answers of `ds train --method dpo`, the model, and its reference.
+// Opens the pairs, the model and the reference of `ds train --method dpo`.
 import { type CausalLM, fromPretrained } from '../../models/index.js';
 import { refused } from '../../runtime/refused.js';
 import { requireOneOf } from '../../runtime/require-type.js';
@@ -15,16 +15,16 @@ import type { Evaluation } from './trainer-options.js';
 
 const METHODS = ['sft', 'dpo'];
 
-/** The default of --max_length, if the model takes as many tokens. */
+/** The default of --max_length; a smaller limit of the model wins. */
 const MAX_LENGTH = 1024;
 
-/** Arguments about rows of text. */
+/** Arguments that apply only to rows of text. */
 const OF_TEXTS = [
   ...(['packing', 'eval_packing', 'packing_strategy', 'completion_only_loss', 'task'] as const),
   ...(['assistant_only_loss', 'streaming', 'dataset_text_field', 'sample'] as const),
 ];
 
-/** Losses of next tokens, as TRL's SFT calls them. */
+/** Names of next-token losses in TRL's SFT. */
 const NEXT_TOKENS = ['nll', 'chunked_nll'];
 
 /** Model and data of a method. */
@@ -33,13 +33,13 @@ export interface PreferenceMaterial {
   method: TrainingMethod;
   train: PairDataset;
   eval?: EvalOptions<unknown, unknown>;
-  /** One line for each kind of data. */
+  /** A description of each dataset, one line each. */
   lines: string[];
 }
 
 /**
- * Whether the arguments name preference optimization. Throws DS_ARGUMENT for another method, and
- * for arguments of one beside the other.
+ * Whether the arguments select preference optimization. Throws DS_ARGUMENT for an unknown method,
+ * and for arguments that belong to the other method.
  */
 export function isPreference(args: CheckedArguments): boolean {
   const { method = 'sft', loss_type: losses = [] } = args;

@@ -1,4 +1,4 @@
-// Rows with labels of `ds train --task`, and the model whose head has these labels.
+// Opens the rows of `ds train --task`, and the model with a head for their labels.
 import { fromConfig, type HeadTask, type ProblemType, type TaskModel } from '../../models/index.js';
 import { PROBLEMS, requireTask } from '../../models/tasks/task.js';
 import { refused } from '../../runtime/refused.js';
@@ -17,10 +17,10 @@ import { modelPlace } from './hub-model.js';
 import { openTaskModel } from './trained-model.js';
 import type { Evaluation } from './trainer-options.js';
 
-/** The default of --max_length, if the model takes as many tokens. */
+/** The default of --max_length; a smaller limit of the model wins. */
 const MAX_LENGTH = 512;
 
-/** Arguments about rows of text without labels. */
+/** Arguments that apply only to rows of text without labels. */
 const OF_TEXTS = [
   ...(['packing', 'eval_packing', 'packing_strategy', 'completion_only_loss'] as const),
   ...(['assistant_only_loss', 'streaming', 'sample'] as const),
@@ -37,11 +37,11 @@ export interface TaskMaterial {
   model: TaskModel;
   train: LabelledDataset;
   eval?: EvalOptions<TextSample, TextBatch>;
-  /** One line for each kind of data. */
+  /** A description of each dataset, one line each. */
   lines: string[];
 }
 
-/** The task of the arguments; null for a causal language model. Throws DS_ARGUMENT. */
+/** Returns the task of the arguments; null for a causal language model. Throws DS_ARGUMENT. */
 export function taskIn(args: CheckedArguments): LabelledTask | null {
   const { task: given } = args;
   if (given === undefined || given === 'causal-lm') return null;
@@ -97,7 +97,9 @@ export async function openTask(
   return { model, train, eval: { ...evaluation, data: data as never }, lines };
 }
 
-/** The names of a trained head, if it has all labels of the rows; else the names of the rows. */
+/**
+ * Returns the names of a trained head if it has all labels of the rows, else the names of the rows.
+ */
 function namesFor({ labels }: LabelledDataset, shape: TaskModel): readonly string[] | null {
   if (labels === null) return null;
   const own = shape.labels;

@@ -1,5 +1,5 @@
-// Direct preference optimization: the model learns to prefer chosen answers over rejected ones, as
-// far as a reference allows. Source: Rafailov et al. 2023, TRL's DPOTrainer.
+// Direct preference optimization: the model learns to prefer chosen answers over rejected ones. A
+// reference limits how far it moves. Source: Rafailov et al. 2023, TRL's DPOTrainer.
 import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
 import { lorasOf, withoutAdapters } from '../../peft/index.js';
@@ -28,29 +28,29 @@ import {
   SMOOTHED,
 } from './pair-losses.js';
 
-/** Options of dpo(), each declared once. */
+/** The declared options of dpo(). */
 export const DPO = {
-  /** Strength of the reference: small values let the model move far. Default: 0.1. */
+  /** Strength of the reference. With a small value, the model moves far from it. Default: 0.1. */
   beta: number('strength of the reference', { above: 0, default: 0.1, flag: 'beta' }),
-  /** A loss of TRL, or several. Default: "sigmoid". */
+  /** Name of a loss in TRL, or a list of names; the losses are added. Default: "sigmoid". */
   loss: checked(readLosses, '[loss](#losses), or a list of them', {
     default: ['sigmoid'],
     elsewhere: '`loss_type`',
   }),
-  /** Weights of several losses. Default: 1 each. */
+  /** Factor of each loss in the list. Default: 1 each. */
   weights: checked(readWeights, 'weights of several losses', { default: null, shown: '1 each' }),
-  /** The chance that a label is wrong. Default: 0. */
+  /** Probability that chosen and rejected are swapped, below 0.5. Default: 0. */
   labelSmoothing: number('chance that a label is wrong', {
     ...{ min: 0, below: 0.5, default: 0, flag: 'label_smoothing' },
   }),
-  /** How far answers may move from the reference, by an f-divergence. Default: "reverse_kl". */
+  /** The f-divergence between model and reference. Default: "reverse_kl". */
   divergence: oneOf<Divergence>(Object.keys(DIVERGENCES) as Divergence[])('f-divergence', {
     default: 'reverse_kl',
     flag: 'f_divergence_type',
   }),
   /**
-   * The model to stay near. Default: the model without its adapters, or the numbers of the rows
-   * (ref_chosen_logps and ref_rejected_logps).
+   * The reference model. Default: the model without its adapters. Rows with ref_chosen_logps and
+   * ref_rejected_logps need no reference.
    */
   reference: checked(readReference, 'model to stay near', {
     default: null,
@@ -62,8 +62,8 @@ export const DPO = {
 export interface DpoOptions extends Options<typeof DPO> {}
 
 /**
- * Learns from pairs of a text.PairDataset, as the Trainer's `method`. Throws DS_ARGUMENT for wrong
- * options.
+ * Returns the `method` of a Trainer that learns from pairs of a text.PairDataset. Throws
+ * DS_ARGUMENT for wrong options.
  */
 export function dpo(given: DpoOptions = {}): TrainingMethod {
   const settings = readDeclared('dpo', given, DPO);
@@ -139,7 +139,7 @@ class PairObjective<Batch> implements Objective<Batch> {
     throw refused('Trainer method', 'no curriculum_learning beside dpo()', 'a section');
   }
 
-  /** The mean loss is taken over pairs. */
+  /** Counts pairs: the mean loss is over pairs. */
   counted(batch: Batch): MicroBatch<Batch> {
     const { ids, answered } = pairBatch(batch);
     const tokens = answered.toArray().reduce((sum, one) => sum + Number(one), 0);
@@ -155,7 +155,7 @@ class PairObjective<Batch> implements Objective<Batch> {
     return this.lossOf(sums).sum().div(divisor);
   }
 
-  /** The rewards of chosen and of rejected answers, [P, 2]. */
+  /** Returns the rewards of chosen and rejected answers, [P, 2]. */
   outputs(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
     return scope(() => {
       const [w, l] = this.rewards(this.sumsOf(forward, pairBatch(batch)));
@@ -190,7 +190,7 @@ class PairObjective<Batch> implements Objective<Batch> {
     });
   }
 
-  /** beta times the distance of each answer from the reference. */
+  /** Returns beta times (log-probability minus that by the reference) of each answer. */
   private rewards({ chosen, rejected, ...sums }: PairSums): [w: number[], l: number[]] {
     const { beta } = this.settings;
     const w = chosen.sub(sums.chosenReference).mul(beta);
@@ -198,7 +198,7 @@ class PairObjective<Batch> implements Objective<Batch> {
     return [numbers(w), numbers(l)];
   }
 
-  /** [P]. */
+  /** Returns the weighted sum of the losses of each pair, [P]. */
   private lossOf(sums: PairSums): Tensor {
     const { loss, weights } = this.settings;
     const parts = loss.map((name, i) =>

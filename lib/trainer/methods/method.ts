@@ -1,15 +1,15 @@
-// What a Trainer learns from its data in place of next tokens, such as preferences.
+// TrainingMethod: another objective of a Trainer than next tokens, such as preferences.
 import type { Module } from '../../nn/index.js';
 import type { Objective } from '../micro-batch.js';
 
-/** Made by dpo(). */
+/** Another objective than next tokens. dpo() creates one. */
 export abstract class TrainingMethod {
-  /** As `ds train --method` calls it. */
+  /** Its name in `ds train --method`. */
   abstract readonly name: string;
 
-  /** Names of the metrics of its evaluations. */
+  /** Names of the metrics in evaluations. */
   abstract readonly metrics: readonly string[];
 
-  /** @internal The losses of `model`. Throws DS_ARGUMENT for a model without them. */
+  /** @internal Returns the objective for `model`. Throws DS_ARGUMENT for a model without them. */
   abstract objectiveOf<Batch>(model: Module): Objective<Batch>;
 }

@@ -4,24 +4,27 @@ import { exp, sigmoid, softplus, sort, type Tensor } from '../../tensor/index.js
 
 /** Sums over the answers of P pairs, [P] f32 each. */
 export interface PairSums {
-  /** Log-probabilities by the trained model. */
+  /** Log-probabilities of chosen answers by the trained model. */
   readonly chosen: Tensor;
+  /** Log-probabilities of rejected answers by the trained model. */
   readonly rejected: Tensor;
-  /** By the reference. */
+  /** Log-probabilities of chosen answers by the reference. */
   readonly chosenReference: Tensor;
+  /** Log-probabilities of rejected answers by the reference. */
   readonly rejectedReference: Tensor;
-  /** Tokens of the answers. */
+  /** Number of tokens of the chosen answers. */
   readonly chosenTokens: Tensor;
+  /** Number of tokens of the rejected answers. */
   readonly rejectedTokens: Tensor;
 }
 
-/** Numbers of a loss. */
+/** Options of the losses; see DPO. */
 export interface PairLossOptions {
   /** Strength of the reference. */
   readonly beta: number;
-  /** The chance that a label is wrong. */
+  /** Probability that chosen and rejected are swapped. */
   readonly labelSmoothing: number;
-  /** How far answers may move from the reference. */
+  /** The f-divergence between model and reference. */
   readonly divergence: Divergence;
 }
 
@@ -33,12 +36,15 @@ export const DIVERGENCES = {
   alpha_divergence: (x: Tensor): Tensor =>
     exp(x.mul(-0.5).clamp(Number.NEGATIVE_INFINITY, 80)).div(-0.5),
 };
-/** A name of an f-divergence. */
+/** Name of an f-divergence, as in TRL. */
 export type Divergence = keyof typeof DIVERGENCES;
 
 const logSigmoid = (x: Tensor): Tensor => softplus(x.neg()).neg();
 
-/** x = log-probability minus the reference's, of both answers, and d = their difference. */
+/**
+ * Returns x (log-probability minus that by the reference) of both answers, and the difference d of
+ * f(x).
+ */
 function ratios(sums: PairSums, { divergence }: PairLossOptions) {
   const w = sums.chosen.sub(sums.chosenReference);
   const l = sums.rejected.sub(sums.rejectedReference);
@@ -58,12 +64,13 @@ const conservative = (x: Tensor, e: number): Tensor =>
 
 const sorted = (x: Tensor): Tensor => sort(x, 0).values;
 
-/** Differences of the mean log-probabilities of tokens. */
+/** Returns the difference of x per token between both answers. */
 const meanDifference = (sums: PairSums, options: PairLossOptions): Tensor => {
   const { w, l } = ratios(sums, options);
   return w.div(sums.chosenTokens.clamp(1)).sub(l.div(sums.rejectedTokens.clamp(1)));
 };
 
+/** The losses by TRL's names. */
 export const PAIR_LOSSES = {
   /** Rafailov et al. 2023; with label smoothing, Mitchell 2023. */
   sigmoid: (sums, options) =>
@@ -121,6 +128,7 @@ export const PAIR_LOSSES = {
     const other = sorted(sums.chosenReference.sub(sums.rejectedReference));
     return conservative(own.sub(other).mul(options.beta), options.labelSmoothing);
   },
+  /** Melnyk et al. 2024, with chosen and rejected answers sorted separately. */
   aot_unpaired: (sums, options) => {
     const { w, l } = ratios(sums, options);
     return conservative(sorted(w).sub(sorted(l)).mul(options.beta), options.labelSmoothing);
@@ -132,6 +140,7 @@ export const PAIR_LOSSES = {
       .sub(sigmoid(w.mul(options.beta)))
       .add(1);
   },
+  /** D'Oosterlinck et al. 2024, for chosen answers that are worse than the model's. */
   apo_down: (sums, options) => {
     const { w, d } = ratios(sums, options);
     return sigmoid(w.mul(options.beta))
@@ -151,10 +160,10 @@ export const PAIR_LOSSES = {
     chosen.mul(chosen.numel).div(chosenTokens.sum().clamp(1)).neg(),
 } satisfies Readonly<Record<string, PairLoss>>;
 
-/** A name of a loss of pairs. */
+/** Name of a loss of pairs, as in TRL. */
 export type PairLossName = keyof typeof PAIR_LOSSES;
 
-/** Losses that need a label smoothing above 0, and those whose result it may change. */
+/** Losses with label smoothing: its lowest value, and its limit. Other losses accept only 0. */
 export const SMOOTHED: Readonly<
   Partial<Record<PairLossName, readonly [low: number, high: number]>>
 > = {
@@ -162,7 +171,7 @@ export const SMOOTHED: Readonly<
   exo_pair: [Number.MIN_VALUE, 0.5],
 };
 
-/** The first P and the last P of 2P numbers: those of chosen and of rejected answers. */
+/** Splits 2P numbers into P numbers of chosen answers and P numbers of rejected answers. */
 export function halves(both: Tensor): [chosen: Tensor, rejected: Tensor] {
   const pairs = both.size(0) / 2;
   return [both.narrow(0, 0, pairs), both.narrow(0, pairs, pairs)];
