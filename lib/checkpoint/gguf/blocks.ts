@@ -1,13 +1,13 @@
-// Values of GGUF tensors: plain numbers, and blocks of small integers with scales. Source: ggml's
-// formulas of each type.
+// Decodes values of GGUF tensors: plain numbers, and blocks of small integers with scales. Source:
+// ggml's formulas of each type.
 import type { DType } from '../../runtime/dtype.js';
 
 /** A type of stored values. */
 export interface BlockType {
   readonly name: string;
-  /** Values of a block. */
+  /** Number of values in a block. */
   readonly values: number;
-  /** Bytes of a block. */
+  /** Number of bytes of a block. */
   readonly bytes: number;
   /** The dtype of plain numbers; null for blocks, which are read as f32. */
   readonly dtype: DType | null;
@@ -29,13 +29,13 @@ for (let bits = 0; bits < 65_536; ++bits) {
         : sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
 
-/** The f16 number at byte `at`. */
+/** Returns the f16 number at byte `at`. */
 export const halfAt = (bytes: Uint8Array, at: number): number =>
   HALVES[(bytes[at] as number) | ((bytes[at + 1] as number) << 8)] as number;
 
-/** Values of IQ4_NL's codes. */
+/** Values of the 16 codes of IQ4_NL. */
 const NONLINEAR = [...[-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]];
-/** Values of MXFP4's codes: e2m1 numbers. */
+/** Values of the 16 codes of MXFP4: e2m1 numbers. */
 const E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0, -0.5, -1, -1.5, -2, -3, -4, -6];
 
 const signed = (byte: number): number => (byte << 24) >> 24;
@@ -76,7 +76,7 @@ function q8(bytes: Uint8Array, count: number, out: Float32Array): void {
   }
 }
 
-/** The six-bit scale and minimum of group `j` of 8, packed into 12 bytes from `at`. */
+/** Returns the six-bit scale and minimum of group `j` of 8, packed into 12 bytes from `at`. */
 function scaleAndMin(s: Uint8Array, at: number, j: number): [scale: number, min: number] {
   const byte = (i: number): number => s[at + i] as number;
   if (j < 4) return [byte(j) & 63, byte(j + 4) & 63];
@@ -118,7 +118,7 @@ function q6k(bytes: Uint8Array, count: number, out: Float32Array): void {
   }
 }
 
-/** The f32 number of a bf16 number's bits. */
+/** Returns the f32 number of a bf16 number's bits. */
 const WIDE = new Float32Array(1);
 const WIDE_BITS = new Uint32Array(WIDE.buffer);
 
@@ -147,7 +147,7 @@ function blocks(
 
 const power = (bytes: Uint8Array, at: number): number => 2 ** ((bytes[at] as number) - 127);
 
-/** The supported types by their numbers in files. */
+/** The supported types by their ids in files. */
 export const BLOCK_TYPES: ReadonlyMap<number, BlockType> = new Map([
   [0, plain('F32', 'f32', 4)],
   [1, plain('F16', 'f16', 2)],
@@ -176,7 +176,7 @@ export const BLOCK_TYPES: ReadonlyMap<number, BlockType> = new Map([
   [14, blocks('Q6_K', [210, 256], q6k)],
 ]);
 
-/** Types of ggml that are not read, for messages. */
+/** Names of ggml's unsupported types, for messages. */
 const OTHERS: Readonly<Record<number, string>> = {
   ...{ 3: 'Q4_1', 6: 'Q5_0', 7: 'Q5_1', 9: 'Q8_1', 10: 'Q2_K', 11: 'Q3_K', 15: 'Q8_K' },
   ...{ 16: 'IQ2_XXS', 17: 'IQ2_XS', 18: 'IQ3_XXS', 19: 'IQ1_S', 21: 'IQ3_S', 22: 'IQ2_S' },
@@ -184,11 +184,11 @@ const OTHERS: Readonly<Record<number, string>> = {
   ...{ 34: 'TQ1_0', 35: 'TQ2_0', 40: 'NVFP4' },
 };
 
-/** The name of a type in messages. */
+/** Returns the name of a type for messages. */
 export const typeName = (id: number): string =>
   BLOCK_TYPES.get(id)?.name ?? OTHERS[id] ?? `type ${id}`;
 
-/** The number of a type in files. */
+/** Returns the id of a type in files. */
 export function typeId(name: string): number {
   for (const [id, type] of BLOCK_TYPES) if (type.name === name) return id;
   throw new RangeError(name);

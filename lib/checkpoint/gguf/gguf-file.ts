@@ -1,4 +1,4 @@
-// Reads tensors of a GGUF file as a model has them: unpacked, in its row order, under its names.
+// Reads tensors of a GGUF file in the form of a model: unpacked, in its row order, under its names.
 import { dtypeSize } from '../../runtime/dtype.js';
 import { InputFile } from '../../runtime/input-file.js';
 import { numel } from '../../runtime/view.js';
@@ -6,32 +6,32 @@ import type { Tensor } from '../../tensor/index.js';
 import type { TensorEntry } from '../header.js';
 import { type GgufHeader, type GgufTensor, readGgufHeader } from './header.js';
 
-/** A tensor of the model in a tensor of the file. */
+/** A tensor of the model, as a range of a tensor in the file. */
 export interface GgufPart {
-  /** The model's name. */
+  /** The name in the model. */
   readonly name: string;
   readonly source: GgufTensor;
   readonly shape: readonly number[];
-  /** Its first value in `source`. Default 0. */
+  /** Index of its first value in `source`. Default 0. */
   readonly first?: number;
   /**
-   * The number of heads whose rows the file has in pairs: rows 2j and 2j + 1 of a head of D rows
-   * are the model's j and j + D / 2. Default: rows in the model's order.
+   * The number of heads, if the file stores their rows in pairs. Rows 2j and 2j + 1 of a head of D
+   * rows are rows j and j + D / 2 of the model. Default: rows in the order of the model.
    */
   readonly pairedHeads?: number;
   /** Added to every value. Default 0. */
   readonly add?: number;
 }
 
-/** A part, and its bytes after unpacking. */
+/** A tensor of the model, and its bytes after unpacking. */
 export interface GgufEntry extends TensorEntry {
   readonly part: GgufPart;
 }
 
-/** Values that are unpacked at a time. */
+/** Number of values that are unpacked at a time. */
 const CHUNK = 2 ** 18;
 
-/** An open file. Its opener closes it. */
+/** An open GGUF file. The caller of open() closes it. */
 export class GgufFile {
   private readonly parts: ReadonlyMap<string, GgufPart>;
 
@@ -44,8 +44,8 @@ export class GgufFile {
   }
 
   /**
-   * `partsOf` lists the tensors of the model. Throws what it throws, DS_CHECKPOINT for a damaged
-   * header, and DS_IO.
+   * Opens `path`. `partsOf` lists the tensors of the model. Throws DS_CHECKPOINT for a damaged
+   * header, DS_IO, and errors of `partsOf`.
    */
   static async open(
     path: string,
@@ -70,7 +70,7 @@ export class GgufFile {
     return this.file.bytes;
   }
 
-  /** Throws DS_IO if the file was written since it was opened. */
+  /** Throws DS_IO if the file has changed since open(). */
   requireUnchanged(): Promise<void> {
     return this.file.requireUnchanged();
   }
@@ -137,7 +137,7 @@ function entryOf(part: GgufPart): GgufEntry {
   return { name, dtype, shape, start: 0, end: numel(shape) * dtypeSize(dtype), part };
 }
 
-/** Values [at, at + count) of a range are those of the file from `from` on. */
+/** Values [at, at + count) of a range, which are contiguous in the file from value `from` on. */
 interface Run {
   readonly at: number;
   readonly from: number;

@@ -6,21 +6,22 @@ import { BLOCK_TYPES, type BlockType, typeName } from './blocks.js';
 /** A value of the metadata; integers are numbers. */
 export type GgufValue = number | boolean | string | readonly GgufValue[];
 
-/** A tensor of the file. */
+/** An entry of the table of tensors. */
 export interface GgufTensor {
   readonly name: string;
-  /** Outermost dimension first. */
+  /** Dimensions, outermost first. */
   readonly shape: readonly number[];
   readonly type: BlockType;
-  /** The position of its first byte in the file. */
+  /** Position of its first byte in the file. */
   readonly start: number;
   readonly bytes: number;
 }
 
+/** The header of a GGUF file. */
 export interface GgufHeader {
   readonly metadata: ReadonlyMap<string, GgufValue>;
   readonly tensors: readonly GgufTensor[];
-  /** All values of a small tensor. Throws DS_CHECKPOINT for a large one, DS_IO. */
+  /** Returns all values of a small tensor. Throws DS_CHECKPOINT for a large tensor; DS_IO. */
   readonly read: (tensor: GgufTensor) => readonly number[];
 }
 
@@ -39,7 +40,7 @@ const MAX_DIMS = 4;
 const MAX_DEPTH = 3;
 const DAMAGED = 'The file is damaged, or its download did not finish.';
 
-/** Bytes of each type of metadata; of texts and lists, of their length. */
+/** Bytes of each type of metadata. For texts and lists: bytes of their length. */
 const SIZES = [1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8] as const;
 const [TEXT, LIST] = [8, 9];
 
@@ -55,7 +56,7 @@ class Reader {
     private readonly read: ReadBytes,
   ) {}
 
-  /** Bytes between here and the end. */
+  /** Bytes from here to the end of the file. */
   get left(): number {
     return this.size - this.at;
   }
@@ -65,7 +66,7 @@ class Reader {
     return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
   }
 
-  /** A view of the next `count` bytes. */
+  /** Returns a view of the next `count` bytes. */
   private take(count: number): [view: DataView, offset: number] {
     if (count > this.left) throw this.damaged(`${count} bytes more`, `${this.left}`);
     const from = this.at - this.windowAt;
@@ -85,7 +86,7 @@ class Reader {
     return view.getUint32(at, true);
   }
 
-  /** A count or size; larger ones than 2^53 are no sizes of a file. */
+  /** Returns a count or size. Throws DS_CHECKPOINT above 2^53. */
   size64(): number {
     const [view, at] = this.take(8);
     const value = view.getBigUint64(at, true);
@@ -146,7 +147,10 @@ class Reader {
   }
 }
 
-/** Throws DS_CHECKPOINT for other files, damaged ones, and tensors of unsupported types. */
+/**
+ * Reads a header. Throws DS_CHECKPOINT for other or damaged files, and for unsupported types of
+ * tensors.
+ */
 export function readGgufHeader(path: string, size: number, read: ReadBytes): GgufHeader {
   const reader = new Reader(path, size, read);
   const magic = reader.left < 4 ? '' : Buffer.from(Uint32Array.of(reader.u32()).buffer).toString();
@@ -211,7 +215,9 @@ function alignment(reader: Reader, metadata: GgufHeader['metadata']): number {
   throw reader.damaged('general.alignment as a power of 2 up to 2^20', JSON.stringify(given));
 }
 
-/** Requires that each tensor lies in the file, and none overlaps another. */
+/**
+ * Returns the tensors with their positions. Throws DS_CHECKPOINT if they overlap or leave the file.
+ */
 function located(
   reader: Reader,
   entries: readonly Entry[],

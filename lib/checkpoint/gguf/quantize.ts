@@ -2,7 +2,7 @@
 // scale minimises a weighted squared error. Source: ggml's block layouts and llama.cpp's searches.
 import { typeId } from './blocks.js';
 
-/** A type that is written. */
+/** A type that saveGguf() writes. */
 export type PackedType = 'F32' | 'F16' | 'Q8_0' | 'Q4_K' | 'Q6_K';
 
 /** Values and bytes of a block. */
@@ -10,17 +10,20 @@ const LAYOUTS: Readonly<Record<PackedType, readonly [values: number, bytes: numb
   ...{ F32: [1, 4], F16: [1, 2], Q8_0: [32, 34], Q4_K: [256, 144], Q6_K: [256, 210] },
 };
 
+/** Returns the number of values in a block. */
 export const blockValues = (type: PackedType): number => LAYOUTS[type][0];
 
+/** Returns the bytes of `count` packed values. */
 export const packedBytes = (type: PackedType, count: number): number =>
   (count / LAYOUTS[type][0]) * LAYOUTS[type][1];
 
+/** Returns the id of a type in files. */
 export const packedTypeId = (type: PackedType): number => typeId(type);
 
 const FLOAT = new Float32Array(1);
 const BITS = new Uint32Array(FLOAT.buffer);
 
-/** The bits of the nearest f16 number; ties go to the even one. */
+/** Returns the bits of the nearest f16 number; ties round to even. */
 export function halfBits(value: number): number {
   FLOAT[0] = value;
   const bits = BITS[0] as number;
@@ -40,7 +43,7 @@ export function halfBits(value: number): number {
   return sign | ((shifted + 0xfff + ((shifted >>> 13) & 1)) >>> 13);
 }
 
-/** The number that f16 stores for `value`. */
+/** Returns `value`, rounded to f16. */
 function asHalf(value: number): number {
   const bits = halfBits(value);
   const exponent = (bits >> 10) & 31;
@@ -53,7 +56,7 @@ function asHalf(value: number): number {
 const clamp = (value: number, low: number, high: number): number =>
   Math.min(Math.max(value, low), high);
 
-/** Packs whole blocks. */
+/** Returns the bytes of `values`, which fill whole blocks. */
 export function packed(type: PackedType, values: Float32Array): Uint8Array {
   const out = Buffer.alloc(packedBytes(type, values.length));
   const [size, bytes] = LAYOUTS[type];
@@ -77,7 +80,7 @@ function q8(x: Float32Array, out: Buffer): void {
   for (let i = 0; i < 32; ++i) out.writeInt8(scale ? round((x[i] as number) / scale) : 0, 2 + i);
 }
 
-/** Halves go away from zero, as in C. */
+/** Rounds halves away from zero, as C does. */
 const round = (value: number): number => Math.sign(value) * Math.round(Math.abs(value));
 
 /** x is about scale * code - min for codes of 0 to 15. */

@@ -1,5 +1,4 @@
-// Writes GGUF files of version 3: metadata, the table of tensors, and their bytes one after
-// another.
+// Writes GGUF files of version 3: metadata, the table of tensors, and the bytes of each tensor.
 import { open } from 'node:fs/promises';
 import { type PackedType, packedBytes, packedTypeId } from './quantize.js';
 
@@ -8,7 +7,7 @@ export class F32 {
   constructor(readonly value: number) {}
 }
 
-/** A value to be written. */
+/** A value of the metadata to write. */
 export type WrittenValue =
   | F32
   | number
@@ -18,10 +17,10 @@ export type WrittenValue =
   | Int32Array
   | Float32Array;
 
-/** Values by key. */
+/** Metadata to write, by key. */
 export type GgufMetadata = ReadonlyMap<string, WrittenValue>;
 
-/** A tensor to be written, outermost dimension first. */
+/** A tensor to write. Its shape has the outermost dimension first. */
 export interface WrittenTensor {
   readonly name: string;
   readonly shape: readonly number[];
@@ -97,8 +96,8 @@ function headerOf(metadata: GgufMetadata, tensors: readonly WrittenTensor[]): Bu
 }
 
 /**
- * Writes a new file at `path`, which must not exist. `pieces` yields the bytes of each tensor, in
- * one or several pieces. Throws errors of node:fs.
+ * Writes a new file at `path`, which must not exist. `pieces` yields the bytes of a tensor in one
+ * or several chunks. Throws errors of node:fs.
  */
 export async function writeGguf(
   path: string,

@@ -1,15 +1,15 @@
-// The architectures of llama.cpp that GGUF files are read and written for, and their names of
-// tensors. Source: llama.cpp's conversion script and its list of tensor names.
+// The supported architectures of GGUF files, and llama.cpp's names of their tensors. Source:
+// llama.cpp's conversion script and its list of tensor names.
 
-/** What a file of an architecture has besides the common names and keys. */
+/** The differences of an architecture from the common names and keys. */
 export interface GgufArchitecture {
-  /** general.architecture. */
+  /** The value of general.architecture. */
   readonly name: string;
-  /** config.json's model_type: the first is read, all are written. */
+  /** Values of model_type in config.json. A read file gets the first; all can be written. */
   readonly modelTypes: readonly [string, ...string[]];
   /** The class in config.json. */
   readonly className: string;
-  /** config.json's model_type and class of files with experts. Default: none are read. */
+  /** The model_type and class of files with experts. Default: experts are refused. */
   readonly mixture?: { readonly modelType: string; readonly className: string };
   /** Whether rows of queries and keys are stored in pairs. Default false. */
   readonly isPaired?: boolean;
@@ -23,7 +23,7 @@ export interface GgufArchitecture {
   readonly numbers?: Readonly<Record<string, string>>;
   /** Entries of config.json that no key decides. */
   readonly fixed?: Readonly<Record<string, boolean | string | null>>;
-  /** Whether attention may have a window, and which layers: all, or those of a fixed pattern. */
+  /** Layers with a window: all, or all except each `fullEvery`th. Default: no window. */
   readonly window?: 'all' | { readonly fullEvery: number };
 }
 
@@ -84,6 +84,7 @@ const GEMMA = {
   fixed: { hidden_activation: 'gelu_pytorch_tanh', tie_word_embeddings: true },
 } as const;
 
+/** All supported architectures. */
 export const ARCHITECTURES: readonly GgufArchitecture[] = [
   {
     ...{ name: 'llama', modelTypes: ['llama', 'mistral', 'mixtral'], isPaired: true },
@@ -140,12 +141,14 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
   },
 ];
 
-/** llama.cpp's name without suffix of a tensor of a block; undefined for other tensors. */
+/**
+ * Returns llama.cpp's name, without suffix, of a tensor in a block; undefined for other tensors.
+ */
 export function blockName({ names }: GgufArchitecture, theirs: string): string | undefined {
   return names?.[theirs] ?? BLOCK[theirs];
 }
 
-/** Hugging Face's name without suffix of a tensor; undefined for unknown tensors. */
+/** Returns Hugging Face's name of a tensor, without suffix; undefined for unknown tensors. */
 export function modelName(architecture: GgufArchitecture, stored: string): string | undefined {
   const outside = Object.entries(OUTSIDE).find(([, name]) => name === stored);
   if (outside) return outside[0];
@@ -156,7 +159,7 @@ export function modelName(architecture: GgufArchitecture, stored: string): strin
   return found && `model.layers.${layer}.${found[0]}`;
 }
 
-/** llama.cpp's name without suffix of a tensor; undefined for unknown tensors. */
+/** Returns llama.cpp's name of a tensor, without suffix; undefined for unknown tensors. */
 export function storedName(architecture: GgufArchitecture, own: string): string | undefined {
   const [, layer, rest = ''] = /^model\.layers\.(\d+)\.(.+)$/.exec(own) ?? [];
   if (layer === undefined) return OUTSIDE[own];
@@ -164,10 +167,10 @@ export function storedName(architecture: GgufArchitecture, own: string): string 
   return name && `blk.${layer}.${name}`;
 }
 
-/** The names of experts in Hugging Face's files. */
+/** Returns the names of experts in Hugging Face's files. */
 export const expertNames = ({ experts = EXPERTS }: GgufArchitecture): ExpertNames => experts;
 
-/** Names of all experts' matrices in GGUF files, and of the router. */
+/** Names in GGUF files of the stacked matrices of experts, and of the router. */
 export const STACKS = {
   router: 'ffn_gate_inp',
   gate: 'ffn_gate_exps',

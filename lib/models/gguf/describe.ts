@@ -1,4 +1,4 @@
-// The metadata of a GGUF file from the sizes of a model, and the small tensors beside its weights.
+// Makes the metadata of a GGUF file from the sizes of a model, and its tensors of rotary factors.
 import { F32, type GgufMetadata, type WrittenValue } from '../../checkpoint/index.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
@@ -8,11 +8,11 @@ import type { GgufArchitecture } from './architectures.js';
 
 type Entries = Record<string, WrittenValue>;
 
-/** A setting that llama.cpp computes in another way or not at all. */
+/** Returns the error for a setting that llama.cpp lacks or computes differently. */
 const lost = (what: string, expected: string, got: unknown) =>
   refused(`saveGguf ${what}`, expected, formatValue(got), 'llama.cpp has no key for it.');
 
-/** Throws DS_ARGUMENT for settings that a file cannot express. */
+/** Returns the metadata for a model. Throws DS_ARGUMENT for settings that llama.cpp lacks. */
 export function metadataOf(
   architecture: GgufArchitecture,
   sizes: RotarySizes,
@@ -100,7 +100,7 @@ const anglesOf = (sizes: RotarySizes) => ({
   ropeTheta: sizes.ropeTheta,
 });
 
-/** Divisors of frequencies, which llama.cpp reads as tensors. */
+/** Returns the divisors of rotary frequencies, which llama.cpp reads from tensors. */
 export function ropeTensors(sizes: RotarySizes): Readonly<Record<string, readonly number[]>> {
   const { ropeScaling } = sizes;
   if (ropeScaling?.type === 'longrope') {
@@ -114,7 +114,7 @@ export function ropeTensors(sizes: RotarySizes): Readonly<Record<string, readonl
   return { 'rope_freqs.weight': divisors };
 }
 
-/** llama.cpp's keys of the family's scales, by config.json's. */
+/** Returns llama.cpp's keys for the scales of the family. */
 function scalesOf({ name, hasOffsetNorms }: GgufArchitecture, sizes: RotarySizes): Entries {
   const { scores, embed, residual, logits, scoreCap, logitCap } = sizes.scales ?? {};
   const named: Readonly<Record<string, number | null | undefined>> = hasOffsetNorms
@@ -132,7 +132,7 @@ function scalesOf({ name, hasOffsetNorms }: GgufArchitecture, sizes: RotarySizes
   return Object.fromEntries(given.map(([key, value]) => [key, new F32(value as number)]));
 }
 
-/** query_pre_attn_scalar as llama.cpp has it: of the 27B models channels / heads. */
+/** Returns llama.cpp's query_pre_attn_scalar: channels / heads in 27B models, else headDim. */
 function gemmaScale(name: string, { layers, channels, heads, headDim }: RotarySizes): number {
   return layers === (name === 'gemma2' ? 46 : 62) ? channels / heads : headDim;
 }

@@ -10,11 +10,11 @@ export class GgufKeys {
     readonly path: string,
     private readonly metadata: GgufHeader['metadata'],
     readonly architecture: string,
-    /** Values of a small f32 tensor. */
+    /** Returns the values of a small tensor. */
     readonly read: (tensor: GgufTensor) => readonly number[],
   ) {}
 
-  /** Throws DS_CHECKPOINT if the file names no architecture. */
+  /** Returns the keys of a file. Throws DS_CHECKPOINT if it names no architecture. */
   static of(path: string, { metadata, read }: GgufHeader): GgufKeys {
     const name = metadata.get('general.architecture');
     if (typeof name === 'string') return new GgufKeys(path, metadata, name, read);
@@ -23,12 +23,15 @@ export class GgufKeys {
     throw new DsError({ code: 'DS_CHECKPOINT', op, expected: 'the name of an architecture', got });
   }
 
-  /** The value of a key with its whole name; null: absent. */
+  /** Returns the value of a key with its full name; null if it is absent. */
   whole(key: string): GgufValue | null {
     return this.metadata.get(key) ?? null;
   }
 
-  /** The value of a key of the architecture; null: absent. */
+  /**
+   * Returns the value of a key of the architecture; null if it is absent. Throws DS_CHECKPOINT if
+   * layers differ.
+   */
   get(key: string): GgufValue | null {
     const value = this.whole(`${this.architecture}.${key}`);
     // Some files list a number for each layer.
@@ -38,26 +41,28 @@ export class GgufKeys {
     throw this.refusal(key, 'the same number in all layers', value);
   }
 
-  /** A number of 0 or more, or `fallback` if it is absent. */
+  /** Returns a number of 0 or more, or `fallback` if the key is absent. Throws DS_CHECKPOINT. */
   number(key: string, fallback: number): number {
     const value = this.get(key) ?? fallback;
     if (typeof value === 'number' && Number.isFinite(value) && value >= 0) return value;
     throw this.refusal(key, 'a number of 0 or more', value);
   }
 
+  /** Returns a positive number. Throws DS_CHECKPOINT. */
   positive(key: string): number {
     const value = this.get(key);
     if (typeof value === 'number' && Number.isFinite(value) && value > 0) return value;
     throw this.refusal(key, 'a positive number', value);
   }
 
-  /** A positive integer. */
+  /** Returns a positive integer. Throws DS_CHECKPOINT. */
   size(key: string): number {
     const value = this.positive(key);
     if (Number.isSafeInteger(value)) return value;
     throw this.refusal(key, 'a positive integer', value);
   }
 
+  /** Returns the DS_CHECKPOINT for a key. */
   refusal(key: string, expected: string, got: GgufValue | null): DsError {
     const whole = key.startsWith('general.') ? key : `${this.architecture}.${key}`;
     const shown = got === null ? 'nothing' : shownJson(got as JsonValue);

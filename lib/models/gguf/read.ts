@@ -1,4 +1,4 @@
-// Opens a GGUF file as a folder of Hugging Face: a config.json from the metadata, and tensors under
+// Opens a GGUF file as a Hugging Face folder: a config.json from the metadata, and tensors under
 // Hugging Face's names. Values stay in the file until they are needed.
 import type { JsonObject } from '../../../types/json.js';
 import {
@@ -21,8 +21,8 @@ import {
 import { GgufKeys } from './keys.js';
 
 /**
- * Opens `path`. Throws DS_CHECKPOINT for a damaged file, for an architecture or type of weights
- * that is not supported, and for tensors without a place in the model; DS_IO.
+ * Opens `path`. Throws DS_CHECKPOINT for a damaged file, an unsupported architecture or type of
+ * weights, and unknown tensors; DS_IO.
  */
 export async function openGguf(path: string): Promise<WeightFiles> {
   let config: JsonObject = {};
@@ -89,7 +89,9 @@ function configOf(
   };
 }
 
-/** bf16 if matrices are packed into blocks or differ in type. */
+/**
+ * Returns the dtype of the weights: bf16 if matrices are packed into blocks or have several types.
+ */
 function dtypeOf(tensors: readonly GgufTensor[]): string {
   const matrices = tensors.filter(({ shape }) => shape.length > 1);
   const [first, ...others] = new Set(matrices.map(({ type }) => type.dtype));
@@ -97,7 +99,7 @@ function dtypeOf(tensors: readonly GgufTensor[]): string {
   return (others.length === 0 && names[first ?? '']) || 'bfloat16';
 }
 
-/** Ids of tokens with a role. */
+/** Returns the ids of special tokens. */
 function tokensOf(keys: GgufKeys): JsonObject {
   const roles = { bos_token_id: 'bos', eos_token_id: 'eos', pad_token_id: 'padding' };
   const found = Object.entries(roles).map(([key, name]) => {
@@ -180,7 +182,9 @@ function scalingOf(
   throw keys.refusal('rope.scaling.type', 'none, linear or yarn', type);
 }
 
-/** The Llama 3 scaling with these divisors of frequencies: files do not have its four numbers. */
+/**
+ * Returns the Llama 3 scaling with these divisors of frequencies. Files lack its four parameters.
+ */
 function llama3Of(
   keys: GgufKeys,
   { theta, dim }: { theta: number; dim: number },
@@ -206,12 +210,12 @@ function llama3Of(
   throw keys.refusal('rope_freqs.weight', 'the divisors of Llama 3', formatValue(divisors));
 }
 
-/** Tensors that the configuration has taken, or that no model needs. */
+/** Tensors that only the configuration uses, or that no model needs. */
 const CONSUMED = new Set([
   ...['rope_freqs.weight', 'rope_factors_long.weight', 'rope_factors_short.weight'],
 ]);
 
-/** The tensors of the model in one of the file. */
+/** Returns the tensors of the model in a tensor of the file. */
 function partsOf(
   architecture: GgufArchitecture,
   keys: GgufKeys,
@@ -243,7 +247,7 @@ function partsOf(
   ];
 }
 
-/** Hugging Face's name of the router, or the pattern of an expert's matrix. */
+/** Returns Hugging Face's name of the router, or the pattern of an expert's matrix. */
 function stackOf(architecture: GgufArchitecture, stem: string): string | null {
   const [, layer, rest] = /^blk\.(\d+)\.(.+)$/.exec(stem) ?? [];
   const kind = (Object.keys(STACKS) as (keyof typeof STACKS)[]).find((one) => STACKS[one] === rest);

@@ -1,4 +1,4 @@
-// saveGguf: writes a model and its tokenizer as one GGUF file for llama.cpp and its relatives.
+// saveGguf: writes a model and its tokenizer as one GGUF file for llama.cpp.
 
 import {
   blockValues,
@@ -29,31 +29,34 @@ import {
 } from './architectures.js';
 import { metadataOf, ropeTensors } from './describe.js';
 
-/** Types of weights of a file: of all matrices, or llama.cpp's mixture of Q4_K and Q6_K. */
+/** The type of all matrices in a file, or llama.cpp's mixture of Q4_K and Q6_K. */
 export type GgufType = 'F32' | 'F16' | 'Q8_0' | 'Q4_K_M';
 
-/** How saveGguf() writes. */
+/** Options of saveGguf(). */
 export interface SaveGgufOptions {
   /** The type of matrices; vectors are F32. Default "Q8_0". */
   type?: GgufType;
-  /** The folder of the tokenizer, which llama.cpp needs for texts. Default: none. */
+  /** Folder or GGUF file with the tokenizer, which llama.cpp needs for texts. Default: none. */
   tokenizer?: string;
 }
 
 const OPTIONS: OptionNames<SaveGgufOptions> = { type: true, tokenizer: true };
 
-/** llama.cpp's numbers of the types (general.file_type). */
+/** llama.cpp's ids of the types (general.file_type). */
 const FILE_TYPES: Readonly<Record<string, number>> = { F32: 0, F16: 1, Q8_0: 7, Q4_K_M: 15 };
 
-/** Values that are packed at a time, a multiple of every block. */
+/** Number of values that are packed at a time, a multiple of every block. */
 const CHUNK = 2 ** 18;
 
 /**
- * Writes `model` as a GGUF file, which gets the name `path` when it is complete. Rows that do not
- * fit a type's blocks become Q8_0 or F16. Host memory in addition to the model's: the largest
- * tensor in f32, twice. Throws DS_ARGUMENT for a family or a setting that llama.cpp lacks, unmerged
- * adapters, 4- and 8-bit layers and wrong options; DS_DATA for a tokenizer that llama.cpp lacks;
- * DS_CHECKPOINT if `path` is not a file, DS_IO.
+ * Writes `model` as a GGUF file. The file gets the name `path` when it is complete. Rows that do
+ * not fit the blocks of a type become Q8_0 or F16. Host memory in addition to the model: the
+ * largest tensor in f32, twice.
+ *
+ * - Throws DS_ARGUMENT for wrong options, and for a family or a setting that llama.cpp lacks.
+ * - Throws DS_ARGUMENT for unmerged adapters, and for 4- and 8-bit layers.
+ * - Throws DS_DATA for a tokenizer that llama.cpp lacks.
+ * - Throws DS_CHECKPOINT if `path` is not a file; DS_IO.
  */
 export async function saveGguf(
   model: CausalLM,
@@ -88,15 +91,15 @@ function architectureOf(model: CausalLM): [GgufArchitecture, RotaryLM] {
   throw refusedValue('saveGguf', `a model of ${known}`, type);
 }
 
-/** A tensor of the file, and its values: one tensor of the model, or several in turn. */
+/** A tensor of the file, and its values: one tensor of the model, or several in order. */
 interface Piece {
   readonly tensor: WrittenTensor;
   readonly sources: readonly TensorSource[];
-  /** Heads whose rows are stored in pairs. */
+  /** Number of heads, if the file stores their rows in pairs. */
   readonly pairedHeads?: number;
-  /** Added to every value. */
+  /** A number that is added to every value. */
   readonly add?: number;
-  /** The values, if they are no tensor of the model. */
+  /** The values, if no tensor of the model has them. */
   readonly values?: readonly number[];
 }
 
@@ -122,7 +125,7 @@ function piecesOf(architecture: GgufArchitecture, model: RotaryLM, type: GgufTyp
   return [...small, ...ofModel];
 }
 
-/** The name in the file of a tensor with Hugging Face's name. Throws DS_ARGUMENT. */
+/** Returns the name in the file of a tensor with Hugging Face's name. Throws DS_ARGUMENT. */
 function fileName(architecture: GgufArchitecture, name: string): string {
   const [, stem = '', suffix = ''] = /^(.*)\.(weight|bias)$/.exec(name) ?? [];
   const stored = storedName(architecture, stem) ?? stackName(architecture, stem);
@@ -148,7 +151,7 @@ function changesOf(
   return isPaired && of ? { pairedHeads: of === 'q' ? heads : kvHeads } : {};
 }
 
-/** The layers that get more bits in llama.cpp's mixture. */
+/** Whether a layer gets more bits in llama.cpp's mixture. */
 const hasMoreBits = (layer: number, layers: number): boolean => {
   const eighth = Math.floor(layers / 8);
   return layer < eighth || layer >= Math.floor((7 * layers) / 8) || (layer - eighth) % 3 === 2;
@@ -167,7 +170,7 @@ function typeOf(
   return layer !== undefined && hasMoreBits(Number(layer), layers) ? 'Q6_K' : 'Q4_K';
 }
 
-/** The first of these types whose blocks fit rows of the shape. */
+/** Returns the wanted type if its blocks fit the rows of the shape, else Q8_0 or F16. */
 function fitting(wanted: PackedType, shape: readonly number[]): PackedType {
   const types: PackedType[] = [wanted, 'Q8_0', 'F16'];
   const width = shape.at(-1) ?? 1;
@@ -185,7 +188,7 @@ async function* bytesOf({
     const all = changed(await valuesOf(source), source.shape, changes);
     for (let at = 0; at < all.length; at += CHUNK) {
       yield packed(tensor.type, all.subarray(at, at + CHUNK));
-      // Other work gets its turn between chunks.
+      // Lets other work of the thread run between chunks.
       await new Promise(setImmediate);
     }
   }
@@ -204,7 +207,7 @@ async function valuesOf({ values }: TensorSource): Promise<Float32Array> {
   }
 }
 
-/** Values in the file's order of rows. */
+/** Returns the values in the row order of the file. */
 function changed(
   values: Float32Array,
   shape: readonly number[],
