@@ -1,4 +1,4 @@
-// Pruning: masks of 1 for the largest values or scores and 0 for the others set weights to 0.
+// Pruning: a mask is 1 for the largest values or scores and 0 for the others. It sets weights to 0.
 
 import { DsError } from '../errors.js';
 import { kaimingUniform } from '../nn/initializers.js';
@@ -7,8 +7,6 @@ import { leading, required } from '../runtime/required.js';
 import { abs, cast, held, noGrad, ones, scope, sum, Tensor, topk, zeros } from '../tensor/index.js';
 import type { CompressedLinear } from './compressed-layers.js';
 import { type Params, type Shared, straightThrough, type Technique } from './technique.js';
-
-// Masks: 1 for the largest values or scores, 0 for the others.
 
 /**
  * Returns 1 for the ceil(ratio n) largest of the n `values`, 0 for the others; the first of equal

@@ -6,26 +6,26 @@ import { destroyed } from './engine-errors.js';
 import type { Ranks } from './ranks.js';
 
 interface CallOptions {
-  /** A forward or a backward gathers weights from the shard group. */
+  /** Whether forward and backward gather weights from the shard group. */
   gathers: boolean;
-  /** The engine has an optimizer. */
+  /** Whether the engine has an optimizer. */
   trains: boolean;
-  /** Shard groups of some parameters only, in addition to that of the model. */
+  /** Shard groups of single parameters, in addition to the group of the model. */
   own: readonly ProcessGroup[];
 }
 
 /**
- * Refuses calls in the wrong order. Selects the groups that wait for this rank in a call: if the
- * call throws here, those ranks receive the error.
+ * Refuses calls in the wrong order. Selects the groups that wait for this rank in a call. If the
+ * call throws here, the ranks of these groups receive the error.
  */
 export class EngineCalls {
-  /** The asynchronous calls that read or replace the state. */
+  /** Asynchronous calls that read or replace the state. */
   readonly use = new StateUse();
   private readonly passing: JointGroups;
   private readonly stepping: JointGroups;
   private readonly more: (ProcessGroup | null)[] = [];
   private readonly trains: boolean;
-  /** The last call threw. */
+  /** Whether the last call threw. */
   private hasFailed = false;
   private isClosed = false;
 
@@ -61,7 +61,7 @@ export class EngineCalls {
     this.more.push(...(more.always ?? []));
   }
 
-  /** The groups in which other ranks may wait for this one. */
+  /** Returns the groups in which other ranks may wait for this rank. */
   get groups(): ProcessGroup[] {
     const all = [...(this.passing.always ?? []), ...(this.stepping.perhaps ?? []), ...this.more];
     return [...new Set(all)].filter((group) => group !== null && group.size > 1) as ProcessGroup[];
@@ -105,7 +105,7 @@ export class EngineCalls {
 
 interface Use {
   op: string;
-  /** True for a load, which replaces the state. */
+  /** Whether a load runs, which replaces the state. */
   changes: boolean;
 }
 

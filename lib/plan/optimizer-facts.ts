@@ -1,4 +1,4 @@
-// What a plan knows of an optimizer: the bytes of its state, and its ways of updating.
+// The facts of an optimizer for a plan: the bytes of its state, and its kinds of updates.
 import type { ResolvedConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';
 import { Parameter } from '../nn/parameter.js';

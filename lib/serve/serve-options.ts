@@ -11,6 +11,7 @@ import {
 import { refusedValue } from '../runtime/refused.js';
 import { REQUEST_LIMITS, readLimits, SERVER_LIMITS, type ServeLimits } from './limits.js';
 
+/** The declared options of a server. */
 export const SERVE = {
   /** Address to listen at. Default: "127.0.0.1", for this machine only. */
   host: string('address to listen at', {

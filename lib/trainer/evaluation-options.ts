@@ -26,7 +26,7 @@ export interface LossInput<Batch> {
   batch: Batch;
 }
 
-/** When and how far is evaluated. */
+/** The declared options of evaluations. */
 export const EVALUATION = {
   /** When to evaluate. Default: "epoch". */
   every: checked(requireEvery, 'when to evaluate', {
@@ -40,7 +40,7 @@ export const EVALUATION = {
     flag: 'per_device_eval_batch_size',
     also: ['eval_batch_size', 'per_gpu_eval_batch_size'],
   }),
-  /** Batches at most. Default: all. */
+  /** Maximum number of batches. Default: all. */
   maxBatches: checked(requireBatches, 'most batches', {
     default: Number.POSITIVE_INFINITY,
     shown: 'all',
@@ -65,7 +65,7 @@ export const EVALUATION = {
 
 /** Options of `eval` that depend on the samples. */
 export const evaluationCalls = <Sample, Batch>() => ({
-  /** Served in order, each sample once. */
+  /** The samples, which are evaluated in order, each once. */
   data: checked(
     requireSamples<TrainerData<Sample, Batch>>,
     'the data; `eval: data` is short for it',

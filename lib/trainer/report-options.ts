@@ -32,6 +32,7 @@ export type TrainerCallbacks = {
 /** Destination of logs: folders of a monitor in `save.dir`/runs, or your own monitor. */
 export type Report = 'tensorboard' | 'csv' | Monitor;
 
+/** The declared options of logs. */
 export const LOGGING = {
   /** Default: 10. */
   every: checked(requireEvery, 'when to log', {
@@ -40,7 +41,7 @@ export const LOGGING = {
   }),
   /** Logs the first update as well. Default: false. */
   first: boolean('log the first update too', { default: false, flag: 'logging_first_step' }),
-  /** Leaves losses that are not finite out of means. Default: false, so a mean can be NaN. */
+  /** Excludes losses that are not finite from means. Default: false, so a mean can be NaN. */
   nanFilter: boolean('leave non-finite losses out of means; transformers: true', {
     default: false,
     flag: 'logging_nan_inf_filter',
@@ -50,6 +51,7 @@ export const LOGGING = {
 /** Options of logs. */
 export interface LogOptions extends Options<typeof LOGGING> {}
 
+/** The declared options of the best evaluation. */
 export const BEST = {
   /** "loss", "accuracy" (with `eval.accuracy`), or a name of `eval.metrics`. */
   metric: string('metric of the best evaluation', {
@@ -71,6 +73,7 @@ export const BEST = {
 /** Choice of the best evaluation. */
 export interface BestOptions extends Options<typeof BEST> {}
 
+/** The declared options of checkpoints. */
 export const SAVING = {
   /** The folder of the checkpoint-<step> folders. */
   dir: string('folder of the `checkpoint-<step>` folders', {
@@ -84,14 +87,14 @@ export const SAVING = {
     'when to save; `"best"`: only at a new best evaluation',
     { default: 500, elsewhere: '`save_strategy`, `save_steps`' },
   ),
-  /** Checkpoints that stay: the newest ones, and the best. Default: all. */
+  /** Number of newest checkpoints to keep, the best one included. Default: all. */
   keep: integer('[checkpoints to keep](#keep-only-the-best), the best included', {
     min: 1,
     default: null,
     shown: 'all',
     flag: 'save_total_limit',
   }),
-  /** Keeps track of the best one: a metric of the evaluation, or more about it. */
+  /** Keeps the best checkpoint: a metric of the evaluation, or an object with more options. */
   best: checked(readBest, 'metric, or `{ metric, greaterIsBetter, load }`', {
     default: null,
     fields: BEST,
@@ -115,6 +118,7 @@ export interface CheckpointOptions extends Options<typeof SAVING> {}
 /** CheckpointOptions with defaults; `keep` null keeps all. */
 export type SaveSettings = Settings<typeof SAVING>;
 
+/** The declared options of early stopping. */
 export const STOPPING = {
   /** Number of consecutive evaluations without improvement. */
   patience: integer('end after so many evaluations without improvement', {

@@ -4,8 +4,8 @@ import type { Partition } from './shard.js';
 /**
  * Selects partitions with about `share` of all elements, spread evenly over the forward. Two
  * processors with rates in this proportion then work in parallel. The first partition is selected
- * if it is not larger than the share: its gradient comes last and its weights are needed first,
- * while the other processor updates the next ones.
+ * if it is not larger than the share. Its gradient comes last and its weights are needed first; the
+ * other processor then updates the next partitions.
  */
 export function evenlySpread(
   partitions: readonly Partition[],

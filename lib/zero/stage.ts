@@ -35,7 +35,7 @@ export interface WeightFlow {
   /** Whether weights are gathered by acquire() and freed by release(). */
   readonly isSharded: boolean;
   readonly slotBytes?: number;
-  /** Returns what this rank keeps of a unit. The caller owns the storage. */
+  /** Returns the shard of a unit on this rank. The caller owns the storage. */
   keep(unit: WeightUnit): Kept;
   adopting?(unit: WeightUnit): void;
   adopted?(shard: WeightShard): void;
@@ -51,7 +51,7 @@ export interface WeightFlow {
 /** The flows of a group of ranks. The stage owns them. */
 interface Flows {
   gradients: GradientFlow;
-  /** Carries the gradients; null if no rank needs those of another. */
+  /** Carries the gradients; null if no rank needs gradients of another rank. */
   buckets: Buckets | null;
   weights: WeightFlow;
 }

@@ -1,4 +1,4 @@
-// What an engine reports: monitors, the log of collectives, and phase timers.
+// Opens the observers of an engine: monitors, the log of collectives, and phase timers.
 
 import type { ResolvedConfig } from '../../../types/config.js';
 import { type CollectiveKind, CommsLogger } from '../../comm/index.js';

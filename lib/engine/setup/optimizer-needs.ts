@@ -1,4 +1,5 @@
-// What an optimizer needs of the ranks: summed gradients, whole parameters, whole blocks of state.
+// Checks the requirements of an optimizer: summed gradients, whole parameters, whole blocks of
+// state.
 
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
@@ -11,8 +12,8 @@ import { FROZEN, type Unit } from '../../zero/unit.js';
 import type { Progress } from '../step/progress.js';
 
 /**
- * Returns a function: whether gradients are summed over the ranks in this step. Returns null if
- * they are summed in every step.
+ * Returns a function that returns whether ranks sum gradients in this step. Returns null if they
+ * sum gradients in every step.
  */
 export function sumsGradients(optimizer: Optimizer, progress: Progress): (() => boolean) | null {
   if (!canExchange(optimizer)) return null;
@@ -84,8 +85,7 @@ export function requireElementwise(optimizer: Optimizer, among = 'with tensor pa
 
 /**
  * Throws DS_CONFIG if the model is divided between ranks (nn.Parameter.partOf) and `optimizer`
- * stores more than per-element values. Blocks, rows and columns of a part differ from those of the
- * whole.
+ * stores more than per-element values: a part has other blocks, rows and columns than the whole.
  */
 export function requireUncutState(optimizer: Optimizer, units: readonly Unit[]): void {
   for (const { name, group, shape, region } of units.flatMap(({ layout }) => layout.entries)) {

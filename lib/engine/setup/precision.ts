@@ -22,20 +22,21 @@ export function buildScaler({ fp16 }: ResolvedConfig): LossScaler {
   });
 }
 
+/** The dtype of each precision. */
 export const dtypeOf: Record<'fp16' | 'bf16' | 'fp32', DType> = {
   fp16: 'f16',
   bf16: 'bf16',
   fp32: 'f32',
 };
 
-/** The dtype of weights, activations and gradients of backward. */
+/** Returns the dtype of weights, activations and gradients of backward. */
 export function weightDType({ fp16, bf16 }: ResolvedConfig): DType {
   if (fp16.enabled) return 'f16';
   return bf16.enabled ? 'bf16' : 'f32';
 }
 
 /**
- * The dtype of gradient sums over micro-batches: that of the weights, or f32 by
+ * Returns the dtype of gradient sums over micro-batches: the dtype of the weights, or f32 by
  * data_types.grad_accum_dtype.
  */
 export function gradientDType(config: ResolvedConfig): DType {
@@ -43,7 +44,7 @@ export function gradientDType(config: ResolvedConfig): DType {
   return asked === null ? weightDType(config) : dtypeOf[asked];
 }
 
-/** The dtype of floating buffers; undefined keeps the dtype of each. */
+/** Returns the dtype of floating buffers; undefined: each buffer keeps its dtype. */
 export function bufferDType({ data_types: section }: ResolvedConfig): DType | undefined {
   const { buffer_dtype: asked } = section;
   return asked === null ? undefined : dtypeOf[asked];

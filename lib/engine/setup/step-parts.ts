@@ -14,7 +14,7 @@ import type { Clients } from './clients.js';
 import { buildTimer } from './observers.js';
 import { columnsOf } from './pipeline.js';
 
-/** `observers` receive each step. */
+/** Returns the parts that run a step. `observers` receive each step. */
 export function stepPartsOf(
   decisions: Decisions,
   holdings: Holdings,

@@ -31,7 +31,10 @@ import { bufferDType, gradientDType, weightDType } from './precision.js';
 import { buildStages, shardsWeights } from './stage.js';
 import { buildUnits } from './units.js';
 
-/** `ties`: parameters that several pipeline stages share. Throws as buildState() does. */
+/**
+ * Creates units and state of the model. `ties`: parameters that several pipeline stages share.
+ * Throws as buildState() does.
+ */
 export function holdModel(
   { module, config, device, optimizer, progress }: Decisions,
   { commTimer: timer }: Clients,

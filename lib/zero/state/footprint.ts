@@ -23,6 +23,7 @@ const MASTERS = {
   joined: JoinedMasters.costs,
 } satisfies Record<string, MasterCosts>;
 
+/** Name of a placement of state. */
 export type PlacementName = keyof typeof PLACEMENTS;
 
 /** The strategies and the schedule of a state. */
