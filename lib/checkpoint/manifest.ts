@@ -11,7 +11,7 @@ import { dtypes } from '../runtime/dtypes.generated.js';
 import { syncPath } from '../runtime/file.js';
 import type { InputFile } from '../runtime/input-file.js';
 import { isObject } from '../runtime/is-object.js';
-import { leading, required } from '../runtime/required.js';
+import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 import { isCheckpointFile, MANIFEST } from './directory.js';
@@ -220,10 +220,9 @@ interface PartOf extends TensorInfo {
  */
 function partOf(reader: Fields, value: unknown, location: string, of: PartOf): Part {
   const items = reader.list(value, location);
-  const [file, from, count] = leading(
-    items.slice(0, 3).map((number) => reader.count(number, location)),
-    3,
-  );
+  const numbers = items.slice(0, 3).map((number) => reader.count(number, location));
+  // A shorter list is refused below.
+  const [file = 0, from = 0, count = 0] = numbers;
   const hasBox = items.length === 5 && of.format !== 2;
   if ((items.length !== 3 && !hasBox) || file >= of.fileCount) {
     const boxes = of.format === 2 ? '' : ' or [file, from, numel, offset, shape]';

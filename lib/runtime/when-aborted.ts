@@ -1,6 +1,5 @@
 // One abort listener per signal for all waiting code: Node warns above ten listeners, and programs
 // add their own.
-import { required } from './required.js';
 
 const waiting = new WeakMap<EventTarget, Set<() => void>>();
 
@@ -16,5 +15,7 @@ export function whenAborted(signal: AbortSignal, body: () => void): () => void {
 }
 
 function report({ currentTarget }: Event): void {
-  for (const body of waiting.get(required(currentTarget)) ?? []) body();
+  // A listener that an earlier one has removed is called without a target.
+  const bodies = currentTarget && waiting.get(currentTarget);
+  for (const body of bodies ?? []) body();
 }

@@ -3,7 +3,6 @@ export type { ChatMessage } from './chat-template.js';
 export { DecodeStream } from './decode-stream.js';
 export type { EncodedPair } from './encode-pair.js';
 export type { RowCounts } from './encoded-part.js';
-export { ggufTokenizer } from './gguf-tokenizer.js';
 export {
   collateLabelled,
   type LabelledBatch,

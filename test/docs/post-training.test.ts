@@ -22,7 +22,7 @@ test('the program runs', async () => {
   await model.save(folder);
   cpSync(join(golden, 'tokenizers', 'qwen2'), folder, { recursive: true });
   const page = readPage(PAGE);
-  const [row] = snippetsOf(PAGE, page, ['json']);
+  const [row] = snippetsOf(PAGE, page, ['text']);
   const rows = (row?.code ?? '').trim();
   writeFileSync(join(dir, 'pairs.jsonl'), `${rows}\n`.repeat(16));
   writeFileSync(join(dir, 'held.jsonl'), `${rows}\n`.repeat(4));

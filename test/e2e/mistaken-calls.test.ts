@@ -23,6 +23,7 @@ const MADE_ELSEWHERE = new Set([
   ...['BlockLayout', 'DsError', 'InferenceEngine', 'InferenceServer', 'data.TokenFileDataset'],
   ...['comm.CompressedExchange', 'comm.Distributed', 'comm.JointCall', 'comm.MeshShape'],
   ...['nn.PackedLinear', 'nn.QuantizedLinear', 'nn.models.GPT2Block', 'nn.models.RotaryBlock'],
+  ...['nn.models.EncoderModel', 'text.LabelledDataset', 'text.PairDataset'],
   ...['nn.models.RotaryLM', 'optim.ScheduleSet', 'parallel.VocabularyEmbedding'],
   ...['parallel.VocabularyHead', 'peft.DoraEmbedding', 'peft.DoraLinear', 'peft.LoraEmbedding'],
   ...['peft.LoraLayer', 'peft.LoraLinear', 'peft.NF4Linear', 'text.TextDataset'],
@@ -62,6 +63,7 @@ const WITHOUT_ARGUMENTS = [
 const UNCHECKED = [
   'FunctionContext',
   'LateGradients',
+  'TrainingMethod',
   'TrainingRun',
   'comm.ProcessGroup',
   'comm.Work',
@@ -74,6 +76,7 @@ const UNCHECKED = [
   'nn.LeakyReLU',
   'nn.Softplus',
   'nn.models.CausalLM',
+  'nn.models.TaskModel',
   'optim.PureSchedule',
   'optim.StandaloneOptimizer',
   'optim.perElement',

@@ -48,7 +48,7 @@ async function firstStage(): Promise<Links> {
   const group = () => new ProcessGroup('pair', ranks, 0, cpu(), tickets());
   const job = {
     ...{ rank: 0, store: null, timeout: 1000, world: { device: cpu() } },
-    mesh: { shape: { ranksAlong: () => ranks }, place: () => 0 },
+    mesh: { shape: { ranksAlong: () => ranks, others: () => [] }, place: () => 0 },
     newGroup: async () => group(),
     nextName: (what: string) => what,
   } as unknown as Distributed;

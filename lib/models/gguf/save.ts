@@ -16,7 +16,7 @@ import { refused, refusedValue } from '../../runtime/refused.js';
 import { leading } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
 import { held, noGrad, scope } from '../../tensor/index.js';
-import { ggufTokenizer } from '../../text/index.js';
+import { ggufTokenizer } from '../../text/gguf-tokenizer.js';
 import type { CausalLM } from '../causal-lm.js';
 import { RotaryLM } from '../rotary/rotary-lm.js';
 import { pretrainedSources } from '../save-weights.js';

@@ -12,9 +12,11 @@ import {
   scope,
   type Tensor,
 } from '../../tensor/index.js';
+import { requireTensor } from '../../tensor/ops/shapes.js';
 import { unitRows } from './pooling.js';
 
 function requireAlike(op: string, first: Tensor, ...others: readonly Tensor[]): void {
+  for (const one of [first, ...others]) requireTensor(op, one);
   const odd = others.find(({ shape }) => shape.join() !== first.shape.join());
   if (first.ndim === 2 && !odd) return;
   throw refused(op, 'embeddings [B, C] of one shape', describe(odd ?? first));

@@ -1,8 +1,9 @@
 // Reads and writes the files that sentence-transformers adds to a model folder: modules.json and
 // the pooling.
 import { existsSync, readFileSync } from 'node:fs';
-import { mkdir, writeFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { makeFolder } from '../../checkpoint/make-folder.js';
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { isObject } from '../../runtime/is-object.js';
@@ -99,8 +100,8 @@ export async function writeSentenceFolder(
   if (normalize) modules.push(module(2, '2_Normalize', 'Normalize'));
   const flags = POOLING_MODES.map((mode) => [`pooling_mode_${mode}`, modes.includes(mode)]);
   const pooling = { word_embedding_dimension: channels, ...Object.fromEntries(flags) };
-  await mkdir(join(dir, POOLING), { recursive: true });
-  if (normalize) await mkdir(join(dir, '2_Normalize'), { recursive: true });
+  await makeFolder(join(dir, POOLING));
+  if (normalize) await makeFolder(join(dir, '2_Normalize'));
   const text = (value: unknown): string => `${JSON.stringify(value, null, 2)}\n`;
   await writeFile(join(dir, MODULES), text(modules));
   await writeFile(join(dir, POOLING, 'config.json'), text(pooling));

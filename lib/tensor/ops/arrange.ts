@@ -196,8 +196,9 @@ export function movedim(
 export function unflatten(x: Tensor, dim: number, sizes: readonly number[]): Tensor {
   requireTensor('unflatten', x);
   const at = normalizeDim('unflatten', dim, x.ndim);
-  const size = required(x.shape[at]);
-  if (!Array.isArray(sizes)) {
+  // A scalar has no dim, but dim 0 is accepted, as in PyTorch.
+  const size = x.shape[at] ?? 1;
+  if (!Array.isArray(sizes) || !sizes.every(Number.isInteger)) {
     const hint = typeof sizes === 'number' ? `Sizes are a list: [${sizes}].` : '';
     throw shapeError('unflatten', 'sizes, a list of integers', formatValue(sizes), hint);
   }
