@@ -60,6 +60,10 @@ function configOf(
     const got = keys.get('attention.value_length');
     throw keys.refusal('attention.value_length', `${headDim}, that of keys`, got);
   }
+  const kvHeads = keys.number('attention.head_count_kv', heads);
+  if (heads % kvHeads !== 0) {
+    throw keys.refusal('attention.head_count_kv', `a divisor of ${heads} heads`, kvHeads);
+  }
   const own = Object.entries(numbers).map(([key, name]) => [key, keys.positive(name)] as const);
   return {
     architectures: [experts ? mixture?.className : architecture.className] as string[],
@@ -69,7 +73,7 @@ function configOf(
     intermediate_size: keys.size('feed_forward_length'),
     num_hidden_layers: keys.size('block_count'),
     num_attention_heads: heads,
-    num_key_value_heads: keys.number('attention.head_count_kv', heads),
+    num_key_value_heads: kvHeads,
     head_dim: headDim,
     max_position_embeddings: keys.size('context_length'),
     rms_norm_eps: keys.positive('attention.layer_norm_rms_epsilon'),
