@@ -132,6 +132,9 @@ function windowOf({ name, window }: GgufArchitecture, keys: GgufKeys): JsonObjec
   return { sliding_window: width, layer_types: types, query_pre_attn_scalar: scalar };
 }
 
+/** No model has wider heads; tables of angles have a number for each pair of channels. */
+const MAX_HEAD = 2 ** 16;
+
 function ropeOf(
   { name }: GgufArchitecture,
   keys: GgufKeys,
@@ -140,6 +143,10 @@ function ropeOf(
 ): JsonObject {
   const theta = keys.number('rope.freq_base', 10_000);
   const dim = keys.number('rope.dimension_count', headDim);
+  if (!Number.isInteger(dim / 2) || dim < 2 || dim > headDim || headDim > MAX_HEAD) {
+    const expected = `an even number up to the ${headDim} channels of a head, at most ${MAX_HEAD}`;
+    throw keys.refusal('rope.dimension_count', expected, dim);
+  }
   const partial: JsonObject = dim === headDim ? {} : { partial_rotary_factor: dim / headDim };
   const scaling = scalingOf(keys, { theta, dim }, tensors);
   if (name !== 'gemma3') return { rope_theta: theta, ...partial, rope_scaling: scaling };
