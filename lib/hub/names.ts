@@ -20,9 +20,12 @@ export function isModelName(text: string): boolean {
   return !/--|\.\.|\.git$|\.ipynb$/.test(text);
 }
 
-/** Returns true if `text` names a model of the hub and nothing on this machine has that path. */
+/**
+ * Returns true if `text` names a model of the hub and nothing on this machine has that path. The
+ * name of a GGUF file is always a path.
+ */
 export function isRemote(text: string): boolean {
-  return isModelName(text) && !existsSync(text);
+  return isModelName(text) && !text.endsWith('.gguf') && !existsSync(text);
 }
 
 /** Returns true for a full commit id. The files of a commit never change. */

@@ -21,6 +21,7 @@ import {
 } from './labelled-rows.js';
 import { locatedRows, type RowSource } from './located-rows.js';
 import type { LocatedRow } from './row-reader.js';
+import { readTokenizer } from './text-options.js';
 import type { Tokenizer } from './tokenizer.js';
 
 /** Tasks that train on rows with labels. */
@@ -33,7 +34,7 @@ export type LabelledTask =
 /** Options of LabelledDataset.open(). */
 export interface LabelledOptions extends RowKeys, RowSource {
   /** Encodes the texts. */
-  tokenizer: Tokenizer;
+  tokenizer: Tokenizer | string;
   /** The task of the rows. Default: "sequence-classification". */
   task?: LabelledTask;
   /**
@@ -113,9 +114,10 @@ export class LabelledDataset implements Dataset<LabelledSample> {
     const options = readOptions(op, given, OPTIONS);
     const { task = 'sequence-classification', maxLength = 512 } = options;
     requireInteger(`${op} maxLength`, maxLength, 3);
+    const tokenizer = readTokenizer(`${op} tokenizer`, options.tokenizer);
     const rows = await locatedRows(op, options);
     if (rows.length === 0) throw dataError(op, 'rows', 'none');
-    const how = { ...options, maxLength };
+    const how = { ...options, tokenizer, maxLength };
     switch (task) {
       case 'sequence-classification':
         return LabelledDataset.ofTexts(rows, how);
@@ -165,7 +167,7 @@ export class LabelledDataset implements Dataset<LabelledSample> {
   }
 }
 
-type Opened = LabelledOptions & { maxLength: number };
+type Opened = LabelledOptions & { tokenizer: Tokenizer; maxLength: number };
 
 function encoded(row: LocatedRow, { tokenizer, maxLength, textKey }: Opened) {
   const [first, second] = textsOf(row, textKey === undefined ? {} : { textKey });

@@ -13,12 +13,13 @@ import { inputsIn, messagesOf, type TemplateInputs } from './conversation.js';
 import { locatedRows, type RowSource } from './located-rows.js';
 import { IGNORED } from './row-encoder.js';
 import type { LocatedRow, Row } from './row-reader.js';
+import { readTokenizer } from './text-options.js';
 import type { Tokenizer } from './tokenizer.js';
 
 /** Options of PairDataset.open(). */
 export interface PairOptions extends RowSource {
   /** Encodes texts. Its chat template formats messages. */
-  tokenizer: Tokenizer;
+  tokenizer: Tokenizer | string;
   /** Maximum tokens of a prompt with an answer; longer answers lose their end. Default: 1024. */
   length?: number;
 }
@@ -80,6 +81,11 @@ export class PairDataset implements Dataset<PairSample> {
     this.length = samples.length;
   }
 
+  /** Whether the rows have log-probabilities by the reference. */
+  get hasReference(): boolean {
+    return this.samples.every(({ reference }) => reference !== null);
+  }
+
   /**
    * Reads rows of {prompt, chosen, rejected}, or of {chosen, rejected} with a common beginning.
    * Values are texts or lists of messages. If a prompt fills `length`, the row is dropped. Throws
@@ -87,7 +93,8 @@ export class PairDataset implements Dataset<PairSample> {
    */
   static async open(given: PairOptions): Promise<PairDataset> {
     const op = 'PairDataset.open';
-    const { tokenizer, length = 1024, ...source } = readOptions(op, given, OPTIONS);
+    const { tokenizer: named, length = 1024, ...source } = readOptions(op, given, OPTIONS);
+    const tokenizer = readTokenizer(`${op} tokenizer`, named);
     requireInteger(`${op} length`, length, 2);
     const report: PairReport = { pairs: 0, dropped: 0, cut: 0 };
     const samples: PairSample[] = [];

@@ -65,13 +65,19 @@ export interface TextSettings {
   pool: PoolOptions;
 }
 
+/**
+ * Returns a tokenizer, or that of a folder. Throws DS_ARGUMENT; DS_DATA for a folder without one.
+ */
+export function readTokenizer(op: string, given: Tokenizer | string): Tokenizer {
+  if (given instanceof Tokenizer) return given;
+  if (typeof given === 'string') return Tokenizer.fromPretrained(given);
+  throw refusedValue(op, 'a text.Tokenizer, or its folder', given);
+}
+
 /** Throws DS_ARGUMENT for wrong options, DS_DATA for missing files. */
 export function textSettings(op: string, options: TextOptions): TextSettings {
   const { tokenizer: given, packing = true, overlong = 'cut', loss, textKey = 'text' } = options;
-  const tokenizer = typeof given === 'string' ? Tokenizer.fromPretrained(given) : given;
-  if (!(tokenizer instanceof Tokenizer)) {
-    throw refusedValue(`${op} tokenizer`, 'a Tokenizer, or the folder of one', given);
-  }
+  const tokenizer = readTokenizer(`${op} tokenizer`, given);
   requireType(`${op} packing`, packing, 'boolean');
   requireType(`${op} textKey`, textKey, 'string');
   if (options.cache !== undefined) requireType(`${op} cache`, options.cache, 'string');

@@ -22,7 +22,7 @@ import { refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 import type { Tensor } from '../tensor/index.js';
-import { Tokenizer } from '../text/index.js';
+import { readTokenizer } from '../text/text-options.js';
 import { requireWeights } from './class-weights.js';
 import { LOADING, loadingCalls, type TrainerDataOptions } from './data-options.js';
 import { requireData, type TrainerData } from './data-source.js';
@@ -230,13 +230,6 @@ export interface TrainerOptions<Sample = unknown, Batch = Batched<Sample>>
 function requireModel<Model extends Module>(op: string, model: Model): Model {
   if (model instanceof Module && typeof model.forward === 'function') return model;
   throw refusedValue(op, 'an object of a class that extends nn.Module', model);
-}
-
-/** Throws DS_DATA for a folder without a tokenizer. */
-function readTokenizer(op: string, given: Tokenizer | string): Tokenizer {
-  if (given instanceof Tokenizer) return given;
-  if (typeof given === 'string') return Tokenizer.fromPretrained(given);
-  throw refusedValue(op, 'a text.Tokenizer, or its folder', given);
 }
 
 /** Returns `given`; initialize() checks the keys. */

@@ -4,15 +4,12 @@ import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { nn, seed, text } from '../../lib/index.js';
-import { packageRoot } from '../../lib/runtime/package-root.js';
 import { TOKENIZERS } from '../models/head-rows.js';
+import { writeProgram } from './page-program.js';
 import { readPage, snippetsOf } from './snippets.js';
 
 const PAGE = 'docs/classification.md';
 const dir = mkdtempSync(join(tmpdir(), 'ds-classification-page-'));
-const hooks = ['run-typescript.cjs', 'threads.ts'].map((name) =>
-  join(packageRoot(), 'test', 'support', name),
-);
 
 beforeAll(async () => {
   const from = join(TOKENIZERS, 'wordpiece');
@@ -29,14 +26,7 @@ afterAll(() => rmSync(dir, { recursive: true }));
 const programs = snippetsOf(PAGE, readPage(PAGE), ['js']);
 
 test.each(programs.map((program) => [program.line, program.code]))('line %d runs', (_, code) => {
-  const library = JSON.stringify(join(packageRoot(), 'lib', 'index.ts'));
-  const body = String(code).replace(
-    /import (\{.*\}) from '@ds\/native';/,
-    `const $1 = require(${library});`,
-  );
-  const all = hooks.map((hook) => `require(${JSON.stringify(hook)});`).join('');
-  const file = join(dir, 'program.cjs');
-  writeFileSync(file, `${all}(async () => {${body}})();`);
+  const file = writeProgram(dir, String(code));
   const { status, stderr } = spawnSync(process.execPath, [file], { cwd: dir, encoding: 'utf8' });
   expect([status, stderr.match(/^\w*Error.*/m)]).toEqual([0, null]);
 });

@@ -3,15 +3,12 @@ import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { packageRoot } from '../../lib/runtime/package-root.js';
 import { writeModel } from '../evaluation/models.js';
+import { writeProgram } from './page-program.js';
 import { readPage, snippetsOf } from './snippets.js';
 
 const PAGE = 'docs/evaluation.md';
 const dir = mkdtempSync(join(tmpdir(), 'ds-evaluation-page-'));
-const hooks = ['run-typescript.cjs', 'threads.ts'].map((name) =>
-  join(packageRoot(), 'test', 'support', name),
-);
 
 beforeAll(async () => {
   await writeModel(join(dir, 'llama'));
@@ -24,14 +21,7 @@ afterAll(() => rmSync(dir, { recursive: true }));
 const programs = snippetsOf(PAGE, readPage(PAGE), ['js']);
 
 test.each(programs.map((program) => [program.line, program.code]))('line %d runs', (_, code) => {
-  const library = JSON.stringify(join(packageRoot(), 'lib', 'index.ts'));
-  const body = String(code).replace(
-    /import (\{.*\}) from '@ds\/native';/,
-    `const $1 = require(${library});`,
-  );
-  const all = hooks.map((hook) => `require(${JSON.stringify(hook)});`).join('');
-  const file = join(dir, 'program.cjs');
-  writeFileSync(file, `${all}(async () => {${body}})();`);
+  const file = writeProgram(dir, String(code));
   const { status, stdout, stderr } = spawnSync(process.execPath, [file], {
     cwd: dir,
     encoding: 'utf8',

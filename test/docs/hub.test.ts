@@ -1,18 +1,16 @@
 // The programs of docs/hub.md run against a local server with a tiny model.
 import { spawn } from 'node:child_process';
-import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { writeModel } from '../evaluation/models.js';
 import { HubServer } from '../support/hub-server.js';
+import { writeProgram } from './page-program.js';
 import { readPage, snippetsOf } from './snippets.js';
 
 const PAGE = 'docs/hub.md';
 const dir = mkdtempSync(join(tmpdir(), 'ds-hub-page-'));
-const hooks = ['run-typescript.cjs', 'threads.ts'].map((name) =>
-  join(packageRoot(), 'test', 'support', name),
-);
 let server: HubServer;
 
 beforeAll(async () => {
@@ -36,14 +34,7 @@ const programs = snippetsOf(PAGE, readPage(PAGE), ['js']);
 test.each(programs.map((program) => [program.line, program.code]))(
   'line %d runs',
   async (line, code) => {
-    const library = JSON.stringify(join(packageRoot(), 'lib', 'index.ts'));
-    const body = String(code).replace(
-      /import (\{.*\}) from '@ds\/native';/,
-      `const $1 = require(${library});`,
-    );
-    const all = hooks.map((hook) => `require(${JSON.stringify(hook)});`).join('');
-    const file = join(dir, 'program.cjs');
-    writeFileSync(file, `${all}(async () => {${body}})();`);
+    const file = writeProgram(dir, String(code));
     const env = {
       ...process.env,
       ...{ HF_ENDPOINT: server.url, HF_HUB_CACHE: join(dir, `cache-${line}`), HF_HUB_OFFLINE: '' },

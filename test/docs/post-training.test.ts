@@ -7,6 +7,7 @@ import { nn } from '../../lib/index.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { PAIR_LOSSES } from '../../lib/trainer/methods/pair-losses.js';
 import type { JsonObject } from '../../types/json.js';
+import { writeProgram } from './page-program.js';
 import { readPage, snippetsOf } from './snippets.js';
 
 const PAGE = 'docs/post-training.md';
@@ -27,17 +28,7 @@ test('the program runs', async () => {
   writeFileSync(join(dir, 'pairs.jsonl'), `${rows}\n`.repeat(16));
   writeFileSync(join(dir, 'held.jsonl'), `${rows}\n`.repeat(4));
   const [program] = snippetsOf(PAGE, page, ['js']);
-  const library = JSON.stringify(join(packageRoot(), 'lib', 'index.ts'));
-  const body = (program?.code ?? '').replace(
-    /import (\{.*\}) from '@ds\/native';/,
-    `const $1 = require(${library});`,
-  );
-  const hooks = ['run-typescript.cjs', 'threads.ts'].map((name) =>
-    join(packageRoot(), 'test', 'support', name),
-  );
-  const all = hooks.map((hook) => `require(${JSON.stringify(hook)});`).join('');
-  const path = join(dir, 'program.cjs');
-  writeFileSync(path, `${all}(async () => {${body}})();`);
+  const path = writeProgram(dir, program?.code ?? '');
   const { status, stdout, stderr } = spawnSync(process.execPath, [path], {
     ...{ cwd: dir, encoding: 'utf8', env: { ...process.env, CUDA_VISIBLE_DEVICES: '' } },
   });

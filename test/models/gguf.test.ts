@@ -1,12 +1,13 @@
 // GGUF files of every family that is written: read back they give the same logits, within the
 // precision of the type, and the same text as their tokenizer.
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { nn, Tensor } from '../../lib/index.js';
+import { nn, noGrad, Tensor } from '../../lib/index.js';
 import { ARCHITECTURES } from '../../lib/models/gguf/architectures.js';
 import type { RotaryLM } from '../../lib/models/index.js';
 import type { JsonObject } from '../../types/json.js';
+import { refusal } from '../support/refusal.js';
 
 const golden = join('test', 'golden', 'transformers');
 const folder = mkdtempSync(join(tmpdir(), 'ds-gguf-'));
@@ -51,6 +52,52 @@ test('every architecture has a golden folder', async () => {
     types.add((await changed(name)).describe().config.model_type);
   const written = ARCHITECTURES.flatMap(({ modelTypes }) => modelTypes);
   expect(written.filter((type) => !types.has(type))).toEqual([]);
+});
+
+test('a write that fails leaves the file of before, and nothing else', async () => {
+  const model = await changed('qwen3');
+  const path = join(folder, 'kept.gguf');
+  await nn.saveGguf(model, path, { type: 'F32' });
+  const before = readFileSync(path);
+  const files = readdirSync(folder);
+  const [weight] = model.parameters();
+  noGrad(() => (weight as nn.Parameter).fill_(Number.NaN));
+  const error = await refusal(() => nn.saveGguf(model, path, { type: 'Q8_0' }));
+  expect([error.code, error.message]).toEqual([
+    'DS_NONFINITE',
+    expect.stringContaining('saveGguf model.embed_tokens.weight: expected numbers from -65504'),
+  ]);
+  expect(readFileSync(path).equals(before)).toBe(true);
+  expect(readdirSync(folder)).toEqual(files);
+});
+
+test.each([
+  [[null, 'x.gguf'], /saveGguf: expected .*got null/],
+  [[{}, 'x.gguf'], /saveGguf: expected .*Module/],
+  [['model', 3], /saveGguf path: expected a string/],
+  [['model', 'folder'], /saveGguf path: expected a name that ends in \.gguf/],
+  [['model', 'x.gguf', { type: 'Q3_K' }], /saveGguf type: expected F32, F16, Q8_0, Q4_K_M/],
+  [['model', 'x.gguf', { type: 'constructor' }], /saveGguf type/],
+  [['model', 'x.gguf', { tokenizer: 5 }], /saveGguf tokenizer: expected a string/],
+  [['model', 'x.gguf', { kind: 'F16' }], /kind/],
+])('wrong arguments are refused: %j', async (given, message) => {
+  const [first, ...rest] = given as unknown[];
+  const model = first === 'model' ? await changed('qwen3') : first;
+  const error = await refusal(() => Reflect.apply(nn.saveGguf, null, [model, ...rest]));
+  expect([error.code, error.message]).toEqual(['DS_ARGUMENT', expect.stringMatching(message)]);
+});
+
+test('the name of a missing file is no name of the hub', async () => {
+  const error = await refusal(() => nn.models.fromPretrained('missing.gguf'));
+  expect([error.code, error.got]).toEqual(['DS_CHECKPOINT', 'nothing of this name']);
+});
+
+test('a folder that cannot be written is an error that names it', async () => {
+  const error = await refusal(async () =>
+    nn.saveGguf(await changed('qwen3'), '/proc/model.gguf', { type: 'F32' }),
+  );
+  expect(error.code).toBe('DS_IO');
+  expect(error.op).toMatch(/^open \/proc\/\.model\.gguf\./);
 });
 
 test.each(Object.keys(FAMILIES))('%s is read back', async (name) => {

@@ -126,6 +126,11 @@ test('adapters without a reference equal a second model, and recorded numbers', 
     ...{ ...common, train: await pairsOf(known), method: dpo() },
   });
   expect(recorded.losses[0]).toBeCloseTo(Math.LN2, 5);
+  expect((await pairsOf(known)).hasReference).toBe(true);
+  expect(train.hasReference).toBe(false);
+  const both = { train: await pairsOf(known), method: dpo({ reference: modelOf() }) };
+  const error = await refusal(() => trained(modelOf(), both));
+  expect(error.message).toMatch(/dpo reference: expected no numbers of the reference/);
 });
 
 test('a small model learns preferences, and ranks held-out pairs', async () => {
@@ -177,6 +182,19 @@ test.each([
   [() => dpo({ betta: 1 } as object), /betta/],
 ])('wrong options are refused: %#', (make, message) => {
   expect(make).toThrow(message);
+});
+
+test('a tokenizer is one, or its folder', async () => {
+  const folder = join('test', 'golden', 'transformers', 'tokenizers', 'llama2');
+  const pairs = await text.PairDataset.open({ tokenizer: folder, rows });
+  expect(pairs.get(3)).toEqual((await pairsOf(rows, 1024)).get(3));
+  const wrong = { tokenizer: 1, rows: [] } as unknown as { tokenizer: string };
+  for (const open of [text.PairDataset.open, text.LabelledDataset.open]) {
+    const error = await refusal(() => open(wrong));
+    expect(error.message).toMatch(
+      /open tokenizer: expected a text.Tokenizer, or its folder, got 1/,
+    );
+  }
 });
 
 test('a model without a reference is refused with the fix', async () => {

@@ -94,11 +94,13 @@ function withMinimum(bytes: Uint8Array, count: number, out: Float32Array, hasFif
     const [d, m] = [halfAt(bytes, at), halfAt(bytes, at + 2)];
     const [high, low] = [at + 16, at + (hasFifth ? 48 : 16)];
     for (let j = 0; j < 8; ++j) {
-      const [scale, min] = scaleAndMin(bytes, at + 4, j);
+      const [six, least] = scaleAndMin(bytes, at + 4, j);
+      const [scale, min, shift] = [d * six, m * least, 4 * (j & 1)];
+      const [codes, to] = [low + 32 * (j >> 1), block * 256 + 32 * j];
       for (let l = 0; l < 32; ++l) {
-        const nibble = ((bytes[low + 32 * (j >> 1) + l] as number) >> (4 * (j & 1))) & 15;
+        const nibble = ((bytes[codes + l] as number) >> shift) & 15;
         const fifth = hasFifth ? (((bytes[high + l] as number) >> j) & 1) << 4 : 0;
-        out[block * 256 + 32 * j + l] = d * scale * (nibble + fifth) - m * min;
+        out[to + l] = scale * (nibble + fifth) - min;
       }
     }
   }

@@ -89,6 +89,9 @@ interface Affine {
   readonly min: number;
 }
 
+/** Weights of the values of a group; all groups reuse the memory. */
+const WEIGHTS = new Float64Array(32);
+
 /** The best scale and minimum of 32 values by a search over scales. Large values weigh more. */
 function affineOf(x: Float32Array): Affine {
   let [low, high, squares] = [0, Number.NEGATIVE_INFINITY, 0];
@@ -98,48 +101,39 @@ function affineOf(x: Float32Array): Affine {
     squares += one * one;
   }
   if (high <= low) return { scale: 0, min: -low };
-  const weight = (one: number): number => Math.sqrt(squares / x.length) + Math.abs(one);
-  let best: Affine = { scale: (high - low) / 15, min: -low };
-  let error = Number.POSITIVE_INFINITY;
-  for (let step = 0; step <= 20; ++step) {
-    const inverse = (15 - 1 + step * 0.1) / (high - low);
-    const fitted = leastSquares(x, weight, { inverse, low });
-    if (fitted.error >= error) continue;
-    error = fitted.error;
-    best = { scale: fitted.scale, min: fitted.min };
-  }
-  return best;
-}
-
-/** Least squares for the codes that `inverse` and `low` give. */
-function leastSquares(
-  x: Float32Array,
-  weight: (one: number) => number,
-  { inverse, low }: { inverse: number; low: number },
-): Affine & { error: number } {
-  let [w, wc, wcc, wx, wcx, wxx] = [0, 0, 0, 0, 0, 0];
-  for (const one of x) {
-    const code = clamp(Math.round(inverse * (one - low)), 0, 15);
-    const by = weight(one);
+  const base = Math.sqrt(squares / x.length);
+  let [w, wx, wxx] = [0, 0, 0];
+  for (let i = 0; i < x.length; ++i) {
+    const one = x[i] as number;
+    const by = base + Math.abs(one);
+    WEIGHTS[i] = by;
     w += by;
-    wc += by * code;
-    wcc += by * code * code;
     wx += by * one;
-    wcx += by * code * one;
     wxx += by * one * one;
   }
-  const determinant = w * wcc - wc * wc;
-  if (determinant <= 0) return { scale: 0, min: -low, error: Number.POSITIVE_INFINITY };
-  let scale = (w * wcx - wc * wx) / determinant;
-  let offset = (wcc * wx - wc * wcx) / determinant;
-  if (offset > 0) [scale, offset] = [wcx / wcc, 0];
-  const error =
-    wxx -
-    2 * (scale * wcx + offset * wx) +
-    scale * scale * wcc +
-    2 * scale * offset * wc +
-    offset * offset * w;
-  return { scale, min: -offset, error };
+  let [scale, min, best] = [(high - low) / 15, -low, Number.POSITIVE_INFINITY];
+  for (let step = 0; step <= 20; ++step) {
+    const inverse = (15 - 1 + step * 0.1) / (high - low);
+    let [wc, wcc, wcx] = [0, 0, 0];
+    for (let i = 0; i < x.length; ++i) {
+      const one = x[i] as number;
+      // Values are not below `low`, so the code is rounded by cutting.
+      const code = Math.min((inverse * (one - low) + 0.5) | 0, 15);
+      const weighted = (WEIGHTS[i] as number) * code;
+      wc += weighted;
+      wcc += weighted * code;
+      wcx += weighted * one;
+    }
+    // Least squares of x = a code + b, with b at most 0.
+    const determinant = w * wcc - wc * wc;
+    if (determinant <= 0) continue;
+    let [a, b] = [(w * wcx - wc * wx) / determinant, (wcc * wx - wc * wcx) / determinant];
+    if (b > 0) [a, b] = [wcx / wcc, 0];
+    const error = wxx - 2 * (a * wcx + b * wx) + a * a * wcc + 2 * a * b * wc + b * b * w;
+    if (error >= best) continue;
+    [scale, min, best] = [a, -b, error];
+  }
+  return { scale, min };
 }
 
 function q4k(x: Float32Array, out: Buffer): void {
@@ -180,11 +174,12 @@ function scaleOf(x: Float32Array): number {
   for (let step = -9; step <= 9; ++step) {
     const inverse = -(32 + step * 0.1) / most;
     let [products, squares] = [0, 0];
-    for (const one of x) {
-      const code = clamp(Math.round(inverse * one), -32, 31);
-      const by = one * one;
-      products += by * code * one;
-      squares += by * code * code;
+    for (let i = 0; i < x.length; ++i) {
+      const one = x[i] as number;
+      const code = Math.min(Math.max(Math.floor(inverse * one + 0.5), -32), 31);
+      const weighted = one * one * code;
+      products += weighted * one;
+      squares += weighted * code;
     }
     if (squares === 0 || (products * products) / squares <= score) continue;
     score = (products * products) / squares;

@@ -5,14 +5,16 @@ import {
   type PackedType,
   packed,
   replaceBy,
-  requirePath,
   type TensorSource,
   type WrittenTensor,
   writeGguf,
 } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
+import { requireModule } from '../../nn/require-module.js';
 import { cpu } from '../../runtime/device.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
+import { requireType } from '../../runtime/require-type.js';
 import { leading } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
 import { held, noGrad, scope } from '../../tensor/index.js';
@@ -46,7 +48,10 @@ const OPTIONS: OptionNames<SaveGgufOptions> = { type: true, tokenizer: true };
 const FILE_TYPES: Readonly<Record<string, number>> = { F32: 0, F16: 1, Q8_0: 7, Q4_K_M: 15 };
 
 /** Number of values that are packed at a time, a multiple of every block. */
-const CHUNK = 2 ** 18;
+const CHUNK = 2 ** 16;
+
+/** The largest f16 number: packed types store scales as f16. */
+const LARGEST = 65_504;
 
 /**
  * Writes `model` as a GGUF file. The file gets the name `path` when it is complete. Rows that do
@@ -56,6 +61,7 @@ const CHUNK = 2 ** 18;
  * - Throws DS_ARGUMENT for wrong options, and for a family or a setting that llama.cpp lacks.
  * - Throws DS_ARGUMENT for unmerged adapters, and for 4- and 8-bit layers.
  * - Throws DS_DATA for a tokenizer that llama.cpp lacks.
+ * - Throws DS_NONFINITE for weights that f16 cannot hold, unless `type` is "F32".
  * - Throws DS_CHECKPOINT if `path` is not a file; DS_IO.
  */
 export async function saveGguf(
@@ -64,8 +70,12 @@ export async function saveGguf(
   given: SaveGgufOptions = {},
 ): Promise<void> {
   const { type = 'Q8_0', tokenizer } = readOptions('saveGguf', given, OPTIONS);
-  requirePath('saveGguf path', path);
-  const fileType = FILE_TYPES[type];
+  requireModule('saveGguf', model);
+  requireType('saveGguf path', path, 'string');
+  if (!path.endsWith('.gguf'))
+    throw refusedValue('saveGguf path', 'a name that ends in .gguf', path);
+  if (tokenizer !== undefined) requireType('saveGguf tokenizer', tokenizer, 'string');
+  const fileType = Object.hasOwn(FILE_TYPES, type) ? FILE_TYPES[type] : undefined;
   if (fileType === undefined) {
     throw refusedValue('saveGguf type', Object.keys(FILE_TYPES).join(', '), type);
   }
@@ -84,11 +94,11 @@ export async function saveGguf(
 }
 
 function architectureOf(model: CausalLM): [GgufArchitecture, RotaryLM] {
-  const type = model.describe().config.model_type;
+  const type = model.describe()?.config.model_type;
   const found = ARCHITECTURES.find(({ modelTypes }) => modelTypes.includes(type as string));
   if (found && model instanceof RotaryLM) return [found, model];
   const known = ARCHITECTURES.flatMap(({ modelTypes }) => modelTypes).join(', ');
-  throw refusedValue('saveGguf', `a model of ${known}`, type);
+  throw refusedValue('saveGguf', `a model of ${known}`, type ?? model.constructor.name);
 }
 
 /** A tensor of the file, and its values: one tensor of the model, or several in order. */
@@ -186,12 +196,26 @@ async function* bytesOf({
   if (values) yield packed(tensor.type, Float32Array.from(values));
   for (const source of sources) {
     const all = changed(await valuesOf(source), source.shape, changes);
+    if (tensor.type !== 'F32') requireRange(source.name, all);
     for (let at = 0; at < all.length; at += CHUNK) {
       yield packed(tensor.type, all.subarray(at, at + CHUNK));
       // Lets other work of the thread run between chunks.
       await new Promise(setImmediate);
     }
   }
+}
+
+/** Throws DS_NONFINITE for a value that a packed type cannot store. */
+function requireRange(name: string, values: Float32Array): void {
+  const odd = values.find((one) => !(Math.abs(one) <= LARGEST));
+  if (odd === undefined) return;
+  throw new DsError({
+    code: 'DS_NONFINITE',
+    op: `saveGguf ${name}`,
+    expected: `numbers from -${LARGEST} to ${LARGEST}`,
+    got: String(odd),
+    hint: 'The weights have diverged, or need { type: "F32" }.',
+  });
 }
 
 async function valuesOf({ values }: TensorSource): Promise<Float32Array> {

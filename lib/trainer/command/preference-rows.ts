@@ -65,31 +65,40 @@ export async function openPreferences(
   args: CheckedArguments,
   { tokenizer, evaluation }: { tokenizer: Tokenizer; evaluation: Evaluation | null },
 ): Promise<PreferenceMaterial> {
-  const { train_file: files, validation_file: judged, ref_model_name_or_path: ref } = args;
+  const { train_file: files, validation_file: judged } = args;
   const model = await openModel(args);
   const { maxSeq } = model;
   const { max_length: length = Math.min(MAX_LENGTH, maxSeq) } = args;
   if (length > maxSeq || length < 2) {
     throw refused('--max_length', `2 to ${maxSeq}, which the model takes`, String(length));
   }
-  const place = ref ?? (args.use_peft ? undefined : args.model_name_or_path);
-  if (place === undefined && !args.use_peft) {
-    const hint = '--ref_model_name_or_path names the reference.';
-    throw refused('--config_name', 'a model or --use_peft for --method dpo', 'new weights', hint);
-  }
-  const options = place === undefined ? {} : { revision: revisionOf(place, args) };
-  const reference = place === undefined ? null : await fromPretrained(place, options);
+  const open = (rows: readonly string[]) => PairDataset.open({ tokenizer, files: rows, length });
+  const train = await open(files);
+  const lines = [`learns from ${files.join(', ')}: ${described(train)}`];
+  const held = evaluation && judged ? await open(judged) : null;
+  if (held) lines.push(`judged by ${judged?.join(', ')}: ${described(held)}`);
+  const isKnown = train.hasReference && held?.hasReference !== false;
+  const reference = await openReference(args, isKnown);
   const method = dpo({
     ...fromArguments(DPO, args),
     ...(args.loss_type && { loss: args.loss_type as readonly PairLossName[] }),
     ...(reference && { reference }),
   });
-  const train = await PairDataset.open({ tokenizer, files, length });
-  const lines = [`learns from ${files.join(', ')}: ${described(train)}`];
-  if (!evaluation || !judged) return { model, method, train, lines };
-  const data = await PairDataset.open({ tokenizer, files: judged, length });
-  lines.push(`judged by ${judged.join(', ')}: ${described(data)}`);
-  return { model, method, train, eval: { ...evaluation, data: data as never }, lines };
+  if (!evaluation || !held) return { model, method, train, lines };
+  return { model, method, train, eval: { ...evaluation, data: held as never }, lines };
+}
+
+/**
+ * The model of --ref_model_name_or_path, else a second copy of the model; null if adapters or
+ * numbers of the rows take its place. Throws DS_ARGUMENT for a new model without any of these.
+ */
+async function openReference(args: CheckedArguments, isKnown: boolean): Promise<CausalLM | null> {
+  const { ref_model_name_or_path: ref, use_peft: isAdapted = false } = args;
+  if (ref === undefined && (isAdapted || isKnown)) return null;
+  const place = ref ?? args.model_name_or_path;
+  if (place !== undefined) return fromPretrained(place, { revision: revisionOf(place, args) });
+  const hint = '--ref_model_name_or_path names the reference.';
+  throw refused('--config_name', 'a model or --use_peft for --method dpo', 'new weights', hint);
 }
 
 function described({ report: { pairs, dropped, cut } }: PairDataset): string {

@@ -213,6 +213,11 @@ class PairObjective<Batch> implements Objective<Batch> {
    */
   private sumsOf(forward: Forward, batch: PairBatch): PairSums {
     const { ids, targets, answered } = batch;
+    if (batch.reference && this.settings.reference) {
+      const expected = 'no numbers of the reference in the rows beside a model';
+      const hint = 'Leave out `reference`, or ref_chosen_logps and ref_rejected_logps.';
+      throw refused('dpo reference', expected, 'both', hint);
+    }
     const reference = batch.reference ?? noGrad(() => this.referenceOf(forward, batch).clone());
     const own = forward(ids, targets, { loss: { rows: true } });
     const [chosen, rejected] = halves(own);
