@@ -21,7 +21,7 @@ struct HopperBackwardArguments {
   unsigned* counter;  // 0 before and after the launch
 };
 
-/// What a consumer accumulates. Two consumers of a split kernel own the same keys: one sums dk, the
+/// The sums of a consumer. Two consumers of a split kernel own the same keys: one sums dk, the
 /// other dv, and both compute the scores.
 enum class HopperRole : int { first, second, both };
 

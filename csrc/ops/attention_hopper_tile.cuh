@@ -1,8 +1,8 @@
 // Parts that the attention kernels on wgmma and TMA share: units of work, tiles and stores.
 //
 // A tile of kRows rows of kD columns is stored as panels of [kRows][64] elements in the 128-byte
-// swizzle, the last one padded with zeros. So D 80 and 96 need two panels, of which the products
-// read only the columns of kD.
+// swizzle, and zeros fill the last panel. D 80 and 96 need two panels; products read the first kD
+// columns only.
 #pragma once
 
 #include "../cuda/hopper.cuh"

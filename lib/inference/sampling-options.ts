@@ -15,8 +15,8 @@ import { requireInteger } from '../runtime/require-number.js';
 import type { Tokenizer } from '../text/index.js';
 
 /**
- * Options whose check needs no vocabulary. `elsewhere` has the name in generation_config.json; in
- * HTTP bodies, names are in snake_case.
+ * Options that are checked without a vocabulary. `elsewhere` has the name in
+ * generation_config.json; in HTTP bodies, names are in snake_case.
  */
 export const SAMPLING = {
   /** False selects the likeliest token, as temperature 0 does. Default: true. */

@@ -56,7 +56,7 @@ export interface EngineFlags extends Options<typeof ENGINE> {
   graphs: boolean;
 }
 
-/** Options of `ds serve` as they are read; fromFlags() finds those of the server. */
+/** The options of `ds serve`. fromFlags() selects the options of the server. */
 export interface ServeFlags extends EngineFlags, Options<typeof SERVER> {}
 
 /** How the engine is opened. Throws DS_ARGUMENT for a file that cannot be read. */

@@ -64,7 +64,7 @@ type AnyFamily = Family<CausalLM | TaskModel, TaskPretrainedOptions>;
  */
 export type PretrainedOptions = GPT2Options & RotaryOptions & FolderOptions;
 
-/** Options of a model with the head of a task: labels, dropout, and those of the body. */
+/** Options of a model with the head of a task. They set labels, dropout and the body. */
 export type TaskPretrainedOptions = EncoderOptions & RotaryOptions & FolderOptions;
 
 /**

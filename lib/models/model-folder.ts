@@ -30,7 +30,7 @@ export interface ModelFolder {
   readonly tensors: { has(name: string): boolean };
 }
 
-/** A model that knows the folder that it comes from. */
+/** A model that keeps the configuration of its folder. */
 export interface FolderModel extends Module {
   /** @internal */
   cameFrom(origin: Origin): void;
@@ -43,7 +43,7 @@ export interface Family<Model extends FolderModel, Options> {
   readonly textOf?: string | undefined;
   /** Whether it has heads of any task. Default: only that of a causal language model. */
   readonly anyHead?: boolean;
-  /** Whether a folder is refused without a task, as those of encoders are. Default false. */
+  /** Whether a folder needs a task. Encoders do. Default false. */
   readonly needsTask?: boolean;
   /** The supported architecture, for hints of errors. */
   readonly architecture: string;

@@ -9,7 +9,7 @@ export function required<T>(value: T | null | undefined): T {
   return value ?? missing();
 }
 
-/** As required(), for values of which null is one. */
+/** Does the same as required(), but null counts as a value. */
 export function defined<T>(value: T | undefined): T {
   return value === undefined ? missing() : value;
 }

@@ -1,4 +1,5 @@
-// The learning-rate schedules of an engine: the caller's, or those of the section "scheduler".
+// Builds the learning-rate schedules of an engine from the section "scheduler". Schedules of the
+// caller replace them.
 import type { ResolvedConfig, ResolvedScheduler } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import * as optim from '../../optim/index.js';
