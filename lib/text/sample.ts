@@ -3,8 +3,9 @@
 import type { Device } from '../runtime/device.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
+import { describe } from '../runtime/view.js';
 import { concat, scope, Tensor } from '../tensor/index.js';
-import { requireTensor } from '../tensor/ops/shapes.js';
+import { requireTensor, shapeError } from '../tensor/ops/shapes.js';
 import type { Piece } from './packing.js';
 import { IGNORED } from './row-encoder.js';
 
@@ -104,6 +105,7 @@ export function collateSamples(
  */
 export function targetsOf(labels: Tensor): Tensor {
   requireTensor('targetsOf', labels);
+  if (labels.ndim !== 2) throw shapeError('targetsOf', 'labels [B, T]', describe(labels));
   const [rows, length] = leading(labels.shape, 2);
   return scope(() => {
     const { dtype, device } = labels;

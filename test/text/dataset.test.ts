@@ -4,7 +4,7 @@ import { execFileSync } from 'node:child_process';
 import fs, { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-import { data, text } from '../../lib/index.js';
+import { data, Tensor, text } from '../../lib/index.js';
 import type { JsonObject } from '../../types/json.js';
 import { emptyFolder, expectRejection, removeFolders } from './folders.js';
 
@@ -481,4 +481,10 @@ describe('what is wrong is named', () => {
     ],
     ['no tokenizer', () => open(row('{}'), { tokenizer: null }), 'DS_ARGUMENT', /tokenizer/],
   ])('%s', (_, body, code, message) => expectRejection(async () => body(), code, message));
+});
+
+test('targets need rows of labels', () => {
+  expect(() => text.targetsOf(Tensor.from([1, 2, 3], { dtype: 'i32' }))).toThrow(
+    /targetsOf: expected labels \[B, T\], got \[3\] i32/,
+  );
 });
