@@ -3,6 +3,7 @@
 Logits with masks and positions, losses, gradients, and ten updates of AdamW.
 """
 
+import inspect
 import json
 import os
 
@@ -13,6 +14,8 @@ from safetensors.torch import save_file
 IGNORED = -100
 VOCAB = 300
 SHAPE = (3, 24)
+# Of families with the sizes TINY.
+TINY_SHAPE = (3, 16)
 STEPS = 10
 ADAMW = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weightDecay": 0.1, "clip": 1.0}
 # Grouped heads, and heads that are wider than hidden / heads.
@@ -36,6 +39,14 @@ SMALL = {
     "vocab_size": 71,
     "intermediate_size": 44,
     "tie_word_embeddings": False,
+}
+# For later families: one folder takes less than 100 KB.
+TINY = {
+    **SMALL,
+    "vocab_size": 51,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "max_position_embeddings": 112,
 }
 SLIDING = ["sliding_attention", "full_attention"]
 LLAMA3_ROPE = {
@@ -468,26 +479,30 @@ def build(config_name, model_name, settings, seed):
     return model
 
 
-def padded():
-    """Masks of rows padded on either side: 24, 17 and 1 tokens are real."""
-    right = torch.zeros(SHAPE, dtype=torch.long)
-    for row, length in enumerate((SHAPE[1], 17, 1)):
+def padded(shape):
+    """Masks of rows padded on either side: all, 17 of 24 and 1 of the tokens are real."""
+    right = torch.zeros(shape, dtype=torch.long)
+    for row, length in enumerate((shape[1], shape[1] * 17 // 24, 1)):
         right[row, :length] = 1
     return right, right.flip(1)
 
 
 def record_logits(model, ids, tensors):
-    right, left = padded()
+    """Of masked rows only the real tokens, of moved rows only the first."""
+    right, left = padded(ids.shape)
     positions = (left.cumsum(1) - 1).clamp(min=0)
-    shifted = (torch.arange(SHAPE[1]) + 5).expand(SHAPE)
+    shifted = (torch.arange(ids.shape[1]) + 5).expand(ids.shape)
     ones = torch.ones_like(ids)
+    of_left = {"attention_mask": left}
+    of_moved = {"attention_mask": ones}
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        of_left["position_ids"] = positions
+        of_moved["position_ids"] = shifted
     with torch.no_grad():
         tensors["logits"] = model(ids).logits
-        tensors["logits.right"] = model(ids, attention_mask=right).logits * right[..., None]
-        tensors["logits.left"] = (
-            model(ids, attention_mask=left, position_ids=positions).logits * left[..., None]
-        )
-        tensors["logits.shifted"] = model(ids, attention_mask=ones, position_ids=shifted).logits
+        tensors["logits.right"] = model(ids, attention_mask=right).logits[right.bool()]
+        tensors["logits.left"] = model(ids, **of_left).logits[left.bool()]
+        tensors["logits.shifted"] = model(ids, **of_moved).logits[:1]
     tensors |= {
         "mask.right": right.int(),
         "mask.left": left.int(),
@@ -518,7 +533,7 @@ def record_documents(model, generator, description):
     description["documents"] = documents
 
 
-def record_training(model, generator, description):
+def record_training(model, generator, description, shape):
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=ADAMW["lr"],
@@ -526,7 +541,7 @@ def record_training(model, generator, description):
         eps=ADAMW["eps"],
         weight_decay=ADAMW["weightDecay"],
     )
-    size = (STEPS, *SHAPE)
+    size = (STEPS, *shape)
     batches = torch.randint(3, model.config.vocab_size, size, generator=generator)
     losses, norms = [], []
     for ids in batches:
@@ -545,7 +560,8 @@ def record(out, family):
     model = build(*FAMILIES[family], seed)
     model.save_pretrained(folder)
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(3, model.config.vocab_size, SHAPE, generator=generator)
+    shape = TINY_SHAPE if FAMILIES[family][2]["vocab_size"] == TINY["vocab_size"] else SHAPE
+    ids = torch.randint(3, model.config.vocab_size, shape, generator=generator)
     labels = ids.clone()
     labels[0, 5] = labels[2, -1] = IGNORED
     labels[1, :9] = IGNORED
@@ -560,7 +576,7 @@ def record(out, family):
     loss.backward()
     description["loss"] = loss.item()
     tensors |= {f"gradient.{name}": p.grad.clone() for name, p in model.named_parameters()}
-    record_training(model, generator, description)
+    record_training(model, generator, description, shape)
     description["versions"] = {"torch": torch.__version__, "transformers": transformers.__version__}
     write(folder, tensors, description)
 
