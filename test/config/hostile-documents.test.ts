@@ -1,20 +1,23 @@
 // Small hostile JSON and YAML documents: each ends with a DsError or is read, in bounded time.
-// DS_FUZZ_CASES sets the number of random documents.
+// DS_FUZZ_CASES sets the number of random documents of a reader; DS_FUZZ_SECONDS tries more of them
+// for a time, and prints counts.
 import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { checkConfig } from '../../lib/config/index.js';
+import { checkConfig, checkSearch } from '../../lib/config/index.js';
 import { DsError } from '../../lib/errors.js';
 import { initInference, nn, peft } from '../../lib/index.js';
 import { samplingDefaults } from '../../lib/serve/sampling-defaults.js';
 import { checkArguments } from '../../lib/trainer/command/check-arguments.js';
 import { readArguments } from '../../lib/trainer/command/read-arguments.js';
-import type { JsonObject, JsonValue } from '../../types/json.js';
+import type { JsonObject } from '../../types/json.js';
 import { below } from '../support/random.js';
+import { damaged, drawnConfig, sibling, VALUES } from './random-documents.js';
 
 const CASES = Number(process.env.DS_FUZZ_CASES ?? 60);
 const SECONDS = 5;
+const LONGER = Number(process.env.DS_FUZZ_SECONDS ?? 0);
 
 const root = mkdtempSync(join(tmpdir(), 'ds-documents-'));
 afterAll(() => rmSync(root, { recursive: true }));
@@ -58,53 +61,14 @@ const YAML: Readonly<Record<string, string>> = {
   'nested blocks': Array.from({ length: 2000 }, (_, i) => `${' '.repeat(i)}a:`).join('\n'),
 };
 
-const VALUES: readonly JsonValue[] = [
-  ...[{ toString: 1 }, { valueOf: 1 }, { length: 1e9 }, { constructor: null }, { get: 1 }],
-  ...[1e15, 1e300, -1, 2 ** 53, 2 ** 31, 2 ** 32, 0, 0.5, 1e-300, 1e9, 5e8],
-  ...[
-    null,
-    true,
-    [],
-    {},
-    '',
-    '\0',
-    'x'.repeat(1e5),
-    'NaN',
-    [[]],
-    [null],
-    [1e15],
-    [{ toString: 1 }],
-  ],
-  ...['__proto__', 'constructor', 'toString'],
-];
-const RAW = ['1e999', '-1e999', '1e-999', '123456789012345678901234567890'];
-
 const GPT2_FOLDER = join(__dirname, '..', 'golden', 'transformers', 'models', 'gpt2');
 const isNoGeneration = (path: string): boolean => !path.endsWith('generation_config.json');
 
-const pick = <T>(values: readonly T[]): T => values[below(values.length)] as T;
-
-/** A JSON text: `base` with one or two values replaced. */
-function mutated(base: JsonObject): string {
-  const copy = structuredClone(base);
-  let raw: string | null = null;
-  for (let i = 0; i <= below(2); ++i) {
-    let holder: Record<string, JsonValue> = copy as Record<string, JsonValue>;
-    let key = pick(Object.keys(holder));
-    while (below(3) && typeof holder[key] === 'object' && holder[key] !== null) {
-      const inner = holder[key] as Record<string, JsonValue>;
-      if (Object.keys(inner).length === 0) break;
-      holder = inner;
-      key = pick(Object.keys(inner));
-    }
-    if (below(8) === 0) raw = pick([...RAW, TEXTS['nested arrays'] as string]);
-    holder[key] = raw === null ? structuredClone(pick(VALUES)) : '@raw@';
-  }
-  return JSON.stringify(copy).replaceAll('"@raw@"', raw ?? '0');
-}
-
-/** Runs `read`. Throws for other errors than ours, and for one that takes too long. */
-async function expectTame(text: string, read: () => unknown): Promise<void> {
+/**
+ * Runs `read`; false: it refused. Throws for other errors than ours, and for one that takes too
+ * long.
+ */
+async function expectTame(text: string, read: () => unknown): Promise<boolean> {
   const started = process.cpuUsage();
   let failure: unknown = null;
   try {
@@ -118,6 +82,7 @@ async function expectTame(text: string, read: () => unknown): Promise<void> {
   if (!isOurs) throw new Error(`${shown}: ${(failure as Error).stack?.slice(0, 1500)}`);
   const length = failure instanceof DsError ? failure.message.length : 0;
   expect([shown, seconds < SECONDS, length < 5000]).toEqual([shown, true, true]);
+  return failure === null;
 }
 
 interface Reader {
@@ -126,6 +91,8 @@ interface Reader {
   /** Keys that take every hostile value. Default: all. */
   keys?: readonly string[];
   texts?: Readonly<Record<string, string>>;
+  /** Another random document. */
+  draw?: () => string;
 }
 
 function file(name: string, text: string): string {
@@ -166,9 +133,20 @@ const config = (base: JsonObject): Reader => ({
   read: (text) => nn.models.fromConfig(file('config.json', text)),
 });
 
+/** `ds validate` and `ds --autotuning`; throws the longest error of both. */
+function checkAndSearch(text: string): void {
+  const path = file('ds_config.json', text);
+  const reports = [checkConfig(path, { worldSize: 1 }), checkSearch(path, { worldSize: 1 })];
+  for (const { config, errors } of reports) expect(config === null).toBe(errors.length > 0);
+  const errors = reports.flatMap((report) => report.errors);
+  const [longest] = errors.sort((a, b) => b.message.length - a.message.length);
+  if (longest) throw longest;
+}
+
 const READERS: Readonly<Record<string, Reader>> = {
   ds_config: {
-    read: (text) => checkConfig(file('ds_config.json', text), { worldSize: 1 } as never),
+    draw: drawnConfig,
+    read: checkAndSearch,
     base: {
       ...{ train_batch_size: 8, train_micro_batch_size_per_gpu: 1, steps_per_print: 10 },
       ...{ optimizer: { type: 'AdamW', params: { lr: 1e-3, betas: [0.9, 0.99], eps: 1e-8 } } },
@@ -224,23 +202,32 @@ const READERS: Readonly<Record<string, Reader>> = {
   },
 };
 
-test.each(Object.entries(READERS))(
-  '%s: documents',
-  async (_name, { read, base, texts = TEXTS, keys }) => {
-    await expectTame('base', () => read(JSON.stringify(base)));
-    for (const text of Object.values(texts)) await expectTame(text, () => read(text));
-    for (const key of keys ?? Object.keys(base)) {
-      for (const value of VALUES) {
-        const text = JSON.stringify({ ...base, [key]: value });
-        await expectTame(text, () => read(text));
-      }
-    }
-    for (let i = 0; i < CASES; ++i) {
-      const text = mutated(base);
+const READER_COUNT = Object.keys(READERS).length;
+
+/** A sibling of the base, or another document; one in four has damaged places. */
+function randomDocument({ base, draw }: Reader): string {
+  const text = draw && below(2) === 0 ? draw() : sibling(base);
+  return below(4) === 0 ? damaged(text) : text;
+}
+
+test.each(Object.entries(READERS))('%s: documents', async (name, reader) => {
+  const { read, base, texts = TEXTS, keys } = reader;
+  await expectTame('base', () => read(JSON.stringify(base)));
+  for (const text of Object.values(texts)) await expectTame(text, () => read(text));
+  for (const key of keys ?? Object.keys(base)) {
+    for (const value of VALUES) {
+      const text = JSON.stringify({ ...base, [key]: value });
       await expectTame(text, () => read(text));
     }
-  },
-);
+  }
+  const until = performance.now() + (1000 * LONGER) / READER_COUNT;
+  const counts = { read: 0, refused: 0 };
+  for (let i = 0; i < CASES || performance.now() < until; ++i) {
+    const text = randomDocument(reader);
+    counts[(await expectTame(text, () => read(text))) ? 'read' : 'refused'] += 1;
+  }
+  if (LONGER > 0) process.stdout.write(`${name}: ${JSON.stringify(counts)}\n`);
+});
 
 test.each([
   ['flow', `a: ${nested('[', ']')}`],
