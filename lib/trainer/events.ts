@@ -51,6 +51,8 @@ export interface LogEvent extends TrainerPlace {
   mfu: number | null;
   /** Updates skipped so far because gradients were not finite. */
   skipped: number;
+  /** Means of the method's metrics since the last log, by TRL's names; {} without a method. */
+  metrics: Readonly<Record<string, number>>;
 }
 
 /** The model has been evaluated. */

@@ -18,6 +18,7 @@ import { numel } from '../runtime/view.js';
 import type { RunLength } from './configuration.js';
 import type { AlertEvent, LogEvent, TrainerEvent } from './events.js';
 import type { RunSettings } from './read-options.js';
+import type { StepMetrics } from './step-metrics.js';
 import type { TrainerState } from './trainer-state.js';
 
 /** An update with numbers that the device has not returned yet. */
@@ -38,6 +39,8 @@ export interface LogbookOptions {
   costOf: ((sequence: number) => number) | null;
   /** Null records nothing. */
   watch: RunWatch | null;
+  /** Metrics of the method; null without any. */
+  metrics: StepMetrics | null;
 }
 
 /** Numbers arrive one update late, so the host does not wait for the device. */
@@ -60,9 +63,13 @@ export class Logbook {
   private bar: ProgressBar | null = null;
   private readonly monitor: MonitorMaster;
 
+  /** Sums of the method's metrics since the last log; null without any. */
+  readonly metrics: StepMetrics | null;
+
   /** On the first rank it opens reports. Throws DS_IO. */
   constructor(private readonly options: LogbookOptions) {
     const { engine, settings, state } = options;
+    this.metrics = options.metrics;
     this.monitor = new MonitorMaster(engine.globalRank === 0 ? reportsOf(settings) : []);
     this.since = sinceNow(state);
   }
@@ -73,7 +80,10 @@ export class Logbook {
    */
   begin(isElsewhere = false): void {
     const { engine, settings, length } = this.options;
-    if (isElsewhere) [this.pending, this.lossSum, this.updates] = [null, 0, 0];
+    if (isElsewhere) {
+      [this.pending, this.lossSum, this.updates] = [null, 0, 0];
+      this.metrics?.reset();
+    }
     if (!this.pending) this.skipped = engine.skippedSteps;
     const draws = engine.globalRank === 0 && settings.progress;
     if (draws) this.bar ??= new ProgressBar({ total: length.maxSteps, stream: process.stderr });
@@ -104,6 +114,7 @@ export class Logbook {
   /** Called when an update is enqueued. `sequence`: tokens of its sequences. */
   enqueued(update: Pending, sequence: number): void {
     this.pending = update;
+    if (update.isDue) this.metrics?.fetch();
     this.tokenFlops = this.options.costOf?.(sequence) ?? 0;
   }
 
@@ -129,7 +140,9 @@ export class Logbook {
 
   /** A log of the updates since the last log, or null. */
   rest(): LogEvent | null {
-    return this.last && this.updates > 0 ? this.log(this.last) : null;
+    if (!this.last || this.updates === 0) return null;
+    this.metrics?.fetch();
+    return this.log(this.last);
   }
 
   /** Writes an event to the reports. */
@@ -152,6 +165,7 @@ export class Logbook {
   }
 
   close(): void {
+    this.metrics?.dispose();
     this.monitor.close();
   }
 
@@ -175,6 +189,7 @@ export class Logbook {
       tokens: state.tokens,
       mfu: mfu ?? null,
       skipped: engine.skippedSteps,
+      metrics: this.metrics?.read() ?? {},
     };
     [this.lossSum, this.updates] = [0, 0];
     this.restart();
@@ -234,6 +249,7 @@ function record(watch: RunWatch, event: TrainerEvent): void {
         tokens,
         ...(mfu !== null && { mfu }),
       });
+      if (Object.keys(event.metrics).length > 0) watch.scalars(event.metrics);
       break;
     }
     case 'evaluate':
@@ -254,12 +270,14 @@ function numbersOf(event: TrainerEvent): Record<string, number> {
     return Object.fromEntries(named);
   }
   if (event.type !== 'log') return {};
-  const { loss, gradNorm, lr, epoch, tokens, tokensPerSecond, mfu } = event;
+  const { loss, gradNorm, lr, epoch, tokens, tokensPerSecond, mfu, metrics } = event;
+  const named = Object.entries(metrics).map(([name, value]) => [`train/${name}`, value]);
   return {
     ...{ 'train/loss': loss, 'train/grad_norm': gradNorm, 'train/learning_rate': lr },
     ...{ 'train/epoch': epoch, 'train/num_tokens': tokens },
     'train/tokens_per_second': tokensPerSecond,
     ...(mfu === null ? {} : { 'train/mfu': mfu }),
+    ...(Object.fromEntries(named) as Record<string, number>),
   };
 }
 

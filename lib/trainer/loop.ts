@@ -97,7 +97,7 @@ async function* update<Batch>(
   const reported: TrainerEvent[] = [];
   for (const micro of group) {
     const here = mover.moved(micro);
-    scope(() => engine.backward(objective.shared(forward, here, divisor)));
+    scope(() => engine.backward(objective.shared(forward, here, divisor, book.metrics)));
     discard(here);
     reported.push(...book.readPending()); // The device has computed the last update's numbers.
   }

@@ -1,6 +1,8 @@
 // Micro-batches with their counts, and the interface of objectives.
+import type { ProcessGroup } from '../comm/index.js';
 import type { LossReport, Tensor } from '../tensor/index.js';
 import type { MetricSums } from './evaluation-options.js';
+import type { StepMetrics } from './step-metrics.js';
 
 /** Runs the model, through the engine. */
 export type Forward = (...inputs: unknown[]) => Tensor;
@@ -31,8 +33,20 @@ export interface Objective<Batch> {
   counted(batch: Batch): MicroBatch<Batch>;
   /** Mean loss per counted target, f32. The model's own loss fills `report`. */
   mean(forward: Forward, micro: MicroBatch<Batch>, report?: LossReport | null): Tensor;
-  /** Sum of the losses of counted targets, divided by `divisor`, f32; 0 without counted targets. */
-  shared(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor;
+  /**
+   * Sum of the losses of counted targets, divided by `divisor`, f32; 0 without counted targets. An
+   * objective with metrics adds their sums to `metrics`.
+   */
+  shared(
+    forward: Forward,
+    micro: MicroBatch<Batch>,
+    divisor: Divisor,
+    metrics?: StepMetrics | null,
+  ): Tensor;
+  /** Whether shared() fills its metrics. Default: false. */
+  readonly hasStepMetrics?: boolean;
+  /** Called once, before the first batch, with the ranks that share a batch. */
+  joined?(group: ProcessGroup): void;
   /** Default output of predict() for a batch. */
   outputs(forward: Forward, micro: MicroBatch<Batch>): Tensor;
   /** The mean loss of a batch and the sums of its metrics, for models that have metrics. */

@@ -33,6 +33,7 @@ import { objectiveOf } from './objective.js';
 import { type OwnOptimizerName, ownOptimizer } from './own-optimizer.js';
 import { OwnSchedule, overruled, unwarmed } from './own-schedule.js';
 import type { RunSettings, TrainerSettings } from './read-options.js';
+import { StepMetrics } from './step-metrics.js';
 import { type TargetCounts, targetCounts } from './target-counts.js';
 import { openTrainData } from './train-data.js';
 import { TrainerState } from './trainer-state.js';
@@ -128,6 +129,9 @@ async function sessionOver<Batch>(
   const reported = isMeasured ? { ...settings, report: [] } : settings;
   const world = checkpointWorld(job, TOGETHER);
   const watch = isMeasured ? null : await opensWatch(settings, engine, world);
+  const { dataGroup } = engine.parts.ranks;
+  objective.joined?.(dataGroup);
+  const metrics = objective.hasStepMetrics ? new StepMetrics(dataGroup) : null;
   return {
     ...{ settings, engine, objective, data, length, state },
     world,
@@ -136,8 +140,8 @@ async function sessionOver<Batch>(
     accumulation: engine.gradientAccumulationSteps(),
     ...openedOnce((judged, size) => openEvalData(judged, settings, { ...place, batchSize: size })),
     decisions: new Decisions(settings, length, isMeasured),
-    counts: targetCounts(engine.parts.ranks.dataGroup),
-    book: new Logbook({ engine, settings: reported, state, length, costOf: cost, watch }),
+    counts: targetCounts(dataGroup),
+    book: new Logbook({ engine, settings: reported, state, length, costOf: cost, watch, metrics }),
     endNoise: noise === null ? null : addEmbeddingNoise(model, noise),
   };
 }

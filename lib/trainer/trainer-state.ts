@@ -49,8 +49,9 @@ export class TrainerState {
   readonly history: JsonObject[] = [];
 
   /** @internal Adds a log to the history. */
-  logged({ step, epoch, loss, gradNorm, lr, tokens }: LogEvent): void {
-    const numbers = { loss, grad_norm: gradNorm, learning_rate: lr, num_tokens: tokens };
+  logged({ step, epoch, loss, gradNorm, lr, tokens, metrics }: LogEvent): void {
+    const common = { loss, grad_norm: gradNorm, learning_rate: lr, num_tokens: tokens };
+    const numbers = { ...common, ...metrics };
     this.history.push({ ...finite(numbers), epoch, step });
   }
 

@@ -236,7 +236,8 @@ function lineOf(event: TrainerEvent, args: TrainArguments): string | null {
     case 'log': {
       const { step, loss, lr, gradNorm, tokensPerSecond: speed } = event;
       const numbers = `loss ${loss.toFixed(4)}, rate ${lr.toPrecision(3)}, grad norm ${gradNorm.toPrecision(3)}`;
-      return `step ${step}: ${numbers}, ${Math.round(speed)} tokens/s`;
+      const own = Object.entries(event.metrics).map(([name, x]) => `, ${name} ${x.toPrecision(3)}`);
+      return `step ${step}: ${numbers}, ${Math.round(speed)} tokens/s${own.join('')}`;
     }
     case 'evaluate': {
       const numbers = Object.entries(event.metrics).map(([name, x]) => `${name} ${x.toFixed(4)}`);

@@ -13,10 +13,11 @@ import {
   type Settings,
 } from '../../runtime/option.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
-import { noGrad, scope, Tensor } from '../../tensor/index.js';
+import { noGrad, scope, stack, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
 import type { MetricSums } from '../evaluation-options.js';
 import type { Divisor, Forward, MicroBatch, Objective } from '../micro-batch.js';
+import { type DeviceSums, meanOf, readSums, type StepMetrics } from '../step-metrics.js';
 import { TrainingMethod } from './method.js';
 import {
   DIVERGENCES,
@@ -100,7 +101,7 @@ function readReference(op: string, given: CausalLM): CausalLM {
   throw refusedValue(op, 'a language model of nn.models', given);
 }
 
-/** Metrics of evaluations, by TRL's names. */
+/** Metrics of logs and evaluations, by TRL's names. */
 export const PAIR_METRICS = [
   ...['rewards/chosen', 'rewards/rejected', 'rewards/margins', 'rewards/accuracies'],
   ...['logps/chosen', 'logps/rejected'],
@@ -122,6 +123,7 @@ class Dpo extends TrainingMethod {
 
 /** Losses and rewards of micro-batches of pairs. */
 class PairObjective<Batch> implements Objective<Batch> {
+  readonly hasStepMetrics = true;
   private isPlaced = false;
 
   constructor(
@@ -150,52 +152,49 @@ class PairObjective<Batch> implements Objective<Batch> {
     return this.shared(forward, micro, micro.counted);
   }
 
-  shared(forward: Forward, { batch }: MicroBatch<Batch>, divisor: Divisor): Tensor {
+  shared(
+    forward: Forward,
+    { batch }: MicroBatch<Batch>,
+    divisor: Divisor,
+    metrics: StepMetrics | null = null,
+  ): Tensor {
     const sums = this.sumsOf(forward, pairBatch(batch));
+    if (metrics) noGrad(() => metrics.add(this.metricsOf(sums)));
     return this.lossOf(sums).sum().div(divisor);
   }
 
   /** Returns the rewards of chosen and rejected answers, [P, 2]. */
   outputs(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
-    return scope(() => {
-      const [w, l] = this.rewards(this.sumsOf(forward, pairBatch(batch)));
-      return Tensor.from(
-        w.flatMap((one, i) => [one, l[i] as number]),
-        { shape: [w.length, 2] },
-      );
-    });
+    return scope(() => stack(this.rewards(this.sumsOf(forward, pairBatch(batch))), 1));
   }
 
   judged(forward: Forward, { batch }: MicroBatch<Batch>): { loss: number; sums: MetricSums } {
     return scope(() => {
       const sums = this.sumsOf(forward, pairBatch(batch));
-      const loss = this.lossOf(sums).mean().item();
-      const [w, l] = this.rewards(sums);
-      const metric = (values: readonly number[]) => ({
-        sum: values.reduce((sum, one) => sum + one, 0),
-        count: values.length,
-      });
-      const margins = w.map((one, i) => one - (l[i] as number));
-      return {
-        loss,
-        sums: {
-          'rewards/chosen': metric(w),
-          'rewards/rejected': metric(l),
-          'rewards/margins': metric(margins),
-          'rewards/accuracies': metric(margins.map((margin) => (margin > 0 ? 1 : 0))),
-          'logps/chosen': metric(numbers(sums.chosen)),
-          'logps/rejected': metric(numbers(sums.rejected)),
-        },
-      };
+      return { loss: this.lossOf(sums).mean().item(), sums: readSums(this.metricsOf(sums)) };
     });
   }
 
-  /** Returns beta times (log-probability minus that by the reference) of each answer. */
-  private rewards({ chosen, rejected, ...sums }: PairSums): [w: number[], l: number[]] {
+  private metricsOf(sums: PairSums): DeviceSums {
+    const [w, l] = this.rewards(sums);
+    const margins = w.sub(l);
+    return {
+      'rewards/chosen': meanOf(w),
+      'rewards/rejected': meanOf(l),
+      'rewards/margins': meanOf(margins),
+      'rewards/accuracies': meanOf(margins.gt(0).to('f32')),
+      'logps/chosen': meanOf(sums.chosen),
+      'logps/rejected': meanOf(sums.rejected),
+    };
+  }
+
+  /** Returns beta times (log-probability minus that by the reference) of each answer, [P]. */
+  private rewards({ chosen, rejected, ...sums }: PairSums): [w: Tensor, l: Tensor] {
     const { beta } = this.settings;
-    const w = chosen.sub(sums.chosenReference).mul(beta);
-    const l = rejected.sub(sums.rejectedReference).mul(beta);
-    return [numbers(w), numbers(l)];
+    return [
+      chosen.sub(sums.chosenReference).mul(beta),
+      rejected.sub(sums.rejectedReference).mul(beta),
+    ];
   }
 
   /** Returns the weighted sum of the losses of each pair, [P]. */
@@ -251,8 +250,6 @@ class PairObjective<Batch> implements Objective<Batch> {
     throw refused('dpo', expected, `a ${this.model.constructor.name}`, hint);
   }
 }
-
-const numbers = (tensor: Tensor): number[] => tensor.toArray().map(Number);
 
 function pairBatch(batch: unknown): PairBatch {
   const { ids, targets, answered } = (batch ?? {}) as Partial<PairBatch>;

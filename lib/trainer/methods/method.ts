@@ -7,7 +7,7 @@ export abstract class TrainingMethod {
   /** Its name in `ds train --method`. */
   abstract readonly name: string;
 
-  /** Names of the metrics in evaluations. */
+  /** Names of the metrics in logs and evaluations. */
   abstract readonly metrics: readonly string[];
 
   /** @internal Returns the objective for `model`. Throws DS_ARGUMENT for a model without them. */
