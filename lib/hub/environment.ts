@@ -39,7 +39,7 @@ const TOKEN_LENGTH = 4096;
 export function hubSettings(env: Variables = process.env): HubSettings {
   const home = hubHome(env);
   return {
-    cache: set(env, 'HF_HUB_CACHE') ?? set(env, 'HUGGINGFACE_HUB_CACHE') ?? join(home, 'hub'),
+    cache: hubCache(env),
     endpoint: endpointOf(env),
     ...tokenOf(env, home),
     offline: isOn(env, 'HF_HUB_OFFLINE') || isOn(env, 'TRANSFORMERS_OFFLINE'),
@@ -48,6 +48,11 @@ export function hubSettings(env: Variables = process.env): HubSettings {
     backoffMs: 500,
     segmentBytes: 64 * 2 ** 20,
   };
+}
+
+/** Returns the folder of the hub's cache. */
+export function hubCache(env: Variables): string {
+  return set(env, 'HF_HUB_CACHE') ?? set(env, 'HUGGINGFACE_HUB_CACHE') ?? join(hubHome(env), 'hub');
 }
 
 function hubHome(env: Variables): string {

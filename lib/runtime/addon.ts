@@ -1,6 +1,7 @@
 // Finds and loads the native addon once. Throws DS_PLATFORM with a fix if it cannot.
 
 import { availableParallelism } from 'node:os';
+import { dirname, join } from 'node:path';
 import type { Addon } from '../../types/addon.generated.js';
 import { DsError } from '../errors.js';
 import { opInterface } from './interface.generated.js';
@@ -12,6 +13,11 @@ import { errorMessage } from './system-error.js';
 export function addonPath(): string {
   const find = require('node-gyp-build') as { path(root: string): string };
   return process.env.DS_NATIVE_BINDING ?? find.path(packageRoot());
+}
+
+/** The file of the GPU back end: the addon opens it from its own folder. */
+export function gpuLibraryPath(): string {
+  return join(dirname(addonPath()), 'libds_cuda.so');
 }
 
 /**

@@ -1,6 +1,6 @@
 // Features of this installation: the addon, devices, and libraries that are opened at run time.
 import { DsError } from '../errors.js';
-import { addon, addonPath } from './addon.js';
+import { addon, addonPath, gpuLibraryPath } from './addon.js';
 import { device, type GpuProbe, probeGpus, threads } from './device.js';
 import { fileEngineName } from './file.js';
 import { native } from './native.js';
@@ -22,6 +22,8 @@ interface DeviceReport {
 
 export interface EnvironmentReport {
   addon: string;
+  /** The GPU back end that is used, or null. */
+  gpuLibrary: string | null;
   threads: number;
   /** "io_uring" or "threads". */
   fileEngine: string;
@@ -51,6 +53,7 @@ export function inspectEnvironment(): EnvironmentReport {
   const gpus = Array.from({ length: gpu.deviceCount }, (_, i) => `cuda:${i}`);
   return {
     addon: addonPath(),
+    gpuLibrary: gpu.libraryFound ? gpuLibraryPath() : null,
     threads: threads(),
     fileEngine: fileEngineName(),
     gpu,

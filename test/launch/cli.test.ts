@@ -72,7 +72,8 @@ describe('ds env', () => {
   test('says what was found, in lines', () => {
     const { status, stdout } = ds(['env']);
     expect(status).toBe(0);
-    for (const label of ['@ds/native', 'node', 'cpu', 'memory', 'addon', 'threads', 'GPUs']) {
+    const labels = ['@ds/native', 'node', 'cpu', 'memory', 'addon', 'threads', 'GPUs', 'cache'];
+    for (const label of labels) {
       expect(stdout).toMatch(new RegExp(`^${label} +\\S`, 'm'));
     }
   });
@@ -93,6 +94,10 @@ describe('ds env', () => {
       fileEngine: expect.stringMatching(/^(io_uring|threads)$/),
       devices: [expect.objectContaining({ name: 'cpu' }), ...report.native.devices.slice(1)],
     });
+    expect(report.native.addonPackage).toMatch(/^@ds\/native(-\S+)? \d/);
+    expect(report.native.uringRefusal === null).toBe(report.native.fileEngine === 'io_uring');
+    expect(report.libc).toMatch(/^(glibc \d|musl)/);
+    if (report.native.gpuLibrary) expect(report.native.gpuCode.architectures).not.toEqual([]);
     expect(report.native.libraries.map((l: { name: string }) => l.name)).toContain('cuBLASLt');
   });
 

@@ -1,0 +1,81 @@
+// Files of an installation: the package of a file, the C library, and folders with caches.
+import { readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
+import { homedir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { hubCache } from '../../hub/environment.js';
+
+/** Returns "name version" of the package that holds a file; null if no package does. */
+export function packageOf(file: string): string | null {
+  try {
+    for (let folder = dirname(realpathSync(file)); folder !== dirname(folder); ) {
+      const found = nameIn(join(folder, 'package.json'));
+      if (found) return found;
+      folder = dirname(folder);
+    }
+  } catch {
+    // The file does not exist.
+  }
+  return null;
+}
+
+function nameIn(file: string): string | null {
+  try {
+    const { name, version } = JSON.parse(readFileSync(file, 'utf8'));
+    return name ? `${name} ${version}` : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Returns "glibc 2.36"; on a system without glibc, the loader's name if it is musl's. */
+export function libcVersion(): string {
+  const report = process.report as typeof process.report & { excludeNetwork?: boolean };
+  report.excludeNetwork = true; // else Node looks up the names of all connections
+  const { header } = report.getReport() as unknown as {
+    header: { glibcVersionRuntime?: string };
+  };
+  if (header.glibcVersionRuntime) return `glibc ${header.glibcVersionRuntime}`;
+  try {
+    return readdirSync('/lib').some((name) => name.startsWith('ld-musl-')) ? 'musl' : 'unknown';
+  } catch {
+    return 'unknown';
+  }
+}
+
+/** Returns the major version in the name of a library: 13 for libcublasLt.so.13.1.0. */
+export function libraryMajor(file: string): number | null {
+  for (const path of [file, real(file)]) {
+    const version = /\.so\.(\d+)/.exec(path)?.[1];
+    if (version !== undefined) return Number(version);
+  }
+  return null;
+}
+
+function real(file: string): string {
+  try {
+    return realpathSync(file);
+  } catch {
+    return file;
+  }
+}
+
+export interface CacheFolder {
+  holds: string;
+  path: string;
+  exists: boolean;
+}
+
+/** The folders that the package, the driver and the hub write to, for the given variables. */
+export function cacheFolders(env: NodeJS.ProcessEnv = process.env): CacheFolder[] {
+  const kernels = env.CUDA_CACHE_PATH || join(homedir(), '.nv', 'ComputeCache');
+  const folders = [
+    ['kernels that the driver compiled', kernels],
+    ['measured rates', join(homedir(), '.cache', 'ds-native')],
+    ['models of the hub', hubCache(env)],
+  ] as const;
+  return folders.map(([holds, path]) => ({ holds, path, exists: isFolder(path) }));
+}
+
+function isFolder(path: string): boolean {
+  return statSync(path, { throwIfNoEntry: false })?.isDirectory() ?? false;
+}

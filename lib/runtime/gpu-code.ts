@@ -1,0 +1,136 @@
+// GPU code in libds_cuda.so: architectures, the GPUs that they serve, the driver that they need.
+// nvcc stores one container for each source file in the ELF section .nv_fatbin. A container holds
+// cubins (machine code) and PTX (compiled by the driver at the first use).
+import { closeSync, openSync, readSync } from 'node:fs';
+
+export interface EmbeddedCode {
+  kind: 'cubin' | 'ptx';
+  /** As nvcc names it: "sm_90a" for a cubin, "compute_80" for PTX. */
+  architecture: string;
+}
+
+const CONTAINER = 0xba55ed50;
+const PTX = 1;
+const CUBIN = 2;
+/** Flag of a target such as sm_90a, whose code runs on this one capability. */
+const ONE_CAPABILITY = 0x10_0000n;
+
+/** Returns the code of each container. Throws Error if the file is no 64-bit little-endian ELF. */
+export function readGpuCode(file: string): EmbeddedCode[][] {
+  const section = readSection(file, '.nv_fatbin');
+  const containers: EmbeddedCode[][] = [];
+  for (let at = 0; at + 16 <= section.length; ) {
+    if (section.readUInt32LE(at) !== CONTAINER) {
+      at += 8; // padding
+      continue;
+    }
+    const begin = at + section.readUInt16LE(at + 6);
+    const end = begin + Number(section.readBigUInt64LE(at + 8));
+    containers.push(readEntries(section.subarray(begin, end)));
+    at = end;
+  }
+  return containers;
+}
+
+function readEntries(bytes: Buffer): EmbeddedCode[] {
+  const found: EmbeddedCode[] = [];
+  for (let at = 0; at + 64 <= bytes.length; ) {
+    const kind = bytes.readUInt16LE(at);
+    const number = bytes.readUInt32LE(at + 28);
+    const suffix = bytes.readBigUInt64LE(at + 40) & ONE_CAPABILITY ? 'a' : '';
+    if (kind === CUBIN) found.push({ kind: 'cubin', architecture: `sm_${number}${suffix}` });
+    if (kind === PTX) found.push({ kind: 'ptx', architecture: `compute_${number}${suffix}` });
+    at += bytes.readUInt32LE(at + 4) + Number(bytes.readBigUInt64LE(at + 8));
+  }
+  return found;
+}
+
+function readSection(file: string, name: string): Buffer {
+  const descriptor = openSync(file, 'r');
+  try {
+    const read = (offset: number, bytes: number) => {
+      const out = Buffer.alloc(bytes);
+      return out.subarray(0, readSync(descriptor, out, 0, bytes, offset));
+    };
+    const head = read(0, 64);
+    if (head.length < 64 || head.readUInt32BE(0) !== 0x7f454c46 || head.readUInt16LE(4) !== 0x0102)
+      throw new Error(`expected a 64-bit ELF file, got ${file}`);
+    const [size, count, nameTable] = [0x3a, 0x3c, 0x3e].map((at) => head.readUInt16LE(at)) as [
+      number,
+      number,
+      number,
+    ];
+    const table = read(Number(head.readBigUInt64LE(0x28)), size * count);
+    const section = (index: number) => {
+      const at = index * size;
+      const [offset, bytes] = [24, 32].map((field) => Number(table.readBigUInt64LE(at + field)));
+      return { name: table.readUInt32LE(at), offset: offset as number, bytes: bytes as number };
+    };
+    const names = section(nameTable);
+    const text = read(names.offset, names.bytes);
+    for (let i = 0; i < count; i++) {
+      const { name: start, offset, bytes } = section(i);
+      if (text.toString('latin1', start, text.indexOf(0, start)) === name)
+        return read(offset, bytes);
+    }
+    return Buffer.alloc(0);
+  } finally {
+    closeSync(descriptor);
+  }
+}
+
+/** Returns the code that every container has: a kernel of any source file runs on these GPUs. */
+export function commonCode(containers: EmbeddedCode[][]): EmbeddedCode[] {
+  const [first = [], ...rest] = containers;
+  return first.filter(({ architecture }) =>
+    rest.every((codes) => codes.some((code) => code.architecture === architecture)),
+  );
+}
+
+/**
+ * Returns the code that the driver selects for a compute capability such as "8.6"; null if no code
+ * runs there. A cubin runs on the same major and the same or a higher minor number. PTX runs on the
+ * same or a higher capability. The driver prefers the closest cubin.
+ */
+export function codeFor(capability: string, codes: EmbeddedCode[]): EmbeddedCode | null {
+  const wanted = Number(capability.replace('.', ''));
+  const fitting = codes.filter(({ kind, architecture }) => {
+    const number = numberOf(architecture);
+    if (architecture.endsWith('a')) return number === wanted;
+    if (kind === 'ptx') return number <= wanted;
+    return number <= wanted && Math.floor(number / 10) === Math.floor(wanted / 10);
+  });
+  const order = (code: EmbeddedCode) =>
+    (code.kind === 'cubin' ? 1e6 : 0) + 10 * numberOf(code.architecture) + code.architecture.length;
+  return fitting.sort((a, b) => order(b) - order(a))[0] ?? null;
+}
+
+/** 90 for "sm_90a". */
+function numberOf(architecture: string): number {
+  return Number(/\d+/.exec(architecture)?.[0] ?? 0);
+}
+
+/** The driver branch that came with a CUDA release: the oldest one that compiles its PTX. */
+const BRANCHES: [cuda: number, driver: number][] = [
+  [13020, 595],
+  [13010, 590],
+  [13000, 580],
+  [12090, 575],
+  [12080, 570],
+  [12060, 560],
+  [12050, 555],
+];
+/** The first branch for compute capability 10.0 and higher. */
+const BLACKWELL = 570;
+
+/**
+ * Returns the oldest driver branch for a library of CUDA `runtime` (13000 for 13.0). A cubin runs
+ * with every driver of the same CUDA major. PTX needs the branch of the toolkit. Without `code`,
+ * returns the branch of the CUDA major.
+ */
+export function oldestDriver(runtime: number, code?: EmbeddedCode, capability = '0.0'): number {
+  const major = runtime >= 13000 ? 580 : 525;
+  const compiled = BRANCHES.find(([cuda]) => cuda <= runtime)?.[1] ?? major;
+  const floor = code?.kind === 'ptx' ? compiled : major;
+  return Number.parseInt(capability, 10) >= 10 ? Math.max(floor, BLACKWELL) : floor;
+}
