@@ -1,10 +1,9 @@
 // POST /v1/chat/completions: a conversation to be answered.
-import type { JsonObject, JsonValue } from '../../types/json.js';
+import type { JsonObject } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
-import { isObject } from '../runtime/is-object.js';
-import type { ChatMessage } from '../text/index.js';
 import { ChatFormat } from './answer-format.js';
-import { ApiError, invalid, unsupported } from './api-error.js';
+import { ApiError, invalid } from './api-error.js';
+import { messagesOf } from './chat-messages.js';
 import type { Asker } from './fair-queue.js';
 import { type ParsedRequest, readDelivery, readOptions, TOP_LOGPROBS } from './parsed-request.js';
 import type { ChatPromptOptions, PromptReader } from './prompt-reader.js';
@@ -13,9 +12,8 @@ import type { ServedModel } from './served-model.js';
 import { readTools } from './tools.js';
 import { requireSupported } from './unsupported.js';
 
-const ROLES = ['system', 'developer', 'user', 'assistant', 'tool', 'function'];
-/** Messages of one conversation. */
-const MOST_MESSAGES = 4096;
+/** Values of `reasoning_effort` in OpenAI's API. */
+const EFFORTS = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh'];
 
 /** Throws 400, naming the field that is wrong. */
 export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
@@ -77,54 +75,20 @@ function chatOptions(fields: RequestFields): ChatPromptOptions {
     const expected = 'false with continue_final_message';
     throw invalid('add_generation_prompt', expected, 'true');
   }
-  const variables = fields.object('chat_template_kwargs') ?? {};
+  const variables = { ...effortOf(fields), ...fields.object('chat_template_kwargs') };
   return { addGenerationPrompt, continueFinalMessage, variables };
 }
 
-function messagesOf(given: JsonValue | undefined): ChatMessage[] {
-  const isList = Array.isArray(given) && given.length > 0;
-  if (!isList) throw invalid('messages', 'a list of messages', formatValue(given));
-  if (given.length > MOST_MESSAGES) {
-    throw invalid('messages', `at most ${MOST_MESSAGES}`, `${given.length}`);
+/**
+ * The template variables of `reasoning_effort`. "none" also clears the switches of Qwen3, GLM 4.5
+ * and SmolLM3 (enable_thinking) and of DeepSeek V3.1 (thinking).
+ */
+function effortOf(fields: RequestFields): Record<string, unknown> {
+  const effort = fields.text('reasoning_effort');
+  if (effort === undefined) return {};
+  if (!EFFORTS.includes(effort)) {
+    throw invalid('reasoning_effort', EFFORTS.join(', '), formatValue(effort));
   }
-  return given.map((message, i) => messageOf(message, `messages[${i}]`));
-}
-
-function messageOf(given: JsonValue, location: string): ChatMessage {
-  if (!isObject<JsonObject>(given))
-    throw invalid(location, 'an object with role and content', formatValue(given));
-  const { role, content, name, tool_call_id: call, reasoning_content: thought, ...others } = given;
-  if (typeof role !== 'string' || !ROLES.includes(role)) {
-    throw invalid(`${location}.role`, ROLES.join(', '), formatValue(role));
-  }
-  // Clients send answers of this server back, with null and empty fields.
-  const [other] = Object.entries(others).filter(([, value]) => !isNothing(value));
-  if (other) throw unsupported(`${location}.${other[0].slice(0, 60)}`, 'messages are texts');
-  const said = { role, content: textOf(content, `${location}.content`) };
-  const texts = { name, tool_call_id: call, reasoning_content: thought };
-  const named = Object.entries(texts).filter(([, one]) => !isNothing(one));
-  const odd = named.find(([, one]) => typeof one !== 'string');
-  if (odd) throw invalid(`${location}.${odd[0]}`, 'a string', formatValue(odd[1]));
-  return { ...said, ...Object.fromEntries(named) };
-}
-
-const isNothing = (value: JsonValue | undefined): boolean =>
-  value === null || value === undefined || (Array.isArray(value) && value.length === 0);
-
-/** A text, or a list of parts that are texts. */
-function textOf(content: JsonValue | undefined, location: string): string {
-  if (typeof content === 'string') return content;
-  if (!Array.isArray(content)) {
-    throw invalid(location, 'a text, or a list of parts that are texts', formatValue(content));
-  }
-  const texts = content.map((part, i) => {
-    const { type, text } = isObject<JsonObject>(part) ? part : {};
-    if (type === 'text' && typeof text === 'string') return text;
-    if (typeof type === 'string' && type !== 'text') {
-      const got = type.slice(0, 60);
-      throw unsupported(`${location}[${i}].type`, `"${got}" is no text, and the model reads texts`);
-    }
-    throw invalid(`${location}[${i}]`, '{ "type": "text", "text": "..." }', formatValue(part));
-  });
-  return texts.join('\n');
+  const off = effort === 'none' ? { enable_thinking: false, thinking: false } : {};
+  return { reasoning_effort: effort, ...off };
 }

@@ -4,7 +4,7 @@ import { DsError } from '../errors.js';
 import { type Lost, ThreadPool } from '../runtime/thread-pool.js';
 import { timerMs } from '../runtime/timer.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
-import { invalid, tooLong, tooManyCharacters } from './api-error.js';
+import { invalid, tooLong, tooManyCharacters, unsupported } from './api-error.js';
 import { type Asker, FairQueue } from './fair-queue.js';
 
 /**
@@ -59,14 +59,15 @@ export type PromptQuestion =
 /**
  * A thread's answer: tokens, or the text of tokens. `fewest` is a lower bound of the tokens, and
  * `characters` the length of a rendered chat, if these are too many. `lost` is the message that the
- * chat template leaves out.
+ * chat template leaves out, `lostCalls` the message with calls that it leaves out.
  */
 export type PromptAnswer =
   | { tokens: Int32Array }
   | { text: string }
   | { fewest: number }
   | { characters: number }
-  | { lost: number };
+  | { lost: number }
+  | { lostCalls: number };
 
 /** Tokens of prompts; threads start when the first one is needed. */
 export class PromptReader {
@@ -74,6 +75,7 @@ export class PromptReader {
   private readonly queue: FairQueue;
   private readonly hasPatterns: boolean;
   private readonly knowsDevelopers: boolean;
+  private readonly saysThinking: boolean;
   /** Whether the chat template writes functions that the model may call. */
   readonly knowsTools: boolean;
 
@@ -86,6 +88,7 @@ export class PromptReader {
     this.hasPatterns = tokenizer.hasPatterns;
     const template = chatTemplate ?? tokenizer.templateText('default') ?? '';
     this.knowsDevelopers = template.includes('developer');
+    this.saysThinking = /\.thinking\b/.test(template) && !template.includes('reasoning_content');
     const withTools = chatTemplate ?? tokenizer.templateText('tool_use') ?? template;
     this.knowsTools = withTools.includes('tools');
     const data: PromptSetup = { folder: tokenizer.folder, chatTemplate, most, characters };
@@ -139,6 +142,10 @@ export class PromptReader {
     this.requireLength('messages', length);
     const question = { messages: this.known(messages), options };
     const answer = await this.ask(question, length, asker);
+    if ('lostCalls' in answer) {
+      const reason = "this model's chat template does not write calls; send them as texts";
+      throw unsupported(`messages[${answer.lostCalls}].tool_calls`, reason);
+    }
     if (!('lost' in answer)) return this.tokensOf('messages', answer);
     const role = `"${messages[answer.lost]?.role}"`;
     const expected = 'a message that the chat template writes into the prompt';
@@ -150,8 +157,13 @@ export class PromptReader {
    * A template drops messages with unknown roles. "developer" is the newer name of "system".
    */
   private known(messages: readonly ChatMessage[]): readonly ChatMessage[] {
-    if (this.knowsDevelopers) return messages;
-    return messages.map((one) => (one.role === 'developer' ? { ...one, role: 'system' } : one));
+    return messages.map((one) => {
+      const { role, reasoning_content: thought } = one;
+      const isDeveloper = role === 'developer' && !this.knowsDevelopers;
+      // The template of gpt-oss reads this name.
+      const own = this.saysThinking && thought !== undefined ? { thinking: thought } : {};
+      return { ...one, ...(isDeveloper && { role: 'system' }), ...own };
+    });
   }
 
   /** Ends the threads. */
@@ -209,5 +221,7 @@ function withoutFolder({ code, op, expected, got, hint }: DsError, folder: strin
 }
 
 /** Characters of a message that the template may write. */
-const lengthOf = ({ content, reasoning_content: thought }: ChatMessage): number =>
-  String(content ?? '').length + String(thought ?? '').length;
+function lengthOf({ content, reasoning_content: thought, tool_calls: calls }: ChatMessage): number {
+  const written = calls === undefined ? '' : JSON.stringify(calls);
+  return String(content ?? '').length + String(thought ?? '').length + written.length;
+}

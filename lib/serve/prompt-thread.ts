@@ -3,6 +3,7 @@ import { workerData } from 'node:worker_threads';
 
 import { answerQuestions } from '../runtime/thread-pool.js';
 import { type ChatMessage, Tokenizer } from '../text/index.js';
+import { callHistory } from '../text/tool-calls/history.js';
 import { lostMessage } from './lost-messages.js';
 import type { PromptAnswer, PromptQuestion, PromptSetup } from './prompt-reader.js';
 
@@ -21,9 +22,12 @@ function encode(question: PromptQuestion): PromptAnswer {
     return { tokens: tokenizer.encode(text, { addSpecialTokens }) };
   }
   if ('decode' in question) return { text: tokenizer.decode(question.decode) };
-  const { messages, options } = question;
+  const { options } = question;
   const own = tokenizer;
   const render = (said: readonly ChatMessage[]) => own.chatText(said, { ...options, template });
+  const history = callHistory(question.messages, render);
+  if ('lost' in history) return { lostCalls: history.lost };
+  const { messages } = history;
   const text = render(messages);
   if (text.length > characters) return { characters: text.length };
   const lost = lostMessage(messages, text, render);

@@ -6,7 +6,7 @@ import { invalid, unsupported } from './api-error.js';
 import { isWithin, LEVELS, type RequestFields } from './request-fields.js';
 
 /** Maximum number of functions in a request, as in OpenAI's API. */
-const MOST_TOOLS = 128;
+export const MOST_TOOLS = 128;
 
 /**
  * The functions of `tools`; an empty list with the `tool_choice` "none". Throws 400 for invalid

@@ -28,24 +28,20 @@ const MISSING: Readonly<Record<string, Missing>> = {
   web_search_options: { reason: 'the server does not search', off: [] },
   suffix: { reason: 'the model continues texts at their end', off: [''] },
   best_of: { reason: 'the server compares no answers; send n', off: [1] },
-  store: { reason: 'the server stores no answers', off: [false] },
-  reasoning_effort: {
-    reason: 'send the variable of the chat template in chat_template_kwargs',
-    off: [],
-  },
   verbosity: { reason: 'request it in a message', off: ['medium'] },
 };
 
 /** Parameters for billing and caching. The answer does not depend on them. */
 const WITHOUT_EFFECT = [
   ...['user', 'metadata', 'safety_identifier', 'service_tier', 'prompt_cache_key'],
-  ...['prompt_cache_retention', 'prediction', 'parallel_tool_calls'],
+  ...['prompt_cache_retention', 'prediction', 'parallel_tool_calls', 'store'],
 ];
 
 /** Chat parameters that completions refuse. */
 const MISSING_IN_TEXTS: Readonly<Record<string, Missing>> = {
   tools: { reason: 'only the template of a chat writes them', off: [[]] },
   tool_choice: { reason: 'only chats have tools', off: ['none', 'auto'] },
+  reasoning_effort: { reason: 'only the template of a chat reads it', off: [] },
 };
 
 /** Throws 400 for the first parameter of a chat with an unsupported value. */

@@ -129,6 +129,7 @@ const texts: readonly Wrong[] = [
 const nested = (levels: number): unknown =>
   JSON.parse(`${'['.repeat(levels)}${']'.repeat(levels)}`);
 const message = (fields: object) => ({ messages: [{ ...chat[0], ...fields }] });
+const assistant = (fields: object) => message({ role: 'assistant', content: null, ...fields });
 const FUNCTION = { type: 'function', function: { name: 'f', parameters: { type: 'object' } } };
 const image = { type: 'image_url', image_url: { url: 'data:' } };
 const chats: readonly Wrong[] = [
@@ -140,7 +141,30 @@ const chats: readonly Wrong[] = [
   [message({ content: null }), 'messages[0].content', /a text, or a list of parts/],
   [message({ content: [image] }), 'messages[0].content[0].type', /"image_url" is no text/],
   [message({ content: [{ type: 'text' }] }), 'messages[0].content[0]', /"type": "text"/],
-  [message({ tool_calls: [{}] }), 'messages[0].tool_calls', /not supported/],
+  [message({ tool_calls: [{}] }), 'messages[0].tool_calls', /calls of the role "assistant"/],
+  [assistant({ tool_calls: [{}] }), 'messages[0].tool_calls[0]', /"type": "function"/],
+  [assistant({ tool_calls: {} }), 'messages[0].tool_calls', /a list of at most 128 calls/],
+  [
+    assistant({ tool_calls: [{ function: { arguments: '{}' } }] }),
+    ...(['messages[0].tool_calls[0].function.name', /a name/] as const),
+  ],
+  [
+    assistant({ tool_calls: [{ id: 5, function: { name: 'f' } }] }),
+    ...(['messages[0].tool_calls[0].id', /a string, got 5/] as const),
+  ],
+  ...['{"a": ', '[1]', '"a"', 'null'].map(
+    (text) =>
+      [
+        assistant({ tool_calls: [{ function: { name: 'f', arguments: text } }] }),
+        ...(['messages[0].tool_calls[0].function.arguments', /a JSON object as text/] as const),
+      ] as const,
+  ),
+  [
+    assistant({ tool_calls: [{ function: { name: 'f', arguments: '{}' } }] }),
+    ...(['messages[0].tool_calls', /chat template does not write calls/] as const),
+  ],
+  [assistant({ reasoning: 5 }), 'messages[0].reasoning_content', /a string, got 5/],
+  [{ reasoning_effort: 'most' }, 'reasoning_effort', /low, medium, high/],
   [message({ name: 5 }), 'messages[0].name', /a string/],
   [{ top_logprobs: 2 }, 'top_logprobs', /"logprobs": true with it/],
   [{ logprobs: true, top_logprobs: 21 }, 'top_logprobs', /from 0 to 20/],

@@ -18,8 +18,6 @@ test.each<[name: string, accepted: readonly Value[], refused: Value]>([
   ['web_search_options', [], {}],
   ['suffix', [''], 'end'],
   ['best_of', [1], 2],
-  ['store', [false], true],
-  ['reasoning_effort', [], 'high'],
   ['verbosity', ['medium'], 'low'],
 ])('%s: %j has no effect, %j is refused', (name, accepted, refused) => {
   for (const check of [chat, text]) {
@@ -31,12 +29,13 @@ test.each<[name: string, accepted: readonly Value[], refused: Value]>([
 test.each<[name: string, accepted: readonly Value[], refused: Value]>([
   ['tools', [[]], [{ type: 'function' }]],
   ['tool_choice', ['none', 'auto'], 'required'],
+  ['reasoning_effort', [], 'high'],
 ])('%s belongs to chats', (name, accepted, refused) => {
   for (const value of [...accepted, refused]) expect(() => chat(name, value)).not.toThrow();
   for (const value of accepted) expect(() => text(name, value)).not.toThrow();
   expect(() => text(name, refused)).toThrow(name);
 });
 
-test.each(['user', 'metadata', 'service_tier', 'parallel_tool_calls'])('%s has no effect', (name) =>
+test.each(['user', 'metadata', 'service_tier', 'store'])('%s has no effect', (name) =>
   expect(() => chat(name, 'x')).not.toThrow(),
 );

@@ -1,0 +1,66 @@
+// Finds the form of tool calls that a chat template writes: templates differ in two details.
+import { DsError } from '../../errors.js';
+import { isObject } from '../../runtime/is-object.js';
+import type { ChatMessage } from '../chat-template.js';
+
+/** Renders messages by the template; throws DS_DATA if the template refuses them. */
+type Render = (messages: readonly ChatMessage[]) => string;
+
+/** Messages in the form that the template writes, or the message with calls that it drops. */
+export type CallHistory = { messages: readonly ChatMessage[] } | { lost: number };
+
+/** Private-use characters; function names do not contain them. */
+const markOf = (index: number): string => `\uF8F4${index}\uF8F5`;
+
+/**
+ * Returns the first form that the template renders with all calls. Most templates read arguments as
+ * an object, some as JSON text. Some write calls only if the content is null. Throws the template's
+ * error for the usual form if it refuses all forms.
+ */
+export function callHistory(messages: readonly ChatMessage[], render: Render): CallHistory {
+  if (!messages.some(hasCalls)) return { messages };
+  let refusal: unknown = null;
+  let lost = -1;
+  for (const isNull of [false, true]) {
+    for (const isText of [false, true]) {
+      const form = messages.map((one) => (hasCalls(one) ? inForm(one, isNull, isText) : one));
+      try {
+        const text = render(form.map((one, i) => (hasCalls(one) ? renamed(one, markOf(i)) : one)));
+        const dropped = form.findIndex((one, i) => hasCalls(one) && !text.includes(markOf(i)));
+        if (dropped < 0) return { messages: form };
+        if (lost < 0) lost = dropped;
+      } catch (error) {
+        if (!(error instanceof DsError)) throw error;
+        refusal ??= error;
+      }
+    }
+  }
+  if (lost < 0) throw refusal;
+  return { lost };
+}
+
+function hasCalls({ tool_calls: calls }: ChatMessage): boolean {
+  return Array.isArray(calls) && calls.length > 0;
+}
+
+interface Call {
+  function: { name: string; arguments: unknown };
+}
+
+const callsOf = (message: ChatMessage): Call[] => message.tool_calls as Call[];
+
+function inForm(message: ChatMessage, isNull: boolean, isText: boolean): ChatMessage {
+  const calls = callsOf(message).map((call) => {
+    const { arguments: given } = call.function;
+    const own = isText && isObject(given) ? JSON.stringify(given) : given;
+    return { ...call, function: { ...call.function, arguments: own } };
+  });
+  const { content } = message;
+  const said = content === '' || content === null || content === undefined;
+  return { ...message, content: said ? (isNull ? null : '') : content, tool_calls: calls };
+}
+
+const renamed = (message: ChatMessage, name: string): ChatMessage => ({
+  ...message,
+  tool_calls: callsOf(message).map((call) => ({ ...call, function: { ...call.function, name } })),
+});
