@@ -195,8 +195,8 @@ export class OptimizerState {
   }
 
   /**
-   * Returns the partition's gradient between gradReady() and update(): [numel] in the unit's
-   * gradDtype, in its present memory; else null. Complete on return. The caller releases it.
+   * Returns the partition's gradient between gradReady() and update(): [numel] in the dtype of
+   * the sum, in its present memory; else null. Complete on return. The caller releases it.
    */
   gradOf(partition: Partition): Tensor | null {
     const { state, schedule } = this.of(partition);

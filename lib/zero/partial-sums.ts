@@ -4,71 +4,46 @@
 import { copyFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { Collectives } from './collectives.js';
-import type { LayoutEntry } from './layout.js';
-import type { Partition } from './shard.js';
-import type { GradientFlow, GradientReceiver } from './stage.js';
+import type { LayoutEntry, Range } from './layout.js';
+import type { GradientFlow } from './stage.js';
 import type { Unit } from './unit.js';
 
-/** Wraps another flow. */
-export class PartialSums implements GradientFlow {
-  private readonly partial = new Map<Unit, readonly LayoutEntry[]>();
+/** Wraps the flow `inner`. `group`: the tensor-parallel ranks. */
+export function partialSums(inner: GradientFlow, group: Collectives): GradientFlow {
+  const partialOf = new Map<Unit, readonly LayoutEntry[]>();
+  return {
+    takesEach: inner.takesEach,
+    get factor() {
+      return inner.factor;
+    },
+    reduce(partition, receiver) {
+      const { unit } = partition;
+      const isPartial = (entry: LayoutEntry): boolean => unit.parameterOf(entry).hasPartialGradient;
+      const entries = partialOf.get(unit) ?? unit.layout.entries.filter(isPartial);
+      partialOf.set(unit, entries);
+      if (entries.length > 0) sum(unit, entries, group);
+      inner.reduce(partition, receiver);
+    },
+  };
+}
 
-  constructor(
-    private readonly inner: GradientFlow,
-    private readonly group: Collectives,
-    /**
-     * Whether `inner` takes the gradient of each micro-batch; else gradients add up in the unit.
-     */
-    private readonly takesEach: boolean,
-  ) {}
-
-  get factor(): number {
-    return this.inner.factor;
-  }
-
-  reduce(partition: Partition, receiver: GradientReceiver | null): void {
-    if (this.takesEach || receiver) this.sum(partition.unit);
-    this.inner.reduce(partition, receiver);
-  }
-
-  conclude(partition: Partition, receiver: GradientReceiver): void {
-    if (!this.takesEach) this.sum(partition.unit);
-    this.inner.conclude(partition, receiver);
-  }
-
-  /** Runs one all-reduce for all parameters of the unit, in the order of the compute stream. */
-  private sum(unit: Unit): void {
-    const entries = this.partialOf(unit);
-    if (entries.length === 0) return;
-    const { compute } = unit.device;
-    const grad = unit.gradient.take();
-    const count = entries.reduce((sum, { numel }) => sum + numel, 0);
-    const packed = held(() => Tensor.empty([count], grad.dtype, unit.device));
-    const each = (copy: (entry: LayoutEntry, offset: number) => void): void => {
-      let offset = 0;
-      for (const entry of entries) {
-        copy(entry, offset);
-        offset += entry.numel;
-      }
-    };
-    each((entry, offset) => {
-      copyFlat(packed, { offset, numel: entry.numel }, grad, entry, compute);
-    });
-    const purpose = `parts of gradients of ${unit.name}`;
-    this.group.allReduce(packed, { stream: compute, purpose }).wait(compute);
-    each((entry, offset) => {
-      copyFlat(grad, entry, packed, { offset, numel: entry.numel }, compute);
-    });
-    packed.release();
-    grad.release();
-  }
-
-  private partialOf(unit: Unit): readonly LayoutEntry[] {
-    const known = this.partial.get(unit);
-    if (known) return known;
-    const { entries } = unit.layout;
-    const found = entries.filter((entry) => unit.parameterOf(entry).hasPartialGradient);
-    this.partial.set(unit, found);
-    return found;
-  }
+/** Runs one all-reduce for all `entries` of the unit, in the order of the compute stream. */
+function sum(unit: Unit, entries: readonly LayoutEntry[], group: Collectives): void {
+  const { compute } = unit.device;
+  const grad = unit.gradient.take();
+  const count = entries.reduce((total, { numel }) => total + numel, 0);
+  const packed = held(() => Tensor.empty([count], grad.dtype, unit.device));
+  const each = (copy: (entry: LayoutEntry, packedAt: Range) => void): void => {
+    let offset = 0;
+    for (const entry of entries) {
+      copy(entry, { offset, numel: entry.numel });
+      offset += entry.numel;
+    }
+  };
+  each((entry, at) => copyFlat(packed, at, grad, entry, compute));
+  const purpose = `parts of gradients of ${unit.name}`;
+  group.allReduce(packed, { stream: compute, purpose }).wait(compute);
+  each((entry, at) => copyFlat(grad, entry, packed, at, compute));
+  packed.release();
+  grad.release();
 }

@@ -10,23 +10,45 @@ import { clipGroups, type Fragment, fragmentsOf, type GroupRange, type Range } f
 import { type Bytes, LentState } from './state/lent-state.js';
 import type { Unit, WeightUnit } from './unit.js';
 
-/** The weights of a unit on this rank. A frozen unit has nothing else. */
-export class WeightShard {
+/** The shard of a unit with or without a gradient. */
+export type WeightShard = Partition<WeightUnit>;
+
+/**
+ * The weights of a unit on this rank, and if it is trained, the gradient that this rank updates
+ * them by. A stage creates it and fills `grad`. The norm's counter records `ready`, and a
+ * ShardState reads both. An update writes the weights.
+ */
+export class Partition<Of extends WeightUnit = Unit> {
   readonly device: Device;
   /** The parameters in it, whole or in part. */
   readonly fragments: readonly Fragment[];
+  /** The optimizer groups, with offsets from the partition's start. */
+  readonly groups: readonly GroupRange[];
+  /**
+   * [numel] reduced over all ranks, in the dtype of the unit's gradient. Null before the reduction
+   * of the last micro-batch and after dropGrad().
+   */
+  grad: Tensor | null = null;
+  /** Whether `grad` contains only this rank's samples, because ranks do not sum gradients. */
+  isOwnGrad = false;
+  /** `grad` is complete, and only its ShardState reads it from now on. */
+  readonly ready: Event;
 
   constructor(
-    readonly unit: WeightUnit,
+    readonly unit: Of,
     /** Its elements in the unit. */
     readonly range: Range,
     /** Storage of its weights. Owned. */
     readonly storage: WeightStore,
-    /** The range that only this rank counts and saves, from the start of the shard. */
+    /**
+     * The range that only this rank saves and adds to the norm, from the start of the partition.
+     */
     readonly counted: Range = { offset: 0, numel: range.numel },
   ) {
     this.device = unit.device;
     this.fragments = fragmentsOf(unit.layout, range);
+    this.groups = clipGroups(unit.layout, range);
+    this.ready = new Event(unit.device);
   }
 
   /** [numel] in the weights' dtype. Throws DS_RELEASED if they are on a disk. */
@@ -50,60 +72,26 @@ export class WeightShard {
     return this.range.numel === this.unit.layout.numel;
   }
 
-  /** Bytes on the device in addition to those of the unit: a shard in separate memory. */
+  /** Bytes on the device in addition to those of the unit: shards in separate memory. */
   get bytes(): { weights: number; gradients: number } {
-    const { unit, storage } = this;
-    const own = storage.memory && unit.holds(storage.memory) ? 0 : storage.bytes.device;
-    return { weights: own, gradients: 0 };
-  }
-
-  dispose(): void {
-    this.storage.dispose();
-  }
-}
-
-/**
- * A stage creates it and fills `grad`. The norm's counter records `ready`, and a ShardState reads
- * both. An update writes the weights.
- */
-export class Partition extends WeightShard {
-  declare readonly unit: Unit;
-  /** The optimizer groups, with offsets from the partition's start. */
-  readonly groups: readonly GroupRange[];
-  /**
-   * [numel] reduced over all ranks, in the unit's gradDtype. Null before the reduction of the last
-   * micro-batch and after dropGrad().
-   */
-  grad: Tensor | null = null;
-  /** Whether `grad` contains only this rank's samples, because ranks do not sum gradients. */
-  isOwnGrad = false;
-  /** `grad` is complete, and only its ShardState reads it from now on. */
-  readonly ready: Event;
-
-  /** `counted` also selects the part of the gradient that this rank adds to the norm. */
-  constructor(unit: Unit, range: Range, store: WeightStore, counted?: Range) {
-    super(unit, range, store, counted);
-    this.ready = new Event(unit.device);
-    this.groups = clipGroups(unit.layout, range);
-  }
-
-  /** Adds a shard of gradients in separate memory. */
-  override get bytes(): { weights: number; gradients: number } {
-    const { unit, grad } = this;
-    return { ...super.bytes, gradients: !grad || unit.holds(grad) ? 0 : grad.bytes };
+    const { unit, storage, grad } = this;
+    return {
+      weights: storage.memory && unit.holds(storage.memory) ? 0 : storage.bytes.device,
+      gradients: !grad || unit.holds(grad) ? 0 : grad.bytes,
+    };
   }
 
   /** Frees the gradient and the unit's memory for it. */
   dropGrad(): void {
     this.grad?.release();
     this.grad = null;
-    this.unit.gradient.drop();
+    this.unit.gradient?.drop();
   }
 
-  override dispose(): void {
+  dispose(): void {
     this.dropGrad();
     this.ready.dispose();
-    super.dispose();
+    this.storage.dispose();
   }
 }
 

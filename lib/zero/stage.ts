@@ -5,7 +5,7 @@ import { required } from '../runtime/required.js';
 import type { Event, Stream } from '../runtime/stream.js';
 import type { Buckets } from './bucket.js';
 import type { Range } from './layout.js';
-import { Partition, WeightShard, type WeightStore } from './shard.js';
+import { Partition, type WeightShard, type WeightStore } from './shard.js';
 import type { Unit, WeightUnit } from './unit.js';
 
 /** Receives the gradients of a step, one partition at a time. */
@@ -16,12 +16,17 @@ export interface GradientReceiver {
   reduced(partition: Partition, stream: Stream): void;
 }
 
-/** Moves gradients from a unit to the partition that this rank updates. See ZeroStages. */
+/** Moves gradients from a unit to the partition that this rank updates. */
 export interface GradientFlow {
   /** Factor of reduced gradients relative to the gradients for the update. */
   readonly factor: number;
+  /** Whether it reduces every micro-batch. Else they add up in the unit, and it reduces the sum. */
+  readonly takesEach: boolean;
+  /**
+   * Reduces and frees the unit's gradient. The last call of a step has a `receiver` of the
+   * partition's gradient, now or in flush().
+   */
   reduce(partition: Partition, receiver: GradientReceiver | null): void;
-  conclude(partition: Partition, receiver: GradientReceiver): void;
 }
 
 /**
@@ -48,8 +53,10 @@ export interface WeightFlow {
   dispose?(): void;
 }
 
-/** The flows of a group of ranks. The stage owns them. */
-interface Flows {
+/** The units of a group of ranks, each in forward order, and their flows. */
+export interface ZeroStage {
+  units: readonly Unit[];
+  frozen: readonly WeightUnit[];
   gradients: GradientFlow;
   /** Carries the gradients; null if no rank needs gradients of another rank. */
   buckets: Buckets | null;
@@ -57,34 +64,9 @@ interface Flows {
 }
 
 /**
- * Units with the same group of ranks. Owns the flows, and the partitions and shards of the units.
- */
-export class ZeroStage {
-  /** One per unit, in their order. */
-  readonly partitions: readonly Partition[];
-  /** Of the frozen units, in their order. */
-  readonly frozen: readonly WeightShard[];
-
-  constructor(
-    units: readonly Unit[],
-    readonly flows: Flows,
-    frozen: readonly WeightUnit[] = [],
-  ) {
-    const { weights } = flows;
-    this.partitions = units.map((unit) => new Partition(unit, ...weights.keep(unit)));
-    this.frozen = frozen.map((unit) => new WeightShard(unit, ...weights.keep(unit)));
-  }
-
-  dispose(): void {
-    this.flows.weights.dispose?.();
-    this.flows.buckets?.dispose();
-    for (const shard of [...this.partitions, ...this.frozen]) shard.dispose();
-  }
-}
-
-/**
  * The stages of a model; routes each unit to its group. One configuration creates all of them, so
- * they agree on sharded weights and on the factor of reduced gradients. Owns the stages.
+ * they agree on sharded weights and on the factor of reduced gradients. Owns the flows, and the
+ * partitions and shards of the units.
  */
 export class ZeroStages {
   /** Whether weights are gathered by acquire() and freed by release(). */
@@ -93,20 +75,23 @@ export class ZeroStages {
   readonly partitions: readonly Partition[];
   /** Of the frozen units. Their weights are gathered and freed, and never change. */
   readonly frozen: readonly WeightShard[];
-  private readonly partitionOf = new Map<Unit, Partition>();
-  private readonly flowsOf = new Map<WeightUnit, Flows>();
+  private readonly partitionOf = new Map<WeightUnit, Partition>();
+  private readonly stageOf = new Map<WeightUnit, ZeroStage>();
 
   /** `units`: the units of all stages, in forward order. Throws DS_ARGUMENT if stages differ. */
   constructor(
     units: readonly Unit[],
     private readonly stages: readonly ZeroStage[],
   ) {
-    for (const { partitions, frozen, flows } of stages) {
-      for (const partition of partitions) this.partitionOf.set(partition.unit, partition);
-      for (const { unit } of [...partitions, ...frozen]) this.flowsOf.set(unit, flows);
-    }
+    this.frozen = stages.flatMap((stage) => {
+      const { weights } = stage;
+      for (const unit of [...stage.units, ...stage.frozen]) this.stageOf.set(unit, stage);
+      for (const unit of stage.units) {
+        this.partitionOf.set(unit, new Partition(unit, ...weights.keep(unit)));
+      }
+      return stage.frozen.map((unit) => new Partition(unit, ...weights.keep(unit)));
+    });
     this.partitions = units.map((unit) => required(this.partitionOf.get(unit)));
-    this.frozen = stages.flatMap(({ frozen }) => frozen);
     this.common('gradient factor', ({ gradients }) => gradients.factor, 1);
     this.shardsWeights = this.common('sharding', ({ weights }) => weights.isSharded, false);
   }
@@ -120,7 +105,7 @@ export class ZeroStages {
 
   /** Bytes of pinned slots for weights on a disk. */
   get slotBytes(): number {
-    return this.stages.reduce((sum, { flows }) => sum + (flows.weights.slotBytes ?? 0), 0);
+    return this.stages.reduce((sum, { weights }) => sum + (weights.slotBytes ?? 0), 0);
   }
 
   /** Called before the unit's initial weights are written. */
@@ -148,8 +133,10 @@ export class ZeroStages {
    * the last one of the step, `receiver` gets the reduced gradient of the partition, now or in
    * flush(). Else `receiver` is null.
    */
-  reduce(unit: Unit, receiver: GradientReceiver | null): void {
-    this.of(unit).gradients.reduce(required(this.partitionOf.get(unit)), receiver);
+  reduce(unit: WeightUnit, receiver: GradientReceiver | null): void {
+    const { gradients } = this.of(unit);
+    if (!gradients.takesEach && !receiver) return;
+    gradients.reduce(required(this.partitionOf.get(unit)), receiver);
   }
 
   /**
@@ -157,7 +144,11 @@ export class ZeroStages {
    * now or in the next flush().
    */
   conclude(unit: Unit, receiver: GradientReceiver): void {
-    this.of(unit).gradients.conclude(required(this.partitionOf.get(unit)), receiver);
+    const { gradients } = this.of(unit);
+    const partition = required(this.partitionOf.get(unit));
+    // After a flush(), every shard has arrived.
+    if (gradients.takesEach) receiver.reduced(partition, partition.device.compute);
+    else gradients.reduce(partition, receiver);
   }
 
   /**
@@ -165,9 +156,9 @@ export class ZeroStages {
    * work sees the results.
    */
   flush(): void {
-    for (const { flows } of this.stages) {
-      flows.weights.endBackward?.();
-      flows.buckets?.flush();
+    for (const { weights, buckets } of this.stages) {
+      weights.endBackward?.();
+      buckets?.flush();
     }
   }
 
@@ -185,20 +176,24 @@ export class ZeroStages {
    * place on all ranks, so that waiting for weights needs no call of another rank.
    */
   dispatch(): void {
-    for (const { flows } of this.stages) flows.weights.dispatch?.();
+    for (const { weights } of this.stages) weights.dispatch?.();
   }
 
   dispose(): void {
-    for (const stage of this.stages) stage.dispose();
+    for (const { weights, buckets } of this.stages) {
+      weights.dispose?.();
+      buckets?.dispose();
+    }
+    for (const shard of [...this.partitionOf.values(), ...this.frozen]) shard.dispose();
   }
 
-  private of(unit: WeightUnit): Flows {
-    return required(this.flowsOf.get(unit));
+  private of(unit: WeightUnit): ZeroStage {
+    return required(this.stageOf.get(unit));
   }
 
   /** Returns the common value of `of` over the stages; `none` without stages. */
-  private common<T>(what: string, of: (flows: Flows) => T, none: T): T {
-    const values = [...new Set(this.stages.map(({ flows }) => of(flows)))];
+  private common<T>(what: string, of: (stage: ZeroStage) => T, none: T): T {
+    const values = [...new Set(this.stages.map(of))];
     if (values.length <= 1) return values[0] ?? none;
     throw new DsError({
       code: 'DS_ARGUMENT',

@@ -3,28 +3,20 @@
 import type { Buckets } from './bucket.js';
 import type { Collectives } from './collectives.js';
 import { shardOf } from './layout.js';
-import { InMemory, type Partition } from './shard.js';
-import type { GradientFlow, GradientReceiver, Kept, WeightFlow } from './stage.js';
+import { InMemory } from './shard.js';
+import type { GradientFlow, Kept, WeightFlow } from './stage.js';
 import type { WeightUnit } from './unit.js';
 import type { Wire } from './wire.js';
 
-/**
- * Gradients of a single rank. Micro-batches add up in the unit's gradient, which is also the
- * partition's. Nothing is reduced.
- */
-export class LocalGradients implements GradientFlow {
-  readonly factor = 1;
-
-  reduce(partition: Partition, receiver: GradientReceiver | null): void {
-    if (receiver) this.conclude(partition, receiver);
-  }
-
-  conclude(partition: Partition, receiver: GradientReceiver): void {
-    const { compute } = partition.device;
+/** Gradients of a single rank: the unit's gradient is also the partition's. */
+export const localGradients: GradientFlow = {
+  factor: 1,
+  takesEach: false,
+  reduce(partition, receiver) {
     partition.grad = partition.unit.gradient.take();
-    receiver.reduced(partition, compute);
-  }
-}
+    receiver?.reduced(partition, partition.device.compute);
+  },
+};
 
 /** The way of gradients to other ranks. */
 export interface GradientRoute {
@@ -36,70 +28,43 @@ export interface GradientRoute {
   buckets: Buckets;
 }
 
-/**
- * Stage 0: micro-batches add up on every rank, then an all-reduce gives every rank the sum over
- * ranks.
- */
-export class SummedGradients implements GradientFlow {
-  readonly factor: number;
-
-  constructor(private readonly route: GradientRoute) {
-    this.factor = route.factor;
-  }
-
-  reduce(partition: Partition, receiver: GradientReceiver | null): void {
-    if (receiver) this.conclude(partition, receiver);
-  }
-
-  conclude(partition: Partition, receiver: GradientReceiver): void {
+/** Stage 0: an all-reduce gives every rank the sum over ranks. */
+export const summedGradients = ({ wire, factor, buckets }: GradientRoute): GradientFlow => ({
+  factor,
+  takesEach: false,
+  reduce(partition, receiver) {
     const { unit } = partition;
     const grad = unit.gradient.take();
     const purpose = `gradient of ${unit.name}`;
-    this.route.buckets.add({
+    buckets.add({
       numel: grad.numel,
-      start: (stream) => this.route.wire.allReduce(grad, { stream, purpose }),
+      start: (stream) => wire.allReduce(grad, { stream, purpose }),
       done: (stream) => {
         partition.grad = grad;
-        receiver.reduced(partition, stream);
+        receiver?.reduced(partition, stream);
       },
     });
-  }
-}
+  },
+});
 
 /**
- * Stage 0 with an optimizer that exchanges other values in some steps. Gradients are summed in the
- * other steps; in these steps, each rank keeps its own.
+ * Stage 0 with an optimizer that exchanges other values in some steps. In these steps, each rank
+ * keeps its own gradients, with `ownFactor`.
  */
-export class AlternatingGradients implements GradientFlow {
-  private readonly own = new LocalGradients();
-
-  constructor(
-    private readonly summed: GradientFlow,
-    private readonly options: {
-      /** Whether gradients are summed in this step. */
-      isSummed: () => boolean;
-      /** Factor of local gradients relative to the gradients for the update. */
-      ownFactor: number;
-    },
-  ) {}
-
-  get factor(): number {
-    return this.options.isSummed() ? this.summed.factor : this.options.ownFactor;
-  }
-
-  reduce(partition: Partition, receiver: GradientReceiver | null): void {
-    this.flowOf(partition).reduce(partition, receiver);
-  }
-
-  conclude(partition: Partition, receiver: GradientReceiver): void {
-    this.flowOf(partition).conclude(partition, receiver);
-  }
-
-  private flowOf(partition: Partition): GradientFlow {
-    partition.isOwnGrad = !this.options.isSummed();
-    return partition.isOwnGrad ? this.own : this.summed;
-  }
-}
+export const alternatingGradients = (
+  summed: GradientFlow,
+  isSummed: () => boolean,
+  ownFactor: number,
+): GradientFlow => ({
+  get factor() {
+    return isSummed() ? summed.factor : ownFactor;
+  },
+  takesEach: false,
+  reduce(partition, receiver) {
+    partition.isOwnGrad = !isSummed();
+    (partition.isOwnGrad ? localGradients : summed).reduce(partition, receiver);
+  },
+});
 
 /** Every rank updates the whole unit. */
 export class WholeWeights implements WeightFlow {

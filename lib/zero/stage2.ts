@@ -9,64 +9,46 @@ import { held, Tensor } from '../tensor/index.js';
 import { type BucketOptions, Buckets } from './bucket.js';
 import type { Collectives, Work } from './collectives.js';
 import { shardOf } from './layout.js';
-import { InMemory, type Partition, type WeightShard } from './shard.js';
-import type { GradientFlow, GradientReceiver, Kept, WeightFlow } from './stage.js';
+import { InMemory, type WeightShard } from './shard.js';
+import type { GradientFlow, Kept, WeightFlow } from './stage.js';
 import type { GradientRoute } from './stage0.js';
 import type { WeightUnit } from './unit.js';
 
-/**
- * Stage 1: micro-batches add up on every rank, then each rank receives the sum of its shard over
- * ranks.
- */
-export class OwnedGradients implements GradientFlow {
-  readonly factor: number;
-
-  constructor(private readonly route: GradientRoute) {
-    this.factor = route.factor;
-  }
-
-  reduce(partition: Partition, receiver: GradientReceiver | null): void {
-    if (receiver) this.conclude(partition, receiver);
-  }
-
-  conclude(partition: Partition, receiver: GradientReceiver): void {
+/** Stage 1: each rank receives the sum of its shard over ranks. */
+export const ownedGradients = ({ wire, factor, buckets }: GradientRoute): GradientFlow => ({
+  factor,
+  takesEach: false,
+  reduce(partition, receiver) {
     const { unit, range } = partition;
     const full = unit.gradient.take();
     const shard = sliceFlat(full, range);
     const purpose = `gradient of ${unit.name}`;
-    this.route.buckets.add({
+    buckets.add({
       numel: full.numel,
-      start: (stream) => this.route.wire.reduceScatter(shard, full, { stream, purpose }),
+      start: (stream) => wire.reduceScatter(shard, full, { stream, purpose }),
       done: (stream) => {
         full.release();
         partition.grad = shard;
-        receiver.reduced(partition, stream);
+        receiver?.reduced(partition, stream);
       },
     });
-  }
-}
+  },
+});
 
-/**
- * Stages 2 and 3: the gradient of every micro-batch is reduced and freed. Shards add up in
- * `partition.grad`.
- */
-export class ShardedGradients implements GradientFlow {
-  readonly factor: number;
-
-  constructor(private readonly route: GradientRoute) {
-    this.factor = route.factor;
-  }
-
-  reduce(partition: Partition, receiver: GradientReceiver | null): void {
+/** Stages 2 and 3: shards of micro-batches add up in `partition.grad`. */
+export const shardedGradients = ({ wire, factor, buckets }: GradientRoute): GradientFlow => ({
+  factor,
+  takesEach: true,
+  reduce(partition, receiver) {
     const { unit, numel } = partition;
     const full = unit.gradient.take();
     unit.gradient.drop();
     const shard = held(() => Tensor.empty([numel], full.dtype, unit.device));
     let isSummed = false;
     const purpose = `gradient of ${unit.name}`;
-    this.route.buckets.add({
+    buckets.add({
       numel: full.numel,
-      start: (stream) => this.route.wire.reduceScatter(shard, full, { stream, purpose }),
+      start: (stream) => wire.reduceScatter(shard, full, { stream, purpose }),
       done: (stream) => {
         isSummed = partition.grad !== null;
         if (partition.grad) add(partition.grad, shard, stream);
@@ -78,13 +60,8 @@ export class ShardedGradients implements GradientFlow {
         if (isSummed) shard.release();
       },
     });
-  }
-
-  /** After a flush(), every shard has arrived. */
-  conclude(partition: Partition, receiver: GradientReceiver): void {
-    receiver.reduced(partition, partition.device.compute);
-  }
-}
+  },
+});
 
 /** Adds `addend` to `sum` in the order of `stream`. */
 function add(sum: Tensor, addend: Tensor, stream: Stream): void {

@@ -13,7 +13,7 @@ import { InMemory, type WeightShard, type WeightStore } from './shard.js';
 import type { Kept, WeightFlow } from './stage.js';
 import { pinned } from './state/pinned.js';
 import type { WeightUnit } from './unit.js';
-import { UnitTrace } from './unit-trace.js';
+import type { UnitTrace } from './unit-trace.js';
 
 /** Limits in elements. Source: DeepSpeed's stage3_* settings. */
 interface GatherOptions {
@@ -27,8 +27,8 @@ interface GatherOptions {
   persistenceThreshold: number;
   /** ... if all of them have at most this many elements (stage3_model_persistence_threshold). */
   modelPersistenceThreshold: number;
-  /** Predicts the next units. Default: a trace that records each step. */
-  trace?: UnitTrace;
+  /** Predicts the next units. */
+  trace: UnitTrace;
   /** Storage of the shards. */
   storage: ShardStorage;
   /** Gathers a unit from the shards of all ranks. */
@@ -73,7 +73,7 @@ export class GatheredWeights implements WeightFlow {
     private readonly group: Collectives,
     private readonly options: GatherOptions,
   ) {
-    this.trace = options.trace ?? new UnitTrace();
+    this.trace = options.trace;
     this.stream = options.overlap
       ? Stream.create(device, 'gathers of weights', 'awaited')
       : device.compute;

@@ -6,17 +6,24 @@ const LIMIT = 10_000;
 
 /** Adapts if the order changes. Until it finds its position again, it predicts nothing. */
 export class UnitTrace {
-  protected last: WeightUnit[] = [];
-  protected current: WeightUnit[] = [];
+  private last: WeightUnit[] = [];
+  private current: WeightUnit[] = [];
   /** Index in `last` of the present unit; null if the order is unknown. */
-  protected position: number | null = null;
+  private position: number | null = null;
   /** The last known index in this step; -1 before any. */
   private known = -1;
+
+  /**
+   * `onlyForwards`: without updates, forwards follow each other. A repeated unit begins the next
+   * forward, which is expected to repeat the last one.
+   */
+  constructor(private readonly onlyForwards = false) {}
 
   /** Records the use of a unit. Repeated uses in a row count once. */
   visit(unit: WeightUnit): void {
     if (this.current.at(-1) === unit) return;
-    if (this.current.length === LIMIT) this.restart();
+    const isNext = this.onlyForwards && this.current.includes(unit);
+    if (isNext || this.current.length === LIMIT) this.restart();
     this.current.push(unit);
     const found = this.last.indexOf(unit, this.known + 1);
     this.position = found < 0 ? null : found;
@@ -32,9 +39,12 @@ export class UnitTrace {
     this.known = -1;
   }
 
-  /** Returns the known next units, in order. */
+  /** Returns the known next units, in order: of this step, or also of the next forward. */
   upcoming(): readonly WeightUnit[] {
-    return this.position === null ? [] : this.last.slice(this.position + 1);
+    if (this.position === null) return [];
+    const next = this.position + 1;
+    const rest = this.last.slice(next);
+    return this.onlyForwards ? [...rest, ...this.last.slice(0, next)] : rest;
   }
 
   /** Between steps: returns the units that the next step is expected to use, in order. */
@@ -50,23 +60,5 @@ export class UnitTrace {
       distance += next.layout.numel;
     }
     return Number.POSITIVE_INFINITY;
-  }
-}
-
-/**
- * A trace without updates between steps: forwards follow each other. A repeated unit begins the
- * next forward, which is expected to repeat the last one.
- */
-export class PassTrace extends UnitTrace {
-  override visit(unit: WeightUnit): void {
-    if (this.current.at(-1) !== unit && this.current.includes(unit)) this.restart();
-    super.visit(unit);
-  }
-
-  /** After the end of a forward comes the beginning of the next. */
-  override upcoming(): readonly WeightUnit[] {
-    return this.position === null
-      ? []
-      : [...super.upcoming(), ...this.last.slice(0, this.position + 1)];
   }
 }

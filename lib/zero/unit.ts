@@ -23,7 +23,7 @@ export interface UnitParameter {
 /** The group of parameters without an optimizer. */
 export const FROZEN = -1;
 
-interface WeightUnitOptions {
+export interface UnitOptions {
   /** Of the weights. */
   dtype: DType;
   device: Device;
@@ -31,11 +31,17 @@ interface WeightUnitOptions {
   layout?: LayoutOptions;
 }
 
-/** Owns the flat weights (in the unit's dtype, on the device) while they are gathered. */
-export class WeightUnit {
+/** A unit with or without a gradient. */
+export type WeightUnit = Unit<UnitGradient | null>;
+
+/** Owns the flat weights (on the device) while they are gathered, and the gradient if trained. */
+export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
   readonly layout: UnitLayout;
   readonly dtype: DType;
   readonly device: Device;
+  /** Null in a frozen unit. */
+  readonly gradient: Gradient;
+  private readonly byName: ReadonlyMap<string, Parameter>;
   private flat: Tensor | null = null;
 
   constructor(
@@ -43,7 +49,8 @@ export class WeightUnit {
     /** The module that reads these weights in its forward. */
     readonly module: Module,
     readonly parameters: readonly UnitParameter[],
-    { dtype, device, layout }: WeightUnitOptions,
+    { dtype, device, layout }: UnitOptions,
+    gradientOf: (unit: WeightUnit) => Gradient,
   ) {
     this.dtype = dtype;
     this.device = device;
@@ -54,6 +61,8 @@ export class WeightUnit {
       region: parameter.region,
     }));
     this.layout = layoutUnit(shapes, layout);
+    this.byName = new Map(parameters.map((one) => [one.name, one.parameter]));
+    this.gradient = gradientOf(this);
   }
 
   /** Flat weights in the unit's dtype. Throws DS_RELEASED if they are not gathered. */
@@ -74,11 +83,8 @@ export class WeightUnit {
 
   /** Allocates the flat weights, uninitialized except for zeros between parameters. */
   allocate(): Tensor {
-    const { dtype, device, layout } = this;
-    const flat = held(() => Tensor.empty([layout.numel], dtype, device));
-    for (const gap of layout.gaps) zeroRange(flat, gap);
-    this.flat = flat;
-    return flat;
+    this.flat = emptyFlat(this);
+    return this.flat;
   }
 
   /**
@@ -107,12 +113,12 @@ export class WeightUnit {
   }
 
   parameterOf(entry: LayoutEntry): Parameter {
-    return required(this.parameters.find((p) => p.name === entry.name)).parameter;
+    return required(this.byName.get(entry.name));
   }
 
   /**
-   * Makes the parameter of `entry` a view of the flat weights. Later writes to it by other code
-   * would be lost, so they throw.
+   * Makes the parameter of `entry` a view of the flat weights, and of the flat gradient. Later
+   * writes to it by other code would be lost, so they throw.
    */
   own(entry: LayoutEntry): void {
     const parameter = this.parameterOf(entry);
@@ -120,9 +126,11 @@ export class WeightUnit {
     parameter.place(slice);
     slice.release();
     claim(parameter, this);
+    this.gradient?.own(parameter, entry);
   }
 
   dispose(): void {
+    this.gradient?.dispose();
     for (const { parameter } of this.parameters) disclaim(parameter, this);
     this.dropWeights();
   }
@@ -130,12 +138,12 @@ export class WeightUnit {
   /** Bytes of allocated weights and gradients. */
   get bytes(): { weights: number; gradients: number } {
     const size = this.layout.numel * dtypeSize(this.dtype);
-    return { weights: this.flat ? size : 0, gradients: 0 };
+    return { weights: this.flat ? size : 0, gradients: this.gradient?.bytes ?? 0 };
   }
 
-  /** Whether `part` lies in the flat weights. */
+  /** Whether `part` lies in the flat weights or in the gradient. */
   holds({ buffer }: Tensor): boolean {
-    return this.flat?.buffer === buffer;
+    return this.flat?.buffer === buffer || (this.gradient?.holds(buffer) ?? false);
   }
 
   private dropWeights(): void {
@@ -144,13 +152,21 @@ export class WeightUnit {
   }
 }
 
-interface GradientShape {
-  layout: UnitLayout;
-  /** In the order of the layout's entries. */
-  parameters: readonly Parameter[];
-  /** Of the parameters. */
-  dtype: DType;
-  device: Device;
+/** Returns uninitialized memory [numel] for all parameters of a unit, with zeros between them. */
+function emptyFlat({ layout, dtype, device }: WeightUnit): Tensor {
+  const flat = held(() => Tensor.empty([layout.numel], dtype, device));
+  for (const gap of layout.gaps) zeroRange(flat, gap);
+  return flat;
+}
+
+/** Receives events of a unit's gradients. */
+export interface UnitListener {
+  /** A parameter's gradient of this backward is complete. */
+  reached(): void;
+  /** Once per backward: every parameter's gradient is complete. */
+  completed(unit: WeightUnit): void;
+  /** A gradient arrived after finish(). If a backward starts now, the listener calls expect(). */
+  unexpected(): void;
 }
 
 /**
@@ -160,15 +176,20 @@ interface GradientShape {
  * `parameter.grad` is null between backwards (DeepSpeed's data_types.grad_accum_dtype).
  * All work is enqueued on the compute stream.
  */
-class UnitGradient {
+export class UnitGradient {
   /** [numel] in the parameters' dtype. */
   private written: Tensor | null = null;
   /** [numel] in `dtype`, if that is not the parameters'. */
   private sum: Tensor | null = null;
+  private listener: UnitListener | null = null;
+  private readonly waiting = new Set<Parameter>();
+  /** Every gradient of the last backward is complete. */
+  private ready = true;
+  private streaming = true;
 
   constructor(
-    private readonly shape: GradientShape,
-    /** The dtype of take(). */
+    private readonly unit: WeightUnit,
+    /** Of the sum over micro-batches: the unit's dtype, or f32. */
     readonly dtype: DType,
   ) {}
 
@@ -182,26 +203,41 @@ class UnitGradient {
     return this.written?.buffer === buffer || this.sum?.buffer === buffer;
   }
 
-  /**
-   * Returns the memory for a parameter's first gradient: its shape and dtype, uninitialized, with a
-   * reference.
-   */
-  memoryFor(entry: LayoutEntry): Tensor {
-    return sliceFlat(this.allocated(), entry, entry.shape);
+  /** Makes the flat gradient the memory of the parameter's gradients. */
+  own(parameter: Parameter, entry: LayoutEntry): void {
+    setGradTarget(parameter, () => this.memoryFor(entry));
+    parameter.onGradReady = () => this.arrived(parameter);
   }
 
-  /** Called at the end of a backward: parameters without a gradient count as zero. */
-  close(): void {
-    const { layout, parameters } = this.shape;
-    for (const [i, entry] of layout.entries.entries()) {
-      if (required(parameters[i]).grad === null) zeroRange(this.allocated(), entry);
+  /** Sends events of later backwards to `listener`. */
+  reportTo(listener: UnitListener): void {
+    this.listener = listener;
+  }
+
+  /**
+   * Starts a backward: every gradient is expected again. Without `streaming`, the unit is complete
+   * only at finish(), so several backwards may follow each other.
+   */
+  expect({ streaming = true } = {}): void {
+    this.ready = false;
+    this.streaming = streaming;
+    for (const { parameter } of this.unit.parameters) {
+      if (parameter.requiresGrad) this.waiting.add(parameter);
     }
-    if (!this.isWide) return;
-    const written = this.allocated().retain();
-    this.dropWritten();
-    if (this.sum) kernels.accumulate({ in: written, out: this.sum });
-    else this.sum = held(() => cast(written, this.dtype));
-    written.release();
+  }
+
+  /** Ends a backward: parameters without a gradient get zeros, and the unit is complete. */
+  finish(): void {
+    if (this.ready) return;
+    this.waiting.clear();
+    this.complete();
+  }
+
+  /** Abandons a failed backward and its gradients. */
+  forget(): void {
+    this.waiting.clear();
+    this.ready = true;
+    this.drop();
   }
 
   /**
@@ -220,143 +256,26 @@ class UnitGradient {
     this.sum = null;
   }
 
-  private get isWide(): boolean {
-    return this.dtype !== this.shape.dtype;
-  }
-
-  private dropWritten(): void {
-    for (const parameter of this.shape.parameters) {
-      parameter.grad?.release();
-      parameter.grad = null;
-    }
-    this.written?.release();
-    this.written = null;
-  }
-
-  private allocated(): Tensor {
-    const { layout, dtype, device } = this.shape;
-    if (!this.written) {
-      this.written = held(() => Tensor.empty([layout.numel], dtype, device));
-      for (const gap of layout.gaps) zeroRange(this.written, gap);
-    }
-    return this.written;
-  }
-}
-
-export interface UnitOptions extends WeightUnitOptions {
-  /**
-   * Dtype of gradient sums over micro-batches: `dtype`, the dtype of backward, or f32. Default:
-   * `dtype`.
-   */
-  gradDtype?: DType;
-}
-
-/** Receives events of a unit's gradients. */
-export interface UnitListener {
-  /** A parameter's gradient of this backward is complete. */
-  reached(): void;
-  /** Once per backward: every parameter's gradient is complete. */
-  completed(unit: Unit): void;
-  /** A gradient arrived after finish(). If a backward starts now, the listener calls expect(). */
-  unexpected(): void;
-}
-
-/** A trained unit: its weights, and the gradient that backward fills. */
-export class Unit extends WeightUnit {
-  readonly gradient: UnitGradient;
-  private listener: UnitListener | null = null;
-  private readonly waiting = new Set<Parameter>();
-  /** Every gradient of the last backward is complete. */
-  private ready = true;
-  private streaming = true;
-
-  constructor(
-    name: string,
-    module: Module,
-    parameters: readonly UnitParameter[],
-    { gradDtype, ...options }: UnitOptions,
-  ) {
-    super(name, module, parameters, options);
-    const { layout, dtype, device } = this;
-    const ordered = layout.entries.map((entry) => this.parameterOf(entry));
-    const shape = { layout, parameters: ordered, dtype, device };
-    this.gradient = new UnitGradient(shape, gradDtype ?? dtype);
-  }
-
-  /** Dtype of the sum of gradients. */
-  get gradDtype(): DType {
-    return this.gradient.dtype;
-  }
-
-  /** Also makes the flat gradient the memory of the parameter's gradients. */
-  override own(entry: LayoutEntry): void {
-    super.own(entry);
-    const parameter = this.parameterOf(entry);
-    setGradTarget(parameter, () => this.gradMemory(entry));
-    parameter.onGradReady = (leaf) => this.arrived(leaf as Parameter);
-  }
-
-  /** Sends events of later backwards to `listener`. */
-  reportTo(listener: UnitListener): void {
-    this.listener = listener;
-  }
-
-  /**
-   * Starts a backward: every gradient is expected again. Without `streaming`, the unit is complete
-   * only at finish(), so several backwards may follow each other.
-   */
-  expect({ streaming = true } = {}): void {
-    this.ready = false;
-    this.streaming = streaming;
-    for (const { parameter } of this.parameters) {
-      if (parameter.requiresGrad) this.waiting.add(parameter);
-    }
-  }
-
-  /** Ends a backward: parameters without a gradient get zeros, and the unit is ready. */
-  finish(): void {
-    if (this.ready) return;
-    this.waiting.clear();
-    this.complete();
-  }
-
-  /** Abandons a failed backward and its gradients. */
-  forget(): void {
-    this.waiting.clear();
-    this.ready = true;
-    this.gradient.drop();
-  }
-
-  override dispose(): void {
-    this.gradient.drop();
-    for (const { parameter } of this.parameters) {
+  dispose(): void {
+    this.drop();
+    for (const { parameter } of this.unit.parameters) {
       setGradTarget(parameter, null);
       parameter.onGradReady = null;
     }
-    super.dispose();
   }
 
-  override get bytes(): { weights: number; gradients: number } {
-    return { ...super.bytes, gradients: this.gradient.bytes };
-  }
-
-  /** Whether `part` lies in the flat weights or in the gradient. */
-  override holds(part: Tensor): boolean {
-    return super.holds(part) || this.gradient.holds(part.buffer);
-  }
-
-  private gradMemory(entry: LayoutEntry): Tensor {
+  private memoryFor(entry: LayoutEntry): Tensor {
     if (this.ready) this.listener?.unexpected();
     if (this.ready) {
       throw new DsError({
         code: 'DS_AUTOGRAD',
-        op: `unit ${this.name}`,
+        op: `unit ${this.unit.name}`,
         expected: `all gradients of ${entry.name} before the unit's last one`,
         got: 'a gradient after the unit was complete',
         hint: 'A module used inside two checkpoint() calls of one forward is not supported.',
       });
     }
-    return this.gradient.memoryFor(entry);
+    return sliceFlat(this.allocated(), entry, entry.shape);
   }
 
   private arrived(parameter: Parameter): void {
@@ -367,8 +286,40 @@ export class Unit extends WeightUnit {
   }
 
   private complete(): void {
-    this.gradient.close();
+    this.close();
     this.ready = true;
-    this.listener?.completed(this);
+    this.listener?.completed(this.unit);
+  }
+
+  /** Ends the sum of a backward: parameters without a gradient count as zero. */
+  private close(): void {
+    const { unit } = this;
+    for (const entry of unit.layout.entries) {
+      if (unit.parameterOf(entry).grad === null) zeroRange(this.allocated(), entry);
+    }
+    if (!this.isWide) return;
+    const written = this.allocated().retain();
+    this.dropWritten();
+    if (this.sum) kernels.accumulate({ in: written, out: this.sum });
+    else this.sum = held(() => cast(written, this.dtype));
+    written.release();
+  }
+
+  private get isWide(): boolean {
+    return this.dtype !== this.unit.dtype;
+  }
+
+  private dropWritten(): void {
+    for (const { parameter } of this.unit.parameters) {
+      parameter.grad?.release();
+      parameter.grad = null;
+    }
+    this.written?.release();
+    this.written = null;
+  }
+
+  private allocated(): Tensor {
+    this.written ??= emptyFlat(this.unit);
+    return this.written;
   }
 }

@@ -105,7 +105,12 @@ describe('gradients that stay from backward to the update', () => {
     const inUse = hasWeights ? 4 * numel : 0;
     const bytes = { weights: inUse, gradients: 0 };
     const stage = shardsGradients ? 2 : 1;
-    const unit = { layout: { numel: 2 * numel }, dtype: 'bf16', gradDtype, bytes };
+    const unit = {
+      layout: { numel: 2 * numel },
+      dtype: 'bf16',
+      gradient: { dtype: gradDtype },
+      bytes,
+    };
     const memory = { cap: 0, total: (4 + 4) * numel, inUse };
     return findGpuShare({
       device: { kind: 'cuda', info: { name: 'a GPU' }, memory },

@@ -11,6 +11,7 @@ import type { At, Collectives } from '../../lib/zero/collectives.js';
 import type { WeightShard } from '../../lib/zero/shard.js';
 import { PublishedWeights } from '../../lib/zero/stage2.js';
 import { GatheredWeights, gatherPlain, onDevice } from '../../lib/zero/stage3.js';
+import { UnitTrace } from '../../lib/zero/unit-trace.js';
 
 const bucketOfAll = 1e9;
 
@@ -94,7 +95,7 @@ test.each([
   const flow = new GatheredWeights(device, group, {
     ...{ prefetch, maxLive: 1e9, maxReuseDistance: 0, near: null, overlap: false },
     ...{ persistenceThreshold: 0, modelPersistenceThreshold: 0, timer: untimedComm },
-    ...{ storage: onDevice, gather: gatherPlain },
+    ...{ storage: onDevice, gather: gatherPlain, trace: new UnitTrace() },
   });
   const shards = ['a', 'b', 'c', 'd'].map((name) => {
     const weights = held(() => Tensor.empty([8], 'f32', device));
@@ -124,7 +125,7 @@ test('the gather of a shard waits for its own change, not for later ones', () =>
   const flow = new GatheredWeights(device, group as unknown as Collectives, {
     ...{ prefetch: 0, maxLive: 0, maxReuseDistance: 0, near: null, overlap: true },
     ...{ persistenceThreshold: 0, modelPersistenceThreshold: 0, timer: untimedComm },
-    ...{ storage: onDevice, gather: gatherPlain },
+    ...{ storage: onDevice, gather: gatherPlain, trace: new UnitTrace() },
   });
   const weights = held(() => Tensor.empty([8], 'f32', device));
   let placed: Tensor | null = null;

@@ -1,7 +1,7 @@
 // Tests the prediction of this step's units from the order of the last step.
 
 import type { WeightUnit } from '../../lib/zero/unit.js';
-import { PassTrace, UnitTrace } from '../../lib/zero/unit-trace.js';
+import { UnitTrace } from '../../lib/zero/unit-trace.js';
 
 const unit = (name: string, numel: number) => ({ name, layout: { numel } }) as WeightUnit;
 const [A, B, C, D] = [unit('a', 1), unit('b', 10), unit('c', 100), unit('d', 1000)];
@@ -57,7 +57,7 @@ test('a step that used nothing is forgotten', () => {
 });
 
 test('a forward without an update begins where a unit comes again', () => {
-  const trace = new PassTrace();
+  const trace = new UnitTrace(true);
   expect(foreseen(trace, [A, B, B, C])).toEqual(['', '', '', '']);
   expect(foreseen(trace, [A, B, C, A])).toEqual(['bca', 'cab', 'abc', 'bca']);
 });

@@ -3,25 +3,29 @@
 import { cpu } from '../../lib/runtime/device.js';
 import { layoutUnit } from '../../lib/zero/layout.js';
 import { Partition } from '../../lib/zero/shard.js';
-import { ZeroStage, ZeroStages } from '../../lib/zero/stage.js';
+import { type ZeroStage, ZeroStages } from '../../lib/zero/stage.js';
 import type { Unit } from '../../lib/zero/unit.js';
 
-/** Flows that record their calls. */
-function flows(name: string, said: string[], { factor = 1, isSharded = false } = {}) {
+/** A stage of `units` with flows that record their calls. */
+function stageOf(
+  name: string,
+  units: readonly Unit[],
+  { said = [] as string[], factor = 1, isSharded = false, takesEach = true } = {},
+) {
   const say =
     (verb: string) =>
     (what?: Unit | Partition): void => {
       const given = what instanceof Partition ? `part of ${what.unit.name}` : what?.name;
       said.push([name, verb, given].filter(Boolean).join(' '));
     };
-  const gradients = { factor, ...verbs(['reduce', 'conclude'], say) };
+  const gradients = { factor, takesEach, ...verbs(['reduce'], say) };
   const weights = {
     ...{ isSharded, keep: () => [{ offset: 0, numel: 0 }, null] },
     ...verbs(['adopting', 'adopted', 'acquire', 'release', 'endBackward'], say),
     ...verbs(['publish', 'dispatch', 'dispose'], say),
   };
   const buckets = verbs(['flush', 'dispose'], say);
-  return { gradients, buckets, weights } as unknown as ZeroStage['flows'];
+  return { units, frozen: [], gradients, buckets, weights } as unknown as ZeroStage;
 }
 
 const verbs = <T>(names: readonly string[], of: (name: string) => T): Record<string, T> =>
@@ -31,14 +35,13 @@ const unit = (name: string): Unit =>
   ({ name, device: cpu(), layout: layoutUnit([]), noteChanged() {} }) as unknown as Unit;
 
 const [attention, expert, head] = ['attention', 'expert', 'head'].map(unit) as [Unit, Unit, Unit];
-const receiver = { reduced() {} };
 
 function built(said: string[]): ZeroStages {
   return new ZeroStages(
     [attention, expert, head],
     [
-      new ZeroStage([attention, head], flows('all', said)),
-      new ZeroStage([expert], flows('few', said)),
+      stageOf('all', [attention, head], { said, takesEach: false }),
+      stageOf('few', [expert], { said }),
     ],
   );
 }
@@ -57,14 +60,14 @@ test('each call about a unit goes only to the flows of its stage', () => {
     stages.acquire(one);
     stages.release(one);
     stages.reduce(one, null);
-    stages.conclude(one, receiver);
+    stages.conclude(one, { reduced: () => void said.push(`received ${one.name}`) });
   }
   stages.publish(stages.partitions[1] as Partition, null as never);
   expect(said).toEqual([
     ...['few adopting expert', 'few adopted part of expert', 'few acquire expert'],
-    ...['few release expert', 'few reduce part of expert', 'few conclude part of expert'],
+    ...['few release expert', 'few reduce part of expert', 'received expert'],
     ...['all adopting head', 'all adopted part of head', 'all acquire head', 'all release head'],
-    ...['all reduce part of head', 'all conclude part of head', 'few publish part of expert'],
+    ...['all reduce part of head', 'few publish part of expert'],
   ]);
 });
 
@@ -83,7 +86,7 @@ test.each([
   [{ factor: 2 }, 'one gradient factor for all stages of a model, got 1 and 2'],
   [{ isSharded: true }, 'one sharding for all stages of a model, got false and true'],
 ])('stages that disagree are refused: %j', (other, message) => {
-  const one = new ZeroStage([head], flows('all', []));
-  const two = new ZeroStage([expert], flows('few', [], other));
+  const one = stageOf('all', [head]);
+  const two = stageOf('few', [expert], other);
   expect(() => new ZeroStages([expert, head], [one, two])).toThrow(message);
 });

@@ -101,7 +101,7 @@ function bytesThatStay(
   return partitions.reduce((sum, { unit, numel }) => {
     if (movesGradients) return sum + own * numel;
     const elements = setup.stage < 2 ? unit.layout.numel : numel;
-    return sum + elements * dtypeSize(unit.gradDtype) + own * numel;
+    return sum + elements * dtypeSize(unit.gradient.dtype) + own * numel;
   }, 0);
 }
 

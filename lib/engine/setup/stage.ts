@@ -3,17 +3,22 @@ import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
 import { Buckets, type CommTimer, untimedComm } from '../../zero/bucket.js';
 import type { Collectives } from '../../zero/collectives.js';
-import { PartialSums } from '../../zero/partial-sums.js';
+import { partialSums } from '../../zero/partial-sums.js';
 import { gatherCodes, QuantizedWire, ReplicatedWire } from '../../zero/quantized.js';
-import { type GradientFlow, type WeightFlow, ZeroStage, ZeroStages } from '../../zero/stage.js';
 import {
-  AlternatingGradients,
+  type GradientFlow,
+  type WeightFlow,
+  type ZeroStage,
+  ZeroStages,
+} from '../../zero/stage.js';
+import {
+  alternatingGradients,
   type GradientRoute,
-  LocalGradients,
-  SummedGradients,
+  localGradients,
+  summedGradients,
   WholeWeights,
 } from '../../zero/stage0.js';
-import { OwnedGradients, PublishedWeights, ShardedGradients } from '../../zero/stage2.js';
+import { ownedGradients, PublishedWeights, shardedGradients } from '../../zero/stage2.js';
 import {
   GatheredWeights,
   gatherPlain,
@@ -23,7 +28,7 @@ import {
   type ShardStorage,
 } from '../../zero/stage3.js';
 import type { WeightUnit } from '../../zero/unit.js';
-import { PassTrace } from '../../zero/unit-trace.js';
+import { UnitTrace } from '../../zero/unit-trace.js';
 import { AllReduceWire, CastWire, DividedWire, type Wire } from '../../zero/wire.js';
 import type { ZeroGroup, ZeroGroups } from '../zero-groups.js';
 import { openDiskWeights } from './disk-storage.js';
@@ -72,16 +77,14 @@ export function buildStages(
     const units = trained.filter((unit) => groups.ofUnit(unit) === group);
     const still = frozen.filter((unit) => groups.ofUnit(unit) === group);
     const route = gradientRoute(config, between);
-    const gradients = summed(gradientFlow(config, between, route), layers);
-    const weights = weightFlow(config, between, [...units, ...still]);
-    return new ZeroStage(units, { gradients, buckets: route?.buckets ?? null, weights }, still);
+    const flow = gradientFlow(config, between, route);
+    return {
+      ...{ units, frozen: still, buckets: route?.buckets ?? null },
+      gradients: layers ? partialSums(flow, layers) : flow,
+      weights: weightFlow(config, between, [...units, ...still]),
+    };
   });
   return new ZeroStages(trained, stages);
-}
-
-/** Tensor-parallel ranks may hold partial gradients. */
-function summed(flow: GradientFlow, layers: Collectives | null): GradientFlow {
-  return layers ? new PartialSums(flow, layers, flow instanceof ShardedGradients) : flow;
 }
 
 function gradientFlow(
@@ -90,12 +93,12 @@ function gradientFlow(
   route: GradientRoute | null,
 ): GradientFlow {
   const { stage } = config.zero_optimization;
-  if (!route) return new LocalGradients();
-  if (stage === 1) return new OwnedGradients(route);
-  if (stage > 1) return new ShardedGradients(route);
-  const summed = new SummedGradients(route);
+  if (!route) return localGradients;
+  if (stage === 1) return ownedGradients(route);
+  if (stage > 1) return shardedGradients(route);
+  const summed = summedGradients(route);
   const ownFactor = config.gradient_allreduce_op === 'mean' ? 1 : 1 / samples;
-  return isSummed ? new AlternatingGradients(summed, { isSummed, ownFactor }) : summed;
+  return isSummed ? alternatingGradients(summed, isSummed, ownFactor) : summed;
 }
 
 /**
@@ -121,7 +124,7 @@ function weightFlow(
       maxReuseDistance: zero.stage3_max_reuse_distance,
       persistenceThreshold: zero.stage3_param_persistence_threshold,
       modelPersistenceThreshold: zero.stage3_model_persistence_threshold,
-      ...(isTrained ? {} : { trace: new PassTrace() }),
+      trace: new UnitTrace(!isTrained),
       storage: shardStorage(config, between, units),
       gather: zero.zero_quantized_weights ? gatherCodes : gatherPlain,
       near: near && new NearCopies(near),

@@ -7,8 +7,14 @@ import type { ParamGroup } from '../../optim/param-groups.js';
 import type { DType } from '../../runtime/dtype.js';
 import { required } from '../../runtime/required.js';
 import type { Tensor } from '../../tensor/index.js';
-import type { LayoutOptions } from '../../zero/layout.js';
-import { FROZEN, Unit, type UnitOptions, type UnitParameter, WeightUnit } from '../../zero/unit.js';
+import {
+  FROZEN,
+  Unit,
+  UnitGradient,
+  type UnitOptions,
+  type UnitParameter,
+  type WeightUnit,
+} from '../../zero/unit.js';
 import type { ReleaseStack } from '../release-stack.js';
 import type { ZeroGroups } from '../zero-groups.js';
 
@@ -20,6 +26,8 @@ export interface ModelUnits {
 }
 
 interface ModelUnitOptions extends UnitOptions {
+  /** Dtype of gradient sums over micro-batches of units in `dtype`. */
+  gradDtype: DType;
   /** Whether units are gathered at use and freed. Frozen parameters then form units too. */
   shardsWeights: boolean;
   /** A unit has parameters of one record, and is sharded over its ranks. */
@@ -57,23 +65,22 @@ export function buildUnits(
     const wanted = named.filter(([, parameter]) => !moved.has(parameter));
     return together([name, block, wanted], { groupOf, zeroGroups, dtype: options.dtype });
   });
-  const isFrozen = ({ parameters: [first] }: Together): boolean => first?.group === FROZEN;
-  const gradDtypeOf = (dtype: DType): DType =>
-    dtype === options.dtype ? (options.gradDtype ?? dtype) : dtype;
-  const layoutOf = (parameters: readonly UnitParameter[]): LayoutOptions => {
-    return { ...options.layout, shards: zeroGroups.ofUnit({ parameters }).group.size };
+  const made = <Gradient extends UnitGradient | null>(
+    { name, module: block, parameters, dtype }: Together,
+    gradientOf: (unit: WeightUnit) => Gradient,
+  ): Unit<Gradient> => {
+    const shards = zeroGroups.ofUnit({ parameters }).group.size;
+    const layout = { ...options.layout, shards };
+    return new Unit(name, block, parameters, { ...options, dtype, layout }, gradientOf);
   };
+  const summedIn = ({ dtype }: WeightUnit): DType =>
+    dtype === options.dtype ? options.gradDtype : dtype;
+  const isFrozen = ({ parameters: [first] }: Together): boolean => first?.group === FROZEN;
   return {
     trained: found
       .filter((one) => !isFrozen(one))
-      .map(({ name, module: block, parameters, dtype }) => {
-        const own = { ...options, dtype, gradDtype: gradDtypeOf(dtype) };
-        return new Unit(name, block, parameters, { ...own, layout: layoutOf(parameters) });
-      }),
-    frozen: found.filter(isFrozen).map(({ name, module: block, parameters, dtype }) => {
-      const layout = layoutOf(parameters);
-      return new WeightUnit(name, block, parameters, { ...options, dtype, layout });
-    }),
+      .map((one) => made(one, (unit) => new UnitGradient(unit, summedIn(unit)))),
+    frozen: found.filter(isFrozen).map((one) => made(one, () => null)),
   };
 }
 

@@ -5,7 +5,7 @@ import type { Module } from '../../nn/module.js';
 import { required } from '../../runtime/required.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { ZeroStages } from '../../zero/stage.js';
-import type { Unit, UnitListener } from '../../zero/unit.js';
+import type { Unit, UnitListener, WeightUnit } from '../../zero/unit.js';
 import {
   foreign,
   misuse,
@@ -61,7 +61,7 @@ export class GradientCollector implements UnitListener {
 
   constructor(private readonly parts: CollectorParts) {
     this.micros = new MicroBatches(parts.batch);
-    for (const unit of parts.units) unit.reportTo(this);
+    for (const unit of parts.units) unit.gradient.reportTo(this);
   }
 
   get inBackward(): boolean {
@@ -238,7 +238,7 @@ export class GradientCollector implements UnitListener {
     const { units, stage, control } = this.parts;
     for (const partition of stage.partitions) partition.dropGrad();
     for (const unit of units) {
-      unit.forget();
+      unit.gradient.forget();
       stage.release(unit);
     }
     for (const { unit } of stage.frozen) stage.release(unit);
@@ -277,7 +277,7 @@ export class GradientCollector implements UnitListener {
     this.carried = carried;
     this.pass = pass;
     if (plan) state.prepare(plan);
-    for (const unit of units) unit.expect({ streaming: pass === 'engine' });
+    for (const unit of units) unit.gradient.expect({ streaming: pass === 'engine' });
   }
 
   /** Ends the pass after `body`; abandons it if either throws. */
@@ -297,7 +297,7 @@ export class GradientCollector implements UnitListener {
   /** Adds up the gradients so far, and releases weights. */
   private pause(): void {
     const { units, stage } = this.parts;
-    for (const unit of [...units].reverse()) unit.finish();
+    for (const unit of [...units].reverse()) unit.gradient.finish();
     for (const { unit } of [...stage.partitions, ...stage.frozen]) stage.release(unit);
     this.reduction(() => stage.flush());
   }
@@ -319,7 +319,7 @@ export class GradientCollector implements UnitListener {
     if (!this.pass) this.beginDirect();
   }
 
-  completed(unit: Unit): void {
+  completed(unit: WeightUnit): void {
     const { stage, control } = this.parts;
     // A weight that requires no gradient is used until the end of backward.
     if (unit.parameters.every(({ parameter }) => parameter.requiresGrad)) stage.release(unit);

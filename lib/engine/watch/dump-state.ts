@@ -44,7 +44,7 @@ function modelLines({ module, device, batch, scaler, units, ranks }: Described):
     row('device', `${device.name}, ${device.info.name}`),
     row('mesh', String(mesh.shape)),
     row('weights', units[0]?.dtype ?? 'none'),
-    row('gradient sums', units[0]?.gradDtype ?? 'none'),
+    row('gradient sums', units[0]?.gradient.dtype ?? 'none'),
     row(
       'batch',
       `${train} = ${microPerDevice} x ${accumulationSteps} accumulation steps x ${shared}`,

@@ -204,7 +204,7 @@ export class ExchangedUpdates implements Schedule {
 
 /** Returns an uninitialized gradient for ranges that do not read it. */
 function noGradient({ unit, numel }: Partition): Tensor {
-  return held(() => Tensor.empty([numel], unit.gradDtype, unit.device));
+  return held(() => Tensor.empty([numel], unit.gradient.dtype, unit.device));
 }
 
 function bucketsOf(partitions: readonly Partition[], elements: number): Member[][] {

@@ -158,8 +158,8 @@ export class GatheredUpdates implements Schedule {
     });
   }
 
-  private scratchOf({ gradDtype }: Unit, range: Range): Tensor {
-    return sliceFlat(required(this.scratch.get(gradDtype)), range);
+  private scratchOf({ gradient }: Unit, range: Range): Tensor {
+    return sliceFlat(required(this.scratch.get(gradient.dtype)), range);
   }
 }
 
@@ -169,8 +169,8 @@ function scratchSizes(batches: readonly Batch[]): Map<DType, number> {
   for (const { partition, directions } of batches
     .flat()
     .filter(({ directions }) => directions.numel > 0)) {
-    const { gradDtype } = partition.unit;
-    sizes.set(gradDtype, Math.max(sizes.get(gradDtype) ?? 0, directions.offset + directions.numel));
+    const { dtype } = partition.unit.gradient;
+    sizes.set(dtype, Math.max(sizes.get(dtype) ?? 0, directions.offset + directions.numel));
   }
   return sizes;
 }
@@ -213,12 +213,12 @@ function assign(members: { partition: Partition; entries: LayoutEntry[] }[], ran
   }
   const ends = new Map<DType, number>();
   return members.map(({ partition, entries }) => {
-    const { gradDtype } = partition.unit;
+    const { dtype } = partition.unit.gradient;
     const directions = {
-      offset: ends.get(gradDtype) ?? 0,
+      offset: ends.get(dtype) ?? 0,
       numel: entries.length > 0 ? partition.numel : 0,
     };
-    ends.set(gradDtype, directions.offset + directions.numel);
+    ends.set(dtype, directions.offset + directions.numel);
     const assignments = entries.map((entry) => ({ entry, owner: required(owners.get(entry)) }));
     return { partition, assignments, directions };
   });

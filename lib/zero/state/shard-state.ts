@@ -55,7 +55,7 @@ export class ShardState<P extends Placement = Placement> {
     const { unit, numel, device } = partition;
     const master = masters.memory(partition);
     const lands = placement.receivesGradients && !masters.leavesGradients;
-    const grad = lands ? placement.allocate(numel, unit.gradDtype) : null;
+    const grad = lands ? placement.allocate(numel, unit.gradient.dtype) : null;
     const isWeight = masters.areWeights && master;
     const part: ShardPart = {
       ...{ partition, master, grad, uploading: false },
