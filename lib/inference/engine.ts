@@ -189,6 +189,24 @@ export class InferenceEngine {
   }
 
   /**
+   * Frees the memory of the key-value cache, with all cached prefixes, until the next request or
+   * wake(). Throws DS_ARGUMENT while a request is in progress, and with tensor_parallel.
+   */
+  sleep(): void {
+    this.requireAlive('sleep');
+    if (this.generator.isBusy) {
+      throw refused('InferenceEngine.sleep', 'no request in progress', 'at least one');
+    }
+    this.generator.sleep();
+  }
+
+  /** Allocates the cache after sleep(); else does nothing. Throws DS_OUT_OF_MEMORY. */
+  wake(): void {
+    this.requireAlive('wake');
+    this.generator.wake();
+  }
+
+  /**
    * Ends all requests with "abort" and frees the cache. Frees the weights if initInference() loaded
    * them. With sharing, the other ranks wait for rank 0. A second call does nothing.
    */
@@ -207,6 +225,7 @@ export class InferenceEngine {
   }
 
   private submit(request: ReadRequest): Submitted {
+    this.generator.wake();
     return this.generator.submit(request);
   }
 

@@ -110,6 +110,21 @@ async function readTogether(
   }
 }
 
+/**
+ * @internal Builds an engine that samples with the weights of a training engine. Its logprobs are
+ * at the sampling temperature. With `isWhole`, the caller keeps all weights on this rank while
+ * requests are in progress. Throws as initInference() does.
+ */
+export function initRollouts(
+  model: CausalLM,
+  config: InferenceConfig,
+  tokenizer: Tokenizer | null,
+  { isWhole }: { isWhole: boolean },
+): Promise<InferenceEngine> {
+  const resolved = resolveInferenceConfig(config);
+  return build(model, resolved, null, { tokenizer, ownsModel: false, rollouts: { isWhole } });
+}
+
 /** Builds the engine of this rank. */
 async function engineOf(
   model: CausalLM | string,
@@ -169,6 +184,8 @@ async function tokenizerOf(
 interface Own {
   tokenizer: Tokenizer | null;
   ownsModel: boolean;
+  /** Set for rollouts; see initRollouts(). */
+  rollouts?: { isWhole: boolean };
 }
 
 async function build(
@@ -182,7 +199,7 @@ async function build(
   const endTokens = endTokensOf(model, own.tokenizer);
   const isTrained = model.parameters().some((one) => trainerOf(one) !== null);
   const staysAsItIs = isTrained || isStreamed(model);
-  if (staysAsItIs) requireAsItIs(model, config);
+  if (staysAsItIs) requireAsItIs(model, config, own.rollouts?.isWhole ?? false);
   else await place(model, config, ranks, own);
   if (!isTrained) model.eval();
   const { save_mp_checkpoint_path: saved } = config;
@@ -205,7 +222,8 @@ async function build(
   const runner = allOrNothing(() => new StepRunner(model, sizes, room));
   // Followers receive a step's tokens from rank 0, which must therefore have them on the host.
   const runsAhead = !ranks && (config.async_scheduling ?? sizes.device.kind !== 'cpu');
-  const parts = { model, runner, limits, requests, runsAhead };
+  const scalesLogprobs = own.rollouts !== undefined;
+  const parts = { model, runner, limits, requests, runsAhead, scalesLogprobs };
   const shared = ranks ? sharedGenerator(parts, ranks) : { generator: new StepLoop(parts) };
   return new InferenceEngine({ ...parts, ...own, ...shared });
 }
@@ -238,7 +256,7 @@ async function place(
  * DS_CONFIG otherwise. Throws DS_ARGUMENT if ranks hold parts of the weights: they would have to
  * run all steps together.
  */
-function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig): void {
+function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig, isWhole: boolean): void {
   const { quant, checkpoint, save_mp_checkpoint_path, moe, tensor_parallel: tp } = config;
   const { dtype, device } = model.cacheShape();
   const wanted = config.device === null ? device : findDevice(config.device);
@@ -263,7 +281,7 @@ function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig): void {
   }
   const isSplit = groupOf(model) !== null || model.parameters().some((one) => one.missing !== null);
   const ranks = distributed()?.worldSize ?? 1;
-  if (ranks === 1 || !(isSplit || isStreamed(model))) return;
+  if (ranks === 1 || !(isSplit || (isStreamed(model) && !isWhole))) return;
   throw refused(
     'initInference',
     'a single process for a model that initialize() has sharded',

@@ -52,20 +52,36 @@ export function onDevice(batch: StepBatch, all: Tensor): DeviceBatch {
 export class PagedCache {
   /** One entry per layer of the model, in order. */
   readonly layers: readonly LayerCache[];
-  private readonly pools: Tensor[];
+  /** One pool per layer; none while the cache sleeps. */
+  private pools: Tensor[] = [];
   private running: DeviceBatch | null = null;
 
   /** Throws DS_OUT_OF_MEMORY. */
-  constructor(sizes: CacheSizes, blocks: number) {
-    const { layers, kvHeads, headDim, dtype, device, blockSize } = sizes;
-    const shape = [blocks, 2, kvHeads, blockSize, headDim];
+  constructor(
+    private readonly sizes: CacheSizes,
+    private readonly blocks: number,
+  ) {
+    const pool = (layer: number): Tensor => required(this.pools[layer]);
+    this.layers = Array.from({ length: sizes.layers }, (_, i) => ({
+      attend: (q, k, v, reach) => attend(pool(i), required(this.running), { q, k, v }, reach),
+      attendTurning: (heads, reach) => attendTurning(pool(i), required(this.running), heads, reach),
+    }));
+    this.wake();
+  }
+
+  /** Frees the pools with all keys and values. */
+  sleep(): void {
+    for (const pool of this.pools.splice(0)) pool.dispose();
+  }
+
+  /** Allocates the pools if the cache sleeps. Throws DS_OUT_OF_MEMORY. */
+  wake(): void {
+    if (this.pools.length > 0) return;
+    const { layers, kvHeads, headDim, dtype, device, blockSize } = this.sizes;
+    const shape = [this.blocks, 2, kvHeads, blockSize, headDim];
     this.pools = Array.from({ length: layers }, () =>
       held(() => Tensor.empty(shape, dtype, device)),
     );
-    this.layers = this.pools.map((pool) => ({
-      attend: (q, k, v, reach) => attend(pool, required(this.running), { q, k, v }, reach),
-      attendTurning: (heads, reach) => attendTurning(pool, required(this.running), heads, reach),
-    }));
   }
 
   /** Runs a forward that computes the tokens of `batch`. */
@@ -79,7 +95,7 @@ export class PagedCache {
   }
 
   dispose(): void {
-    for (const pool of this.pools) pool.dispose();
+    this.sleep();
   }
 }
 

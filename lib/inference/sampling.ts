@@ -8,7 +8,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
 import { describe, type View } from '../runtime/view.js';
-import { noGrad, Tensor, topk } from '../tensor/index.js';
+import { concat, logsumexp, noGrad, Tensor, topk } from '../tensor/index.js';
 import { type Ban, BanList, FOREVER } from './ban-list.js';
 import { RowTable } from './row-table.js';
 import { requireToken, type SamplingOptions, type SamplingRules } from './sampling-options.js';
@@ -102,6 +102,8 @@ export class Sampler {
     readonly vocabSize: number,
     readonly device: Device,
     readonly slots: number,
+    /** Divides scores by the temperature before log-probabilities. Alternatives stay raw. */
+    private readonly scalesLogprobs = false,
   ) {
     requireInteger('Sampler vocabSize', vocabSize, 1);
     requireInteger('Sampler slots', slots, 1);
@@ -190,8 +192,28 @@ export class Sampler {
         bias: this.biases.view,
         bans: this.bans.view,
       });
-      return { tokens, logprobs, top: most > 0 ? likeliest(scores, most) : null, asked };
+      const scaled = logprobs && this.scalesLogprobs ? this.scaled(scores, slots, tokens) : null;
+      const own = scaled ?? logprobs;
+      return { tokens, logprobs: own, top: most > 0 ? likeliest(scores, most) : null, asked };
     });
+  }
+
+  /**
+   * Returns log-probabilities of `tokens` at the temperatures of their sequences, [S, 2] with the
+   * log-sum-exp of each row. Returns null if all temperatures are 0 or 1: raw scores serve then.
+   */
+  private scaled(scores: Tensor, slots: readonly number[], tokens: Tensor): Tensor | null {
+    const given = slots.map((slot) => this.requireTaken(slot).rules.temperature);
+    if (given.every((one) => one === 0 || one === 1)) return null;
+    const shape = [slots.length, 1];
+    const by = Tensor.from(
+      Float32Array.from(given, (one) => one || 1),
+      { shape, device: this.device },
+    );
+    const y = scores.to('f32').div(by);
+    const sum = logsumexp(y, -1).reshape(shape);
+    const at = tokens.clamp(0).to('i64').reshape(shape);
+    return concat([y.gather(-1, at).sub(sum), sum], 1).contiguous();
   }
 
   /** Reads the results on the host and waits for the device. See sampledTokens(). */

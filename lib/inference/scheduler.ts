@@ -60,7 +60,7 @@ export interface ScheduleCounts {
  * Kwon et al. 2023 (vLLM) for preemption by recomputation.
  */
 export class Scheduler {
-  private readonly pool: BlockPool;
+  private pool: BlockPool;
   private running: Sequence[] = [];
   private waiting: Sequence[] = [];
   private slices: Slice[] = [];
@@ -77,6 +77,11 @@ export class Scheduler {
   /** True if no sequence is left to compute. */
   get isIdle(): boolean {
     return this.running.length + this.waiting.length === 0;
+  }
+
+  /** Drops the contents of all blocks. No sequence may be in progress. */
+  forget(): void {
+    this.pool = new BlockPool(this.limits.blocks);
   }
 
   /** Queues a sequence. Throws DS_LIMIT if it would not fit into an empty cache. */

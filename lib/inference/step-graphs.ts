@@ -148,6 +148,11 @@ export class StepGraphs {
     }
   }
 
+  /** Frees all graphs. Later steps record new ones. */
+  forget(): void {
+    this.keepLast(0);
+  }
+
   /** Waits for the device and frees all graphs. */
   dispose(): void {
     this.keepLast(0);

@@ -50,6 +50,10 @@ export interface Generator {
   stats(): InferenceStats;
   /** Adds sequences that were generated outside the steps to the counters. */
   count(promptTokens: number, made: readonly Generation[]): void;
+  /** See InferenceEngine.sleep(). No request may be in progress. */
+  sleep(): void;
+  /** See InferenceEngine.wake(). */
+  wake(): void;
   /** Ends all requests with "abort" and frees its resources. */
   close(): Promise<void>;
 }
@@ -77,6 +81,8 @@ export interface StepLoopParts {
   listener?: StepListener;
   /** Launches a step before the host has the tokens of the last one. */
   runsAhead: boolean;
+  /** Divides scores by the temperature before log-probabilities, as rollouts need. */
+  scalesLogprobs?: boolean;
 }
 
 /** A sequence of a request in progress. */
@@ -121,7 +127,8 @@ export class StepLoop implements Generator {
     this.runner = runner;
     this.listener = listener;
     this.scheduler = new Scheduler(limits);
-    this.sampler = new Sampler(model.vocabSize, model.cacheShape().device, limits.sequences);
+    const { device } = model.cacheShape();
+    this.sampler = new Sampler(model.vocabSize, device, limits.sequences, parts.scalesLogprobs);
     this.freeSlots = Array.from({ length: limits.sequences }, (_, i) => i);
   }
 
@@ -145,6 +152,15 @@ export class StepLoop implements Generator {
       this.generatedTokens += tokens.length;
       this.finished[finishReason]++;
     }
+  }
+
+  sleep(): void {
+    this.runner.sleep();
+    this.scheduler.forget();
+  }
+
+  wake(): void {
+    this.runner.wake();
   }
 
   async close(): Promise<void> {

@@ -179,6 +179,17 @@ export class StepRunner {
     }
   }
 
+  /** Frees the pools of the cache and the recorded steps, which hold their addresses. */
+  sleep(): void {
+    this.graphs?.forget();
+    this.cache.sleep();
+  }
+
+  /** Allocates the pools again. Throws DS_OUT_OF_MEMORY. */
+  wake(): void {
+    this.cache.wake();
+  }
+
   /** Frees the cache and all buffers. Waits for the device if steps are recorded. */
   dispose(): void {
     this.graphs?.dispose();

@@ -9,7 +9,7 @@ import type { ReadRequest } from '../request.js';
 import type { Generator, InferenceStats, Submitted } from '../step-loop.js';
 import type { StepRunner } from '../step-runner.js';
 import { digestOf, refuseShared } from './lead.js';
-import type { EngineRole } from './role.js';
+import { asleep, type EngineRole } from './role.js';
 import type { Message, News, StepLine } from './step-line.js';
 
 /** A request on this rank, on rank 0, or on both. */
@@ -77,6 +77,12 @@ export class Follow implements Generator, EngineRole {
     this.isFollowing = true;
     await this.listen();
   }
+
+  sleep(): void {
+    throw asleep();
+  }
+
+  wake(): void {}
 
   stats(): InferenceStats {
     return { ...NOTHING, finished: { ...NOTHING.finished } };

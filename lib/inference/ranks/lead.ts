@@ -9,7 +9,7 @@ import { PieceQueue } from '../piece-queue.js';
 import type { ReadRequest } from '../request.js';
 import type { StepBatch } from '../step-batch.js';
 import type { Generator, InferenceStats, StepListener, StepLoop, Submitted } from '../step-loop.js';
-import type { EngineRole } from './role.js';
+import { asleep, type EngineRole } from './role.js';
 import { fieldsOf, type News, type StepLine } from './step-line.js';
 
 /** A message about a request, without the request's number. */
@@ -121,6 +121,12 @@ export class Lead implements Generator, StepListener, EngineRole {
     this.news = [];
     this.pulse = setInterval(() => this.beat(), this.patience / 4).unref();
   }
+
+  sleep(): void {
+    throw asleep();
+  }
+
+  wake(): void {}
 
   stats(): InferenceStats {
     return this.loop.stats();

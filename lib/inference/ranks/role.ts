@@ -1,4 +1,6 @@
 // The role of an engine among the ranks that share its model.
+import type { DsError } from '../../errors.js';
+import { refused } from '../../runtime/refused.js';
 import type { Generator } from '../step-loop.js';
 
 /** Operations that depend on this role. */
@@ -22,3 +24,9 @@ export const aloneRole: EngineRole = {
   requireForward: () => {},
   requireAlone: () => {},
 };
+
+/** The error of sleep() for ranks that share a model. */
+export function asleep(): DsError {
+  const expected = 'an engine that has the whole model';
+  return refused('InferenceEngine.sleep', expected, 'one with tensor_parallel');
+}
