@@ -42,6 +42,7 @@ import { inRows, type PlaceInputs, type Places, placesOf } from './places.js';
 import { rowLogProbs } from './row-log-probs.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
 import type { LayerTokens } from './token-drop.js';
+import { type TokenLogProbOptions, tokenLogProbs } from './token-log-probs.js';
 
 /** Configuration keys that all language models share. */
 export interface CausalConfig {
@@ -80,6 +81,8 @@ export interface CausalLossOptions {
   skipIgnored?: boolean;
   /** Return the log-probability of each row's targets instead, [B]. Default false. */
   rows?: boolean;
+  /** Return the log-probability of each target instead, [B, T]; 0 for ignored ones. */
+  tokens?: TokenLogProbOptions;
 }
 
 /** Optional inputs of a forward, in addition to tokens and targets. */
@@ -100,7 +103,8 @@ const INPUTS: OptionNames<CausalInputs> = {
   ...{ documents: true, positions: true, loss: true, layerFactors: true, layerTokens: true },
 };
 const LOSS: OptionNames<CausalLossOptions> = {
-  ...{ divisor: true, labelSmoothing: true, report: true, skipIgnored: true, rows: true },
+  ...{ divisor: true, labelSmoothing: true, report: true, skipIgnored: true },
+  ...{ rows: true, tokens: true },
 };
 
 /**
@@ -268,6 +272,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     const how = readOptions(`${op}.loss`, loss, LOSS);
     const places = placesOf(op, tokens, given, this.config);
     const part = this.#sequence?.partOf(this, tokens);
+    if (how.tokens) return this.tokensOf({ tokens, targets, places, how }, part !== undefined);
     if (how.rows) return this.rowsOf({ tokens, targets, places, how }, part !== undefined);
     if (part) {
       if (targets && this.routerLoss > 0) throw noParts(this.constructor.name, this.routerLoss);
@@ -293,6 +298,16 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     if (isPart) throw refused(`${name} inputs.loss.rows`, 'whole rows', 'sequence parallelism');
     const sumOf = (x: Tensor, own: Tensor) => this.lossOf(x, own, { divisor: 1 });
     return scope(() => rowLogProbs(this.hiddenOf(tokens, places), targets, sumOf));
+  }
+
+  private tokensOf({ tokens, targets, places, how }: Call, isPart: boolean): Tensor {
+    const name = this.constructor.name;
+    if (!targets) throw refused(`${name} inputs.loss.tokens`, 'targets', 'none');
+    if (isPart) throw refused(`${name} inputs.loss.tokens`, 'whole rows', 'sequence parallelism');
+    const { ignoreIndex: ignored = -100 } = this.config;
+    const options = { ...how.tokens, ignored, vocabSize: this.vocabSize };
+    const logitsOf = (x: Tensor): Tensor => this.logitsOf(x);
+    return scope(() => tokenLogProbs(this.hiddenOf(tokens, places), targets, logitsOf, options));
   }
 
   /** @internal The loss of forward() with targets, without the loss of routers. */

@@ -1,0 +1,69 @@
+// Log-probabilities of single tokens, for losses of policies.
+import { checkpoint, concat, embedding, noGrad, scope, Tensor, zeros } from '../tensor/index.js';
+
+/** How the log-probabilities of tokens are computed. */
+export interface TokenLogProbOptions {
+  /** Divides the logits. Default: 1. */
+  temperature?: number;
+  /** Adds the entropies of the distributions: the result is [2, B, T]. Default: false. */
+  entropies?: boolean;
+}
+
+/** Maps hidden states [1, N, channels] to logits [1, N, V]. */
+type LogitsOf = (x: Tensor) => Tensor;
+
+/** Logits above this number are computed again in the backward, in chunks of this size. */
+const KEPT_LOGITS = 2 ** 27;
+
+/**
+ * Returns the log-probabilities of targets [B, T] after hidden states x [B, T, channels]: [B, T]
+ * f32, 0 for ignored targets. The head runs only for other targets; the host waits for them.
+ */
+export function tokenLogProbs(
+  x: Tensor,
+  targets: Tensor,
+  logitsOf: LogitsOf,
+  { ignored, vocabSize, ...options }: TokenLogProbOptions & { ignored: number; vocabSize: number },
+): Tensor {
+  return scope(() => {
+    const { device } = x;
+    const wanted = targets.toArray() as number[];
+    const at = wanted.flatMap((target, i) => (Number(target) === ignored ? [] : [i]));
+    // Without targets, one row keeps the result in the graph of the model.
+    const rows = at.length > 0 ? at : [0];
+    const kept = embedding(x.reshape([wanted.length, x.size(-1)]), indexOf(rows, device));
+    const own = rows.map((row) => Math.max(0, Number(wanted[row])));
+    const most = Math.max(1, Math.floor(KEPT_LOGITS / vocabSize));
+    const chunks: Tensor[] = [];
+    for (let from = 0; from < rows.length; from += most) {
+      const count = Math.min(most, rows.length - from);
+      const ids = indexOf(own.slice(from, from + count), device);
+      const part = (given: Tensor): Tensor => ofRows(logitsOf(given.unsqueeze(0)), ids, options);
+      const states = kept.narrow(0, from, count).contiguous();
+      chunks.push(rows.length > most ? checkpoint(part, states) : part(states));
+    }
+    const found = concat([...chunks, zeros([chunks[0]?.size(0) ?? 1, 1], { device })], 1);
+    const places = new Int32Array(wanted.length).fill(rows.length);
+    for (const [i, row] of at.entries()) places[row] = i;
+    const values = embedding(found.transpose(0, 1).contiguous(), Tensor.from(places, { device }));
+    const both = values.transpose(0, 1).reshape([found.size(0), ...targets.shape]);
+    return options.entropies ? both : both.squeeze(0);
+  });
+}
+
+const indexOf = (values: readonly number[], device: Tensor['device']): Tensor =>
+  Tensor.from(Int32Array.from(values), { device });
+
+/** [1, N] log-probabilities of `ids` [N] by logits [1, N, V]; [2, N] with entropies. */
+function ofRows(
+  logits: Tensor,
+  ids: Tensor,
+  { temperature = 1, entropies = false }: TokenLogProbOptions,
+): Tensor {
+  const wide = logits.squeeze(0).to('f32');
+  const logs = (temperature === 1 ? wide : wide.div(temperature)).logSoftmax(-1);
+  const own = logs.gather(-1, ids.to('i64').unsqueeze(1)).transpose(0, 1);
+  if (!entropies) return own;
+  const entropy = noGrad(() => logs.exp().mul(logs).sum(-1).neg().unsqueeze(0));
+  return concat([own, entropy], 0);
+}
