@@ -23,6 +23,12 @@ export {
   type PairReport,
   type PairSample,
 } from './pair-dataset.js';
+export {
+  PromptDataset,
+  type PromptOptions,
+  type PromptReport,
+  type PromptSample,
+} from './prompt-dataset.js';
 export type { LossKind } from './row-encoder.js';
 export {
   collateSamples,

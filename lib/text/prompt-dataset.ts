@@ -1,0 +1,127 @@
+// PromptDataset: prompts for a model to answer, as tokens. Rows have TRL's keys; their other
+// columns go to reward functions.
+import type { Dataset } from '../data/index.js';
+import { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { dataError } from '../runtime/refused.js';
+import { requireInteger } from '../runtime/require-number.js';
+import type { ChatMessage } from './chat-template.js';
+import { inputsIn, messagesOf } from './conversation.js';
+import { locatedRows, type RowSource } from './located-rows.js';
+import type { LocatedRow, Row } from './row-reader.js';
+import { readTokenizer } from './text-options.js';
+import type { Tokenizer } from './tokenizer.js';
+
+/** Options of PromptDataset.open(). */
+export interface PromptOptions extends RowSource {
+  /** Encodes texts. Its chat template formats messages. */
+  tokenizer: Tokenizer | string;
+  /** Drops prompts with more tokens. Default: keeps all. */
+  length?: number;
+}
+
+const OPTIONS: OptionNames<PromptOptions> = {
+  ...{ files: true, rows: true, tokenizer: true, length: true },
+};
+
+/** A prompt as tokens, with the columns of its row. */
+export interface PromptSample {
+  /** Index of the sample in its dataset. */
+  index: number;
+  /** The text or the messages. */
+  prompt: string | readonly ChatMessage[];
+  /** Tokens of the prompt; of messages, up to where the answer begins. */
+  promptIds: Int32Array;
+  /** All values of the row but the prompt. */
+  columns: Row;
+  /** File and line of the row, for errors. */
+  location: string;
+}
+
+/** Counts of the rows that open() read. */
+export interface PromptReport {
+  /** Prompts in the dataset. */
+  prompts: number;
+  /** Dropped rows: the prompt is longer than `length`. */
+  dropped: number;
+  /** Tokens of the longest prompt. */
+  longest: number;
+}
+
+/** Prompts with columns, in memory as tokens. open() creates it. */
+export class PromptDataset implements Dataset<PromptSample> {
+  /** Number of prompts. */
+  readonly length: number;
+
+  private constructor(
+    private readonly samples: readonly PromptSample[],
+    /** Counts of the rows that open() read. */
+    readonly report: PromptReport,
+  ) {
+    this.length = samples.length;
+  }
+
+  /**
+   * Reads rows of {prompt, ...columns}. A prompt is a text or a list of messages. Throws DS_DATA
+   * with file and line for other rows, and if no row is left; DS_ARGUMENT.
+   */
+  static async open(given: PromptOptions): Promise<PromptDataset> {
+    const op = 'PromptDataset.open';
+    const { tokenizer: named, length, ...source } = readOptions(op, given, OPTIONS);
+    const tokenizer = readTokenizer(`${op} tokenizer`, named);
+    const most = length === undefined ? null : requireInteger(`${op} length`, length, 1);
+    const report: PromptReport = { prompts: 0, dropped: 0, longest: 0 };
+    const samples: PromptSample[] = [];
+    for (const located of await locatedRows(op, source)) {
+      const sample = encode(tokenizer, located, samples.length);
+      const tokens = sample.promptIds.length;
+      if (most !== null && tokens > most) {
+        report.dropped += 1;
+        continue;
+      }
+      report.longest = Math.max(report.longest, tokens);
+      samples.push(sample);
+    }
+    report.prompts = samples.length;
+    if (samples.length > 0) return new PromptDataset(samples, report);
+    const got = report.dropped > 0 ? `${report.dropped} prompts of more than ${most}` : 'none';
+    throw dataError(op, 'rows with a prompt', got);
+  }
+
+  /** Returns the prompt `index`. Throws DS_INDEX. */
+  get(index: number): PromptSample {
+    const sample = this.samples[index];
+    if (sample) return sample;
+    const expected = `a prompt of [0, ${this.length})`;
+    throw new DsError({ code: 'DS_INDEX', op: 'PromptDataset.get', expected, got: `${index}` });
+  }
+}
+
+function encode(tokenizer: Tokenizer, { row, location }: LocatedRow, index: number): PromptSample {
+  const { prompt: given, ...columns } = row;
+  const rest = { index, columns, location: location() };
+  if (typeof given === 'string') {
+    const promptIds = tokenizer.encode(given);
+    if (promptIds.length > 0) return { ...rest, prompt: given, promptIds };
+    throw dataError(location(), 'a prompt with a token', 'an empty text');
+  }
+  if (Array.isArray(given)) {
+    const prompt = messagesOf(given, location);
+    const inputs = inputsIn(row, location);
+    try {
+      const chat = tokenizer.applyChatTemplate(prompt, { ...inputs, addGenerationPrompt: true });
+      return { ...rest, prompt, promptIds: chat.ids };
+    } catch (cause) {
+      const { message } = cause as Error;
+      throw dataError(location(), 'messages that the chat template takes', message);
+    }
+  }
+  const got = `a row with ${Object.keys(row).slice(0, 8).join(', ')}`;
+  throw dataError(location(), '"prompt" as a text, or as a list of messages', got);
+}
+
+/** Whether `sample` comes from a PromptDataset. */
+export function isPromptSample(sample: unknown): sample is PromptSample {
+  const { promptIds, columns } = (sample ?? {}) as Record<string, unknown>;
+  return promptIds instanceof Int32Array && typeof columns === 'object';
+}
