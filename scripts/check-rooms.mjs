@@ -39,6 +39,8 @@ const LIB_BESIDE = {
     ...['evaluation', 'models', 'monitor', 'hub', 'watch'],
   ],
 };
+/** Rooms beside the rows that a room of the rows may import: training samples rollouts. */
+const LIB_ALSO = { trainer: ['inference'] };
 /** Files directly in lib/ that every room may import. */
 const LIB_SHARED = ['errors', 'version'];
 /** Files of lib/ that a room may import although they are entry points. */
@@ -143,6 +145,7 @@ const rowOf = (room) => LIB_ROWS.findIndex((row) => row.includes(room));
 function mayImport(from, to) {
   if (from === to) return true;
   if (from in LIB_BESIDE) return LIB_BESIDE[from].includes(to);
+  if (LIB_ALSO[from]?.includes(to)) return true;
   return rowOf(from) !== -1 && rowOf(to) > rowOf(from);
 }
 

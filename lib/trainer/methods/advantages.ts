@@ -1,0 +1,116 @@
+// Rewards of completions, and their advantages over the other completions of the same prompt.
+
+/** A reward; null if the function cannot judge the completion. */
+export type Score = number | null;
+
+/** How rewards are scaled: by the deviation of the group, of the whole batch, or not. */
+export type ScaleRewards = 'group' | 'batch' | 'none';
+
+/** Options of advantagesOf(). */
+export interface AdvantageOptions {
+  /** Completions of each prompt; they are adjacent. */
+  readonly generations: number;
+  readonly scale: ScaleRewards;
+  /** Weight of each reward function. */
+  readonly weights: readonly number[];
+  /** Sum rewards first, or normalize the rewards of each function first. */
+  readonly aggregation: 'sum_then_normalize' | 'normalize_then_sum';
+}
+
+/** Rewards and advantages of completions. */
+export interface Advantages {
+  /** Weighted sum of the rewards of each completion; null without any reward. */
+  readonly totals: readonly Score[];
+  readonly advantages: readonly number[];
+  /** Mean and deviation of each group. */
+  readonly means: readonly number[];
+  readonly deviations: readonly number[];
+}
+
+const EPSILON = 1e-4;
+
+/** Mean and sample deviation of numbers; 0 for a single number. */
+export function momentsOf(values: readonly number[]): { mean: number; deviation: number } {
+  const { length } = values;
+  if (length === 0) return { mean: 0, deviation: 0 };
+  const mean = values.reduce((sum, one) => sum + one, 0) / length;
+  const squares = values.reduce((sum, one) => sum + (one - mean) ** 2, 0);
+  return { mean, deviation: length > 1 ? Math.sqrt(squares / (length - 1)) : 0 };
+}
+
+const known = (values: readonly Score[]): number[] => values.filter((one) => one !== null);
+
+function groupsOf<Value>(values: readonly Value[], size: number): Value[][] {
+  const groups = Math.ceil(values.length / size);
+  return Array.from({ length: groups }, (_, i) => values.slice(i * size, (i + 1) * size));
+}
+
+/** Returns the weighted sum of the rewards that are not null; null without any. */
+export function totalsOf(
+  rewards: readonly (readonly Score[])[],
+  weights: readonly number[],
+): Score[] {
+  return rewards.map((row) => {
+    const terms = row.flatMap((one, k) => (one === null ? [] : [one * (weights[k] ?? 1)]));
+    return terms.length === 0 ? null : terms.reduce((sum, one) => sum + one, 0);
+  });
+}
+
+/** (reward - mean of its group) / (deviation of its group + 1e-4); null stays null. */
+function normalized(values: readonly Score[], size: number, scales: boolean): Score[] {
+  return groupsOf(values, size).flatMap((group) => {
+    const { mean, deviation } = momentsOf(known(group));
+    const divisor = scales ? deviation + EPSILON : 1;
+    return group.map((one) => (one === null ? null : (one - mean) / divisor));
+  });
+}
+
+/**
+ * Returns advantages of completions from their `rewards` [completion][function]. A completion
+ * without any reward is left out and has the advantage 0. `shared` exchanges sums of all ranks for
+ * "batch"; default: this rank has all completions.
+ */
+export function advantagesOf(
+  rewards: readonly (readonly Score[])[],
+  options: AdvantageOptions,
+  deviationOf: (values: readonly number[]) => number = (values) => momentsOf(values).deviation,
+): Advantages {
+  const { generations, scale, weights, aggregation } = options;
+  const totals = totalsOf(rewards, weights);
+  const moments = groupsOf(totals, generations).map((group) => momentsOf(known(group)));
+  const parts = {
+    totals,
+    means: moments.map(({ mean }) => mean),
+    deviations: moments.map(({ deviation }) => deviation),
+  };
+  if (aggregation === 'normalize_then_sum') {
+    const columns = weights.map((_, k) =>
+      normalized(
+        rewards.map((row) => row[k] ?? null),
+        generations,
+        true,
+      ),
+    );
+    const sums = totalsOf(
+      rewards.map((_, i) => columns.map((column) => column[i] ?? null)),
+      weights,
+    );
+    const { mean } = momentsOf(known(sums));
+    const divisor = deviationOf(known(sums)) + EPSILON;
+    return { ...parts, advantages: sums.map((one) => (one === null ? 0 : (one - mean) / divisor)) };
+  }
+  const centred = normalized(totals, generations, scale === 'group');
+  const divisor = scale === 'batch' ? deviationOf(known(totals)) + EPSILON : 1;
+  return { ...parts, advantages: centred.map((one) => (one ?? 0) / divisor) };
+}
+
+/** RLOO: the reward minus the mean of the other completions of the prompt. */
+export function leaveOneOut(totals: readonly Score[], generations: number): number[] {
+  return groupsOf(totals, generations).flatMap((group) => {
+    const rewards = known(group);
+    const sum = rewards.reduce((all, one) => all + one, 0);
+    return group.map((one) =>
+      one === null || rewards.length < 2 ? 0 : one - (sum - one) / (rewards.length - 1),
+    );
+  });
+}

@@ -1,0 +1,165 @@
+// The token losses of policies by TRL's names. Sources: the papers in the comments. A is the
+// advantage of a sequence; r is the probability of a token by the model over that at sampling.
+import { exp, minimum, sigmoid, type Tensor } from '../../tensor/index.js';
+
+/** Numbers of the completions of B sequences. */
+export interface PolicyBatch {
+  /** Log-probabilities by the trained model, [B, T]. */
+  readonly logp: Tensor;
+  /** Log-probabilities at the time of sampling, [B, T]. */
+  readonly old: Tensor;
+  /** 1 for tokens that count, else 0, [B, T]. */
+  readonly mask: Tensor;
+  /** Advantages of the sequences, [B, 1]. */
+  readonly advantages: Tensor;
+  /** Log-probabilities by the reference, [B, T]; null without a KL term. */
+  readonly reference: Tensor | null;
+  /** Log-probabilities that the sampler recorded, [B, T]; null without a correction. */
+  readonly sampler: Tensor | null;
+}
+
+/** A correction for a sampler with other rounding errors than training. */
+export type Correction = 'token_truncate' | 'token_mask' | 'sequence_truncate' | 'sequence_mask';
+
+/** Options of the losses; see GRPO. */
+export interface PolicyLossOptions {
+  readonly loss: PolicyLossName;
+  readonly epsilon: number;
+  readonly epsilonHigh: number;
+  readonly delta: number | null;
+  readonly level: 'token' | 'sequence';
+  readonly beta: number;
+  readonly temperatures: readonly [positive: number, negative: number];
+  readonly correction: Correction | null;
+  readonly correctionRange: readonly [min: number, max: number];
+}
+
+/** Ratios of the tokens, [B, T]. At the level of sequences, they are equal within a row. */
+export interface Ratios {
+  readonly ratio: Tensor;
+  readonly batch: PolicyBatch;
+}
+
+type TokenLoss = (ratios: Ratios, options: PolicyLossOptions) => Tensor;
+
+/** max(-r A, -clip(r) A); `delta` limits the first r. Schulman et al. 2017. */
+const clipped: TokenLoss = ({ ratio, batch: { advantages } }, { epsilon, epsilonHigh, delta }) => {
+  const first = delta === null ? ratio : ratio.clamp(null, delta);
+  const second = ratio.clamp(1 - epsilon, 1 + epsilonHigh);
+  return minimum(first.mul(advantages), second.mul(advantages)).neg();
+};
+
+/** `positive` where the advantage is above 0, else `negative`. */
+const bySign = (advantages: Tensor, positive: number, negative: number): Tensor =>
+  advantages
+    .gt(0)
+    .to(advantages.dtype)
+    .mul(positive - negative)
+    .add(negative);
+
+/** The losses of tokens by TRL's names. */
+export const POLICY_LOSSES = {
+  /** Shao et al. 2024. */
+  grpo: clipped,
+  /** With a mean over the tokens of a micro-batch. */
+  bnpo: clipped,
+  /** Liu et al. 2025. */
+  dr_grpo: clipped,
+  /** Yu et al. 2025. */
+  dapo: clipped,
+  /** Zheng et al. 2025 (GSPO) times the number of tokens. */
+  luspo: clipped,
+  /** MiniMax 2025. */
+  cispo: ({ ratio, batch: { advantages, logp } }, { epsilonHigh }) =>
+    ratio.detach().clamp(null, epsilonHigh).mul(advantages).mul(logp).neg(),
+  /** Gao et al. 2025. */
+  sapo: ({ ratio, batch: { advantages } }, { temperatures: [positive, negative] }) => {
+    const t = bySign(advantages, positive, negative);
+    return sigmoid(ratio.sub(1).mul(t)).mul(-4).div(t).mul(advantages);
+  },
+  /** VESPO 2026, with weights of whole sequences. */
+  vespo: ({ batch: { advantages, logp, old, mask } }) => {
+    const log = logp.detach().sub(old).mul(mask).sum({ dim: 1, keepDim: true });
+    const [k, l] = [bySign(advantages, 2, 3), bySign(advantages, 3, 2)];
+    const weight = exp(log.mul(k).add(l).sub(exp(log).mul(l)));
+    return weight.mul(advantages).mul(logp).neg();
+  },
+} satisfies Readonly<Record<string, TokenLoss>>;
+
+/** Name of a loss of policies, as in TRL. */
+export type PolicyLossName = keyof typeof POLICY_LOSSES;
+
+/** Ratios of tokens, or of sequences: the exponential of the mean over the tokens. */
+export function ratiosOf(batch: PolicyBatch, level: PolicyLossOptions['level']): Ratios {
+  const { logp, old, mask } = batch;
+  const log = logp.sub(old).mul(mask);
+  if (level === 'token') return { ratio: exp(log), batch };
+  const tokens = mask.sum({ dim: 1, keepDim: true }).clamp(1);
+  const ratio = exp(log.sum({ dim: 1, keepDim: true }).div(tokens));
+  return { ratio: ratio.expand(logp.shape), batch };
+}
+
+/** Returns the loss of each token, [B, T], with the KL term and without masked tokens. */
+export function tokenLosses(ratios: Ratios, options: PolicyLossOptions): Tensor {
+  const { logp, reference, mask } = ratios.batch;
+  const plain = POLICY_LOSSES[options.loss](ratios, options).mul(mask);
+  const factor = correctionOf(ratios.batch, options);
+  const own = factor ? plain.mul(factor) : plain;
+  if (!reference || options.beta === 0) return own;
+  return own.add(divergence(logp, reference).mul(options.beta).mul(mask));
+}
+
+/** The estimator k3 of the KL divergence from the reference, by token. Schulman 2020. */
+export function divergence(logp: Tensor, reference: Tensor): Tensor {
+  const x = reference.sub(logp);
+  return exp(x).sub(x).sub(1);
+}
+
+/** exp(old - sampler) of tokens or sequences, truncated or masked; null without a correction. */
+function correctionOf(
+  { old, sampler, mask }: PolicyBatch,
+  { correction, correctionRange: [min, max] }: PolicyLossOptions,
+): Tensor | null {
+  if (!sampler || !correction) return null;
+  const log = old.sub(sampler).mul(mask);
+  const isByToken = correction.startsWith('token');
+  const factor = exp(isByToken ? log : log.sum({ dim: 1, keepDim: true }));
+  if (correction.endsWith('truncate')) return factor.clamp(min, max);
+  const { dtype } = factor;
+  return factor.mul(factor.ge(min).to(dtype)).mul(factor.le(max).to(dtype));
+}
+
+/** How the token losses of a loss become one number. */
+export type Reduction = 'sequences' | 'tokens' | 'micro-batch';
+
+const REDUCTIONS: Readonly<Record<PolicyLossName, Reduction>> = {
+  ...{ grpo: 'sequences', sapo: 'sequences', bnpo: 'micro-batch' },
+  ...{ dapo: 'tokens', cispo: 'tokens', vespo: 'tokens', dr_grpo: 'tokens', luspo: 'tokens' },
+};
+
+/** Returns the sum of the losses of a micro-batch. The divisor is the sum of countOf() values. */
+export function summed(losses: Tensor, mask: Tensor, name: PolicyLossName): Tensor {
+  const reduction = REDUCTIONS[name];
+  if (reduction === 'tokens') return losses.sum();
+  if (reduction === 'micro-batch') return losses.sum().div(mask.sum().clamp(1));
+  return losses.sum(1).div(mask.sum(1).clamp(1)).sum();
+}
+
+/** Weight of a micro-batch of `sequences` with `tokens` that count. */
+export function countOf(
+  name: PolicyLossName,
+  { sequences, tokens, most }: { sequences: number; tokens: number; most: number },
+): number {
+  if (name === 'dr_grpo') return sequences * most;
+  if (name === 'bnpo') return 1;
+  return name === 'dapo' || name === 'cispo' || name === 'vespo' ? tokens : sequences;
+}
+
+/** RLOO: one clipped ratio for each sequence, the product over its tokens; [B]. */
+export function leaveOneOutLosses(batch: PolicyBatch, epsilon: number): Tensor {
+  const { logp, old, mask, advantages } = batch;
+  const log = logp.sub(old).mul(mask).sum({ dim: 1, keepDim: true });
+  const ratio = exp(log);
+  const second = ratio.clamp(1 - epsilon, 1 + epsilon);
+  return minimum(ratio.mul(advantages), second.mul(advantages)).neg().squeeze(1);
+}
