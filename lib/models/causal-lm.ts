@@ -85,7 +85,7 @@ export interface CausalLossOptions {
   tokens?: TokenLogProbOptions;
 }
 
-/** Optional inputs of a forward, in addition to tokens and targets. */
+/** Optional inputs of a forward. */
 export interface CausalInputs extends PlaceInputs {
   /** Reduction of the loss. Default: the mean over the targets that count. */
   loss?: CausalLossOptions;
@@ -242,10 +242,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   /** @internal Frees cached tables of forwards, which are rebuilt when needed. */
   releaseTables(): void {}
 
-  /**
-   * @internal The longest sequence that can be batched with others, each token with its own
-   * position.
-   */
+  /** @internal The longest sequence of a batch in which each token has its own position. */
   get placedSeq(): number {
     return this.maxSeq;
   }
@@ -272,8 +269,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     const how = readOptions(`${op}.loss`, loss, LOSS);
     const places = placesOf(op, tokens, given, this.config);
     const part = this.#sequence?.partOf(this, tokens);
-    if (how.tokens) return this.tokensOf({ tokens, targets, places, how }, part !== undefined);
-    if (how.rows) return this.rowsOf({ tokens, targets, places, how }, part !== undefined);
+    if (how.rows || how.tokens) return this.logsOf({ tokens, targets, places, how }, !part);
     if (part) {
       if (targets && this.routerLoss > 0) throw noParts(this.constructor.name, this.routerLoss);
       return this.forwardOfPart(part, { tokens, targets, places, how });
@@ -292,22 +288,17 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     });
   }
 
-  private rowsOf({ tokens, targets, places }: Call, isPart: boolean): Tensor {
-    const name = this.constructor.name;
-    if (!targets) throw refused(`${name} inputs.loss.rows`, 'targets', 'none');
-    if (isPart) throw refused(`${name} inputs.loss.rows`, 'whole rows', 'sequence parallelism');
-    const sumOf = (x: Tensor, own: Tensor) => this.lossOf(x, own, { divisor: 1 });
-    return scope(() => rowLogProbs(this.hiddenOf(tokens, places), targets, sumOf));
-  }
-
-  private tokensOf({ tokens, targets, places, how }: Call, isPart: boolean): Tensor {
-    const name = this.constructor.name;
-    if (!targets) throw refused(`${name} inputs.loss.tokens`, 'targets', 'none');
-    if (isPart) throw refused(`${name} inputs.loss.tokens`, 'whole rows', 'sequence parallelism');
+  private logsOf({ tokens, targets, places, how }: Call, isWhole: boolean): Tensor {
+    const op = `${this.constructor.name} inputs.loss.${how.tokens ? 'tokens' : 'rows'}`;
+    if (!targets) throw refused(op, 'targets', 'none');
+    if (!isWhole) throw refused(op, 'whole rows', 'sequence parallelism');
     const { ignoreIndex: ignored = -100 } = this.config;
-    const options = { ...how.tokens, ignored, vocabSize: this.vocabSize };
-    const logitsOf = (x: Tensor): Tensor => this.logitsOf(x);
-    return scope(() => tokenLogProbs(this.hiddenOf(tokens, places), targets, logitsOf, options));
+    return scope(() => {
+      const x = this.hiddenOf(tokens, places);
+      if (!how.tokens) return rowLogProbs(x, targets, (y, t) => this.lossOf(y, t, { divisor: 1 }));
+      const all = { ...how.tokens, ignored, vocabSize: this.vocabSize };
+      return tokenLogProbs(x, targets, (y) => this.logitsOf(y), all);
+    });
   }
 
   /** @internal The loss of forward() with targets, without the loss of routers. */
