@@ -58,9 +58,7 @@ const MOVED = { device: 'cpu', pin_memory: true };
 /** Returns zero_optimization of `file`, with the first value of each list. */
 function zeroOf({ zero_optimization: zero }: Section): Section {
   if (!isSection(zero)) return {};
-  const kept = Object.entries(zero).flatMap(([key, value]) =>
-    renamed(key, firstOf(key, value), zero),
-  );
+  const kept = Object.entries(zero).flatMap(([key, value]) => renamed(key, firstOf(value), zero));
   const all = Object.fromEntries(kept) as Section;
   const { offload_optimizer: state, offload_param: weights, ...rest } = all;
   return {
@@ -86,7 +84,7 @@ function renamed(key: string, value: unknown, zero: Section): [string, unknown][
   return value ? [[now, { device: 'cpu' }]] : [];
 }
 
-const firstOf = (key: string, value: unknown): unknown => (isChoice(key, value) ? value[0] : value);
+const firstOf = (value: unknown): unknown => (isChoice(value) ? value[0] : value);
 
 /**
  * Returns the stages to search: the stages of the file, or all. One rank has nothing to partition.
@@ -248,9 +246,7 @@ export function variantsOf(best: Candidate, { file }: Space, info: ModelInfo): C
   const standard = Object.entries(isAlone ? {} : (MORE[stage] ?? {})).filter(
     ([key]) => own[key] === undefined && own[`stage3_${key}`] === undefined,
   );
-  const named = Object.entries(own).filter(
-    ([key, value]) => key !== 'stage' && isChoice(key, value),
-  );
+  const named = Object.entries(own).filter(([key, value]) => key !== 'stage' && isChoice(value));
   const choices = [...standard, ...named] as [string, readonly unknown[]][];
   const all = choices.reduce<Choice[]>(
     (made, [key, values]) =>

@@ -72,7 +72,7 @@ function fromText(text: string, types: readonly string[]): unknown {
 function inItsCase(value: unknown, names: readonly unknown[]): unknown {
   if (typeof value !== 'string') return value;
   const same = (name: unknown) => String(name).toLowerCase() === value.toLowerCase();
-  return names.find((name) => name !== null && same(name)) ?? value;
+  return names.find(same) ?? value;
 }
 
 /** The value that another case or spelling stands for. */

@@ -1,5 +1,5 @@
 // Lists of values in a file with an "autotuning" section: `ds --autotuning` tries each value.
-import { configSchema, declared, isSection, type Section, typesOf } from './schema.js';
+import { isSection, type Section } from './schema.js';
 
 /** A key with a list of alternative values. */
 export interface SearchChoice {
@@ -10,22 +10,20 @@ export interface SearchChoice {
 const MICRO = 'train_micro_batch_size_per_gpu';
 const ZERO = 'zero_optimization';
 
-/** Whether a value of `zero_optimization` is a list of values for a key that takes one. */
-export function isChoice(key: string, value: unknown): value is readonly unknown[] {
-  const zero = declared(configSchema, ZERO);
-  const schema = (zero && declared(zero, key)) ?? {};
-  return Array.isArray(value) && value.length > 0 && !typesOf(schema).includes('array');
+/** Whether `value` is a list of choices; no key with choices takes a list as one value. */
+export function isChoice(value: unknown): value is readonly unknown[] {
+  return Array.isArray(value) && value.length > 0;
 }
 
 /** The choices of a file with an "autotuning" section. */
 export function searchChoices(file: Section): SearchChoice[] {
   if (!isSection(file.autotuning)) return [];
   const { [MICRO]: micro, [ZERO]: zero } = file;
-  const sizes = Array.isArray(micro) && micro.length > 0 ? [micro] : [];
+  const sizes = isChoice(micro) ? [micro] : [];
   return [
     ...sizes.map((values) => ({ path: [MICRO], values }) as const),
     ...Object.entries(isSection(zero) ? zero : {}).flatMap(([key, values]) =>
-      isChoice(key, values) ? [{ path: [ZERO, key], values } as const] : [],
+      isChoice(values) ? [{ path: [ZERO, key], values } as const] : [],
     ),
   ];
 }

@@ -166,14 +166,8 @@ function names(error: ErrorObject): readonly unknown[] {
 function alternative(schema: Schema): string {
   const resolved = resolveSchema(schema, undefined);
   if ('const' in resolved) return shown(resolved.const);
-  if (resolved.enum) return resolved.enum.map(shown).join(', ');
-  const range = [
-    resolved.minimum === undefined ? '' : ` >= ${resolved.minimum}`,
-    resolved.exclusiveMinimum === undefined ? '' : ` > ${resolved.exclusiveMinimum}`,
-    resolved.maximum === undefined ? '' : ` <= ${resolved.maximum}`,
-    resolved.exclusiveMaximum === undefined ? '' : ` < ${resolved.exclusiveMaximum}`,
-  ];
-  return `${typesOf(resolved).map(article).join(' or ')}${range.filter(Boolean).join(',')}`;
+  const least = resolved.minimum === undefined ? '' : ` >= ${resolved.minimum}`;
+  return `${typesOf(resolved).map(article).join(' or ')}${least}`;
 }
 
 function isString(value: unknown): value is string {

@@ -73,6 +73,7 @@ test.each<[text: string, line: number, message: RegExp]>([
   ['{ "a": 1', 8, /a key or "}", got the end of the file/],
   ['{ "a": "x\n" }', 7, /a closing " on the same line, got the end of the line/],
   ['{ "a": "\\q" }', 9, /an escape such as \\n, got "q"/],
+  ['{ "a": "x\\', 10, /an escape such as \\n, got the end of the file/],
   ['{ "a": "\\u12g4" }', 9, /four hexadecimal digits/],
   ['{ /* x', 2, /a closing \*\/, got the end of the file/],
   ["{ a: '''x", 5, /a closing '''/],

@@ -88,6 +88,13 @@ describe('elasticity', () => {
     );
   });
 
+  test('the largest micro-batch may fill the largest batch', () => {
+    expect(elastic({ micro_batch_sizes: [2, 64] }).join()).not.toMatch(/micro_batch_sizes/);
+    expect(elastic({ micro_batch_sizes: [2, 65] }).join()).toMatch(
+      /elasticity\.micro_batch_sizes: expected at most 64, as the largest batch is 64, got 65/,
+    );
+  });
+
   test('numbers of ranks are listed in order', () => {
     const [message = ''] = elastic({}, 5);
     const numbers = /out: ([\d, ]+), got 5/.exec(message)?.[1]?.split(', ').map(Number) ?? [];
@@ -111,6 +118,26 @@ describe('layers that drop tokens', () => {
     expect(ids([0, 4])).not.toMatch(/layers below/);
     expect(ids([1, 1], 4)).toMatch(/each layer once/);
     expect(ids([0, 1, 2], 4)).toMatch(/expected 2 layers/);
+  });
+
+  const schedule = {
+    ...{ min_value: 16, max_value: 64, schedule_type: 'fixed_linear' },
+    schedule_config: { require_steps: 10, seq_per_step: 16 },
+  };
+  const scheduled = (change: object) =>
+    errorsOf(
+      dropping({ random_ltd_layer_id: [0], random_ltd_schedule: { ...schedule, ...change } }),
+    );
+  test.each<[change: object, key: string]>([
+    [{ min_value: null }, 'min_value'],
+    [{ max_value: null }, 'max_value'],
+    [{ schedule_config: { seq_per_step: 16 } }, 'schedule_config.require_steps'],
+    [{ schedule_config: { require_steps: 10 } }, 'schedule_config.seq_per_step'],
+  ])('without a part of their schedule, %j, are refused', (change, key) => {
+    expect(scheduled({})).not.toContain('random_ltd_schedule');
+    expect(scheduled(change)).toContain(
+      `random_ltd.random_ltd_schedule.${key}: expected a value, as random_ltd is on, got none`,
+    );
   });
 });
 
@@ -153,6 +180,50 @@ test('the nesting of a configuration has a limit', () => {
   expect(errorsOf(nested(50))).not.toMatch(/levels of nesting/);
   expect(errorsOf(nested(5000))).toMatch(/at most \d+ levels of nesting/);
 });
+
+test('an inline configuration that holds itself is refused', () => {
+  const list: unknown[] = [];
+  list.push(list);
+  expect(errorsOf({ x: list })).toMatch(
+    /^x\.0\.0: expected at most 100 levels of nesting, got more/,
+  );
+});
+
+test('the values of an inline configuration have a limit, 100,000', () => {
+  const withItems = (items: number) =>
+    checkConfig({ x: Array(items).fill(1) } as DsConfig, { worldSize: 1 });
+  // The key is a value too.
+  expect(withItems(99_999).errors.join()).not.toMatch(/values, got more/);
+  expect(withItems(100_000).errors.join()).toMatch(/x: expected at most 100000 values, got more/);
+});
+
+test.each<[object, RegExp]>([
+  [{ pipeline: { stages: 0 } }, /pipeline\.stages: expected "auto" or an integer >= 1, got 0/],
+  [{ pipeline: { stages: false } }, /pipeline\.stages: expected "auto" or an integer >= 1, got 0/],
+])('%j: the error lists all that the key takes', (config, message) => {
+  expect(errorsOf(config)).toMatch(message);
+});
+
+test.each<[shared: object, params: object, unread: string | null]>([
+  [{}, { target_bits: 4 }, 'start_bits has'],
+  [{}, { target_bits: 8 }, null],
+  [{ rounding: 'stochastic' }, { target_bits: 8 }, 'rounding has'],
+  [{ fp16_mixed_quantize: { enabled: true } }, { target_bits: 8 }, 'fp16_mixed_quantize has'],
+  [{ rounding: 'stochastic' }, { target_bits: 4 }, 'start_bits, rounding have'],
+])(
+  'quantize_weight_in_forward with %j and %j: one notice of unread keys',
+  (shared, params, keys) => {
+    const on = { quantize_weight_in_forward: true, rounding: 'nearest', ...shared };
+    const path =
+      'compression_training.weight_quantization.shared_parameters.quantize_weight_in_forward';
+    const found = check(weights(on, params)).notices.filter((notice) => notice.path === path);
+    expect(found.map(({ text }) => text)).toEqual(
+      keys === null ? [] : [expect.stringContaining(`is true, so ${keys} no effect`)],
+    );
+    const off = check(weights({ ...on, quantize_weight_in_forward: false }, params)).notices;
+    expect(off.filter((notice) => notice.path === path)).toEqual([]);
+  },
+);
 
 test.each<[unknown, number]>([
   [1, 1],

@@ -124,6 +124,12 @@ test.each<[extra: Section, path: string, value: unknown]>([
   expect(notices.some(({ kind }) => kind === 'deprecated')).toBe(true);
 });
 
+test('an error of a moved key stands at its place in the file', () => {
+  const text = '{\n"zero_optimization": true,\n"allgather_size": "many"\n}';
+  const { errors } = checkConfig(Buffer.from(text).toString('base64'), ONE);
+  expect(errors.map(({ location }) => location?.line)).toEqual([3]);
+});
+
 test.each<[extra: Section, path: string]>([
   [{ bfloat16: { enabled: true }, bf16: { enabled: false } }, 'bfloat16'],
   [

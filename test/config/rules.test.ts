@@ -3,41 +3,9 @@
 import { checkConfig, type DsConfig, resolveConfig } from '../../lib/config/index.js';
 import { violations } from '../../lib/config/rules.js';
 import type { Section } from '../../lib/config/schema.js';
-import type { ResolvedValues } from '../../types/config.js';
+import { BASE, curriculum, onDisk, values, zero } from './rule-values.js';
 
-const BASE: DsConfig = {
-  train_micro_batch_size_per_gpu: 2,
-  optimizer: { type: 'Adam' },
-  scheduler: { type: 'WarmupDecayLR', params: { total_num_steps: 5000 } },
-};
-
-/** The values of BASE with `change`, after the checks of single keys. */
-function values(change: Section): ResolvedValues {
-  return merge(resolveConfig(BASE, { worldSize: 1 }) as unknown as Section, change) as never;
-}
-
-function merge(base: Section, change: Section): Section {
-  const out = { ...base };
-  for (const [key, item] of Object.entries(change)) {
-    const deeper = typeof item === 'object' && item !== null && !Array.isArray(item);
-    out[key] = deeper ? merge((base[key] ?? {}) as Section, item as Section) : item;
-  }
-  return out;
-}
-
-const zero = (section: Section) => ({ zero_optimization: section });
-const curriculum = (
-  section: Section,
-  schedule_config: Section = { total_curriculum_step: 30, difficulty_step: 8 },
-) => ({
-  curriculum_learning: {
-    ...{ enabled: true, min_difficulty: 8, max_difficulty: 128, schedule_type: 'fixed_linear' },
-    ...section,
-    schedule_config,
-  },
-});
 const onHost = { offload_optimizer: { device: 'cpu' } };
-const onDisk = { device: 'nvme', nvme_path: '/local_nvme' } as const;
 
 test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Section]>([
   [
@@ -53,6 +21,13 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     'autotuning.end_profile_step',
     /steps between are timed/,
     { autotuning: { enabled: true, start_profile_step: 3, end_profile_step: 3 } },
+  ],
+  [
+    'an experiment that describes its model names a file',
+    { autotuning: { enabled: true, model_info: { profile: true } } },
+    'autotuning.model_info_path',
+    /leave them out, and start ds --autotuning tune/,
+    { autotuning: { enabled: true, model_info: { profile: true }, model_info_path: 'a.json' } },
   ],
   [
     'the first scale is at least the smallest',

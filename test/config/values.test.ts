@@ -102,6 +102,7 @@ describe('coercion', () => {
     [{ fp16: { min_loss_scale: 0 } }, 'fp16.min_loss_scale'],
     [{ gradient_allreduce_op: 'max' }, 'gradient_allreduce_op'],
     [{ communication_data_type: 'fp8' }, 'communication_data_type'],
+    [{ communication_data_type: 'null' }, 'communication_data_type'],
     [{ communication_data_type: 'float32' }, 'communication_data_type'],
     [{ data_types: { param_dtype: 'int8' } }, 'data_types.param_dtype'],
   ])('%j is refused', (extra, path) => {
@@ -320,6 +321,15 @@ describe('support', () => {
     expect(notices).toEqual([expect.objectContaining({ kind: 'no-effect', path })]);
     expect(check(extra, {}, 2)).toMatchObject({ errors: [], notices: [] });
   });
+
+  test.each(['cpu', 'nvme'])(
+    'gathers have an effect on one rank with weights on "%s"',
+    (device) => {
+      const offload_param = { device, ...(device === 'nvme' && { nvme_path: '/local_nvme' }) };
+      const extra = zero({ stage: 3, stage3_prefetch_bucket_size: 7, offload_param });
+      expect(check(extra)).toMatchObject({ errors: [], notices: [] });
+    },
+  );
 
   test.each([1, 2])('sub_group_size has an effect on an update on the host, %d ranks', (ranks) => {
     const home = { offload_optimizer: { device: 'cpu' } };
