@@ -6,7 +6,7 @@ import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
 import { held, Tensor } from '../tensor/index.js';
-import { cappedPaged } from './capped-attention.js';
+import { gatheredPaged } from './gathered-attention.js';
 import { type ListName, listsOf, type StepBatch } from './step-batch.js';
 
 /** Dimensions of a cache. */
@@ -113,9 +113,9 @@ const ragged = (x: Tensor): Tensor => x.squeeze(0).transpose(0, 1);
 function attend(pool: Tensor, on: DeviceBatch, of: Projected, reach: CacheReach): Tensor {
   const [q, k, v] = [ragged(of.q), ragged(of.k), ragged(of.v)];
   kernels.pagedStore({ k, v, slots: on.slots, pool });
-  const { scoreCap, scale = 1 / Math.sqrt(q.size(2)), window } = reach;
-  if (scoreCap) {
-    const out = cappedPaged(pool, on, q, { window, scale, cap: scoreCap });
+  const { scoreCap = null, sinks = null, scale = 1 / Math.sqrt(q.size(2)), window } = reach;
+  if (scoreCap !== null || sinks) {
+    const out = gatheredPaged(pool, on, q, { window, scale, cap: scoreCap, sinks });
     return out.transpose(0, 1).unsqueeze(0);
   }
   return attended(pool, on, q, reach);

@@ -9,6 +9,7 @@ export { Gemma3, type Gemma3Config } from './gemma3/gemma3.js';
 export { Glm, type GlmConfig } from './glm/glm.js';
 export { Glm4, type Glm4Config } from './glm4/glm4.js';
 export { GptNeoX, type GptNeoXConfig } from './gpt-neox/gpt-neox.js';
+export { GptOss, type GptOssConfig } from './gpt-oss/gpt-oss.js';
 export { GPT2 } from './gpt2/gpt2.js';
 export { Granite, type GraniteConfig } from './granite/granite.js';
 export { GraniteMoe, type GraniteMoeConfig } from './granite-moe/granite-moe.js';

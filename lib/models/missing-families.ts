@@ -27,7 +27,6 @@ const MISSING: Readonly<Record<string, string>> = {
   glm4_moe: 'a router with sigmoid scores',
   gpt_bigcode: LEARNED,
   gpt_neo: LEARNED,
-  gpt_oss: 'attention sinks, experts with biases, and MXFP4 weights',
   gptj: 'a parallel block under other names',
   internlm2: FUSED,
   jamba: STATE,

@@ -42,6 +42,8 @@ export interface CacheReach {
   scale?: number;
   /** Bound of the scores; see cappedAttention(). Default: none. */
   scoreCap?: number | null;
+  /** Logits [H] of the heads' sinks; see attention(). Default: none. */
+  sinks?: Tensor | null;
 }
 
 /** The earlier tokens that a fused attention sees, and its scale. */
@@ -78,13 +80,20 @@ export class KeyValueCache implements LayerCache {
   }
 
   attend(q: Tensor, k: Tensor, v: Tensor, reach: CacheReach): Tensor {
-    const { window, sparsity, headShare, scale = 1 / Math.sqrt(q.size(3)), scoreCap } = reach;
+    const {
+      window,
+      sparsity,
+      headShare,
+      scale = 1 / Math.sqrt(q.size(3)),
+      scoreCap,
+      sinks,
+    } = reach;
     const [keys, values] = this.append(k, v);
     const [T, S] = [q.size(2), keys.size(2)];
     if (scoreCap) {
       return cappedAttention(q, keys, values, { ...reach, scale, cap: scoreCap });
     }
-    const options = { causal: true, window, headShare, scale };
+    const options = { causal: true, window, headShare, scale, sinks: sinks ?? null };
     if (!sparsity) return attention(q, keys, values, options);
     if (T < S)
       return attention(q, keys, values, { ...options, mask: sparsity.mask(q, S, headShare) });

@@ -4,16 +4,21 @@
 import type { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused, refusedValue } from '../runtime/refused.js';
-import { requireInteger } from '../runtime/require-number.js';
+import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import {
   choicesOf,
+  clamp,
   combineRows,
+  embedding,
   groupedLinear,
+  groupedProduct,
+  groupOfRows,
   groupRows,
   linear,
   type Routes,
+  type RowGroups,
   routeTopK,
   scope,
   softmax,
@@ -22,7 +27,7 @@ import {
   type Tensor,
   where,
 } from '../tensor/index.js';
-import { type Initializer, uniform } from './initializers.js';
+import { type Initializer, uniform, zeros } from './initializers.js';
 import { Linear, SwiGLU } from './linear.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
@@ -46,9 +51,13 @@ export interface TopKRouterOptions {
   normalize?: boolean;
   /** Default U(-1/sqrt(channels), 1/sqrt(channels)). */
   weightInit?: Initializer;
+  /** Whether the logits have a bias. Default false. */
+  bias?: boolean;
 }
 
-const ROUTER: OptionNames<TopKRouterOptions> = { k: true, normalize: true, weightInit: true };
+const ROUTER: OptionNames<TopKRouterOptions> = {
+  ...{ k: true, normalize: true, weightInit: true, bias: true },
+};
 
 /**
  * Sends each token to the k experts with the largest logits; see routeTopK(). Its weight does not
@@ -57,6 +66,8 @@ const ROUTER: OptionNames<TopKRouterOptions> = { k: true, normalize: true, weigh
 export class TopKRouter extends Module {
   /** [experts, channels]. */
   readonly weight: Parameter;
+  /** [experts]; null without a bias. */
+  readonly bias: Parameter | null;
   /** Experts per token. */
   readonly k: number;
   /** Whether the weights of a token's experts add up to 1. */
@@ -67,12 +78,15 @@ export class TopKRouter extends Module {
     super();
     requireInteger('TopKRouter channels', channels, 1);
     requireInteger('TopKRouter experts', experts, 1);
-    const { k = 2, normalize = true, weightInit } = readOptions('TopKRouter', given, ROUTER);
+    const options = readOptions('TopKRouter', given, ROUTER);
+    const { k = 2, normalize = true, bias = false, weightInit } = options;
     this.k = requireInteger('TopKRouter k', k, 1);
     if (this.k > experts || experts > 512) throw tooMany(this.k, experts);
     this.normalize = requireType('TopKRouter normalize', normalize, 'boolean');
     const init = weightInit ?? uniform(1 / Math.sqrt(channels));
     this.weight = new Parameter([experts, channels], init);
+    const hasBias = requireType('TopKRouter bias', bias, 'boolean');
+    this.bias = hasBias ? new Parameter([experts], zeros) : null;
   }
 
   /**
@@ -81,7 +95,7 @@ export class TopKRouter extends Module {
    * Throws DS_SHAPE.
    */
   override forward(x: Tensor, loads: RouterLoads | null = null, counts = true): Routes {
-    const logits = linear(x, this.weight);
+    const logits = linear(x, this.weight, this.bias);
     const routes = routeTopK(logits, this);
     if (loads)
       loads.layers.push(loadOf(counts ? logits : logits.detach(), routes.ids, loads.mask).keep());
@@ -138,14 +152,28 @@ export function loadBalancingLoss(loads: RouterLoads, tokens: number): Tensor {
 export interface ExpertsOptions {
   /** Default U(-1/sqrt(in), 1/sqrt(in)) of each matrix. */
   weightInit?: Initializer;
+  /**
+   * Experts with biases and bounded values, as in gpt-oss: (up + 1) gate sigmoid(1.702 gate), with
+   * gate at most this limit and up within it on both sides. Default: null, silu(gate) up.
+   */
+  limit?: number | null;
 }
 
-/** Gated feed-forward blocks of several experts, without biases. */
+/**
+ * Gated feed-forward blocks of several experts. With a limit, matrices are stored as [in, out], and
+ * gate and up alternate.
+ */
 export class Experts extends Module {
-  /** Gate and up projections of each expert: [experts, 2 hidden, channels]. */
+  /** Gate and up projections: [experts, 2 hidden, channels], with a limit the transpose. */
   readonly gate_up_proj: Parameter;
-  /** [experts, channels, hidden]. */
+  /** [experts, 2 hidden] with a limit; null without. */
+  readonly gate_up_proj_bias: Parameter | null;
+  /** [experts, channels, hidden], with a limit the transpose. */
   readonly down_proj: Parameter;
+  /** [experts, channels] with a limit; null without. */
+  readonly down_proj_bias: Parameter | null;
+  /** Bound of gate and up; null: unbounded, without biases. */
+  readonly limit: number | null;
 
   /** From channels over hidden to channels. Throws DS_ARGUMENT. */
   constructor(count: number, channels: number, hidden: number, given: ExpertsOptions = {}) {
@@ -153,10 +181,19 @@ export class Experts extends Module {
     requireInteger('Experts count', count, 1);
     requireInteger('Experts channels', channels, 1);
     requireInteger('Experts hidden', hidden, 1);
-    const { weightInit } = readOptions('Experts', given, { weightInit: true });
+    const names = { weightInit: true, limit: true } as const;
+    const { weightInit, limit = null } = readOptions('Experts', given, names);
     const init = (inputs: number): Initializer => weightInit ?? uniform(1 / Math.sqrt(inputs));
-    this.gate_up_proj = new Parameter([count, 2 * hidden, channels], init(channels));
-    this.down_proj = new Parameter([count, channels, hidden], init(hidden));
+    this.limit = limit === null ? null : requireFinite('Experts limit', limit, Number.MIN_VALUE);
+    const isBounded = this.limit !== null;
+    const matrix = (outputs: number, inputs: number): Parameter =>
+      new Parameter([count, ...(isBounded ? [inputs, outputs] : [outputs, inputs])], init(inputs));
+    const bias = (outputs: number): Parameter | null =>
+      isBounded ? new Parameter([count, outputs], zeros) : null;
+    this.gate_up_proj = matrix(2 * hidden, channels);
+    this.gate_up_proj_bias = bias(2 * hidden);
+    this.down_proj = matrix(channels, hidden);
+    this.down_proj_bias = bias(channels);
   }
 
   /**
@@ -176,23 +213,58 @@ export class Experts extends Module {
  * on.
  */
 export function throughExperts(
-  { gate_up_proj, down_proj }: Pick<Experts, 'gate_up_proj' | 'down_proj'>,
+  experts: ExpertWeights,
   tokens: Tensor,
   { ids, weights }: Routes,
   first: number | null,
 ): Tensor {
+  const { gate_up_proj, down_proj, limit } = experts;
   const groups = groupRows(ids, gate_up_proj.size(0), first);
+  if (limit !== null) {
+    return combineRows(boundedRows(experts, tokens, groups, limit), weights, groups);
+  }
   const hidden = swiglu(groupedLinear(tokens, gate_up_proj, groups, true));
   return combineRows(groupedLinear(hidden, down_proj, groups), weights, groups);
 }
 
+/** @internal The parameters of experts, all of them or those of a rank. */
+export type ExpertWeights = Pick<
+  Experts,
+  'gate_up_proj' | 'gate_up_proj_bias' | 'down_proj' | 'down_proj_bias' | 'limit'
+>;
+
+/** Factor of the gate inside the sigmoid. Source: OpenAI's gpt-oss. */
+const GATE_SLOPE = 1.702;
+
+/** The outputs of experts with a limit, row by row. */
+function boundedRows(
+  experts: ExpertWeights,
+  tokens: Tensor,
+  groups: RowGroups,
+  limit: number,
+): Tensor {
+  const expert = groupOfRows(groups);
+  const biased = (x: Tensor, bias: Parameter | null): Tensor =>
+    x.add(embedding(required(bias), expert));
+  const rows = embedding(tokens, clamp(groups.rows, { min: 0 }));
+  const product = groupedProduct(rows, experts.gate_up_proj, groups);
+  const both = biased(product, experts.gate_up_proj_bias);
+  const pairs = both.reshape([both.size(0), -1, 2]);
+  const gate = clamp(pairs.select(2, 0), { max: limit });
+  const up = clamp(pairs.select(2, 1), { min: -limit, max: limit });
+  const hidden = gate.mul(gate.mul(GATE_SLOPE).sigmoid()).mul(up.add(1));
+  return biased(groupedProduct(hidden, experts.down_proj, groups), experts.down_proj_bias);
+}
+
 /** Options of SparseMixture. */
 export interface SparseMixtureOptions extends TopKRouterOptions {
+  /** See ExpertsOptions. */
+  limit?: number | null;
   /** Hidden width of the shared expert, which processes every token. Default: no shared expert. */
   sharedHidden?: number | null;
 }
 
-const MIXTURE: OptionNames<SparseMixtureOptions> = { ...ROUTER, sharedHidden: true };
+const MIXTURE: OptionNames<SparseMixtureOptions> = { ...ROUTER, sharedHidden: true, limit: true };
 
 /**
  * A feed-forward block of many experts; each token goes to k of them. The output of a shared expert
@@ -212,10 +284,12 @@ export class SparseMixture extends Module {
   /** Throws DS_ARGUMENT. */
   constructor(channels: number, hidden: number, experts: number, given: SparseMixtureOptions = {}) {
     super();
-    const { sharedHidden = null, ...router } = readOptions('SparseMixture', given, MIXTURE);
+    const options = readOptions('SparseMixture', given, MIXTURE);
+    const { sharedHidden = null, limit = null, ...router } = options;
     const { weightInit } = router;
     this.gate = new TopKRouter(channels, experts, router);
-    this.experts = new Experts(experts, channels, hidden, weightInit ? { weightInit } : {});
+    const own = { limit, ...(weightInit && { weightInit }) };
+    this.experts = new Experts(experts, channels, hidden, own);
     const hasShared = sharedHidden !== null;
     this.shared_expert = hasShared ? new SwiGLU(channels, sharedHidden) : null;
     this.shared_expert_gate = hasShared ? new Linear(channels, 1, { bias: false }) : null;

@@ -15,10 +15,16 @@ import type { Stream } from './stream.js';
  * same router. The gradients of both are partial sums.
  */
 export class CutExperts extends Module {
-  /** [experts here, 2 hidden, channels]. */
+  /** [experts here, 2 hidden, channels], or the transpose; see Experts. */
   readonly gate_up_proj: Parameter;
-  /** [experts here, channels, hidden]. */
+  /** [experts here, 2 hidden], or null. */
+  readonly gate_up_proj_bias: Parameter | null;
+  /** [experts here, channels, hidden], or the transpose. */
   readonly down_proj: Parameter;
+  /** [experts here, channels], or null. */
+  readonly down_proj_bias: Parameter | null;
+  /** Bound of gate and up, or null. */
+  readonly limit: number | null;
   private readonly range: Range;
 
   /** Moves the parameters of `whole` here. Throws DS_ARGUMENT for more ranks than experts. */
@@ -33,8 +39,11 @@ export class CutExperts extends Module {
     const ranges = rangesFor('experts', count, group);
     this.range = required(ranges[group.rank]);
     this.gate_up_proj = whole.gate_up_proj;
+    this.gate_up_proj_bias = whole.gate_up_proj_bias;
     this.down_proj = whole.down_proj;
-    for (const one of [this.gate_up_proj, this.down_proj]) {
+    this.down_proj_bias = whole.down_proj_bias;
+    this.limit = whole.limit;
+    for (const one of whole.parameters()) {
       cutAlong(one, 0, [{ ranges, pieces: count }], group.rank);
     }
   }

@@ -8,7 +8,7 @@ import { Experts } from '../nn/experts.js';
 import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { RMSNorm } from '../nn/norms.js';
-import type { Parameter } from '../nn/parameter.js';
+import { Parameter } from '../nn/parameter.js';
 import { QuantizedLinear } from '../nn/quantized-linear.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
@@ -243,6 +243,10 @@ function apply(module: Module, context: LayerContext): Module | null {
       throw misplaced(context, 'an nn.Dropout', module);
     case 'attention':
       (module as { headShare?: HeadShare | null }).headShare = headShareAt(module, context);
+      // Sinks, for example, of which each rank uses those of its heads.
+      for (const own of Object.values(module)) {
+        if (own instanceof Parameter) own.hasPartialGradient = true;
+      }
       return null;
     case 'perHead':
       for (const parameter of module.parameters()) parameter.hasPartialGradient = true;

@@ -43,10 +43,10 @@ SMALL = {
 # For later families: one folder takes less than 100 KB.
 TINY = {
     **SMALL,
-    "vocab_size": 51,
+    "vocab_size": 41,
     "hidden_size": 16,
     "intermediate_size": 24,
-    "max_position_embeddings": 112,
+    "max_position_embeddings": 128,
 }
 SLIDING = ["sliding_attention", "full_attention"]
 LLAMA3_ROPE = {
@@ -419,6 +419,30 @@ FAMILIES = {
             "use_bias": True,
             "tie_word_embeddings": True,
             "rope": (500000.0, None),
+        },
+    ),
+    "gpt-oss": (
+        "GptOssConfig",
+        "GptOssForCausalLM",
+        {
+            **TINY,
+            "head_dim": 6,
+            "intermediate_size": 8,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 5,
+            "layer_types": SLIDING,
+            "rope": (
+                150000.0,
+                {
+                    "rope_type": "yarn",
+                    "factor": 4.0,
+                    "beta_fast": 32.0,
+                    "beta_slow": 1.0,
+                    "truncate": False,
+                    "original_max_position_embeddings": 32,
+                },
+            ),
         },
     ),
 }

@@ -112,7 +112,9 @@ const inMemory = (parameter: string, family: string): string =>
     ? parameter
         .replace('mlp.gate.weight', 'block_sparse_moe.router.weight')
         .replace('mlp.experts', 'block_sparse_moe.experts')
-    : parameter.replace('embed_out.weight', 'lm_head.weight');
+    : parameter
+        .replace('embed_out.weight', 'lm_head.weight')
+        .replace(/mlp\.gate\.(?=\w+$)/, family === 'gpt-oss' ? 'mlp.router.' : 'mlp.gate.');
 
 async function agrees(name: string, device: Device): Promise<void> {
   const dir = join(folder, name);

@@ -33,9 +33,17 @@ const feedWith = ({ activation, feed }: RotaryTraits, hidden: number): Feed => {
  * up and of the sorted tokens (k (2 h + C)), and the gradient of the token (C). A shared expert
  * adds 3 h and its output (C).
  */
-function sparseFeed(moe: MoeSizes, channels: number): Feed {
+function sparseFeed({ moe: traits }: RotaryTraits, moe: MoeSizes, channels: number): Feed {
   const { experts, perToken: k, hidden, sharedHidden } = moe;
   const shared = sharedHidden === null ? 0 : 3 * sharedHidden + channels;
+  // Bounded experts are a chain of operations on sorted tokens.
+  if (traits?.limit !== undefined) {
+    return {
+      kept: k * (10 * hidden + 2 * channels) + experts,
+      statistics: 20 * k,
+      backward: k * (4 * hidden + channels) + channels,
+    };
+  }
   return {
     kept: k * (3 * hidden + channels) + experts + shared,
     statistics: 16 * k,
@@ -49,7 +57,7 @@ function sparseFeed(moe: MoeSizes, channels: number): Feed {
 function feedOf(traits: RotaryTraits, { hidden, channels, moe, layers }: RotarySizes): Feed {
   const dense = feedWith(traits, hidden);
   if (!moe) return dense;
-  const sparse = sparseFeed(moe, channels);
+  const sparse = sparseFeed(traits, moe, channels);
   const fraction = moe.denseLayers.length / layers;
   const mean = (key: 'kept' | 'statistics'): number =>
     fraction * dense[key] + (1 - fraction) * sparse[key];

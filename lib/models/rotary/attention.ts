@@ -4,10 +4,12 @@
 import type { LayerCache } from '../../nn/attention.js';
 import { cappedAttention } from '../../nn/capped-attention.js';
 import type { RouterLoads } from '../../nn/experts.js';
+import { normal } from '../../nn/initializers.js';
 import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
 import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { RMSNorm } from '../../nn/norms.js';
+import { Parameter } from '../../nn/parameter.js';
 import type { SparsePattern } from '../../nn/sparse-attention.js';
 import { leading, required } from '../../runtime/required.js';
 import {
@@ -111,6 +113,7 @@ abstract class RotaryAttentionBase extends Module {
     const { window, layer } = this.place;
     if (!cache?.attendTurning || !positions || this.sparsity || rotaryDim < headDim) return null;
     if (!rotates[layer] || traits.rope?.interleaved || factors.scoreCap !== null) return null;
+    if (traits.sinks) return null;
     const { q_norm, k_norm } = this;
     if (traits.qkNorm === 'whole' || (q_norm && !isPlainRms(q_norm))) return null;
     const norms = q_norm && k_norm && { q: q_norm.weight, k: k_norm.weight, eps: q_norm.eps };
@@ -133,7 +136,8 @@ abstract class RotaryAttentionBase extends Module {
     const k = this.turned(heads.k, this.k_norm, context);
     const v = heads.v.transpose(1, 2);
     const q = this.turned(heads.q, this.q_norm, context);
-    const reach = { window, sparsity, headShare, scale, scoreCap };
+    const sinks = this.sinksHere(q.size(1));
+    const reach = { window, sparsity, headShare, scale, scoreCap, sinks };
     if (cache) return cache.attend(q, k, v, reach);
     const dropout = this.training ? body.attentionDropout : 0;
     const { documents } = context;
@@ -148,7 +152,23 @@ abstract class RotaryAttentionBase extends Module {
       dropout,
       headShare,
       scale,
+      sinks,
     });
+  }
+
+  /** The sinks of this rank's `count` heads; null if the family has none. */
+  private sinksHere(count: number): Tensor | null {
+    const { sinks } = this as { sinks?: Parameter };
+    if (!sinks) return null;
+    const first = this.headShare?.first ?? 0;
+    return count === sinks.numel ? sinks : sinks.narrow(0, first, count);
+  }
+
+  /** @internal Adds the sinks, in families with them. */
+  protected addSinks(): void {
+    const { heads, initializerRange, traits } = this.body;
+    if (!traits.sinks) return;
+    Object.assign(this, { sinks: new Parameter([heads], normal(initializerRange)) });
   }
 
   /** [B, T, heads * headDim] as [B, T, heads, headDim]. */
@@ -209,6 +229,7 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
     this.addOutProjection();
     this.q_norm = headNorm(body, heads);
     this.k_norm = headNorm(body, kvHeads);
+    this.addSinks();
   }
 
   /** @internal See Joinable. */

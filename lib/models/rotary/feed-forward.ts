@@ -1,7 +1,7 @@
 // The feed-forward blocks of families: gated, packed, or two layers without a gate.
 
 import { SparseMixture } from '../../nn/experts.js';
-import { normal } from '../../nn/initializers.js';
+import { normal, zeros } from '../../nn/initializers.js';
 import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
 import { Linear, SwiGLU } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
@@ -99,8 +99,11 @@ export function feedForward(body: Body, layer: number): FeedForward {
     return new GatedMlp(channels, hidden, { bias, activation: kind });
   }
   const { experts, perToken: k, normalize, sharedHidden } = moe;
-  const options = { k, normalize, sharedHidden };
+  const { limit = null, routerBias = false } = traits.moe ?? {};
+  const options = { k, normalize, sharedHidden, limit, bias: routerBias };
   const mixture = new SparseMixture(channels, moe.hidden, experts, options);
-  for (const parameter of mixture.parameters()) parameter.initialize(normal(initializerRange));
+  for (const [name, parameter] of mixture.namedParameters()) {
+    parameter.initialize(name.endsWith('bias') ? zeros : normal(initializerRange));
+  }
   return mixture;
 }

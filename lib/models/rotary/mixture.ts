@@ -46,11 +46,18 @@ export interface MoeTraits {
   readonly choosesNorm: boolean;
   /** Whether some layers may be dense. */
   readonly choosesLayers: boolean;
+  /** Whether the router has a bias. Default false. */
+  readonly routerBias?: boolean;
+  /** Bound of gates, in families of experts with biases; see nn.Experts. Default: none. */
+  readonly limit?: number;
   /** Names in the files. */
   readonly files: ExpertFiles;
 }
 
-/** Names in the files: a matrix for each expert, or one tensor of all experts. */
+/**
+ * Names in the files: a matrix for each expert, one tensor of all experts, or the names here except
+ * for the router.
+ */
 type ExpertFiles =
   | {
       /** The feed-forward block. */
@@ -66,7 +73,8 @@ type ExpertFiles =
       readonly gateUp: string;
       /** [experts, channels, hidden]. */
       readonly allDown: string;
-    };
+    }
+  | { readonly block: string; readonly router: string };
 
 /** Names in the files of Qwen's mixtures. */
 export const QWEN_FILES: ExpertFiles = {
@@ -176,13 +184,21 @@ export function describeMoe(traits: MoeTraits, moe: MoeSizes, routerLoss: number
 }
 
 /** Parameters of each sparse layer that files store under other names, or in slices. */
-export function expertSlices({ files }: MoeTraits, moe: MoeSizes, layers: number): SliceNames {
+export function expertSlices(
+  { files, routerBias = false }: MoeTraits,
+  moe: MoeSizes,
+  layers: number,
+): SliceNames {
   const found: [string, string[]][] = [];
   for (let layer = 0; layer < layers; ++layer) {
     if (moe.denseLayers.includes(layer)) continue;
     const [own, theirs] = ['mlp', files.block].map((block) => `model.layers.${layer}.${block}`);
     if ('router' in files) {
-      found.push([`${own}.gate.weight`, [`${theirs}.${files.router}.weight`]]);
+      const parts = routerBias ? ['weight', 'bias'] : ['weight'];
+      for (const part of parts) {
+        found.push([`${own}.gate.${part}`, [`${theirs}.${files.router}.${part}`]]);
+      }
+      if (!('gateUp' in files)) continue;
       found.push([`${own}.experts.gate_up_proj`, [`${theirs}.${files.gateUp}.weight`]]);
       found.push([`${own}.experts.down_proj`, [`${theirs}.${files.allDown}.weight`]]);
       continue;

@@ -179,6 +179,8 @@ export interface RotaryTraits {
    * Default "none".
    */
   readonly qkNorm?: 'none' | 'head' | 'whole';
+  /** Whether each head has a logit without a value in its softmax. Default false. */
+  readonly sinks?: boolean;
   /** Default: RMS norms before each branch. */
   readonly norm?: NormTraits;
   /** Default: sequential blocks. */

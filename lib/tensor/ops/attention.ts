@@ -10,7 +10,8 @@ import { describe, type View } from '../../runtime/view.js';
 import type { HeadExchange, HeadShare } from '../head-exchange.js';
 import { lasting } from '../keepsakes.js';
 import { mapToWhole, nextRandom, sharedTokens, sharingTokens } from '../random.js';
-import { record } from '../tape.js';
+import { scope } from '../scope.js';
+import { noGrad, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import {
   type AttentionReach,
@@ -43,6 +44,11 @@ export interface AttentionOptions extends KeyFilter {
    * drop on one rank. Default: all heads.
    */
   headShare?: HeadShare | null;
+  /**
+   * A logit [H] of each head that joins the softmax and has no value, so the weights add up to less
+   * than 1. Default: none. Source: gpt-oss.
+   */
+  sinks?: Tensor | null;
 }
 
 export type { HeadShare };
@@ -50,6 +56,7 @@ export type { HeadShare };
 const ATTENTION: OptionNames<AttentionOptions> = {
   ...{ causal: true, scale: true, dropout: true, mask: true, keyMask: true, keyLengths: true },
   ...{ documents: true, window: true, layout: true, headShare: true },
+  sinks: true,
 };
 
 type Drop = kernels.AttentionDropout;
@@ -111,8 +118,9 @@ export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOpt
   const { first = 0, whole } = options.headShare ?? {};
   return exchange.apart([q, k, v], (queries, keys, values, own) => {
     const headShare = { first: first + own.first, whole: whole ?? own.whole };
+    const sinks = options.sinks?.narrow(0, own.first, queries.size(1)) ?? null;
     return sharingTokens(null, () =>
-      attentionHere(queries, keys, values, { ...options, headShare }),
+      attentionHere(queries, keys, values, { ...options, headShare, sinks }),
     );
   });
 }
@@ -221,8 +229,9 @@ function attendBackward({ q, k, v }: Heads, of: AttentionGradients, manner: Mann
 /** attention() of all tokens. */
 function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions): Tensor {
   const read = readOptions('attention', options, ATTENTION);
-  const { causal = false, scale: given, dropout = 0, headShare = null } = read;
+  const { causal = false, scale: given, dropout = 0, headShare = null, sinks = null } = read;
   checkAttention(q, k, v);
+  if (sinks) requireSinks(q, sinks);
   const filter = filterOperands(q, k, read, headShare);
   const [B, H, T, D] = leading(q.shape, 4);
   const scale = requireFinite('attention scale', given ?? 1 / Math.sqrt(D));
@@ -236,13 +245,20 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
       memory.dispose();
       const statistics = Tensor.empty([B, H, T], statisticOf(q.dtype), q.device);
       attend(views, fresh, statistics, how);
+      if (sinks) addSinks(sinks, fresh, statistics);
       return [fresh, statistics];
     }),
     2,
   );
   const saved = [views.q, views.k, views.v, out, lse, ...filter.saved];
-  record('attention', [q, k, v], [out], saved, ([grad], sink) => {
+  const inputs = sinks ? [q, k, v, sinks] : [q, k, v];
+  record('attention', inputs, [out], sinks ? [...saved, sinks] : saved, ([grad], sink) => {
     const dout = lastPacked(grad);
+    if (sinks) {
+      const dsinks = sinkGradient(sinks, { out, dout, lse });
+      sink.give(3, dsinks);
+      dsinks.dispose();
+    }
     writeTogether(sink, [0, 1, 2], (outs, adding) => {
       const target = (i: number, like: Tensor): Tensor => {
         const into = outs[i];
@@ -258,6 +274,50 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
     });
   });
   return out;
+}
+
+function requireSinks(q: Tensor, sinks: Tensor): void {
+  requireTensor('attention sinks', sinks);
+  requireAlike('attention sinks', q, sinks);
+  const heads = required(q.shape[1]);
+  if (sinks.ndim === 1 && sinks.shape[0] === heads) return;
+  throw shapeError('attention', `sinks [${heads}], a logit of each head`, describe(sinks));
+}
+
+/**
+ * Adds the sinks to the softmax of `out` [B, H, T, D]: with lse' = log(exp(lse) + exp(sink)), out
+ * becomes out exp(lse - lse'), and `lse` becomes lse'. The backward of plain attention then holds.
+ */
+function addSinks(sinks: Tensor, out: Tensor, lse: Tensor): void {
+  noGrad(() =>
+    scope(() => {
+      const z = sinks.detach().to(lse.dtype).reshape([1, -1, 1]);
+      const most = lse.maximum(z);
+      const whole = most.add(lse.sub(most).exp().add(z.sub(most).exp()).log());
+      const part = lse.sub(whole).exp().unsqueeze(3).to(out.dtype);
+      kernels.copy({ in: out.mul(part), out });
+      kernels.copy({ in: whole, out: lse });
+    }),
+  );
+}
+
+/** -sum of exp(sink - lse) (dout . out) over batch and queries, [H]. */
+function sinkGradient(
+  sinks: Tensor,
+  { out, dout, lse }: { out: Tensor; dout: Tensor; lse: Tensor },
+): Tensor {
+  return noGrad(() =>
+    scope(() => {
+      const z = sinks.detach().to(lse.dtype).reshape([1, -1, 1]);
+      const inner = out.to(lse.dtype).mul(dout.to(lse.dtype)).sum(3);
+      const weighted = z
+        .sub(lse)
+        .exp()
+        .mul(inner)
+        .sum({ dims: [0, 2] });
+      return weighted.mul(-1).to(sinks.dtype);
+    }),
+  );
 }
 
 /** Part `index` (q, k, v) of a packed projection [B, T, 3C] as [B, H, T, D]. */

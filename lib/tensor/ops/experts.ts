@@ -10,6 +10,7 @@ import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
+import { arange } from './creation.js';
 import {
   overwriteOrAdd,
   packed,
@@ -183,4 +184,46 @@ export function choicesOf(ids: Tensor, experts: number): Tensor {
     .narrow(0, 1, experts)
     .sub(offsets.narrow(0, 0, experts))
     .to('f32');
+}
+
+// Operations: none.
+
+/**
+ * groupedLinear() of matrices [in, out]: out[r] = x[r] w[g] for a row r of group g. x [R, K],
+ * weight [groups, K, N]; returns [R, N]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
+ */
+export function groupedProduct(given: Tensor, weight: Tensor, groups: RowGroups): Tensor {
+  requireInput('groupedProduct', given, weight);
+  requireSameDevice('groupedProduct', given, groups.offsets);
+  const [x, w] = [packed(given), packed(weight)];
+  const { offsets, rows } = groups;
+  const out = Tensor.empty([rows.numel, required(weight.shape[2])], x.dtype, x.device);
+  kernels.groupedMatmul({ x, rows: null, weight: w, offsets, out, plain: true });
+  const read = weight.requiresGrad ? [x, w] : [w];
+  record('grouped_product', [given, weight], [out], [...read, offsets], ([grad], sink) => {
+    const dout = packed(grad);
+    sink.write(0, (dx, accumulate) =>
+      overwriteOrAdd(dx, accumulate, (to) =>
+        kernels.groupedMatmul({ x: dout, rows: null, weight: w, offsets, out: to, plain: false }),
+      ),
+    );
+    sink.passed(0);
+    // The gradient of a transposed matrix: both factors change their places.
+    sink.later(1, [dout, x, offsets], (dweight, accumulate) =>
+      kernels.groupedWeightGradient({ dout: x, x: dout, rows: null, offsets, dweight, accumulate }),
+    );
+  });
+  return out;
+}
+
+/** The group of each row, [T k] i32; of rows after the last group any. */
+export function groupOfRows({ offsets, rows }: RowGroups): Tensor {
+  const count = offsets.numel - 1;
+  const places = arange(rows.numel, { dtype: 'i32', device: rows.device }).unsqueeze(1);
+  const ended = offsets.narrow(0, 1, count).unsqueeze(0).le(places);
+  return ended
+    .to('f32')
+    .sum(1)
+    .clamp({ max: count - 1 })
+    .to('i32');
 }

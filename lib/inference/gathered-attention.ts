@@ -1,11 +1,12 @@
-// Paged attention with bounded scores, by operations that gather the blocks of each sequence. No
-// kernel bounds scores, so it needs memory for all keys and values of a step.
+// Paged attention with bounded scores or sinks, by operations that gather the blocks of each
+// sequence. No paged kernel has them, so it needs memory for all keys and values of a step.
 
 import type { TurningReach } from '../nn/attention.js';
 import { cappedAttention } from '../nn/capped-attention.js';
 import { leading, required } from '../runtime/required.js';
 import {
   arange,
+  attention,
   clamp,
   concat,
   indexSelect,
@@ -22,17 +23,20 @@ import type { ListName, StepBatch } from './step-batch.js';
 /** A batch, and its lists on the device. */
 type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
 
-/** How scores are bounded. */
-interface Bounded extends TurningReach {
+/** How scores are bounded, and the sinks of heads. */
+interface Gathering extends TurningReach {
   readonly scale: number;
-  readonly cap: number;
+  /** Bound of the scores; null: none. */
+  readonly cap: number | null;
+  /** Logits [H]; see attention(). */
+  readonly sinks: Tensor | null;
 }
 
 /**
  * Returns the attention [N, H, D] of queries [N, H, D] to the tokens of their sequences. `pool`
  * [blocks, 2, Hk, block, D] already has the keys and values of these tokens.
  */
-export function cappedPaged(pool: Tensor, on: DeviceBatch, q: Tensor, how: Bounded): Tensor {
+export function gatheredPaged(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gathering): Tensor {
   const { singles, sequences } = on.batch;
   return scope(() => {
     const parts: Tensor[] = [];
@@ -46,30 +50,45 @@ export function cappedPaged(pool: Tensor, on: DeviceBatch, q: Tensor, how: Bound
         .narrow(0, from, to - from)
         .transpose(0, 1)
         .unsqueeze(0);
-      const out = cappedAttention(own, keys.narrow(2, 0, count), values.narrow(2, 0, count), how);
+      const out = ofSequence(own, keys.narrow(2, 0, count), values.narrow(2, 0, count), how);
       parts.push(out.squeeze(0).transpose(0, 1));
     }
     return parts.length === 1 ? required(parts[0]).contiguous() : concat(parts, 0);
   });
 }
 
+/** [1, H, T, D] of the last T tokens of a sequence. */
+function ofSequence(q: Tensor, k: Tensor, v: Tensor, how: Gathering): Tensor {
+  const { cap, sinks, scale, window = null } = how;
+  if (cap !== null) return cappedAttention(q, k, v, { scale, window, cap });
+  return attention(q, k, v, { causal: true, scale, window, sinks });
+}
+
 /** Sequences with one token each; the device alone has their lengths, so steps can be recorded. */
-function ofSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: Bounded): Tensor {
-  const { scale, cap, window } = how;
+function ofSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gathering): Tensor {
+  const { scale, cap, window, sinks } = how;
   const [S, H, D] = leading(q.shape, 3);
   const [keys, values] = gathered(pool, on.tables.narrow(0, 0, S));
   const [Hk, L] = [keys.size(1), keys.size(2)];
   const products = q.reshape([S, Hk, H / Hk, D]).matmul(keys.transpose(2, 3));
-  const scores = tanh(products.mul(scale / cap)).mul(cap);
+  const scores = cap === null ? products.mul(scale) : tanh(products.mul(scale / cap)).mul(cap);
   const places = arange(L, { dtype: 'i32', device: q.device }).reshape([1, 1, 1, L]);
   // A row of padding has length 0. It sees one key, because a softmax of nothing is NaN.
   const ends = maximum(on.lengths.narrow(0, 0, S), 1).reshape([S, 1, 1, 1]);
   const earlier = places.lt(ends);
   const seen = window === null ? earlier : logicalAnd(earlier, places.ge(ends.sub(window)));
-  const weights = softmax(where(seen, scores, Number.NEGATIVE_INFINITY), -1);
+  const logits = where(seen, scores, Number.NEGATIVE_INFINITY);
+  const weights = sinks ? besideSinks(logits, sinks) : softmax(logits, -1);
   // Memory of a block that no token has filled may hold NaN, which a weight of 0 does not remove.
   const filled = where(earlier.reshape([S, 1, L, 1]), values, 0);
   return weights.matmul(filled).reshape([S, H, D]);
+}
+
+/** The softmax of logits [S, Hk, H / Hk, L] and one sink [H] for each head, without the sinks. */
+function besideSinks(logits: Tensor, sinks: Tensor): Tensor {
+  const [S, Hk, G, L] = leading(logits.shape, 4);
+  const extra = sinks.to(logits.dtype).reshape([1, Hk, G, 1]).expand([S, Hk, G, 1]);
+  return softmax(concat([logits, extra], -1), -1).narrow(3, 0, L);
 }
 
 /** Keys and values [S, Hk, width * block, D] of sequences by their tables [S, width]. */

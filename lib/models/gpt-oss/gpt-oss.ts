@@ -1,0 +1,55 @@
+// gpt-oss: attention sinks, windows in every second layer, and experts with biases.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { MoeConfig } from '../rotary/mixture.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a GptOss, and the mode of its activations. */
+export interface GptOssConfig
+  extends FamilyConfig<'attentionBias' | 'window' | 'routerAuxLossCoef'> {
+  /** The experts; their width defaults to `hidden`. */
+  moe: Omit<MoeConfig, 'sharedHidden' | 'normalize' | 'denseLayers'>;
+}
+
+const TRAITS: RotaryTraits = {
+  name: 'GptOss',
+  modelType: 'gpt_oss',
+  architecture: 'GptOssForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
+  sinks: true,
+  norm: { eps: ['rms_norm_eps', 1e-5] },
+  window: 'layers',
+  windowEvery: [null, 2],
+  rope: COMMON_ROPE,
+  moe: {
+    experts: ['num_local_experts', 128],
+    perToken: 4,
+    hidden: 'intermediate_size',
+    ...{ shared: false, choosesNorm: false, choosesLayers: false },
+    routerBias: true,
+    limit: 7,
+    files: { block: 'mlp', router: 'router' },
+  },
+  only: { swiglu_limit: [7], swiglu_alpha: [1.702] },
+  defaults: {
+    ...{ max_position_embeddings: 131_072, attention_bias: true, sliding_window: 128 },
+    ...{ num_key_value_heads: 8, head_dim: 64, rope_theta: 150_000 },
+  },
+};
+
+/** Source: OpenAI 2025; transformers' GptOssForCausalLM. */
+export class GptOss extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: GptOssConfig) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: GptOssConfig) => new GptOss(config));
+
+  /** models.fromPretrained() for a GptOss folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<GptOss> {
+    return readPretrained(dir, [GptOss.family], options);
+  }
+}
