@@ -39,7 +39,7 @@ import { cachedDecoder, type Decoder, type GenerateOptions, generate } from './g
 import { headLoss, type LanguageHead } from './language-head.js';
 import { type Origin, withOrigin } from './origin.js';
 import { inRows, type PlaceInputs, type Places, placesOf } from './places.js';
-import { rowLogProbs } from './row-log-probs.js';
+import { rowLogProbs, rowsFor } from './row-log-probs.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
 import type { LayerTokens } from './token-drop.js';
 import { type TokenLogProbOptions, tokenLogProbs } from './token-log-probs.js';
@@ -79,8 +79,11 @@ export interface CausalLossOptions {
   report?: LossReport;
   /** Skip ignored targets in the head's products; the host waits for the targets. Default false. */
   skipIgnored?: boolean;
-  /** Return the log-probability of each row's targets instead, [B]. Default false. */
-  rows?: boolean;
+  /**
+   * Return the log-probability of each row's targets instead, [B] f32. A list has the row of tokens
+   * for each row of targets [R, T]; the result is [R]. Default false.
+   */
+  rows?: boolean | readonly number[];
   /** Return the log-probability of each target instead, [B, T]; 0 for ignored ones. */
   tokens?: TokenLogProbOptions;
 }
@@ -295,7 +298,10 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     const { ignoreIndex: ignored = -100 } = this.config;
     return scope(() => {
       const x = this.hiddenOf(tokens, places);
-      if (!how.tokens) return rowLogProbs(x, targets, (y, t) => this.lossOf(y, t, { divisor: 1 }));
+      if (!how.tokens) {
+        const rows = rowsFor(op, how.rows, [targets, tokens]);
+        return rowLogProbs(x, targets, rows, (y, t) => this.lossOf(y, t, { divisor: 1 }));
+      }
       const all = { ...how.tokens, ignored, vocabSize: this.vocabSize };
       return tokenLogProbs(x, targets, (y) => this.logitsOf(y), all);
     });
@@ -352,13 +358,9 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     const reported = readOptions(op, given as CausalInputs | undefined, INPUTS);
     const twice = drawn && reported[drawn];
     if (twice == null) return reported;
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: `${op}.${drawn}`,
-      expected: 'no value, because the configuration draws them',
-      got: formatValue(twice),
-      hint: 'Omit it, or disable the section of the configuration.',
-    });
+    const hint = 'Omit it, or disable the section of the configuration.';
+    const expected = 'no value, because the configuration draws them';
+    throw refused(`${op}.${drawn}`, expected, formatValue(twice), hint);
   }
 
   /** @internal Weight of the routers' loss in the total loss. */
@@ -489,11 +491,8 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
 
 /** Routing statistics of one rank's tokens cannot reach the loss of all ranks. */
 function noParts(model: string, got: number): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: `${model} routerAuxLossCoef`,
-    expected: '0 with sequence parallelism',
-    got: String(got),
-    hint: 'Read the model with { routerAuxLossCoef: 0 }, or train without sequence_parallel_size.',
-  });
+  const op = `${model} routerAuxLossCoef`;
+  const hint =
+    'Read the model with { routerAuxLossCoef: 0 }, or train without sequence_parallel_size.';
+  return refused(op, '0 with sequence parallelism', String(got), hint);
 }

@@ -1,19 +1,42 @@
 // Log-probabilities of whole rows, for losses that compare answers.
+import { refused } from '../runtime/refused.js';
 import { concat, scope, type Tensor } from '../tensor/index.js';
 
 /** The loss of hidden states [1, T, channels] and targets [1, T], summed. */
 type SumOf = (x: Tensor, targets: Tensor) => Tensor;
 
 /**
- * The sums of the log-probabilities of targets [B, T] by row, [B] f32; ignored targets do not
- * count. The head runs once for each row: its gradient is the same for all tokens of a row.
+ * The sums of the log-probabilities of targets [R, T] by row, [R] f32; ignored targets do not
+ * count. Row i of the targets belongs to hidden states `rows[i]` of x [B, T, channels]. The head
+ * runs once for each row: its gradient is the same for all tokens of a row.
  */
-export function rowLogProbs(x: Tensor, targets: Tensor, sumOf: SumOf): Tensor {
+export function rowLogProbs(
+  x: Tensor,
+  targets: Tensor,
+  rows: readonly number[],
+  sumOf: SumOf,
+): Tensor {
   return scope(() => {
-    const rows = Array.from({ length: x.size(0) }, (_, row) => {
-      const [own, wanted] = [x, targets].map((one) => one.narrow(0, row, 1).contiguous());
-      return sumOf(own as Tensor, wanted as Tensor).reshape([1]);
+    const sums = rows.map((row, i) => {
+      const own = x.narrow(0, row, 1).contiguous();
+      return sumOf(own, targets.narrow(0, i, 1).contiguous()).reshape([1]);
     });
-    return concat(rows, 0).neg();
+    return concat(sums, 0).neg();
   });
+}
+
+/**
+ * Returns the row of tokens [B, T] for each row of targets [R, T]: `given`, or each row once.
+ * Throws DS_ARGUMENT with the place `op` for a list that does not fit.
+ */
+export function rowsFor(
+  op: string,
+  given: boolean | readonly number[] | undefined,
+  [targets, tokens]: readonly [Tensor, Tensor],
+): readonly number[] {
+  const each = Array.from({ length: tokens.size(0) }, (_, row) => row);
+  const rows = typeof given === 'object' ? given : each;
+  if (targets.size(0) === rows.length && rows.every((row) => each[row] !== undefined)) return rows;
+  const expected = `targets of ${rows.length} rows, each of [0, ${each.length})`;
+  throw refused(op, expected, `${targets.size(0)}: ${rows.join(', ')}`);
 }

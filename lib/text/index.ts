@@ -52,3 +52,11 @@ export {
   Tokenizer,
 } from './tokenizer.js';
 export type { Side } from './tokenizer-folder.js';
+export {
+  collateUnpaired,
+  type UnpairedBatch,
+  UnpairedDataset,
+  type UnpairedOptions,
+  type UnpairedReport,
+  type UnpairedSample,
+} from './unpaired-dataset.js';

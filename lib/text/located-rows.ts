@@ -1,4 +1,5 @@
-// Reads the rows of a small dataset into memory: from files, or from the caller's list.
+// Reads the rows of a small dataset into memory: from files, or from the caller's
+// list or stream.
 import { refused } from '../runtime/refused.js';
 import { findFiles, partsOf } from './row-files.js';
 import { type LocatedRow, type Row, rowsOf } from './row-reader.js';
@@ -7,8 +8,8 @@ import { type LocatedRow, type Row, rowsOf } from './row-reader.js';
 export interface RowSource {
   /** Paths of files and folders, and patterns. */
   files?: string | readonly string[];
-  /** Rows in memory, in place of files. */
-  rows?: readonly Row[];
+  /** Rows of the caller, in place of files. */
+  rows?: Iterable<Row> | AsyncIterable<Row>;
 }
 
 /**
@@ -18,8 +19,15 @@ export async function locatedRows(op: string, { files, rows }: RowSource): Promi
   if ((files === undefined) === (rows === undefined)) {
     throw refused(op, 'either `files` or `rows`', files === undefined ? 'neither' : 'both');
   }
-  if (rows) return rows.map((row, i) => ({ row, location: () => `row ${i}` }));
   const found: LocatedRow[] = [];
+  if (rows) {
+    let i = 0;
+    for await (const row of rows) {
+      const place = i++;
+      found.push({ row, location: () => `row ${place}` });
+    }
+    return found;
+  }
   for (const part of await partsOf(findFiles(op, files), false)) {
     for await (const row of rowsOf(part)) found.push(row);
   }

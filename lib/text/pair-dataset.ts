@@ -7,12 +7,12 @@ import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { requireOneOf, requireType } from '../runtime/require-type.js';
 import { Tensor } from '../tensor/index.js';
-import type { ChatMessage } from './chat-template.js';
-import { inputsIn, messagesOf, type TemplateInputs } from './conversation.js';
+import { encodeAnswers, padAnswers } from './answer-rows.js';
 import { locatedRows, type RowSource } from './located-rows.js';
 import { IGNORED } from './row-encoder.js';
-import type { LocatedRow, Row } from './row-reader.js';
+import type { Row } from './row-reader.js';
 import { readTokenizer } from './text-options.js';
 import type { Tokenizer } from './tokenizer.js';
 
@@ -20,15 +20,19 @@ import type { Tokenizer } from './tokenizer.js';
 export interface PairOptions extends RowSource {
   /** Encodes texts. Its chat template formats messages. */
   tokenizer: Tokenizer | string;
-  /** Maximum tokens of a prompt with an answer; longer answers lose their end. Default: 1024. */
+  /** Maximum tokens of a prompt with an answer. Default: 1024. */
   length?: number;
+  /** Pairs with a longer side: "cut" the end of the answer, or "drop" the pair. Default: "cut". */
+  overlong?: 'cut' | 'drop';
+  /**
+   * Encode a prompt and an answer as one text, without a border between them, as reward models
+   * read them. Default: false.
+   */
+  whole?: boolean;
 }
 
 const OPTIONS: OptionNames<PairOptions> = {
-  files: true,
-  rows: true,
-  tokenizer: true,
-  length: true,
+  ...{ files: true, rows: true, tokenizer: true, length: true, overlong: true, whole: true },
 };
 
 /** A pair as tokens: the prompt with each answer. */
@@ -37,10 +41,12 @@ export interface PairSample {
   chosen: Int32Array;
   /** Tokens of the prompt and the rejected answer. */
   rejected: Int32Array;
-  /** Number of tokens of the prompt. */
+  /** Number of tokens of the prompt; 0 with `whole`. */
   prompt: number;
   /** Log-probabilities of both answers by the reference; null if the row has none. */
   reference: readonly [chosen: number, rejected: number] | null;
+  /** The least difference of rewards that a reward model learns; null if the row has none. */
+  margin: number | null;
 }
 
 /** A batch of P pairs: rows 0 to P - 1 have the chosen answers, the others the rejected ones. */
@@ -51,15 +57,19 @@ export interface PairBatch {
   targets: Tensor;
   /** The number of tokens of each answer, [2P] f32. */
   answered: Tensor;
+  /** The number of tokens of each row, prompt included, [2P] f32. */
+  lengths: Tensor;
   /** Log-probabilities by the reference, if the rows have them, [2P] f32. */
   reference?: Tensor;
+  /** Margins of the pairs, if a row has one, [P] f32; 0 for rows without a margin. */
+  margins?: Tensor;
 }
 
 /** Counts of the rows that open() read. */
 export interface PairReport {
   /** Pairs in the dataset. */
   pairs: number;
-  /** Dropped rows: the prompt fills `length`. */
+  /** Dropped rows: the prompt fills `length`, or a side is longer with `overlong: "drop"`. */
   dropped: number;
   /** Pairs with an answer that lost its end. */
   cut: number;
@@ -93,26 +103,33 @@ export class PairDataset implements Dataset<PairSample> {
    */
   static async open(given: PairOptions): Promise<PairDataset> {
     const op = 'PairDataset.open';
-    const { tokenizer: named, length = 1024, ...source } = readOptions(op, given, OPTIONS);
+    const options = readOptions(op, given, OPTIONS);
+    const { tokenizer: named, length = 1024, overlong = 'cut', whole = false, ...source } = options;
     const tokenizer = readTokenizer(`${op} tokenizer`, named);
     requireInteger(`${op} length`, length, 2);
+    requireOneOf(`${op} overlong`, overlong, ['cut', 'drop']);
+    const rules = { tokenizer, isWhole: requireType(`${op} whole`, whole, 'boolean') };
     const report: PairReport = { pairs: 0, dropped: 0, cut: 0 };
     const samples: PairSample[] = [];
     for (const located of await locatedRows(op, source)) {
-      const whole = encode(tokenizer, located);
-      if (whole.prompt >= length) {
+      const { prompt, sides } = encodeAnswers(located, ['chosen', 'rejected'], rules);
+      const isLong = sides.some((ids) => ids.length > length);
+      if (prompt >= length || (isLong && overlong === 'drop')) {
         report.dropped += 1;
         continue;
       }
-      const sides = [whole.chosen, whole.rejected] as const;
-      if (sides.some((ids) => ids.length > length)) report.cut += 1;
+      if (isLong) report.cut += 1;
       const [chosen, rejected] = sides.map((ids) => ids.subarray(0, length));
-      samples.push({ ...whole, chosen: chosen as Int32Array, rejected: rejected as Int32Array });
+      const { row, location } = located;
+      samples.push({
+        ...{ chosen: chosen as Int32Array, rejected: rejected as Int32Array, prompt },
+        ...{ reference: referenceIn(row, location), margin: marginIn(row, location) },
+      });
     }
     report.pairs = samples.length;
     if (samples.length > 0) return new PairDataset(samples, report);
-    const got =
-      report.dropped > 0 ? `${report.dropped} prompts of at least ${length} tokens` : 'none';
+    const what = overlong === 'drop' ? 'pairs of more than' : 'prompts of at least';
+    const got = report.dropped > 0 ? `${report.dropped} ${what} ${length} tokens` : 'none';
     throw dataError(op, 'rows with a chosen and a rejected answer', got);
   }
 
@@ -123,29 +140,6 @@ export class PairDataset implements Dataset<PairSample> {
     const expected = `a pair of [0, ${this.length})`;
     throw new DsError({ code: 'DS_INDEX', op: 'PairDataset.get', expected, got: `${index}` });
   }
-}
-
-/** The prompt and both answers of a row, as texts or as messages. */
-interface Sides<Part> {
-  readonly prompt: Part;
-  readonly chosen: Part;
-  readonly rejected: Part;
-}
-
-function encode(tokenizer: Tokenizer, { row, location }: LocatedRow): PairSample {
-  const { prompt, chosen, rejected } = row;
-  const parts =
-    prompt === undefined || prompt === null ? [chosen, rejected] : [prompt, chosen, rejected];
-  const reference = referenceIn(row, location);
-  if (parts.every((one) => typeof one === 'string')) {
-    return { ...ofTexts(tokenizer, textsIn(row)), reference };
-  }
-  if (parts.every(Array.isArray)) {
-    const sides = messagesIn(row, location);
-    return { ...ofMessages(tokenizer, sides, inputsIn(row, location), location), reference };
-  }
-  const expected = '"chosen" and "rejected" (and "prompt") as texts, or as lists of messages';
-  throw dataError(location(), expected, `a row with ${Object.keys(row).slice(0, 8).join(', ')}`);
 }
 
 function referenceIn(row: Row, location: () => string): PairSample['reference'] {
@@ -161,77 +155,11 @@ function referenceIn(row: Row, location: () => string): PairSample['reference'] 
   );
 }
 
-/**
- * Splits the texts of a row. The default prompt is the common beginning, without a space at its
- * end.
- */
-function textsIn({ prompt, chosen, rejected }: Row): Sides<string> {
-  const [w, l] = [chosen, rejected] as [string, string];
-  if (typeof prompt === 'string') return { prompt, chosen: w, rejected: l };
-  let same = 0;
-  while (same < w.length && same < l.length && w[same] === l[same]) same += 1;
-  if (same === w.length && same === l.length) same = Math.max(0, w.lastIndexOf(' '));
-  if (w[same - 1] === ' ') same -= 1;
-  return { prompt: w.slice(0, same), chosen: w.slice(same), rejected: l.slice(same) };
+function marginIn({ margin }: Row, location: () => string): number | null {
+  if (margin === undefined || margin === null) return null;
+  if (Number.isFinite(margin)) return margin as number;
+  throw dataError(location(), 'a number as the margin', formatValue(margin));
 }
-
-type Messages = readonly ChatMessage[];
-
-function messagesIn({ prompt, chosen, rejected }: Row, location: () => string): Sides<Messages> {
-  const [w, l] = [chosen, rejected].map((one) => messagesOf(one, location)) as [Messages, Messages];
-  if (prompt !== undefined && prompt !== null) {
-    return { prompt: messagesOf(prompt, location), chosen: w, rejected: l };
-  }
-  const most = Math.min(w.length, l.length) - 1;
-  const differs = (one: ChatMessage, i: number): boolean =>
-    i >= most || JSON.stringify(one) !== JSON.stringify(l[i]);
-  const found = w.findIndex(differs);
-  const same = Math.max(0, found);
-  return { prompt: w.slice(0, same), chosen: w.slice(same), rejected: l.slice(same) };
-}
-
-function ofTexts(tokenizer: Tokenizer, { prompt, chosen, rejected }: Sides<string>) {
-  const before = tokenizer.encode(prompt);
-  const side = (answer: string): Int32Array => {
-    const whole = tokenizer.encode(prompt + answer);
-    // If a token crosses the border between prompt and answer, both are encoded separately.
-    const ids = startsWith(whole, before)
-      ? [...whole]
-      : [...before, ...tokenizer.encode(answer, { addSpecialTokens: false })];
-    const { eosId } = tokenizer;
-    if (eosId !== null && ids.at(-1) !== eosId) ids.push(eosId);
-    return Int32Array.from(ids);
-  };
-  return { chosen: side(chosen), rejected: side(rejected), prompt: before.length };
-}
-
-function ofMessages(
-  tokenizer: Tokenizer,
-  { prompt, chosen, rejected }: Sides<Messages>,
-  inputs: TemplateInputs,
-  location: () => string,
-) {
-  const written = (messages: Messages, addGenerationPrompt: boolean): Int32Array => {
-    try {
-      return tokenizer.applyChatTemplate(messages, { ...inputs, addGenerationPrompt }).ids;
-    } catch (cause) {
-      const { message } = cause as Error;
-      throw dataError(location(), 'messages that the chat template takes', message);
-    }
-  };
-  const before = written(prompt, true);
-  const side = (answer: Messages): Int32Array => {
-    const whole = written([...prompt, ...answer], false);
-    if (startsWith(whole, before)) return whole;
-    const expected = 'a chat template that writes a prompt alike with and without its answer';
-    const hint = 'Set another chat template, or write prompt, chosen and rejected as texts.';
-    throw dataError(location(), expected, 'other tokens of the prompt', hint);
-  };
-  return { chosen: side(chosen), rejected: side(rejected), prompt: before.length };
-}
-
-const startsWith = (whole: Int32Array, before: Int32Array): boolean =>
-  whole.length >= before.length && before.every((id, i) => whole[i] === id);
 
 /** Whether `sample` comes from a PairDataset. */
 export function isPairSample(sample: unknown): sample is PairSample {
@@ -249,26 +177,23 @@ export function collatePairs(pad: number): (samples: PairSample[], device: Devic
   requireInteger('text.collatePairs pad', pad, 0);
   return (samples, device) => {
     const sides = [
-      ...samples.map(({ chosen }) => chosen),
-      ...samples.map(({ rejected }) => rejected),
+      ...samples.map(({ chosen: ids, prompt }) => ({ ids, prompt })),
+      ...samples.map(({ rejected: ids, prompt }) => ({ ids, prompt })),
     ];
-    const T = Math.max(...sides.map(({ length }) => length));
-    const shape = [sides.length, T];
-    const ids = new Int32Array(sides.length * T).fill(pad);
-    const targets = new Int32Array(sides.length * T).fill(IGNORED);
-    const answered = new Float32Array(sides.length);
-    for (const [row, side] of sides.entries()) {
-      const { prompt } = samples[row % samples.length] as PairSample;
-      ids.set(side, row * T);
-      const first = Math.max(prompt, 1);
-      targets.set(side.subarray(first), row * T + first - 1);
-      answered[row] = Math.max(0, side.length - first);
-    }
-    const batch = {
+    const { shape, ids, targets, answered } = padAnswers(sides, pad, IGNORED);
+    const batch: PairBatch = {
       ids: Tensor.from(ids, { shape, device }),
       targets: Tensor.from(targets, { shape, device }),
       answered: Tensor.from(answered, { device }),
+      lengths: Tensor.from(
+        Float32Array.from(sides, (side) => side.ids.length),
+        { device },
+      ),
     };
+    if (samples.some(({ margin }) => typeof margin === 'number')) {
+      const margins = Float32Array.from(samples, ({ margin }) => margin ?? 0);
+      batch.margins = Tensor.from(margins, { device });
+    }
     const known = samples.flatMap(({ reference }) => (reference ? [reference] : []));
     if (known.length === 0) return batch;
     if (known.length < samples.length) {

@@ -69,7 +69,9 @@ export async function evaluate<Batch>(
     add(total, read(other));
   }
   requireCounted(total);
-  return objective.finished ? (objective.finished(total) as Metrics) : meansOf(total);
+  if (objective.finished) return objective.finished(total) as Metrics;
+  const means = meansOf(total);
+  return (objective.derived?.(means) as Metrics | undefined) ?? means;
 }
 
 /**

@@ -23,9 +23,14 @@ export type {
   TrainerPlace,
 } from './events.js';
 export type { Every } from './interval.js';
+export { type CpoLossName, type CpoOptions, cpo } from './methods/cpo.js';
 export { type DpoOptions, dpo } from './methods/dpo.js';
+export { type GkdOptions, gkd } from './methods/gkd.js';
+export { type KtoLossName, type KtoOptions, kto } from './methods/kto.js';
 export { TrainingMethod } from './methods/method.js';
+export { type OrpoOptions, orpo } from './methods/orpo.js';
 export type { Divergence, PairLossName } from './methods/pair-losses.js';
+export { type RewardOptions, reward } from './methods/reward.js';
 export type { Precision, TrainerOptions } from './options.js';
 export type { OwnOptimizerName } from './own-optimizer.js';
 export type { Schedule, ScheduleOptions, ScheduleType, Slope } from './own-schedule.js';

@@ -93,15 +93,16 @@ async function* update<Batch>(
   const forward: Forward = (...inputs) => engine.forward<Tensor>(...inputs);
   book.read(counts.tokens());
   const parts = setMicroBatches(engine, group.length);
-  const divisor = counts.divisor(group, { ranks: engine.dpWorldSize, parts });
+  const { counted, further } = counts.divisors(group, { ranks: engine.dpWorldSize, parts });
   const reported: TrainerEvent[] = [];
   for (const micro of group) {
     const here = mover.moved(micro);
-    scope(() => engine.backward(objective.shared(forward, here, divisor, book.metrics)));
+    const { metrics } = book;
+    scope(() => engine.backward(objective.shared(forward, here, counted, metrics, further)));
     discard(here);
     reported.push(...book.readPending()); // The device has computed the last update's numbers.
   }
-  if (divisor instanceof Tensor) divisor.dispose();
+  for (const one of [counted, further]) if (one instanceof Tensor) one.dispose();
   const [lr = 0] = engine.getLr();
   engine.step();
   state.step++;

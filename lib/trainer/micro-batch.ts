@@ -17,6 +17,8 @@ export interface MicroBatch<Batch> {
   counted: number;
   /** Tokens without padding; samples for models that are not language models. */
   tokens: number;
+  /** Tokens of a second loss, beside a loss of pairs. Default: 0. */
+  further?: number;
 }
 
 /** Divisor of loss sums: a number, or a scalar f32 on the device. */
@@ -35,13 +37,14 @@ export interface Objective<Batch> {
   mean(forward: Forward, micro: MicroBatch<Batch>, report?: LossReport | null): Tensor;
   /**
    * Sum of the losses of counted targets, divided by `divisor`, f32; 0 without counted targets. An
-   * objective with metrics adds their sums to `metrics`.
+   * objective with metrics adds their sums to `metrics`. `further` divides a second loss by tokens.
    */
   shared(
     forward: Forward,
     micro: MicroBatch<Batch>,
     divisor: Divisor,
     metrics?: StepMetrics | null,
+    further?: Divisor,
   ): Tensor;
   /** Whether shared() fills its metrics. Default: false. */
   readonly hasStepMetrics?: boolean;
@@ -51,6 +54,8 @@ export interface Objective<Batch> {
   outputs(forward: Forward, micro: MicroBatch<Batch>): Tensor;
   /** The mean loss of a batch and the sums of its metrics, for models that have metrics. */
   judged?(forward: Forward, micro: MicroBatch<Batch>): { loss: number; sums: MetricSums };
+  /** Adds metrics that follow from the means of others. */
+  derived?(means: Readonly<Record<string, number>>): Record<string, number>;
   /** The metrics that follow from all sums. Default: sums over counts. */
   finished?(sums: MetricSums): Record<string, number>;
 }

@@ -154,7 +154,9 @@ export const OPTIMIZATION = {
     'a function that builds your own',
     { shown: '`schedule`', elsewhere: '`optimizers`' },
   ),
-  /** What is learned from the data: dpo() learns preferences. Default: next tokens, or labels. */
+  /**
+   * What is learned from the data, such as preferences by dpo(). Default: next tokens, or labels.
+   */
   method: checked(requireMethod, '[preferences](post-training.md) in place of next tokens', {
     default: null,
     shown: 'next tokens',
@@ -240,7 +242,7 @@ function requireConfig(op: string, given: string | DsConfig): string | DsConfig 
 
 function requireMethod(op: string, given: TrainingMethod): TrainingMethod {
   if (given instanceof TrainingMethod) return given;
-  throw refusedValue(op, 'dpo({ ... })', given);
+  throw refusedValue(op, 'a method such as dpo({ ... })', given);
 }
 
 function requireOptimizer<Given>(op: string, given: Given): Given {

@@ -131,7 +131,9 @@ async function sessionOver<Batch>(
   const watch = isMeasured ? null : await opensWatch(settings, engine, world);
   const { dataGroup } = engine.parts.ranks;
   objective.joined?.(dataGroup);
-  const metrics = objective.hasStepMetrics ? new StepMetrics(dataGroup) : null;
+  const metrics = objective.hasStepMetrics
+    ? new StepMetrics(dataGroup, objective.derived?.bind(objective))
+    : null;
   return {
     ...{ settings, engine, objective, data, length, state },
     world,

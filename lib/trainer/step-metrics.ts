@@ -19,6 +19,8 @@ export type DeviceSums = Readonly<Record<string, DeviceSum>>;
 /** The mean of `values` [n] as a sum and its count. */
 export const meanOf = (values: Tensor): DeviceSum => ({ sum: values.sum(), count: values.numel });
 
+const same = <Value>(value: Value): Value => value;
+
 const numberOf = (value: Tensor | number): number =>
   value instanceof Tensor ? value.item() : value;
 
@@ -45,7 +47,11 @@ export class StepMetrics {
   private onHost = new Float64Array(0);
   private coming: LateNumbers | null = null;
 
-  constructor(private readonly group: ProcessGroup) {}
+  /** `derived` adds metrics that follow from the means of others. */
+  constructor(
+    private readonly group: ProcessGroup,
+    private readonly derived: (means: Record<string, number>) => Record<string, number> = same,
+  ) {}
 
   /** Adds the sums of a micro-batch, without waiting for the device. */
   add(sums: DeviceSums): void {
@@ -102,7 +108,10 @@ export class StepMetrics {
     this.reset();
   }
 
-  /** Returns the means of the last fetch() by name; {} without a new one. Waits for the device. */
+  /**
+   * Returns the means of the last fetch() by name, without metrics that have no value; {} without a
+   * new fetch(). Waits for the device.
+   */
   read(): Readonly<Record<string, number>> {
     const values = this.coming?.take();
     if (!values) return {};
@@ -112,11 +121,11 @@ export class StepMetrics {
     [...this.places, ...rest].forEach((place, i) => {
       sums[place] = values[i] as number;
     });
-    const means = this.names.map((name, i) => [
-      name,
-      (sums[2 * i] as number) / (sums[2 * i + 1] as number),
-    ]);
-    return Object.fromEntries(means) as Record<string, number>;
+    const means = this.names.flatMap((name, i) => {
+      const [sum, number] = [sums[2 * i] as number, sums[2 * i + 1] as number];
+      return number === 0 ? [] : [[name, sum / number]];
+    });
+    return this.derived(Object.fromEntries(means) as Record<string, number>);
   }
 
   /** Forgets the sums since the last fetch(). */

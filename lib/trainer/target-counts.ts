@@ -13,14 +13,22 @@ interface Averaging {
   parts: number;
 }
 
+/** Divisors of both losses of a micro-batch. */
+export interface Divisors {
+  /** Of the loss of counted targets. */
+  readonly counted: Divisor;
+  /** Of the second loss, by tokens: see MicroBatch.further. */
+  readonly further: Divisor;
+}
+
 /** Counts over the ranks that share a batch, without the host waiting for any of them. */
 export interface TargetCounts {
   /**
-   * Divisor of the loss sums of an update's micro-batches. After the engine's averaging, each
-   * target of all ranks has the same weight. The caller owns a returned tensor.
+   * Divisors of the loss sums of an update's micro-batches. After the engine's averaging, each
+   * target of all ranks has the same weight. The caller owns returned tensors.
    */
-  divisor(micros: readonly MicroBatch<unknown>[], averaging: Averaging): Divisor;
-  /** Tokens of all ranks in the updates counted by divisor(). */
+  divisors(micros: readonly MicroBatch<unknown>[], averaging: Averaging): Divisors;
+  /** Tokens of all ranks in the updates counted by divisors(). */
   tokens(): number;
   /** Frees its tensors. */
   dispose(): void;
@@ -31,15 +39,18 @@ export function targetCounts(group: ProcessGroup): TargetCounts {
   return group.size === 1 ? new OwnCounts() : new SharedCounts(group);
 }
 
-const sumOf = (micros: readonly MicroBatch<unknown>[], what: 'counted' | 'tokens'): number =>
-  micros.reduce((sum, micro) => sum + micro[what], 0);
+type Count = 'counted' | 'tokens' | 'further';
+
+const sumOf = (micros: readonly MicroBatch<unknown>[], what: Count): number =>
+  micros.reduce((sum, micro) => sum + (micro[what] ?? 0), 0);
 
 class OwnCounts implements TargetCounts {
   private read = 0;
 
-  divisor(micros: readonly MicroBatch<unknown>[], { ranks, parts }: Averaging): number {
+  divisors(micros: readonly MicroBatch<unknown>[], { ranks, parts }: Averaging): Divisors {
     this.read += sumOf(micros, 'tokens');
-    return Math.max(1, sumOf(micros, 'counted')) / (ranks * parts);
+    const of = (what: Count): number => Math.max(1, sumOf(micros, what)) / (ranks * parts);
+    return { counted: of('counted'), further: of('further') };
   }
 
   tokens(): number {
@@ -59,16 +70,22 @@ class SharedCounts implements TargetCounts {
     this.coming = new LateNumbers(group.device, 1);
   }
 
-  divisor(micros: readonly MicroBatch<unknown>[], { ranks, parts }: Averaging): Tensor {
+  divisors(micros: readonly MicroBatch<unknown>[], { ranks, parts }: Averaging): Divisors {
     this.take();
     return noGrad(() =>
       scope(() => {
-        const sums = Float32Array.of(sumOf(micros, 'counted'), sumOf(micros, 'tokens'));
+        const names = ['counted', 'further', 'tokens'] as const;
+        const sums = Float32Array.from(names, (what) => sumOf(micros, what));
         const all = Tensor.from(sums, { device: this.group.device });
         this.group.allReduce(all, { purpose: 'counted targets' }).wait();
-        this.coming.fetch(all.narrow(0, 1, 1));
-        const counted = all.narrow(0, 0, 1).reshape([]);
-        return counted.clamp(1).div(ranks * parts);
+        this.coming.fetch(all.narrow(0, 2, 1));
+        const of = (place: number): Tensor =>
+          all
+            .narrow(0, place, 1)
+            .reshape([])
+            .clamp(1)
+            .div(ranks * parts);
+        return { counted: of(0), further: of(1) };
       }),
     );
   }

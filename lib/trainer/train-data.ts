@@ -20,11 +20,13 @@ import {
   collateLabelled,
   collatePairs,
   collateSamples,
+  collateUnpaired,
   type TextSample,
   type Tokenizer,
 } from '../text/index.js';
 import { isLabelledSample } from '../text/labelled-dataset.js';
 import { isPairSample } from '../text/pair-dataset.js';
+import { isUnpairedSample } from '../text/unpaired-dataset.js';
 import type { BatchSource, DataPlace, TrainerData } from './data-source.js';
 import type { MicroBatch, Objective } from './micro-batch.js';
 import type { TrainerSettings } from './read-options.js';
@@ -134,8 +136,13 @@ export async function collateFor<Sample, Batch>(
     const labelled: unknown = collateLabelled(own ?? padOf(tokenizer));
     return labelled as (samples: Sample[], device: Device) => Batch;
   }
+  if (isUnpairedSample(first)) {
+    const answers: unknown = collateUnpaired(padOf(tokenizer));
+    return answers as (samples: Sample[], device: Device) => Batch;
+  }
   if (isPairSample(first)) {
-    const pairs: unknown = collatePairs(padOf(tokenizer));
+    const own = model instanceof TaskModel ? model.padTokenId : null;
+    const pairs: unknown = collatePairs(own ?? padOf(tokenizer));
     return pairs as (samples: Sample[], device: Device) => Batch;
   }
   if (!isTextSample(first)) return undefined;

@@ -5,7 +5,7 @@ import { refused } from '../../runtime/refused.js';
 import { LOADING } from '../data-options.js';
 import { EVALUATION, type EvalOptions } from '../evaluation-options.js';
 import type { Every } from '../interval.js';
-import { PAIR_METRICS } from '../methods/dpo.js';
+import { PAIR_METRICS } from '../methods/pair-metrics.js';
 import { MODEL, OPTIMIZATION, type Precision, type TrainerOptions } from '../options.js';
 import { SCHEDULE, type Schedule } from '../own-schedule.js';
 import {

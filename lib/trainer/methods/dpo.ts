@@ -1,9 +1,7 @@
 // Direct preference optimization: the model learns to prefer chosen answers over rejected ones. A
 // reference limits how far it moves. Source: Rafailov et al. 2023, TRL's DPOTrainer.
-import { CausalLM } from '../../models/causal-lm.js';
+import type { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
-import { lorasOf, withoutAdapters } from '../../peft/index.js';
-import { formatValue } from '../../runtime/format-value.js';
 import {
   checked,
   number,
@@ -12,13 +10,13 @@ import {
   readDeclared,
   type Settings,
 } from '../../runtime/option.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
-import { noGrad, scope, stack, Tensor } from '../../tensor/index.js';
+import { refusedValue } from '../../runtime/refused.js';
+import type { Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
-import type { MetricSums } from '../evaluation-options.js';
-import type { Divisor, Forward, MicroBatch, Objective } from '../micro-batch.js';
-import { type DeviceSums, meanOf, readSums, type StepMetrics } from '../step-metrics.js';
-import { TrainingMethod } from './method.js';
+import type { Forward, Objective } from '../micro-batch.js';
+import type { DeviceSums } from '../step-metrics.js';
+import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
+import { requireCausal, TrainingMethod } from './method.js';
 import {
   DIVERGENCES,
   type Divergence,
@@ -28,6 +26,8 @@ import {
   type PairSums,
   SMOOTHED,
 } from './pair-losses.js';
+import { PAIR_METRICS, pairMetrics, pairOutputs } from './pair-metrics.js';
+import { REFERENCE, Reference } from './reference.js';
 
 /** The declared options of dpo(). */
 export const DPO = {
@@ -53,10 +53,7 @@ export const DPO = {
    * The reference model. Default: the model without its adapters. Rows with ref_chosen_logps and
    * ref_rejected_logps need no reference.
    */
-  reference: checked(readReference, 'model to stay near', {
-    default: null,
-    shown: 'the model without its [adapters](lora.md)',
-  }),
+  reference: REFERENCE,
 };
 
 /** Options of dpo(). */
@@ -96,17 +93,6 @@ function readWeights(op: string, given: readonly number[]): readonly number[] {
   throw refusedValue(op, 'a list of numbers', given);
 }
 
-function readReference(op: string, given: CausalLM): CausalLM {
-  if (given instanceof CausalLM) return given;
-  throw refusedValue(op, 'a language model of nn.models', given);
-}
-
-/** Metrics of logs and evaluations, by TRL's names. */
-export const PAIR_METRICS = [
-  ...['rewards/chosen', 'rewards/rejected', 'rewards/margins', 'rewards/accuracies'],
-  ...['logps/chosen', 'logps/rejected'],
-];
-
 class Dpo extends TrainingMethod {
   readonly name = 'dpo';
   readonly metrics = PAIR_METRICS;
@@ -116,76 +102,73 @@ class Dpo extends TrainingMethod {
   }
 
   override objectiveOf<Batch>(model: Module): Objective<Batch> {
-    if (model instanceof CausalLM) return new PairObjective(model, this.settings);
-    throw refused('Trainer model', 'a CausalLM for dpo()', `a ${model.constructor.name}`);
+    return new DpoObjective(requireCausal(this.name, model), this.settings);
   }
 }
 
 /** Losses and rewards of micro-batches of pairs. */
-class PairObjective<Batch> implements Objective<Batch> {
-  readonly hasStepMetrics = true;
-  private isPlaced = false;
+class DpoObjective<Batch> extends AnswerObjective<Batch, PairBatch, PairSums> {
+  private readonly reference: Reference;
+  /** Names and weights of the losses of pairs. */
+  private readonly losses: readonly (readonly [PairLossName, number])[];
+  /** Weight of the loss "sft", which is a mean over tokens. */
+  private readonly sft: number;
 
   constructor(
-    private readonly model: CausalLM,
+    model: CausalLM,
     private readonly settings: Settings<typeof DPO>,
   ) {
-    const { reference } = settings;
-    if (reference === model) {
-      const hint = 'Read the model a second time, or train adapters: peft.addLora(model).';
-      throw refused('dpo reference', 'another model', 'the trained one', hint);
-    }
+    super('dpo');
+    this.reference = new Reference('dpo', model, settings.reference);
+    const { loss, weights } = settings;
+    const all = loss.map((name, i) => [name, weights?.[i] ?? 1] as const);
+    this.losses = all.filter(([name]) => name !== 'sft');
+    this.sft = all.reduce((sum, [name, weight]) => sum + (name === 'sft' ? weight : 0), 0);
   }
 
-  shortened(): Batch {
-    throw refused('Trainer method', 'no curriculum_learning beside dpo()', 'a section');
+  protected read(batch: unknown): PairBatch {
+    return pairBatch('dpo', batch);
   }
 
-  /** Counts pairs: the mean loss is over pairs. */
-  counted(batch: Batch): MicroBatch<Batch> {
-    const { ids, answered } = pairBatch(batch);
-    const tokens = answered.toArray().reduce((sum, one) => sum + Number(one), 0);
-    return { batch, targets: null, counted: ids.size(0) / 2, tokens };
+  protected count({ ids, answered }: PairBatch): AnswerCounts {
+    const pairs = ids.size(0) / 2;
+    const chosen = this.sft > 0 ? totalOf(answered.narrow(0, 0, pairs)) : 0;
+    return { counted: pairs, tokens: totalOf(answered), further: chosen };
   }
 
-  mean(forward: Forward, micro: MicroBatch<Batch>): Tensor {
-    return this.shared(forward, micro, micro.counted);
-  }
-
-  shared(
-    forward: Forward,
-    { batch }: MicroBatch<Batch>,
-    divisor: Divisor,
-    metrics: StepMetrics | null = null,
-  ): Tensor {
-    const sums = this.sumsOf(forward, pairBatch(batch));
-    if (metrics) noGrad(() => metrics.add(this.metricsOf(sums)));
-    return this.lossOf(sums).sum().div(divisor);
-  }
-
-  /** Returns the rewards of chosen and rejected answers, [P, 2]. */
-  outputs(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
-    return scope(() => stack(this.rewards(this.sumsOf(forward, pairBatch(batch))), 1));
-  }
-
-  judged(forward: Forward, { batch }: MicroBatch<Batch>): { loss: number; sums: MetricSums } {
-    return scope(() => {
-      const sums = this.sumsOf(forward, pairBatch(batch));
-      return { loss: this.lossOf(sums).mean().item(), sums: readSums(this.metricsOf(sums)) };
-    });
-  }
-
-  private metricsOf(sums: PairSums): DeviceSums {
-    const [w, l] = this.rewards(sums);
-    const margins = w.sub(l);
+  protected sumsOf(forward: Forward, batch: PairBatch): PairSums {
+    const { ids, targets, answered } = batch;
+    this.reference.requireOne(batch.reference !== undefined);
+    const reference = batch.reference ?? this.reference.logProbs(forward, ids, targets);
+    const own = forward(ids, targets, { loss: { rows: true } });
+    const [chosen, rejected] = halves(own);
+    const [chosenReference, rejectedReference] = halves(reference);
+    const [chosenTokens, rejectedTokens] = halves(answered);
     return {
-      'rewards/chosen': meanOf(w),
-      'rewards/rejected': meanOf(l),
-      'rewards/margins': meanOf(margins),
-      'rewards/accuracies': meanOf(margins.gt(0).to('f32')),
-      'logps/chosen': meanOf(sums.chosen),
-      'logps/rejected': meanOf(sums.rejected),
+      ...{ chosen, rejected, chosenReference, rejectedReference, chosenTokens, rejectedTokens },
     };
+  }
+
+  /** Returns the weighted sum of the losses of each pair, [P]. */
+  protected lossOf(sums: PairSums): Tensor {
+    const parts = this.losses.map(([name, weight]) =>
+      PAIR_LOSSES[name](sums, this.settings).mul(weight),
+    );
+    const [first = sums.chosen.mul(0), ...others] = parts;
+    return others.reduce((sum, part) => sum.add(part), first);
+  }
+
+  protected override tokenLossOf({ chosen }: PairSums): Tensor | null {
+    return this.sft === 0 ? null : chosen.sum().mul(-this.sft);
+  }
+
+  protected metricsOf(sums: PairSums): DeviceSums {
+    const { chosen, rejected } = sums;
+    return pairMetrics({ rewards: this.rewards(sums), logps: [chosen, rejected] });
+  }
+
+  protected outputsOf(sums: PairSums): Tensor {
+    return pairOutputs(this.rewards(sums));
   }
 
   /** Returns beta times (log-probability minus that by the reference) of each answer, [P]. */
@@ -196,64 +179,4 @@ class PairObjective<Batch> implements Objective<Batch> {
       rejected.sub(sums.rejectedReference).mul(beta),
     ];
   }
-
-  /** Returns the weighted sum of the losses of each pair, [P]. */
-  private lossOf(sums: PairSums): Tensor {
-    const { loss, weights } = this.settings;
-    const parts = loss.map((name, i) =>
-      PAIR_LOSSES[name](sums, this.settings).mul(weights?.[i] ?? 1),
-    );
-    return parts.reduce((sum, part) => sum.add(part));
-  }
-
-  /**
-   * The reference runs first, and its result is copied: forwards of the engine without gradients
-   * free earlier results.
-   */
-  private sumsOf(forward: Forward, batch: PairBatch): PairSums {
-    const { ids, targets, answered } = batch;
-    if (batch.reference && this.settings.reference) {
-      const expected = 'no numbers of the reference in the rows beside a model';
-      const hint = 'Leave out `reference`, or ref_chosen_logps and ref_rejected_logps.';
-      throw refused('dpo reference', expected, 'both', hint);
-    }
-    const reference = batch.reference ?? noGrad(() => this.referenceOf(forward, batch).clone());
-    const own = forward(ids, targets, { loss: { rows: true } });
-    const [chosen, rejected] = halves(own);
-    const [chosenReference, rejectedReference] = halves(reference);
-    const [chosenTokens, rejectedTokens] = halves(answered);
-    return {
-      ...{ chosen, rejected, chosenReference, rejectedReference, chosenTokens, rejectedTokens },
-    };
-  }
-
-  private referenceOf(forward: Forward, { ids, targets }: PairBatch): Tensor {
-    const { reference } = this.settings;
-    const inputs = { loss: { rows: true } };
-    if (reference) {
-      if (!this.isPlaced) reference.to(ids.device).eval();
-      this.isPlaced = true;
-      return reference.call(ids, targets, inputs);
-    }
-    if (lorasOf(this.model).size > 0) {
-      const { training } = this.model;
-      this.model.eval();
-      try {
-        return withoutAdapters(this.model, () => forward(ids, targets, inputs));
-      } finally {
-        this.model.train(training);
-      }
-    }
-    const hint =
-      'Give `reference: await nn.models.fromPretrained(dir)`, or train adapters: peft.addLora(model).';
-    const expected = 'a reference, a model with adapters, or rows with numbers of the reference';
-    throw refused('dpo', expected, `a ${this.model.constructor.name}`, hint);
-  }
-}
-
-function pairBatch(batch: unknown): PairBatch {
-  const { ids, targets, answered } = (batch ?? {}) as Partial<PairBatch>;
-  const isPairs = [ids, targets, answered].every((one) => one instanceof Tensor);
-  if (isPairs) return batch as PairBatch;
-  throw refused('Trainer train', 'a text.PairDataset for dpo()', formatValue(batch));
 }

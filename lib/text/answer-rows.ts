@@ -1,0 +1,171 @@
+// Prompts and their answers in rows of TRL's keys, as tokens: texts or messages.
+import { dataError } from '../runtime/refused.js';
+import type { ChatMessage } from './chat-template.js';
+import { inputsIn, messagesOf, type TemplateInputs } from './conversation.js';
+import type { LocatedRow, Row } from './row-reader.js';
+import type { Tokenizer } from './tokenizer.js';
+
+/** A prompt with each of its answers, as tokens. */
+export interface EncodedAnswers {
+  /** Number of tokens of the prompt. */
+  readonly prompt: number;
+  /** Tokens of the prompt and an answer, for each answer. */
+  readonly sides: readonly Int32Array[];
+}
+
+/** How a row becomes tokens. */
+export interface AnswerRules {
+  readonly tokenizer: Tokenizer;
+  /** Encode a prompt and an answer as one text. The number of tokens of the prompt is then 0. */
+  readonly isWhole: boolean;
+}
+
+/** A prompt and its answers, as texts or as messages. */
+interface Sides<Part> {
+  readonly prompt: Part;
+  readonly answers: readonly Part[];
+}
+
+type Messages = readonly ChatMessage[];
+
+/**
+ * Encodes the answers under `keys` of a row with its prompt. Two answers without a prompt have
+ * their common beginning as the prompt. Throws DS_DATA.
+ */
+export function encodeAnswers(
+  { row, location }: LocatedRow,
+  keys: readonly string[],
+  rules: AnswerRules,
+): EncodedAnswers {
+  const { prompt } = row;
+  const hasPrompt = prompt !== undefined && prompt !== null;
+  const answers = keys.map((key) => row[key]);
+  const parts = hasPrompt ? [prompt, ...answers] : answers;
+  if (hasPrompt || keys.length > 1) {
+    if (parts.every((one) => typeof one === 'string')) {
+      return ofTexts(textsIn(row, answers as string[]), rules);
+    }
+    if (parts.every(Array.isArray)) {
+      return ofMessages(
+        messagesIn(row, answers, location),
+        inputsIn(row, location),
+        location,
+        rules,
+      );
+    }
+  }
+  const named = keys.map((key) => `"${key}"`).join(' and ');
+  const beside = keys.length > 1 ? ' (and "prompt")' : ' and "prompt"';
+  const expected = `${named}${beside} as texts, or as lists of messages`;
+  throw dataError(location(), expected, `a row with ${Object.keys(row).slice(0, 8).join(', ')}`);
+}
+
+/**
+ * Splits the texts of a row. The default prompt is the common beginning, without a space at its
+ * end.
+ */
+function textsIn({ prompt }: Row, answers: readonly string[]): Sides<string> {
+  if (typeof prompt === 'string') return { prompt, answers };
+  const [w, l] = answers as [string, string];
+  let same = 0;
+  while (same < w.length && same < l.length && w[same] === l[same]) same += 1;
+  if (same === w.length && same === l.length) same = Math.max(0, w.lastIndexOf(' '));
+  if (w[same - 1] === ' ') same -= 1;
+  return { prompt: w.slice(0, same), answers: [w.slice(same), l.slice(same)] };
+}
+
+function messagesIn(
+  { prompt }: Row,
+  answers: readonly unknown[],
+  location: () => string,
+): Sides<Messages> {
+  const lists = answers.map((one) => messagesOf(one, location));
+  if (prompt !== undefined && prompt !== null) {
+    return { prompt: messagesOf(prompt, location), answers: lists };
+  }
+  const [w, l] = lists as [Messages, Messages];
+  const most = Math.min(w.length, l.length) - 1;
+  const differs = (one: ChatMessage, i: number): boolean =>
+    i >= most || JSON.stringify(one) !== JSON.stringify(l[i]);
+  const found = w.findIndex(differs);
+  const same = Math.max(0, found);
+  return { prompt: w.slice(0, same), answers: [w.slice(same), l.slice(same)] };
+}
+
+function ofTexts(
+  { prompt, answers }: Sides<string>,
+  { tokenizer, isWhole }: AnswerRules,
+): EncodedAnswers {
+  const before = tokenizer.encode(prompt);
+  const side = (answer: string): Int32Array => {
+    const whole = tokenizer.encode(prompt + answer);
+    // If a token crosses the border between prompt and answer, both are encoded separately.
+    const ids =
+      isWhole || startsWith(whole, before)
+        ? [...whole]
+        : [...before, ...tokenizer.encode(answer, { addSpecialTokens: false })];
+    const { eosId } = tokenizer;
+    if (eosId !== null && ids.at(-1) !== eosId) ids.push(eosId);
+    return Int32Array.from(ids);
+  };
+  return { sides: answers.map(side), prompt: isWhole ? 0 : before.length };
+}
+
+function ofMessages(
+  { prompt, answers }: Sides<Messages>,
+  inputs: TemplateInputs,
+  location: () => string,
+  { tokenizer, isWhole }: AnswerRules,
+): EncodedAnswers {
+  const written = (messages: Messages, addGenerationPrompt: boolean): Int32Array => {
+    try {
+      return tokenizer.applyChatTemplate(messages, { ...inputs, addGenerationPrompt }).ids;
+    } catch (cause) {
+      const { message } = cause as Error;
+      throw dataError(location(), 'messages that the chat template takes', message);
+    }
+  };
+  const all = answers.map((answer) => written([...prompt, ...answer], false));
+  if (isWhole) return { sides: all, prompt: 0 };
+  const before = written(prompt, true);
+  if (all.every((whole) => startsWith(whole, before))) {
+    return { sides: all, prompt: before.length };
+  }
+  const expected = 'a chat template that writes a prompt alike with and without its answer';
+  const hint = 'Set another chat template, or write prompt, chosen and rejected as texts.';
+  throw dataError(location(), expected, 'other tokens of the prompt', hint);
+}
+
+const startsWith = (whole: Int32Array, before: Int32Array): boolean =>
+  whole.length >= before.length && before.every((id, i) => whole[i] === id);
+
+/** Rows of tokens as flat values [R, T], padded at the right. */
+export interface PaddedAnswers {
+  /** [R, T]. */
+  readonly shape: readonly [number, number];
+  /** Tokens and padding, [R, T]. */
+  readonly ids: Int32Array;
+  /** The next token inside an answer, else -100, [R, T]. */
+  readonly targets: Int32Array;
+  /** Number of tokens of each answer, [R]. */
+  readonly answered: Float32Array;
+}
+
+/** Pads rows of a prompt and its answer with `pad`. `ignored` marks targets that do not count. */
+export function padAnswers(
+  rows: readonly { readonly ids: Int32Array; readonly prompt: number }[],
+  pad: number,
+  ignored: number,
+): PaddedAnswers {
+  const T = Math.max(...rows.map(({ ids }) => ids.length));
+  const ids = new Int32Array(rows.length * T).fill(pad);
+  const targets = new Int32Array(rows.length * T).fill(ignored);
+  const answered = new Float32Array(rows.length);
+  for (const [row, one] of rows.entries()) {
+    ids.set(one.ids, row * T);
+    const first = Math.max(one.prompt, 1);
+    targets.set(one.ids.subarray(first), row * T + first - 1);
+    answered[row] = Math.max(0, one.ids.length - first);
+  }
+  return { shape: [rows.length, T], ids, targets, answered };
+}

@@ -1,0 +1,180 @@
+// UnpairedDataset: prompts with an answer and its label, desirable or not, as tokens.
+import type { Dataset } from '../data/index.js';
+import { DsError } from '../errors.js';
+import type { Device } from '../runtime/device.js';
+import { formatValue } from '../runtime/format-value.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { dataError } from '../runtime/refused.js';
+import { requireInteger } from '../runtime/require-number.js';
+import { Tensor } from '../tensor/index.js';
+import { encodeAnswers, padAnswers } from './answer-rows.js';
+import { locatedRows, type RowSource } from './located-rows.js';
+import { IGNORED } from './row-encoder.js';
+import type { LocatedRow } from './row-reader.js';
+import { readTokenizer } from './text-options.js';
+import type { Tokenizer } from './tokenizer.js';
+
+/** Options of UnpairedDataset.open(). */
+export interface UnpairedOptions extends RowSource {
+  /** Encodes texts. Its chat template formats messages. */
+  tokenizer: Tokenizer | string;
+  /** Maximum tokens of a prompt with an answer; longer answers lose their end. Default: 1024. */
+  length?: number;
+}
+
+const OPTIONS: OptionNames<UnpairedOptions> = {
+  ...{ files: true, rows: true, tokenizer: true, length: true },
+};
+
+/** A prompt with an answer as tokens. */
+export interface UnpairedSample {
+  /** Tokens of the prompt and the answer. */
+  ids: Int32Array;
+  /** Number of tokens of the prompt. */
+  prompt: number;
+  /** Whether the answer is desirable. */
+  desirable: boolean;
+  /** Maximum tokens of a prompt with an answer, also with that of another row. */
+  limit: number;
+}
+
+/** A batch of B answers. */
+export interface UnpairedBatch {
+  /** Ids of the tokens, [B, T] i32, padded at the right. */
+  ids: Tensor;
+  /** The next token inside an answer, else -100, [B, T] i32. */
+  targets: Tensor;
+  /** The number of tokens of each answer, [B] f32. */
+  answered: Tensor;
+  /** 1 for desirable answers, 0 for others, [B] f32. */
+  desirable: Tensor;
+  /** Each prompt with the answer of the row before it; the first row has the last answer. */
+  mismatched: {
+    /** Ids of the tokens, [B, T'] i32, padded at the right. */
+    ids: Tensor;
+    /** The next token inside an answer, else -100, [B, T'] i32. */
+    targets: Tensor;
+  };
+}
+
+/** Counts of the rows that open() read. */
+export interface UnpairedReport {
+  /** Desirable answers in the dataset. */
+  desirable: number;
+  /** Other answers in the dataset. */
+  undesirable: number;
+  /** Dropped rows: the prompt fills `length`. */
+  dropped: number;
+  /** Answers that lost their end. */
+  cut: number;
+}
+
+/** Answers with labels, in memory as tokens. open() creates it. */
+export class UnpairedDataset implements Dataset<UnpairedSample> {
+  /** Number of answers. */
+  readonly length: number;
+
+  private constructor(
+    private readonly samples: readonly UnpairedSample[],
+    /** Counts of the rows that open() read. */
+    readonly report: UnpairedReport,
+  ) {
+    this.length = samples.length;
+  }
+
+  /**
+   * Reads rows of {prompt, completion, label} with true or false as the label. A row of a
+   * PairDataset becomes two answers. Values are texts or lists of messages. If a prompt fills
+   * `length`, the row is dropped. Throws DS_DATA with file and line for other rows, and if no row
+   * is left; DS_ARGUMENT.
+   */
+  static async open(given: UnpairedOptions): Promise<UnpairedDataset> {
+    const op = 'UnpairedDataset.open';
+    const { tokenizer: named, length = 1024, ...source } = readOptions(op, given, OPTIONS);
+    const tokenizer = readTokenizer(`${op} tokenizer`, named);
+    requireInteger(`${op} length`, length, 2);
+    const report: UnpairedReport = { desirable: 0, undesirable: 0, dropped: 0, cut: 0 };
+    const samples: UnpairedSample[] = [];
+    for (const located of await locatedRows(op, source)) {
+      for (const sample of samplesOf(located, tokenizer)) {
+        if (sample.prompt >= length) {
+          report.dropped += 1;
+          continue;
+        }
+        if (sample.ids.length > length) report.cut += 1;
+        report[sample.desirable ? 'desirable' : 'undesirable'] += 1;
+        samples.push({ ...sample, ids: sample.ids.subarray(0, length), limit: length });
+      }
+    }
+    if (samples.length > 0) return new UnpairedDataset(samples, report);
+    const got =
+      report.dropped > 0 ? `${report.dropped} prompts of at least ${length} tokens` : 'none';
+    throw dataError(op, 'rows with a prompt, a completion and a label', got);
+  }
+
+  /** Returns the answer `index`. Throws DS_INDEX. */
+  get(index: number): UnpairedSample {
+    const sample = this.samples[index];
+    if (sample) return sample;
+    const expected = `an answer of [0, ${this.length})`;
+    throw new DsError({ code: 'DS_INDEX', op: 'UnpairedDataset.get', expected, got: `${index}` });
+  }
+}
+
+type Answer = Omit<UnpairedSample, 'limit'>;
+
+function samplesOf(located: LocatedRow, tokenizer: Tokenizer): Answer[] {
+  const { row, location } = located;
+  const rules = { tokenizer, isWhole: false };
+  const isPair = row.chosen !== undefined && row.rejected !== undefined;
+  if (isPair) {
+    const { prompt, sides } = encodeAnswers(located, ['chosen', 'rejected'], rules);
+    return sides.map((ids, side) => ({ ids, prompt, desirable: side === 0 }));
+  }
+  const { prompt, sides } = encodeAnswers(located, ['completion'], rules);
+  const { label } = row;
+  if (typeof label !== 'boolean') {
+    throw dataError(location(), 'true or false as the label', formatValue(label));
+  }
+  return sides.map((ids) => ({ ids, prompt, desirable: label }));
+}
+
+/** Whether `sample` comes from an UnpairedDataset. */
+export function isUnpairedSample(sample: unknown): sample is UnpairedSample {
+  const { ids, prompt, desirable } = (sample ?? {}) as Record<string, unknown>;
+  return ids instanceof Int32Array && typeof prompt === 'number' && typeof desirable === 'boolean';
+}
+
+/**
+ * Returns a function for DataLoader's `collate`: it pads answers with `pad`. The caller owns
+ * the tensors. Throws DS_ARGUMENT.
+ */
+export function collateUnpaired(
+  pad: number,
+): (samples: UnpairedSample[], device: Device) => UnpairedBatch {
+  requireInteger('text.collateUnpaired pad', pad, 0);
+  return (samples, device) => {
+    const own = padAnswers(samples, pad, IGNORED);
+    const mismatched = samples.map(({ ids, prompt, limit }, i) => {
+      const other = samples.at(i - 1) as UnpairedSample;
+      const joined = [...ids.subarray(0, prompt), ...other.ids.subarray(other.prompt)];
+      return { ids: Int32Array.from(joined.slice(0, limit)), prompt };
+    });
+    const others = padAnswers(mismatched, pad, IGNORED);
+    const tensor = (values: Int32Array, shape: readonly number[]): Tensor =>
+      Tensor.from(values, { shape, device });
+    return {
+      ids: tensor(own.ids, own.shape),
+      targets: tensor(own.targets, own.shape),
+      answered: Tensor.from(own.answered, { device }),
+      desirable: Tensor.from(
+        Float32Array.from(samples, ({ desirable }) => (desirable ? 1 : 0)),
+        { device },
+      ),
+      mismatched: {
+        ids: tensor(others.ids, others.shape),
+        targets: tensor(others.targets, others.shape),
+      },
+    };
+  };
+}

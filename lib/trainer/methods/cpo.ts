@@ -1,0 +1,161 @@
+// Contrastive preference optimization, and SimPO: preferences without a reference. Sources: Xu et
+// al. 2024, Meng et al. 2024, Gupta et al. 2025 (AlphaPO), TRL's CPOTrainer.
+import type { Module } from '../../nn/index.js';
+import { number, type Options, oneOf, readDeclared, type Settings } from '../../runtime/option.js';
+import { refusedValue } from '../../runtime/refused.js';
+import { exp, softplus, type Tensor } from '../../tensor/index.js';
+import type { PairBatch } from '../../text/index.js';
+import type { Forward, Objective } from '../micro-batch.js';
+import type { DeviceSums } from '../step-metrics.js';
+import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
+import { requireCausal, TrainingMethod } from './method.js';
+import { halves } from './pair-losses.js';
+import { PAIR_METRICS, pairMetrics, pairOutputs } from './pair-metrics.js';
+
+/** Name of a loss of cpo(), as in TRL. */
+export type CpoLossName = 'sigmoid' | 'hinge' | 'ipo' | 'simpo';
+
+/** The declared options of cpo(). */
+export const CPO = {
+  /** Factor of the difference of both answers. Default: 0.1. */
+  beta: number('factor of the difference of both answers', {
+    ...{ above: 0, default: 0.1, flag: 'beta' },
+  }),
+  /** Name of the loss in TRL; "simpo" and "ipo" compare means per token. Default: "sigmoid". */
+  loss: oneOf<CpoLossName>(['sigmoid', 'hinge', 'ipo', 'simpo'])('[loss](#losses-of-cpo)', {
+    default: 'sigmoid',
+    elsewhere: '`loss_type`',
+  }),
+  /** Probability that chosen and rejected are swapped, below 0.5. Default: 0. */
+  labelSmoothing: number('chance that a label is wrong', {
+    ...{ min: 0, below: 0.5, default: 0, flag: 'label_smoothing' },
+  }),
+  /** Weight of the next-token loss of chosen answers. Default: 1; SimPO's paper has 0. */
+  cpoAlpha: number('weight of the next-token loss of chosen answers', {
+    ...{ min: 0, default: 1, flag: 'cpo_alpha' },
+  }),
+  /** Margin between both answers in the loss "simpo". Default: 0.5. */
+  simpoGamma: number('margin of the loss `simpo`', {
+    ...{ min: 0, default: 0.5, flag: 'simpo_gamma' },
+  }),
+  /** Alpha of AlphaPO's rewards (1 - p^-alpha) / alpha; 0: log p. Default: 0. */
+  alpha: number('shape of the rewards (AlphaPO); 0: log-probabilities', {
+    ...{ default: 0, flag: 'alpha' },
+  }),
+};
+
+/** Options of cpo(). */
+export interface CpoOptions extends Options<typeof CPO> {}
+
+/**
+ * Returns the `method` of a Trainer that learns from pairs of a text.PairDataset, without a
+ * reference. Throws DS_ARGUMENT for wrong options.
+ */
+export function cpo(given: CpoOptions = {}): TrainingMethod {
+  const settings = readDeclared('cpo', given, CPO);
+  const { loss, labelSmoothing } = settings;
+  const isSmoothed = loss === 'sigmoid' || loss === 'simpo';
+  if (labelSmoothing !== 0 && !isSmoothed) {
+    throw refusedValue(`cpo labelSmoothing of ${loss}`, '0', labelSmoothing);
+  }
+  return new Cpo(settings);
+}
+
+class Cpo extends TrainingMethod {
+  readonly name = 'cpo';
+  readonly metrics = [...PAIR_METRICS, 'nll_loss'];
+
+  constructor(private readonly settings: Settings<typeof CPO>) {
+    super();
+  }
+
+  override objectiveOf<Batch>(model: Module): Objective<Batch> {
+    requireCausal(this.name, model);
+    return new CpoObjective(this.settings);
+  }
+}
+
+/** Log-probabilities of P pairs, [P] f32 each. */
+export interface CpoSums {
+  /** Sums, or means per token, that the loss compares. */
+  readonly chosen: Tensor;
+  readonly rejected: Tensor;
+  /** Sums of chosen answers, and their tokens. */
+  readonly chosenSum: Tensor;
+  readonly chosenTokens: Tensor;
+}
+
+const logSigmoid = (x: Tensor): Tensor => softplus(x.neg()).neg();
+
+/** The rewards of log-probabilities, before beta. */
+function rewardOf(logps: Tensor, alpha: number): Tensor {
+  if (alpha === 0) return logps;
+  return exp(logps.mul(-alpha)).neg().add(1).div(alpha);
+}
+
+/** The loss of each pair, [P]. */
+export function cpoLoss(
+  { chosen, rejected }: Pick<CpoSums, 'chosen' | 'rejected'>,
+  { loss, beta, labelSmoothing: e, simpoGamma, alpha }: Settings<typeof CPO>,
+): Tensor {
+  const d = rewardOf(chosen, alpha).sub(rewardOf(rejected, alpha));
+  if (loss === 'hinge') return d.mul(-beta).add(1).relu();
+  if (loss === 'ipo') return d.sub(1 / (2 * beta)).square();
+  const x = d.mul(beta).sub(loss === 'simpo' ? simpoGamma : 0);
+  if (e === 0) return logSigmoid(x).neg();
+  return logSigmoid(x)
+    .mul(e - 1)
+    .sub(logSigmoid(x.neg()).mul(e));
+}
+
+class CpoObjective<Batch> extends AnswerObjective<Batch, PairBatch, CpoSums> {
+  constructor(private readonly settings: Settings<typeof CPO>) {
+    super('cpo');
+  }
+
+  protected read(batch: unknown): PairBatch {
+    return pairBatch('cpo', batch);
+  }
+
+  protected count({ ids, answered }: PairBatch): AnswerCounts {
+    const pairs = ids.size(0) / 2;
+    const further = totalOf(answered.narrow(0, 0, pairs));
+    return { counted: pairs, tokens: totalOf(answered), further };
+  }
+
+  protected sumsOf(forward: Forward, { ids, targets, answered }: PairBatch): CpoSums {
+    const sums = forward(ids, targets, { loss: { rows: true } });
+    const { loss } = this.settings;
+    const isMean = loss === 'simpo' || loss === 'ipo';
+    const [chosen, rejected] = halves(isMean ? sums.div(answered.clamp(1)) : sums);
+    const [chosenSum] = halves(sums);
+    const [chosenTokens] = halves(answered);
+    return { chosen, rejected, chosenSum, chosenTokens };
+  }
+
+  protected lossOf(sums: CpoSums): Tensor {
+    return cpoLoss(sums, this.settings);
+  }
+
+  protected override tokenLossOf({ chosenSum }: CpoSums): Tensor | null {
+    const { cpoAlpha } = this.settings;
+    return cpoAlpha === 0 ? null : chosenSum.sum().mul(-cpoAlpha);
+  }
+
+  protected metricsOf(sums: CpoSums): DeviceSums {
+    const { chosen, rejected, chosenSum, chosenTokens } = sums;
+    return {
+      ...pairMetrics({ rewards: this.rewards(sums), logps: [chosen, rejected] }),
+      nll_loss: { sum: chosenSum.sum().neg(), count: chosenTokens.sum() },
+    };
+  }
+
+  protected outputsOf(sums: CpoSums): Tensor {
+    return pairOutputs(this.rewards(sums));
+  }
+
+  private rewards({ chosen, rejected }: CpoSums): [Tensor, Tensor] {
+    const { beta, alpha } = this.settings;
+    return [rewardOf(chosen, alpha).mul(beta), rewardOf(rejected, alpha).mul(beta)];
+  }
+}

@@ -1,0 +1,157 @@
+// Generalized knowledge distillation: a student learns the distributions of a teacher. Sources:
+// Agarwal et al. 2024, TRL's GKDTrainer.
+import { CausalLM } from '../../models/causal-lm.js';
+import type { Module } from '../../nn/index.js';
+import {
+  checked,
+  number,
+  type Options,
+  readDeclared,
+  type Settings,
+} from '../../runtime/option.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
+import { exp, noGrad, softplus, Tensor } from '../../tensor/index.js';
+import { targetsOf } from '../../text/index.js';
+import type { Forward, Objective } from '../micro-batch.js';
+import type { DeviceSums } from '../step-metrics.js';
+import { type AnswerCounts, AnswerObjective } from './answer-objective.js';
+import { requireCausal, TrainingMethod } from './method.js';
+import { Reference } from './reference.js';
+
+/** The declared options of gkd(). */
+export const GKD = {
+  /** The teacher: a model with the same vocabulary. */
+  teacher: checked(readTeacher, 'model to learn from', {
+    required: true,
+    elsewhere: '`teacher_model_name_or_path`',
+  }),
+  /**
+   * 0: KL(teacher || student), 1: KL(student || teacher), between: Jensen-Shannon. Default: 0.5.
+   */
+  beta: number('0: forward KL, 1: reverse KL, between: Jensen-Shannon', {
+    ...{ min: 0, max: 1, default: 0.5, flag: 'beta' },
+  }),
+  /** Divisor of the logits of both models. Default: 1. */
+  lossTemperature: number('divisor of the logits of both models', { above: 0, default: 1 }),
+};
+
+/** Options of gkd(). */
+export interface GkdOptions extends Options<typeof GKD> {}
+
+/**
+ * Returns the `method` of a Trainer that learns the distributions of a teacher on the labels of
+ * text rows. Throws DS_ARGUMENT for wrong options.
+ */
+export function gkd(given: GkdOptions): TrainingMethod {
+  return new Gkd(readDeclared('gkd', given, GKD));
+}
+
+function readTeacher(op: string, given: CausalLM): CausalLM {
+  if (given instanceof CausalLM) return given;
+  throw refusedValue(op, 'a language model of nn.models', given);
+}
+
+class Gkd extends TrainingMethod {
+  readonly name = 'gkd';
+  readonly metrics = [];
+
+  constructor(private readonly settings: Settings<typeof GKD>) {
+    super();
+  }
+
+  override objectiveOf<Batch>(model: Module): Objective<Batch> {
+    const student = requireCausal(this.name, model);
+    const { teacher } = this.settings;
+    if (teacher.vocabSize === student.vocabSize) return new GkdObjective(student, this.settings);
+    const expected = `a vocabulary of ${student.vocabSize} tokens, as the student has`;
+    throw refused('gkd teacher', expected, String(teacher.vocabSize));
+  }
+}
+
+/** log(exp(a) + exp(b)). */
+const logAddExp = (a: Tensor, b: Tensor): Tensor => a.add(softplus(b.sub(a)));
+
+/** KL(p || q) of log-probabilities, [..]. */
+const divergence = (p: Tensor, q: Tensor): Tensor => exp(p).mul(p.sub(q)).sum(-1);
+
+/** The divergence of each token, [..] f32, of logits [.., V]. */
+export function gkdLoss(
+  student: Tensor,
+  teacher: Tensor,
+  { beta, lossTemperature }: Omit<Settings<typeof GKD>, 'teacher'>,
+): Tensor {
+  const [s, t] = [student, teacher].map((logits) => {
+    const wide = logits.dtype === 'f64' ? logits : logits.to('f32');
+    return wide.div(lossTemperature).logSoftmax(-1);
+  }) as [Tensor, Tensor];
+  if (beta === 0) return divergence(t, s);
+  if (beta === 1) return divergence(s, t);
+  const m = logAddExp(s.add(Math.log(1 - beta)), t.add(Math.log(beta)));
+  return divergence(t, m)
+    .mul(beta)
+    .add(divergence(s, m).mul(1 - beta));
+}
+
+/** A batch of text rows with the targets of each position. */
+interface DistilledBatch {
+  readonly ids: Tensor;
+  readonly targets: Tensor;
+  readonly documents?: Tensor;
+  readonly positions?: Tensor;
+}
+
+const IGNORED = -100;
+
+class GkdObjective<Batch> extends AnswerObjective<Batch, DistilledBatch, Tensor> {
+  private readonly teacher: Reference;
+
+  constructor(
+    student: CausalLM,
+    private readonly settings: Settings<typeof GKD>,
+  ) {
+    super('gkd');
+    this.teacher = new Reference('gkd', student, settings.teacher, 'teacher');
+  }
+
+  protected read(batch: unknown): DistilledBatch {
+    const { ids, labels, targets = labels } = (batch ?? {}) as Record<string, unknown>;
+    if (ids instanceof Tensor && targets instanceof Tensor) return batch as DistilledBatch;
+    throw refused('Trainer train', 'a text.TextDataset for gkd()', 'other batches');
+  }
+
+  protected override prepared(batch: DistilledBatch): DistilledBatch {
+    const { labels, ...rest } = batch as DistilledBatch & { labels?: Tensor };
+    if (rest.targets || !labels) return batch;
+    const targets = targetsOf(labels);
+    labels.dispose();
+    return { ...rest, targets };
+  }
+
+  protected count({ targets }: DistilledBatch): AnswerCounts {
+    const counted = targets.toArray().filter((target) => Number(target) !== IGNORED).length;
+    return { counted, tokens: counted };
+  }
+
+  /** The divergences of tokens that count, 0 for others, [B, T]. */
+  protected sumsOf(forward: Forward, batch: DistilledBatch): Tensor {
+    const { ids, targets, documents = null, positions = null } = batch;
+    const places = { documents, positions };
+    const teacher = this.teacher.outputs(ids, places);
+    const student = forward(ids, null, places);
+    const counts = noGrad(() => targets.ne(IGNORED).to('f32'));
+    return gkdLoss(student, teacher, this.settings).mul(counts);
+  }
+
+  protected lossOf(losses: Tensor): Tensor {
+    return losses;
+  }
+
+  protected metricsOf(): DeviceSums {
+    return {};
+  }
+
+  /** The sum of the divergences of each row, [B]. */
+  protected outputsOf(losses: Tensor): Tensor {
+    return losses.sum(1);
+  }
+}

@@ -1,0 +1,155 @@
+// Odds-ratio preference optimization: the next-token loss of chosen rows, and the odds of both
+// answers. Sources: Hong et al. 2024, TRL's ORPOTrainer.
+import type { Module } from '../../nn/index.js';
+import { number, type Options, readDeclared, type Settings } from '../../runtime/option.js';
+import { expm1, log, softplus, Tensor } from '../../tensor/index.js';
+import type { PairBatch } from '../../text/index.js';
+import type { Forward, Objective } from '../micro-batch.js';
+import { type DeviceSums, meanOf } from '../step-metrics.js';
+import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
+import { requireCausal, TrainingMethod } from './method.js';
+import { halves } from './pair-losses.js';
+import { PAIR_METRICS, pairMetrics, pairOutputs } from './pair-metrics.js';
+
+const IGNORED = -100;
+
+/** The declared options of orpo(). */
+export const ORPO = {
+  /** Weight of the odds ratio (lambda in the paper). Default: 0.1. */
+  beta: number('weight of the odds ratio', { above: 0, default: 0.1, flag: 'beta' }),
+};
+
+/** Options of orpo(). */
+export interface OrpoOptions extends Options<typeof ORPO> {}
+
+/**
+ * Returns the `method` of a Trainer that learns from pairs of a text.PairDataset, without a
+ * reference. Throws DS_ARGUMENT for wrong options.
+ */
+export function orpo(given: OrpoOptions = {}): TrainingMethod {
+  return new Orpo(readDeclared('orpo', given, ORPO));
+}
+
+class Orpo extends TrainingMethod {
+  readonly name = 'orpo';
+  readonly metrics = [...PAIR_METRICS, 'nll_loss', 'log_odds_ratio', 'log_odds_chosen'];
+
+  constructor(private readonly settings: Settings<typeof ORPO>) {
+    super();
+  }
+
+  override objectiveOf<Batch>(model: Module): Objective<Batch> {
+    requireCausal(this.name, model);
+    return new OrpoObjective(this.settings);
+  }
+}
+
+/** A batch with the targets of chosen prompts. */
+interface WholePairs extends PairBatch {
+  /** Targets of the answers, then those of the prompts of chosen rows, [3P, T] i32. */
+  readonly scored: Tensor;
+  /** Number of tokens of chosen rows, prompts included, after the first token, [P] f32. */
+  readonly whole: Tensor;
+}
+
+/** Log-probabilities of P pairs, [P] f32 each. */
+interface OrpoSums {
+  /** Means per token of the answers. */
+  readonly chosen: Tensor;
+  readonly rejected: Tensor;
+  /** Sums of chosen rows with their prompts, and their tokens. */
+  readonly wholeSum: Tensor;
+  readonly whole: Tensor;
+}
+
+/** An upper bound of means: log(1 - exp(x)) has no value at 0, the mean of an empty answer. */
+const HIGHEST = -1e-6;
+
+/** log(p / (1 - p)) of log p. */
+const logOdds = (x: Tensor): Tensor => x.sub(log(expm1(x).neg()));
+
+/** The logarithm of the odds ratio of each pair, [P], from means per token. */
+export function logOddsRatio(chosen: Tensor, rejected: Tensor): Tensor {
+  const [w, l] = [chosen, rejected].map((x) => x.clamp(Number.NEGATIVE_INFINITY, HIGHEST));
+  return logOdds(w as Tensor).sub(logOdds(l as Tensor));
+}
+
+const logSigmoid = (x: Tensor): Tensor => softplus(x.neg()).neg();
+
+class OrpoObjective<Batch> extends AnswerObjective<Batch, WholePairs, OrpoSums> {
+  constructor(private readonly settings: Settings<typeof ORPO>) {
+    super('orpo');
+  }
+
+  protected read(batch: unknown): WholePairs {
+    return pairBatch('orpo', batch) as WholePairs;
+  }
+
+  protected override prepared(pairs: WholePairs): WholePairs {
+    const { ids, targets, answered } = pairs;
+    const [R, T] = ids.shape as [number, number];
+    const P = R / 2;
+    const [tokens, own] = [ids, targets].map((one) => Int32Array.from(one.toRaw(), Number));
+    const scored = new Int32Array((R + P) * T).fill(IGNORED);
+    scored.set(own as Int32Array);
+    const counts = Float32Array.from(answered.narrow(0, 0, P).toArray(), Number);
+    for (let row = 0; row < P; ++row) {
+      const first = (own as Int32Array)
+        .subarray(row * T, (row + 1) * T)
+        .findIndex((target) => target !== IGNORED);
+      if (first <= 0) continue;
+      const prompt = (tokens as Int32Array).subarray(row * T + 1, row * T + 1 + first);
+      scored.set(prompt, (R + row) * T);
+      counts[row] = (counts[row] as number) + first;
+    }
+    const { device } = ids;
+    return {
+      ...pairs,
+      scored: Tensor.from(scored, { shape: [R + P, T], device }),
+      whole: Tensor.from(counts, { device }),
+    };
+  }
+
+  protected count({ ids, answered, whole }: WholePairs): AnswerCounts {
+    return { counted: ids.size(0) / 2, tokens: totalOf(answered), further: totalOf(whole) };
+  }
+
+  protected sumsOf(forward: Forward, batch: WholePairs): OrpoSums {
+    const { ids, scored, answered, whole } = batch;
+    const R = ids.size(0);
+    const rows = Array.from({ length: scored.size(0) }, (_, i) => i % R);
+    const sums = forward(ids, scored, { loss: { rows } });
+    const answers = sums.narrow(0, 0, R);
+    const [chosen, rejected] = halves(answers.div(answered.clamp(1)));
+    const wholeSum = sums.narrow(0, 0, R / 2).add(sums.narrow(0, R, R / 2));
+    return { chosen, rejected, wholeSum, whole };
+  }
+
+  protected lossOf({ chosen, rejected }: OrpoSums): Tensor {
+    return logSigmoid(logOddsRatio(chosen, rejected)).mul(-this.settings.beta);
+  }
+
+  protected override tokenLossOf({ wholeSum }: OrpoSums): Tensor {
+    return wholeSum.sum().neg();
+  }
+
+  protected metricsOf(sums: OrpoSums): DeviceSums {
+    const { chosen, rejected, wholeSum, whole } = sums;
+    const odds = logOddsRatio(chosen, rejected);
+    return {
+      ...pairMetrics({ rewards: this.rewards(sums), logps: [chosen, rejected] }),
+      nll_loss: { sum: wholeSum.sum().neg(), count: whole.sum() },
+      log_odds_ratio: meanOf(logSigmoid(odds)),
+      log_odds_chosen: meanOf(odds),
+    };
+  }
+
+  protected outputsOf(sums: OrpoSums): Tensor {
+    return pairOutputs(this.rewards(sums));
+  }
+
+  private rewards({ chosen, rejected }: OrpoSums): [Tensor, Tensor] {
+    const { beta } = this.settings;
+    return [chosen.mul(beta), rejected.mul(beta)];
+  }
+}

@@ -1,0 +1,33 @@
+// Metrics of pairs by TRL's names.
+import { stack, type Tensor } from '../../tensor/index.js';
+import { type DeviceSums, meanOf } from '../step-metrics.js';
+
+/** Metrics of logs and evaluations, by TRL's names. */
+export const PAIR_METRICS = [
+  ...['rewards/chosen', 'rewards/rejected', 'rewards/margins', 'rewards/accuracies'],
+  ...['logps/chosen', 'logps/rejected'],
+];
+
+/** Rewards and log-probabilities of P pairs, [P] f32 each. */
+export interface PairValues {
+  /** Rewards of chosen and rejected answers. */
+  readonly rewards: readonly [chosen: Tensor, rejected: Tensor];
+  /** Log-probabilities of chosen and rejected answers. */
+  readonly logps: readonly [chosen: Tensor, rejected: Tensor];
+}
+
+/** Returns the sums of PAIR_METRICS. */
+export function pairMetrics({ rewards: [w, l], logps }: PairValues): DeviceSums {
+  const margins = w.sub(l);
+  return {
+    'rewards/chosen': meanOf(w),
+    'rewards/rejected': meanOf(l),
+    'rewards/margins': meanOf(margins),
+    'rewards/accuracies': meanOf(margins.gt(0).to('f32')),
+    'logps/chosen': meanOf(logps[0]),
+    'logps/rejected': meanOf(logps[1]),
+  };
+}
+
+/** Rewards as outputs of predict(): [P, 2]. */
+export const pairOutputs = (rewards: readonly [Tensor, Tensor]): Tensor => stack(rewards, 1);

@@ -1,0 +1,129 @@
+// Reward modelling: a classifier with one label learns that chosen answers have higher scores.
+// Sources: Bradley and Terry 1952, Touvron et al. 2023 (margin), Eisenstein et al. 2023 (centring),
+// TRL's RewardTrainer.
+import { TaskModel } from '../../models/tasks/task-model.js';
+import type { Module } from '../../nn/index.js';
+import { number, type Options, readDeclared, type Settings } from '../../runtime/option.js';
+import { refused } from '../../runtime/refused.js';
+import { softplus, Tensor } from '../../tensor/index.js';
+import type { PairBatch } from '../../text/index.js';
+import type { Forward, Objective } from '../micro-batch.js';
+import { type DeviceSums, meanOf } from '../step-metrics.js';
+import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
+import { TrainingMethod } from './method.js';
+import { halves } from './pair-losses.js';
+import { pairOutputs } from './pair-metrics.js';
+
+/** The declared options of reward(). */
+export const REWARD = {
+  /** Weight of the squared sum of both scores, which keeps their mean near 0. Default: none. */
+  centerRewardsCoefficient: number('weight of the squared sum of both scores', {
+    ...{ min: 0, default: null, shown: 'none', flag: 'center_rewards_coefficient' },
+  }),
+};
+
+/** Options of reward(). */
+export interface RewardOptions extends Options<typeof REWARD> {}
+
+/**
+ * Returns the `method` of a Trainer that trains a reward model: a model with the task
+ * "sequence-classification" and one label. The data are pairs of a text.PairDataset; their margins
+ * count. Throws DS_ARGUMENT for wrong options.
+ */
+export function reward(given: RewardOptions = {}): TrainingMethod {
+  return new Reward(readDeclared('reward', given, REWARD));
+}
+
+class Reward extends TrainingMethod {
+  readonly name = 'reward';
+  readonly metrics = ['accuracy', 'margin', 'mean_reward'];
+
+  constructor(private readonly settings: Settings<typeof REWARD>) {
+    super();
+  }
+
+  override objectiveOf<Batch>(model: Module): Objective<Batch> {
+    const isScorer =
+      model instanceof TaskModel &&
+      model.task === 'sequence-classification' &&
+      model.labels.length === 1;
+    if (isScorer) return new RewardObjective(this.settings);
+    const hint =
+      'Read it by nn.models.fromPretrained(dir, { task: "sequence-classification", labels: ["reward"] }).';
+    const expected = 'a classifier with one label for reward()';
+    throw refused('Trainer model', expected, `a ${model.constructor.name}`, hint);
+  }
+}
+
+/** Scores of P pairs, [P] f32 each. */
+export interface Scores {
+  /** Of chosen answers. */
+  readonly chosen: Tensor;
+  /** Of rejected answers. */
+  readonly rejected: Tensor;
+  /** Least differences; null: 0. */
+  readonly margins: Tensor | null;
+}
+
+/** The loss of each pair, [P]. */
+export function rewardLoss(
+  { chosen, rejected, margins }: Scores,
+  { centerRewardsCoefficient: center }: Settings<typeof REWARD>,
+): Tensor {
+  const difference = chosen.sub(rejected);
+  const loss = softplus((margins ? difference.sub(margins) : difference).neg());
+  return center === null ? loss : loss.add(chosen.add(rejected).square().mul(center));
+}
+
+/** A batch with its padding. */
+interface MaskedPairs extends PairBatch {
+  /** 1 for tokens and 0 for padding, [2P, T] i32. */
+  readonly mask: Tensor;
+}
+
+class RewardObjective<Batch> extends AnswerObjective<Batch, MaskedPairs, Scores> {
+  constructor(private readonly settings: Settings<typeof REWARD>) {
+    super('reward');
+  }
+
+  protected read(batch: unknown): MaskedPairs {
+    return pairBatch('reward', batch) as MaskedPairs;
+  }
+
+  protected override prepared(pairs: MaskedPairs): MaskedPairs {
+    const { ids, lengths } = pairs;
+    const [R, T] = ids.shape as [number, number];
+    const mask = new Int32Array(R * T);
+    for (const [row, length] of lengths.toArray().entries()) {
+      mask.fill(1, row * T, row * T + Number(length));
+    }
+    return { ...pairs, mask: Tensor.from(mask, { shape: [R, T], device: ids.device }) };
+  }
+
+  protected count({ ids, lengths }: PairBatch): AnswerCounts {
+    return { counted: ids.size(0) / 2, tokens: totalOf(lengths) };
+  }
+
+  protected sumsOf(forward: Forward, { ids, mask, margins }: MaskedPairs): Scores {
+    const scores = forward(ids, { mask }).to('f32').reshape([-1]);
+    const [chosen, rejected] = halves(scores);
+    return { chosen, rejected, margins: margins ?? null };
+  }
+
+  protected lossOf(scores: Scores): Tensor {
+    return rewardLoss(scores, this.settings);
+  }
+
+  protected metricsOf({ chosen, rejected }: Scores): DeviceSums {
+    const margins = chosen.sub(rejected);
+    return {
+      accuracy: meanOf(margins.gt(0).to('f32')),
+      margin: meanOf(margins),
+      mean_reward: meanOf(chosen.add(rejected).mul(0.5)),
+    };
+  }
+
+  protected outputsOf({ chosen, rejected }: Scores): Tensor {
+    return pairOutputs([chosen, rejected]);
+  }
+}
