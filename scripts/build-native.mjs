@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// Builds the native addon with CMake into build/Release. binding.gyp and prebuildify run it too.
+// Builds the native addon with CMake into build/Release.
 //
 //   --tree=NAME         build into build/NAME
 //   --this-machine      leave out the GPU back end if no GPU is here; --cuda builds it
@@ -117,8 +117,6 @@ function publish(from, to) {
   console.log(`built ${built.join(', ')} in ${to}`);
 }
 
-// node-gyp and prebuildify pass words of their own (rebuild, --target=...); they change nothing
-// here.
 const name = process.argv.find((word) => word.startsWith('--tree='))?.slice(7) ?? 'Release';
 if (!/^[\w-]+$/.test(name)) {
   console.error(`--tree: expected a plain name for folders in .cmake and build, got "${name}"`);

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
-// Measures the package: bytes of the tarball, time to install it into an empty folder, and time to
-// import it in a new process. Usage: measure-package.mjs [TARBALL]
-// [RESULT.json]; without a tarball it packs one.
+// Measures the packages: bytes of the tarballs, time to install them into an empty folder, and time
+// to import them in a new process. Usage: measure-package.mjs FOLDER [RESULT.json]. FOLDER has the
+// tarballs of scripts/pack; npm must find them, as in scripts/test-tarball.
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { cpus, loadavg, tmpdir } from 'node:os';
@@ -13,14 +13,6 @@ const STARTS = 15;
 const INSTALLS = 3;
 
 const run = (command, args, cwd) => execFileSync(command, args, { cwd, encoding: 'utf8' });
-
-function packed(folder) {
-  run('npm', ['pack', '--silent', '--pack-destination', folder], root);
-  return join(
-    folder,
-    readdirSync(folder).find((name) => name.endsWith('.tgz')),
-  );
-}
 
 /** Bytes of all files below. */
 function bytesBelow(folder) {
@@ -38,12 +30,12 @@ const rounded = (values) => ({
 });
 
 /** Milliseconds of an installation from npm's cache. */
-function installed(folder, tarball) {
+function installed(folder) {
   writeFileSync(join(folder, 'package.json'), '{ "name": "consumer", "private": true }\n');
   rmSync(join(folder, 'node_modules'), { recursive: true, force: true });
   rmSync(join(folder, 'package-lock.json'), { force: true });
   const start = performance.now();
-  run('npm', ['install', '--no-fund', '--no-audit', '--prefer-offline', tarball], folder);
+  run('npm', ['install', '--no-fund', '--no-audit', '--prefer-offline', '@ds/native'], folder);
   return performance.now() - start;
 }
 
@@ -83,12 +75,12 @@ function starts(folder) {
   );
 }
 
-function measure(tarball, folder) {
-  const installs = Array.from({ length: INSTALLS }, () => installed(folder, tarball));
+function measure(packages, folder) {
+  const installs = Array.from({ length: INSTALLS }, () => installed(folder));
   const modules = join(folder, 'node_modules');
   return {
-    tarball_bytes: statSync(tarball).size,
-    package_bytes: bytesBelow(join(modules, '@ds', 'native')),
+    tarball_bytes: bytesBelow(packages),
+    package_bytes: bytesBelow(join(modules, '@ds')),
     installed_bytes: bytesBelow(modules),
     install_ms: rounded(installs),
     ...starts(folder),
@@ -98,14 +90,13 @@ function measure(tarball, folder) {
 const [given, result] = process.argv.slice(2);
 const work = mkdtempSync(join(tmpdir(), 'ds-package-'));
 try {
-  const tarball = given ? resolve(given) : packed(work);
   const [{ model }] = cpus();
   const host = { cpu: model.trim(), cores: cpus().length, node: process.versions.node };
   const commit = run('git', ['rev-parse', '--short', 'HEAD'], root).trim();
   const date = new Date().toISOString().slice(0, 10);
   const load = loadavg()[0];
   const report = { command: 'scripts/measure-package.mjs', commit, date, host, load };
-  const text = `${JSON.stringify({ ...report, result: measure(tarball, work) }, null, 2)}\n`;
+  const text = `${JSON.stringify({ ...report, result: measure(resolve(given), work) }, null, 2)}\n`;
   if (result) writeFileSync(result, text);
   else process.stdout.write(text);
 } finally {

@@ -2,8 +2,8 @@
 
 /** What is known about the machine's GPUs, without opening one. */
 export interface GpuProbe {
-  /** libds_cuda.so lies beside the addon and could be opened. */
-  libraryFound: boolean;
+  /** The file of the GPU back end; empty if none could be opened. */
+  library: string;
   deviceCount: number;
   /** 13000 for 13.0; 0 without a driver. */
   driverVersion: number;

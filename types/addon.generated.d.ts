@@ -53,6 +53,11 @@ export interface Addon {
    * Opens `device` (0 CPU, 1 + i GPU i) and returns its compute stream.
    */
   open(device: number): number;
+  /**
+   * Sets the files of the GPU back end, one a line, in order of preference. The first probe opens
+   * them.
+   */
+  setGpuLibraries(files: string): void;
   probe(): GpuProbe;
   /**
    * Returns the path of a shared library from the loader; empty if the loader does not find it.

@@ -1,8 +1,10 @@
-// Finds and opens devices. The CPU is built in; GPUs come from libds_cuda.so in the addon's folder.
+// Finds and opens devices. The CPU is built in; GPUs come from a libds_cuda.so, which is found by
+// trying files.
 #include "devices.h"
 
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "../comm/cpu_engine.h"
 #include "../core/dynamic_library.h"
@@ -16,47 +18,86 @@ namespace {
 /// The GPU back end's library and its entry points. Never closed, because its devices stay open.
 struct GpuLibrary {
   DynamicLibrary library;
-  decltype(&ds_cuda_probe) probe;
   decltype(&ds_cuda_open) open;
   decltype(&ds_cuda_open_nccl) open_nccl;
+  CudaProbe found{};
 };
 
-GpuLibrary open_library() {
-  const std::string folder =
-      DynamicLibrary::folder_of(reinterpret_cast<const void*>(&open_library));
-  DynamicLibrary library =
-      DynamicLibrary::open({"the GPU back end",
-                            {folder + "/libds_cuda.so"},
-                            "This build has the CPU back end only: build it where nvcc is "
-                            "installed, or install a prebuilt package."});
-  const int interface = library.symbol<decltype(&ds_cuda_interface)>("ds_cuda_interface")();
-  if (interface != kCudaInterface) {
-    throw Error(
-        "DS_LIBRARY", "the GPU back end", text("interface ", kCudaInterface), text(interface),
-        "libds_cuda.so and ds_native.node come from different builds: rebuild or reinstall both.");
-  }
-  auto probe = library.symbol<decltype(&ds_cuda_probe)>("ds_cuda_probe");
-  auto open = library.symbol<decltype(&ds_cuda_open)>("ds_cuda_open");
-  auto open_nccl = library.symbol<decltype(&ds_cuda_open_nccl)>("ds_cuda_open_nccl");
-  return {std::move(library), probe, open, open_nccl};
+std::mutex candidates_mutex;
+
+/// Files of the GPU back end in order of preference; empty: the one in the addon's folder.
+std::vector<std::string>& candidates() {
+  static auto* files = new std::vector<std::string>();
+  return *files;
 }
 
-/// Throws DS_LIBRARY, on every call, if the library is unusable.
+std::vector<std::string> files_to_try() {
+  std::lock_guard lock(candidates_mutex);
+  if (!candidates().empty()) return candidates();
+  return {DynamicLibrary::folder_of(reinterpret_cast<const void*>(&files_to_try)) +
+          "/libds_cuda.so"};
+}
+
+/// Opens one file. Throws DS_LIBRARY if it does not load or is of another build.
+GpuLibrary open_library(const std::string& file) {
+  DynamicLibrary library =
+      DynamicLibrary::open({"the GPU back end",
+                            {file},
+                            "This build has the CPU back end only: install the CUDA package of "
+                            "the platform, such as @ds/native-linux-x64-cuda13, or build from "
+                            "source where nvcc is installed."});
+  const int interface = library.symbol<decltype(&ds_cuda_interface)>("ds_cuda_interface")();
+  if (interface != kCudaInterface) {
+    throw Error("DS_LIBRARY", "the GPU back end",
+                text("interface ", kCudaInterface, " in ", library.path()), text(interface),
+                "libds_cuda.so and ds_native.node come from different builds: install packages of "
+                "the same version, or rebuild both.");
+  }
+  auto open = library.symbol<decltype(&ds_cuda_open)>("ds_cuda_open");
+  auto open_nccl = library.symbol<decltype(&ds_cuda_open_nccl)>("ds_cuda_open_nccl");
+  CudaProbe found{};
+  library.symbol<decltype(&ds_cuda_probe)>("ds_cuda_probe")(&found);
+  return {std::move(library), open, open_nccl, found};
+}
+
+/// Returns the first library that can use the GPUs, else the first one that opens. So a package of
+/// an older CUDA serves a driver that is too old for the preferred one.
+GpuLibrary open_best() {
+  std::optional<GpuLibrary> best;
+  std::optional<Error> first;
+  std::string others;
+  for (const std::string& file : files_to_try()) {
+    try {
+      GpuLibrary opened = open_library(file);
+      if (opened.found.message[0] == '\0') return opened;
+      if (!best) best.emplace(std::move(opened));
+    } catch (const Error& error) {
+      if (first) {
+        others += text("; ", error.what());
+      } else {
+        first = error;
+      }
+    }
+  }
+  if (best) return std::move(*best);
+  throw Error(first->code, first->op, first->expected, first->got + others, first->hint);
+}
+
+/// Throws DS_LIBRARY, on every call, if no library is usable.
 GpuLibrary& gpu_library() {
-  static GpuLibrary* opened = new GpuLibrary(open_library());
+  static GpuLibrary* opened = new GpuLibrary(open_best());
   return *opened;
 }
 
 GpuProbe probe_once() {
   GpuProbe out;
   try {
-    CudaProbe found{};
-    gpu_library().probe(&found);
-    out.library_found = true;
-    out.device_count = found.device_count;
-    out.driver_version = found.driver_version;
-    out.runtime_version = found.runtime_version;
-    out.message = found.message;
+    const GpuLibrary& opened = gpu_library();
+    out.library = opened.library.path();
+    out.device_count = opened.found.device_count;
+    out.driver_version = opened.found.driver_version;
+    out.runtime_version = opened.found.runtime_version;
+    out.message = opened.found.message;
   } catch (const Error& error) {
     out.message = error.hint.empty() ? error.what() : text(error.what(), ". ", error.hint);
   }
@@ -64,6 +105,11 @@ GpuProbe probe_once() {
 }
 
 }  // namespace
+
+void set_gpu_libraries(std::vector<std::string> files) {
+  std::lock_guard lock(candidates_mutex);
+  candidates() = std::move(files);
+}
 
 const GpuProbe& probe_gpus() {
   static const GpuProbe* probe = new GpuProbe(probe_once());

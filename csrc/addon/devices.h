@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "../comm/engine.h"
 #include "../comm/rendezvous.h"
@@ -11,11 +12,16 @@ namespace ds::addon {
 
 /// Facts about the GPU back end that need no context.
 struct GpuProbe {
-  bool library_found = false;  // libds_cuda.so is in the addon's folder and could be opened
+  std::string library;  // path of the GPU back end; empty if none could be opened
   int device_count = 0, driver_version = 0, runtime_version = 0;  // versions as 13000 for 13.0
   std::string message;  // empty if GPUs can be used, else one sentence with versions and the fix
 };
 
+/// Sets the files of the GPU back end, in order of preference, before the first probe. Default:
+/// libds_cuda.so in the addon's folder.
+void set_gpu_libraries(std::vector<std::string> files);
+
+/// Opens the first library that can use the GPUs; if none can, the first one that loads.
 const GpuProbe& probe_gpus();
 
 /// Opens device `number` once per process. Throws DS_DEVICE with the probe's message if it does not

@@ -13,6 +13,7 @@
   ENTRY(set_arguments, "setArguments", "block") \
   ENTRY(op_interface, "opInterface") \
   ENTRY(open, "open", "device") \
+  ENTRY(set_gpu_libraries, "setGpuLibraries", "files") \
   ENTRY(probe, "probe") \
   ENTRY(library_path, "libraryPath", "name") \
   ENTRY(device_info, "deviceInfo", "device") \

@@ -1,6 +1,7 @@
 // The native module: its table of entries, and the entries of devices, memory, streams and graphs.
 #include <node_api.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "../core/dynamic_library.h"
@@ -60,10 +61,22 @@ napi_value new_object(Addon& addon) {
   return out;
 }
 
+/// Sets the files of the GPU back end, one a line, in order of preference. The first probe opens
+/// them.
+DS_ENTRY void set_gpu_libraries(Addon&, std::string files) {
+  std::vector<std::string> lines;
+  for (size_t begin = 0; begin < files.size();) {
+    const size_t end = std::min(files.find('\n', begin), files.size());
+    if (end > begin) lines.push_back(files.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  addon::set_gpu_libraries(std::move(lines));
+}
+
 DS_ENTRY Object<GpuProbe> probe(Addon& addon) {
   const GpuProbe& found = probe_gpus();
   napi_value out = new_object(addon);
-  set(addon.env, out, "libraryFound", found.library_found);
+  set(addon.env, out, "library", found.library);
   set(addon.env, out, "deviceCount", double(found.device_count));
   set(addon.env, out, "driverVersion", double(found.driver_version));
   set(addon.env, out, "runtimeVersion", double(found.runtime_version));

@@ -28,7 +28,9 @@ std::string problem_of(const CudaProbe& probe, cudaError_t status) {
   if (status == cudaErrorInsufficientDriver) {
     return text("The NVIDIA driver supports CUDA ", version_text(probe.driver_version),
                 " but this build uses CUDA ", runtime, ". Update the driver to ", needed,
-                ", or build with an older CUDA toolkit.");
+                probe.runtime_version >= 13000
+                    ? ", or install @ds/native-linux-x64-cuda12 for drivers from 525 on."
+                    : ".");
   }
   if (status == cudaErrorNoDevice || (status == cudaSuccess && probe.device_count == 0)) {
     return "The driver shows no GPU to this process; check nvidia-smi, CUDA_VISIBLE_DEVICES and "

@@ -1,49 +1,64 @@
 // Finds and loads the native addon once. Throws DS_PLATFORM with a fix if it cannot.
 
 import { availableParallelism } from 'node:os';
-import { dirname, join } from 'node:path';
 import type { Addon } from '../../types/addon.generated.js';
 import { DsError } from '../errors.js';
 import { opInterface } from './interface.generated.js';
 import { type JobEnvironment, rankFromEnvironment } from './job-environment.js';
-import { packageRoot } from './package-root.js';
+import {
+  addonCandidates,
+  gpuLibraryCandidates,
+  loadHint,
+  platformName,
+  platformPackage,
+} from './native-files.js';
 import { errorMessage } from './system-error.js';
 
-/** The file that load() loads. */
-export function addonPath(): string {
-  const find = require('node-gyp-build') as { path(root: string): string };
-  return process.env.DS_NATIVE_BINDING ?? find.path(packageRoot());
+/** An addon and its file. */
+interface Loaded {
+  addon: Addon;
+  file: string;
 }
 
-/** The file of the GPU back end: the addon opens it from its own folder. */
-export function gpuLibraryPath(): string {
-  return join(dirname(addonPath()), 'libds_cuda.so');
+/** Ops are called by number: an addon built from other headers would run a different op. */
+function refuseOtherOps(loaded: Addon, file: string): void {
+  const found = loaded.opInterface?.();
+  if (found === opInterface) return;
+  throw new DsError({
+    code: 'DS_PLATFORM',
+    op: 'native addon',
+    expected: `an addon built for the ops of this package, ${opInterface}`,
+    got: `${file} for ${found ?? 'an earlier version'}`,
+    hint: 'Rebuild it: npm run build:native. If DS_NATIVE_BINDING is set, it selects the file.',
+  });
 }
 
-/**
- * Loads DS_NATIVE_BINDING if it is set, else the addon that node-gyp-build finds in build/ or
- * prebuilds/.
- */
-function load(): Addon {
+/** Loads DS_NATIVE_BINDING if it is set, else the first candidate that loads and has these ops. */
+function load(): Loaded {
   const override = process.env.DS_NATIVE_BINDING;
-  try {
-    if (override) return require(override) as Addon;
-    const find = require('node-gyp-build') as (root: string) => Addon;
-    return find(packageRoot());
-  } catch (cause) {
-    const platform = `${process.platform}-${process.arch}`;
-    throw new DsError({
-      code: 'DS_PLATFORM',
-      op: 'native addon',
-      expected: override ? `a loadable addon at DS_NATIVE_BINDING=${override}` : 'a loadable addon',
-      got: `${platform}, Node ${process.versions.node}: ${errorMessage(cause)}`,
-      hint:
-        platform === 'linux-x64'
-          ? 'Reinstall the package, or build it from source: npm explore @ds/native -- npm run build:native.'
-          : '@ds/native ships for Linux x64; on other platforms build it from source (see README).',
-      cause,
-    });
+  const failures: { file: string; error: unknown }[] = [];
+  for (const file of override ? [override] : addonCandidates()) {
+    try {
+      const found = require(file) as Addon;
+      refuseOtherOps(found, file);
+      return { addon: found, file };
+    } catch (error) {
+      failures.push({ file, error });
+    }
   }
+  const [first] = failures;
+  if (failures.length === 1 && first?.error instanceof DsError) throw first.error;
+  const reasons = failures.map(({ file, error }) => `${file}: ${errorMessage(error)}`).join('; ');
+  throw new DsError({
+    code: 'DS_PLATFORM',
+    op: 'native addon',
+    expected: override ? `a loadable addon at DS_NATIVE_BINDING=${override}` : 'a loadable addon',
+    got:
+      `${platformName()}, Node ${process.versions.node}: ` +
+      (reasons || `no package ${platformPackage()} and no build`),
+    hint: loadHint(reasons),
+    cause: first?.error,
+  });
 }
 
 function threadCount(): number {
@@ -73,22 +88,17 @@ process.env.NCCL_NVLS_ENABLE ??= '0';
 const threads = threadCount();
 prepareBlas(threads);
 
-/** Ops are called by number: an addon built from other headers would run a different op. */
-function requireSameOps(loaded: Addon): Addon {
-  const found = loaded.opInterface?.();
-  if (found === opInterface) return loaded;
-  throw new DsError({
-    code: 'DS_PLATFORM',
-    op: 'native addon',
-    expected: `an addon built for the ops of this package, ${opInterface}`,
-    got: `${addonPath()} for ${found ?? 'an earlier version'}`,
-    hint: 'Rebuild it: npm run build:native. If DS_NATIVE_BINDING is set, it selects the file.',
-  });
-}
+const loaded = load();
 
 /** The loaded addon. Only lib/runtime imports it. */
-export const addon: Addon = requireSameOps(load());
+export const addon: Addon = loaded.addon;
 addon.setThreads(threads);
+addon.setGpuLibraries(gpuLibraryCandidates(loaded.file).join('\n'));
+
+/** The file of the loaded addon. */
+export function addonPath(): string {
+  return loaded.file;
+}
 
 /**
  * Shared with the addon: an op's arguments, from writing to the call. The last two words are the

@@ -1,6 +1,6 @@
 // Features of this installation: the addon, devices, and libraries that are opened at run time.
 import { DsError } from '../errors.js';
-import { addon, addonPath, gpuLibraryPath } from './addon.js';
+import { addon, addonPath } from './addon.js';
 import { device, type GpuProbe, probeGpus, threads } from './device.js';
 import { fileEngineName } from './file.js';
 import { native } from './native.js';
@@ -53,7 +53,7 @@ export function inspectEnvironment(): EnvironmentReport {
   const gpus = Array.from({ length: gpu.deviceCount }, (_, i) => `cuda:${i}`);
   return {
     addon: addonPath(),
-    gpuLibrary: gpu.libraryFound ? gpuLibraryPath() : null,
+    gpuLibrary: gpu.library || null,
     threads: threads(),
     fileEngine: fileEngineName(),
     gpu,

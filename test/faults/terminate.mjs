@@ -1,14 +1,15 @@
 // Terminates workers in the midst of failing native calls: node test/faults/terminate.mjs [TIMES]
 // [ADDON].
-import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 
 const here = fileURLToPath(new URL('.', import.meta.url));
 const times = Number(process.argv[2] ?? 500);
-const find = createRequire(import.meta.url)('node-gyp-build');
-const addon = process.argv[3] ?? process.env.DS_NATIVE_BINDING ?? find.path(join(here, '../..'));
+const addon =
+  process.argv[3] ??
+  process.env.DS_NATIVE_BINDING ??
+  join(here, '../../build/Release/ds_native.node');
 
 async function once(round) {
   const workerData = { addon, asynchronous: round % 4 === 0 };

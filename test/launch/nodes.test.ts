@@ -24,7 +24,7 @@ beforeAll(() => {
 afterAll(() => rmSync(dir, { recursive: true }));
 
 const probe = async (): Promise<GpuProbe> =>
-  ({ libraryFound: false, deviceCount: 0, message: 'no driver' }) as GpuProbe;
+  ({ library: '', deviceCount: 0, message: 'no driver' }) as GpuProbe;
 
 const options = (given: Partial<LaunchOptions>): LaunchOptions =>
   ({ hostfile, launcher: 'ssh', ...given }) as LaunchOptions;

@@ -290,7 +290,7 @@ describe('cores', () => {
 
 describe('CUDA_VISIBLE_DEVICES', () => {
   const probe = {
-    libraryFound: true,
+    library: '/libds_cuda.so',
     deviceCount: 4,
     driverVersion: 13000,
     runtimeVersion: 13000,

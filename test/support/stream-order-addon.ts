@@ -4,11 +4,12 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type DType, dtypeSizes, dtypes } from '../../lib/runtime/dtypes.generated.js';
+import { addonCandidates } from '../../lib/runtime/native-files.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import type { Addon } from '../../types/addon.generated.js';
 import { type Bytes, HOST, isWithin, overlap, StreamOrder } from './stream-order.js';
 
-const own = (require('node-gyp-build') as (root: string) => Addon)(packageRoot());
+const own = require(addonCandidates()[0] as string) as Addon;
 const order = new StreamOrder();
 
 /** Number of queries until an event reports that it is complete. */

@@ -1,12 +1,12 @@
 // Runs the commands of a page in order, as a reader would type them, and compares the output that
-// the page shows: node page.mjs PAGE TARBALL [BLOCKS]. Default: all blocks.
+// the page shows: node page.mjs PAGE [BLOCKS]. Default: all blocks.
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 
-const [page, tarball, count = '1000'] = process.argv.slice(2);
+const [page, count = '1000'] = process.argv.slice(2);
 const text = readFileSync(page, 'utf8');
 const blocks = [...text.matchAll(/^```(sh)?\n(.*?)^```$/gms)].slice(0, Number(count));
 
@@ -90,8 +90,7 @@ for (const [i, [, language, body]] of blocks.entries()) {
     const shown = blocks[i + 1][2].trim().split('\n');
     await serve(body, folder, patternOf(shown.at(-1)));
   } else {
-    // A release would come from the registry.
-    folder = run(body.replace('npm install @ds/native', `npm install --silent ${tarball}`), folder);
+    folder = run(body.replace('npm install @ds/native', 'npm install --silent @ds/native'), folder);
   }
 }
 assert.ok(blocks.length > 1, `${page} has ${blocks.length} blocks`);

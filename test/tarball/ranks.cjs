@@ -14,7 +14,7 @@ async function main() {
   for (const library of ['libds_gloo', 'libgloo', 'libhiredis', 'libibverbs', 'libnl-3']) {
     const paths = mapped.match(new RegExp(`/\\S*/${library}\\.so\\S*`, 'g')) ?? [];
     assert.ok(paths.length > 0, `${library} is not loaded`);
-    for (const path of paths) assert.match(path, /node_modules\/@ds\/native\/prebuilds\//);
+    for (const path of paths) assert.match(path, /node_modules\/@ds\/native-linux-/);
   }
   x.dispose();
   await job.destroy();

@@ -1,0 +1,74 @@
+// Lists the files that may be the addon and the GPU back end of this platform. Callers try them in
+// order: a package can be installed for another system, or be of another version.
+//
+//   build/Release                  a build from source
+//   @ds/native-linux-x64, ...      platform packages: the addon
+//   @ds/native-linux-x64-cuda13    the same platform: the GPU back end for drivers from 580 on
+//   prebuilds/linux-x64, ...       the contents of these packages, in a checkout or a bundle
+import { existsSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { packageRoot } from './package-root.js';
+
+export const ADDON_FILE = 'ds_native.node';
+export const GPU_FILE = 'libds_cuda.so';
+/** Majors of CUDA that packages are built with; the preferred one comes first. */
+const CUDA_MAJORS = [13, 12];
+
+/** Returns the name of this process's platform in package names: "linux-x64". */
+export function platformName(): string {
+  return `${process.platform}-${process.arch}`;
+}
+
+/** Returns the package with the addon of this platform. */
+export function platformPackage(): string {
+  return `@ds/native-${platformName()}`;
+}
+
+/** Existing files that may be the addon, in order of preference. */
+export function addonCandidates(root = packageRoot()): string[] {
+  const files = [
+    join(root, 'build', 'Release', ADDON_FILE),
+    ...fromPackages(root, [platformName()], ADDON_FILE),
+  ];
+  return files.filter((file) => existsSync(file));
+}
+
+/** Existing files that may be the GPU back end of an addon, in order of preference. */
+export function gpuLibraryCandidates(addonFile: string, root = packageRoot()): string[] {
+  const platforms = CUDA_MAJORS.map((major) => `${platformName()}-cuda${major}`);
+  const files = [join(dirname(addonFile), GPU_FILE), ...fromPackages(root, platforms, GPU_FILE)];
+  return files.filter((file) => existsSync(file));
+}
+
+function fromPackages(root: string, platforms: string[], file: string): string[] {
+  const installed = platforms.flatMap((platform) => folderOf(`@ds/native-${platform}`, root));
+  const prebuilt = platforms.map((platform) => join(root, 'prebuilds', platform));
+  return [...installed, ...prebuilt].map((folder) => join(folder, file));
+}
+
+/** The folder of an installed package, as Node resolves its name from the package's root. */
+function folderOf(name: string, root: string): string[] {
+  try {
+    return [dirname(require.resolve(`${name}/package.json`, { paths: [root] }))];
+  } catch {
+    return [];
+  }
+}
+
+/** The fix for the reasons of the dynamic linker; without a reason, no file was found. */
+export function loadHint(reasons: string, platform = platformName()): string {
+  const build = 'build it from source: npm explore @ds/native -- npm run build:native';
+  if (!/^linux-(x64|arm64)$/.test(platform))
+    return `@ds/native ships for Linux on x64 and arm64. On Windows, use WSL 2. Else ${build}.`;
+  if (/ld-musl|ld-linux|musl/.test(reasons))
+    return 'The package needs glibc. Replace Alpine by an image with glibc, such as node:22.';
+  const version = /version `GLIBC_([\d.]+)' not found/.exec(reasons)?.[1];
+  if (version !== undefined)
+    return `The package needs glibc ${version}. Update the system, or ${build}.`;
+  if (reasons === '')
+    return (
+      `Install @ds/native-${platform} in the version of @ds/native. npm leaves it out with ` +
+      `--omit=optional, or if another system wrote package-lock.json. Or ${build}.`
+    );
+  return `Reinstall the package, or ${build}.`;
+}
