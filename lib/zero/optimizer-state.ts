@@ -1,7 +1,7 @@
 // OptimizerState: shares of the partitions on this rank, each with a ShardState and a schedule, and
 // the schedule that waits for the step decision.
 
-import type { Optimizer, UpdateSettings } from '../optim/optimizer.js';
+import type { Optimizer, UpdateSettings, UpdateTensors } from '../optim/optimizer.js';
 import { required } from '../runtime/required.js';
 import type { Event, Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
@@ -273,14 +273,11 @@ export class Deferred implements Schedule {
 
   *update(given: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
     const { state, optimizer } = this;
-    const control = state.placement.takeControl(given);
+    const { kernels, traffic } = state.placement;
+    const control = traffic.takeControl(given);
     for (const partition of this.partitions) {
-      for (const tile of state.tilesOf(partition)) {
-        const tensors = state.acquire(partition, tile);
-        optimizer.update({ ...tensors, control }, settings, state.placement.kernels);
-        state.release(partition, tensors);
-        state.deliver(partition, tile);
-      }
+      const update = (tensors: UpdateTensors): void => optimizer.update(tensors, settings, kernels);
+      state.update(partition, control, update, (tile) => state.deliver(partition, tile));
       yield [partition, state.finish(partition)];
     }
   }

@@ -164,7 +164,7 @@ const once: Case = {
     // Enough steps that speculation stops.
     trainTiny(engine, 0, 12);
     const { state, partitions } = engine.parts.state.shares[0] as Share;
-    const tiles = partitions.flatMap((partition) => state.tilesOf(partition)).length;
+    const tiles = partitions.flatMap((partition) => state.partOf(partition).tiles).length;
     const { open } = Windows.prototype;
     let opened = 0;
     Windows.prototype.open = function (...args) {

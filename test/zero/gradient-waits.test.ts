@@ -14,7 +14,7 @@ test.each([
   const [share] = engine.parts.state.shares;
   const state = share?.state as ShardState;
   const updated = engine.parts.stage.partitions.flatMap((one) =>
-    state.tilesOf(one).map((tile) => tile.updated),
+    state.partOf(one).tiles.map((tile) => tile.updated),
   );
   expect(updated.every((event) => event instanceof Event)).toBe(true);
   const waits = jest.spyOn(Stream.prototype, 'wait');

@@ -20,13 +20,13 @@ async function residentUpdate(): Promise<void> {
   exchange.wait(new Event(engine.device).record(engine.device.compute));
   kernels.fill({ out: grad, value: 1 }, exchange);
   partition.ready.record(exchange);
-  for (const tile of state.tilesOf(partition)) {
-    const tensors = state.acquire(partition, tile);
-    const read = held(() => Tensor.emptyLike(tensors.grad));
-    kernels.copy({ in: tensors.grad, out: read });
+  const control = held(() => Tensor.empty([4], 'f32', engine.device));
+  state.update(partition, control, ({ grad: given }) => {
+    const read = held(() => Tensor.emptyLike(given));
+    kernels.copy({ in: given, out: read });
     read.dispose();
-    state.release(partition, tensors);
-  }
+  });
+  control.dispose();
   engine.device.synchronize();
   partition.dropGrad();
   engine.destroy();

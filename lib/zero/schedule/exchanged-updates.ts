@@ -82,7 +82,7 @@ export class ExchangedUpdates implements Schedule {
       yield* this.alone.update(given, plan);
       return;
     }
-    this.exchange(pass, state.placement.takeControl(given));
+    this.exchange(pass, state.placement.traffic.takeControl(given));
     for (const partition of partitions) yield [partition, state.finish(partition)];
   }
 
@@ -190,14 +190,11 @@ export class ExchangedUpdates implements Schedule {
   ): void {
     const { state } = this.parts;
     for (const { partition, offset } of members) {
-      for (const tile of state.tilesOf(partition)) {
-        const tensors = state.acquire(partition, tile);
-        const { offset: from, numel } = tile.range;
+      state.update(partition, control, (tensors, { range: { offset: from, numel } }) => {
         const payload = sliceFlat(required(vector), { offset: offset + from, numel });
-        body({ ...tensors, control }, payload);
+        body(tensors, payload);
         payload.release();
-        state.release(partition, tensors);
-      }
+      });
     }
   }
 }

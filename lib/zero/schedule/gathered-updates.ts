@@ -68,7 +68,7 @@ export class GatheredUpdates implements Schedule {
 
   *update(control: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
     const { state } = this.parts;
-    const taken = state.placement.takeControl(control);
+    const taken = state.placement.traffic.takeControl(control);
     this.sums.measure(taken, settings);
     for (const batch of this.batches) {
       const gathering = batch.filter(({ assignments }) => assignments.length > 0);

@@ -21,6 +21,7 @@ import type {
   SpeculativeOptimizer,
   StepGradient,
   UpdateSettings,
+  UpdateTensors,
 } from '../../optim/optimizer.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import type { Device } from '../../runtime/device.js';
@@ -159,8 +160,7 @@ export class Speculative implements Schedule {
       speculation &&
       !speculation.stale &&
       sameSettings(speculation.settings, plan.settings);
-    let later =
-      speculation || !state.placement.readsInPlace ? 0 : this.later.of(this.attempts.size);
+    let later = speculation || state.placement.windows ? 0 : this.later.of(this.attempts.size);
     this.commitsLater = later > 0;
     for (const [partition, attempt] of this.attempts) {
       if (speculation) {
@@ -224,13 +224,10 @@ export class Speculative implements Schedule {
 
   /** Updates the state and the weights in one pass, without speculation. */
   private updateNow(partition: Partition, { settings }: UpdatePlan): void {
-    const { state, optimizer, decided: control } = this;
-    for (const tile of state.tilesOf(partition)) {
-      const tensors = state.acquire(partition, tile);
-      optimizer.update({ ...tensors, control }, settings, state.placement.kernels);
-      state.release(partition, tensors);
-      tile.updated.record(state.placement.traffic.order);
-    }
+    const { state, optimizer, decided } = this;
+    const { kernels, traffic } = state.placement;
+    const update = (tensors: UpdateTensors): void => optimizer.update(tensors, settings, kernels);
+    state.update(partition, decided, update, (tile) => traffic.complete(tile));
     this.upload(partition);
   }
 

@@ -115,17 +115,14 @@ export class TensorSums {
     body: (tensors: UpdateTensors, range: GroupRange) => void,
   ): void {
     const { state } = this.parts;
-    for (const tile of state.tilesOf(partition)) {
-      const { range } = tile;
-      const tensors = state.acquire(partition, tile);
+    state.update(partition, control, (tensors, { range }) => {
       const sums = (this.spans.get(range) ?? []).map((span, number) => {
         const { own, whole } = required(this.rounds[number]);
         return sliceFlat(number < round ? whole : own, span);
       });
-      body({ ...tensors, control, sums }, range);
+      body({ ...tensors, sums }, range);
       for (const one of sums) one.release();
-      state.release(partition, tensors);
-    }
+    });
   }
 
   private exchange({ row, own, whole }: Round): void {
@@ -159,7 +156,7 @@ export class SummedUpdates implements Schedule {
 
   *update(control: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
     const { state, partitions } = this.parts;
-    const taken = state.placement.takeControl(control);
+    const taken = state.placement.traffic.takeControl(control);
     this.sums.measure(taken, settings);
     for (const partition of partitions) {
       this.sums.eachMeasured(partition, taken, (tensors) =>
@@ -176,6 +173,6 @@ export class SummedUpdates implements Schedule {
 
 /** Uploads the weights of a partition after its last pass is enqueued. */
 export function deliver(state: ShardState, partition: Partition): UpdatedPartition {
-  for (const tile of state.tilesOf(partition)) state.deliver(partition, tile);
+  state.deliver(partition);
   return [partition, state.finish(partition)];
 }

@@ -1,4 +1,5 @@
 // ShardState: master weights and optimizer state of partitions, and their updates.
+import type { UpdateTensors } from '../../optim/optimizer.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { Event, type Stream } from '../../runtime/stream.js';
@@ -8,14 +9,15 @@ import type { Fragment } from '../layout.js';
 import type { Partition } from '../shard.js';
 import type { Bytes, LentState } from './lent-state.js';
 import { uploadRounded } from './pinned.js';
-import type {
-  MasterCosts,
-  Masters,
-  OpenTile,
-  Placement,
-  ShardPart,
-  TileTensors,
-  WeightTarget,
+import {
+  type MasterCosts,
+  type Masters,
+  memoryForWeights,
+  type OpenTile,
+  type Placement,
+  type ShardPart,
+  type Traffic,
+  type WeightTarget,
 } from './strategies.js';
 import type { StateTile } from './tiles.js';
 
@@ -54,7 +56,8 @@ export class ShardState<P extends Placement = Placement> {
     const { placement, masters } = this;
     const { unit, numel, device } = partition;
     const master = masters.memory(partition);
-    const lands = placement.receivesGradients && !masters.leavesGradients;
+    const leaves = masters.areWeights && placement.updatesOnDevice;
+    const lands = placement.receivesGradients && !leaves;
     const grad = lands ? placement.allocate(numel, unit.gradient.dtype) : null;
     const isWeight = masters.areWeights && master;
     const part: ShardPart = {
@@ -64,7 +67,14 @@ export class ShardState<P extends Placement = Placement> {
       uploaded: new Event(device),
     };
     this.parts.set(partition, part);
-    masters.adopt(part);
+    if (placement.windows?.makeRoom) {
+      for (const tile of part.tiles) {
+        const kept = masters.kept(part, tile);
+        placement.windows.makeRoom(kept);
+        kept.master.release();
+      }
+    }
+    masters.adopt?.(part);
   }
 
   /**
@@ -72,7 +82,10 @@ export class ShardState<P extends Placement = Placement> {
    * compute stream.
    */
   writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
-    this.masters.write(this.partOf(partition), fragment, values);
+    const part = this.partOf(partition);
+    const { fragments } = this.masters;
+    if (fragments) fragments.write(part, fragment, values);
+    else this.placement.storage.writeMaster(part, fragment, values);
   }
 
   /**
@@ -83,49 +96,53 @@ export class ShardState<P extends Placement = Placement> {
     this.placement.traffic.receive(this.partOf(partition));
   }
 
-  /** The tiles of a partition, updated one after another. */
-  tilesOf(partition: Partition): readonly StateTile[] {
-    return this.partOf(partition).tiles;
-  }
-
-  /** Returns the gradient and state of a tile for kernels enqueued until release(). */
-  acquire(partition: Partition, tile: StateTile): TileTensors {
+  /**
+   * Calls `body` with the gradient, state and `control` of each tile, to enqueue its kernels. Calls
+   * `done` after the tile.
+   */
+  update(
+    partition: Partition,
+    control: Tensor,
+    body: (tensors: UpdateTensors, tile: StateTile) => void,
+    done?: (tile: StateTile) => void,
+  ): void {
     const part = this.partOf(partition);
-    const { master: all, weight } = part;
-    const { range, sums, starts } = tile;
-    const { group, places } = range;
-    this.placement.traffic.awaitGradient(part, tile);
-    return {
-      ...{ group, places, sums, starts },
-      ...this.open(partition, tile),
-      grad: sliceFlat(part.grad ?? (partition.grad as Tensor), range),
-      weight: weight && weight !== all ? sliceFlat(weight, range) : null,
-    };
-  }
-
-  /** Called after all kernels of this pass over a tile are enqueued. */
-  release(partition: Partition, tensors: TileTensors): void {
-    for (const slice of [tensors.grad, tensors.weight]) slice?.release();
-    this.close(partition, tensors, true);
+    for (const tile of part.tiles) {
+      const { range, sums, starts } = tile;
+      const { group, places } = range;
+      this.placement.traffic.awaitGradient(part, tile);
+      const opened = this.open(partition, tile);
+      const grad = sliceFlat(part.grad ?? (partition.grad as Tensor), range);
+      const isOwn = part.weight && part.weight !== part.master;
+      const weight = isOwn ? sliceFlat(part.weight as Tensor, range) : null;
+      body({ ...{ group, places, sums, starts, control }, ...opened, grad, weight }, tile);
+      for (const slice of [grad, weight]) slice?.release();
+      this.close(partition, opened, true);
+      done?.(tile);
+    }
   }
 
   /** Returns the state of a tile for kernels enqueued until close(). One tile at a time. */
   open(partition: Partition, tile: StateTile): OpenTile {
     const { masters, placement } = this;
     const part = this.partOf(partition);
-    const kept = placement.open(tile, () => masters.kept(part, tile));
-    return masters.opened(part, tile, kept);
+    const kept = (): OpenTile => masters.kept(part, tile);
+    const opened = placement.windows?.open(tile, kept) ?? kept();
+    return masters.opened?.(part, tile, opened) ?? opened;
   }
 
   /** `changed`: kernels wrote master weights and state. */
   close(partition: Partition, opened: OpenTile, changed: boolean): void {
-    const kept = this.masters.closing(this.partOf(partition), opened, changed);
-    this.placement.close(kept, changed);
+    const { masters, placement } = this;
+    const kept = masters.closing?.(this.partOf(partition), opened, changed) ?? opened;
+    if (placement.windows) placement.windows.close(kept, changed);
+    else kept.master.release();
   }
 
-  /** Called after the new weights of a tile are enqueued. Sends them to their destination. */
-  deliver(partition: Partition, tile: StateTile): void {
-    this.weights.deliver(this.partOf(partition), tile);
+  /** Sends the weights of `tile`, or of all tiles, to their destination after their updates. */
+  deliver(partition: Partition, tile?: StateTile): void {
+    const part = this.partOf(partition);
+    for (const one of tile ? [tile] : part.tiles) this.weights.deliver(part, one);
   }
 
   /**
@@ -172,13 +189,14 @@ export class ShardState<P extends Placement = Placement> {
 
   /** Whether lend() returns a copy, which needs memory. */
   get lendsCopies(): boolean {
-    return this.masters.lendsCopies;
+    return this.masters.fragments !== undefined || this.placement.storage.lendsCopies;
   }
 
   /** Lends the master weights (name "master") or the state `name` of a fragment. */
   lend(partition: Partition, fragment: Fragment, name: string): LentState {
     const part = this.partOf(partition);
-    if (name === 'master') return this.masters.lend(part, fragment);
+    const { fragments } = this.masters;
+    if (name === 'master' && fragments) return fragments.lend(part, fragment);
     return this.placement.storage.lend(part, fragment, name);
   }
 
@@ -187,7 +205,8 @@ export class ShardState<P extends Placement = Placement> {
    */
   refresh(partition: Partition): void {
     const part = this.partOf(partition);
-    if (!this.masters.refresh(part)) this.weights.refresh(part);
+    if (this.masters.refresh) this.masters.refresh(part);
+    else this.weights.refresh(part);
   }
 
   /** Bytes in use by location, without the partitions' weights. */
@@ -225,22 +244,13 @@ export class ShardState<P extends Placement = Placement> {
       part.uploaded.dispose();
     }
     this.parts.clear();
-    this.masters.dispose();
+    this.masters.dispose?.();
     this.placement.dispose();
   }
 
   /** The memory of a partition. */
   partOf(partition: Partition): ShardPart {
     return this.parts.get(partition) as ShardPart;
-  }
-}
-
-/** Makes room for the largest tile of `part`. */
-export function makeRoom(part: ShardPart, masters: Masters, placement: Placement): void {
-  for (const tile of part.tiles) {
-    const kept = masters.kept(part, tile);
-    placement.makeRoom(kept);
-    kept.master.release();
   }
 }
 
@@ -253,56 +263,21 @@ export class F32Masters implements Masters {
     keepsWeights: false,
   };
   readonly areWeights = F32Masters.costs.areWeights;
-  readonly leavesGradients = false;
   readonly bytes = { device: 0, host: 0, disk: 0 };
 
-  constructor(private readonly placement: Placement) {}
+  readonly route: Traffic;
 
-  get lendsCopies(): boolean {
-    return this.placement.storage.lendsCopies;
+  constructor(private readonly placement: Placement) {
+    this.route = placement.traffic;
   }
 
   memory(partition: Partition): Tensor | null {
     return this.placement.masterMemory(partition);
   }
 
-  adopt(part: ShardPart): void {
-    if (part.master) makeRoom(part, this, this.placement);
-  }
-
   kept({ master }: ShardPart, { range, state }: StateTile): OpenTile {
     return { master: sliceFlat(master as Tensor, range), state };
   }
-
-  opened(_part: ShardPart, _tile: StateTile, kept: OpenTile): OpenTile {
-    return kept;
-  }
-
-  closing(_part: ShardPart, opened: OpenTile): OpenTile {
-    return opened;
-  }
-
-  upload(part: ShardPart, tile: StateTile): void {
-    this.placement.traffic.upload(part, tile);
-  }
-
-  finish(part: ShardPart): Stream {
-    return this.placement.traffic.finish(part);
-  }
-
-  write(part: ShardPart, fragment: Fragment, values: Tensor): void {
-    this.placement.storage.writeMaster(part, fragment, values);
-  }
-
-  lend(part: ShardPart, fragment: Fragment): LentState {
-    return this.placement.storage.lend(part, fragment, 'master');
-  }
-
-  refresh(): boolean {
-    return false;
-  }
-
-  dispose(): void {}
 }
 
 export class DeviceWeights implements WeightTarget {
@@ -311,22 +286,26 @@ export class DeviceWeights implements WeightTarget {
     private readonly masters: Masters,
   ) {}
 
+  /** Updates write weights of their own placement in place, unless these are the masters. */
   memory(partition: Partition, memories: readonly (Tensor | null)[]): Tensor | null {
-    return this.placement.weightMemory(partition, memories);
+    if (this.placement.receivesGradients)
+      return memoryForWeights(this.placement, partition, memories);
+    const { weights } = partition;
+    return memories.includes(weights) ? null : weights.retain();
   }
 
   deliver(part: ShardPart, tile: StateTile): void {
     this.placement.traffic.complete(tile);
-    this.masters.upload(part, tile);
+    this.masters.route.upload(part, tile);
   }
 
   finish(part: ShardPart): Stream {
-    return this.masters.finish(part);
+    return this.masters.route.finish(part);
   }
 
   uploadAll(part: ShardPart, backward: Event, readLate: boolean): void {
     if (readLate) this.placement.traffic.holdUploads(backward);
-    for (const tile of part.tiles) this.masters.upload(part, tile);
+    for (const tile of part.tiles) this.masters.route.upload(part, tile);
     this.finish(part);
   }
 

@@ -50,7 +50,7 @@ export class SplitFragments {
   lend(part: ShardPart, fragment: Fragment): LentState {
     const { order } = this.placement.traffic;
     // Streamed halves are in two memories and change on different streams.
-    if (this.placement.readsInPlace) order.wait(part.uploaded);
+    if (!this.placement.windows) order.wait(part.uploaded);
     else this.placement.synchronize();
     const high = required(part.master);
     const { range, around, within } = this.placeOf(part, fragment);

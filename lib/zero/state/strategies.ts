@@ -34,15 +34,14 @@ export interface ShardPart {
   uploading: boolean;
 }
 
-/**
- * Moves gradients to updates and weights from updates. Methods do not block the host unless their
- * comment states it; events order the work.
- */
+/** Moves gradients to updates and weights from updates. Methods only enqueue work. */
 export interface Traffic {
   /** The stream of updates. */
   readonly order: Stream;
   /** Bytes of its own tensors. */
   readonly bytes: number;
+  /** Returns `control`, written on the compute stream, in memory that kernels read. */
+  takeControl(control: Tensor): Tensor;
   /** Moves the gradient to the memory that updates read. It is complete after partition.ready. */
   receive(part: ShardPart): void;
   /** Later work of `order` sees the gradient of the tile. */
@@ -95,7 +94,7 @@ export interface MasterCosts {
   readonly onDevice: number;
   /** On the device, of the open tile. */
   readonly scratch: number;
-  /** See Masters.areWeights. */
+  /** Whether the partition's weights are the upper halves of the masters. */
   readonly areWeights: boolean;
   /** Whether offloaded weights stay on the device. */
   readonly keepsWeights: boolean;
@@ -123,6 +122,16 @@ export interface StateStorage {
   release(part: ShardPart): void;
 }
 
+/** Memory of updates to which open tiles are copied. One tile at a time. */
+export interface TileWindows {
+  /** Makes room for a tile that is opened with the tensors `kept`. */
+  makeRoom?(kept: OpenTile): void;
+  /** Returns a tile for kernels enqueued until close(). `kept`: its tensors in memory. */
+  open(tile: StateTile, kept: () => OpenTile): OpenTile;
+  /** `changed`: kernels wrote master weights and state. */
+  close(opened: OpenTile, changed: boolean): void;
+}
+
 /** Where optimizer state is stored, and which processor updates it. */
 export interface Placement {
   readonly storage: StateStorage;
@@ -131,62 +140,63 @@ export interface Placement {
   readonly kernels: UpdateKernels;
   /** Whether the device runs the kernels; else CPU threads. */
   readonly updatesOnDevice: boolean;
-  /** Whether updates read state where it is stored, so that a pass moves no state. */
-  readonly readsInPlace: boolean;
+  /** Absent if updates read state where it is stored, so that a pass moves no state. */
+  readonly windows?: TileWindows;
   /** Bytes in addition to the tensors of parts. */
   readonly bytes: Bytes;
   /** Whether updates need gradients in other memory than that of backward. */
   readonly receivesGradients: boolean;
-  /** Returns `control`, written on the compute stream, in memory that kernels read. */
-  takeControl(control: Tensor): Tensor;
   /** Returns zeros in memory that kernels access. The caller releases them. */
   allocate(numel: number, dtype: DType): Tensor;
-  /** Whether kernels access this memory. */
-  reaches(memory: Tensor): boolean;
   /** Returns memory for f32 masters, with a reference; null on a disk. */
   masterMemory(partition: Partition): Tensor | null;
-  /** Returns memory for updated weights, with a new reference: one of `memories`, or new. */
-  weightMemory(partition: Partition, memories: readonly (Tensor | null)[]): Tensor | null;
-  /** Makes room for a tile that is opened with the tensors `kept`. */
-  makeRoom(kept: OpenTile): void;
-  /** Returns a tile for kernels enqueued until close(). `kept`: its tensors in memory. */
-  open(tile: StateTile, kept: () => OpenTile): OpenTile;
-  /** Ends open(). `changed`: kernels wrote master weights and state. */
-  close(opened: OpenTile, changed: boolean): void;
   synchronize(): void;
   dispose(): void;
 }
 
-/** How the master weights are kept. */
+/** Whether kernels access this memory. */
+export function reaches({ updatesOnDevice }: Placement, { buffer }: Tensor): boolean {
+  return buffer.pinned !== updatesOnDevice;
+}
+
+/**
+ * Returns memory for updated weights, with a new reference: one of `memories` with their dtype, or
+ * new.
+ */
+export function memoryForWeights(
+  placement: Placement,
+  { numel, unit: { dtype } }: Partition,
+  memories: readonly (Tensor | null)[],
+): Tensor {
+  const found = memories.find((one) => one?.dtype === dtype && reaches(placement, one));
+  return found?.retain() ?? placement.allocate(numel, dtype);
+}
+
+/** How the master weights are kept: by default as f32 in the storage, separate from the weights. */
 export interface Masters {
   /** Whether the partition's weights are the upper halves of the masters. */
   readonly areWeights: boolean;
-  /** Whether updates read gradients in the memory of backward. */
-  readonly leavesGradients: boolean;
-  readonly lendsCopies: boolean;
   readonly bytes: Bytes;
+  /** Writes and lends fragments of masters in another form, as copies. */
+  readonly fragments?: {
+    write(part: ShardPart, fragment: Fragment, values: Tensor): void;
+    lend(part: ShardPart, fragment: Fragment): LentState;
+  };
   /** Returns the memory of ShardPart.master, with a reference. */
   memory(partition: Partition): Tensor | null;
   /** Called after a part is made. */
-  adopt(part: ShardPart): void;
+  adopt?(part: ShardPart): void;
   /** Returns the tensors of a tile as they are stored, with a reference to `master`. */
   kept(part: ShardPart, tile: StateTile): OpenTile;
   /** Returns what kernels update, from a tile that the placement has opened. */
-  opened(part: ShardPart, tile: StateTile, kept: OpenTile): OpenTile;
+  opened?(part: ShardPart, tile: StateTile, kept: OpenTile): OpenTile;
   /** Returns what the placement has opened, from what kernels have updated. */
-  closing(part: ShardPart, opened: OpenTile, changed: boolean): OpenTile;
-  /** Sends the updated weights of a tile on their way. */
-  upload(part: ShardPart, tile: StateTile): void;
-  /** See Traffic.finish. */
-  finish(part: ShardPart): Stream;
-  write(part: ShardPart, fragment: Fragment, values: Tensor): void;
-  lend(part: ShardPart, fragment: Fragment): LentState;
-  /**
-   * Called after a change of masters. Updates the weights, or returns false: then WeightTarget
-   * does.
-   */
-  refresh(part: ShardPart): boolean;
-  dispose(): void;
+  closing?(part: ShardPart, opened: OpenTile, changed: boolean): OpenTile;
+  /** Sends updated weights on their way. */
+  readonly route: Pick<Traffic, 'upload' | 'finish'>;
+  /** Updates the weights after a change of masters. Replaces WeightTarget.refresh. */
+  refresh?(part: ShardPart): void;
+  dispose?(): void;
 }
 
 /** Where updated weights go. */

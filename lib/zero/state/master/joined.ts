@@ -5,15 +5,20 @@ import type { Device } from '../../../runtime/device.js';
 import { dtypeSize } from '../../../runtime/dtype.js';
 import * as kernels from '../../../runtime/kernels.generated.js';
 import { required } from '../../../runtime/required.js';
-import type { Stream } from '../../../runtime/stream.js';
 import { copyAll, sliceFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
-import type { Fragment } from '../../layout.js';
 import type { Partition } from '../../shard.js';
-import type { Bytes, LentState } from '../lent-state.js';
-import { makeRoom } from '../shard-state.js';
+import type { Bytes } from '../lent-state.js';
 import { SplitFragments } from '../split-fragments.js';
-import type { MasterCosts, Masters, OpenTile, Placement, ShardPart } from '../strategies.js';
+import {
+  type MasterCosts,
+  type Masters,
+  type OpenTile,
+  type Placement,
+  reaches,
+  type ShardPart,
+  type Traffic,
+} from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 import { withLowerHalves } from './split.js';
 
@@ -43,9 +48,8 @@ export class JoinedMasters implements Masters {
     keepsWeights: true,
   };
   readonly areWeights = JoinedMasters.costs.areWeights;
-  readonly leavesGradients = false;
-  readonly lendsCopies = true;
-  private readonly fragments: SplitFragments;
+  readonly fragments: SplitFragments;
+  readonly route: Traffic;
   /** f32 masters of the open tile, in the order of updates. */
   private scratch: Tensor;
   private joined: Joined | null = null;
@@ -57,6 +61,7 @@ export class JoinedMasters implements Masters {
     private readonly placement: Placement,
   ) {
     this.fragments = new SplitFragments(device, rule, placement);
+    this.route = placement.traffic;
     this.scratch = placement.allocate(0, 'f32');
   }
 
@@ -70,7 +75,6 @@ export class JoinedMasters implements Masters {
   }
 
   adopt(part: ShardPart): void {
-    makeRoom(part, this, this.placement);
     this.keepOnDevice(part.partition);
     const largest = Math.max(0, ...part.tiles.map(({ range }) => range.numel));
     if (largest <= this.scratch.numel) return;
@@ -79,7 +83,7 @@ export class JoinedMasters implements Masters {
   }
 
   private keepOnDevice({ weights, storage }: Partition): void {
-    if (this.placement.reaches(weights)) return;
+    if (reaches(this.placement, weights)) return;
     const kept = this.placement.allocate(weights.numel, weights.dtype);
     copyAll(kept, weights, this.device.compute);
     this.device.compute.synchronize();
@@ -110,28 +114,11 @@ export class JoinedMasters implements Masters {
     return rest;
   }
 
-  upload(part: ShardPart, tile: StateTile): void {
-    this.placement.traffic.upload(part, tile);
-  }
-
-  finish(part: ShardPart): Stream {
-    return this.placement.traffic.finish(part);
-  }
-
-  write(part: ShardPart, fragment: Fragment, values: Tensor): void {
-    this.fragments.write(part, fragment, values);
-  }
-
-  lend(part: ShardPart, fragment: Fragment): LentState {
-    return this.fragments.lend(part, fragment);
-  }
-
   /** The rounded masters are their upper halves. */
-  refresh({ master, partition }: ShardPart): boolean {
+  refresh({ master, partition }: ShardPart): void {
     this.placement.synchronize();
     copyAll(partition.weights, required(master), this.device.compute);
     this.device.compute.synchronize();
-    return true;
   }
 
   dispose(): void {

@@ -5,12 +5,17 @@ import { required } from '../../../runtime/required.js';
 import type { Stream } from '../../../runtime/stream.js';
 import { sliceFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
-import type { Fragment } from '../../layout.js';
 import type { Partition } from '../../shard.js';
-import type { Bytes, LentState } from '../lent-state.js';
-import { makeRoom } from '../shard-state.js';
+import type { Bytes } from '../lent-state.js';
 import { SplitFragments } from '../split-fragments.js';
-import type { MasterCosts, Masters, OpenTile, Placement, ShardPart } from '../strategies.js';
+import {
+  type MasterCosts,
+  type Masters,
+  type OpenTile,
+  type Placement,
+  reaches,
+  type ShardPart,
+} from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 import type { WeightSlots } from '../weight-slots.js';
 
@@ -32,8 +37,8 @@ export class SplitMasters implements Masters {
     keepsWeights: false,
   };
   readonly areWeights = SplitMasters.costs.areWeights;
-  readonly lendsCopies = true;
-  private readonly fragments: SplitFragments;
+  readonly fragments: SplitFragments;
+  readonly route = this;
 
   constructor(
     device: Device,
@@ -45,11 +50,6 @@ export class SplitMasters implements Masters {
     this.fragments = new SplitFragments(device, rule, placement);
   }
 
-  /** The device reads gradients where backward wrote them. */
-  get leavesGradients(): boolean {
-    return this.placement.updatesOnDevice;
-  }
-
   get bytes(): Bytes {
     return { device: 0, host: this.slots?.bytes ?? 0, disk: 0 };
   }
@@ -58,10 +58,8 @@ export class SplitMasters implements Masters {
     return weights.retain();
   }
 
-  adopt(part: ShardPart): void {
-    const { slots } = this;
-    if (!slots) makeRoom(part, this, this.placement);
-    else for (const { range } of part.tiles) slots.makeRoom(range.numel);
+  adopt({ tiles }: ShardPart): void {
+    for (const { range } of tiles) this.slots?.makeRoom(range.numel);
   }
 
   kept(part: ShardPart, tile: StateTile): OpenTile {
@@ -97,18 +95,9 @@ export class SplitMasters implements Masters {
     return storage.order;
   }
 
-  write(part: ShardPart, fragment: Fragment, values: Tensor): void {
-    this.fragments.write(part, fragment, values);
-  }
-
-  lend(part: ShardPart, fragment: Fragment): LentState {
-    return this.fragments.lend(part, fragment);
-  }
-
   /** A change of the weights changes the masters. */
-  refresh(): boolean {
+  refresh(): void {
     this.placement.synchronize();
-    return true;
   }
 
   dispose(): void {
@@ -116,7 +105,7 @@ export class SplitMasters implements Masters {
   }
 
   private inPlace({ partition }: ShardPart): boolean {
-    return this.placement.reaches(partition.weights);
+    return reaches(this.placement, partition.weights);
   }
 }
 

@@ -9,7 +9,13 @@ import { copyAll, sliceFlat, zeroRange } from '../../../tensor/flat.js';
 import { held, Tensor } from '../../../tensor/index.js';
 import type { Partition } from '../../shard.js';
 import { StateInMemory } from '../in-memory.js';
-import type { OpenTile, Placement, PlacementCosts, ShardPart, Traffic } from '../strategies.js';
+import {
+  type Placement,
+  type PlacementCosts,
+  reaches,
+  type ShardPart,
+  type Traffic,
+} from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 import { DepartingTensors } from './host.js';
 
@@ -21,6 +27,10 @@ class DeviceTraffic implements Traffic {
 
   constructor(private readonly device: Device) {
     this.order = device.compute;
+  }
+
+  takeControl(control: Tensor): Tensor {
+    return control;
   }
 
   receive(): void {}
@@ -130,7 +140,6 @@ export class DeviceState implements Placement {
   readonly kernels = deviceKernels();
   readonly bytes = { device: 0, host: 0, disk: 0 };
   readonly updatesOnDevice = true;
-  readonly readsInPlace = true;
   readonly receivesGradients = false;
 
   constructor(
@@ -143,45 +152,16 @@ export class DeviceState implements Placement {
     this.storage = new StateInMemory(device, optimizer, how);
   }
 
-  takeControl(control: Tensor): Tensor {
-    return control;
-  }
-
   allocate(numel: number, dtype: DType): Tensor {
     const out = held(() => Tensor.empty([numel], dtype, this.device));
     zeroRange(out, { offset: 0, numel });
     return out;
   }
 
-  reaches({ buffer }: Tensor): boolean {
-    return !buffer.pinned;
-  }
-
   /** The partition's own weights if they are f32 on the device. */
-  masterMemory(partition: Partition): Tensor {
-    const own = this.ownWeights(partition);
-    if (own?.dtype === 'f32') return own.retain();
-    return filled(this.device, [partition.numel], 'f32', 0);
-  }
-
-  /** The partition's own weights, unless they are the masters or elsewhere. */
-  weightMemory(partition: Partition, memories: readonly (Tensor | null)[]): Tensor | null {
-    const own = this.ownWeights(partition);
-    return own && !memories.includes(own) ? own.retain() : null;
-  }
-
-  private ownWeights({ storage }: Partition): Tensor | null {
-    return storage.memory && this.reaches(storage.memory) ? storage.memory : null;
-  }
-
-  makeRoom(): void {}
-
-  open(_: StateTile, kept: () => OpenTile): OpenTile {
-    return kept();
-  }
-
-  close({ master }: OpenTile): void {
-    master.release();
+  masterMemory({ storage: { memory }, numel }: Partition): Tensor {
+    if (memory?.dtype === 'f32' && reaches(this, memory)) return memory.retain();
+    return filled(this.device, [numel], 'f32', 0);
   }
 
   synchronize(): void {

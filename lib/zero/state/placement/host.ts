@@ -11,7 +11,7 @@ import type { Partition } from '../../shard.js';
 import { StateInMemory } from '../in-memory.js';
 import type { Bytes } from '../lent-state.js';
 import { pinned, pinnedFilled } from '../pinned.js';
-import type { OpenTile, Placement, PlacementCosts, ShardPart, Traffic } from '../strategies.js';
+import type { Placement, PlacementCosts, ShardPart, Traffic } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 
 export interface HostStateOptions {
@@ -39,10 +39,9 @@ export class HostState implements Placement {
   readonly storage: StateInMemory;
   readonly traffic: HostStreams;
   readonly kernels: UpdateKernels;
+  readonly windows?: undefined;
   readonly updatesOnDevice = false;
   readonly receivesGradients = true;
-  /** Updates read state in place, so a pass that writes less of it costs less. */
-  readonly readsInPlace = true;
 
   constructor(
     private readonly device: Device,
@@ -60,35 +59,12 @@ export class HostState implements Placement {
     return { device: 0, host: this.traffic.bytes, disk: 0 };
   }
 
-  takeControl(control: Tensor): Tensor {
-    return this.traffic.copyControl(control, this.traffic.control);
-  }
-
   allocate(numel: number, dtype: DType): Tensor {
     return pinned(this.device, [numel], dtype);
   }
 
-  reaches({ buffer }: Tensor): boolean {
-    return buffer.pinned;
-  }
-
   masterMemory({ numel }: Partition): Tensor {
     return pinned(this.device, [numel], 'f32');
-  }
-
-  /** One of `memories` with the weights' dtype, else new memory. */
-  weightMemory({ numel, unit }: Partition, memories: readonly (Tensor | null)[]): Tensor {
-    return reused(memories, unit.dtype) ?? this.allocate(numel, unit.dtype);
-  }
-
-  makeRoom(): void {}
-
-  open(_: StateTile, kept: () => OpenTile): OpenTile {
-    return kept();
-  }
-
-  close({ master }: OpenTile): void {
-    master.release();
   }
 
   synchronize(): void {
@@ -98,11 +74,6 @@ export class HostState implements Placement {
   dispose(): void {
     this.traffic.dispose();
   }
-}
-
-/** Returns one of `memories` with this dtype, with a new reference; else null. */
-export function reused(memories: readonly (Tensor | null)[], dtype: DType): Tensor | null {
-  return memories.find((memory) => memory?.dtype === dtype)?.retain() ?? null;
 }
 
 /**
@@ -168,8 +139,10 @@ export class HostStreams implements Traffic {
   readonly order: Stream;
   readonly d2h: Stream;
   readonly h2d: Stream;
-  /** [4] f32, receives the control from the device. */
+  /** [4] f32 in host memory, for the control. */
   readonly control: Tensor;
+  /** [4] f32 in memory that kernels read, for the control. Owned. */
+  seen: Tensor;
   /** The end of backward after endBackward(); otherwise a mark between compute and updates. */
   readonly computed: Event;
   /** Updates have read the gradients in the memory of backward. */
@@ -189,6 +162,7 @@ export class HostStreams implements Traffic {
     this.h2d = Stream.create(device, 'weights to the device');
     this.departing = new DepartingTensors(device, this.d2h);
     this.control = pinned(device, [4], 'f32');
+    this.seen = this.control.retain();
     this.computed = new Event(device);
     this.read = new Event(device);
   }
@@ -222,12 +196,11 @@ export class HostStreams implements Traffic {
     this.computed.record(this.device.compute);
   }
 
-  /** Copies `control`, written on the compute stream, to memory that updates read. Returns `to`. */
-  copyControl(control: Tensor, to: Tensor): Tensor {
+  takeControl(control: Tensor): Tensor {
     this.endBackward();
     this.order.wait(this.computed);
-    copyAll(to, control, this.order);
-    return to;
+    copyAll(this.seen, control, this.order);
+    return this.seen;
   }
 
   awaitGradient(_: ShardPart, { arrived }: StateTile): void {
@@ -298,7 +271,7 @@ export class HostStreams implements Traffic {
 
   dispose(): void {
     this.departing.dispose();
-    this.control.release();
+    for (const one of [this.control, this.seen]) one.release();
     for (const event of [this.computed, this.read]) event.dispose();
     for (const stream of [this.d2h, this.order, this.h2d]) stream.dispose();
   }

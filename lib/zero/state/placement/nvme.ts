@@ -28,10 +28,11 @@ import type {
   PlacementCosts,
   ShardPart,
   StateStorage,
+  TileWindows,
 } from '../strategies.js';
 import { portionOf, type SlotOptions, TileSlots } from '../tile-slots.js';
 import type { StateTile } from '../tiles.js';
-import { HostStreams, reused } from './host.js';
+import { HostStreams } from './host.js';
 
 export interface NvmeStateOptions {
   optimizer: Optimizer;
@@ -63,7 +64,7 @@ export interface NvmeStateOptions {
  * the update replaces by the weight to upload. If their dtypes differ, one weight more. Weights are
  * never in a slot, so an upload does not wait for a disk, nor a slot for an upload.
  */
-export class NvmeState implements Placement, StateStorage {
+export class NvmeState implements Placement, StateStorage, TileWindows {
   static readonly costs: PlacementCosts = {
     state: 'disk',
     updates: 'host',
@@ -71,11 +72,11 @@ export class NvmeState implements Placement, StateStorage {
     largestTile: Infinity,
   };
   /** The slots serve updates and the storage. */
-  readonly storage: StateStorage = this;
+  readonly storage = this;
+  readonly windows = this;
   readonly traffic: HostStreams;
   readonly kernels: UpdateKernels;
   readonly updatesOnDevice = false;
-  readonly readsInPlace = false;
   readonly receivesGradients = true;
   readonly lendsCopies = true;
   private readonly optimizer: Optimizer;
@@ -131,24 +132,12 @@ export class NvmeState implements Placement, StateStorage {
     return { device: 0, host: this.traffic.bytes + this.slots.bytes, disk: this.plan.bytes };
   }
 
-  takeControl(control: Tensor): Tensor {
-    return this.traffic.copyControl(control, this.traffic.control);
-  }
-
   allocate(numel: number, dtype: DType): Tensor {
     return pinned(this.device, [numel], dtype);
   }
 
-  reaches({ buffer }: Tensor): boolean {
-    return buffer.pinned;
-  }
-
   masterMemory(): null {
     return null;
-  }
-
-  weightMemory({ numel, unit }: Partition, memories: readonly (Tensor | null)[]): Tensor {
-    return reused(memories, unit.dtype) ?? this.allocate(numel, unit.dtype);
   }
 
   stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'> {
@@ -161,8 +150,6 @@ export class NvmeState implements Placement, StateStorage {
   tensorsOf({ tiles }: ShardPart): Tensor[] {
     return tiles.flatMap(({ sums, starts }) => [...sums, starts]);
   }
-
-  makeRoom(): void {}
 
   open(given: StateTile): OpenTile {
     const tile = given as DiskTile;

@@ -15,9 +15,9 @@ import type { Partition } from '../../shard.js';
 import { StateInMemory } from '../in-memory.js';
 import type { Bytes } from '../lent-state.js';
 import { pinned, pinnedFilled } from '../pinned.js';
-import type { OpenTile, Placement, PlacementCosts } from '../strategies.js';
+import type { OpenTile, Placement, PlacementCosts, TileWindows } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
-import { type HostStateOptions, HostStreams, reused } from './host.js';
+import { type HostStateOptions, HostStreams } from './host.js';
 
 /** One window is computed while the other is emptied and refilled. */
 const WINDOWS = 2;
@@ -47,7 +47,7 @@ interface Window {
  *
  * PCIe carries both directions at once. One tile is open at a time.
  */
-export class Windows {
+export class Windows implements TileWindows {
   /** The stream that orders changed state in host memory. */
   readonly down: Stream;
   private readonly up: Stream;
@@ -91,11 +91,12 @@ export class Windows {
   }
 
   /**
-   * Returns the state of `tile` on the device for later work on the updates' stream. `kept`: the
-   * state in host memory; takes ownership of it.
+   * Returns the state of `tile` on the device for later work on the updates' stream. `keptOf`
+   * returns the state in host memory; takes ownership of it.
    */
-  open(tile: StateTile, kept: OpenTile): OpenTile {
+  open(tile: StateTile, keptOf: () => OpenTile): OpenTile {
     const { up } = this;
+    const kept = keptOf();
     const window = required(this.windows[this.turn]);
     this.turn = (this.turn + 1) % WINDOWS;
     up.wait(window.left);
@@ -188,9 +189,6 @@ export class StreamedState implements Placement {
   readonly windows: Windows;
   readonly updatesOnDevice = true;
   readonly receivesGradients = true;
-  readonly readsInPlace = false;
-  /** [4] f32 on the device, the control of running updates. */
-  private readonly seen: Tensor;
 
   constructor(
     private readonly device: Device,
@@ -206,16 +204,13 @@ export class StreamedState implements Placement {
       order: this.windows.down,
       windows: this.windows,
     });
-    this.seen = this.allocate(4, 'f32');
+    this.traffic.seen.release();
+    this.traffic.seen = this.allocate(4, 'f32');
   }
 
   get bytes(): Bytes {
-    const { traffic, seen, windows } = this;
-    return { device: seen.bytes + windows.bytes, host: traffic.bytes, disk: 0 };
-  }
-
-  takeControl(control: Tensor): Tensor {
-    return this.traffic.copyControl(control, this.seen);
+    const { traffic, windows } = this;
+    return { device: traffic.seen.bytes + windows.bytes, host: traffic.bytes, disk: 0 };
   }
 
   allocate(numel: number, dtype: DType): Tensor {
@@ -226,30 +221,8 @@ export class StreamedState implements Placement {
     return out;
   }
 
-  reaches({ buffer }: Tensor): boolean {
-    return !buffer.pinned;
-  }
-
   masterMemory({ numel }: Partition): Tensor {
     return pinned(this.device, [numel], 'f32');
-  }
-
-  /** The gradient's memory if it has the weights' dtype, else new memory on the device. */
-  weightMemory({ numel, unit }: Partition, memories: readonly (Tensor | null)[]): Tensor {
-    const there = memories.filter((memory) => memory !== null && this.reaches(memory));
-    return reused(there, unit.dtype) ?? this.allocate(numel, unit.dtype);
-  }
-
-  makeRoom(kept: OpenTile): void {
-    this.windows.makeRoom(kept);
-  }
-
-  open(tile: StateTile, kept: () => OpenTile): OpenTile {
-    return this.windows.open(tile, kept());
-  }
-
-  close(opened: OpenTile, changed: boolean): void {
-    this.windows.close(opened, changed);
   }
 
   synchronize(): void {
@@ -259,7 +232,6 @@ export class StreamedState implements Placement {
 
   dispose(): void {
     this.traffic.dispose();
-    this.seen.release();
     this.windows.dispose();
   }
 }

@@ -6,7 +6,14 @@ import { sliceFlat } from '../../../tensor/flat.js';
 import { held, Tensor } from '../../../tensor/index.js';
 import type { Partition } from '../../shard.js';
 import { pinned } from '../pinned.js';
-import type { Masters, Placement, ShardPart, WeightTarget } from '../strategies.js';
+import {
+  type Masters,
+  memoryForWeights,
+  type Placement,
+  reaches,
+  type ShardPart,
+  type WeightTarget,
+} from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 
 /**
@@ -23,18 +30,19 @@ export class OffloadedWeights implements WeightTarget {
 
   memory(partition: Partition, memories: readonly (Tensor | null)[]): Tensor | null {
     const stored = partition.storage.memory;
-    if (stored && this.placement.reaches(stored)) return stored.retain();
-    return this.placement.weightMemory(partition, memories);
+    if (stored && reaches(this.placement, stored)) return stored.retain();
+    const { placement } = this;
+    return placement.receivesGradients ? memoryForWeights(placement, partition, memories) : null;
   }
 
   deliver(part: ShardPart, tile: StateTile): void {
     if (!this.uploads(part)) return;
     this.placement.traffic.complete(tile);
-    this.masters.upload(part, tile);
+    this.masters.route.upload(part, tile);
   }
 
   finish(part: ShardPart): Stream {
-    return this.uploads(part) ? this.masters.finish(part) : this.store(part);
+    return this.uploads(part) ? this.masters.route.finish(part) : this.store(part);
   }
 
   /**
@@ -45,8 +53,8 @@ export class OffloadedWeights implements WeightTarget {
   uploadAll(part: ShardPart, backward: Event): void {
     if (this.uploads(part)) {
       this.placement.traffic.holdUploads(backward);
-      for (const tile of part.tiles) this.masters.upload(part, tile);
-      this.masters.finish(part);
+      for (const tile of part.tiles) this.masters.route.upload(part, tile);
+      this.masters.route.finish(part);
       return;
     }
     const { storage } = part.partition;
@@ -65,7 +73,7 @@ export class OffloadedWeights implements WeightTarget {
 
   /** Whether updated weights are uploaded tile by tile to storage in memory. */
   private uploads({ partition: { storage }, weight }: ShardPart): boolean {
-    return weight !== null && storage.memory !== null && !this.placement.reaches(storage.memory);
+    return weight !== null && storage.memory !== null && !reaches(this.placement, storage.memory);
   }
 
   private store(part: ShardPart): Stream {
