@@ -56,11 +56,11 @@ export class Continuation {
     private readonly index: number,
     vocabulary: { tokenizer: Tokenizer | null; vocabSize: number },
   ) {
-    const { prompt, maxNewTokens, cacheSalt, sampling, stop, textBefore } = request;
+    const { prompt, maxNewTokens, cacheSalt, sampling, stop, textBefore, visibleTokens } = request;
     const { tokenizer } = vocabulary;
     this.sequence = new Sequence(prompt, prompt.length + maxNewTokens, cacheSalt);
     this.sampling = new SequenceSampling('InferenceEngine request', sampling, vocabulary, index);
-    this.stream = tokenizer && new TextStream(tokenizer, stop, textBefore);
+    this.stream = tokenizer && new TextStream(tokenizer, stop, textBefore, visibleTokens);
     this.tokenizer = tokenizer;
   }
 

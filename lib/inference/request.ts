@@ -68,6 +68,12 @@ export const requestOptions = (limits: RequestLimits) => ({
    * then drop the space before its first word. Default: false, the continuation extends the prompt.
    */
   beginsText: boolean('the continuation is a separate text', { default: false }),
+  /** Special tokens that the text shows, such as markers of tool calls. Default: none. */
+  visibleTokens: checked(
+    (op, tokens: readonly number[]) => requireTokens(op, tokens, limits),
+    'special tokens that the text shows',
+    { default: [], shown: 'none' },
+  ),
   /**
    * Aborts the request and frees its blocks. generate() then rejects with the signal's reason; the
    * pieces of stream() end with "abort".
@@ -99,6 +105,7 @@ export interface ReadRequest {
   textBefore: readonly number[];
   stop: readonly string[];
   stopTokens: ReadonlySet<number>;
+  visibleTokens: readonly number[];
   n: number;
   signal: AbortSignal | null;
   cacheSalt: string;

@@ -14,14 +14,15 @@ export class TextStream {
 
   /**
    * `after` are the tokens before the stream. Throws DS_ARGUMENT for invalid stop strings. Special
-   * tokens decode to no text.
+   * tokens decode to no text, unless `visible` lists them.
    */
   constructor(
     tokenizer: Pick<Tokenizer, 'decodeStream'>,
     stops: readonly string[] = [],
     after: readonly number[] = [],
+    visible: readonly number[] = [],
   ) {
-    this.decode = tokenizer.decodeStream({ after });
+    this.decode = tokenizer.decodeStream({ after, visible });
     this.stops = new StopStrings(stops);
   }
 

@@ -4,9 +4,20 @@ import { isUtf8 } from 'node:buffer';
 import type { Tokenizer } from '../text/index.js';
 import type { ServedLogprob } from './served-engine.js';
 
+/** A call of a function, or a piece of its arguments. */
+export interface CallPart {
+  index: number;
+  /** Only in the first part of a call. */
+  id?: string;
+  name?: string;
+  arguments: string;
+}
+
 /** A part of one choice, or all of it. */
 export interface AnswerPart {
   text: string;
+  reasoning?: string;
+  calls?: readonly CallPart[];
   /** Null unless the request set `return_token_ids`. */
   tokens: readonly number[] | null;
   /** Null unless the request set `logprobs`. */
@@ -96,14 +107,25 @@ export class ChatFormat implements AnswerFormat {
   }
 
   part(index: number, part: AnswerPart): object {
-    const { text, finishReason: finish_reason } = part;
-    const delta = text === '' ? {} : { content: text };
+    const { text, reasoning, calls, finishReason: finish_reason } = part;
+    const delta = {
+      ...thoughtOf(reasoning),
+      ...(text !== '' && { content: text }),
+      ...(calls?.length && { tool_calls: calls.map(callDelta) }),
+    };
     return { index, delta, logprobs: this.logprobs(part), finish_reason, ...tokensOf(part) };
   }
 
   choice(index: number, all: AnswerPart): object {
-    const { text: content, finishReason: finish_reason } = all;
-    const message = { role: 'assistant', content, refusal: null };
+    const { text, reasoning, calls = [], finishReason: finish_reason } = all;
+    const content = text === '' && calls.length > 0 ? null : text;
+    const tool_calls = calls.map(({ id, name, arguments: own }) => {
+      return { id, type: 'function', function: { name, arguments: own } };
+    });
+    const message = {
+      ...{ role: 'assistant', content, refusal: null, ...thoughtOf(reasoning) },
+      ...(tool_calls.length > 0 && { tool_calls }),
+    };
     return { index, message, logprobs: this.logprobs(all), finish_reason, ...tokensOf(all) };
   }
 
@@ -122,6 +144,16 @@ export class ChatFormat implements AnswerFormat {
     const bytes = tokenizer ? spelled : null;
     return { token: spell(tokenizer, token), logprob: finite(logprob), bytes };
   }
+}
+
+/** Clients read one name or the other. */
+const thoughtOf = (reasoning: string | undefined): object =>
+  reasoning ? { reasoning_content: reasoning, reasoning } : {};
+
+/** Clients compare the identity of each call: later deltas must not repeat its keys. */
+function callDelta({ index, id, name, arguments: own }: CallPart): object {
+  if (id === undefined) return { index, function: { arguments: own } };
+  return { index, id, type: 'function', function: { name, arguments: own } };
 }
 
 /** JSON has no infinities. Source: vLLM. */

@@ -3,13 +3,15 @@
 import type { ServerResponse } from 'node:http';
 
 import { type Answer, openAnswer, type Usage } from './answer.js';
-import { spelledLength } from './answer-format.js';
+import { type AnswerPart, spelledLength } from './answer-format.js';
 import { ApiError, noModel } from './api-error.js';
 import type { Metrics, RequestWatch } from './metrics.js';
 import { type Options, type ParsedRequest, withinContext } from './parsed-request.js';
+import { PlannedReading, type Said } from './planned-reading.js';
 import { RequestLife, whileAlive } from './request-life.js';
 import type { ServedPiece } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
+import type { CallPlan } from './tools.js';
 
 /** State of the server that all requests share. */
 export interface Counter {
@@ -74,6 +76,12 @@ function tasksOf(
   }));
 }
 
+/** The beginning of a choice. */
+interface Opening {
+  prompt: readonly number[];
+  echo: string;
+}
+
 interface RunParts {
   life: RequestLife;
   answer: Answer;
@@ -85,6 +93,7 @@ class Run {
   private readonly usage: Usage = { promptTokens: 0, completionTokens: 0, cachedTokens: 0 };
   /** By choice: the start of its next part in the text. */
   private readonly offsets = new Map<number, number>();
+  private readonly readings = new Map<number, PlannedReading>();
 
   constructor(
     private readonly served: ServedModel,
@@ -121,24 +130,62 @@ class Run {
       if (piece.finishReason === 'abort') throw new ApiError(503, 'The engine was stopped.');
       // Only the first choice counts: the others find its cached blocks.
       if (piece.index === 0) cached = piece.cachedTokens ?? 0;
-      this.pass(first + piece.index, piece, echo);
+      if (this.pass(first + piece.index, piece, { prompt, echo })) break;
     }
     this.usage.cachedTokens += cached;
   }
 
-  private pass(choice: number, piece: ServedPiece, echo: string): void {
-    const { delivery, options } = this.parsed;
-    const { tokens, logprobs = [], finishReason } = piece;
+  /** Passes a piece on; true if the answer needs no more. */
+  private pass(choice: number, piece: ServedPiece, { prompt, echo }: Opening): boolean {
+    const { plan, options } = this.parsed;
+    const { tokens } = piece;
     const begun = this.offsets.get(choice);
     const offset = begun ?? 0;
-    const text = begun === undefined ? echo + piece.text : piece.text;
     const isAsked = options.logprobs !== undefined;
     this.offsets.set(choice, offset + (isAsked ? spelledLength(this.served, tokens) : 0));
     this.usage.completionTokens += tokens.length;
-    this.parts.answer.part(choice, {
-      ...{ text, finishReason, offset },
-      tokens: delivery.tokenIds ? tokens : null,
-      logprobs: isAsked ? logprobs : null,
-    });
+    if (!plan) {
+      const text = begun === undefined ? echo + piece.text : piece.text;
+      this.send(choice, piece, offset, [{ text }]);
+      return false;
+    }
+    const reading = this.readingOf(choice, prompt, plan);
+    const parts = reading.parts(piece);
+    this.usage.reasoningTokens ??= 0;
+    if (reading.isThinking) this.usage.reasoningTokens += tokens.length;
+    const isDone = reading.isDone && piece.finishReason === null && options.n === 1;
+    const finishReason = reading.reason(isDone ? 'stop' : piece.finishReason);
+    this.send(choice, { ...piece, finishReason }, offset, parts);
+    if (isDone) this.parts.watch.piece(choice, { ...piece, tokens: [], finishReason: 'stop' });
+    return isDone;
+  }
+
+  private readingOf(choice: number, prompt: readonly number[], plan: CallPlan): PlannedReading {
+    const known = this.readings.get(choice);
+    if (known) return known;
+    const end = this.served.forms.promptEnd(prompt, plan.visibleTokens);
+    const made = new PlannedReading(plan, end);
+    this.readings.set(choice, made);
+    return made;
+  }
+
+  /** Tokens go with the first part, the finish reason with the last. */
+  private send(
+    choice: number,
+    piece: Pick<AnswerPart, 'finishReason'> & Pick<ServedPiece, 'tokens' | 'logprobs'>,
+    offset: number,
+    parts: readonly Said[],
+  ): void {
+    const { delivery, options } = this.parsed;
+    const { tokens, logprobs = [], finishReason } = piece;
+    const isAsked = options.logprobs !== undefined;
+    const all = parts.length > 0 ? parts : [{ text: '' }];
+    for (const [i, said] of all.entries()) {
+      this.parts.answer.part(choice, {
+        ...{ ...said, offset, finishReason: i === all.length - 1 ? finishReason : null },
+        tokens: delivery.tokenIds ? (i === 0 ? tokens : []) : null,
+        logprobs: isAsked ? (i === 0 ? logprobs : []) : null,
+      });
+    }
   }
 }

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import type { ServerResponse } from 'node:http';
 
-import type { AnswerFormat, AnswerPart } from './answer-format.js';
+import type { AnswerFormat, AnswerPart, CallPart } from './answer-format.js';
 import type { ApiError } from './api-error.js';
 import { EventStream } from './event-stream.js';
 import type { Delivery } from './parsed-request.js';
@@ -14,6 +14,8 @@ export interface Usage {
   promptTokens: number;
   completionTokens: number;
   cachedTokens: number;
+  /** Tokens of reasoning; absent if the answer's form has none. */
+  reasoningTokens?: number;
 }
 
 /** Gets the parts of all choices as they come. */
@@ -54,12 +56,14 @@ function headingOf({ format, model }: AnswerSetup): Heading {
   return { id, created: Math.floor(Date.now() / 1000), model };
 }
 
-function usageOf({ promptTokens, completionTokens, cachedTokens }: Usage): object {
+function usageOf(usage: Usage): object {
+  const { promptTokens, completionTokens, cachedTokens, reasoningTokens: reasoning_tokens } = usage;
   return {
     prompt_tokens: promptTokens,
     completion_tokens: completionTokens,
     total_tokens: promptTokens + completionTokens,
     prompt_tokens_details: { cached_tokens: cachedTokens },
+    ...(reasoning_tokens !== undefined && { completion_tokens_details: { reasoning_tokens } }),
   };
 }
 
@@ -88,14 +92,18 @@ class WholeAnswer implements Answer {
 }
 
 /** The parts of one choice. */
-class Gathered {
+export class Gathered {
   private readonly texts: string[] = [];
+  private readonly thoughts: string[] = [];
+  private readonly calls: CallPart[] = [];
   private readonly tokens: number[] = [];
   private readonly logprobs: ServedLogprob[] = [];
   private last: AnswerPart | null = null;
 
   add(part: AnswerPart): void {
     this.texts.push(part.text);
+    if (part.reasoning) this.thoughts.push(part.reasoning);
+    for (const call of part.calls ?? []) this.addCall(call);
     if (part.tokens) this.tokens.push(...part.tokens);
     if (part.logprobs) this.logprobs.push(...part.logprobs);
     this.last = part;
@@ -105,11 +113,19 @@ class Gathered {
     const { last } = this;
     return {
       text: this.texts.join(''),
+      reasoning: this.thoughts.join(''),
+      calls: this.calls,
       tokens: last?.tokens ? this.tokens : null,
       logprobs: last?.logprobs ? this.logprobs : null,
       finishReason: last?.finishReason ?? null,
       offset: 0,
     };
+  }
+
+  private addCall(call: CallPart): void {
+    const begun = this.calls[call.index];
+    if (begun) begun.arguments += call.arguments;
+    else this.calls.push({ ...call });
   }
 }
 
@@ -166,5 +182,10 @@ class StreamedAnswer implements Answer {
   }
 }
 
-const isSaying = ({ text, tokens, logprobs, finishReason }: AnswerPart): boolean =>
-  text !== '' || finishReason !== null || Boolean(tokens?.length) || Boolean(logprobs?.length);
+const isSaying = ({ text, reasoning, calls, tokens, logprobs, finishReason }: AnswerPart) =>
+  text !== '' ||
+  Boolean(reasoning) ||
+  Boolean(calls?.length) ||
+  finishReason !== null ||
+  Boolean(tokens?.length) ||
+  Boolean(logprobs?.length);

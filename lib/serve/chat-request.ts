@@ -9,7 +9,7 @@ import { type ParsedRequest, readDelivery, readOptions, TOP_LOGPROBS } from './p
 import type { ChatPromptOptions, PromptReader } from './prompt-reader.js';
 import { RequestFields } from './request-fields.js';
 import type { ServedModel } from './served-model.js';
-import { readTools } from './tools.js';
+import { callPlan, readTools, type ToolRequest } from './tools.js';
 import { requireSupported } from './unsupported.js';
 
 /** Values of `reasoning_effort` in OpenAI's API. */
@@ -18,13 +18,18 @@ const EFFORTS = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh'];
 /** Throws 400, naming the field that is wrong. */
 export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
   const fields = new RequestFields(body);
-  const prompt = readPrompt(fields, served);
+  const { prompt, tools } = readPrompt(fields, served);
   requireSupported(fields);
   const { options, asked } = readOptions(fields, served);
+  const plan = callPlan(served.forms, tools);
   const parsed: ParsedRequest = {
     model: fields.text('model') ?? null,
-    options: { ...options, logprobs: logprobs(fields), beginsText: !continues(fields) },
+    options: {
+      ...{ ...options, logprobs: logprobs(fields), beginsText: !continues(fields) },
+      ...(plan && { visibleTokens: plan.visibleTokens }),
+    },
     asked,
+    plan,
     delivery: readDelivery(fields, served),
     format: new ChatFormat(served.tokenizer),
     promptField: 'messages',
@@ -35,16 +40,20 @@ export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
   return parsed;
 }
 
-/** Returns a function that tokenizes the messages. Throws 400 with the name of the wrong field. */
-export function readPrompt(
-  fields: RequestFields,
-  served: ServedModel,
-): (asker: Asker) => Promise<number[]> {
+/** The messages of a request as a function that tokenizes them, and its tools. */
+interface ChatPrompt {
+  prompt: (asker: Asker) => Promise<number[]>;
+  tools: ToolRequest;
+}
+
+/** Throws 400 with the name of the wrong field. */
+export function readPrompt(fields: RequestFields, served: ServedModel): ChatPrompt {
   const reader = requireTemplate(served);
   const tools = readTools(fields, reader.knowsTools);
   const messages = messagesOf(fields.any('messages'));
-  const options = { ...chatOptions(fields), ...(tools.length > 0 ? { tools } : {}) };
-  return (asker) => reader.chat(messages, options, asker);
+  const named = tools.tools.length > 0 ? { tools: tools.tools } : {};
+  const options = { ...chatOptions(fields), ...named };
+  return { prompt: (asker) => reader.chat(messages, options, asker), tools };
 }
 
 function requireTemplate({ canChat, reader }: ServedModel): PromptReader {

@@ -35,6 +35,7 @@ export function readCompletion(body: JsonObject, served: ServedModel): ParsedReq
     asked,
     delivery: readDelivery(fields, served),
     format: new TextFormat(tokenizer),
+    plan: null,
     promptField: 'prompt',
     echo: echo ? (index) => textOf(required(prompts[index]), tokenizer) : null,
     prompts: (asker) => Promise.all(prompts.map((one) => tokensOf(one, served, asker))),

@@ -11,6 +11,7 @@ import type { Asker } from './fair-queue.js';
 import { isInteger, type RequestFields } from './request-fields.js';
 import type { ContinuationOptions } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
+import type { CallPlan } from './tools.js';
 
 /** How the answer is sent. */
 export interface Delivery {
@@ -35,6 +36,8 @@ export interface ParsedRequest {
   asked: number | undefined;
   delivery: Delivery;
   format: AnswerFormat;
+  /** How the text of an answer is read; null if all of it is content. */
+  plan: CallPlan | null;
   /** The field with the prompt, for messages about its length. */
   promptField: string;
   /** Text before each choice of a prompt (`echo`); null without echo. */

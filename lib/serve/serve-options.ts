@@ -5,10 +5,12 @@ import {
   checked,
   integer,
   type Options,
+  oneOf,
   type Settings,
   string,
 } from '../runtime/option.js';
 import { refusedValue } from '../runtime/refused.js';
+import { REASONING_PARSERS, TOOL_PARSERS } from './answer-forms.js';
 import { REQUEST_LIMITS, readLimits, SERVER_LIMITS, type ServeLimits } from './limits.js';
 
 /** The declared options of a server. */
@@ -50,6 +52,18 @@ export const SERVE = {
   }),
   /** A Jinja text in place of the tokenizer's own chat template. */
   chatTemplate: string("a Jinja text in place of the tokenizer's chat template"),
+  /** Parser of tool calls. Default: "auto", by the chat template. */
+  toolParser: oneOf(TOOL_PARSERS)('[form of tool calls](#tools) in answers', {
+    default: 'auto',
+    shown: 'by the chat template',
+    flag: '--tool-parser <name>',
+  }),
+  /** Parser of reasoning. Default: "auto", by the chat template. */
+  reasoningParser: oneOf(REASONING_PARSERS)('[markers of reasoning](#reasoning) in answers', {
+    default: 'auto',
+    shown: 'by the chat template',
+    flag: '--reasoning-parser <name>',
+  }),
   /** Threads that turn prompts into tokens. Default: 2. */
   tokenizerThreads: integer('threads that turn prompts into tokens', {
     min: 1,

@@ -1,5 +1,6 @@
 // The model of a server: its engine, tokenizer and bounds.
 import type { Tokenizer } from '../text/index.js';
+import { AnswerForms, type ParserNames } from './answer-forms.js';
 import type { ResolvedLimits } from './limits.js';
 import { PromptReader } from './prompt-reader.js';
 import { samplingDefaults } from './sampling-defaults.js';
@@ -15,6 +16,8 @@ export interface ServedModel {
   readonly reader: PromptReader | null;
   /** There is a chat template. */
   readonly canChat: boolean;
+  /** How answers to chats are read. */
+  readonly forms: AnswerForms;
   readonly vocabSize: number;
   /** Tokens of a prompt and its continuation together. */
   readonly maxTokens: number;
@@ -25,7 +28,7 @@ export interface ServedModel {
 }
 
 /** How its prompts are read. */
-interface ReadingOptions {
+interface ReadingOptions extends ParserNames {
   threads: number;
   chatTemplate?: string;
 }
@@ -52,8 +55,13 @@ export function servedModel(
     mostTokens: most,
     ...{ name, engine, tokenizer, maxTokens, limits },
     reader: tokenizer && new PromptReader(tokenizer, { ...reading, most, characters, seconds }),
+    forms: new AnswerForms(tokenizer, templateOf(tokenizer, reading.chatTemplate), reading),
     canChat: tokenizer !== null && hasTemplate === true,
     vocabSize: module.vocabSize,
     defaults: samplingDefaults(module.describe()),
   };
 }
+
+/** The template that chats with tools use. */
+const templateOf = (tokenizer: Tokenizer | null, own: string | undefined): string =>
+  own ?? tokenizer?.templateText('tool_use') ?? tokenizer?.templateText('default') ?? '';

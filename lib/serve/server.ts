@@ -159,8 +159,8 @@ export class InferenceServer {
 
   /** @internal */
   async open(engine: () => ServedEngine | PromiseLike<ServedEngine>): Promise<void> {
-    const { model: name, chatTemplate, tokenizerThreads: threads } = this.options;
-    this.served = servedModel(await engine(), name, this.limits, { threads, chatTemplate });
+    const { model: name, tokenizerThreads: threads, ...reading } = this.options;
+    this.served = servedModel(await engine(), name, this.limits, { ...reading, threads });
     if (!this.isStopping) this.engineFailure.watch();
   }
 

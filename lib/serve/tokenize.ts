@@ -44,7 +44,7 @@ function promptOf(
     return (asker) => reader.count(prompt, addSpecialTokens, asker);
   }
   if (prompt !== undefined) throw invalid('prompt', 'either prompt or messages', 'both');
-  return readPrompt(fields, served);
+  return readPrompt(fields, served).prompt;
 }
 
 /** The text of `tokens`. Throws 400, 404. */

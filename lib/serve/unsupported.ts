@@ -34,13 +34,14 @@ const MISSING: Readonly<Record<string, Missing>> = {
 /** Parameters for billing and caching. The answer does not depend on them. */
 const WITHOUT_EFFECT = [
   ...['user', 'metadata', 'safety_identifier', 'service_tier', 'prompt_cache_key'],
-  ...['prompt_cache_retention', 'prediction', 'parallel_tool_calls', 'store'],
+  ...['prompt_cache_retention', 'prediction', 'store'],
 ];
 
 /** Chat parameters that completions refuse. */
 const MISSING_IN_TEXTS: Readonly<Record<string, Missing>> = {
   tools: { reason: 'only the template of a chat writes them', off: [[]] },
   tool_choice: { reason: 'only chats have tools', off: ['none', 'auto'] },
+  parallel_tool_calls: { reason: 'only chats have tools', off: [true, false] },
   reasoning_effort: { reason: 'only the template of a chat reads it', off: [] },
 };
 

@@ -1,5 +1,22 @@
 // Text from tokens as they come, which never cuts a character.
 
+/** How tokens become text. */
+export interface DecodeOptions {
+  /** Leaves special tokens out. Default false. */
+  skipSpecialTokens?: boolean;
+}
+
+/** How tokens become text as they come. */
+export interface DecodeStreamOptions extends DecodeOptions {
+  /**
+   * Tokens of a text that the stream continues, as a prompt is: a space that a tokenizer leaves out
+   * at the beginning of a text stays. Default: none.
+   */
+  after?: ArrayLike<number>;
+  /** Special tokens that the text shows although `skipSpecialTokens` is set. Default: none. */
+  visible?: readonly number[];
+}
+
 /** A cut character decodes to at most three of these, one for each byte. */
 export const REPLACEMENT = '\uFFFD';
 const MOST_CUT = 3;

@@ -1,6 +1,6 @@
 // The text room's door: tokenizers, chat templates, and rows of text as samples.
 export type { ChatMessage } from './chat-template.js';
-export { DecodeStream } from './decode-stream.js';
+export { type DecodeOptions, DecodeStream, type DecodeStreamOptions } from './decode-stream.js';
 export type { EncodedPair } from './encode-pair.js';
 export type { RowCounts } from './encoded-part.js';
 export {
@@ -44,8 +44,6 @@ export { TextStream, type TextStreamOptions } from './text-stream.js';
 export {
   type BatchOptions,
   type ChatOptions,
-  type DecodeOptions,
-  type DecodeStreamOptions,
   type EncodeChatOptions,
   type EncodedChat,
   type EncodeOptions,

@@ -11,7 +11,12 @@ import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { type ChatMessage, ChatTemplate, type RenderedChat, type Spoken } from './chat-template.js';
-import { DecodeStream, REPLACEMENT } from './decode-stream.js';
+import {
+  type DecodeOptions,
+  DecodeStream,
+  type DecodeStreamOptions,
+  REPLACEMENT,
+} from './decode-stream.js';
 import { type EncodedPair, encodePair } from './encode-pair.js';
 import { fewestTokens } from './fewest-tokens.js';
 import { hasPatterns, readTokenizer, tokenizerFile } from './gguf-tokenizer.js';
@@ -30,21 +35,6 @@ export interface EncodeOptions {
   maxLength?: number;
   /** The side that is cut. Default: the tokenizer's `truncationSide`. */
   truncationSide?: Side;
-}
-
-/** How tokens become text. */
-export interface DecodeOptions {
-  /** Leaves special tokens out. Default false. */
-  skipSpecialTokens?: boolean;
-}
-
-/** How tokens become text as they come. */
-export interface DecodeStreamOptions extends DecodeOptions {
-  /**
-   * Tokens of a text that the stream continues, as a prompt is: a space that a tokenizer leaves out
-   * at the beginning of a text stays. Default: none.
-   */
-  after?: ArrayLike<number>;
 }
 
 /** How a batch of texts becomes a tensor. */
@@ -93,7 +83,7 @@ const ENCODE: OptionNames<EncodeOptions> = {
 };
 const PAIR: OptionNames<Pick<EncodeOptions, 'maxLength'>> = { maxLength: true };
 const DECODE: OptionNames<DecodeOptions> = { skipSpecialTokens: true };
-const DECODE_STREAM: OptionNames<DecodeStreamOptions> = { ...DECODE, after: true };
+const DECODE_STREAM: OptionNames<DecodeStreamOptions> = { ...DECODE, after: true, visible: true };
 const BATCH: OptionNames<BatchOptions> = {
   ...ENCODE,
   padTo: true,
@@ -296,8 +286,11 @@ export class Tokenizer {
   /** Text as tokens come. Default: without special tokens. */
   decodeStream(given: DecodeStreamOptions = {}): DecodeStream {
     const options = readOptions('Tokenizer.decodeStream', given, DECODE_STREAM);
-    const { skipSpecialTokens = true, after = [] } = options;
-    const decode = (ids: number[]): string => this.decodeIds(ids, skipSpecialTokens, true);
+    const { skipSpecialTokens = true, after = [], visible = [] } = options;
+    const shown = new Set(visible);
+    const isShown = (id: number): boolean => !this.specialIds.has(id) || shown.has(id);
+    const decode = (ids: number[]): string =>
+      this.decodeIds(skipSpecialTokens ? ids.filter(isShown) : ids, false, true);
     return new DecodeStream(decode, this.lastOf(after, skipSpecialTokens));
   }
 
