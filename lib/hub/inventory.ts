@@ -73,8 +73,9 @@ export async function remove(name: string, given: RevisionOptions = {}): Promise
   return orDsError(model.folder, async () => {
     await requireIdle(model);
     const removed = revision === undefined ? null : revisionOf(model, info, revision);
-    if (removed && info.revisions.length > 1) return removeRevision(model, removed);
-    return removeAll(model, info);
+    if (!removed || info.revisions.length === 1) return removeAll(model, info);
+    await removeRevision(model, removed);
+    return info.bytes - (await modelInfo(model)).bytes;
   });
 }
 
@@ -99,7 +100,7 @@ async function removeAll(model: CachedModel, info: CachedModelInfo): Promise<num
   return info.bytes + info.unfinished;
 }
 
-async function removeRevision(model: CachedModel, removed: CachedRevision): Promise<number> {
+async function removeRevision(model: CachedModel, removed: CachedRevision): Promise<void> {
   const { commit, folder, refs } = removed;
   const own = await blobsOf(model, folder);
   for (const ref of refs) await removeRef(model, ref);
@@ -111,14 +112,9 @@ async function removeRevision(model: CachedModel, removed: CachedRevision): Prom
   for (const one of await namesIn(dirname(folder))) {
     for (const blob of await blobsOf(model, join(dirname(folder), one))) kept.add(blob);
   }
-  let freed = 0;
   for (const blob of own) {
-    if (kept.has(blob)) continue;
-    const path = model.blob(blob);
-    freed += (await stat(path).catch(() => null))?.size ?? 0;
-    await rm(path, { force: true });
+    if (!kept.has(blob)) await rm(model.blob(blob), { force: true });
   }
-  return freed;
 }
 
 async function removeRef(model: CachedModel, ref: string): Promise<void> {
@@ -170,7 +166,7 @@ async function modelInfo(model: CachedModel): Promise<CachedModelInfo> {
     revisions,
     bytes: sum([...new Map(own.map(({ id, bytes }) => [id, bytes])).values()]),
     unfinished: sum(others.map(({ allocated }) => allocated)),
-    changed: Math.max(0, ...blobs.map(({ changed }) => changed)),
+    changed: Math.max(0, ...[...own, ...others].map(({ changed }) => changed)),
   };
 }
 

@@ -84,7 +84,7 @@ function makeFolder(path: string): void {
 }
 
 /** Returns the setting with the fastest mixed transfers: updates read and write at once. */
-function fastest(measured: readonly Measured[]): Measured {
+export function fastest(measured: readonly Measured[]): Measured {
   return measured.reduce((best, one) => (one.rates.mixed > best.rates.mixed ? one : best));
 }
 

@@ -100,9 +100,11 @@ function ratesOf(file: SwapFile, memory: readonly HostRange[], tiles: number): R
   const mixed = pass((turn) =>
     turn % 2 === 0 ? [read, turn >> 1] : [write, Math.min(tiles - 1, half + (turn >> 1))],
   );
-  return {
-    write: whole / required(writing),
-    read: whole / required(reading),
-    mixed: whole / 2 / mixed,
-  };
+  const seconds = { write: required(writing), read: required(reading), mixed };
+  return bytesPerSecond(whole, seconds);
+}
+
+/** Each pass moves `whole` bytes; a mixed one moves one half in each direction. */
+export function bytesPerSecond(whole: number, { read, write, mixed }: Rates): Rates {
+  return { read: whole / read, write: whole / write, mixed: whole / 2 / mixed };
 }

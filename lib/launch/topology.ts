@@ -16,7 +16,7 @@ export interface Core {
 /** The CPUs that this process may run on. `root` replaces "/" in tests, here and below. */
 export function allowedCpus(root = '/'): number[] {
   const status = read(join(root, 'proc/self/status'));
-  const list = /^Cpus_allowed_list:\s*(\S+)/m.exec(status ?? '')?.[1];
+  const list = /^Cpus_allowed_list:\t(\S+)/m.exec(status ?? '')?.[1];
   if (list !== undefined) return parseCpuList(list, '/proc/self/status');
   return Array.from({ length: availableParallelism() }, (_, cpu) => cpu);
 }

@@ -46,6 +46,19 @@ test('files without links count too', async () => {
   expect(await hub.models()).toMatchObject([{ name: 'a/b', bytes: 5 }]);
 });
 
+test('files without links have a date, and removing their revision frees them', async () => {
+  const before = Date.now() - 10_000;
+  for (const commit of ['ab', 'cd']) {
+    const snapshot = join(own.cache, 'models--a--b', 'snapshots', commit.repeat(20));
+    mkdirSync(snapshot, { recursive: true });
+    writeFileSync(join(snapshot, 'config.json'), commit.repeat(50));
+  }
+  const [model] = await hub.models();
+  expect(model?.changed).toBeGreaterThan(before);
+  expect(await hub.remove('a/b', { revision: 'ab'.repeat(20) })).toBe(100);
+  expect(await hub.models()).toMatchObject([{ name: 'a/b', bytes: 100 }]);
+});
+
 test('a model under download is not removed', async () => {
   own.server.add(NAME, tiny(WEIGHTS));
   await pullWith(own.settings(), NAME, {});

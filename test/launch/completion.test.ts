@@ -29,6 +29,18 @@ function small(): [program: Command, launcher: Command] {
   return [program, launcher];
 }
 
+/** The values that the script of bash offers after an option. */
+const casesOf = (script: string): string[] =>
+  script.split('\n').filter((line) => line.includes('; return ;;'));
+
+test('the script of bash completes values; an optional value may be another word', () => {
+  expect(casesOf(scriptOf('bash'))).toEqual([
+    "    ' --num_gpus') :; return ;;",
+    "    'pack -c' | 'pack --config') _ds_file; return ;;",
+    "    'pack --dtype') _ds_words 'fp32 bf16'; return ;;",
+  ]);
+});
+
 const scriptOf = (shell: Shell): string => completionScript(shell, ...small());
 
 test('the script of zsh describes commands and options', () => {

@@ -54,6 +54,7 @@ test.each<[command: string, headings: readonly string[]]>([
   ['elastic', ['Arguments:', 'Options:']],
   ['completion', ['Arguments:', 'Options:']],
   ['env', ['Options:']],
+  ['watch', ['Arguments:', 'Options:']],
   ['io', ['Arguments:', 'Measurement:', 'Output:', 'Options:']],
 ])('ds %s --help', (command, headings) => {
   const help = helpOf(command.split(' ').filter(Boolean));
@@ -66,6 +67,10 @@ test.each<[command: string, headings: readonly string[]]>([
     / {2,}\S/.test(line.trim()) || /^ {10,}\S/.test(next);
   expect(options.filter((option) => !isDescribed(option))).toEqual([]);
   expect(options.length).toBeGreaterThan(0);
+});
+
+test('commands of the launcher itself are not listed', () => {
+  expect(helpOf([])).not.toMatch(/launch-node|consolidate/);
 });
 
 test('the help of ds train has every argument and every other name', () => {

@@ -3,7 +3,8 @@ import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { type IoFlags, ioCommand } from '../../lib/launch/io.js';
+import { fastest, type IoFlags, ioCommand } from '../../lib/launch/io.js';
+import { bytesPerSecond, type Measured } from '../../lib/launch/measure-disk.js';
 
 let folder: string;
 beforeAll(() => {
@@ -42,6 +43,16 @@ test('measures each size of requests with each depth, then threads, and prints t
   expect(rows[5]).toMatch(/^1,000,000 parameters with Adam: 12\.0 MB of state, .* in \d+\.\d\d s$/);
   expect(rows[6]).toMatch(/writes .*B a day/);
   expect(readdirSync(disk)).toEqual([]);
+});
+
+test('a pass at once moves half of the bytes each way', () => {
+  const rates = bytesPerSecond(1000, { read: 2, write: 4, mixed: 5 });
+  expect(rates).toEqual({ read: 500, write: 250, mixed: 100 });
+});
+
+test('the setting with the fastest mixed transfers is kept, wherever it stands', () => {
+  const measured = [5, 9, 7].map((mixed) => ({ rates: { read: 1, write: 1, mixed } }));
+  expect(fastest(measured as Measured[]).rates.mixed).toBe(9);
 });
 
 test('a path that is a file is an error', () => {

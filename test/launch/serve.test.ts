@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import type { ServeFlags } from '../../lib/launch/engine-flags.js';
-import { serveHere } from '../../lib/launch/serve.js';
+import { serveCommand, serveHere } from '../../lib/launch/serve.js';
 import * as serving from '../../lib/serve/index.js';
 
 jest.mock('../../lib/serve/index.js', () => ({
@@ -99,6 +99,13 @@ test('each limit of the command line is one of the server', async () => {
   });
 });
 
+test('several ranks cannot share one device', async () => {
+  const flags = { tp: 2, device: 'cuda:0', tokenizerThreads: 1, graphs: true };
+  await expect(serveCommand(join(dir, 'tiny'), flags as ServeFlags)).rejects.toThrow(
+    /--device: expected a kind of device with --tp, not a single device, got "cuda:0"/,
+  );
+});
+
 test('a failed engine ends the command with 3, after health checks can see it', async () => {
   const lost = new Error('rank 1: ended');
   const kill = jest.fn(async () => {});
@@ -109,7 +116,9 @@ test('a failed engine ends the command with 3, after health checks can see it', 
   jest.spyOn(console, 'log').mockImplementation(() => {});
   const flags = { host: '127.0.0.1', port: 0, tokenizerThreads: 1, tp: 1, graphs: true };
   const ended = serveHere(join(dir, 'tiny'), flags as ServeFlags);
-  while (errors.length === 0) await new Promise((resolve) => setImmediate(resolve));
+  const isOver = ended.then(() => true);
+  const turn = () => new Promise<false>((resolve) => setImmediate(resolve, false));
+  while (errors.length === 0 && !(await Promise.race([isOver, turn()])));
   expect(errors).toEqual(['ds serve: rank 1: ended']);
   expect(kill).not.toHaveBeenCalled();
   process.emit('SIGTERM', 'SIGTERM');

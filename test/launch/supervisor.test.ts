@@ -41,6 +41,17 @@ async function failureOf(
   return (await outcome).failure;
 }
 
+test('the failure of a rank asks the others to end', async () => {
+  const [first, second] = [member('rank 0', true), member('rank 1', true)];
+  const stop = jest.spyOn(second.made, 'stop');
+  const outcome = new Supervisor([first.made, second.made], 30, () => {}).run();
+  first.end({ code: 1 });
+  await delay(0);
+  expect(stop).toHaveBeenCalledWith('SIGTERM');
+  second.end({ signal: 'SIGTERM' });
+  await outcome;
+});
+
 test("a rank killed from outside is found, even if its exit arrives after its peers' exits", async () => {
   const failure = await failureOf(([first, second]) => {
     first?.end({ code: 1, lastLines: ECHO(1) });
