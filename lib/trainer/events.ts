@@ -1,4 +1,5 @@
 // Events of a Trainer, for listeners and for the iteration of train().
+import type { ChatMessage } from '../text/index.js';
 
 /** The position of training. */
 export interface TrainerPlace {
@@ -55,6 +56,30 @@ export interface LogEvent extends TrainerPlace {
   metrics: Readonly<Record<string, number>>;
 }
 
+/** A completion with its rewards. */
+export interface RolloutSample {
+  /** The prompt: a text, or messages. */
+  prompt: string | readonly ChatMessage[];
+  /** The text of the completion. */
+  completion: string;
+  /** Rewards by the names of their functions; null: not judged. */
+  rewards: Readonly<Record<string, number | null>>;
+  /** Its advantage over the other completions of the prompt. */
+  advantage: number;
+}
+
+/** The model has completed prompts, and reward functions have judged them. */
+export interface RolloutEvent extends TrainerPlace {
+  /** Discriminates the event types. */
+  type: 'rollout';
+  /** The completions of this rank. */
+  samples: readonly RolloutSample[];
+  /** Mean reward over all ranks. */
+  reward: number;
+  /** Seconds of generation, rewards and scoring. */
+  seconds: { generate: number; reward: number; score: number };
+}
+
 /** The model has been evaluated. */
 export interface EvaluateEvent extends TrainerPlace {
   /** Discriminates the event types. */
@@ -109,6 +134,7 @@ export type TrainerEvent =
   | BeginEvent
   | StepEvent
   | LogEvent
+  | RolloutEvent
   | EvaluateEvent
   | SaveEvent
   | EpochEvent
@@ -132,7 +158,7 @@ export type Listener<Type extends Heard> = (
 /** Every type of event; the compiler keeps the list complete. */
 export const EVENT_TYPES: Readonly<Record<Heard, true>> = {
   ...{ begin: true, step: true, log: true, evaluate: true, save: true, epoch: true },
-  ...{ alert: true, end: true, any: true },
+  ...{ rollout: true, alert: true, end: true, any: true },
 };
 
 /** Listeners by type of event. */

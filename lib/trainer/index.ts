@@ -15,6 +15,8 @@ export type {
   Listener,
   LogEvent,
   Metrics,
+  RolloutEvent,
+  RolloutSample,
   SaveEvent,
   StepEvent,
   TrainerEvent,
@@ -26,10 +28,18 @@ export type { Every } from './interval.js';
 export { type CpoLossName, type CpoOptions, cpo } from './methods/cpo.js';
 export { type DpoOptions, dpo } from './methods/dpo.js';
 export { type GkdOptions, gkd } from './methods/gkd.js';
+export {
+  type GrpoOptions,
+  grpo,
+  type RlooOptions,
+  type RolloutSampling,
+  rloo,
+} from './methods/grpo.js';
 export { type KtoLossName, type KtoOptions, kto } from './methods/kto.js';
 export { TrainingMethod } from './methods/method.js';
 export { type OrpoOptions, orpo } from './methods/orpo.js';
 export type { Divergence, PairLossName } from './methods/pair-losses.js';
+export type { Correction, PolicyLossName } from './methods/policy-losses.js';
 export { type RewardOptions, reward } from './methods/reward.js';
 export type { Precision, TrainerOptions } from './options.js';
 export type { OwnOptimizerName } from './own-optimizer.js';
@@ -42,6 +52,8 @@ export type {
   Report,
   TrainerCallbacks,
 } from './report-options.js';
+export type { Completion, Reward, RewardInput, WeightedReward } from './rollouts/reward.js';
+export { type RolloutOptions, Rollouts, rolloutsOf } from './rollouts/rollouts.js';
 export { Trainer, type TrainOptions } from './trainer.js';
 export type { Best, TrainerState } from './trainer-state.js';
 export { TrainingRun } from './training-run.js';

@@ -44,6 +44,7 @@ export async function* trainingLoop<Batch>(
   while (!end && !isLeft()) {
     const first = state.step;
     for await (const group of groupsOf(data, objective, updates)) {
+      yield* session.source?.events() ?? [];
       yield* update(session, group);
       yield { type: 'step', ...progressOf(state) };
       end = yield* act(session, { ...progressOf(state), isEpochEnd: false });

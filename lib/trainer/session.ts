@@ -27,6 +27,7 @@ import { Decisions } from './decisions.js';
 import { addEmbeddingNoise } from './embedding-noise.js';
 import { type EvalData, openEvalData } from './eval-data.js';
 import { costOf, Logbook } from './logbook.js';
+import type { MethodSource } from './methods/method.js';
 import type { Objective } from './micro-batch.js';
 import { BatchMover } from './moved-batch.js';
 import { objectiveOf } from './objective.js';
@@ -51,6 +52,8 @@ export interface Session<Batch> {
   mover: BatchMover;
   /** Training data; null for a Trainer that only evaluates. */
   data: BatchSource<Batch> | null;
+  /** The data of a method that makes batches with the model; null for other data. */
+  source: MethodSource | null;
   /** Micro-batches of a whole update. */
   accumulation: number;
   /** Opens evaluation data, once. */
@@ -87,10 +90,15 @@ export async function openSession<Sample, Batch>(
   const job = await jobOf({ ...settings, config: settings.deepspeed });
   const file = firstReading(settings, job.mesh.size(...DATA));
   const place = dataPlaceIn(job, settings, file.train_micro_batch_size_per_gpu);
-  const data = settings.train && (await openTrainData(settings.train, settings, place, file));
-  const ends: End[] = [() => data?.close?.()];
+  const source = await settings.method?.openSource({
+    ...{ data: settings.train as never, settings: settings as never, place, config: file },
+  });
+  const data =
+    (settings.train && (source as BatchSource<Batch> | null | undefined)) ??
+    (settings.train && (await openTrainData(settings.train, settings, place, file)));
+  const ends: End[] = [() => (data ?? source)?.close?.()];
   try {
-    return await sessionOver({ settings, objective, job, file, place, data }, ends);
+    return await sessionOver({ settings, objective, job, file, place, data, source }, ends);
   } catch (error) {
     await endAll(ends).catch(() => {}); // The error of opening explains more.
     throw error;
@@ -103,11 +111,12 @@ interface Grounds<Batch> extends Pick<Session<Batch>, 'settings' | 'objective' |
   /** The configuration before the run's length is known. */
   file: ReturnType<typeof firstReading>;
   place: DataPlace;
+  source: MethodSource | null | undefined;
 }
 
 /** Adds the clean-up of each part to `ends`, for a session that fails to open. */
 async function sessionOver<Batch>(
-  { settings, objective, job, file, place, data }: Grounds<Batch>,
+  { settings, objective, job, file, place, data, source = null }: Grounds<Batch>,
   ends: End[],
 ): Promise<Session<Batch>> {
   const { model, neftuneNoiseAlpha: noise } = settings;
@@ -134,8 +143,9 @@ async function sessionOver<Batch>(
   const metrics = objective.hasStepMetrics
     ? new StepMetrics(dataGroup, objective.derived?.bind(objective))
     : null;
+  source?.begin({ engine, world, progress: state });
   return {
-    ...{ settings, engine, objective, data, length, state },
+    ...{ settings, engine, objective, data, source, length, state },
     world,
     watch,
     mover: new BatchMover(engine.device),
@@ -153,11 +163,11 @@ async function sessionOver<Batch>(
  * the other parts if one fails, then throws the first error.
  */
 export async function closeSession<Batch>(session: Session<Batch>): Promise<void> {
-  const { engine, data, mover, counts, book } = session;
+  const { engine, data, source, mover, counts, book } = session;
   const opened = await Promise.allSettled(session.judgedOn());
   const judged = opened.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
   await endAll([
-    () => data?.close?.(),
+    () => (data ?? source)?.close?.(),
     ...judged.map((one) => () => one.close()),
     () => book.close(),
     () => counts.dispose(),

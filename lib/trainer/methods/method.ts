@@ -1,10 +1,17 @@
 // TrainingMethod: another objective of a Trainer than next tokens, such as preferences.
+import type { ResolvedConfig } from '../../../types/config.js';
+import type { JsonObject } from '../../../types/json.js';
+import type { CheckpointWorld } from '../../checkpoint/index.js';
+import type { Engine } from '../../engine/engine.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
 import { refused } from '../../runtime/refused.js';
+import type { BatchSource, DataPlace, TrainerData } from '../data-source.js';
+import type { Metrics, RolloutEvent } from '../events.js';
 import type { Objective } from '../micro-batch.js';
+import type { TrainerSettings } from '../read-options.js';
 
-/** Another objective than next tokens. dpo() creates one. */
+/** Another objective than next tokens. dpo() and grpo() create one. */
 export abstract class TrainingMethod {
   /** Its name in `ds train --method`. */
   abstract readonly name: string;
@@ -14,6 +21,49 @@ export abstract class TrainingMethod {
 
   /** @internal Returns the objective for `model`. Throws DS_ARGUMENT for a model without them. */
   abstract objectiveOf<Batch>(model: Module): Objective<Batch>;
+
+  /**
+   * @internal Opens training data that become batches by the model itself; null: the Trainer makes
+   * the batches.
+   */
+  openSource(_grounds: SourceGrounds): Promise<MethodSource | null> {
+    return Promise.resolve(null);
+  }
+}
+
+/** What a method knows before the engine is built. */
+export interface SourceGrounds {
+  /** Null for a Trainer that only evaluates. */
+  data: TrainerData<unknown, unknown> | null;
+  settings: TrainerSettings<never, never>;
+  place: DataPlace;
+  config: ResolvedConfig;
+}
+
+/** Parts of a session that a source uses once the engine is built. */
+export interface SourceParts {
+  engine: Engine;
+  world: CheckpointWorld;
+  /** Updates and epochs so far. */
+  progress: { readonly step: number; readonly epoch: number };
+}
+
+/** Batches that a method makes with the model. */
+export abstract class MethodSource implements BatchSource<never> {
+  abstract readonly length: number;
+  /** Called once, before the first iteration. */
+  abstract begin(parts: SourceParts): void;
+  abstract [Symbol.asyncIterator](): AsyncIterator<never>;
+  abstract stateDict(): JsonObject;
+  abstract loadStateDict(state: JsonObject): void;
+  abstract close(): Promise<void>;
+  /** Returns the events since the last call. */
+  abstract events(): RolloutEvent[];
+  /** Returns the metrics of `data`, of at most `maxBatches` batches. All ranks call it. */
+  abstract evaluate(
+    data: TrainerData<unknown, unknown>,
+    plan: { batchSize: number; maxBatches: number },
+  ): Promise<Metrics>;
 }
 
 /** Returns `model`. Throws DS_ARGUMENT for other models than language models. */

@@ -1,0 +1,295 @@
+// Group relative policy optimization: the model samples completions of prompts and learns from
+// their rewards. Sources: Shao et al. 2024, Ahmadian et al. 2024 (RLOO), TRL's trainers.
+import type { GenerateRequest } from '../../inference/index.js';
+import { CausalLM } from '../../models/causal-lm.js';
+import type { Module } from '../../nn/index.js';
+import {
+  boolean,
+  checked,
+  integer,
+  number,
+  type Options,
+  oneOf,
+  readDeclared,
+  type Settings,
+} from '../../runtime/option.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
+import { requireInteger } from '../../runtime/require-number.js';
+import type { Objective } from '../micro-batch.js';
+import { type Reward, readRewards, type WeightedReward } from '../rollouts/reward.js';
+import { openRollouts, type RolloutPlan } from '../rollouts/rollout-source.js';
+import { advantagesOf, leaveOneOut, type ScaleRewards, totalsOf } from './advantages.js';
+import { type MethodSource, type SourceGrounds, TrainingMethod } from './method.js';
+import { type Correction, POLICY_LOSSES, type PolicyLossName } from './policy-losses.js';
+import { PolicyObjective, type PolicySettings } from './policy-objective.js';
+
+/** Sampling of rollouts: options of InferenceEngine.generate(). */
+export type RolloutSampling = Pick<
+  GenerateRequest,
+  | 'maxNewTokens'
+  | 'temperature'
+  | 'topK'
+  | 'topP'
+  | 'minP'
+  | 'repetitionPenalty'
+  | 'minTokens'
+  | 'stop'
+  | 'stopTokens'
+>;
+
+const SAMPLED: OptionNames<RolloutSampling> = {
+  ...{ maxNewTokens: true, temperature: true, topK: true, topP: true, minP: true },
+  ...{ repetitionPenalty: true, minTokens: true, stop: true, stopTokens: true },
+};
+const MOST_TOKENS = 512;
+/** Seeds of a request tell this number of samples apart. */
+const MOST_GENERATIONS = 1024;
+
+/** Options of grpo() and rloo(). */
+const SHARED = {
+  /** A reward function, { of, weight, name, timeout }, or a list of them. */
+  rewards: checked(
+    (op, given: Reward | WeightedReward | readonly (Reward | WeightedReward)[]) =>
+      readRewards(op, given),
+    '[reward functions](#rewards)',
+    { required: true, elsewhere: '`reward_funcs`, `reward_weights`' },
+  ),
+  /** Sampling of completions. Default: 512 new tokens at temperature 1. */
+  sampling: checked(readSampling, '[sampling](sampling.md) of completions', {
+    default: { maxNewTokens: MOST_TOKENS, temperature: 1 },
+    shown: '`maxNewTokens` 512, `temperature` 1',
+    elsewhere: '`max_completion_length`, `temperature`, `top_p`, `top_k`, `min_p`',
+  }),
+  /** Micro-batches of a generation. Default: those of an update. */
+  stepsPerGeneration: integer('micro-batches that one generation serves', {
+    min: 1,
+    default: null,
+    shown: '`accumulation`',
+    flag: 'steps_per_generation',
+  }),
+  /** How often each generation is used. Default: 1. */
+  iterations: integer('how often each generation is used', {
+    min: 1,
+    default: 1,
+    flag: 'num_iterations',
+  }),
+  /** Leaves completions without an end token out of the loss. Default: false. */
+  maskTruncated: boolean('leave completions without an end token out of the loss', {
+    default: false,
+    flag: 'mask_truncated_completions',
+  }),
+  /** The model to stay near, for a beta above 0. Default: the model without its adapters. */
+  reference: checked(readReference, 'model to stay near, for `beta` above 0', {
+    default: null,
+    shown: 'the model without its [adapters](lora.md)',
+  }),
+};
+
+/** The declared options of grpo(). */
+export const GRPO = {
+  ...SHARED,
+  /** Completions of each prompt. Default: 8. */
+  generations: integer('completions of each prompt', {
+    min: 2,
+    max: MOST_GENERATIONS,
+    default: 8,
+    flag: 'num_generations',
+  }),
+  /** Name of a loss in TRL. Default: "dapo". */
+  loss: oneOf(Object.keys(POLICY_LOSSES) as PolicyLossName[])('[loss](#losses-of-grpo)', {
+    default: 'dapo',
+    elsewhere: '`loss_type`',
+  }),
+  /** Ratios are clipped below 1 - epsilon. Default: 0.2. */
+  epsilon: number('clip ratios below 1 - epsilon', { min: 0, default: 0.2, flag: 'epsilon' }),
+  /** Ratios are clipped above 1 + this number. Default: epsilon; 5 for "cispo". */
+  epsilonHigh: number('clip ratios above 1 + this number', {
+    min: 0,
+    default: null,
+    shown: '`epsilon`; 5 for `cispo`',
+    flag: 'epsilon_high',
+  }),
+  /** Limit of the ratio that is not clipped. Default: none. */
+  delta: number('limit of the ratio that is not clipped', {
+    above: 1,
+    default: null,
+    flag: 'delta',
+  }),
+  /** Ratios of tokens, or of whole completions (GSPO). Default: "token". */
+  level: oneOf(['token', 'sequence'])('ratios of tokens, or of whole completions (GSPO)', {
+    default: 'token',
+    flag: 'importance_sampling_level',
+  }),
+  /** Weight of the KL divergence from the reference. Default: 0, without a reference. */
+  beta: number('weight of the KL divergence from the reference', {
+    min: 0,
+    default: 0,
+    flag: 'beta',
+  }),
+  /** Deviation that divides advantages: of the group, of the batch, or none. Default: "group". */
+  scaleRewards: oneOf<ScaleRewards>(['group', 'batch', 'none'])(
+    'deviation that divides advantages',
+    { default: 'group', flag: 'scale_rewards' },
+  ),
+  /** Sums rewards first, or normalizes those of each function first. */
+  aggregation: oneOf(['sum_then_normalize', 'normalize_then_sum'])(
+    'sum rewards first, or normalize those of each function first',
+    { default: 'sum_then_normalize', flag: 'multi_objective_aggregation' },
+  ),
+  /** Temperature of "sapo" for advantages above 0. Default: 1. */
+  sapoTemperaturePos: number('temperature of `sapo` for advantages above 0', {
+    above: 0,
+    default: 1,
+    flag: 'sapo_temperature_pos',
+  }),
+  /** Temperature of "sapo" for other advantages. Default: 1.05. */
+  sapoTemperatureNeg: number('temperature of `sapo` for other advantages', {
+    above: 0,
+    default: 1.05,
+    flag: 'sapo_temperature_neg',
+  }),
+  /** Factor exp(old - sampler) against rounding errors of the sampler. Default: none. */
+  correction: oneOf<Correction>([
+    'token_truncate',
+    'token_mask',
+    'sequence_truncate',
+    'sequence_mask',
+  ])('factor against rounding errors of the sampler', { default: null, shown: 'none' }),
+  /** Limit of this factor. Default: 3. */
+  correctionCap: number('limit of this factor', { above: 0, default: 3 }),
+};
+
+/** The declared options of rloo(). */
+export const RLOO = {
+  ...SHARED,
+  /** Completions of each prompt. Default: 2. */
+  generations: integer('completions of each prompt', {
+    min: 2,
+    max: MOST_GENERATIONS,
+    default: 2,
+    flag: 'num_generations',
+  }),
+  /** Ratios are clipped to 1 - epsilon and 1 + epsilon. Default: 0.2. */
+  epsilon: number('clip ratios of completions', { min: 0, default: 0.2, flag: 'epsilon' }),
+  /** Weight of the KL divergence in rewards. Default: 0.05. */
+  beta: number('weight of the KL divergence in rewards', { min: 0, default: 0.05, flag: 'beta' }),
+};
+
+/** Options of grpo(). */
+export interface GrpoOptions extends Options<typeof GRPO> {}
+/** Options of rloo(). */
+export interface RlooOptions extends Options<typeof RLOO> {}
+
+/**
+ * Returns the `method` of a Trainer that samples completions of a text.PromptDataset and learns
+ * from their rewards, compared with other completions of the prompt. Throws DS_ARGUMENT for wrong
+ * options.
+ */
+export function grpo(given: GrpoOptions): TrainingMethod {
+  const settings = readDeclared('grpo', given, GRPO);
+  const { loss, epsilon, epsilonHigh, beta, level, correctionCap, ...rest } = settings;
+  const { generations, scaleRewards: scale, aggregation, rewards } = rest;
+  const weights = rewards.map(({ weight }) => weight);
+  const how = { generations, scale, aggregation, weights };
+  return new Policy({
+    name: 'grpo',
+    objective: {
+      ...rest,
+      ...{ loss, epsilon, beta, level, isLeaveOneOut: false },
+      epsilonHigh: epsilonHigh ?? (loss === 'cispo' ? 5 : epsilon),
+      temperatures: [rest.sapoTemperaturePos, rest.sapoTemperatureNeg],
+      correctionRange: [0, correctionCap],
+    },
+    plan: {
+      ...{ ...rest, generations, scale, aggregation },
+      needsReference: beta > 0,
+      needsOld: false,
+      advantages: ({ rewards: all, rollouts, first }) =>
+        advantagesOf(all, how).advantages.slice(first, first + rollouts.length),
+    },
+  });
+}
+
+/**
+ * Returns the `method` of a Trainer like grpo(). The baseline of a completion is the mean reward of
+ * the other completions of its prompt (RLOO). Throws DS_ARGUMENT for wrong options.
+ */
+export function rloo(given: RlooOptions): TrainingMethod {
+  const settings = readDeclared('rloo', given, RLOO);
+  const { epsilon, beta, generations, ...rest } = settings;
+  const weights = rest.rewards.map(({ weight }) => weight);
+  return new Policy({
+    name: 'rloo',
+    objective: {
+      ...rest,
+      ...{ loss: 'grpo', epsilon, epsilonHigh: epsilon, delta: null, level: 'sequence', beta },
+      ...{ temperatures: [1, 1], correction: null, correctionRange: [0, 1], isLeaveOneOut: true },
+    },
+    plan: {
+      ...{ ...rest, generations, scale: 'none', aggregation: 'sum_then_normalize' },
+      needsReference: beta > 0,
+      needsOld: beta > 0,
+      advantages: ({ rewards: all, rollouts, first }) => {
+        const totals = totalsOf(all.slice(first, first + rollouts.length), weights);
+        const kept = totals.map((total, i) => {
+          const { old, reference } = rollouts[i] ?? {};
+          if (total === null || !old || !reference) return total;
+          const apart = old.reduce((sum, one, t) => sum + one - (reference[t] as number), 0);
+          return total - beta * apart;
+        });
+        return leaveOneOut(kept, generations);
+      },
+    },
+  });
+}
+
+/** The parts of a method of policies. */
+interface Parts {
+  name: string;
+  objective: Omit<PolicySettings, 'method' | 'temperature' | 'most'>;
+  plan: Omit<RolloutPlan, 'method'>;
+}
+
+class Policy extends TrainingMethod {
+  readonly name: string;
+  readonly metrics = ['reward', 'reward_std'];
+
+  constructor(private readonly parts: Parts) {
+    super();
+    this.name = parts.name;
+  }
+
+  override objectiveOf<Batch>(model: Module): Objective<Batch> {
+    const { objective, plan } = this.parts;
+    const { temperature, maxNewTokens: most } = plan.sampling;
+    return new PolicyObjective(model, { ...objective, method: this.name, temperature, most });
+  }
+
+  override openSource(grounds: SourceGrounds): Promise<MethodSource> {
+    return openRollouts({ ...this.parts.plan, method: this.name }, grounds);
+  }
+}
+
+function readSampling(op: string, given: RolloutSampling) {
+  const read = readOptions(op, given, SAMPLED);
+  const { maxNewTokens = MOST_TOKENS, temperature = 1 } = read;
+  requireInteger(`${op}.maxNewTokens`, maxNewTokens, 1);
+  if (!(Number.isFinite(temperature) && temperature > 0)) {
+    throw refusedValue(
+      `${op}.temperature`,
+      'a number above 0: completions must differ',
+      temperature,
+    );
+  }
+  const set = Object.entries(read).filter(([, value]) => value !== undefined);
+  return { ...(Object.fromEntries(set) as RolloutSampling), maxNewTokens, temperature };
+}
+
+function readReference(op: string, given: CausalLM): CausalLM {
+  if (given instanceof CausalLM) return given;
+  throw refused(op, 'a language model of nn.models', `${given}`);
+}
+
+/** Settings of grpo(), for other files. */
+export type GrpoSettings = Settings<typeof GRPO>;

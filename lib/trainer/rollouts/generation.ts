@@ -1,0 +1,117 @@
+// One generation: completions of prompts with their rewards, advantages and metrics.
+import { createHash } from 'node:crypto';
+import type { GenerateRequest } from '../../inference/index.js';
+import type { PromptSample } from '../../text/index.js';
+import type { Score } from '../methods/advantages.js';
+import { momentsOf } from '../methods/advantages.js';
+import type { Completion, Judged } from './reward.js';
+
+/** A completion with the log-probabilities that the sampler recorded. */
+export interface Sampled extends Completion {
+  readonly logprobs: readonly number[];
+}
+
+/** 52 bits, as seeds may have. */
+const DIGITS = 13;
+
+/**
+ * The seed of the samples of a prompt, from the seed of the run, the prompt and the pass over the
+ * data. It does not depend on ranks and batches.
+ */
+export const seedOf = (run: number, prompt: number, pass: number): number =>
+  hashOf(`${run} ${prompt} ${pass}`);
+
+/** A number below 2^52 by the hash of a text. */
+export function hashOf(text: string): number {
+  return Number.parseInt(createHash('sha256').update(text).digest('hex').slice(0, DIGITS), 16);
+}
+
+/** Sampling options of rollouts, as a request takes them. */
+export type SamplingRequest = Omit<GenerateRequest, 'prompt' | 'n' | 'seed' | 'logprobs'>;
+
+/** The request for `count` completions of a prompt. */
+export function requestOf(
+  { prompt, promptIds, index }: PromptSample,
+  sampling: SamplingRequest,
+  { run, pass, count }: { run: number; pass: number; count: number },
+): GenerateRequest {
+  const seed = seedOf(run, index, pass);
+  const beginsText = typeof prompt !== 'string';
+  return { ...sampling, prompt: promptIds, n: count, seed, logprobs: 0, beginsText };
+}
+
+/** The arguments of reward functions; each prompt has `count` adjacent completions. */
+export function judgedOf(
+  samples: readonly PromptSample[],
+  completions: readonly Completion[],
+  { count, step }: { count: number; step: number },
+): Judged {
+  const each = samples.flatMap((sample) => Array.from({ length: count }, () => sample));
+  const names = [...new Set(samples.flatMap(({ columns }) => Object.keys(columns)))];
+  const columns = names.map((name) => [name, each.map((sample) => sample.columns[name] ?? null)]);
+  return {
+    prompts: each.map(({ prompt }) => prompt),
+    completions,
+    columns: Object.fromEntries(columns) as Judged['columns'],
+    step,
+    locations: each.map(({ location }) => location),
+  };
+}
+
+/** What a rank tells the others about its completions. */
+export type Outcome = {
+  rewards: Score[][];
+  lengths: number[];
+  truncated: boolean[];
+};
+
+/** Means over completions of all ranks, by TRL's names. */
+export function metricsOf(
+  outcomes: readonly Outcome[],
+  names: readonly string[],
+  groups: { totals: readonly Score[]; deviations: readonly number[] },
+): Record<string, number> {
+  const lengths = outcomes.flatMap((one) => one.lengths);
+  const truncated = outcomes.flatMap((one) => one.truncated);
+  const ended = lengths.filter((_, i) => !truncated[i]);
+  const known = groups.totals.filter((one) => one !== null);
+  const { deviations } = groups;
+  const rewards = outcomes.flatMap((one) => one.rewards);
+  const byFunction = names.flatMap((name, k) => {
+    const own = rewards.map((row) => row[k] ?? null).filter((one) => one !== null);
+    const { mean, deviation } = momentsOf(own);
+    return own.length === 0
+      ? []
+      : [
+          [`rewards/${name}/mean`, mean],
+          [`rewards/${name}/std`, deviation],
+        ];
+  });
+  const zero = deviations.filter((one) => one < 1e-12).length;
+  return {
+    reward: momentsOf(known).mean,
+    reward_std: momentsOf(deviations).mean,
+    frac_reward_zero_std: zero / Math.max(1, deviations.length),
+    ...Object.fromEntries(byFunction),
+    'completions/mean_length': momentsOf(lengths).mean,
+    'completions/min_length': Math.min(...lengths),
+    'completions/max_length': Math.max(...lengths),
+    'completions/clipped_ratio': 1 - ended.length / lengths.length,
+    'completions/mean_terminated_length': momentsOf(ended).mean,
+    'completions/min_terminated_length': ended.length > 0 ? Math.min(...ended) : 0,
+    'completions/max_terminated_length': ended.length > 0 ? Math.max(...ended) : 0,
+  };
+}
+
+/** The names of metricsOf() if all functions judge something. */
+export const metricNames = (functions: readonly string[]): string[] =>
+  Object.keys(
+    metricsOf(
+      [{ rewards: [functions.map(() => 0)], lengths: [1], truncated: [false] }],
+      functions,
+      {
+        totals: [0],
+        deviations: [0],
+      },
+    ),
+  );

@@ -1,0 +1,191 @@
+// Reward functions: their arguments, timeouts, and errors that name the row.
+import { setTimeout as pause } from 'node:timers/promises';
+import { DsError } from '../../errors.js';
+import { formatValue } from '../../runtime/format-value.js';
+import { isObject } from '../../runtime/is-object.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { refusedValue } from '../../runtime/refused.js';
+import { requireFinite } from '../../runtime/require-number.js';
+import { requireType } from '../../runtime/require-type.js';
+import { timerMs } from '../../runtime/timer.js';
+import type { ChatMessage } from '../../text/index.js';
+import type { Score } from '../methods/advantages.js';
+
+/** A completion of a prompt. */
+export interface Completion {
+  /** The text, without the prompt and the end token. */
+  readonly content: string;
+  /** Sampled tokens, with the end token. */
+  readonly tokens: readonly number[];
+  /** Whether the limit of tokens ended it. */
+  readonly isTruncated: boolean;
+}
+
+/** Arguments of a reward function; all lists have one element for each completion. */
+export interface RewardInput {
+  /** The prompt of each completion: a text, or messages. */
+  readonly prompts: readonly (string | readonly ChatMessage[])[];
+  readonly completions: readonly Completion[];
+  /** The other values of the rows of the prompts, by name. */
+  readonly columns: Readonly<Record<string, readonly unknown[]>>;
+  /** Updates so far. */
+  readonly step: number;
+  /** Aborted if the function exceeds its timeout. */
+  readonly signal: AbortSignal;
+}
+
+/** Returns a reward for each completion; null for one that it cannot judge. */
+export type Reward = (input: RewardInput) => readonly Score[] | Promise<readonly Score[]>;
+
+/** A reward function with options. */
+export interface WeightedReward {
+  /** The function. */
+  of: Reward;
+  /** Factor of its rewards in the sum. Default: 1. */
+  weight?: number;
+  /** Its name in metrics. Default: the name of the function. */
+  name?: string;
+  /** Seconds that a call may take, if the function returns a promise. Default: 600. */
+  timeout?: number;
+}
+
+const NAMES: OptionNames<WeightedReward> = { of: true, weight: true, name: true, timeout: true };
+const TIMEOUT = 600;
+
+/** WeightedReward with defaults. */
+export type RewardSettings = Required<WeightedReward>;
+
+/** Returns the functions of `given` with defaults. Throws DS_ARGUMENT. */
+export function readRewards(
+  op: string,
+  given: Reward | WeightedReward | readonly (Reward | WeightedReward)[],
+): readonly RewardSettings[] {
+  const list = Array.isArray(given) ? given : [given];
+  if (list.length === 0) throw refusedValue(op, 'at least one reward function', given);
+  const read = list.map((one: Reward | WeightedReward, i): RewardSettings => {
+    const place = `${op} ${i}`;
+    if (typeof one !== 'function' && !isObject(one)) {
+      throw refusedValue(place, 'a function, or { of, weight, name, timeout }', one);
+    }
+    const options = typeof one === 'function' ? { of: one } : readOptions(place, one, NAMES);
+    const { of, weight = 1, timeout = TIMEOUT } = options;
+    requireType(`${place} of`, of, 'function');
+    const name = options.name ?? (of.name || `reward_${i}`);
+    requireFinite(`${place} weight`, weight);
+    requireFinite(`${place} timeout`, timeout, 0);
+    return { of, weight, timeout, name: requireType(`${place} name`, name, 'string') };
+  });
+  const twice = read.find(({ name }, i) => read.findIndex((one) => one.name === name) !== i);
+  if (!twice) return read;
+  throw refusedValue(op, 'functions of different names: { of, name }', twice.name);
+}
+
+/** Completions to judge, with the locations of their rows. */
+export interface Judged extends Omit<RewardInput, 'signal'> {
+  readonly locations: readonly string[];
+}
+
+/** Returns the rewards [completion][function]. All functions run at once. Rejects with DS_DATA. */
+export async function rewardsOf(
+  functions: readonly RewardSettings[],
+  judged: Judged,
+): Promise<Score[][]> {
+  const ending = new AbortController();
+  try {
+    const columns = await Promise.all(functions.map((one) => judge(one, judged, ending.signal)));
+    return judged.completions.map((_, i) => columns.map((column) => column[i] ?? null));
+  } catch (error) {
+    ending.abort(error);
+    throw error;
+  }
+}
+
+async function judge(
+  settings: RewardSettings,
+  judged: Judged,
+  ending: AbortSignal,
+): Promise<readonly Score[]> {
+  const { name } = settings;
+  const found = await called(settings, judged, ending).catch(async (error: unknown) => {
+    if (error instanceof DsError) throw error;
+    const at = await failingRow(settings, judged);
+    const got = `the error "${messageOf(error)}"`;
+    throw failure({ name, judged, at }, { expected: 'a reward', got, cause: error });
+  });
+  const { length } = judged.completions;
+  if (!Array.isArray(found) && !ArrayBuffer.isView(found)) {
+    const expected = `a list of ${length} rewards`;
+    throw failure({ name, judged }, { expected, got: formatValue(found) });
+  }
+  const list = Array.from(found as readonly Score[]);
+  if (list.length !== length) {
+    throw failure({ name, judged }, { expected: `${length} rewards`, got: `${list.length}` });
+  }
+  return list.map((value, i) => {
+    if (value === null || value === undefined) return null;
+    if (typeof value === 'boolean') return Number(value);
+    if (Number.isFinite(value)) return value;
+    const fields = { expected: 'a finite number, or null', got: formatValue(value) };
+    throw failure({ name, judged, at: i }, fields);
+  });
+}
+
+const messageOf = (error: unknown): string =>
+  error instanceof Error ? error.message : String(error);
+
+/** Calls the function; rejects with DS_DATA after the timeout. */
+async function called(
+  { of, name, timeout }: RewardSettings,
+  judged: Judged,
+  ending: AbortSignal,
+): Promise<readonly Score[]> {
+  const own = new AbortController();
+  const signal = AbortSignal.any([own.signal, ending]);
+  const { locations: _, ...input } = judged;
+  const result = (async () => of({ ...input, signal }))();
+  const timer = new AbortController();
+  const late = pause(timerMs(timeout), null, { signal: timer.signal }).then(() => {
+    const hint = 'Raise `timeout` of the reward, in seconds.';
+    const fields = { expected: `rewards within ${timeout} s`, got: 'none', hint };
+    const error = failure({ name, judged }, fields);
+    own.abort(error);
+    throw error;
+  });
+  try {
+    return await Promise.race([result, late]);
+  } finally {
+    timer.abort();
+    late.catch(() => {});
+    result.catch(() => {});
+  }
+}
+
+/** The first completion that the function refuses alone; null if it takes each of them. */
+async function failingRow(settings: RewardSettings, judged: Judged): Promise<number | null> {
+  for (const i of judged.completions.keys()) {
+    const one = (list: readonly unknown[]): unknown[] => [list[i]];
+    const columns = Object.entries(judged.columns).map(([key, list]) => [key, one(list)]);
+    const alone = {
+      ...judged,
+      prompts: one(judged.prompts) as never,
+      completions: one(judged.completions) as never,
+      columns: Object.fromEntries(columns),
+    };
+    try {
+      await called(settings, alone, new AbortController().signal);
+    } catch {
+      return i;
+    }
+  }
+  return null;
+}
+
+/** The error of a function for the completion `at`, or for all of them. */
+function failure(
+  { name, judged: { locations }, at = null }: { name: string; judged: Judged; at?: number | null },
+  fields: { expected: string; got: string; cause?: unknown; hint?: string },
+): DsError {
+  const rows = at === null ? [...new Set(locations)] : [locations[at] ?? ''];
+  const shown = rows.length > 3 ? `${rows.slice(0, 3).join(', ')} and others` : rows.join(', ');
+  return new DsError({ code: 'DS_DATA', op: `reward ${name} of ${shown}`, ...fields });
+}

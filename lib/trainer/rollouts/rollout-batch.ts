@@ -1,0 +1,93 @@
+// Batches of rollouts: completions with what the sampler recorded, padded at the right.
+import type { Device } from '../../runtime/device.js';
+import { Tensor } from '../../tensor/index.js';
+
+/** A sampled completion of a prompt, as a checkpoint stores it. */
+export type Rollout = {
+  /** Tokens of the prompt. */
+  prompt: number[];
+  /** Sampled tokens. */
+  tokens: number[];
+  /** Log-probabilities of the sampled tokens, as the sampler recorded them. */
+  sampler: number[];
+  /** Log-probabilities by training's forward at the time of sampling; null if not needed. */
+  old: number[] | null;
+  /** Log-probabilities by the reference; null without one. */
+  reference: number[] | null;
+  advantage: number;
+  /** False if the loss leaves the completion out. */
+  counts: boolean;
+};
+
+/** A batch of B rollouts. Position t of the lists [B, T] is about the token after position t. */
+export interface RolloutBatch {
+  /** Tokens of prompts and completions, [B, T] i32. */
+  ids: Tensor;
+  /** The next token inside a completion that counts, else -100, [B, T] i32. */
+  targets: Tensor;
+  /** 1 where `targets` has a token, else 0, [B, T] f32. */
+  mask: Tensor;
+  /** [B, 1] f32. */
+  advantages: Tensor;
+  /** [B, T] f32. */
+  sampler: Tensor;
+  /** [B, T] f32; null if the batch is used for the first update after sampling. */
+  old: Tensor | null;
+  /** [B, T] f32; null without a reference. */
+  reference: Tensor | null;
+  /** Tokens of prompts and completions. */
+  length: number;
+  /** Tokens that count. */
+  counted: number;
+}
+
+/** Label of positions without a target. */
+const IGNORED = -100;
+
+/** Returns the batch of `rollouts`. `pad` fills the ids at the right. */
+export function batchOf(rollouts: readonly Rollout[], pad: number, device: Device): RolloutBatch {
+  const lengths = rollouts.map(({ prompt, tokens }) => prompt.length + tokens.length);
+  const width = Math.max(...lengths);
+  const shape = [rollouts.length, width];
+  const size = rollouts.length * width;
+  const ids = new Int32Array(size).fill(pad);
+  const targets = new Int32Array(size).fill(IGNORED);
+  const mask = new Float32Array(size);
+  for (const [row, { prompt, tokens, counts }] of rollouts.entries()) {
+    ids.set([...prompt, ...tokens], row * width);
+    if (!counts) continue;
+    const first = row * width + prompt.length - 1;
+    targets.set(tokens, first);
+    mask.fill(1, first, first + tokens.length);
+  }
+  const byToken = (of: (one: Rollout) => number[] | null): Tensor | null => {
+    const values = new Float32Array(size);
+    for (const [row, one] of rollouts.entries()) {
+      const own = of(one);
+      if (!own) return null;
+      values.set(own, row * width + one.prompt.length - 1);
+    }
+    return Tensor.from(values, { shape, device });
+  };
+  const advantages = Float32Array.from(rollouts, ({ advantage }) => advantage);
+  return {
+    ids: Tensor.from(ids, { shape, device }),
+    targets: Tensor.from(targets, { shape, device }),
+    mask: Tensor.from(mask, { shape, device }),
+    advantages: Tensor.from(advantages, { shape: [rollouts.length, 1], device }),
+    sampler: byToken(({ sampler }) => sampler) as Tensor,
+    old: byToken(({ old }) => old),
+    reference: byToken(({ reference }) => reference),
+    length: lengths.reduce((sum, one) => sum + one, 0),
+    counted: mask.reduce((sum, one) => sum + one, 0),
+  };
+}
+
+/** Splits values [B, T] of a batch into the values of each completion. */
+export function byRollout(values: readonly number[], rollouts: readonly Rollout[]): number[][] {
+  const width = values.length / rollouts.length;
+  return rollouts.map(({ prompt, tokens }, row) => {
+    const first = row * width + prompt.length - 1;
+    return values.slice(first, first + tokens.length);
+  });
+}

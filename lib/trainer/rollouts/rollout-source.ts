@@ -1,0 +1,398 @@
+// RolloutSource: batches of completions that the model samples between updates.
+import type { JsonObject } from '../../../types/json.js';
+import { inUnison } from '../../checkpoint/index.js';
+import { DataLoader, type Dataset, DistributedSampler } from '../../data/index.js';
+import type { Engine } from '../../engine/engine.js';
+import { DATA } from '../../engine/ranks.js';
+import { DsError } from '../../errors.js';
+import type { CausalLM } from '../../models/causal-lm.js';
+import { cpu } from '../../runtime/device.js';
+import { formatValue } from '../../runtime/format-value.js';
+import { refused } from '../../runtime/refused.js';
+import { required } from '../../runtime/required.js';
+import type { PromptSample } from '../../text/index.js';
+import { isPromptSample } from '../../text/prompt-dataset.js';
+import type { DataPlace, TrainerData } from '../data-source.js';
+import type { Metrics, RolloutEvent } from '../events.js';
+import { type AdvantageOptions, momentsOf, type Score, totalsOf } from '../methods/advantages.js';
+import { MethodSource, type SourceGrounds, type SourceParts } from '../methods/method.js';
+import type { PolicyMicroBatch } from '../methods/policy-objective.js';
+import { isDataset } from '../train-data.js';
+import {
+  hashOf,
+  judgedOf,
+  metricNames,
+  metricsOf,
+  type Outcome,
+  requestOf,
+  type Sampled,
+  type SamplingRequest,
+} from './generation.js';
+import { type RewardSettings, rewardsOf } from './reward.js';
+import { batchOf, type Rollout } from './rollout-batch.js';
+import { type Rollouts, rolloutsOf } from './rollouts.js';
+import { referenceFor, score } from './scoring.js';
+
+/** How prompts become batches. */
+export interface RolloutPlan extends Omit<AdvantageOptions, 'weights'> {
+  /** The method, for errors. */
+  readonly method: string;
+  readonly rewards: readonly RewardSettings[];
+  readonly sampling: SamplingRequest & { maxNewTokens: number; temperature: number };
+  /** Micro-batches of a generation. Null: those of an update. */
+  readonly stepsPerGeneration: number | null;
+  /** Uses of each generation. */
+  readonly iterations: number;
+  readonly maskTruncated: boolean;
+  readonly reference: CausalLM | null;
+  /** Whether the loss or the rewards need the reference. */
+  readonly needsReference: boolean;
+  /** Whether `old` is needed even if each generation serves one update. */
+  readonly needsOld: boolean;
+  /**
+   * Advantages of this rank's `rollouts`. `rewards` has those of all ranks; the own ones begin at
+   * `first`.
+   */
+  advantages(given: {
+    rewards: readonly (readonly Score[])[];
+    rollouts: readonly Rollout[];
+    first: number;
+  }): readonly number[];
+}
+
+/** Rollouts of micro-batches that wait for their updates. */
+interface Pending {
+  rollouts: Rollout[];
+  /** Micro-batches, as places in `rollouts`. */
+  order: number[][];
+  /** Metrics of the generation, for its next micro-batch; null once they were given. */
+  metrics: number[] | null;
+}
+
+const NOTHING: Pending = { rollouts: [], order: [], metrics: null };
+
+/** Sizes of generations on one rank. */
+interface Sizes {
+  batchSize: number;
+  steps: number;
+  prompts: number;
+}
+
+/** Opens `data`, a text.PromptDataset, for this rank. Throws DS_ARGUMENT, DS_DATA. */
+export async function openRollouts(
+  plan: RolloutPlan,
+  { data, settings, place, config }: SourceGrounds,
+): Promise<MethodSource> {
+  const accumulation = config.gradient_accumulation_steps;
+  const sizes = sizesOf(plan, place.batchSize, accumulation);
+  const prompts = data === null ? null : await promptsOf(plan, data, place);
+  const loader = prompts && loaderOf(prompts, { settings, place, sizes });
+  const longest = prompts ? await longestOf(prompts) : null;
+  return new RolloutSource(plan, loader, { settings, place, sizes, accumulation, longest });
+}
+
+function sizesOf(
+  { method, stepsPerGeneration, generations }: RolloutPlan,
+  batchSize: number,
+  accumulation: number,
+): Sizes {
+  const steps = stepsPerGeneration ?? accumulation;
+  const completions = batchSize * steps;
+  if (completions % generations === 0) {
+    return { batchSize, steps, prompts: completions / generations };
+  }
+  const expected = `a divisor of the ${completions} completions of a generation on a rank (batchSize x stepsPerGeneration)`;
+  const hint = 'Change generations, batchSize, accumulation or stepsPerGeneration.';
+  throw refused(`${method} generations`, expected, `${generations}`, hint);
+}
+
+/** Returns the prompts of `data`. Throws DS_ARGUMENT for other data. */
+async function promptsOf(
+  { method }: RolloutPlan,
+  data: TrainerData<unknown, unknown>,
+  place: DataPlace,
+): Promise<Dataset<PromptSample>> {
+  const opened = typeof data === 'function' ? await data(place) : data;
+  const first = isDataset(opened) && opened.length > 0 ? await opened.get(0) : opened;
+  if (!isDataset<PromptSample>(opened) || !isPromptSample(first)) {
+    const expected = `a text.PromptDataset for ${method}()`;
+    throw refused('Trainer train', expected, formatValue(first));
+  }
+  return opened;
+}
+
+/** The prompt with the most tokens. */
+async function longestOf(prompts: Dataset<PromptSample>): Promise<PromptSample> {
+  let longest = await prompts.get(0);
+  for (let i = 1; i < prompts.length; ++i) {
+    const one = await prompts.get(i);
+    if (one.promptIds.length > longest.promptIds.length) longest = one;
+  }
+  return longest;
+}
+
+function loaderOf(
+  prompts: Dataset<PromptSample>,
+  { settings, place, sizes }: Pick<SourceGrounds, 'settings' | 'place'> & { sizes: Sizes },
+): DataLoader<PromptSample, PromptSample[]> {
+  const { rank, worldSize, seed } = place;
+  const shuffle = settings.data.sampling === 'random';
+  const sampler = new DistributedSampler(prompts.length, { rank, worldSize, seed, shuffle });
+  const collate = (samples: PromptSample[]): PromptSample[] => samples;
+  return new DataLoader(prompts, { batchSize: sizes.prompts, sampler, dropLast: true, collate });
+}
+
+class RolloutSource extends MethodSource {
+  private parts: SourceParts | null = null;
+  private rollouts: Rollouts | null = null;
+  private reference: CausalLM | 'adapters' | null = null;
+  private pending: Pending = NOTHING;
+  /** Generations of the current epoch so far. */
+  private served = 0;
+  private readonly queue: RolloutEvent[] = [];
+  private readonly names: readonly string[];
+  private readonly run: number;
+  private readonly pad: number;
+
+  constructor(
+    private readonly plan: RolloutPlan,
+    private readonly prompts: DataLoader<PromptSample, PromptSample[]> | null,
+    private readonly grounds: Pick<SourceGrounds, 'settings' | 'place'> & {
+      sizes: Sizes;
+      accumulation: number;
+      longest: PromptSample | null;
+    },
+  ) {
+    super();
+    this.names = metricNames(plan.rewards.map(({ name }) => name));
+    const { seed, tokenizer } = grounds.settings;
+    this.run = seed;
+    this.pad = tokenizer?.padId ?? tokenizer?.eosId ?? 0;
+  }
+
+  /** Micro-batches of an epoch on this rank. */
+  get length(): number {
+    const { steps } = this.grounds.sizes;
+    return (this.prompts?.length ?? 0) * steps * this.plan.iterations;
+  }
+
+  begin(parts: SourceParts): void {
+    const { engine } = parts;
+    const { plan, grounds } = this;
+    const { tokenizer } = grounds.settings;
+    this.parts = parts;
+    const { method, reference, needsReference } = plan;
+    this.reference = referenceFor(method, engine.module, reference, needsReference);
+    this.rollouts = rolloutsOf(engine, { tokenizer, maxTokens: this.mostTokens(engine) });
+  }
+
+  /** Room for the longest prompt and its completion. Throws DS_LIMIT if the model has less. */
+  private mostTokens(engine: Engine): number {
+    const { alikeSeq } = engine.module as CausalLM;
+    const { longest } = this.grounds;
+    const { maxNewTokens } = this.plan.sampling;
+    if (!longest) return alikeSeq;
+    const { promptIds, location } = longest;
+    const most = promptIds.length + maxNewTokens;
+    if (most <= alikeSeq) return most;
+    throw new DsError({
+      code: 'DS_LIMIT',
+      op: `${this.plan.method} sampling.maxNewTokens`,
+      expected: `at most ${alikeSeq - promptIds.length} with the prompt of ${location}: the model takes ${alikeSeq} tokens`,
+      got: `${maxNewTokens}`,
+      hint: 'Lower it, or drop long prompts: PromptDataset.open({ length }).',
+    });
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<never> {
+    const { prompts } = this;
+    if (!prompts) return;
+    const isOver = (): boolean => this.served >= prompts.length;
+    if (this.pending.order.length === 0 && isOver()) this.served = 0;
+    const batches = prompts[Symbol.asyncIterator]();
+    try {
+      for (;;) {
+        while (this.pending.order.length > 0) yield this.next() as never;
+        if (isOver()) return;
+        const pass = prompts.epoch;
+        const { done, value } = await batches.next();
+        if (done) return;
+        const pending = await this.generation(value, pass);
+        this.served++;
+        this.pending = pending;
+      }
+    } finally {
+      await batches.return(undefined);
+    }
+  }
+
+  /** The next micro-batch of the generation. */
+  private next(): PolicyMicroBatch {
+    const { rollouts, order, metrics } = this.pending;
+    const own = required(order[0]).map((place) => required(rollouts[place]));
+    this.pending = { rollouts, order: order.slice(1), metrics: null };
+    return {
+      ...batchOf(own, this.pad, cpu()),
+      metrics: { names: this.names, values: metrics },
+    };
+  }
+
+  /** Samples, judges and scores the completions of prompts. All ranks call it. */
+  private async generation(samples: readonly PromptSample[], pass: number): Promise<Pending> {
+    const { progress } = required(this.parts);
+    const { plan } = this;
+    const begin = performance.now();
+    const { sampled, outcomes, generated, judgedAt } = await this.sampledAndJudged(samples, pass, {
+      count: plan.generations,
+    });
+    const rollouts = sampled.map(({ tokens, logprobs, isTruncated }, i): Rollout => {
+      const { promptIds } = required(samples[Math.floor(i / plan.generations)]);
+      return {
+        ...{ prompt: [...promptIds], tokens: [...tokens], sampler: [...logprobs] },
+        ...{ old: null, reference: null, advantage: 0 },
+        counts: !(plan.maskTruncated && isTruncated),
+      };
+    });
+    const order = this.orderOf(rollouts.length, pass);
+    for (const places of order) this.score(places.map((place) => required(rollouts[place])));
+    const scoredAt = performance.now();
+    const all = outcomes.flatMap(({ rewards }) => rewards);
+    const first = this.place.rank * rollouts.length;
+    const advantages = plan.advantages({ rewards: all, rollouts, first });
+    rollouts.forEach((one, i) => {
+      one.advantage = required(advantages[i]);
+    });
+    const names = plan.rewards.map(({ name }) => name);
+    const weights = plan.rewards.map(({ weight }) => weight);
+    const moments = groupMoments(totalsOf(all, weights), plan.generations);
+    const found = metricsOf(outcomes, names, moments);
+    const metrics = this.names.map((name) => found[name] ?? 0);
+    const seconds = {
+      generate: (generated - begin) / 1000,
+      reward: (judgedAt - generated) / 1000,
+      score: (scoredAt - judgedAt) / 1000,
+    };
+    const described = sampled.map((one, i) => ({
+      prompt: required(samples[Math.floor(i / plan.generations)]).prompt,
+      completion: one.content,
+      rewards: Object.fromEntries(names.map((name, k) => [name, all[first + i]?.[k] ?? null])),
+      advantage: required(advantages[i]),
+    }));
+    const { step, epoch } = progress;
+    const reward = found.reward ?? 0;
+    this.queue.push({ type: 'rollout', step, epoch, samples: described, reward, seconds });
+    const uses = Array.from({ length: plan.iterations }, () => order).flat();
+    return { rollouts, order: uses, metrics };
+  }
+
+  private get place(): DataPlace {
+    return this.grounds.place;
+  }
+
+  /** Completions of this rank, and what all data ranks report. A failure reaches all ranks. */
+  private async sampledAndJudged(
+    samples: readonly PromptSample[],
+    pass: number,
+    { count }: { count: number },
+  ): Promise<{ sampled: Sampled[]; outcomes: Outcome[]; generated: number; judgedAt: number }> {
+    const { engine, world, progress } = required(this.parts);
+    const { plan, run } = this;
+    const found: Sampled[] = [];
+    let generated = 0;
+    const reports = await inUnison(world, 'sampling rollouts', async () => {
+      const requests = samples.map((one) => requestOf(one, plan.sampling, { run, pass, count }));
+      const made = await required(this.rollouts).generate(requests);
+      for (const { text, tokens, logprobs, finishReason } of made.flat()) {
+        found.push({
+          ...{ content: text, tokens, isTruncated: finishReason === 'length' },
+          logprobs: required(logprobs).map(({ logprob }) => logprob),
+        });
+      }
+      generated = performance.now();
+      const judged = judgedOf(samples, found, { count, step: progress.step });
+      const rewards = await rewardsOf(plan.rewards, judged);
+      return {
+        rewards,
+        lengths: found.map(({ tokens }) => tokens.length),
+        truncated: found.map(({ isTruncated }) => isTruncated),
+      };
+    });
+    const judgedAt = performance.now();
+    // Ranks that share a model have sampled the same; the first of them counts.
+    const speakers = engine.mesh.shape.ranksAlong(0, ...DATA);
+    const outcomes = speakers.map((rank) => required(reports[rank]) as Outcome);
+    return { sampled: found, outcomes, generated, judgedAt };
+  }
+
+  private score(rollouts: Rollout[]): void {
+    const { engine } = required(this.parts);
+    const { plan, pad, reference, grounds } = this;
+    const { temperature } = plan.sampling;
+    const uses = grounds.sizes.steps * plan.iterations;
+    const old = plan.needsOld || grounds.accumulation % uses !== 0;
+    score(rollouts, { engine, pad, temperature, old, reference });
+  }
+
+  /** Places of the completions in micro-batches; shuffled if they belong to several updates. */
+  private orderOf(count: number, pass: number): number[][] {
+    const { sizes, accumulation, place } = this.grounds;
+    const places = Array.from({ length: count }, (_, i) => i);
+    if (sizes.steps > accumulation)
+      shuffle(places, `${this.run} ${pass} ${this.served} ${place.rank}`);
+    return Array.from({ length: sizes.steps }, (_, i) =>
+      places.slice(i * sizes.batchSize, (i + 1) * sizes.batchSize),
+    );
+  }
+
+  stateDict(): JsonObject {
+    const { prompts, served, pending, place } = this;
+    return {
+      prompts: prompts?.stateDict() ?? null,
+      served,
+      ranks: place.worldSize,
+      pending: pending as unknown as JsonObject,
+    };
+  }
+
+  /** With another number of ranks, rollouts that wait for updates are dropped. */
+  loadStateDict(state: JsonObject): void {
+    const { prompts, place, grounds } = this;
+    prompts?.loadStateDict(state.prompts as JsonObject);
+    const isSame = state.ranks === place.worldSize;
+    this.pending = isSame ? (state.pending as unknown as Pending) : NOTHING;
+    if (isSame) {
+      this.served = state.served as number;
+      return;
+    }
+    const position = (prompts?.stateDict().served ?? 0) as number;
+    this.served = Math.floor(position / (grounds.sizes.prompts * place.worldSize));
+  }
+
+  events(): RolloutEvent[] {
+    return this.queue.splice(0);
+  }
+
+  async evaluate(): Promise<Metrics> {
+    throw refused('Trainer eval', `no data for ${this.plan.method}()`, 'some');
+  }
+
+  async close(): Promise<void> {
+    await this.rollouts?.destroy();
+    await this.prompts?.close();
+  }
+}
+
+function groupMoments(totals: readonly Score[], size: number) {
+  const groups = Array.from({ length: totals.length / size }, (_, i) =>
+    totals.slice(i * size, (i + 1) * size).filter((one) => one !== null),
+  );
+  return { totals, deviations: groups.map((group) => momentsOf(group).deviation) };
+}
+
+/** Fisher-Yates by numbers of the hash of `key`. */
+function shuffle(places: number[], key: string): void {
+  for (let i = places.length - 1; i > 0; --i) {
+    const j = hashOf(`${key} ${i}`) % (i + 1);
+    [places[i], places[j]] = [places[j] as number, places[i] as number];
+  }
+}

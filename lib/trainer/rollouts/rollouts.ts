@@ -1,0 +1,103 @@
+// Rollouts: text that a training engine generates with its own weights, between updates.
+import type { Engine } from '../../engine/engine.js';
+import { holdWeights } from '../../engine/parameters/held-weights.js';
+import type { GenerateRequest, Generation, InferenceEngine } from '../../inference/index.js';
+import { initRollouts } from '../../inference/init-inference.js';
+import { CausalLM } from '../../models/causal-lm.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
+import { requireInteger } from '../../runtime/require-number.js';
+import { requireNoSurplus } from '../../runtime/require-type.js';
+import type { Tokenizer } from '../../text/index.js';
+
+/** Options of rolloutsOf(). */
+export interface RolloutOptions {
+  /** Encodes text prompts and decodes completions. Default: prompts are tokens. */
+  tokenizer?: Tokenizer | null;
+  /** Most tokens of a prompt and its completion. Default: 1024, or the limit of the model. */
+  maxTokens?: number;
+}
+
+const OPTIONS: OptionNames<RolloutOptions> = { tokenizer: true, maxTokens: true };
+
+/**
+ * Returns a generator of text with the weights of `engine`, without a copy of them. Adapters act
+ * beside the weights. Throws DS_ARGUMENT if the model of the engine is not a CausalLM.
+ */
+export function rolloutsOf(engine: Engine, given?: RolloutOptions): Rollouts;
+export function rolloutsOf(
+  engine: Engine,
+  given: RolloutOptions = {},
+  ...surplus: readonly unknown[]
+): Rollouts {
+  requireNoSurplus('rolloutsOf', surplus);
+  const { tokenizer = null, maxTokens } = readOptions('rolloutsOf', given, OPTIONS);
+  const { module } = engine;
+  if (!(module instanceof CausalLM)) {
+    throw refused('rolloutsOf', 'an engine of a CausalLM', `one of a ${module.constructor.name}`);
+  }
+  const most = maxTokens ?? Math.min(1024, module.alikeSeq);
+  requireInteger('rolloutsOf maxTokens', most, 2);
+  if (most > module.alikeSeq) {
+    throw refusedValue('rolloutsOf maxTokens', `at most ${module.alikeSeq}, of the model`, most);
+  }
+  return new Rollouts(engine, module, tokenizer, most);
+}
+
+/**
+ * Generates in phases. A phase waits for the last update, gathers sharded weights once, samples in
+ * evaluation mode, and then frees the key-value cache. All ranks of the engine call generate();
+ * each has its own requests.
+ */
+export class Rollouts {
+  private sampler: InferenceEngine | null = null;
+  private isBusy = false;
+  private isDestroyed = false;
+
+  /** @internal rolloutsOf() creates it. */
+  constructor(
+    private readonly engine: Engine,
+    private readonly model: CausalLM,
+    private readonly tokenizer: Tokenizer | null,
+    /** Most tokens of a prompt and its completion. */
+    readonly maxTokens: number,
+  ) {}
+
+  /**
+   * Resolves with the completions of each request. Requested logprobs are at the sampling
+   * temperature. Rejects with DS_ARGUMENT during another call, and as
+   * InferenceEngine.generateBatch() does.
+   */
+  async generate(requests: readonly GenerateRequest[]): Promise<Generation[][]> {
+    const { engine, model } = this;
+    if (this.isDestroyed)
+      throw refused('Rollouts.generate', 'a call before destroy()', 'one after');
+    if (this.isBusy) throw refused('Rollouts.generate', 'one call at a time', 'another one');
+    this.isBusy = true;
+    engine.synchronize();
+    const letGo = holdWeights(engine);
+    const { training } = model;
+    engine.eval();
+    try {
+      this.sampler ??= await this.open();
+      return await this.sampler.generateBatch(requests);
+    } finally {
+      this.isBusy = false;
+      this.sampler?.sleep();
+      letGo();
+      if (training) engine.train();
+    }
+  }
+
+  /** Frees the sampler. The engine keeps its weights. */
+  async destroy(): Promise<void> {
+    this.isDestroyed = true;
+    await this.sampler?.destroy();
+    this.sampler = null;
+  }
+
+  private open(): Promise<InferenceEngine> {
+    const config = { max_out_tokens: this.maxTokens };
+    return initRollouts(this.model, config, this.tokenizer, { isWhole: true });
+  }
+}

@@ -1,0 +1,100 @@
+// Log-probabilities of completions by training's forward and by a reference, without gradients.
+import type { Engine } from '../../engine/engine.js';
+import { CausalLM } from '../../models/causal-lm.js';
+import { lorasOf, withoutAdapters } from '../../peft/index.js';
+import { cpu } from '../../runtime/device.js';
+import { refused } from '../../runtime/refused.js';
+import { noGrad, scope, type Tensor } from '../../tensor/index.js';
+import { batchOf, byRollout, type Rollout } from './rollout-batch.js';
+
+/** How completions are scored. */
+export interface Scoring {
+  engine: Engine;
+  pad: number;
+  temperature: number;
+  /** Whether `old` is needed: the model changes before the last use of the rollouts. */
+  old: boolean;
+  /** "adapters": the model without its adapters; null: no reference. */
+  reference: CausalLM | 'adapters' | null;
+}
+
+/**
+ * Returns the reference for `model`: null if `isNeeded` is false. Throws DS_ARGUMENT for a model
+ * without adapters and without a reference, and for a reference that is the model.
+ */
+export function referenceFor(
+  method: string,
+  model: unknown,
+  given: CausalLM | null,
+  isNeeded: boolean,
+): Scoring['reference'] {
+  if (given && given === model) {
+    const hint = 'Read the model a second time, or train adapters: peft.addLora(model).';
+    throw refused(`${method} reference`, 'another model', 'the trained one', hint);
+  }
+  if (!isNeeded) return null;
+  if (given) return given;
+  if (model instanceof CausalLM && lorasOf(model).size > 0) return 'adapters';
+  const hint =
+    'Give `reference: await nn.models.fromPretrained(dir)`, train adapters, or set beta: 0.';
+  const expected = 'a reference, or a model with adapters, for a beta above 0';
+  throw refused(method, expected, `a ${(model as object).constructor.name}`, hint);
+}
+
+/**
+ * Adds `old` and `reference` to the rollouts of a micro-batch. The forward has the shapes of the
+ * later training step, so its bits are equal. All ranks call it.
+ */
+export function score(rollouts: readonly Rollout[], how: Scoring): void {
+  const { engine, reference } = how;
+  if (!how.old && !reference) return;
+  const { training } = engine.module;
+  engine.eval();
+  try {
+    if (how.old) {
+      const forward = (...inputs: unknown[]): Tensor => engine.forward<Tensor>(...inputs);
+      scored(rollouts, how, forward).forEach((one, i) => {
+        (rollouts[i] as Rollout).old = one;
+      });
+    }
+    if (!reference) return;
+    const forward = forwardOf(engine, reference);
+    scored(rollouts, how, forward).forEach((one, i) => {
+      (rollouts[i] as Rollout).reference = one;
+    });
+  } finally {
+    if (training) engine.train();
+  }
+}
+
+/** References on the device of their engine. */
+const placed = new WeakSet<CausalLM>();
+
+type Forward = (...inputs: unknown[]) => Tensor;
+
+function forwardOf(engine: Engine, reference: CausalLM | 'adapters'): Forward {
+  if (reference !== 'adapters') {
+    if (!placed.has(reference)) reference.to(engine.device).eval();
+    placed.add(reference);
+    return (ids, targets, inputs) =>
+      reference.call(ids as Tensor, targets as Tensor, inputs as object);
+  }
+  const model = engine.module as CausalLM;
+  return (...inputs) => withoutAdapters(model, () => engine.forward<Tensor>(...inputs));
+}
+
+function scored(
+  rollouts: readonly Rollout[],
+  { engine, pad, temperature }: Scoring,
+  forward: Forward,
+): number[][] {
+  return noGrad(() =>
+    scope(() => {
+      const all = rollouts.map((one) => ({ ...one, old: null, reference: null }));
+      const { ids, targets } = batchOf(all, pad, cpu());
+      const [here, wanted] = [ids.to(engine.device), targets.to(engine.device)];
+      const out = forward(here, wanted, { loss: { tokens: { temperature } } });
+      return byRollout(out.toArray() as number[], rollouts);
+    }),
+  );
+}
