@@ -91,7 +91,7 @@ export async function openSession<Sample, Batch>(
   const file = firstReading(settings, job.mesh.size(...DATA));
   const place = dataPlaceIn(job, settings, file.train_micro_batch_size_per_gpu);
   const source = await settings.method?.openSource({
-    ...{ data: settings.train as never, settings: settings as never, place, config: file },
+    ...{ data: settings.train as never, settings, place, config: file },
   });
   const data =
     (settings.train && (source as BatchSource<Batch> | null | undefined)) ??

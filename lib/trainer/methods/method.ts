@@ -6,10 +6,11 @@ import type { Engine } from '../../engine/engine.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
 import { refused } from '../../runtime/refused.js';
+import type { Tokenizer } from '../../text/index.js';
+import type { Sampling } from '../data-options.js';
 import type { BatchSource, DataPlace, TrainerData } from '../data-source.js';
 import type { Metrics, RolloutEvent } from '../events.js';
 import type { Objective } from '../micro-batch.js';
-import type { TrainerSettings } from '../read-options.js';
 
 /** Another objective than next tokens. dpo() and grpo() create one. */
 export abstract class TrainingMethod {
@@ -35,7 +36,11 @@ export abstract class TrainingMethod {
 export interface SourceGrounds {
   /** Null for a Trainer that only evaluates. */
   data: TrainerData<unknown, unknown> | null;
-  settings: TrainerSettings<never, never>;
+  settings: {
+    seed: number;
+    tokenizer: Tokenizer | null;
+    data: { sampling: Sampling };
+  };
   place: DataPlace;
   config: ResolvedConfig;
 }
