@@ -1,5 +1,6 @@
 // Prompts and their answers in rows of TRL's keys, as tokens: texts or messages.
 import { dataError } from '../runtime/refused.js';
+import { requireInteger } from '../runtime/require-number.js';
 import type { ChatMessage } from './chat-template.js';
 import { inputsIn, messagesOf, type TemplateInputs } from './conversation.js';
 import type { LocatedRow, Row } from './row-reader.js';
@@ -138,6 +139,47 @@ function ofMessages(
 
 const startsWith = (whole: Int32Array, before: Int32Array): boolean =>
   whole.length >= before.length && before.every((id, i) => whole[i] === id);
+
+/** Options of the lengths of prompts and answers. */
+export interface AnswerLengths {
+  /** Maximum tokens of a prompt with an answer. Default: 1024. */
+  length?: number;
+  /** Maximum tokens of a prompt; longer prompts lose their beginning. Default: no limit. */
+  promptLength?: number;
+  /** Maximum tokens of an answer; longer answers lose their end. Default: no limit. */
+  answerLength?: number;
+}
+
+/** The names of AnswerLengths. */
+export const ANSWER_LENGTHS = { length: true, promptLength: true, answerLength: true } as const;
+
+/** Checked lengths; no limit is Infinity. */
+export type AnswerLimits = Required<AnswerLengths>;
+
+/** Throws DS_ARGUMENT. */
+export function readLengths(op: string, given: AnswerLengths): AnswerLimits {
+  const { length = 1024, promptLength = Number.POSITIVE_INFINITY } = given;
+  const { answerLength = Number.POSITIVE_INFINITY } = given;
+  const limit = (name: string, value: number): number =>
+    value === Number.POSITIVE_INFINITY ? value : requireInteger(`${op} ${name}`, value, 1);
+  return {
+    length: requireInteger(`${op} length`, length, 2),
+    promptLength: limit('promptLength', promptLength),
+    answerLength: limit('answerLength', answerLength),
+  };
+}
+
+/** Cuts prompts and answers. `isCut` is true if an answer lost its end. */
+export function cutAnswers(
+  { prompt: whole, sides }: EncodedAnswers,
+  { length, promptLength, answerLength }: AnswerLimits,
+): EncodedAnswers & { readonly isCut: boolean } {
+  const prompt = Math.min(whole, promptLength);
+  const most = Math.min(length, prompt + answerLength);
+  const kept = sides.map((ids) => ids.subarray(whole - prompt));
+  const isCut = kept.some((ids) => ids.length > most);
+  return { prompt, sides: kept.map((ids) => ids.subarray(0, most)), isCut };
+}
 
 /** Rows of tokens as flat values [R, T], padded at the right. */
 export interface PaddedAnswers {

@@ -9,7 +9,14 @@ import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 import { Tensor } from '../tensor/index.js';
-import { encodeAnswers, padAnswers } from './answer-rows.js';
+import {
+  ANSWER_LENGTHS,
+  type AnswerLengths,
+  cutAnswers,
+  encodeAnswers,
+  padAnswers,
+  readLengths,
+} from './answer-rows.js';
 import { locatedRows, type RowSource } from './located-rows.js';
 import { IGNORED } from './row-encoder.js';
 import type { Row } from './row-reader.js';
@@ -17,11 +24,9 @@ import { readTokenizer } from './text-options.js';
 import type { Tokenizer } from './tokenizer.js';
 
 /** Options of PairDataset.open(). */
-export interface PairOptions extends RowSource {
+export interface PairOptions extends RowSource, AnswerLengths {
   /** Encodes texts. Its chat template formats messages. */
   tokenizer: Tokenizer | string;
-  /** Maximum tokens of a prompt with an answer. Default: 1024. */
-  length?: number;
   /** Pairs with a longer side: "cut" the end of the answer, or "drop" the pair. Default: "cut". */
   overlong?: 'cut' | 'drop';
   /**
@@ -32,7 +37,8 @@ export interface PairOptions extends RowSource {
 }
 
 const OPTIONS: OptionNames<PairOptions> = {
-  ...{ files: true, rows: true, tokenizer: true, length: true, overlong: true, whole: true },
+  ...{ files: true, rows: true, tokenizer: true, overlong: true, whole: true },
+  ...ANSWER_LENGTHS,
 };
 
 /** A pair as tokens: the prompt with each answer. */
@@ -104,22 +110,23 @@ export class PairDataset implements Dataset<PairSample> {
   static async open(given: PairOptions): Promise<PairDataset> {
     const op = 'PairDataset.open';
     const options = readOptions(op, given, OPTIONS);
-    const { tokenizer: named, length = 1024, overlong = 'cut', whole = false, ...source } = options;
+    const { tokenizer: named, overlong = 'cut', whole = false, files, rows } = options;
     const tokenizer = readTokenizer(`${op} tokenizer`, named);
-    requireInteger(`${op} length`, length, 2);
+    const limits = readLengths(op, options);
+    const { length } = limits;
     requireOneOf(`${op} overlong`, overlong, ['cut', 'drop']);
     const rules = { tokenizer, isWhole: requireType(`${op} whole`, whole, 'boolean') };
     const report: PairReport = { pairs: 0, dropped: 0, cut: 0 };
     const samples: PairSample[] = [];
-    for (const located of await locatedRows(op, source)) {
-      const { prompt, sides } = encodeAnswers(located, ['chosen', 'rejected'], rules);
-      const isLong = sides.some((ids) => ids.length > length);
-      if (prompt >= length || (isLong && overlong === 'drop')) {
+    for (const located of await locatedRows(op, { files, rows })) {
+      const encoded = encodeAnswers(located, ['chosen', 'rejected'], rules);
+      const { prompt, sides, isCut } = cutAnswers(encoded, limits);
+      if (prompt >= length || (isCut && overlong === 'drop')) {
         report.dropped += 1;
         continue;
       }
-      if (isLong) report.cut += 1;
-      const [chosen, rejected] = sides.map((ids) => ids.subarray(0, length));
+      if (isCut) report.cut += 1;
+      const [chosen, rejected] = sides;
       const { row, location } = located;
       samples.push({
         ...{ chosen: chosen as Int32Array, rejected: rejected as Int32Array, prompt },

@@ -7,7 +7,15 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { Tensor } from '../tensor/index.js';
-import { encodeAnswers, padAnswers } from './answer-rows.js';
+import {
+  ANSWER_LENGTHS,
+  type AnswerLengths,
+  cutAnswers,
+  type EncodedAnswers,
+  encodeAnswers,
+  padAnswers,
+  readLengths,
+} from './answer-rows.js';
 import { locatedRows, type RowSource } from './located-rows.js';
 import { IGNORED } from './row-encoder.js';
 import type { LocatedRow } from './row-reader.js';
@@ -15,15 +23,13 @@ import { readTokenizer } from './text-options.js';
 import type { Tokenizer } from './tokenizer.js';
 
 /** Options of UnpairedDataset.open(). */
-export interface UnpairedOptions extends RowSource {
+export interface UnpairedOptions extends RowSource, AnswerLengths {
   /** Encodes texts. Its chat template formats messages. */
   tokenizer: Tokenizer | string;
-  /** Maximum tokens of a prompt with an answer; longer answers lose their end. Default: 1024. */
-  length?: number;
 }
 
 const OPTIONS: OptionNames<UnpairedOptions> = {
-  ...{ files: true, rows: true, tokenizer: true, length: true },
+  ...{ files: true, rows: true, tokenizer: true, ...ANSWER_LENGTHS },
 };
 
 /** A prompt with an answer as tokens. */
@@ -90,20 +96,22 @@ export class UnpairedDataset implements Dataset<UnpairedSample> {
    */
   static async open(given: UnpairedOptions): Promise<UnpairedDataset> {
     const op = 'UnpairedDataset.open';
-    const { tokenizer: named, length = 1024, ...source } = readOptions(op, given, OPTIONS);
+    const { tokenizer: named, files, rows, ...lengths } = readOptions(op, given, OPTIONS);
     const tokenizer = readTokenizer(`${op} tokenizer`, named);
-    requireInteger(`${op} length`, length, 2);
+    const limits = readLengths(op, lengths);
+    const { length } = limits;
     const report: UnpairedReport = { desirable: 0, undesirable: 0, dropped: 0, cut: 0 };
     const samples: UnpairedSample[] = [];
-    for (const located of await locatedRows(op, source)) {
-      for (const sample of samplesOf(located, tokenizer)) {
-        if (sample.prompt >= length) {
+    for (const located of await locatedRows(op, { files, rows })) {
+      for (const { desirable, ...answer } of answersOf(located, tokenizer)) {
+        const { prompt, sides, isCut } = cutAnswers(answer, limits);
+        if (prompt >= length) {
           report.dropped += 1;
           continue;
         }
-        if (sample.ids.length > length) report.cut += 1;
-        report[sample.desirable ? 'desirable' : 'undesirable'] += 1;
-        samples.push({ ...sample, ids: sample.ids.subarray(0, length), limit: length });
+        if (isCut) report.cut += 1;
+        report[desirable ? 'desirable' : 'undesirable'] += 1;
+        samples.push({ ids: sides[0] as Int32Array, prompt, desirable, limit: length });
       }
     }
     if (samples.length > 0) return new UnpairedDataset(samples, report);
@@ -121,22 +129,20 @@ export class UnpairedDataset implements Dataset<UnpairedSample> {
   }
 }
 
-type Answer = Omit<UnpairedSample, 'limit'>;
+type Answer = EncodedAnswers & { readonly desirable: boolean };
 
-function samplesOf(located: LocatedRow, tokenizer: Tokenizer): Answer[] {
+function answersOf(located: LocatedRow, tokenizer: Tokenizer): Answer[] {
   const { row, location } = located;
   const rules = { tokenizer, isWhole: false };
   const isPair = row.chosen !== undefined && row.rejected !== undefined;
   if (isPair) {
     const { prompt, sides } = encodeAnswers(located, ['chosen', 'rejected'], rules);
-    return sides.map((ids, side) => ({ ids, prompt, desirable: side === 0 }));
+    return sides.map((ids, side) => ({ prompt, sides: [ids], desirable: side === 0 }));
   }
-  const { prompt, sides } = encodeAnswers(located, ['completion'], rules);
+  const answer = encodeAnswers(located, ['completion'], rules);
   const { label } = row;
-  if (typeof label !== 'boolean') {
-    throw dataError(location(), 'true or false as the label', formatValue(label));
-  }
-  return sides.map((ids) => ({ ids, prompt, desirable: label }));
+  if (typeof label === 'boolean') return [{ ...answer, desirable: label }];
+  throw dataError(location(), 'true or false as the label', formatValue(label));
 }
 
 /** Whether `sample` comes from an UnpairedDataset. */

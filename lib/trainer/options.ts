@@ -109,7 +109,7 @@ export const OPTIMIZATION = {
     default: 1,
     flag: 'gradient_accumulation_steps',
   }),
-  /** Default: 5e-5. */
+  /** Default: 5e-5, or that of the method. */
   lr: number('learning rate', { min: 0, default: 5e-5, flag: 'learning_rate', also: ['lr'] }),
   /** How the rate falls, where the configuration has no scheduler. Default: "linear". */
   schedule: checked(requireSchedule, '[schedule](#schedules) of the learning rate', {

@@ -47,9 +47,11 @@ export function readTrainerOptions<Sample, Batch>(
   const read = readDeclared('Trainer', given, declared);
   const { seed, batchSize, data, eval: judged, watch, save } = read;
   const own = Object.entries(readOptions('Trainer', given, declared));
+  const has = new Set(own.filter(([, value]) => value !== undefined).map(([name]) => name));
   const settings = {
     ...read,
-    given: new Set(own.filter(([, value]) => value !== undefined).map(([name]) => name)),
+    given: has,
+    lr: has.has('lr') ? read.lr : (read.method?.lr ?? read.lr),
     eval: judged && { ...judged, batchSize: judged.batchSize ?? batchSize },
     data: { ...data, seed: data.seed ?? seed },
     watch: watchOf(watch, save),

@@ -43,6 +43,8 @@ function read(name: string) {
     labelSmoothing: number('eps') ?? 0,
     divergence: (/f=(\w+)/.exec(rest)?.[1] ?? 'reverse_kl') as Divergence,
     sft: number('rpo_alpha') ?? 0,
+    fAlphaDivergenceCoef: 0.5,
+    discopopTau: 0.05,
   };
 }
 

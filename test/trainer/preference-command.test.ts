@@ -3,7 +3,7 @@ import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } 
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { nn } from '../../lib/index.js';
-import { isPreference } from '../../lib/trainer/command/preference-rows.js';
+import { methodIn } from '../../lib/trainer/command/methods.js';
 import type { JsonObject } from '../../types/json.js';
 import { DS, type Finished, Run } from '../launch/jobs.js';
 
@@ -20,6 +20,8 @@ beforeAll(async () => {
     JSON.stringify({ prompt: `Say ${i}`, chosen: ' yes', rejected: ' no' }),
   );
   writeFileSync(join(dir, 'pairs.jsonl'), rows.join('\n'));
+  const texts = rows.map((_, i) => JSON.stringify({ prompt: `Say ${i}`, completion: ' yes' }));
+  writeFileSync(join(dir, 'rows.jsonl'), texts.join('\n'));
 });
 afterAll(() => rmSync(dir, { recursive: true }));
 
@@ -39,6 +41,29 @@ test('a model learns pairs, beside a copy of itself', async () => {
   expect(existsSync(join(dir, 'out', 'model.safetensors'))).toBe(true);
 });
 
+test.each([
+  ['kto --use_peft', '48 answers, 24 of them desirable', /kl /],
+  ['cpo --loss_type simpo --cpo_alpha 0 --simpo_gamma 0.4', '24 pairs', /nll_loss/],
+  ['orpo --max_prompt_length 2 --max_completion_length 1', '24 pairs, 24 with a cut', /log_odds/],
+  ['reward --center_rewards_coefficient 0.01', '24 pairs', /accuracy 1\.0/],
+])('--method %s', async (line, read, metric) => {
+  const [name = '', ...more] = line.split(' ');
+  const evaluates = '--eval_data pairs.jsonl --eval_strategy steps --eval_steps 6 --no_watch';
+  const words = COMMON.replace('--method dpo', `--method ${name}`);
+  const run = await ds(`${words} --output ${name} ${evaluates} ${more.join(' ')}`);
+  expect([run.code, run.stderr.match(/Error|failed/)]).toEqual([0, null]);
+  expect(run.stdout).toContain(`learns from pairs.jsonl: ${read}`);
+  expect(run.stdout).toMatch(metric);
+});
+
+test('gkd learns from a teacher', async () => {
+  const teacher = '--teacher_model_name_or_path model --no_watch --beta 0';
+  const words = COMMON.replace('--method dpo', '--method gkd').replace('pairs', 'rows');
+  const { code, stderr, stdout } = await ds(`${words} --output gkd ${teacher}`);
+  expect([code, stderr.match(/Error|failed/)]).toEqual([0, null]);
+  expect(stdout).toMatch(/saved gkd/);
+});
+
 test('adapters learn pairs beside the model without them', async () => {
   const { code, stderr } = await ds(`${COMMON} --output adapters --use_peft`);
   expect([code, stderr.match(/Error|failed/)]).toEqual([0, null]);
@@ -46,19 +71,23 @@ test('adapters learn pairs beside the model without them', async () => {
 });
 
 const args = { train_file: ['a'], output_dir: 'b', model_name_or_path: 'c' } as never as Parameters<
-  typeof isPreference
+  typeof methodIn
 >[0];
 
 test.each([
-  [{ method: 'grpo' }, /--method: expected .*sft.*dpo/],
+  [{ method: 'ppo' }, /--method: expected .*sft.*dpo/],
   [{ method: 'dpo', packing: true }, /--packing: expected no --method dpo/],
-  [{ beta: 0.2 }, /--method dpo beside beta/],
-  [{ loss_type: ['hinge'] }, /--method dpo beside loss_type/],
-  [{ ref_model_name_or_path: 'd' }, /--method dpo beside ref_model_name_or_path/],
+  [{ method: 'gkd', packing: true }, /--packing: expected no --method gkd/],
+  [{ beta: 0.2 }, /--beta: expected --method dpo or kto or orpo or cpo or gkd, got sft/],
+  [{ loss_type: ['hinge'] }, /--loss_type: expected --method dpo or kto or cpo, got sft/],
+  [{ ref_model_name_or_path: 'd' }, /--ref_model_name_or_path: expected --method dpo or kto/],
+  [{ method: 'reward', beta: 0.2 }, /--beta: expected .*got reward/],
+  [{ method: 'orpo', simpo_gamma: 1 }, /--simpo_gamma: expected --method cpo, got orpo/],
 ])('arguments that exclude each other: %j', (given, message) => {
-  expect(() => isPreference({ ...args, ...given })).toThrow(message);
+  expect(() => methodIn({ ...args, ...given })).toThrow(message);
 });
 
 test("SFT's names of its loss change nothing", () => {
-  expect(isPreference({ ...args, loss_type: ['chunked_nll'] })).toBe(false);
+  expect(methodIn({ ...args, loss_type: ['chunked_nll'] })).toBeNull();
+  expect(methodIn({ ...args, method: 'gkd', completion_only_loss: true })).toBe('gkd');
 });

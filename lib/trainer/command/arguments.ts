@@ -12,7 +12,12 @@ import {
 } from '../../runtime/option.js';
 import { LOADING } from '../data-options.js';
 import { EVALUATION } from '../evaluation-options.js';
+import { CPO } from '../methods/cpo.js';
 import { DPO } from '../methods/dpo.js';
+import { GKD } from '../methods/gkd.js';
+import { KTO } from '../methods/kto.js';
+import { ORPO } from '../methods/orpo.js';
+import { REWARD } from '../methods/reward.js';
 import { MODEL, OPTIMIZATION } from '../options.js';
 import { BEST, LOGGING, REPORTING, SAVING, STOPPING } from '../report-options.js';
 
@@ -163,14 +168,27 @@ const SAVES = {
   metric_for_best_model: string('"loss"', { shown: '"loss"' }),
 };
 
-/** What is learned, if not next tokens. */
+/** The method, and the arguments that several methods share. Their readers check the limits. */
 const METHOD = {
-  method: string('"dpo" learns from pairs of answers (docs/post-training.md)', {
+  method: string('"dpo", "kto", "orpo", "cpo", "reward" or "gkd" (docs/post-training.md)', {
     shown: '"sft"',
   }),
-  loss_type: texts('losses of pairs, such as sigmoid or ipo', { shown: 'sigmoid' }),
+  beta: number('strength of the reference, or weight of the preferences', { shown: '0.1' }),
+  loss_type: texts('losses of the method, such as sigmoid or ipo', { shown: 'its first one' }),
+  loss_weights: texts('weights of several losses of dpo', { shown: '1 each' }),
+  /** Former name of the weight of a loss "sft". */
+  rpo_alpha: number("weight of dpo's further loss sft", { shown: 'none' }),
   ref_model_name_or_path: string('model to stay near', {
     shown: 'the model without adapters, or the model as it was',
+  }),
+  teacher_model_name_or_path: string('teacher of gkd'),
+  max_prompt_length: integer('tokens of a prompt; longer ones lose their beginning', {
+    min: 1,
+    shown: 'no limit',
+  }),
+  max_completion_length: integer('tokens of an answer; longer ones lose their end', {
+    min: 1,
+    shown: 'no limit',
   }),
 };
 
@@ -241,7 +259,12 @@ export interface TrainArguments
     Arguments<typeof BEST>,
     Arguments<typeof STOPPING>,
     Options<typeof METHOD>,
+    Arguments<typeof CPO>,
     Arguments<typeof DPO>,
+    Arguments<typeof GKD>,
+    Arguments<typeof KTO>,
+    Arguments<typeof ORPO>,
+    Arguments<typeof REWARD>,
     Options<typeof ADAPTERS>,
     Options<typeof LORA>,
     Options<typeof QLORA> {}
@@ -261,7 +284,10 @@ export const GROUPS: Readonly<Record<string, Declared>> = {
     ...{ ...LOGS, ...flags(LOGGING), ...EVALS, ...flags(EVALUATION) },
     ...{ ...SAVES, ...flags(SAVING), ...flags(BEST), ...flags(STOPPING) },
   },
-  Preferences: { ...METHOD, ...flags(DPO) },
+  'Preferences and distillation': {
+    ...{ ...flags(DPO), ...flags(KTO), ...flags(ORPO), ...flags(CPO), ...flags(REWARD) },
+    ...{ ...flags(GKD), ...METHOD },
+  },
   'LoRA and QLoRA': { ...ADAPTERS, ...LORA, ...QLORA },
 };
 

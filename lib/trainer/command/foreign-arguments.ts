@@ -45,7 +45,13 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
   ]),
   ...all('nothing is pushed', [
     ...['hub_model_id', 'hub_strategy', 'hub_token', 'hub_private_repo', 'hub_always_push'],
-    ...['hub_revision', 'push_to_hub_model_id', 'push_to_hub_organization', 'push_to_hub_token'],
+    ...[
+      'hub_revision',
+      'hub_model_revision',
+      'push_to_hub_model_id',
+      'push_to_hub_organization',
+      'push_to_hub_token',
+    ],
   ]),
   ...all('memory is freed when it is no longer used', ['torch_empty_cache_steps']),
   ...all('memory is not measured at each step', ['skip_memory_metrics']),
@@ -61,6 +67,10 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
   ...all('the task of the adapters follows from --task', ['lora_task_type', 'task_type']),
   ...all('4-bit weights are kept in bytes', ['bnb_4bit_quant_storage']),
   ...all('there are no other kernels to choose', ['full_determinism']),
+  ...all('padding does not count', ['padding_value', 'label_pad_token_id']),
+  ...all('the architecture of the model is known', ['is_encoder_decoder']),
+  ...all('adapters have no names here', ['model_adapter_name', 'ref_adapter_name']),
+  ...all('--ref_model_name_or_path selects a second model', ['force_use_ref_model']),
 };
 
 /** An unsupported argument; its `off` values are accepted. */
@@ -79,10 +89,17 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
   ...refused('read a file of that data set: --data FILE.jsonl', [
     ...['dataset_name', 'dataset_config', 'dataset_config_name', 'dataset_train_split'],
     ...['dataset_test_split', 'datasets', 'validation_split_percentage', 'test_split_size'],
-    ...['dataset_streaming'],
+    ...['dataset_streaming', 'dataset_mixture', 'dataset_mixer', 'dataset_splits'],
   ]),
   ...refused('give a shorter file', ['max_train_samples', 'max_eval_samples']),
-  ...refused('nothing is sent anywhere: push the folder with `hf upload`', ['push_to_hub']),
+  ...refused('nothing is sent anywhere: push the folder with `hf upload`', [
+    ...['push_to_hub', 'push_to_hub_revision'],
+  ]),
+  ...refused('--method cpo needs no reference', ['reference_free']),
+  ...refused('print samples with --sample after training', ['generate_during_eval']),
+  ...refused('no Python of a model is run', ['ref_model_init_kwargs', 'teacher_model_init_kwargs']),
+  ...refused('gkd learns from the rows', ['seq_kd', 'lmbda']),
+  ...refused('gkd learns from the rows', ['max_new_tokens', 'temperature'], ['0.9', '128']),
   ...refused('ZeRO stage 3 of the DeepSpeed configuration does it', [
     ...['fsdp', 'fsdp_config', 'fsdp_min_num_params', 'fsdp_transformer_layer_cls_to_wrap'],
   ]),
@@ -100,7 +117,9 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
   ...refused('set "offload_param" or --gradient_checkpointing', ['activation_offloading']),
   ...refused('8-bit weights are not there: --load_in_4bit', ['load_in_8bit']),
   ...refused('adapters are of modules', ['lora_target_parameters', 'target_parameters']),
-  ...refused("write the template into the tokenizer's chat_template.jinja", ['chat_template_path']),
+  ...refused("write the template into the tokenizer's chat_template.jinja", [
+    ...['chat_template_path', 'chat_template'],
+  ]),
   ...refused("write it into the tokenizer's tokenizer_config.json", ['eos_token', 'pad_token']),
   ...refused('hidden states of earlier batches are not kept', ['past_index']),
   ...refused('gradients that are not finite are found always', ['debug']),

@@ -1,91 +1,130 @@
-// Opens the pairs, the model and the reference of `ds train --method dpo`.
-import { type CausalLM, fromPretrained } from '../../models/index.js';
+// Opens the rows, the models and the method of `ds train --method`.
+import { type CausalLM, fromPretrained, type TaskModel } from '../../models/index.js';
 import { refused } from '../../runtime/refused.js';
-import { requireOneOf } from '../../runtime/require-type.js';
-import { PairDataset, type Tokenizer } from '../../text/index.js';
+import { PairDataset, type Tokenizer, UnpairedDataset } from '../../text/index.js';
 import type { EvalOptions } from '../evaluation-options.js';
+import { CPO, type CpoLossName, cpo } from '../methods/cpo.js';
 import { DPO, dpo } from '../methods/dpo.js';
+import { GKD, gkd } from '../methods/gkd.js';
+import { KTO, type KtoLossName, kto } from '../methods/kto.js';
 import type { TrainingMethod } from '../methods/method.js';
+import { ORPO, orpo } from '../methods/orpo.js';
 import type { PairLossName } from '../methods/pair-losses.js';
+import { REWARD, reward } from '../methods/reward.js';
 import { fromArguments } from './arguments.js';
 import type { CheckedArguments } from './check-arguments.js';
 import { revisionOf } from './hub-model.js';
-import { openModel } from './trained-model.js';
+import { oneLoss } from './methods.js';
+import { openRows } from './rows.js';
+import { openModel, openTaskModel } from './trained-model.js';
 import type { Evaluation } from './trainer-options.js';
-
-const METHODS = ['sft', 'dpo'];
 
 /** The default of --max_length; a smaller limit of the model wins. */
 const MAX_LENGTH = 1024;
 
-/** Arguments that apply only to rows of text. */
-const OF_TEXTS = [
-  ...(['packing', 'eval_packing', 'packing_strategy', 'completion_only_loss', 'task'] as const),
-  ...(['assistant_only_loss', 'streaming', 'dataset_text_field', 'sample'] as const),
-];
-
-/** Names of next-token losses in TRL's SFT. */
-const NEXT_TOKENS = ['nll', 'chunked_nll'];
-
 /** Model and data of a method. */
 export interface PreferenceMaterial {
-  model: CausalLM;
+  model: CausalLM | TaskModel;
   method: TrainingMethod;
-  train: PairDataset;
+  train: unknown;
   eval?: EvalOptions<unknown, unknown>;
   /** A description of each dataset, one line each. */
   lines: string[];
 }
 
-/**
- * Whether the arguments select preference optimization. Throws DS_ARGUMENT for an unknown method,
- * and for arguments that belong to the other method.
- */
-export function isPreference(args: CheckedArguments): boolean {
-  const { method = 'sft', loss_type: losses = [] } = args;
-  requireOneOf('--method', method, METHODS);
-  if (method === 'dpo') {
-    const odd = OF_TEXTS.find((name) => args[name] !== undefined && args[name] !== false);
-    if (odd) throw refused(`--${odd}`, 'no --method dpo', 'both');
-    return true;
-  }
-  const isPlain = losses.every((name) => NEXT_TOKENS.includes(name));
-  const own = {
-    ...fromArguments(DPO, args),
-    loss_type: isPlain ? undefined : losses,
-    ref_model_name_or_path: args.ref_model_name_or_path,
-  };
-  const alone = Object.entries(own).find(([, value]) => value !== undefined)?.[0];
-  if (alone) throw refused(`--method ${method}`, `--method dpo beside ${alone}`, method);
-  return false;
+/** The tokenizer of the rows, and how the Trainer evaluates. */
+interface Surroundings {
+  tokenizer: Tokenizer;
+  evaluation: Evaluation | null;
 }
 
 /** Reads the rows and the models. Throws DS_DATA, DS_CHECKPOINT, DS_IO, DS_ARGUMENT. */
 export async function openPreferences(
   args: CheckedArguments,
-  { tokenizer, evaluation }: { tokenizer: Tokenizer; evaluation: Evaluation | null },
+  name: string,
+  around: Surroundings,
 ): Promise<PreferenceMaterial> {
-  const { train_file: files, validation_file: judged } = args;
+  if (name === 'reward') return openReward(args, around);
   const model = await openModel(args);
-  const { maxSeq } = model;
-  const { max_length: length = Math.min(MAX_LENGTH, maxSeq) } = args;
-  if (length > maxSeq || length < 2) {
-    throw refused('--max_length', `2 to ${maxSeq}, which the model takes`, String(length));
+  if (name === 'gkd') return openDistillation(args, model, around);
+  const rows = { ...around, maxSeq: model.maxSeq };
+  if (name === 'kto') {
+    const data = await openBoth(args, rows, UnpairedDataset.open, describedAnswers);
+    const reference = await openReference(args, false);
+    const loss = oneLoss(args) as KtoLossName | undefined;
+    const options = { ...fromArguments(KTO, args), ...(loss && { loss }) };
+    return { ...data, model, method: kto({ ...options, ...(reference && { reference }) }) };
   }
-  const open = (rows: readonly string[]) => PairDataset.open({ tokenizer, files: rows, length });
-  const train = await open(files);
-  const lines = [`learns from ${files.join(', ')}: ${described(train)}`];
-  const held = evaluation && judged ? await open(judged) : null;
-  if (held) lines.push(`judged by ${judged?.join(', ')}: ${described(held)}`);
-  const isKnown = train.hasReference && held?.hasReference !== false;
-  const reference = await openReference(args, isKnown);
+  const { sets, ...data } = await openBoth(args, rows, PairDataset.open, describedPairs);
+  if (name === 'orpo') return { ...data, model, method: orpo(fromArguments(ORPO, args)) };
+  if (name === 'cpo') {
+    const loss = oneLoss(args) as CpoLossName | undefined;
+    const options = { ...fromArguments(CPO, args), ...(loss && { loss }) };
+    return { ...data, model, method: cpo(options) };
+  }
+  const reference = await openReference(
+    args,
+    sets.every(({ hasReference }) => hasReference),
+  );
   const method = dpo({
     ...fromArguments(DPO, args),
-    ...(args.loss_type && { loss: args.loss_type as readonly PairLossName[] }),
+    ...lossesOf(args),
     ...(reference && { reference }),
   });
-  if (!evaluation || !held) return { model, method, train, lines };
-  return { model, method, train, eval: { ...evaluation, data: held as never }, lines };
+  return { ...data, model, method };
+}
+
+/** The losses of dpo() and their weights. --rpo_alpha adds the loss of chosen answers. */
+function lossesOf({ loss_type, loss_weights, rpo_alpha: alpha }: CheckedArguments): {
+  loss?: readonly PairLossName[];
+  weights?: readonly number[];
+} {
+  const weights = loss_weights?.map(Number);
+  if (alpha === undefined) {
+    return {
+      ...(loss_type && { loss: loss_type as readonly PairLossName[] }),
+      ...(weights && { weights }),
+    };
+  }
+  const own = (loss_type ?? ['sigmoid']) as readonly PairLossName[];
+  const before = weights ?? own.map(() => 1);
+  return { loss: [...own, 'sft'], weights: [...before, alpha] };
+}
+
+type Opened<Set> = Pick<PreferenceMaterial, 'train' | 'eval' | 'lines'> & { sets: readonly Set[] };
+
+/** Reads the rows to learn from, and those that evaluations read. */
+async function openBoth<Set>(
+  args: CheckedArguments,
+  { tokenizer, evaluation, maxSeq }: Surroundings & { maxSeq: number },
+  open: (options: {
+    tokenizer: Tokenizer;
+    files: readonly string[];
+    length: number;
+    promptLength?: number;
+    answerLength?: number;
+  }) => Promise<Set>,
+  described: (set: Set) => string,
+): Promise<Opened<Set>> {
+  const { train_file: files, validation_file: judged } = args;
+  const { max_prompt_length: promptLength, max_completion_length: answerLength } = args;
+  const lengths = {
+    length: lengthOf(args, maxSeq),
+    ...(promptLength !== undefined && { promptLength }),
+    ...(answerLength !== undefined && { answerLength }),
+  };
+  const train = await open({ tokenizer, files, ...lengths });
+  const lines = [`learns from ${files.join(', ')}: ${described(train)}`];
+  if (!evaluation || !judged) return { train, lines, sets: [train] };
+  const held = await open({ tokenizer, files: judged, ...lengths });
+  lines.push(`judged by ${judged.join(', ')}: ${described(held)}`);
+  return { train, eval: { ...evaluation, data: held as never }, lines, sets: [train, held] };
+}
+
+function lengthOf({ max_length: given }: CheckedArguments, maxSeq: number): number {
+  const length = given ?? Math.min(MAX_LENGTH, maxSeq);
+  if (length <= maxSeq && length >= 2) return length;
+  throw refused('--max_length', `2 to ${maxSeq}, which the model takes`, String(length));
 }
 
 /**
@@ -98,10 +137,53 @@ async function openReference(args: CheckedArguments, isKnown: boolean): Promise<
   const place = ref ?? args.model_name_or_path;
   if (place !== undefined) return fromPretrained(place, { revision: revisionOf(place, args) });
   const hint = '--ref_model_name_or_path names the reference.';
-  throw refused('--config_name', 'a model or --use_peft for --method dpo', 'new weights', hint);
+  const expected = `a model or --use_peft for --method ${args.method}`;
+  throw refused('--config_name', expected, 'new weights', hint);
 }
 
-function described({ report: { pairs, dropped, cut } }: PairDataset): string {
+/** A classifier with one label, and pairs as whole texts. */
+async function openReward(
+  args: CheckedArguments,
+  around: Surroundings,
+): Promise<PreferenceMaterial> {
+  const head = { task: 'sequence-classification', labels: ['reward'] } as const;
+  const model = await openTaskModel(args, head);
+  const open = (options: Parameters<typeof PairDataset.open>[0]) =>
+    PairDataset.open({ ...options, whole: true, overlong: 'drop' });
+  const rows = { ...around, maxSeq: model.maxSeq };
+  const { sets: _, ...data } = await openBoth(args, rows, open, describedPairs);
+  return { ...data, model, method: reward(fromArguments(REWARD, args)) };
+}
+
+/** Rows of text, and a teacher. */
+async function openDistillation(
+  args: CheckedArguments,
+  model: CausalLM,
+  { tokenizer, evaluation }: Surroundings,
+): Promise<PreferenceMaterial> {
+  const { teacher_model_name_or_path: place } = args;
+  if (place === undefined) {
+    throw refused('--teacher_model_name_or_path', 'to be given with --method gkd', 'nothing');
+  }
+  const teacher = await fromPretrained(place, { revision: revisionOf(place, args) });
+  const { train, lines, ...rest } = await openRows(args, evaluation, {
+    ...{ tokenizer, maxSeq: model.maxSeq },
+  });
+  const method = gkd({ ...fromArguments(GKD, args), teacher });
+  const judged = rest.eval as EvalOptions<unknown, unknown> | undefined;
+  return { model, method, train, ...(judged && { eval: judged }), lines: [...lines] };
+}
+
+const cutOf = (cut: number): string[] => (cut > 0 ? [`${cut} with a cut answer`] : []);
+
+function describedPairs({ report: { pairs, dropped, cut } }: PairDataset): string {
   const lost = dropped > 0 ? [`${dropped} left out, without room for an answer`] : [];
-  return [`${pairs} pairs`, ...lost, ...(cut > 0 ? [`${cut} with a cut answer`] : [])].join(', ');
+  return [`${pairs} pairs`, ...lost, ...cutOf(cut)].join(', ');
+}
+
+function describedAnswers({ report }: UnpairedDataset): string {
+  const { desirable, undesirable, dropped, cut } = report;
+  const lost = dropped > 0 ? [`${dropped} left out, without room for an answer`] : [];
+  const all = `${desirable + undesirable} answers, ${desirable} of them desirable`;
+  return [all, ...lost, ...cutOf(cut)].join(', ');
 }

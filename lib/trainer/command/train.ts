@@ -23,7 +23,8 @@ import type { TrainArguments } from './arguments.js';
 import type { CheckedArguments } from './check-arguments.js';
 import { requireFinite } from './finite-weights.js';
 import { tokenizerFolder } from './hub-model.js';
-import { isPreference, openPreferences } from './preference-rows.js';
+import { methodIn } from './methods.js';
+import { openPreferences } from './preference-rows.js';
 import { openRows, type RowData } from './rows.js';
 import { RunReport, type SampleSource } from './run-report.js';
 import { continued, firstPrompt, type Prompt, promptOf } from './sample.js';
@@ -106,8 +107,9 @@ async function readTogether(
   await inUnison(world, 'preparing to train', async () => {
     if (isFirst) await requireWritable(args.output_dir);
     const tokenizer = Tokenizer.fromPretrained(await tokenizerFolder(args));
-    if (isPreference(args)) {
-      const { model, method, train, lines, ...rest } = await openPreferences(args, {
+    const name = methodIn(args);
+    if (name) {
+      const { model, method, train, lines, ...rest } = await openPreferences(args, name, {
         tokenizer,
         evaluation,
       });

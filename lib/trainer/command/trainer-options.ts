@@ -5,7 +5,6 @@ import { refused } from '../../runtime/refused.js';
 import { LOADING } from '../data-options.js';
 import { EVALUATION, type EvalOptions } from '../evaluation-options.js';
 import type { Every } from '../interval.js';
-import { PAIR_METRICS } from '../methods/pair-metrics.js';
 import { MODEL, OPTIMIZATION, type Precision, type TrainerOptions } from '../options.js';
 import { SCHEDULE, type Schedule } from '../own-schedule.js';
 import {
@@ -18,6 +17,7 @@ import {
 } from '../report-options.js';
 import { TASK_METRICS } from '../task-metrics.js';
 import { fromArguments, type TrainArguments } from './arguments.js';
+import { METHODS } from './methods.js';
 
 /** How a Trainer evaluates; its data come later. */
 export type Evaluation = Omit<EvalOptions<unknown, unknown>, 'data'>;
@@ -188,9 +188,9 @@ function bestOf(args: TrainArguments): CheckpointOptions['best'] {
   if (evaluates === 'no') throw refused(argument, 'an --eval_strategy other than "no"', '"no"');
   if (saves === 'no') throw refused(argument, 'a --save_strategy other than "no"', '"no"');
   const name = metric.replace(/^eval_/, '');
-  const own = args.method === 'dpo' ? PAIR_METRICS : TASK_METRICS;
-  const isPlain = args.task === undefined && args.method !== 'dpo';
-  const known = isPlain ? ['loss'] : ['loss', ...own];
+  const ofMethod = METHODS[args.method ?? 'sft']?.metrics;
+  const own = ofMethod ?? (args.task === undefined ? [] : TASK_METRICS);
+  const known = ['loss', ...own];
   if (!known.includes(name)) {
     const hint =
       'Other metrics are computed by a program of your own: `eval.metrics` of its Trainer.';

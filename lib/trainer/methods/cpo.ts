@@ -63,6 +63,7 @@ export function cpo(given: CpoOptions = {}): TrainingMethod {
 
 class Cpo extends TrainingMethod {
   readonly name = 'cpo';
+  override readonly lr = 1e-6;
   readonly metrics = [...PAIR_METRICS, 'nll_loss'];
 
   constructor(private readonly settings: Settings<typeof CPO>) {

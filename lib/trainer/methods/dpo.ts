@@ -3,6 +3,7 @@
 import type { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
 import {
+  boolean,
   checked,
   number,
   type Options,
@@ -10,8 +11,8 @@ import {
   readDeclared,
   type Settings,
 } from '../../runtime/option.js';
-import { refusedValue } from '../../runtime/refused.js';
-import type { Tensor } from '../../tensor/index.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
+import { concat, exp, log, noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
 import type { Forward, Objective } from '../micro-batch.js';
 import type { DeviceSums } from '../step-metrics.js';
@@ -49,6 +50,28 @@ export const DPO = {
     default: 'reverse_kl',
     flag: 'f_divergence_type',
   }),
+  /** Alpha of the divergence "alpha_divergence", not 1. Default: 0.5. */
+  fAlphaDivergenceCoef: number('alpha of `alpha_divergence`, other than 1', {
+    ...{ default: 0.5, flag: 'f_alpha_divergence_coef' },
+  }),
+  /** Temperature of the loss "discopop". Default: 0.05. */
+  discopopTau: number('temperature of `discopop`', {
+    ...{ above: 0, default: 0.05, flag: 'discopop_tau' },
+  }),
+  /**
+   * Factor of the tokens of the longer answer beyond the length of the shorter one (LD-DPO, Liu et
+   * al. 2024). Default: 1.
+   */
+  ldAlpha: number('factor of the tokens beyond the shorter answer (LD-DPO)', {
+    ...{ min: 0, max: 1, default: 1, flag: 'ld_alpha' },
+  }),
+  /**
+   * Weights pairs by the probability of their answers (WPO, Zhou et al. 2024). It costs another
+   * forward. Default: false.
+   */
+  useWeighting: boolean('weight pairs by their probability (WPO); one more forward', {
+    ...{ default: false, flag: 'use_weighting' },
+  }),
   /**
    * The reference model. Default: the model without its adapters. Rows with ref_chosen_logps and
    * ref_rejected_logps need no reference.
@@ -65,7 +88,12 @@ export interface DpoOptions extends Options<typeof DPO> {}
  */
 export function dpo(given: DpoOptions = {}): TrainingMethod {
   const settings = readDeclared('dpo', given, DPO);
-  const { loss, weights, labelSmoothing } = settings;
+  const { loss, weights, labelSmoothing, useWeighting, fAlphaDivergenceCoef: alpha } = settings;
+  if (alpha === 1) throw refusedValue('dpo fAlphaDivergenceCoef', 'another number than 1', alpha);
+  const sorting = loss.find((name) => name === 'aot' || name === 'aot_unpaired');
+  if (useWeighting && sorting) {
+    throw refusedValue('dpo useWeighting', `false for the loss ${sorting}`, useWeighting);
+  }
   if (weights && weights.length !== loss.length) {
     throw refusedValue('dpo weights', `${loss.length} numbers, one for each loss`, weights);
   }
@@ -95,6 +123,7 @@ function readWeights(op: string, given: readonly number[]): readonly number[] {
 
 class Dpo extends TrainingMethod {
   readonly name = 'dpo';
+  override readonly lr = 1e-6;
   readonly metrics = PAIR_METRICS;
 
   constructor(private readonly settings: Settings<typeof DPO>) {
@@ -106,8 +135,23 @@ class Dpo extends TrainingMethod {
   }
 }
 
+/** A batch with more targets. */
+interface SplitPairs extends PairBatch {
+  /**
+   * With `ldAlpha`: targets of the first tokens of the answers, as many as the shorter one has, and
+   * then targets of the rest, [4P, T] i32.
+   */
+  readonly split?: Tensor;
+}
+
+/** Sums of pairs with their weights. */
+interface DpoSums extends PairSums {
+  /** Weights of the pairs, [P] f32; null: 1. */
+  readonly weights: Tensor | null;
+}
+
 /** Losses and rewards of micro-batches of pairs. */
-class DpoObjective<Batch> extends AnswerObjective<Batch, PairBatch, PairSums> {
+class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
   private readonly reference: Reference;
   /** Names and weights of the losses of pairs. */
   private readonly losses: readonly (readonly [PairLossName, number])[];
@@ -126,8 +170,12 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, PairBatch, PairSums> {
     this.sft = all.reduce((sum, [name, weight]) => sum + (name === 'sft' ? weight : 0), 0);
   }
 
-  protected read(batch: unknown): PairBatch {
+  protected read(batch: unknown): SplitPairs {
     return pairBatch('dpo', batch);
+  }
+
+  protected override prepared(pairs: SplitPairs): SplitPairs {
+    return this.settings.ldAlpha === 1 ? pairs : { ...pairs, split: splitTargets(pairs) };
   }
 
   protected count({ ids, answered }: PairBatch): AnswerCounts {
@@ -136,26 +184,60 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, PairBatch, PairSums> {
     return { counted: pairs, tokens: totalOf(answered), further: chosen };
   }
 
-  protected sumsOf(forward: Forward, batch: PairBatch): PairSums {
-    const { ids, targets, answered } = batch;
+  protected sumsOf(forward: Forward, batch: SplitPairs): DpoSums {
+    const { ids, targets, answered, split } = batch;
+    const { useWeighting, ldAlpha } = this.settings;
     this.reference.requireOne(batch.reference !== undefined);
-    const reference = batch.reference ?? this.reference.logProbs(forward, ids, targets);
-    const own = forward(ids, targets, { loss: { rows: true } });
+    if (batch.reference && split) {
+      const expected = 'a reference model, which gives the numbers of single tokens';
+      throw refused('dpo ldAlpha', expected, 'numbers of the reference in the rows');
+    }
+    const weights = useWeighting ? this.weightsOf(forward, batch) : null;
+    const both = Array.from({ length: split?.size(0) ?? 0 }, (_, i) => i % ids.size(0));
+    const scored = split ?? targets;
+    const rows = split ? both : true;
+    const whole = (sums: Tensor): Tensor => {
+      if (!split) return sums;
+      const [first, rest] = halves(sums);
+      return first.add(rest.mul(ldAlpha));
+    };
+    const reference = batch.reference ?? whole(this.reference.logProbs(forward, ids, scored, rows));
+    const own = whole(forward(ids, scored, { loss: { rows } }));
     const [chosen, rejected] = halves(own);
     const [chosenReference, rejectedReference] = halves(reference);
     const [chosenTokens, rejectedTokens] = halves(answered);
     return {
       ...{ chosen, rejected, chosenReference, rejectedReference, chosenTokens, rejectedTokens },
+      weights,
     };
   }
 
+  /**
+   * The product over both answers of exp(mean(log p - log sum p^2)), [P], row by row to bound the
+   * memory of logits.
+   */
+  private weightsOf(forward: Forward, { ids, targets, answered }: PairBatch): Tensor {
+    return noGrad(() => {
+      const rows = Array.from({ length: ids.size(0) }, (_, row) =>
+        scope(() => {
+          const [own, wanted] = [ids, targets].map((one) => one.narrow(0, row, 1).contiguous());
+          const logits = forward(own, null).to('f32').logSoftmax(-1);
+          return weightSum(logits, wanted as Tensor);
+        }),
+      );
+      const [w, l] = halves(exp(concat(rows, 0).div(answered.clamp(1))));
+      return w.mul(l);
+    });
+  }
+
   /** Returns the weighted sum of the losses of each pair, [P]. */
-  protected lossOf(sums: PairSums): Tensor {
+  protected lossOf(sums: DpoSums): Tensor {
     const parts = this.losses.map(([name, weight]) =>
       PAIR_LOSSES[name](sums, this.settings).mul(weight),
     );
     const [first = sums.chosen.mul(0), ...others] = parts;
-    return others.reduce((sum, part) => sum.add(part), first);
+    const total = others.reduce((sum, part) => sum.add(part), first);
+    return sums.weights ? total.mul(sums.weights) : total;
   }
 
   protected override tokenLossOf({ chosen }: PairSums): Tensor | null {
@@ -179,4 +261,34 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, PairBatch, PairSums> {
       rejected.sub(sums.rejectedReference).mul(beta),
     ];
   }
+}
+
+/** The sum over targets of log p - log sum p^2, [1], of log-probabilities [1, T, V]. */
+function weightSum(logs: Tensor, targets: Tensor): Tensor {
+  const counts = targets.ne(IGNORED);
+  const wanted = targets.mul(counts.to('i32')).to('i64').unsqueeze(2);
+  const own = logs.gather(2, wanted).squeeze(2);
+  const likely = log(exp(logs.mul(2)).sum(-1));
+  return own.sub(likely).mul(counts.to('f32')).sum(1);
+}
+
+const IGNORED = -100;
+
+/** Targets on the host: the first tokens of both answers, and then the rest; see SplitPairs. */
+function splitTargets({ targets, answered }: PairBatch): Tensor {
+  const [R, T] = targets.shape as [number, number];
+  const own = Int32Array.from(targets.toRaw(), Number);
+  const counts = answered.toArray().map(Number);
+  const split = new Int32Array(2 * R * T).fill(IGNORED);
+  for (let row = 0; row < R; ++row) {
+    const pair = (row + R / 2) % R;
+    let left = Math.min(counts[row] as number, counts[pair] as number);
+    for (let t = row * T; t < (row + 1) * T; ++t) {
+      const target = own[t] as number;
+      if (target === IGNORED) continue;
+      split[left > 0 ? t : R * T + t] = target;
+      left -= 1;
+    }
+  }
+  return Tensor.from(split, { shape: [2 * R, T], device: targets.device });
 }

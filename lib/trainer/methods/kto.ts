@@ -50,6 +50,7 @@ export function kto(given: KtoOptions = {}): TrainingMethod {
 
 class Kto extends TrainingMethod {
   readonly name = 'kto';
+  override readonly lr = 1e-6;
   readonly metrics = [
     ...['rewards/chosen', 'rewards/rejected', 'rewards/margins'],
     ...['logps/chosen', 'logps/rejected', 'kl'],

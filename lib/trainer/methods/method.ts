@@ -17,6 +17,9 @@ export abstract class TrainingMethod {
   /** Its name in `ds train --method`. */
   abstract readonly name: string;
 
+  /** Learning rate by default, as in TRL; null: that of the Trainer. */
+  readonly lr: number | null = null;
+
   /** Names of the metrics in logs and evaluations. */
   abstract readonly metrics: readonly string[];
 

@@ -32,6 +32,7 @@ export function orpo(given: OrpoOptions = {}): TrainingMethod {
 
 class Orpo extends TrainingMethod {
   readonly name = 'orpo';
+  override readonly lr = 1e-6;
   readonly metrics = [...PAIR_METRICS, 'nll_loss', 'log_odds_ratio', 'log_odds_chosen'];
 
   constructor(private readonly settings: Settings<typeof ORPO>) {

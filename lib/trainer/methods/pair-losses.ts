@@ -26,15 +26,19 @@ export interface PairLossOptions {
   readonly labelSmoothing: number;
   /** The f-divergence between model and reference. */
   readonly divergence: Divergence;
+  /** Alpha of "alpha_divergence". */
+  readonly fAlphaDivergenceCoef: number;
+  /** Temperature of "discopop". */
+  readonly discopopTau: number;
 }
 
-/** f-divergences of Wang et al. 2023; 0.5 is the alpha of "alpha_divergence". */
+/** f-divergences of Wang et al. 2023, for the alpha of "alpha_divergence". */
 export const DIVERGENCES = {
   reverse_kl: (x: Tensor): Tensor => x,
   forward_kl: (x: Tensor): Tensor => exp(x.neg()).neg(),
   js_divergence: (x: Tensor): Tensor => logSigmoid(x),
-  alpha_divergence: (x: Tensor): Tensor =>
-    exp(x.mul(-0.5).clamp(Number.NEGATIVE_INFINITY, 80)).div(-0.5),
+  alpha_divergence: (x: Tensor, alpha: number): Tensor =>
+    exp(x.mul(alpha - 1).clamp(Number.NEGATIVE_INFINITY, 80)).div(alpha - 1),
 };
 /** Name of an f-divergence, as in TRL. */
 export type Divergence = keyof typeof DIVERGENCES;
@@ -45,11 +49,11 @@ const logSigmoid = (x: Tensor): Tensor => softplus(x.neg()).neg();
  * Returns x (log-probability minus that by the reference) of both answers, and the difference d of
  * f(x).
  */
-function ratios(sums: PairSums, { divergence }: PairLossOptions) {
+function ratios(sums: PairSums, { divergence, fAlphaDivergenceCoef: alpha }: PairLossOptions) {
   const w = sums.chosen.sub(sums.chosenReference);
   const l = sums.rejected.sub(sums.rejectedReference);
   const f = DIVERGENCES[divergence];
-  return { w, l, d: f(w).sub(f(l)) };
+  return { w, l, d: f(w, alpha).sub(f(l, alpha)) };
 }
 
 type PairLoss = (sums: PairSums, options: PairLossOptions) => Tensor;
@@ -150,7 +154,7 @@ export const PAIR_LOSSES = {
   /** Lu et al. 2024. */
   discopop: (sums, options) => {
     const g = ratios(sums, options).d.mul(options.beta);
-    const k = sigmoid(g.div(0.05));
+    const k = sigmoid(g.div(options.discopopTau));
     return exp(g.neg())
       .mul(k)
       .sub(logSigmoid(g).mul(k.neg().add(1)));

@@ -36,6 +36,7 @@ export function reward(given: RewardOptions = {}): TrainingMethod {
 
 class Reward extends TrainingMethod {
   readonly name = 'reward';
+  override readonly lr = 1e-4;
   readonly metrics = ['accuracy', 'margin', 'mean_reward'];
 
   constructor(private readonly settings: Settings<typeof REWARD>) {
