@@ -17,13 +17,13 @@ export async function makeFolder(path: string): Promise<void> {
     (error: NodeJS.ErrnoException) => error,
   );
   if (!failure) return syncPath(dirname(path));
-  if (failure.code === 'EEXIST' && (await isFolder(path))) return;
+  if (await isFolder(path)) return;
   const parent = dirname(path);
   if (failure.code !== 'ENOENT' || parent === path) throw failure;
   // Another process may have created it.
   if (!(await isFolder(parent))) await makeFolder(parent);
   await mkdir(path).catch(async (error: NodeJS.ErrnoException) => {
-    if (error.code !== 'EEXIST' || !(await isFolder(path))) throw error;
+    if (!(await isFolder(path))) throw error;
   });
   await syncPath(parent);
 }

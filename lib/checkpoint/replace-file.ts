@@ -48,10 +48,8 @@ export async function moveFile(from: string, path: string): Promise<void> {
 }
 
 async function requireFileOrNothing(path: string): Promise<void> {
-  const status = await lstat(path).catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT') return null;
-    throw error;
-  });
+  // Any other reason than a missing file also fails the write or the rename.
+  const status = await lstat(path).catch(() => null);
   if (!status || status.isFile()) return;
   throw new DsError({
     code: 'DS_CHECKPOINT',

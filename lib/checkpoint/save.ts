@@ -308,7 +308,11 @@ function sourceOf(shard: Shard) {
   };
 }
 
-function agreeOnTag(proposals: readonly string[], validation: TagValidation): string {
+/**
+ * Returns the tag of rank 0. If another rank has another tag: warns, or throws DS_CHECKPOINT with
+ * "Fail".
+ */
+export function agreeOnTag(proposals: readonly string[], validation: TagValidation): string {
   const tag = required(proposals[0]);
   const other = proposals.findIndex((proposal) => proposal !== tag);
   if (other < 0 || validation === 'Ignore') return tag;

@@ -150,7 +150,7 @@ async function openFolder(path: string): Promise<Contents & Opened> {
   const [config, index] = await texts();
   const isWhole = names.includes(WEIGHTS_FILE);
   if (!index && !isWhole) throw noWeights(path, names);
-  const listed = index ? filesOf(path, index.value) : [WEIGHTS_FILE];
+  const listed = index ? filesOf(path, index.value) : [];
   const used = isWhole && !listed.includes(WEIGHTS_FILE) ? null : index;
   const opened = await openAll(path, used ? listed : [WEIGHTS_FILE]);
   const files = [...opened.values()];

@@ -1,6 +1,7 @@
 // Tests checkpoints of one rank: round trips, retention, every kind of damage, and leftovers of
 // killed saves.
 import {
+  copyFileSync,
   cpSync,
   existsSync,
   mkdirSync,
@@ -127,6 +128,14 @@ describe('retention', () => {
     await save(dir, 'step4', content(4), { saveLatest: false, keepLast: 1 });
     expect(await listTags(dir)).toEqual(['step1', 'step4']);
     expect((await valuesOf(dir)).w?.[0]).toBe(1);
+  });
+
+  test('of checkpoints with the same time the last by name stay', async () => {
+    const clock = jest.spyOn(Date, 'now').mockReturnValue(Date.now());
+    for (const n of [1, 2, 3, 4]) await save(dir, `step${n}`, content(n));
+    await save(dir, 'step5', content(5), { keepLast: 2 });
+    clock.mockRestore();
+    expect(await listTags(dir)).toEqual(['step4', 'step5']);
   });
 
   test('what was just saved stays under a clock that has gone back', async () => {
@@ -301,6 +310,15 @@ describe('what a dead save leaves', () => {
     writeFileSync(path, text);
     await save(dir, 'u', content(8));
     expect(readFileSync(path, 'utf8')).toBe(text);
+  });
+
+  test('a file whose name continues that of a dead claim is left', async () => {
+    const claim = await Claim.take(dir);
+    await claim.leave();
+    const [path, copy] = ['', '.bak'].map((end) => join(dir, `.save-${claim.owner}${end}`));
+    copyFileSync(path as string, copy as string);
+    await save(dir, 'u', content(8));
+    expect(readdirSync(dir).sort()).toEqual([`.save-${claim.owner}.bak`, 'latest', 'u']);
   });
 
   test('a claim of another machine stays for a day where its lock says nothing', async () => {

@@ -75,6 +75,17 @@ test('tiles that no straight cut divides', () => {
   expect(flaw).toEqual({ kind: 'twice', element: [2, 1] });
 });
 
+test('a part of a whole tensor besides it is there twice', () => {
+  const whole = wholeBox([4, 4]);
+  const corner = { offset: [2, 2], shape: [2, 2] };
+  for (const boxes of [
+    [whole, corner],
+    [corner, whole],
+  ]) {
+    expect(check([4, 4], boxes.map(all))).toBe('flawed');
+  }
+});
+
 test('scalars and empty tensors', () => {
   const scalar = all(wholeBox([]));
   expect(findFlaw([], [scalar])).toBeNull();
