@@ -53,7 +53,7 @@ const LIB_CALLED = { trainer: ['initialize'] };
 const TEST_FOLDERS = [
   ...[...LIB_ROWS.flat(), ...Object.keys(LIB_BESIDE)],
   ...['autograd', 'native', 'io', 'e2e', 'faults', 'gpu', 'tarball'],
-  ...['docs', 'scripts', 'support', 'golden'],
+  ...['docs', 'scripts', 'support', 'golden', 'clients'],
 ];
 
 /** csrc/: other rooms that a room may include. `addon` may include every room. */

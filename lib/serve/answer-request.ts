@@ -2,7 +2,7 @@
 // client.
 import type { ServerResponse } from 'node:http';
 
-import { type Answer, openAnswer, type Usage } from './answer.js';
+import type { Answer, Usage } from './answer.js';
 import { type AnswerPart, spelledLength } from './answer-format.js';
 import { ApiError, noModel } from './api-error.js';
 import type { Metrics, RequestWatch } from './metrics.js';
@@ -49,8 +49,8 @@ export async function answerParsed(
   await whileAlive(counter.lives, own, async (life) => {
     const tasks = tasksOf(served, parsed, await parsed.prompts(life));
     life.requireAlive();
-    const answer = openAnswer({
-      ...{ response, format: parsed.format, delivery: parsed.delivery, model: name },
+    const answer = parsed.open({
+      ...{ response, delivery: parsed.delivery, model: name },
       ...{ choices: tasks.length * parsed.options.n, overflow: life.overflow },
       mostUnread: served.limits.unreadBytes,
     });

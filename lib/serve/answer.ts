@@ -5,7 +5,6 @@ import type { ServerResponse } from 'node:http';
 import type { AnswerFormat, AnswerPart, CallPart } from './answer-format.js';
 import type { ApiError } from './api-error.js';
 import { EventStream } from './event-stream.js';
-import type { Delivery } from './parsed-request.js';
 import { sendError, sendJson } from './send.js';
 import type { ServedLogprob } from './served-engine.js';
 
@@ -16,6 +15,16 @@ export interface Usage {
   cachedTokens: number;
   /** Tokens of reasoning; absent if the answer's form has none. */
   reasoningTokens?: number;
+}
+
+/** How the answer is sent. */
+export interface Delivery {
+  /** In events as it comes. */
+  stream: boolean;
+  /** Whether the last event has the token counts. */
+  includeUsage: boolean;
+  /** Whether the answer has token ids. */
+  tokenIds: boolean;
 }
 
 /** Gets the parts of all choices as they come. */
@@ -34,9 +43,8 @@ interface Heading {
 }
 
 /** Parameters of an answer apart from its parts. */
-interface AnswerSetup {
+export interface AnswerSetup {
   response: ServerResponse;
-  format: AnswerFormat;
   delivery: Delivery;
   /** Choices that there will be. */
   choices: number;
@@ -46,12 +54,19 @@ interface AnswerSetup {
   overflow: () => void;
 }
 
-/** A whole answer or a stream, by `delivery`. */
-export function openAnswer(setup: AnswerSetup): Answer {
-  return setup.delivery.stream ? new StreamedAnswer(setup) : new WholeAnswer(setup);
+/** Opens a whole answer or a stream in `format`, by `delivery`. */
+export const answersIn =
+  (format: AnswerFormat) =>
+  (setup: AnswerSetup): Answer => {
+    const own = { ...setup, format };
+    return setup.delivery.stream ? new StreamedAnswer(own) : new WholeAnswer(own);
+  };
+
+interface FormattedSetup extends AnswerSetup {
+  format: AnswerFormat;
 }
 
-function headingOf({ format, model }: AnswerSetup): Heading {
+function headingOf({ format, model }: FormattedSetup): Heading {
   const id = `${format.idPrefix}${randomUUID().replaceAll('-', '')}`;
   return { id, created: Math.floor(Date.now() / 1000), model };
 }
@@ -70,7 +85,7 @@ function usageOf(usage: Usage): object {
 class WholeAnswer implements Answer {
   private readonly choices: Gathered[];
 
-  constructor(private readonly setup: AnswerSetup) {
+  constructor(private readonly setup: FormattedSetup) {
     this.choices = Array.from({ length: setup.choices }, () => new Gathered());
   }
 
@@ -130,7 +145,7 @@ export class Gathered {
 }
 
 /** Proxies close connections after 60 s without a byte, some after 30 s. */
-const IDLE_MS = 15_000;
+export const IDLE_MS = 15_000;
 
 /**
  * The status is sent with the first part, or the first comment while nothing is generated: until
@@ -142,7 +157,7 @@ class StreamedAnswer implements Answer {
   private readonly begun = new Set<number>();
   private readonly idle: NodeJS.Timeout;
 
-  constructor(private readonly setup: AnswerSetup) {
+  constructor(private readonly setup: FormattedSetup) {
     this.heading = headingOf(setup);
     this.idle = setInterval(() => this.open().wait(), IDLE_MS).unref();
   }

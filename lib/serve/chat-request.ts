@@ -1,6 +1,7 @@
 // POST /v1/chat/completions: a conversation to be answered.
 import type { JsonObject } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
+import { answersIn } from './answer.js';
 import { ChatFormat } from './answer-format.js';
 import { ApiError, invalid } from './api-error.js';
 import { messagesOf } from './chat-messages.js';
@@ -31,7 +32,7 @@ export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
     asked,
     plan,
     delivery: readDelivery(fields, served),
-    format: new ChatFormat(served.tokenizer),
+    open: answersIn(new ChatFormat(served.tokenizer)),
     promptField: 'messages',
     echo: null,
     prompts: async (asker) => [await prompt(asker)],

@@ -4,6 +4,7 @@ import type { JsonObject, JsonValue } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
 import { required } from '../runtime/required.js';
 import type { Tokenizer } from '../text/index.js';
+import { answersIn } from './answer.js';
 import { TextFormat } from './answer-format.js';
 import { invalid } from './api-error.js';
 import type { Asker } from './fair-queue.js';
@@ -34,7 +35,7 @@ export function readCompletion(body: JsonObject, served: ServedModel): ParsedReq
     options: { maxNewTokens: USUAL_TOKENS, ...options, logprobs },
     asked,
     delivery: readDelivery(fields, served),
-    format: new TextFormat(tokenizer),
+    open: answersIn(new TextFormat(tokenizer)),
     plan: null,
     promptField: 'prompt',
     echo: echo ? (index) => textOf(required(prompts[index]), tokenizer) : null,

@@ -33,7 +33,7 @@ export class Cors {
     const asksFirst = headers['access-control-request-method'] !== undefined;
     if (method !== 'OPTIONS' || !asksFirst) return false;
     response.writeHead(204, {
-      'access-control-allow-methods': 'GET, POST',
+      'access-control-allow-methods': 'GET, POST, DELETE',
       // Clients send the key in a header, and headers of their own. Those grant nothing.
       'access-control-allow-headers': headers['access-control-request-headers'] ?? '',
       'access-control-max-age': REMEMBERED,

@@ -26,6 +26,16 @@ export class EventStream {
     this.write(JSON.stringify(event));
   }
 
+  /** Sends an object as the event of its type. */
+  sendTyped(event: { type: string }): void {
+    this.write(JSON.stringify(event), `event: ${event.type}\n`);
+  }
+
+  /** Ends the stream of typed events, which has no closing event of its own. */
+  close(): void {
+    this.response.end();
+  }
+
   /** Sends a comment, which clients skip, if no event is in transfer. */
   wait(): void {
     const { response } = this;
@@ -45,10 +55,10 @@ export class EventStream {
     this.response.end();
   }
 
-  private write(data: string): void {
+  private write(data: string, head = ''): void {
     const { response } = this;
     if (response.destroyed || response.writableEnded) return;
     if (response.writableLength > this.mostUnread) this.overflow();
-    else response.write(`data: ${data}\n\n`);
+    else response.write(`${head}data: ${data}\n\n`);
   }
 }

@@ -5,23 +5,13 @@ import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import { checked, number } from '../runtime/option.js';
 import { requireInteger } from '../runtime/require-number.js';
-import type { AnswerFormat } from './answer-format.js';
+import type { Answer, AnswerSetup, Delivery } from './answer.js';
 import { ApiError, invalid, TOO_LONG, tooLong } from './api-error.js';
 import type { Asker } from './fair-queue.js';
 import { isInteger, type RequestFields } from './request-fields.js';
 import type { ContinuationOptions } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
 import type { CallPlan } from './tools.js';
-
-/** How the answer is sent. */
-export interface Delivery {
-  /** In events as it comes. */
-  stream: boolean;
-  /** Whether the last event has the token counts. */
-  includeUsage: boolean;
-  /** Whether the answer has token ids. */
-  tokenIds: boolean;
-}
 
 /** The sampling of a request. */
 export type Options = ContinuationOptions & { n: number };
@@ -35,7 +25,8 @@ export interface ParsedRequest {
   /** `max_tokens` of the request, if it has one. */
   asked: number | undefined;
   delivery: Delivery;
-  format: AnswerFormat;
+  /** Opens the answer, in the format of its route. */
+  open: (setup: AnswerSetup) => Answer;
   /** How the text of an answer is read; null if all of it is content. */
   plan: CallPlan | null;
   /** The field with the prompt, for messages about its length. */

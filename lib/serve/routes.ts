@@ -17,6 +17,8 @@ import type { ResolvedLimits } from './limits.js';
 import type { ParsedRequest } from './parsed-request.js';
 import { readJson } from './request-body.js';
 import { RequestLife, whileAlive } from './request-life.js';
+import { readResponse } from './responses/response-request.js';
+import type { ResponseStore } from './responses/response-store.js';
 import { send, sendJson } from './send.js';
 import type { ServedModel } from './served-model.js';
 import { detokenize, tokenize } from './tokenize.js';
@@ -30,6 +32,7 @@ interface ServerContext extends Counter {
   readonly admission: Admission;
   readonly bodies: BodyBudget;
   readonly limits: ResolvedLimits;
+  readonly responses: ResponseStore;
   /** When it was started, in seconds since 1970. */
   readonly started: number;
   /** Null while it is loading. */
@@ -46,10 +49,11 @@ type Handler = (
   request: IncomingMessage,
   response: ServerResponse,
 ) => void | Promise<void>;
-type Route = Partial<Record<'GET' | 'POST', Handler>>;
+type Route = Partial<Record<'GET' | 'POST' | 'DELETE', Handler>>;
 
 const PROMETHEUS = { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' };
 const MODELS = '/v1/models/';
+const RESPONSES = '/v1/responses/';
 
 /** The handlers, by path and method. */
 const ROUTES: Readonly<Record<string, Route>> = {
@@ -58,6 +62,7 @@ const ROUTES: Readonly<Record<string, Route>> = {
   '/v1/models': { GET: models },
   '/v1/completions': { POST: parsedBy(readCompletion) },
   '/v1/chat/completions': { POST: parsedBy(readChat) },
+  '/v1/responses': { POST: parsedBy(readOwnResponse) },
   '/tokenize': { POST: answeredBy(tokenize) },
   '/detokenize': { POST: answeredBy(detokenize) },
 };
@@ -82,7 +87,7 @@ export async function answerRequest(
   if (context.cors.answer(request, response)) return;
   if (isGuarded(path)) context.access.require(request);
   context.trust(request);
-  const route = path.startsWith(MODELS) ? { GET: model } : routeOf(path);
+  const route = routeOf(path);
   const method = request.method === 'HEAD' ? 'GET' : request.method;
   const handler = Object.hasOwn(route, method ?? '') ? route[method as 'GET'] : undefined;
   if (!handler) {
@@ -95,6 +100,8 @@ export async function answerRequest(
 }
 
 function routeOf(path: string): Route {
+  if (path.startsWith(MODELS)) return { GET: model };
+  if (path.startsWith(RESPONSES)) return { GET: storedResponse, DELETE: deleteResponse };
   if (Object.hasOwn(ROUTES, path)) return required(ROUTES[path]);
   const known = Object.keys(ROUTES).join(', ');
   throw new ApiError(404, `path: expected ${known}, got ${path.slice(0, 60)}.`);
@@ -138,11 +145,50 @@ function decoded(text: string): string {
   }
 }
 
+/** A client's responses are found with its key only. */
+const ownerOf = ({ headers }: IncomingMessage): string => headers.authorization ?? '';
+
+function readOwnResponse(
+  body: JsonObject,
+  served: ServedModel,
+  request: IncomingMessage,
+  { responses: store }: ServerContext,
+): ParsedRequest {
+  return readResponse(body, served, { store, owner: ownerOf(request) });
+}
+
+function storedResponse(
+  context: ServerContext,
+  request: IncomingMessage,
+  response: ServerResponse,
+): void {
+  const id = decoded(pathOf(request).slice(RESPONSES.length));
+  sendJson(response, 200, context.responses.find(id, ownerOf(request)).response);
+}
+
+function deleteResponse(
+  context: ServerContext,
+  request: IncomingMessage,
+  response: ServerResponse,
+): void {
+  const id = decoded(pathOf(request).slice(RESPONSES.length));
+  context.responses.delete(id, ownerOf(request));
+  sendJson(response, 200, { id, object: 'response', deleted: true });
+}
+
+/** Checks a body; some also use the request and the server. */
+type ReadBody = (
+  body: JsonObject,
+  served: ServedModel,
+  request: IncomingMessage,
+  context: ServerContext,
+) => ParsedRequest;
+
 /** A handler of requests that `read` understands. */
-function parsedBy(read: (body: JsonObject, served: ServedModel) => ParsedRequest): Handler {
+function parsedBy(read: ReadBody): Handler {
   return async (context, request, response) => {
     await withBody(context, request, async (body, served) => {
-      const parsed = read(body, served);
+      const parsed = read(body, served, request, context);
       await admitted(context, () => answerParsed(served, parsed, response, context));
     });
   };

@@ -19,6 +19,7 @@ import { type ResolvedLimits, readLimits } from './limits.js';
 import { Metrics } from './metrics.js';
 import { requireSize } from './request-body.js';
 import type { RequestLife } from './request-life.js';
+import { ResponseStore } from './responses/response-store.js';
 import { answerRequest } from './routes.js';
 import { sendError } from './send.js';
 import { SERVE, type ServeOptions, type ServeSettings } from './serve-options.js';
@@ -65,6 +66,8 @@ export class InferenceServer {
   readonly admission: Admission;
   /** @internal */
   readonly bodies: BodyBudget;
+  /** @internal */
+  readonly responses = new ResponseStore();
   /** The limits, with defaults. */
   readonly limits: ResolvedLimits;
   /** Resolves when the model is loaded; rejects with the error of the engine's start. */

@@ -28,7 +28,7 @@ test('a page of the origin may send a key, and receives error details', () =>
       expect(first).toMatchObject({ status: 204, text: '' });
       expect(first.headers).toMatchObject({
         'access-control-allow-origin': ORIGIN,
-        'access-control-allow-methods': 'GET, POST',
+        'access-control-allow-methods': 'GET, POST, DELETE',
         'access-control-allow-headers': 'authorization,content-type,x-stainless-os',
         'access-control-max-age': '86400',
       });

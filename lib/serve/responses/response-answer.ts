@@ -1,0 +1,236 @@
+// The answer of /v1/responses: items of reasoning, text and calls, whole or in events.
+import { randomUUID } from 'node:crypto';
+import type { JsonObject } from '../../../types/json.js';
+import { required } from '../../runtime/required.js';
+import { type Answer, type AnswerSetup, IDLE_MS, type Usage } from '../answer.js';
+import type { AnswerPart, CallPart } from '../answer-format.js';
+import type { ApiError } from '../api-error.js';
+import { EventStream } from '../event-stream.js';
+import { sendError, sendJson } from '../send.js';
+
+/** Fields that are known before the answer. */
+export interface ResponseHead {
+  id: string;
+  /** In seconds since 1970. */
+  created_at: number;
+  /** Fields of the request. */
+  echo: JsonObject;
+}
+
+type ItemKind = 'reasoning' | 'message' | 'function_call';
+/** An item under way. */
+interface OpenItem {
+  kind: ItemKind;
+  /** Its place in the output. */
+  index: number;
+  id: string;
+  /** The call's id and name. */
+  call: { call_id: string; name: string } | null;
+  texts: string[];
+}
+
+const PREFIXES: Readonly<Record<ItemKind, string>> = {
+  reasoning: 'rs',
+  message: 'msg',
+  function_call: 'fc',
+};
+
+const newId = (kind: ItemKind): string => `${PREFIXES[kind]}_${randomUUID().replaceAll('-', '')}`;
+
+/** Keeps a response for later requests. */
+type Keep = (response: JsonObject, output: readonly JsonObject[]) => void;
+
+/** One item is open at a time: a part of another kind closes it. */
+export class ResponseAnswer implements Answer {
+  private readonly output: JsonObject[] = [];
+  private item: OpenItem | null = null;
+  private reason: string | null = null;
+  private sequence = 0;
+  private events: EventStream | null = null;
+  private readonly idle: NodeJS.Timeout | null;
+
+  constructor(
+    private readonly setup: AnswerSetup,
+    private readonly head: ResponseHead,
+    private readonly keep: Keep,
+  ) {
+    const wait = (): void => this.stream().wait();
+    this.idle = setup.delivery.stream ? setInterval(wait, IDLE_MS).unref() : null;
+  }
+
+  part(choice: number, { text, reasoning, calls = [], finishReason }: AnswerPart): void {
+    if (choice > 0) return;
+    if (reasoning) this.say('reasoning', reasoning);
+    if (text !== '') this.say('message', text);
+    for (const call of calls) this.call(call);
+    if (finishReason !== null) this.reason = finishReason;
+  }
+
+  end(usage: Usage): void {
+    // An answer without words is an empty message.
+    if (this.output.length === 0 && !this.item) this.openItem('message', null);
+    this.closeItem();
+    const isWhole = this.reason !== 'length';
+    const response = this.response(isWhole ? 'completed' : 'incomplete', usage);
+    this.keep(response, this.output);
+    if (!this.setup.delivery.stream) {
+      sendJson(this.setup.response, 200, response);
+      return;
+    }
+    this.send({ type: isWhole ? 'response.completed' : 'response.incomplete', response });
+    this.finish();
+  }
+
+  fail(error: ApiError): void {
+    if (!this.events) {
+      if (this.idle) clearInterval(this.idle);
+      sendError(this.setup.response, error);
+      return;
+    }
+    const { code, message } = error;
+    const own = { code: code ?? 'server_error', message };
+    this.send({
+      type: 'response.failed',
+      response: { ...this.response('failed', null), error: own },
+    });
+    this.finish();
+  }
+
+  private finish(): void {
+    if (this.idle) clearInterval(this.idle);
+    this.stream().close();
+  }
+
+  private response(status: string, usage: Usage | null): JsonObject {
+    const { id, created_at, echo } = this.head;
+    const isCut = status === 'incomplete';
+    return {
+      ...{ id, object: 'response', created_at, status, background: false },
+      ...{ error: null, incomplete_details: isCut ? { reason: 'max_output_tokens' } : null },
+      ...{ ...echo, model: this.setup.model, output: [...this.output] },
+      usage: usage && usageOf(usage),
+    };
+  }
+
+  private say(kind: 'reasoning' | 'message', text: string): void {
+    if (this.item?.kind !== kind) {
+      this.closeItem();
+      this.openItem(kind, null);
+    }
+    const { index, id, texts } = required(this.item);
+    texts.push(text);
+    const place = { item_id: id, output_index: index };
+    if (kind === 'message') {
+      const more = { content_index: 0, delta: text, logprobs: [] };
+      this.send({ type: 'response.output_text.delta', ...place, ...more });
+    } else {
+      this.send({
+        type: 'response.reasoning_summary_text.delta',
+        ...{ ...place, summary_index: 0, delta: text },
+      });
+    }
+  }
+
+  private call({ id, name = '', arguments: text }: CallPart): void {
+    if (id !== undefined) {
+      this.closeItem();
+      this.openItem('function_call', { call_id: id, name });
+    }
+    if (text === '' || this.item?.kind !== 'function_call') return;
+    const { index, id: item_id, texts } = this.item;
+    texts.push(text);
+    const more = { item_id, output_index: index, delta: text };
+    this.send({ type: 'response.function_call_arguments.delta', ...more });
+  }
+
+  private openItem(kind: ItemKind, call: OpenItem['call']): void {
+    const item = { kind, index: this.output.length, id: newId(kind), call, texts: [] };
+    this.item = item;
+    const empty = { ...written(item, 'in_progress'), ...(kind === 'message' && { content: [] }) };
+    const added = { ...empty, ...(kind === 'reasoning' && { summary: [] }) };
+    this.send({ type: 'response.output_item.added', output_index: item.index, item: added });
+    if (kind !== 'function_call') this.sendPart(item, 'added');
+  }
+
+  private closeItem(): void {
+    const { item } = this;
+    if (!item) return;
+    this.item = null;
+    const text = item.texts.join('');
+    const place = { item_id: item.id, output_index: item.index };
+    if (item.kind === 'message') {
+      const more = { content_index: 0, text, logprobs: [] };
+      this.send({ type: 'response.output_text.done', ...place, ...more });
+      this.sendPart(item, 'done');
+    } else if (item.kind === 'reasoning') {
+      const more = { summary_index: 0, text };
+      this.send({ type: 'response.reasoning_summary_text.done', ...place, ...more });
+      this.sendPart(item, 'done');
+    } else {
+      const more = { name: item.call?.name ?? '', arguments: text };
+      this.send({ type: 'response.function_call_arguments.done', ...place, ...more });
+    }
+    const isCut = this.reason === 'length';
+    const whole = written(item, isCut ? 'incomplete' : 'completed');
+    this.output.push(whole);
+    this.send({ type: 'response.output_item.done', output_index: item.index, item: whole });
+  }
+
+  private sendPart(item: OpenItem, stage: 'added' | 'done'): void {
+    const isText = item.kind === 'message';
+    const name = isText ? 'content_part' : 'reasoning_summary_part';
+    this.send({
+      type: `response.${name}.${stage}`,
+      ...{ item_id: item.id, output_index: item.index },
+      ...(isText ? { content_index: 0 } : { summary_index: 0 }),
+      part: partOf(item),
+    });
+  }
+
+  private send(event: { type: string } & JsonObject): void {
+    if (!this.setup.delivery.stream) return;
+    const stream = this.stream();
+    this.idle?.refresh();
+    const sequence_number = this.sequence++;
+    stream.sendTyped(Object.assign(event, { sequence_number }));
+  }
+
+  private stream(): EventStream {
+    if (this.events) return this.events;
+    const { response, mostUnread, overflow } = this.setup;
+    this.events = new EventStream(response, mostUnread, overflow);
+    const begun = this.response('in_progress', null);
+    this.send({ type: 'response.created', response: begun });
+    this.send({ type: 'response.in_progress', response: begun });
+    return this.events;
+  }
+}
+
+function partOf({ kind, texts }: OpenItem): JsonObject {
+  const text = texts.join('');
+  if (kind === 'reasoning') return { type: 'summary_text', text };
+  return { type: 'output_text', text, annotations: [], logprobs: [] };
+}
+
+/** An item as it is sent. */
+function written(item: OpenItem, status: string): JsonObject {
+  const { kind, id, call, texts } = item;
+  switch (kind) {
+    case 'reasoning':
+      return { id, type: kind, status, summary: [partOf(item)] };
+    case 'message':
+      return { id, type: kind, status, role: 'assistant', content: [partOf(item)] };
+    case 'function_call':
+      return { id, type: kind, status, ...call, arguments: texts.join('') };
+  }
+}
+
+function usageOf({ promptTokens, completionTokens, cachedTokens, reasoningTokens }: Usage) {
+  return {
+    input_tokens: promptTokens,
+    input_tokens_details: { cached_tokens: cachedTokens },
+    output_tokens: completionTokens,
+    output_tokens_details: { reasoning_tokens: reasoningTokens ?? 0 },
+    total_tokens: promptTokens + completionTokens,
+  };
+}

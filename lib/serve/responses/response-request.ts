@@ -1,0 +1,160 @@
+// POST /v1/responses: a conversation of items, read as a chat.
+import { randomUUID } from 'node:crypto';
+import type { JsonObject, JsonValue } from '../../../types/json.js';
+import { formatValue } from '../../runtime/format-value.js';
+import { isObject } from '../../runtime/is-object.js';
+import { ApiError, invalid, unsupported } from '../api-error.js';
+import { readChat } from '../chat-request.js';
+import type { ParsedRequest } from '../parsed-request.js';
+import { RequestFields } from '../request-fields.js';
+import type { ServedModel } from '../served-model.js';
+import { ResponseAnswer, type ResponseHead } from './response-answer.js';
+import { itemsOf, messagesOf } from './response-items.js';
+import type { ResponseStore } from './response-store.js';
+
+/** Fields of a response that are not of a chat. */
+const OWN: ReadonlySet<string> = new Set([
+  ...['input', 'instructions', 'tools', 'tool_choice', 'text', 'max_output_tokens', 'include'],
+  ...['previous_response_id', 'reasoning', 'truncation', 'background', 'stream_options'],
+  ...['conversation', 'prompt', 'max_tool_calls', 'top_logprobs', 'store'],
+]);
+
+/** Names of chat fields in errors, and of this route. */
+const NAMES: readonly (readonly [chat: RegExp, own: string])[] = [
+  [/^messages\b/, 'input'],
+  [/^max_(completion_)?tokens$/, 'max_output_tokens'],
+  [/^reasoning_effort$/, 'reasoning.effort'],
+  [/^response_format\b/, 'text.format'],
+  [/^(tools\[\d+\])\.function\b/, '$1'],
+];
+
+/** Throws 400, naming the field that is wrong, and 404 for what the store lacks. */
+export function readResponse(
+  body: JsonObject,
+  served: ServedModel,
+  { store, owner }: { store: ResponseStore; owner: string },
+): ParsedRequest {
+  const fields = new RequestFields(body);
+  refuseOthers(fields);
+  const previous = fields.text('previous_response_id') ?? null;
+  const before = previous === null ? [] : store.conversation(previous, owner);
+  const items = itemsOf(fields.any('input'), (id) => store.item(id, owner));
+  const instructions = fields.text('instructions') ?? null;
+  const isStored = fields.flag('store') ?? true;
+  const said = messagesOf([...before, ...items], before.length);
+  const system = instructions === null ? [] : [{ role: 'system', content: instructions }];
+  const rest = Object.entries(body).filter(([name]) => !OWN.has(name));
+  const chat: JsonObject = {
+    ...Object.fromEntries(rest),
+    messages: [...system, ...said],
+    ...toolsOf(fields),
+    ...formatOf(fields),
+    ...given('max_completion_tokens', fields.integer('max_output_tokens', 1)),
+    ...given('reasoning_effort', fields.inside('reasoning')?.text('effort')),
+  };
+  if (chat.messages && (chat.messages as JsonValue[]).length === 0) {
+    throw invalid('input', 'a text, or a list of items', formatValue(body.input));
+  }
+  const parsed = renamed(() => readChat(chat, served));
+  const head: ResponseHead = {
+    id: `resp_${randomUUID().replaceAll('-', '')}`,
+    created_at: Math.floor(Date.now() / 1000),
+    echo: echoOf(body, isStored),
+  };
+  const keep = (response: JsonObject, output: readonly JsonObject[]): void => {
+    if (!isStored) return;
+    const { id } = head;
+    store.add({ id, owner, previous, items: [...items, ...output], response });
+  };
+  return {
+    ...parsed,
+    promptField: 'input',
+    open: (setup) => new ResponseAnswer(setup, head, keep),
+  };
+}
+
+function refuseOthers(fields: RequestFields): void {
+  const absent: readonly [string, string][] = [
+    ['conversation', 'send previous_response_id'],
+    ['prompt', 'the server has no templates of prompts; send input'],
+  ];
+  for (const [name, reason] of absent) {
+    if (fields.any(name) !== undefined) throw unsupported(name, reason);
+  }
+  if (fields.flag('background')) throw unsupported('background', 'the client waits for the answer');
+  const truncation = fields.any('truncation') ?? 'disabled';
+  if (truncation !== 'disabled') throw unsupported('truncation', 'the server drops no items');
+  if (fields.integer('top_logprobs', 0, 20)) {
+    throw unsupported('top_logprobs', '/v1/chat/completions has logprobs');
+  }
+}
+
+const given = (name: string, value: JsonValue | undefined): JsonObject =>
+  value === undefined ? {} : { [name]: value };
+
+/** Flat tools and choices to those of a chat. */
+function toolsOf(fields: RequestFields): JsonObject {
+  const tools = fields.any('tools');
+  const choice = fields.any('tool_choice');
+  const named = isObject<JsonObject>(choice) && choice.type === 'function';
+  const own = named ? { type: 'function', function: { name: choice.name ?? null } } : choice;
+  if (tools === undefined) return given('tool_choice', own);
+  if (!Array.isArray(tools)) throw invalid('tools', 'a list of functions', formatValue(tools));
+  const nested = tools.map((tool, i) => {
+    if (!isObject<JsonObject>(tool)) throw invalid(`tools[${i}]`, 'a tool', formatValue(tool));
+    const { type, ...described } = tool;
+    if (type === 'function') return { type, function: described };
+    const got = formatValue(type);
+    throw unsupported(
+      `tools[${i}].type`,
+      `the server runs no tools; expected "function", got ${got}`,
+    );
+  });
+  return { tools: nested, ...given('tool_choice', own) };
+}
+
+/** `text.format` to `response_format`. */
+function formatOf(fields: RequestFields): JsonObject {
+  const text = fields.inside('text');
+  const verbosity = given('verbosity', text?.any('verbosity'));
+  const format = text?.object('format');
+  if (!format) return verbosity;
+  const { type, ...schema } = format;
+  const own = type === 'json_schema' ? { type, json_schema: schema } : format;
+  return { ...verbosity, response_format: own };
+}
+
+/** Calls `read`; errors name the fields of this route. */
+function renamed(read: () => ParsedRequest): ParsedRequest {
+  try {
+    return read();
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.param === null) throw error;
+    const { status, message, param, code, headers } = error;
+    const [chat, own] = NAMES.find(([name]) => name.test(param)) ?? [];
+    if (!chat || own === undefined) throw error;
+    const details = { ...(code && { code }), headers, param: param.replace(chat, own) };
+    throw new ApiError(status, message.replace(param, details.param), details);
+  }
+}
+
+/** Fields of the request that the response repeats. */
+function echoOf(body: JsonObject, isStored: boolean): JsonObject {
+  const { text, reasoning } = body;
+  return {
+    instructions: body.instructions ?? null,
+    max_output_tokens: body.max_output_tokens ?? null,
+    metadata: body.metadata ?? {},
+    parallel_tool_calls: body.parallel_tool_calls ?? true,
+    previous_response_id: body.previous_response_id ?? null,
+    reasoning: isObject<JsonObject>(reasoning) ? reasoning : { effort: null, summary: null },
+    store: isStored,
+    temperature: body.temperature ?? null,
+    text: isObject<JsonObject>(text) ? text : { format: { type: 'text' } },
+    tool_choice: body.tool_choice ?? 'auto',
+    tools: body.tools ?? [],
+    top_p: body.top_p ?? null,
+    truncation: 'disabled',
+    user: body.user ?? null,
+  };
+}
