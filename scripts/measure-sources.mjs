@@ -106,6 +106,7 @@ function measures() {
       'lines of zero and engine/setup',
       lines(files, (name) => /^(zero|engine\/setup)\//.test(name)),
     ],
+    ['lines of plan', lines(files, (name) => name.startsWith('plan/'))],
     ['hand-written lines of lib', lines(files, () => true)],
     ['hand-written files of lib', files.size],
     [

@@ -1,11 +1,11 @@
 // Predicts the duration of a step in closed form from measured rates. The comments of the constants
 // are its assumptions.
 
-import { balancedShare } from '../zero/state/processor-rates.js';
 import { gathersOf } from './gathered-weights.js';
 import { fractionWhere } from './memory.js';
 import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
+import { balancedShare } from './processor-rates.js';
 import { hostAdamRate, type Rates } from './rates.js';
 import type { Setup } from './setup.js';
 import { elementBytes, footprintIn, meanBytes } from './state-parts.js';

@@ -1,8 +1,9 @@
 // Tests which ranks count which elements, and the memory that ranks share.
-import { needsText } from '../../lib/engine/setup/memory-promise.js';
-import { roomOf, type Standing, standingOf } from '../../lib/engine/setup/planned-room.js';
+
 import { countedRanges } from '../../lib/engine/step/step-control.js';
 import { columnsOfStages } from '../../lib/engine/step/step-rows.js';
+import { roomOf, type Standing, standingOf } from '../../lib/plan/room.js';
+import { needsText } from '../../lib/plan/shortages.js';
 import { cpu } from '../../lib/runtime/device.js';
 
 test('columns of stages: neighbours of one stage are one run', () => {

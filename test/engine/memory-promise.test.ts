@@ -4,17 +4,17 @@
 import { statfsSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { resolveConfig } from '../../lib/config/index.js';
+import { requireMemory } from '../../lib/engine/setup/memory.js';
+import { NoOptimizer } from '../../lib/engine/setup/optimizer.js';
+import { type DsConfig, DsError, initialize, nn, optim, Tensor } from '../../lib/index.js';
 import {
   type Claim,
   claimOf,
   needsOf,
-  requireMemory,
   settings,
   shortageOfSpeculation,
   shortages,
-} from '../../lib/engine/setup/memory-promise.js';
-import { NoOptimizer } from '../../lib/engine/setup/optimizer.js';
-import { type DsConfig, DsError, initialize, nn, optim, Tensor } from '../../lib/index.js';
+} from '../../lib/plan/shortages.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { hostLimits } from '../../lib/runtime/host-limits.js';
 import { type TinyOptions, tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';

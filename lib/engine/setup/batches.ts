@@ -1,6 +1,7 @@
 // The batches of an engine: their sizes, and the inputs that forward() makes of them.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Optimizer } from '../../optim/optimizer.js';
+import { notice } from '../../runtime/notice.js';
 import type { Decisions } from '../engine-parts.js';
 import { DATA } from '../ranks.js';
 import { BatchSizes, inStages, managed, unmanaged } from '../step/batch-sizes.js';
@@ -10,7 +11,6 @@ import { everyLayer, layerDroppingOf } from '../step/layer-drop.js';
 import { noProgress } from '../step/progress.js';
 import { everyToken, requireOwnLayers, tokenDroppingOf } from '../step/token-drop.js';
 import type { Given } from './clients.js';
-import { notice } from './memory-promise.js';
 import { NoOptimizer } from './optimizer.js';
 import type { PipelinePlan } from './pipeline.js';
 

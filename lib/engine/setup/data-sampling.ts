@@ -8,6 +8,7 @@ import {
   type Sampler,
 } from '../../data/index.js';
 import { DsError } from '../../errors.js';
+import { notice } from '../../runtime/notice.js';
 import type { Engine } from '../engine.js';
 import { scheduleOf } from '../step/curriculum.js';
 import { exchanged } from './setup-world.js';
@@ -131,5 +132,5 @@ export function unchosen(op: string, got: string): DsError {
 export function noteUnserved(config: ResolvedConfig, rank: number): void {
   if (rank !== 0 || !isSampled(config)) return;
   const text = `${SECTION} has no effect without trainingData. Pass the dataset to initialize(), or use data.CurriculumSampler in your own loader.`;
-  process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
+  notice(text);
 }

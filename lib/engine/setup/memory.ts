@@ -2,19 +2,29 @@
 // first run of `ds --autotuning` describes the model for the plan.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
-import { AXIS } from '../../comm/mesh-shape.js';
 import { factsOf, type ModelInfo, writeResult } from '../../plan/index.js';
+import { clusterOf, roomOf, standingOf } from '../../plan/room.js';
+import {
+  type Counted,
+  claimOf,
+  needsText,
+  refusal,
+  type Shortage,
+  shortageOfSpeculation,
+  shortages,
+} from '../../plan/shortages.js';
+import { notice } from '../../runtime/notice.js';
 import type { Decisions } from '../engine-parts.js';
 import { type Cuts, shardCount, shardSizes } from '../ranks.js';
 import type { Given } from './clients.js';
-import { requireMemory } from './memory-promise.js';
-import { clusterOf, roomOf, standingOf } from './planned-room.js';
 import {
   choosePlanned,
   chooseUpdates,
+  jobMesh,
   type Measured,
   measured,
   trainedBy,
+  withOffload,
 } from './planned-zero.js';
 import { exchanged } from './setup-world.js';
 
@@ -59,12 +69,7 @@ export async function describeModel(
     card: own.card,
     room: roomOf(standings),
     cluster: clusterOf(standings),
-    mesh: {
-      data: job.mesh.size(AXIS.data),
-      tokens: job.mesh.size(AXIS.sequence),
-      layers: isCut ? 1 : job.mesh.size(AXIS.tensor),
-      stages: job.mesh.size(AXIS.pipeline),
-    },
+    mesh: jobMesh(job, isCut),
   };
   writeResult(file, info);
 }
@@ -86,4 +91,39 @@ export async function fitMemory(
   const updated = { ...chosen, config: await chooseUpdates(job, chosen, count) };
   const shards = shardCount(job.mesh, cuts, shardSizes(config));
   return { ...updated, config: await requireMemory(job, updated, shards) };
+}
+
+/**
+ * Throws DS_OUT_OF_MEMORY on every rank if weights, gradients and state exceed the memory, with the
+ * arithmetic and useful settings. A virtual machine may receive memory as it is used, so a shortage
+ * of free memory there is only a notice. Returns the configuration. If it leaves speculation open
+ * and memory is too short for it, speculation is turned off with a notice. `shards`: ranks of the
+ * shard group.
+ */
+export async function requireMemory(
+  job: Distributed,
+  given: Omit<Counted, 'shards'>,
+  shards: number,
+): Promise<ResolvedConfig> {
+  const { config } = given;
+  const claims = await exchanged(job, claimOf({ ...given, shards }, job.world.device));
+  const found = shortages(claims);
+  const certain = found.filter(({ isCertain }) => isCertain);
+  if (certain.length > 0) throw refusal(certain, config);
+  const tooMuch = shortageOfSpeculation(claims);
+  if (job.rank === 0) {
+    if (tooMuch) notice(waitingText(tooMuch));
+    for (const shortage of found) {
+      const { message } = refusal([shortage], config);
+      notice(`${message} A virtual machine may receive more memory, so training continues.`);
+    }
+  }
+  return tooMuch ? withOffload(config, { super_offload: false }) : config;
+}
+
+function waitingText({ of, parts, there }: Shortage): string {
+  return (
+    `initialize: updates wait until backward has ended ("super_offload": false). Speculation needs ` +
+    `${needsText(of, parts)}, and there is ${there}. "super_offload": true enables them anyway.`
+  );
 }

@@ -11,6 +11,7 @@ import {
   type SpeculativeOptimizer,
 } from '../../optim/optimizer.js';
 import { SplitMaster, type SplittingOptimizer } from '../../optim/split-master.js';
+import { findGpuShare } from '../../plan/gpu-share.js';
 import { choiceOf, factsOf, type Setup, setupOfConfig } from '../../plan/index.js';
 import type { Device } from '../../runtime/device.js';
 import type { Collectives } from '../../zero/collectives.js';
@@ -35,7 +36,6 @@ import { LARGEST_SLOT, WeightSlots } from '../../zero/state/weight-slots.js';
 import { OffloadedWeights } from '../../zero/state/weights/offloaded.js';
 import type { ReleaseStack } from '../release-stack.js';
 import { openNvmeState } from './disk-storage.js';
-import { findGpuShare } from './gpu-share.js';
 import { cutParameter } from './optimizer-needs.js';
 import { offloadsWeights } from './stage.js';
 

@@ -7,28 +7,26 @@ import { CausalLM } from '../../models/index.js';
 import type { Module } from '../../nn/module.js';
 import { canExchange } from '../../optim/exchange.js';
 import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
+import { choiceLine, refusal } from '../../plan/choice-report.js';
 import {
-  type Cluster,
   chooseWay,
   countsOf,
   factsOf,
+  type JobMesh,
   type ModelSizes,
-  type Rates,
   ratesNamed,
-  type Setup,
   setupOfConfig,
   sizesOf,
   usedShare,
   type Way,
   weighWay,
 } from '../../plan/index.js';
+import { clusterOf, roomOf, standingOf } from '../../plan/room.js';
+import { notice } from '../../runtime/notice.js';
 import { required } from '../../runtime/required.js';
 import type { Decisions } from '../engine-parts.js';
 import type { Planned } from './clients.js';
-import { notice, waiting } from './memory-promise.js';
 import { NoOptimizer } from './optimizer.js';
-import { choiceLine, refusal } from './planned-report.js';
-import { clusterOf, roomOf, standingOf } from './planned-room.js';
 import { exchanged } from './setup-world.js';
 import { isCutOver } from './tensor-parallel.js';
 
@@ -95,8 +93,10 @@ export async function chooseUpdates(
   const speculates = (): boolean =>
     setupOfConfig(config, { optimizer: factsOf(optimizer) }).speculates;
   if (!inHost || !isOpen || !speculates()) return config;
-  const choices = state.gpu_share === null ? [config, withoutGpuShare(config)] : [config];
-  const ways = [...choices, ...choices.map(waiting)];
+  const waiting = { super_offload: false };
+  const choices =
+    state.gpu_share === null ? [config, withOffload(config, { gpu_share: 0 })] : [config];
+  const ways = [...choices, ...choices.map((one) => withOffload(one, waiting))];
   const facts = { model: measure(), sequenceLength: undefined };
   const { best, firstFits } = await choice(job, asked, ways, facts);
   if (firstFits || !best || best.setup.speculates || best.step === null) return config;
@@ -106,14 +106,27 @@ export async function chooseUpdates(
         'faster steps so, because the device lacks memory for speculation with its share. "super_offload": true enables it.',
     );
   }
-  return waiting(config);
+  return withOffload(config, waiting);
 }
 
-function withoutGpuShare(config: ResolvedConfig): ResolvedConfig {
+type Offload = ResolvedConfig['zero_optimization']['offload_optimizer'];
+
+/** Returns the frozen configuration with changed values of offload_optimizer. */
+export function withOffload(config: ResolvedConfig, changes: Partial<Offload>): ResolvedConfig {
   const zero = config.zero_optimization;
-  const offload = Object.freeze({ ...zero.offload_optimizer, gpu_share: 0 });
+  const offload = Object.freeze({ ...zero.offload_optimizer, ...changes });
   const changed = Object.freeze({ ...zero, offload_optimizer: offload });
   return Object.freeze({ ...config, zero_optimization: changed });
+}
+
+/** The ranks of the job by what they divide. `isCut`: the layers are counted per rank. */
+export function jobMesh({ mesh }: Distributed, isCut: boolean): JobMesh {
+  return {
+    data: mesh.size(AXIS.data),
+    tokens: mesh.size(AXIS.sequence),
+    layers: isCut ? 1 : mesh.size(AXIS.tensor),
+    stages: mesh.size(AXIS.pipeline),
+  };
 }
 
 /** Returns the plan's choice among `configs` for the memory of all ranks. */
@@ -130,23 +143,21 @@ async function choice(
   const seq = model.isKnown ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
   // All ranks choose the same, so the first rank's GPU decides.
   const rates = ratesNamed(standings[0]?.card ?? '');
-  const facts = { job, asked, model, seq, at: { rates, cluster } };
-  const ways = configs.map(
-    (config): Way<ResolvedConfig> => ({ config, setup: setupOf(config, facts) }),
-  );
   const isHost = device.kind === 'cpu';
+  const facts = {
+    ...{ seq, isHost, at: { rates, cluster }, mesh: jobMesh(job, model.isCut) },
+    optimizer: factsOf(asked.optimizer),
+    checkpointing: model.checkpointing || asked.optimizer instanceof NoOptimizer,
+  };
+  const ways = configs.map((config): Way<ResolvedConfig> => {
+    return { config, setup: setupOfConfig(config, facts) };
+  });
   const room = roomOf(standings);
   const sizes = trainedBy(asked.optimizer, model.sizes);
   const { isKnown } = model;
   const weights = { sizes, knowsActivations: isKnown, isHost, cluster, rates, room };
-  const context = {
-    room,
-    isHost,
-    isKnown,
-    deviceName: own.deviceName,
-    ranks: job.worldSize,
-    rates,
-  };
+  const { deviceName } = own;
+  const context = { room, isHost, isKnown, deviceName, ranks: job.worldSize, rates };
   const first = weighWay(required(ways[0]), weights);
   const firstFits = usedShare(first, weights, room.host) <= 1;
   return { ...chooseWay(ways, weights), firstFits, context };
@@ -168,32 +179,6 @@ function isPossible(
     canGather(optimizer) ||
     mesh.size(AXIS.data, AXIS.sequence) === 1
   );
-}
-
-interface Facts {
-  job: Distributed;
-  asked: Decisions;
-  model: Measured;
-  seq: number;
-  at: { rates: Rates; cluster: Cluster };
-}
-
-/** Returns the plan's inputs for a configuration. */
-function setupOf(config: ResolvedConfig, { job, asked, model, ...facts }: Facts): Setup {
-  const { mesh, world } = job;
-  const { optimizer } = asked;
-  return setupOfConfig(config, {
-    ...facts,
-    optimizer: factsOf(optimizer),
-    isHost: world.device.kind === 'cpu',
-    mesh: {
-      data: mesh.size(AXIS.data),
-      tokens: mesh.size(AXIS.sequence),
-      layers: model.isCut ? 1 : mesh.size(AXIS.tensor),
-      stages: mesh.size(AXIS.pipeline),
-    },
-    checkpointing: model.checkpointing || optimizer instanceof NoOptimizer,
-  });
 }
 
 /** Without training there are no gradients and no state. */

@@ -8,9 +8,9 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup } from '../../optim/param-groups.js';
 import type { LrSchedule } from '../../optim/schedule.js';
 import { ScheduleSet } from '../../optim/schedule-set.js';
+import { notice } from '../../runtime/notice.js';
 import { camelCase } from '../../runtime/options.js';
 import { type Clients, type Given, madeBy, requireMethods } from './clients.js';
-import { notice } from './memory-promise.js';
 
 /**
  * Returns the schedules of the caller, else of the configuration. May be empty. Rank 0 emits

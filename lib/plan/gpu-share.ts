@@ -2,23 +2,24 @@
 
 import { homedir, hostname } from 'node:os';
 import { join } from 'node:path';
-import type { Optimizer } from '../../optim/optimizer.js';
-import { footprintIn, type Setup } from '../../plan/index.js';
-import { type Device, threads } from '../../runtime/device.js';
-import { dtypeSize } from '../../runtime/dtype.js';
-import { required } from '../../runtime/required.js';
-import { held, Tensor } from '../../tensor/index.js';
-import { type Collectives, takeOver } from '../../zero/collectives.js';
-import type { Partition } from '../../zero/shard.js';
-import type { Footprint } from '../../zero/state/footprint.js';
+import type { Optimizer } from '../optim/optimizer.js';
+import { type Device, threads } from '../runtime/device.js';
+import { dtypeSize } from '../runtime/dtype.js';
+import { required } from '../runtime/required.js';
+import { held, Tensor } from '../tensor/index.js';
+import { type Collectives, takeOver } from '../zero/collectives.js';
+import type { Partition } from '../zero/shard.js';
+import type { Footprint } from '../zero/state/footprint.js';
+import { stateSizes } from '../zero/state/range-state.js';
+import { ratesOf } from './known-rates.js';
 import {
   balancedShare,
   type Measured,
   measureRates,
   type ProcessorRates,
-} from '../../zero/state/processor-rates.js';
-import { stateSizes } from '../../zero/state/range-state.js';
-import { ratesOf } from './known-rates.js';
+} from './processor-rates.js';
+import type { Setup } from './setup.js';
+import { footprintIn } from './state-parts.js';
 
 /** Below this number of elements, all updates take a few milliseconds and sharing gains nothing. */
 const FEWEST_ELEMENTS = 2 ** 24;

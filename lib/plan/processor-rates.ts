@@ -1,14 +1,14 @@
 // Measures the update rates of CPU threads and of the device for state in host memory, at the same
 // time.
 
-import type { Device } from '../../runtime/device.js';
-import { type DType, dtypeSize } from '../../runtime/dtype.js';
-import * as kernels from '../../runtime/kernels.generated.js';
-import { required } from '../../runtime/required.js';
-import { Event, Stream } from '../../runtime/stream.js';
-import { copyAll } from '../../tensor/flat.js';
-import { held, Tensor } from '../../tensor/index.js';
-import { pinned, pinnedFilled } from './pinned.js';
+import type { Device } from '../runtime/device.js';
+import { type DType, dtypeSize } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
+import { Event, Stream } from '../runtime/stream.js';
+import { copyAll } from '../tensor/flat.js';
+import { held, Tensor } from '../tensor/index.js';
+import { pinned, pinnedFilled } from '../zero/state/pinned.js';
 
 /** Rates of a rank's two processors, while both work and other ranks of the host measure too. */
 export interface ProcessorRates {

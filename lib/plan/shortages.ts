@@ -1,25 +1,19 @@
 // Compares the certain memory of a run with each device, host and disk before any allocation.
 
-import type { ResolvedConfig } from '../../../types/config.js';
-import type { Distributed } from '../../comm/index.js';
-import { DsError } from '../../errors.js';
-import type { Module } from '../../nn/module.js';
-import type { Optimizer } from '../../optim/optimizer.js';
-import {
-  type CertainBytes,
-  certainOf,
-  countsOf,
-  factsOf,
-  type Parts,
-  setupOfConfig,
-} from '../../plan/index.js';
-import { byteText } from '../../runtime/byte-text.js';
-import type { Device } from '../../runtime/device.js';
-import { type Disk, diskOf } from '../../runtime/disk.js';
-import { type HostLimits, hostLimits } from '../../runtime/host-limits.js';
-import { required } from '../../runtime/required.js';
-import { limitOf, returnedBytes } from './planned-room.js';
-import { exchanged } from './setup-world.js';
+import type { ResolvedConfig } from '../../types/config.js';
+import { DsError } from '../errors.js';
+import type { Module } from '../nn/module.js';
+import type { Optimizer } from '../optim/optimizer.js';
+import { byteText } from '../runtime/byte-text.js';
+import type { Device } from '../runtime/device.js';
+import { type Disk, diskOf } from '../runtime/disk.js';
+import { type HostLimits, hostLimits } from '../runtime/host-limits.js';
+import { required } from '../runtime/required.js';
+import { setupOfConfig } from './config-setup.js';
+import { type CertainBytes, certainOf, type Parts } from './memory.js';
+import { countsOf } from './model-sizes.js';
+import { factsOf } from './optimizer-facts.js';
+import { grouped, limitOf, returnedBytes } from './room.js';
 
 /** CertainBytes with the bytes on disks by folder of the file. */
 type Needs = Omit<CertainBytes, 'disk'> & { disk: Parts };
@@ -40,7 +34,8 @@ export interface Claim {
   speculated: Parts | null;
 }
 
-interface Shortage {
+/** A memory with too little room. */
+export interface Shortage {
   /** For example "host memory for 2 ranks"; `there` is the available amount. */
   of: string;
   parts: Parts;
@@ -51,47 +46,8 @@ interface Shortage {
   isCertain: boolean;
 }
 
-/**
- * Throws DS_OUT_OF_MEMORY on every rank if weights, gradients and state exceed the memory; the
- * error has the arithmetic and useful settings. A virtual machine may receive memory as it is used,
- * so a shortage of free memory there is only a notice; its total memory is a limit. Nothing is
- * allocated before. Returns the configuration. If it leaves speculation open and memory is too
- * short for it, speculation is turned off with a notice. `shards`: ranks of the shard group.
- */
-export async function requireMemory(
-  job: Distributed,
-  given: Omit<Counted, 'shards'>,
-  shards: number,
-): Promise<ResolvedConfig> {
-  const { config } = given;
-  const claims = await exchanged(job, claimOf({ ...given, shards }, job.world.device));
-  const found = shortages(claims);
-  const certain = found.filter(({ isCertain }) => isCertain);
-  if (certain.length > 0) throw refusal(certain, config);
-  const tooMuch = shortageOfSpeculation(claims);
-  const resolved = tooMuch ? waiting(config) : config;
-  if (job.rank !== 0) return resolved;
-  if (tooMuch) notice(waitingText(tooMuch));
-  for (const shortage of found) {
-    const { message } = refusal([shortage], config);
-    notice(`${message} A virtual machine may receive more memory, so training continues.`);
-  }
-  return resolved;
-}
-
-export function notice(text: string): void {
-  process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
-}
-
-/** Returns the frozen configuration with updates after the step decision. */
-export function waiting(config: ResolvedConfig): ResolvedConfig {
-  const zero = config.zero_optimization;
-  const offload = Object.freeze({ ...zero.offload_optimizer, super_offload: false });
-  const resolved = Object.freeze({ ...zero, offload_optimizer: offload });
-  return Object.freeze({ ...config, zero_optimization: resolved });
-}
-
-interface Counted {
+/** The inputs of the count. */
+export interface Counted {
   module: Module;
   config: ResolvedConfig;
   optimizer: Optimizer;
@@ -151,13 +107,6 @@ export function shortageOfSpeculation(claims: readonly Claim[]): Shortage | null
     needs: { ...one.needs, host: required(one.speculated) },
   }));
   return shortages(speculating).find(({ tier, isCertain }) => tier === 'host' && isCertain) ?? null;
-}
-
-function waitingText({ of, parts, there }: Shortage): string {
-  return (
-    `initialize: updates wait until backward has ended ("super_offload": false). Speculation needs ` +
-    `${needsText(of, parts)}, and there is ${there}. "super_offload": true enables them anyway.`
-  );
 }
 
 /** Returns the claim of this process. */
@@ -232,12 +181,6 @@ function onDisks(claims: readonly Claim[]): Shortage[] {
 
 const sumOf = (parts: Parts): number => Object.values(parts).reduce((sum, bytes) => sum + bytes, 0);
 
-function grouped<T>(all: readonly T[], key: (one: T) => string): T[][] {
-  const groups = new Map<string, T[]>();
-  for (const one of all) groups.set(key(one), [...(groups.get(key(one)) ?? []), one]);
-  return [...groups.values()];
-}
-
 /** Adds parts of the same name. */
 export function added(all: readonly Parts[]): Parts {
   const sums: Record<string, number> = {};
@@ -247,7 +190,7 @@ export function added(all: readonly Parts[]): Parts {
   return sums;
 }
 
-function refusal(found: readonly Shortage[], config: ResolvedConfig): DsError {
+export function refusal(found: readonly Shortage[], config: ResolvedConfig): DsError {
   const needs = found.map(({ of, parts }) => needsText(of, parts));
   const hints = found.flatMap(({ tier }) => settings(tier, config));
   return new DsError({

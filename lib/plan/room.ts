@@ -1,11 +1,13 @@
 // Measures the memory available to each rank.
+
 import { availableParallelism } from 'node:os';
-import type { ResolvedConfig } from '../../../types/config.js';
-import type { Module } from '../../nn/module.js';
-import type { Cluster, Room } from '../../plan/index.js';
-import { cpu, type Device } from '../../runtime/device.js';
-import { diskOf } from '../../runtime/disk.js';
-import { hostLimits } from '../../runtime/host-limits.js';
+import type { ResolvedConfig } from '../../types/config.js';
+import type { Module } from '../nn/module.js';
+import { cpu, type Device } from '../runtime/device.js';
+import { diskOf } from '../runtime/disk.js';
+import { hostLimits } from '../runtime/host-limits.js';
+import type { Cluster } from './step-time.js';
+import type { Room } from './zero-choice.js';
 
 /** The location of a rank and its available bytes. */
 export interface Standing {
@@ -67,16 +69,16 @@ export function standingOf(module: Module, config: ResolvedConfig, device: Devic
   };
 }
 
-function byMachine(standings: readonly Standing[]): Standing[][] {
-  const machines = new Map<string, Standing[]>();
-  for (const one of standings)
-    machines.set(one.machine, [...(machines.get(one.machine) ?? []), one]);
-  return [...machines.values()];
+/** Groups `all` by `key`, in the order of first occurrence. */
+export function grouped<T>(all: readonly T[], key: (one: T) => string): T[][] {
+  const groups = new Map<string, T[]>();
+  for (const one of all) groups.set(key(one), [...(groups.get(key(one)) ?? []), one]);
+  return [...groups.values()];
 }
 
 /** Returns the hosts of the ranks. */
 export function clusterOf(standings: readonly Standing[]): Cluster {
-  const machines = byMachine(standings);
+  const machines = grouped(standings, ({ machine }) => machine);
   return {
     nodes: machines.length,
     devicesPerNode: Math.max(...machines.map(({ length }) => length)),
@@ -87,7 +89,7 @@ export function clusterOf(standings: readonly Standing[]): Cluster {
 
 /** Returns the minimum over the ranks. Ranks of one host divide its free memory equally. */
 export function roomOf(standings: readonly Standing[]): Room {
-  const machines = byMachine(standings);
+  const machines = grouped(standings, ({ machine }) => machine);
   const least = (of: (here: Standing[]) => number): number => Math.min(...machines.map(of));
   const perRank = (key: 'host' | 'hostAtMost') => (here: Standing[]) => {
     const returned = here.reduce((sum, one) => sum + one.returned, 0);

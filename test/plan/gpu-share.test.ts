@@ -2,17 +2,17 @@
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { findGpuShare, momentsOf, type ShareOptions } from '../../lib/engine/setup/gpu-share.js';
-import { ratesOf } from '../../lib/engine/setup/known-rates.js';
 import { initialize, nn, type Tensor } from '../../lib/index.js';
+import { findGpuShare, momentsOf, type ShareOptions } from '../../lib/plan/gpu-share.js';
 import { plainSetup, type Setup } from '../../lib/plan/index.js';
+import { ratesOf } from '../../lib/plan/known-rates.js';
+import { measureRates } from '../../lib/plan/processor-rates.js';
 import { cpu } from '../../lib/runtime/device.js';
 import type { AdamWSpeculateArgs } from '../../lib/runtime/kernels.generated.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
-import { measureRates } from '../../lib/zero/state/processor-rates.js';
 
-jest.mock('../../lib/engine/setup/known-rates.js', () => {
-  const real = jest.requireActual('../../lib/engine/setup/known-rates.js');
+jest.mock('../../lib/plan/known-rates.js', () => {
+  const real = jest.requireActual('../../lib/plan/known-rates.js');
   return { ...real, ratesOf: jest.fn(real.ratesOf) };
 });
 jest.mock('../../lib/runtime/kernels.generated.js', () => {

@@ -1,6 +1,6 @@
 // Tests the measured rates of CPU and GPU, and the balanced share of the update.
 import assert from 'node:assert/strict';
-import { balancedShare, measureRates, passRate } from '../../lib/zero/state/processor-rates.js';
+import { balancedShare, measureRates, passRate } from '../../lib/plan/processor-rates.js';
 import type { Case } from '../support/case.js';
 
 /** Seconds per parameter on the host, and on PCIe for the bytes of both directions. */

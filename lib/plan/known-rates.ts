@@ -1,8 +1,8 @@
 // Caches measured processor rates of hosts in a file of the user.
 import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
-import { makeFolderNow } from '../../runtime/make-folder.js';
-import type { ProcessorRates } from '../../zero/state/processor-rates.js';
+import { makeFolderNow } from '../runtime/make-folder.js';
+import type { ProcessorRates } from './processor-rates.js';
 
 /** Maximum number of hosts in the file. */
 const REMEMBERED = 32;

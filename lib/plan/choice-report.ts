@@ -1,9 +1,11 @@
 // Formats the plan's choice, or the error if nothing fits.
-import type { ResolvedConfig } from '../../../types/config.js';
-import { DsError } from '../../errors.js';
-import { type Parts, type Rates, type Room, total, type Weighed } from '../../plan/index.js';
-import { byteText } from '../../runtime/byte-text.js';
-import { added, needsText, settings } from './memory-promise.js';
+import type { ResolvedConfig } from '../../types/config.js';
+import { DsError } from '../errors.js';
+import { byteText } from '../runtime/byte-text.js';
+import { type Parts, total } from './memory.js';
+import type { Rates } from './rates.js';
+import { added, needsText, settings } from './shortages.js';
+import type { Room, Weighed } from './zero-choice.js';
 
 /** Inputs of the choice. */
 interface Context {
