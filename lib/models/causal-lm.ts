@@ -4,11 +4,12 @@ import type { JsonObject } from '../../types/json.js';
 import { firstTokens } from '../data/first-tokens.js';
 import { DsError } from '../errors.js';
 import { KeyValueCache } from '../nn/attention.js';
-import { loadBalancingLoss, type RouterLoads } from '../nn/experts.js';
+import { loadBalancingLoss } from '../nn/experts.js';
 import { Module } from '../nn/module.js';
 import { PackedLinear, StoredParameter } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { PretrainedDescription } from '../nn/pretrained-description.js';
+import type { RouterLoads } from '../nn/routers.js';
 import type {
   SequenceParallel,
   SequencePart,

@@ -8,6 +8,7 @@ import { ModelConfig } from './model-config.js';
 /** A family, as far as its choice needs it. */
 interface Named {
   readonly modelType: string;
+  readonly alsoTypes?: readonly string[] | undefined;
   readonly textOf?: string | undefined;
   readonly anyHead?: boolean;
   readonly needsTask?: boolean;
@@ -23,7 +24,10 @@ export function chooseFamily<Family extends Named>(
   families: readonly Family[],
 ): { family: Family; values: JsonObject } {
   const { model_type: type } = all;
-  const family = families.find(({ modelType }) => modelType === type);
+  const family = families.find(
+    ({ modelType, alsoTypes }) =>
+      modelType === type || (typeof type === 'string' && alsoTypes?.includes(type)),
+  );
   if (family) {
     if (family.needsTask) throw withoutTask(location, all);
     if (!family.anyHead) requireLanguageModel(location, all);
@@ -54,7 +58,10 @@ function unknown(location: string, all: JsonObject, families: readonly Named[]):
   const { model_type: type } = all;
   const names = families
     .filter(({ needsTask }) => !needsTask)
-    .flatMap(({ modelType, textOf }) => (textOf ? [modelType, textOf] : modelType));
+    .flatMap(({ modelType, alsoTypes = [], textOf }) => [
+      ...[modelType, ...alsoTypes],
+      ...(textOf ? [textOf] : []),
+    ]);
   const known = names.map((name) => JSON.stringify(name)).join(', ');
   const part = missingPart(type);
   const needs =

@@ -1,6 +1,8 @@
 // The model classes for Hugging Face folders; a new family is a line here.
 export { Cohere, type CohereConfig } from './cohere/cohere.js';
 export { Cohere2, type Cohere2Config } from './cohere2/cohere2.js';
+export { DeepseekV2, type DeepseekV2Config } from './deepseek-v2/deepseek-v2.js';
+export { DeepseekV3, type DeepseekV3Config } from './deepseek-v3/deepseek-v3.js';
 export { Ernie45, type Ernie45Config } from './ernie/ernie.js';
 export { Exaone4, type Exaone4Config } from './exaone4/exaone4.js';
 export { Gemma, type GemmaConfig } from './gemma/gemma.js';
@@ -8,6 +10,7 @@ export { Gemma2, type Gemma2Config } from './gemma2/gemma2.js';
 export { Gemma3, type Gemma3Config } from './gemma3/gemma3.js';
 export { Glm, type GlmConfig } from './glm/glm.js';
 export { Glm4, type Glm4Config } from './glm4/glm4.js';
+export { Glm4Moe, type Glm4MoeConfig } from './glm4-moe/glm4-moe.js';
 export { GptNeoX, type GptNeoXConfig } from './gpt-neox/gpt-neox.js';
 export { GptOss, type GptOssConfig } from './gpt-oss/gpt-oss.js';
 export { GPT2 } from './gpt2/gpt2.js';

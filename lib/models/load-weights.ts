@@ -145,10 +145,11 @@ export async function startWhole(
   const open = new OpenWeights(files);
   for (const { target, sources, slices, transposed } of found) {
     const [name] = sources;
+    const own = (target as Parameter).fixedDtype ?? dtype;
     const stored =
       name === undefined
-        ? new SlicedWeights(open, wholeShape(target), slices, dtype)
-        : new StoredWeights(open, { name, dtype, transposed });
+        ? new SlicedWeights(open, wholeShape(target), slices, own)
+        : new StoredWeights(open, { name, dtype: own, transposed });
     (target as Parameter).startFrom(stored);
   }
 }

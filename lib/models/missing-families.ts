@@ -3,7 +3,6 @@ import { required } from '../runtime/required.js';
 
 const ENCODER = 'an encoder: attention to later tokens, and no causal language model';
 const PICTURES = 'an image encoder';
-const MLA = 'multi-head latent attention, and a router with sigmoid scores';
 const DELTA = 'gated delta net layers, and gates of the attention';
 const STATE = 'state space layers';
 const ALIBI = 'ALiBi positions';
@@ -18,19 +17,15 @@ const MISSING: Readonly<Record<string, string>> = {
   bart: 'an encoder and a decoder with cross-attention',
   bloom: ALIBI,
   clip: PICTURES,
-  deepseek_v2: MLA,
-  deepseek_v3: MLA,
   falcon: FUSED,
   falcon_mamba: STATE,
   gemma4: 'heads and embeddings that differ by layer',
   gemma4_text: 'heads and embeddings that differ by layer',
-  glm4_moe: 'a router with sigmoid scores',
   gpt_bigcode: LEARNED,
   gpt_neo: LEARNED,
   gptj: 'a parallel block under other names',
   internlm2: FUSED,
   jamba: STATE,
-  kimi_k2: MLA,
   llama4: 'a router with sigmoid scores, and layers with chunked attention',
   mamba: STATE,
   mamba2: STATE,

@@ -39,6 +39,8 @@ export interface FolderModel extends Module {
 /** Model classes for one value of config.json's model_type. */
 export interface Family<Model extends FolderModel, Options> {
   readonly modelType: string;
+  /** Other values for models of the same computation. Default: none. */
+  readonly alsoTypes?: readonly string[] | undefined;
   /** The model_type of multimodal folders with this language model; absent: none. */
   readonly textOf?: string | undefined;
   /** Whether it has heads of any task. Default: only that of a causal language model. */

@@ -18,13 +18,18 @@ const STALE = [
   'initializer_cutoff_factor',
 ];
 
+/** 0.0 would be written as 0, which some classes of transformers refuse; it is their default. */
+const OMITTED_ZEROS = ['attention_dropout'];
+
 /** The model's own description, and other entries of its folder (tokens, sampling and so on). */
 export function withOrigin(
   { config, ...layout }: PretrainedDescription,
   origin: Origin | null,
 ): PretrainedDescription {
   const { config: said = null, generation = null } = origin ?? {};
-  const kept = Object.entries(said ?? {}).filter(([key]) => !STALE.includes(key));
+  const kept = Object.entries(said ?? {}).filter(
+    ([key, value]) => !STALE.includes(key) && !(value === 0 && OMITTED_ZEROS.includes(key)),
+  );
   const tokens = kept.filter(([key]) => key.endsWith('_token_id'));
   const merged = { ...Object.fromEntries(kept), ...config, ...Object.fromEntries(tokens) };
   return { ...layout, config: merged, ...(generation && { generation }) } as PretrainedDescription;

@@ -1,7 +1,7 @@
 // Positions of the tokens of a language model's forward, and the blocks that they pass through.
 import { DsError } from '../errors.js';
 import type { LayerCache } from '../nn/attention.js';
-import type { RouterLoads } from '../nn/experts.js';
+import type { RouterLoads } from '../nn/routers.js';
 import { formatValue } from '../runtime/format-value.js';
 import { describe } from '../runtime/view.js';
 import { documentPositions, Tensor } from '../tensor/index.js';

@@ -1,14 +1,11 @@
 // Mixtures of experts: a router sends each token to a few of many feed-forward blocks. Sources:
 // Shazeer et al. 2017; Fedus et al. 2022 (Switch Transformer) for the loss; no token is dropped.
 
-import type { DsError } from '../errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
+import { refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import {
-  choicesOf,
   clamp,
   combineRows,
   embedding,
@@ -16,114 +13,25 @@ import {
   groupedProduct,
   groupOfRows,
   groupRows,
-  linear,
   type Routes,
   type RowGroups,
-  routeTopK,
   scope,
-  softmax,
   stack,
   swiglu,
   type Tensor,
-  where,
 } from '../tensor/index.js';
 import { type Initializer, uniform, zeros } from './initializers.js';
 import { Linear, SwiGLU } from './linear.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
-
-/** Routing statistics of one forward, layer by layer, for loadBalancingLoss(). */
-export interface RouterLoads {
-  /** For each token, [T] f32: 1, or 0 for padding, which does not count; null: all count. */
-  readonly mask: Tensor | null;
-  /**
-   * By layer [2, experts] f32: the number of choices per expert, and the sum of their
-   * probabilities.
-   */
-  readonly layers: Tensor[];
-}
-
-/** Options of TopKRouter. */
-export interface TopKRouterOptions {
-  /** Experts per token. Default 2. */
-  k?: number;
-  /** Whether the weights of a token's experts add up to 1. Default true. */
-  normalize?: boolean;
-  /** Default U(-1/sqrt(channels), 1/sqrt(channels)). */
-  weightInit?: Initializer;
-  /** Whether the logits have a bias. Default false. */
-  bias?: boolean;
-}
-
-const ROUTER: OptionNames<TopKRouterOptions> = {
-  ...{ k: true, normalize: true, weightInit: true, bias: true },
-};
-
-/**
- * Sends each token to the k experts with the largest logits; see routeTopK(). Its weight does not
- * belong to a linear layer: it is neither quantized nor gets an adapter.
- */
-export class TopKRouter extends Module {
-  /** [experts, channels]. */
-  readonly weight: Parameter;
-  /** [experts]; null without a bias. */
-  readonly bias: Parameter | null;
-  /** Experts per token. */
-  readonly k: number;
-  /** Whether the weights of a token's experts add up to 1. */
-  readonly normalize: boolean;
-
-  /** Throws DS_ARGUMENT. */
-  constructor(channels: number, experts: number, given: TopKRouterOptions = {}) {
-    super();
-    requireInteger('TopKRouter channels', channels, 1);
-    requireInteger('TopKRouter experts', experts, 1);
-    const options = readOptions('TopKRouter', given, ROUTER);
-    const { k = 2, normalize = true, bias = false, weightInit } = options;
-    this.k = requireInteger('TopKRouter k', k, 1);
-    if (this.k > experts || experts > 512) throw tooMany(this.k, experts);
-    this.normalize = requireType('TopKRouter normalize', normalize, 'boolean');
-    const init = weightInit ?? uniform(1 / Math.sqrt(channels));
-    this.weight = new Parameter([experts, channels], init);
-    const hasBias = requireType('TopKRouter bias', bias, 'boolean');
-    this.bias = hasBias ? new Parameter([experts], zeros) : null;
-  }
-
-  /**
-   * Routes tokens [T, channels] to experts; returns ids and weights, [T, k] each. Adds its
-   * statistics to `loads` if given. If several ranks route the same tokens, only one `counts`.
-   * Throws DS_SHAPE.
-   */
-  override forward(x: Tensor, loads: RouterLoads | null = null, counts = true): Routes {
-    const logits = linear(x, this.weight, this.bias);
-    const routes = routeTopK(logits, this);
-    if (loads)
-      loads.layers.push(loadOf(counts ? logits : logits.detach(), routes.ids, loads.mask).keep());
-    return routes;
-  }
-}
-
-function tooMany(k: number, experts: number): DsError {
-  return refused(
-    'TopKRouter',
-    'at most 512 experts, and at most all of them per token',
-    `${k} of ${experts}`,
-  );
-}
-
-/**
- * [2, experts]: the choices per expert, and the sum of their probabilities, which has a gradient.
- */
-function loadOf(logits: Tensor, ids: Tensor, mask: Tensor | null): Tensor {
-  return scope(() => {
-    const experts = logits.size(1);
-    const probabilities = softmax(logits.to('f32'), -1);
-    if (!mask) return stack([choicesOf(ids, experts), probabilities.sum(0)]);
-    const counted = mask.unsqueeze(1);
-    const known = where(counted.gt(0), ids, experts);
-    return stack([choicesOf(known, experts), probabilities.mul(counted).sum(0)]);
-  });
-}
+import {
+  GroupRouter,
+  type GroupRouting,
+  ROUTER,
+  type RouterLoads,
+  TopKRouter,
+  type TopKRouterOptions,
+} from './routers.js';
 
 /**
  * Returns experts sum_e f_e p_e, a scalar f32. f_e is the number of choices of expert e per token
@@ -260,11 +168,17 @@ function boundedRows(
 export interface SparseMixtureOptions extends TopKRouterOptions {
   /** See ExpertsOptions. */
   limit?: number | null;
+  /** Whether a gate scales the output of the shared expert. Default true. */
+  sharedGate?: boolean;
+  /** Scores of another kind than TopKRouter's. Default: null. */
+  routing?: GroupRouting | null;
   /** Hidden width of the shared expert, which processes every token. Default: no shared expert. */
   sharedHidden?: number | null;
 }
 
-const MIXTURE: OptionNames<SparseMixtureOptions> = { ...ROUTER, sharedHidden: true, limit: true };
+const MIXTURE: OptionNames<SparseMixtureOptions> = {
+  ...{ ...ROUTER, sharedHidden: true, limit: true, sharedGate: true, routing: true },
+};
 
 /**
  * A feed-forward block of many experts; each token goes to k of them. The output of a shared expert
@@ -276,28 +190,35 @@ export class SparseMixture extends Module {
   readonly gate: TopKRouter;
   /** The experts. */
   readonly experts: Experts;
-  /** The shared expert, which processes every token; null without it. */
+  /** The shared expert with a gate, which processes every token; null without it. */
   readonly shared_expert: SwiGLU | null;
   /** From channels to the gate logit of the shared expert; null without it. */
   readonly shared_expert_gate: Linear | null;
+  /** The shared expert without a gate; null without it. */
+  readonly shared_experts: SwiGLU | null;
 
   /** Throws DS_ARGUMENT. */
   constructor(channels: number, hidden: number, experts: number, given: SparseMixtureOptions = {}) {
     super();
     const options = readOptions('SparseMixture', given, MIXTURE);
-    const { sharedHidden = null, limit = null, ...router } = options;
+    const { sharedHidden, limit = null, sharedGate = true, routing = null, ...router } = options;
     const { weightInit } = router;
-    this.gate = new TopKRouter(channels, experts, router);
+    this.gate = routing
+      ? new GroupRouter(channels, experts, routing, router)
+      : new TopKRouter(channels, experts, router);
     const own = { limit, ...(weightInit && { weightInit }) };
     this.experts = new Experts(experts, channels, hidden, own);
-    const hasShared = sharedHidden !== null;
-    this.shared_expert = hasShared ? new SwiGLU(channels, sharedHidden) : null;
-    this.shared_expert_gate = hasShared ? new Linear(channels, 1, { bias: false }) : null;
+    const shared = sharedHidden ? new SwiGLU(channels, sharedHidden) : null;
+    this.shared_expert = sharedGate ? shared : null;
+    this.shared_expert_gate = this.shared_expert ? new Linear(channels, 1, { bias: false }) : null;
+    this.shared_experts = sharedGate ? null : shared;
   }
 
   /** [.., channels] to the same shape. Adds routing statistics to `loads` if given. */
   override forward(x: Tensor, loads: RouterLoads | null = null): Tensor {
     const { gate, experts, shared_expert: shared, shared_expert_gate: part } = this;
+    const { shared_experts: ungated } = this;
+    if (ungated) return scope(() => experts.call(x, gate, loads).add(ungated.call(x)));
     if (!shared || !part) return experts.call(x, gate, loads);
     return scope(() => {
       const all = shared.call(x).mul(part.call(x).sigmoid());

@@ -21,11 +21,8 @@ export {
   Experts,
   type ExpertsOptions,
   loadBalancingLoss,
-  type RouterLoads,
   SparseMixture,
   type SparseMixtureOptions,
-  TopKRouter,
-  type TopKRouterOptions,
 } from './experts.js';
 export type { Initializer, InitialPart } from './initializers.js';
 /** Initial values of parameters. Source: torch.nn.init. */
@@ -52,6 +49,13 @@ export {
   QuantizedLinear,
   type QuantizedOptions,
 } from './quantized-linear.js';
+export {
+  GroupRouter,
+  type GroupRouting,
+  type RouterLoads,
+  TopKRouter,
+  type TopKRouterOptions,
+} from './routers.js';
 export {
   type SparseAttentionCall,
   SparsePattern,

@@ -2,9 +2,10 @@
 // ranks route all tokens in the same way, so tokens do not move and the host needs no counts.
 
 import type { ProcessGroup } from '../comm/index.js';
-import { type Experts, type RouterLoads, type TopKRouter, throughExperts } from '../nn/experts.js';
+import { type Experts, throughExperts } from '../nn/experts.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
+import type { RouterLoads, TopKRouter } from '../nn/routers.js';
 import { required } from '../runtime/required.js';
 import { scope, type Tensor } from '../tensor/index.js';
 import { cutAlong, type Range, rangesFor } from './share.js';

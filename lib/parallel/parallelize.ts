@@ -243,6 +243,7 @@ function apply(module: Module, context: LayerContext): Module | null {
       throw misplaced(context, 'an nn.Dropout', module);
     case 'attention':
       (module as { headShare?: HeadShare | null }).headShare = headShareAt(module, context);
+      if ('headGroup' in module) module.headGroup = group;
       // Sinks, for example, of which each rank uses those of its heads.
       for (const own of Object.values(module)) {
         if (own instanceof Parameter) own.hasPartialGradient = true;

@@ -10,17 +10,25 @@ import { ownValue } from '../runtime/own-value.js';
 import { refused } from '../runtime/refused.js';
 import { ALL_LINEAR, expression, type LoraConfig } from './lora-options.js';
 
+/** Projections of latent attention to queries, keys and values. */
+const LATENT = ['q_proj', 'q_b_proj', 'kv_b_proj'];
+
 /** PEFT's default targets by the model_type of config.json. */
 const FAMILIES: Readonly<Record<string, readonly string[]>> = {
+  baichuan: ['W_pack'],
   bert: ['query', 'value'],
+  bloom: ['query_key_value'],
   'deberta-v2': ['query_proj', 'value_proj'],
+  // PEFT has no defaults for these families; they are the equivalent of its other defaults.
+  ...{ deepseek_v2: LATENT, deepseek_v3: LATENT },
   distilbert: ['q_lin', 'v_lin'],
   electra: ['query', 'value'],
+  falcon: ['query_key_value'],
   gpt2: ['c_attn'],
   gpt_neox: ['query_key_value'],
   modernbert: ['Wqkv'],
   phi: ['q_proj', 'v_proj', 'fc1', 'fc2'],
-  // PEFT has no default for this family; this is the equivalent of its other defaults.
+  internlm2: ['wqkv'],
   phi3: ['qkv_proj'],
   roberta: ['query', 'value'],
   'xlm-roberta': ['query', 'value'],

@@ -15,7 +15,7 @@ IGNORED = -100
 VOCAB = 300
 SHAPE = (3, 24)
 # Of families with the sizes TINY.
-TINY_SHAPE = (3, 16)
+TINY_SHAPE = (3, 12)
 STEPS = 10
 ADAMW = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weightDecay": 0.1, "clip": 1.0}
 # Grouped heads, and heads that are wider than hidden / heads.
@@ -47,6 +47,20 @@ TINY = {
     "hidden_size": 16,
     "intermediate_size": 24,
     "max_position_embeddings": 128,
+}
+# Latent attention: heads of 6 + 4 channels, and values of 8.
+MLA = {
+    **TINY,
+    "num_key_value_heads": 4,
+    "intermediate_size": 16,
+    "kv_lora_rank": 12,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 8,
+    "first_k_dense_replace": 1,
 }
 SLIDING = ["sliding_attention", "full_attention"]
 LLAMA3_ROPE = {
@@ -445,6 +459,60 @@ FAMILIES = {
             ),
         },
     ),
+    "deepseek-v2": (
+        "DeepseekV2Config",
+        "DeepseekV2ForCausalLM",
+        {
+            **MLA,
+            "q_lora_rank": None,
+            "n_routed_experts": 6,
+            "topk_method": "group_limited_greedy",
+            "n_group": 3,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+            "rope": (10000.0, None),
+        },
+    ),
+    "deepseek-v3": (
+        "DeepseekV3Config",
+        "DeepseekV3ForCausalLM",
+        {
+            **MLA,
+            "q_lora_rank": 8,
+            "n_routed_experts": 6,
+            "n_group": 3,
+            "topk_group": 2,
+            "num_nextn_predict_layers": 0,
+            "rope": (
+                10000.0,
+                {
+                    "rope_type": "yarn",
+                    "factor": 4.0,
+                    "mscale": 1.0,
+                    "mscale_all_dim": 0.8,
+                    "original_max_position_embeddings": 32,
+                },
+            ),
+        },
+    ),
+    "glm4-moe": (
+        "Glm4MoeConfig",
+        "Glm4MoeForCausalLM",
+        {
+            **TINY,
+            "head_dim": 8,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "n_routed_experts": 4,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 8,
+            "first_k_dense_replace": 1,
+            "routed_scaling_factor": 1.3,
+            "num_nextn_predict_layers": 0,
+            "rope": (10000.0, {"partial_rotary_factor": 0.5}),
+        },
+    ),
 }
 ROPES = {
     "linear": {"rope_type": "linear", "factor": 4.0},
@@ -493,6 +561,9 @@ def randomize(model, generator):
             is_norm = ("norm" in name.lower() or ".ln_" in name) and name.endswith("weight")
             first = parameter.mean().round() if is_norm else 0
             parameter.copy_(first + 0.1 * noise if is_norm else 0.15 * noise)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
 
 
 def build(config_name, model_name, settings, seed):

@@ -88,8 +88,9 @@ function feedOf(traits: RotaryTraits, { hidden, channels, moe, layers }: RotaryS
  */
 export function rotaryBlockActivations(traits: RotaryTraits, sizes: RotarySizes): BlockActivations {
   const { channels, heads, kvHeads, headDim, maxSeq } = sizes;
-  const { norms, factors, isParallel } = bodyOf(traits, sizes);
-  const { qkNorm = 'none', norm: { kind = 'rms', offset = false } = {} } = traits;
+  const { norms, factors, isParallel, traits: own } = bodyOf(traits, sizes);
+  const { qkNorm = 'none' } = own;
+  const { norm: { kind = 'rms', offset = false } = {} } = traits;
   const feed = feedOf(traits, sizes);
   const turned = (heads + kvHeads) * headDim;
   const normed = qkNorm === 'none' ? 0 : 1;

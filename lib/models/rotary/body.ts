@@ -4,9 +4,10 @@
 import { DsError } from '../../errors.js';
 import type { LayerCache } from '../../nn/attention.js';
 import { Embedding } from '../../nn/embedding.js';
-import { type RouterLoads, SparseMixture } from '../../nn/experts.js';
+import { SparseMixture } from '../../nn/experts.js';
 import { normal } from '../../nn/initializers.js';
 import { Module } from '../../nn/module.js';
+import type { RouterLoads } from '../../nn/routers.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import type { DType } from '../../runtime/dtype.js';
 import { required } from '../../runtime/required.js';
@@ -26,6 +27,7 @@ import { aroundChosen, chosenFor, type DrawnTokens, drawTokens, refused } from '
 import {
   type AttentionContext,
   type BlockAttention,
+  LatentAttention,
   PackedAttention,
   PerHeadAttention,
   RotaryAttention,
@@ -36,6 +38,7 @@ import { setNamed } from './named-module.js';
 import { type Norm, normalized, normOf } from './norms.js';
 import { type RopeScaling, regimeOf } from './rope-scaling.js';
 import { type Angles, RotaryTable } from './rotary-table.js';
+import type { RotaryTraits } from './traits.js';
 
 /**
  * A block: attention and a feed-forward block, with norms where the family has them. It passes the
@@ -61,11 +64,10 @@ export class RotaryBlock extends Module {
   ) {
     super();
     const { traits, norms, windows } = body;
-    const { packed, perHead, names = {} } = traits;
-    const Attention = perHead ? PerHeadAttention : packed ? PackedAttention : RotaryAttention;
+    const { names = {} } = traits;
     const window = windows[layer] ?? null;
     this.addNorm(norms.attention[0]);
-    const attention = new Attention(body, { window, layer });
+    const attention = new (attentionOf(traits))(body, { window, layer });
     setNamed(this, 'self_attn', names.attention ?? 'self_attn', attention);
     this.addNorm(norms.attention[1]);
     this.addNorm(norms.mlp[0]);
@@ -127,6 +129,12 @@ export class RotaryBlock extends Module {
     const dropped = this.training ? dropout(branch, this.body.residualDropout) : branch;
     return scaled(name === null ? dropped : this.norm(name).call(dropped), scale);
   }
+}
+
+function attentionOf({ packed, perHead, latent }: RotaryTraits) {
+  if (latent) return LatentAttention;
+  if (perHead) return PerHeadAttention;
+  return packed ? PackedAttention : RotaryAttention;
 }
 
 /** A block on the stream, or on the tokens `chosen` [B, R] of it, each at its own position. */

@@ -43,6 +43,8 @@ export interface RotaryConfig extends CausalConfig {
   kvHeads?: number;
   /** Width of a head, even. Default channels / heads. */
   headDim?: number;
+  /** Widths of latent attention, in families that have it; they determine headDim. */
+  latent?: LatentSizes;
   /** Epsilon of the norms. Default 1e-6. */
   eps?: number;
   /** The base of the rotary frequencies. Default 10000. */
@@ -65,6 +67,8 @@ export interface RotaryConfig extends CausalConfig {
   scales?: Scales;
   /** Whether blocks add both branches of one stream, in families with both kinds of blocks. */
   parallel?: boolean;
+  /** Whether queries and keys are normalized, in families with both kinds of models. */
+  qkNorm?: boolean;
   /** Whether the head is the token embedding. Default false. */
   tied?: boolean;
   /** Whether the projections of attention have a bias. Default false. */
@@ -100,6 +104,20 @@ export interface RotaryConfig extends CausalConfig {
   ignoreIndex?: number;
 }
 
+/** Widths of multi-head latent attention. Source: DeepSeek-V2. */
+export interface LatentSizes {
+  /** Of the latent of queries (q_lora_rank); null: queries have no latent. */
+  queryRank: number | null;
+  /** Of the latent of keys and values (kv_lora_rank). */
+  keyRank: number;
+  /** Channels of a head's queries and keys that are not rotated (qk_nope_head_dim). */
+  plainDim: number;
+  /** Rotated channels (qk_rope_head_dim), even. All heads share those of the key. */
+  rotaryDim: number;
+  /** Channels of a head's values (v_head_dim), at most the width of its keys. */
+  valueDim: number;
+}
+
 /** Options of fromPretrained() for such a model; the folder has the rest. */
 export type RotaryOptions = Partial<
   Pick<
@@ -125,6 +143,8 @@ export type Varying =
   | 'windowRopeTheta'
   | 'scales'
   | 'parallel'
+  | 'latent'
+  | 'qkNorm'
   | 'moe'
   | 'routerAuxLossCoef';
 
@@ -173,7 +193,7 @@ const MIXED = ['moe', 'routerAuxLossCoef'] as const;
 
 /** The names of options that only some families have. */
 function varyingOf(traits: RotaryTraits): Varying[] {
-  const { biases, window, moe, rope, residualDropout, scales, parallel } = traits;
+  const { biases, window, moe, rope, residualDropout, scales, parallel, latent } = traits;
   const { qkv, out, mlp } = biases;
   const given: Readonly<Partial<Record<Varying, unknown>>> = {
     window: window !== 'none',
@@ -183,10 +203,13 @@ function varyingOf(traits: RotaryTraits): Varying[] {
     residualDropout,
     scales,
     parallel: parallel?.key,
+    latent,
+    qkNorm: traits.qkNormKey,
   };
   const named = [qkv, out, mlp].filter((one) => typeof one === 'string');
   const found = Object.keys(given).filter((one) => given[one as Varying]) as Varying[];
-  return [...new Set([...named, ...found, ...(moe ? MIXED : [])])];
+  const mixed = moe?.scores ? MIXED.slice(0, 1) : MIXED;
+  return [...new Set([...named, ...found, ...(moe ? mixed : [])])];
 }
 
 /** Number of rotated channels of a head, as transformers counts them. */
@@ -204,7 +227,9 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
   for (const size of COUNTS) requireInteger(`${name} ${size}`, config[size], 1);
   const flags = ['tied', 'activationCheckpointing', 'attentionBias', 'mlpBias'] as const;
   for (const flag of flags) requireType(`${name} ${flag}`, config[flag] ?? false, 'boolean');
-  const { heads, channels, kvHeads = heads, headDim = channels / heads } = config;
+  const latent = traits.latent ? requireLatent(traits, config) : null;
+  const { heads, channels, kvHeads = heads } = config;
+  const { headDim = latent ? latent.plainDim + latent.rotaryDim : channels / heads } = config;
   requireInteger(`${name} kvHeads`, kvHeads, 1);
   if (!Number.isInteger(headDim) || headDim < 2 || headDim % 2 !== 0) {
     const expected = 'an even width of heads: channels / heads, or headDim';
@@ -213,12 +238,16 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
   if (heads % kvHeads !== 0) {
     throw refusedValue(`${name} kvHeads`, `a divisor of ${heads} heads`, kvHeads);
   }
+  if (latent && (kvHeads !== heads || headDim !== latent.plainDim + latent.rotaryDim)) {
+    const expected = `${heads} kvHeads, and a headDim of plainDim + rotaryDim`;
+    throw refused(`${name} heads`, expected, `${kvHeads} and ${headDim}`);
+  }
   if (traits.perHead && (kvHeads !== heads || headDim !== channels / heads)) {
     const expected = `${heads} kvHeads, and a headDim of channels / heads`;
     throw refused(`${name} heads`, expected, `${kvHeads} and ${headDim}`);
   }
   const { ropeScaling = null, padTokenId = null, attentionDropout = 0 } = config;
-  requireRope(traits, config, headDim);
+  requireRope(traits, config, latent?.rotaryDim ?? headDim);
   if (config.window !== undefined) requireWindow(traits, config.window, config.layers);
   const { tied = false, activationCheckpointing = false } = config;
   const { moe: _, ...dense } = config;
@@ -231,6 +260,22 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
     ropeTheta: requireFinite(`${name} ropeTheta`, config.ropeTheta ?? 10_000, Number.MIN_VALUE),
     initializerRange: requireFinite(`${name} initializerRange`, config.initializerRange ?? 0.02, 0),
   };
+}
+
+const LATENT: OptionNames<LatentSizes> = {
+  ...{ queryRank: true, keyRank: true, plainDim: true, rotaryDim: true, valueDim: true },
+};
+
+function requireLatent({ name }: RotaryTraits, { latent }: RotaryConfig): LatentSizes {
+  const op = `${name} latent`;
+  if (latent === undefined) throw refused(op, 'the widths of latent attention', 'undefined');
+  const read = readOptions(op, latent, LATENT);
+  for (const [key, value] of Object.entries(read)) {
+    if (key !== 'queryRank' || value !== null) requireInteger(`${op} ${key}`, value, 1);
+  }
+  const { valueDim, plainDim, rotaryDim } = read;
+  if (valueDim <= plainDim + rotaryDim) return read;
+  throw refusedValue(`${op} valueDim`, 'at most plainDim + rotaryDim', valueDim);
 }
 
 /** Returns the complete options of `varying`. Throws DS_ARGUMENT. */
@@ -246,8 +291,8 @@ function variedOf(
   const { windowRopeTheta = rope?.ofWindows?.fallback } = config;
   const has = (one: Varying): boolean => varying.includes(one);
   return {
-    ...(moe && {
-      moe: readMoe(name, moe, config.moe, config),
+    ...(moe && { moe: readMoe(name, moe, config.moe, config) }),
+    ...(has('routerAuxLossCoef') && {
       routerAuxLossCoef: requireFinite(`${name} routerAuxLossCoef`, routerAuxLossCoef, 0),
     }),
     ...Object.fromEntries(switched.map((one) => [one, config[one] ?? false])),
@@ -264,6 +309,9 @@ function variedOf(
         config.parallel ?? parallel?.key?.[1] ?? false,
         'boolean',
       ),
+    }),
+    ...(has('qkNorm') && {
+      qkNorm: requireType(`${name} qkNorm`, config.qkNorm ?? traits.qkNormKey?.[1], 'boolean'),
     }),
     ...(has('residualDropout') && {
       residualDropout: requireFinite(`${name} residualDropout`, residualDropout, 0, 1),
@@ -330,7 +378,8 @@ function rotatesOf({ rope }: RotaryTraits, sizes: RotarySizes): readonly boolean
 }
 
 /** Combines the sizes with the properties of the family. */
-export function bodyOf(traits: RotaryTraits, sizes: RotarySizes): Body {
+export function bodyOf(declared: RotaryTraits, sizes: RotarySizes): Body {
+  const traits = sizes.qkNorm === false ? ({ ...declared, qkNorm: 'none' } as const) : declared;
   const { biases, parallel = null, norm = {} } = traits;
   const has = (whether: Whether): boolean =>
     typeof whether === 'string' ? (sizes[whether] ?? false) : whether;
@@ -343,7 +392,7 @@ export function bodyOf(traits: RotaryTraits, sizes: RotarySizes): Body {
     ...{ ...rest, traits, maxSeq, headDim, residualDropout, windows, windowTheta, isParallel },
     ...{ qkvBias: has(biases.qkv), outBias: has(biases.out), mlpBias: has(biases.mlp) },
     moe: sizes.moe ?? null,
-    rotaryDim: rotaryDimOf(headDim, partialRotaryFactor),
+    rotaryDim: sizes.latent?.rotaryDim ?? rotaryDimOf(headDim, partialRotaryFactor),
     rotates: rotatesOf(traits, sizes),
     ownAngles: windowsOf(sizes).map((one) => one !== null && windowTheta !== null),
     norms: isParallel ? parallel.block : (norm.block ?? PRE_NORMS),

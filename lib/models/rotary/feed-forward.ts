@@ -99,8 +99,12 @@ export function feedForward(body: Body, layer: number): FeedForward {
     return new GatedMlp(channels, hidden, { bias, activation: kind });
   }
   const { experts, perToken: k, normalize, sharedHidden } = moe;
-  const { limit = null, routerBias = false } = traits.moe ?? {};
-  const options = { k, normalize, sharedHidden, limit, bias: routerBias };
+  const { limit = null, routerBias = false, shared, scores } = traits.moe ?? {};
+  const { groups, keptGroups, scale } = moe;
+  const options = {
+    ...{ k, normalize, sharedHidden, limit, bias: routerBias, sharedGate: shared !== 'ungated' },
+    routing: scores ? { scores, groups, keptGroups, scale } : null,
+  };
   const mixture = new SparseMixture(channels, moe.hidden, experts, options);
   for (const [name, parameter] of mixture.namedParameters()) {
     parameter.initialize(name.endsWith('bias') ? zeros : normal(initializerRange));

@@ -27,6 +27,12 @@ export interface MoeConfig {
    * decoder_sparse_step). Default: none.
    */
   denseLayers?: readonly number[];
+  /** Groups of experts (n_group), in families with a router by groups. Default 1. */
+  groups?: number;
+  /** Groups that a token's experts are in (topk_group). Default: all. */
+  keptGroups?: number;
+  /** Factor of the weights (routed_scaling_factor). Default 1. */
+  scale?: number;
 }
 
 /** A complete MoeConfig. */
@@ -40,12 +46,17 @@ export interface MoeTraits {
   readonly perToken: number;
   /** config.json's key for the width inside an expert. */
   readonly hidden: 'intermediate_size' | 'moe_intermediate_size';
-  /** Whether there is a shared expert for all tokens. */
-  readonly shared: boolean;
-  /** Whether norm_topk_prob sets if weights add up to 1; otherwise they always do. */
-  readonly choosesNorm: boolean;
-  /** Whether some layers may be dense. */
-  readonly choosesLayers: boolean;
+  /**
+   * Whether there is a shared expert for all tokens. "ungated": of n_shared_experts times the width
+   * of an expert, and without a gate.
+   */
+  readonly shared: boolean | 'ungated';
+  /** Whether norm_topk_prob sets if weights add up to 1; otherwise always or "never". */
+  readonly choosesNorm: boolean | 'never';
+  /** Whether some layers may be dense. "first": only the first ones (first_k_dense_replace). */
+  readonly choosesLayers: boolean | 'first';
+  /** Scores of a router by groups; see nn.GroupRouter. Default: nn.TopKRouter. */
+  readonly scores?: 'sigmoid' | 'softmax';
   /** Whether the router has a bias. Default false. */
   readonly routerBias?: boolean;
   /** Bound of gates, in families of experts with biases; see nn.Experts. Default: none. */
@@ -83,7 +94,7 @@ export const QWEN_FILES: ExpertFiles = {
 
 const NAMES: OptionNames<MoeConfig> = {
   ...{ experts: true, perToken: true, hidden: true, sharedHidden: true, normalize: true },
-  denseLayers: true,
+  ...{ denseLayers: true, groups: true, keptGroups: true, scale: true },
 };
 
 /** Returns the complete `given`; `model` is the name in errors. Throws DS_ARGUMENT. */
@@ -96,7 +107,8 @@ export function readMoe(
   const op = `${model} moe`;
   if (given === undefined) throw refused(op, '{ experts, perToken }', 'undefined');
   const { sharedHidden = null, ...config } = readOptions(op, given, NAMES);
-  const { normalize = true, denseLayers = [], hidden = dense } = config;
+  const isNormed = traits.choosesNorm !== 'never';
+  const { normalize = isNormed, denseLayers = [], hidden = dense } = config;
   const experts = requireInteger(`${op} experts`, config.experts, 1);
   const perToken = requireInteger(`${op} perToken`, config.perToken, 1);
   if (experts > 512) throw refusedValue(`${op} experts`, 'at most 512', experts);
@@ -104,29 +116,52 @@ export function readMoe(
     throw refusedValue(`${op} perToken`, `at most ${experts} experts`, perToken);
   requireInteger(`${op} hidden`, hidden, 1);
   if (sharedHidden !== null) requireInteger(`${op} sharedHidden`, sharedHidden, 1);
-  if (traits.shared !== (sharedHidden !== null)) {
+  if ((traits.shared !== false) !== (sharedHidden !== null)) {
     const expected = traits.shared
       ? 'the width of the shared expert'
       : 'null, because the family has no shared expert';
     throw refusedValue(`${op} sharedHidden`, expected, sharedHidden);
   }
+  if (traits.shared === 'ungated' && Number(sharedHidden) % hidden !== 0) {
+    throw refusedValue(`${op} sharedHidden`, `a multiple of ${hidden}`, sharedHidden);
+  }
   requireType(`${op} normalize`, normalize, 'boolean');
-  if (!traits.choosesNorm && !normalize) {
-    throw refusedValue(`${op} normalize`, 'true, the setting of the family', normalize);
+  if (traits.choosesNorm !== true && normalize !== isNormed) {
+    throw refusedValue(`${op} normalize`, `${isNormed}, the setting of the family`, normalize);
   }
   const isLayer = (one: number): boolean => Number.isInteger(one) && one >= 0 && one < layers;
-  const isFitting = traits.choosesLayers || denseLayers.length === 0;
+  const isFitting =
+    traits.choosesLayers === 'first'
+      ? denseLayers.every((layer, i) => layer === i)
+      : traits.choosesLayers || denseLayers.length === 0;
   if (!Array.isArray(denseLayers) || !denseLayers.every(isLayer) || !isFitting) {
     const expected = traits.choosesLayers ? `numbers of ${layers} layers` : 'none';
     throw refusedValue(`${op} denseLayers`, expected, denseLayers);
   }
-  return { experts, perToken, hidden, sharedHidden, normalize, denseLayers };
+  const routing = readGroups(op, traits, config);
+  return { experts, perToken, hidden, sharedHidden, normalize, denseLayers, ...routing };
 }
+
+/** The numbers of a router by groups. nn.GroupRouter checks that they fit the experts. */
+function readGroups(
+  op: string,
+  { scores }: MoeTraits,
+  { groups = 1, keptGroups = groups, scale = 1 }: Pick<MoeConfig, keyof typeof PLAIN>,
+): Pick<MoeSizes, keyof typeof PLAIN> {
+  const numbers = { groups, keptGroups, scale };
+  for (const [name, value] of Object.entries(numbers)) {
+    if (scores || value === 1) continue;
+    throw refusedValue(`${op} ${name}`, '1, because the family has no groups of experts', value);
+  }
+  return numbers;
+}
+
+const PLAIN = { groups: 1, keptGroups: 1, scale: 1 } as const;
 
 /** Reads the experts in a config.json. Throws DS_CHECKPOINT. */
 export function parseMoe(traits: MoeTraits, config: ModelConfig, layers: number): MoeConfig {
   config.requireOneOf('router_jitter_noise', [0]);
-  config.requireOneOf('scoring_func', ['softmax']);
+  config.requireOneOf('scoring_func', [traits.scores ?? 'softmax']);
   const [key, fallback] = traits.experts;
   const experts = config.size(config.get(key) === null ? OTHER_KEY : key, fallback);
   const perToken = config.size('num_experts_per_tok', traits.perToken);
@@ -134,13 +169,65 @@ export function parseMoe(traits: MoeTraits, config: ModelConfig, layers: number)
   if (perToken > experts) {
     throw config.refusal('num_experts_per_tok', `at most ${experts}`, perToken);
   }
+  const hidden = config.size(traits.hidden);
+  if (traits.choosesNorm === 'never') config.requireOneOf('norm_topk_prob', [false]);
   return {
-    ...{ experts, perToken, hidden: config.size(traits.hidden) },
-    ...(traits.shared && { sharedHidden: config.size('shared_expert_intermediate_size') }),
-    ...(traits.choosesNorm && { normalize: config.flag('norm_topk_prob', false) }),
-    ...(traits.choosesLayers && { denseLayers: parseDense(config, layers) }),
+    ...{ experts, perToken, hidden },
+    ...(traits.shared && { sharedHidden: parseShared(traits, config, hidden) }),
+    ...(traits.choosesNorm === true && { normalize: config.flag('norm_topk_prob', false) }),
+    ...(traits.choosesLayers && {
+      denseLayers:
+        traits.choosesLayers === 'first' ? parseFirst(config, layers) : parseDense(config, layers),
+    }),
+    ...(traits.scores && parseGroups(traits, config, { experts, perToken })),
   };
 }
+
+const parseShared = ({ shared }: MoeTraits, config: ModelConfig, hidden: number): number =>
+  shared === 'ungated'
+    ? config.size('n_shared_experts') * hidden
+    : config.size('shared_expert_intermediate_size');
+
+function parseFirst(config: ModelConfig, layers: number): number[] {
+  config.requireOneOf('moe_layer_freq', [1]);
+  const first = config.get('first_k_dense_replace', 0);
+  if (typeof first !== 'number' || !Number.isInteger(first) || first < 0) {
+    throw config.refusal('first_k_dense_replace', 'a number of layers', first);
+  }
+  return Array.from({ length: Math.min(first, layers) }, (_, layer) => layer);
+}
+
+/** The methods of a choice of groups, and of one without groups. */
+const METHODS = { sigmoid: ['noaux_tc'], softmax: ['group_limited_greedy'] } as const;
+
+function parseGroups(
+  { scores = 'softmax' }: MoeTraits,
+  config: ModelConfig,
+  { experts, perToken }: { experts: number; perToken: number },
+): Pick<MoeConfig, keyof typeof PLAIN> {
+  const scale = config.positive('routed_scaling_factor', 1);
+  const method = config.get('topk_method', scores === 'softmax' ? 'greedy' : null);
+  if (scores === 'softmax' && method === 'greedy') return { ...PLAIN, scale };
+  config.requireOneOf('topk_method', METHODS[scores]);
+  const groups = config.size('n_group', 1);
+  const keptGroups = config.size('topk_group', 1, groups);
+  if (experts % groups !== 0) throw config.refusal('n_group', `a divisor of ${experts}`, groups);
+  if ((experts / groups) * keptGroups < perToken) {
+    throw config.refusal('topk_group', `groups with ${perToken} experts`, keptGroups);
+  }
+  return { groups, keptGroups, scale };
+}
+
+/** The entries of config.json for a router by groups. */
+const describeGroups = (
+  { scores }: MoeTraits,
+  { groups, keptGroups, scale }: MoeSizes,
+): JsonObject => ({
+  ...{ n_group: groups, topk_group: keptGroups },
+  // transformers refuses an integer here; 1 is its default with a softmax.
+  ...((scores === 'sigmoid' || scale !== 1) && { routed_scaling_factor: scale }),
+  ...(scores === 'softmax' && { topk_method: groups === 1 ? 'greedy' : METHODS.softmax[0] }),
+});
 
 /** Newer versions of transformers also write this key. */
 const OTHER_KEY = 'num_local_experts';
@@ -173,12 +260,16 @@ export function describeMoe(traits: MoeTraits, moe: MoeSizes, routerLoss: number
     [key]: moe.experts,
     num_experts_per_tok: moe.perToken,
     [traits.hidden]: moe.hidden,
-    ...(traits.shared && { shared_expert_intermediate_size: moe.sharedHidden }),
+    ...(traits.shared === 'ungated'
+      ? { n_shared_experts: Number(moe.sharedHidden) / moe.hidden }
+      : traits.shared && { shared_expert_intermediate_size: moe.sharedHidden }),
     ...(traits.choosesNorm && { norm_topk_prob: moe.normalize }),
-    ...(traits.choosesLayers && {
-      ...{ decoder_sparse_step: 1, mlp_only_layers: [...moe.denseLayers] },
-    }),
-    output_router_logits: routerLoss > 0,
+    ...(traits.choosesLayers === 'first'
+      ? { first_k_dense_replace: moe.denseLayers.length }
+      : traits.choosesLayers && {
+          ...{ decoder_sparse_step: 1, mlp_only_layers: [...moe.denseLayers] },
+        }),
+    ...(traits.scores ? describeGroups(traits, moe) : { output_router_logits: routerLoss > 0 }),
     ...(routerLoss > 0 && { router_aux_loss_coef: routerLoss }),
   };
 }

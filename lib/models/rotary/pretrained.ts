@@ -6,7 +6,13 @@ import { required } from '../../runtime/required.js';
 import type { Layout } from '../load-weights.js';
 import { MAX_LAYERS, type ModelConfig } from '../model-config.js';
 import type { ModelFolder } from '../model-folder.js';
-import { type RotaryConfig, type RotarySizes, type Window, windowsOf } from './config.js';
+import {
+  type LatentSizes,
+  type RotaryConfig,
+  type RotarySizes,
+  type Window,
+  windowsOf,
+} from './config.js';
 import { describeMoe, expertSlices, parseMoe, parseRouterLoss } from './mixture.js';
 import { describeRope, describeRopeLayers, parseRope, parseRopeLayers } from './rope-keys.js';
 import { describeScales, parseScales } from './scales.js';
@@ -28,11 +34,19 @@ function textName(name: string): string | null {
 }
 
 /** Files have this library's names and layouts, except for experts and multimodal models. */
-export const rotaryLayout = ({ moe, textOf }: RotaryTraits, sizes: RotarySizes): Layout => ({
-  transposed: new Set<string>(),
-  slices: moe && sizes.moe ? expertSlices(moe, sizes.moe, sizes.layers) : {},
-  nameOf: (name) => (TABLE.test(name) ? null : textOf ? textName(name) : name),
-});
+export function rotaryLayout(traits: RotaryTraits, { moe, layers }: RotarySizes): Layout {
+  const { textOf, hasPredictors = false } = traits;
+  const isPredictor = (name: string): boolean =>
+    hasPredictors && Number(/^model\.layers\.(\d+)\./.exec(name)?.[1] ?? 0) >= layers;
+  return {
+    transposed: new Set<string>(),
+    slices: traits.moe && moe ? expertSlices(traits.moe, moe, layers) : {},
+    nameOf(name) {
+      if (TABLE.test(name) || isPredictor(name)) return null;
+      return textOf ? textName(name) : name;
+    },
+  };
+}
 
 /**
  * Keys that change the computation, with their supported values. Absent keys have the first value.
@@ -73,8 +87,8 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     ...{ layers, channels, heads, vocabSize },
     hidden: config.size('intermediate_size'),
     // transformers ignores the keys of families with the three projections by head.
-    kvHeads: traits.perHead ? heads : config.size('num_key_value_heads', heads),
-    headDim: traits.perHead ? channels / heads : config.size('head_dim', channels / heads),
+    kvHeads: hasOwnHeads(traits) ? heads : config.size('num_key_value_heads', heads),
+    ...parseHeadDim(traits, config, channels / heads),
     eps: config.positive(epsKey, eps),
     initializerRange: config.positive('initializer_range', 0.02),
     tied: config.flag('tie_word_embeddings', false),
@@ -84,14 +98,52 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     ...parseWindow(traits, config, layers),
     ...(traits.moe && {
       moe: parseMoe(traits.moe, config, layers),
-      routerAuxLossCoef: parseRouterLoss(config),
+      ...(!traits.moe.scores && { routerAuxLossCoef: parseRouterLoss(config) }),
     }),
     ...parseRope(traits, config, maxSeq),
     ...parseRopeLayers(traits, config, layers),
     ...parseScales(traits, config),
     ...(traits.parallel?.key && { parallel: config.flag(...traits.parallel.key) }),
+    ...(traits.qkNormKey && { qkNorm: config.flag(...traits.qkNormKey) }),
     ...(traits.residualDropout && { residualDropout: config.fraction(traits.residualDropout, 0) }),
   };
+}
+
+/** Whether each query head has its own key and value head. */
+const hasOwnHeads = ({ perHead, latent }: RotaryTraits): boolean =>
+  perHead !== undefined || latent === true;
+
+/** Keys of the widths of latent attention. */
+const LATENT_KEYS: Readonly<Record<keyof LatentSizes, string>> = {
+  queryRank: 'q_lora_rank',
+  keyRank: 'kv_lora_rank',
+  plainDim: 'qk_nope_head_dim',
+  rotaryDim: 'qk_rope_head_dim',
+  valueDim: 'v_head_dim',
+};
+
+function parseHeadDim(
+  { perHead, latent }: RotaryTraits,
+  config: ModelConfig,
+  fallback: number,
+): Pick<RotaryConfig, 'headDim' | 'latent'> {
+  if (!latent) return { headDim: perHead ? fallback : config.size('head_dim', fallback) };
+  const entries = Object.entries(LATENT_KEYS).map(([name, key]) => {
+    const isNone = name === 'queryRank' && config.get(key) === null;
+    return [name, isNone ? null : config.size(key)];
+  });
+  return { latent: Object.fromEntries(entries) };
+}
+
+function describeHeads(
+  { perHead, latent }: RotaryTraits,
+  { heads, kvHeads, headDim, latent: widths }: RotarySizes,
+): JsonObject {
+  if (perHead) return {};
+  if (!latent || !widths) return { num_key_value_heads: kvHeads, head_dim: headDim };
+  const entries = Object.entries(LATENT_KEYS);
+  const named = entries.map(([name, key]) => [key, widths[name as keyof LatentSizes]]);
+  return { num_key_value_heads: heads, ...Object.fromEntries(named) };
 }
 
 /** A row of the embedding; negative values count from the end, as in PyTorch. */
@@ -196,7 +248,7 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     intermediate_size: sizes.hidden,
     num_hidden_layers: sizes.layers,
     num_attention_heads: sizes.heads,
-    ...(!traits.perHead && { num_key_value_heads: sizes.kvHeads, head_dim: sizes.headDim }),
+    ...describeHeads(traits, sizes),
     [act]: required(names[0]),
     [(norm.eps ?? EPS)[0]]: sizes.eps,
     ...describeRope(traits, sizes),
@@ -205,7 +257,9 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     ...describeWindow(traits, sizes),
     ...describeScales(traits, sizes.scales),
     ...(parallel?.key && { [parallel.key[0]]: sizes.parallel ?? parallel.key[1] }),
-    attention_dropout: sizes.attentionDropout,
+    ...(traits.qkNormKey && { [traits.qkNormKey[0]]: sizes.qkNorm ?? traits.qkNormKey[1] }),
+    // transformers' DeepseekV2Config refuses an integer; 0 is the default everywhere.
+    ...(sizes.attentionDropout > 0 && { attention_dropout: sizes.attentionDropout }),
     ...(traits.residualDropout && { [traits.residualDropout]: sizes.residualDropout ?? 0 }),
     pad_token_id: sizes.padTokenId,
     initializer_range: sizes.initializerRange,

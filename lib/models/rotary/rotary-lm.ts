@@ -151,10 +151,9 @@ export function rotaryFamily<Model extends RotaryLM, Config extends RotaryConfig
   traits: RotaryTraits,
   build: (config: Config) => Model,
 ): Family<Model, RotaryOptions> {
-  const { name, modelType, textOf } = traits;
+  const { name, modelType, textOf, alsoTypes } = traits;
   return {
-    modelType,
-    textOf,
+    ...{ modelType, textOf, alsoTypes },
     architecture: `${name} supports the published settings of transformers' ${traits.architecture}.`,
     layout: (model) => rotaryLayout(traits, model.config),
     build: (folder, options) =>

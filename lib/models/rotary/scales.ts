@@ -3,6 +3,7 @@ import type { JsonObject } from '../../../types/json.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import type { ModelConfig } from '../model-config.js';
+import type { RopeScaling } from './rope-scaling.js';
 import type { RotaryTraits, ScaleName, ScaleTraits } from './traits.js';
 
 /**
@@ -78,12 +79,26 @@ export function describeScales(traits: RotaryTraits, scales: Scales = {}): JsonO
   return Object.fromEntries(keyed(traits).map(([name, { key }]) => [key, scales[name] ?? null]));
 }
 
+interface ScaledSizes {
+  scales?: Scales;
+  headDim: number;
+  channels: number;
+  ropeScaling?: RopeScaling | null;
+}
+
+/** The factor of scores under YaRN with mscale_all_dim. Source: DeepSeek-V2. */
+function stretchOf(scaling: RopeScaling | null): number {
+  if (scaling?.type !== 'yarn' || !scaling.mscaleAllDim || scaling.factor <= 1) return 1;
+  return (0.1 * scaling.mscaleAllDim * Math.log(scaling.factor) + 1) ** 2;
+}
+
 /** The factors of a model with these sizes. */
 export function factorsOf(
   traits: RotaryTraits,
-  { scales = {}, headDim, channels }: { scales?: Scales; headDim: number; channels: number },
+  { scales = {}, headDim, channels, ropeScaling }: ScaledSizes,
 ): ScaleFactors {
-  const { scales: declared = {} } = traits;
+  const { scales: declared = {}, latent = false } = traits;
+  const stretch = latent ? stretchOf(ropeScaling ?? null) : 1;
   const factor = (name: ScaleName, none: number): number => {
     const how = declared[name];
     if (how === 'rootChannels') return Math.sqrt(channels);
@@ -91,7 +106,7 @@ export function factorsOf(
     return how && value !== null ? value ** (how.power ?? 1) : none;
   };
   return {
-    scores: factor('scores', 1 / Math.sqrt(headDim)),
+    scores: factor('scores', 1 / Math.sqrt(headDim)) * stretch,
     embed: factor('embed', 1),
     residual: factor('residual', 1),
     logits: factor('logits', 1),

@@ -19,6 +19,7 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
   const { heads, kvHeads, moe, layers, traits, norms } = body;
   const sparse = moe ? layers - moe.denseLayers.length : 0;
   const hasShared = sparse > 0 && moe?.sharedHidden != null;
+  const isGated = traits.moe?.shared !== 'ungated';
   const names = [...norms.attention, ...norms.mlp].filter((name) => name !== null);
   const { model, table, head, attention, mlp } = pathsOf(body);
   return {
@@ -31,24 +32,33 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
       ...headNormStyles(body, attention),
       ...(sparse < layers && feedStyles(body, mlp)),
       ...(sparse > 0 && expertStyles(mlp)),
-      ...(hasShared && gatedStyles(`${mlp}.shared_expert`)),
+      ...(hasShared && gatedStyles(`${mlp}.${isGated ? 'shared_expert' : 'shared_experts'}`)),
       // A head with a bias stays whole, because the split loss has none.
       ...(!traits.biases.head && { [head]: 'head' as const }),
     },
-    sequence: {
-      body: model,
-      first: `${model}.layers.0`,
-      byToken: [
-        ...names.map((name) => `${model}.layers.*.${name}`),
-        `${model}.${lastNorm(body)}`,
-        ...(hasShared ? [`${mlp}.shared_expert_gate`] : []),
-      ],
-    },
+    // Latents are computed from all tokens on each rank.
+    ...(!traits.latent && {
+      sequence: {
+        body: model,
+        first: `${model}.layers.0`,
+        byToken: [
+          ...names.map((name) => `${model}.layers.*.${name}`),
+          `${model}.${lastNorm(body)}`,
+          ...(hasShared && isGated ? [`${mlp}.shared_expert_gate`] : []),
+        ],
+      },
+    }),
     taken,
   };
 }
 
-function projectionStyles({ traits: { packed, perHead } }: Body, path: string): Styles {
+function projectionStyles({ traits, latent }: Body, path: string): Styles {
+  const { packed, perHead } = traits;
+  if (latent) {
+    const names = [latent.queryRank === null ? 'q_proj' : 'q_b_proj', 'kv_b_proj'];
+    const style = { style: 'column', heads: 'queries' } as const;
+    return Object.fromEntries(names.map((name) => [`${path}.${name}`, style]));
+  }
   if (perHead) return { [`${path}.${perHead}`]: { style: 'column', heads: 'queries' } };
   if (packed) {
     return { [`${path}.qkv_proj`]: { style: 'column', heads: ['queries', 'keys', 'keys'] } };

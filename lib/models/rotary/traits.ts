@@ -169,6 +169,10 @@ export interface RotaryTraits {
   readonly name: string;
   /** config.json's model_type. */
   readonly modelType: string;
+  /** Other values of model_type for models of this computation. Default: none. */
+  readonly alsoTypes?: readonly string[];
+  /** Whether files may have further layers that predict later tokens; they are not read. */
+  readonly hasPredictors?: boolean;
   /** The model_type of multimodal folders with this language model. Default: none. */
   readonly textOf?: string;
   /** The class of transformers. */
@@ -179,6 +183,8 @@ export interface RotaryTraits {
    * Default "none".
    */
   readonly qkNorm?: 'none' | 'head' | 'whole';
+  /** config.json's key that enables these norms, and transformers' default. Default: always. */
+  readonly qkNormKey?: readonly [name: string, fallback: boolean];
   /** Whether each head has a logit without a value in its softmax. Default false. */
   readonly sinks?: boolean;
   /** Default: RMS norms before each branch. */
@@ -195,6 +201,11 @@ export interface RotaryTraits {
   readonly scales?: ScalesTraits;
   /** Whether queries, keys and values are one matrix, and also gate and up. Default false. */
   readonly packed?: boolean;
+  /**
+   * Whether queries, keys and values pass through latents of few channels, and only a part of each
+   * head's channels is rotated. Default false.
+   */
+  readonly latent?: boolean;
   /** One projection of this name has the query, key and value of each head. Default: none. */
   readonly perHead?: string;
   /** Default: Llama's names. */

@@ -1,0 +1,223 @@
+// Routers of mixtures of experts: they choose a few experts for each token, and their weights.
+
+import type { DsError } from '../errors.js';
+import { type OptionNames, readOptions } from '../runtime/options.js';
+import { refused, refusedValue } from '../runtime/refused.js';
+import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
+import {
+  choicesOf,
+  gather,
+  linear,
+  type Routes,
+  routeTopK,
+  scatter,
+  scope,
+  sigmoid,
+  softmax,
+  stack,
+  type Tensor,
+  topk,
+  where,
+  zeros as zerosOf,
+} from '../tensor/index.js';
+import { type Initializer, uniform, zeros } from './initializers.js';
+import { Module } from './module.js';
+import { Parameter } from './parameter.js';
+
+/** Routing statistics of one forward, layer by layer, for loadBalancingLoss(). */
+export interface RouterLoads {
+  /** For each token, [T] f32: 1, or 0 for padding, which does not count; null: all count. */
+  readonly mask: Tensor | null;
+  /**
+   * By layer [2, experts] f32: the number of choices per expert, and the sum of their
+   * probabilities.
+   */
+  readonly layers: Tensor[];
+}
+
+/** Options of TopKRouter. */
+export interface TopKRouterOptions {
+  /** Experts per token. Default 2. */
+  k?: number;
+  /** Whether the weights of a token's experts add up to 1. Default true. */
+  normalize?: boolean;
+  /** Default U(-1/sqrt(channels), 1/sqrt(channels)). */
+  weightInit?: Initializer;
+  /** Whether the logits have a bias. Default false. */
+  bias?: boolean;
+}
+
+/** @internal Names of the options. */
+export const ROUTER: OptionNames<TopKRouterOptions> = {
+  ...{ k: true, normalize: true, weightInit: true, bias: true },
+};
+
+/**
+ * Sends each token to the k experts with the largest logits; see routeTopK(). Its weight does not
+ * belong to a linear layer: it is neither quantized nor gets an adapter.
+ */
+export class TopKRouter extends Module {
+  /** [experts, channels]. */
+  readonly weight: Parameter;
+  /** [experts]; null without a bias. */
+  readonly bias: Parameter | null;
+  /** Experts per token. */
+  readonly k: number;
+  /** Whether the weights of a token's experts add up to 1. */
+  readonly normalize: boolean;
+
+  /** Throws DS_ARGUMENT. */
+  constructor(channels: number, experts: number, given: TopKRouterOptions = {}) {
+    super();
+    requireInteger('TopKRouter channels', channels, 1);
+    requireInteger('TopKRouter experts', experts, 1);
+    const options = readOptions('TopKRouter', given, ROUTER);
+    const { k = 2, normalize = true, bias = false, weightInit } = options;
+    this.k = requireInteger('TopKRouter k', k, 1);
+    if (this.k > experts || experts > 512) throw tooMany(this.k, experts);
+    this.normalize = requireType('TopKRouter normalize', normalize, 'boolean');
+    const init = weightInit ?? uniform(1 / Math.sqrt(channels));
+    this.weight = new Parameter([experts, channels], init);
+    const hasBias = requireType('TopKRouter bias', bias, 'boolean');
+    this.bias = hasBias ? new Parameter([experts], zeros) : null;
+  }
+
+  /**
+   * Routes tokens [T, channels] to experts; returns ids and weights, [T, k] each. Adds its
+   * statistics to `loads` if given. If several ranks route the same tokens, only one `counts`.
+   * Throws DS_SHAPE.
+   */
+  override forward(x: Tensor, loads: RouterLoads | null = null, counts = true): Routes {
+    const logits = linear(x, this.weight, this.bias);
+    const routes = routeTopK(logits, this);
+    if (loads)
+      loads.layers.push(loadOf(counts ? logits : logits.detach(), routes.ids, loads.mask).keep());
+    return routes;
+  }
+}
+
+function tooMany(k: number, experts: number): DsError {
+  return refused(
+    'TopKRouter',
+    'at most 512 experts, and at most all of them per token',
+    `${k} of ${experts}`,
+  );
+}
+
+/**
+ * [2, experts]: the choices per expert, and the sum of their probabilities, which has a gradient.
+ */
+function loadOf(logits: Tensor, ids: Tensor, mask: Tensor | null): Tensor {
+  return scope(() => {
+    const experts = logits.size(1);
+    const probabilities = softmax(logits.to('f32'), -1);
+    if (!mask) return stack([choicesOf(ids, experts), probabilities.sum(0)]);
+    const counted = mask.unsqueeze(1);
+    const known = where(counted.gt(0), ids, experts);
+    return stack([choicesOf(known, experts), probabilities.mul(counted).sum(0)]);
+  });
+}
+
+/** Routing by groups of experts, or by scores that do not add up to 1. Source: DeepSeek. */
+export interface GroupRouting {
+  /** Scores of experts: each one's sigmoid, with a bias for the choice; or a softmax over all. */
+  scores: 'sigmoid' | 'softmax';
+  /** Number of groups with equally many experts. Default 1. */
+  groups?: number;
+  /** Groups per token: the ones with the largest scores. Default: all. */
+  keptGroups?: number;
+  /** Factor of the weights. Default 1. */
+  scale?: number;
+}
+
+const ROUTING: OptionNames<GroupRouting> = {
+  ...{ scores: true, groups: true, keptGroups: true, scale: true },
+};
+
+/** Added to the sum of weights before a division. Source: DeepSeek-V3. */
+const TINY = 1e-20;
+
+/**
+ * Sends each token to the k experts with the largest scores among the experts of some groups. With
+ * sigmoid scores, `e_score_correction_bias` is added for the choice only, and a group has the sum
+ * of its two largest scores; with a softmax it has the largest. Computes in f32.
+ */
+export class GroupRouter extends TopKRouter {
+  /** [experts] f32, never trained by gradients; null with a softmax. */
+  readonly e_score_correction_bias: Parameter | null;
+  private readonly routing: Required<GroupRouting>;
+
+  /** Throws DS_ARGUMENT. */
+  constructor(
+    channels: number,
+    experts: number,
+    routing: GroupRouting,
+    options: TopKRouterOptions = {},
+  ) {
+    super(channels, experts, options);
+    const op = 'GroupRouter';
+    const {
+      scores,
+      groups = 1,
+      keptGroups = groups,
+      scale = 1,
+    } = readOptions(op, routing, ROUTING);
+    if (scores !== 'sigmoid' && scores !== 'softmax') {
+      throw refusedValue(`${op} scores`, '"sigmoid" or "softmax"', scores);
+    }
+    requireInteger(`${op} groups`, groups, 1);
+    requireInteger(`${op} keptGroups`, keptGroups, 1);
+    requireFinite(`${op} scale`, scale);
+    const size = experts / groups;
+    const least = scores === 'sigmoid' && groups > 1 ? 2 : 1;
+    if (!Number.isInteger(size) || size < least) {
+      throw refusedValue(`${op} groups`, `equal groups of ${experts} experts`, groups);
+    }
+    if (keptGroups > groups || keptGroups * size < this.k) {
+      const expected = `at most ${groups}, with ${this.k} experts or more`;
+      throw refusedValue(`${op} keptGroups`, expected, keptGroups);
+    }
+    this.routing = { scores, groups, keptGroups, scale };
+    this.e_score_correction_bias = scores === 'sigmoid' ? frozen([experts]) : null;
+  }
+
+  /** As TopKRouter. Routing statistics are not supported: throws DS_ARGUMENT for `loads`. */
+  override forward(x: Tensor, loads: RouterLoads | null = null): Routes {
+    if (loads) throw refused('GroupRouter', 'no load-balancing loss', 'routing statistics');
+    const { k, normalize } = this;
+    const { scale } = this.routing;
+    const wide = (one: Tensor): Tensor => (one.dtype === 'f64' ? one : one.to('f32'));
+    const logits = linear(wide(x), wide(this.weight), this.bias && wide(this.bias));
+    const scores = this.routing.scores === 'sigmoid' ? sigmoid(logits) : softmax(logits, -1);
+    const ids = scope(() => topk(this.choosable(scores.detach()), k).indices);
+    const chosen = gather(scores, 1, ids);
+    const shares = normalize
+      ? chosen.div(chosen.sum({ dims: [1], keepDim: true }).add(TINY))
+      : chosen;
+    return { ids: ids.to('i32'), weights: scale === 1 ? shares : shares.mul(scale) };
+  }
+
+  /** Scores [T, E] by which experts are chosen, -infinity outside of the kept groups. */
+  private choosable(scores: Tensor): Tensor {
+    const { e_score_correction_bias: bias } = this;
+    const { groups, keptGroups } = this.routing;
+    const choice = bias ? scores.add(bias.detach().to(scores.dtype)) : scores;
+    if (keptGroups === groups) return choice;
+    const [T, E] = [scores.size(0), scores.size(1)];
+    const inGroups = choice.reshape([T, groups, E / groups]);
+    const best = bias ? topk(inGroups, 2).values.sum(2) : inGroups.max(2);
+    const kept = topk(best, keptGroups).indices;
+    const none = zerosOf([T, groups], { dtype: choice.dtype, device: choice.device });
+    const isKept = scatter(none, 1, kept, 1).gt(0).unsqueeze(2);
+    return where(isKept, inGroups, Number.NEGATIVE_INFINITY).reshape([T, E]);
+  }
+}
+
+/** A parameter in f32 without a gradient. */
+function frozen(shape: readonly number[]): Parameter {
+  const parameter = new Parameter(shape, zeros);
+  parameter.requiresGrad = false;
+  parameter.fixedDtype = 'f32';
+  return parameter;
+}
