@@ -82,10 +82,7 @@ function writeInitial(
   slice.release();
 }
 
-/**
- * Writes the master weights of this rank's part of a parameter. `values`: f32 on the device, the
- * whole parameter or its elements from `from` on.
- */
+/** Writes this rank's part of `values` (f32 on the device, from element `from` on). */
 export function writeFragments(
   state: OptimizerState,
   partition: Partition,

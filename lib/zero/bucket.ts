@@ -19,10 +19,7 @@ interface Transfer {
   start(stream: Stream): Work;
   /** Called when the result is complete in the order of `stream`. */
   done(stream: Stream): void;
-  /**
-   * If set, compute waits for the bucket, and this frees the operands in the order of compute. This
-   * bounds memory even if the host runs far ahead.
-   */
+  /** If set, compute waits for the bucket, then this frees the operands. This bounds memory. */
   free?(): void;
 }
 
@@ -117,14 +114,9 @@ export class Buckets {
 
 /** Measures collectives on the device, and the time that compute waits for them. */
 export interface CommTimer {
-  /**
-   * Called before a collective is enqueued on `stream`. The caller runs the returned function after
-   * it.
-   */
+  /** Called before a collective is enqueued on `stream`; the result is called after it. */
   collective(stream: Stream): () => void;
-  /**
-   * Called before `compute` waits for collectives. The caller runs the returned function after it.
-   */
+  /** Called before `compute` waits for collectives; the result is called after it. */
   stall(compute: Stream): () => void;
 }
 

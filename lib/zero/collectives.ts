@@ -7,10 +7,7 @@ import { noteChanged } from '../tensor/tape.js';
 
 /** A running collective. */
 export interface Work {
-  /**
-   * Makes later work of `stream` see the result. Blocks on the CPU. Throws the job's failure
-   * (DS_COMM).
-   */
+  /** Later work of `stream` sees the result. Blocks on the CPU. Throws DS_COMM. */
   wait(stream: Stream): void;
 }
 
@@ -28,23 +25,15 @@ export interface Collectives {
   /** Copies the `tensor` of rank `root` to every rank. */
   broadcast(tensor: View, root: number, at: At): Work;
   allReduce(tensor: Tensor, at: At): Work;
-  /**
-   * Writes this rank's part of `input` [size * n], summed over all ranks, to `output` [n]. `output`
-   * may be that part of `input`.
-   */
+  /** Sums `input` [size * n] over ranks; `output` [n] gets this rank's part, also in place. */
   reduceScatter(output: Tensor, input: Tensor, at: At): Work;
   /** Sends part j of `input` [size * n] to part `rank` of rank j's `output`. */
   allToAll(output: View, input: View, at: At): Work;
-  /**
-   * Gathers every rank's `input` [n] into `output` [size * n]. `input` may be its part of `output`.
-   */
+  /** Gathers every rank's `input` [n] into `output` [size * n], also in place. */
   allGather(output: View, input: View, at: At): Work;
 }
 
-/**
- * Copies the values of rank `root` to every rank, in the order of the compute stream. `values` may
- * belong to an engine's parameter.
- */
+/** Copies the values of rank `root` to every rank, in the order of the compute stream. */
 export function takeOver(group: Collectives, values: Tensor, root = 0): void {
   if (group.size === 1) return;
   const { compute } = values.device;

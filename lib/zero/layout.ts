@@ -15,9 +15,7 @@ export interface ParameterShape {
   name: string;
   shape: readonly number[];
   group: number;
-  /**
-   * The part of a tensor that this rank holds, if other ranks hold the rest. Default: the whole.
-   */
+  /** The part of a tensor that this rank holds. Default: the whole. */
   region?: Region;
 }
 
@@ -137,10 +135,7 @@ export const overlap = (range: Range, window: Range): Range => {
   return { offset, numel: Math.max(0, end - offset) };
 };
 
-/**
- * Returns the parts of groups inside `window`, by offset from its start, with their parameters,
- * whole or in part.
- */
+/** Returns the parts of groups inside `window`, by offset from its start. */
 export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] {
   return groups.flatMap(({ group, like, places, ...range }) => {
     const { offset, numel } = overlap(range, window);

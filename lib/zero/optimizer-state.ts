@@ -13,10 +13,7 @@ import type { ShardState } from './state/shard-state.js';
 /** Facts on the next update that are known before its gradients. */
 export interface UpdatePlan {
   readonly settings: UpdateSettings;
-  /**
-   * The factor of the gradients: the loss scale, times the accumulation steps if they were not
-   * divided out.
-   */
+  /** The factor of the gradients: loss scale, and accumulation steps if not divided out. */
   readonly gradientScale: number;
 }
 
@@ -28,10 +25,7 @@ export type UpdatedPartition = readonly [partition: Partition, stream: Stream, c
 
 /** Sends updated weights to the other ranks. */
 export interface Publisher {
-  /**
-   * The partition's weights change in the order of `stream`, before `changed`. Once per partition
-   * and update.
-   */
+  /** The weights change in the order of `stream`, before `changed`. Once per update. */
   publish(partition: Partition, stream: Stream, changed?: Event): void;
 }
 
@@ -69,15 +63,9 @@ export interface Schedule {
   prepare?(plan: UpdatePlan): void;
   /** The ShardState has received the gradient of `partition`. */
   gradReady?(partition: Partition): void;
-  /**
-   * Called after all gradients; begin() and then update() follow. Uploads of speculative weights
-   * start. Does not block.
-   */
+  /** Called after all gradients. Uploads of speculative weights start. */
   endBackward?(): void;
-  /**
-   * Enqueues the remaining part of a partition's update that needs no step decision. Called in
-   * forward order. Does not block.
-   */
+  /** Enqueues the part of an update that needs no step decision. Called in forward order. */
   begin?(partition: Partition): void;
   /** Called before weights are read. */
   awaitWeights?(partition: Partition): void;
@@ -87,9 +75,7 @@ export interface Schedule {
   changed?(): void;
   /** Enqueues postponed commits, so that the state is that of the last update. */
   commit?(): void;
-  /**
-   * Whether ranks may have made local updates since their weights were equal. Equal on every rank.
-   */
+  /** Whether weights of ranks may differ by local updates. Equal on every rank. */
   readonly isAdrift?: boolean;
   /** Makes the weights of all ranks equal, after `applied` updates. All ranks call it. */
   resync?(applied: number, publisher: Publisher): void;
@@ -129,10 +115,7 @@ export class OptimizerState {
     schedule.adopt?.(partition);
   }
 
-  /**
-   * Writes the master weights of a fragment. `values`: [numel] f32 on the device, read on the
-   * compute stream.
-   */
+  /** Writes masters of a fragment. `values`: [numel] f32, read on the compute stream. */
   writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
     this.of(partition).state.writeMaster(partition, fragment, values);
   }
@@ -167,10 +150,7 @@ export class OptimizerState {
     for (const rest of updates.values()) for (const one of rest) publisher.publish(...one);
   }
 
-  /**
-   * Called before weights are read. Later compute work sees the updated weights. Updates do not
-   * change frozen parts.
-   */
+  /** Called before weights are read. Later compute work sees the updated weights. */
   awaitWeights(shard: WeightShard): void {
     const partition = shard as Partition;
     const share = this.shareOf.get(partition);
@@ -208,18 +188,14 @@ export class OptimizerState {
     this.of(partition).schedule.changed?.();
   }
 
-  /**
-   * Refreshes the partition's weights after an external change of master weights, such as a load.
-   */
+  /** Refreshes the weights after an external change of masters, such as a load. */
   refresh(partition: Partition): void {
     const { state, schedule } = this.of(partition);
     schedule.changed?.();
     state.refresh(partition);
   }
 
-  /**
-   * Whether ranks may have made local updates since their weights were equal. Equal on every rank.
-   */
+  /** Whether weights of ranks may differ by local updates. Equal on every rank. */
   get isAdrift(): boolean {
     return this.shares.some(({ schedule }) => schedule.isAdrift ?? false);
   }

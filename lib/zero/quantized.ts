@@ -120,9 +120,7 @@ function releaseOn(stream: Stream, tensor: Tensor): void {
   tensor.release();
 }
 
-/**
- * An all-to-all of codes, summed in f32 by the owner of each shard. All-reduce uses `inner`.
- */
+/** An all-to-all of codes, summed in f32 by the owner of each shard. */
 export class QuantizedWire implements Wire {
   constructor(
     private readonly inner: Wire,

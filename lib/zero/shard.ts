@@ -40,9 +40,7 @@ export class Partition<Of extends WeightUnit = Unit> {
     readonly range: Range,
     /** Storage of its weights. Owned. */
     readonly storage: WeightStore,
-    /**
-     * The range that only this rank saves and adds to the norm, from the start of the partition.
-     */
+    /** The range that only this rank saves and adds to the norm, from the partition's start. */
     readonly counted: Range = { offset: 0, numel: range.numel },
   ) {
     this.device = unit.device;
@@ -100,9 +98,7 @@ export interface WeightStore {
   /** [numel] in the weights' dtype, on the device or pinned; null on a disk. */
   readonly memory: Tensor | null;
   readonly bytes: Bytes;
-  /**
-   * Copies the weights to `to` ([numel] on the device, in their dtype) in the order of `stream`.
-   */
+  /** Copies the weights to `to` ([numel] on the device) in the order of `stream`. */
   load(to: Tensor, stream: Stream): void;
   /**
    * Sets the weights to `from` after the work of `stream`. `from` is [numel]: on the device in
@@ -163,10 +159,7 @@ export function write(to: Tensor, from: Tensor, stream: Stream): void {
   else copyAll(to, from, stream);
 }
 
-/**
- * Returns a fragment of a flat tensor that starts at the partition's start. A whole parameter keeps
- * its shape.
- */
+/** Returns a fragment of a flat tensor of the partition. A whole parameter keeps its shape. */
 export function sliceFragment(flat: Tensor, { entry, offset, numel }: Fragment): Tensor {
   return sliceFlat(flat, { offset, numel }, numel === entry.numel ? entry.shape : [numel]);
 }

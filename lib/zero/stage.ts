@@ -10,9 +10,7 @@ import type { Unit, WeightUnit } from './unit.js';
 
 /** Receives the gradients of a step, one partition at a time. */
 export interface GradientReceiver {
-  /**
-   * Called when partition.grad is complete in the order of `stream`. Records partition.ready there.
-   */
+  /** Called when partition.grad is complete in the order of `stream`. Records ready there. */
   reduced(partition: Partition, stream: Stream): void;
 }
 
@@ -29,10 +27,7 @@ export interface GradientFlow {
   reduce(partition: Partition, receiver: GradientReceiver | null): void;
 }
 
-/**
- * The range of a shard in its unit, the storage of its weights, and the range that this rank
- * counts.
- */
+/** The range of a shard, the storage of its weights, and the range that the rank counts. */
 export type Kept = [range: Range, store: WeightStore, counted?: Range];
 
 /** Moves weights between the ranks. See ZeroStages; methods without a use in a flow are absent. */
@@ -96,9 +91,7 @@ export class ZeroStages {
     this.shardsWeights = this.common('sharding', ({ weights }) => weights.isSharded, false);
   }
 
-  /**
-   * Factor of reduced gradients relative to the gradients for the update, which are means or sums.
-   */
+  /** Factor of reduced gradients relative to the gradients for the update. */
   get gradientFactor(): number {
     return this.common('gradient factor', ({ gradients }) => gradients.factor, 1);
   }
@@ -139,10 +132,7 @@ export class ZeroStages {
     gradients.reduce(required(this.partitionOf.get(unit)), receiver);
   }
 
-  /**
-   * Called when no micro-batch follows after reduce() and flush(). `receiver` gets the gradient,
-   * now or in the next flush().
-   */
+  /** Called when no micro-batch follows. `receiver` gets the gradient, now or in flush(). */
   conclude(unit: Unit, receiver: GradientReceiver): void {
     const { gradients } = this.of(unit);
     const partition = required(this.partitionOf.get(unit));
@@ -151,10 +141,7 @@ export class ZeroStages {
     else gradients.reduce(partition, receiver);
   }
 
-  /**
-   * Called after reduce() of every unit in this backward. Finishes all transfers; later compute
-   * work sees the results.
-   */
+  /** Called after reduce() of every unit. Later compute work sees the results of transfers. */
   flush(): void {
     for (const { weights, buckets } of this.stages) {
       weights.endBackward?.();

@@ -77,10 +77,7 @@ function add(sum: Tensor, addend: Tensor, stream: Stream): void {
 export class PublishedWeights implements WeightFlow {
   readonly isSharded = false;
   private readonly buckets: Buckets;
-  /**
-   * Units with gathered weights that the compute stream does not wait for yet; null until they are
-   * sent.
-   */
+  /** Units that the compute stream does not wait for yet; null until they are sent. */
   private readonly awaited = new Map<WeightUnit, Event | null>();
   private readonly events: Event[] = [];
   /** The stream for units that the host has updated. */

@@ -132,9 +132,7 @@ export class GatheredWeights implements WeightFlow {
     this.drop(unit);
   }
 
-  /**
-   * Makes later compute work wait for all gathers so far, so that no gather reads a shard any more.
-   */
+  /** Later compute work waits for all gathers, so that no gather reads a shard any more. */
   endBackward(): void {
     for (const weights of this.gathered.values()) {
       weights.work?.wait(this.device.compute);
@@ -236,9 +234,7 @@ export type GatherUnit = (store: WeightStore, flat: Tensor, group: Collectives, 
 export interface ShardStorage {
   /** See ZeroStages.slotBytes. */
   readonly slotBytes: number;
-  /**
-   * Returns uninitialized storage for a unit's shard of `numel` elements. The caller disposes it.
-   */
+  /** Returns uninitialized storage for a shard of `numel` elements. The caller disposes it. */
   create(unit: WeightUnit, numel: number): WeightStore;
   /** Announces the next units to gather, in order. */
   expect(units: Iterable<WeightUnit>): void;
@@ -261,10 +257,7 @@ export const onHost: ShardStorage = {
   create: ({ dtype, device }, numel) => new InMemory(pinned(device, [numel], dtype)),
 };
 
-/**
- * Gathers a device shard with one all-gather. A shard elsewhere is first copied to its part of
- * `flat`.
- */
+/** Gathers a device shard directly. A shard elsewhere is first copied to its part of `flat`. */
 export const gatherPlain: GatherUnit = (store, flat, group, at) => {
   const { memory } = store;
   if (memory && !memory.buffer.pinned) return group.allGather(flat, memory, at);
@@ -276,10 +269,7 @@ export const gatherPlain: GatherUnit = (store, flat, group, at) => {
   return work;
 };
 
-/**
- * This rank's shards of the secondary copy. They exist from the first gather after an update to the
- * next update.
- */
+/** Shards of the secondary copy, from the first gather after an update to the next update. */
 export class NearCopies {
   private readonly shards = new Map<WeightUnit, Tensor>();
 

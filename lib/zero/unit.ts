@@ -87,9 +87,7 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
     return this.flat;
   }
 
-  /**
-   * Makes the parameters views of `flat` [numel], which the caller fills. The unit takes ownership.
-   */
+  /** Makes the parameters views of `flat` [numel], which the caller fills. Takes ownership. */
   materialize(flat: Tensor): void {
     this.flat = flat;
     const { buffer, dtype, offset } = flat;
@@ -98,10 +96,7 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
     }
   }
 
-  /**
-   * Frees the flat weights in the order of the compute stream. The parameters have no values until
-   * materialize().
-   */
+  /** Frees the weights in the order of compute. Parameters have no values until materialize(). */
   vacate(): void {
     for (const { parameter } of this.parameters) parameter.vacate(this.name);
     this.dropWeights();
@@ -240,10 +235,7 @@ export class UnitGradient {
     this.drop();
   }
 
-  /**
-   * Returns the sum of all backwards since drop(), [numel], with a new reference; zeros if there
-   * was none.
-   */
+  /** Returns the sum of all backwards since drop(), with a new reference; zeros without any. */
   take(): Tensor {
     if (!(this.isWide ? this.sum : this.written)) this.close();
     return (this.sum ?? this.allocated()).retain();

@@ -6,16 +6,10 @@ import type { Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { At, Collectives, Work } from './collectives.js';
 
-/**
- * Sums flat gradients over the ranks. A wire may change the input, and holds it until the returned
- * work is done.
- */
+/** Sums flat gradients over the ranks. A wire may change the input until the work is done. */
 export type Wire = Pick<Collectives, 'allReduce' | 'reduceScatter'>;
 
-/**
- * Divides by `divisor` before the sum, to prevent f16 overflow. Also used for prescale_gradients
- * and gradient_predivide_factor.
- */
+/** Divides before the sum, against f16 overflow. Also for prescale_gradients. */
 export class DividedWire implements Wire {
   constructor(
     private readonly inner: Wire,

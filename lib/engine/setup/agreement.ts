@@ -127,10 +127,7 @@ async function compare(
   }
 }
 
-/**
- * Returns the first rank that differs from the first rank that must agree with it, and that rank.
- * Returns null if all agree.
- */
+/** Returns the first rank that differs from one that must agree with it, and that one; or null. */
 export function firstDifference(
   shape: MeshShape,
   digests: readonly string[],
@@ -222,9 +219,7 @@ function flatten(entries: readonly [string, unknown][], above = ''): Texts {
   return leaves;
 }
 
-/**
- * Formats a value. JSON would drop functions, which the groups of a caller's optimizer may contain.
- */
+/** Formats a value. JSON would drop functions, which groups of a caller may contain. */
 function text(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(text).join(', ')}]`;
   if (typeof value === 'string') return JSON.stringify(value);
@@ -264,10 +259,7 @@ function partsOf(module: Module): NamedPart[] {
   );
 }
 
-/**
- * Throws DS_ARGUMENT unless the parts of `ranks` contain every element of each parameter exactly
- * once.
- */
+/** Throws DS_ARGUMENT unless the parts of `ranks` have every element of a parameter once. */
 export function requireComplete(ranks: readonly (readonly NamedPart[])[]): void {
   const all = new Map<string, NamedPart[]>();
   for (const part of ranks.flat()) {

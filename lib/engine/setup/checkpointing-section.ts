@@ -39,10 +39,7 @@ export function configure(given: CheckpointingOptions | ActivationCheckpointingS
   configureByOptions(isSection ? toOptions(given) : given);
 }
 
-/**
- * Calls configure(section) only if the section sets an option. Otherwise the user's own configure()
- * stays in effect. Skips keys that the configuration reader already reported in a notice.
- */
+/** Calls configure(section) if the section sets an option that has an effect. */
 export function configureFromSection(section: ActivationCheckpointingSection): void {
   const {
     enabled: _unread,

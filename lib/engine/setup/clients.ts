@@ -14,15 +14,11 @@ import type { CommTimer } from '../../zero/bucket.js';
 export interface Clients {
   /** Parameters to train, or groups of them. Default: every parameter that requires a gradient. */
   modelParameters?: ParamsOf<ParamGroup>;
-  /**
-   * An optimizer, or a function from the parameters to an optimizer. Default: the configuration's.
-   */
+  /** An optimizer, or a function from parameters to one. Default: the configuration's. */
   optimizer?: Optimizer | ((params: ParamsOf<ParamGroup>) => Optimizer);
   /** One schedule for all groups, one per group, or a function that returns them. */
   lrScheduler?: LrSchedule | ((optimizer: Optimizer) => LrSchedule | readonly LrSchedule[]);
-  /**
-   * The job of the training ranks. Default: the job of initDistributed(), else only this process.
-   */
+  /** The job of the training ranks. Default: of initDistributed(), else only this process. */
   distributed?: Distributed | null;
   /** @internal Measures the collectives of training, for benchmarks. */
   commTimer?: CommTimer;

@@ -72,10 +72,7 @@ function unset(name: string): never {
   });
 }
 
-/**
- * Compares the index files of all ranks after the engine is built. Destroys the engine if they
- * differ.
- */
+/** Destroys the engine and throws if the index files of ranks differ. */
 export async function requireSameDraws(
   job: Distributed,
   engine: Engine,
@@ -94,10 +91,7 @@ export async function requireSameDraws(
 /** Digests of the index files of each metric; null if its values do not come from a file. */
 type Digests = ReturnType<CurriculumSampler['digests']>;
 
-/**
- * Throws DS_DATA on every rank if index files differ between ranks, because the ranks would draw
- * different batches. `exchange` returns the digests of every rank, by rank.
- */
+/** Throws DS_DATA on every rank if index files differ: ranks would draw different batches. */
 export async function requireSameMetrics(
   sampler: Sampler,
   exchange: (own: Digests) => Promise<Digests[]>,

@@ -38,10 +38,7 @@ export function wholeModel({ module, config, job, planned }: Given): Measured | 
   return planned || modelInfoPath(config) !== null ? measured(module, job) : null;
 }
 
-/**
- * In that run, rank 0 writes the model, the job and the memory sizes of all ranks. Throws DS_IO,
- * DS_COMM.
- */
+/** In that run, rank 0 writes the model, the job and the memory of all ranks. Throws DS_IO. */
 export async function describeModel(
   job: Distributed,
   { module, config, optimizer }: Decisions,

@@ -11,21 +11,13 @@ import { type LayoutOptions, type ParameterShape, shardOf } from '../../zero/lay
 import { FROZEN, type Unit } from '../../zero/unit.js';
 import type { Progress } from '../step/progress.js';
 
-/**
- * Returns a function that returns whether ranks sum gradients in this step. Returns null if they
- * sum gradients in every step.
- */
+/** Returns whether ranks sum gradients in a step, as a function; null: in every step. */
 export function sumsGradients(optimizer: Optimizer, progress: Progress): (() => boolean) | null {
   if (!canExchange(optimizer)) return null;
   return () => optimizer.sumsGradients(progress.appliedSteps + 1);
 }
 
-/**
- * Throws DS_CONFIG in two cases:
- *
- * - ZeRO would shard tensors that ranks exchange whole. DeepSpeed also rejects this.
- * - Pipeline stages share parameters, and must sum the gradients of these.
- */
+/** Throws DS_CONFIG if ZeRO or stages divide or share tensors that ranks exchange whole. */
 export function requireExchange(
   optimizer: Optimizer,
   config: ResolvedConfig,
@@ -68,10 +60,7 @@ export function layoutFor(optimizer: Optimizer, shards: number): LayoutOptions {
   };
 }
 
-/**
- * Throws DS_CONFIG for an optimizer that needs or exchanges whole parameters. `among` describes
- * ranks without such an exchange.
- */
+/** Throws DS_CONFIG for an optimizer that needs whole parameters, with ranks `among`. */
 export function requireElementwise(optimizer: Optimizer, among = 'with tensor parallelism'): void {
   if (!canSum(optimizer) && !canGather(optimizer) && !canExchange(optimizer)) return;
   throw new DsError({

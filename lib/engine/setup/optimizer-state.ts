@@ -107,10 +107,7 @@ function shardState<P extends Placement>(
 /** The processors that update state in host memory. */
 type Processor = typeof HostState | typeof StreamedState;
 
-/**
- * Two processors update state in host memory: the device updates the partitions of gpu_share, CPU
- * threads the rest.
- */
+/** The device updates the partitions of gpu_share, CPU threads the rest. */
 function addOffloaded(add: Add, options: StateOptions): void {
   const { partitions } = options;
   const onDevice = evenlySpread(partitions, streamedShare(options));
@@ -208,9 +205,7 @@ function mastersIn(Processor: Processor, options: StateOptions): StateChoice['ma
   return choiceOf(placement, setupOf(options)).masters;
 }
 
-/**
- * Returns the schedule of `partitions`: one pass, or several passes with an exchange between ranks.
- */
+/** Returns the schedule of one pass, or of passes with an exchange between ranks. */
 function afterDecision(
   state: ShardState,
   partitions: readonly Partition[],

@@ -130,10 +130,7 @@ type Builder = (
   more: More,
 ) => Optimizer;
 
-/**
- * Returns the optimizer of `section` for `params`. Throws DS_CONFIG without a section, DS_ARGUMENT
- * for invalid groups.
- */
+/** Throws DS_CONFIG without a section, DS_ARGUMENT for invalid groups. */
 function buildOptimizer(
   section: ResolvedOptimizer | null,
   params: ParamsOf<ParamGroup>,

@@ -116,17 +116,11 @@ interface Planned {
 /** A pipeline with its connections to the other stages. */
 export interface OpenPipeline extends PipelinePlan {
   links: Links;
-  /**
-   * Parameters that several stages share, and the data ranks of these stages, which sum their
-   * gradients. In the same order on all ranks.
-   */
+  /** Parameters of several stages, with the data ranks of these. Equal order on all ranks. */
   ties: readonly OwnGroup[];
 }
 
-/**
- * Opens the links and ties of the plan; null without a pipeline. Rejects with DS_COMM, and with
- * DS_CONFIG if the optimizer cannot update ties.
- */
+/** Opens links and ties. Rejects with DS_COMM, and DS_CONFIG if ties cannot be updated. */
 export async function openPipeline(
   job: Distributed,
   { plan, optimizer }: Planned,
@@ -201,10 +195,7 @@ export function keepStages(
   }
 }
 
-/**
- * Returns the columns of partition sums in the exchange of the norm: in the order of layers, for
- * all stages.
- */
+/** Returns the columns of partition sums in the exchange of the norm, in layer order. */
 export function columnsOf(
   plan: PipelinePlan | null,
   partitions: readonly Partition[],

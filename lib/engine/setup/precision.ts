@@ -35,10 +35,7 @@ export function weightDType({ fp16, bf16 }: ResolvedConfig): DType {
   return bf16.enabled ? 'bf16' : 'f32';
 }
 
-/**
- * Returns the dtype of gradient sums over micro-batches: the dtype of the weights, or f32 by
- * data_types.grad_accum_dtype.
- */
+/** Returns the dtype of gradient sums over micro-batches (data_types.grad_accum_dtype). */
 export function gradientDType(config: ResolvedConfig): DType {
   const { grad_accum_dtype: asked } = config.data_types;
   return asked === null ? weightDType(config) : dtypeOf[asked];
@@ -50,10 +47,7 @@ export function bufferDType({ data_types: section }: ResolvedConfig): DType | un
   return asked === null ? undefined : dtypeOf[asked];
 }
 
-/**
- * Quantizes linear layers by the configuration before they move. Throws DS_CONFIG with an
- * optimizer, because quantized weights are not trained.
- */
+/** Quantizes linear layers before they move. Throws DS_CONFIG with an optimizer. */
 export function quantizeWeights(
   { module, config: { weight_quantization: section } }: Pick<Given, 'module' | 'config'>,
   optimizer: Optimizer,

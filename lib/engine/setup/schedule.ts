@@ -61,10 +61,7 @@ function isList<T>(value: T | readonly T[]): value is readonly T[] {
 /** Parameters that are lists themselves. */
 const wholeLists: ReadonlySet<string> = new Set(['milestones']);
 
-/**
- * Returns a schedule for each group of the optimizer; an empty set without a section. Throws
- * DS_CONFIG if a list does not have one value per group.
- */
+/** Throws DS_CONFIG if a list does not have one value per group. */
 export function buildSchedules(
   scheduler: ResolvedScheduler | null,
   groups: readonly ParamGroup[],
@@ -83,10 +80,7 @@ const PEAKS: Partial<Record<ResolvedScheduler['type'], string>> = {
   ...{ OneCycle: 'cycle_max_lr', LRRangeTest: 'lr_range_test_min_lr' },
 };
 
-/**
- * Returns a notice if the groups have different learning rates, but `scheduler` sets one for all;
- * else null.
- */
+/** Returns a notice if groups have different rates, but `scheduler` sets one for all. */
 function unusedRates(
   scheduler: ResolvedScheduler | null,
   groups: readonly ParamGroup[],
@@ -103,10 +97,7 @@ function unusedRates(
   );
 }
 
-/**
- * Returns a notice if OneCycle would schedule the momentum of an optimizer without betas; else
- * null. Source: DeepSpeed, which warns too.
- */
+/** Returns a notice if OneCycle has no betas to schedule. DeepSpeed warns too. */
 function idleMomentum({ schedules }: ScheduleSet, { name, groups }: Optimizer): string | null {
   const isIdle = groups.some(({ betas }, group) => {
     const schedule = schedules[group];

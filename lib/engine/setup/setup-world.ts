@@ -14,10 +14,7 @@ type Answer<Data> = { value: Data } | { error: string };
 
 const OP = 'initialize';
 
-/**
- * Engines that are built concurrently exchange one after another, so the order is equal on every
- * rank.
- */
+/** Engines that are built concurrently exchange in turn, so the order is equal on all ranks. */
 class SetupWorld {
   private last: Promise<unknown> = Promise.resolve();
   /** Errors that all ranks have received. */
@@ -37,9 +34,7 @@ class SetupWorld {
     return turn;
   }
 
-  /**
-   * Sends `error` to the others instead of this rank's value, unless they have it. Never rejects.
-   */
+  /** Sends `error` instead of a value, unless the others have it. Never rejects. */
   async refuse(error: unknown): Promise<void> {
     if (this.shared.has(error as Error)) return;
     const turn = this.last
@@ -76,10 +71,7 @@ export function setupWorldOf(job: Distributed): SetupWorld {
   return made;
 }
 
-/**
- * Returns the values of all ranks, by rank. All ranks call it at the same point of initialize().
- * Rejects with DS_COMM if a rank stops.
- */
+/** Returns the values of all ranks, by rank. Rejects with DS_COMM if a rank stops. */
 export async function exchanged<Data extends JsonData<Data>>(
   job: Distributed,
   value: Data,
@@ -88,10 +80,7 @@ export async function exchanged<Data extends JsonData<Data>>(
   return setupWorldOf(job).inTurn((exchange) => exchange(value));
 }
 
-/**
- * Runs this rank's part of initialize(). If only this rank throws, the others receive DS_COMM with
- * its error at their next exchange.
- */
+/** If only this rank throws, the others receive DS_COMM with its error. */
 export async function orReport<Result>(
   job: Distributed,
   body: () => Promise<Result>,

@@ -58,10 +58,7 @@ interface Between extends ZeroGroup {
   isSharded: boolean;
 }
 
-/**
- * Builds the gradient and weight flow of a model's units, one stage for each record of ranks. With
- * one rank, nothing moves.
- */
+/** Builds the flows of a model's units, one stage for each record of ranks. */
 export function buildStages(
   config: ResolvedConfig,
   { trained, frozen }: ModelUnits,
@@ -101,10 +98,7 @@ function gradientFlow(
   return isSummed ? alternatingGradients(summed, isSummed, ownFactor) : summed;
 }
 
-/**
- * Elements of gradients per reduction. With offload, the host updates a unit as soon as its
- * gradient arrives, so buckets are not used.
- */
+/** Elements per reduction: 0 with offload, because the host updates each unit as it arrives. */
 export function gradientBucket({ zero_optimization: zero }: ResolvedConfig): number {
   return zero.offload_optimizer.device === 'none' ? zero.reduce_bucket_size : 0;
 }

@@ -69,10 +69,7 @@ const listOf = (layers: TensorPlan['layers']): readonly Entry[] =>
 
 const STYLES = { row: 'row', column: 'column', skip: 'whole' } as const;
 
-/**
- * Returns the modules with a parameter name that the rule matches. Throws DS_CONFIG if there is no
- * match.
- */
+/** Returns the modules with parameters that the rule matches. Throws DS_CONFIG without one. */
 function stylesBy(
   { patterns, type, parts }: PartitionSpec,
   index: number,

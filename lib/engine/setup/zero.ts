@@ -31,10 +31,7 @@ import { bufferDType, gradientDType, weightDType } from './precision.js';
 import { buildStages, shardsWeights } from './stage.js';
 import { buildUnits } from './units.js';
 
-/**
- * Creates units and state of the model. `ties`: parameters that several pipeline stages share.
- * Throws as buildState() does.
- */
+/** Creates units and state of the model. `ties`: see OpenPipeline. Throws as buildState(). */
 export function holdModel(
   { module, config, device, optimizer, progress }: Decisions,
   { commTimer: timer }: Clients,
@@ -118,10 +115,7 @@ function ownGroups(
   });
 }
 
-/**
- * Returns the groups for the first values of a tensor: ranks with the same part; for a whole tensor
- * also the tensor-parallel ranks.
- */
+/** Returns the groups of a tensor's first values. All tensor ranks need a whole tensor. */
 function sourcesOf({ tensorGroup }: Ranks) {
   return (region: Region, { source }: ZeroGroup): readonly Collectives[] =>
     tensorGroup && !isPart(region) ? [source, tensorGroup] : [source];

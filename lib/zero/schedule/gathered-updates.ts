@@ -46,9 +46,7 @@ type Batch = readonly Member[];
 export class GatheredUpdates implements Schedule {
   private readonly sums: TensorSums;
   private readonly batches: readonly Batch[];
-  /**
-   * Directions of this rank's shards of a batch, in the state's memory, by the gradients' dtype.
-   */
+  /** Directions of this rank's shards of a batch, by the gradients' dtype. */
   private readonly scratch = new Map<DType, Tensor>();
   private readonly onDevice = deviceKernels();
 
@@ -91,10 +89,7 @@ export class GatheredUpdates implements Schedule {
     for (const scratch of this.scratch.values()) scratch.release();
   }
 
-  /**
-   * Returns the directions of a whole unit on every rank. They are undefined outside of transformed
-   * parameters.
-   */
+  /** Returns the directions of a whole unit, undefined outside of transformed parameters. */
   private gather(
     { partition, directions }: Member,
     control: Tensor,
@@ -175,10 +170,7 @@ function scratchSizes(batches: readonly Batch[]): Map<DType, number> {
   return sizes;
 }
 
-/**
- * Divides partitions in order into batches with a transformed parameter for every rank; the last
- * one may have fewer.
- */
+/** Divides partitions in order into batches with a transformed parameter for every rank. */
 export function makeBatches(
   partitions: readonly Partition[],
   isTransformed: (entry: LayoutEntry) => boolean,

@@ -74,9 +74,7 @@ export class SpeculationOrder<Unit> {
 
 // Adapts the number of units that a schedule handles early, by the time that the last steps had.
 
-/**
- * Starts with half of the units. It adapts to the speed of a processor and does not change results.
- */
+/** Starts with half of the units and adapts to the speed of a processor. */
 export class AdaptiveCount {
   private chosen: number | null = null;
   private fixed = false;
@@ -110,10 +108,7 @@ export const windowLength = 10;
  * 535 ms for a miss, 377 ms without speculation.
  */
 const pauseAbove = 0.3;
-/**
- * At this share speculation resumes. It is lower, because a pause begins with a pass that only
- * commits.
- */
+/** Speculation resumes at this share: lower, because a pause begins with a commit. */
 const resumeAt = 0.2;
 
 /** A step misses if its gradients were clipped or not finite. */
@@ -126,10 +121,7 @@ export class ClipWindow {
     return !this.paused;
   }
 
-  /**
-   * Records a step's decision, with or without speculation. A new run uses the steps so far,
-   * because most runs clip at their start.
-   */
+  /** Records a decision. A new run uses the steps so far, because most runs clip at first. */
   record(missed: boolean): void {
     this.missed.push(missed);
     if (this.missed.length > windowLength) this.missed.shift();

@@ -335,9 +335,7 @@ export class Speculative implements Schedule {
   }
 }
 
-/**
- * The factor that undoes the gradients' scale when nothing is clipped, as the device computes it.
- */
+/** The factor that undoes the scale when nothing is clipped, as the device computes it. */
 const unclipped = (gradientScale: number): number => Math.fround(1 / gradientScale);
 
 function sameSettings(a: UpdateSettings, b: UpdateSettings): boolean {
@@ -346,9 +344,7 @@ function sameSettings(a: UpdateSettings, b: UpdateSettings): boolean {
   return written(a) === written(b);
 }
 
-/**
- * Calls `body` with a function that slices `range` out of flat tensors, then releases the slices.
- */
+/** Calls `body` with a function that slices `range` out of tensors, and releases these. */
 function withSlices(range: Range, body: (cut: (flat: Tensor) => Tensor) => void): void {
   const slices: Tensor[] = [];
   try {

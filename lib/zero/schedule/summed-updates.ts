@@ -73,10 +73,7 @@ export class TensorSums {
     }));
   }
 
-  /**
-   * Runs every round of the optimizer over all partitions, with the exchanges. `control` is the
-   * state's.
-   */
+  /** Runs every round over all partitions, with the exchanges. `control` is the state's. */
   measure(control: Tensor, settings: UpdateSettings): void {
     const { partitions, state } = this.parts;
     for (const [number, round] of this.rounds.entries()) {

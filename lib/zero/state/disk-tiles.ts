@@ -55,9 +55,7 @@ export interface DiskPlan {
   readonly numel: number;
 }
 
-/**
- * Divides `partitions` into tiles of at most `tile` elements, each aligned to a block in the file.
- */
+/** Divides `partitions` into tiles of at most `tile` elements, each at a block of the file. */
 export function planTiles(
   partitions: readonly Partition[],
   optimizer: Optimizer,

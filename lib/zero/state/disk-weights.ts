@@ -115,9 +115,7 @@ export class DiskWeights {
     return this.slots.bytes;
   }
 
-  /**
-   * Returns uninitialized storage for a shard of `numel` elements. The caller disposes it.
-   */
+  /** Returns uninitialized storage for a shard of `numel` elements. The caller disposes it. */
   create(unit: WeightUnit, numel: number): WeightStore {
     return this.places.get(unit) ?? new InMemory(pinned(this.device, [numel], unit.dtype));
   }

@@ -76,10 +76,7 @@ export function mastersOf(
   return placement === 'streamed' ? 'joined' : 'f32';
 }
 
-/**
- * Returns the bytes of one parameter. `windows`: copies of tiles where the placement leaves their
- * number to the configuration.
- */
+/** Returns the bytes of one parameter. `windows`: if the configuration sets their number. */
 export function footprintOf(
   { placement, masters, weights: stored, speculates }: StateChoice,
   { weight, gradient, state }: ParameterBytes,

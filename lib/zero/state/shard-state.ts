@@ -77,10 +77,7 @@ export class ShardState<P extends Placement = Placement> {
     masters.adopt?.(part);
   }
 
-  /**
-   * Writes the master weights of a fragment. `values`: [numel] f32 on the device, read on the
-   * compute stream.
-   */
+  /** Writes masters of a fragment. `values`: [numel] f32, read on the compute stream. */
   writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
     const part = this.partOf(partition);
     const { fragments } = this.masters;
@@ -88,18 +85,12 @@ export class ShardState<P extends Placement = Placement> {
     else this.placement.storage.writeMaster(part, fragment, values);
   }
 
-  /**
-   * Moves the gradient of `partition` to the memory that updates read. It is complete after
-   * partition.ready.
-   */
+  /** Moves the gradient, complete after partition.ready, to the memory that updates read. */
   receive(partition: Partition): void {
     this.placement.traffic.receive(this.partOf(partition));
   }
 
-  /**
-   * Calls `body` with the gradient, state and `control` of each tile, to enqueue its kernels. Calls
-   * `done` after the tile.
-   */
+  /** Calls `body` to enqueue the kernels of each tile, and `done` after the tile. */
   update(
     partition: Partition,
     control: Tensor,
@@ -145,10 +136,7 @@ export class ShardState<P extends Placement = Placement> {
     for (const one of tile ? [tile] : part.tiles) this.weights.deliver(part, one);
   }
 
-  /**
-   * Called after all tiles are delivered and nothing reads the gradient. Returns the stream that
-   * orders the change of the weights.
-   */
+  /** Called after the last read of the gradient. Returns the stream that changes the weights. */
   finish(partition: Partition): Stream {
     const part = this.partOf(partition);
     if (!part.grad) this.placement.traffic.dropGradient(part);
@@ -179,10 +167,7 @@ export class ShardState<P extends Placement = Placement> {
     return grad;
   }
 
-  /**
-   * Returns the gradient between receive() and the update, with a new reference; else null.
-   * Complete on return.
-   */
+  /** Returns the gradient until the update, complete, with a new reference; else null. */
   gradOf(partition: Partition): Tensor | null {
     return this.placement.traffic.gradOf(this.partOf(partition));
   }
@@ -200,9 +185,7 @@ export class ShardState<P extends Placement = Placement> {
     return this.placement.storage.lend(part, fragment, name);
   }
 
-  /**
-   * Refreshes the partition's weights after an external change of master weights, such as a load.
-   */
+  /** Refreshes the weights after an external change of masters, such as a load. */
   refresh(partition: Partition): void {
     const part = this.partOf(partition);
     if (this.masters.refresh) this.masters.refresh(part);

@@ -26,10 +26,7 @@ interface Halves {
   ties: Tensor;
 }
 
-/**
- * The location of a fragment in the smallest part of its range with byte-aligned ties; the part may
- * end with the range.
- */
+/** A fragment in the smallest part of its range with byte-aligned ties. */
 interface FragmentLocation {
   readonly range: RangeState;
   /** The part, from the range's start. */
@@ -137,10 +134,7 @@ interface Opening extends Omit<FragmentLocation, 'within'> {
   room: Tensor | null;
 }
 
-/**
- * Calls `body`, which enqueues reads or writes of the halves in `order`. Upper halves in `room` are
- * copies.
- */
+/** Calls `body`, which enqueues work on the halves in `order`. `room` has copies. */
 function withHalves(
   { high, range, around, order, room }: Opening,
   body: (split: Halves) => void,

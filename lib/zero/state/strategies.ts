@@ -54,10 +54,7 @@ export interface Traffic {
   upload(part: ShardPart, tile: StateTile): void;
   /** Called after the last upload. Returns the stream that orders the change of the weights. */
   finish(part: ShardPart): Stream;
-  /**
-   * Copies the whole `weights`, complete in `order`, to the partition's storage. Returns the stream
-   * that orders the change.
-   */
+  /** Copies whole `weights` to the storage. Returns the stream that orders the change. */
   store(part: ShardPart, weights: Tensor): Stream;
   /** Frees a gradient that updates read where backward wrote it. */
   dropGradient(part: ShardPart): void;
@@ -159,10 +156,7 @@ export function reaches({ updatesOnDevice }: Placement, { buffer }: Tensor): boo
   return buffer.pinned !== updatesOnDevice;
 }
 
-/**
- * Returns memory for updated weights, with a new reference: one of `memories` with their dtype, or
- * new.
- */
+/** Returns one of `memories` for updated weights, with a new reference, or new memory. */
 export function memoryForWeights(
   placement: Placement,
   { numel, unit: { dtype } }: Partition,

@@ -41,10 +41,7 @@ interface Portion {
   inFragment: Range;
 }
 
-/**
- * Returns the part of the elements `wanted` in a tile with a field of the elements `kept`. Both
- * ranges count from the same origin.
- */
+/** Returns the part of the elements `wanted` in a tile with a field of elements `kept`. */
 export function portionOf(tile: StoredTile, kept: Range, wanted: Range): Portion[] {
   const { offset, numel } = overlap(kept, wanted);
   if (numel <= 0) return [];
@@ -90,10 +87,7 @@ export class TileSlots {
     this.backing = file;
   }
 
-  /**
-   * Lets later work of the stream read and change the tile's bytes, until close(). Throws DS_IO for
-   * streams that run at once.
-   */
+  /** Later work of the stream may change the tile's bytes, until close(). Throws DS_IO. */
   open(tile: StoredTile): void {
     this.occupy(this.slotOf(tile) ?? this.load(tile), tile);
   }

@@ -11,10 +11,7 @@ import type { StateTile } from './tiles.js';
 /** One slot is updated while the other is uploaded and refilled. */
 export const WEIGHT_SLOTS = 2;
 
-/**
- * Maximum elements of a slot: larger slots need more memory, smaller ones fill the driver's queues.
- * See tileSize().
- */
+/** Larger slots need more memory, smaller ones fill the driver's queues. See tileSize(). */
 export const LARGEST_SLOT = 2 ** 26;
 
 interface Slot {
@@ -57,10 +54,7 @@ export class WeightSlots {
     }
   }
 
-  /**
-   * Returns the tile's part of `weights` in a slot, read after `last`. Later updates may change it.
-   * The caller releases it.
-   */
+  /** Returns the tile's part of `weights` in a slot, read after `last`. The caller releases it. */
   fetch(weights: Tensor, tile: StateTile, last: Event): Tensor {
     const { down, updates } = this.streams;
     const slot = required(this.slots[this.turn]);

@@ -17,10 +17,7 @@ import type { StateTile } from '../tiles.js';
 export interface HostStateOptions {
   /** Maximum elements per tile, a multiple of 64. */
   tile: number;
-  /**
-   * An update older than the last one has read the memory for gradients, so the next gradient waits
-   * for its tiles.
-   */
+  /** Older updates also read the memory for gradients, so gradients wait for their tiles. */
   readBefore?: boolean;
 }
 
@@ -76,10 +73,7 @@ export class HostState implements Placement {
   }
 }
 
-/**
- * One tensor is copied while backward completes the next. With one more, compute waits only if
- * copies are slower.
- */
+/** One tensor is copied while backward completes the next; one more absorbs slow copies. */
 export const UNITS_UNDER_WAY = 2;
 
 /**
@@ -104,10 +98,7 @@ export class DepartingTensors {
     if (this.underWay.length > UNITS_UNDER_WAY) this.returnOldest();
   }
 
-  /**
-   * Frees all tensors in the order of the copies after the last tensor of a step, so compute does
-   * not wait.
-   */
+  /** Frees all tensors in the order of the copies after a step, so compute does not wait. */
   flush(): void {
     for (const { tensor, left } of this.underWay.splice(0)) {
       tensor.buffer.releaseOn(this.copies);
@@ -149,10 +140,7 @@ export class HostStreams implements Traffic {
   private readonly read: Event;
   private readonly departing: DepartingTensors;
 
-  /**
-   * `readBefore`: an update older than the last one has read the gradient memory, so a gradient
-   * waits for its tiles.
-   */
+  /** `readBefore`: see HostStateOptions. */
   constructor(
     private readonly device: Device,
     private readonly readBefore = false,

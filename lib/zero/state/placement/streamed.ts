@@ -164,10 +164,7 @@ function placeIn(memory: Buffer, { master, state }: OpenTile): OpenTile {
   return { master: first, state: Object.fromEntries(rest) };
 }
 
-/**
- * Elements of streamed tiles: enough for the full PCIe rate, few enough for small windows on the
- * device.
- */
+/** Elements of a tile: enough for the full PCIe rate, few enough for small windows. */
 const STREAMED_TILE = 2 ** 24;
 
 /**
