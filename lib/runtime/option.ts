@@ -12,6 +12,7 @@ export type Syntax =
   | 'switch' // without a value: true; values: true, false, yes, no, 1, 0
   | 'texts' // all following words
   | 'integers'
+  | 'numbers'
   | 'record' // JSON
   | 'text or record' // a path, or JSON
   | 'text or switch'

@@ -52,6 +52,8 @@ export type {
   Report,
   TrainerCallbacks,
 } from './report-options.js';
+/** Reward functions for grpo() and rloo(). */
+export * as rewards from './rollouts/built-in-rewards.js';
 export type { Completion, Reward, RewardInput, WeightedReward } from './rollouts/reward.js';
 export { type RolloutOptions, Rollouts, rolloutsOf } from './rollouts/rollouts.js';
 export { Trainer, type TrainOptions } from './trainer.js';

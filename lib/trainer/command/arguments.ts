@@ -15,6 +15,7 @@ import { EVALUATION } from '../evaluation-options.js';
 import { CPO } from '../methods/cpo.js';
 import { DPO } from '../methods/dpo.js';
 import { GKD } from '../methods/gkd.js';
+import { GRPO, RLOO } from '../methods/grpo.js';
 import { KTO } from '../methods/kto.js';
 import { ORPO } from '../methods/orpo.js';
 import { REWARD } from '../methods/reward.js';
@@ -170,7 +171,7 @@ const SAVES = {
 
 /** The method, and the arguments that several methods share. Their readers check the limits. */
 const METHOD = {
-  method: string('"dpo", "kto", "orpo", "cpo", "reward" or "gkd" (docs/post-training.md)', {
+  method: string('"dpo", "kto", "orpo", "cpo", "reward", "gkd", "grpo" or "rloo"', {
     shown: '"sft"',
   }),
   beta: number('strength of the reference, or weight of the preferences', { shown: '0.1' }),
@@ -188,8 +189,30 @@ const METHOD = {
   }),
   max_completion_length: integer('tokens of an answer; longer ones lose their end', {
     min: 1,
-    shown: 'no limit',
+    shown: 'no limit; 512 for grpo',
   }),
+};
+
+/** Sampling of rollouts, by the names of the options of RolloutSampling. */
+export const SAMPLING_OF_ROLLOUTS = {
+  temperature: number('divides the scores of tokens', { shown: '1', flag: 'temperature' }),
+  topP: number('probability that sampled tokens sum to', { shown: '1', flag: 'top_p' }),
+  topK: integer('sample the K likeliest tokens; 0: all', { shown: '0', flag: 'top_k' }),
+  minP: number("least share of the likeliest token's probability", { flag: 'min_p' }),
+  repetitionPenalty: number('divides scores of repeated tokens', {
+    shown: '1',
+    flag: 'repetition_penalty',
+  }),
+};
+
+/** Rewards of completions. */
+const REWARDS = {
+  reward_funcs: texts('rewards: built-in names, or exports such as ./file.mjs#name'),
+  reward_weights: checked(any<number[]>, 'factors of the rewards', {
+    shown: '1 each',
+    syntax: 'numbers',
+  }),
+  reward_model_name_or_path: string('classifier with one label, as a further reward'),
 };
 
 const ADAPTERS = {
@@ -265,6 +288,10 @@ export interface TrainArguments
     Arguments<typeof KTO>,
     Arguments<typeof ORPO>,
     Arguments<typeof REWARD>,
+    Options<typeof REWARDS>,
+    Arguments<typeof SAMPLING_OF_ROLLOUTS>,
+    Arguments<typeof GRPO>,
+    Arguments<typeof RLOO>,
     Options<typeof ADAPTERS>,
     Options<typeof LORA>,
     Options<typeof QLORA> {}
@@ -274,6 +301,9 @@ function flags(declared: Declared): Declared {
   const named = Object.values(declared).filter(({ flag }) => flag !== undefined);
   return Object.fromEntries(named.map((option) => [option.flag, option]));
 }
+
+/** Options of grpo() and rloo() without those of other methods. */
+const { beta: _, ...ofRewards } = { ...RLOO, ...GRPO };
 
 /** All arguments, by the headings of the help. */
 export const GROUPS: Readonly<Record<string, Declared>> = {
@@ -288,6 +318,7 @@ export const GROUPS: Readonly<Record<string, Declared>> = {
     ...{ ...flags(DPO), ...flags(KTO), ...flags(ORPO), ...flags(CPO), ...flags(REWARD) },
     ...{ ...flags(GKD), ...METHOD },
   },
+  Rewards: { ...REWARDS, ...flags(SAMPLING_OF_ROLLOUTS), ...flags(ofRewards) },
   'LoRA and QLoRA': { ...ADAPTERS, ...LORA, ...QLORA },
 };
 

@@ -4,11 +4,12 @@ import { requireOneOf } from '../../runtime/require-type.js';
 import { CPO } from '../methods/cpo.js';
 import { DPO } from '../methods/dpo.js';
 import { GKD } from '../methods/gkd.js';
+import { GRPO, RLOO } from '../methods/grpo.js';
 import { KTO } from '../methods/kto.js';
 import { ORPO } from '../methods/orpo.js';
 import { PAIR_METRICS } from '../methods/pair-metrics.js';
 import { REWARD } from '../methods/reward.js';
-import type { TrainArguments } from './arguments.js';
+import { SAMPLING_OF_ROLLOUTS, type TrainArguments } from './arguments.js';
 
 /** What the command knows of a method beside its function. */
 interface CommandMethod {
@@ -23,6 +24,12 @@ const flagsOf = (declared: object): string[] =>
 
 const LENGTHS = ['max_prompt_length', 'max_completion_length'];
 const REFERENCE = ['ref_model_name_or_path', 'loss_type'];
+
+const ROLLOUTS = [
+  ...['reward_funcs', 'reward_weights', 'reward_model_name_or_path', 'ref_model_name_or_path'],
+  ...['max_completion_length', ...flagsOf(SAMPLING_OF_ROLLOUTS)],
+];
+const REWARD_METRICS = ['reward', 'reward_std'];
 
 /** The methods beside "sft". */
 export const METHODS: Readonly<Record<string, CommandMethod>> = {
@@ -43,6 +50,8 @@ export const METHODS: Readonly<Record<string, CommandMethod>> = {
     metrics: [...PAIR_METRICS, 'nll_loss'],
   },
   reward: { takes: flagsOf(REWARD), metrics: ['accuracy', 'margin', 'mean_reward'] },
+  grpo: { takes: [...flagsOf(GRPO), ...ROLLOUTS, 'loss_type'], metrics: REWARD_METRICS },
+  rloo: { takes: [...flagsOf(RLOO), ...ROLLOUTS], metrics: REWARD_METRICS },
   gkd: { takes: [...flagsOf(GKD), 'teacher_model_name_or_path'], metrics: [] },
 };
 

@@ -124,6 +124,8 @@ function read(given: Given, syntax: Syntax = 'text'): unknown {
       return list(given).map(String);
     case 'integers':
       return list(given).map((value) => readNumber(given, value, true));
+    case 'numbers':
+      return list(given).map((value) => readNumber(given, value, false));
     case 'record':
       return readRecord(given);
     case 'text or record':

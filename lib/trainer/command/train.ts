@@ -24,6 +24,7 @@ import type { CheckedArguments } from './check-arguments.js';
 import { requireFinite } from './finite-weights.js';
 import { tokenizerFolder } from './hub-model.js';
 import { methodIn } from './methods.js';
+import { isPolicy, openPolicy } from './policy.js';
 import { openPreferences } from './preference-rows.js';
 import { openRows, type RowData } from './rows.js';
 import { RunReport, type SampleSource } from './run-report.js';
@@ -109,7 +110,8 @@ async function readTogether(
     const tokenizer = Tokenizer.fromPretrained(await tokenizerFolder(args));
     const name = methodIn(args);
     if (name) {
-      const { model, method, train, lines, ...rest } = await openPreferences(args, name, {
+      const open = isPolicy(name) ? openPolicy : openPreferences;
+      const { model, method, train, lines, ...rest } = await open(args, name, {
         tokenizer,
         evaluation,
       });

@@ -1,0 +1,141 @@
+// Opens the prompts, the rewards and the models of `ds train --method grpo` and `rloo`.
+import { resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { fromPretrained } from '../../models/index.js';
+import { TaskModel } from '../../models/tasks/task-model.js';
+import { ownValue } from '../../runtime/own-value.js';
+import { refused } from '../../runtime/refused.js';
+import { PromptDataset, Tokenizer } from '../../text/index.js';
+import { GRPO, grpo, RLOO, type RolloutSampling, rloo } from '../methods/grpo.js';
+import type { TrainingMethod } from '../methods/method.js';
+import type { PolicyLossName } from '../methods/policy-losses.js';
+import * as rewards from '../rollouts/built-in-rewards.js';
+import type { Reward, WeightedReward } from '../rollouts/reward.js';
+import { fromArguments, SAMPLING_OF_ROLLOUTS } from './arguments.js';
+import type { CheckedArguments } from './check-arguments.js';
+import { revisionOf } from './hub-model.js';
+import { oneLoss } from './methods.js';
+import type { PreferenceMaterial } from './preference-rows.js';
+import { openModel } from './trained-model.js';
+import type { Evaluation } from './trainer-options.js';
+
+/** Tokens before the limit over which get_soft_overlong_punishment falls. */
+const OVERLONG_CACHE = 0.2;
+/** The default of --max_completion_length. */
+const MOST_TOKENS = 512;
+
+/** Built-in rewards by the names of TRL and open-r1. `most`: the limit of a completion. */
+const BUILT_IN: Readonly<Record<string, (most: number) => Reward>> = {
+  accuracy_reward: () => rewards.accuracy,
+  think_format_reward: () => rewards.format,
+  get_soft_overlong_punishment: (limit) =>
+    rewards.overlong({ limit, cache: Math.max(1, Math.ceil(OVERLONG_CACHE * limit)) }),
+  get_repetition_penalty_reward: () => rewards.repetition(),
+};
+
+/** Whether the method learns from rewards. */
+export const isPolicy = (method: string): boolean => method === 'grpo' || method === 'rloo';
+
+/** Reads prompts, rewards and models. Throws DS_DATA, DS_CHECKPOINT, DS_IO, DS_ARGUMENT. */
+export async function openPolicy(
+  args: CheckedArguments,
+  name: string,
+  { tokenizer, evaluation }: { tokenizer: Tokenizer; evaluation: Evaluation | null },
+): Promise<PreferenceMaterial> {
+  const { train_file: files, validation_file: judged } = args;
+  const model = await openModel(args);
+  const { max_completion_length: most = Math.min(MOST_TOKENS, model.maxSeq - 1) } = args;
+  const length = model.maxSeq - most;
+  const open = (rows: readonly string[]) => PromptDataset.open({ tokenizer, files: rows, length });
+  const train = await open(files);
+  const lines = [`learns from ${files.join(', ')}: ${described(train)}`];
+  const held = evaluation && judged ? await open(judged) : null;
+  if (held) lines.push(`judged by ${judged?.join(', ')}: ${described(held)}`);
+  const method = await methodOf(args, name, most);
+  const all = { model, method, train: train as never, lines };
+  if (!evaluation || !held) return all;
+  return { ...all, eval: { ...evaluation, data: held as never } };
+}
+
+async function methodOf(
+  args: CheckedArguments,
+  name: string,
+  most: number,
+): Promise<TrainingMethod> {
+  const sampling = {
+    ...fromArguments(SAMPLING_OF_ROLLOUTS, args),
+    maxNewTokens: most,
+  } as RolloutSampling;
+  const reference = await openReference(args);
+  const shared = {
+    rewards: await rewardsOf(args, most),
+    sampling,
+    ...(reference && { reference }),
+  };
+  if (name === 'rloo') return rloo({ ...fromArguments(RLOO, args), ...shared });
+  const loss = oneLoss(args) as PolicyLossName | undefined;
+  return grpo({ ...fromArguments(GRPO, args), ...shared, ...(loss && { loss }) });
+}
+
+/** The reference for a beta above 0; null if adapters take its place. */
+async function openReference(args: CheckedArguments) {
+  const { method, beta = method === 'rloo' ? RLOO.beta.default : 0 } = args;
+  const { ref_model_name_or_path: ref, use_peft: isAdapted = false } = args;
+  if (!(Number(beta) > 0) || (ref === undefined && isAdapted)) return null;
+  const place = ref ?? args.model_name_or_path;
+  if (place !== undefined) return fromPretrained(place, { revision: revisionOf(place, args) });
+  const hint = '--ref_model_name_or_path names the reference.';
+  throw refused('--config_name', 'a model or --use_peft for a beta above 0', 'new weights', hint);
+}
+
+async function rewardsOf(args: CheckedArguments, most: number): Promise<WeightedReward[]> {
+  const { reward_funcs: names = [], reward_weights: weights = [] } = args;
+  const { reward_model_name_or_path: judge } = args;
+  const found: WeightedReward[] = [];
+  for (const name of names) found.push(await rewardOf(name, most));
+  if (judge !== undefined) found.push({ of: await rewardModel(judge, args) });
+  if (found.length === 0) {
+    const expected = `a name of ${Object.keys(BUILT_IN).join(', ')}, or ./file.mjs#name`;
+    throw refused('--reward_funcs', expected, 'nothing');
+  }
+  if (weights.length > 0 && weights.length !== found.length) {
+    throw refused('--reward_weights', `${found.length} numbers`, `${weights.length}`);
+  }
+  return found.map((one, i) => ({ ...one, weight: weights[i] ?? 1 }));
+}
+
+/** A built-in function, or an export of a file of the user. */
+async function rewardOf(name: string, most: number): Promise<WeightedReward> {
+  const built = ownValue(BUILT_IN, name);
+  if (built) return { of: built(most), name };
+  const [file = '', exported = 'default'] = name.split('#');
+  const op = `--reward_funcs ${name}`;
+  if (!/[./\\]/.test(file)) {
+    throw refused(op, `${Object.keys(BUILT_IN).join(', ')}, or ./file.mjs#name`, name);
+  }
+  const module = await import(pathToFileURL(resolve(file)).href).catch((error: unknown) => {
+    throw refused(op, 'a module that can be imported', String(error));
+  });
+  const of = (module as Record<string, unknown>)[exported];
+  if (typeof of === 'function') {
+    const own = exported === 'default' ? of.name || 'default' : exported;
+    return { of: of as Reward, name: own };
+  }
+  const got = Object.keys(module as object).join(', ') || 'no exports';
+  throw refused(op, `an exported function "${exported}"`, got);
+}
+
+async function rewardModel(place: string, args: CheckedArguments): Promise<Reward> {
+  const revision = revisionOf(place, args);
+  const task = 'sequence-classification';
+  const model = await fromPretrained(place, { task, revision });
+  if (!(model instanceof TaskModel)) {
+    throw refused('--reward_model_name_or_path', 'a classifier with one label', place);
+  }
+  return rewards.model({ model, tokenizer: Tokenizer.fromPretrained(place) });
+}
+
+function described({ report: { prompts, dropped } }: PromptDataset): string {
+  const lost = dropped > 0 ? [`${dropped} left out, without room for an answer`] : [];
+  return [`${prompts} prompts`, ...lost].join(', ');
+}

@@ -1,0 +1,200 @@
+// Reward functions for common tasks, and reward models as functions.
+import { DecoderTask } from '../../models/tasks/decoder-task.js';
+import { TaskModel } from '../../models/tasks/task-model.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { dataError, refused, refusedValue } from '../../runtime/refused.js';
+import { requireFinite, requireInteger } from '../../runtime/require-number.js';
+import { noGrad, scope, Tensor } from '../../tensor/index.js';
+import type { ChatMessage, Tokenizer } from '../../text/index.js';
+import type { Score } from '../methods/advantages.js';
+import type { Reward, RewardInput } from './reward.js';
+
+/**
+ * 1 if the answer of a completion equals that of the column `solution`, else 0; null if the
+ * solution has no answer. An answer is the last \boxed{...}, the text after the last "####", or the
+ * last number. Numbers are compared by value.
+ */
+export function accuracy({ completions, columns }: RewardInput): Score[] {
+  const { solution: given } = columns;
+  if (!given) {
+    throw dataError('rewards.accuracy', 'a column "solution" in the rows of prompts', 'none');
+  }
+  return completions.map(({ content }, i) => {
+    const wanted = answerIn(String(given[i] ?? '')) ?? (String(given[i] ?? '').trim() || null);
+    if (wanted === null) return null;
+    const found = answerIn(content);
+    return found !== null && isSame(found, wanted) ? 1 : 0;
+  });
+}
+
+/** The answer in a text, or null. */
+function answerIn(text: string): string | null {
+  const boxed = boxedIn(text);
+  if (boxed !== null) return boxed;
+  const marked = /####\s*([^\n]+)(?![\s\S]*####)/.exec(text)?.[1];
+  if (marked) return marked.trim();
+  return text.match(/-?\d[\d,]*(?:\.\d+)?(?:\/\d+)?/g)?.at(-1) ?? null;
+}
+
+/** The contents of the last \boxed{...}; its braces may be nested. */
+function boxedIn(text: string): string | null {
+  const start = text.lastIndexOf('\\boxed{');
+  if (start < 0) return null;
+  const first = start + '\\boxed{'.length;
+  let depth = 1;
+  for (let i = first; i < text.length; ++i) {
+    if (text[i] === '{') depth += 1;
+    if (text[i] === '}') depth -= 1;
+    if (depth === 0) return text.slice(first, i).trim();
+  }
+  return null;
+}
+
+function isSame(a: string, b: string): boolean {
+  const [x, y] = [numberIn(a), numberIn(b)];
+  if (x !== null && y !== null) return Math.abs(x - y) <= 1e-9 * Math.max(1, Math.abs(y));
+  const plain = (text: string): string => text.replaceAll(/[\s$]/g, '').toLowerCase();
+  return plain(a) === plain(b);
+}
+
+/** The value of a number or fraction; null for other texts. */
+function numberIn(text: string): number | null {
+  const plain = text.replaceAll(/[\s,$%]/g, '').replace(/\.$/, '');
+  const fraction = /^(-?\d+(?:\.\d+)?)\/(\d+(?:\.\d+)?)$/.exec(plain);
+  if (fraction) return Number(fraction[1]) / Number(fraction[2]);
+  return /^-?\d+(?:\.\d+)?$/.test(plain) ? Number(plain) : null;
+}
+
+const THOUGHT = /^<think>(?!.*<think>)(.*?)<\/think>.*$/s;
+
+/** 1 if the completion is one <think>...</think> with an answer after it, else 0. As in TRL. */
+export function format({ completions }: RewardInput): Score[] {
+  return completions.map(({ content }) => (THOUGHT.test(content) ? 1 : 0));
+}
+
+/** Options of overlong(). */
+export interface OverlongOptions {
+  /** Tokens of a completion without any reward left. */
+  limit: number;
+  /** Tokens before the limit over which the reward falls from 0 to -1. */
+  cache: number;
+}
+
+/**
+ * Returns a reward from 0 to -1 that falls over the last `cache` tokens before `limit`. Throws
+ * DS_ARGUMENT. Source: Yu et al. 2025 (DAPO).
+ */
+export function overlong(given: OverlongOptions): Reward {
+  const names: OptionNames<OverlongOptions> = { limit: true, cache: true };
+  const { limit, cache } = readOptions('rewards.overlong', given, names);
+  requireInteger('rewards.overlong limit', limit, 1);
+  requireInteger('rewards.overlong cache', cache, 1);
+  const of: Reward = ({ completions }) =>
+    completions.map(({ tokens: { length } }) => {
+      if (length <= limit - cache) return 0;
+      return length <= limit ? -(length - limit + cache) / cache : -1;
+    });
+  return named('overlong', of);
+}
+
+/** Options of repetition(). */
+export interface RepetitionOptions {
+  /** Words of the compared parts. Default: 3. */
+  size?: number;
+  /** The reward of a text that repeats one part. Default: -1. */
+  penalty?: number;
+}
+
+/**
+ * Returns a penalty times the share of repeated parts of `size` words. Throws DS_ARGUMENT. Source:
+ * Yeo et al. 2025.
+ */
+export function repetition(given: RepetitionOptions = {}): Reward {
+  const names: OptionNames<RepetitionOptions> = { size: true, penalty: true };
+  const { size = 3, penalty = -1 } = readOptions('rewards.repetition', given, names);
+  requireInteger('rewards.repetition size', size, 1);
+  requireFinite('rewards.repetition penalty', penalty, Number.NEGATIVE_INFINITY, 0);
+  const of: Reward = ({ completions }) =>
+    completions.map(({ content }) => {
+      const words = content.toLowerCase().split(/\s+/).filter(Boolean);
+      const count = words.length - size + 1;
+      if (count < 1) return 0;
+      const parts = Array.from({ length: count }, (_, i) => words.slice(i, i + size).join(' '));
+      return (1 - new Set(parts).size / count) * penalty;
+    });
+  return named('repetition', of);
+}
+
+/** Options of model(). */
+export interface RewardModelOptions {
+  /** A classifier with one label. It stays on its device. */
+  model: TaskModel;
+  /** Its tokenizer. The chat template formats messages. */
+  tokenizer: Tokenizer;
+  /** Completions in a batch. Default: 8. */
+  batchSize?: number;
+}
+
+/**
+ * Returns the score of a reward model for prompt and completion. Throws DS_ARGUMENT for another
+ * model than a classifier with one label.
+ */
+export function model(given: RewardModelOptions): Reward {
+  const op = 'rewards.model';
+  const names: OptionNames<RewardModelOptions> = { model: true, tokenizer: true, batchSize: true };
+  const { model: judge, tokenizer, batchSize = 8 } = readOptions(op, given, names);
+  if (!(judge instanceof TaskModel)) throw refusedValue(`${op} model`, 'a classifier', judge);
+  if (judge.task !== 'sequence-classification' || judge.labels.length !== 1) {
+    throw refused(`${op} model`, 'a classifier with one label', `${judge.labels.length} labels`);
+  }
+  requireInteger(`${op} batchSize`, batchSize, 1);
+  const pad = judge.padTokenId ?? tokenizer.padId ?? tokenizer.eosId ?? 0;
+  // Rows of several lengths need a padding token.
+  if (judge instanceof DecoderTask) judge.padTokenId ??= pad;
+  return named('reward_model', ({ prompts, completions }) => {
+    const texts = prompts.map((prompt, i) =>
+      idsOf(tokenizer, prompt, completions[i]?.content ?? '').subarray(0, judge.maxSeq),
+    );
+    judge.eval();
+    const scores: number[] = [];
+    for (let from = 0; from < texts.length; from += batchSize) {
+      scores.push(...scoresOf(judge, texts.slice(from, from + batchSize), pad));
+    }
+    return scores;
+  });
+}
+
+function idsOf(
+  tokenizer: Tokenizer,
+  prompt: string | readonly ChatMessage[],
+  content: string,
+): Int32Array {
+  if (typeof prompt === 'string') return tokenizer.encode(prompt + content);
+  return tokenizer.applyChatTemplate([...prompt, { role: 'assistant', content }]).ids;
+}
+
+function scoresOf(judge: TaskModel, rows: readonly Int32Array[], pad: number): number[] {
+  const width = Math.max(1, ...rows.map(({ length }) => length));
+  const shape = [rows.length, width];
+  const [ids, mask] = [
+    new Int32Array(rows.length * width).fill(pad),
+    new Int32Array(rows.length * width),
+  ];
+  for (const [row, own] of rows.entries()) {
+    ids.set(own, row * width);
+    mask.fill(1, row * width, row * width + own.length);
+  }
+  const device = judge.parameters()[0]?.device;
+  return noGrad(() =>
+    scope(() => {
+      const inputs = { mask: Tensor.from(mask, { shape, device }) };
+      const out = judge.call(Tensor.from(ids, { shape, device }), inputs) as Tensor;
+      return out.to('f32').reshape([-1]).toArray() as number[];
+    }),
+  );
+}
+
+function named(name: string, of: Reward): Reward {
+  Object.defineProperty(of, 'name', { value: name });
+  return of;
+}
