@@ -62,6 +62,7 @@ const CSRC_INCLUDES = {
   ops: ['core'],
   comm: ['core', 'cpu'],
   io: ['core'],
+  grammar: ['core'],
   cpu: ['core', 'ops'],
   cuda: ['core', 'ops', 'comm'],
 };

@@ -41,6 +41,53 @@ export interface Addon {
   fileEngineName(): string;
   setFileEngine(name: string): void;
   /**
+   * Resolves with the handle of a vocabulary: token i has the bytes from offsets[i] to
+   * offsets[i + 1]; tokens without bytes are never allowed. Rejects with DS_ARGUMENT.
+   */
+  createVocabulary(bytes: ArrayBufferView, offsets: Int32Array): Promise<number>;
+  releaseVocabulary(vocabulary: number): void;
+  /**
+   * Resolves with the handle of a grammar from its description (csrc/grammar/program.h). Rejects
+   * with DS_ARGUMENT if no text matches, and with DS_LIMIT.
+   */
+  createGrammar(vocabulary: number, words: Int32Array): Promise<number>;
+  releaseGrammar(grammar: number): void;
+  /**
+   * Returns the bytes of the states and masks that the grammar keeps.
+   */
+  grammarBytes(grammar: number): number;
+  /**
+   * Returns the handle of a matcher at the start of a text. `ends` are allowed after a whole text.
+   */
+  createMatcher(grammar: number, ends: Int32Array): number;
+  releaseMatcher(matcher: number): void;
+  /**
+   * Returns false, without an effect, for a token that the grammar does not allow. Throws DS_LIMIT.
+   */
+  acceptToken(matcher: number, token: number): boolean;
+  /**
+   * Removes the last tokens. Throws DS_ARGUMENT if there are fewer.
+   */
+  rollbackTokens(matcher: number, count: number): void;
+  /**
+   * Returns true if the text so far is a whole text.
+   */
+  matcherComplete(matcher: number): boolean;
+  /**
+   * Returns true if only an end token may follow.
+   */
+  matcherDone(matcher: number): boolean;
+  /**
+   * Returns the whole characters that follow in every continuation.
+   */
+  forcedText(matcher: number): string;
+  /**
+   * Fills the masks of matchers on the threads of the pool: bit t % 32 of word t / 32 is 1 if token
+   * t may follow. `places` has pairs: a matcher, and the byte offset of its mask in `target`, which
+   * is host memory. Rejects with DS_LIMIT.
+   */
+  fillMasks(places: Float64Array, target: number): Promise<void>;
+  /**
    * Sets the block into which op arguments are written. The array must stay alive.
    */
   setArguments(block: Float64Array): void;

@@ -12,6 +12,12 @@
 #include "../core/buffer.h"
 #include "handles.h"
 
+namespace ds::grammar {
+class Vocabulary;
+class Grammar;
+class Matcher;
+}  // namespace ds::grammar
+
 namespace ds::addon {
 
 class TaskQueue;
@@ -86,6 +92,10 @@ struct Addon {
   HandleTable<EventRef> events{"event", "Do not use it after dispose()."};
   HandleTable<GraphRef> graphs{"graph", "Do not use it after dispose()."};
   HandleTable<SwapFileRef> swap_files{"swap file", "Do not use it after dispose()."};
+  HandleTable<const grammar::Vocabulary> vocabularies{"vocabulary",
+                                                      "Do not use it after dispose()."};
+  HandleTable<grammar::Grammar> grammars{"grammar", "Do not use it after dispose()."};
+  HandleTable<grammar::Matcher> matchers{"matcher", "Do not use it after dispose()."};
   std::vector<double> compute_streams;  // handle by device number: 0 is the CPU, 1 + i GPU i
   std::shared_ptr<AsyncFailure> failure = std::make_shared<AsyncFailure>();
   std::shared_ptr<TaskQueue> tasks;              // null until the first asynchronous call

@@ -67,6 +67,8 @@ using SignalNumber = Whole<int, 1, 64>;
 using Step = Whole<int64_t, -kExact, kExact>;
 using ThreadCount = Whole<int, 1, 1 << 14>;
 using Ticket = Whole<uint64_t, 0, kExact>;
+using TokenCount = Whole<size_t, 0, INT32_MAX>;
+using TokenNumber = Whole<int32_t, 0, INT32_MAX>;
 using UrgencyNumber = Whole<int, 0, kUrgencies - 1>;
 
 /// A time in milliseconds, 0 or more; Infinity waits as long as it takes.
@@ -98,6 +100,18 @@ inline HandleTable<GraphRef>& table_of(Addon& addon) {
 template <>
 inline HandleTable<SwapFileRef>& table_of(Addon& addon) {
   return addon.swap_files;
+}
+template <>
+inline HandleTable<const grammar::Vocabulary>& table_of(Addon& addon) {
+  return addon.vocabularies;
+}
+template <>
+inline HandleTable<grammar::Grammar>& table_of(Addon& addon) {
+  return addon.grammars;
+}
+template <>
+inline HandleTable<grammar::Matcher>& table_of(Addon& addon) {
+  return addon.matchers;
 }
 
 /// The handle of a live object.

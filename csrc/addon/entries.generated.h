@@ -10,6 +10,19 @@
   ENTRY(lock_file, "lockFile", "descriptor") \
   ENTRY(file_engine_name, "fileEngineName") \
   ENTRY(set_file_engine, "setFileEngine", "name") \
+  ENTRY(create_vocabulary, "createVocabulary", "bytes", "offsets") \
+  ENTRY(release_vocabulary, "releaseVocabulary", "vocabulary") \
+  ENTRY(create_grammar, "createGrammar", "vocabulary", "words") \
+  ENTRY(release_grammar, "releaseGrammar", "grammar") \
+  ENTRY(grammar_bytes, "grammarBytes", "grammar") \
+  ENTRY(create_matcher, "createMatcher", "grammar", "ends") \
+  ENTRY(release_matcher, "releaseMatcher", "matcher") \
+  ENTRY(accept_token, "acceptToken", "matcher", "token") \
+  ENTRY(rollback_tokens, "rollbackTokens", "matcher", "count") \
+  ENTRY(matcher_complete, "matcherComplete", "matcher") \
+  ENTRY(matcher_done, "matcherDone", "matcher") \
+  ENTRY(forced_text, "forcedText", "matcher") \
+  ENTRY(fill_masks, "fillMasks", "places", "target") \
   ENTRY(set_arguments, "setArguments", "block") \
   ENTRY(op_interface, "opInterface") \
   ENTRY(open, "open", "device") \

@@ -15,6 +15,7 @@
 #include "entries.generated.h"
 #include "entry.h"
 #include "file_tasks.h"
+#include "grammars.h"
 #include "offers.h"
 #include "op_call.h"
 #include "process_group.h"

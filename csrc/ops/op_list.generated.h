@@ -178,7 +178,7 @@
   NAMES(RotaryStore, "q", "k", "v", "out", "cos", "sin", "positions", "q_norm", "k_norm", "slots", "pool") \
   NAMES(RouteTopK, "logits", "ids", "weights") \
   NAMES(RouteTopKBackward, "logits", "ids", "dweights", "dlogits") \
-  NAMES(SampleTokens, "scores", "slots", "tokens", "logprobs", "settings", "numbers", "recent", "counts", "bias", "bans") \
+  NAMES(SampleTokens, "scores", "slots", "tokens", "logprobs", "settings", "numbers", "recent", "counts", "bias", "masks", "bans") \
   NAMES(Scan, "in", "out") \
   NAMES(CumprodBackward, "in", "dout", "dx") \
   NAMES(Scatter, "src", "index", "out") \
@@ -193,4 +193,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 1285332268
+#define DS_INTERFACE_HASH 1979996387

@@ -21,12 +21,12 @@ struct Problem {
   float* logprobs;  // null: not requested
   const float* settings;
   int32_t *numbers, *recent;
-  int32_t* counts;    // null if no slot has a row
-  const float* bias;  // null if no slot has a row
-  const int32_t* bans;
+  int32_t* counts;  // counts, bias and masks are null if no slot has a row
+  const float* bias;
+  const int32_t *masks, *bans;
   float* staged;  // [S, pitch]
-  int64_t count_rows, bias_rows, ban_rows, ban_width, slot_count;
-  uint32_t columns, pitch;  // pitch is a multiple of 4
+  int64_t count_rows, bias_rows, mask_rows, ban_rows, ban_width, slot_count;
+  uint32_t columns, pitch, mask_words;  // pitch is a multiple of 4
 
   __device__ __forceinline__ const T* row() const { return scores + blockIdx.x * row_stride; }
 };
@@ -253,15 +253,16 @@ template <class T>
 __device__ uint64_t stage(const Problem<T>& p, const int32_t* numbers, const SampleRules& rules,
                           float* y) {
   const T* const row = p.row();
-  const int32_t counts_row = numbers[kCountsRow], bias_row = numbers[kBiasRow];
-  const int32_t* const counts = row_of(p.counts, counts_row, p.count_rows, p.columns);
-  const float* const bias = row_of(p.bias, bias_row, p.bias_rows, p.columns);
-  if (!bias && !counts && !y) return best_of_row(row, p.columns);
+  const int32_t* const counts = row_of(p.counts, numbers[kCountsRow], p.count_rows, p.columns);
+  const float* const bias = row_of(p.bias, numbers[kBiasRow], p.bias_rows, p.columns);
+  const int32_t* const mask = row_of(p.masks, numbers[kMaskRow], p.mask_rows, p.mask_words);
+  if (!bias && !counts && !mask && !y) return best_of_row(row, p.columns);
   uint64_t best = 0;
   int bad = 0;
   each_element(row, p.columns, [&](uint32_t c, float x) {
     if (bias) x = add_rn(x, bias[c]);
     if (counts) x = penalized(x, counts[c], rules);
+    if (mask) x = masked(x, mask, c);
     bad |= !(x < INFINITY);
     if (y) y[c] = x;
     const uint64_t rank = ranked(x, c);
@@ -395,8 +396,7 @@ __device__ int32_t draw(float* y, uint32_t columns, uint32_t pitch, float most,
                                  [](float) { return uint64_t{1}; });
     left = keep(left, y, last, list, kMostListed);
   }
-  Boundary last;
-  if (rules.top_p < 1.0f) last = nucleus(left, bins, rules.top_p);
+  const Boundary last = rules.top_p < 1.0f ? nucleus(left, bins, rules.top_p) : Boundary{};
   return static_cast<int32_t>(column_in(race(left, last, rules)));
 }
 
@@ -483,6 +483,9 @@ void run(const SampleTokens& op, CudaContext& ctx) {
     p.count_rows = op.counts ? op.counts.shape[0] : 0;
     p.bias = op.bias ? op.bias.as<float>() : nullptr;
     p.bias_rows = op.bias ? op.bias.shape[0] : 0;
+    p.masks = op.masks ? op.masks.as<int32_t>() : nullptr;
+    p.mask_rows = op.masks ? op.masks.shape[0] : 0;
+    p.mask_words = op.masks ? static_cast<uint32_t>(op.masks.shape[1]) : 0;
     p.bans = op.bans ? op.bans.as<int32_t>() : nullptr;
     p.ban_rows = op.bans ? op.bans.shape[0] : 0;
     p.ban_width = op.bans ? op.bans.shape[1] : 0;

@@ -25,6 +25,7 @@ enum SampleNumber {
   kSeedHigh,
   kCountsRow,  // -1 for none
   kBiasRow,    // -1 for none
+  kMaskRow,    // -1 for none
   kSampleNumbers
 };
 /// Columns of SampleTokens::bans before the tokens.
@@ -42,8 +43,8 @@ constexpr int64_t kSampleRecent = 64;
 ///    instead.
 /// 3. Subtract frequency times the number of times the token was sampled.
 /// 4. Subtract presence if the token was sampled at least once.
-/// 5. Exclude tokens that would complete a banned sequence. If the temperature is 0, the largest
-///    score wins, the first of equal ones.
+/// 5. Exclude tokens with a mask bit of 0, and tokens that would complete a banned sequence. If the
+///    temperature is 0, the largest score wins, the first of equal ones.
 /// 6. y = (score - largest) / temperature.
 /// 7. Exclude scores below the top_k-th; equal ones stay.
 /// 8. In ascending order (equal scores by column), exclude tokens while the running sum of e^y is
@@ -64,13 +65,14 @@ struct SampleTokens {
       logprobs;   // [S, 2] f32: log-probability of the token by raw scores, and their log-sum-exp
   View settings;  // [slots, 6] f32: temperature, top_p (1: all), min_p, repetition, presence,
                   // frequency
-  View numbers;   // [slots, 7] i32: position and generated (both updated), top_k, seed, rows of
-                  // counts and bias
+  View numbers;   // [slots, 8] i32: position and generated (both updated), top_k, seed, rows of
+                  // counts, bias and masks
   View recent;    // [slots, 64] i32: the token at position p is in column p % 64; updated
   OptionalView
       counts;  // [.., V] i32: twice the times it was sampled, plus 1 if the prompt has it; updated
-  OptionalView bias;  // [.., V] f32
-  OptionalView bans;  // [B, 3 + L] i32: slot, sampled tokens until which it holds, length, tokens
+  OptionalView bias;   // [.., V] f32
+  OptionalView masks;  // [.., ceil(V / 32)] i32: bit t % 32 of word t / 32 is 1 to allow token t
+  OptionalView bans;   // [B, 3 + L] i32: slot, sampled tokens until which it holds, length, tokens
 };
 
 inline void check(const SampleTokens& op) {
@@ -99,6 +101,13 @@ inline void check(const SampleTokens& op) {
   };
   require_table(op.counts, DType::i32, "counts");
   require_table(op.bias, DType::f32, "bias");
+  if (op.masks) {
+    const int64_t words = (vocabulary + 31) / 32;
+    DS_CHECK_SHAPE(op.masks.ndim == 2 && op.masks.shape[1] == words, kOp,
+                   text("masks [.., ", words, "]"), op.masks.describe());
+    require_dtype(kOp, op.masks, DType::i32, "masks");
+    require_contiguous(kOp, op.masks, "masks");
+  }
   if (!op.bans) return;
   DS_CHECK_SHAPE(op.bans.ndim == 2 && op.bans.shape[1] > kBanTokens, kOp, "bans [B, 4 or more]",
                  op.bans.describe());

@@ -76,9 +76,11 @@ Scores processed(const SampleTokens& op, int32_t slot, Scores x, const SampleRul
   const int32_t* const numbers = op.numbers.as<int32_t>() + slot * kSampleNumbers;
   const auto* counts = row_of<const int32_t>(op.counts, numbers[kCountsRow], "rows of counts");
   const auto* bias = row_of<const float>(op.bias, numbers[kBiasRow], "rows of bias");
+  const auto* mask = row_of<const int32_t>(op.masks, numbers[kMaskRow], "rows of masks");
   for (size_t c = 0; c < x.size(); ++c) {
     if (bias) x[c] = add_rn(x[c], bias[c]);
     if (counts) x[c] = penalized(x[c], counts[c], rules);
+    if (mask) x[c] = masked(x[c], mask, static_cast<uint32_t>(c));
   }
   const int64_t bans = op.bans ? op.bans.shape[0] : 0;
   const int32_t* const recent = op.recent.as<int32_t>() + slot * kSampleRecent;

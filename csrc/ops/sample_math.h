@@ -45,6 +45,12 @@ DS_HOST_DEVICE bool ban_applies(const int32_t* ban, const int32_t* recent,
   return true;
 }
 
+/// Returns a score after a mask. NaN and +infinity stay, so that the row is rejected.
+DS_HOST_DEVICE float masked(float x, const int32_t* mask, uint32_t column) {
+  const bool allowed = static_cast<uint32_t>(mask[column / 32]) >> column % 32 & 1;
+  return allowed || !(x < float_of_bits(0x7f800000u)) ? x : float_of_bits(0xff800000u);
+}
+
 /// e^y for y <= 0 within 2 ulp: 2^n times a polynomial of the remainder; 0 below -87.
 DS_HOST_DEVICE float exact_exp(float y) {
   if (!(y > -87.0f)) return 0.0f;

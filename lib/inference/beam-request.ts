@@ -13,8 +13,16 @@ function refused(what: string, expected: string, got: unknown, hint: string): Ds
 }
 
 /** Returns null for one beam, which needs no search. Throws DS_ARGUMENT. */
-export function readBeams(given: BeamRequest, stop: readonly string[]): BeamRequest | null {
+export function readBeams(
+  given: BeamRequest,
+  stop: readonly string[],
+  hasFormat: boolean,
+): BeamRequest | null {
   if ((given.numBeams ?? 1) > 1) {
+    if (hasFormat) {
+      const hint = 'Omit numBeams, or check the text after the search.';
+      throw refused('format', 'no format with beams', 'a format', hint);
+    }
     if (stop.length === 0) return given;
     const hint = 'Use stopTokens to end the sequences of a beam search.';
     throw refused('stop', 'no stop strings with beams', stop, hint);

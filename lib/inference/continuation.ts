@@ -1,4 +1,6 @@
 // The state of one sampled sequence: its tokens, its text and its finish reason.
+import { DsError } from '../errors.js';
+import { Matcher } from '../runtime/grammar.js';
 import { required } from '../runtime/required.js';
 import type { Tokenizer } from '../text/index.js';
 import type { ReadRequest } from './request.js';
@@ -45,6 +47,8 @@ export interface Generation {
 export class Continuation {
   readonly sequence: Sequence;
   readonly sampling: SequenceSampling;
+  /** Follows the text through the format of the request; null without one. */
+  readonly matcher: Matcher | null;
   /** The sampler slot; null before the first sampled token. */
   slot: number | null = null;
   private reason: FinishReason | null = null;
@@ -62,6 +66,8 @@ export class Continuation {
     this.sampling = new SequenceSampling('InferenceEngine request', sampling, vocabulary, index);
     this.stream = tokenizer && new TextStream(tokenizer, stop, textBefore, visibleTokens);
     this.tokenizer = tokenizer;
+    const { grammar, stopTokens } = request;
+    this.matcher = grammar && new Matcher(grammar, stopTokens);
   }
 
   /** End tokens. */
@@ -81,14 +87,22 @@ export class Continuation {
   accept({ token, logprob }: SampledToken): GenerationPiece {
     const { sequence } = this;
     sequence.learn(token);
+    this.follow(token);
     const isEnd = this.request.stopTokens.has(token);
     // The head may be padded beyond the tokenizer's vocabulary. Padding tokens have no text.
     const hasText = !isEnd && this.tokenizer?.hasToken(token);
     const pushed = hasText ? this.stream?.push(token, this.mayStop) : null;
-    if (isEnd || pushed?.stop) this.reason = 'stop';
+    if (isEnd || pushed?.stop || this.matcher?.isDone) this.reason = 'stop';
     else if (sequence.tokens.length >= sequence.limit) this.reason = 'length';
     const piece = this.piece((pushed?.text ?? '') + this.rest(), [token]);
     return logprob ? { ...piece, logprobs: [logprob] } : piece;
+  }
+
+  /** Moves the matcher by a token. Throws DS_LIMIT. */
+  private follow(token: number): void {
+    if (!this.matcher || this.matcher.accept(token)) return;
+    const [expected, got] = ['a token that the format allows', `token ${token}`];
+    throw new DsError({ code: 'DS_INTERNAL', op: 'InferenceEngine format', expected, got });
   }
 
   /** Ends the sequence with "abort" and returns the last piece. */

@@ -11,6 +11,7 @@ import { noGrad, type Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import { searched } from './beam-generation.js';
 import { type Generation, type GenerationPiece, gathered } from './continuation.js';
+import { Grammars } from './grammar/grammars.js';
 import { aloneRole, type EngineRole } from './ranks/role.js';
 import {
   type GenerateRequest,
@@ -60,6 +61,7 @@ export class InferenceEngine {
   private readonly runner: StepRunner;
   private readonly generator: Generator;
   private readonly role: EngineRole;
+  private readonly grammars: Grammars;
   private isDestroyed = false;
   /** Aborts beam searches. */
   private readonly ending = new AbortController();
@@ -74,6 +76,7 @@ export class InferenceEngine {
     this.generator = generator;
     this.role = role;
     this.rank = role.rank;
+    this.grammars = new Grammars(tokenizer, requests.vocabSize);
   }
 
   /**
@@ -101,7 +104,8 @@ export class InferenceEngine {
     this.requireAlive('generate');
     const read = readRequest(request, this.parts.requests);
     if (read.beams) return this.search(read);
-    return gathered(this.submit(read).pieces, read);
+    const ready = read.format ? await this.compiled(read) : read;
+    return gathered(this.submit(ready).pieces, ready);
   }
 
   /** Runs a beam search outside the batched steps. */
@@ -121,6 +125,9 @@ export class InferenceEngine {
     const jobs: Submitted[] = [];
     try {
       const read = requests.map((request) => this.read(request));
+      for (const [i, request] of read.entries()) {
+        if (request.format) read[i] = await this.compiled(request);
+      }
       for (const request of read) jobs.push(this.submit(request));
       return await Promise.all(jobs.map(({ pieces }, i) => gathered(pieces, required(read[i]))));
     } catch (error) {
@@ -133,7 +140,8 @@ export class InferenceEngine {
    * Streams the continuations of a prompt in pieces; pieces of the `n` continuations are
    * interleaved. Leaving the loop aborts them and frees their blocks. Pieces queue for a slow
    * reader, and other requests do not wait. An aborted signal ends the stream with "abort" pieces,
-   * so the reader keeps the text so far. Other errors are as in generate().
+   * so the reader keeps the text so far. Other errors are as in generate(). A request with a format
+   * starts with the first call of next().
    */
   stream(request: GenerateRequest): AsyncIterableIterator<GenerationPiece>;
   stream(
@@ -141,7 +149,20 @@ export class InferenceEngine {
     ...surplus: readonly unknown[]
   ): AsyncIterableIterator<GenerationPiece> {
     requireNoSurplus('stream', surplus, 'Put all options into the request: { prompt, ... }.');
-    return this.submit(this.read(request)).pieces;
+    const read = this.read(request);
+    return read.format ? this.formatted(read) : this.submit(read).pieces;
+  }
+
+  private async *formatted(request: ReadRequest): AsyncIterableIterator<GenerationPiece> {
+    yield* this.submit(await this.compiled(request)).pieces;
+  }
+
+  /** Adds the grammar of the request's format. Only rank 0 samples. */
+  private async compiled(request: ReadRequest): Promise<ReadRequest> {
+    if (!request.format || this.rank > 0) return request;
+    const grammar = await this.grammars.of(request.format);
+    this.requireAlive('generate');
+    return { ...request, grammar };
   }
 
   /**

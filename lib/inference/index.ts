@@ -21,6 +21,7 @@ export {
 export { defaultInferenceConfig, type InferenceConfig } from './config/index.js';
 export type { FinishReason, Generation, GenerationPiece } from './continuation.js';
 export { InferenceEngine, type InferenceStats } from './engine.js';
+export type { Format, StandardSchema } from './grammar/format.js';
 export { type InitInferenceOptions, initInference } from './init-inference.js';
 export type { GenerateRequest } from './request.js';
 export type { SamplingOptions, TokenLogprob } from './sampling.js';

@@ -2,6 +2,7 @@
 
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import type { NativeGrammar } from '../runtime/grammar.js';
 import {
   boolean,
   callback,
@@ -17,6 +18,7 @@ import { required } from '../runtime/required.js';
 import type { Tokenizer } from '../text/index.js';
 import { type BeamRequest, readBeams } from './beam-request.js';
 import { BEAMS } from './beams.js';
+import { type Format, type ReadFormat, readFormat } from './grammar/format.js';
 import { SAMPLING, type SamplingOptions, tokenOptions } from './sampling-options.js';
 
 /** Limits and vocabulary for the check of requests. */
@@ -87,6 +89,16 @@ export const requestOptions = (limits: RequestLimits) => ({
     default: '',
     shown: 'one common salt',
   }),
+  /**
+   * The texts that the model may write: a JSON schema, a Standard Schema (zod 4.2), `{ regex }`,
+   * `{ choice }`, `{ grammar }` or `{ jsonObject: true }`. See docs/structured-output.md. Needs a
+   * tokenizer. Default: any text.
+   */
+  format: checked(
+    (op, format: Format) => readFormat(op, format),
+    'the texts that the model may write',
+    { default: null, shown: 'any text' },
+  ),
   /** Called before the first step of the request. */
   onStart: callback<() => void>('called before the first step of the request'),
 });
@@ -110,6 +122,10 @@ export interface ReadRequest {
   signal: AbortSignal | null;
   cacheSalt: string;
   onStart: (() => void) | null;
+  /** Null for any text. */
+  format: ReadFormat | null;
+  /** The compiled format; null for any text. */
+  grammar: NativeGrammar | null;
   sampling: SamplingOptions;
   /** Null without beam search. */
   beams: BeamRequest | null;
@@ -135,8 +151,9 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
     stop,
     stopTokens: new Set([...ends, ...stopTokens, ...specialAmong(stop, limits)]),
     onStart: read.onStart ?? null,
+    grammar: null,
     sampling: Object.fromEntries(all.filter(isSampling)),
-    beams: readBeams({ numBeams, lengthPenalty, earlyStopping }, stop),
+    beams: readBeams({ numBeams, lengthPenalty, earlyStopping }, stop, read.format !== null),
   };
 }
 

@@ -4,12 +4,14 @@ import { DsError } from '../errors.js';
 import { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
+import type { Matcher } from '../runtime/grammar.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
 import { describe, type View } from '../runtime/view.js';
 import { concat, logsumexp, noGrad, Tensor, topk } from '../tensor/index.js';
 import { type Ban, BanList, FOREVER } from './ban-list.js';
+import { MaskTable } from './mask-table.js';
 import { RowTable } from './row-table.js';
 import { requireToken, type SamplingOptions, type SamplingRules } from './sampling-options.js';
 import { SequenceSampling } from './sequence-sampling.js';
@@ -63,12 +65,14 @@ interface SequenceState {
   generated?: readonly number[];
   /** End tokens, which `minTokens` bans. */
   ends?: readonly number[];
+  /** True if fillMasks() gives the sequence a mask before each token. */
+  isMasked?: boolean;
 }
 
 /** Recent tokens of a slot, and the columns of its tables, as in csrc/ops/sample.h. */
 const RECENT = 64;
-const [SETTINGS, NUMBERS] = [6, 7];
-/** Row index in the optional tables (counts, biases) of a slot without a row. */
+const [SETTINGS, NUMBERS] = [6, 8];
+/** Row index in the optional tables (counts, biases, masks) of a slot without a row. */
 const NO_ROW = -1;
 
 /** Host state of a slot. */
@@ -76,6 +80,7 @@ interface Slot {
   readonly rules: SamplingRules;
   readonly countsRow: number;
   readonly biasRow: number;
+  readonly maskRow: number;
 }
 
 /**
@@ -93,6 +98,7 @@ export class Sampler {
   private readonly counts: RowTable;
   private readonly biases: RowTable;
   private readonly bans: BanList;
+  private readonly masks: MaskTable;
   private readonly taken: (Slot | null)[];
   /** The slot indices in the device buffer `rows`. */
   private uploaded: readonly number[] = [];
@@ -116,6 +122,7 @@ export class Sampler {
     this.counts = new RowTable(this.uploads, 'i32', vocabSize);
     this.biases = new RowTable(this.uploads, 'f32', vocabSize);
     this.bans = new BanList(this.uploads);
+    this.masks = new MaskTable(device, slots, vocabSize);
     this.taken = new Array<Slot | null>(slots).fill(null);
   }
 
@@ -132,7 +139,7 @@ export class Sampler {
     if (this.slot(slot) !== null) {
       throw refused(`slot ${slot}`, 'a free slot', 'a slot in use');
     }
-    const { generated = [], ends = [] } = state;
+    const { generated = [], ends = [], isMasked = false } = state;
     for (const token of [...prompt, ...generated, ...ends]) {
       requireToken('Sampler.enter tokens', token, this.vocabSize);
     }
@@ -145,9 +152,10 @@ export class Sampler {
     const countsRow = needsCounts(rules)
       ? this.counts.take(countsOf(prompt, generated, this.vocabSize))
       : NO_ROW;
-    this.taken[slot] = { rules, countsRow, biasRow };
+    const maskRow = isMasked ? this.masks.take() : NO_ROW;
+    this.taken[slot] = { rules, countsRow, biasRow, maskRow };
     const position = prompt.length + generated.length;
-    const key = [...sampling.seed, countsRow, biasRow];
+    const key = [...sampling.seed, countsRow, biasRow, maskRow];
     const topK = rules.topK >= this.vocabSize ? 0 : rules.topK;
     const numbers = Int32Array.from([position, generated.length, topK, ...key]);
     this.uploads.write(this.numbers, slot * NUMBERS * 4, numbers);
@@ -158,11 +166,23 @@ export class Sampler {
 
   /** Frees the slot of a sequence. Throws DS_ARGUMENT for a free slot. */
   leave(slot: number): void {
-    const { countsRow, biasRow } = this.requireTaken(slot);
+    const { countsRow, biasRow, maskRow } = this.requireTaken(slot);
     this.counts.give(countsRow);
     this.biases.give(biasRow);
+    this.masks.give(maskRow);
     this.bans.set(slot, []);
     this.taken[slot] = null;
+  }
+
+  /**
+   * Fills the masks of slots that entered with `isMasked`, on native threads, and enqueues their
+   * upload. Call it before each sample() of these slots. The matchers must not change before the
+   * promise settles. Rejects with DS_LIMIT.
+   */
+  fillMasks(matchers: readonly (readonly [slot: number, matcher: Matcher])[]): Promise<void> {
+    return this.masks.fill(
+      matchers.map(([slot, matcher]) => ({ row: this.requireTaken(slot).maskRow, matcher })),
+    );
   }
 
   /**
@@ -190,6 +210,7 @@ export class Sampler {
         recent: this.table(this.recent, 'i32', RECENT),
         counts: this.counts.view,
         bias: this.biases.view,
+        masks: this.masks.view,
         bans: this.bans.view,
       });
       const scaled = logprobs && this.scalesLogprobs ? this.scaled(scores, slots, tokens) : null;
@@ -227,7 +248,7 @@ export class Sampler {
   /** Releases the memory; the sampler is unusable afterwards. */
   dispose(): void {
     for (const buffer of [this.settings, this.numbers, this.recent, this.rows]) buffer.release();
-    for (const table of [this.counts, this.biases, this.bans]) table.dispose();
+    for (const table of [this.counts, this.biases, this.bans, this.masks]) table.dispose();
     this.uploads.dispose();
     this.taken.fill(null);
   }
@@ -319,7 +340,7 @@ export function samplingError(op: string, token: number): DsError | null {
     return new DsError({ code: 'DS_NONFINITE', op, expected, got, hint });
   }
   const hint =
-    'allowedTokens, badWords, logitBias and minTokens exclude all tokens, or all scores are -Infinity.';
+    'allowedTokens, badWords, logitBias, minTokens and format exclude all tokens, or all scores are -Infinity.';
   const [expected, got] = ['at least one candidate for the next token', '0 candidates'];
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }

@@ -3,6 +3,7 @@
 import { turn } from '../data/event-loop.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
+import type { Matcher } from '../runtime/grammar.js';
 import { required } from '../runtime/required.js';
 import { whenAborted } from '../runtime/when-aborted.js';
 import {
@@ -16,7 +17,7 @@ import type { ReadRequest, RequestLimits } from './request.js';
 import { type SampledToken, Sampler, samplingError } from './sampling.js';
 import { type ScheduleCounts, Scheduler, type SchedulerLimits, type Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
-import type { Flight, StepRunner } from './step-runner.js';
+import type { Flight, Forwarded, StepRunner } from './step-runner.js';
 
 /** Counters since the creation of the engine. */
 export interface InferenceStats extends ScheduleCounts {
@@ -219,14 +220,25 @@ export class StepLoop implements Generator {
    *   device       [ step 1 ]  [ step 2 ]         [ step 3 ]
    *
    * A sequence that ends in step n is then also computed in step n + 1. That surplus token is
-   * dropped.
+   * dropped. Sampling with a format needs the last token: the host fills the masks while the device
+   * computes the forward.
+   *
+   *   host     forward 2   land 1   masks 2   sample 2
+   *   device       [ forward 2          ]         [ sample 2 ]
    */
   private async run(): Promise<void> {
     let last: Flight | null = null;
     for (;;) {
       await turn();
       if (this.scheduler.isIdle && !last) break;
-      const next = this.launch();
+      const begun = this.begin();
+      const isMasked = begun?.sequences.some((sequence) => this.matcherOf(sequence)) ?? false;
+      if (last && isMasked) {
+        await this.land(last);
+        last = null;
+      }
+      if (begun && isMasked) await this.fillMasks(begun.sequences);
+      const next = begun && this.sample(begun);
       if (last) await this.land(last);
       last = next;
       if (!next || this.parts.runsAhead) continue;
@@ -237,25 +249,74 @@ export class StepLoop implements Generator {
     this.listener.rest();
   }
 
-  /** Launches the next step. Returns null without work or after an error. */
-  private launch(): Flight | null {
+  /** Enqueues the forward of the next step. Returns null without work or after an error. */
+  private begin(): Forwarded | null {
+    return this.measured(() => {
+      let slices: readonly Slice[] = [];
+      try {
+        slices = this.started(this.scheduler.plan());
+        if (slices.length === 0) return null;
+        const begun = this.runner.begin(slices);
+        this.scheduler.commit(slices);
+        this.steps++;
+        return begun;
+      } catch (error) {
+        const planned = slices.map(({ sequence }) => this.sequences.get(sequence));
+        this.failAll(slices.length > 0 ? planned : this.sequences.values(), error);
+        return null;
+      }
+    });
+  }
+
+  /** Enqueues the sampling of a step for sequences that have not ended meanwhile. */
+  private sample(begun: Forwarded): Flight | null {
+    return this.measured(() => {
+      try {
+        return this.runner.sample(
+          begun,
+          (scores, sequences, into) => this.sampler.sample(scores, this.slotsOf(sequences), into),
+          (sequence) => this.sequences.has(sequence),
+        );
+      } catch (error) {
+        this.failAll(
+          begun.sequences.map((sequence) => this.sequences.get(sequence)),
+          error,
+        );
+        return null;
+      }
+    });
+  }
+
+  /** Adds the host time of a call to the counters. */
+  private measured<T>(call: () => T): T {
     const begin = performance.now();
-    let slices: readonly Slice[] = [];
     try {
-      slices = this.started(this.scheduler.plan());
-      if (slices.length === 0) return null;
-      const flight = this.runner.launch(slices, (scores, sequences, into) =>
-        this.sampler.sample(scores, this.slotsOf(sequences), into),
-      );
-      this.scheduler.commit(slices);
-      this.steps++;
-      return flight;
-    } catch (error) {
-      const planned = slices.map(({ sequence }) => this.sequences.get(sequence));
-      this.failAll(slices.length > 0 ? planned : this.sequences.values(), error);
-      return null;
+      return call();
     } finally {
       this.hostMs += performance.now() - begin;
+    }
+  }
+
+  private matcherOf(sequence: Sequence): Matcher | null {
+    return this.sequences.get(sequence)?.continuation.matcher ?? null;
+  }
+
+  /** Fills the masks of the next tokens on native threads. Fails requests beyond a bound. */
+  private async fillMasks(sequences: readonly Sequence[]): Promise<void> {
+    const masked = (): Sequence[] => sequences.filter((sequence) => this.matcherOf(sequence));
+    const fill = (list: readonly Sequence[]): Promise<void> => {
+      const slots = this.slotsOf(list);
+      return this.sampler.fillMasks(
+        list.map((sequence, i) => [required(slots[i]), required(this.matcherOf(sequence))]),
+      );
+    };
+    try {
+      await fill(masked());
+    } catch {
+      for (const sequence of masked()) {
+        const entry = this.sequences.get(sequence);
+        await fill([sequence]).catch((error: unknown) => this.failAll([entry], error));
+      }
     }
   }
 
@@ -311,7 +372,8 @@ export class StepLoop implements Generator {
       if (continuation.slot === null) {
         const slot = required(this.freeSlots.pop());
         const ends = [...continuation.ends];
-        this.sampler.enter(slot, sequence.tokens, continuation.sampling, { ends });
+        const isMasked = continuation.matcher !== null;
+        this.sampler.enter(slot, sequence.tokens, continuation.sampling, { ends, isMasked });
         continuation.slot = slot;
       }
       return continuation.slot;
@@ -333,7 +395,13 @@ export class StepLoop implements Generator {
       for (const follower of followers) this.start(job, follower);
     }
     this.generatedTokens++;
-    const piece = continuation.accept(sampled);
+    let piece: GenerationPiece;
+    try {
+      piece = continuation.accept(sampled);
+    } catch (error) {
+      this.fail(job, error);
+      return;
+    }
     const { isDone } = continuation;
     if (isDone) this.leave(continuation);
     job.pieces.push(piece);
@@ -350,6 +418,7 @@ export class StepLoop implements Generator {
       this.freeSlots.push(slot);
       continuation.slot = null;
     }
+    continuation.matcher?.dispose();
     if (finishReason) this.finished[finishReason]++;
   }
 

@@ -4,7 +4,7 @@ import { type JointGroups, jointly } from '../comm/index.js';
 import type { CausalLM } from '../models/index.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
-import { held, noGrad, scope, Tensor } from '../tensor/index.js';
+import { held, indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
 import { type CacheSizes, onDevice, PagedCache } from './paged-cache.js';
 import { Readback } from './readback.js';
 import { type Sampled, type SampledToken, sampledTensors, sampledTokens } from './sampling.js';
@@ -21,6 +21,14 @@ type Choose = (scores: Tensor, sequences: readonly Sequence[], into: Tensor) => 
 interface NextToken {
   readonly sequence: Sequence;
   readonly sampled: SampledToken;
+}
+
+/** A step after its forward, before its sampling. */
+export interface Forwarded {
+  /** Scores of the next tokens, [S, V]; sample() frees them. */
+  readonly scores: Tensor;
+  /** The sequences of the rows. */
+  readonly sequences: readonly Sequence[];
 }
 
 /** A step in flight on the device. */
@@ -96,12 +104,17 @@ export class StepRunner {
    * of the last step that the host does not have. At most two steps are in flight.
    */
   launch(slices: readonly Slice[], choose: Choose): Flight {
+    return this.sample(this.begin(slices), choose);
+  }
+
+  /** Enqueues the forward of a step. Exactly one sample() follows, before the next begin(). */
+  begin(slices: readonly Slice[]): Forwarded {
     const { blockSize } = this.sizes;
     const padding = this.graphs?.paddingFor(slices, blockSize) ?? null;
     const { batch, ended } = stepBatch(slices, { blockSize, padding, into: this.words });
     this.announce?.(batch);
-    return noGrad(() =>
-      scope(() => {
+    const scores = scope(() =>
+      noGrad(() => {
         const forward = (): Tensor => this.forward(batch);
         const scores = jointly(this.together, () => {
           this.uploads.write(this.numbers.buffer, 0, batch.numbers);
@@ -109,18 +122,40 @@ export class StepRunner {
             padding && this.graphs ? this.graphs.run(padding, forward) : forward(),
           );
         });
-        const count = ended.length;
-        const into = this.sampled.narrow(0, 0, count);
-        const sampled = count > 0 ? choose(scores.narrow(0, 0, count), ended, into) : null;
-        const arrival = this.readback.begin(sampled ? sampledTensors(sampled) : []);
-        for (const [row, sequence] of ended.entries()) sequence.expect(row);
-        return {
-          sequences: ended,
-          landed: () => arrival.reached(),
-          next: () => (sampled ? reported(ended, sampledTokens(sampled, arrival.values())) : []),
-        };
+        return scores.narrow(0, 0, ended.length);
       }),
     );
+    return { scores, sequences: ended };
+  }
+
+  /** Enqueues the sampling of a step, without sequences that have ended since begin(). */
+  sample(
+    { scores, sequences: ended }: Forwarded,
+    choose: Choose,
+    isLive: (sequence: Sequence) => boolean = () => true,
+  ): Flight {
+    try {
+      return noGrad(() =>
+        scope(() => {
+          const rows = ended.flatMap((sequence, row) => (isLive(sequence) ? [row] : []));
+          const count = rows.length;
+          const sequences = rows.map((row) => required(ended[row]));
+          const into = this.sampled.narrow(0, 0, count);
+          const kept = count === ended.length ? scores : selected(scores, rows);
+          const sampled = count > 0 ? choose(kept, sequences, into) : null;
+          const arrival = this.readback.begin(sampled ? sampledTensors(sampled) : []);
+          for (const [row, sequence] of sequences.entries()) sequence.expect(row);
+          return {
+            sequences,
+            landed: () => arrival.reached(),
+            next: () =>
+              sampled ? reported(sequences, sampledTokens(sampled, arrival.values())) : [],
+          };
+        }),
+      );
+    } finally {
+      scores.dispose();
+    }
   }
 
   /**
@@ -199,6 +234,12 @@ export class StepRunner {
     this.numbers.dispose();
     this.sampled.dispose();
   }
+}
+
+/** Rows of scores, [rows, V]. */
+function selected(scores: Tensor, rows: readonly number[]): Tensor {
+  const index = Tensor.from([...rows], { dtype: 'i64', device: scores.device });
+  return indexSelect(scores, 0, index);
 }
 
 function reported(sequences: readonly Sequence[], tokens: readonly SampledToken[]): NextToken[] {

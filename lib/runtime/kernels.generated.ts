@@ -3901,8 +3901,8 @@ export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Str
  *    instead.
  * 3. Subtract frequency times the number of times the token was sampled.
  * 4. Subtract presence if the token was sampled at least once.
- * 5. Exclude tokens that would complete a banned sequence. If the temperature is 0, the largest
- *    score wins, the first of equal ones.
+ * 5. Exclude tokens with a mask bit of 0, and tokens that would complete a banned sequence. If the
+ *    temperature is 0, the largest score wins, the first of equal ones.
  * 6. y = (score - largest) / temperature.
  * 7. Exclude scores below the top_k-th; equal ones stay.
  * 8. In ascending order (equal scores by column), exclude tokens while the running sum of e^y is
@@ -3925,7 +3925,7 @@ export interface SampleTokensArgs {
   logprobs: View | null;
   /** [slots, 6] f32: temperature, top_p (1: all), min_p, repetition, presence, */
   settings: View;
-  /** [slots, 7] i32: position and generated (both updated), top_k, seed, rows of */
+  /** [slots, 8] i32: position and generated (both updated), top_k, seed, rows of */
   numbers: View;
   /** [slots, 64] i32: the token at position p is in column p % 64; updated */
   recent: View;
@@ -3933,6 +3933,8 @@ export interface SampleTokensArgs {
   counts: View | null;
   /** [.., V] f32 */
   bias: View | null;
+  /** [.., ceil(V / 32)] i32: bit t % 32 of word t / 32 is 1 to allow token t */
+  masks: View | null;
   /** [B, 3 + L] i32: slot, sampled tokens until which it holds, length, tokens */
   bans: View | null;
 }
@@ -3948,6 +3950,7 @@ function putSampleTokens(args: SampleTokensArgs): void {
   at = putView(args.recent, at);
   at = putView(args.counts, at);
   at = putView(args.bias, at);
+  at = putView(args.masks, at);
   putView(args.bans, at);
 }
 

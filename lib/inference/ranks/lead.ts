@@ -22,7 +22,8 @@ type Story = News extends infer One ? (One extends News ? Omit<One, 'number'> : 
 export function digestOf(request: ReadRequest): string {
   const { prompt, maxNewTokens, textBefore, n, stop, stopTokens, cacheSalt, sampling } = request;
   const { seed: _, ...rules } = sampling;
-  const said = [prompt, maxNewTokens, textBefore.length, n, stop, stopTokens, cacheSalt, rules];
+  const limits = [maxNewTokens, n, stop, stopTokens, request.format?.key];
+  const said = [prompt, textBefore.length, limits, cacheSalt, rules];
   const text = JSON.stringify(said, (_, value) =>
     value instanceof Map || value instanceof Set ? [...value] : value,
   );

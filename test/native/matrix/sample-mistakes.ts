@@ -9,8 +9,8 @@ type Operands = kernels.SampleTokensArgs;
 function call(make: Make, wrong: (make: Make) => Partial<Operands>): void {
   kernels.sampleTokens({
     ...{ scores: make([2, 3]), slots: make([2], 'i32'), tokens: make([2], 'i32') },
-    ...{ logprobs: null, settings: make([4, 6]), numbers: make([4, 7], 'i32') },
-    ...{ recent: make([4, 64], 'i32'), counts: null, bias: null, bans: null },
+    ...{ logprobs: null, settings: make([4, 6]), numbers: make([4, 8], 'i32') },
+    ...{ recent: make([4, 64], 'i32'), counts: null, bias: null, masks: null, bans: null },
     ...wrong(make),
   });
 }
@@ -25,10 +25,12 @@ const rows: readonly Row[] = [
   ['number of tokens', 'DS_SHAPE', '[3] i32', (m) => ({ tokens: m([3], 'i32') })],
   ['shape of logprobs', 'DS_SHAPE', '[2] f32', (m) => ({ logprobs: m([2]) })],
   ['shape of settings', 'DS_SHAPE', '[4, 5] f32', (m) => ({ settings: m([4, 5]) })],
-  ['shape of numbers', 'DS_SHAPE', '[3, 7] i32', (m) => ({ numbers: m([3, 7], 'i32') })],
+  ['shape of numbers', 'DS_SHAPE', '[3, 8] i32', (m) => ({ numbers: m([3, 8], 'i32') })],
   ['shape of recent', 'DS_SHAPE', '[4, 8] i32', (m) => ({ recent: m([4, 8], 'i32') })],
   ['shape of counts', 'DS_SHAPE', '[1, 4] i32', (m) => ({ counts: m([1, 4], 'i32') })],
   ['dtype of bias', 'DS_DTYPE', 'f16', (m) => ({ bias: m([1, 3], 'f16') })],
+  ['shape of masks', 'DS_SHAPE', '[1, 2] i32', (m) => ({ masks: m([1, 2], 'i32') })],
+  ['dtype of masks', 'DS_DTYPE', 'f32', (m) => ({ masks: m([1, 1]) })],
   ['shape of bans', 'DS_SHAPE', '[1, 3] i32', (m) => ({ bans: m([1, 3], 'i32') })],
 ];
 

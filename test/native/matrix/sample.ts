@@ -28,6 +28,7 @@ interface Rule {
   /** Repetition, presence and frequency, with counts. */
   penalties?: readonly [number, number, number];
   bias?: boolean;
+  mask?: boolean;
   /** Bans of 1 to 3 tokens; one of them has expired. */
   bans?: boolean;
   scores?: 'few values' | 'all equal' | 'NaN' | 'infinity' | 'nothing' | 'mostly out';
@@ -58,6 +59,9 @@ const rules: readonly Rule[] = [
   { scores: 'nothing' },
   { scores: 'mostly out', topK: 50, topP: 0.99 },
   { temperature: 1e-30, scores: 'few values' },
+  { temperature: 0, mask: true },
+  { mask: true, bias: true, bans: true, topK: 20 },
+  { temperature: 0, mask: true, scores: 'NaN' },
 ];
 
 function scoresOf(random: Random, kind: Rule['scores'], columns: number): Float64Array {
@@ -83,19 +87,21 @@ interface Slot {
   recent: ArrayLike<number>;
   counts: ArrayLike<number> | null;
   bias: ArrayLike<number> | null;
+  mask: ArrayLike<number> | null;
   bans: readonly ArrayLike<number>[];
 }
 
 function processed(scores: Float64Array, slot: Slot): Float64Array {
-  const { settings, numbers, recent, counts, bias, bans } = slot;
+  const { settings, numbers, recent, counts, bias, mask, bans } = slot;
   const [, , , repetition, presence, frequency] = Array.from(settings) as [...number[]];
   const x = scores.map((one, c) => {
     const count = counts ? counts[c]! : 0;
     let score = fround(one + (bias ? bias[c]! : 0));
     if (count > 0) score = fround(score < 0 ? score * repetition! : score / repetition!);
     const sampled = floor(count / 2);
-    if (sampled === 0) return score;
-    return fround(fround(score - fround(frequency! * sampled)) - presence!);
+    if (sampled > 0) score = fround(fround(score - fround(frequency! * sampled)) - presence!);
+    const isOut = mask && ((mask[c >> 5]! >> (c & 31)) & 1) === 0;
+    return isOut && score < Number.POSITIVE_INFINITY ? OUT : score;
   });
   const [position, generated] = [numbers[0]!, numbers[1]!];
   for (const [, until, length, ...tokens] of bans.map((ban) => Array.from(ban))) {
@@ -166,11 +172,14 @@ const slotOf = (row: number): number => (row * 5 + 3) % SLOTS;
 const chosen = (pick: (rule: Rule) => unknown): number[] =>
   rules.flatMap((rule, row) => (pick(rule) ? [row] : []));
 const [withCounts, withBias] = [chosen((rule) => rule.penalties), chosen((rule) => rule.bias)];
+const withMask = chosen((rule) => rule.mask);
+/** Columns of the numbers of a slot. */
+const NUMBERS = 8;
 
 /** The tables of all slots. Unused slots hold values that would change the result. */
 function tables(random: Random, columns: number) {
   const settings = new Float64Array(SLOTS * 6).fill(Number.NaN);
-  const numbers = new Float64Array(SLOTS * 7).fill(-7);
+  const numbers = new Float64Array(SLOTS * NUMBERS).fill(-7);
   const recent = random.integers(SLOTS * RECENT, 0, columns);
   const bans: number[][] = [[-1, FOREVER, 1, 0, 0, 0]];
   rules.forEach((rule, row) => {
@@ -181,7 +190,8 @@ function tables(random: Random, columns: number) {
     const position = random.integer(3, 200);
     const [countsRow, biasRow] = [withCounts.indexOf(row), withBias.indexOf(row)];
     const seed = random.integer(0, 2 ** 31);
-    numbers.set([position, min(position, 9), topK, seed, 0, countsRow, biasRow], slot * 7);
+    const rows = [countsRow, biasRow, withMask.indexOf(row)];
+    numbers.set([position, min(position, 9), topK, seed, 0, ...rows], slot * NUMBERS);
     if (!rule.bans) return;
     const last = (back: number) => recent[slot * RECENT + ((position - back) % RECENT)]!;
     const any = () => random.integer(0, columns);
@@ -208,6 +218,8 @@ function sample(dtype: DType, columns: number, asked: 'logprobs' | 'tokens'): Ma
       const { settings, numbers, recent, bans } = tables(random, columns);
       const counts = random.integers(withCounts.length * columns, -6, 6).map((n) => max(n, 0));
       const bias = random.normal(withBias.length * columns).map((x, i) => (i % 5 === 1 ? OUT : x));
+      const words = Math.ceil(columns / 32);
+      const masks = random.integers(withMask.length * words, -(2 ** 31), 2 ** 31);
       const layout = padded(shape, 3, columns % 2 === 0 ? 16 : 5);
       return {
         operands: {
@@ -229,10 +241,11 @@ function sample(dtype: DType, columns: number, asked: 'logprobs' | 'tokens'): Ma
               ? output('f32', [rules.length, 2], closeSameBits('f32', 1, 'tensor'))
               : null,
           settings: input('f32', [SLOTS, 6], settings),
-          numbers: updated(input('i32', [SLOTS, 7], numbers), exact),
+          numbers: updated(input('i32', [SLOTS, NUMBERS], numbers), exact),
           recent: updated(input('i32', [SLOTS, RECENT], recent), exact),
           counts: updated(input('i32', [withCounts.length, columns], counts), exact),
           bias: input('f32', [withBias.length, columns], bias),
+          masks: input('i32', [withMask.length, words], masks),
           bans: input('i32', [bans.length, 6], bans.flat()),
         },
         reference: (v) => {
@@ -240,18 +253,19 @@ function sample(dtype: DType, columns: number, asked: 'logprobs' | 'tokens'): Ma
           const out = { tokens: [] as number[], logprobs: [] as number[] };
           rules.forEach((_, row) => {
             const at = slotOf(row);
-            const rowOf = (table: Float64Array, index: number) =>
-              index < 0 ? null : table.subarray(index * columns, (index + 1) * columns);
+            const rowOf = (table: Float64Array, index: number, width = columns) =>
+              index < 0 ? null : table.subarray(index * width, (index + 1) * width);
             const own = {
               settings: v.settings!.subarray(at * 6, at * 6 + 6),
-              numbers: after.numbers.subarray(at * 7, at * 7 + 7),
+              numbers: after.numbers.subarray(at * NUMBERS, (at + 1) * NUMBERS),
               recent: after.recent.subarray(at * RECENT, (at + 1) * RECENT),
               bans: bans.filter(([slot]) => slot === at),
             };
-            const [position = 0, , , , , countsRow = -1, biasRow = -1] = own.numbers;
+            const [position = 0, , , , , countsRow = -1, biasRow = -1, maskRow = -1] = own.numbers;
             const counted = rowOf(after.counts, countsRow);
             const scores = v.scores!.subarray(row * columns, (row + 1) * columns);
-            const slot = { ...own, counts: counted, bias: rowOf(v.bias!, biasRow) };
+            const mask = rowOf(v.masks!, maskRow, words);
+            const slot = { ...own, counts: counted, bias: rowOf(v.bias!, biasRow), mask };
             const token = choose(scores, slot);
             out.tokens.push(token);
             out.logprobs.push(...logprobsOf(scores, token));
@@ -285,10 +299,11 @@ function plain(rows: number): MatrixCase {
         tokens: output('i32', [rows], exact),
         logprobs: null,
         settings: input('f32', [rows, 6], new Array(rows).fill([0, 1, 0, 1, 0, 0]).flat()),
-        numbers: updated(input('i32', [rows, 7], new Float64Array(rows * 7)), exact),
+        numbers: updated(input('i32', [rows, NUMBERS], new Float64Array(rows * NUMBERS)), exact),
         recent: updated(input('i32', [rows, RECENT], new Float64Array(rows * RECENT)), exact),
         counts: null,
         bias: null,
+        masks: null,
         bans: null,
       },
       reference: (v) => {
@@ -298,7 +313,7 @@ function plain(rows: number): MatrixCase {
         });
         return {
           tokens,
-          numbers: v.numbers!.map((_, i) => (i % 7 < 2 ? 1 : 0)),
+          numbers: v.numbers!.map((_, i) => (i % NUMBERS < 2 ? 1 : 0)),
           recent: v.recent!.map((_, i) => (i % RECENT === 0 ? tokens[i / RECENT]! : 0)),
         };
       },

@@ -1,0 +1,30 @@
+// Bounds of grammars: a hostile schema or pattern ends in DS_LIMIT, not in exhausted memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "../core/error.h"
+
+namespace ds::grammar {
+
+constexpr int64_t kMaxWords = int64_t{1} << 22;      // of a description
+constexpr size_t kMaxExpressions = size_t{1} << 20;  // per grammar, lazily built ones included
+constexpr size_t kMaxOperands = size_t{1} << 23;     // of all unions and intersections
+constexpr size_t kMaxDepth = 4000;                   // nested expressions of a derivative
+constexpr size_t kMaxFrames = 2048;                  // parses of one text at a time
+constexpr size_t kMaxNodes = size_t{1} << 20;        // stack nodes of a matcher
+constexpr size_t kMaxFillWork = size_t{1} << 24;     // frames visited for one mask
+constexpr size_t kMaxSearchWork = size_t{1} << 18;   // derivatives in searches for empty languages
+constexpr size_t kMaxForced = 4096;                  // bytes of forced text
+constexpr size_t kCacheBytes = size_t{64} << 20;     // of cached masks per grammar
+constexpr size_t kMaxTokenBytes = 1024;              // longer tokens are never allowed
+
+[[noreturn]] inline void over_limit(const std::string& noun, size_t limit) {
+  throw Error("DS_LIMIT", "format",
+              "a format that needs at most " + std::to_string(limit) + " " + noun, "more",
+              "Use fewer alternatives, or smaller repetition counts.");
+}
+
+}  // namespace ds::grammar

@@ -1,0 +1,46 @@
+// Checks the values of enum and const by the other keywords of their schema.
+import { Ajv } from 'ajv';
+import { refused } from '../../runtime/refused.js';
+import { errorMessage } from '../../runtime/system-error.js';
+import { inexpressible, isAnnotation, type Schema, typesOf } from './schema-merge.js';
+
+type Keywords = { readonly [keyword: string]: unknown };
+
+/** Returns a test for values of `enum` or `const` by the other keywords of the schema. */
+export function matchesRest(
+  schema: Keywords,
+  document: Schema,
+  path: string,
+): (value: unknown) => boolean {
+  const { enum: listed, const: _, ...rest } = schema;
+  const asserted = Object.keys(rest).filter((keyword) => !isAnnotation(keyword));
+  const isListed = (value: unknown): boolean =>
+    !Array.isArray(listed) || listed.some((one) => JSON.stringify(one) === JSON.stringify(value));
+  if (asserted.length === 0) return isListed;
+  if (asserted.length === 1 && asserted[0] === 'type') {
+    const types = typesOf(schema) ?? [];
+    return (value) => isListed(value) && types.some((type) => isOfType(value, type));
+  }
+  if (asserted.includes('format')) {
+    throw inexpressible(`${path}/format`, 'format', 'enum and const list the values');
+  }
+  const { pattern, ...others } = rest;
+  const patterns = [pattern ?? []].flat().map((one) => ({ pattern: one }));
+  const { $defs, definitions } = typeof document === 'object' ? document : {};
+  const checked = { ...others, allOf: [{}, ...patterns], $defs, definitions };
+  try {
+    const validate = new Ajv({ strict: false }).compile(JSON.parse(JSON.stringify(checked)));
+    return (value) => isListed(value) && validate(value) === true;
+  } catch (error) {
+    throw refused(`format schema ${path}`, 'keywords that apply to constants', errorMessage(error));
+  }
+}
+
+function isOfType(value: unknown, type: string): boolean {
+  if (type === 'null') return value === null;
+  if (type === 'array') return Array.isArray(value);
+  if (type === 'integer') return Number.isInteger(value);
+  if (type === 'object')
+    return typeof value === 'object' && value !== null && !Array.isArray(value);
+  return typeof value === type;
+}

@@ -1,0 +1,112 @@
+// Reads the option `format` of a request.
+import { formatValue } from '../../runtime/format-value.js';
+import { isObject } from '../../runtime/is-object.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
+import { errorMessage } from '../../runtime/system-error.js';
+import type { Schema } from './schema-merge.js';
+
+/** A schema of zod, valibot, ArkType or another library, by https://standardschema.dev. */
+export interface StandardSchema {
+  readonly '~standard': { readonly version: number; readonly vendor: string };
+}
+
+/**
+ * The texts that a request allows: a JSON schema, a Standard Schema that offers one, a regular
+ * expression, a list of texts, a grammar, or any JSON object.
+ */
+export type Format =
+  | StandardSchema
+  | { readonly regex: string | RegExp }
+  | { readonly choice: readonly string[] }
+  | { readonly grammar: string }
+  | { readonly jsonObject: true }
+  | { readonly [keyword: string]: unknown };
+
+/** A format as plain data. */
+export type FormatSource =
+  | { readonly kind: 'schema'; readonly schema: Schema }
+  | { readonly kind: 'regex'; readonly regex: string }
+  | { readonly kind: 'choice'; readonly choice: readonly string[] }
+  | { readonly kind: 'grammar'; readonly grammar: string }
+  | { readonly kind: 'jsonObject' };
+
+/** A format as plain data, and its text as the key of caches. */
+export interface ReadFormat {
+  readonly source: FormatSource;
+  readonly key: string;
+}
+
+/** Most characters of a format as JSON. */
+const MOST_TEXT = 2 ** 20;
+const KINDS = ['regex', 'choice', 'grammar', 'jsonObject'] as const;
+
+/** Reads a format without compiling it. Throws DS_ARGUMENT, with `op`. */
+export function readFormat(op: string, given: unknown): ReadFormat {
+  const source = sourceOf(op, given);
+  let key: string;
+  try {
+    key = JSON.stringify(source);
+  } catch (error) {
+    throw refused(op, 'a format of plain data', errorMessage(error));
+  }
+  if (key.length > MOST_TEXT) {
+    throw refused(op, `a format of at most ${MOST_TEXT} characters`, `${key.length}`);
+  }
+  return { source: JSON.parse(key) as FormatSource, key };
+}
+
+function sourceOf(op: string, given: unknown): FormatSource {
+  if (hasStandard(given)) return { kind: 'schema', schema: jsonSchemaOf(op, given) };
+  if (!isObject(given)) {
+    throw refusedValue(op, 'a JSON schema, { regex }, { choice } or { grammar }', given);
+  }
+  const kind = KINDS.find((name) => Object.hasOwn(given, name));
+  if (kind === undefined) return { kind: 'schema', schema: given as Schema };
+  const [other] = Object.keys(given).filter((name) => name !== kind);
+  if (other !== undefined) throw refused(op, `only "${kind}"`, `"${other}" with it`);
+  const value = given[kind];
+  switch (kind) {
+    case 'regex': {
+      if (typeof value === 'string') return { kind, regex: value };
+      const isRegex = value instanceof RegExp && /^[duvy]*$/.test(value.flags);
+      if (isRegex) return { kind, regex: value.source };
+      throw refusedValue(`${op} regex`, 'a pattern without flags', value);
+    }
+    case 'choice': {
+      const isList = Array.isArray(value) && value.length > 0;
+      if (isList && value.every((one) => typeof one === 'string' && one !== '')) {
+        return { kind, choice: value as string[] };
+      }
+      throw refusedValue(`${op} choice`, 'a list of texts', value);
+    }
+    case 'grammar':
+      if (typeof value === 'string') return { kind, grammar: value };
+      throw refusedValue(`${op} grammar`, 'a grammar in EBNF', value);
+    case 'jsonObject':
+      if (value === true) return { kind };
+      throw refused(`${op} jsonObject`, 'true', formatValue(value));
+  }
+}
+
+/** Standard Schemas may be functions. */
+function hasStandard(given: unknown): given is StandardSchema {
+  const isHolder = isObject(given) || typeof given === 'function';
+  return isHolder && '~standard' in (given as object);
+}
+
+/** Source: the Standard JSON Schema specification; its methods take a target. */
+function jsonSchemaOf(op: string, given: StandardSchema): Schema {
+  const standard = given['~standard'] as { vendor?: unknown; jsonSchema?: unknown };
+  const { jsonSchema, vendor } = standard;
+  const input = isObject(jsonSchema) ? jsonSchema.input : undefined;
+  if (typeof input !== 'function') {
+    const expected = 'a Standard Schema that offers its JSON schema';
+    const hint = 'With zod, pass z.toJSONSchema(schema), or use zod 4.2 or later.';
+    throw refused(op, expected, `a schema of ${formatValue(vendor)} without one`, hint);
+  }
+  try {
+    return input.call(jsonSchema, { target: 'draft-2020-12' }) as Schema;
+  } catch (error) {
+    throw refused(op, 'a schema that JSON Schema can express', errorMessage(error));
+  }
+}

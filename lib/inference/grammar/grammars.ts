@@ -1,0 +1,64 @@
+// The grammars of one engine: compiled formats over the tokens of its tokenizer.
+import { NativeGrammar, TokenTrie } from '../../runtime/grammar.js';
+import { refused } from '../../runtime/refused.js';
+import type { Tokenizer } from '../../text/index.js';
+import { compileFormat } from './compile.js';
+import type { ReadFormat } from './format.js';
+
+/** Most grammars, and the bytes of states at which a grammar is built again. */
+const [MOST_GRAMMARS, MOST_BYTES] = [64, 2 ** 26];
+
+export class Grammars {
+  private trie: Promise<TokenTrie> | null = null;
+  /** The least recently used one first. */
+  private readonly known = new Map<string, Promise<NativeGrammar>>();
+
+  constructor(
+    private readonly tokenizer: Tokenizer | null,
+    private readonly vocabSize: number,
+  ) {}
+
+  /**
+   * Returns the grammar of a format. Rejects with DS_ARGUMENT for a format that is not valid, not
+   * expressible or matches no text, and with DS_LIMIT.
+   */
+  async of(format: ReadFormat): Promise<NativeGrammar> {
+    const { tokenizer } = this;
+    if (!tokenizer) {
+      const hint = 'initInference() has the option `tokenizer`.';
+      throw refused(
+        'InferenceEngine request format',
+        'an engine with a tokenizer',
+        'an engine without one',
+        hint,
+      );
+    }
+    const { key, words } = await compileFormat(format);
+    const found = await this.known.get(key);
+    if (found && found.bytes < MOST_BYTES) {
+      this.keep(key, Promise.resolve(found));
+      return found;
+    }
+    this.trie ??= trieOf(tokenizer, this.vocabSize);
+    const built = this.trie.then((trie) => NativeGrammar.build(trie, words));
+    this.keep(key, built);
+    built.catch(() => this.known.delete(key));
+    return built;
+  }
+
+  private keep(key: string, grammar: Promise<NativeGrammar>): void {
+    this.known.delete(key);
+    this.known.set(key, grammar);
+    const [oldest] = this.known.keys();
+    if (this.known.size > MOST_GRAMMARS && oldest !== undefined) this.known.delete(oldest);
+  }
+}
+
+const NO_TEXT = new Uint8Array(0);
+
+/** Special tokens and ids without a token have no bytes: no grammar allows them. */
+function trieOf(tokenizer: Tokenizer, vocabSize: number): Promise<TokenTrie> {
+  const bytesOf = (id: number): Uint8Array =>
+    tokenizer.hasToken(id) && !tokenizer.specialIds.has(id) ? tokenizer.tokenBytes(id) : NO_TEXT;
+  return TokenTrie.build(Array.from({ length: vocabSize }, (_, id) => bytesOf(id)));
+}

@@ -1,0 +1,73 @@
+// Arrays, objects and constants with their commas and whitespace.
+import type { Description, Node } from './description.js';
+
+/** Most whitespace characters between two parts: some models would write nothing else. */
+const MOST_SPACE = 8;
+
+/** Items of an array. */
+export interface ArrayRules {
+  /** Items with a place. */
+  readonly first: readonly Node[];
+  /** Each later item. */
+  readonly more: Node;
+  readonly least: number;
+  readonly most: number;
+}
+
+export class Layout {
+  /** Whitespace after brackets, commas and colons, and before closing brackets. */
+  readonly space: Node;
+  readonly comma: Node;
+  readonly colon: Node;
+
+  constructor(private readonly to: Description) {
+    const white = to.bytes([0x20, 0x20], [0x09, 0x0a], [0x0d, 0x0d]);
+    this.space = to.repeat(white, 0, MOST_SPACE);
+    this.comma = to.seq(to.text(','), this.space);
+    this.colon = to.seq(to.text(':'), this.space);
+  }
+
+  array({ first, more, least, most }: ArrayRules): Node {
+    const { to } = this;
+    const count = Math.min(first.length, most);
+    const rest = (from: number): Node => {
+      const low = Math.max(0, least - from);
+      const high = most - from;
+      if (from > 0) return to.repeat(to.seq(this.comma, more), low, high);
+      const tail = to.repeat(to.seq(this.comma, more), Math.max(0, low - 1), high - 1);
+      const some = high > 0 ? to.seq(more, tail) : to.empty;
+      return low === 0 ? to.optional(some) : some;
+    };
+    let tail = rest(count);
+    for (let i = count - 1; i >= 0; --i) {
+      const item = first[i] ?? to.empty;
+      const own = to.seq(i > 0 ? this.comma : to.epsilon, item, tail);
+      tail = least <= i ? to.optional(own) : own;
+    }
+    return this.around('[', tail, ']');
+  }
+
+  /** Members of an object between braces. */
+  object(members: Node): Node {
+    return this.around('{', members, '}');
+  }
+
+  private around(open: string, inner: Node, close: string): Node {
+    const { to } = this;
+    return to.seq(to.text(open), this.space, inner, this.space, to.text(close));
+  }
+
+  /** One value of JSON, with whitespace. */
+  constant(value: unknown): Node {
+    const { to } = this;
+    if (typeof value !== 'object' || value === null) return to.text(JSON.stringify(value));
+    const isList = Array.isArray(value);
+    const parts = isList
+      ? value.map((item) => this.constant(item))
+      : Object.entries(value).map(([name, item]) =>
+          to.seq(to.text(JSON.stringify(name)), this.colon, this.constant(item)),
+        );
+    const joined = parts.flatMap((part, i) => (i > 0 ? [this.comma, part] : [part]));
+    return this.around(isList ? '[' : '{', to.seq(...joined), isList ? ']' : '}');
+  }
+}

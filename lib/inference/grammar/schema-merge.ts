@@ -1,0 +1,295 @@
+// Resolves $ref, and joins the schemas of allOf into one.
+import { formatValue } from '../../runtime/format-value.js';
+import { isObject } from '../../runtime/is-object.js';
+import { refused } from '../../runtime/refused.js';
+
+/** A schema: an object of keywords, or true or false. */
+export type Schema = boolean | { readonly [keyword: string]: unknown };
+type Keywords = { [keyword: string]: unknown };
+
+/** Keywords that describe, and restrict nothing. */
+const ANNOTATIONS = new Set([
+  ...['title', 'description', 'default', 'examples', 'example', '$comment', '$schema', '$id', 'id'],
+  ...['$defs', 'definitions', 'deprecated', 'readOnly', 'writeOnly', '$anchor', 'nullable'],
+  ...['contentEncoding', 'contentMediaType', 'discriminator', 'externalDocs', 'xml'],
+]);
+const MOST_BRANCHES = 64;
+const MOST_DEPTH = 64;
+const MOST_VISITS = 200_000;
+
+export const isAnnotation = (keyword: string): boolean =>
+  (ANNOTATIONS.has(keyword) && keyword !== 'nullable' && keyword !== 'discriminator') ||
+  keyword.startsWith('x-');
+
+/** The error of a keyword that a grammar cannot express here. */
+export function inexpressible(path: string, keyword: string, reason: string): Error {
+  const expected = `a schema without "${keyword}" here: ${reason}`;
+  return refused(`format schema ${path}`, expected, `"${keyword}"`);
+}
+
+/** Resolves references into one schema document. */
+export class SchemaRoot {
+  private visited = 0;
+
+  constructor(private readonly root: Schema) {}
+
+  /** Throws DS_ARGUMENT for a reference outside the document. */
+  resolve(reference: unknown, path: string): Schema {
+    const op = `format schema ${path}/$ref`;
+    if (typeof reference !== 'string' || !/^#(\/|$)/.test(reference)) {
+      throw refused(op, 'a reference "#/..." into the schema', formatValue(reference));
+    }
+    let found: unknown = this.root;
+    for (const part of reference.split('/').slice(1)) {
+      const name = decoded(part).replaceAll('~1', '/').replaceAll('~0', '~');
+      const isInside = (isObject(found) || Array.isArray(found)) && Object.hasOwn(found, name);
+      if (!isInside) throw refused(op, 'a reference to a schema in the document', reference);
+      found = (found as Record<string, unknown>)[name];
+    }
+    return requireSchema(found, path);
+  }
+
+  /**
+   * Returns the alternatives of a schema. Each has no $ref, allOf, anyOf and oneOf, and its own
+   * keyword `patterns`, a list. Throws DS_ARGUMENT.
+   */
+  alternatives(schema: Schema, path: string, depth = 0): Schema[] {
+    if (depth > MOST_DEPTH || ++this.visited > MOST_VISITS) {
+      throw refused(`format schema ${path}`, 'references and alternatives that end', 'a circle');
+    }
+    if (typeof schema === 'boolean') return [schema];
+    const { $ref, allOf, anyOf, oneOf, ...own } = schema;
+    const lists: Schema[][] = [[own]];
+    const inner = (one: unknown, at: string): Schema[] =>
+      this.alternatives(requireSchema(one, at), at, depth + 1);
+    if ($ref !== undefined) lists.push(inner(this.resolve($ref, path), path));
+    for (const [i, one] of listOf(allOf, path, 'allOf').entries()) {
+      lists.push(inner(one, `${path}/allOf/${i}`));
+    }
+    for (const [keyword, given] of Object.entries({ anyOf, oneOf })) {
+      if (given === undefined) continue;
+      const branches = listOf(given, path, keyword);
+      const found = branches.map((one, i) => inner(one, `${path}/${keyword}/${i}`));
+      if (keyword === 'oneOf') this.requireDisjoint(found, path);
+      lists.push(found.flat());
+    }
+    let out: Schema[] = [{}];
+    for (const list of lists) {
+      out = out.flatMap((one) => list.map((other) => merged(one, other, path)));
+      if (out.length > MOST_BRANCHES * 16) throw inexpressible(path, 'anyOf', 'too many branches');
+    }
+    const possible = out.filter((one) => one !== false);
+    return possible.length > 0 ? possible : [false];
+  }
+
+  private requireDisjoint(branches: readonly (readonly Schema[])[], path: string): void {
+    for (const [i, a] of branches.entries()) {
+      for (const b of branches.slice(i + 1)) {
+        if (a.every((x) => b.every((y) => this.areDisjoint(x, y, path)))) continue;
+        throw inexpressible(path, 'oneOf', 'its branches may overlap; use anyOf');
+      }
+    }
+  }
+
+  /** True if no value matches both, as far as types and constants show. */
+  private areDisjoint(a: Schema, b: Schema, path: string, depth = 0): boolean {
+    if (a === false || b === false) return true;
+    if (a === true || b === true || depth > 3) return false;
+    const [types, others] = [typesOf(a), typesOf(b)];
+    if (types && others && !types.some((one) => others.some((two) => overlap(one, two)))) {
+      return true;
+    }
+    const [values, rest] = [constantsOf(a), constantsOf(b)];
+    if (values && rest) {
+      const known = new Set(rest.map(keyOf));
+      return !values.some((one) => known.has(keyOf(one)));
+    }
+    if (!isOnly(types, 'object') || !isOnly(others, 'object')) return false;
+    return namesOf(a).some((name) => {
+      if (!namesOf(b).includes(name)) return false;
+      const [x, y] = [propertyOf(a, name), propertyOf(b, name)];
+      const lefts = this.alternatives(x, path, 1);
+      const rights = this.alternatives(y, path, 1);
+      return lefts.every((p) => rights.every((q) => this.areDisjoint(p, q, path, depth + 1)));
+    });
+  }
+}
+
+const keyOf = (value: unknown): string =>
+  typeof value === 'number' ? `${value}` : JSON.stringify(value);
+const isOnly = (types: readonly string[] | null, type: string): boolean =>
+  types?.length === 1 && types[0] === type;
+const overlap = (a: string, b: string): boolean =>
+  a === b || [a, b].sort().join() === 'integer,number';
+const namesOf = ({ required }: Keywords): unknown[] => (Array.isArray(required) ? required : []);
+
+function propertyOf({ properties }: Keywords, name: unknown): Schema {
+  const found = isObject(properties) && typeof name === 'string' ? properties[name] : undefined;
+  return found === undefined ? true : (found as Schema);
+}
+
+function constantsOf(schema: Keywords): unknown[] | null {
+  if (schema.const !== undefined) return [schema.const];
+  return Array.isArray(schema.enum) ? schema.enum : null;
+}
+
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+export function requireSchema(value: unknown, path: string): Schema {
+  if (typeof value === 'boolean' || isObject(value)) return value as Schema;
+  throw refused(`format schema ${path}`, 'a schema: an object, true or false', formatValue(value));
+}
+
+function listOf(given: unknown, path: string, keyword: string): unknown[] {
+  if (given === undefined) return [];
+  if (Array.isArray(given) && given.length > 0) return given;
+  throw refused(`format schema ${path}/${keyword}`, 'a list of schemas', formatValue(given));
+}
+
+/** The names of `type`; null without one. */
+export function typesOf({ type }: Keywords): string[] | null {
+  if (type === undefined) return null;
+  return Array.isArray(type) ? type.map(String) : [String(type)];
+}
+
+/** Returns a schema of values that match both. */
+function merged(a: Schema, b: Schema, path: string): Schema {
+  if (a === false || b === false) return false;
+  if (a === true) return b;
+  if (b === true) return a;
+  const out: Keywords = { ...a };
+  for (const [keyword, theirs] of Object.entries(b)) {
+    const ours = out[keyword];
+    if (isAnnotation(keyword)) continue;
+    if (ours === undefined || JSON.stringify(ours) === JSON.stringify(theirs)) {
+      out[keyword] = theirs;
+    } else {
+      const joined = joinedKeyword(keyword, ours, theirs, path);
+      if (joined === false) return false;
+      out[keyword] = joined;
+    }
+  }
+  requireMergeable(a, b, path);
+  mergeObjects(a, b, out);
+  mergeArrays(a, b, out);
+  return out;
+}
+
+const LARGER = ['minimum', 'exclusiveMinimum', 'minLength', 'minItems', 'minProperties'];
+const SMALLER = ['maximum', 'exclusiveMaximum', 'maxLength', 'maxItems', 'maxProperties'];
+/** Joined by mergeObjects() and mergeArrays(). */
+const STRUCTURE = ['properties', 'additionalProperties', 'items', 'prefixItems'];
+
+/** Returns the keyword of both, or false if no value matches both. */
+function joinedKeyword(keyword: string, a: unknown, b: unknown, path: string): unknown {
+  if (STRUCTURE.includes(keyword)) return a;
+  if (LARGER.includes(keyword)) return Math.max(Number(a), Number(b));
+  if (SMALLER.includes(keyword)) return Math.min(Number(a), Number(b));
+  switch (keyword) {
+    case 'type': {
+      const both = [a, b].map((one) => (Array.isArray(one) ? one.map(String) : [String(one)]));
+      const [ours = [], theirs = []] = both;
+      const kept = ours.flatMap((one) => theirs.flatMap((two) => commonType(one, two)));
+      return kept.length > 0 ? [...new Set(kept)] : false;
+    }
+    case 'enum': {
+      const known = new Set((b as unknown[]).map(keyOf));
+      const kept = (a as unknown[]).filter((one) => known.has(keyOf(one)));
+      return kept.length > 0 ? kept : false;
+    }
+    case 'const':
+      return false;
+    case 'required':
+      return [...new Set([...(a as unknown[]), ...(b as unknown[])])];
+    case 'pattern':
+      return [a, b].flat();
+    case 'format':
+      return [a, b].flat();
+    case 'multipleOf':
+      return leastCommon(Number(a), Number(b), path);
+    case 'uniqueItems':
+      return a === true || b === true;
+    case 'patternProperties': {
+      const [ours, theirs] = [a as Keywords, b as Keywords];
+      const names = new Set([...Object.keys(ours), ...Object.keys(theirs)]);
+      return Object.fromEntries([...names].map((name) => [name, both(ours[name], theirs[name])]));
+    }
+    default:
+      throw inexpressible(path, keyword, 'two schemas of allOf have it');
+  }
+}
+
+function commonType(a: string, b: string): string[] {
+  if (a === b) return [a];
+  return overlap(a, b) ? ['integer'] : [];
+}
+
+function both(a: unknown, b: unknown): unknown {
+  if (a === undefined) return b;
+  return b === undefined ? a : { allOf: [a, b] };
+}
+
+function leastCommon(a: number, b: number, path: string): number {
+  if (!Number.isSafeInteger(a) || !Number.isSafeInteger(b) || a <= 0 || b <= 0) {
+    throw inexpressible(path, 'multipleOf', 'only integers are expressible');
+  }
+  let [x, y] = [a, b];
+  while (y > 0) [x, y] = [y, x % y];
+  return (a / x) * b;
+}
+
+/** Names of one side's patterns would escape the other side's additionalProperties. */
+function requireMergeable(a: Keywords, b: Keywords, path: string): void {
+  const isOpen = (one: Keywords): boolean =>
+    one.additionalProperties === undefined || one.additionalProperties === true;
+  const escapes = (one: Keywords, other: Keywords): boolean =>
+    one.patternProperties !== undefined && !isOpen(other);
+  if (!escapes(a, b) && !escapes(b, a)) return;
+  throw inexpressible(path, 'patternProperties', 'another schema of allOf closes the object');
+}
+
+function mergeObjects(a: Keywords, b: Keywords, out: Keywords): void {
+  const isObjectRule = (one: Keywords): boolean =>
+    one.properties !== undefined || one.additionalProperties !== undefined;
+  if (!isObjectRule(a) || !isObjectRule(b)) return;
+  const names = new Set([a, b].flatMap(({ properties }) => Object.keys(properties ?? {})));
+  const partOf = (one: Keywords, name: string): unknown => {
+    const properties = (one.properties ?? {}) as Keywords;
+    if (Object.hasOwn(properties, name)) return properties[name];
+    const matched = Object.entries((one.patternProperties ?? {}) as Keywords).filter(([pattern]) =>
+      new RegExp(pattern, 'u').test(name),
+    );
+    if (matched.length > 0) return { allOf: matched.map(([, schema]) => schema) };
+    return one.additionalProperties;
+  };
+  if (names.size > 0) {
+    out.properties = Object.fromEntries(
+      [...names].map((name) => [name, both(partOf(a, name), partOf(b, name)) ?? true]),
+    );
+  }
+  const others = both(a.additionalProperties, b.additionalProperties);
+  if (others !== undefined) out.additionalProperties = others;
+}
+
+function mergeArrays(a: Keywords, b: Keywords, out: Keywords): void {
+  const isArrayRule = (one: Keywords): boolean =>
+    one.items !== undefined || one.prefixItems !== undefined;
+  if (!isArrayRule(a) || !isArrayRule(b)) return;
+  const lists = [a, b].map(({ prefixItems }) => (Array.isArray(prefixItems) ? prefixItems : []));
+  const [ours = [], theirs = []] = lists;
+  const length = Math.max(ours.length, theirs.length);
+  if (length > 0) {
+    out.prefixItems = Array.from(
+      { length },
+      (_, i) => both(ours[i] ?? a.items, theirs[i] ?? b.items) ?? true,
+    );
+  }
+  const items = both(a.items, b.items);
+  if (items !== undefined) out.items = items;
+}

@@ -1,0 +1,118 @@
+// Strings of JSON schemas: lengths, patterns and formats.
+import { formatValue } from '../../runtime/format-value.js';
+import { refused } from '../../runtime/refused.js';
+import { anyJsonCharacter, EVERY, jsonCharacter } from './characters.js';
+import type { Description, Node } from './description.js';
+import { patternNode } from './pattern.js';
+
+const OCTET = '(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)';
+const LABEL = '[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?';
+const NAME = `${LABEL}(\\.${LABEL})*`;
+const TIME = '([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?';
+const ZONE = '(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)';
+/** Days that their month has; 29 February in leap years only. */
+const DATE = [
+  '\\d{4}-(0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])',
+  '\\d{4}-(0[469]|11)-(0[1-9]|[12]\\d|30)',
+  '\\d{4}-02-(0[1-9]|1\\d|2[0-8])',
+  '(\\d\\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29',
+].join('|');
+const HEX = '[0-9a-fA-F]';
+const ATOM = "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+";
+
+/** A pattern of each format. */
+const FORMATS: Readonly<Record<string, string>> = {
+  date: `^(${DATE})$`,
+  time: `^${TIME}${ZONE}$`,
+  'date-time': `^(${DATE})T${TIME}${ZONE}$`,
+  email: `^${ATOM}(\\.${ATOM})*@${LABEL}(\\.${LABEL})+$`,
+  uuid: `^${HEX}{8}-${HEX}{4}-${HEX}{4}-${HEX}{4}-${HEX}{12}$`,
+  ipv4: `^${OCTET}(\\.${OCTET}){3}$`,
+  hostname: `^${NAME}$`,
+  uri: `^https?://${NAME}(:[1-9]\\d{0,3})?(/([a-zA-Z0-9._~!$&'()*+,;=:@-]|%${HEX}{2})*)*(\\?([a-zA-Z0-9._~!$&'()*+,;=:@/?-]|%${HEX}{2})*)?(#([a-zA-Z0-9._~!$&'()*+,;=:@/?-]|%${HEX}{2})*)?$`,
+};
+
+/** Lengths that formats imply for their labels. */
+const MOST_HOSTNAME = 253;
+
+export const FORMAT_NAMES = Object.keys(FORMATS);
+
+/** The keywords of a string. */
+export interface TextRules {
+  readonly least: number;
+  readonly most: number;
+  readonly patterns: readonly { readonly source: string; readonly path: string }[];
+  readonly formats: readonly { readonly name: unknown; readonly path: string }[];
+}
+
+/** The strings of one grammar. */
+export class Texts {
+  private readonly any: Node;
+  private readonly character: Node;
+  private readonly quote: Node;
+  /** A string without conditions. */
+  readonly free: Node;
+
+  constructor(private readonly to: Description) {
+    this.any = to.markCharacter(anyJsonCharacter(to));
+    this.character = jsonCharacter(to, EVERY);
+    this.quote = to.text('"');
+    this.free = to.called(this.quoted(to.star(this.any)));
+  }
+
+  /** A string with conditions, quotes included. Throws DS_ARGUMENT with the path. */
+  string({ least, most, patterns, formats }: TextRules): Node {
+    const { to } = this;
+    const isFree = patterns.length + formats.length === 0;
+    if (isFree && least === 0 && most === Number.POSITIVE_INFINITY) return this.free;
+    if (isFree) return to.called(this.quoted(to.repeat(this.any, least, most)));
+    const parts = [
+      ...patterns.map(({ source, path }) => this.pattern(source, path)),
+      ...formats.map(({ name, path }) => this.format(name, path)),
+    ];
+    const isBounded = least > 0 || most < Number.POSITIVE_INFINITY;
+    if (isBounded) parts.push(to.repeat(this.character, least, most));
+    return to.called(this.quoted(to.all(...parts)));
+  }
+
+  /** The spelling of a property's name, without quotes. */
+  name(name: string): Node {
+    return this.to.text(JSON.stringify(name).slice(1, -1));
+  }
+
+  /** Names except `known` that match each of `matched`, and do not match `others`. */
+  otherNames(known: readonly string[], matched: readonly Node[], others: readonly Node[]): Node {
+    const { to } = this;
+    const taken = [...others, ...(known.length > 0 ? [this.names(known)] : [])];
+    const all = to.star(this.character);
+    const parts = [...(matched.length > 0 ? matched : [all])];
+    if (taken.length > 0) parts.push(to.without(to.any(...taken)));
+    return to.all(...parts);
+  }
+
+  private names(names: readonly string[]): Node {
+    return this.to.texts(names.map((name) => JSON.stringify(name).slice(1, -1)));
+  }
+
+  /** The characters of a string that a pattern matches somewhere. */
+  pattern(source: string, path: string): Node {
+    const { to } = this;
+    const character = (points: Parameters<typeof jsonCharacter>[1]): Node =>
+      jsonCharacter(to, points);
+    return patternNode(to, source, { op: path, character, isSearch: true });
+  }
+
+  quoted(inner: Node): Node {
+    return this.to.seq(this.quote, inner, this.quote);
+  }
+
+  private format(name: unknown, path: string): Node {
+    const source = typeof name === 'string' ? FORMATS[name] : undefined;
+    if (source === undefined || !Object.hasOwn(FORMATS, String(name))) {
+      throw refused(path, `a format of ${FORMAT_NAMES.join(', ')}`, formatValue(name));
+    }
+    const node = this.pattern(source, path);
+    if (name !== 'hostname') return node;
+    return this.to.all(node, this.to.repeat(this.character, 0, MOST_HOSTNAME));
+  }
+}

@@ -1,0 +1,119 @@
+// Tests `format` of generate() and stream() on a tiny random model: finished texts always match.
+import { join } from 'node:path';
+import Ajv2020 from 'ajv/dist/2020.js';
+import { type inference, initInference, nn, seed, text } from '../../../lib/index.js';
+import { packageRoot } from '../../../lib/runtime/package-root.js';
+import { required } from '../../../lib/runtime/required.js';
+
+const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
+const sizes = {
+  vocabSize: tokenizer.vocabSize + 3,
+  maxSeq: 512,
+  layers: 1,
+  heads: 2,
+  channels: 16,
+};
+const pages = { max_ragged_sequence_count: 4, kv_cache: { block_size: 16, blocks: 80 } };
+const hot = { temperature: 1.5, maxNewTokens: 400 };
+const person = {
+  type: 'object',
+  properties: { name: { type: 'string', maxLength: 12 }, age: { type: 'integer', minimum: 0 } },
+  required: ['name', 'age'],
+  additionalProperties: false,
+};
+
+let model: nn.models.GPT2;
+let engine: inference.InferenceEngine;
+
+beforeAll(async () => {
+  seed(11);
+  model = new nn.models.GPT2(sizes);
+  engine = await initInference(model, pages, { tokenizer });
+});
+afterAll(() => engine.destroy());
+
+const only = async (request: inference.GenerateRequest): Promise<inference.Generation> =>
+  required((await engine.generate(request))[0]);
+
+test('texts match a schema, a pattern, a list, a grammar and any object', async () => {
+  const ask = (format: inference.Format) => only({ prompt: 'Hello', seed: 1, format, ...hot });
+  const made = await ask(person);
+  expect(made.finishReason).toBe('stop');
+  expect(new Ajv2020().compile(person)(JSON.parse(made.text))).toBe(true);
+  expect((await ask({ regex: '[ab]{3}-\\d+x' })).text).toMatch(/^[ab]{3}-\d+x$/);
+  expect((await ask({ regex: /yes|no/ })).text).toMatch(/^(yes|no)$/);
+  expect(['red', 'green', 'blue']).toContain(
+    (await ask({ choice: ['red', 'green', 'blue'] })).text,
+  );
+  const grammar = 'root ::= "(" root ")" | [0-9]{1,3}';
+  expect((await ask({ grammar })).text).toMatch(/^\(*\d{1,3}\)*$/);
+  const object = await ask({ jsonObject: true });
+  if (object.finishReason === 'stop') expect(typeof JSON.parse(object.text)).toBe('object');
+});
+
+test('a Standard Schema gives its JSON schema', async () => {
+  const schema = {
+    '~standard': { version: 1, vendor: 'test', jsonSchema: { input: () => ({ const: 'sum' }) } },
+  };
+  expect((await only({ prompt: [1], format: schema, ...hot })).text).toBe('"sum"');
+  const bare = { '~standard': { version: 1, vendor: 'zod' } };
+  await expect(engine.generate({ prompt: [1], format: bare })).rejects.toThrow(/z\.toJSONSchema/);
+});
+
+test('requests with and without formats share steps, samples and the cache', async () => {
+  const request = { prompt: 'Hello there', seed: 5, ...hot, n: 3, format: person };
+  const plain = { prompt: 'Hello there', seed: 5, temperature: 0, maxNewTokens: 40 };
+  const [alone] = await engine.generate(plain);
+  const [mixed, formatted] = await Promise.all([
+    engine.generate(plain),
+    engine.generate({ ...request, repetitionPenalty: 1.1, presencePenalty: 0.5 }),
+  ]);
+  expect(mixed[0]?.tokens).toEqual(alone?.tokens);
+  for (const { text: one, finishReason } of formatted) {
+    expect(finishReason).toBe('stop');
+    expect(Object.keys(JSON.parse(one))).toEqual(['name', 'age']);
+  }
+  expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, blocksUsed: 0 });
+});
+
+test('the tokens do not depend on the batch, on preemption and on async scheduling', async () => {
+  const requests = [1, 2, 3, 4].map((one) => ({
+    prompt: [one, 7],
+    seed: one,
+    format: one % 2 ? person : { regex: '([a-z]+ ){20}' },
+    ...hot,
+  }));
+  const tight = { ...pages, kv_cache: { block_size: 16, blocks: 28 } };
+  const texts: string[][] = [];
+  for (const settings of [pages, tight, { ...pages, async_scheduling: true }]) {
+    const own = await initInference(model, settings, { tokenizer });
+    const made = await Promise.all(requests.map((one) => own.generate(one)));
+    texts.push(made.map(([one]) => required(one).text));
+    await own.destroy();
+  }
+  expect(texts[1]).toEqual(texts[0]);
+  expect(texts[2]).toEqual(texts[0]);
+});
+
+test('a stream with a format is whole, and ends early when its reader leaves', async () => {
+  let whole = '';
+  for await (const piece of engine.stream({ prompt: [1], seed: 2, format: person, ...hot })) {
+    whole += piece.text;
+  }
+  expect(Object.keys(JSON.parse(whole))).toEqual(['name', 'age']);
+  for await (const _ of engine.stream({ prompt: [1], format: person, ...hot })) break;
+  expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, blocksUsed: 0 });
+});
+
+test.each([
+  [{ format: 7 }, /format: expected a JSON schema/],
+  [{ format: { type: 'number', multipleOf: 0.1 } }, /#\/multipleOf/],
+  [{ format: { not: {} } }, /"not"/],
+  [{ format: { regex: '(?=a)' } }, /lookaround/],
+  [{ format: { grammar: 'root ::= root "a"' } }, /left recursion/],
+  [{ format: person, numBeams: 2 }, /no format with beams/],
+  [{ format: { type: 'string', pattern: '^a$', minLength: 3 } }, /matches some text/],
+])('refuses %j', async (request, message) => {
+  const bad = { prompt: [1], ...request } as inference.GenerateRequest;
+  await expect(engine.generate(bad)).rejects.toThrow(message);
+});
