@@ -5,7 +5,7 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError, refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 import { Tensor } from '../tensor/index.js';
@@ -138,6 +138,16 @@ export class PairDataset implements Dataset<PairSample> {
     const what = overlong === 'drop' ? 'pairs of more than' : 'prompts of at least';
     const got = report.dropped > 0 ? `${report.dropped} ${what} ${length} tokens` : 'none';
     throw dataError(op, 'rows with a chosen and a rejected answer', got);
+  }
+
+  /** Returns the same pairs with log-probabilities by the reference, one element for each pair. */
+  withReference(numbers: readonly (readonly [chosen: number, rejected: number])[]): PairDataset {
+    if (numbers.length !== this.length) {
+      const expected = `numbers of ${this.length} pairs`;
+      throw refused('PairDataset.withReference', expected, String(numbers.length));
+    }
+    const samples = this.samples.map((one, i) => ({ ...one, reference: numbers[i] ?? null }));
+    return new PairDataset(samples, this.report);
   }
 
   /** Returns the pair `index`. Throws DS_INDEX. */

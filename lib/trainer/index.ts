@@ -40,6 +40,7 @@ export { TrainingMethod } from './methods/method.js';
 export { type OrpoOptions, orpo } from './methods/orpo.js';
 export type { Divergence, PairLossName } from './methods/pair-losses.js';
 export type { Correction, PolicyLossName } from './methods/policy-losses.js';
+export { type PrecomputeOptions, precomputeReference } from './methods/precompute.js';
 export { type RewardOptions, reward } from './methods/reward.js';
 export type { Precision, TrainerOptions } from './options.js';
 export type { OwnOptimizerName } from './own-optimizer.js';

@@ -107,6 +107,7 @@ async function* update<Batch>(
   const [lr = 0] = engine.getLr();
   engine.step();
   state.step++;
+  objective.updated?.(state.step);
   state.epoch = nextEpoch(state.epoch, length.updatesPerEpoch);
   const isDue = decisions.logs({ ...progressOf(state), isEpochEnd: false });
   book.enqueued({ ...progressOf(state), lr, isDue }, sequenceOf(group));

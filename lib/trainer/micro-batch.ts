@@ -1,5 +1,6 @@
 // Micro-batches with their counts, and the interface of objectives.
-import type { ProcessGroup } from '../comm/index.js';
+import type { Distributed, ProcessGroup } from '../comm/index.js';
+import type { Engine } from '../engine/engine.js';
 import type { LossReport, Tensor } from '../tensor/index.js';
 import type { MetricSums } from './evaluation-options.js';
 import type { StepMetrics } from './step-metrics.js';
@@ -23,6 +24,14 @@ export interface MicroBatch<Batch> {
 
 /** Divisor of loss sums: a number, or a scalar f32 on the device. */
 export type Divisor = number | Tensor;
+
+/** Parts of a session that an objective may use. */
+export interface Surroundings {
+  readonly engine: Engine;
+  readonly job: Distributed;
+  /** The ranks that share a batch. */
+  readonly dataGroup: ProcessGroup;
+}
 
 /** Loss and counts of the batches of one kind of model. */
 export interface Objective<Batch> {
@@ -48,8 +57,12 @@ export interface Objective<Batch> {
   ): Tensor;
   /** Whether shared() fills its metrics. Default: false. */
   readonly hasStepMetrics?: boolean;
-  /** Called once, before the first batch, with the ranks that share a batch. */
-  joined?(group: ProcessGroup): void;
+  /** Called once, before the first batch. All ranks call. */
+  opened?(surroundings: Surroundings): Promise<void>;
+  /** Called after each update with the number of updates so far. */
+  updated?(step: number): void;
+  /** Frees the objective's own engines and models. All ranks call. */
+  closed?(): Promise<void>;
   /** Default output of predict() for a batch. */
   outputs(forward: Forward, micro: MicroBatch<Batch>): Tensor;
   /** The mean loss of a batch and the sums of its metrics, for models that have metrics. */

@@ -139,7 +139,8 @@ async function sessionOver<Batch>(
   const world = checkpointWorld(job, TOGETHER);
   const watch = isMeasured ? null : await opensWatch(settings, engine, world);
   const { dataGroup } = engine.parts.ranks;
-  objective.joined?.(dataGroup);
+  ends.push(() => objective.closed?.());
+  await objective.opened?.({ engine, job, dataGroup });
   const metrics = objective.hasStepMetrics
     ? new StepMetrics(dataGroup, objective.derived?.bind(objective))
     : null;
@@ -173,6 +174,7 @@ export async function closeSession<Batch>(session: Session<Batch>): Promise<void
     () => counts.dispose(),
     () => mover.dispose(),
     () => session.endNoise?.(),
+    () => session.objective.closed?.(),
     () => engine.destroy(),
   ]);
 }

@@ -51,10 +51,13 @@ export async function trained(
   } as TrainerOptions);
   const logs: LogEvent[] = [];
   let metrics: Partial<Metrics> = {};
-  for await (const event of trainer.train()) {
-    if (event.type === 'log') logs.push(event);
-    if (event.type === 'evaluate') metrics = event.metrics;
+  try {
+    for await (const event of trainer.train()) {
+      if (event.type === 'log') logs.push(event);
+      if (event.type === 'evaluate') metrics = event.metrics;
+    }
+  } finally {
+    await trainer.destroy();
   }
-  await trainer.destroy();
   return { logs, metrics };
 }

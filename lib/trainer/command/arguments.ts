@@ -182,6 +182,13 @@ const METHOD = {
   ref_model_name_or_path: string('model to stay near', {
     shown: 'the model without adapters, or the model as it was',
   }),
+  precompute_ref_log_probs: boolean('compute the numbers of the reference before training', {
+    shown: 'false',
+  }),
+  precompute_ref_batch_size: integer('pairs of a batch in that pass', {
+    min: 1,
+    shown: '--per_device_train_batch_size',
+  }),
   teacher_model_name_or_path: string('teacher of gkd'),
   max_prompt_length: integer('tokens of a prompt; longer ones lose their beginning', {
     min: 1,

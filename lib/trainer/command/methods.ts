@@ -23,7 +23,10 @@ const flagsOf = (declared: object): string[] =>
   Object.values(declared as Record<string, { flag?: string }>).flatMap(({ flag }) => flag ?? []);
 
 const LENGTHS = ['max_prompt_length', 'max_completion_length'];
-const REFERENCE = ['ref_model_name_or_path', 'loss_type'];
+const REFERENCE = [
+  ...['ref_model_name_or_path', 'loss_type'],
+  ...['precompute_ref_log_probs', 'precompute_ref_batch_size'],
+];
 
 const ROLLOUTS = [
   ...['reward_funcs', 'reward_weights', 'reward_model_name_or_path', 'ref_model_name_or_path'],

@@ -1,5 +1,7 @@
 // Opens the rows, the models and the method of `ds train --method`.
+import { join } from 'node:path';
 import { type CausalLM, fromPretrained, type TaskModel } from '../../models/index.js';
+import type { Device } from '../../runtime/device.js';
 import { refused } from '../../runtime/refused.js';
 import { PairDataset, type Tokenizer, UnpairedDataset } from '../../text/index.js';
 import type { EvalOptions } from '../evaluation-options.js';
@@ -10,6 +12,7 @@ import { KTO, type KtoLossName, kto } from '../methods/kto.js';
 import type { TrainingMethod } from '../methods/method.js';
 import { ORPO, orpo } from '../methods/orpo.js';
 import type { PairLossName } from '../methods/pair-losses.js';
+import { precomputeReference } from '../methods/precompute.js';
 import { REWARD, reward } from '../methods/reward.js';
 import { fromArguments } from './arguments.js';
 import type { CheckedArguments } from './check-arguments.js';
@@ -32,9 +35,11 @@ export interface PreferenceMaterial {
   lines: string[];
 }
 
-/** The tokenizer of the rows, and how the Trainer evaluates. */
+/** The tokenizer of the rows, the device, and how the Trainer evaluates. */
 interface Surroundings {
   tokenizer: Tokenizer;
+  /** Device of this rank. */
+  device: Device;
   evaluation: Evaluation | null;
 }
 
@@ -66,12 +71,41 @@ export async function openPreferences(
     args,
     sets.every(({ hasReference }) => hasReference),
   );
-  const method = dpo({
-    ...fromArguments(DPO, args),
-    ...lossesOf(args),
-    ...(reference && { reference }),
-  });
-  return { ...data, model, method };
+  const options = { ...fromArguments(DPO, args), ...lossesOf(args) };
+  if (!args.precompute_ref_log_probs || sets.every(({ hasReference }) => hasReference)) {
+    return { ...data, model, method: dpo({ ...options, ...(reference && { reference }) }) };
+  }
+  if (options.syncRefModel) {
+    throw refused('--precompute_ref_log_probs', 'no --sync_ref_model', 'both');
+  }
+  const known = precomputed(args, sets, reference ?? model, around);
+  const [train, held] = known as [PairDataset, PairDataset?];
+  const judged = data.eval && { eval: { ...data.eval, data: held as never } };
+  return { ...data, ...judged, train, model, method: dpo(options) };
+}
+
+/**
+ * The numbers of the reference for all rows. New adapters change nothing, so the model itself is
+ * the reference before training. Each rank computes them on its device.
+ */
+function precomputed(
+  args: CheckedArguments,
+  sets: readonly PairDataset[],
+  reference: CausalLM,
+  { tokenizer, device }: Surroundings,
+): PairDataset[] {
+  const { dataset_cache_dir: folder, per_device_train_batch_size: size = 8 } = args;
+  const { precompute_ref_batch_size: batchSize = size } = args;
+  const { device: home } = reference.computesIn;
+  reference.to(device);
+  const found = sets.map((set, i) =>
+    precomputeReference(set, reference, {
+      ...{ batchSize, pad: tokenizer.padId ?? tokenizer.eosId ?? 0 },
+      ...(folder !== undefined && { cache: join(folder, `reference-${i}.json`) }),
+    }),
+  );
+  reference.to(home);
+  return found;
 }
 
 /** The losses of dpo() and their weights. --rpo_alpha adds the loss of chosen answers. */

@@ -112,8 +112,7 @@ async function readTogether(
     if (name) {
       const open = isPolicy(name) ? openPolicy : openPreferences;
       const { model, method, train, lines, ...rest } = await open(args, name, {
-        tokenizer,
-        evaluation,
+        ...{ tokenizer, evaluation, device: job.world.device },
       });
       say(described(args, model, job));
       lines.forEach(say);

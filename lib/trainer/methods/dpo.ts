@@ -5,6 +5,7 @@ import type { Module } from '../../nn/index.js';
 import {
   boolean,
   checked,
+  integer,
   number,
   type Options,
   oneOf,
@@ -14,7 +15,7 @@ import {
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { concat, exp, log, noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
-import type { Forward, Objective } from '../micro-batch.js';
+import type { Forward, Objective, Surroundings } from '../micro-batch.js';
 import type { DeviceSums } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
 import { requireCausal, TrainingMethod } from './method.js';
@@ -72,6 +73,18 @@ export const DPO = {
   useWeighting: boolean('weight pairs by their probability (WPO); one more forward', {
     ...{ default: false, flag: 'use_weighting' },
   }),
+  /** Moves the reference towards the model now and then (TR-DPO). Default: false. */
+  syncRefModel: boolean('move the reference towards the model now and then (TR-DPO)', {
+    ...{ default: false, flag: 'sync_ref_model' },
+  }),
+  /** Updates between two moves of the reference. Default: 512. */
+  refModelSyncSteps: integer('updates between two moves of the reference', {
+    ...{ min: 1, default: 512, flag: 'ref_model_sync_steps' },
+  }),
+  /** Share of the model in the weights of the moved reference. Default: 0.6. */
+  refModelMixupAlpha: number('share of the model in the moved reference', {
+    ...{ min: 0, max: 1, default: 0.6, flag: 'ref_model_mixup_alpha' },
+  }),
   /**
    * The reference model. Default: the model without its adapters. Rows with ref_chosen_logps and
    * ref_rejected_logps need no reference.
@@ -89,6 +102,9 @@ export interface DpoOptions extends Options<typeof DPO> {}
 export function dpo(given: DpoOptions = {}): TrainingMethod {
   const settings = readDeclared('dpo', given, DPO);
   const { loss, weights, labelSmoothing, useWeighting, fAlphaDivergenceCoef: alpha } = settings;
+  if (settings.syncRefModel && !settings.reference) {
+    throw refusedValue('dpo syncRefModel', 'true beside `reference`', true);
+  }
   if (alpha === 1) throw refusedValue('dpo fAlphaDivergenceCoef', 'another number than 1', alpha);
   const sorting = loss.find((name) => name === 'aot' || name === 'aot_unpaired');
   if (useWeighting && sorting) {
@@ -168,6 +184,19 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     const all = loss.map((name, i) => [name, weights?.[i] ?? 1] as const);
     this.losses = all.filter(([name]) => name !== 'sft');
     this.sft = all.reduce((sum, [name, weight]) => sum + (name === 'sft' ? weight : 0), 0);
+  }
+
+  opened({ engine, job }: Surroundings): Promise<void> {
+    return this.reference.open(engine, job);
+  }
+
+  updated(step: number): void {
+    const { syncRefModel, refModelSyncSteps: steps, refModelMixupAlpha: alpha } = this.settings;
+    if (syncRefModel && step % steps === 0) this.reference.follow({ steps, alpha });
+  }
+
+  closed(): Promise<void> {
+    return this.reference.close();
   }
 
   protected read(batch: unknown): SplitPairs {

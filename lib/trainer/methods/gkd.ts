@@ -12,7 +12,7 @@ import {
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { exp, noGrad, softplus, Tensor } from '../../tensor/index.js';
 import { targetsOf } from '../../text/index.js';
-import type { Forward, Objective } from '../micro-batch.js';
+import type { Forward, Objective, Surroundings } from '../micro-batch.js';
 import type { DeviceSums } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective } from './answer-objective.js';
 import { requireCausal, TrainingMethod } from './method.js';
@@ -111,6 +111,14 @@ class GkdObjective<Batch> extends AnswerObjective<Batch, DistilledBatch, Tensor>
   ) {
     super('gkd');
     this.teacher = new Reference('gkd', student, settings.teacher, 'teacher');
+  }
+
+  opened({ engine, job }: Surroundings): Promise<void> {
+    return this.teacher.open(engine, job);
+  }
+
+  closed(): Promise<void> {
+    return this.teacher.close();
   }
 
   protected read(batch: unknown): DistilledBatch {

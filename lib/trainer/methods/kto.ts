@@ -7,7 +7,7 @@ import { number, type Options, oneOf, readDeclared, type Settings } from '../../
 import { refused } from '../../runtime/refused.js';
 import { noGrad, scope, sigmoid, Tensor } from '../../tensor/index.js';
 import type { UnpairedBatch } from '../../text/index.js';
-import type { Forward, Objective } from '../micro-batch.js';
+import type { Forward, Objective, Surroundings } from '../micro-batch.js';
 import { type DeviceSums, meanOf } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective, totalOf } from './answer-objective.js';
 import { requireCausal, TrainingMethod } from './method.js';
@@ -103,8 +103,13 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, UnpairedBatch, Measured
     this.reference = new Reference('kto', model, settings.reference);
   }
 
-  joined(group: ProcessGroup): void {
-    this.group = group;
+  async opened({ engine, job, dataGroup }: Surroundings): Promise<void> {
+    this.group = dataGroup;
+    await this.reference.open(engine, job);
+  }
+
+  closed(): Promise<void> {
+    return this.reference.close();
   }
 
   protected read(batch: unknown): UnpairedBatch {

@@ -1,10 +1,13 @@
 // The reference of a method: another model, the model without its adapters, or numbers in the rows.
+import type { Distributed } from '../../comm/index.js';
+import type { Engine } from '../../engine/engine.js';
+import { initializeServed } from '../../initialize.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import { lorasOf, withoutAdapters } from '../../peft/index.js';
 import { checked } from '../../runtime/option.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
-import { noGrad, type Tensor } from '../../tensor/index.js';
+import { noGrad, scope, type Tensor } from '../../tensor/index.js';
 import type { Forward } from '../micro-batch.js';
 
 /** Declares the option `reference`. */
@@ -18,20 +21,88 @@ function readReference(op: string, given: CausalLM): CausalLM {
   throw refusedValue(op, 'a language model of nn.models', given);
 }
 
+/** How a reference follows the trained model: sync_ref_model of TRL. */
+export interface Following {
+  /** Updates between two syncs. */
+  readonly steps: number;
+  /** Share of the trained weights in the new weights of the reference. */
+  readonly alpha: number;
+}
+
 /** Computes log-probabilities by the reference. */
 export class Reference {
+  /** The engine of the reference at ZeRO stage 3; null: the model is whole on each rank. */
+  private engine: Engine | null = null;
   private isPlaced = false;
+  private trained: Engine | null = null;
 
   /** Throws DS_ARGUMENT if the reference is the trained model. */
   constructor(
     private readonly method: string,
     private readonly model: CausalLM,
     private readonly reference: CausalLM | null,
-    option = 'reference',
+    private readonly option = 'reference',
   ) {
     if (reference !== model) return;
     const hint = 'Read the model a second time, or train adapters: peft.addLora(model).';
     throw refused(`${method} ${option}`, 'another model', 'the trained one', hint);
+  }
+
+  /**
+   * Gives another model the dtype of the training. At ZeRO stage 3, an engine of its own without
+   * optimizer shards its frozen weights like those of the trained model.
+   */
+  async open(trained: Engine, job: Distributed): Promise<void> {
+    const { reference } = this;
+    this.trained = trained;
+    if (!reference || this.engine) return;
+    const { bf16, fp16, zero_optimization: zero } = trained.config;
+    for (const parameter of reference.parameters()) parameter.requiresGrad = false;
+    if (zero.stage !== 3) {
+      const dtype = bf16.enabled ? 'bf16' : fp16.enabled ? 'f16' : null;
+      if (dtype) reference.to(dtype);
+      return;
+    }
+    const { offload_param: offload } = zero;
+    const sharded = { stage: 3 as const, ...(offload && { offload_param: offload }) };
+    const config = {
+      train_micro_batch_size_per_gpu: 1,
+      ...{ bf16: { enabled: bf16.enabled }, fp16: { enabled: fp16.enabled } },
+      zero_optimization: sharded,
+    };
+    const { engine } = await initializeServed({
+      ...{ model: reference, config, distributed: job },
+    });
+    this.engine = engine;
+    engine.eval();
+  }
+
+  /** Gives the reference its own weights back. */
+  async close(): Promise<void> {
+    await this.engine?.destroy();
+    this.engine = null;
+  }
+
+  /**
+   * Moves the weights of the reference towards those of the trained model. Throws DS_ARGUMENT if
+   * either is sharded or in other layers.
+   */
+  follow({ alpha }: Following): void {
+    const { reference, model, engine } = this;
+    const place = `${this.method} syncRefModel`;
+    if (!reference) throw refused(place, 'a reference model', 'none');
+    if (engine) throw refused(place, 'ZeRO stage 2 or lower', 'stage 3');
+    this.trained?.synchronize(); // The update of the weights may still run.
+    const own = new Map(model.namedParameters());
+    noGrad(() => {
+      for (const [name, parameter] of reference.namedParameters()) {
+        const trained = own.get(name);
+        if (!trained || trained.dtype !== parameter.dtype) {
+          throw refused(place, 'a reference with the layers of the model', name);
+        }
+        scope(() => parameter.copy_(parameter.mul(1 - alpha).add(trained.mul(alpha))));
+      }
+    });
   }
 
   /** Throws DS_ARGUMENT if rows with numbers of the reference come beside a model. */
@@ -39,12 +110,12 @@ export class Reference {
     if (!hasNumbers || !this.reference) return;
     const expected = 'no numbers of the reference in the rows beside a model';
     const hint = 'Leave out `reference`, or ref_chosen_logps and ref_rejected_logps.';
-    throw refused(`${this.method} reference`, expected, 'both', hint);
+    throw refused(`${this.method} ${this.option}`, expected, 'both', hint);
   }
 
   /**
    * The log-probabilities of targets by row, without gradients, see CausalLossOptions.rows. The
-   * result is a copy: forwards of the engine without gradients free earlier results.
+   * result is a copy: forwards of an engine without gradients free earlier results.
    */
   logProbs(
     forward: Forward,
@@ -57,20 +128,23 @@ export class Reference {
 
   /** The logits of another model [B, T, V], without gradients. */
   outputs(ids: Tensor, places: object): Tensor {
-    return noGrad(() => required(this.placed(ids)).call(ids, null, places));
+    return noGrad(() => required(this.forwardOf(ids))(ids, null, places).clone());
   }
 
-  /** The other model on the device of the batch; null without one. */
-  private placed({ device }: Tensor): CausalLM | null {
-    if (!this.isPlaced) this.reference?.to(device).eval();
+  /** The forward of another model on the device of the batch; null without one. */
+  private forwardOf({ device }: Tensor): Forward | null {
+    const { reference, engine } = this;
+    if (engine) return (...inputs) => engine.forward<Tensor>(...inputs);
+    if (!reference) return null;
+    if (!this.isPlaced) reference.to(device).eval();
     this.isPlaced = true;
-    return this.reference;
+    return (...inputs) => reference.call(...(inputs as [Tensor]));
   }
 
   private run(forward: Forward, ...inputs: [ids: Tensor, targets: Tensor, how: object]): Tensor {
+    const other = this.forwardOf(inputs[0]);
+    if (other) return other(...inputs);
     const { model } = this;
-    const reference = this.placed(inputs[0]);
-    if (reference) return reference.call(...inputs);
     if (lorasOf(model).size > 0) {
       const { training } = model;
       model.eval();

@@ -1,0 +1,101 @@
+// precomputeReference(): log-probabilities by the reference once, before training.
+import { createHash } from 'node:crypto';
+import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { dirname } from 'node:path';
+import { CausalLM } from '../../models/causal-lm.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { refusedValue } from '../../runtime/refused.js';
+import { requireInteger } from '../../runtime/require-number.js';
+import { noGrad, scope } from '../../tensor/index.js';
+import { collatePairs, PairDataset, type PairSample } from '../../text/index.js';
+
+/** Options of precomputeReference(). */
+export interface PrecomputeOptions {
+  /** Pairs of a forward. Default: 8. */
+  batchSize?: number;
+  /** Id that fills rows. Default: 0. */
+  pad?: number;
+  /** A file that keeps the numbers for the same pairs and weights. Default: none. */
+  cache?: string;
+}
+
+const OPTIONS: OptionNames<PrecomputeOptions> = { batchSize: true, pad: true, cache: true };
+
+type Numbers = [chosen: number, rejected: number][];
+
+/**
+ * Returns `pairs` with log-probabilities by `reference`, a model on the device where it computes.
+ * dpo() then needs no reference. Throws DS_ARGUMENT; DS_IO for a cache that it cannot write.
+ */
+export function precomputeReference(
+  pairs: PairDataset,
+  reference: CausalLM,
+  given: PrecomputeOptions = {},
+): PairDataset {
+  const op = 'precomputeReference';
+  const { batchSize = 8, pad = 0, cache } = readOptions(op, given, OPTIONS);
+  requireInteger(`${op} batchSize`, batchSize, 1);
+  if (!(pairs instanceof PairDataset)) throw refusedValue(`${op} pairs`, 'a PairDataset', pairs);
+  if (!(reference instanceof CausalLM)) {
+    throw refusedValue(`${op} reference`, 'a language model of nn.models', reference);
+  }
+  const samples = Array.from({ length: pairs.length }, (_, i) => pairs.get(i));
+  const key = cache === undefined ? '' : keyOf(samples, reference);
+  const kept = cache === undefined ? null : keptIn(cache, key);
+  if (kept?.length === pairs.length) return pairs.withReference(kept);
+  const numbers = computed(samples, reference, { batchSize, pad });
+  if (cache !== undefined) {
+    mkdirSync(dirname(cache), { recursive: true });
+    writeFileSync(`${cache}.${process.pid}`, JSON.stringify({ key, numbers }));
+    renameSync(`${cache}.${process.pid}`, cache);
+  }
+  return pairs.withReference(numbers);
+}
+
+function computed(
+  samples: readonly PairSample[],
+  reference: CausalLM,
+  { batchSize, pad }: { batchSize: number; pad: number },
+): Numbers {
+  const { training } = reference;
+  reference.eval();
+  const collate = collatePairs(pad);
+  const numbers: Numbers = [];
+  for (let from = 0; from < samples.length; from += batchSize) {
+    const some = samples.slice(from, from + batchSize).map((one) => ({ ...one, reference: null }));
+    const sums = scope(() => {
+      const { ids, targets } = collate(some, reference.computesIn.device);
+      const found = noGrad(() => reference.call(ids, targets, { loss: { rows: true } }));
+      return found.toArray().map(Number);
+    });
+    for (const i of some.keys()) {
+      numbers.push([sums[i] as number, sums[i + some.length] as number]);
+    }
+  }
+  reference.train(training);
+  return numbers;
+}
+
+/** A hash of the pairs and the weights. */
+function keyOf(samples: readonly PairSample[], reference: CausalLM): string {
+  const hash = createHash('sha256');
+  for (const { chosen, rejected, prompt } of samples) {
+    hash.update(`${prompt} ${chosen.length} ${rejected.length} `).update(chosen).update(rejected);
+  }
+  for (const [name, parameter] of reference.namedParameters()) {
+    const values = parameter.toRaw();
+    const bytes = new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
+    hash.update(`${name} ${parameter.dtype} ${parameter.shape.join()} `).update(bytes);
+  }
+  return hash.digest('hex');
+}
+
+/** The numbers of a cache with `key`; null without such a cache. */
+function keptIn(cache: string, key: string): Numbers | null {
+  try {
+    const kept = JSON.parse(readFileSync(cache, 'utf8')) as { key?: string; numbers?: Numbers };
+    return kept.key === key ? (kept.numbers ?? null) : null;
+  } catch {
+    return null; // A missing or damaged cache is computed again.
+  }
+}
