@@ -1,6 +1,7 @@
 // A conversation in the terminal, over pipes.
 import { PassThrough } from 'node:stream';
 import { runInThisContext } from 'node:vm';
+import { DsError } from '../../lib/errors.js';
 import { type ChatOptions, chat } from '../../lib/serve/index.js';
 import { FakeEngine, textOf, tokenizer } from './fake-engine.js';
 
@@ -91,8 +92,35 @@ test('Ctrl-C stops an answer, then the conversation', async () => {
   while (!String(output.read() ?? '').includes(' ...\n')) {
     await new Promise((resolve) => setTimeout(resolve, 2));
   }
+  // The conversation goes on; without an answer, Ctrl-C ends it.
+  engine.pace = async () => {};
+  engine.failAt = { place: 0, error: new DsError(failure) };
+  let isOver = false;
+  void done.then(() => {
+    isOver = true;
+  });
+  input.write('More\r');
+  while (engine.requests.length < 2 && !isOver) {
+    await new Promise((resolve) => setTimeout(resolve, 2));
+  }
+  expect(engine.requests).toHaveLength(2);
+  while (!String(output.read() ?? '').includes('! ')) {
+    await new Promise((resolve) => setTimeout(resolve, 2));
+  }
   input.write('\u0003');
   await done;
+});
+
+const failure = { code: 'DS_LIMIT', op: 'a', expected: 'b', got: 'c' } as const;
+
+test('only a running answer can be stopped', async () => {
+  const engine = new FakeEngine(tokenizer);
+  const input = Object.assign(new PassThrough(), { isTTY: true, setRawMode: () => {} });
+  const done = chat(engine, { input, output: new PassThrough() });
+  // Without an answer, Ctrl-C ends the conversation.
+  input.write('\u0003');
+  await done;
+  expect(engine.requests).toEqual([]);
 });
 
 /** Node's own object receives warnings; a test file has a copy. */

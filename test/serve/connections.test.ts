@@ -63,6 +63,30 @@ test.each<[string, string, RegExp]>([
   );
 });
 
+test.each<[string, string, RegExp, object]>([
+  [
+    'longer than 16 KiB',
+    `GET /health HTTP/1.1\r\nhost: localhost\r\nx: ${'x'.repeat(17_000)}\r\n\r\n`,
+    /^HTTP\/1\.1 431 Request Header Fields Too Large\r\n.*longer than 16 KiB/s,
+    LONG,
+  ],
+  [
+    'that come too slowly',
+    'GET /health HTTP/1.1\r\nhost:',
+    /^HTTP\/1\.1 408 Request Timeout\r\n.*came too slowly/s,
+    { bodySeconds: 1, headSeconds: 1 },
+  ],
+])('headers %s are answered', async (_, text, answer, limits) => {
+  await withServer(
+    async (url) => {
+      const socket = client(url, text);
+      expect(await readBy(socket)).toMatch(answer);
+      socket.destroy();
+    },
+    { limits },
+  );
+});
+
 test('connections without a request make room for new ones', () =>
   withServer(
     async (url, _, server) => {
