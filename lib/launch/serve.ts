@@ -6,7 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { isRemote } from '../hub/names.js';
 import { isLoopback } from '../runtime/loopback.js';
 import { errorMessage } from '../runtime/system-error.js';
-import { type InferenceServer, openEngine, requireKey, serve } from '../serve/index.js';
+import { type InferenceServer, openServed, requireKey, serve } from '../serve/index.js';
 import { REQUEST_LIMITS, readLimits, SERVER_LIMITS } from '../serve/limits.js';
 import { SERVE } from '../serve/serve-options.js';
 import { refuse } from './argument-error.js';
@@ -75,11 +75,11 @@ export async function serveHere(folder: string, flags: ServeFlags): Promise<numb
   const { host = SERVE.host.absent(''), model = nameOf(folder) } = given;
   const chatTemplate = textOf(flags.chatTemplate);
   const stopped = signalled();
-  let engine: ReturnType<typeof openEngine> | null = null;
+  let engine: ReturnType<typeof openServed> | null = null;
   let code = 0;
   let timer: NodeJS.Timeout | undefined;
   const open = () => {
-    engine = openEngine(folder, options).then(async (one) => {
+    engine = openServed(folder, options).then(async (one) => {
       await one.follow();
       return one;
     });
@@ -107,7 +107,7 @@ export async function serveHere(folder: string, flags: ServeFlags): Promise<numb
     }
   } finally {
     await server.stop();
-    await (engine as ReturnType<typeof openEngine> | null)?.then(
+    await (engine as ReturnType<typeof openServed> | null)?.then(
       (one) => one.destroy(),
       () => {},
     );

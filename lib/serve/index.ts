@@ -5,7 +5,7 @@ export type { ChatOptions } from './chat-options.js';
 export { followEngine, leaveRanks } from './follow-engine.js';
 
 export type { ResolvedLimits, ServeLimits } from './limits.js';
-export { type EngineOptions, openEngine } from './open-engine.js';
+export { type EngineOptions, openEngine, openServed } from './open-engine.js';
 export type { ServeOptions } from './serve-options.js';
 export type {
   ContinuationOptions,

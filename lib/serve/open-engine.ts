@@ -4,6 +4,7 @@ import { randomInt } from 'node:crypto';
 
 import { type InferenceConfig, type InferenceEngine, initInference } from '../inference/index.js';
 import { seed } from '../tensor/index.js';
+import { type EncoderEngine, isEncoderFolder, openEncoder } from './encoder-engine.js';
 
 /** Options of an engine apart from its folder. */
 export interface EngineOptions {
@@ -26,4 +27,13 @@ export function openEngine(
 ): Promise<InferenceEngine> {
   seed(own);
   return initInference(folder, config, { tokenizer, revision });
+}
+
+/** An engine that generates, or one that embeds or ranks, by the class of the folder's model. */
+export async function openServed(
+  folder: string,
+  options: EngineOptions = {},
+): Promise<InferenceEngine | EncoderEngine> {
+  const isEncoder = await isEncoderFolder(folder, options.revision);
+  return isEncoder ? openEncoder(folder, options) : openEngine(folder, options);
 }

@@ -105,15 +105,17 @@ export class PromptReader {
    * Tokens of a text, special tokens included. Rejects with DS_DATA, DS_LIMIT if it takes too much
    * time or memory, and the reason of the asker's signal. Rejects with 400 if it is too long.
    */
-  async text(text: string, asker: Asker): Promise<number[]> {
-    this.requireLength('prompt', text.length);
+  async text(text: string, asker: Asker, field = 'prompt'): Promise<number[]> {
+    this.requireLength(field, text.length);
     const { most } = this.options;
     const fewest = this.tokenizer.fewestTokens(text);
-    if (fewest > most) throw tooLong('prompt', `at least ${fewest}`, most);
-    if (text.length <= SHORT && !this.hasPatterns) {
-      return Array.from(this.tokenizer.encode(text));
-    }
-    return this.tokensOf('prompt', await this.ask({ text }, text.length, asker));
+    if (fewest > most) throw tooLong(field, `at least ${fewest}`, most);
+    const isShort = text.length <= SHORT && !this.hasPatterns;
+    const tokens = isShort
+      ? Array.from(this.tokenizer.encode(text))
+      : this.tokensOf(field, await this.ask({ text }, text.length, asker));
+    if (tokens.length > most && field !== 'prompt') throw tooLong(field, `${tokens.length}`, most);
+    return tokens;
   }
 
   /** A text of any number of tokens, with special tokens or without. Rejects as text() does. */

@@ -6,11 +6,12 @@ import { required } from '../runtime/required.js';
 import type { Access } from './access.js';
 import type { Admission } from './admission.js';
 import { answerParsed, type Counter } from './answer-request.js';
-import { ApiError, engineFailed, noModel, overloaded } from './api-error.js';
+import { ApiError, engineFailed, noModel, overloaded, unsupported } from './api-error.js';
 import type { BodyBudget } from './body-budget.js';
 import { readChat } from './chat-request.js';
 import { readCompletion } from './completion-request.js';
 import type { Cors } from './cors.js';
+import { embeddings, rerank } from './embeddings.js';
 import type { Asker } from './fair-queue.js';
 import type { Hosts } from './hosts.js';
 import type { ResolvedLimits } from './limits.js';
@@ -63,6 +64,9 @@ const ROUTES: Readonly<Record<string, Route>> = {
   '/v1/completions': { POST: parsedBy(readCompletion) },
   '/v1/chat/completions': { POST: parsedBy(readChat) },
   '/v1/responses': { POST: parsedBy(readOwnResponse) },
+  '/v1/embeddings': { POST: answeredBy(embeddings) },
+  '/v1/rerank': { POST: answeredBy(rerank) },
+  '/rerank': { POST: answeredBy(rerank) },
   '/tokenize': { POST: answeredBy(tokenize) },
   '/detokenize': { POST: answeredBy(detokenize) },
 };
@@ -71,7 +75,7 @@ const ROUTES: Readonly<Record<string, Route>> = {
 const pathOf = ({ url = '/' }: IncomingMessage): string =>
   required(url.replace(/^https?:\/\/[^/?]*/i, '').split('?')[0]);
 
-const isGuarded = (path: string): boolean => /^\/(v1(\/|$)|(de)?tokenize$)/.test(path);
+const isGuarded = (path: string): boolean => /^\/(v1(\/|$)|(de)?tokenize|rerank$)/.test(path);
 
 /** Answers a request, or throws an ApiError. */
 export async function answerRequest(
@@ -188,10 +192,17 @@ type ReadBody = (
 function parsedBy(read: ReadBody): Handler {
   return async (context, request, response) => {
     await withBody(context, request, async (body, served) => {
+      requireGenerator(served);
       const parsed = read(body, served, request, context);
       await admitted(context, () => answerParsed(served, parsed, response, context));
     });
   };
+}
+
+function requireGenerator({ engine: { encoder } }: ServedModel): void {
+  if (!encoder) return;
+  const route = encoder.task === 'embedding' ? '/v1/embeddings' : '/v1/rerank';
+  throw unsupported('model', `it generates no text; this model answers ${route}`);
 }
 
 /** A handler of requests that `answer` answers with an object. */

@@ -21,6 +21,17 @@ export type EngineStats = Pick<
   | ('promptTokens' | 'generatedTokens' | 'preemptions')
 >;
 
+/** Embeds texts, or ranks them for a query. */
+export interface ServedEncoder {
+  readonly task: 'embedding' | 'ranking';
+  /** Numbers of an embedding. */
+  readonly width: number;
+  /** An embedding for each list of tokens. */
+  embed(rows: readonly (readonly number[])[]): Promise<Float32Array[]>;
+  /** A score in (0, 1) for each document, and the tokens of all pairs. */
+  rank(query: string, documents: readonly string[]): Promise<{ scores: number[]; tokens: number }>;
+}
+
 /** An InferenceEngine, or anything that continues prompts as it does. */
 export interface ServedEngine {
   /** Null where prompts and answers are tokens. */
@@ -35,6 +46,8 @@ export interface ServedEngine {
   };
   /** The error after which it computes nothing more; null, or absent, while it works. */
   readonly failure?: Error | null;
+  /** Set if the model embeds or ranks in place of generating. */
+  readonly encoder?: ServedEncoder;
   /** Continues a prompt. Aborting `signal` or leaving the loop frees the memory of the request. */
   stream(request: ContinuationRequest): AsyncIterable<ServedPiece>;
   /** Counters of its work. */

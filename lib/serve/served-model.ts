@@ -49,7 +49,8 @@ export function servedModel(
   const { tokenizer, maxTokens, module } = engine;
   const hasTemplate =
     reading.chatTemplate !== undefined || tokenizer?.chatTemplates.includes('default');
-  const most = Math.min(limits.promptTokens, maxTokens - 1);
+  // A generator needs room for one new token.
+  const most = Math.min(limits.promptTokens, engine.encoder ? maxTokens : maxTokens - 1);
   const { promptCharacters: characters = charactersOf(maxTokens), promptSeconds: seconds } = limits;
   return {
     mostTokens: most,

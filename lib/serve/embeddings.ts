@@ -1,0 +1,137 @@
+// POST /v1/embeddings and /v1/rerank.
+import { randomUUID } from 'node:crypto';
+import type { JsonObject, JsonValue } from '../../types/json.js';
+import { formatValue } from '../runtime/format-value.js';
+import { isObject } from '../runtime/is-object.js';
+import { required } from '../runtime/required.js';
+import { invalid, noModel, tooManyCharacters, unsupported } from './api-error.js';
+import type { Asker } from './fair-queue.js';
+import { isInteger, RequestFields } from './request-fields.js';
+import type { ServedEncoder } from './served-engine.js';
+import type { ServedModel } from './served-model.js';
+
+/** Inputs of one request, as in OpenAI's API, and documents. */
+const MOST_INPUTS = 2048;
+
+/** Embeddings of `input`: a text, texts, tokens or lists of tokens. Throws 400, 404. */
+export async function embeddings(
+  body: JsonObject,
+  served: ServedModel,
+  asker: Asker,
+): Promise<JsonObject> {
+  const fields = new RequestFields(body);
+  const encoder = requireEncoder(fields, served, 'embedding');
+  const inputs = inputsOf(fields.any('input'), served.vocabSize);
+  const format = fields.text('encoding_format') ?? 'float';
+  if (format !== 'float' && format !== 'base64') {
+    throw invalid('encoding_format', '"float" or "base64"', formatValue(format));
+  }
+  const width = fields.integer('dimensions', 1, encoder.width);
+  fields.any('user');
+  fields.requireKnown();
+  const rows = await Promise.all(inputs.map((one) => tokensOf(one, served, asker)));
+  const vectors = await encoder.embed(rows);
+  const tokens = rows.reduce((sum, row) => sum + row.length, 0);
+  return {
+    object: 'list',
+    data: vectors.map((vector, index) => {
+      const own = width === undefined ? vector : unit(vector.slice(0, width));
+      const embedding = format === 'float' ? Array.from(own) : base64(own);
+      return { object: 'embedding', index, embedding };
+    }),
+    ...{ model: served.name, usage: { prompt_tokens: tokens, total_tokens: tokens } },
+  };
+}
+
+/** Scores of documents for a query, best first. Throws 400, 404. */
+export async function rerank(body: JsonObject, served: ServedModel): Promise<JsonObject> {
+  const fields = new RequestFields(body);
+  const encoder = requireEncoder(fields, served, 'ranking');
+  const query = fields.text('query');
+  if (!query) throw invalid('query', 'a text', formatValue(query));
+  const documents = documentsOf(fields.any('documents'));
+  const top = fields.integer('top_n', 0) ?? 0;
+  const withTexts = fields.flag('return_documents') ?? true;
+  fields.any('user');
+  fields.requireKnown();
+  const most = served.limits.promptCharacters ?? 16 * served.maxTokens + 65_536;
+  const longest = Math.max(...documents.map((text) => text.length)) + query.length;
+  if (longest > most) throw tooManyCharacters('documents', longest, most);
+  const { scores, tokens } = await encoder.rank(query, documents);
+  const results = scores
+    .map((relevance_score, index) => ({
+      index,
+      ...(withTexts && { document: { text: required(documents[index]) } }),
+      relevance_score,
+    }))
+    .sort((a, b) => b.relevance_score - a.relevance_score);
+  return {
+    ...{ id: `rerank-${randomUUID().replaceAll('-', '')}`, model: served.name },
+    usage: { prompt_tokens: tokens, total_tokens: tokens },
+    results: top === 0 ? results : results.slice(0, top),
+  };
+}
+
+function requireEncoder(
+  fields: RequestFields,
+  { name, engine: { encoder } }: ServedModel,
+  task: ServedEncoder['task'],
+): ServedEncoder {
+  const wanted = fields.text('model');
+  if (wanted !== undefined && wanted !== name) throw noModel(wanted, name);
+  if (encoder?.task === task) return encoder;
+  const needed = task === 'embedding' ? 'an embedding model' : 'a ranking model with one label';
+  throw unsupported('model', `this route needs ${needed}; serve one, such as an encoder's folder`);
+}
+
+type Input = string | readonly number[];
+
+function inputsOf(given: JsonValue | undefined, vocabSize: number): Input[] {
+  const isList = Array.isArray(given) && typeof given[0] !== 'number';
+  const inputs = isList ? given : [given];
+  if (inputs.length === 0 || inputs.length > MOST_INPUTS) {
+    throw invalid('input', `1 to ${MOST_INPUTS} texts`, `${inputs.length}`);
+  }
+  return inputs.map((one, i) => {
+    const location = isList ? `input[${i}]` : 'input';
+    if (typeof one === 'string' && one !== '') return one;
+    const isTokens = Array.isArray(one) && one.length > 0;
+    if (isTokens && one.every((id) => isInteger(id, 0, vocabSize - 1))) return one as number[];
+    throw invalid(location, `a text, or a list of tokens below ${vocabSize}`, formatValue(one));
+  });
+}
+
+async function tokensOf(
+  input: Input,
+  { reader, mostTokens }: ServedModel,
+  asker: Asker,
+): Promise<readonly number[]> {
+  if (typeof input === 'string') return (await reader?.text(input, asker, 'input')) ?? [];
+  if (input.length <= mostTokens) return input;
+  throw invalid('input', `at most ${mostTokens} tokens`, `${input.length}`);
+}
+
+function documentsOf(given: JsonValue | undefined): string[] {
+  if (!Array.isArray(given) || given.length === 0 || given.length > MOST_INPUTS) {
+    const got = Array.isArray(given) ? `${given.length}` : formatValue(given);
+    throw invalid('documents', `a list of 1 to ${MOST_INPUTS} texts`, got);
+  }
+  return given.map((one, i) => {
+    const text = isObject<JsonObject>(one) ? one.text : one;
+    if (typeof text === 'string') return text;
+    throw invalid(`documents[${i}]`, 'a text, or { "text": ".." }', formatValue(one));
+  });
+}
+
+/** Scales a vector to length 1, as models of several dimensions are trained. */
+function unit(vector: Float32Array): Float32Array {
+  const length = Math.hypot(...vector) || 1;
+  return vector.map((one) => one / length);
+}
+
+/** The numbers as f32, little-endian. */
+function base64(vector: Float32Array): string {
+  const bytes = Buffer.alloc(4 * vector.length);
+  for (const [i, one] of vector.entries()) bytes.writeFloatLE(one, 4 * i);
+  return bytes.toString('base64');
+}
