@@ -16,6 +16,7 @@ import type { Module } from '../nn/module.js';
 import { hintForNames, isFactor, OTHER_MODEL } from '../nn/name-mismatch.js';
 import { Parameter } from '../nn/parameter.js';
 import { requireModule } from '../nn/require-module.js';
+import type { StoredValues } from '../nn/stored-values.js';
 import { positionIn, wholeBox } from '../runtime/box.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
@@ -58,6 +59,8 @@ export interface Layout {
   nameOf(name: string): string | null;
   /** Names of the module's tensors that are already loaded. Default: none. */
   readonly filled?: ReadonlySet<string>;
+  /** Parameters with another encoding in the files, which nameOf() hides. Default: none. */
+  readonly decoded?: ReadonlyMap<string, (open: OpenWeights) => StoredValues>;
   /** The parameters of a new head, which keep their first values if the files lack them. */
   readonly head?: HeadLayout;
 }
@@ -152,6 +155,10 @@ export async function startWhole(
         : new StoredWeights(open, { name, dtype: own, transposed });
     (target as Parameter).startFrom(stored);
   }
+  const parameters = new Map(module.namedParameters());
+  for (const [name, make] of layout.decoded ?? []) {
+    required(parameters.get(name)).startFrom(make(open));
+  }
 }
 
 async function load(
@@ -207,12 +214,12 @@ function layoutOf(module: Module, files: WeightFiles, format: ExportFormat | und
 function match(
   module: Module,
   files: WeightFiles,
-  { transposed, slices: patterns = {}, nameOf, filled, head }: Layout,
+  { transposed, slices: patterns = {}, nameOf, filled, decoded, head }: Layout,
 ): Matched {
   const own = new Map<string, Destination>();
   const inSlices = new Map<string, { destination: Destination; slice: FileSlice }>();
   for (const [name, target] of Object.entries(module.stateDict())) {
-    if (filled?.has(name)) continue;
+    if (filled?.has(name) || decoded?.has(name)) continue;
     const destination = { target, sources: [], slices: [], transposed: transposed.has(name) };
     own.set(name, destination);
     for (const slice of fileSlicesOf(patterns[name] ?? [], wholeShape(target))) {

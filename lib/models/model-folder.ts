@@ -19,6 +19,7 @@ import { openGguf } from './gguf/read.js';
 import { type Layout, startWhole } from './load-weights.js';
 import { ModelConfig } from './model-config.js';
 import type { Origin } from './origin.js';
+import { besideMxfp4 } from './quantized/mxfp4.js';
 import { readPacked } from './quantized/read-packed.js';
 import { readScheme } from './quantized/scheme.js';
 import { namedDType, storedDType } from './stored-weights.js';
@@ -139,7 +140,7 @@ export async function readPretrained<Model extends FolderModel, Options>(
     const dtype = given ?? (isGguf(dir) ? namedDType(values) : storedDType(files));
     model.cameFrom({ config: values, generation: isGguf(dir) ? null : await generationOf(dir) });
     const own = withHead(family.layout(model), rest);
-    const layout = await besideQuantized(model, files, own, { config, quantization });
+    const layout = await besideQuantized(model, files, own, { config, quantization, dtype });
     await startWhole(model, files, { op: 'fromPretrained', layout, dtype });
     return model;
   } catch (error) {
@@ -201,6 +202,13 @@ function readConfig(path: string): [string, JsonObject] {
   }
 }
 
+/** The configuration of a folder with quantized weights, and the dtype of all others. */
+interface Quantized {
+  readonly config: ModelConfig;
+  readonly quantization: ModelConfig | null;
+  readonly dtype: DType;
+}
+
 /**
  * Reads the layers with 4- or 8-bit weights; returns the layout of the rest. Throws DS_CHECKPOINT.
  */
@@ -208,9 +216,12 @@ async function besideQuantized(
   model: FolderModel,
   files: WeightFiles,
   layout: Layout,
-  { config, quantization }: { config: ModelConfig; quantization: ModelConfig | null },
+  { config, quantization, dtype }: Quantized,
 ): Promise<Layout> {
   if (quantization === null) return layout;
+  if (quantization.get('quant_method') === 'mxfp4') {
+    return besideMxfp4(model, files, layout, dtype);
+  }
   const isBitsAndBytes = quantization.get('quant_method') === 'bitsandbytes';
   if (isBitsAndBytes && quantization.get('bnb_4bit_quant_type') !== 'nf4') {
     const got = quantization.get('bnb_4bit_quant_type');

@@ -1,0 +1,155 @@
+// MXFP4 weights of experts: 4-bit codes with a power of two for each 32 inputs. They are read as
+// plain values. Source: OCP Microscaling Formats (MX) 1.0; transformers' folders of gpt-oss.
+
+import { converted, type WeightFiles } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
+import type { Module } from '../../nn/module.js';
+import type { StoredValues } from '../../nn/stored-values.js';
+import { type Box, boxesOf, wholeBox } from '../../runtime/box.js';
+import type { DType } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { leading, required } from '../../runtime/required.js';
+import { describe } from '../../runtime/view.js';
+import { held, noGrad, scope, Tensor } from '../../tensor/index.js';
+import type { Layout } from '../load-weights.js';
+import type { OpenWeights } from '../stored-weights.js';
+
+/** Inputs that share a scale, and the bytes of their codes. */
+const [BLOCK, BLOCK_BYTES] = [32, 16];
+/** Exponent of a scale byte of 0. */
+const BIAS = 127;
+/** Values of the codes; bit 3 is the sign. */
+const VALUES = [0, 0.5, 1, 1.5, 2, 3, 4, 6].flatMap((value, i, all) =>
+  i === 7 ? [value, ...all.map((one) => -one)] : [value],
+);
+
+/** Names of a tensor's codes and scales in the files. */
+interface Stored {
+  readonly blocks: string;
+  readonly scales: string;
+}
+
+/**
+ * Finds the experts of `model` that `files` have in MXFP4; returns a layout that decodes them.
+ * Throws DS_CHECKPOINT for tensors of other sizes.
+ */
+export function besideMxfp4(
+  model: Module,
+  files: WeightFiles,
+  layout: Layout,
+  dtype: DType,
+): Layout {
+  const parameters = new Map(model.namedParameters());
+  const consumed = new Set<string>();
+  const decoded = new Map<string, (open: OpenWeights) => StoredValues>();
+  for (const blocks of files.tensors.keys()) {
+    if (!blocks.endsWith('_blocks')) continue;
+    const base = blocks.slice(0, -'_blocks'.length);
+    const stored = { blocks, scales: `${base}_scales` };
+    const own = layout.nameOf(base);
+    const shape = own === null ? undefined : parameters.get(own)?.region.whole;
+    if (own === null || shape?.length !== 3) {
+      throw damaged(files, blocks, 'the matrices of experts', 'a tensor that the model lacks');
+    }
+    requireSizes(files, stored, leading(shape, 3));
+    for (const name of Object.values(stored)) consumed.add(name);
+    decoded.set(own, (open) => new Mxfp4Values(open, stored, leading(shape, 3), dtype));
+  }
+  const nameOf = (name: string): string | null => (consumed.has(name) ? null : layout.nameOf(name));
+  return { ...layout, nameOf, decoded };
+}
+
+function requireSizes(
+  files: WeightFiles,
+  { blocks, scales }: Stored,
+  [experts, inputs, outputs]: readonly [number, number, number],
+): void {
+  const groups = inputs / BLOCK;
+  const wanted = { [blocks]: [experts, outputs, groups, BLOCK_BYTES] };
+  Object.assign(wanted, { [scales]: [experts, outputs, groups] });
+  for (const [name, shape] of Object.entries(wanted)) {
+    const entry = files.tensors.get(name);
+    if (entry?.dtype === 'u8' && entry.shape.join() === shape.join()) continue;
+    const got = entry ? describe(entry) : 'no such tensor';
+    throw damaged(files, name, describe({ dtype: 'u8', shape }), got);
+  }
+}
+
+/** Matrices [experts, inputs, outputs] with codes [experts, outputs, inputs / 32, 16]. */
+class Mxfp4Values implements StoredValues {
+  readonly origin: string;
+
+  constructor(
+    private readonly open: OpenWeights,
+    private readonly stored: Stored,
+    private readonly shape: readonly [number, number, number],
+    readonly dtype: DType,
+  ) {
+    const { files } = open.retain();
+    this.origin = `${stored.blocks} of ${files.bytes} bytes of weights, MXFP4`;
+  }
+
+  read(out: Tensor, from: number, box: Box = wholeBox(this.shape)): void {
+    let at = out.offset;
+    for (const wanted of boxesOf({ box, from, numel: out.numel })) {
+      const [expert, input, output] = leading(wanted.offset, 3);
+      const [experts, inputs, outputs] = leading(wanted.shape, 3);
+      for (let e = 0; e < experts; e++) {
+        const values = this.decoded(expert + e, [input, inputs], [output, outputs]);
+        this.write(values, out.alias([values.length], undefined, at));
+        at += values.length;
+      }
+    }
+  }
+
+  done(): void {
+    this.open.release();
+  }
+
+  private write(values: Float32Array, target: Tensor): void {
+    noGrad(() =>
+      scope(() => {
+        const read = held(() => Tensor.from(values, { shape: [values.length] }));
+        const wanted = { dtype: target.dtype, transposed: false };
+        const own = held(() => converted(this.stored.blocks, read, wanted));
+        kernels.copy({ in: own.to(target.device), out: target });
+        own.release();
+      }),
+    );
+    target.dispose();
+  }
+
+  /** [inputs, outputs] of an expert, row-major. */
+  private decoded(
+    expert: number,
+    [firstInput, inputs]: readonly [number, number],
+    [firstOutput, outputs]: readonly [number, number],
+  ): Float32Array {
+    const [, allInputs, allOutputs] = this.shape;
+    const groups = allInputs / BLOCK;
+    const row = (expert * allOutputs + firstOutput) * groups;
+    const codes = new Uint8Array(outputs * groups * BLOCK_BYTES);
+    const scales = new Uint8Array(outputs * groups);
+    const { files } = this.open;
+    files.readNow(this.stored.blocks, row * BLOCK_BYTES, codes);
+    files.readNow(this.stored.scales, row, scales);
+    const values = new Float32Array(inputs * outputs);
+    for (let output = 0; output < outputs; output++) {
+      for (let i = 0; i < inputs; i++) {
+        const input = firstInput + i;
+        const scale = required(scales[output * groups + (input >> 5)]);
+        const byte = required(codes[output * groups * BLOCK_BYTES + (input >> 1)]);
+        const code = input & 1 ? byte >> 4 : byte & 15;
+        values[i * outputs + output] = required(VALUES[code]) * required(POWERS[scale]);
+      }
+    }
+    return values;
+  }
+}
+
+/** 2^(scale - 127) of each scale byte. */
+const POWERS = Array.from({ length: 256 }, (_, scale) => 2 ** (scale - BIAS));
+
+function damaged(files: WeightFiles, name: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_CHECKPOINT', op: `${files.path}: ${name}`, expected, got });
+}
