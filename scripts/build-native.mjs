@@ -2,6 +2,7 @@
 // Builds the native addon with CMake into build/Release.
 //
 //   --tree=NAME         build into build/NAME
+//   --arm64              cross-compile for linux-arm64; see cmake/Arm64.cmake
 //   --this-machine      leave out the GPU back end if no GPU is here; --cuda builds it
 //   --progress          print one line of progress; build/NAME.log receives the compilers' output
 //   -DOPTION=VALUE      an option of CMake
@@ -130,6 +131,15 @@ const options = process.argv.filter((word) => word.startsWith('-D'));
 const launchers = ['C', 'CXX', 'CUDA'].map((language) => `CMAKE_${language}_COMPILER_LAUNCHER`);
 // An option of an earlier build does not stay.
 const dropped = ['DS_CUDA', 'DS_CUDA_ARCHS', 'DS_SANITIZE', ...launchers];
+if (process.argv.includes('--arm64')) {
+  const sysroot = join(root, '.cmake', 'arm64-sysroot');
+  run(join(root, 'scripts', 'arm64-sysroot'), [sysroot]);
+  options.push(
+    `-DCMAKE_TOOLCHAIN_FILE=${join(root, 'cmake', 'Arm64.cmake')}`,
+    `-DDS_ARM64_SYSROOT=${sysroot}`,
+    '-DDS_CUDA=OFF',
+  );
+}
 if (process.argv.includes('--this-machine')) {
   const cuda = process.argv.includes('--cuda');
   const isBuilt = [built, out].some((folder) => existsSync(join(folder, 'libds_cuda.so')));

@@ -34,12 +34,13 @@ inline Floats load_floats(const bf16* p) {
   return (Floats)(__builtin_convertvector(load_vector<Halves>(p), Words) << 16);
 }
 
-/// Eight bytes as words; the compiler would load them one by one.
+/// Eight bytes as words; for AVX2, the compiler would load them one by one.
 inline Words load_bytes(const uint8_t* p) {
 #if defined(__AVX2__)
   return (Words)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 #else
-  return Words{p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]};
+  using Bytes = uint8_t __attribute__((vector_size(8)));
+  return __builtin_convertvector(load_vector<Bytes>(p), Words);
 #endif
 }
 
@@ -53,6 +54,9 @@ inline Floats load_floats(const f16* p) {
 inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 #if defined(__FMA__)
   return _mm256_fmadd_ps(a, b, sum);
+#elif defined(__ARM_FEATURE_FMA)
+  for (int64_t i = 0; i < kFloats; ++i) sum[i] = __builtin_fmaf(a[i], b[i], sum[i]);
+  return sum;
 #else
   return a * b + sum;
 #endif

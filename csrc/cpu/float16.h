@@ -6,6 +6,8 @@
 
 #if defined(__F16C__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace ds::cpu {
@@ -33,6 +35,9 @@ struct f16 {
 #if defined(__F16C__)
   static uint16_t from_float(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
   static float to_float(uint16_t h) { return _cvtsh_ss(h); }
+#elif defined(__aarch64__)
+  static uint16_t from_float(float x) { return std::bit_cast<uint16_t>(static_cast<__fp16>(x)); }
+  static float to_float(uint16_t h) { return static_cast<float>(std::bit_cast<__fp16>(h)); }
 #else
   static uint16_t from_float(float x) {
     const uint32_t u = std::bit_cast<uint32_t>(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;

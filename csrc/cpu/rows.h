@@ -19,6 +19,14 @@ inline void widen(const T* in, compute_t<T>* out, int64_t n) {
       _mm256_storeu_ps(out + i, _mm256_cvtph_ps(half));
     }
   }
+#elif defined(__aarch64__)
+  if constexpr (std::is_same_v<T, f16>) {
+    for (; i + 8 <= n; i += 8) {
+      const float16x8_t half = vld1q_f16(reinterpret_cast<const float16_t*>(in + i));
+      vst1q_f32(out + i, vcvt_f32_f16(vget_low_f16(half)));
+      vst1q_f32(out + i + 4, vcvt_high_f32_f16(half));
+    }
+  }
 #endif
   for (; i < n; ++i) out[i] = static_cast<compute_t<T>>(in[i]);
 }
@@ -32,6 +40,14 @@ inline void narrow(const compute_t<T>* in, T* out, int64_t n) {
     for (; i + 8 <= n; i += 8) {
       const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT);
       _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), half);
+    }
+  }
+#elif defined(__aarch64__)
+  if constexpr (std::is_same_v<T, f16>) {
+    for (; i + 8 <= n; i += 8) {
+      const float16x4_t low = vcvt_f16_f32(vld1q_f32(in + i));
+      vst1q_f16(reinterpret_cast<float16_t*>(out + i),
+                vcvt_high_f16_f32(low, vld1q_f32(in + i + 4)));
     }
   }
 #endif

@@ -1,4 +1,5 @@
-// CRC-32C by the SSE4.2 instruction, eight bytes at a time, or by a table of 256 entries.
+// CRC-32C by an instruction (SSE4.2, Arm's CRC), eight bytes at a time, or by a table of 256
+// entries.
 #include "crc32c.h"
 
 #include <array>
@@ -6,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 namespace ds::io {
@@ -26,16 +29,31 @@ constexpr std::array<uint32_t, 256> make_table() {
 constexpr std::array<uint32_t, 256> kTable = make_table();
 
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t crc, const unsigned char* at,
-                                                          size_t bytes) {
+#define DS_CRC_TARGET __attribute__((target("sse4.2")))
+DS_CRC_TARGET uint64_t add_word(uint64_t crc, uint64_t word) { return _mm_crc32_u64(crc, word); }
+DS_CRC_TARGET uint32_t add_byte(uint32_t crc, uint8_t byte) { return _mm_crc32_u8(crc, byte); }
+bool has_instruction() { return __builtin_cpu_supports("sse4.2"); }
+#elif defined(__aarch64__)
+#define DS_CRC_TARGET __attribute__((target("+crc")))
+DS_CRC_TARGET uint64_t add_word(uint64_t crc, uint64_t word) {
+  return __builtin_aarch64_crc32cx(static_cast<uint32_t>(crc), word);
+}
+DS_CRC_TARGET uint32_t add_byte(uint32_t crc, uint8_t byte) {
+  return __builtin_aarch64_crc32cb(crc, byte);
+}
+bool has_instruction() { return (getauxval(AT_HWCAP) & (1u << 7)) != 0; }  // HWCAP_CRC32
+#endif
+
+#if defined(DS_CRC_TARGET)
+DS_CRC_TARGET uint32_t by_instruction(uint32_t crc, const unsigned char* at, size_t bytes) {
   uint64_t state = ~crc;
   for (; bytes >= 8; bytes -= 8, at += 8) {
     uint64_t word;
     std::memcpy(&word, at, sizeof word);
-    state = _mm_crc32_u64(state, word);
+    state = add_word(state, word);
   }
   auto tail = static_cast<uint32_t>(state);
-  for (; bytes > 0; --bytes, ++at) tail = _mm_crc32_u8(tail, *at);
+  for (; bytes > 0; --bytes, ++at) tail = add_byte(tail, *at);
   return ~tail;
 }
 #endif
@@ -50,8 +68,8 @@ uint32_t crc32c_by_table(uint32_t crc, const void* data, size_t bytes) {
 }
 
 uint32_t crc32c(uint32_t crc, const void* data, size_t bytes) {
-#if defined(__x86_64__)
-  static const bool supported = __builtin_cpu_supports("sse4.2");
+#if defined(DS_CRC_TARGET)
+  static const bool supported = has_instruction();
   if (supported) return by_instruction(crc, static_cast<const unsigned char*>(data), bytes);
 #endif
   return crc32c_by_table(crc, data, bytes);
