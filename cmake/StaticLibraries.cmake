@@ -30,8 +30,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
     target_link_options(ds_openblas INTERFACE LINKER:--defsym=gotoblas_${family}=gotoblas_HASWELL)
   endforeach()
 elseif(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
-  # Servers have Neoverse or ThunderX. Processors of phones and old boards take the kernels that every
-  # ARMv8 processor runs.
+  # Servers have Neoverse or ThunderX. Processors of phones and old boards take the kernels that
+  # every ARMv8 processor runs.
   foreach(family CORTEXA53 CORTEXA55 CORTEXA57 CORTEXA72 CORTEXA73 CORTEXX1 CORTEXX2 CORTEXA510
       CORTEXA710 FALKOR THUNDERX TSV110 EMAG8180)
     target_link_options(ds_openblas INTERFACE LINKER:--defsym=gotoblas_${family}=gotoblas_ARMV8)
