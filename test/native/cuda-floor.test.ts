@@ -23,7 +23,7 @@ const SINCE: Record<number, string> = {
   12: 'GraphInstantiate', // with three arguments
   12.5: 'GetDriverEntryPointByVersion',
 };
-const introduced = new Map(
+const introduced = new Map<string, number>(
   Object.entries(SINCE).flatMap(([version, names]) =>
     names.split(/\s+/).map((name) => [`cuda${name}`, Number(version)] as const),
   ),

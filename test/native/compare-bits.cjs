@@ -1,7 +1,6 @@
 // Prints the hash of each result as JSON, to compare two processors:
-//   node bits.cjs              print {"name": "hash"}
-//   node bits.cjs A B          compare two such files, print a table; fail if a result differs that
-//                              should be equal
+//   compare-bits.cjs       print {"name": "hash"}
+//   compare-bits.cjs A B   print a table of two such files; fail if bits differ that must be equal
 const { createHash } = require('node:crypto');
 const { readFileSync } = require('node:fs');
 
