@@ -5,6 +5,7 @@ import type { ServerResponse } from 'node:http';
 import type { Answer, Usage } from './answer.js';
 import { type AnswerPart, spelledLength } from './answer-format.js';
 import { ApiError, noModel } from './api-error.js';
+import { requireCompiled } from './format-fields.js';
 import type { Metrics, RequestWatch } from './metrics.js';
 import { type Options, type ParsedRequest, withinContext } from './parsed-request.js';
 import { PlannedReading, type Said } from './planned-reading.js';
@@ -47,6 +48,7 @@ export async function answerParsed(
   const watch = counter.metrics.watch();
   const own = new RequestLife(response, served.limits.requestSeconds);
   await whileAlive(counter.lives, own, async (life) => {
+    if (parsed.formatField) await requireCompiled(parsed.formatField);
     const tasks = tasksOf(served, parsed, await parsed.prompts(life));
     life.requireAlive();
     const answer = parsed.open({

@@ -6,6 +6,7 @@ import { ChatFormat } from './answer-format.js';
 import { ApiError, invalid } from './api-error.js';
 import { messagesOf } from './chat-messages.js';
 import type { Asker } from './fair-queue.js';
+import { formatOf } from './format-fields.js';
 import { type ParsedRequest, readDelivery, readOptions, TOP_LOGPROBS } from './parsed-request.js';
 import type { ChatPromptOptions, PromptReader } from './prompt-reader.js';
 import { RequestFields } from './request-fields.js';
@@ -22,15 +23,18 @@ export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
   const { prompt, tools } = readPrompt(fields, served);
   requireSupported(fields);
   const { options, asked } = readOptions(fields, served);
+  const formatField = formatOf(fields, served);
   const plan = callPlan(served.forms, tools);
   const parsed: ParsedRequest = {
     model: fields.text('model') ?? null,
     options: {
+      ...(formatField && { format: formatField.format }),
       ...{ ...options, logprobs: logprobs(fields), beginsText: !continues(fields) },
       ...(plan && { visibleTokens: plan.visibleTokens }),
     },
     asked,
     plan,
+    formatField,
     delivery: readDelivery(fields, served),
     open: answersIn(new ChatFormat(served.tokenizer)),
     promptField: 'messages',

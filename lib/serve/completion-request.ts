@@ -8,6 +8,7 @@ import { answersIn } from './answer.js';
 import { TextFormat } from './answer-format.js';
 import { invalid } from './api-error.js';
 import type { Asker } from './fair-queue.js';
+import { formatOf } from './format-fields.js';
 import { type ParsedRequest, readDelivery, readOptions, TOP_LOGPROBS } from './parsed-request.js';
 import { isInteger, RequestFields } from './request-fields.js';
 import type { ServedModel } from './served-model.js';
@@ -30,9 +31,14 @@ export function readCompletion(body: JsonObject, served: ServedModel): ParsedReq
   if (echo && logprobs !== undefined) {
     throw invalid('echo', 'false with logprobs: the server computes none for prompts', 'true');
   }
+  const formatField = formatOf(fields, served);
   const parsed: ParsedRequest = {
     model: fields.text('model') ?? null,
-    options: { maxNewTokens: USUAL_TOKENS, ...options, logprobs },
+    options: {
+      ...{ maxNewTokens: USUAL_TOKENS, ...options, logprobs },
+      ...(formatField && { format: formatField.format }),
+    },
+    formatField,
     asked,
     delivery: readDelivery(fields, served),
     open: answersIn(new TextFormat(tokenizer)),

@@ -8,6 +8,7 @@ import { requireInteger } from '../runtime/require-number.js';
 import type { Answer, AnswerSetup, Delivery } from './answer.js';
 import { ApiError, invalid, TOO_LONG, tooLong } from './api-error.js';
 import type { Asker } from './fair-queue.js';
+import type { FormatField } from './format-fields.js';
 import { isInteger, type RequestFields } from './request-fields.js';
 import type { ContinuationOptions } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
@@ -29,6 +30,8 @@ export interface ParsedRequest {
   open: (setup: AnswerSetup) => Answer;
   /** How the text of an answer is read; null if all of it is content. */
   plan: CallPlan | null;
+  /** The field that gives `options.format`; null, or absent, for any text. */
+  formatField?: FormatField | null;
   /** The field with the prompt, for messages about its length. */
   promptField: string;
   /** Text before each choice of a prompt (`echo`); null without echo. */

@@ -19,10 +19,6 @@ const AUDIO = 'answers are text';
 const MISSING: Readonly<Record<string, Missing>> = {
   functions: { reason: FUNCTIONS, off: [[]] },
   function_call: { reason: FUNCTIONS, off: ['none', 'auto'] },
-  response_format: {
-    reason: 'the server enforces no format; send {"type": "text"} and request JSON in a message',
-    off: [{ type: 'text' }],
-  },
   modalities: { reason: AUDIO, off: [['text']] },
   audio: { reason: AUDIO, off: [] },
   web_search_options: { reason: 'the server does not search', off: [] },

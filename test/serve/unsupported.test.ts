@@ -12,7 +12,6 @@ const text = (name: string, value: Value): void =>
 test.each<[name: string, accepted: readonly Value[], refused: Value]>([
   ['functions', [[]], [{ name: 'f' }]],
   ['function_call', ['none', 'auto'], { name: 'f' }],
-  ['response_format', [{ type: 'text' }], { type: 'json_object' }],
   ['modalities', [['text']], ['text', 'audio']],
   ['audio', [], { voice: 'x' }],
   ['web_search_options', [], {}],

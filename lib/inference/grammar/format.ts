@@ -20,6 +20,7 @@ export type Format =
   | { readonly choice: readonly string[] }
   | { readonly grammar: string }
   | { readonly jsonObject: true }
+  | { readonly schema: object }
   | { readonly [keyword: string]: unknown };
 
 /** A format as plain data. */
@@ -38,7 +39,7 @@ export interface ReadFormat {
 
 /** Most characters of a format as JSON. */
 const MOST_TEXT = 2 ** 20;
-const KINDS = ['regex', 'choice', 'grammar', 'jsonObject'] as const;
+const KINDS = ['regex', 'choice', 'grammar', 'jsonObject', 'schema'] as const;
 
 /** Reads a format without compiling it. Throws DS_ARGUMENT, with `op`. */
 export function readFormat(op: string, given: unknown): ReadFormat {
@@ -82,6 +83,9 @@ function sourceOf(op: string, given: unknown): FormatSource {
     case 'grammar':
       if (typeof value === 'string') return { kind, grammar: value };
       throw refusedValue(`${op} grammar`, 'a grammar in EBNF', value);
+    case 'schema':
+      if (isObject(value)) return { kind, schema: value as Schema };
+      throw refusedValue(`${op} schema`, 'a JSON schema', value);
     case 'jsonObject':
       if (value === true) return { kind };
       throw refused(`${op} jsonObject`, 'true', formatValue(value));
