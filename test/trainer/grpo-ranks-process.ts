@@ -1,0 +1,95 @@
+// One rank of a job of Trainers with grpo(); it reports logs, rollouts and weights, or its error.
+import { type Distributed, initDistributed, type MeshOptions } from '../../lib/comm/index.js';
+import {
+  type DsError,
+  grpo,
+  type Reward,
+  rloo,
+  Trainer,
+  type TrainerOptions,
+} from '../../lib/index.js';
+import { even, policyModel, prompts, tokenizer } from './grpo-tiny.js';
+import { weightsOf } from './tiny.js';
+
+/** A run of GRPO. */
+export interface RolloutRun {
+  options: Partial<TrainerOptions>;
+  method?: object;
+  isLeaveOneOut?: boolean;
+  /** What the last rank does after the first update. */
+  fault?: 'kill' | 'throw' | 'stop';
+  resume?: boolean;
+}
+
+/** The job of all ranks: runs in sequence. */
+export interface RolloutJob {
+  runs: RolloutRun[];
+  mesh?: MeshOptions;
+}
+
+/** What a rank reports of a run. */
+export interface RolloutReport {
+  losses: number[];
+  rewards: (number | undefined)[];
+  completions: string[][];
+  weights: Record<string, number[]> | null;
+  error: [code: string, message: string] | null;
+  reason: string | null;
+}
+
+async function train(run: RolloutRun, job: Distributed): Promise<RolloutReport> {
+  const report: RolloutReport = {
+    ...{ losses: [], rewards: [], completions: [], weights: null, error: null, reason: null },
+  };
+  const isLast = job.rank === job.worldSize - 1;
+  const judge: Reward = (input) => {
+    if (run.fault === 'throw' && isLast && input.step > 0) throw new Error('no judge');
+    return even(input);
+  };
+  const options = {
+    ...{ rewards: { of: judge, name: 'even' }, generations: 4 },
+    ...{ sampling: { maxNewTokens: 6 }, ...run.method },
+  };
+  const trainer = new Trainer({
+    ...{ model: policyModel(), tokenizer, train: await prompts(), progress: false },
+    ...{ device: 'cpu', distributed: job, lr: 1e-2, schedule: 'constant', log: { every: 1 } },
+    ...{ seed: 1, method: run.isLeaveOneOut ? rloo(options) : grpo(options) },
+    ...run.options,
+  } as TrainerOptions);
+  const abort = new AbortController();
+  try {
+    const { resume = false } = run;
+    for await (const event of trainer.train({ resume, signal: abort.signal })) {
+      if (event.type === 'log') {
+        report.losses.push(event.loss);
+        report.rewards.push(event.metrics.reward);
+      }
+      if (event.type === 'rollout') {
+        report.completions.push(event.samples.map(({ completion }) => completion));
+      }
+      if (event.type === 'end') report.reason = event.reason;
+      if (event.type !== 'step' || event.step !== 1 || !isLast) continue;
+      if (run.fault === 'stop') abort.abort();
+      if (run.fault === 'kill') setImmediate(() => process.kill(process.pid, 'SIGKILL'));
+    }
+    const engine = await trainer.engine();
+    const weights = engine.withFullWeights(() => weightsOf(engine.module));
+    if (job.rank === 0) report.weights = weights;
+  } catch (error) {
+    const { code = 'none', message } = error as DsError;
+    report.error = [code, message];
+  }
+  await trainer.destroy().catch(() => {});
+  return report;
+}
+
+async function main(): Promise<void> {
+  const { runs, mesh = {} } = JSON.parse(process.argv.at(-1) as string) as RolloutJob;
+  const job = await initDistributed({ mesh, device: 'cpu' });
+  const reports: RolloutReport[] = [];
+  for (const run of runs) reports.push(await train(run, job));
+  await job.destroy().catch(() => {});
+  process.stdout.write(`${JSON.stringify(reports)}\n`);
+}
+
+void main();
