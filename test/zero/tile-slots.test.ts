@@ -83,9 +83,9 @@ test('the least recently used slot is taken, and written if it was changed', () 
     slots.open(tile);
     slots.close(tile);
   }
-  slots.readField(first, 'master', () => {});
-  slots.replaceField(third, 'master', () => {});
+  slots.withField(first, 'master', 'read', () => {});
+  slots.withField(third, 'master', 'replace', () => {});
   expect(log.splice(0)).toEqual(['write 1', 'wait']); // Evicts tile 1 to use its slot.
-  slots.readField(second, 'master', () => {});
+  slots.withField(second, 'master', 'read', () => {});
   expect(log).toEqual(['write 0', 'read 1']);
 });

@@ -46,11 +46,14 @@ export function openDiskWeights({ config, units, device, group }: DiskWeightsReq
   return weights;
 }
 
-interface NvmeStateRequest {
+/** The inputs of a state. */
+export interface StateOptions {
   config: ResolvedConfig;
   optimizer: Optimizer;
+  /** In forward order. */
   partitions: readonly Partition[];
   device: Device;
+  /** The shard group. */
   group: Collectives;
 }
 
@@ -58,7 +61,7 @@ interface NvmeStateRequest {
  * Returns state on disk with an allocated file. Emits a warning if the disk is slow. Throws DS_IO
  * if nvme_path cannot be a folder or has too little space.
  */
-export function openNvmeState(options: NvmeStateRequest): NvmeState {
+export function openNvmeState(options: StateOptions): NvmeState {
   const { config, optimizer, partitions, device, group } = options;
   const folder = folderOf(config, 'offload_optimizer');
   const label = `optimizer state of rank ${group.rank}`;

@@ -1,7 +1,7 @@
 // Selects where optimizer state is stored (device, host memory, disk, or two of them), and when it
 // is updated.
 import type { ResolvedConfig } from '../../../types/config.js';
-import { DsError } from '../../errors.js';
+import type { DsError } from '../../errors.js';
 import { canExchange } from '../../optim/exchange.js';
 import {
   canGather,
@@ -13,8 +13,7 @@ import {
 import { SplitMaster, type SplittingOptimizer } from '../../optim/split-master.js';
 import { findGpuShare } from '../../plan/gpu-share.js';
 import { choiceOf, factsOf, type Setup, setupOfConfig } from '../../plan/index.js';
-import type { Device } from '../../runtime/device.js';
-import type { Collectives } from '../../zero/collectives.js';
+import { configError } from '../../runtime/refused.js';
 import type { Schedule } from '../../zero/optimizer-state.js';
 import { Deferred, type OptimizerState } from '../../zero/optimizer-state.js';
 import { ExchangedUpdates } from '../../zero/schedule/exchanged-updates.js';
@@ -35,19 +34,9 @@ import { isByElement, tileSize } from '../../zero/state/tiles.js';
 import { LARGEST_SLOT, WeightSlots } from '../../zero/state/weight-slots.js';
 import { OffloadedWeights } from '../../zero/state/weights/offloaded.js';
 import type { ReleaseStack } from '../release-stack.js';
-import { openNvmeState } from './disk-storage.js';
+import { openNvmeState, type StateOptions } from './disk-storage.js';
 import { cutParameter } from './optimizer-needs.js';
 import { offloadsWeights } from './stage.js';
-
-interface StateOptions {
-  config: ResolvedConfig;
-  optimizer: Optimizer;
-  /** In forward order. */
-  partitions: readonly Partition[];
-  device: Device;
-  /** The shard group. */
-  group: Collectives;
-}
 
 /** Adds the state of some partitions with its schedule, and takes ownership of both. */
 type Add = <State extends ShardState>(
@@ -186,13 +175,12 @@ function streamedShare(options: StateOptions): number {
     !(canExchange(optimizer) && group.size > 1);
   if (able) return share ?? findGpuShare({ ...options, setup: setupOf(options) });
   if (!share) return 0;
-  throw new DsError({
-    code: 'DS_CONFIG',
-    op: 'zero_optimization.offload_optimizer.gpu_share',
-    expected: 'an elementwise optimizer, such as AdamW',
-    got: `${optimizer.name}, and gpu_share ${share}`,
-    hint: 'Remove gpu_share: CPU threads then update all of the state.',
-  });
+  throw configError(
+    'zero_optimization.offload_optimizer.gpu_share',
+    'an elementwise optimizer, such as AdamW',
+    `${optimizer.name}, and gpu_share ${share}`,
+    'Remove gpu_share: CPU threads then update all of the state.',
+  );
 }
 
 /** The plan's view of the configuration. */
@@ -225,11 +213,10 @@ function afterDecision(
 }
 
 function cannotSpeculate(optimizer: Optimizer): DsError {
-  return new DsError({
-    code: 'DS_CONFIG',
-    op: 'zero_optimization.offload_optimizer.super_offload',
-    expected: 'an optimizer with speculative updates, such as AdamW',
-    got: optimizer.name,
-    hint: 'Set super_offload to false, or remove it.',
-  });
+  return configError(
+    'zero_optimization.offload_optimizer.super_offload',
+    'an optimizer with speculative updates, such as AdamW',
+    optimizer.name,
+    'Set super_offload to false, or remove it.',
+  );
 }

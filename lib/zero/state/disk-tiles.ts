@@ -93,16 +93,11 @@ function fieldsOf(
   return { fields, bytes: alignUp(end, SWAP_ALIGNMENT) };
 }
 
-/** Creates a tile. disposeDiskTile() releases it. */
+/** Creates a tile. disposeTile() releases it. */
 export function makeDiskTile(place: TilePlace, optimizer: Optimizer, device: Device): DiskTile {
   const allocate = pinnedFilled.bind(null, device);
   const tables = allocateTables(place.range, optimizer, allocate);
   return { ...place, ...tables, state: {}, ...tileEvents(device) };
-}
-
-export function disposeDiskTile({ sums, starts, arrived, updated }: DiskTile): void {
-  for (const tensor of [...sums, starts]) tensor.release();
-  for (const event of [arrived, updated]) event.dispose();
 }
 
 /** Rounds `bytes` up to a multiple of `unit`. */

@@ -200,7 +200,7 @@ class DiskStore implements WeightStore {
     const { slots, stream: own } = this.site;
     this.follow(stream, own);
     for (const tile of this.tiles) {
-      slots.readField(tile, NAME, (weights) =>
+      slots.withField(tile, NAME, 'read', (weights) =>
         copyFlat(to, tile.range, weights, wholeOf(tile), own),
       );
     }
@@ -212,7 +212,7 @@ class DiskStore implements WeightStore {
     this.follow(stream, own);
     for (const tile of this.tiles) {
       const part = sliceFlat(from, tile.range);
-      slots.replaceField(tile, NAME, (weights) => write(weights, part, own));
+      slots.withField(tile, NAME, 'replace', (weights) => write(weights, part, own));
       part.release();
       slots.store(tile);
     }

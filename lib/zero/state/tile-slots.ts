@@ -92,30 +92,41 @@ export class TileSlots {
     this.occupy(this.slotOf(tile) ?? this.load(tile), tile);
   }
 
-  /** Runs `body` with a field of a tile to read. `body` enqueues on the stream, or waits. */
-  readField(tile: StoredTile, name: string, body: (field: Tensor) => void): void {
-    this.lend(this.slotOf(tile) ?? this.load(tile), tile, name, body);
-  }
-
-  /** Runs `body`, which may change the field. */
-  changeField(tile: StoredTile, name: string, body: (field: Tensor) => void): void {
-    this.lendToChange(this.slotOf(tile) ?? this.load(tile), tile, name, body);
-  }
-
-  /** Runs `body`, which overwrites the whole tile, so nothing is read from the file. */
-  replaceField(tile: StoredTile, name: string, body: (field: Tensor) => void): void {
-    this.lendToChange(this.slotOf(tile) ?? this.takeOver(tile), tile, name, body);
+  /**
+   * Runs `body` with a field of a tile. It may change the field, or replace the whole tile, so that
+   * nothing is read from the file. `body` enqueues on the stream, or waits.
+   */
+  withField(
+    tile: StoredTile,
+    name: string,
+    use: 'read' | 'change' | 'replace',
+    body: (field: Tensor) => void,
+  ): void {
+    const slot = this.slotOf(tile) ?? (use === 'replace' ? this.takeOver(tile) : this.load(tile));
+    this.occupy(slot, tile);
+    const field = this.field(tile, name);
+    if (use !== 'read') slot.changed = true;
+    try {
+      body(field);
+    } finally {
+      field.release();
+      slot.users--;
+    }
   }
 
   /** Copies portions of a field to `lent`. The returned function copies them back. */
   copyOut(lent: Tensor, name: string, portions: readonly Portion[]): () => void {
     const { stream } = this;
     for (const { tile, inTile, inFragment } of portions) {
-      this.readField(tile, name, (field) => copyFlat(lent, inFragment, field, inTile, stream));
+      this.withField(tile, name, 'read', (field) =>
+        copyFlat(lent, inFragment, field, inTile, stream),
+      );
     }
     return () => {
       for (const { tile, inTile, inFragment } of portions) {
-        this.changeField(tile, name, (field) => copyFlat(field, inTile, lent, inFragment, stream));
+        this.withField(tile, name, 'change', (field) =>
+          copyFlat(field, inTile, lent, inFragment, stream),
+        );
       }
     };
   }
@@ -166,29 +177,6 @@ export class TileSlots {
     slot.wanted = ++this.clock;
     this.file.wait(rangeOf(slot, tile), this.stream);
     slot.users++;
-  }
-
-  private lend(slot: Slot, tile: StoredTile, name: string, body: (field: Tensor) => void): void {
-    this.occupy(slot, tile);
-    const field = this.field(tile, name);
-    try {
-      body(field);
-    } finally {
-      field.release();
-      slot.users--;
-    }
-  }
-
-  private lendToChange(
-    slot: Slot,
-    tile: StoredTile,
-    name: string,
-    body: (field: Tensor) => void,
-  ): void {
-    this.lend(slot, tile, name, (field) => {
-      slot.changed = true;
-      body(field);
-    });
   }
 
   private get file(): SwapFile {

@@ -12,16 +12,10 @@ import { copyFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
 import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../shard.js';
-import {
-  type DiskPlan,
-  type DiskTile,
-  disposeDiskTile,
-  makeDiskTile,
-  planTiles,
-} from '../disk-tiles.js';
+import { type DiskPlan, type DiskTile, makeDiskTile, planTiles } from '../disk-tiles.js';
 import { type Bytes, LentState } from '../lent-state.js';
 import { pinned } from '../pinned.js';
-import { placeInState } from '../range-state.js';
+import { placeInState, stateTensors } from '../range-state.js';
 import type {
   OpenTile,
   Placement,
@@ -31,7 +25,7 @@ import type {
   TileWindows,
 } from '../strategies.js';
 import { portionOf, type SlotOptions, TileSlots } from '../tile-slots.js';
-import type { StateTile } from '../tiles.js';
+import { disposeTile, type StateTile } from '../tiles.js';
 import { HostStreams } from './host.js';
 
 export interface NvmeStateOptions {
@@ -148,7 +142,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
   }
 
   tensorsOf({ tiles }: ShardPart): Tensor[] {
-    return tiles.flatMap(({ sums, starts }) => [...sums, starts]);
+    return stateTensors(tiles);
   }
 
   open(given: StateTile): OpenTile {
@@ -182,7 +176,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
     const { compute } = this.device;
     const { order, computed } = this.traffic;
     for (const { tile, inTile, inFragment } of this.portionsOf(part, fragment, 'master')) {
-      this.slots.changeField(tile, 'master', (master) => {
+      this.slots.withField(tile, 'master', 'change', (master) => {
         compute.wait(computed.record(order));
         copyFlat(master, inTile, values, inFragment, compute);
         order.wait(computed.record(compute));
@@ -206,7 +200,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
 
   eachMaster({ tiles }: ShardPart, body: (master: Tensor, range: Range) => void): void {
     for (const tile of tiles as readonly DiskTile[]) {
-      this.slots.readField(tile, 'master', (master) => {
+      this.slots.withField(tile, 'master', 'read', (master) => {
         this.traffic.order.synchronize();
         body(master, tile.range);
       });
@@ -245,7 +239,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
   }
 
   release({ tiles }: ShardPart): void {
-    (tiles as readonly DiskTile[]).forEach(disposeDiskTile);
+    tiles.forEach(disposeTile);
   }
 
   dispose(): void {
