@@ -1,8 +1,5 @@
 // The checkpointing namespace of the public surface: checkpointed segments, and how they are kept.
-export {
-  type ActivationCheckpointingSection,
-  configure,
-} from './engine/setup/checkpointing-section.js';
+
 export {
   type CheckpointingOptions,
   checkpoint,
@@ -15,3 +12,7 @@ export {
   type SegmentTimes,
   times,
 } from './tensor/recompute/index.js';
+export {
+  type ActivationCheckpointingSection,
+  configure,
+} from './tensor/recompute/section.js';

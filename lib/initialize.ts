@@ -36,7 +36,7 @@ import {
   requireSameDraws,
   samplerOf,
   unchosen,
-} from './engine/setup/data-sampling.js';
+} from './engine/data-sampling.js';
 import { orReport } from './engine/setup/setup-world.js';
 import { DsError } from './errors.js';
 import { Module } from './nn/index.js';

@@ -7,7 +7,7 @@ import { isExperiment } from '../config/autotuning-rules.js';
 import type { Engine } from '../engine/engine.js';
 import { DATA } from '../engine/ranks.js';
 import { checkpointWorld } from '../engine/saving/store-world.js';
-import { requireSameDraws } from '../engine/setup/data-sampling.js';
+import { requireSameDraws } from '../engine/data-sampling.js';
 import type { RunWatch } from '../engine/watch/run-watch.js';
 import { DsError } from '../errors.js';
 import { initializeServed, jobOf } from '../initialize.js';

@@ -9,7 +9,7 @@ import {
 } from '../data/index.js';
 import { isIterableDataset } from '../data/iterable-dataset.js';
 import { LengthGroupedSampler } from '../data/length-sampler.js';
-import { isSampled, samplerOf, unchosen } from '../engine/setup/data-sampling.js';
+import { isSampled, samplerOf, unchosen } from '../engine/data-sampling.js';
 import { DsError } from '../errors.js';
 import { TaskModel } from '../models/tasks/task-model.js';
 import type { Device } from '../runtime/device.js';

@@ -1,6 +1,6 @@
 // A ZeRO stage moves the gradients of units to the partitions that ranks update, and updated
 // weights back. This file routes each unit to the flows of its group of ranks.
-import { DsError } from '../errors.js';
+import { refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import type { Event, Stream } from '../runtime/stream.js';
 import type { Buckets } from './bucket.js';
@@ -182,12 +182,11 @@ export class ZeroStages {
   private common<T>(what: string, of: (stage: ZeroStage) => T, none: T): T {
     const values = [...new Set(this.stages.map(of))];
     if (values.length <= 1) return values[0] ?? none;
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'ZeroStages',
-      expected: `one ${what} for all stages of a model`,
-      got: values.join(' and '),
-      hint: 'Make the flows of every group from one configuration.',
-    });
+    throw refused(
+      'ZeroStages',
+      `one ${what} for all stages of a model`,
+      values.join(' and '),
+      'Make the flows of every group from one configuration.',
+    );
   }
 }

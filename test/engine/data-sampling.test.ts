@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { resolveConfig } from '../../lib/config/index.js';
-import { noteUnserved, requireSameMetrics } from '../../lib/engine/setup/data-sampling.js';
+import { noteUnserved, requireSameMetrics } from '../../lib/engine/data-sampling.js';
 import { type DsConfig, data, type Engine, initialize, nn, type Tensor } from '../../lib/index.js';
 import { refusal } from '../support/refusal.js';
 

@@ -2,7 +2,7 @@
 // times.
 import assert from 'node:assert/strict';
 import * as checkpointing from '../../lib/checkpointing.js';
-import { configureFromSection } from '../../lib/engine/setup/checkpointing-section.js';
+import { configureFromSection } from '../../lib/tensor/recompute/section.js';
 import { DsError } from '../../lib/errors.js';
 import { nn } from '../../lib/index.js';
 

@@ -9,6 +9,7 @@ import type { Module } from '../../nn/module.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import { type Box, isPart } from '../../runtime/box.js';
 import { isObject } from '../../runtime/is-object.js';
+import { refused } from '../../runtime/refused.js';
 import { leading, required } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
 import { getRandomState, type Tensor } from '../../tensor/index.js';
@@ -275,12 +276,11 @@ export function requireComplete(ranks: readonly (readonly NamedPart[])[]): void 
     const flaw = findFlaw(whole, ranges);
     if (!flaw) continue;
     const element = `[${flaw.element.join(', ')}]`;
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: `initialize, ${name}`,
-      expected: `parts of ${ranks.length} ranks on tp that together are [${whole.join(', ')}]`,
-      got: flaw.kind === 'twice' ? `element ${element} on two ranks` : `no part with ${element}`,
-      hint: 'Divide it with Parameter.partOf() by the rank on tp. Set isReplica on ranks that repeat a part.',
-    });
+    throw refused(
+      `initialize, ${name}`,
+      `parts of ${ranks.length} ranks on tp that together are [${whole.join(', ')}]`,
+      flaw.kind === 'twice' ? `element ${element} on two ranks` : `no part with ${element}`,
+      'Divide it with Parameter.partOf() by the rank on tp. Set isReplica on ranks that repeat a part.',
+    );
   }
 }

@@ -1,13 +1,13 @@
 // Builds an engine from a resolved configuration, one call for each technique. Only files of setup/
 // branch on the configuration.
 import { jointly } from '../../comm/index.js';
+import { configureFromSection } from '../../tensor/recompute/section.js';
 import type { Engine } from '../engine.js';
 import type { Decisions } from '../engine-parts.js';
 import { ranksOf, shardSizes } from '../ranks.js';
 import { completely, type Site } from '../release-stack.js';
 import { requireAgreement } from './agreement.js';
 import { batchesOf } from './batches.js';
-import { configureFromSection } from './checkpointing-section.js';
 import type { Given } from './clients.js';
 import { followSteps, requireCompression, requireWholeLayers } from './compression.js';
 import { engineOf } from './engine-kind.js';

@@ -1,13 +1,13 @@
 // The caller's options of initialize(), and checks of the caller's objects.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
-import { DsError } from '../../errors.js';
 import type { Monitor } from '../../monitor/index.js';
 import type { Module } from '../../nn/module.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import type { LrSchedule } from '../../optim/schedule.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { refused } from '../../runtime/refused.js';
 import type { CommTimer } from '../../zero/bucket.js';
 
 /** Options of the caller. Each overrides the configuration. */
@@ -55,7 +55,7 @@ export function requireMonitors(monitors: unknown): void {
   const op = 'initialize monitors';
   if (!Array.isArray(monitors)) {
     const got = formatValue(monitors);
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected: 'a list of monitors', got });
+    throw refused(op, 'a list of monitors', got);
   }
   for (const one of monitors) requireMethods(op, one, 'a monitor', ['write', 'flush', 'close']);
 }
@@ -72,19 +72,18 @@ export function requireMethods(
   const missing = names.filter((name) => typeof held?.[name] !== 'function');
   if (missing.length === 0) return;
   const expected = `${kind}, with ${names.map((name) => `${name}()`).join(', ')}`;
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(one), hint });
+  throw refused(op, expected, formatValue(one), hint);
 }
 
 /** Calls the caller's function. Throws DS_ARGUMENT for a class, because it needs `new`. */
 export function madeBy<Given, Made>(op: string, make: (given: Given) => Made, given: Given): Made {
   if (!/^class\b/.test(Function.prototype.toString.call(make))) return make(given);
-  throw new DsError({
-    code: 'DS_ARGUMENT',
+  throw refused(
     op,
-    expected: 'an object, or a function that returns one',
-    got: `the class ${make.name}`,
-    hint: `Pass new ${make.name}(..), or (given) => new ${make.name}(given, ..).`,
-  });
+    'an object, or a function that returns one',
+    `the class ${make.name}`,
+    `Pass new ${make.name}(..), or (given) => new ${make.name}(given, ..).`,
+  );
 }
 
 /** Throws DS_ARGUMENT if `job` does not come from initDistributed(). */
@@ -92,10 +91,5 @@ export function requireJob(job: unknown): void {
   if (job === undefined || job === null) return;
   const { rank, worldSize } = job as Partial<Distributed>;
   if (Number.isInteger(rank) && Number.isInteger(worldSize)) return;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'initialize distributed',
-    expected: 'a job from initDistributed()',
-    got: formatValue(job),
-  });
+  throw refused('initialize distributed', 'a job from initDistributed()', formatValue(job));
 }

@@ -2,7 +2,8 @@
 // counter.
 import { isDeepStrictEqual } from 'node:util';
 import { compressionOf, hasTechniques, isOn } from '../../compression/index.js';
-import { DsError } from '../../errors.js';
+import type { DsError } from '../../errors.js';
+import { configError } from '../../runtime/refused.js';
 import type { Decisions } from '../engine-parts.js';
 import type { Site } from '../release-stack.js';
 import type { Given } from './clients.js';
@@ -20,25 +21,25 @@ export function requireCompression(
   const done = compressionOf(module);
   if (!done && !isOn(section)) return;
   if (plan && hasTechniques(section)) {
-    throw refused({
-      expected: 'a model without pipeline stages',
-      got: `${plan.schedule.stagesPerRank} stages on each rank of a pipeline`,
-      hint: 'Stages of a pipeline are not compressed yet.',
-    });
+    throw refused(
+      'a model without pipeline stages',
+      `${plan.schedule.stagesPerRank} stages on each rank of a pipeline`,
+      'Stages of a pipeline are not compressed yet.',
+    );
   }
   if (!done) {
-    throw refused({
-      expected: 'a model prepared by initCompression()',
-      got: 'an unprepared model',
-      hint: 'Call initCompression(model, config) before initialize().',
-    });
+    throw refused(
+      'a model prepared by initCompression()',
+      'an unprepared model',
+      'Call initCompression(model, config) before initialize().',
+    );
   }
   if (isDeepStrictEqual(done.section, section)) return;
-  throw refused({
-    expected: 'the section passed to initCompression()',
-    got: 'a different section',
-    hint: 'Pass the same configuration to both.',
-  });
+  throw refused(
+    'the section passed to initCompression()',
+    'a different section',
+    'Pass the same configuration to both.',
+  );
 }
 
 /** Throws DS_CONFIG for a compressed model with tensor parallelism, before layers are divided. */
@@ -48,11 +49,11 @@ export function requireWholeLayers({
 }: Pick<Given, 'module' | 'config'>): void {
   const size = tensorSize(section);
   if (size <= 1 || !compressionOf(module)?.layers.size) return;
-  throw refused({
-    expected: 'tensor_parallel.autotp_size 0 or 1',
-    got: String(size),
-    hint: 'Layers divided over ranks are not compressed yet.',
-  });
+  throw refused(
+    'tensor_parallel.autotp_size 0 or 1',
+    String(size),
+    'Layers divided over ranks are not compressed yet.',
+  );
 }
 
 /** Makes the layers follow the engine's global steps, until the engine is destroyed. */
@@ -64,5 +65,5 @@ export function followSteps(
   if (stop) owned.defer(stop);
 }
 
-const refused = (fields: { expected: string; got: string; hint: string }): DsError =>
-  new DsError({ code: 'DS_CONFIG', op: 'compression_training', ...fields });
+const refused = (expected: string, got: string, hint: string): DsError =>
+  configError('compression_training', expected, got, hint);

@@ -2,11 +2,11 @@
 // state.
 
 import type { ResolvedConfig } from '../../../types/config.js';
-import { DsError } from '../../errors.js';
 import { type DeclaredState, declaredState, kindOf } from '../../optim/declared-state.js';
 import { canExchange } from '../../optim/exchange.js';
 import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import { isPart } from '../../runtime/box.js';
+import { configError } from '../../runtime/refused.js';
 import { type LayoutOptions, type ParameterShape, shardOf } from '../../zero/layout.js';
 import { FROZEN, type Unit } from '../../zero/unit.js';
 import type { Progress } from '../step/progress.js';
@@ -27,22 +27,20 @@ export function requireExchange(
   const { stage } = config.zero_optimization;
   const { name } = optimizer;
   if (stage !== 0) {
-    throw new DsError({
-      code: 'DS_CONFIG',
-      op: 'zero_optimization.stage',
-      expected: `0 with ${name}, because ranks exchange moments of whole parameters`,
-      got: `${stage}, which shards gradients and moments`,
-      hint: 'Set it to 0, or use Adam, Lamb or SGD.',
-    });
+    throw configError(
+      'zero_optimization.stage',
+      `0 with ${name}, because ranks exchange moments of whole parameters`,
+      `${stage}, which shards gradients and moments`,
+      'Set it to 0, or use Adam, Lamb or SGD.',
+    );
   }
   if (!inStages) return;
-  throw new DsError({
-    code: 'DS_CONFIG',
-    op: 'optimizer.type',
-    expected: 'an optimizer with summed gradients in a pipeline',
-    got: `${name}, which keeps local gradients on each rank after the warm-up`,
-    hint: 'Set pipeline.stages to 1, or use Adam, Lamb or SGD.',
-  });
+  throw configError(
+    'optimizer.type',
+    'an optimizer with summed gradients in a pipeline',
+    `${name}, which keeps local gradients on each rank after the warm-up`,
+    'Set pipeline.stages to 1, or use Adam, Lamb or SGD.',
+  );
 }
 
 /**
@@ -63,13 +61,12 @@ export function layoutFor(optimizer: Optimizer, shards: number): LayoutOptions {
 /** Throws DS_CONFIG for an optimizer that needs whole parameters, with ranks `among`. */
 export function requireElementwise(optimizer: Optimizer, among = 'with tensor parallelism'): void {
   if (!canSum(optimizer) && !canGather(optimizer) && !canExchange(optimizer)) return;
-  throw new DsError({
-    code: 'DS_CONFIG',
-    op: `optimizer ${optimizer.name}`,
-    expected: `an elementwise optimizer ${among}`,
-    got: 'an optimizer that needs whole parameters',
-    hint: 'Use AdamW, Lion or SGD, or set tensor_parallel.autotp_size to 0.',
-  });
+  throw configError(
+    `optimizer ${optimizer.name}`,
+    `an elementwise optimizer ${among}`,
+    'an optimizer that needs whole parameters',
+    'Use AdamW, Lion or SGD, or set tensor_parallel.autotp_size to 0.',
+  );
 }
 
 /**
@@ -82,13 +79,12 @@ export function requireUncutState(optimizer: Optimizer, units: readonly Unit[]):
     const declared = Object.entries(declaredState(optimizer, group, shape));
     const [kept] = declared.find(([, { per, saved }]) => per !== 1 && saved) ?? [];
     if (kept === undefined) continue;
-    throw new DsError({
-      code: 'DS_CONFIG',
-      op: `optimizer ${optimizer.name}`,
-      expected: `whole parameters on every rank, for the state ${kept}`,
-      got: `${name}, a part of [${region.whole.join(', ')}]`,
-      hint: 'Use AdamW, which has only per-element state, or do not divide the model.',
-    });
+    throw configError(
+      `optimizer ${optimizer.name}`,
+      `whole parameters on every rank, for the state ${kept}`,
+      `${name}, a part of [${region.whole.join(', ')}]`,
+      'Use AdamW, which has only per-element state, or do not divide the model.',
+    );
   }
 }
 
@@ -134,11 +130,10 @@ export function requireWholeParameters(
   const cut = cutParameter(optimizer, units, sharding);
   if (cut === null || canSum(optimizer) || canGather(optimizer)) return;
   const { stage, shards } = sharding;
-  throw new DsError({
-    code: 'DS_CONFIG',
-    op: 'zero_optimization.stage',
-    expected: `0 with ${optimizer.name} on ${shards} ranks, because its update needs whole parameters`,
-    got: `${stage}, which divides ${cut} between ranks`,
-    hint: 'Set it to 0, train on one rank, or implement SummedOptimizer or GatheredOptimizer, like Lamb and Muon.',
-  });
+  throw configError(
+    'zero_optimization.stage',
+    `0 with ${optimizer.name} on ${shards} ranks, because its update needs whole parameters`,
+    `${stage}, which divides ${cut} between ranks`,
+    'Set it to 0, train on one rank, or implement SummedOptimizer or GatheredOptimizer, like Lamb and Muon.',
+  );
 }

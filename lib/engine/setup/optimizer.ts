@@ -1,6 +1,6 @@
 // The optimizer of an engine: the caller's, or that of the section "optimizer".
 import type { ResolvedOptimizer } from '../../../types/config.js';
-import { DsError } from '../../errors.js';
+import type { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import type { DeclaredState } from '../../optim/declared-state.js';
 import * as optim from '../../optim/index.js';
@@ -10,6 +10,7 @@ import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import { StandaloneOptimizer } from '../../optim/standalone.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { camelCase } from '../../runtime/options.js';
+import { configError, refused } from '../../runtime/refused.js';
 import type { Tensor } from '../../tensor/index.js';
 import { type Given as Inputs, madeBy, requireMethods } from './clients.js';
 import { requireElementwise, requireExchange } from './optimizer-needs.js';
@@ -72,13 +73,12 @@ function requireBf16States(optimizer: Optimizer): void {
       const declared = Object.entries(optimizer.declareState(group, shape));
       const [name, wide] = declared.find(([, { dtype }]) => dtype === 'f32') ?? [];
       if (!wide) continue;
-      throw new DsError({
-        code: 'DS_CONFIG',
-        op: 'bf16.bf16_optimizer_states',
-        expected: 'an optimizer with its state in bf16',
-        got: `${optimizer.name} with ${name} in f32`,
-        hint: 'Use new optim.AdamW(params, { fp32OptimizerStates: false }), or set bf16_optimizer_states to false.',
-      });
+      throw configError(
+        'bf16.bf16_optimizer_states',
+        'an optimizer with its state in bf16',
+        `${optimizer.name} with ${name} in f32`,
+        'Use new optim.AdamW(params, { fp32OptimizerStates: false }), or set bf16_optimizer_states to false.',
+      );
     }
   }
 }
@@ -86,13 +86,12 @@ function requireBf16States(optimizer: Optimizer): void {
 /** Throws DS_ARGUMENT for an optimizer with its own state, because the engine would drop it. */
 function unused(optimizer: Optimizer): Optimizer {
   if (!(optimizer instanceof StandaloneOptimizer && optimizer.hasStepped)) return optimizer;
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'initialize optimizer',
-    expected: 'an optimizer without steps',
-    got: `${optimizer.name} with its own state, which the engine would drop`,
-    hint: 'Create a new optimizer, or call dispose() on it to drop its state.',
-  });
+  throw refused(
+    'initialize optimizer',
+    'an optimizer without steps',
+    `${optimizer.name} with its own state, which the engine would drop`,
+    'Create a new optimizer, or call dispose() on it to drop its state.',
+  );
 }
 
 /** Throws DS_ARGUMENT if the caller's optimizer has no groups. */
@@ -101,18 +100,17 @@ function requireGroups(op: string, groups: unknown): void {
     typeof one === 'object' && one !== null && Array.isArray((one as Partial<ParamGroup>).params);
   if (Array.isArray(groups) && groups.length > 0 && groups.every(isGroup)) return;
   const expected = 'an optimizer with groups: a list of at least one { params, .. }';
-  throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(groups) });
+  throw refused(op, expected, formatValue(groups));
 }
 
 function untrainable(module: Module): DsError {
   const count = module.parameters().length;
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'initialize',
-    expected: 'a model with a parameter that requires a gradient',
-    got: count === 0 ? 'a model without parameters' : `a model with ${count} frozen parameters`,
-    hint: count === 0 ? '' : 'Call requireGrad(true) on the parameters to train.',
-  });
+  return refused(
+    'initialize',
+    'a model with a parameter that requires a gradient',
+    count === 0 ? 'a model without parameters' : `a model with ${count} frozen parameters`,
+    count === 0 ? '' : 'Call requireGrad(true) on the parameters to train.',
+  );
 }
 
 /** Inputs of builders in addition to params and options. */
@@ -140,13 +138,12 @@ function buildOptimizer(
     const options = Object.entries(section.params).map(([key, value]) => [camelCase(key), value]);
     return builderOf(section.type)(params, Object.fromEntries(options), more);
   }
-  throw new DsError({
-    code: 'DS_CONFIG',
-    op: 'optimizer',
-    expected: 'an optimizer',
-    got: 'none',
-    hint: 'Add "optimizer": { "type": "AdamW", "params": { "lr": 1e-4 } }, or pass one to initialize().',
-  });
+  throw configError(
+    'optimizer',
+    'an optimizer',
+    'none',
+    'Add "optimizer": { "type": "AdamW", "params": { "lr": 1e-4 } }, or pass one to initialize().',
+  );
 }
 
 type OptimizerClass = new (params: never, options: never) => Optimizer;

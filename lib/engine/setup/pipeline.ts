@@ -22,6 +22,7 @@ import {
   type Schedule,
   ZERO_BUBBLE,
 } from '../../pipe/index.js';
+import { configError } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { held, Tensor, zeros } from '../../tensor/index.js';
 import type { Partition } from '../../zero/shard.js';
@@ -91,13 +92,12 @@ function optionsOf(module: Module, { pipeline }: ResolvedConfig): PipelineOption
 }
 
 function reportedTwice(key: string, got: string, option: string, own: unknown): DsError {
-  return new DsError({
-    code: 'DS_CONFIG',
-    op: `pipeline.${key}`,
-    expected: `${JSON.stringify(own)}, the ${option} of the PipelineModule`,
+  return configError(
+    `pipeline.${key}`,
+    `${JSON.stringify(own)}, the ${option} of the PipelineModule`,
     got,
-    hint: `Remove one of them, ${key} or ${option}.`,
-  });
+    `Remove one of them, ${key} or ${option}.`,
+  );
 }
 
 function scheduleOf({ pipeline }: ResolvedConfig): Schedule {
@@ -173,13 +173,12 @@ async function openTies(
 }
 
 function untiable({ name }: Optimizer): DsError {
-  return new DsError({
-    code: 'DS_CONFIG',
-    op: 'optimizer.type',
-    expected: 'an elementwise optimizer for a pipeline with shared weights',
-    got: name,
-    hint: 'Untie the layers, put them on one stage, or use AdamW.',
-  });
+  return configError(
+    'optimizer.type',
+    'an elementwise optimizer for a pipeline with shared weights',
+    name,
+    'Untie the layers, put them on one stage, or use AdamW.',
+  );
 }
 
 /** Removes the layers of other stages from the model, and their parameters from the optimizer. */
@@ -270,21 +269,19 @@ function requireStages({ module, config, job }: PipelineInputs): void {
 
 /** Layers of a stage run separately and cannot route tokens between each other. */
 function unrouted(section: string): DsError {
-  return new DsError({
-    code: 'DS_CONFIG',
-    op: section,
-    expected: 'a model without pipeline stages',
-    got: 'a pipeline, which runs all layers of a stage on all tokens',
-    hint: 'Turn the section off, or train without pipeline.stages.',
-  });
+  return configError(
+    section,
+    'a model without pipeline stages',
+    'a pipeline, which runs all layers of a stage on all tokens',
+    'Turn the section off, or train without pipeline.stages.',
+  );
 }
 
 function uncut(module: Module): DsError {
-  return new DsError({
-    code: 'DS_CONFIG',
-    op: 'pipeline.stages',
-    expected: 'a PipelineModule, or a model with known layers',
-    got: `a ${module.constructor.name}`,
-    hint: 'Write it as new PipelineModule({ layers: [...] }).',
-  });
+  return configError(
+    'pipeline.stages',
+    'a PipelineModule, or a model with known layers',
+    `a ${module.constructor.name}`,
+    'Write it as new PipelineModule({ layers: [...] }).',
+  );
 }

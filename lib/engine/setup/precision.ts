@@ -1,11 +1,11 @@
 // The precision of an engine: dtypes, the loss scaler, and quantized weights.
 
 import type { ResolvedConfig } from '../../../types/config.js';
-import { DsError } from '../../errors.js';
 import { quantizeModel } from '../../models/quantize-model.js';
 import { DynamicLossScaler, type LossScaler, StaticLossScaler } from '../../optim/loss-scale.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { DType } from '../../runtime/dtype.js';
+import { configError } from '../../runtime/refused.js';
 import type { Given } from './clients.js';
 import { NoOptimizer } from './optimizer.js';
 
@@ -55,13 +55,12 @@ export function quantizeWeights(
   const said = section?.quantized_initialization;
   if (!said) return;
   if (!(optimizer instanceof NoOptimizer)) {
-    throw new DsError({
-      code: 'DS_CONFIG',
-      op: 'weight_quantization.quantized_initialization',
-      expected: 'no optimizer, because quantized weights are not trained',
-      got: optimizer.name,
-      hint: 'To train adapters on them, call nn.quantizeModel() and peft.addLora() before initialize().',
-    });
+    throw configError(
+      'weight_quantization.quantized_initialization',
+      'no optimizer, because quantized weights are not trained',
+      optimizer.name,
+      'To train adapters on them, call nn.quantizeModel() and peft.addLora() before initialize().',
+    );
   }
   const { num_bits: bits, group_size: groupSize } = said;
   quantizeModel(module, { bits, ...(groupSize !== null && { groupSize }) });

@@ -1,7 +1,7 @@
 // Builds the learning-rate schedules of an engine from the section "scheduler". Schedules of the
 // caller replace them.
 import type { ResolvedConfig, ResolvedScheduler } from '../../../types/config.js';
-import { DsError } from '../../errors.js';
+import type { DsError } from '../../errors.js';
 import * as optim from '../../optim/index.js';
 import { LrScheduler } from '../../optim/lr-scheduler.js';
 import type { Optimizer } from '../../optim/optimizer.js';
@@ -10,6 +10,7 @@ import type { LrSchedule } from '../../optim/schedule.js';
 import { ScheduleSet } from '../../optim/schedule-set.js';
 import { notice } from '../../runtime/notice.js';
 import { camelCase } from '../../runtime/options.js';
+import { configError, refused } from '../../runtime/refused.js';
 import { type Clients, type Given, madeBy, requireMethods } from './clients.js';
 
 /**
@@ -41,12 +42,11 @@ function schedulesOf(
   }
   if (!isList(given)) return new ScheduleSet(groups.map(() => given));
   if (given.length === groups.length) return new ScheduleSet(given);
-  throw new DsError({
-    code: 'DS_ARGUMENT',
+  throw refused(
     op,
-    expected: `a schedule, or one for each of ${groups.length} groups`,
-    got: `${given.length} schedules`,
-  });
+    `a schedule, or one for each of ${groups.length} groups`,
+    `${given.length} schedules`,
+  );
 }
 
 const INSIDE =
@@ -121,13 +121,12 @@ function optionsOf({ params }: ResolvedScheduler, group: number, groups: number)
 }
 
 function wrongLength(key: string, values: readonly unknown[], groups: number): DsError {
-  return new DsError({
-    code: 'DS_CONFIG',
-    op: `scheduler.params.${key}`,
-    expected: `a number, or one for each parameter group: ${groups}`,
-    got: `${values.length}: ${JSON.stringify(values)}`,
-    hint: 'Write one number for all groups, or as many as the optimizer has groups.',
-  });
+  return configError(
+    `scheduler.params.${key}`,
+    `a number, or one for each parameter group: ${groups}`,
+    `${values.length}: ${JSON.stringify(values)}`,
+    'Write one number for all groups, or as many as the optimizer has groups.',
+  );
 }
 
 /** A key of DeepSpeed without effect. */

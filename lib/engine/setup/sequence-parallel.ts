@@ -2,10 +2,10 @@
 
 import type { Distributed } from '../../comm/index.js';
 import { AXIS } from '../../comm/mesh-shape.js';
-import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { canExchange } from '../../optim/exchange.js';
 import { type SequenceParallel, SequenceRanks } from '../../parallel/index.js';
+import { configError } from '../../runtime/refused.js';
 import type { Decisions } from '../engine-parts.js';
 import { otherMesh, type Ranks } from '../ranks.js';
 import type { Site } from '../release-stack.js';
@@ -21,17 +21,21 @@ export function requireSequence(
   const { mesh } = job;
   const { sequence_parallel_size: size, data_parallel_size: data } = config;
   if (data !== null && data !== mesh.size(AXIS.data)) {
-    throw refused('data_parallel_size', `${mesh.size(AXIS.data)}, the size of axis dp`, `${data}`);
+    throw configError(
+      'data_parallel_size',
+      `${mesh.size(AXIS.data)}, the size of axis dp`,
+      `${data}`,
+    );
   }
   if (size === 1) return false;
   if (size !== mesh.size(AXIS.sequence)) throw otherMesh(KEY, AXIS.sequence, size, job);
-  if (plan) throw refused(KEY, '1 in a pipeline', `${size}`);
+  if (plan) throw configError(KEY, '1 in a pipeline', `${size}`);
   if (canExchange(optimizer)) {
     const expected = '1 with an optimizer that keeps local gradients on each rank';
-    throw refused(KEY, expected, `${size} with ${optimizer.name}`, 'Use AdamW, Lamb or SGD.');
+    throw configError(KEY, expected, `${size} with ${optimizer.name}`, 'Use AdamW, Lamb or SGD.');
   }
   if (supportsSequenceParallel(module)) return true;
-  throw refused(
+  throw configError(
     KEY,
     'a model of nn.models, or a model with shareSequence()',
     `a ${module.constructor.name}`,
@@ -54,8 +58,4 @@ const KEY = 'sequence_parallel_size';
 
 function supportsSequenceParallel(module: Module): module is Module & SequenceParallel {
   return typeof (module as Partial<SequenceParallel>).shareSequence === 'function';
-}
-
-function refused(op: string, expected: string, got: string, hint?: string): DsError {
-  return new DsError({ code: 'DS_CONFIG', op, expected, got, ...(hint && { hint }) });
 }

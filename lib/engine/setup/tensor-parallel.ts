@@ -3,12 +3,13 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { AXIS } from '../../comm/mesh-shape.js';
-import { DsError } from '../../errors.js';
+import type { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { Parameter } from '../../nn/parameter.js';
 import { groupOf, type LayerStyle, parallelize, type TensorPlan } from '../../parallel/index.js';
 import { type PartitionSpec, partitionSpecs } from '../../parallel/partition-specs.js';
 import { isPart } from '../../runtime/box.js';
+import { configError } from '../../runtime/refused.js';
 import { otherMesh } from '../ranks.js';
 import { requireSameConfig } from './agreement.js';
 import type { Given } from './clients.js';
@@ -84,24 +85,22 @@ function stylesBy(
   );
   const style = { style: STYLES[type], ...(parts > 1 ? { parts } : {}) };
   if (named.length > 0) return named.map(([path]) => [path, style]);
-  throw new DsError({
-    code: 'DS_CONFIG',
-    op: `tensor_parallel.partition_config.layer_specs.${index}`,
-    expected: 'patterns that match the name of a parameter',
-    got: patterns.map(({ source }) => source).join(', '),
-    hint: `Examples of names: ${[...module.namedParameters()]
+  throw configError(
+    `tensor_parallel.partition_config.layer_specs.${index}`,
+    'patterns that match the name of a parameter',
+    patterns.map(({ source }) => source).join(', '),
+    `Examples of names: ${[...module.namedParameters()]
       .slice(0, 3)
       .map(([name]) => name)
       .join(', ')}.`,
-  });
+  );
 }
 
 function unknown(module: Module): DsError {
-  return new DsError({
-    code: 'DS_CONFIG',
-    op: 'tensor_parallel.autotp_size',
-    expected: 'a model of nn.models, or a model with tensorPlan()',
-    got: `a ${module.constructor.name}`,
-    hint: 'Set tensor_parallel.partition_config, or call parallel.parallelize(model, group, plan).',
-  });
+  return configError(
+    'tensor_parallel.autotp_size',
+    'a model of nn.models, or a model with tensorPlan()',
+    `a ${module.constructor.name}`,
+    'Set tensor_parallel.partition_config, or call parallel.parallelize(model, group, plan).',
+  );
 }

@@ -1,10 +1,11 @@
 // Groups a model's parameters into units, which ZeRO moves together.
 
-import { DsError } from '../../errors.js';
+import type { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import type { ParamGroup } from '../../optim/param-groups.js';
 import type { DType } from '../../runtime/dtype.js';
+import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import type { Tensor } from '../../tensor/index.js';
 import {
@@ -170,10 +171,9 @@ function indexGroups(module: Module, groups: readonly ParamGroup[]): Map<Tensor,
 }
 
 function foreign(group: number, { shape }: Tensor): DsError {
-  return new DsError({
-    code: 'DS_ARGUMENT',
-    op: `initialize, parameter group ${group}`,
-    expected: 'parameters of the model',
-    got: `another tensor, of shape [${shape.join(', ')}]`,
-  });
+  return refused(
+    `initialize, parameter group ${group}`,
+    'parameters of the model',
+    `another tensor, of shape [${shape.join(', ')}]`,
+  );
 }

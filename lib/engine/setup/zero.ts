@@ -1,11 +1,11 @@
 // Moves a model into the units of ZeRO, and creates master weights and optimizer state.
 import type { ProcessGroup } from '../../comm/index.js';
-import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { markStreamed } from '../../nn/streamed.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup } from '../../optim/param-groups.js';
 import { isPart, type Region, wholeRegion } from '../../runtime/box.js';
+import { configError } from '../../runtime/refused.js';
 import { explainShortages } from '../../runtime/shortage.js';
 import type { Tensor } from '../../tensor/index.js';
 import { adoptModel } from '../../zero/adopt.js';
@@ -106,13 +106,12 @@ function ownGroups(
   if (own.length > 0) requireElementwise(optimizer, 'with a zeroGroup of a parameter group');
   const copies = mesh.size(...replicaAxes);
   if (own.length === 0 || copies === 1) return own;
-  throw new DsError({
-    code: 'DS_CONFIG',
-    op: `optimizer ${own[0]?.group.name} zeroGroup`,
-    expected: 'a model without copies along other axes of the mesh',
-    got: `${copies} copies along ${replicaAxes.join(', ')}`,
-    hint: 'Divide the model along these axes, or give them one rank.',
-  });
+  throw configError(
+    `optimizer ${own[0]?.group.name} zeroGroup`,
+    'a model without copies along other axes of the mesh',
+    `${copies} copies along ${replicaAxes.join(', ')}`,
+    'Divide the model along these axes, or give them one rank.',
+  );
 }
 
 /** Returns the groups of a tensor's first values. All tensor ranks need a whole tensor. */

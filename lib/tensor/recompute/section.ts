@@ -1,8 +1,5 @@
 // Converts the section "activation_checkpointing" to options of checkpointing.configure().
-import {
-  type CheckpointingOptions,
-  configure as configureByOptions,
-} from '../../tensor/recompute/index.js';
+import { type CheckpointingOptions, configure as configureByOptions } from './policy.js';
 
 /** Options of checkpointing.configure(), named as in the section activation_checkpointing. */
 export interface ActivationCheckpointingSection {

@@ -1,17 +1,17 @@
 // Creates the sampler of data_efficiency.data_sampling.
-import type { ResolvedConfig } from '../../../types/config.js';
-import type { Distributed } from '../../comm/index.js';
+import type { ResolvedConfig } from '../../types/config.js';
+import type { Distributed } from '../comm/index.js';
 import {
   type CurriculumMetric,
   CurriculumSampler,
   DataLoader,
   type Sampler,
-} from '../../data/index.js';
-import { DsError } from '../../errors.js';
-import { notice } from '../../runtime/notice.js';
-import type { Engine } from '../engine.js';
-import { scheduleOf } from '../step/curriculum.js';
-import { exchanged } from './setup-world.js';
+} from '../data/index.js';
+import { DsError } from '../errors.js';
+import { notice } from '../runtime/notice.js';
+import type { Engine } from './engine.js';
+import { exchanged } from './setup/setup-world.js';
+import { scheduleOf } from './step/curriculum.js';
 
 const SECTION = 'data_efficiency.data_sampling';
 
