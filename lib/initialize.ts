@@ -24,12 +24,6 @@ import {
   IterableLoader,
 } from './data/index.js';
 import { isIterableDataset } from './data/iterable-dataset.js';
-import type { Engine } from './engine/engine.js';
-import { requireUnowned } from './engine/parameters/owned-parameters.js';
-import { PipelineEngine } from './engine/pipeline-engine.js';
-import { DATA } from './engine/ranks.js';
-import { buildEngine } from './engine/setup/build-engine.js';
-import { type Clients, type Planned, requireJob, requireMonitors } from './engine/setup/clients.js';
 import {
   isSampled,
   noteUnserved,
@@ -37,6 +31,12 @@ import {
   samplerOf,
   unchosen,
 } from './engine/data-sampling.js';
+import type { Engine } from './engine/engine.js';
+import { requireUnowned } from './engine/parameters/owned-parameters.js';
+import { PipelineEngine } from './engine/pipeline-engine.js';
+import { DATA } from './engine/ranks.js';
+import { buildEngine } from './engine/setup/build-engine.js';
+import { type Clients, type Planned, requireJob, requireMonitors } from './engine/setup/clients.js';
 import { orReport } from './engine/setup/setup-world.js';
 import { DsError } from './errors.js';
 import { Module } from './nn/index.js';

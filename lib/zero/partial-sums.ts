@@ -12,6 +12,7 @@ import type { Unit } from './unit.js';
 export function partialSums(inner: GradientFlow, group: Collectives): GradientFlow {
   const partialOf = new Map<Unit, readonly LayoutEntry[]>();
   return {
+    route: inner.route,
     takesEach: inner.takesEach,
     get factor() {
       return inner.factor;

@@ -7,6 +7,7 @@ import type { Buckets } from './bucket.js';
 import type { Range } from './layout.js';
 import { Partition, type WeightShard, type WeightStore } from './shard.js';
 import type { Unit, WeightUnit } from './unit.js';
+import type { Wire } from './wire.js';
 
 /** Receives the gradients of a step, one partition at a time. */
 export interface GradientReceiver {
@@ -14,10 +15,22 @@ export interface GradientReceiver {
   reduced(partition: Partition, stream: Stream): void;
 }
 
+/** The way of gradients to other ranks. */
+export interface GradientRoute {
+  /** Sums gradients over the ranks. */
+  wire: Wire;
+  /** Factor of the sums relative to the gradients for the update. */
+  factor: number;
+  /** Gradients, in the order of backward. */
+  buckets: Buckets;
+}
+
 /** Moves gradients from a unit to the partition that this rank updates. */
 export interface GradientFlow {
   /** Factor of reduced gradients relative to the gradients for the update. */
   readonly factor: number;
+  /** Null if no rank needs gradients of another rank. */
+  readonly route: GradientRoute | null;
   /** Whether it reduces every micro-batch. Else they add up in the unit, and it reduces the sum. */
   readonly takesEach: boolean;
   /**
@@ -53,8 +66,6 @@ export interface ZeroStage {
   units: readonly Unit[];
   frozen: readonly WeightUnit[];
   gradients: GradientFlow;
-  /** Carries the gradients; null if no rank needs gradients of another rank. */
-  buckets: Buckets | null;
   weights: WeightFlow;
 }
 
@@ -143,9 +154,9 @@ export class ZeroStages {
 
   /** Called after reduce() of every unit. Later compute work sees the results of transfers. */
   flush(): void {
-    for (const { weights, buckets } of this.stages) {
+    for (const { weights, gradients } of this.stages) {
       weights.endBackward?.();
-      buckets?.flush();
+      gradients.route?.buckets.flush();
     }
   }
 
@@ -167,9 +178,9 @@ export class ZeroStages {
   }
 
   dispose(): void {
-    for (const { weights, buckets } of this.stages) {
+    for (const { weights, gradients } of this.stages) {
       weights.dispose?.();
-      buckets?.dispose();
+      gradients.route?.buckets.dispose();
     }
     for (const shard of [...this.partitionOf.values(), ...this.frozen]) shard.dispose();
   }

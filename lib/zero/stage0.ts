@@ -1,15 +1,14 @@
 // Stage 0, and a single rank: every rank keeps whole gradients and updates whole units.
 
-import type { Buckets } from './bucket.js';
 import type { Collectives } from './collectives.js';
 import { shardOf } from './layout.js';
 import { InMemory } from './shard.js';
-import type { GradientFlow, Kept, WeightFlow } from './stage.js';
+import type { GradientFlow, GradientRoute, Kept, WeightFlow } from './stage.js';
 import type { WeightUnit } from './unit.js';
-import type { Wire } from './wire.js';
 
 /** Gradients of a single rank: the unit's gradient is also the partition's. */
 export const localGradients: GradientFlow = {
+  route: null,
   factor: 1,
   takesEach: false,
   reduce(partition, receiver) {
@@ -18,27 +17,18 @@ export const localGradients: GradientFlow = {
   },
 };
 
-/** The way of gradients to other ranks. */
-export interface GradientRoute {
-  /** Sums gradients over the ranks. */
-  wire: Wire;
-  /** Factor of the sums relative to the gradients for the update. */
-  factor: number;
-  /** Gradients, in the order of backward. */
-  buckets: Buckets;
-}
-
 /** Stage 0: an all-reduce gives every rank the sum over ranks. */
-export const summedGradients = ({ wire, factor, buckets }: GradientRoute): GradientFlow => ({
-  factor,
+export const summedGradients = (route: GradientRoute): GradientFlow => ({
+  route,
+  factor: route.factor,
   takesEach: false,
   reduce(partition, receiver) {
     const { unit } = partition;
     const grad = unit.gradient.take();
     const purpose = `gradient of ${unit.name}`;
-    buckets.add({
+    route.buckets.add({
       numel: grad.numel,
-      start: (stream) => wire.allReduce(grad, { stream, purpose }),
+      start: (stream) => route.wire.allReduce(grad, { stream, purpose }),
       done: (stream) => {
         partition.grad = grad;
         receiver?.reduced(partition, stream);
@@ -56,6 +46,7 @@ export const alternatingGradients = (
   isSummed: () => boolean,
   ownFactor: number,
 ): GradientFlow => ({
+  route: summed.route,
   get factor() {
     return isSummed() ? summed.factor : ownFactor;
   },

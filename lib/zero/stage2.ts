@@ -10,22 +10,22 @@ import { type BucketOptions, Buckets } from './bucket.js';
 import type { Collectives, Work } from './collectives.js';
 import { shardOf } from './layout.js';
 import { InMemory, type WeightShard } from './shard.js';
-import type { GradientFlow, Kept, WeightFlow } from './stage.js';
-import type { GradientRoute } from './stage0.js';
+import type { GradientFlow, GradientRoute, Kept, WeightFlow } from './stage.js';
 import type { WeightUnit } from './unit.js';
 
 /** Stage 1: each rank receives the sum of its shard over ranks. */
-export const ownedGradients = ({ wire, factor, buckets }: GradientRoute): GradientFlow => ({
-  factor,
+export const ownedGradients = (route: GradientRoute): GradientFlow => ({
+  route,
+  factor: route.factor,
   takesEach: false,
   reduce(partition, receiver) {
     const { unit, range } = partition;
     const full = unit.gradient.take();
     const shard = sliceFlat(full, range);
     const purpose = `gradient of ${unit.name}`;
-    buckets.add({
+    route.buckets.add({
       numel: full.numel,
-      start: (stream) => wire.reduceScatter(shard, full, { stream, purpose }),
+      start: (stream) => route.wire.reduceScatter(shard, full, { stream, purpose }),
       done: (stream) => {
         full.release();
         partition.grad = shard;
@@ -36,8 +36,9 @@ export const ownedGradients = ({ wire, factor, buckets }: GradientRoute): Gradie
 });
 
 /** Stages 2 and 3: shards of micro-batches add up in `partition.grad`. */
-export const shardedGradients = ({ wire, factor, buckets }: GradientRoute): GradientFlow => ({
-  factor,
+export const shardedGradients = (route: GradientRoute): GradientFlow => ({
+  route,
+  factor: route.factor,
   takesEach: true,
   reduce(partition, receiver) {
     const { unit, numel } = partition;
@@ -46,9 +47,9 @@ export const shardedGradients = ({ wire, factor, buckets }: GradientRoute): Grad
     const shard = held(() => Tensor.empty([numel], full.dtype, unit.device));
     let isSummed = false;
     const purpose = `gradient of ${unit.name}`;
-    buckets.add({
+    route.buckets.add({
       numel: full.numel,
-      start: (stream) => wire.reduceScatter(shard, full, { stream, purpose }),
+      start: (stream) => route.wire.reduceScatter(shard, full, { stream, purpose }),
       done: (stream) => {
         isSummed = partition.grad !== null;
         if (partition.grad) add(partition.grad, shard, stream);

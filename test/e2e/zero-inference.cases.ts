@@ -77,9 +77,9 @@ function same({ kind }: Device, got: Tensor, expected: Tensor): void {
 /** Whether a unit's weights are on the device, or in transfer. */
 function isHere(engine: Engine): (unit: WeightUnit) => boolean {
   const { stages } = engine.parts.stage as unknown as {
-    stages: { flows: { weights: { gathered: Map<WeightUnit, unknown> } } }[];
+    stages: { weights: { gathered: Map<WeightUnit, unknown> } }[];
   };
-  return (unit) => stages.some(({ flows }) => flows.weights.gathered.has(unit));
+  return (unit) => stages.some(({ weights }) => weights.gathered.has(unit));
 }
 
 const streams: Case = {

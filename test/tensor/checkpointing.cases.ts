@@ -2,10 +2,8 @@
 // times.
 import assert from 'node:assert/strict';
 import * as checkpointing from '../../lib/checkpointing.js';
-import { configureFromSection } from '../../lib/tensor/recompute/section.js';
 import { DsError } from '../../lib/errors.js';
 import { nn } from '../../lib/index.js';
-
 import type { Device } from '../../lib/runtime/device.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import {
@@ -21,6 +19,7 @@ import {
   seed,
   Tensor,
 } from '../../lib/tensor/index.js';
+import { configureFromSection } from '../../lib/tensor/recompute/section.js';
 import type { Case } from '../support/case.js';
 import {
   bothStores,

@@ -18,14 +18,15 @@ function stageOf(
       const given = what instanceof Partition ? `part of ${what.unit.name}` : what?.name;
       said.push([name, verb, given].filter(Boolean).join(' '));
     };
-  const gradients = { factor, takesEach, ...verbs(['reduce'], say) };
+
   const weights = {
     ...{ isSharded, keep: () => [{ offset: 0, numel: 0 }, null] },
     ...verbs(['adopting', 'adopted', 'acquire', 'release', 'endBackward'], say),
     ...verbs(['publish', 'dispatch', 'dispose'], say),
   };
-  const buckets = verbs(['flush', 'dispose'], say);
-  return { units, frozen: [], gradients, buckets, weights } as unknown as ZeroStage;
+  const route = { buckets: verbs(['flush', 'dispose'], say) };
+  const gradients = { route, factor, takesEach, ...verbs(['reduce'], say) };
+  return { units, frozen: [], gradients, weights } as unknown as ZeroStage;
 }
 
 const verbs = <T>(names: readonly string[], of: (name: string) => T): Record<string, T> =>

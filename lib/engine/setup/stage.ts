@@ -7,13 +7,13 @@ import { partialSums } from '../../zero/partial-sums.js';
 import { gatherCodes, QuantizedWire, ReplicatedWire } from '../../zero/quantized.js';
 import {
   type GradientFlow,
+  type GradientRoute,
   type WeightFlow,
   type ZeroStage,
   ZeroStages,
 } from '../../zero/stage.js';
 import {
   alternatingGradients,
-  type GradientRoute,
   localGradients,
   summedGradients,
   WholeWeights,
@@ -76,7 +76,7 @@ export function buildStages(
     const route = gradientRoute(config, between);
     const flow = gradientFlow(config, between, route);
     return {
-      ...{ units, frozen: still, buckets: route?.buckets ?? null },
+      ...{ units, frozen: still },
       gradients: layers ? partialSums(flow, layers) : flow,
       weights: weightFlow(config, between, [...units, ...still]),
     };
