@@ -27,7 +27,10 @@ function runBy(command: string, lists: string): boolean {
   );
 }
 
-const lists = ['test-commands', 'test', 'check'].map((name) => read(`scripts/${name}`)).join('');
+const lists = [
+  ...['test-commands', 'test', 'check'].map((name) => read(`scripts/${name}`)),
+  read('.github/workflows/ci.yml'),
+].join('');
 const named = new Set(pages().flatMap(commandsOf));
 named.delete('scripts/test'); // The list itself is run by it.
 
