@@ -9,6 +9,7 @@ import {
   reasoningOf,
 } from '../text/tool-calls/families.js';
 import {
+  isOpenIn,
   REASONING,
   type ReasoningMarkers,
   type ReasoningName,
@@ -57,6 +58,20 @@ export class AnswerForms {
       const id = tokenizer.tokenToId(token);
       return id !== null && tokenizer.specialIds.has(id) ? [id] : [];
     });
+  }
+
+  /**
+   * Tokens that follow a prompt whose answer has a format: they close reasoning, and begin a call
+   * if the answer is one.
+   */
+  opening(prompt: readonly number[], isCall: boolean): number[] {
+    const { tokenizer, family, reasoning } = this;
+    if (!tokenizer) return [];
+    const end = this.promptEnd(prompt, this.visibleTokens({ family, reasoning }));
+    const isOpen = reasoning !== null && isOpenIn(end, reasoning);
+    const start = isCall || family?.isWhole ? (family?.jsonStart ?? '') : '';
+    const text = `${isOpen ? `\n${reasoning.end}\n\n` : ''}${start}`;
+    return text === '' ? [] : [...tokenizer.encode(text, { addSpecialTokens: false })];
   }
 
   /**

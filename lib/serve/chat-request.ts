@@ -23,8 +23,9 @@ export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
   const { prompt, tools } = readPrompt(fields, served);
   requireSupported(fields);
   const { options, asked } = readOptions(fields, served);
-  const formatField = formatOf(fields, served);
   const plan = callPlan(served.forms, tools);
+  const given = formatOf(fields, served);
+  const formatField = plan?.format ? { format: { schema: plan.format }, field: 'tools' } : given;
   const parsed: ParsedRequest = {
     model: fields.text('model') ?? null,
     options: {
@@ -39,7 +40,11 @@ export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
     open: answersIn(new ChatFormat(served.tokenizer)),
     promptField: 'messages',
     echo: null,
-    prompts: async (asker) => [await prompt(asker)],
+    prompts: async (asker) => {
+      const tokens = await prompt(asker);
+      if (!parsed.options.format) return [tokens];
+      return [[...tokens, ...served.forms.opening(tokens, tools.forced !== null)]];
+    },
   };
   fields.requireKnown();
   return parsed;

@@ -36,7 +36,7 @@ export class PlannedReading {
 
   /** The finish reason of an answer with calls. A truncated answer keeps its reason. */
   reason(reason: string | null): string | null {
-    return reason === 'stop' && this.reader.calls > 0 ? 'tool_calls' : reason;
+    return reason === 'stop' && this.reader.calls > 0 ? this.plan.callReason : reason;
   }
 
   private said(event: AnswerEvent): Said {

@@ -4,6 +4,8 @@ import type { JsonObject, JsonValue } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import type { AnswerForm, FunctionTool } from '../text/tool-calls/answer-reader.js';
+import { callSchema } from '../text/tool-calls/call-schema.js';
+import { FORCED_CALL } from '../text/tool-calls/families.js';
 import type { AnswerForms } from './answer-forms.js';
 import { invalid, unsupported } from './api-error.js';
 import { isWithin, LEVELS, type RequestFields } from './request-fields.js';
@@ -17,6 +19,10 @@ export interface ToolRequest {
   tools: readonly FunctionTool[];
   /** `parallel_tool_calls` is false: the answer ends with its first call. */
   isSingle: boolean;
+  /** The answer is a call of one of these; null: the model chooses. */
+  forced: readonly FunctionTool[] | null;
+  /** `tool_choice` names a function. */
+  isNamed: boolean;
 }
 
 /** How the text of an answer becomes content, reasoning and calls. */
@@ -26,6 +32,10 @@ export interface CallPlan {
   visibleTokens: readonly number[];
   /** The id of the next call. */
   nextId: () => string;
+  /** The finish reason of an answer with calls. OpenAI answers "stop" to a named choice. */
+  callReason: 'tool_calls' | 'stop';
+  /** The JSON schema of the answer; null for any text. */
+  format: object | null;
 }
 
 /**
@@ -34,15 +44,36 @@ export interface CallPlan {
  */
 export function readTools(fields: RequestFields, templateKnows: boolean): ToolRequest {
   const choice = fields.any('tool_choice') ?? 'auto';
-  if (choice !== 'auto' && choice !== 'none') {
-    throw unsupported('tool_choice', 'the model chooses; send "auto" or "none"');
-  }
   const isSingle = fields.flag('parallel_tool_calls') === false;
   const tools = toolsOf(fields.any('tools') ?? []);
-  if (choice === 'none' || tools.length === 0) return { tools: [], isSingle };
-  if (templateKnows) return { tools, isSingle };
+  const forced = forcedOf(choice, tools);
+  const common = { isSingle, forced, isNamed: isObject(choice) };
+  if (choice === 'none' || tools.length === 0) return { tools: [], ...common };
+  if (templateKnows) return { tools, ...common };
   const reason = "this model's chat template does not read tools; write them into a message";
   throw unsupported('tools', reason);
+}
+
+/** The functions of which the answer must call one; null if the model chooses. */
+function forcedOf(
+  choice: JsonValue,
+  tools: readonly FunctionTool[],
+): readonly FunctionTool[] | null {
+  if (choice === 'auto' || choice === 'none') return null;
+  if (choice === 'required') {
+    if (tools.length > 0) return tools;
+    throw invalid('tool_choice', '"auto" or "none" without tools', '"required"');
+  }
+  const { type, function: named } = isObject<JsonObject>(choice) ? choice : {};
+  const name = isObject<JsonObject>(named) ? named.name : undefined;
+  if (type !== 'function' || typeof name !== 'string') {
+    const expected =
+      '"auto", "none", "required", or { "type": "function", "function": { "name" } }';
+    throw invalid('tool_choice', expected, formatValue(choice));
+  }
+  const found = tools.filter((tool) => tool.function.name === name);
+  if (found.length > 0) return found.slice(0, 1);
+  throw invalid('tool_choice.function.name', 'the name of a tool', formatValue(name));
 }
 
 function toolsOf(given: JsonValue): FunctionTool[] {
@@ -70,13 +101,19 @@ function toolsOf(given: JsonValue): FunctionTool[] {
 }
 
 /** How the answer to a chat is read; null if all of it is content. */
-export function callPlan(forms: AnswerForms, { tools, isSingle }: ToolRequest): CallPlan | null {
-  const family = tools.length > 0 || forms.family?.isWhole ? forms.family : null;
+export function callPlan(forms: AnswerForms, request: ToolRequest): CallPlan | null {
+  const { tools, isSingle, forced, isNamed } = request;
+  const own = tools.length > 0 || forms.family?.isWhole ? forms.family : null;
+  const family = forced ? FORCED_CALL : own;
   const { reasoning } = forms;
   if (!family && !reasoning) return null;
-  const form = { family, reasoning, tools, ...(isSingle && { mostCalls: 1 }) };
-  const visibleTokens = forms.visibleTokens(form);
-  return { form, visibleTokens, nextId: () => idOf(family?.idLength) };
+  const form = { family, reasoning, tools, ...((isSingle || forced) && { mostCalls: 1 }) };
+  return {
+    ...{ form, visibleTokens: forms.visibleTokens(form) },
+    nextId: () => idOf(own?.idLength),
+    callReason: isNamed ? 'stop' : 'tool_calls',
+    format: forced && callSchema(forced, forms.family?.argumentsKey),
+  };
 }
 
 const LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789';

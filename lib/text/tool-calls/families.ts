@@ -6,6 +6,7 @@ import type { CallReading } from './json-call.js';
 import {
   DEEPSEEK,
   deepseekCalls,
+  forcedCall,
   hermesCalls,
   llamaCalls,
   mistralCalls,
@@ -25,12 +26,9 @@ export interface CallFamily {
   idLength?: number;
   /** Calls and reasoning are messages of one form, which is always read. */
   isWhole?: boolean;
-  /**
-   * The text before a JSON object with the name and the arguments. Null: calls are not of this
-   * form.
-   */
-  jsonStart: string | null;
-  /** The key of the arguments in that object. */
+  /** The text before the JSON of a forced call or of a format. Default: none. */
+  jsonStart?: string;
+  /** The key of the arguments in JSON calls. Default: "arguments". */
   argumentsKey?: string;
 }
 
@@ -47,37 +45,40 @@ export const CALL_FAMILIES = {
   'qwen3-coder': {
     read: qwenCoderCalls,
     tokens: ['<tool_call>', '</tool_call>'],
-    jsonStart: null,
   },
   llama: {
     read: llamaCalls,
     tokens: ['<|python_tag|>'],
-    jsonStart: '',
     argumentsKey: 'parameters',
   },
   mistral: {
     read: mistralCalls,
     tokens: ['[TOOL_CALLS]', '[ARGS]', '[CALL_ID]'],
     idLength: 9,
-    jsonStart: null,
   },
-  phi: { read: phiCalls, tokens: [], jsonStart: null },
-  deepseek: { read: deepseekCalls, tokens: DEEPSEEK, jsonStart: null },
-  'gpt-oss': { read: harmonyCalls, tokens: HARMONY, isWhole: true, jsonStart: null },
+  phi: { read: phiCalls, tokens: [] },
+  deepseek: { read: deepseekCalls, tokens: DEEPSEEK },
+  'gpt-oss': {
+    read: harmonyCalls,
+    tokens: HARMONY,
+    isWhole: true,
+    jsonStart: '<|channel|>final<|message|>',
+  },
   glm: {
     read: glmCalls,
     tokens: [
       ...['<tool_call>', '</tool_call>', '<arg_key>', '</arg_key>', '<arg_value>', '</arg_value>'],
     ],
-    jsonStart: null,
   },
   'function-gemma': {
     read: gemmaCalls(FUNCTION_GEMMA),
     tokens: GEMMA_TOKENS(FUNCTION_GEMMA),
-    jsonStart: null,
   },
-  gemma: { read: gemmaCalls(GEMMA_4), tokens: GEMMA_TOKENS(GEMMA_4), jsonStart: null },
+  gemma: { read: gemmaCalls(GEMMA_4), tokens: GEMMA_TOKENS(GEMMA_4) },
 } as const satisfies Record<string, CallFamily>;
+
+/** A call that the request forces: JSON in every family, with any reasoning closed before it. */
+export const FORCED_CALL: CallFamily = { read: forcedCall, tokens: [] };
 
 /** Names of the forms of calls. */
 export type CallFamilyName = keyof typeof CALL_FAMILIES;

@@ -41,6 +41,13 @@ function* hermesCall(reading: CallReading): Reading<boolean> {
   }
 }
 
+/** One JSON call and nothing else: the text of a forced call. */
+export function* forcedCall(reading: CallReading): Reading {
+  yield* reading.input.spaces();
+  yield* tried(reading, readJsonCall(reading));
+  yield* contentTo(reading, []);
+}
+
 const PYTHON_TAG = '<|python_tag|>';
 
 /** Llama 3 and 4: bare JSON or Python calls at the start of an answer, or JSON after a tag. */

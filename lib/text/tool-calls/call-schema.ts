@@ -1,0 +1,35 @@
+// The JSON schema of a call of one of several functions.
+import { isObject } from '../../runtime/is-object.js';
+import type { FunctionTool } from './answer-reader.js';
+
+/** A call as JSON: its name, then its arguments under `key`. */
+export function callSchema(tools: readonly FunctionTool[], key = 'arguments'): object {
+  const definitions: Record<string, unknown> = {};
+  const calls = tools.map(({ function: { name, parameters } }, i) => {
+    const place = `call_${i}`;
+    const own = parameters ?? { type: 'object' };
+    const isMoved = JSON.stringify(own).includes('"$ref"');
+    if (isMoved) definitions[place] = moved(own, place);
+    return {
+      type: 'object',
+      properties: { name: { const: name }, [key]: isMoved ? { $ref: `#/$defs/${place}` } : own },
+      required: ['name', key],
+      additionalProperties: false,
+    };
+  });
+  const [only] = calls;
+  const schema = calls.length === 1 && only ? only : { anyOf: calls };
+  return Object.keys(definitions).length > 0 ? { ...schema, $defs: definitions } : schema;
+}
+
+/** A schema at another place of a document: its local references point there. */
+function moved(value: unknown, place: string): unknown {
+  if (Array.isArray(value)) return value.map((one) => moved(one, place));
+  if (!isObject(value)) return value;
+  return Object.fromEntries(
+    Object.entries(value).map(([key, one]) => {
+      const isLocal = key === '$ref' && typeof one === 'string' && one.startsWith('#');
+      return [key, isLocal ? `#/$defs/${place}${one.slice(1)}` : moved(one, place)];
+    }),
+  );
+}
