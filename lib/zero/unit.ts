@@ -213,7 +213,7 @@ export class UnitGradient {
    * Starts a backward: every gradient is expected again. Without `streaming`, the unit is complete
    * only at finish(), so several backwards may follow each other.
    */
-  expect({ streaming = true } = {}): void {
+  expect({ streaming }: { streaming: boolean }): void {
     this.ready = false;
     this.streaming = streaming;
     for (const { parameter } of this.unit.parameters) {

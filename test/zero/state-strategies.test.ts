@@ -166,6 +166,34 @@ test('f32 weights on the device are their own masters', async () => {
   expect(optimizer - 2 * weights).toBeLessThan(1024);
 });
 
+const cpuWeights: [string, TinyOptions] = [
+  'offloaded weights, state on the device',
+  { ...common, offload: false, zero: weightsIn('cpu') },
+];
+
+test.each([...onDevice, ...states, cpuWeights])(
+  '%s: destroy() leaves the weights alone',
+  async (_, options) => {
+    const before = device.memory.inUse;
+    const engine = await tinyEngine({ zero: tiles, ...options }, device);
+    trainTiny(engine, 0, 2);
+    engine.destroy();
+    // The model outlives its engine.
+    expect(device.memory.inUse - before).toBeLessThan(WEIGHTS + 1024);
+  },
+);
+
+test('weights that all stay in memory need no file', async () => {
+  const open = jest.spyOn(SwapFile, 'open');
+  const zero = weightsIn('nvme') as { offload_param: object };
+  const offload_param = { ...zero.offload_param, max_in_cpu: 1e9 };
+  const engine = await tinyEngine({ ...common, zero: { ...zero, offload_param } }, device);
+  trainTiny(engine, 0, 1);
+  engine.destroy();
+  expect(open).not.toHaveBeenCalled();
+  open.mockRestore();
+});
+
 test('a full disk is refused with the size of the file and what it holds', async () => {
   const open = jest.spyOn(SwapFile, 'open');
   const disk = { ...common, nvme: folder, zero: weightsIn('nvme') };

@@ -63,6 +63,17 @@ test('the number of prefetched tiles is the number of free slots', () => {
   expect([update(0), update(1)]).toEqual([['write 0'], ['write 1']]);
 });
 
+test('tiles that are expected while every slot is open are read later', () => {
+  const { slots, log, update } = slotsOf({ count: 2 });
+  for (const i of tiles.keys()) update(i);
+  for (const i of [0, 1]) slots.open(tiles[i] as StoredTile);
+  log.length = 0;
+  slots.expect([2, 3].map((i) => tiles[i] as StoredTile));
+  expect(log).toEqual([]);
+  for (const i of [0, 1]) slots.close(tiles[i] as StoredTile);
+  expect(update(2)).toContain('read 2');
+});
+
 test('without reading ahead a tile is read when it is opened', () => {
   const { slots, log, update } = slotsOf({ readsAhead: false });
   for (const i of tiles.keys()) update(i);

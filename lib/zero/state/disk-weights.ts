@@ -50,7 +50,7 @@ const NAME = 'weights';
  * Returns the units that stay in memory: at most `most` elements, spread evenly over the order of
  * use, so that compute with these hides reads of the others.
  */
-function stayInMemory(kept: readonly KeptWeights[], most: number): ReadonlySet<WeightUnit> {
+export function stayInMemory(kept: readonly KeptWeights[], most: number): ReadonlySet<WeightUnit> {
   const total = kept.reduce((sum, { numel }) => sum + numel, 0);
   const stays = new Set<WeightUnit>();
   let [seen, taken] = [0, 0];
