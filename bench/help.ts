@@ -130,6 +130,10 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     workers: 'numbers of threads, with commas (0,1,2,4)',
     seconds: 'of each (4)',
   },
+  preferences: {
+    seeds: 'number of seeds (3)',
+    steps: 'updates of each run, a multiple of 6 (60)',
+  },
   'quantization-quality': { steps: 'of training (400)' },
   onebit: {
     ...device("the launcher's, or auto"),

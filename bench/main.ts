@@ -14,6 +14,7 @@ import { kernelsBench } from './kernels.js';
 import { loaderBench } from './loader.js';
 import { oneBitBench } from './onebit.js';
 import { parallelismBench } from './parallelism.js';
+import { preferencesBench } from './preferences.js';
 import { quantizationQualityBench } from './quantization-quality.js';
 import { writeResult } from './report.js';
 import { serveBench } from './serve.js';
@@ -37,6 +38,7 @@ const benches: Record<string, Bench> = {
   kernels: kernelsBench,
   'inference-memory': inferenceMemoryBench,
   loader: loaderBench,
+  preferences: preferencesBench,
   'quantization-quality': quantizationQualityBench,
   onebit: oneBitBench,
   parallelism: parallelismBench,

@@ -38,7 +38,10 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
     const { location, name, values } = one;
     const own = ownArgument(name);
     const meant = ownValue(MEANT, name);
-    const ignored = ownValue(NO_EFFECT, name);
+    const plain = name.replace(/^no_/, '');
+    const ignored = ownValue(NO_EFFECT, name) ?? ownValue(NO_EFFECT, plain);
+    const isNegated =
+      name !== plain && values.length === 0 && ownValue(REFUSED, plain) !== undefined;
     const refusal = ownValue(REFUSED, name);
     if (meant) notices.push(`${location} ${meant}.`);
     if (own) {
@@ -49,7 +52,8 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
           args[own.name] = option.read(location, value);
         }),
       );
-    } else if (ignored) notices.push(`${location} has no effect: ${ignored}.`);
+    } else if (isNegated) continue;
+    else if (ignored) notices.push(`${location} has no effect: ${ignored}.`);
     else if (refusal) {
       const { reason, off } = refusal;
       const isOff = values.length > 0 && values.every((value) => off.includes(said(value)));
