@@ -10,6 +10,7 @@ import { required } from '../runtime/required.js';
 import { noGrad, type Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import { searched } from './beam-generation.js';
+import { type ChatRequest, type ChatResult, chat } from './chat.js';
 import { type Generation, type GenerationPiece, gathered } from './continuation.js';
 import { Grammars } from './grammar/grammars.js';
 import { aloneRole, type EngineRole } from './ranks/role.js';
@@ -151,6 +152,18 @@ export class InferenceEngine {
     requireNoSurplus('stream', surplus, 'Put all options into the request: { prompt, ... }.');
     const read = this.read(request);
     return read.format ? this.formatted(read) : this.submit(read).pieces;
+  }
+
+  /**
+   * Answers a conversation. The model may call `tools`, functions of the program: the engine runs
+   * each call and gives the result back, until an answer has no calls. Rejects as generate() does;
+   * errors of functions go to the model.
+   */
+  chat(request: ChatRequest): Promise<ChatResult>;
+  async chat(request: ChatRequest, ...surplus: readonly unknown[]): Promise<ChatResult> {
+    requireNoSurplus('chat', surplus, 'Put all options into the request: { messages, ... }.');
+    this.requireAlive('chat');
+    return chat(this, request);
   }
 
   private async *formatted(request: ReadRequest): AsyncIterableIterator<GenerationPiece> {

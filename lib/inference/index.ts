@@ -11,6 +11,7 @@ export type {
   InferenceTensorParallelConfig,
   KvCacheConfig,
 } from '../../types/inference-config.generated.js';
+export type { ChatEvent, ChatRequest, ChatResult, ChatTool } from './chat.js';
 export {
   DeepSpeedInferenceConfig,
   DeepSpeedMoEConfig,

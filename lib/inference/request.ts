@@ -15,9 +15,10 @@ import {
 import { readOptions } from '../runtime/options.js';
 import { refused, refusedValue } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
-import type { Tokenizer } from '../text/index.js';
+import type { ChatMessage, Tokenizer } from '../text/index.js';
 import { type BeamRequest, readBeams } from './beam-request.js';
 import { BEAMS } from './beams.js';
+import { chatPrompt } from './chat-prompt.js';
 import { type Format, type ReadFormat, readFormat } from './grammar/format.js';
 import { SAMPLING, type SamplingOptions, tokenOptions } from './sampling-options.js';
 
@@ -36,13 +37,31 @@ export interface RequestLimits {
 /** Options of a request apart from sampling, for the limits of an engine. */
 export const requestOptions = (limits: RequestLimits) => ({
   /**
-   * Text or tokens. The engine's tokenizer encodes text and adds special tokens. For a chat, pass
-   * the tokens of Tokenizer.applyChatTemplate(): the template has its own special tokens.
+   * Text or tokens. The engine's tokenizer encodes text and adds special tokens. A request has
+   * either a prompt or messages.
    */
   prompt: checked(
     (op, prompt: string | ArrayLike<number>) => promptTokens(op, prompt, limits),
     'text or tokens',
-    { required: true },
+  ),
+  /**
+   * A conversation. The tokenizer's chat template writes it as the prompt, and the continuation is
+   * the next answer.
+   */
+  messages: checked(
+    (_, messages: readonly ChatMessage[]) => messages,
+    'a conversation for the chat template',
+  ),
+  /** Functions that the chat template writes into the prompt; see also chat(). Default: none. */
+  tools: checked((_, tools: readonly object[]) => tools, 'functions for the chat template', {
+    default: [],
+    shown: 'none',
+  }),
+  /** Other variables that the chat template reads, such as enable_thinking. Default: none. */
+  variables: checked(
+    (_, variables: Record<string, unknown>) => variables,
+    'variables of the chat template',
+    { default: {}, shown: 'none' },
   ),
   /** Most tokens to sample. Default: the rest of the engine's maxTokens. */
   maxNewTokens: integer('most tokens to sample', {
@@ -141,13 +160,19 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
   const isSampling = ([name]: [string, unknown]): boolean => !Object.hasOwn(declared, name);
   const own = Object.fromEntries(all.filter((entry) => !isSampling(entry)));
   const { numBeams, lengthPenalty, earlyStopping, ...read } = readDeclared(OP, own, declared);
-  const { prompt, maxNewTokens, stop, stopTokens, ignoreEos, beginsText, ...rest } = read;
+  const { prompt: said, messages, tools, variables, ...others } = read;
+  const { maxNewTokens, stop, stopTokens, ignoreEos, beginsText, ...rest } = others;
+  if ((said === undefined) === (messages === undefined)) {
+    throw refused(OP, 'prompt or messages', said === undefined ? 'neither' : 'both');
+  }
+  const chat = messages && chatPrompt(OP, limits.tokenizer, { messages, tools, variables });
+  const prompt = chat ? requireTokens(`${OP} messages`, chat, limits) : required(said);
   const ends = ignoreEos ? [] : limits.endTokens;
   return {
     ...rest,
     prompt,
     maxNewTokens: newTokens(prompt.length, maxNewTokens, limits),
-    textBefore: beginsText ? [] : prompt,
+    textBefore: beginsText || messages ? [] : prompt,
     stop,
     stopTokens: new Set([...ends, ...stopTokens, ...specialAmong(stop, limits)]),
     onStart: read.onStart ?? null,

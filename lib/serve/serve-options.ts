@@ -10,7 +10,7 @@ import {
   string,
 } from '../runtime/option.js';
 import { refusedValue } from '../runtime/refused.js';
-import { REASONING_PARSERS, TOOL_PARSERS } from './answer-forms.js';
+import { REASONING_PARSERS, TOOL_PARSERS } from '../text/tool-calls/answer-forms.js';
 import { REQUEST_LIMITS, readLimits, SERVER_LIMITS, type ServeLimits } from './limits.js';
 
 /** The declared options of a server. */

@@ -3,7 +3,10 @@ import type { GenerateRequest, GenerationPiece, InferenceStats } from '../infere
 import type { Tokenizer } from '../text/index.js';
 
 /** How one prompt is continued. */
-export type ContinuationOptions = Omit<GenerateRequest, 'prompt' | 'signal' | 'onStart'>;
+export type ContinuationOptions = Omit<
+  GenerateRequest,
+  'prompt' | 'messages' | 'tools' | 'variables' | 'signal' | 'onStart'
+>;
 
 /** One prompt to be continued. */
 export type ContinuationRequest = GenerateRequest & { prompt: readonly number[] };

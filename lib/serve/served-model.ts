@@ -1,6 +1,6 @@
 // The model of a server: its engine, tokenizer and bounds.
 import type { Tokenizer } from '../text/index.js';
-import { AnswerForms, type ParserNames } from './answer-forms.js';
+import { AnswerForms, type ParserNames } from '../text/tool-calls/answer-forms.js';
 import type { ResolvedLimits } from './limits.js';
 import { PromptReader } from './prompt-reader.js';
 import { samplingDefaults } from './sampling-defaults.js';

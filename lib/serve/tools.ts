@@ -3,10 +3,10 @@ import { randomBytes, randomUUID } from 'node:crypto';
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
+import type { AnswerForms } from '../text/tool-calls/answer-forms.js';
 import type { AnswerForm, FunctionTool } from '../text/tool-calls/answer-reader.js';
 import { callSchema } from '../text/tool-calls/call-schema.js';
 import { FORCED_CALL } from '../text/tool-calls/families.js';
-import type { AnswerForms } from './answer-forms.js';
 import { invalid, unsupported } from './api-error.js';
 import { isWithin, LEVELS, type RequestFields } from './request-fields.js';
 

@@ -1,19 +1,14 @@
-// The forms of calls and reasoning of a served model.
-import type { Tokenizer } from '../text/index.js';
-import type { AnswerForm } from '../text/tool-calls/answer-reader.js';
+// The forms of calls and reasoning of a model, by its chat template.
+import type { Tokenizer } from '../tokenizer.js';
+import type { AnswerForm } from './answer-reader.js';
 import {
   CALL_FAMILIES,
   type CallFamily,
   type CallFamilyName,
   familyOf,
   reasoningOf,
-} from '../text/tool-calls/families.js';
-import {
-  isOpenIn,
-  REASONING,
-  type ReasoningMarkers,
-  type ReasoningName,
-} from '../text/tool-calls/reasoning.js';
+} from './families.js';
+import { isOpenIn, REASONING, type ReasoningMarkers, type ReasoningName } from './reasoning.js';
 
 /** Names that `--tool-parser` takes. */
 export const TOOL_PARSERS = ['auto', 'none', ...keysOf(CALL_FAMILIES)] as const;
