@@ -61,12 +61,21 @@ export function platformManifest(name) {
  */
 export function mainManifest() {
   const { scripts, devDependencies: _, ...rest } = main;
-  const names = Object.keys(PACKAGES).filter((name) => PACKAGES[name].installed);
+  const versions = (installed) =>
+    Object.fromEntries(
+      Object.keys(PACKAGES)
+        .filter((name) => PACKAGES[name].installed === installed)
+        .map((name) => [`${main.name}-${name}`, main.version]),
+    );
+  const byName = versions(false);
   return {
     ...rest,
     scripts: { 'build:native': scripts['build:native'] },
-    optionalDependencies: Object.fromEntries(
-      names.map((name) => [`${main.name}-${name}`, main.version]),
+    optionalDependencies: versions(true),
+    // npm refuses another version of these, and Yarn lets the main package read them.
+    peerDependencies: byName,
+    peerDependenciesMeta: Object.fromEntries(
+      Object.keys(byName).map((name) => [name, { optional: true }]),
     ),
     publishConfig: { access: 'public' },
   };

@@ -26,6 +26,9 @@ test('the published package names the platform packages in its own version', () 
     '@ds/native-linux-arm64': checkout.version,
     '@ds/native-linux-x64-cuda13': checkout.version,
   });
+  const byName = '@ds/native-linux-x64-cuda12';
+  expect(manifest.peerDependencies).toEqual({ [byName]: checkout.version });
+  expect(manifest.peerDependenciesMeta).toEqual({ [byName]: { optional: true } });
   expect(Object.keys(manifest.scripts)).toEqual(['build:native']);
   expect(manifest.devDependencies).toBeUndefined();
   expect(manifest.dependencies).toEqual(checkout.dependencies);
