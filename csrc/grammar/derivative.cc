@@ -88,12 +88,13 @@ bool Expressions::is_possible(ExprId expr) {
   std::unordered_map<ExprId, ExprId> origin{{expr, kEmpty}};
   std::deque<ExprId> queue{expr};
   ExprId found = kEmpty;
+  size_t steps = 0;
   while (!queue.empty() && found == kEmpty) {
     const ExprId id = queue.front();
     queue.pop_front();
     if (nullable(id)) found = id;
     for (int c = 0; c < classes_ && found == kEmpty; ++c) {
-      if (++searched_ > kMaxSearchWork) over_limit("steps to intersect patterns", kMaxSearchWork);
+      if (++steps > kMaxSearchWork) over_limit("steps to intersect patterns", kMaxSearchWork);
       const ExprId next = derivative(id, c);
       if (next == kEmpty || !origin.emplace(next, id).second) continue;
       const auto known = possible_.find(next);

@@ -131,7 +131,7 @@ class Expressions {
   ByteSet quote_;
   std::unordered_map<ExprId, bool> possible_;
   std::vector<ByteSet> sets_;
-  size_t operands_ = 0, depth_ = 0, searched_ = 0;
+  size_t operands_ = 0, depth_ = 0;
   std::atomic<size_t> tables_{0};
   std::vector<std::unique_ptr<State[]>> owned_;
   std::unique_ptr<std::atomic<State*>[]> chunks_;

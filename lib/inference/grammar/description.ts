@@ -98,6 +98,7 @@ export class Description {
   /** `most` is Infinity for no limit. */
   repeat(part: Node, least: number, most: number): Node {
     if (least > most) return this.empty;
+    if (most === 0) return this.epsilon;
     if (least === 1 && most === 1) return part;
     return this.node('repeat', [part, least, most === Number.POSITIVE_INFINITY ? UNBOUNDED : most]);
   }

@@ -80,7 +80,7 @@ function naturals(to: Description, low: bigint, high: bigint): Node {
 
 /** Digit strings between two of one length. */
 function sameLength(to: Description, low: string, high: string): Node {
-  if (low === '') return to.epsilon;
+  if (/^0*$/.test(low) && /^9*$/.test(high)) return digits(to, low.length, low.length);
   const [first, last] = [Number(low[0]), Number(high[0])];
   const rest = low.length - 1;
   const [lows, highs] = [low.slice(1), high.slice(1)];
