@@ -54,6 +54,7 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     bandwidth: 'bytes a second of the memory (4.27e12)',
     profile: 'where the time of the host goes, in one more run of each',
   },
+  grammar: { steps: 'masks of each kind of schema (400)' },
   train: {
     ...model('124M'),
     ...device("the launcher's, or auto"),

@@ -7,6 +7,7 @@ import { attentionBench } from './attention.js';
 import { checkpointBench } from './checkpoint.js';
 import { cpuBench } from './cpu.js';
 import { decodeBench } from './decode.js';
+import { grammarBench } from './grammar.js';
 import { asksForHelp, helpOf } from './help.js';
 import { hostBench } from './host.js';
 import { inferenceMemoryBench } from './inference-memory.js';
@@ -35,6 +36,7 @@ const benches: Record<string, Bench> = {
   serve: serveBench,
   activations: activationsBench,
   attention: attentionBench,
+  grammar: grammarBench,
   kernels: kernelsBench,
   'inference-memory': inferenceMemoryBench,
   loader: loaderBench,

@@ -82,6 +82,11 @@ export interface Addon {
    */
   forcedText(matcher: number): string;
   /**
+   * Fills the mask of a matcher on the calling thread. Throws DS_ARGUMENT for a mask of another
+   * size, and DS_LIMIT.
+   */
+  fillMask(matcher: number, words: ArrayBufferView): void;
+  /**
    * Fills the masks of matchers on the threads of the pool: bit t % 32 of word t / 32 is 1 if token
    * t may follow. `places` has pairs: a matcher, and the byte offset of its mask in `target`, which
    * is host memory. Rejects with DS_LIMIT.

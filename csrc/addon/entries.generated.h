@@ -22,6 +22,7 @@
   ENTRY(matcher_complete, "matcherComplete", "matcher") \
   ENTRY(matcher_done, "matcherDone", "matcher") \
   ENTRY(forced_text, "forcedText", "matcher") \
+  ENTRY(fill_mask, "fillMask", "matcher", "words") \
   ENTRY(fill_masks, "fillMasks", "places", "target") \
   ENTRY(set_arguments, "setArguments", "block") \
   ENTRY(op_interface, "opInterface") \

@@ -91,6 +91,16 @@ std::string forced_text(Addon&, Handle<MatcherRef> matcher) {
   return whole_characters(matcher->forced());
 }
 
+void fill_mask(Addon&, Handle<MatcherRef> matcher, Bytes words) {
+  const size_t bytes = matcher->grammar().vocabulary().words() * sizeof(uint32_t);
+  const bool is_aligned = reinterpret_cast<uintptr_t>(words.data) % sizeof(uint32_t) == 0;
+  if (words.size != bytes || !is_aligned) {
+    refuse("DS_ARGUMENT", {"fillMask", "words"}, text(bytes, " aligned bytes"),
+           text(words.size, is_aligned ? " bytes" : " bytes that are not aligned"));
+  }
+  matcher->fill(static_cast<uint32_t*>(words.data));
+}
+
 Promise<void> fill_masks(Addon& addon, Doubles places, Handle<Buffer> target) {
   constexpr Place kPlaces{"fillMasks", "places"};
   if (places.count % 2 != 0) {

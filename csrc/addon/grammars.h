@@ -39,6 +39,10 @@ DS_ENTRY bool matcher_done(Addon& addon, Handle<MatcherRef> matcher);
 /// Returns the whole characters that follow in every continuation.
 DS_ENTRY std::string forced_text(Addon& addon, Handle<MatcherRef> matcher);
 
+/// Fills the mask of a matcher on the calling thread. Throws DS_ARGUMENT for a mask of another
+/// size, and DS_LIMIT.
+DS_ENTRY void fill_mask(Addon& addon, Handle<MatcherRef> matcher, Bytes words);
+
 /// Fills the masks of matchers on the threads of the pool: bit t % 32 of word t / 32 is 1 if token
 /// t may follow. `places` has pairs: a matcher, and the byte offset of its mask in `target`, which
 /// is host memory. Rejects with DS_LIMIT.

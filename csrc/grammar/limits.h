@@ -16,10 +16,11 @@ constexpr size_t kMaxDepth = 4000;                   // nested expressions of a 
 constexpr size_t kMaxFrames = 2048;                  // parses of one text at a time
 constexpr size_t kMaxNodes = size_t{1} << 20;        // stack nodes of a matcher
 constexpr size_t kMaxFillWork = size_t{1} << 24;     // frames visited for one mask
-constexpr size_t kMaxSearchWork = size_t{1} << 18;   // derivatives to find out whether a language is empty
-constexpr size_t kMaxForced = 4096;                  // bytes of forced text
-constexpr size_t kCacheBytes = size_t{64} << 20;     // of cached masks per grammar
-constexpr size_t kMaxTokenBytes = 1024;              // longer tokens are never allowed
+constexpr size_t kMaxSearchWork = size_t{1}
+                                  << 18;  // derivatives to find out whether a language is empty
+constexpr size_t kMaxForced = 4096;       // bytes of forced text
+constexpr size_t kCacheBytes = size_t{64} << 20;  // of cached masks per grammar
+constexpr size_t kMaxTokenBytes = 1024;           // longer tokens are never allowed
 
 [[noreturn]] inline void over_limit(const std::string& noun, size_t limit) {
   throw Error("DS_LIMIT", "format",

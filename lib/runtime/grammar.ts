@@ -120,6 +120,14 @@ export class Matcher extends Handled {
     return native(() => addon.matcherDone(this.handle));
   }
 
+  /**
+   * Fills the mask of the next token on this thread: bit t % 32 of word t / 32 is 1 if token t may
+   * follow. Throws DS_ARGUMENT for another number of words, and DS_LIMIT.
+   */
+  fill(words: Int32Array): void {
+    native(() => addon.fillMask(this.handle, words));
+  }
+
   /** Returns the text that follows in every continuation. */
   forced(): string {
     return native(() => addon.forcedText(this.handle));

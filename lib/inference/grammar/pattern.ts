@@ -31,27 +31,51 @@ const LINE_ENDS: CodePoints = [
 ];
 const CONTROLS: Readonly<Record<string, number>> = { n: 10, r: 13, t: 9, v: 11, f: 12, 0: 0 };
 
-const classes = new Map<string, CodePoints>();
+/** Source: the character class escape \s of ECMAScript. */
+const SPACES: CodePoints = [
+  ...([
+    [0x09, 0x0d],
+    [0x20, 0x20],
+    [0xa0, 0xa0],
+    [0x1680, 0x1680],
+    [0x2000, 0x200a],
+  ] as const),
+  ...([
+    [0x2028, 0x2029],
+    [0x202f, 0x202f],
+    [0x205f, 0x205f],
+    [0x3000, 0x3000],
+  ] as const),
+  [0xfeff, 0xfeff],
+];
 
-/** The characters that match a class escape of JavaScript, such as \s or \p{L}. */
-function native(op: string, name: string): CodePoints {
-  const known = classes.get(name);
+const properties = new Map<string, CodePoints>();
+const PLANE = 0x10000;
+
+/** The characters of a property escape such as \p{L}: RegExp finds their runs in each plane. */
+function property(op: string, name: string): CodePoints {
+  const known = properties.get(name);
   if (known) return known;
-  let test: RegExp;
+  let runs: RegExp;
   try {
-    test = new RegExp(`^${name}$`, 'u');
+    runs = new RegExp(`${name}+`, 'gu');
   } catch {
     throw refused(op, 'a property of Unicode', name);
   }
-  const out: [number, number][] = [];
-  for (let code = 0; code <= LAST; ++code) {
-    if (!test.test(String.fromCodePoint(code))) continue;
-    const last = out.at(-1);
-    if (last && last[1] === code - 1) last[1] = code;
-    else out.push([code, code]);
+  const out: Range[] = [];
+  for (let first = 0; first <= LAST; first += PLANE) {
+    const codes = Array.from({ length: PLANE }, (_, i) => first + i);
+    const kept = codes.filter((code) => code < 0xd800 || code > 0xdfff);
+    const plane = kept.map((code) => String.fromCodePoint(code)).join('');
+    for (const [run] of plane.matchAll(runs)) {
+      const letters = [...run];
+      const ends = [letters[0], letters.at(-1)].map((one) => required(one?.codePointAt(0)));
+      out.push([required(ends[0]), required(ends[1])]);
+    }
   }
-  classes.set(name, out);
-  return out;
+  const found = union(out);
+  properties.set(name, found);
+  return found;
 }
 
 class PatternReader {
@@ -186,8 +210,9 @@ class PatternReader {
       case 'W':
         return complement(WORD);
       case 's':
+        return SPACES;
       case 'S':
-        return native(this.op, `\\${letter}`);
+        return complement(SPACES);
       case 'p':
       case 'P':
         return this.property(letter);
@@ -210,7 +235,7 @@ class PatternReader {
     if (!this.takes('{')) throw this.fault(`\\${letter}{NAME}`, `\\${letter}`);
     let name = '';
     for (let next = this.next(); next !== '}'; next = this.next()) name += next;
-    return native(this.op, `\\${letter}{${name}}`);
+    return property(this.op, `\\${letter}{${name}}`);
   }
 
   private unicode(): number {

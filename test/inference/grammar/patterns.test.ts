@@ -29,19 +29,19 @@ function randomPattern(random: Seeded, depth = 3): string {
 
 test('texts of random patterns match them', async () => {
   let finished = 0;
-  for (let seed = 0; seed < 60; ++seed) {
+  for (let seed = 0; seed < 30; ++seed) {
     const random = new Seeded(seed);
     const pattern = randomPattern(random);
     const grammar = await grammarOf({ kind: 'regex', regex: pattern });
     for (let again = 0; again < 3; ++again) {
-      const { text, isFinished } = await walk(grammar, random, 60);
+      const { text, isFinished } = walk(grammar, random, 60);
       if (!isFinished) continue;
       finished++;
       expect(text).toMatch(new RegExp(`^(?:${pattern})$`, 'u'));
     }
     grammar.dispose();
   }
-  expect(finished).toBeGreaterThan(60);
+  expect(finished).toBeGreaterThan(30);
 });
 
 /** Whether the grammar accepts a whole text, byte by byte. */
@@ -110,7 +110,7 @@ test.each(SOURCES)('bit i of a mask is accept(i): %j', async (source) => {
     const random = new Seeded(seed);
     const matcher = new Matcher(grammar, [END]);
     for (let step = 0; step < 25; ++step) {
-      const allowed = await masks.of(matcher);
+      const allowed = masks.of(matcher);
       const accepted = TOKENS.flatMap((_, token) => {
         if (!matcher.accept(token)) return [];
         matcher.rollback(1);
@@ -123,24 +123,23 @@ test.each(SOURCES)('bit i of a mask is accept(i): %j', async (source) => {
     }
     matcher.dispose();
   }
-  masks.dispose();
 });
 
 test('a rollback restores every earlier mask', async () => {
   const grammar = await grammarOf({ kind: 'jsonObject' });
-  const { tokens } = await walk(grammar, new Seeded(5), 60);
+  const { tokens } = walk(grammar, new Seeded(5), 60);
   const masks = new Masks(TOKENS.length);
   const matcher = new Matcher(grammar, [END]);
   const seen: number[][] = [];
   for (const token of tokens) {
-    seen.push(await masks.of(matcher));
+    seen.push(masks.of(matcher));
     matcher.accept(token);
   }
   for (let left = tokens.length; left > 0; ) {
     const back = Math.min(left, 7);
     matcher.rollback(back);
     left -= back;
-    expect(await masks.of(matcher)).toEqual(seen[left]);
+    expect(masks.of(matcher)).toEqual(seen[left]);
   }
   expect(() => matcher.rollback(1)).toThrow(DsError);
   expect(matcher.accept(256)).toBe(false);
@@ -171,7 +170,6 @@ test('an end token is allowed after a whole text only, and nothing follows it', 
   ]);
   expect([matcher.isDone, matcher.accept(END), matcher.isDone]).toEqual([false, true, true]);
   const masks = new Masks(TOKENS.length);
-  expect(await masks.of(matcher)).toEqual([]);
+  expect(masks.of(matcher)).toEqual([]);
   expect(matcher.accept(required(TOKENS[98])[0] ?? 98)).toBe(false);
-  masks.dispose();
 });

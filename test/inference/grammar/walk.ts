@@ -1,8 +1,6 @@
 // Random texts of a grammar: each token is drawn from the mask, as a model without knowledge would.
 import { strict as assert } from 'node:assert';
-import { Buffer as Memory } from '../../../lib/runtime/buffer.js';
-import { cpu } from '../../../lib/runtime/device.js';
-import { fillMasks, Matcher, type NativeGrammar, TokenTrie } from '../../../lib/runtime/grammar.js';
+import { Matcher, type NativeGrammar, TokenTrie } from '../../../lib/runtime/grammar.js';
 import { required } from '../../../lib/runtime/required.js';
 
 /** Random numbers of a seed (mulberry32). */
@@ -48,26 +46,19 @@ export function smallTrie(): Promise<TokenTrie> {
 /** Masks of one matcher at a time. */
 export class Masks {
   private readonly words: Int32Array;
-  private readonly memory: Memory;
 
   constructor(private readonly size: number) {
     this.words = new Int32Array(Math.ceil(size / 32));
-    this.memory = Memory.allocate(cpu(), this.words.byteLength);
   }
 
   /** The allowed tokens. */
-  async of(matcher: Matcher): Promise<number[]> {
-    await fillMasks([{ matcher, row: 0 }], this.memory);
-    this.memory.read(0, this.words, cpu().compute);
+  of(matcher: Matcher): number[] {
+    matcher.fill(this.words);
     const allowed: number[] = [];
     for (let token = 0; token < this.size; ++token) {
       if ((required(this.words[token >> 5]) >>> (token & 31)) & 1) allowed.push(token);
     }
     return allowed;
-  }
-
-  dispose(): void {
-    this.memory.release();
   }
 }
 
@@ -78,7 +69,7 @@ export interface Walked {
 }
 
 /** Draws at most `most` tokens. Throws if no token is allowed before the end. */
-export async function walk(grammar: NativeGrammar, random: Seeded, most = 200): Promise<Walked> {
+export function walk(grammar: NativeGrammar, random: Seeded, most = 200): Walked {
   const matcher = new Matcher(grammar, [END]);
   const masks = new Masks(TOKENS.length);
   const bytes: number[] = [];
@@ -87,7 +78,7 @@ export async function walk(grammar: NativeGrammar, random: Seeded, most = 200): 
   // Later tokens prefer an end, so that most texts finish.
   const eager = [END, ...['"', '}', ']', '"}', '"]'].map(tokenOf)];
   while (!isFinished && tokens.length < most) {
-    const allowed = await masks.of(matcher);
+    const allowed = masks.of(matcher);
     assert.ok(allowed.length > 0, `stuck after ${Buffer.from(bytes).toString()}`);
     const ends = allowed.filter((token) => eager.includes(token));
     const hurries = ends.length > 0 && random.next() < tokens.length / most + 0.1;
@@ -98,7 +89,6 @@ export async function walk(grammar: NativeGrammar, random: Seeded, most = 200): 
     isFinished = token === END;
   }
   matcher.dispose();
-  masks.dispose();
   return { text: Buffer.from(bytes).toString(), isFinished, tokens };
 }
 
