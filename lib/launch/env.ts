@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs';
 import { cpus, release, totalmem } from 'node:os';
 import type { EnvironmentReport } from '../runtime/environment.js';
 import {
+  capabilityOf,
   codeFor,
   commonCode,
   type EmbeddedCode,
@@ -112,7 +113,7 @@ export function gpuCode(
   const codes = commonCode(readGpuCode(library));
   const runtime = report.gpu.runtimeVersion;
   const devices = report.devices.flatMap(({ name, description }) => {
-    const capability = /compute capability (\d+\.\d+)/.exec(description)?.[1];
+    const capability = capabilityOf(description);
     if (capability === undefined) return [];
     const code = codeFor(capability, codes);
     return [

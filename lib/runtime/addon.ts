@@ -3,6 +3,7 @@
 import { availableParallelism } from 'node:os';
 import type { Addon } from '../../types/addon.generated.js';
 import { DsError } from '../errors.js';
+import type { CacheVariables } from './gpu-code.js';
 import { opInterface } from './interface.generated.js';
 import { type JobEnvironment, rankFromEnvironment } from './job-environment.js';
 import {
@@ -47,7 +48,8 @@ function load(): Loaded {
     }
   }
   const [first] = failures;
-  if (failures.length === 1 && first?.error instanceof DsError) throw first.error;
+  // All of them load, and none has these ops.
+  if (first && failures.every(({ error }) => error instanceof DsError)) throw first.error;
   const reasons = failures.map(({ file, error }) => `${file}: ${errorMessage(error)}`).join('; ');
   throw new DsError({
     code: 'DS_PLATFORM',
@@ -77,6 +79,12 @@ function prepareBlas(threads: number): void {
 /** This process's place in its job: see rankFromEnvironment(). */
 export function jobEnvironment(): JobEnvironment {
   return rankFromEnvironment(process.env);
+}
+
+/** The variables of the driver's cache of kernels, and the number of this process on its node. */
+export function kernelVariables(): CacheVariables & { LOCAL_RANK?: string | undefined } {
+  const { CUDA_CACHE_PATH, CUDA_CACHE_DISABLE, LOCAL_RANK } = process.env;
+  return { CUDA_CACHE_PATH, CUDA_CACHE_DISABLE, LOCAL_RANK };
 }
 
 /**

@@ -1,11 +1,13 @@
 // Devices: the CPU, which always exists, and GPUs, which open on first use.
 import type { DeviceInfo, GpuProbe, MemoryStats } from '../../types/addon.js';
 import { DsError } from '../errors.js';
-import { addon } from './addon.js';
+import { addon, kernelVariables } from './addon.js';
 import { dtypeHint } from './dtype.js';
 import { dtypes } from './dtypes.generated.js';
 import { formatValue } from './format-value.js';
+import { compileNotice } from './gpu-code.js';
 import { native } from './native.js';
+import { notice } from './notice.js';
 import { requireInteger } from './require-number.js';
 import { Stream } from './stream.js';
 
@@ -89,8 +91,18 @@ function open(kind: DeviceKind, index: number): Device {
   if (!found) {
     found = new Device(kind, index, number);
     opened.set(number, found);
+    if (kind === 'cuda') noticeCompilation(found);
   }
   return found;
+}
+
+/** Prints a notice in the first process of a node if the driver has to compile kernels. */
+function noticeCompilation({ name, info: { detail } }: Device): void {
+  const { LOCAL_RANK = '0', ...cache } = kernelVariables();
+  if (LOCAL_RANK !== '0') return;
+  const { library } = probeGpus();
+  const text = compileNotice({ name, detail, library }, cache);
+  if (text !== null) notice(text);
 }
 
 /** Returns facts about GPUs without opening one. */

@@ -1,7 +1,9 @@
 // GPU code in libds_cuda.so: architectures, the GPUs that they serve, the driver that they need.
 // nvcc stores one container for each source file in the ELF section .nv_fatbin. A container holds
 // cubins (machine code) and PTX (compiled by the driver at the first use).
-import { closeSync, openSync, readSync } from 'node:fs';
+import { closeSync, openSync, readdirSync, readSync } from 'node:fs';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
 
 export interface EmbeddedCode {
   kind: 'cubin' | 'ptx';
@@ -133,4 +135,50 @@ export function oldestDriver(runtime: number, code?: EmbeddedCode, capability = 
   const compiled = BRANCHES.find(([cuda]) => cuda <= runtime)?.[1] ?? major;
   const floor = code?.kind === 'ptx' ? compiled : major;
   return Number.parseInt(capability, 10) >= 10 ? Math.max(floor, BLACKWELL) : floor;
+}
+
+/** Variables of the driver's cache. */
+export interface CacheVariables {
+  CUDA_CACHE_PATH?: string | undefined;
+  CUDA_CACHE_DISABLE?: string | undefined;
+}
+
+/** The folder in which the driver keeps kernels that it compiled. */
+export function kernelCache(env: CacheVariables): string {
+  return env.CUDA_CACHE_PATH || join(homedir(), '.nv', 'ComputeCache');
+}
+
+/** Returns the number in "compute capability 9.0"; undefined if the text has none. */
+export function capabilityOf(description: string): string | undefined {
+  return /compute capability (\d+\.\d+)/.exec(description)?.[1];
+}
+
+/**
+ * Returns a notice if the driver has to compile kernels for a GPU, and has not compiled any yet:
+ * its cache is empty. `detail` names the compute capability.
+ */
+export function compileNotice(
+  gpu: { name: string; detail: string; library: string },
+  env: CacheVariables,
+): string | null {
+  const capability = capabilityOf(gpu.detail);
+  const cache = kernelCache(env);
+  if (capability === undefined || hasFiles(cache)) return null;
+  if (codeFor(capability, commonCode(readGpuCode(gpu.library)))?.kind !== 'ptx') return null;
+  const kept =
+    env.CUDA_CACHE_DISABLE === '1'
+      ? 'CUDA_CACHE_DISABLE=1 makes it compile them in each process'
+      : `it keeps them in ${cache}`;
+  return (
+    `This build has no native code for ${gpu.name} (compute capability ${capability}). The driver ` +
+    `compiles kernels at their first use, which takes minutes; ${kept}.`
+  );
+}
+
+function hasFiles(folder: string): boolean {
+  try {
+    return readdirSync(folder).length > 0;
+  } catch {
+    return false;
+  }
 }

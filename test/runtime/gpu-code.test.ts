@@ -1,11 +1,12 @@
 // lib/runtime/gpu-code.ts reads architectures from an ELF file and matches them with GPUs.
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { gpuCode } from '../../lib/launch/env.js';
 import {
   codeFor,
   commonCode,
+  compileNotice,
   type EmbeddedCode,
   oldestDriver,
   readGpuCode,
@@ -158,5 +159,33 @@ test('the report names the code and the driver of each GPU', () => {
       { name: 'cuda:0', capability: '9.0', code: code('sm_90a'), driver: 580 },
       { name: 'cuda:1', capability: '8.6', code: code('compute_80'), driver: 580 },
     ],
+  });
+});
+
+describe('the notice that the driver compiles kernels', () => {
+  const detail = 'compute capability 8.6, 82 multiprocessors';
+  const cache = join(folder, 'ComputeCache');
+  const env = { CUDA_CACHE_PATH: cache };
+  const gpu = { name: 'cuda:0', detail, library: library('ptx.so', [['sm_90a', 'compute_80']]) };
+
+  test('names the GPU and the folder that keeps the kernels', () => {
+    expect(compileNotice(gpu, env)).toBe(
+      'This build has no native code for cuda:0 (compute capability 8.6). The driver compiles ' +
+        `kernels at their first use, which takes minutes; it keeps them in ${cache}.`,
+    );
+    expect(compileNotice(gpu, { ...env, CUDA_CACHE_DISABLE: '1' })).toMatch(/in each process\.$/);
+  });
+
+  test('is not printed for native code, for a GPU without any code, or a CPU', () => {
+    expect(compileNotice({ ...gpu, detail: 'compute capability 9.0' }, env)).toBeNull();
+    expect(compileNotice({ ...gpu, detail: 'compute capability 7.5' }, env)).toBeNull();
+    expect(compileNotice({ ...gpu, detail: '4 threads' }, env)).toBeNull();
+  });
+
+  test('is not printed again once the driver keeps kernels', () => {
+    mkdirSync(cache);
+    expect(compileNotice(gpu, env)).not.toBeNull();
+    writeFileSync(join(cache, 'index'), '');
+    expect(compileNotice(gpu, env)).toBeNull();
   });
 });

@@ -130,6 +130,32 @@ compiler('a GPU back end of another build is refused by its path', () => {
   expect(message).toContain(`in ${wrong}, got 7. libds_cuda.so and ds_native.node come from`);
 });
 
+/** An addon of another version. */
+const STALE = `
+  #include <node_api.h>
+  static napi_value one(napi_env env, napi_callback_info info) {
+    napi_value value;
+    return napi_create_int32(env, 1, &value) == napi_ok ? value : 0;
+  }
+  NAPI_MODULE_INIT() {
+    napi_value function;
+    napi_create_function(env, "opInterface", NAPI_AUTO_LENGTH, one, 0, &function);
+    napi_set_named_property(env, exports, "opInterface", function);
+    return exports;
+  }`;
+
+compiler('if all files are of other versions, the error is that of the first one', () => {
+  const source = place('stale.c', STALE);
+  const built = place('build/Release/ds_native.node');
+  const headers = (require('node-api-headers') as { include_dir: string }).include_dir;
+  const words = ['-shared', '-fPIC', `-I${headers}`, '-o', built, source];
+  expect(spawnSync('cc', words).status).toBe(0);
+  copyFileSync(built, place(`node_modules/@ds/native-${platform}/ds_native.node`));
+  expect(loadIn('addonPath()')).toMatch(
+    /^native addon: expected an addon built for the ops of this package, \d+, got \S+build\/Release\/ds_native\.node for 1\. Rebuild it: npm/,
+  );
+});
+
 const library = join(ROOT, 'build', 'Release', 'libds_cuda.so');
 (existsSync(library) ? test : test.skip)('a broken GPU back end is skipped for the next', () => {
   const packaged = place(`node_modules/@ds/native-${platform}/ds_native.node`);

@@ -3,6 +3,7 @@ import { readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { hubCache } from '../../hub/environment.js';
+import { kernelCache } from '../../runtime/gpu-code.js';
 
 /** Returns "name version" of the package that holds a file; null if no package does. */
 export function packageOf(file: string): string | null {
@@ -67,9 +68,8 @@ export interface CacheFolder {
 
 /** The folders that the package, the driver and the hub write to, for the given variables. */
 export function cacheFolders(env: NodeJS.ProcessEnv = process.env): CacheFolder[] {
-  const kernels = env.CUDA_CACHE_PATH || join(homedir(), '.nv', 'ComputeCache');
   const folders = [
-    ['kernels that the driver compiled', kernels],
+    ['kernels that the driver compiled', kernelCache(env)],
     ['measured rates', join(homedir(), '.cache', 'ds-native')],
     ['models of the hub', hubCache(env)],
   ] as const;
