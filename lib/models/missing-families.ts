@@ -7,7 +7,6 @@ const DELTA = 'gated delta net layers, and gates of the attention';
 const STATE = 'state space layers';
 const ALIBI = 'ALiBi positions';
 const LEARNED = 'learned positions in a body of its own';
-const FUSED = 'queries, keys and values fused by head';
 
 /** What a folder of this model_type needs that nn.models lacks. */
 const MISSING: Readonly<Record<string, string>> = {
@@ -17,21 +16,17 @@ const MISSING: Readonly<Record<string, string>> = {
   bart: 'an encoder and a decoder with cross-attention',
   bloom: ALIBI,
   clip: PICTURES,
-  falcon: FUSED,
   falcon_mamba: STATE,
   gemma4: 'heads and embeddings that differ by layer',
   gemma4_text: 'heads and embeddings that differ by layer',
   gpt_bigcode: LEARNED,
   gpt_neo: LEARNED,
-  gptj: 'a parallel block under other names',
-  internlm2: FUSED,
   jamba: STATE,
   llama4: 'a router with sigmoid scores, and layers with chunked attention',
   mamba: STATE,
   mamba2: STATE,
   mpt: ALIBI,
   nemotron: 'layer norms by 1 + weight, and squared ReLU',
-  olmo: 'layer norms without weights',
   opt: LEARNED,
   phimoe: 'a router with sparse mixer scores',
   qwen2_vl: PICTURES,

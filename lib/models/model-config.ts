@@ -17,16 +17,32 @@ export class ModelConfig {
     private readonly path: string,
     private readonly values: JsonObject,
     private readonly hint: string,
+    /** Keys of the file that have other names than in most families. */
+    private readonly names: Readonly<Record<string, string>> = {},
   ) {}
 
   /** Returns the value of `key`, or `fallback` if it is absent or null. */
   get(key: string, fallback: JsonValue = null): JsonValue {
-    return this.values[key] ?? fallback;
+    return this.values[this.nameOf(key)] ?? fallback;
   }
 
   /** Whether the file has `key`; null is a value. */
   has(key: string): boolean {
-    return Object.hasOwn(this.values, key);
+    return Object.hasOwn(this.values, this.nameOf(key));
+  }
+
+  /** The same file, with `names` for keys that it calls otherwise. */
+  renamed(names: Readonly<Record<string, string>>): ModelConfig {
+    return new ModelConfig(this.path, this.values, this.hint, names);
+  }
+
+  /** The same with other values. */
+  changed(values: JsonObject): ModelConfig {
+    return new ModelConfig(this.path, { ...this.values, ...values }, this.hint, this.names);
+  }
+
+  private nameOf(key: string): string {
+    return this.names[key] ?? key;
   }
 
   /**
@@ -61,7 +77,9 @@ export class ModelConfig {
 
   /** The same, with `defaults` for the keys that are absent; null is a value. */
   completed(defaults: JsonObject): ModelConfig {
-    return new ModelConfig(this.path, { ...defaults, ...this.values }, this.hint);
+    const named = Object.entries(defaults).map(([key, value]) => [this.nameOf(key), value]);
+    const values = { ...Object.fromEntries(named), ...this.values };
+    return new ModelConfig(this.path, values, this.hint, this.names);
   }
 
   /** Returns true or false. Throws DS_CHECKPOINT for other values. */
@@ -100,7 +118,7 @@ export class ModelConfig {
   /** The error for `key`; `got` is a value of the file, or a description. */
   refusal(key: string, expected: string, got: JsonValue, hint = this.hint): DsError {
     const found = got === null ? 'nothing' : shownJson(got);
-    const op = `${this.path}: ${key}`;
+    const op = `${this.path}: ${this.nameOf(key)}`;
     return new DsError({ code: 'DS_CHECKPOINT', op, expected, got: found, hint });
   }
 }

@@ -33,8 +33,9 @@ def continue_prompt(model, prompt, most):
 
 def texts_of(folder):
     """Prompts of three lengths and what follows them, by the model of a folder."""
+    plain = os.path.join(folder, "plain")
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+        plain if os.path.exists(plain) else folder, dtype=torch.float32, attn_implementation="eager"
     )
     model.eval()
     model.generation_config.eos_token_id = None

@@ -9,7 +9,7 @@ import os
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 IGNORED = -100
 VOCAB = 300
@@ -513,6 +513,50 @@ FAMILIES = {
             "rope": (10000.0, {"partial_rotary_factor": 0.5}),
         },
     ),
+    "olmo": ("OlmoConfig", "OlmoForCausalLM", {**TINY, "rope": (10000.0, None)}),
+    "gptj": (
+        "GPTJConfig",
+        "GPTJForCausalLM",
+        {
+            "vocab_size": TINY["vocab_size"],
+            "n_positions": 128,
+            "n_embd": 16,
+            "n_layer": 2,
+            "n_head": 2,
+            "n_inner": 24,
+            "rotary_dim": 4,
+            "tie_word_embeddings": False,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+        },
+    ),
+    "falcon": (
+        "FalconConfig",
+        "FalconForCausalLM",
+        {
+            **TINY,
+            "num_kv_heads": 2,
+            "ffn_hidden_size": 40,
+            "new_decoder_architecture": True,
+            "tie_word_embeddings": True,
+            "rope": (10000.0, None),
+        },
+    ),
+    "falcon-sequential": (
+        "FalconConfig",
+        "FalconForCausalLM",
+        {
+            **TINY,
+            "multi_query": False,
+            "parallel_attn": False,
+            "bias": True,
+            "ffn_hidden_size": 40,
+            "tie_word_embeddings": True,
+            "rope": (10000.0, None),
+        },
+    ),
+    "internlm2": ("LlamaConfig", "LlamaForCausalLM", {**TINY, "rope": (10000.0, None)}),
 }
 ROPES = {
     "linear": {"rope_type": "linear", "factor": 4.0},
@@ -672,6 +716,8 @@ def record(out, family):
     description["loss"] = loss.item()
     tensors |= {f"gradient.{name}": p.grad.clone() for name, p in model.named_parameters()}
     record_training(model, generator, description, shape)
+    if family in RENAMED:
+        rename(folder, family, tensors)
     description["versions"] = {"torch": torch.__version__, "transformers": transformers.__version__}
     write(folder, tensors, description)
 
@@ -713,6 +759,67 @@ def record_ropes(out):
     write(folder, tensors, {"short": short.tolist(), "long": long.tolist(), "cases": cases})
     if failures:
         raise RuntimeError("; ".join(failures))
+
+
+def fuse_internlm2(tensors):
+    """Llama's tensors under the names of InternLM2: each key head has its queries beside it."""
+    names = {
+        "embed_tokens": "tok_embeddings",
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "self_attn.o_proj": "attention.wo",
+        "mlp.gate_proj": "feed_forward.w1",
+        "mlp.up_proj": "feed_forward.w3",
+        "mlp.down_proj": "feed_forward.w2",
+        "lm_head": "output",
+    }
+    groups = SIZES["num_key_value_heads"]
+    fused = {}
+    for name, tensor in tensors.items():
+        if "k_proj" in name or "v_proj" in name:
+            continue
+        if "q_proj" in name:
+            parts = [tensors[name.replace("q_proj", f"{one}_proj")] for one in "qkv"]
+            rows = [part.reshape(groups, -1, part.shape[-1]) for part in parts]
+            name = name.replace("self_attn.q_proj", "attention.wqkv")
+            tensor = torch.cat(rows, dim=1).reshape(-1, tensor.shape[-1])
+        for theirs, own in names.items():
+            name = name.replace(theirs, own)
+        fused[name] = tensor
+    return fused
+
+
+# Families that transformers does not have: Llama with other names, and the keys of config.json.
+RENAMED = {
+    "internlm2": (
+        fuse_internlm2,
+        {"model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"], "bias": False},
+    ),
+}
+
+
+def rename(folder, family, tensors):
+    """Rewrites the folder; the subfolder "plain" keeps what transformers can read."""
+    fuse, keys = RENAMED[family]
+    plain = os.path.join(folder, "plain")
+    os.makedirs(plain)
+    for file in ("config.json", "model.safetensors"):
+        os.rename(os.path.join(folder, file), os.path.join(plain, file))
+    with open(os.path.join(plain, "config.json")) as file:
+        config = json.load(file) | keys
+    del config["attention_bias"], config["mlp_bias"]
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file, indent=2)
+        file.write("\n")
+    weights = fuse(load_file(os.path.join(plain, "model.safetensors")))
+    path = os.path.join(folder, "model.safetensors")
+    save_file({name: one.contiguous() for name, one in weights.items()}, path)
+    prefix = "gradient."
+    gradients = {name: one for name, one in tensors.items() if name.startswith(prefix)}
+    for name in gradients:
+        del tensors[name]
+    named = {name.removeprefix(prefix): one for name, one in gradients.items()}
+    tensors |= {prefix + name: one for name, one in fuse(named).items()}
 
 
 def write(folder, tensors, description):

@@ -56,6 +56,26 @@ describe('defaults of absent keys', () => {
     expect(scales).toEqual({ scores: 24, scoreCap: null, logitCap: 2.5 });
   });
 
+  test('key heads of older Falcons, and layers that predict later tokens', () => {
+    const older = {
+      ...{ new_decoder_architecture: undefined, num_kv_heads: undefined },
+      num_ln_in_parallel_attn: undefined,
+    };
+    const one = withKeys('falcon', older);
+    expect([one.config.kvHeads, one.describe().config.num_ln_in_parallel_attn]).toEqual([1, 1]);
+    expect(withKeys('falcon', { ...older, multi_query: false }).config.kvHeads).toBe(4);
+    const named = nn.models.layoutOf(withKeys('deepseek-v3')).nameOf;
+    expect(named('model.layers.2.mlp.gate.weight')).toBe(null);
+    expect(named('model.layers.1.mlp.gate.weight')).toBe('model.layers.1.mlp.gate.weight');
+  });
+
+  test('Kimi K2 is a DeepSeek V3', () => {
+    const model = withKeys('deepseek-v3', { model_type: 'kimi_k2' });
+    expect([model.constructor.name, model.describe().config.model_type]).toEqual([
+      ...['DeepseekV3', 'deepseek_v3'],
+    ]);
+  });
+
   test('base frequencies', () => {
     const none = { rope_parameters: undefined };
     const bases = ['smollm3', 'olmo3', 'gemma3', 'cohere', 'ernie', 'glm4'].map((family) => {
@@ -118,8 +138,8 @@ describe('refused by name', () => {
 
   test('every family without a class, with the part that it needs', () => {
     for (const [type, part] of Object.entries({
-      gpt_oss: 'attention sinks',
-      deepseek_v3: 'multi-head latent attention',
+      bloom: 'ALiBi positions',
+      gemma4_text: 'heads and embeddings that differ by layer',
       qwen3_next: 'gated delta net',
       mamba: 'state space',
       albert: 'an encoder',
@@ -128,6 +148,23 @@ describe('refused by name', () => {
       expect(() => fromConfig({ model_type: type })).toThrow(refusal(message));
     }
     expect(() => fromConfig({ model_type: 'toString' })).toThrow(refusal(/got "toString"\. nn/));
+  });
+
+  test.each<[string, object, RegExp]>([
+    ['falcon', { alibi: true }, /alibi: expected false, got true/],
+    ['falcon', { parallel_attn: false }, /parallel_attn: expected true, got false/],
+    ['gptj', { rotary_dim: 10 }, /rotary_dim: expected at most 8 channels, got 10/],
+    ['olmo', { clip_qkv: 8 }, /clip_qkv: expected null, got 8/],
+    ['gpt-oss', { swiglu_limit: 5 }, /swiglu_limit: expected 7, got 5/],
+    ['deepseek-v3', { scoring_func: 'softmax' }, /scoring_func: expected sigmoid/],
+    ['deepseek-v3', { n_group: 4 }, /n_group: expected a divisor of 6, got 4/],
+    ['deepseek-v3', { v_head_dim: 16 }, /latent valueDim: expected at most plainDim/],
+    ['deepseek-v2', { norm_topk_prob: true }, /norm_topk_prob: expected false, got true/],
+    ['deepseek-v2', { topk_method: 'other' }, /topk_method: expected group_limited_greedy/],
+  ])('%s with %o', (family, more, message) => {
+    expect(() => withKeys(family, more)).toThrow(
+      expect.objectContaining({ message: expect.stringMatching(message) }),
+    );
   });
 
   test('options of other families', () => {

@@ -106,15 +106,25 @@ async function trains(name: string, device: Device): Promise<void> {
   );
 }
 
-/** The name of a parameter in the memory of transformers, where its files have another one. */
+/** Names of parameters in the memory of transformers, where it has other ones. */
+const RENAMED: Readonly<
+  Record<string, readonly (readonly [own: RegExp | string, name: string])[]>
+> = {
+  'granite-moe': [
+    ['mlp.gate.weight', 'block_sparse_moe.router.weight'],
+    ['mlp.experts', 'block_sparse_moe.experts'],
+  ],
+  'gpt-neox': [['embed_out.weight', 'lm_head.weight']],
+  'gpt-oss': [[/mlp\.gate\.(?=\w+$)/, 'mlp.router.']],
+  internlm2: [
+    ['mlp.gate_proj', 'feed_forward.w1'],
+    ['mlp.up_proj', 'feed_forward.w3'],
+    ['mlp.down_proj', 'feed_forward.w2'],
+  ],
+};
+
 const inMemory = (parameter: string, family: string): string =>
-  family === 'granite-moe'
-    ? parameter
-        .replace('mlp.gate.weight', 'block_sparse_moe.router.weight')
-        .replace('mlp.experts', 'block_sparse_moe.experts')
-    : parameter
-        .replace('embed_out.weight', 'lm_head.weight')
-        .replace(/mlp\.gate\.(?=\w+$)/, family === 'gpt-oss' ? 'mlp.router.' : 'mlp.gate.');
+  (RENAMED[family] ?? []).reduce((name, [own, theirs]) => name.replace(own, theirs), parameter);
 
 async function agrees(name: string, device: Device): Promise<void> {
   const dir = join(folder, name);

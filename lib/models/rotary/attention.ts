@@ -50,7 +50,8 @@ interface Heads {
 function headNorm(body: Body, heads: number): Norm | null {
   const { qkNorm = 'none' } = body.traits;
   if (qkNorm === 'none') return null;
-  return normOf(body, qkNorm === 'whole' ? heads * body.headDim : body.headDim);
+  // No family has norms of heads without parameters.
+  return normOf(body, qkNorm === 'whole' ? heads * body.headDim : body.headDim) as Norm;
 }
 
 /** Values of a layer that differ from others of the model. */
@@ -293,7 +294,10 @@ export class PackedAttention extends RotaryAttentionBase {
   }
 }
 
-/** The attention of GPT-NeoX: one projection has the query, key and value of each head in turn. */
+/**
+ * The attention of GPT-NeoX and Falcon: one projection has, for each key head in turn, its queries,
+ * the key and the value.
+ */
 export class PerHeadAttention extends RotaryAttentionBase {
   /** Projects the heads back to the channels. */
   declare readonly o_proj: Linear;
@@ -303,24 +307,25 @@ export class PerHeadAttention extends RotaryAttentionBase {
 
   constructor(body: Body, place: LayerPlace) {
     super(body, place);
-    const { channels, heads, headDim, qkvBias: bias, traits } = body;
+    const { channels, heads, kvHeads, headDim, qkvBias: bias, traits } = body;
     this.#name = required(traits.perHead);
-    const all = new Linear(channels, heads * 3 * headDim, { bias });
+    const all = new Linear(channels, (heads + 2 * kvHeads) * headDim, { bias });
     Object.assign(this, { [this.#name]: all });
     this.addOutProjection();
     this.q_norm = headNorm(body, heads);
-    this.k_norm = headNorm(body, heads);
+    this.k_norm = headNorm(body, kvHeads);
   }
 
   /** @internal */
   protected override projected(x: Tensor): Heads {
     const layer = required((this as unknown as Record<string, Linear>)[this.#name]);
     const [B, T] = [x.size(0), x.size(1)];
-    const parts = layer.call(x).reshape([B, T, -1, 3, this.body.headDim]).split(1, 3);
-    const [q, k, v] = leading(
-      parts.map((part) => part.squeeze(3)),
-      3,
-    );
+    const { heads, kvHeads, headDim } = this.body;
+    const group = heads / kvHeads;
+    const all = layer.call(x).reshape([B, T, -1, group + 2, headDim]);
+    const [queries, keys, values] = leading(all.split([group, 1, 1], 3), 3);
+    const q = queries.reshape([B, T, -1, headDim]);
+    const [k, v] = [keys.squeeze(3), values.squeeze(3)];
     // The backward would keep a view of the whole tensor, so values are copied.
     return { q, k, v: isGradEnabled() ? v.contiguous() : v };
   }

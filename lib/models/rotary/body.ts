@@ -35,7 +35,7 @@ import {
 import type { Body } from './config.js';
 import { type FeedForward, feedForward } from './feed-forward.js';
 import { setNamed } from './named-module.js';
-import { type Norm, normalized, normOf } from './norms.js';
+import { type AnyNorm, type Norm, normalized, normOf } from './norms.js';
 import { type RopeScaling, regimeOf } from './rope-scaling.js';
 import { type Angles, RotaryTable } from './rotary-table.js';
 import type { RotaryTraits } from './traits.js';
@@ -79,8 +79,8 @@ export class RotaryBlock extends Module {
     if (name !== null) Object.assign(this, { [name]: normOf(this.body, this.body.channels) });
   }
 
-  private norm(name: string): Norm {
-    return required((this as unknown as Record<string, Norm>)[name]);
+  private norm(name: string): AnyNorm {
+    return required((this as unknown as Record<string, AnyNorm>)[name]);
   }
 
   /**
@@ -187,7 +187,8 @@ export class RotaryModel extends Module {
       ...(padTokenId !== null && { paddingIdx: padTokenId }),
     });
     setNamed(this, 'embed_tokens', body.traits.names?.embed ?? 'embed_tokens', table);
-    this.layers = windows.map((_, layer) => new RotaryBlock(body, layer));
+    const blocks = windows.map((_, layer) => new RotaryBlock(body, layer));
+    setNamed(this, 'layers', body.traits.names?.layers ?? 'layers', blocks);
     Object.assign(this, { [lastNorm(body)]: normOf(body, channels) });
     this.rotary = new RotaryTable(body, ropeScaling, maxSeq);
     const { rotaryDim } = body;
@@ -197,8 +198,8 @@ export class RotaryModel extends Module {
         : new RotaryTable({ rotaryDim, ropeTheta: windowTheta }, null, maxSeq);
   }
 
-  private get last(): Norm {
-    return required((this as unknown as Record<string, Norm>)[lastNorm(this.body)]);
+  private get last(): AnyNorm {
+    return required((this as unknown as Record<string, AnyNorm>)[lastNorm(this.body)]);
   }
 
   /** @internal Frees the tables of angles. */

@@ -242,7 +242,8 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
     const expected = `${heads} kvHeads, and a headDim of plainDim + rotaryDim`;
     throw refused(`${name} heads`, expected, `${kvHeads} and ${headDim}`);
   }
-  if (traits.perHead && (kvHeads !== heads || headDim !== channels / heads)) {
+  const isShared = kvHeads !== heads && !traits.perGroup;
+  if (traits.perHead && (isShared || headDim !== channels / heads)) {
     const expected = `${heads} kvHeads, and a headDim of channels / heads`;
     throw refused(`${name} heads`, expected, `${kvHeads} and ${headDim}`);
   }

@@ -3,7 +3,12 @@
 import type { Module } from '../../nn/module.js';
 
 /** Sets `child` as a field `name`; `usual` reads and writes it too, as no field of its own. */
-export function setNamed(owner: Module, usual: string, name: string, child: Module): void {
+export function setNamed(
+  owner: Module,
+  usual: string,
+  name: string,
+  child: Module | readonly Module[],
+): void {
   Object.assign(owner, { [name]: child });
   if (name === usual) return;
   const fields = owner as unknown as Record<string, unknown>;

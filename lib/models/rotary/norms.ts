@@ -3,7 +3,14 @@ import { ones, zeros } from '../../nn/initializers.js';
 import { Module } from '../../nn/module.js';
 import { LayerNorm, RMSNorm } from '../../nn/norms.js';
 import { Parameter } from '../../nn/parameter.js';
-import { addLayerNorm, addRmsNorm, layerNorm, rmsNorm, type Tensor } from '../../tensor/index.js';
+import {
+  addLayerNorm,
+  addRmsNorm,
+  layerNorm,
+  rmsNorm,
+  type Tensor,
+  ones as unit,
+} from '../../tensor/index.js';
 import type { Body } from './config.js';
 
 /**
@@ -53,21 +60,50 @@ export class PlainLayerNorm extends Module {
   }
 }
 
+/** LayerNorm without parameters. Source: transformers' OlmoLayerNorm. */
+export class BareLayerNorm extends Module {
+  constructor(
+    private readonly channels: number,
+    /** Added to the variance. */
+    readonly eps: number,
+  ) {
+    super();
+  }
+
+  /** [.., channels] to the same shape. */
+  override forward(x: Tensor): Tensor {
+    const weight = unit([this.channels], { dtype: x.dtype, device: x.device });
+    return layerNorm(x, weight, null, this.eps);
+  }
+}
+
 /** A norm of a block. */
 export type Norm = RMSNorm | OffsetRMSNorm | LayerNorm | PlainLayerNorm;
 
+/** A norm of a block, also one without parameters. */
+export type AnyNorm = Norm | BareLayerNorm;
+
 /** A new norm of `width` channels. */
-export function normOf({ traits, eps }: Pick<Body, 'traits' | 'eps'>, width: number): Norm {
+export function normOf({ traits, eps }: Pick<Body, 'traits' | 'eps'>, width: number): AnyNorm {
   const { kind = 'rms', offset = false } = traits.norm ?? {};
   if (kind === 'layer') return new LayerNorm(width, eps);
   if (kind === 'layerNoBias') return new PlainLayerNorm(width, eps);
+  if (kind === 'plain') return new BareLayerNorm(width, eps);
   return offset ? new OffsetRMSNorm(width, eps) : new RMSNorm(width, eps);
 }
 
 /** [stream, norm(stream)] of stream = branch + residual, or branch if residual is null. */
-export function normalized(branch: Tensor, residual: Tensor | null, norm: Norm): [Tensor, Tensor] {
+export function normalized(
+  branch: Tensor,
+  residual: Tensor | null,
+  norm: AnyNorm,
+): [Tensor, Tensor] {
   if (!residual) return [branch, norm.call(branch)];
   if (norm instanceof OffsetRMSNorm) return norm.added(branch, residual);
+  if (norm instanceof BareLayerNorm) {
+    const sum = branch.add(residual);
+    return [sum, norm.call(sum)];
+  }
   const { weight, eps } = norm;
   if (norm instanceof RMSNorm) return addRmsNorm(branch, residual, weight, eps);
   const bias = norm instanceof LayerNorm ? norm.bias : null;

@@ -1,6 +1,7 @@
 // Models with rotary positions to and from Hugging Face: config.json, and names of tensors.
 
 import type { JsonObject, JsonValue } from '../../../types/json.js';
+import type { SliceNames } from '../../checkpoint/index.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import { required } from '../../runtime/required.js';
 import type { Layout } from '../load-weights.js';
@@ -19,7 +20,7 @@ import { describeScales, parseScales } from './scales.js';
 import { PRE_NORMS, type RotaryTraits, SILU } from './traits.js';
 
 /** Tables of angles and masks that old checkpoints store among the weights. */
-const TABLE = /\.(?:rotary_emb\.inv_freq|attention\.(?:masked_)?bias)$/;
+const TABLE = /\.(?:rotary_emb\.inv_freq|(?:attention|attn)\.(?:masked_)?bias)$/;
 
 /** Prefixes of the text model's tensors in multimodal files of transformers 5 and 4. */
 const TEXT = /^(?:model\.language_model\.|language_model\.(?:model\.)?)/;
@@ -34,18 +35,32 @@ function textName(name: string): string | null {
 }
 
 /** Files have this library's names and layouts, except for experts and multimodal models. */
-export function rotaryLayout(traits: RotaryTraits, { moe, layers }: RotarySizes): Layout {
+export function rotaryLayout(traits: RotaryTraits, sizes: RotarySizes): Layout {
+  const { layers } = sizes;
   const { textOf, hasPredictors = false } = traits;
   const isPredictor = (name: string): boolean =>
     hasPredictors && Number(/^model\.layers\.(\d+)\./.exec(name)?.[1] ?? 0) >= layers;
   return {
     transposed: new Set<string>(),
-    slices: traits.moe && moe ? expertSlices(traits.moe, moe, layers) : {},
+    slices: slicesOf(traits, sizes),
     nameOf(name) {
       if (TABLE.test(name) || isPredictor(name)) return null;
       return textOf ? textName(name) : name;
     },
   };
+}
+
+/** Parameters that files store in slices or under other names. */
+function slicesOf({ moe: traits, files = {} }: RotaryTraits, sizes: RotarySizes): SliceNames {
+  const { moe, layers } = sizes;
+  const renamed = Object.entries(files).flatMap(([own, theirs]) =>
+    Array.from({ length: own.includes('*') ? layers : 1 }, (_, layer) => {
+      const [name, file] = [own, theirs].map((one) => one.replace('*', String(layer)));
+      return [name, [file]];
+    }),
+  );
+  const experts = traits && moe ? expertSlices(traits, moe, layers) : {};
+  return { ...Object.fromEntries(renamed), ...experts };
 }
 
 /**
@@ -64,15 +79,17 @@ const SUPPORTED: Record<string, readonly JsonValue[]> = {
 
 /** Reads the sizes in a config.json. Throws DS_CHECKPOINT for a model with another computation. */
 export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): RotaryConfig {
-  const config = folder.config.completed(traits.defaults);
+  const config = folder.config.renamed(traits.keys ?? {}).completed(traits.defaults);
   const { activation: { key: act = 'hidden_act', names } = SILU, norm = {} } = traits;
   const supported = { ...SUPPORTED, [act]: names, ...traits.only };
   for (const [key, values] of Object.entries(supported)) config.requireOneOf(key, values);
   const layers = config.size('num_hidden_layers', null, MAX_LAYERS);
   const { attention, mlp } = norm.block ?? PRE_NORMS;
-  const { model = 'model' } = traits.names ?? {};
-  const norm1 = attention[0] ?? attention[1] ?? mlp[0];
-  const last = `${model}.layers.${layers - 1}.${norm1}.weight`;
+  const { model = 'model', layers: list = 'layers' } = traits.names ?? {};
+  const norm1 =
+    norm.kind === 'plain' ? 'self_attn.q_proj' : (attention[0] ?? attention[1] ?? mlp[0]);
+  const own = `${model}.${list}.*.${norm1}.weight`;
+  const last = (traits.files?.[own] ?? own).replace('*', String(layers - 1));
   const [epsKey, eps] = norm.eps ?? EPS;
   const others = traits.textOf
     ? [`language_model.${last}`, last.replace('.', '.language_model.')]
@@ -85,7 +102,8 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   const vocabSize = config.size('vocab_size');
   return {
     ...{ layers, channels, heads, vocabSize },
-    hidden: config.size('intermediate_size'),
+    // The usual width of a block without a gate.
+    hidden: config.size('intermediate_size', typeof traits.feed === 'object' ? 4 * channels : null),
     // transformers ignores the keys of families with the three projections by head.
     kvHeads: hasOwnHeads(traits) ? heads : config.size('num_key_value_heads', heads),
     ...parseHeadDim(traits, config, channels / heads),
@@ -110,8 +128,8 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
 }
 
 /** Whether each query head has its own key and value head. */
-const hasOwnHeads = ({ perHead, latent }: RotaryTraits): boolean =>
-  perHead !== undefined || latent === true;
+const hasOwnHeads = ({ perHead, perGroup, latent }: RotaryTraits): boolean =>
+  (perHead !== undefined && !perGroup) || latent === true;
 
 /** Keys of the widths of latent attention. */
 const LATENT_KEYS: Readonly<Record<keyof LatentSizes, string>> = {
@@ -136,10 +154,10 @@ function parseHeadDim(
 }
 
 function describeHeads(
-  { perHead, latent }: RotaryTraits,
+  { perHead, perGroup, latent }: RotaryTraits,
   { heads, kvHeads, headDim, latent: widths }: RotarySizes,
 ): JsonObject {
-  if (perHead) return {};
+  if (perHead) return perGroup ? { num_key_value_heads: kvHeads } : {};
   if (!latent || !widths) return { num_key_value_heads: kvHeads, head_dim: headDim };
   const entries = Object.entries(LATENT_KEYS);
   const named = entries.map(([name, key]) => [key, widths[name as keyof LatentSizes]]);
@@ -268,9 +286,14 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
       sizes.moe &&
       describeMoe(traits.moe, sizes.moe, sizes.routerAuxLossCoef ?? 0)),
   };
-  if (!traits.moe || !sizes.moe) return { config, transposed: [] };
-  const pieces = expertSlices(traits.moe, sizes.moe, sizes.layers) as unknown as JsonObject;
-  return { config, transposed: [], pieces };
+  const { keys = {} } = traits;
+  const named = Object.entries(config).map(([key, value]) => [keys[key] ?? key, value]);
+  const slices = slicesOf(traits, sizes);
+  const isPlain = Object.keys(slices).length === 0;
+  return {
+    ...{ config: Object.fromEntries(named), transposed: [] },
+    ...(!isPlain && { pieces: slices as unknown as JsonObject }),
+  };
 }
 
 function describeWindow(traits: RotaryTraits, sizes: RotarySizes): JsonObject {

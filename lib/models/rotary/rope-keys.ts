@@ -125,7 +125,7 @@ const saysOf = (section: ModelConfig, config: ModelConfig, key: string): ModelCo
   section.get(key) === null ? config : section;
 
 function parsePartial(
-  { partial, partialFallback = 1, keys }: RopeTraits,
+  { partial, partialFallback = 1, keys, width }: RopeTraits,
   section: ModelConfig,
   config: ModelConfig,
 ): Partial<Rope> {
@@ -133,11 +133,23 @@ function parsePartial(
     for (const one of [config, section]) one.requireOneOf(PARTIAL, [1]);
     return {};
   }
+  if (width) return parseWidth(width, config);
   const says = saysOf(section, config, PARTIAL);
   const key = says === config ? (keys?.partial ?? PARTIAL) : PARTIAL;
   const partialRotaryFactor = says.positive(key, partialFallback);
   if (partialRotaryFactor <= 1) return { partialRotaryFactor };
   throw says.refusal(key, 'a share of at most 1', partialRotaryFactor);
+}
+
+/** The share of a number of channels. Throws DS_CHECKPOINT for more than a head has. */
+function parseWidth(
+  [key, fallback]: NonNullable<RopeTraits['width']>,
+  config: ModelConfig,
+): Partial<Rope> {
+  const headDim = config.size('hidden_size') / config.size('num_attention_heads');
+  const partialRotaryFactor = config.size(key, fallback) / headDim;
+  if (partialRotaryFactor <= 1) return { partialRotaryFactor };
+  throw config.refusal(key, `at most ${headDim} channels`, config.get(key));
 }
 
 /** The length to which a scaling stretches the original one. */
@@ -224,7 +236,10 @@ export function describeRope({ rope = COMMON_ROPE }: RotaryTraits, sizes: Rotary
     max_position_embeddings: longest,
     [rope.keys?.theta ?? 'rope_theta']: ropeTheta,
     rope_scaling: ropeScaling && describeScaling(ropeScaling),
-    ...(rope.partial && { [rope.keys?.partial ?? PARTIAL]: partialRotaryFactor }),
+    ...(rope.partial &&
+      (rope.width
+        ? { [rope.width[0]]: Math.floor(sizes.headDim * partialRotaryFactor) }
+        : { [rope.keys?.partial ?? PARTIAL]: partialRotaryFactor })),
     ...(beside && describeBeside(beside, maxSeq)),
     ...(rope.ofWindows && describeByType(rope.ofWindows, sizes, windowRopeTheta ?? ropeTheta)),
   };

@@ -1,5 +1,6 @@
 // The split of a model over ranks, from the declaration of its family.
 import type { LayerStyle, StyleName, TensorPlan } from '../../parallel/plan.js';
+import { refused } from '../../runtime/refused.js';
 import { lastNorm } from './body.js';
 import type { Body } from './config.js';
 
@@ -8,9 +9,10 @@ type Styles = Record<string, StyleName | LayerStyle>;
 /** Paths of modules in a family's names. */
 function pathsOf({ traits: { names = {} } }: Body) {
   const { model = 'model', embed = 'embed_tokens', attention = 'self_attn' } = names;
+  const list = `${model}.${names.layers ?? 'layers'}`;
   return {
-    ...{ model, table: `${model}.${embed}`, head: names.head ?? 'lm_head' },
-    ...{ attention: `${model}.layers.*.${attention}`, mlp: `${model}.layers.*.mlp` },
+    ...{ model, list, table: `${model}.${embed}`, head: names.head ?? 'lm_head' },
+    ...{ attention: `${list}.*.${attention}`, mlp: `${list}.*.mlp` },
   };
 }
 
@@ -21,7 +23,7 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
   const hasShared = sparse > 0 && moe?.sharedHidden != null;
   const isGated = traits.moe?.shared !== 'ungated';
   const names = [...norms.attention, ...norms.mlp].filter((name) => name !== null);
-  const { model, table, head, attention, mlp } = pathsOf(body);
+  const { model, list, table, head, attention, mlp } = pathsOf(body);
   return {
     heads: { queries: heads, keys: kvHeads },
     layers: {
@@ -40,16 +42,33 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
     ...(!traits.latent && {
       sequence: {
         body: model,
-        first: `${model}.layers.0`,
+        first: `${list}.0`,
         byToken: [
-          ...names.map((name) => `${model}.layers.*.${name}`),
+          ...names.map((name) => `${list}.*.${name}`),
           `${model}.${lastNorm(body)}`,
           ...(hasShared && isGated ? [`${mlp}.shared_expert_gate`] : []),
         ],
       },
     }),
-    taken,
+    taken: (here) => {
+      if (traits.perGroup) requireWholeGroups(body, here);
+      taken(here);
+    },
   };
+}
+
+/** One projection has the queries of a key head beside it, so the head is on one rank. */
+function requireWholeGroups(
+  { heads, kvHeads, traits }: Body,
+  here: { queries: number; keys: number },
+): void {
+  if (here.queries / here.keys === heads / kvHeads) return;
+  throw refused(
+    `tensor_parallel of ${traits.name}`,
+    `at most ${kvHeads} ranks, one for each key head`,
+    'several ranks with the same key head',
+    'Lower tensor_parallel.autotp_size.',
+  );
 }
 
 function projectionStyles({ traits, latent }: Body, path: string): Styles {
@@ -59,7 +78,7 @@ function projectionStyles({ traits, latent }: Body, path: string): Styles {
     const style = { style: 'column', heads: 'queries' } as const;
     return Object.fromEntries(names.map((name) => [`${path}.${name}`, style]));
   }
-  if (perHead) return { [`${path}.${perHead}`]: { style: 'column', heads: 'queries' } };
+  if (perHead) return { [`${path}.${perHead}`]: { style: 'column', heads: 'keys' } };
   if (packed) {
     return { [`${path}.qkv_proj`]: { style: 'column', heads: ['queries', 'keys', 'keys'] } };
   }

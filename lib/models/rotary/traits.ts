@@ -45,8 +45,10 @@ export const ONE_NORM: BlockNorms = { attention: ['input_layernorm', null], mlp:
 
 /** The formula and the places of norms. */
 interface NormTraits {
-  /** RMSNorm; LayerNorm with weight and bias; LayerNorm with a weight only. Default "rms". */
-  readonly kind?: 'rms' | 'layer' | 'layerNoBias';
+  /**
+   * RMSNorm; LayerNorm with weight and bias, with a weight only, or with neither. Default "rms".
+   */
+  readonly kind?: 'rms' | 'layer' | 'layerNoBias' | 'plain';
   /** Whether norms multiply by 1 + weight. Default false. */
   readonly offset?: boolean;
   /** config.json's key of eps, and transformers' default. Default: rms_norm_eps, 1e-6. */
@@ -90,6 +92,8 @@ export interface ModuleNames {
   readonly model?: string;
   /** Default "embed_tokens". */
   readonly embed?: string;
+  /** The list of blocks. Default "layers". */
+  readonly layers?: string;
   /** Default "self_attn". */
   readonly attention?: string;
   /** Default "lm_head". */
@@ -102,6 +106,8 @@ export interface RopeTraits {
   readonly partial: boolean;
   /** transformers' default of partial_rotary_factor. Default 1. */
   readonly partialFallback?: number;
+  /** config.json's key of the number of rotated channels, and its default. Default: a share. */
+  readonly width?: readonly [key: string, fallback: number];
   /** Keys of transformers 4 for rope_theta and partial_rotary_factor. Default: these names. */
   readonly keys?: { readonly theta: string; readonly partial: string };
   /** The scalings that transformers supports for it. */
@@ -206,8 +212,13 @@ export interface RotaryTraits {
    * head's channels is rotated. Default false.
    */
   readonly latent?: boolean;
-  /** One projection of this name has the query, key and value of each head. Default: none. */
+  /**
+   * One projection of this name has, for each key head, its queries, the key and the value.
+   * Default: none.
+   */
   readonly perHead?: string;
+  /** Whether several queries share a key head in that projection. Default false. */
+  readonly perGroup?: boolean;
   /** Default: Llama's names. */
   readonly names?: ModuleNames;
   /** The feed-forward block. Default: "packed" if `packed`, else "gated". */
@@ -230,6 +241,10 @@ export interface RotaryTraits {
   readonly overflowsF16?: boolean;
   /** The experts of its feed-forward blocks, if it has them. */
   readonly moe?: MoeTraits;
+  /** Names in the files that differ from those in memory, `*` for a number. Default: none. */
+  readonly files?: Readonly<Record<string, string>>;
+  /** Keys of config.json under other names than Llama's. Default: none. */
+  readonly keys?: Readonly<Record<string, string>>;
   /** Keys with the only supported values; an absent key has the first. Default: none. */
   readonly only?: Readonly<Record<string, readonly (number | boolean | string | null)[]>>;
   /** Defaults of transformers for absent keys of config.json, if they differ by family. */

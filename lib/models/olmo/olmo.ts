@@ -1,0 +1,35 @@
+// OLMo 1: layer norms without parameters.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a Olmo, and the mode of its activations. */
+export type OlmoConfig = FamilyConfig<'attentionBias'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Olmo',
+  modelType: 'olmo',
+  architecture: 'OlmoForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
+  norm: { kind: 'plain', eps: ['layer_norm_eps', 1e-5] },
+  window: 'none',
+  only: { clip_qkv: [null], layer_norm_eps: [1e-5] },
+  defaults: { max_position_embeddings: 2048, pad_token_id: 1 },
+};
+
+/** Source: OLMo team 2024; transformers' OlmoForCausalLM. */
+export class Olmo extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: OlmoConfig) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: OlmoConfig) => new Olmo(config));
+
+  /** models.fromPretrained() for a Olmo folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Olmo> {
+    return readPretrained(dir, [Olmo.family], options);
+  }
+}
