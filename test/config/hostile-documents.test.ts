@@ -109,7 +109,7 @@ function folder(name: string, files: Record<string, string>): string {
 
 const GPT2: JsonObject = {
   ...{ model_type: 'gpt2', vocab_size: 31, n_positions: 8, n_embd: 8, n_layer: 1, n_head: 2 },
-  ...{ n_inner: 16, activation_function: 'gelu_new', layer_norm_epsilon: 1e-5, resid_pdrop: 0 },
+  ...{ n_inner: 32, activation_function: 'gelu_new', layer_norm_epsilon: 1e-5, resid_pdrop: 0 },
   ...{
     embd_pdrop: 0,
     attn_pdrop: 0,
@@ -163,11 +163,10 @@ const READERS: Readonly<Record<string, Reader>> = {
   'llama config.json': config(LLAMA),
   'mixtral config.json': config(MIXTURE),
   adapter_config: {
-    read: (text) => {
-      const { vocab_size: vocabSize } = { vocab_size: 31 };
-      const sizes = { vocabSize, maxSeq: 8, layers: 1, heads: 2, channels: 8 };
-      const dir = folder('adapter', { 'adapter_config.json': text });
-      return peft.loadAdapter(new nn.models.GPT2(sizes), dir);
+    read: async (text) => {
+      const path = join(await savedAdapter(), 'adapter_config.json');
+      writeFileSync(path, text);
+      return peft.loadAdapter(new nn.models.GPT2(SIZES), join(path, '..'));
     },
     base: {
       ...{ peft_type: 'LORA', r: 2, lora_alpha: 4, lora_dropout: 0, bias: 'none' },
@@ -193,14 +192,33 @@ const READERS: Readonly<Record<string, Reader>> = {
     read: async (text) =>
       checkArguments((await readArguments(['--config', file('args.yaml', text)])).args),
     base: {
-      ...{ model_name_or_path: 'x', dataset_name: 'y.jsonl', output_dir: 'z', learning_rate: 1e-3 },
+      ...{ model_name_or_path: 'x', data: 'y.jsonl', output_dir: 'z', learning_rate: 1e-3 },
       ...{ num_train_epochs: 1, per_device_train_batch_size: 2, max_length: 16, report_to: 'none' },
       ...{ lr_scheduler_kwargs: { min_lr: 1e-6 }, lora_target_modules: ['a'], use_peft: true },
-      ...{ save_steps: 10, logging_steps: 1, seed: 1, bf16: true, deepspeed: 'ds.json' },
+      ...{
+        save_steps: 10,
+        logging_steps: 1,
+        seed: 1,
+        bf16: true,
+        deepspeed: file('ds.json', '{}'),
+      },
     },
     texts: YAML,
   },
 };
+
+const SIZES = { vocabSize: 31, maxSeq: 8, layers: 1, heads: 2, channels: 8 };
+let adapter: string | null = null;
+
+/** A folder with the weights of an adapter. */
+async function savedAdapter(): Promise<string> {
+  if (adapter !== null) return adapter;
+  adapter = join(root, 'adapter');
+  const model = new nn.models.GPT2(SIZES);
+  peft.addLora(model, { r: 2, targetModules: ['c_attn'] });
+  await peft.saveAdapter(model, adapter);
+  return adapter;
+}
 
 const READER_COUNT = Object.keys(READERS).length;
 
@@ -212,7 +230,8 @@ function randomDocument({ base, draw }: Reader): string {
 
 test.each(Object.entries(READERS))('%s: documents', async (name, reader) => {
   const { read, base, texts = TEXTS, keys } = reader;
-  await expectTame('base', () => read(JSON.stringify(base)));
+  // A base that is refused would hide the checks after its error.
+  await read(JSON.stringify(base));
   for (const text of Object.values(texts)) await expectTame(text, () => read(text));
   for (const key of keys ?? Object.keys(base)) {
     for (const value of VALUES) {
