@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Engine } from '../../lib/engine/engine.js';
 import { memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
+import { addon } from '../../lib/runtime/addon.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { SwapFile } from '../../lib/runtime/swap-file.js';
 import {
@@ -174,10 +175,16 @@ const cpuWeights: [string, TinyOptions] = [
 test.each([...onDevice, ...states, cpuWeights])(
   '%s: destroy() leaves the weights alone',
   async (_, options) => {
+    const calls = (['createStream', 'releaseStream', 'createEvent', 'releaseEvent'] as const).map(
+      (name) => jest.spyOn(addon, name),
+    );
     const before = device.memory.inUse;
     const engine = await tinyEngine({ zero: tiles, ...options }, device);
     trainTiny(engine, 0, 2);
     engine.destroy();
+    const [streams, freedStreams, events, freedEvents] = calls.map(({ mock }) => mock.calls.length);
+    expect([freedStreams, freedEvents]).toEqual([streams, events]);
+    for (const call of calls) call.mockRestore();
     // The model outlives its engine.
     expect(device.memory.inUse - before).toBeLessThan(WEIGHTS + 1024);
   },
