@@ -41,16 +41,21 @@ export const DPO = {
     elsewhere: '`loss_type`',
   }),
   /** Factor of each loss in the list. Default: 1 each. */
-  weights: checked(readWeights, 'weights of several losses', { default: null, shown: '1 each' }),
+  weights: checked(readWeights, 'weights of several losses', {
+    ...{ default: null, shown: '1 each', elsewhere: '`loss_weights`' },
+  }),
   /** Probability that chosen and rejected are swapped, below 0.5. Default: 0. */
   labelSmoothing: number('chance that a label is wrong', {
     ...{ min: 0, below: 0.5, default: 0, flag: 'label_smoothing' },
   }),
   /** The f-divergence between model and reference. Default: "reverse_kl". */
-  divergence: oneOf<Divergence>(Object.keys(DIVERGENCES) as Divergence[])('f-divergence', {
-    default: 'reverse_kl',
-    flag: 'f_divergence_type',
-  }),
+  divergence: oneOf<Divergence>(Object.keys(DIVERGENCES) as Divergence[])(
+    'or `"forward_kl"`, `"js_divergence"`, `"alpha_divergence"`',
+    {
+      default: 'reverse_kl',
+      flag: 'f_divergence_type',
+    },
+  ),
   /** Alpha of the divergence "alpha_divergence", not 1. Default: 0.5. */
   fAlphaDivergenceCoef: number('alpha of `alpha_divergence`, other than 1', {
     ...{ default: 0.5, flag: 'f_alpha_divergence_coef' },

@@ -14,6 +14,7 @@ import type { Forward } from '../micro-batch.js';
 export const REFERENCE = checked(readReference, 'model to stay near', {
   default: null,
   shown: 'the model without its [adapters](lora.md)',
+  elsewhere: '`ref_model_name_or_path`',
 });
 
 function readReference(op: string, given: CausalLM): CausalLM {
