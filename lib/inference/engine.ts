@@ -5,6 +5,7 @@ import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import { answerPythonNames } from '../runtime/python-names.js';
 import { refused } from '../runtime/refused.js';
+import { requireInteger } from '../runtime/require-number.js';
 import { requireNoSurplus } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { noGrad, type Tensor } from '../tensor/index.js';
@@ -13,6 +14,7 @@ import { searched } from './beam-generation.js';
 import { type ChatRequest, type ChatResult, chat } from './chat.js';
 import { type Generation, type GenerationPiece, gathered } from './continuation.js';
 import { Grammars } from './grammar/grammars.js';
+import { promptLogprobs } from './prompt-logprobs.js';
 import { aloneRole, type EngineRole } from './ranks/role.js';
 import {
   type GenerateRequest,
@@ -20,6 +22,7 @@ import {
   type RequestLimits,
   readRequest,
 } from './request.js';
+import type { TokenLogprob } from './sampling.js';
 import type { Generator, InferenceStats, Submitted } from './step-loop.js';
 import type { StepRunner } from './step-runner.js';
 
@@ -90,6 +93,18 @@ export class InferenceEngine {
     this.role.requireForward(this.generator);
     const { runner, module } = this;
     return jointly(runner.together, () => noGrad(() => runner.timed(() => module.call(tokens))));
+  }
+
+  /**
+   * Returns the logprob of each token of a prompt with the `top` likeliest alternatives; null for
+   * the first token. One forward without the cache. Throws DS_ARGUMENT for invalid tokens and with
+   * tensor_parallel, DS_LIMIT for a prompt that is too long.
+   */
+  promptLogprobs(prompt: ArrayLike<number>, top = 0): (TokenLogprob | null)[] {
+    this.requireAlive('promptLogprobs');
+    this.role.requireAlone('promptLogprobs');
+    const { prompt: tokens } = readRequest({ prompt, maxNewTokens: 1 }, this.parts.requests);
+    return promptLogprobs(this.module, tokens, requireInteger('promptLogprobs top', top, 0));
   }
 
   /**

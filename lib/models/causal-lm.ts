@@ -408,7 +408,8 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return null;
   }
 
-  private logitsOf(x: Tensor): Tensor {
+  /** @internal Logits [.., V] of hidden states [.., channels]. */
+  logitsOf(x: Tensor): Tensor {
     const finish = this.finishLogits;
     return finish ? scope(() => finish(this.lm_head.call(x))) : this.lm_head.call(x);
   }

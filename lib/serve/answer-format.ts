@@ -13,6 +13,9 @@ export interface CallPart {
   arguments: string;
 }
 
+/** How likely a token was; the first token of an echoed prompt has no logprob. */
+export type PartLogprob = Omit<ServedLogprob, 'logprob'> & { logprob: number | null };
+
 /** A part of one choice, or all of it. */
 export interface AnswerPart {
   text: string;
@@ -21,7 +24,7 @@ export interface AnswerPart {
   /** Null unless the request set `return_token_ids`. */
   tokens: readonly number[] | null;
   /** Null unless the request set `logprobs`. */
-  logprobs: readonly ServedLogprob[] | null;
+  logprobs: readonly PartLogprob[] | null;
   finishReason: string | null;
   /** Offset of its first token in the text of all earlier tokens, held-back text included. */
   offset: number;
@@ -68,13 +71,14 @@ export class TextFormat implements AnswerFormat {
     const rows = logprobs.map((one) => {
       const { token, logprob } = one;
       const text = spell(this.tokenizer, token);
-      const row = { text, logprob, top: this.topOf(one), offset: at };
+      const top = logprob === null ? null : this.topOf({ ...one, logprob });
+      const row = { text, logprob, top, offset: at };
       at += lengthOf(this.tokenizer, token);
       return row;
     });
     return {
       tokens: rows.map(({ text }) => text),
-      token_logprobs: rows.map(({ logprob }) => finite(logprob)),
+      token_logprobs: rows.map(({ logprob }) => (logprob === null ? null : finite(logprob))),
       top_logprobs: rows.map(({ top }) => top),
       text_offset: rows.map((row) => row.offset),
     };
@@ -132,7 +136,7 @@ export class ChatFormat implements AnswerFormat {
   private logprobs({ logprobs }: AnswerPart): object | null {
     if (!logprobs) return null;
     const content = logprobs.map(({ token, logprob, top }) => ({
-      ...this.entry(token, logprob),
+      ...this.entry(token, logprob ?? 0),
       top_logprobs: top.map((one) => this.entry(one.token, one.logprob)),
     }));
     return { content, refusal: null };

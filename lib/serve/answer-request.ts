@@ -3,7 +3,7 @@
 import type { ServerResponse } from 'node:http';
 
 import type { Answer, Usage } from './answer.js';
-import { type AnswerPart, spelledLength } from './answer-format.js';
+import { type AnswerPart, type PartLogprob, spelledLength } from './answer-format.js';
 import { ApiError, noModel } from './api-error.js';
 import { requireCompiled } from './format-fields.js';
 import type { Metrics, RequestWatch } from './metrics.js';
@@ -125,6 +125,15 @@ class Run {
     const onStart = (): void => watch.started();
     const request = { ...options, prompt, signal: life.signal, onStart };
     this.usage.promptTokens += prompt.length;
+    const { maxNewTokens, n, logprobs } = options;
+    const scores =
+      this.parsed.echo && logprobs !== undefined ? this.scores(prompt, logprobs) : null;
+    if (scores || maxNewTokens === 0) {
+      const finishReason = maxNewTokens === 0 ? 'length' : null;
+      for (let i = 0; i < n; ++i)
+        this.passPrompt(first + i, { prompt, echo }, scores, finishReason);
+      if (maxNewTokens === 0) return;
+    }
     let cached = 0;
     for await (const piece of engine.stream(request)) {
       watch.piece(first + piece.index, piece);
@@ -135,6 +144,26 @@ class Run {
       if (this.pass(first + piece.index, piece, { prompt, echo })) break;
     }
     this.usage.cachedTokens += cached;
+  }
+
+  /** Logprobs of a prompt's tokens, the first without one. */
+  private scores(prompt: readonly number[], top: number): PartLogprob[] {
+    const found = this.served.engine.promptLogprobs?.(prompt, top) ?? [];
+    return prompt.map((token, i) => found[i] ?? { token, logprob: null, top: [] });
+  }
+
+  /** Passes an echoed prompt on, as the first part of a choice. */
+  private passPrompt(
+    choice: number,
+    { prompt, echo }: Opening,
+    logprobs: readonly PartLogprob[] | null,
+    finishReason: string | null,
+  ): void {
+    this.offsets.set(choice, spelledLength(this.served, prompt));
+    this.parts.answer.part(choice, {
+      ...{ text: echo, offset: 0, logprobs, finishReason },
+      tokens: this.parsed.delivery.tokenIds ? prompt : null,
+    });
   }
 
   /** Passes a piece on; true if the answer needs no more. */

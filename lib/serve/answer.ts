@@ -2,11 +2,10 @@
 import { randomUUID } from 'node:crypto';
 import type { ServerResponse } from 'node:http';
 
-import type { AnswerFormat, AnswerPart, CallPart } from './answer-format.js';
+import type { AnswerFormat, AnswerPart, CallPart, PartLogprob } from './answer-format.js';
 import type { ApiError } from './api-error.js';
 import { EventStream } from './event-stream.js';
 import { sendError, sendJson } from './send.js';
-import type { ServedLogprob } from './served-engine.js';
 
 /** Token counts of a request. */
 export interface Usage {
@@ -112,7 +111,7 @@ export class Gathered {
   private readonly thoughts: string[] = [];
   private readonly calls: CallPart[] = [];
   private readonly tokens: number[] = [];
-  private readonly logprobs: ServedLogprob[] = [];
+  private readonly logprobs: PartLogprob[] = [];
   private last: AnswerPart | null = null;
 
   add(part: AnswerPart): void {

@@ -25,11 +25,12 @@ export function readCompletion(body: JsonObject, served: ServedModel): ParsedReq
   const fields = new RequestFields(body);
   requireSupportedInTexts(fields);
   const prompts = promptsOf(fields.any('prompt'), served);
-  const { options, asked } = readOptions(fields, served);
-  const logprobs = fields.integer('logprobs', 0, TOP_LOGPROBS);
   const echo = fields.flag('echo') ?? false;
-  if (echo && logprobs !== undefined) {
-    throw invalid('echo', 'false with logprobs: the server computes none for prompts', 'true');
+  // An echo needs no new token.
+  const { options, asked } = readOptions(fields, served, echo ? 0 : 1);
+  const logprobs = fields.integer('logprobs', 0, TOP_LOGPROBS);
+  if (echo && logprobs !== undefined && !served.engine.promptLogprobs) {
+    throw invalid('echo', 'false with logprobs: the engine computes none for prompts', 'true');
   }
   const formatField = formatOf(fields, served);
   const parsed: ParsedRequest = {

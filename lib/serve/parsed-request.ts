@@ -69,6 +69,7 @@ const SAMPLED = {
 export function readOptions(
   fields: RequestFields,
   { vocabSize, limits, defaults, tokenizer }: ServedModel,
+  leastTokens = 1,
 ): Pick<ParsedRequest, 'options' | 'asked'> {
   const given: ContinuationOptions = {
     ...fields.declared(SAMPLED),
@@ -81,7 +82,7 @@ export function readOptions(
   if (given.stop && !tokenizer) {
     throw invalid('stop', 'stop_token_ids of a model without a tokenizer', 'texts');
   }
-  const asked = maxNewTokens(fields);
+  const asked = maxNewTokens(fields, leastTokens);
   const said = Object.entries(given).filter(([, value]) => value !== undefined);
   const n = fields.integer('n', 1, limits.answers) ?? 1;
   return { options: { ...defaults, ...Object.fromEntries(said), n }, asked };
@@ -101,9 +102,9 @@ export function readDelivery(fields: RequestFields, { tokenizer }: ServedModel):
 }
 
 /** A request may set both names to one value. */
-function maxNewTokens(fields: RequestFields): number | undefined {
-  const old = fields.integer('max_tokens', 1);
-  const most = fields.integer('max_completion_tokens', 1);
+function maxNewTokens(fields: RequestFields, least: number): number | undefined {
+  const old = fields.integer('max_tokens', least);
+  const most = fields.integer('max_completion_tokens', least);
   if (old !== undefined && most !== undefined && old !== most) {
     throw invalid('max_tokens', `max_completion_tokens, ${most}, or nothing`, `${old}`);
   }

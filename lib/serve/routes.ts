@@ -22,7 +22,7 @@ import { readResponse } from './responses/response-request.js';
 import type { ResponseStore } from './responses/response-store.js';
 import { send, sendJson } from './send.js';
 import type { ServedModel } from './served-model.js';
-import { detokenize, tokenize } from './tokenize.js';
+import { describeTokenizer, detokenize, tokenize } from './tokenize.js';
 
 /** The parts of a server that its routes use. */
 interface ServerContext extends Counter {
@@ -67,6 +67,7 @@ const ROUTES: Readonly<Record<string, Route>> = {
   '/v1/embeddings': { POST: answeredBy(embeddings) },
   '/v1/rerank': { POST: answeredBy(rerank) },
   '/rerank': { POST: answeredBy(rerank) },
+  '/tokenizer_info': { GET: tokenizerInfo },
   '/tokenize': { POST: answeredBy(tokenize) },
   '/detokenize': { POST: answeredBy(detokenize) },
 };
@@ -75,7 +76,8 @@ const ROUTES: Readonly<Record<string, Route>> = {
 const pathOf = ({ url = '/' }: IncomingMessage): string =>
   required(url.replace(/^https?:\/\/[^/?]*/i, '').split('?')[0]);
 
-const isGuarded = (path: string): boolean => /^\/(v1(\/|$)|(de)?tokenize|rerank$)/.test(path);
+const isGuarded = (path: string): boolean =>
+  /^\/(v1(\/|$)|((de)?tokenize|tokenizer_info|rerank)$)/.test(path);
 
 /** Answers a request, or throws an ApiError. */
 export async function answerRequest(
@@ -129,6 +131,10 @@ function models(context: ServerContext, _: IncomingMessage, response: ServerResp
   sendJson(response, 200, { object: 'list', data: [described(context)] });
 }
 
+function tokenizerInfo(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
+  sendJson(response, 200, describeTokenizer(requireLoaded(context)));
+}
+
 function model(context: ServerContext, request: IncomingMessage, response: ServerResponse): void {
   const wanted = decoded(pathOf(request).slice(MODELS.length));
   const found = described(context);
@@ -138,7 +144,16 @@ function model(context: ServerContext, request: IncomingMessage, response: Serve
 
 function described(context: ServerContext): { id: string } & JsonObject {
   const { name: id, maxTokens: max_model_len } = requireLoaded(context);
-  return { id, object: 'model', created: context.started, owned_by: 'ds', max_model_len };
+  // As in vLLM: `root` is the base model, `parent` the base of an adapter.
+  const origin = { root: id, parent: null };
+  return {
+    id,
+    object: 'model',
+    created: context.started,
+    owned_by: 'ds',
+    ...origin,
+    max_model_len,
+  };
 }
 
 function decoded(text: string): string {

@@ -51,6 +51,8 @@ export interface ServedEngine {
   readonly failure?: Error | null;
   /** Set if the model embeds or ranks in place of generating. */
   readonly encoder?: ServedEncoder;
+  /** Logprobs of a prompt's tokens; null for the first. Absent: the engine computes none. */
+  promptLogprobs?(prompt: readonly number[], top: number): (ServedLogprob | null)[];
   /** Continues a prompt. Aborting `signal` or leaving the loop frees the memory of the request. */
   stream(request: ContinuationRequest): AsyncIterable<ServedPiece>;
   /** Counters of its work. */

@@ -66,11 +66,29 @@ export async function detokenize(
   };
 }
 
+/** The special tokens and the chat template, for clients that use the server's tokenizer. */
+export function describeTokenizer({ tokenizer }: ServedModel): JsonObject {
+  if (!tokenizer) throw noTokenizer();
+  const nameOf = (id: number | null): string | null =>
+    id === null ? null : tokenizer.idToToken(id);
+  const { bosId, eosId, padId, unkId, modelMaxLength } = tokenizer;
+  return {
+    tokenizer_class: 'PreTrainedTokenizerFast',
+    ...{ bos_token: nameOf(bosId), eos_token: nameOf(eosId), pad_token: nameOf(padId) },
+    ...{ unk_token: nameOf(unkId), model_max_length: modelMaxLength },
+    chat_template: tokenizer.templateText('default'),
+  };
+}
+
+function noTokenizer(): ApiError {
+  const message = 'This model has no tokenizer: its prompts and answers are tokens.';
+  return new ApiError(400, message, { code: 'no_tokenizer' });
+}
+
 function requireReading(fields: RequestFields, served: ServedModel): Reading {
   const { name, tokenizer, reader } = served;
   const wanted = fields.text('model');
   if (wanted !== undefined && wanted !== name) throw noModel(wanted, name);
   if (tokenizer && reader) return { tokenizer, reader };
-  const message = 'This model has no tokenizer: its prompts and answers are tokens.';
-  throw new ApiError(400, message, { code: 'no_tokenizer' });
+  throw noTokenizer();
 }

@@ -370,7 +370,14 @@ test('models, health and metrics', () =>
   withServer(
     async (url) => {
       const { json } = await ask(`${url}/v1/models`);
-      const model = { id: 'tiny/one', object: 'model', owned_by: 'ds', max_model_len: 4096 };
+      const origin = { root: 'tiny/one', parent: null };
+      const model = {
+        id: 'tiny/one',
+        object: 'model',
+        owned_by: 'ds',
+        ...origin,
+        max_model_len: 4096,
+      };
       expect(json).toMatchObject({ object: 'list', data: [model] });
       expect((await ask(`${url}/v1/models/tiny%2Fone`)).json).toMatchObject(model);
       expect((await ask(`${url}/v1/models/other`)).status).toBe(404);
