@@ -23,10 +23,9 @@ interface InitialValues {
 }
 
 /**
- * Every rank starts with the values of the first rank in each group of `alikeOf`, one group after
- * another, for frozen units too. Values from files, which are equal on all ranks, are read by each
- * rank itself; with shards, only its own part. Blocks until all values are in place. Temporary
- * device memory: one unit, and one parameter in f32.
+ * Every rank starts with the values of the first rank in each group of `alikeOf`. Values from files
+ * are read by each rank itself; with shards, only its own part. Blocks until all values are in
+ * place. Temporary device memory: one unit, and one parameter in f32.
  */
 export function adoptModel(
   stage: ZeroStages,
@@ -56,9 +55,8 @@ export function adoptModel(
 }
 
 /**
- * Writes the values of a parameter into the allocated flat weights, rounded from f32 to the unit's
- * dtype if floating. `onInitial` receives the values first. From files, only the values in `kept`
- * are read; the rest of the flat weights is undefined.
+ * Writes the values of a parameter into the flat weights, rounded from f32 if floating, after
+ * `onInitial`. From files, only the values in `kept` are read; the rest is undefined.
  */
 function writeInitial(
   unit: WeightUnit,

@@ -11,7 +11,6 @@ export interface BucketOptions {
   timer: CommTimer;
 }
 
-/** The part of one unit in a bucket. */
 interface Transfer {
   /** In elements. */
   numel: number;

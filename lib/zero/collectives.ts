@@ -5,7 +5,6 @@ import type { Tensor } from '../tensor/index.js';
 import { viewOf } from '../tensor/ops/shapes.js';
 import { noteChanged } from '../tensor/tape.js';
 
-/** A running collective. */
 export interface Work {
   /** Later work of `stream` sees the result. Blocks on the CPU. Throws DS_COMM. */
   wait(stream: Stream): void;

@@ -44,15 +44,13 @@ export interface RankError {
 }
 
 /**
- * Decides when the partitions of one ShardState are updated, and how ranks share the work. Members
- * without a use in a schedule are absent. Methods only enqueue work, unless their comment states
- * that they block.
+ * Decides when the partitions of one ShardState are updated, and how ranks share the work. Methods
+ * only enqueue work, unless their comment states that they block.
  */
 export interface Schedule {
   /**
-   * Updates every partition in forward order, after the step decision. Yields each one after its
-   * new weights are enqueued; the rest of its update is enqueued before the end. `control` is on
-   * the device, written on the compute stream.
+   * Updates every partition in forward order after the decision `control` on the device. Yields
+   * each one after its new weights are enqueued.
    */
   update(control: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void>;
   /** Called before dispose() of the ShardState. */
@@ -92,10 +90,7 @@ export interface Share {
   readonly schedule: Schedule;
 }
 
-/**
- * Routes each partition to its share. Shares update concurrently; their work is enqueued in forward
- * order. All strategies and schedules give the same bits. Their creators own them.
- */
+/** Routes each partition to its share. Work of shares is enqueued in forward order. */
 export class OptimizerState {
   readonly shares: Share[] = [];
   private readonly shareOf = new Map<Partition, Share>();
@@ -133,9 +128,8 @@ export class OptimizerState {
   }
 
   /**
-   * Updates every partition in forward order over all shares. Calls `publisher` for each partition
-   * after its new weights are enqueued. `control` is on the device, written on the compute stream.
-   * A share may block for the step decision, so independent work of other shares is enqueued first.
+   * Updates every partition in forward order over all shares, after the decision `control` on the
+   * device. A share may block for it, so independent work of other shares is enqueued first.
    */
   update(control: Tensor, plan: UpdatePlan, publisher: Publisher): void {
     for (const { schedule } of this.shares) schedule.endBackward?.();
@@ -159,9 +153,8 @@ export class OptimizerState {
   }
 
   /**
-   * Lends the master weights (name "master") or the state `name` of a fragment after the last
-   * update. To write: change the tensor, call keep() on it, then changed(). The next update uses
-   * the new values.
+   * Lends the masters (name "master") or the state `name` of a fragment. To write: change the
+   * tensor, call keep() on it, then changed().
    */
   lend(partition: Partition, fragment: Fragment, name: string): LentState {
     const { state, schedule } = this.of(partition);
@@ -236,9 +229,8 @@ export class OptimizerState {
 }
 
 /**
- * Updates every range separately: for elementwise rules, and for ranks with whole parameters. On
- * the device this is one pass in the order of compute. On the host, a tile is updated while the
- * gradient of the next arrives and the weights of the last one leave.
+ * Updates every range separately. On the device this is one pass in the order of compute. On the
+ * host, a tile is updated while the next gradient arrives and the last weights leave.
  */
 export class Deferred implements Schedule {
   constructor(

@@ -66,7 +66,6 @@ const hasCodes = (dtype: DType): boolean => isFloating(dtype) && dtype !== 'f64'
  */
 export class BlockCodes {
   constructor(
-    /** Bits per code. */
     private readonly bits: 8 | 4,
     /** Values per message. */
     private readonly numel: number,

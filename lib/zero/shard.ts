@@ -14,9 +14,8 @@ import type { Unit, WeightUnit } from './unit.js';
 export type WeightShard = Partition<WeightUnit>;
 
 /**
- * The weights of a unit on this rank, and if it is trained, the gradient that this rank updates
- * them by. A stage creates it and fills `grad`. The norm's counter records `ready`, and a
- * ShardState reads both. An update writes the weights.
+ * The weights of a unit on this rank, and if trained, the gradient of their updates. A stage fills
+ * `grad`, and the norm's counter records `ready`.
  */
 export class Partition<Of extends WeightUnit = Unit> {
   readonly device: Device;
@@ -24,10 +23,7 @@ export class Partition<Of extends WeightUnit = Unit> {
   readonly fragments: readonly Fragment[];
   /** The optimizer groups, with offsets from the partition's start. */
   readonly groups: readonly GroupRange[];
-  /**
-   * [numel] reduced over all ranks, in the dtype of the unit's gradient. Null before the reduction
-   * of the last micro-batch and after dropGrad().
-   */
+  /** [numel] reduced over all ranks, until dropGrad(). Null before the last micro-batch. */
   grad: Tensor | null = null;
   /** Whether `grad` contains only this rank's samples, because ranks do not sum gradients. */
   isOwnGrad = false;
@@ -79,7 +75,6 @@ export class Partition<Of extends WeightUnit = Unit> {
     };
   }
 
-  /** Frees the gradient and the unit's memory for it. */
   dropGrad(): void {
     this.grad?.release();
     this.grad = null;
@@ -101,15 +96,11 @@ export interface WeightStore {
   /** Copies the weights to `to` ([numel] on the device) in the order of `stream`. */
   load(to: Tensor, stream: Stream): void;
   /**
-   * Sets the weights to `from` after the work of `stream`. `from` is [numel]: on the device in
-   * their dtype, or pinned in any dtype that rounds to it; `memory` itself needs no copy. Returns
-   * the stream that orders the change and the read of `from`.
+   * Sets the weights to `from` after the work of `stream`: [numel] on the device, or pinned in any
+   * dtype that rounds to theirs. Returns the stream that orders the change and the read of `from`.
    */
   store(from: Tensor, stream: Stream): Stream;
-  /**
-   * For storage in memory: replaces it by `memory`, with as many elements in the same kind of
-   * memory, and takes ownership. Returns the previous memory; the caller owns it.
-   */
+  /** For storage in memory: replaces it by `memory`, with ownership, and returns the previous. */
   exchange?(memory: Tensor): Tensor;
   /** Lends a fragment, as a reference or a copy, in the parameter's shape if it is whole. */
   lend(fragment: Fragment): LentState;

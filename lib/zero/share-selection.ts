@@ -2,10 +2,9 @@
 import type { Partition } from './shard.js';
 
 /**
- * Selects partitions with about `share` of all elements, spread evenly over the forward. Two
- * processors with rates in this proportion then work in parallel. The first partition is selected
- * if it is not larger than the share. Its gradient comes last and its weights are needed first; the
- * other processor then updates the next partitions.
+ * Selects partitions with about `share` of all elements, spread evenly over the forward, so that
+ * two processors work in parallel. The first one is selected if it is not larger than the share:
+ * its gradient comes last and its weights are needed first.
  */
 export function evenlySpread(
   partitions: readonly Partition[],
@@ -25,9 +24,8 @@ export function evenlySpread(
 }
 
 /**
- * Selects the partitions with state on the device if the rest is offloaded: the first ones in
- * forward order, up to `share` of all elements. Their gradients are complete last and their weights
- * are needed first, so a host update could not overlap with other work. Source: DeepSpeed's
+ * Selects the partitions with state on the device: the first ones in forward order, up to `share`
+ * of all elements. A host update of these could not overlap with other work. Source: DeepSpeed's
  * offload_optimizer.ratio (ZeRO-Offload++, "Twin-Flow").
  */
 export function firstInForward(

@@ -33,10 +33,7 @@ export interface GradientFlow {
   readonly route: GradientRoute | null;
   /** Whether it reduces every micro-batch. Else they add up in the unit, and it reduces the sum. */
   readonly takesEach: boolean;
-  /**
-   * Reduces and frees the unit's gradient. The last call of a step has a `receiver` of the
-   * partition's gradient, now or in flush().
-   */
+  /** Reduces and frees the unit's gradient. The last call of a step has a `receiver`. */
   reduce(partition: Partition, receiver: GradientReceiver | null): void;
 }
 
@@ -70,9 +67,8 @@ export interface ZeroStage {
 }
 
 /**
- * The stages of a model; routes each unit to its group. One configuration creates all of them, so
- * they agree on sharded weights and on the factor of reduced gradients. Owns the flows, and the
- * partitions and shards of the units.
+ * Routes each unit to the stage of its group. One configuration creates all stages, so they agree
+ * on sharded weights and factors. Owns flows, partitions and shards.
  */
 export class ZeroStages {
   /** Whether weights are gathered by acquire() and freed by release(). */
@@ -133,9 +129,8 @@ export class ZeroStages {
   }
 
   /**
-   * Called when the unit's gradient of a micro-batch is complete on the compute stream. If it was
-   * the last one of the step, `receiver` gets the reduced gradient of the partition, now or in
-   * flush(). Else `receiver` is null.
+   * Called when the unit's gradient of a micro-batch is complete on the compute stream. After the
+   * last one, `receiver` gets the gradient of the partition, now or in flush(); else it is null.
    */
   reduce(unit: WeightUnit, receiver: GradientReceiver | null): void {
     const { gradients } = this.of(unit);

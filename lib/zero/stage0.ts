@@ -37,10 +37,7 @@ export const summedGradients = (route: GradientRoute): GradientFlow => ({
   },
 });
 
-/**
- * Stage 0 with an optimizer that exchanges other values in some steps. In these steps, each rank
- * keeps its own gradients, with `ownFactor`.
- */
+/** Stage 0 with steps that exchange other values: each rank then keeps its own gradients. */
 export const alternatingGradients = (
   summed: GradientFlow,
   isSummed: () => boolean,

@@ -71,9 +71,8 @@ function add(sum: Tensor, addend: Tensor, stream: Stream): void {
 
 /**
  * Stages 1 and 2: every rank holds whole units and updates a shard of each. An all-gather
- * distributes the shards in place, in the order of updates; a reader waits only for its own unit.
- * Host updates take longer than a forward, so each unit is sent when it is ready, on a separate
- * stream. Compute then reads the first units while the last are updated.
+ * distributes the shards in place, in the order of updates. A unit that the host has updated is
+ * sent alone, on a separate stream: compute reads the first units while the last are updated.
  */
 export class PublishedWeights implements WeightFlow {
   readonly isSharded = false;

@@ -27,11 +27,8 @@ interface GatherOptions {
   persistenceThreshold: number;
   /** ... if all of them have at most this many elements (stage3_model_persistence_threshold). */
   modelPersistenceThreshold: number;
-  /** Predicts the next units. */
   trace: UnitTrace;
-  /** Storage of the shards. */
   storage: ShardStorage;
-  /** Gathers a unit from the shards of all ranks. */
   gather: GatherUnit;
   /** Secondary copies for repeated gathers before the next update (hpZ); null without them. */
   near: NearCopies | null;
@@ -40,20 +37,17 @@ interface GatherOptions {
   timer: CommTimer;
 }
 
-/** The gathered weights of one unit. */
 interface Gathered {
   /** [numel] of the unit. */
   flat: Tensor;
   /** The running gather, until the compute stream waits for it. */
   work: Work | null;
-  /** The parameters are views of `flat`. */
   hasViews: boolean;
 }
 
 /**
- * Runs one all-gather per unit, from the shard directly into the unit's flat weights. The host
- * never waits: memory is allocated and freed in the order of the compute stream, and events order
- * the gathers.
+ * Runs one all-gather per unit, from the shard into the unit's flat weights. The host never waits:
+ * memory is allocated and freed in the order of compute, and events order the gathers.
  */
 export class GatheredWeights implements WeightFlow {
   readonly isSharded = true;
@@ -230,7 +224,6 @@ export class GatheredWeights implements WeightFlow {
 /** Fills `flat` [size * n] on the device from every rank's shard of n elements. */
 export type GatherUnit = (store: WeightStore, flat: Tensor, group: Collectives, at: At) => Work;
 
-/** The storage of shards. */
 export interface ShardStorage {
   /** See ZeroStages.slotBytes. */
   readonly slotBytes: number;
@@ -238,7 +231,6 @@ export interface ShardStorage {
   create(unit: WeightUnit, numel: number): WeightStore;
   /** Announces the next units to gather, in order. */
   expect(units: Iterable<WeightUnit>): void;
-  /** Called when no storage is used any more. */
   dispose(): void;
 }
 
@@ -273,10 +265,7 @@ export const gatherPlain: GatherUnit = (store, flat, group, at) => {
 export class NearCopies {
   private readonly shards = new Map<WeightUnit, Tensor>();
 
-  constructor(
-    /** The ranks that divide the copy. */
-    private readonly group: Collectives,
-  ) {}
+  constructor(private readonly group: Collectives) {}
 
   /** Fills `flat` [numel] from the copy. Returns null if there is no copy of these weights yet. */
   gather(unit: WeightUnit, flat: Tensor, at: At): Work | null {

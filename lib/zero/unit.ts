@@ -165,10 +165,9 @@ export interface UnitListener {
 }
 
 /**
- * The gradient of a unit, from the first one of an accumulation step until drop(). Backward writes
- * to `parameter.grad`, views of one flat buffer. Micro-batches add up there if the sum has the
- * parameters' dtype. Else each backward's gradient is added to an f32 sum and freed, so
- * `parameter.grad` is null between backwards (DeepSpeed's data_types.grad_accum_dtype).
+ * The gradient of a unit, from the first one of a step until drop(). Backward writes to
+ * `parameter.grad`, views of one flat buffer, where micro-batches add up. If the sum has another
+ * dtype (data_types.grad_accum_dtype), each backward's gradient is added to an f32 sum and freed.
  * All work is enqueued on the compute stream.
  */
 export class UnitGradient {

@@ -74,17 +74,10 @@ const RULES: readonly Rule[] = [
 const ALSO = 4;
 
 /**
- * Compares the configuration, the parameters and the hyperparameters of ranks that must agree.
- * DeepSpeed has no such check.
- *
- * Ranks exchange digests. If these differ, two ranks exchange descriptions. Keys that the plan will
- * set count as "auto". If layers are divided (`isCut`), the parts must be complete.
- *
- * Throws on every rank, with the ranks and their values:
- *
- * - DS_CONFIG with the key, if a configuration differs.
- * - DS_ARGUMENT, if a parameter or a hyperparameter differs.
- * - DS_COMM, if a rank is missing.
+ * Compares configuration, parameters and hyperparameters of ranks that must agree. Ranks exchange
+ * digests; if these differ, two ranks exchange descriptions. Keys that the plan will set count as
+ * "auto". If layers are divided (`isCut`), the parts must be complete. Throws on every rank, with
+ * ranks and values: DS_CONFIG, DS_ARGUMENT for parameters and hyperparameters, DS_COMM.
  */
 export async function requireAgreement(
   { job, planned }: Pick<Inputs, 'job' | 'planned'>,

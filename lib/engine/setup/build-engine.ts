@@ -24,15 +24,11 @@ import { isCutOver, splitLayers } from './tensor-parallel.js';
 import { holdModel } from './zero.js';
 
 /**
- * Builds the engine of this rank. Values "auto" become final on the way (fitMemory).
- *
- * - Throws DS_CONFIG without an optimizer, DS_ARGUMENT for invalid groups.
- * - Throws either one, before any change, if ranks have different inputs.
- * - Throws DS_IO if a monitor cannot write, DS_OUT_OF_MEMORY, DS_COMM.
- *
- * A failure releases all resources in reverse order. The model keeps its values. Parameters that
- * were in units keep the dtype of the weights. At stage 3 on several ranks, the shards are lost:
- * the next use of such a parameter throws.
+ * Builds the engine of this rank. Values "auto" become final on the way (fitMemory). Throws
+ * DS_CONFIG, DS_ARGUMENT, DS_IO, DS_OUT_OF_MEMORY and DS_COMM. A failure releases all resources in
+ * reverse order, and the model keeps its values. Parameters that were in units keep the dtype of
+ * the weights. At stage 3 on several ranks, the shards are lost: the next use of such a parameter
+ * throws.
  */
 export async function buildEngine(given: Given): Promise<Engine> {
   const { module, clients, job } = given;

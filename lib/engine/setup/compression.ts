@@ -10,10 +10,7 @@ import type { Given } from './clients.js';
 import type { PipelinePlan } from './pipeline.js';
 import { tensorSize } from './tensor-parallel.js';
 
-/**
- * Throws DS_CONFIG if the section differs from that of initCompression(), if it is enabled without
- * a call of initCompression(), and for a compressed pipeline.
- */
+/** Throws DS_CONFIG if the section is not that of initCompression(), and for a pipeline. */
 export function requireCompression(
   { module, config: { compression_training: section } }: Pick<Given, 'module' | 'config'>,
   plan: PipelinePlan | null,

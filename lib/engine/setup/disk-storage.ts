@@ -25,10 +25,7 @@ interface DiskWeightsRequest {
   group: Collectives;
 }
 
-/**
- * Returns storage for a rank's shards in an allocated file or in host memory. Emits a warning if
- * the disk is slow. Throws DS_IO if nvme_path cannot be a folder or has too little space.
- */
+/** Returns storage for a rank's shards. Warns of a slow disk. Throws DS_IO. */
 export function openDiskWeights({ config, units, device, group }: DiskWeightsRequest): DiskWeights {
   const folder = folderOf(config, 'offload_param');
   const { offload_param: offload } = config.zero_optimization;
@@ -46,7 +43,6 @@ export function openDiskWeights({ config, units, device, group }: DiskWeightsReq
   return weights;
 }
 
-/** The inputs of a state. */
 export interface StateOptions {
   config: ResolvedConfig;
   optimizer: Optimizer;
@@ -57,10 +53,7 @@ export interface StateOptions {
   group: Collectives;
 }
 
-/**
- * Returns state on disk with an allocated file. Emits a warning if the disk is slow. Throws DS_IO
- * if nvme_path cannot be a folder or has too little space.
- */
+/** Returns state on disk. Warns of a slow disk. Throws DS_IO. */
 export function openNvmeState(options: StateOptions): NvmeState {
   const { config, optimizer, partitions, device, group } = options;
   const folder = folderOf(config, 'offload_optimizer');

@@ -91,11 +91,9 @@ export async function fitMemory(
 }
 
 /**
- * Throws DS_OUT_OF_MEMORY on every rank if weights, gradients and state exceed the memory, with the
- * arithmetic and useful settings. A virtual machine may receive memory as it is used, so a shortage
- * of free memory there is only a notice. Returns the configuration. If it leaves speculation open
- * and memory is too short for it, speculation is turned off with a notice. `shards`: ranks of the
- * shard group.
+ * Throws DS_OUT_OF_MEMORY on every rank if weights, gradients and state exceed the memory. A
+ * virtual machine may receive memory as it is used, so a shortage of free memory there is only a
+ * notice. Returns the configuration; without memory for open speculation, speculation is off.
  */
 export async function requireMemory(
   job: Distributed,

@@ -44,8 +44,7 @@ export function requireExchange(
 }
 
 /**
- * Places parameters with one kind of state together. Parameters and shards begin at block borders,
- * so blocks are equal for any number of ranks.
+ * Places parameters with one kind of state together. Parameters and shards begin at block borders.
  */
 export function layoutFor(optimizer: Optimizer, shards: number): LayoutOptions {
   const stateOf = ({ group, shape }: ParameterShape): DeclaredState =>
@@ -94,10 +93,7 @@ interface Sharding {
   shards: number;
 }
 
-/**
- * Returns the first parameter that `stage` divides and `optimizer` needs whole, or null. Stages 1
- * to 3 divide units into equal parts, across parameter borders. Equal on every rank.
- */
+/** Returns the first parameter that `stage` divides and `optimizer` needs whole, or null. */
 export function cutParameter(
   optimizer: Optimizer,
   units: readonly Unit[],
@@ -118,10 +114,7 @@ export function cutParameter(
   return null;
 }
 
-/**
- * Throws DS_CONFIG on every rank if `sharding` divides a parameter that `optimizer` needs whole,
- * and the optimizer has no exchange between ranks.
- */
+/** Throws DS_CONFIG on every rank for such a parameter without an exchange between ranks. */
 export function requireWholeParameters(
   optimizer: Optimizer,
   units: readonly Unit[],

@@ -46,9 +46,8 @@ type Add = <State extends ShardState>(
 ) => void;
 
 /**
- * Adds states with their schedules to `state`; `owned` takes ownership. Throws DS_CONFIG if
- * super_offload is true for an optimizer without speculative updates, and DS_IO if a disk lacks
- * space.
+ * Adds states with their schedules to `state`; `owned` takes ownership. Throws DS_CONFIG if the
+ * optimizer cannot speculate as configured, DS_IO.
  */
 export function buildState(
   state: OptimizerState,

@@ -30,10 +30,9 @@ export class NoOptimizer implements Optimizer {
 }
 
 /**
- * Returns the optimizer of the caller, else of the configuration. At stage 3 without either,
- * returns NoOptimizer, which only gathers weights for forwards. Throws DS_CONFIG without an
- * optimizer at other stages and for one that does not support pipelines or divided layers. Throws
- * DS_ARGUMENT for invalid groups or without trainable parameters.
+ * Returns the optimizer of the caller, else of the configuration; at stage 3 without either,
+ * NoOptimizer. Throws DS_CONFIG without an optimizer at other stages or for one that the
+ * parallelism excludes, DS_ARGUMENT for invalid groups or without trainable parameters.
  */
 export function findOptimizer(given: Inputs, plan: PipelinePlan | null): Optimizer {
   const optimizer = givenOptimizer(given);

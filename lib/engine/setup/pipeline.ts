@@ -42,9 +42,8 @@ export interface PipelinePlan {
 type PipelineInputs = Pick<Given, 'module' | 'config' | 'job'>;
 
 /**
- * Returns the plan for a PipelineModule, or for a divisible model if the configuration sets stages;
- * null for other models. Throws DS_CONFIG for options that pipelines do not support, DS_ARGUMENT
- * for more stages than layers.
+ * Returns the plan for a PipelineModule, or for a divisible model with configured stages; else
+ * null. Throws DS_CONFIG, DS_ARGUMENT for more stages than layers.
  */
 export function planPipeline(given: PipelineInputs): PipelinePlan | null {
   const { module, config, job } = given;

@@ -52,9 +52,8 @@ export function measured(module: Module, job: Distributed): Measured {
 }
 
 /**
- * Returns the configuration that the plan chooses, equal on every rank. The rank with the least
- * memory decides. Rank 0 prints it. Throws DS_OUT_OF_MEMORY on every rank if no candidate fits;
- * DS_COMM.
+ * Returns the configuration that the plan chooses, equal on every rank, by the rank with the least
+ * memory. Throws DS_OUT_OF_MEMORY on every rank if no candidate fits.
  */
 export async function choosePlanned(
   job: Distributed,
@@ -75,10 +74,8 @@ export async function choosePlanned(
 }
 
 /**
- * Chooses between speculative and deferred updates if weights and state are in host memory and
- * `super_offload` is open. Selects deferred updates if the device lacks memory for speculation with
- * its share and the plan expects faster steps without it. Equal on every rank; rank 0 emits a
- * notice. Rejects with DS_COMM.
+ * Chooses deferred updates if weights and state are in host memory, `super_offload` is open, the
+ * device lacks memory for speculation, and the plan expects faster steps so. Equal on every rank.
  */
 export async function chooseUpdates(
   job: Distributed,

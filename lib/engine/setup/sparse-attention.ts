@@ -6,9 +6,8 @@ import type { Site } from '../release-stack.js';
 import type { Given } from './clients.js';
 
 /**
- * Sets the pattern of the section, for the longest sequence of the model, in all attention of the
- * model. `undo` restores its own pattern, which it keeps without a section. Throws DS_CONFIG for a
- * model without sparse attention, and if its sequences are too short for the pattern.
+ * Sets the pattern of the section in all attention of the model; `undo` restores its own. Throws
+ * DS_CONFIG for a model without sparse attention or with too short sequences.
  */
 export function sparsifyFromSection(
   { module, config: { sparse_attention: section } }: Pick<Given, 'module' | 'config'>,

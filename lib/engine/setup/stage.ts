@@ -153,9 +153,8 @@ function shardStorage(
 }
 
 /**
- * Returns the way of gradients to other ranks; null without other ranks. Divides gradients in the
- * wider dtype: before a cast to a narrower one, or after a cast to f32. Source: DeepSpeed's
- * gradient averaging.
+ * Returns the way of gradients to other ranks, if any. Divides in the wider dtype: before a cast to
+ * a narrower one, or after a cast to f32. Source: DeepSpeed's gradient averaging.
  */
 function gradientRoute(config: ResolvedConfig, between: Between): GradientRoute | null {
   const { group, samples: ranks, replicas, device, overlap, timer } = between;
@@ -177,9 +176,8 @@ function gradientRoute(config: ResolvedConfig, between: Between): GradientRoute 
 }
 
 /**
- * Returns the divisor of gradients before the sum. If gradients are f16 at any point, it is the
- * number of ranks: the sum is then a mean, which is finite if the inputs are. f32 and bf16 have
- * enough range.
+ * Returns the divisor of gradients before the sum: the ranks if gradients are f16 at any point,
+ * because a mean is finite if the inputs are. f32 and bf16 have enough range.
  */
 function divisorOf(config: ResolvedConfig, ranks: number, inF16: boolean): number {
   if (ranks === 1) return 1;

@@ -26,13 +26,9 @@ export const tensorSize = ({
 }: ResolvedConfig['tensor_parallel']): number => Math.max(1, autotp_size, other.tp_size);
 
 /**
- * Divides the layers of the model over the axis tp if the configuration requires it and the program
- * has not done it. Uses partition_config, then the model's own plan.
- *
- * - Throws DS_CONFIG if the mesh has another size on tp, if the model has no plan, and if a rule
- *   has no match.
- * - Throws DS_ARGUMENT if the model cannot be divided.
- * - Throws DS_COMM.
+ * Divides the layers of the model over the axis tp by partition_config, then the model's own plan,
+ * if the program has not done it. Throws DS_CONFIG for another mesh or without a plan or match,
+ * DS_ARGUMENT if the model cannot be divided, DS_COMM.
  */
 export async function splitLayers({ module, config, job }: Given): Promise<void> {
   const { mesh } = job;

@@ -45,9 +45,8 @@ interface Together {
 
 /**
  * Builds units: root parameters first, because embeddings are read first, then the model's units in
- * forward order. Each is divided by dtype, and into trained and frozen parameters. A parameter with
- * several names belongs to its first unit. A parameter that is frozen or in no group gets no
- * gradient and no state; `undo` restores its requiresGrad.
+ * forward order. Each is divided by dtype, and into trained and frozen parameters. A frozen
+ * parameter gets no gradient; `undo` restores its requiresGrad.
  */
 export function buildUnits(
   module: Module,

@@ -87,9 +87,8 @@ function zeroGroupsOf(optimizer: Optimizer, ranks: Ranks, ties: readonly OwnGrou
 
 /**
  * Returns the parameter groups with a process group in the field `zeroGroup`, such as experts: only
- * its ranks have the same values. Their gradients are summed over these ranks, and divided by the
- * number of data ranks. Throws DS_CONFIG for optimizers with sums over ranks, and with copies of
- * the model along other axes.
+ * its ranks have the same values. Throws DS_CONFIG for optimizers with sums over ranks, and with
+ * copies of the model along other axes.
  */
 function ownGroups(
   optimizer: Optimizer,

@@ -41,7 +41,6 @@ interface Member {
   readonly offset: number;
 }
 
-/** Units with one common vector. */
 interface Bucket {
   readonly members: readonly Member[];
   readonly exchange: CompressedExchange;
@@ -50,10 +49,8 @@ interface Bucket {
 }
 
 /**
- * Updates without an exchange run range by range (Deferred). With an exchange, the ranges of each
- * bucket write its vector, ranks exchange it with two collectives, and the ranges are updated by
- * the average. While one bucket is exchanged, the next is written.
- *
+ * In steps with an exchange, the ranges of each bucket write its vector, ranks exchange it with two
+ * collectives, and the ranges are updated by the average. Meanwhile the next bucket is written.
  * Memory in addition to the state: 4 bytes per element and 4 / ranks for errors, a quarter of a
  * byte for messages, and the vectors of three buckets during an update.
  */

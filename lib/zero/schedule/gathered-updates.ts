@@ -19,7 +19,6 @@ interface Assignment {
   readonly owner: number;
 }
 
-/** A partition in a batch. */
 interface Member {
   readonly partition: Partition;
   /** Assignments in its unit; empty if the unit's update is elementwise. */
@@ -28,20 +27,13 @@ interface Member {
   readonly directions: Range;
 }
 
-/** Units that are gathered together. */
 type Batch = readonly Member[];
 
 /**
- * For each batch:
- *
- * 1. Each rank computes the directions of its shards.
- * 2. An all-gather collects them on the device.
- * 3. Each rank transforms the parameters assigned to it, and zeroes the others.
- * 4. A reduce-scatter returns the results to the shards.
- *
- * This sends twice the bytes of a direction. A batch collects units until there is a parameter for
- * every rank. Device memory: the directions of a batch, each in the dtype of its unit. With
- * offload, the device still runs the transformation.
+ * For each batch: each rank computes the directions of its shards; an all-gather collects them on
+ * the device; each rank transforms its parameters and zeroes the others; a reduce-scatter returns
+ * the results. A batch collects units until there is a parameter for every rank. Device memory: the
+ * directions of a batch. With offload, the device still transforms.
  */
 export class GatheredUpdates implements Schedule {
   private readonly sums: TensorSums;
@@ -115,7 +107,6 @@ export class GatheredUpdates implements Schedule {
     return full;
   }
 
-  /** Zeroes the parameters of other ranks. */
   private transform({ assignments }: Member, full: Tensor): void {
     for (const { entry, owner } of assignments) {
       if (owner === this.parts.group.rank) {

@@ -6,11 +6,9 @@ const UNITS_PER_LEFT = 8;
 
 /**
  * Backward completes units last to first; the next forward reads them first to last. The first
- * `early` arrivals are updated as they arrive, because the host is idle then. The others wait until
- * all have arrived, and are updated in forward order. `early` adapts to the host's speed and does
- * not change results. With many units, a few of the first arrivals also wait, while other units
- * keep the host busy. Forward reads these last, so the host has work during the forward of all
- * early units.
+ * `early` arrivals are updated as they arrive, because the host is idle then; the others in forward
+ * order after the last arrival. With many units, a few of the first arrivals also wait: forward
+ * reads them last, so the host has work during forward. `early` adapts to the host's speed.
  */
 export class SpeculationOrder<Unit> {
   private forward: readonly Unit[] = [];
@@ -99,7 +97,6 @@ export class AdaptiveCount {
 }
 // Decides if speculation pays, by the share of recent steps with a wrong assumption.
 
-/** Number of steps in the window. */
 export const windowLength = 10;
 
 /**
@@ -116,7 +113,6 @@ export class ClipWindow {
   private readonly missed: boolean[] = [];
   private paused = false;
 
-  /** Whether to speculate on the next step. */
   get speculate(): boolean {
     return !this.paused;
   }

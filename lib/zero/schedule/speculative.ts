@@ -37,7 +37,6 @@ import type { ShardState } from '../state/shard-state.js';
 import type { StateTile } from '../state/tiles.js';
 import { AdaptiveCount, ClipWindow, SpeculationOrder } from './speculation-policy.js';
 
-/** The speculation on one partition. */
 interface Attempt {
   /**
    * The gradient of a step that is not committed. Each speculation swaps it with the memory that
@@ -59,21 +58,17 @@ interface Speculation {
   stale: boolean;
 }
 
-/** The decision on a step's gradients. */
 interface StepDecision {
   multiplier: number;
   apply: number;
 }
 
 /**
- * Speculates on the first partitions while their gradients arrive, and on the rest in step(). In
- * step() each upload follows its partition, in forward order, because copies of all streams share
- * one copy engine.
- *
- * If most steps miss the assumption, updates wait for the step decision as in Deferred. The first
- * units in forward order are then the exception: one pass computes their weights, and the next
- * forward and backward hide the commit. The number adapts to the time there is. It is 0 if the
- * state reads no state in place, because each pass would move all state across PCIe.
+ * Speculates on the first partitions while their gradients arrive, and on the rest in step(). Each
+ * upload follows its partition, because copies of all streams share one copy engine. If most steps
+ * miss, updates wait for the step decision as in Deferred, except the first units in forward order:
+ * one pass computes their weights, and the next forward and backward hide the commit. Their number
+ * adapts; it is 0 if a pass would move all state across PCIe.
  */
 export class Speculative implements Schedule {
   /** Selects the partitions that are updated during backward. */
@@ -202,7 +197,6 @@ export class Speculative implements Schedule {
     attempt.held = state.replaceGrad(partition, attempt.held);
   }
 
-  /** Runs during the next forward and backward. */
   private commitNow(): void {
     this.commit();
     this.committed.record(this.state.placement.traffic.order);

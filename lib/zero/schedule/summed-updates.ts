@@ -17,7 +17,6 @@ import type { Partition } from '../shard.js';
 import { sumSizes } from '../state/range-state.js';
 import type { ShardState } from '../state/shard-state.js';
 
-/** Parts of an update over several ranks. */
 export interface SharedUpdateParts {
   state: ShardState;
   /** In the order of updates, equal on every rank. */
@@ -35,10 +34,8 @@ interface Round {
 }
 
 /**
- * For each round of the optimizer, every rank has a row of f64 with the same place for each
- * parameter, and zeros for parameters of other ranks. After a round, one all-reduce sums the rows
- * over the ranks, so all ranks have the same bits. A sum of parts differs from the sum of the whole
- * by f64 rounding.
+ * For each round, every rank has a row of f64 with the same place for each parameter, and zeros for
+ * parameters of other ranks. One all-reduce sums the rows, so all ranks have the same bits.
  */
 export class TensorSums {
   private readonly rounds: readonly Round[];

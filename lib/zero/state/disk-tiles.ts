@@ -12,7 +12,6 @@ import { cutRange, type StateTile, tileEvents } from './tiles.js';
 /** Alignment of tensors in a slot in bytes: more than a cache line. */
 const FIELD_ALIGNMENT = 256;
 
-/** A flat tensor in the bytes of a tile. */
 export interface Field {
   /** "master", or the name of a state. */
   readonly name: string;
@@ -24,7 +23,6 @@ export interface Field {
   readonly initial: number;
 }
 
-/** Tensors that are read and written together. */
 export interface StoredTile {
   readonly fields: readonly Field[];
   /** Offset in the file in bytes, a multiple of the block size. */
@@ -51,7 +49,6 @@ export interface DiskPlan {
   readonly bytes: number;
   /** Bytes of the largest tile. */
   readonly slotBytes: number;
-  /** Number of elements to update. */
   readonly numel: number;
 }
 
@@ -100,5 +97,4 @@ export function makeDiskTile(place: TilePlace, optimizer: Optimizer, device: Dev
   return { ...place, ...tables, state: {}, ...tileEvents(device) };
 }
 
-/** Rounds `bytes` up to a multiple of `unit`. */
 export const alignUp = (bytes: number, unit: number): number => Math.ceil(bytes / unit) * unit;

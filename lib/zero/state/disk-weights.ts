@@ -15,7 +15,6 @@ import { pinned } from './pinned.js';
 import { portionOf, TileSlots } from './tile-slots.js';
 import { cutEvenly } from './tiles.js';
 
-/** The weights of a unit on this rank. */
 interface KeptWeights {
   unit: WeightUnit;
   numel: number;
@@ -69,9 +68,8 @@ export function stayInMemory(kept: readonly KeptWeights[], most: number): Readon
 }
 
 /**
- * One stream orders all work on the slots: wait for the read of a part, copy it to the device; copy
- * updated weights in, submit their write. Callers announce the next units. Host memory: the slots,
- * and the units in memory. The file is a SwapFile: preallocated, unnamed, with checksums.
+ * One stream orders all work on the slots: read a part, copy it to the device; copy updated weights
+ * in, write them. Callers announce the next units.
  */
 export class DiskWeights {
   private readonly stream: Stream;
@@ -175,7 +173,6 @@ function planWeights(
   return { tiles, bytes: end, slotBytes, numel: all };
 }
 
-/** Shared by all units of one file. */
 interface Site {
   device: Device;
   stream: Stream;

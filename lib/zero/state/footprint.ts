@@ -23,7 +23,6 @@ const MASTERS = {
   joined: JoinedMasters.costs,
 } satisfies Record<string, MasterCosts>;
 
-/** Name of a placement of state. */
 export type PlacementName = keyof typeof PLACEMENTS;
 
 /** The strategies and the schedule of a state. */
@@ -42,7 +41,6 @@ export interface ParameterBytes {
   state: number;
 }
 
-/** Bytes per parameter by owner and place. */
 export interface Footprint {
   /** Master weight and state. */
   state: Bytes;

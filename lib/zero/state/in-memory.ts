@@ -13,13 +13,11 @@ import type { ShardPart, StateStorage } from './strategies.js';
 import { disposeTile, makeTiles } from './tiles.js';
 
 interface MemoryOptions {
-  /** Allocates state in this memory. */
   allocate: Allocate;
   /** Maximum elements per tile. */
   tile: number;
   /** Orders changes of the state. */
   order: Stream;
-  /** Copies of open tiles in other memory, if any. */
   windows?: { followCompute(): void; synchronize(): void };
 }
 

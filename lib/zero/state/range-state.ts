@@ -14,7 +14,6 @@ import { sliceFragment } from '../shard.js';
 /** Allocates state: a tensor of `shape` with `value` in each element, with a reference. */
 export type Allocate = (shape: readonly number[], dtype: DType, value: number) => Tensor;
 
-/** State of one range of a partition. */
 export interface RangeState {
   readonly range: GroupRange;
   /** By name: see UpdateTensors. */
@@ -83,7 +82,6 @@ function sizeOfWhole({ group, places }: GroupRange, optimizer: Optimizer, name: 
   }, 0);
 }
 
-/** Sums over all places, by round. */
 export function sumSizes({ group, places }: GroupRange, optimizer: Optimizer): number[] {
   const sizes: number[] = [];
   for (const { shape } of places) {
@@ -102,7 +100,6 @@ function startsOf({ places, numel }: GroupRange, allocate: Allocate): Tensor {
   return starts;
 }
 
-/** The source of a fragment of state. */
 interface KeptState {
   readonly optimizer: Optimizer;
   readonly master: Tensor;
@@ -110,9 +107,8 @@ interface KeptState {
 }
 
 /**
- * Returns a fragment's part of the master weights (name "master") or of the state `name`: see
- * portionOf(). It has the parameter's shape if it is whole, else it is flat. The caller releases
- * it.
+ * Returns a fragment's part of the masters (name "master") or of the state `name`, in the
+ * parameter's shape if it is whole. The caller releases it.
  */
 export function namedFragment(
   { optimizer, master, ranges }: KeptState,

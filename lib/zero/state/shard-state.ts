@@ -29,9 +29,8 @@ interface ShardStrategies<P extends Placement = Placement> {
 }
 
 /**
- * Stores master weights and optimizer state of partitions, and runs their updates in the order of
- * one stream. A schedule decides when partitions are updated. All strategies give the same bits.
- * Methods do not block the host unless their comment states it; events order the work.
+ * Stores masters and optimizer state of partitions, and runs their updates in the order of one
+ * stream. Methods do not block the host unless their comment states it.
  */
 export class ShardState<P extends Placement = Placement> {
   readonly placement: P;
@@ -154,9 +153,8 @@ export class ShardState<P extends Placement = Placement> {
   }
 
   /**
-   * From now on, `memory` receives the partition's gradients and holds its weights. It is [numel]
-   * in the weights' dtype, from allocate(). Returns the previous gradient memory; the caller owns
-   * it.
+   * From now on, `memory` (from allocate()) receives the partition's gradients and holds its
+   * weights. Returns the previous memory; the caller owns it.
    */
   replaceGrad(partition: Partition, memory: Tensor): Tensor {
     const part = this.partOf(partition);
@@ -231,7 +229,6 @@ export class ShardState<P extends Placement = Placement> {
     this.placement.dispose();
   }
 
-  /** The memory of a partition. */
   partOf(partition: Partition): ShardPart {
     return this.parts.get(partition) as ShardPart;
   }

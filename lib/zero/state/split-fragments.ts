@@ -13,7 +13,6 @@ import { pinned } from './pinned.js';
 import { placeInState, type RangeState } from './range-state.js';
 import type { Placement, ShardPart } from './strategies.js';
 
-/** Elements per byte of ties. */
 const PER_BYTE = 8;
 
 /** Elements per write; their f32 copy needs 8 MiB of host memory. */
@@ -43,7 +42,6 @@ export class SplitFragments {
     private readonly placement: Placement,
   ) {}
 
-  /** Lends an f32 copy. */
   lend(part: ShardPart, fragment: Fragment): LentState {
     const { order } = this.placement.traffic;
     // Streamed halves are in two memories and change on different streams.

@@ -38,7 +38,6 @@ export interface ShardPart {
 export interface Traffic {
   /** The stream of updates. */
   readonly order: Stream;
-  /** Bytes of its own tensors. */
   readonly bytes: number;
   /** Returns `control`, written on the compute stream, in memory that kernels read. */
   takeControl(control: Tensor): Tensor;
@@ -71,7 +70,6 @@ export interface Traffic {
   dispose(): void;
 }
 
-/** The memory that a placement takes. */
 export interface PlacementCosts {
   /** Where masters and moments are stored. */
   readonly state: keyof Bytes;
@@ -103,9 +101,7 @@ export interface StateStorage {
   readonly order: Stream;
   /** Whether lend() returns a copy, which needs memory. */
   readonly lendsCopies: boolean;
-  /** Allocates the state of a partition. */
   stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'>;
-  /** The tensors of a part's state in memory. */
   tensorsOf(part: ShardPart): readonly Tensor[];
   /** Writes f32 master weights. `values`: [numel] f32 on the device, read on the compute stream. */
   writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void;
@@ -151,7 +147,6 @@ export interface Placement {
   dispose(): void;
 }
 
-/** Whether kernels access this memory. */
 export function reaches({ updatesOnDevice }: Placement, { buffer }: Tensor): boolean {
   return buffer.pinned !== updatesOnDevice;
 }
@@ -178,7 +173,6 @@ export interface Masters {
   };
   /** Returns the memory of ShardPart.master, with a reference. */
   memory(partition: Partition): Tensor | null;
-  /** Called after a part is made. */
   adopt?(part: ShardPart): void;
   /** Returns the tensors of a tile as they are stored, with a reference to `master`. */
   kept(part: ShardPart, tile: StateTile): OpenTile;
@@ -193,7 +187,6 @@ export interface Masters {
   dispose?(): void;
 }
 
-/** Where updated weights go. */
 export interface WeightTarget {
   /** Returns the memory of ShardPart.weight; `memories`: of the masters and the gradient. */
   memory(partition: Partition, memories: readonly (Tensor | null)[]): Tensor | null;

@@ -18,7 +18,6 @@ interface Slot {
   readonly memory: Buffer;
   /** The tile with bytes in the slot, or with a submitted read into it. */
   tile: StoredTile | null;
-  /** Number of callers that have it open. */
   users: number;
   /** The file has other bytes of the tile. */
   changed: boolean;
@@ -73,7 +72,6 @@ export class TileSlots {
     }));
   }
 
-  /** The memory of the slots. */
   get memory(): HostRange[] {
     return this.slots.map(({ memory }) => ({ buffer: memory, offset: 0, bytes: this.slotBytes }));
   }

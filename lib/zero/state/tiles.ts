@@ -20,23 +20,16 @@ export interface StateTile extends RangeState {
 }
 
 /**
- * Returns the tile size for at most `subGroup` elements: a multiple of 64, at least 64.
- *
- * While the host computes one tile, the gradient of the next arrives and the weights of the last
- * one leave. A stream holds about 500 pieces of host work.
- *
- * Tiles smaller than a unit are slower, because each tile is work on three streams. Milliseconds
- * per step (1558M on an H200, with the driver's host functions): 417 with units, 435 with tiles of
- * 2^24, 504 with tiles of 2^22.
+ * Returns the tile size for at most `subGroup` elements: a multiple of 64, at least 64. A stream
+ * holds about 500 pieces of host work. Tiles smaller than a unit are slower, as work on three
+ * streams. Milliseconds per step (1558M on an H200): 417 with units, 435 with tiles of 2^24, 504
+ * with 2^22.
  */
 export function tileSize(subGroup: number): number {
   return Math.max(1, Math.floor(subGroup / parameterAlignment)) * parameterAlignment;
 }
 
-/**
- * Divides `numel` elements into parts of about equal size, at most `size` if that is a multiple of
- * `alignment`. All parts except the last are multiples of `alignment`.
- */
+/** Divides `numel` elements into multiples of `alignment` of about equal size, at most `size`. */
 export function cutEvenly(numel: number, size: number, alignment = parameterAlignment): Range[] {
   const count = Math.ceil(numel / size);
   const each = Math.ceil(numel / count / alignment) * alignment;
@@ -65,7 +58,6 @@ export function makeTiles(
   });
 }
 
-/** Creates the events of a new tile. */
 export function tileEvents(device: Device): Pick<StateTile, 'arrived' | 'updated'> {
   return { arrived: new Event(device), updated: new Event(device) };
 }

@@ -30,14 +30,10 @@ interface Joined {
 }
 
 /**
- * 10.125 instead of 12 bytes per parameter cross PCIe each way. The model's weights are one step
- * ahead of the masters, so they are not their upper halves. The device stores separate bf16 upper
- * halves. Lower halves stream with the moments, and each tile is joined to f32 masters for its
- * update. Device memory: 2 bytes per parameter and 4 bytes per element of the largest tile more
- * than f32 masters. Host memory: 1.9 bytes per parameter less.
- *
- * Offloaded weights stay on the device, because the next forward would copy them back. Device
- * memory: 2 bytes per parameter more. Host memory: 2 less.
+ * 10.125 instead of 12 bytes per parameter cross PCIe each way. Speculative weights are one step
+ * ahead of the masters, so the device stores separate bf16 upper halves. Lower halves stream with
+ * the moments, and each tile is joined to f32 masters. Offloaded weights stay on the device,
+ * because the next forward would copy them back. See `costs` for the memory.
  */
 export class JoinedMasters implements Masters {
   static readonly costs: MasterCosts = {
@@ -69,7 +65,6 @@ export class JoinedMasters implements Masters {
     return { device: this.scratch.bytes, host: 0, disk: 0 };
   }
 
-  /** Allocates the upper halves. */
   memory({ numel }: Partition): Tensor {
     return this.placement.allocate(numel, 'bf16');
   }

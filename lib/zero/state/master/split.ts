@@ -109,7 +109,6 @@ export class SplitMasters implements Masters {
   }
 }
 
-/** Replaces the masters by their lower halves. */
 export function withLowerHalves({ state }: StateTile): OpenTile {
   const { [halves.low]: low, ...rest } = state;
   return { master: required(low).retain(), state: rest };

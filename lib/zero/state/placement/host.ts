@@ -23,8 +23,7 @@ export interface HostStateOptions {
 
 /**
  * Host memory per parameter: 12 bytes of state, and one gradient element, which the update replaces
- * by the weight to upload. f32 weights are uploaded from the master. 16-bit weights with f32
- * gradients need 2 bytes more.
+ * by the weight. 16-bit weights with f32 gradients need 2 bytes more.
  */
 export class HostState implements Placement {
   static readonly costs: PlacementCosts = {
@@ -77,10 +76,9 @@ export class HostState implements Placement {
 export const UNITS_UNDER_WAY = 2;
 
 /**
- * Owns tensors with enqueued copies on one stream. The memory is freed in the order of compute,
- * after the copy, so the next tensor can reuse it at once. If it were freed in the order of the
- * copies, compute could not use it before the copy has run, and the gradients of the whole model
- * would be allocated.
+ * Owns tensors with enqueued copies on one stream. Memory is freed in the order of compute, after
+ * the copy, so the next tensor can reuse it. In the order of the copies, the gradients of the whole
+ * model would be allocated.
  */
 export class DepartingTensors {
   private readonly underWay: { tensor: Tensor; left: Event }[] = [];

@@ -45,18 +45,11 @@ export interface NvmeStateOptions {
 }
 
 /**
- * All work of a tile is ordered by the stream of updates:
- *
- * 1. Wait for the tile's read.
- * 2. Update.
- * 3. Submit the tile's write.
- * 4. Submit reads of the next tiles in forward order. After the last tiles come the first.
- *
- * So forward and backward of the next step hide the reads of the first tiles.
- *
- * Gradients stay in memory. Host memory: the slots, and one gradient element per parameter, which
- * the update replaces by the weight to upload. If their dtypes differ, one weight more. Weights are
- * never in a slot, so an upload does not wait for a disk, nor a slot for an upload.
+ * The stream of updates orders the work of a tile: wait for its read, update, submit its write and
+ * the reads of the next tiles in forward order, then of the first ones. So forward and backward of
+ * the next step hide the reads of the first tiles. Host memory: the slots, and one gradient element
+ * per parameter, which the update replaces by the weight; if their dtypes differ, one weight more.
+ * Weights are never in a slot, so uploads and disk do not wait for each other.
  */
 export class NvmeState implements Placement, StateStorage, TileWindows {
   static readonly costs: PlacementCosts = {
@@ -113,7 +106,6 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
     return { bytes, purpose: `${size} GB: ${count} parameters, ${each} bytes of state each` };
   }
 
-  /** I/O backend and counters of the file. */
   get disk(): SwapFileInfo {
     return this.file.info;
   }

@@ -57,7 +57,6 @@ export class Windows implements TileWindows {
 
   constructor(
     private readonly device: Device,
-    /** The stream of kernels. */
     private readonly updates: Stream,
   ) {
     this.up = Stream.create(device, 'state to the device', 'bulk');
@@ -168,10 +167,9 @@ function placeIn(memory: Buffer, { master, state }: OpenTile): OpenTile {
 const STREAMED_TILE = 2 ** 24;
 
 /**
- * The device updates on a stream in parallel with compute. Gradients stay on the device, and
- * updates turn them into weights there, so neither crosses PCIe. Device memory: one gradient
- * element per parameter, and two windows for tiles. Host memory: only the state. Only for
- * elementwise rules: see isByElement().
+ * The device updates on a stream in parallel with compute and turns gradients into weights there,
+ * so neither crosses PCIe. Device memory: one gradient element per parameter, and two windows. Only
+ * for elementwise rules: see isByElement().
  */
 export class StreamedState implements Placement {
   static readonly costs: PlacementCosts = {

@@ -19,8 +19,7 @@ import type { StateTile } from '../tiles.js';
 /**
  * Updates write the weights in their storage if kernels reach it. Else each tile is uploaded to
  * storage in memory, and a whole partition is copied to a disk. State on the device rounds a
- * finished partition to a temporary tensor, because offload_param and offload_optimizer are
- * independent in DeepSpeed's stage 3 too.
+ * finished partition to a temporary tensor.
  */
 export class OffloadedWeights implements WeightTarget {
   constructor(
