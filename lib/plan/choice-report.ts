@@ -89,7 +89,7 @@ const FEWER_ACTIVATIONS =
   'Reduce train_micro_batch_size_per_gpu or training.sequenceLength, or set activationCheckpointing: true in the model.';
 
 /** Returns the error: the shortage of the choice that needs the least memory. */
-export function refusal(leanest: Weighed<ResolvedConfig>, context: Context): DsError {
+export function nothingFits(leanest: Weighed<ResolvedConfig>, context: Context): DsError {
   const { room, ranks, isKnown } = context;
   const all = needsOf(leanest, { ...context, room: { ...room, host: room.hostAtMost } });
   const short = all.filter(({ bytes, there }) => bytes > there);

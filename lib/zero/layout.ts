@@ -57,7 +57,8 @@ export interface UnitLayout {
   numel: number;
 }
 
-const alignUp = (n: number, unit: number): number => Math.ceil(n / unit) * unit;
+/** Rounds `n` up to a multiple of `unit`. */
+export const alignUp = (n: number, unit: number): number => Math.ceil(n / unit) * unit;
 
 /**
  * Lays out parameters one after another, by optimizer group, then by kind of state, else in order.

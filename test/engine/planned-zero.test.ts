@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { plannedConfigs, resolveConfig } from '../../lib/config/index.js';
-import { choosePlanned, chooseUpdates, measured } from '../../lib/engine/setup/planned-zero.js';
+import { choosePlanned, chooseUpdates, measured } from '../../lib/engine/setup/memory.js';
 import { type DsConfig, initialize, nn, optim, seed, Trainer } from '../../lib/index.js';
 import { roomOf, type Standing } from '../../lib/plan/room.js';
 import { cpu } from '../../lib/runtime/device.js';

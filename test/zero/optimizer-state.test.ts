@@ -1,10 +1,11 @@
 // Tests how partitions are divided into shares, and that shares update without waiting for each
 // other.
+
+import { evenlySpread, firstInForward } from '../../lib/engine/setup/optimizer-state.js';
 import type { Tensor } from '../../lib/tensor/index.js';
 import type { Schedule } from '../../lib/zero/optimizer-state.js';
 import { OptimizerState } from '../../lib/zero/optimizer-state.js';
 import type { Partition } from '../../lib/zero/shard.js';
-import { evenlySpread, firstInForward } from '../../lib/zero/share-selection.js';
 import type { ShardState } from '../../lib/zero/state/shard-state.js';
 
 test('every share enqueues what needs no step decision before one waits for it, and all in forward order', () => {

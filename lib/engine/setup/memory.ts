@@ -2,7 +2,27 @@
 // first run of `ds --autotuning` describes the model for the plan.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
-import { factsOf, type ModelInfo, writeResult } from '../../plan/index.js';
+import { AXIS } from '../../comm/mesh-shape.js';
+import { CausalLM } from '../../models/index.js';
+import type { Module } from '../../nn/module.js';
+import { canExchange } from '../../optim/exchange.js';
+import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
+import { choiceLine, nothingFits } from '../../plan/choice-report.js';
+import {
+  chooseWay,
+  countsOf,
+  factsOf,
+  type JobMesh,
+  type ModelInfo,
+  type ModelSizes,
+  ratesNamed,
+  setupOfConfig,
+  sizesOf,
+  usedShare,
+  type Way,
+  weighWay,
+  writeResult,
+} from '../../plan/index.js';
 import { clusterOf, roomOf, standingOf } from '../../plan/room.js';
 import {
   type Counted,
@@ -14,19 +34,168 @@ import {
   shortages,
 } from '../../plan/shortages.js';
 import { notice } from '../../runtime/notice.js';
+import { required } from '../../runtime/required.js';
 import type { Decisions } from '../engine-parts.js';
 import { type Cuts, shardCount, shardSizes } from '../ranks.js';
-import type { Given } from './clients.js';
-import {
-  choosePlanned,
-  chooseUpdates,
-  jobMesh,
-  type Measured,
-  measured,
-  trainedBy,
-  withOffload,
-} from './planned-zero.js';
+import type { Given, Planned } from './clients.js';
+import { NoOptimizer } from './optimizer.js';
 import { exchanged } from './setup-world.js';
+import { isCutOver } from './tensor-parallel.js';
+
+/** A model before its layers are divided over ranks. */
+export interface Measured {
+  sizes: ModelSizes;
+  /** Whether it is a language model. Its activation memory is known. */
+  isKnown: boolean;
+  checkpointing: boolean;
+  /** Whether each rank already has only a part of its layers. */
+  isCut: boolean;
+}
+
+/** Counts `module` without changing it. */
+export function measured(module: Module, job: Distributed): Measured {
+  const isKnown = module instanceof CausalLM;
+  return {
+    sizes: isKnown ? sizesOf(module) : countsOf(module),
+    isKnown,
+    checkpointing: isKnown && module.config.activationCheckpointing === true,
+    isCut: isCutOver(job, module),
+  };
+}
+
+/**
+ * Returns the configuration that the plan chooses, equal on every rank, by the rank with the least
+ * memory. Throws DS_OUT_OF_MEMORY on every rank if no candidate fits.
+ */
+export async function choosePlanned(
+  job: Distributed,
+  asked: Decisions,
+  { configs, sequenceLength }: Planned,
+  model: Measured,
+): Promise<ResolvedConfig> {
+  const possible = configs.filter((config) => isPossible(config, asked, job));
+  // If no candidate seems possible, building the chosen one throws the exact error.
+  const left = possible.length > 0 ? possible : configs;
+  const { best, leanest, context } = await choice(job, asked, left, { model, sequenceLength });
+  if (!best) throw nothingFits(leanest, context);
+  if (job.rank === 0) {
+    process.stdout.write(`${choiceLine(best, context)}\n`);
+    for (const text of best.config.notices) notice(text);
+  }
+  return best.config;
+}
+
+/**
+ * Chooses deferred updates if weights and state are in host memory, `super_offload` is open, the
+ * device lacks memory for speculation, and the plan expects faster steps so. Equal on every rank.
+ */
+export async function chooseUpdates(
+  job: Distributed,
+  asked: Decisions,
+  measure: () => Measured,
+): Promise<ResolvedConfig> {
+  const { config, optimizer } = asked;
+  const { device } = job.world;
+  const { stage, offload_optimizer: state, offload_param: param } = config.zero_optimization;
+  const inHost = stage === 3 && param.device === 'cpu' && state.device === 'cpu';
+  const isOpen = state.super_offload === null && device.kind !== 'cpu';
+  const speculates = (): boolean =>
+    setupOfConfig(config, { optimizer: factsOf(optimizer) }).speculates;
+  if (!inHost || !isOpen || !speculates()) return config;
+  const waiting = { super_offload: false };
+  const choices =
+    state.gpu_share === null ? [config, withOffload(config, { gpu_share: 0 })] : [config];
+  const ways = [...choices, ...choices.map((one) => withOffload(one, waiting))];
+  const facts = { model: measure(), sequenceLength: undefined };
+  const { best, firstFits } = await choice(job, asked, ways, facts);
+  if (firstFits || !best || best.setup.speculates || best.step === null) return config;
+  if (job.rank === 0) {
+    notice(
+      'initialize: updates wait until backward has ended ("super_offload": false). The plan expects ' +
+        'faster steps so, because the device lacks memory for speculation with its share. "super_offload": true enables it.',
+    );
+  }
+  return withOffload(config, waiting);
+}
+
+type Offload = ResolvedConfig['zero_optimization']['offload_optimizer'];
+
+/** Returns the frozen configuration with changed values of offload_optimizer. */
+export function withOffload(config: ResolvedConfig, changes: Partial<Offload>): ResolvedConfig {
+  const zero = config.zero_optimization;
+  const offload = Object.freeze({ ...zero.offload_optimizer, ...changes });
+  const changed = Object.freeze({ ...zero, offload_optimizer: offload });
+  return Object.freeze({ ...config, zero_optimization: changed });
+}
+
+/** The ranks of the job by what they divide. `isCut`: the layers are counted per rank. */
+export function jobMesh({ mesh }: Distributed, isCut: boolean): JobMesh {
+  return {
+    data: mesh.size(AXIS.data),
+    tokens: mesh.size(AXIS.sequence),
+    layers: isCut ? 1 : mesh.size(AXIS.tensor),
+    stages: mesh.size(AXIS.pipeline),
+  };
+}
+
+/** Returns the plan's choice among `configs` for the memory of all ranks. */
+async function choice(
+  job: Distributed,
+  asked: Decisions,
+  configs: readonly ResolvedConfig[],
+  { model, sequenceLength }: { model: Measured; sequenceLength: number | undefined },
+) {
+  const { device } = job.world;
+  const own = standingOf(asked.module, asked.config, device);
+  const standings = await exchanged(job, own);
+  const cluster = clusterOf(standings);
+  const seq = model.isKnown ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
+  // All ranks choose the same, so the first rank's GPU decides.
+  const rates = ratesNamed(standings[0]?.card ?? '');
+  const isHost = device.kind === 'cpu';
+  const facts = {
+    ...{ seq, isHost, at: { rates, cluster }, mesh: jobMesh(job, model.isCut) },
+    optimizer: factsOf(asked.optimizer),
+    checkpointing: model.checkpointing || asked.optimizer instanceof NoOptimizer,
+  };
+  const ways = configs.map((config): Way<ResolvedConfig> => {
+    return { config, setup: setupOfConfig(config, facts) };
+  });
+  const room = roomOf(standings);
+  const sizes = trainedBy(asked.optimizer, model.sizes);
+  const { isKnown } = model;
+  const weights = { sizes, knowsActivations: isKnown, isHost, cluster, rates, room };
+  const { deviceName } = own;
+  const context = { room, isHost, isKnown, deviceName, ranks: job.worldSize, rates };
+  const first = weighWay(required(ways[0]), weights);
+  const firstFits = usedShare(first, weights, room.host) <= 1;
+  return { ...chooseWay(ways, weights), firstFits, context };
+}
+
+/** Whether the optimizer and pipeline support this stage; see requireExchange() and others. */
+function isPossible(
+  { zero_optimization: { stage } }: ResolvedConfig,
+  { optimizer, plan }: Decisions,
+  { mesh }: Distributed,
+): boolean {
+  if (stage === 0) return true;
+  if (canExchange(optimizer)) return false;
+  if (plan && (stage === 3 || (mesh.size(AXIS.data) > 1 && stage > 1))) return false;
+  const wantsWhole = optimizer.groups.some((_, group) => optimizer.needsWholeParameters?.(group));
+  return (
+    !wantsWhole ||
+    canSum(optimizer) ||
+    canGather(optimizer) ||
+    mesh.size(AXIS.data, AXIS.sequence) === 1
+  );
+}
+
+/** Without training there are no gradients and no state. */
+export function trainedBy(optimizer: Optimizer, sizes: ModelSizes): ModelSizes {
+  if (!(optimizer instanceof NoOptimizer)) return sizes;
+  const none = { count: 0, own: { count: 0, bytes: 0 }, root: 0, block: 0, hasHead: false };
+  return { ...sizes, trained: none };
+}
 
 /** Returns the file that the first run of autotuning writes, or null for other runs. */
 export function modelInfoPath({ autotuning }: ResolvedConfig): string | null {

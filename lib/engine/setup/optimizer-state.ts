@@ -14,14 +14,12 @@ import { SplitMaster, type SplittingOptimizer } from '../../optim/split-master.j
 import { findGpuShare } from '../../plan/gpu-share.js';
 import { choiceOf, factsOf, type Setup, setupOfConfig } from '../../plan/index.js';
 import { configError } from '../../runtime/refused.js';
-import type { Schedule } from '../../zero/optimizer-state.js';
-import { Deferred, type OptimizerState } from '../../zero/optimizer-state.js';
+import { Deferred, type OptimizerState, type Schedule } from '../../zero/optimizer-state.js';
 import { ExchangedUpdates } from '../../zero/schedule/exchanged-updates.js';
 import { GatheredUpdates } from '../../zero/schedule/gathered-updates.js';
 import { Speculative } from '../../zero/schedule/speculative.js';
 import { SummedUpdates } from '../../zero/schedule/summed-updates.js';
 import type { Partition } from '../../zero/shard.js';
-import { evenlySpread, firstInForward } from '../../zero/share-selection.js';
 import type { StateChoice } from '../../zero/state/footprint.js';
 import { JoinedMasters } from '../../zero/state/master/joined.js';
 import { SplitMasters } from '../../zero/state/master/split.js';
@@ -37,6 +35,48 @@ import type { ReleaseStack } from '../release-stack.js';
 import { openNvmeState, type StateOptions } from './disk-storage.js';
 import { cutParameter } from './optimizer-needs.js';
 import { offloadsWeights } from './stage.js';
+
+/**
+ * Selects partitions with about `share` of all elements, spread evenly over the forward, so that
+ * two processors work in parallel. The first one is selected if it is not larger than the share:
+ * its gradient comes last and its weights are needed first.
+ */
+export function evenlySpread(
+  partitions: readonly Partition[],
+  share: number,
+): ReadonlySet<Partition> {
+  const chosen = new Set<Partition>();
+  const total = partitions.reduce((sum, { numel }) => sum + numel, 0);
+  const first = partitions[0]?.numel ?? 0;
+  let owed = first <= share * total ? Math.max(0, (0.5 - share) * first) : 0;
+  for (const partition of partitions) {
+    owed += share * partition.numel;
+    if (owed < partition.numel / 2) continue;
+    owed -= partition.numel;
+    chosen.add(partition);
+  }
+  return chosen;
+}
+
+/**
+ * Selects the partitions with state on the device: the first ones in forward order, up to `share`
+ * of all elements. A host update of these could not overlap with other work. Source: DeepSpeed's
+ * offload_optimizer.ratio (ZeRO-Offload++, "Twin-Flow").
+ */
+export function firstInForward(
+  partitions: readonly Partition[],
+  share: number,
+): ReadonlySet<Partition> {
+  const total = partitions.reduce((sum, { numel }) => sum + numel, 0);
+  const chosen = new Set<Partition>();
+  let taken = 0;
+  for (const partition of partitions) {
+    taken += partition.numel;
+    if (taken > share * total) break;
+    chosen.add(partition);
+  }
+  return chosen;
+}
 
 /** Adds the state of some partitions with its schedule, and takes ownership of both. */
 type Add = <State extends ShardState>(

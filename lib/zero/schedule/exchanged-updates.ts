@@ -23,13 +23,10 @@ import {
   type UpdatePlan,
 } from '../optimizer-state.js';
 import type { Partition } from '../shard.js';
-import type { ShardState } from '../state/shard-state.js';
+import type { SharedUpdateParts } from './summed-updates.js';
 
 /** Parts of an update over several ranks with whole units. */
-interface ExchangeParts {
-  state: ShardState;
-  /** In the order of updates, equal on every rank. Each is a whole unit. */
-  partitions: readonly Partition[];
+interface ExchangeParts extends Omit<SharedUpdateParts, 'group'> {
   group: ExchangeGroup;
   /** Minimum elements per exchange; smaller units are combined. */
   bucketElements: number;

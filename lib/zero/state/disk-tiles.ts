@@ -3,7 +3,7 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import { SWAP_ALIGNMENT } from '../../runtime/swap-file.js';
-import type { GroupRange } from '../layout.js';
+import { alignUp, type GroupRange } from '../layout.js';
 import type { Partition } from '../shard.js';
 import { pinnedFilled } from './pinned.js';
 import { allocateTables, stateSizes } from './range-state.js';
@@ -96,5 +96,3 @@ export function makeDiskTile(place: TilePlace, optimizer: Optimizer, device: Dev
   const tables = allocateTables(place.range, optimizer, allocate);
   return { ...place, ...tables, state: {}, ...tileEvents(device) };
 }
-
-export const alignUp = (bytes: number, unit: number): number => Math.ceil(bytes / unit) * unit;

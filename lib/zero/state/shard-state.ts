@@ -86,7 +86,7 @@ export class ShardState<P extends Placement = Placement> {
 
   /** Moves the gradient, complete after partition.ready, to the memory that updates read. */
   receive(partition: Partition): void {
-    this.placement.traffic.receive(this.partOf(partition));
+    this.placement.traffic.receive?.(this.partOf(partition));
   }
 
   /** Calls `body` to enqueue the kernels of each tile, and `done` after the tile. */
@@ -275,8 +275,8 @@ export class DeviceWeights implements WeightTarget {
   }
 
   deliver(part: ShardPart, tile: StateTile): void {
-    this.placement.traffic.complete(tile);
-    this.masters.route.upload(part, tile);
+    this.placement.traffic.complete?.(tile);
+    this.masters.route.upload?.(part, tile);
   }
 
   finish(part: ShardPart): Stream {
@@ -284,8 +284,8 @@ export class DeviceWeights implements WeightTarget {
   }
 
   uploadAll(part: ShardPart, backward: Event, readLate: boolean): void {
-    if (readLate) this.placement.traffic.holdUploads(backward);
-    for (const tile of part.tiles) this.masters.route.upload(part, tile);
+    if (readLate) this.placement.traffic.holdUploads?.(backward);
+    for (const tile of part.tiles) this.masters.route.upload?.(part, tile);
     this.finish(part);
   }
 

@@ -42,15 +42,15 @@ export interface Traffic {
   /** Returns `control`, written on the compute stream, in memory that kernels read. */
   takeControl(control: Tensor): Tensor;
   /** Moves the gradient to the memory that updates read. It is complete after partition.ready. */
-  receive(part: ShardPart): void;
+  receive?(part: ShardPart): void;
   /** Later work of `order` sees the gradient of the tile. */
   awaitGradient(part: ShardPart, tile: StateTile): void;
   /** Marks the new weights of a tile as complete after the updates so far. */
-  complete(tile: StateTile): void;
+  complete?(tile: StateTile): void;
   /** Later uploads wait for `event`. */
-  holdUploads(event: Event): void;
+  holdUploads?(event: Event): void;
   /** Copies the weights of a complete tile to the partition's weights. */
-  upload(part: ShardPart, tile: StateTile): void;
+  upload?(part: ShardPart, tile: StateTile): void;
   /** Called after the last upload. Returns the stream that orders the change of the weights. */
   finish(part: ShardPart): Stream;
   /** Copies whole `weights` to the storage. Returns the stream that orders the change. */

@@ -85,7 +85,7 @@ export class SplitMasters implements Masters {
 
   upload(part: ShardPart, tile: StateTile): void {
     if (this.slots) this.slots.send(part.partition.weights, tile);
-    else if (this.inPlace(part)) this.placement.traffic.holdUploads(tile.updated);
+    else if (this.inPlace(part)) this.placement.traffic.holdUploads?.(tile.updated);
   }
 
   finish(part: ShardPart): Stream {

@@ -33,17 +33,9 @@ class DeviceTraffic implements Traffic {
     return control;
   }
 
-  receive(): void {}
-
   awaitGradient({ partition, tiles }: ShardPart, tile: StateTile): void {
     if (tile === tiles[0]) this.order.wait(partition.ready);
   }
-
-  complete(): void {}
-
-  holdUploads(): void {}
-
-  upload(): void {}
 
   finish(): Stream {
     return this.order;

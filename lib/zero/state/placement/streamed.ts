@@ -11,6 +11,7 @@ import { required } from '../../../runtime/required.js';
 import { Event, Stream } from '../../../runtime/stream.js';
 import { copyAll, zeroRange } from '../../../tensor/flat.js';
 import { held, Tensor } from '../../../tensor/index.js';
+import { alignUp } from '../../layout.js';
 import type { Partition } from '../../shard.js';
 import { StateInMemory } from '../in-memory.js';
 import type { Bytes } from '../lent-state.js';
@@ -66,7 +67,7 @@ export class Windows implements TileWindows {
 
   /** Enlarges the windows for this tile. Call it before a tile is opened. */
   makeRoom(state: OpenTile): void {
-    const bytes = tensorsOf(state).reduce((sum, one) => sum + alignUp(one.bytes), 0);
+    const bytes = tensorsOf(state).reduce((sum, one) => sum + alignUp(one.bytes, ALIGNMENT), 0);
     if (bytes <= (this.windows[0]?.memory.bytes ?? 0)) return;
     for (const { memory } of this.windows) memory.release();
     const { device } = this;
@@ -141,8 +142,6 @@ export class Windows implements TileWindows {
   }
 }
 
-const alignUp = (bytes: number): number => Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
-
 const tensorsOf = ({ master, state }: OpenTile): Tensor[] => [master, ...Object.values(state)];
 
 function pairs(a: OpenTile, b: OpenTile): [Tensor, Tensor][] {
@@ -155,7 +154,7 @@ function placeIn(memory: Buffer, { master, state }: OpenTile): OpenTile {
   let end = 0;
   const next = ({ dtype, numel, bytes }: Tensor): Tensor => {
     const first = end / dtypeSize(dtype);
-    end += alignUp(bytes);
+    end += alignUp(bytes, ALIGNMENT);
     return held(() => new Tensor(memory.retain(), dtype, [numel], undefined, first));
   };
   const first = next(master);

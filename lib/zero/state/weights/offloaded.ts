@@ -36,8 +36,8 @@ export class OffloadedWeights implements WeightTarget {
 
   deliver(part: ShardPart, tile: StateTile): void {
     if (!this.uploads(part)) return;
-    this.placement.traffic.complete(tile);
-    this.masters.route.upload(part, tile);
+    this.placement.traffic.complete?.(tile);
+    this.masters.route.upload?.(part, tile);
   }
 
   finish(part: ShardPart): Stream {
@@ -51,8 +51,8 @@ export class OffloadedWeights implements WeightTarget {
    */
   uploadAll(part: ShardPart, backward: Event): void {
     if (this.uploads(part)) {
-      this.placement.traffic.holdUploads(backward);
-      for (const tile of part.tiles) this.masters.route.upload(part, tile);
+      this.placement.traffic.holdUploads?.(backward);
+      for (const tile of part.tiles) this.masters.route.upload?.(part, tile);
       this.masters.route.finish(part);
       return;
     }
