@@ -9,8 +9,8 @@ import { required } from '../runtime/required.js';
 import { held, Tensor } from '../tensor/index.js';
 import { type Collectives, takeOver } from '../zero/collectives.js';
 import type { Partition } from '../zero/shard.js';
-import type { Footprint } from '../zero/state/footprint.js';
 import { stateSizes } from '../zero/state/range-state.js';
+import type { Footprint } from './footprint.js';
 import { ratesOf } from './known-rates.js';
 import {
   balancedShare,

@@ -1,5 +1,6 @@
 // Divides the trained parameters of a rank by the strategies that keep their state.
 import { dtypeSize } from '../runtime/dtype.js';
+import { tileSize } from '../zero/state/tiles.js';
 import {
   type Footprint,
   footprintOf,
@@ -7,8 +8,7 @@ import {
   type ParameterBytes,
   type PlacementName,
   type StateChoice,
-} from '../zero/state/footprint.js';
-import { tileSize } from '../zero/state/tiles.js';
+} from './footprint.js';
 import type { Elements, ModelSizes } from './model-sizes.js';
 import type { Setup } from './setup.js';
 

@@ -8,7 +8,7 @@ import { held, Tensor } from '../tensor/index.js';
 import type { At, Collectives, Work } from './collectives.js';
 import { parameterAlignment } from './layout.js';
 import { type GatherUnit, gatherPlain } from './stage3.js';
-import type { Wire } from './wire.js';
+import { releaseOn, type Wire } from './wire.js';
 
 /** Bits of a gathered weight (zero_quantized_weights). Source: ZeRO++'s qwZ. */
 const GATHER_BITS = 8;
@@ -111,12 +111,6 @@ export class BlockCodes {
 /** Returns `count` consecutive elements from the start of `of` as one row. */
 function matrix({ buffer, dtype, offset }: View, count: number): View {
   return { buffer, dtype, offset, shape: [1, count], strides: [count, 1] };
-}
-
-/** Releases `tensor` in the order of `stream`, its last user. */
-function releaseOn(stream: Stream, tensor: Tensor): void {
-  tensor.buffer.releaseOn(stream);
-  tensor.release();
 }
 
 /** An all-to-all of codes, summed in f32 by the owner of each shard. */

@@ -63,13 +63,16 @@ export class CastWire implements Wire {
       wait: (stream) => {
         work.wait(stream);
         kernels.copy({ in: from, out: to }, stream);
-        for (const tensor of temporary) {
-          tensor.buffer.releaseOn(stream);
-          tensor.release();
-        }
+        for (const tensor of temporary) releaseOn(stream, tensor);
       },
     };
   }
+}
+
+/** Releases `tensor` in the order of `stream`, its last user. */
+export function releaseOn(stream: Stream, tensor: Tensor): void {
+  tensor.buffer.releaseOn(stream);
+  tensor.release();
 }
 
 /** Every rank receives all sums and keeps its shard (reduce_scatter: false). */

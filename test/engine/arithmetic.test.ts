@@ -1,7 +1,7 @@
 // Tests which ranks count which elements, and the memory that ranks share.
 
+import { columnsOfStages } from '../../lib/engine/step/step-columns.js';
 import { countedRanges } from '../../lib/engine/step/step-control.js';
-import { columnsOfStages } from '../../lib/engine/step/step-rows.js';
 import { roomOf, type Standing, standingOf } from '../../lib/plan/room.js';
 import { needsText } from '../../lib/plan/shortages.js';
 import { cpu } from '../../lib/runtime/device.js';

@@ -11,7 +11,7 @@ function partitionsOf(units: readonly { matrices: number[]; vectors: number[] }[
       sizes.map((size, i) => ({ name: `${u}.${group}.${i}`, shape: [size], group })),
     );
     const layout = layoutUnit(shapes, { shards: 2 });
-    return { unit: { layout }, numel: layout.numel / 2 } as unknown as Partition;
+    return { unit: { layout, gradient: {} }, numel: layout.numel / 2 } as unknown as Partition;
   });
 }
 

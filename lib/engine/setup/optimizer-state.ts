@@ -11,6 +11,7 @@ import {
   type SpeculativeOptimizer,
 } from '../../optim/optimizer.js';
 import { SplitMaster, type SplittingOptimizer } from '../../optim/split-master.js';
+import type { StateChoice } from '../../plan/footprint.js';
 import { findGpuShare } from '../../plan/gpu-share.js';
 import { choiceOf, factsOf, type Setup, setupOfConfig } from '../../plan/index.js';
 import { configError } from '../../runtime/refused.js';
@@ -20,7 +21,6 @@ import { GatheredUpdates } from '../../zero/schedule/gathered-updates.js';
 import { Speculative } from '../../zero/schedule/speculative.js';
 import { SummedUpdates } from '../../zero/schedule/summed-updates.js';
 import type { Partition } from '../../zero/shard.js';
-import type { StateChoice } from '../../zero/state/footprint.js';
 import { JoinedMasters } from '../../zero/state/master/joined.js';
 import { SplitMasters } from '../../zero/state/master/split.js';
 import { DeviceState } from '../../zero/state/placement/device.js';

@@ -149,10 +149,7 @@ type OptimizerClass = new (params: never, options: never) => Optimizer;
 
 /** Builds `Class` with its options. `idle`: options without effect, which it does not have. */
 const plain =
-  (
-    Class: new (params: never, options: never) => Optimizer,
-    idle: readonly string[] = [],
-  ): Builder =>
+  (Class: OptimizerClass, idle: readonly string[] = []): Builder =>
   (params, options) => {
     const acting = Object.entries(options).filter(([name]) => !idle.includes(name));
     return new Class(params as never, Object.fromEntries(acting) as never);

@@ -24,11 +24,9 @@ import {
 } from '../../pipe/index.js';
 import { configError } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
-import { held, Tensor, zeros } from '../../tensor/index.js';
-import type { Partition } from '../../zero/shard.js';
-import { DATA, normRanksAt, otherMesh, type Ranks } from '../ranks.js';
+import type { Tensor } from '../../tensor/index.js';
+import { DATA, otherMesh } from '../ranks.js';
 import type { Site } from '../release-stack.js';
-import { allColumns, type Columns, columnsOfStages } from '../step/step-rows.js';
 import { routedLayers } from '../step/token-drop.js';
 import type { OwnGroup } from '../zero-groups.js';
 import type { Given } from './clients.js';
@@ -191,50 +189,6 @@ export function keepStages(
   for (const group of optimizer.groups as { params: readonly Tensor[] }[]) {
     group.params = group.params.filter((parameter) => own.has(parameter));
   }
-}
-
-/** Returns the columns of partition sums in the exchange of the norm, in layer order. */
-export function columnsOf(
-  plan: PipelinePlan | null,
-  partitions: readonly Partition[],
-  { world, normRanks, tensorGroup, mesh }: Ranks,
-): Columns {
-  if (!plan || plan.pipeline.place.ranks === 1) return allColumns(partitions.length, normRanks);
-  const { pipeline } = plan;
-  const { layers, place } = pipeline;
-  const counts = held(() => zeros([world.size, layers.length], { device: world.device }));
-  const mine = new Array<number>(layers.length).fill(0);
-  const own = partitions.map((partition) => firstLayer(pipeline, partition));
-  for (const layer of own) mine[layer] = (mine[layer] ?? 0) + 1;
-  const row = held(() => Tensor.from(mine, { device: world.device }));
-  world.allGather(counts, row, { purpose: 'units of stages' }).wait();
-  const all = counts.toArray();
-  counts.release();
-  row.release();
-  const ofStage = mesh.shape.ranksAlong(world.rank, AXIS.pipeline);
-  const owners = layers.flatMap((_, layer) =>
-    ofStage.flatMap((rank, stage) =>
-      new Array<number>(all[rank * layers.length + layer] ?? 0).fill(stage),
-    ),
-  );
-  const countingRanks = ofStage.map((rank) =>
-    normRanksAt(mesh, rank, { layers: tensorGroup !== null }),
-  );
-  return columnsOfStages(owners, countingRanks, place.rank);
-}
-
-/** Returns the first layer of this rank that reads the partition's parameters. */
-function firstLayer({ layers, starts, ownStages }: Pipeline, { unit }: Partition): number {
-  const [first] = unit.parameters;
-  const own = ownStages.flatMap((stage) => {
-    const [from = 0, to = 0] = starts.slice(stage, stage + 2);
-    return Array.from({ length: to - from }, (_, i) => from + i);
-  });
-  const reads = (layer: number): boolean =>
-    layers[layer]?.modules.some((module) =>
-      module.parameters().some((parameter) => parameter === first?.parameter),
-    ) ?? false;
-  return own.find(reads) ?? own[0] ?? 0;
 }
 
 function requireStages({ module, config, job }: PipelineInputs): void {

@@ -46,12 +46,10 @@ interface StageOptions {
 }
 
 /** The communication between the ranks of a group. */
-interface Between extends ZeroGroup {
+interface Between extends ZeroGroup, Required<Pick<StageOptions, 'timer' | 'isSummed'>> {
   device: Device;
-  timer: CommTimer;
   /** Collectives overlap with compute. */
   overlap: boolean;
-  isSummed: (() => boolean) | null;
   /** Whether forwards are followed by steps. */
   isTrained: boolean;
   /** Whether the weights of the model are sharded: see shardsWeights(). */

@@ -2,6 +2,7 @@
 import type { Decisions, Holdings, StepParts } from '../engine-parts.js';
 import type { Site } from '../release-stack.js';
 import { GradientCollector } from '../step/gradient-collector.js';
+import { columnsOf } from '../step/step-columns.js';
 import { StepControl } from '../step/step-control.js';
 import { StepDecisions, UpdatePlanner } from '../step/step-decisions.js';
 import { STOP_SIGNALS, StopRequest } from '../step/stop-request.js';
@@ -12,7 +13,6 @@ import type { StepObserver } from '../watch/phase-timer.js';
 import { StepWatch } from '../watch/step-watch.js';
 import type { Clients } from './clients.js';
 import { buildTimer } from './observers.js';
-import { columnsOf } from './pipeline.js';
 
 /** Returns the parts that run a step. `observers` receive each step. */
 export function stepPartsOf(
@@ -37,7 +37,7 @@ export function stepPartsOf(
       maxNorm: config.gradient_clipping,
       skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
       ...{ stop, watch, batch, emptyBatches },
-      columns: columnsOf(decisions.plan, stage.partitions, ranks),
+      columns: columnsOf(decisions.plan?.pipeline ?? null, stage.partitions, ranks),
     }),
   );
   const planner = new UpdatePlanner(optimizer, schedules, progress);

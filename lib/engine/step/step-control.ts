@@ -19,7 +19,8 @@ import type { StepWatch } from '../watch/step-watch.js';
 import type { BatchSizes } from './batch-sizes.js';
 import { type Apart, findCopiesApart, findOtherBatch } from './copies-apart.js';
 import { DigestWeights, InputDigest } from './input-digest.js';
-import { type Columns, GIVEN, type Given, type ReportedRows, StepRows } from './step-rows.js';
+import type { Columns } from './step-columns.js';
+import { GIVEN, type Given, type ReportedRows, StepRows } from './step-rows.js';
 import type { StopRequest } from './stop-request.js';
 
 /**

@@ -32,7 +32,11 @@ export function allocateState(
 ): RangeState[] {
   return groups.map((range) => ({
     range,
-    state: stateOf(range, optimizer, allocate),
+    state: Object.fromEntries(
+      stateSizes(range, optimizer).map(({ name, numel, dtype, initial }) => {
+        return [name, allocate([numel], dtype, initial)];
+      }),
+    ),
     ...allocateTables(range, optimizer, allocate),
   }));
 }
@@ -62,17 +66,6 @@ export function stateSizes(range: GroupRange, optimizer: Optimizer): StateSize[]
     const numel = per === null ? sizeOfWhole(range, optimizer, name) : Math.ceil(range.numel / per);
     return { name, dtype, initial, numel };
   });
-}
-
-function stateOf(
-  range: GroupRange,
-  optimizer: Optimizer,
-  allocate: Allocate,
-): Record<string, Tensor> {
-  const named = stateSizes(range, optimizer).map(({ name, numel, dtype, initial }) => {
-    return [name, allocate([numel], dtype, initial)];
-  });
-  return Object.fromEntries(named);
 }
 
 /** Elements of a per-parameter state, over all places. */

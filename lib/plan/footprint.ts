@@ -1,15 +1,15 @@
 // Composes the memory of a parameter from the strategies that keep its state.
-import { dtypeSize } from '../../runtime/dtype.js';
-import type { Bytes } from './lent-state.js';
-import { JoinedMasters } from './master/joined.js';
-import { SplitMasters } from './master/split.js';
-import { DeviceState } from './placement/device.js';
-import { HostState } from './placement/host.js';
-import { NvmeState } from './placement/nvme.js';
-import { StreamedState } from './placement/streamed.js';
-import { F32Masters } from './shard-state.js';
-import type { MasterCosts, PlacementCosts } from './strategies.js';
-import { LARGEST_SLOT, WEIGHT_SLOTS } from './weight-slots.js';
+import { dtypeSize } from '../runtime/dtype.js';
+import type { Bytes } from '../zero/state/lent-state.js';
+import { JoinedMasters } from '../zero/state/master/joined.js';
+import { SplitMasters } from '../zero/state/master/split.js';
+import { DeviceState } from '../zero/state/placement/device.js';
+import { HostState } from '../zero/state/placement/host.js';
+import { NvmeState } from '../zero/state/placement/nvme.js';
+import { StreamedState } from '../zero/state/placement/streamed.js';
+import { F32Masters } from '../zero/state/shard-state.js';
+import type { MasterCosts, PlacementCosts } from '../zero/state/strategies.js';
+import { LARGEST_SLOT, WEIGHT_SLOTS } from '../zero/state/weight-slots.js';
 
 const PLACEMENTS = {
   device: DeviceState.costs,
