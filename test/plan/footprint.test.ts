@@ -1,5 +1,5 @@
 // Tests the memory of a parameter by its strategies, for the tiles of an update.
-import { footprintOf, mastersOf, type StateChoice } from '../../lib/zero/state/footprint.js';
+import { footprintOf, mastersOf, type StateChoice } from '../../lib/plan/footprint.js';
 
 const bytes = { weight: 2, gradient: 2, state: 8 };
 const choice = (given: Partial<StateChoice>): StateChoice => ({
