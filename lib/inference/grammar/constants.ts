@@ -1,5 +1,5 @@
 // Checks the values of enum and const by the other keywords of their schema.
-import { Ajv } from 'ajv';
+import { Ajv2020 } from 'ajv/dist/2020.js';
 import { refused } from '../../runtime/refused.js';
 import { errorMessage } from '../../runtime/system-error.js';
 import { inexpressible, isAnnotation, type Schema, typesOf } from './schema-merge.js';
@@ -21,7 +21,7 @@ export function matchesRest(
     const types = typesOf(schema) ?? [];
     return (value) => isListed(value) && types.some((type) => isOfType(value, type));
   }
-  if (asserted.includes('format')) {
+  if (JSON.stringify(rest).includes('"format"')) {
     throw inexpressible(`${path}/format`, 'format', 'enum and const list the values');
   }
   const { pattern, ...others } = rest;
@@ -29,7 +29,7 @@ export function matchesRest(
   const { $defs, definitions } = typeof document === 'object' ? document : {};
   const checked = { ...others, allOf: [{}, ...patterns], $defs, definitions };
   try {
-    const validate = new Ajv({ strict: false }).compile(JSON.parse(JSON.stringify(checked)));
+    const validate = new Ajv2020({ strict: false, logger: false }).compile(JSON.parse(JSON.stringify(checked)));
     return (value) => isListed(value) && validate(value) === true;
   } catch (error) {
     throw refused(`format schema ${path}`, 'keywords that apply to constants', errorMessage(error));

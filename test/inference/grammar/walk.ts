@@ -18,7 +18,7 @@ export class Seeded {
   integer = (least: number, below: number): number =>
     least + Math.floor(this.next() * (below - least));
   chance = (probability: number): boolean => this.next() < probability;
-  pick = <T>(list: readonly T[]): T => required(list[this.integer(0, list.length)]);
+  pick = <T>(list: readonly T[]): T => list[this.integer(0, list.length)] as T;
 }
 
 const PIECES = [
