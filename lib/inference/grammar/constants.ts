@@ -29,7 +29,9 @@ export function matchesRest(
   const { $defs, definitions } = typeof document === 'object' ? document : {};
   const checked = { ...others, allOf: [{}, ...patterns], $defs, definitions };
   try {
-    const validate = new Ajv2020({ strict: false, logger: false }).compile(JSON.parse(JSON.stringify(checked)));
+    const validate = new Ajv2020({ strict: false, logger: false }).compile(
+      JSON.parse(JSON.stringify(checked)),
+    );
     return (value) => isListed(value) && validate(value) === true;
   } catch (error) {
     throw refused(`format schema ${path}`, 'keywords that apply to constants', errorMessage(error));
