@@ -97,7 +97,7 @@ export const GRPO = {
     flag: 'num_generations',
   }),
   /** Name of a loss in TRL. Default: "dapo". */
-  loss: oneOf(Object.keys(POLICY_LOSSES) as PolicyLossName[])('[loss](#losses-of-grpo)', {
+  loss: oneOf(Object.keys(POLICY_LOSSES) as PolicyLossName[])('[loss](#losses)', {
     default: 'dapo',
     elsewhere: '`loss_type`',
   }),
