@@ -136,6 +136,11 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     steps: 'updates of each run, a multiple of 6 (60)',
   },
   'quantization-quality': { steps: 'of training (400)' },
+  rewards: {
+    steps: 'updates by rewards (120)',
+    seeds: 'of models and samples, with commas (1,2,3)',
+    only: 'methods with commas (grpo,dr. grpo,gspo,rloo)',
+  },
   onebit: {
     ...device("the launcher's, or auto"),
     optimizers: 'with commas (all)',

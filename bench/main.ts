@@ -18,6 +18,7 @@ import { parallelismBench } from './parallelism.js';
 import { preferencesBench } from './preferences.js';
 import { quantizationQualityBench } from './quantization-quality.js';
 import { writeResult } from './report.js';
+import { rewardsBench } from './rewards.js';
 import { serveBench } from './serve.js';
 import { trainBench } from './train.js';
 import { zeroMemoryBench } from './zero-memory.js';
@@ -43,6 +44,7 @@ const benches: Record<string, Bench> = {
   preferences: preferencesBench,
   'quantization-quality': quantizationQualityBench,
   onebit: oneBitBench,
+  rewards: rewardsBench,
   parallelism: parallelismBench,
   'zero-memory': zeroMemoryBench,
 };

@@ -11,12 +11,11 @@ import {
 } from './checkpoint-folder.js';
 import type { BatchSource } from './data-source.js';
 import { isEnough, judged, type Moment } from './decisions.js';
-import { evaluate } from './evaluation.js';
 import type { EndReason, EvaluateEvent, TrainerEvent, TrainerPlace } from './events.js';
 import type { Forward, MicroBatch } from './micro-batch.js';
 import { discard } from './moved-batch.js';
 import type { SaveSettings } from './report-options.js';
-import type { Session } from './session.js';
+import { judge, type Session } from './session.js';
 import { groupsOf } from './train-data.js';
 import type { TrainerState } from './trainer-state.js';
 
@@ -133,8 +132,7 @@ async function* evaluation<Batch>(session: Session<Batch>): Events<EvaluateEvent
   if (!settings.eval) return null;
   yield* finished(session);
   const resume = book.suspend();
-  const data = await session.evalData(settings.eval);
-  const metrics = await evaluate(session, data, settings.eval);
+  const metrics = await judge(session, settings.eval.data, settings.eval);
   const isBest = judged(settings, state, metrics);
   const event: EvaluateEvent = { type: 'evaluate', ...progressOf(state), metrics, isBest };
   state.evaluated(event);

@@ -26,6 +26,8 @@ import type { BatchSource, DataPlace, TrainerData } from './data-source.js';
 import { Decisions } from './decisions.js';
 import { addEmbeddingNoise } from './embedding-noise.js';
 import { type EvalData, openEvalData } from './eval-data.js';
+import { evaluate } from './evaluation.js';
+import type { Metrics } from './events.js';
 import { costOf, Logbook } from './logbook.js';
 import type { MethodSource } from './methods/method.js';
 import type { Objective } from './micro-batch.js';
@@ -157,6 +159,19 @@ async function sessionOver<Batch>(
     book: new Logbook({ engine, settings: reported, state, length, costOf: cost, watch, metrics }),
     endNoise: noise === null ? null : addEmbeddingNoise(model, noise),
   };
+}
+
+/** Returns the metrics of `data`, by the method's own evaluation if it has one. */
+export async function judge<Batch>(
+  session: Session<Batch>,
+  data: TrainerData<never, Batch>,
+  plan: { batchSize: number; maxBatches?: number } & Parameters<typeof evaluate<Batch>>[2],
+): Promise<Metrics> {
+  const { batchSize, maxBatches = Number.POSITIVE_INFINITY } = plan;
+  const { source } = session;
+  if (source)
+    return source.evaluate(data as TrainerData<unknown, unknown>, { batchSize, maxBatches });
+  return evaluate(session, await session.evalData({ data, batchSize }), plan);
 }
 
 /**

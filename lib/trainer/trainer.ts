@@ -12,7 +12,7 @@ import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import type { TrainerData } from './data-source.js';
-import { evaluate, type Prediction, predict } from './evaluation.js';
+import { type Prediction, predict } from './evaluation.js';
 import type { LossInput } from './evaluation-options.js';
 import {
   type EndEvent,
@@ -27,7 +27,7 @@ import { stateJson } from './loop.js';
 import type { TrainerOptions } from './options.js';
 import { readTrainerOptions, type TrainerSettings } from './read-options.js';
 import { type Beginning, runOf } from './run.js';
-import { closeSession, openSession, type Session } from './session.js';
+import { closeSession, judge, openSession, type Session } from './session.js';
 import type { TrainerState } from './trainer-state.js';
 import { TrainingRun } from './training-run.js';
 import { writeWeightFolder } from './weight-folder.js';
@@ -124,15 +124,8 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     const judged = data ?? own?.data;
     if (!judged) throw refused('Trainer evaluate', 'data, or the option `eval`', 'neither');
     const session = await this.session();
-    const opened = await session.evalData({
-      data: judged as never,
-      batchSize: own?.batchSize ?? batchSize,
-    });
-    return evaluate(
-      session,
-      opened,
-      data ? { accuracy: own?.accuracy, metrics: own?.metrics } : (own ?? {}),
-    );
+    const how = data ? { accuracy: own?.accuracy, metrics: own?.metrics } : (own ?? {});
+    return judge(session, judged as never, { ...how, batchSize: own?.batchSize ?? batchSize });
   }
 
   /**

@@ -1,7 +1,10 @@
 // grpo() and rloo(): what a small model learns, metrics, references and reuse of rollouts.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { grpo, peft, rloo, type TrainerOptions, text } from '../../lib/index.js';
 import { refusal } from '../support/refusal.js';
-import { even, events, logsOf, policyModel, prompts, tokenizer } from './grpo-tiny.js';
+import { even, events, logsOf, policyModel, promptRows, prompts, tokenizer } from './grpo-tiny.js';
 
 const sampling = { maxNewTokens: 6, temperature: 1 };
 const method = grpo({ rewards: even, generations: 4, sampling });
@@ -62,6 +65,23 @@ test('adapters learn beside the model, which is the reference', async () => {
   const [first, ...rest] = of(own).map(([, kl]) => kl as number);
   expect(first).toBeCloseTo(0, 6);
   expect(rest.at(-1)).toBeGreaterThan(1e-5);
+});
+
+test('evaluations sample held-out prompts, and find the best checkpoint', async () => {
+  const dir = mkdtempSync(join(tmpdir(), 'ds-best-'));
+  const two = grpo({ rewards: even, generations: 4, sampling, evalGenerations: 2 });
+  const held = await prompts(promptRows.slice(0, 5));
+  const all = await events({
+    ...{ method: two, maxSteps: 2, eval: { data: held, every: 1 } },
+    save: { dir, every: 'best', best: 'reward' },
+  }).finally(() => rmSync(dir, { recursive: true }));
+  const found = all.filter((event) => event.type === 'evaluate');
+  expect(found.length).toBe(2);
+  for (const { metrics } of found) {
+    expect(metrics.loss).toBe(-(metrics.reward as number));
+    expect(metrics).toHaveProperty(['completions/mean_length'], 6);
+  }
+  expect(all.at(-1)).toMatchObject({ type: 'end', best: { metric: expect.any(Number) } });
 });
 
 test('completions at a temperature are scored at it', async () => {

@@ -74,6 +74,14 @@ const SHARED = {
     default: 1,
     flag: 'num_iterations',
   }),
+  /** Completions of each prompt in evaluations. Default: `generations`. */
+  evalGenerations: integer('completions of each prompt in evaluations', {
+    min: 1,
+    max: MOST_GENERATIONS,
+    default: null,
+    shown: '`generations`',
+    flag: 'num_generations_eval',
+  }),
   /** Leaves completions without an end token out of the loss. Default: false. */
   maskTruncated: boolean('leave completions without an end token out of the loss', {
     default: false,
@@ -203,6 +211,7 @@ export function grpo(given: GrpoOptions): TrainingMethod {
     },
     plan: {
       ...{ ...rest, generations, scale, aggregation },
+      evalGenerations: rest.evalGenerations ?? generations,
       needsReference: beta > 0,
       needsOld: false,
       advantages: ({ rewards: all, rollouts, first }) =>
@@ -228,6 +237,7 @@ export function rloo(given: RlooOptions): TrainingMethod {
     },
     plan: {
       ...{ ...rest, generations, scale: 'none', aggregation: 'sum_then_normalize' },
+      evalGenerations: rest.evalGenerations ?? generations,
       needsReference: beta > 0,
       needsOld: beta > 0,
       advantages: ({ rewards: all, rollouts, first }) => {

@@ -90,6 +90,7 @@ export async function rewardsOf(
   functions: readonly RewardSettings[],
   judged: Judged,
 ): Promise<Score[][]> {
+  if (judged.completions.length === 0) return [];
   const ending = new AbortController();
   try {
     const columns = await Promise.all(functions.map((one) => judge(one, judged, ending.signal)));

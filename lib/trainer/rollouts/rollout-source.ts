@@ -10,7 +10,7 @@ import { cpu } from '../../runtime/device.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
-import type { PromptSample } from '../../text/index.js';
+import type { PromptSample, Tokenizer } from '../../text/index.js';
 import { isPromptSample } from '../../text/prompt-dataset.js';
 import type { DataPlace, TrainerData } from '../data-source.js';
 import type { Metrics, RolloutEvent } from '../events.js';
@@ -44,6 +44,8 @@ export interface RolloutPlan extends Omit<AdvantageOptions, 'weights'> {
   /** Uses of each generation. */
   readonly iterations: number;
   readonly maskTruncated: boolean;
+  /** Completions of each prompt in evaluations. */
+  readonly evalGenerations: number;
   readonly reference: CausalLM | null;
   /** Whether the loss or the rewards need the reference. */
   readonly needsReference: boolean;
@@ -68,6 +70,9 @@ interface Pending {
   /** Metrics of the generation, for its next micro-batch; null once they were given. */
   metrics: number[] | null;
 }
+
+/** The pass of evaluations, for their seeds: each evaluation draws the same noise. */
+const EVALUATION = -1;
 
 const NOTHING: Pending = { rollouts: [], order: [], metrics: null };
 
@@ -179,17 +184,24 @@ class RolloutSource extends MethodSource {
   begin(parts: SourceParts): void {
     const { engine } = parts;
     const { plan, grounds } = this;
-    const { tokenizer } = grounds.settings;
     this.parts = parts;
     const { method, reference, needsReference } = plan;
     this.reference = referenceFor(method, engine.module, reference, needsReference);
-    this.rollouts = rolloutsOf(engine, { tokenizer, maxTokens: this.mostTokens(engine) });
+    const maxTokens = this.mostTokens(engine, grounds.longest);
+    this.rollouts = rolloutsOf(engine, { ...this.decoding(), maxTokens });
+  }
+
+  private decoding(): { tokenizer: Tokenizer | null } {
+    return { tokenizer: this.grounds.settings.tokenizer };
+  }
+
+  private get weights(): number[] {
+    return this.plan.rewards.map(({ weight }) => weight);
   }
 
   /** Room for the longest prompt and its completion. Throws DS_LIMIT if the model has less. */
-  private mostTokens(engine: Engine): number {
+  private mostTokens(engine: Engine, longest: PromptSample | null): number {
     const { alikeSeq } = engine.module as CausalLM;
-    const { longest } = this.grounds;
     const { maxNewTokens } = this.plan.sampling;
     if (!longest) return alikeSeq;
     const { promptIds, location } = longest;
@@ -263,8 +275,7 @@ class RolloutSource extends MethodSource {
       one.advantage = required(advantages[i]);
     });
     const names = plan.rewards.map(({ name }) => name);
-    const weights = plan.rewards.map(({ weight }) => weight);
-    const moments = groupMoments(totalsOf(all, weights), plan.generations);
+    const moments = groupMoments(totalsOf(all, this.weights), plan.generations);
     const found = metricsOf(outcomes, names, moments);
     const metrics = this.names.map((name) => found[name] ?? 0);
     const seconds = {
@@ -372,8 +383,29 @@ class RolloutSource extends MethodSource {
     return this.queue.splice(0);
   }
 
-  async evaluate(): Promise<Metrics> {
-    throw refused('Trainer eval', `no data for ${this.plan.method}()`, 'some');
+  async evaluate(
+    data: TrainerData<unknown, unknown>,
+    { batchSize, maxBatches }: { batchSize: number; maxBatches: number },
+  ): Promise<Metrics> {
+    const { plan, place } = this;
+    const { engine } = required(this.parts);
+    const prompts = await promptsOf(plan, data, place);
+    const most = this.mostTokens(engine, await longestOf(prompts));
+    if (most > required(this.rollouts).maxTokens) {
+      await this.rollouts?.destroy();
+      this.rollouts = rolloutsOf(engine, { ...this.decoding(), maxTokens: most });
+    }
+    const count = Math.min(prompts.length, maxBatches * batchSize * place.worldSize);
+    const own: PromptSample[] = [];
+    for (let i = place.rank; i < count; i += place.worldSize) own.push(await prompts.get(i));
+    const { outcomes } = await this.sampledAndJudged(own, EVALUATION, {
+      count: plan.evalGenerations,
+    });
+    const rewards = outcomes.flatMap((one) => one.rewards);
+    const names = plan.rewards.map(({ name }) => name);
+    const totals = totalsOf(rewards, this.weights);
+    const found = metricsOf(outcomes, names, groupMoments(totals, plan.evalGenerations));
+    return { ...found, loss: -(found.reward ?? Number.NaN) };
   }
 
   async close(): Promise<void> {
