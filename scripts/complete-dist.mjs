@@ -6,7 +6,7 @@
 // - The command `ds` is executable.
 // - The files of the watch page are copied.
 import { chmodSync, cpSync, existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { filesBehind, importsLate, namesOf, reExportsLate } from './late-imports.mjs';
 
@@ -15,6 +15,9 @@ const door = join(dist, 'index.js');
 
 /** Rooms that load at once: every program needs most of their files, and every op calls them. */
 const AT_ONCE = /^(tensor|runtime)\//;
+
+/** Their exported options hold functions of further files, so these files load at an import too. */
+const LATE_TOO = /^trainer\//;
 
 /**
  * The other rooms load when a program first uses one of their names. `import` needs the value of
@@ -26,7 +29,8 @@ function readLate() {
   const behind = filesBehind(door);
   const texts = later.map((file) => {
     const text = reExportsLate(file, readFileSync(file, 'utf8'));
-    return [file, behind.has(file) ? importsLate(text) : text];
+    const isLate = behind.has(file) || LATE_TOO.test(relative(dist, file));
+    return [file, isLate ? importsLate(text) : text];
   });
   for (const [file, text] of texts) writeFileSync(file, text);
 }
