@@ -7,6 +7,7 @@ import type { Schema } from './schema-merge.js';
 
 /** A schema of zod, valibot, ArkType or another library, by https://standardschema.dev. */
 export interface StandardSchema {
+  /** The properties of the standard; `jsonSchema` is optional there. */
   readonly '~standard': { readonly version: number; readonly vendor: string };
 }
 

@@ -4,6 +4,9 @@ import Ajv2020 from 'ajv/dist/2020.js';
 import { type inference, initInference, nn, seed, text } from '../../../lib/index.js';
 import { packageRoot } from '../../../lib/runtime/package-root.js';
 import { required } from '../../../lib/runtime/required.js';
+import { randomSchema } from './random-schemas.js';
+import { validator } from './validator.js';
+import { Seeded } from './walk.js';
 
 const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
 const sizes = {
@@ -49,6 +52,22 @@ test('texts match a schema, a pattern, a list, a grammar and any object', async 
   expect((await ask({ grammar })).text).toMatch(/^\(*\d{1,3}\)*$/);
   const object = await ask({ jsonObject: true });
   if (object.finishReason === 'stop') expect(typeof JSON.parse(object.text)).toBe('object');
+});
+
+test('random schemas: finished texts of a hot model are valid', async () => {
+  const schemas = Array.from({ length: 24 }, (_, one) => randomSchema(new Seeded(one)));
+  const made = await Promise.all(
+    schemas.map((schema, one) =>
+      only({ prompt: [one], seed: one, format: { schema: schema as object }, ...hot }),
+    ),
+  );
+  let finished = 0;
+  for (const [i, { text: one, finishReason }] of made.entries()) {
+    if (finishReason !== 'stop') continue;
+    finished++;
+    expect([i, one, validator(required(schemas[i]))(JSON.parse(one))]).toEqual([i, one, true]);
+  }
+  expect(finished).toBeGreaterThan(8);
 });
 
 test('a Standard Schema gives its JSON schema', async () => {
