@@ -53,17 +53,20 @@ export const SERVE = {
   /** A Jinja text in place of the tokenizer's own chat template. */
   chatTemplate: string("a Jinja text in place of the tokenizer's chat template"),
   /** Parser of tool calls. Default: "auto", by the chat template. */
-  toolParser: oneOf(TOOL_PARSERS)('[form of tool calls](#tools) in answers', {
+  toolParser: oneOf(TOOL_PARSERS)('[form of tool calls](serving-programs.md#tools) in answers', {
     default: 'auto',
     shown: 'by the chat template',
     flag: '--tool-parser <name>',
   }),
   /** Parser of reasoning. Default: "auto", by the chat template. */
-  reasoningParser: oneOf(REASONING_PARSERS)('[markers of reasoning](#reasoning) in answers', {
-    default: 'auto',
-    shown: 'by the chat template',
-    flag: '--reasoning-parser <name>',
-  }),
+  reasoningParser: oneOf(REASONING_PARSERS)(
+    '[markers of reasoning](serving-programs.md#reasoning) in answers',
+    {
+      default: 'auto',
+      shown: 'by the chat template',
+      flag: '--reasoning-parser <name>',
+    },
+  ),
   /** Threads that turn prompts into tokens. Default: 2. */
   tokenizerThreads: integer('threads that turn prompts into tokens', {
     min: 1,
