@@ -62,7 +62,7 @@ function lossOf(name: string, own: Tensor, dtype: Wide): Tensor {
     const x = own.sub(tensor(rowsOf(golden.reference)));
     const sums = { x, desirable: tensor([1, 1, 0, 0]), z: tensor([number('kl', 0)]).reshape([]) };
     const weights = { desirableWeight: number('wd', 1), undesirableWeight: number('wu', 1) };
-    return ktoLoss(sums, { ...KTO, ...weights, loss: loss as 'kto' }).mean();
+    return ktoLoss(sums, { ...KTO, ...weights }).mean();
   }
   const means = own.div(tensor(counts));
   if (method === 'orpo') {

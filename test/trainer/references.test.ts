@@ -44,6 +44,18 @@ test('losses are the same at stage 3, with and without offload', async () => {
   }
 });
 
+test('methods train without dropout, unless it is wanted', async () => {
+  const adapted = () => peft.addLora(modelOf(), { r: 4, loraDropout: 0.5, initLoraWeights: false });
+  const run = (disableDropout: boolean) =>
+    losses({ disableDropout, beta: 1 }, { model: adapted(), lr: 0 });
+  const judged = adapted();
+  const [quiet, noisy] = [await run(true), await run(false)];
+  expect(quiet).toEqual(await losses({ beta: 1 }, { model: judged, lr: 0, seed: 1 }));
+  expect(noisy[0]).not.toBeCloseTo(quiet[0] as number, 4);
+  // The layers are in the mode of the model again.
+  expect(new Set(judged.modules().map(({ training }) => training)).size).toBe(1);
+});
+
 test('the reference has the dtype of the training: the first loss is ln 2', async () => {
   for (const stage of [0, 3]) {
     const [first] = await losses(

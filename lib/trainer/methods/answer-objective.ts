@@ -4,8 +4,9 @@ import { refused } from '../../runtime/refused.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
 import type { MetricSums } from '../evaluation-options.js';
-import type { Divisor, Forward, MicroBatch, Objective } from '../micro-batch.js';
+import type { Divisor, Forward, MicroBatch, Objective, Surroundings } from '../micro-batch.js';
 import { type DeviceSums, readSums, type StepMetrics } from '../step-metrics.js';
+import { withoutDropout } from './no-dropout.js';
 
 /** Counts of a batch on the host. */
 export interface AnswerCounts {
@@ -21,7 +22,21 @@ export interface AnswerCounts {
 export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<Batch> {
   readonly hasStepMetrics = true;
 
-  constructor(private readonly method: string) {}
+  private restore: (() => void) | null = null;
+
+  constructor(
+    private readonly method: string,
+    private readonly disableDropout: boolean,
+  ) {}
+
+  async opened({ engine }: Surroundings): Promise<void> {
+    if (this.disableDropout) this.restore ??= withoutDropout(engine.module);
+  }
+
+  async closed(): Promise<void> {
+    this.restore?.();
+    this.restore = null;
+  }
 
   /** Returns the batch. Throws DS_ARGUMENT for a batch of other data. */
   protected abstract read(batch: unknown): Items;

@@ -9,6 +9,7 @@ import type { Forward, Objective } from '../micro-batch.js';
 import type { DeviceSums } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
 import { requireCausal, TrainingMethod } from './method.js';
+import { DROPOUT } from './no-dropout.js';
 import { halves } from './pair-losses.js';
 import { PAIR_METRICS, pairMetrics, pairOutputs } from './pair-metrics.js';
 
@@ -42,6 +43,8 @@ export const CPO = {
   alpha: number('shape of the rewards (AlphaPO); 0: log-probabilities', {
     ...{ default: 0, flag: 'alpha' },
   }),
+  /** Train without dropout. Default: true. */
+  disableDropout: DROPOUT,
 };
 
 /** Options of cpo(). */
@@ -97,7 +100,13 @@ function rewardOf(logps: Tensor, alpha: number): Tensor {
 /** The loss of each pair, [P]. */
 export function cpoLoss(
   { chosen, rejected }: Pick<CpoSums, 'chosen' | 'rejected'>,
-  { loss, beta, labelSmoothing: e, simpoGamma, alpha }: Settings<typeof CPO>,
+  {
+    loss,
+    beta,
+    labelSmoothing: e,
+    simpoGamma,
+    alpha,
+  }: Omit<Settings<typeof CPO>, 'disableDropout'>,
 ): Tensor {
   const d = rewardOf(chosen, alpha).sub(rewardOf(rejected, alpha));
   if (loss === 'hinge') return d.mul(-beta).add(1).relu();
@@ -111,7 +120,7 @@ export function cpoLoss(
 
 class CpoObjective<Batch> extends AnswerObjective<Batch, PairBatch, CpoSums> {
   constructor(private readonly settings: Settings<typeof CPO>) {
-    super('cpo');
+    super('cpo', settings.disableDropout);
   }
 
   protected read(batch: unknown): PairBatch {

@@ -19,6 +19,7 @@ import type { Forward, Objective, Surroundings } from '../micro-batch.js';
 import type { DeviceSums } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
 import { requireCausal, TrainingMethod } from './method.js';
+import { DROPOUT } from './no-dropout.js';
 import {
   DIVERGENCES,
   type Divergence,
@@ -90,6 +91,8 @@ export const DPO = {
   refModelMixupAlpha: number('share of the model in the moved reference', {
     ...{ min: 0, max: 1, default: 0.6, flag: 'ref_model_mixup_alpha' },
   }),
+  /** Train without dropout. Default: true. */
+  disableDropout: DROPOUT,
   /**
    * The reference model. Default: the model without its adapters. Rows with ref_chosen_logps and
    * ref_rejected_logps need no reference.
@@ -183,7 +186,7 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     model: CausalLM,
     private readonly settings: Settings<typeof DPO>,
   ) {
-    super('dpo');
+    super('dpo', settings.disableDropout);
     this.reference = new Reference('dpo', model, settings.reference);
     const { loss, weights } = settings;
     const all = loss.map((name, i) => [name, weights?.[i] ?? 1] as const);
@@ -191,8 +194,9 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     this.sft = all.reduce((sum, [name, weight]) => sum + (name === 'sft' ? weight : 0), 0);
   }
 
-  opened({ engine, job }: Surroundings): Promise<void> {
-    return this.reference.open(engine, job);
+  override async opened(around: Surroundings): Promise<void> {
+    await super.opened(around);
+    await this.reference.open(around.engine, around.job);
   }
 
   updated(step: number): void {
@@ -200,8 +204,9 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     if (syncRefModel && step % steps === 0) this.reference.follow({ steps, alpha });
   }
 
-  closed(): Promise<void> {
-    return this.reference.close();
+  override async closed(): Promise<void> {
+    await super.closed();
+    await this.reference.close();
   }
 
   protected read(batch: unknown): SplitPairs {

@@ -16,6 +16,7 @@ import type { Forward, Objective, Surroundings } from '../micro-batch.js';
 import type { DeviceSums } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective } from './answer-objective.js';
 import { requireCausal, TrainingMethod } from './method.js';
+import { DROPOUT } from './no-dropout.js';
 import { Reference } from './reference.js';
 
 /** The declared options of gkd(). */
@@ -33,6 +34,8 @@ export const GKD = {
   }),
   /** Divisor of the logits of both models. Default: 1. */
   lossTemperature: number('divisor of the logits of both models', { above: 0, default: 1 }),
+  /** Train without dropout. Default: true. */
+  disableDropout: DROPOUT,
 };
 
 /** Options of gkd(). */
@@ -78,7 +81,7 @@ const divergence = (p: Tensor, q: Tensor): Tensor => exp(p).mul(p.sub(q)).sum(-1
 export function gkdLoss(
   student: Tensor,
   teacher: Tensor,
-  { beta, lossTemperature }: Omit<Settings<typeof GKD>, 'teacher'>,
+  { beta, lossTemperature }: Pick<Settings<typeof GKD>, 'beta' | 'lossTemperature'>,
 ): Tensor {
   const [s, t] = [student, teacher].map((logits) => {
     const wide = logits.dtype === 'f64' ? logits : logits.to('f32');
@@ -109,16 +112,18 @@ class GkdObjective<Batch> extends AnswerObjective<Batch, DistilledBatch, Tensor>
     student: CausalLM,
     private readonly settings: Settings<typeof GKD>,
   ) {
-    super('gkd');
+    super('gkd', settings.disableDropout);
     this.teacher = new Reference('gkd', student, settings.teacher, 'teacher');
   }
 
-  opened({ engine, job }: Surroundings): Promise<void> {
-    return this.teacher.open(engine, job);
+  override async opened(around: Surroundings): Promise<void> {
+    await super.opened(around);
+    await this.teacher.open(around.engine, around.job);
   }
 
-  closed(): Promise<void> {
-    return this.teacher.close();
+  override async closed(): Promise<void> {
+    await super.closed();
+    await this.teacher.close();
   }
 
   protected read(batch: unknown): DistilledBatch {

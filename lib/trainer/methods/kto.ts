@@ -11,6 +11,7 @@ import type { Forward, Objective, Surroundings } from '../micro-batch.js';
 import { type DeviceSums, meanOf } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective, totalOf } from './answer-objective.js';
 import { requireCausal, TrainingMethod } from './method.js';
+import { DROPOUT } from './no-dropout.js';
 import { REFERENCE, Reference } from './reference.js';
 
 /** Name of a loss of kto(), as in TRL. */
@@ -33,6 +34,8 @@ export const KTO = {
   undesirableWeight: number('weight of undesirable answers', {
     ...{ min: 0, default: 1, flag: 'undesirable_weight' },
   }),
+  /** Train without dropout. Default: true. */
+  disableDropout: DROPOUT,
   /** The reference model. Default: the model without its adapters. */
   reference: REFERENCE,
 };
@@ -78,7 +81,11 @@ export interface KtoSums {
 /** The loss of each answer, [B]. */
 export function ktoLoss(
   { x, desirable, z }: KtoSums,
-  { beta, desirableWeight, undesirableWeight }: Settings<typeof KTO>,
+  {
+    beta,
+    desirableWeight,
+    undesirableWeight,
+  }: Pick<Settings<typeof KTO>, 'beta' | 'desirableWeight' | 'undesirableWeight'>,
 ): Tensor {
   const away = x.sub(z).mul(beta);
   const good = sigmoid(away).neg().add(1).mul(desirableWeight);
@@ -99,17 +106,19 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, UnpairedBatch, Measured
     model: CausalLM,
     private readonly settings: Settings<typeof KTO>,
   ) {
-    super('kto');
+    super('kto', settings.disableDropout);
     this.reference = new Reference('kto', model, settings.reference);
   }
 
-  async opened({ engine, job, dataGroup }: Surroundings): Promise<void> {
-    this.group = dataGroup;
-    await this.reference.open(engine, job);
+  override async opened(around: Surroundings): Promise<void> {
+    await super.opened(around);
+    this.group = around.dataGroup;
+    await this.reference.open(around.engine, around.job);
   }
 
-  closed(): Promise<void> {
-    return this.reference.close();
+  override async closed(): Promise<void> {
+    await super.closed();
+    await this.reference.close();
   }
 
   protected read(batch: unknown): UnpairedBatch {

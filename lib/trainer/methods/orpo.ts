@@ -8,6 +8,7 @@ import type { Forward, Objective } from '../micro-batch.js';
 import { type DeviceSums, meanOf } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
 import { requireCausal, TrainingMethod } from './method.js';
+import { DROPOUT } from './no-dropout.js';
 import { halves } from './pair-losses.js';
 import { PAIR_METRICS, pairMetrics, pairOutputs } from './pair-metrics.js';
 
@@ -17,6 +18,8 @@ const IGNORED = -100;
 export const ORPO = {
   /** Weight of the odds ratio (lambda in the paper). Default: 0.1. */
   beta: number('weight of the odds ratio', { above: 0, default: 0.1, flag: 'beta' }),
+  /** Train without dropout. Default: true. */
+  disableDropout: DROPOUT,
 };
 
 /** Options of orpo(). */
@@ -79,7 +82,7 @@ const logSigmoid = (x: Tensor): Tensor => softplus(x.neg()).neg();
 
 class OrpoObjective<Batch> extends AnswerObjective<Batch, WholePairs, OrpoSums> {
   constructor(private readonly settings: Settings<typeof ORPO>) {
-    super('orpo');
+    super('orpo', settings.disableDropout);
   }
 
   protected read(batch: unknown): WholePairs {

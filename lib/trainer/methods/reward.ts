@@ -11,6 +11,7 @@ import type { Forward, Objective } from '../micro-batch.js';
 import { type DeviceSums, meanOf } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
 import { TrainingMethod } from './method.js';
+import { DROPOUT } from './no-dropout.js';
 import { halves } from './pair-losses.js';
 import { pairOutputs } from './pair-metrics.js';
 
@@ -20,6 +21,8 @@ export const REWARD = {
   centerRewardsCoefficient: number('weight of the squared sum of both scores', {
     ...{ min: 0, default: null, shown: 'none', flag: 'center_rewards_coefficient' },
   }),
+  /** Train without dropout. Default: true. */
+  disableDropout: DROPOUT,
 };
 
 /** Options of reward(). */
@@ -69,7 +72,7 @@ export interface Scores {
 /** The loss of each pair, [P]. */
 export function rewardLoss(
   { chosen, rejected, margins }: Scores,
-  { centerRewardsCoefficient: center }: Settings<typeof REWARD>,
+  { centerRewardsCoefficient: center }: Omit<Settings<typeof REWARD>, 'disableDropout'>,
 ): Tensor {
   const difference = chosen.sub(rejected);
   const loss = softplus((margins ? difference.sub(margins) : difference).neg());
@@ -84,7 +87,7 @@ interface MaskedPairs extends PairBatch {
 
 class RewardObjective<Batch> extends AnswerObjective<Batch, MaskedPairs, Scores> {
   constructor(private readonly settings: Settings<typeof REWARD>) {
-    super('reward');
+    super('reward', settings.disableDropout);
   }
 
   protected read(batch: unknown): MaskedPairs {
