@@ -196,8 +196,8 @@ export interface DsConfig {
   /** Quantized weights of an engine without an optimizer (stage 3). Default null. */
   weight_quantization?: WeightQuantizationConfig | null;
   /**
-   * Generates and trains with one engine. Not supported yet: generate with the model's own
-   * generate().
+   * Generates and trains with one engine. Not supported yet: rolloutsOf(engine) generates with the
+   * weights in training, see docs/grpo.md.
    */
   hybrid_engine?: HybridEngineConfig | null;
   /** Tensor parallelism: see docs/tensor-parallel.md. */
@@ -2383,8 +2383,8 @@ export interface QuantizedInitializationConfig {
 }
 
 /**
- * Generates and trains with one engine. Not supported yet: generate with the model's own
- * generate().
+ * Generates and trains with one engine. Not supported yet: rolloutsOf(engine) generates with the
+ * weights in training, see docs/grpo.md.
  */
 export interface HybridEngineConfig {
   /** Switches it on. Default false. */
@@ -2665,8 +2665,8 @@ export interface ResolvedValues {
   /** Quantized weights of an engine without an optimizer (stage 3). */
   readonly weight_quantization: ResolvedWeightQuantization | null;
   /**
-   * Generates and trains with one engine. Not supported yet: generate with the model's own
-   * generate().
+   * Generates and trains with one engine. Not supported yet: rolloutsOf(engine) generates with the
+   * weights in training, see docs/grpo.md.
    */
   readonly hybrid_engine: ResolvedHybridEngine;
   /** Tensor parallelism: see docs/tensor-parallel.md. */
@@ -4664,8 +4664,8 @@ export interface ResolvedQuantizedInitialization {
 }
 
 /**
- * Generates and trains with one engine. Not supported yet: generate with the model's own
- * generate().
+ * Generates and trains with one engine. Not supported yet: rolloutsOf(engine) generates with the
+ * weights in training, see docs/grpo.md.
  */
 export interface ResolvedHybridEngine {
   /** Switches it on. */

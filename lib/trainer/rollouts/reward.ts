@@ -25,6 +25,7 @@ export interface Completion {
 export interface RewardInput {
   /** The prompt of each completion: a text, or messages. */
   readonly prompts: readonly (string | readonly ChatMessage[])[];
+  /** The completions to judge. */
   readonly completions: readonly Completion[];
   /** The other values of the rows of the prompts, by name. */
   readonly columns: Readonly<Record<string, readonly unknown[]>>;
