@@ -11,6 +11,24 @@ export interface AdamGroup extends ParamGroup {
   eps: number;
 }
 
+/** Options that rules with Adam's moments share. */
+interface AdamDefaults {
+  lr?: number;
+  betas?: readonly [number, number];
+  eps?: number;
+  weightDecay?: number;
+}
+
+/** Returns the values of new groups. */
+export function adamDefaults({
+  lr = 1e-3,
+  betas = [0.9, 0.999],
+  eps = 1e-8,
+  weightDecay = 0,
+}: AdamDefaults): Required<AdamDefaults> {
+  return { lr, betas, eps, weightDecay };
+}
+
 /** Returns the operands of Adam's ops: master weights, moments and gradient. */
 export function adamTensors({ master, grad, weight, state, control }: UpdateTensors) {
   return { master, m: state.exp_avg!, v: state.exp_avg_sq!, grad, weight, control };

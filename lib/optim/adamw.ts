@@ -5,7 +5,7 @@ import type { DType } from '../runtime/dtype.js';
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
 import type { OptionNames } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
-import { type AdamGroup, adamScalars, adamTensors } from './adam-rule.js';
+import { type AdamGroup, adamDefaults, adamScalars, adamTensors } from './adam-rule.js';
 import { readChoices } from './choices.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import type {
@@ -68,8 +68,7 @@ export class AdamW
   constructor(params: ParamsOf<AdamGroup>, given: AdamWOptions = {}) {
     super();
     const options = readChoices('AdamW', given, NAMES);
-    const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
-    this.groups = makeGroups<AdamGroup>('AdamW', params, { lr, betas, eps, weightDecay });
+    this.groups = makeGroups<AdamGroup>('AdamW', params, adamDefaults(options));
     this.biasCorrection = options.biasCorrection ?? true;
     this.decoupled = options.decoupled ?? true;
     this.moments = (options.fp32OptimizerStates ?? true) ? 'f32' : 'bf16';

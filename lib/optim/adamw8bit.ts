@@ -5,7 +5,7 @@ import type { OptionNames } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
-import { type AdamGroup, adamScalars, adamTensors } from './adam-rule.js';
+import { type AdamGroup, adamDefaults, adamScalars, adamTensors } from './adam-rule.js';
 import { readChoices } from './choices.js';
 import { type DeclaredState, perBlock, perElement, type StateTensor } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
@@ -57,8 +57,7 @@ export class AdamW8bit extends StandaloneOptimizer<AdamGroup> {
   constructor(params: ParamsOf<AdamGroup>, given: AdamW8bitOptions = {}) {
     super();
     const options = readChoices('AdamW8bit', given, NAMES);
-    const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
-    this.groups = makeGroups<AdamGroup>('AdamW8bit', params, { lr, betas, eps, weightDecay });
+    this.groups = makeGroups<AdamGroup>('AdamW8bit', params, adamDefaults(options));
     this.biasCorrection = options.biasCorrection ?? true;
     this.min8bitSize = options.min8bitSize ?? 4096;
     requireFinite('AdamW8bit min8bitSize', this.min8bitSize, 0);

@@ -1,5 +1,6 @@
 // ExchangingOptimizer: rules that exchange compressed vectors between ranks instead of gradients.
 import type { SignLevels } from '../runtime/kernels.generated.js';
+import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import type { ParamGroup } from './param-groups.js';
@@ -53,6 +54,14 @@ export interface ExchangingOptimizer<Group extends ParamGroup = ParamGroup>
 export function canExchange(optimizer: Optimizer): optimizer is ExchangingOptimizer {
   return 'passOf' in optimizer;
 }
+
+/** Returns a writer of moments, updated by this rank's own gradients. */
+export const writeMoments =
+  (groups: readonly Readonly<{ betas: readonly [number, number] }>[]): PayloadPass['write'] =>
+  ({ group, grad, state, control }, payload, kernels) => {
+    const [beta1] = required(groups[group]).betas;
+    kernels.momentPayload({ m: state.exp_avg!, grad, payload, control, beta1 });
+  };
 
 /** Segment size for one level per whole parameter. */
 export const wholeParameter = (shape: readonly number[]): number =>

@@ -4,6 +4,8 @@
 import type { LambScalars } from '../runtime/kernels.generated.js';
 import type { OptionNames } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
+import type { Tensor } from '../tensor/index.js';
+import { adamDefaults } from './adam-rule.js';
 import { readChoices } from './choices.js';
 import { type DeclaredState, perElement, perParameter } from './declared-state.js';
 import { requireWhole } from './flat-slice.js';
@@ -89,9 +91,8 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
   constructor(params: ParamsOf<LambGroup>, given: LambOptions = {}) {
     super();
     const options = readChoices('Lamb', given, NAMES);
-    const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
     const { maxCoeff = 10, minCoeff = 0.01 } = options;
-    const defaults = { lr, betas, eps, weightDecay, maxCoeff, minCoeff };
+    const defaults = { ...adamDefaults(options), maxCoeff, minCoeff };
     this.groups = makeGroups<LambGroup>('Lamb', params, defaults);
     this.biasCorrection = options.biasCorrection ?? true;
     this.momentCorrection = options.momentCorrection ?? false;
@@ -131,9 +132,9 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
     settings: UpdateSettings<LambGroup>,
     kernels: UpdateKernels,
   ): void {
-    const { grad, places, sums } = tensors;
+    const { group, grad, places, sums } = tensors;
     if (places.length === 0) return;
-    kernels.lambMoments({ ...this.shared(tensors, settings), grad, sums: sums[0]! });
+    kernels.lambMoments({ ...operands(tensors, this.rule(settings, group)), grad, sums: sums[0]! });
   }
 
   applySums(
@@ -141,13 +142,15 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
     settings: UpdateSettings<LambGroup>,
     kernels: UpdateKernels,
   ): void {
-    const { group, weight, control, places, sums } = tensors;
+    const { group, places } = tensors;
     if (places.length === 0) return;
-    const coefficients = this.ratios.of(tensors, kernels);
-    const { minCoeff, maxCoeff } = required(settings.groups[group]);
-    const bounds = { minCoefficient: minCoeff, maxCoefficient: maxCoeff };
-    kernels.lambCoefficients({ sums: sums[0]!, coefficients, control, ...bounds });
-    kernels.lambApply({ ...this.shared(tensors, settings), weight, coefficients });
+    const own = required(settings.groups[group]);
+    const rule = this.rule(settings, group);
+    applyRatios(
+      tensors,
+      { rule, group: own, coefficients: this.ratios.of(tensors, kernels) },
+      kernels,
+    );
   }
 
   /**
@@ -159,15 +162,6 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
     return this.ratios.read();
   }
 
-  /** The operands of both halves. */
-  private shared(
-    { group, master, state, starts, control }: UpdateTensors,
-    settings: UpdateSettings<LambGroup>,
-  ) {
-    const rule = this.rule(settings, group);
-    return { master, m: state.exp_avg!, v: state.exp_avg_sq!, starts, control, rule };
-  }
-
   private rule({ step, groups }: UpdateSettings<LambGroup>, group: number): LambScalars {
     const { lr, betas, eps, weightDecay } = required(groups[group]);
     const [beta1, beta2] = betas;
@@ -177,4 +171,21 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
       : { lr: (lr * Math.sqrt(c2)) / c1, correction1: 1, correction2: 1 };
     return { ...correction, beta1, beta2, eps, weightDecay, epsInsideSqrt: this.epsInsideSqrt };
   }
+}
+
+/** The operands of LAMB's ops. */
+export function operands({ master, state, starts, control }: UpdateTensors, rule: LambScalars) {
+  return { master, m: state.exp_avg!, v: state.exp_avg_sq!, starts, control, rule };
+}
+
+/** Enqueues the trust ratios by the sums of the first round, and the update of the weights. */
+export function applyRatios(
+  tensors: UpdateTensors,
+  { rule, group, coefficients }: { rule: LambScalars; group: LambGroup; coefficients: Tensor },
+  kernels: UpdateKernels,
+): void {
+  const { weight, control, sums } = tensors;
+  const bounds = { minCoefficient: group.minCoeff, maxCoefficient: group.maxCoeff };
+  kernels.lambCoefficients({ sums: sums[0]!, coefficients, control, ...bounds });
+  kernels.lambApply({ ...operands(tensors, rule), weight, coefficients });
 }

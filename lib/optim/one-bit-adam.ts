@@ -4,9 +4,14 @@
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
-import { type AdamGroup, adamScalars, adamTensors } from './adam-rule.js';
+import { type AdamGroup, adamDefaults, adamScalars, adamTensors } from './adam-rule.js';
 import { type DeclaredState, perElement } from './declared-state.js';
-import { type ExchangingOptimizer, type PayloadPass, wholeParameter } from './exchange.js';
+import {
+  type ExchangingOptimizer,
+  type PayloadPass,
+  wholeParameter,
+  writeMoments,
+} from './exchange.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
@@ -57,8 +62,7 @@ export class OneBitAdam
   constructor(params: ParamsOf<AdamGroup>, given: OneBitAdamOptions = {}) {
     super();
     const options = readOptions('OneBitAdam', given, NAMES);
-    const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
-    this.groups = makeGroups<AdamGroup>('OneBitAdam', params, { lr, betas, eps, weightDecay });
+    this.groups = makeGroups<AdamGroup>('OneBitAdam', params, adamDefaults(options));
     this.freezeStep = requireInteger('OneBitAdam freezeStep', options.freezeStep ?? 100_000, 0);
   }
 
@@ -88,10 +92,7 @@ export class OneBitAdam
     if (this.sumsGradients(step)) return null;
     return {
       startsAfresh: step === this.freezeStep + 1,
-      write({ group, grad, state, control }, payload, kernels) {
-        const [beta1] = required(groups[group]).betas;
-        kernels.momentPayload({ m: state.exp_avg!, grad, payload, control, beta1 });
-      },
+      write: writeMoments(groups),
       apply(tensors, payload, kernels) {
         const group = required(groups[tensors.group]);
         frozenAdam({ ...tensors, grad: payload }, { ...group, betas: [0, 0] }, kernels);

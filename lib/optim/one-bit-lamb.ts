@@ -6,10 +6,16 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
+import { adamDefaults } from './adam-rule.js';
 import { type DeclaredState, perElement, perParameter } from './declared-state.js';
-import { type ExchangingOptimizer, type PayloadPass, wholeParameter } from './exchange.js';
+import {
+  type ExchangingOptimizer,
+  type PayloadPass,
+  wholeParameter,
+  writeMoments,
+} from './exchange.js';
 import { requireWhole } from './flat-slice.js';
-import type { LambGroup } from './lamb.js';
+import { applyRatios, type LambGroup, operands } from './lamb.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
@@ -85,9 +91,8 @@ export class OneBitLamb
   constructor(params: ParamsOf<LambGroup>, given: OneBitLambOptions = {}) {
     super();
     const options = readOptions('OneBitLamb', given, NAMES);
-    const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
     const { maxCoeff = 10, minCoeff = 0.01 } = options;
-    const defaults = { lr, betas, eps, weightDecay, maxCoeff, minCoeff };
+    const defaults = { ...adamDefaults(options), maxCoeff, minCoeff };
     this.groups = makeGroups<LambGroup>('OneBitLamb', params, defaults);
     const { coeffBeta = 0.9, factorMin = 0.5, factorMax = 4, factorThreshold = 0.1 } = options;
     this.freezeStep = requireInteger('OneBitLamb freezeStep', options.freezeStep ?? 100_000, 1);
@@ -151,10 +156,7 @@ export class OneBitLamb
     const isFirst = settings.step === this.freezeStep + 1;
     return {
       startsAfresh: isFirst,
-      write({ group, grad, state, control }, payload, kernels) {
-        const [beta1] = required(settings.groups[group]).betas;
-        kernels.momentPayload({ m: state.exp_avg!, grad, payload, control, beta1 });
-      },
+      write: writeMoments(settings.groups),
       apply: (tensors, payload, kernels) => {
         if (tensors.places.length === 0) return;
         const { exp_avg_sq: v, exp_avg_sq_fresh: fresh } = tensors.state;
@@ -182,14 +184,12 @@ export class OneBitLamb
     settings: UpdateSettings<LambGroup>,
     kernels: UpdateKernels,
   ): void {
-    const { group, grad, weight, state, control, sums } = tensors;
-    const { minCoeff, maxCoeff } = required(settings.groups[group]);
+    const { grad, state, control, sums } = tensors;
+    const group = required(settings.groups[tensors.group]);
+    const rule = plainRule(group);
     const coefficients = this.ratios.of(tensors, kernels);
-    const shared = this.shared(tensors, settings);
-    kernels.lambMoments({ ...shared, grad, sums: sums[0]! });
-    const bounds = { minCoefficient: minCoeff, maxCoefficient: maxCoeff };
-    kernels.lambCoefficients({ sums: sums[0]!, coefficients, control, ...bounds });
-    kernels.lambApply({ ...shared, weight, coefficients });
+    kernels.lambMoments({ ...operands(tensors, rule), grad, sums: sums[0]! });
+    applyRatios(tensors, { rule, group, coefficients }, kernels);
     const beta = this.coeffBeta;
     kernels.oneBitLambAverage({ coefficients, frozen: state.frozen_ratio!, control, beta });
   }
@@ -201,9 +201,10 @@ export class OneBitLamb
     kernels: UpdateKernels,
   ): void {
     const { group, weight, state, control, sums } = tensors;
-    const { betas, eps, weightDecay } = required(settings.groups[group]);
+    const own = required(settings.groups[group]);
+    const { betas, eps, weightDecay } = own;
     const coefficients = this.ratios.of(tensors, kernels);
-    const { rule: _, ...shared } = this.shared(tensors, settings);
+    const { rule, ...shared } = operands(tensors, plainRule(own));
     kernels.oneBitLambMoments({
       ...shared,
       fresh: state.exp_avg_sq_fresh!,
@@ -223,25 +224,12 @@ export class OneBitLamb
       decays: weightDecay > 0,
       ...this.bounds,
     });
-    kernels.lambApply({ ...this.shared(tensors, settings), weight, coefficients });
+    kernels.lambApply({ ...shared, rule, weight, coefficients });
   }
+}
 
-  /** The operands of LAMB's ops. */
-  private shared(
-    { group, master, state, starts, control }: UpdateTensors,
-    { groups }: UpdateSettings<LambGroup>,
-  ) {
-    const { lr, betas, eps, weightDecay } = required(groups[group]);
-    const rule: LambScalars = {
-      lr,
-      beta1: betas[0],
-      beta2: betas[1],
-      eps,
-      weightDecay,
-      correction1: 1,
-      correction2: 1,
-      epsInsideSqrt: false,
-    };
-    return { master, m: state.exp_avg!, v: state.exp_avg_sq!, starts, control, rule };
-  }
+/** LAMB's rule without bias correction. */
+function plainRule({ lr, betas: [beta1, beta2], eps, weightDecay }: LambGroup): LambScalars {
+  const uncorrected = { correction1: 1, correction2: 1, epsInsideSqrt: false };
+  return { lr, beta1, beta2, eps, weightDecay, ...uncorrected };
 }

@@ -3,7 +3,7 @@
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
-import type { AdamGroup } from './adam-rule.js';
+import { type AdamGroup, adamDefaults } from './adam-rule.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import { type ExchangingOptimizer, type PayloadPass, wholeParameter } from './exchange.js';
 import { frozenAdam, plainAdam } from './one-bit-adam.js';
@@ -72,8 +72,7 @@ export class ZeroOneAdam
   constructor(params: ParamsOf<AdamGroup>, given: ZeroOneAdamOptions = {}) {
     super();
     const options = readOptions('ZeroOneAdam', given, NAMES);
-    const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0 } = options;
-    this.groups = makeGroups<AdamGroup>('ZeroOneAdam', params, { lr, betas, eps, weightDecay });
+    this.groups = makeGroups<AdamGroup>('ZeroOneAdam', params, adamDefaults(options));
     const count = (name: keyof ZeroOneIntervals, otherwise: number, least: number): number =>
       requireInteger(`ZeroOneAdam ${name}`, options[name] ?? otherwise, least);
     this.intervals = {
