@@ -20,7 +20,7 @@ async function tinyEngine() {
     ...{ max_position_embeddings: 32, rms_norm_eps: 1e-6, rope_theta: 500, hidden_act: 'silu' },
   });
   const engine = await initInference(model);
-  const { runner } = engine as unknown as { runner: { launch: () => never } };
+  const { runner } = engine as unknown as { runner: { begin: () => never } };
   return { engine, runner };
 }
 
@@ -36,7 +36,7 @@ test.each([
     const { engine, runner } = await tinyEngine();
     expect(engine.failure).toBeNull();
     const dead = errorOf('DS_CUDA');
-    const launch = jest.spyOn(runner, 'launch').mockImplementation(() => {
+    const begin = jest.spyOn(runner, 'begin').mockImplementation(() => {
       throw errorOf(code);
     });
     const synchronize = jest.spyOn(cpu(), 'synchronize').mockImplementation(() => {
@@ -44,7 +44,7 @@ test.each([
     });
     await expect(engine.generate(request)).rejects.toMatchObject({ code });
     expect(engine.failure).toBe(isPermanent ? dead : null);
-    launch.mockRestore();
+    begin.mockRestore();
     synchronize.mockRestore();
     expect((await engine.generate(request))[0]?.tokens).toHaveLength(2);
     await engine.destroy();

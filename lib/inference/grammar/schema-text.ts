@@ -8,6 +8,8 @@ import { patternNode } from './pattern.js';
 const OCTET = '(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)';
 const LABEL = '[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?';
 const NAME = `${LABEL}(\\.${LABEL})*`;
+/** URLs read a last label of digits as a part of an IPv4 address. */
+const HOST = `(${LABEL}\\.)*[a-zA-Z]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?`;
 const TIME = '([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?';
 const ZONE = '(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)';
 /** Days that their month has; 29 February in leap years only. */
@@ -29,7 +31,7 @@ const FORMATS: Readonly<Record<string, string>> = {
   uuid: `^${HEX}{8}-${HEX}{4}-${HEX}{4}-${HEX}{4}-${HEX}{12}$`,
   ipv4: `^${OCTET}(\\.${OCTET}){3}$`,
   hostname: `^${NAME}$`,
-  uri: `^https?://${NAME}(:[1-9]\\d{0,3})?(/([a-zA-Z0-9._~!$&'()*+,;=:@-]|%${HEX}{2})*)*(\\?([a-zA-Z0-9._~!$&'()*+,;=:@/?-]|%${HEX}{2})*)?(#([a-zA-Z0-9._~!$&'()*+,;=:@/?-]|%${HEX}{2})*)?$`,
+  uri: `^https?://${HOST}(:[1-9]\\d{0,3})?(/([a-zA-Z0-9._~!$&'()*+,;=:@-]|%${HEX}{2})*)*(\\?([a-zA-Z0-9._~!$&'()*+,;=:@/?-]|%${HEX}{2})*)?(#([a-zA-Z0-9._~!$&'()*+,;=:@/?-]|%${HEX}{2})*)?$`,
 };
 
 /** Lengths that formats imply for their labels. */

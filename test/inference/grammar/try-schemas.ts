@@ -1,5 +1,5 @@
 // Walks random schemas: every finished text must be valid by ajv. Usage: node -r
-// ./test/support/run-typescript.cjs test/inference/grammar/try-schemas.ts [SCHEMAS]
+// ./test/support/run-typescript.cjs test/inference/grammar/try-schemas.ts [SCHEMAS] [FIRST]
 import { DsError } from '../../../lib/errors.js';
 import { compileRules } from '../../../lib/inference/grammar/rules.js';
 import { NativeGrammar } from '../../../lib/runtime/grammar.js';
@@ -47,10 +47,10 @@ export async function trySchemas(count: number, first = 0): Promise<SchemaCounts
 const GROUP = 250;
 
 async function main(): Promise<void> {
-  const count = Number(process.argv[2] ?? 1000);
+  const [count, begin] = [Number(process.argv[2] ?? 1000), Number(process.argv[3] ?? 0)];
   const total = { schemas: 0, finished: 0, unfinished: 0, refused: 0 };
   for (let first = 0; first < count; first += GROUP) {
-    const found = await trySchemas(Math.min(GROUP, count - first), first);
+    const found = await trySchemas(Math.min(GROUP, count - first), begin + first);
     for (const name of Object.keys(total) as (keyof SchemaCounts)[]) total[name] += found[name];
     console.log(JSON.stringify(total));
   }

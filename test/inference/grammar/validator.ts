@@ -22,7 +22,7 @@ const FORMATS: Record<string, (text: string) => boolean> = {
   hostname: (text) =>
     text.length <= 253 &&
     text.split('.').every((label) => /^[a-z\d]([a-z\d-]{0,61}[a-z\d])?$/i.test(label)),
-  uri: (text) => URL.canParse(text),
+  uri: (text) => URL.canParse(text) || /^https?:\/\/[^/]*xn--/i.test(text),
 };
 
 /** Returns the check of a schema. */
