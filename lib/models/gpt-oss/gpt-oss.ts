@@ -1,7 +1,14 @@
 // gpt-oss: attention sinks, windows in every second layer, and experts with biases.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { PretrainedDescription } from '../../nn/pretrained-description.js';
+import {
+  type Family,
+  type FolderOptions,
+  type ModelFolder,
+  readPretrained,
+} from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import type { MoeConfig } from '../rotary/mixture.js';
+import { parseRotaryConfig } from '../rotary/pretrained.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
@@ -38,6 +45,17 @@ const TRAITS: RotaryTraits = {
   },
 };
 
+/** transformers' scaling of a file that has none. */
+const ROPE = {
+  ...{ rope_type: 'yarn', factor: 32, beta_fast: 32, beta_slow: 1, truncate: false },
+  original_max_position_embeddings: 4096,
+};
+
+function withRope({ config, tensors }: ModelFolder): ModelFolder {
+  const isThere = ['rope_parameters', 'rope_scaling'].some((key) => config.get(key) !== null);
+  return { tensors, config: isThere ? config : config.changed({ rope_scaling: ROPE }) };
+}
+
 /** Source: OpenAI 2025; transformers' GptOssForCausalLM. */
 export class GptOss extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
@@ -46,7 +64,21 @@ export class GptOss extends RotaryLM {
   }
 
   /** @internal The family of Hugging Face folders. */
-  static readonly family = rotaryFamily(TRAITS, (config: GptOssConfig) => new GptOss(config));
+  static readonly family: Family<GptOss, RotaryOptions> = {
+    ...rotaryFamily(TRAITS, (config: GptOssConfig) => new GptOss(config)),
+    build: (folder, options) =>
+      new GptOss({ ...(parseRotaryConfig(TRAITS, withRope(folder)) as GptOssConfig), ...options }),
+  };
+
+  protected override described(): PretrainedDescription {
+    const description = super.described();
+    const { ropeScaling, ropeTheta } = this.config;
+    // Without this section, a reader assumes ROPE.
+    const plain = { rope_parameters: { rope_type: 'default', rope_theta: ropeTheta } };
+    return ropeScaling
+      ? description
+      : { ...description, config: { ...description.config, ...plain } };
+  }
 
   /** models.fromPretrained() for a GptOss folder. Rejects with DS_CHECKPOINT for other models. */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<GptOss> {
