@@ -209,7 +209,9 @@ function patternOf(
     throw refusedValue(op, 'an object of numbers by name', value);
   }
   const entries = Object.entries(value ?? {});
-  return Object.fromEntries(entries.map(([key, one]) => [key, check(`${op} ${key}`, one)]));
+  return Object.fromEntries(
+    entries.map(([key, one]) => [key, check(`${op} ${key.slice(0, 100)}`, one)]),
+  );
 }
 
 /**

@@ -6,6 +6,7 @@ import { StoredParameter } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
+import { formatValue } from '../runtime/format-value.js';
 import { refused } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { withMagnitude } from './dora.js';
@@ -118,7 +119,7 @@ function savedModules(model: Module, config: LoraConfig): Parameter[] {
     throw refused(
       'addLora modulesToSave',
       'names of modules',
-      `${JSON.stringify(wanted)}, which matches no module`,
+      `${formatValue(wanted)}, which matches no module`,
     );
   }
   const parameters = [...found.values()].flatMap((module) => module.parameters());

@@ -41,6 +41,8 @@ const PROJECTIONS = ['q_proj', 'v_proj'];
 const READ_DIRECTLY = ['lm_head', 'embed_out', 'wpe'];
 
 const SHOWN = 12;
+/** Characters of a name in an error. */
+const SHOWN_LENGTH = 100;
 
 const lastOf = (name: string): string => name.slice(name.lastIndexOf('.') + 1);
 
@@ -146,16 +148,23 @@ function noTargets(
   named: readonly [string, Module][],
 ): DsError {
   const linear = named.filter(([, module]) => isProjection(module)).map(([name]) => lastOf(name));
-  const there = [...new Set(linear)];
-  const more = there.length > SHOWN ? ', ...' : '';
-  const layers = layersToTransform?.length ? ` in layers ${layersToTransform.join(', ')}` : '';
+  const layers = layersToTransform?.length ? ` in layers ${some(layersToTransform)}` : '';
   const isWhole = typeof wanted === 'string';
-  const called = isWhole ? `with full names that match ${wanted}` : `named ${wanted.join(', ')}`;
+  const called = isWhole ? `with full names that match ${some([wanted])}` : `named ${some(wanted)}`;
   const byEnd = isWhole ? ' A list matches the ends of names: ["q_proj"].' : '';
   return refused(
     'addLora targetModules',
     `modules ${called}${layers}`,
     'no such module',
-    `Its linear layers are ${there.slice(0, SHOWN).join(', ')}${more}.${byEnd}`,
+    `Its linear layers are ${some([...new Set(linear)])}.${byEnd}`,
   );
+}
+
+/** The first items, each in bounded length: a file may hold any. */
+function some(items: readonly (string | number)[]): string {
+  const shown = items.slice(0, SHOWN).map((item) => {
+    const text = String(item);
+    return text.length > SHOWN_LENGTH ? `${text.slice(0, SHOWN_LENGTH)}...` : text;
+  });
+  return shown.join(', ') + (items.length > SHOWN ? ', ...' : '');
 }

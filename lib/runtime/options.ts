@@ -92,7 +92,7 @@ function unknown(op: string, name: string, known: Known): DsError {
     elsewhere.get(word)?.find((one) => names.includes(one)) ??
     (closest(name, names) || names.find((one) => bare(one).startsWith(word)));
   const hint = meant ? `Did you mean "${meant}"?` : '';
-  return refused(op, `the options ${names.join(', ')}`, `"${name}"`, hint);
+  return refused(op, `the options ${names.join(', ')}`, formatValue(name), hint);
 }
 
 /** The option that has the name `word` in another place, such as "save.keep". */
