@@ -346,7 +346,7 @@ test('a target that is a whole URL is its path', async () => {
 
 test('unknown paths, methods and models', async () => {
   const headers = KEY;
-  expect(await ask(`${url}/v1/embeddings`, { headers })).toMatchObject({ status: 404 });
+  expect(await ask(`${url}/v1/moderations`, { headers })).toMatchObject({ status: 404 });
   const wrong = await ask(`${url}/v1/completions`, { headers });
   expect(wrong).toMatchObject({ status: 405, headers: { allow: 'POST' } });
   expect((await ask(`${url}/health`, { body: {} })).headers.allow).toBe('GET');
