@@ -13,6 +13,8 @@ const TERMS = 5;
 const GENERATIONS = 32;
 /** Rows of the first training for each right and each wrong answer: 5 of 21 are right. */
 const [RIGHT, WRONG] = [5, 4];
+/** Seeds of models and samples. */
+const SEEDS = '1,2,3';
 /** Prompts of a generation. */
 const PROMPTS = 10;
 
@@ -105,7 +107,7 @@ async function opened(tokenizer: text.Tokenizer, rows: readonly object[]) {
 const round = (value: number): number => Number(value.toFixed(4));
 
 /** Curves of each method with three seeds. */
-export async function rewardsBench({ steps = '120', seeds = '1,2,3', only }: Options) {
+export async function rewardsBench({ steps = '120', seeds = SEEDS, only }: Options) {
   const names = only ? only.split(',') : Object.keys(methods);
   const curves: Record<string, Record<string, Learned>> = {};
   for (const name of names) {

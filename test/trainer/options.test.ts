@@ -117,7 +117,18 @@ test('the best is the least loss and the greatest of anything else', () => {
 });
 
 test('every type of event reaches a listener', () => {
-  const types = ['begin', 'step', 'log', 'evaluate', 'save', 'epoch', 'alert', 'end', 'any'];
+  const types = [
+    'begin',
+    'step',
+    'log',
+    'evaluate',
+    'save',
+    'epoch',
+    'rollout',
+    'alert',
+    'end',
+    'any',
+  ];
   expect(Object.keys(EVENT_TYPES)).toEqual(types);
 });
 
