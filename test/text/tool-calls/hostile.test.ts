@@ -38,7 +38,7 @@ const OPENINGS = [
   ...['{', '[', '"', '\\', ' ', '\n', '<', '{"a":', '<tool_call>f\n', '<|"|>', '<escape>'],
 ];
 
-test.each(families)('%s: a MiB of each opening, repeated', (_, family) => {
+test.each(families)('%s: 64 KiB of each opening, repeated', (_, family) => {
   for (const opening of OPENINGS) {
     const text = opening.repeat(Math.floor(MIB / 16 / opening.length));
     // JSON escapes make texts longer, at most six times.
