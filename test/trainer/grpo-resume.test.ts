@@ -34,6 +34,7 @@ async function run(options: Partial<TrainerOptions>, stopAt = -1, resume = false
   const trainer = new Trainer({
     ...{ model, tokenizer, train: await prompts(), lr: 1e-2, schedule: 'constant', seed: 1 },
     ...{ batchSize: 4, maxSteps: 7, device: 'cpu', progress: false, log: { every: 1 }, method },
+    stopSignals: [],
     ...options,
   } as TrainerOptions);
   const events: TrainerEvent[] = [];
