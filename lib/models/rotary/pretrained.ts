@@ -98,6 +98,8 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     throw config.refusal('num_hidden_layers', `weights of ${layers} layers`, `none called ${last}`);
   }
   const [channels, heads] = [config.size('hidden_size'), config.size('num_attention_heads')];
+  // transformers fails at the first forward of latent attention with other numbers.
+  if (traits.latent) config.requireOneOf('num_key_value_heads', [heads]);
   const maxSeq = config.size('max_position_embeddings');
   const vocabSize = config.size('vocab_size');
   return {
