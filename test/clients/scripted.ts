@@ -1,4 +1,5 @@
 // A server whose model says given texts, for the clients of this folder.
+import assert from 'node:assert/strict';
 import { type InferenceServer, serve } from '../../lib/serve/index.js';
 import { HERMES, ScriptedEngine } from '../serve/scripted-engine.js';
 
@@ -26,7 +27,7 @@ export function withScriptedServer(): { url: string } {
   });
   afterAll(() => server.kill());
   afterEach(() => {
-    expect([engine.active, engine.answers]).toEqual([0, []]);
+    assert.deepEqual([engine.active, engine.answers], [0, []]);
     engine.failAt = null;
   });
   return place;
