@@ -24,6 +24,7 @@ const MADE_ELSEWHERE = new Set([
   ...['comm.CompressedExchange', 'comm.Distributed', 'comm.JointCall', 'comm.MeshShape'],
   ...['nn.PackedLinear', 'nn.QuantizedLinear', 'nn.models.GPT2Block', 'nn.models.RotaryBlock'],
   ...['nn.models.EncoderModel', 'text.LabelledDataset', 'text.PairDataset'],
+  ...['Rollouts', 'text.PromptDataset', 'text.UnpairedDataset'],
   ...['nn.models.RotaryLM', 'optim.ScheduleSet', 'parallel.VocabularyEmbedding'],
   ...['parallel.VocabularyHead', 'peft.DoraEmbedding', 'peft.DoraLinear', 'peft.LoraEmbedding'],
   ...['peft.LoraLayer', 'peft.LoraLinear', 'peft.NF4Linear', 'text.TextDataset'],

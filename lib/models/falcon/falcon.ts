@@ -1,5 +1,7 @@
 // Falcon: parallel branches, and the queries of a key head, the key and the value in one matrix.
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
+import { isObject } from '../../runtime/is-object.js';
+import { requireOneOf } from '../../runtime/require-type.js';
 import {
   type Family,
   type FolderOptions,
@@ -45,9 +47,11 @@ export class Falcon extends RotaryLM {
   private readonly norms: 1 | 2;
 
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor({ norms = 1, ...given }: FalconConfig) {
-    super(norms === 2 ? TWO : ONE, given);
-    this.norms = norms;
+  constructor(config: FalconConfig) {
+    const isGiven = isObject<FalconConfig>(config);
+    const { norms = 1, ...sizes } = isGiven ? config : ({} as FalconConfig);
+    super(norms === 2 ? TWO : ONE, isGiven ? sizes : config);
+    this.norms = requireOneOf('Falcon norms', norms, [1, 2]);
   }
 
   /** @internal The family of Hugging Face folders. */

@@ -1,6 +1,7 @@
 // Reward functions for common tasks, and reward models as functions.
 import { DecoderTask } from '../../models/tasks/decoder-task.js';
 import { TaskModel } from '../../models/tasks/task-model.js';
+import { isObject } from '../../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { dataError, refused, refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
@@ -14,17 +15,26 @@ import type { Reward, RewardInput } from './reward.js';
  * solution has no answer. An answer is the last \boxed{...}, the text after the last "####", or the
  * last number. Numbers are compared by value.
  */
-export function accuracy({ completions, columns }: RewardInput): Score[] {
-  const { solution: given } = columns;
-  if (!given) {
+export function accuracy(given: RewardInput): Score[] {
+  const { completions, columns } = read('rewards.accuracy', given);
+  const { solution } = columns;
+  if (!solution) {
     throw dataError('rewards.accuracy', 'a column "solution" in the rows of prompts', 'none');
   }
   return completions.map(({ content }, i) => {
-    const wanted = answerIn(String(given[i] ?? '')) ?? (String(given[i] ?? '').trim() || null);
+    const wanted =
+      answerIn(String(solution[i] ?? '')) ?? (String(solution[i] ?? '').trim() || null);
     if (wanted === null) return null;
     const found = answerIn(content);
     return found !== null && isSame(found, wanted) ? 1 : 0;
   });
+}
+
+/** Refuses what is no input of a reward function: JavaScript may call one. */
+function read(op: string, given: RewardInput): RewardInput {
+  const { completions, columns } = given ?? {};
+  if (Array.isArray(completions) && isObject(columns)) return given;
+  throw refusedValue(op, 'an object with `completions` and `columns`', given);
 }
 
 /** The answer in a text, or null. */
@@ -68,7 +78,8 @@ function numberIn(text: string): number | null {
 const THOUGHT = /^<think>(?!.*<think>)(.*?)<\/think>.*$/s;
 
 /** 1 if the completion is one <think>...</think> with an answer after it, else 0. As in TRL. */
-export function format({ completions }: RewardInput): Score[] {
+export function format(given: RewardInput): Score[] {
+  const { completions } = read('rewards.format', given);
   return completions.map(({ content }) => (THOUGHT.test(content) ? 1 : 0));
 }
 

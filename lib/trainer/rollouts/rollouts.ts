@@ -1,5 +1,5 @@
 // Rollouts: text that a training engine generates with its own weights, between updates.
-import type { Engine } from '../../engine/engine.js';
+import { Engine } from '../../engine/engine.js';
 import { holdWeights } from '../../engine/parameters/held-weights.js';
 import type { GenerateRequest, Generation, InferenceEngine } from '../../inference/index.js';
 import { initRollouts } from '../../inference/init-inference.js';
@@ -32,6 +32,9 @@ export function rolloutsOf(
 ): Rollouts {
   requireNoSurplus('rolloutsOf', surplus);
   const { tokenizer = null, maxTokens } = readOptions('rolloutsOf', given, OPTIONS);
+  if (!(engine instanceof Engine)) {
+    throw refusedValue('rolloutsOf engine', 'an engine of initialize()', engine);
+  }
   const { module } = engine;
   if (!(module instanceof CausalLM)) {
     throw refused('rolloutsOf', 'an engine of a CausalLM', `one of a ${module.constructor.name}`);
