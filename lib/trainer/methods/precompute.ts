@@ -1,8 +1,9 @@
 // precomputeReference(): log-probabilities by the reference once, before training.
 import { createHash } from 'node:crypto';
-import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { CausalLM } from '../../models/causal-lm.js';
+import { makeFolderNow } from '../../runtime/make-folder.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
@@ -45,7 +46,7 @@ export function precomputeReference(
   if (kept?.length === pairs.length) return pairs.withReference(kept);
   const numbers = computed(samples, reference, { batchSize, pad });
   if (cache !== undefined) {
-    mkdirSync(dirname(cache), { recursive: true });
+    makeFolderNow(dirname(cache));
     writeFileSync(`${cache}.${process.pid}`, JSON.stringify({ key, numbers }));
     renameSync(`${cache}.${process.pid}`, cache);
   }
