@@ -35,7 +35,15 @@ const notDifferentiable = new Set([
   ...['fullLike', 'linspace', 'eye', 'randint', 'randperm', 'multinomial', 'argsort'],
   ...['add_', 'sub_', 'mul_', 'div_', 'neg_', 'exp_', 'sqrt_', 'relu_', 'clamp_', 'fill_', 'zero_'],
   ...['copy_', 'maskedFill_', 'normal_', 'uniform_', 'documentPositions'],
-  ...['groupRows', 'choicesOf', 'BlockLayout', 'chooseTokens', 'indicesOfTokens', 'drawOf'],
+  ...[
+    'groupRows',
+    'groupOfRows',
+    'choicesOf',
+    'BlockLayout',
+    'chooseTokens',
+    'indicesOfTokens',
+    'drawOf',
+  ],
   'noiseLike',
 ]);
 

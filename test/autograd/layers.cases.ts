@@ -51,6 +51,17 @@ const experts: GradientCheck[] = [
     run: (x, w) => ops.groupedLinear(x, w, ops.groupRows(choices(x), 2, 1), true),
   },
   {
+    op: 'groupedProduct',
+    inputs: shapes([6, 3], [4, 3, 5]),
+    run: (x, w) => ops.groupedProduct(x, w, ops.groupRows(choices(x), 4)),
+  },
+  {
+    op: 'groupedProduct',
+    title: 'strided',
+    inputs: strided([6, 2], [4, 2, 4]),
+    run: (x, w) => ops.groupedProduct(x, w, ops.groupRows(choices(x), 4)),
+  },
+  {
     op: 'combineRows',
     inputs: shapes([6, 4], [3, 2]),
     run: (y, weights) => ops.combineRows(y, weights, ops.groupRows(choices(y), 4)),

@@ -189,7 +189,7 @@ export function choicesOf(ids: Tensor, experts: number): Tensor {
 // Operations: none.
 
 /**
- * groupedLinear() of matrices [in, out]: out[r] = x[r] w[g] for a row r of group g. x [R, K],
+ * @internal groupedLinear() of matrices [in, out]: out[r] = x[r] w[g] for a row r of group g. x [R, K],
  * weight [groups, K, N]; returns [R, N]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
  */
 export function groupedProduct(given: Tensor, weight: Tensor, groups: RowGroups): Tensor {
@@ -216,7 +216,7 @@ export function groupedProduct(given: Tensor, weight: Tensor, groups: RowGroups)
   return out;
 }
 
-/** The group of each row, [T k] i32; of rows after the last group any. */
+/** @internal The group of each row, [T k] i32; of rows after the last group any. */
 export function groupOfRows({ offsets, rows }: RowGroups): Tensor {
   const count = offsets.numel - 1;
   const places = arange(rows.numel, { dtype: 'i32', device: rows.device }).unsqueeze(1);
