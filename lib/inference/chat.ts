@@ -15,7 +15,9 @@ import type { GenerateRequest } from './request.js';
 
 /** A function that the model may call. */
 export interface ChatTool {
+  /** Its name in calls. */
   name: string;
+  /** What it does, for the model. */
   description?: string;
   /** A JSON schema or a Standard Schema (zod) of the arguments. Default: any object. */
   parameters?: object;
@@ -39,6 +41,7 @@ type Sampling = Omit<
 
 /** A conversation to be continued. */
 export interface ChatRequest extends Sampling, Partial<ParserNames> {
+  /** The conversation so far. */
   messages: readonly ChatMessage[];
   /** Functions that the model may call. Default: none. */
   tools?: readonly ChatTool[];
@@ -64,8 +67,9 @@ export interface ChatResult {
   finishReason: Exclude<FinishReason, 'abort'> | 'rounds';
   /** Answers of the model. */
   rounds: number;
-  /** Tokens of all prompts, and of all answers. */
+  /** Tokens of all prompts. */
   promptTokens: number;
+  /** Tokens of all answers. */
   generatedTokens: number;
 }
 
