@@ -8,7 +8,7 @@ import { serveCommand, serveHere } from '../../lib/launch/serve.js';
 import * as serving from '../../lib/serve/index.js';
 
 jest.mock('../../lib/serve/index.js', () => ({
-  ...{ openEngine: jest.fn(), serve: jest.fn() },
+  ...{ openServed: jest.fn(), serve: jest.fn() },
   requireKey: jest.requireActual('../../lib/serve/access.js').requireKey,
 }));
 
@@ -34,7 +34,7 @@ afterAll(() => rmSync(dir, { recursive: true }));
 const inherited = process.env.DS_API_KEY;
 beforeEach(() => {
   delete process.env.DS_API_KEY;
-  jest.mocked(serving.openEngine).mockResolvedValue(engine as never);
+  jest.mocked(serving.openServed).mockResolvedValue(engine as never);
   jest.mocked(serving.serve).mockImplementation(async (open) => {
     await (open as () => Promise<unknown>)();
     return server as never;

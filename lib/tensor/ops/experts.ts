@@ -189,8 +189,8 @@ export function choicesOf(ids: Tensor, experts: number): Tensor {
 // Operations: none.
 
 /**
- * @internal groupedLinear() of matrices [in, out]: out[r] = x[r] w[g] for a row r of group g. x [R, K],
- * weight [groups, K, N]; returns [R, N]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
+ * @internal groupedLinear() of matrices [in, out]: out[r] = x[r] w[g] for a row r of group g. x [R,
+ * K], weight [groups, K, N]; returns [R, N]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
  */
 export function groupedProduct(given: Tensor, weight: Tensor, groups: RowGroups): Tensor {
   requireInput('groupedProduct', given, weight);
