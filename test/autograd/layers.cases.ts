@@ -50,17 +50,12 @@ const experts: GradientCheck[] = [
     inputs: strided([3, 2], [2, 4, 2]),
     run: (x, w) => ops.groupedLinear(x, w, ops.groupRows(choices(x), 2, 1), true),
   },
-  {
+  ...[shapes, strided].map((inputs) => ({
     op: 'groupedProduct',
-    inputs: shapes([6, 3], [4, 3, 5]),
-    run: (x, w) => ops.groupedProduct(x, w, ops.groupRows(choices(x), 4)),
-  },
-  {
-    op: 'groupedProduct',
-    title: 'strided',
-    inputs: strided([6, 2], [4, 2, 4]),
-    run: (x, w) => ops.groupedProduct(x, w, ops.groupRows(choices(x), 4)),
-  },
+    title: inputs.name,
+    inputs: inputs([6, 3], [4, 3, 5]),
+    run: (x: ops.Tensor, w: ops.Tensor) => ops.groupedProduct(x, w, ops.groupRows(choices(x), 4)),
+  })),
   {
     op: 'combineRows',
     inputs: shapes([6, 4], [3, 2]),
