@@ -132,6 +132,7 @@ export {
   type EngineStats,
   InferenceServer,
   type ResolvedLimits,
+  type ServedEncoder,
   type ServedEngine,
   type ServedPiece,
   type ServeLimits,

@@ -33,6 +33,7 @@ export type { PlaceInputs, Places } from './places.js';
 export type {
   AttentionContext,
   BlockAttention,
+  LatentAttention,
   PackedAttention,
   PerHeadAttention,
   RotaryAttention,
@@ -40,6 +41,7 @@ export type {
 export { RotaryBlock, type RotaryModel } from './rotary/body.js';
 export type {
   FamilyConfig,
+  LatentSizes,
   RotaryConfig,
   RotaryOptions,
   RotarySizes,
@@ -78,3 +80,4 @@ export {
 } from './tasks/task-model.js';
 export type { TiedHead } from './tied-head.js';
 export type { LayerTokens } from './token-drop.js';
+export type { TokenLogProbOptions } from './token-log-probs.js';

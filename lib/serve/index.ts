@@ -11,6 +11,7 @@ export type {
   ContinuationOptions,
   ContinuationRequest,
   EngineStats,
+  ServedEncoder,
   ServedEngine,
   ServedLogprob,
   ServedPiece,

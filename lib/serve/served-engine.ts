@@ -26,6 +26,7 @@ export type EngineStats = Pick<
 
 /** Embeds texts, or ranks them for a query. */
 export interface ServedEncoder {
+  /** What it computes. */
   readonly task: 'embedding' | 'ranking';
   /** Numbers of an embedding. */
   readonly width: number;

@@ -25,6 +25,7 @@ export type {
   TrainerPlace,
 } from './events.js';
 export type { Every } from './interval.js';
+export type { ScaleRewards, Score } from './methods/advantages.js';
 export { type CpoLossName, type CpoOptions, cpo } from './methods/cpo.js';
 export { type DpoOptions, dpo } from './methods/dpo.js';
 export { type GkdOptions, gkd } from './methods/gkd.js';

@@ -340,14 +340,17 @@ export class LatentAttention extends RotaryAttentionBase {
   declare readonly q_proj?: Linear;
   /** From channels to the latent of queries. */
   declare readonly q_a_proj?: Linear;
+  /** Normalizes the latent of queries. */
   declare readonly q_a_layernorm?: RMSNorm;
   /** From the latent of queries to heads * headDim. */
   declare readonly q_b_proj?: Linear;
   /** From channels to the latent of keys and values, and the rotated channels of keys. */
   readonly kv_a_proj_with_mqa: Linear;
+  /** Normalizes the latent of keys and values. */
   readonly kv_a_layernorm: RMSNorm;
   /** From the latent to heads * (plainDim + valueDim). */
   readonly kv_b_proj: Linear;
+  /** From heads * valueDim to channels. */
   declare readonly o_proj: Linear;
   readonly q_norm = null;
   readonly k_norm = null;
