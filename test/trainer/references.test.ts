@@ -111,6 +111,18 @@ test('numbers computed before training equal those of a second model, and are ke
   expect(other).not.toEqual([-1, -2]);
   writeFileSync(cache, '{');
   expect(precomputeReference(pairs, modelOf(8), { cache }).get(0).reference).toEqual(other);
+  // Another file is left as it is; so is a folder.
+  const rows = join(dir, 'rows.jsonl');
+  writeFileSync(rows, '{"prompt": "a"}');
+  for (const foreign of [rows, dir]) {
+    expect(() => precomputeReference(pairs, modelOf(), { cache: foreign })).toThrow(
+      /precomputeReference cache: expected/,
+    );
+  }
+  expect(readFileSync(rows, 'utf8')).toBe('{"prompt": "a"}');
+  expect(() => precomputeReference(pairs, modelOf(), { cache: join(rows, 'x', 'y') })).toThrow(
+    expect.objectContaining({ code: 'DS_IO' }),
+  );
   rmSync(dir, { recursive: true });
   expect(() => pairs.withReference([])).toThrow(/numbers of 12 pairs, got 0/);
   expect(() => precomputeReference(pairs, {} as never)).toThrow(/precomputeReference reference/);

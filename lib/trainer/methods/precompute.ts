@@ -1,12 +1,15 @@
 // precomputeReference(): log-probabilities by the reference once, before training.
 import { createHash } from 'node:crypto';
-import { readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { readFileSync, statSync, writeSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { CausalLM } from '../../models/causal-lm.js';
 import { makeFolderNow } from '../../runtime/make-folder.js';
+import { notice } from '../../runtime/notice.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refusedValue } from '../../runtime/refused.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
+import { errorMessage, systemError } from '../../runtime/system-error.js';
+import { writeWhole } from '../../runtime/whole-file.js';
 import { noGrad, scope } from '../../tensor/index.js';
 import { collatePairs, PairDataset, type PairSample } from '../../text/index.js';
 
@@ -24,9 +27,13 @@ const OPTIONS: OptionNames<PrecomputeOptions> = { batchSize: true, pad: true, ca
 
 type Numbers = [chosen: number, rejected: number][];
 
+/** The beginning of a cache: another file of this name is not overwritten. */
+const HEAD = '{"about":"log-probabilities by a reference","key":';
+
 /**
  * Returns `pairs` with log-probabilities by `reference`, a model on the device where it computes.
- * dpo() then needs no reference. Throws DS_ARGUMENT; DS_IO for a cache that it cannot write.
+ * dpo() then needs no reference. Throws DS_ARGUMENT, also for a cache that is another file; DS_IO
+ * for a cache without a folder. If the numbers cannot be written, a notice says so.
  */
 export function precomputeReference(
   pairs: PairDataset,
@@ -45,12 +52,23 @@ export function precomputeReference(
   const kept = cache === undefined ? null : keptIn(cache, key);
   if (kept?.length === pairs.length) return pairs.withReference(kept);
   const numbers = computed(samples, reference, { batchSize, pad });
-  if (cache !== undefined) {
-    makeFolderNow(dirname(cache));
-    writeFileSync(`${cache}.${process.pid}`, JSON.stringify({ key, numbers }));
-    renameSync(`${cache}.${process.pid}`, cache);
-  }
+  if (cache !== undefined)
+    keep(cache, `${HEAD}${JSON.stringify(key)},"numbers":${JSON.stringify(numbers)}}`);
   return pairs.withReference(numbers);
+}
+
+/** Writes a cache. A full disk must not cost the numbers, so it is a notice. */
+function keep(cache: string, text: string): void {
+  try {
+    writeWhole(cache, (file) => void writeAll(file, Buffer.from(text)));
+  } catch (error) {
+    notice(`precomputeReference cache ${cache}: not written, ${errorMessage(error)}.`);
+  }
+}
+
+/** A write to a file may end early, for example on a disk that becomes full. */
+function writeAll(file: number, bytes: Uint8Array): void {
+  for (let at = 0; at < bytes.length; ) at += writeSync(file, bytes, at);
 }
 
 function computed(
@@ -60,6 +78,19 @@ function computed(
 ): Numbers {
   const { training } = reference;
   reference.eval();
+  try {
+    return sumsOf(samples, reference, batchSize, pad);
+  } finally {
+    reference.train(training);
+  }
+}
+
+function sumsOf(
+  samples: readonly PairSample[],
+  reference: CausalLM,
+  batchSize: number,
+  pad: number,
+): Numbers {
   const collate = collatePairs(pad);
   const numbers: Numbers = [];
   for (let from = 0; from < samples.length; from += batchSize) {
@@ -73,7 +104,6 @@ function computed(
       numbers.push([sums[i] as number, sums[i + some.length] as number]);
     }
   }
-  reference.train(training);
   return numbers;
 }
 
@@ -91,12 +121,32 @@ function keyOf(samples: readonly PairSample[], reference: CausalLM): string {
   return hash.digest('hex');
 }
 
-/** The numbers of a cache with `key`; null without such a cache. */
+/** The numbers of a cache with `key`; null without such a cache. Makes its folder. */
 function keptIn(cache: string, key: string): Numbers | null {
+  const text = textOf(cache);
+  if (text === null) return null;
+  if (!text.startsWith(HEAD.slice(0, text.length))) {
+    throw refused('precomputeReference cache', 'a new path, or a file that it wrote', cache);
+  }
   try {
-    const kept = JSON.parse(readFileSync(cache, 'utf8')) as { key?: string; numbers?: Numbers };
+    const kept = JSON.parse(text) as { key?: string; numbers?: Numbers };
     return kept.key === key ? (kept.numbers ?? null) : null;
   } catch {
-    return null; // A missing or damaged cache is computed again.
+    return null; // The numbers of a damaged cache are computed again.
   }
+}
+
+/** The text of a regular file; null if the path is free. Throws DS_ARGUMENT, DS_IO. */
+function textOf(cache: string): string | null {
+  try {
+    const found = statSync(cache, { throwIfNoEntry: false });
+    if (found?.isFile()) return readFileSync(cache, 'utf8');
+    if (!found) {
+      makeFolderNow(dirname(cache));
+      return null;
+    }
+  } catch (error) {
+    throw systemError(error) ?? error;
+  }
+  throw refused('precomputeReference cache', 'the path of a file', cache);
 }
