@@ -133,7 +133,7 @@ const launchers = ['C', 'CXX', 'CUDA'].map((language) => `CMAKE_${language}_COMP
 const dropped = ['DS_CUDA', 'DS_CUDA_ARCHS', 'DS_SANITIZE', ...launchers];
 if (process.argv.includes('--arm64')) {
   const sysroot = join(root, '.cmake', 'arm64-sysroot');
-  run(join(root, 'scripts', 'arm64-sysroot'), [sysroot]);
+  run(join(root, 'scripts', 'arm64-sysroot'), []);
   options.push(
     `-DCMAKE_TOOLCHAIN_FILE=${join(root, 'cmake', 'Arm64.cmake')}`,
     `-DDS_ARM64_SYSROOT=${sysroot}`,
