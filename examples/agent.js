@@ -1,7 +1,7 @@
 // Answers a question about the files of a folder: the model calls two functions of this program.
 // node examples/agent.js MODEL QUESTION --help
 'use strict';
-const { readdirSync, readFileSync } = require('node:fs');
+const { readdirSync, readFileSync, realpathSync } = require('node:fs');
 const { resolve, sep } = require('node:path');
 const { parseArgs } = require('node:util');
 const { DsError, initInference } = require('@ds/native');
@@ -28,11 +28,10 @@ const { values: options, positionals } = parseArgs({
   },
 });
 
-const root = resolve(options.files);
-
-/** The path of a file in the folder. Throws for a path outside of it. */
+/** The path of a file in the folder. Throws for a path outside of it, also through a link. */
 function inside(path) {
-  const full = resolve(root, String(path));
+  const root = realpathSync(options.files);
+  const full = realpathSync(resolve(root, String(path)));
   if (full === root || full.startsWith(root + sep)) return full;
   throw new Error(`expected a path in the folder, got ${path}`);
 }
