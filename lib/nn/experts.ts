@@ -135,7 +135,7 @@ export function throughExperts(
   return combineRows(groupedLinear(hidden, down_proj, groups), weights, groups);
 }
 
-/** @internal The parameters of experts, all of them or those of a rank. */
+/** @internal The parameters of all experts, or of the experts of one rank. */
 export type ExpertWeights = Pick<
   Experts,
   'gate_up_proj' | 'gate_up_proj_bias' | 'down_proj' | 'down_proj_bias' | 'limit'

@@ -244,7 +244,7 @@ function apply(module: Module, context: LayerContext): Module | null {
     case 'attention':
       (module as { headShare?: HeadShare | null }).headShare = headShareAt(module, context);
       if ('headGroup' in module) module.headGroup = group;
-      // Sinks, for example, of which each rank uses those of its heads.
+      // Each rank uses the values of its own heads, for example the sinks.
       for (const own of Object.values(module)) {
         if (own instanceof Parameter) own.hasPartialGradient = true;
       }

@@ -14,7 +14,7 @@ export interface EmbeddedCode {
 const CONTAINER = 0xba55ed50;
 const PTX = 1;
 const CUBIN = 2;
-/** Flag of a target such as sm_90a, whose code runs on this one capability. */
+/** Flag of targets such as sm_90a. Their code runs on one compute capability only. */
 const ONE_CAPABILITY = 0x10_0000n;
 
 /** Returns the code of each container. Throws Error if the file is no 64-bit little-endian ELF. */

@@ -54,7 +54,7 @@ export function readTools(fields: RequestFields, templateKnows: boolean): ToolRe
   throw unsupported('tools', reason);
 }
 
-/** The functions of which the answer must call one; null if the model chooses. */
+/** The functions that `tool_choice` allows: the answer must call one. Null: the model chooses. */
 function forcedOf(
   choice: JsonValue,
   tools: readonly FunctionTool[],

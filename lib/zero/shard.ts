@@ -66,7 +66,7 @@ export class Partition<Of extends WeightUnit = Unit> {
     return this.range.numel === this.unit.layout.numel;
   }
 
-  /** Bytes on the device in addition to those of the unit: shards in separate memory. */
+  /** Bytes on the device outside of the unit's memory. */
   get bytes(): { weights: number; gradients: number } {
     const { unit, storage, grad } = this;
     return {

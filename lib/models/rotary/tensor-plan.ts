@@ -57,7 +57,7 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
   };
 }
 
-/** One projection has the queries of a key head beside it, so the head is on one rank. */
+/** Throws if two ranks share a key head: one projection computes the head and all its queries. */
 function requireWholeGroups(
   { heads, kvHeads, traits }: Body,
   here: { queries: number; keys: number },

@@ -56,8 +56,8 @@ export class AnswerForms {
   }
 
   /**
-   * Tokens that follow a prompt whose answer has a format: they close reasoning, and begin a call
-   * if the answer is one.
+   * Returns tokens to add to a prompt before an answer with a format. They close open reasoning. If
+   * `isCall`, they also begin the call.
    */
   opening(prompt: readonly number[], isCall: boolean): number[] {
     const { tokenizer, family, reasoning } = this;

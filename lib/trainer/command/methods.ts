@@ -11,7 +11,7 @@ import { PAIR_METRICS } from '../methods/pair-metrics.js';
 import { REWARD } from '../methods/reward.js';
 import { SAMPLING_OF_ROLLOUTS, type TrainArguments } from './arguments.js';
 
-/** What the command knows of a method beside its function. */
+/** Properties of a method that the command needs. */
 interface CommandMethod {
   /** Arguments that only some methods take. */
   readonly takes: readonly string[];
@@ -63,7 +63,7 @@ const OF_TEXTS = [
   ...(['packing', 'eval_packing', 'packing_strategy', 'completion_only_loss', 'task'] as const),
   ...(['assistant_only_loss', 'streaming', 'dataset_text_field', 'sample'] as const),
 ];
-/** Those that gkd() takes: its rows are texts. */
+/** gkd() takes these arguments, because its rows are texts. */
 const OF_GKD: readonly string[] = [
   ...['completion_only_loss', 'assistant_only_loss', 'dataset_text_field'],
 ];

@@ -43,7 +43,7 @@ const SAMPLED: OptionNames<RolloutSampling> = {
   ...{ repetitionPenalty: true, minTokens: true, stop: true, stopTokens: true },
 };
 const MOST_TOKENS = 512;
-/** Seeds of a request tell this number of samples apart. */
+/** The most samples of a prompt that have different seeds. */
 const MOST_GENERATIONS = 1024;
 
 /** Options of grpo() and rloo(). */
@@ -135,7 +135,7 @@ export const GRPO = {
     default: 0,
     flag: 'beta',
   }),
-  /** Deviation that divides advantages: of the group, of the batch, or none. Default: "group". */
+  /** Standard deviation that divides advantages. "none" divides by 1. Default: "group". */
   scaleRewards: oneOf<ScaleRewards>(['group', 'batch', 'none'])(
     'deviation that divides advantages',
     { default: 'group', flag: 'scale_rewards' },

@@ -50,7 +50,7 @@ class Orpo extends TrainingMethod {
 
 /** A batch with the targets of chosen prompts. */
 interface WholePairs extends PairBatch {
-  /** Targets of the answers, then those of the prompts of chosen rows, [3P, T] i32. */
+  /** Targets: chosen answers, rejected answers, prompts of chosen rows. [3P, T] i32. */
   readonly scored: Tensor;
   /** Number of tokens of chosen rows, prompts included, after the first token, [P] f32. */
   readonly whole: Tensor;
