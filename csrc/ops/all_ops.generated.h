@@ -9,6 +9,7 @@
 #include "adamw8bit.h"
 #include "adamw_halves.h"
 #include "adamw_speculate.h"
+#include "adapter_rows.h"
 #include "attention.h"
 #include "copy.h"
 #include "cross_entropy.h"

@@ -15,6 +15,8 @@
   ROW(AdamW8bit) \
   ROW(AdamWHalves) \
   ROW(AdamWSpeculate) \
+  ROW(AdapterShrink) \
+  ROW(AdapterExpand) \
   ROW(Attention) \
   ROW(AttentionBackward) \
   ROW(Copy) \
@@ -111,6 +113,8 @@
   NAMES(AdamW8bit, "master", "m", "v", "m_scale", "v_scale", "grad", "weight", "control") \
   NAMES(AdamWHalves, "high", "low", "ties", "m", "v", "grad", "control") \
   NAMES(AdamWSpeculate, "master", "m", "v", "previous", "previous_control", "next", "next_control", "weight") \
+  NAMES(AdapterShrink, "x", "rows", "tiles", "a", "ranks", "a2", "ranks2", "a3", "ranks3", "h") \
+  NAMES(AdapterExpand, "h", "rows", "tiles", "b", "ranks", "out", "b2", "ranks2", "out2", "b3", "ranks3", "out3") \
   NAMES(Attention, "q", "k", "v", "out", "lse", "mask", "key_mask", "key_lengths", "query_documents", "key_documents", "layout") \
   NAMES(AttentionBackward, "q", "k", "v", "out", "dout", "lse", "dq", "dk", "dv", "mask", "key_mask", "key_lengths", "query_documents", "key_documents", "layout") \
   NAMES(Copy, "in", "out") \
@@ -193,4 +197,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 1979996387
+#define DS_INTERFACE_HASH 2081497628

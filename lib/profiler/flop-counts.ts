@@ -91,6 +91,9 @@ const counts: { readonly [Name in Counted]?: Count<OpArgs[Name]> } = {
   // Every row counts. Rows of another rank's experts come after the last group.
   GroupedMatmul: ({ x, out }) => products(size(out) * required(x.shape[1])),
   GroupedWeightGradient: ({ x, dout }) => products(size(dout) * required(x.shape[1])),
+  // The ranks are on the device: each entry counts with the largest.
+  AdapterShrink: ({ x, h }) => products(size(h) * required(x.shape[1])),
+  AdapterExpand: ({ h, out }) => products(size(h) * required(out.shape[1])),
   CombineRows: ({ places, out }) => plain(2 * size(places) * required(out.shape[1])),
   CombineRowsBackward: ({ places, dout }) => plain(3 * size(places) * required(dout.shape[1])),
   QuantizedLinear: ({ x, out }) => products(size(out) * required(x.shape[1])),

@@ -950,6 +950,119 @@ export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): 
 }
 
 /**
+ * h[p, e, j] = the sum over k of x[rows[e], k] a_p[s, j, k] for j < ranks_p[s], and 0 for other j.
+ * s is the adapter of the tile that has entry e; `p` counts the present layers, which share x. A
+ * tile is an adapter, the first of its entries, and their number. Entries outside all tiles stay
+ * unchanged. f32 accumulation (f64 for f64), one rounding. Results of an entry do not depend on
+ * others. The CPU throws DS_INDEX for bad tiles, rows and ranks; the GPU skips them.
+ */
+export interface AdapterShrinkArgs {
+  /** [N, K], floating, contiguous */
+  x: View;
+  /** [E] i32, contiguous */
+  rows: View;
+  /** [T, 3] i32, contiguous */
+  tiles: View;
+  /** [S, R, K], x's dtype, contiguous */
+  a: View;
+  /** [S] i32, contiguous */
+  ranks: View;
+  /** of a second layer, like a */
+  a2: View | null;
+  ranks2: View | null;
+  /** of a third layer */
+  a3: View | null;
+  ranks3: View | null;
+  /** [layers, E, R], x's dtype, contiguous */
+  h: View;
+}
+
+function putAdapterShrink(args: AdapterShrinkArgs): void {
+  let at = 0;
+  at = putView(args.x, at);
+  at = putView(args.rows, at);
+  at = putView(args.tiles, at);
+  at = putView(args.a, at);
+  at = putView(args.ranks, at);
+  at = putView(args.a2, at);
+  at = putView(args.ranks2, at);
+  at = putView(args.a3, at);
+  at = putView(args.ranks3, at);
+  putView(args.h, at);
+}
+
+export function adapterShrink(
+  args: AdapterShrinkArgs,
+  stream: Stream = args.x.buffer.device.compute,
+): void {
+  putAdapterShrink(args);
+  call(13, stream, args);
+}
+
+export function adapterShrinkOnHost(args: AdapterShrinkArgs, stream: Stream): void {
+  putAdapterShrink(args);
+  callOnHost(13, stream);
+}
+
+/**
+ * out_p[rows[e], m] += the sum over j < ranks_p[s] of h[p, e, j] b_p[s, m, j], for entries of
+ * tiles as in AdapterShrink. A row is in one tile at most. Rows outside all tiles keep their bits.
+ * f32 accumulation (f64 for f64), one rounding. Beyond the rank, elements of h must be 0, as
+ * AdapterShrink writes them, and elements of b finite. Bad indices as in AdapterShrink.
+ */
+export interface AdapterExpandArgs {
+  /** [layers, E, R], floating, contiguous */
+  h: View;
+  /** [E] i32, contiguous */
+  rows: View;
+  /** [T, 3] i32, contiguous */
+  tiles: View;
+  /** [S, M, R], h's dtype, contiguous */
+  b: View;
+  /** [S] i32, contiguous */
+  ranks: View;
+  /** [N, M], h's dtype, last stride 1 */
+  out: View;
+  /** of a second layer; its M may differ */
+  b2: View | null;
+  ranks2: View | null;
+  out2: View | null;
+  /** of a third layer */
+  b3: View | null;
+  ranks3: View | null;
+  out3: View | null;
+}
+
+function putAdapterExpand(args: AdapterExpandArgs): void {
+  let at = 0;
+  at = putView(args.h, at);
+  at = putView(args.rows, at);
+  at = putView(args.tiles, at);
+  at = putView(args.b, at);
+  at = putView(args.ranks, at);
+  at = putView(args.out, at);
+  at = putView(args.b2, at);
+  at = putView(args.ranks2, at);
+  at = putView(args.out2, at);
+  at = putView(args.b3, at);
+  at = putView(args.ranks3, at);
+  putView(args.out3, at);
+}
+
+export function adapterExpand(
+  args: AdapterExpandArgs,
+  stream: Stream = args.h.buffer.device.compute,
+): void {
+  putAdapterExpand(args);
+  call(14, stream, args);
+}
+
+export function adapterExpandOnHost(args: AdapterExpandArgs, stream: Stream): void {
+  putAdapterExpand(args);
+  callOnHost(14, stream);
+}
+
+/**
  * out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk, and query
  * head h reads key head h / (H / Hk). A query sees a key if every given condition allows it:
  *     causal      key s <= t + (S - T) for query t; S > T is a key cache
@@ -1026,12 +1139,12 @@ export function attention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putAttention(args);
-  call(13, stream, args);
+  call(15, stream, args);
 }
 
 export function attentionOnHost(args: AttentionArgs, stream: Stream): void {
   putAttention(args);
-  callOnHost(13, stream);
+  callOnHost(15, stream);
 }
 
 /**
@@ -1105,12 +1218,12 @@ export function attentionBackward(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putAttentionBackward(args);
-  call(14, stream, args);
+  call(16, stream, args);
 }
 
 export function attentionBackwardOnHost(args: AttentionBackwardArgs, stream: Stream): void {
   putAttentionBackward(args);
-  callOnHost(14, stream);
+  callOnHost(16, stream);
 }
 
 /**
@@ -1135,12 +1248,12 @@ export function copy(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCopy(args);
-  call(15, stream, args);
+  call(17, stream, args);
 }
 
 export function copyOnHost(args: CopyArgs, stream: Stream): void {
   putCopy(args);
-  callOnHost(15, stream);
+  callOnHost(17, stream);
 }
 
 /**
@@ -1190,12 +1303,12 @@ export function crossEntropy(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putCrossEntropy(args);
-  call(16, stream, args);
+  call(18, stream, args);
 }
 
 export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void {
   putCrossEntropy(args);
-  callOnHost(16, stream);
+  callOnHost(18, stream);
 }
 
 /**
@@ -1240,12 +1353,12 @@ export function crossEntropyBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putCrossEntropyBackward(args);
-  call(17, stream, args);
+  call(19, stream, args);
 }
 
 export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, stream: Stream): void {
   putCrossEntropyBackward(args);
-  callOnHost(17, stream);
+  callOnHost(19, stream);
 }
 
 /**
@@ -1296,12 +1409,12 @@ export function dropout(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putDropout(args);
-  call(18, stream, args);
+  call(20, stream, args);
 }
 
 export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
   putDropout(args);
-  callOnHost(18, stream);
+  callOnHost(20, stream);
 }
 
 /**
@@ -1330,12 +1443,12 @@ export function unary(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnary(args);
-  call(19, stream, args);
+  call(21, stream, args);
 }
 
 export function unaryOnHost(args: UnaryArgs, stream: Stream): void {
   putUnary(args);
-  callOnHost(19, stream);
+  callOnHost(21, stream);
 }
 
 /**
@@ -1367,12 +1480,12 @@ export function unaryBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnaryBackward(args);
-  call(20, stream, args);
+  call(22, stream, args);
 }
 
 export function unaryBackwardOnHost(args: UnaryBackwardArgs, stream: Stream): void {
   putUnaryBackward(args);
-  callOnHost(20, stream);
+  callOnHost(22, stream);
 }
 
 /**
@@ -1405,12 +1518,12 @@ export function binary(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putBinary(args);
-  call(21, stream, args);
+  call(23, stream, args);
 }
 
 export function binaryOnHost(args: BinaryArgs, stream: Stream): void {
   putBinary(args);
-  callOnHost(21, stream);
+  callOnHost(23, stream);
 }
 
 /**
@@ -1440,12 +1553,12 @@ export function compare(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putCompare(args);
-  call(22, stream, args);
+  call(24, stream, args);
 }
 
 export function compareOnHost(args: CompareArgs, stream: Stream): void {
   putCompare(args);
-  callOnHost(22, stream);
+  callOnHost(24, stream);
 }
 
 /**
@@ -1476,12 +1589,12 @@ export function scale(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScale(args);
-  call(23, stream, args);
+  call(25, stream, args);
 }
 
 export function scaleOnHost(args: ScaleArgs, stream: Stream): void {
   putScale(args);
-  callOnHost(23, stream);
+  callOnHost(25, stream);
 }
 
 /**
@@ -1511,12 +1624,12 @@ export function where(
   stream: Stream = args.condition.buffer.device.compute,
 ): void {
   putWhere(args);
-  call(24, stream, args);
+  call(26, stream, args);
 }
 
 export function whereOnHost(args: WhereArgs, stream: Stream): void {
   putWhere(args);
-  callOnHost(24, stream);
+  callOnHost(26, stream);
 }
 
 /**
@@ -1544,12 +1657,12 @@ export function embedding(
   stream: Stream = args.weight.buffer.device.compute,
 ): void {
   putEmbedding(args);
-  call(25, stream, args);
+  call(27, stream, args);
 }
 
 export function embeddingOnHost(args: EmbeddingArgs, stream: Stream): void {
   putEmbedding(args);
-  callOnHost(25, stream);
+  callOnHost(27, stream);
 }
 
 /**
@@ -1581,12 +1694,12 @@ export function embeddingBackward(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putEmbeddingBackward(args);
-  call(26, stream, args);
+  call(28, stream, args);
 }
 
 export function embeddingBackwardOnHost(args: EmbeddingBackwardArgs, stream: Stream): void {
   putEmbeddingBackward(args);
-  callOnHost(26, stream);
+  callOnHost(28, stream);
 }
 
 /**
@@ -1620,12 +1733,12 @@ export function groupRows(
   stream: Stream = args.ids.buffer.device.compute,
 ): void {
   putGroupRows(args);
-  call(27, stream, args);
+  call(29, stream, args);
 }
 
 export function groupRowsOnHost(args: GroupRowsArgs, stream: Stream): void {
   putGroupRows(args);
-  callOnHost(27, stream);
+  callOnHost(29, stream);
 }
 
 /**
@@ -1659,12 +1772,12 @@ export function combineRows(
   stream: Stream = args.y.buffer.device.compute,
 ): void {
   putCombineRows(args);
-  call(28, stream, args);
+  call(30, stream, args);
 }
 
 export function combineRowsOnHost(args: CombineRowsArgs, stream: Stream): void {
   putCombineRows(args);
-  callOnHost(28, stream);
+  callOnHost(30, stream);
 }
 
 /**
@@ -1701,12 +1814,12 @@ export function combineRowsBackward(
   stream: Stream = args.y.buffer.device.compute,
 ): void {
   putCombineRowsBackward(args);
-  call(29, stream, args);
+  call(31, stream, args);
 }
 
 export function combineRowsBackwardOnHost(args: CombineRowsBackwardArgs, stream: Stream): void {
   putCombineRowsBackward(args);
-  callOnHost(29, stream);
+  callOnHost(31, stream);
 }
 
 /**
@@ -1735,12 +1848,12 @@ export function feedTokens(
   stream: Stream = args.tokens.buffer.device.compute,
 ): void {
   putFeedTokens(args);
-  call(30, stream, args);
+  call(32, stream, args);
 }
 
 export function feedTokensOnHost(args: FeedTokensArgs, stream: Stream): void {
   putFeedTokens(args);
-  callOnHost(30, stream);
+  callOnHost(32, stream);
 }
 
 /**
@@ -1763,12 +1876,12 @@ export function fill(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putFill(args);
-  call(31, stream, args);
+  call(33, stream, args);
 }
 
 export function fillOnHost(args: FillArgs, stream: Stream): void {
   putFill(args);
-  callOnHost(31, stream);
+  callOnHost(33, stream);
 }
 
 /**
@@ -1793,12 +1906,12 @@ export function arange(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putArange(args);
-  call(32, stream, args);
+  call(34, stream, args);
 }
 
 export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
   putArange(args);
-  callOnHost(32, stream);
+  callOnHost(34, stream);
 }
 
 /**
@@ -1830,12 +1943,12 @@ export function gatedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGatedLinear(args);
-  call(33, stream, args);
+  call(35, stream, args);
 }
 
 export function gatedLinearOnHost(args: GatedLinearArgs, stream: Stream): void {
   putGatedLinear(args);
-  callOnHost(33, stream);
+  callOnHost(35, stream);
 }
 
 /**
@@ -1877,12 +1990,12 @@ export function quantizedGatedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedGatedLinear(args);
-  call(34, stream, args);
+  call(36, stream, args);
 }
 
 export function quantizedGatedLinearOnHost(args: QuantizedGatedLinearArgs, stream: Stream): void {
   putQuantizedGatedLinear(args);
-  callOnHost(34, stream);
+  callOnHost(36, stream);
 }
 
 /**
@@ -1912,12 +2025,12 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(35, stream, args);
+  call(37, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
   putGather(args);
-  callOnHost(35, stream);
+  callOnHost(37, stream);
 }
 
 /**
@@ -1942,12 +2055,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(36, stream, args);
+  call(38, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(36, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -1982,12 +2095,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(37, stream, args);
+  call(39, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(37, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -2026,12 +2139,12 @@ export function groupedMatmul(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGroupedMatmul(args);
-  call(38, stream, args);
+  call(40, stream, args);
 }
 
 export function groupedMatmulOnHost(args: GroupedMatmulArgs, stream: Stream): void {
   putGroupedMatmul(args);
-  callOnHost(38, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -2067,12 +2180,12 @@ export function groupedWeightGradient(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putGroupedWeightGradient(args);
-  call(39, stream, args);
+  call(41, stream, args);
 }
 
 export function groupedWeightGradientOnHost(args: GroupedWeightGradientArgs, stream: Stream): void {
   putGroupedWeightGradient(args);
-  callOnHost(39, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -2129,12 +2242,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(40, stream, args);
+  call(42, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(40, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -2167,12 +2280,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(41, stream, args);
+  call(43, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(41, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -2222,12 +2335,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(42, stream, args);
+  call(44, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(42, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -2272,12 +2385,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(43, stream, args);
+  call(45, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(43, stream);
+  callOnHost(45, stream);
 }
 
 /**
@@ -2307,12 +2420,12 @@ export function joinMaster(
   stream: Stream = args.high.buffer.device.compute,
 ): void {
   putJoinMaster(args);
-  call(44, stream, args);
+  call(46, stream, args);
 }
 
 export function joinMasterOnHost(args: JoinMasterArgs, stream: Stream): void {
   putJoinMaster(args);
-  callOnHost(44, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2342,12 +2455,12 @@ export function splitMaster(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSplitMaster(args);
-  call(45, stream, args);
+  call(47, stream, args);
 }
 
 export function splitMasterOnHost(args: SplitMasterArgs, stream: Stream): void {
   putSplitMaster(args);
-  callOnHost(45, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2392,12 +2505,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(46, stream, args);
+  call(48, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(46, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2436,12 +2549,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(47, stream, args);
+  call(49, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(47, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2482,12 +2595,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(48, stream, args);
+  call(50, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(48, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2525,12 +2638,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(49, stream, args);
+  call(51, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(49, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2567,12 +2680,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(50, stream, args);
+  call(52, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(50, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2606,12 +2719,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(51, stream, args);
+  call(53, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(51, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2644,12 +2757,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(52, stream, args);
+  call(54, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(52, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2694,12 +2807,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(53, stream, args);
+  call(55, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(53, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2747,12 +2860,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(54, stream, args);
+  call(56, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(54, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2802,12 +2915,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(55, stream, args);
+  call(57, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(55, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2846,12 +2959,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(56, stream, args);
+  call(58, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(56, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2894,12 +3007,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(57, stream, args);
+  call(59, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(57, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -2933,12 +3046,12 @@ export function momentPayload(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putMomentPayload(args);
-  call(58, stream, args);
+  call(60, stream, args);
 }
 
 export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
   putMomentPayload(args);
-  callOnHost(58, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -2974,12 +3087,12 @@ export function driftPayload(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putDriftPayload(args);
-  call(59, stream, args);
+  call(61, stream, args);
 }
 
 export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
   putDriftPayload(args);
-  callOnHost(59, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -3027,12 +3140,12 @@ export function frozenAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putFrozenAdam(args);
-  call(60, stream, args);
+  call(62, stream, args);
 }
 
 export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
   putFrozenAdam(args);
-  callOnHost(60, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -3079,12 +3192,12 @@ export function anchorAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAnchorAdam(args);
-  call(61, stream, args);
+  call(63, stream, args);
 }
 
 export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
   putAnchorAdam(args);
-  callOnHost(61, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -3114,12 +3227,12 @@ export function oneBitLambAverage(
   stream: Stream = args.coefficients.buffer.device.compute,
 ): void {
   putOneBitLambAverage(args);
-  call(62, stream, args);
+  call(64, stream, args);
 }
 
 export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
   putOneBitLambAverage(args);
-  callOnHost(62, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3177,12 +3290,12 @@ export function oneBitLambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putOneBitLambMoments(args);
-  call(63, stream, args);
+  call(65, stream, args);
 }
 
 export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
   putOneBitLambMoments(args);
-  callOnHost(63, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3228,12 +3341,12 @@ export function oneBitLambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putOneBitLambCoefficients(args);
-  call(64, stream, args);
+  call(66, stream, args);
 }
 
 export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
   putOneBitLambCoefficients(args);
-  callOnHost(64, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3265,12 +3378,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(65, stream, args);
+  call(67, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(65, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3322,12 +3435,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(66, stream, args);
+  call(68, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(66, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -3360,12 +3473,12 @@ export function quantizeWeights(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putQuantizeWeights(args);
-  call(67, stream, args);
+  call(69, stream, args);
 }
 
 export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
   putQuantizeWeights(args);
-  callOnHost(67, stream);
+  callOnHost(69, stream);
 }
 
 /**
@@ -3400,12 +3513,12 @@ export function dequantizeWeights(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putDequantizeWeights(args);
-  call(68, stream, args);
+  call(70, stream, args);
 }
 
 export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
   putDequantizeWeights(args);
-  callOnHost(68, stream);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3449,12 +3562,12 @@ export function quantizedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedLinear(args);
-  call(69, stream, args);
+  call(71, stream, args);
 }
 
 export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
   putQuantizedLinear(args);
-  callOnHost(69, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3488,12 +3601,12 @@ export function repackCodes(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRepackCodes(args);
-  call(70, stream, args);
+  call(72, stream, args);
 }
 
 export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
   putRepackCodes(args);
-  callOnHost(70, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3531,12 +3644,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(71, stream, args);
+  call(73, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(71, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3574,12 +3687,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(72, stream, args);
+  call(74, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(72, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3610,12 +3723,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(73, stream, args);
+  call(75, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(73, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3640,12 +3753,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(74, stream, args);
+  call(76, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(74, stream);
+  callOnHost(76, stream);
 }
 
 /**
@@ -3702,12 +3815,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(75, stream, args);
+  call(77, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(75, stream);
+  callOnHost(77, stream);
 }
 
 /**
@@ -3745,12 +3858,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(76, stream, args);
+  call(78, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(76, stream);
+  callOnHost(78, stream);
 }
 
 /**
@@ -3807,12 +3920,12 @@ export function rotaryStore(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putRotaryStore(args);
-  call(77, stream, args);
+  call(79, stream, args);
 }
 
 export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
   putRotaryStore(args);
-  callOnHost(77, stream);
+  callOnHost(79, stream);
 }
 
 /**
@@ -3844,12 +3957,12 @@ export function routeTopK(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopK(args);
-  call(78, stream, args);
+  call(80, stream, args);
 }
 
 export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
   putRouteTopK(args);
-  callOnHost(78, stream);
+  callOnHost(80, stream);
 }
 
 /**
@@ -3884,12 +3997,12 @@ export function routeTopKBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopKBackward(args);
-  call(79, stream, args);
+  call(81, stream, args);
 }
 
 export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
   putRouteTopKBackward(args);
-  callOnHost(79, stream);
+  callOnHost(81, stream);
 }
 
 /**
@@ -3959,12 +4072,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(80, stream, args);
+  call(82, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(80, stream);
+  callOnHost(82, stream);
 }
 
 /**
@@ -3998,12 +4111,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(81, stream, args);
+  call(83, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(81, stream);
+  callOnHost(83, stream);
 }
 
 /**
@@ -4036,12 +4149,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(82, stream, args);
+  call(84, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(82, stream);
+  callOnHost(84, stream);
 }
 
 /**
@@ -4072,12 +4185,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(83, stream, args);
+  call(85, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(83, stream);
+  callOnHost(85, stream);
 }
 
 /**
@@ -4110,12 +4223,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(84, stream, args);
+  call(86, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(84, stream);
+  callOnHost(86, stream);
 }
 
 /**
@@ -4168,12 +4281,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(85, stream, args);
+  call(87, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(85, stream);
+  callOnHost(87, stream);
 }
 
 /**
@@ -4220,12 +4333,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(86, stream, args);
+  call(88, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(86, stream);
+  callOnHost(88, stream);
 }
 
 /**
@@ -4260,12 +4373,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(87, stream, args);
+  call(89, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(87, stream);
+  callOnHost(89, stream);
 }
 
 /**
@@ -4292,12 +4405,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(88, stream, args);
+  call(90, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(88, stream);
+  callOnHost(90, stream);
 }
 
 /**
@@ -4330,12 +4443,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(89, stream, args);
+  call(91, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(89, stream);
+  callOnHost(91, stream);
 }
 
 /**
@@ -4365,12 +4478,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(90, stream, args);
+  call(92, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(90, stream);
+  callOnHost(92, stream);
 }
 
 /**
@@ -4398,12 +4511,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(91, stream, args);
+  call(93, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(91, stream);
+  callOnHost(93, stream);
 }
 
 /**
@@ -4441,12 +4554,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(92, stream, args);
+  call(94, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(92, stream);
+  callOnHost(94, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -4464,6 +4577,8 @@ export interface OpArgs {
   AdamW8bit: AdamW8bitArgs;
   AdamWHalves: AdamWHalvesArgs;
   AdamWSpeculate: AdamWSpeculateArgs;
+  AdapterShrink: AdapterShrinkArgs;
+  AdapterExpand: AdapterExpandArgs;
   Attention: AttentionArgs;
   AttentionBackward: AttentionBackwardArgs;
   Copy: CopyArgs;
@@ -4561,6 +4676,8 @@ export const opNames = [
   'AdamW8bit',
   'AdamWHalves',
   'AdamWSpeculate',
+  'AdapterShrink',
+  'AdapterExpand',
   'Attention',
   'AttentionBackward',
   'Copy',

@@ -1,0 +1,121 @@
+// Low-rank updates of several adapters in one batch: each row of a linear layer has its own A and
+// B. Sources: Hu et al. 2021 (LoRA); Chen et al. 2023 (Punica).
+#pragma once
+
+#include "../core/preconditions.h"
+
+namespace ds {
+
+/// Entries of a tile.
+constexpr int64_t kAdapterTile = 16;
+
+/// h[p, e, j] = the sum over k of x[rows[e], k] a_p[s, j, k] for j < ranks_p[s], and 0 for other j.
+/// s is the adapter of the tile that has entry e; `p` counts the present layers, which share x. A
+/// tile is an adapter, the first of its entries, and their number. Entries outside all tiles stay
+/// unchanged. f32 accumulation (f64 for f64), one rounding. Results of an entry do not depend on
+/// others. The CPU throws DS_INDEX for bad tiles, rows and ranks; the GPU skips them.
+struct AdapterShrink {
+  View x;           // [N, K], floating, contiguous
+  View rows;        // [E] i32, contiguous
+  View tiles;       // [T, 3] i32, contiguous
+  View a;           // [S, R, K], x's dtype, contiguous
+  View ranks;       // [S] i32, contiguous
+  OptionalView a2;  // of a second layer, like a
+  OptionalView ranks2;
+  OptionalView a3;  // of a third layer
+  OptionalView ranks3;
+  View h;  // [layers, E, R], x's dtype, contiguous
+};
+
+/// out_p[rows[e], m] += the sum over j < ranks_p[s] of h[p, e, j] b_p[s, m, j], for entries of
+/// tiles as in AdapterShrink. A row is in one tile at most. Rows outside all tiles keep their bits.
+/// f32 accumulation (f64 for f64), one rounding. Beyond the rank, elements of h must be 0, as
+/// AdapterShrink writes them, and elements of b finite. Bad indices as in AdapterShrink.
+struct AdapterExpand {
+  View h;           // [layers, E, R], floating, contiguous
+  View rows;        // [E] i32, contiguous
+  View tiles;       // [T, 3] i32, contiguous
+  View b;           // [S, M, R], h's dtype, contiguous
+  View ranks;       // [S] i32, contiguous
+  View out;         // [N, M], h's dtype, last stride 1
+  OptionalView b2;  // of a second layer; its M may differ
+  OptionalView ranks2;
+  OptionalView out2;
+  OptionalView b3;  // of a third layer
+  OptionalView ranks3;
+  OptionalView out3;
+};
+
+inline void check_adapter_lists(const char* op, const View& rows, const View& tiles) {
+  DS_CHECK_SHAPE(rows.ndim == 1, op, "rows [E]", rows.describe());
+  require_list(op, rows, rows.shape[0], DType::i32, "rows");
+  DS_CHECK_SHAPE(tiles.ndim == 2 && tiles.shape[1] == 3 && tiles.shape[0] < 65536, op,
+                 "tiles [T, 3], T below 65536", tiles.describe());
+  require_list(op, tiles, tiles.shape[0] * 3, DType::i32, "tiles");
+}
+
+/// Checks the factor [S, R, K] or [S, M, R] and the ranks of a layer.
+inline void check_adapter_layer(const char* op, const View& like, const View& factor,
+                                const View& ranks, int64_t slots) {
+  DS_CHECK_SHAPE(factor.ndim == 3 && factor.shape[0] == slots, op,
+                 text("a factor of ", slots, " adapters"), factor.describe());
+  require_same_dtype(op, like, factor);
+  require_contiguous(op, factor, "factor");
+  DS_CHECK_SHAPE(static_cast<bool>(ranks), op, "ranks with each factor", "none");
+  require_list(op, ranks, slots, DType::i32, "ranks");
+}
+
+inline void check(const AdapterShrink& op) {
+  constexpr const char* kOp = "adapter_shrink";
+  DS_CHECK_SHAPE(op.x.ndim == 2, kOp, "x [N, K]", op.x.describe());
+  require_floating(kOp, op.x);
+  require_contiguous(kOp, op.x, "x");
+  check_adapter_lists(kOp, op.rows, op.tiles);
+  DS_CHECK_SHAPE(op.a.ndim == 3, kOp, "a [S, R, K]", op.a.describe());
+  const int64_t slots = op.a.shape[0], rank = op.a.shape[1];
+  DS_CHECK_SHAPE(op.a2 || !op.a3, kOp, "a second layer before a third", "a third layer");
+  check_adapter_layer(kOp, op.x, op.a, op.ranks, slots);
+  if (op.a2) check_adapter_layer(kOp, op.x, op.a2, op.ranks2, slots);
+  if (op.a3) check_adapter_layer(kOp, op.x, op.a3, op.ranks3, slots);
+  for (const View* a : {&op.a, static_cast<const View*>(&op.a2), static_cast<const View*>(&op.a3)})
+    DS_CHECK_SHAPE(!*a || (a->shape[1] == rank && a->shape[2] == op.x.shape[1]), kOp,
+                   text("factors [", slots, ", ", rank, ", ", op.x.shape[1], "]"), a->describe());
+  const int64_t layers = op.a3 ? 3 : op.a2 ? 2 : 1;
+  DS_CHECK_SHAPE(op.h.ndim == 3 && op.h.shape[0] == layers && op.h.shape[1] == op.rows.shape[0] &&
+                     op.h.shape[2] == rank,
+                 kOp, text("h [", layers, ", ", op.rows.shape[0], ", ", rank, "]"),
+                 op.h.describe());
+  require_same_dtype(kOp, op.x, op.h);
+  require_contiguous(kOp, op.h, "h");
+}
+
+inline void check(const AdapterExpand& op) {
+  constexpr const char* kOp = "adapter_expand";
+  DS_CHECK_SHAPE(op.h.ndim == 3, kOp, "h [layers, E, R]", op.h.describe());
+  require_floating(kOp, op.h);
+  require_contiguous(kOp, op.h, "h");
+  check_adapter_lists(kOp, op.rows, op.tiles);
+  DS_CHECK_SHAPE(op.b.ndim == 3, kOp, "b [S, M, R]", op.b.describe());
+  const int64_t slots = op.b.shape[0], rank = op.h.shape[2];
+  DS_CHECK_SHAPE(op.b2 || !op.b3, kOp, "a second layer before a third", "a third layer");
+  const int64_t layers = op.b3 ? 3 : op.b2 ? 2 : 1;
+  DS_CHECK_SHAPE(op.h.shape[0] == layers && op.h.shape[1] == op.rows.shape[0], kOp,
+                 text("h [", layers, ", ", op.rows.shape[0], ", R]"), op.h.describe());
+  const View* const factors[] = {&op.b, &op.b2, &op.b3};
+  const View* const ranks[] = {&op.ranks, &op.ranks2, &op.ranks3};
+  const View* const outs[] = {&op.out, &op.out2, &op.out3};
+  for (int64_t p = 0; p < layers; ++p) {
+    check_adapter_layer(kOp, op.h, *factors[p], *ranks[p], slots);
+    const View& out = *outs[p];
+    DS_CHECK_SHAPE(static_cast<bool>(out), kOp, "an output with each factor", "none");
+    DS_CHECK_SHAPE(out.ndim == 2 && out.shape[0] == op.out.shape[0] &&
+                       (out.strides[1] == 1 || out.shape[1] <= 1),
+                   kOp, text("out [", op.out.shape[0], ", M] with contiguous rows"),
+                   out.describe());
+    require_same_dtype(kOp, op.h, out);
+    DS_CHECK_SHAPE(factors[p]->shape[1] == out.shape[1] && factors[p]->shape[2] == rank, kOp,
+                   text("b [", slots, ", ", out.shape[1], ", ", rank, "]"), factors[p]->describe());
+  }
+}
+
+}  // namespace ds
