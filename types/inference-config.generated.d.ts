@@ -34,6 +34,8 @@ export interface InferenceConfig {
   max_ragged_sequence_count?: number | null;
   /** Memory of keys and values. */
   kv_cache?: KvCacheConfig;
+  /** Speculative decoding: a step verifies several proposed tokens. Default null. */
+  speculative?: SpeculativeConfig | null;
   /**
    * Replaces blocks of known models with fused ones. Default false. No effect: models always use
    * fused kernels.
@@ -188,6 +190,20 @@ export interface KvCacheConfig {
   memory?: number | null;
   /** Prefix caching: prompts reuse keys and values of equal beginnings. Default true. */
   prefix_caching?: boolean;
+}
+
+/** Speculative decoding: a step verifies several proposed tokens. */
+export interface SpeculativeConfig {
+  /** Source of proposals: `"ngram"` looks up the last tokens in the sequence. Default "ngram". */
+  method?: 'ngram';
+  /** Most proposed tokens per sequence and step. Default 7. */
+  num_speculative_tokens?: number;
+  /** Most tokens of an n-gram. Default 5. */
+  prompt_lookup_max?: number;
+  /** Fewest tokens of an n-gram. Default 2. */
+  prompt_lookup_min?: number;
+  /** Most running sequences with proposals; above, steps compute one token each. Default 32. */
+  disable_by_batch_size?: number;
 }
 
 /** Tensor parallelism. */
@@ -347,6 +363,8 @@ export interface ResolvedInferenceValues {
   readonly max_ragged_sequence_count: number | null;
   /** Memory of keys and values. */
   readonly kv_cache: ResolvedKvCache;
+  /** Speculative decoding: a step verifies several proposed tokens. */
+  readonly speculative: ResolvedSpeculative | null;
   /**
    * Replaces blocks of known models with fused ones. No effect: models always use fused kernels.
    */
@@ -434,6 +452,20 @@ export interface ResolvedKvCache {
   readonly memory: number | null;
   /** Prefix caching: prompts reuse keys and values of equal beginnings. */
   readonly prefix_caching: boolean;
+}
+
+/** Speculative decoding: a step verifies several proposed tokens. */
+export interface ResolvedSpeculative {
+  /** Source of proposals: `"ngram"` looks up the last tokens in the sequence. */
+  readonly method: 'ngram';
+  /** Most proposed tokens per sequence and step. */
+  readonly num_speculative_tokens: number;
+  /** Most tokens of an n-gram. */
+  readonly prompt_lookup_max: number;
+  /** Fewest tokens of an n-gram. */
+  readonly prompt_lookup_min: number;
+  /** Most running sequences with proposals; above, steps compute one token each. */
+  readonly disable_by_batch_size: number;
 }
 
 /** Tensor parallelism. */

@@ -4,7 +4,7 @@ import { Matcher } from '../runtime/grammar.js';
 import { required } from '../runtime/required.js';
 import type { Tokenizer } from '../text/index.js';
 import type { ReadRequest } from './request.js';
-import { type SampledToken, SequenceSampling, type TokenLogprob } from './sampling.js';
+import { needsCounts, type SampledToken, SequenceSampling, type TokenLogprob } from './sampling.js';
 import { Sequence } from './sequence.js';
 import { TextStream } from './text-stream.js';
 
@@ -81,6 +81,11 @@ export class Continuation {
 
   get finishReason(): FinishReason | null {
     return this.reason;
+  }
+
+  /** True if proposals can be verified: without penalties and without a format. */
+  get maySpeculate(): boolean {
+    return this.matcher === null && !needsCounts(this.sampling.rules);
   }
 
   /** Appends a sampled token and returns its piece. */

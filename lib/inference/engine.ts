@@ -13,6 +13,7 @@ import type { Tokenizer } from '../text/index.js';
 import { searched } from './beam-generation.js';
 import { type ChatRequest, type ChatResult, chat } from './chat.js';
 import { type Generation, type GenerationPiece, gathered } from './continuation.js';
+import type { Generator, InferenceStats, Submitted } from './generator.js';
 import { Grammars } from './grammar/grammars.js';
 import { promptLogprobs } from './prompt-logprobs.js';
 import { aloneRole, type EngineRole } from './ranks/role.js';
@@ -23,10 +24,9 @@ import {
   readRequest,
 } from './request.js';
 import type { TokenLogprob } from './sampling.js';
-import type { Generator, InferenceStats, Submitted } from './step-loop.js';
 import type { StepRunner } from './step-runner.js';
 
-export type { InferenceStats } from './step-loop.js';
+export type { InferenceStats } from './generator.js';
 
 /** Parts of an engine. The engine owns the generator, and the model if `ownsModel` is set. */
 interface EngineParts {

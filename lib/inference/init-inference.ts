@@ -40,7 +40,7 @@ import { Lead } from './ranks/lead.js';
 import { agree, type ModelRanks, openRanks, refuseRanks } from './ranks/open-ranks.js';
 import { StepLine } from './ranks/step-line.js';
 import { Sequence } from './sequence.js';
-import { limitsOf, maxTokensOf } from './settings.js';
+import { limitsOf, maxTokensOf, speculationOf } from './settings.js';
 import { StepLoop, type StepLoopParts } from './step-loop.js';
 import { StepRunner } from './step-runner.js';
 
@@ -218,12 +218,13 @@ async function build(
     endTokens,
   };
   const records = recordsSteps(config, sizes.device, ranks !== null || staysAsItIs);
-  const room = { ...limits, reach, records };
+  const speculation = speculationOf(config);
+  const room = { ...limits, reach, records, proposals: speculation?.most ?? 0 };
   const runner = allOrNothing(() => new StepRunner(model, sizes, room));
   // Followers receive a step's tokens from rank 0, which must therefore have them on the host.
   const runsAhead = !ranks && (config.async_scheduling ?? sizes.device.kind !== 'cpu');
   const scalesLogprobs = own.rollouts !== undefined;
-  const parts = { model, runner, limits, requests, runsAhead, scalesLogprobs };
+  const parts = { model, runner, limits, requests, runsAhead, scalesLogprobs, speculation };
   const shared = ranks ? sharedGenerator(parts, ranks) : { generator: new StepLoop(parts) };
   return new InferenceEngine({ ...parts, ...own, ...shared });
 }

@@ -78,6 +78,10 @@ const NO_ROW = -1;
 /** Host state of a slot. */
 interface Slot {
   readonly rules: SamplingRules;
+  readonly seed: SequenceSampling['seed'];
+  readonly bans: readonly Ban[];
+  /** Index of the token that lane 0 samples next, in the whole sequence. */
+  position: number;
   readonly countsRow: number;
   readonly biasRow: number;
   readonly maskRow: number;
@@ -88,6 +92,10 @@ interface Slot {
  * position and recent tokens. If its rules need them, it also holds counts and biases of all tokens
  * (4 bytes per token each). A draw depends only on the scores, the sequence's seed and its
  * position. It does not depend on the slot or the batch, and is equal on every device.
+ *
+ * A slot has one row of the device tables per lane. Lane 0 samples the next token of the sequence.
+ * After follow(), lane j samples the token after j proposals. Since a draw depends only on its
+ * position, the tokens equal those of one step per token.
  */
 export class Sampler {
   private readonly settings: Buffer;
@@ -110,10 +118,12 @@ export class Sampler {
     readonly slots: number,
     /** Divides scores by the temperature before log-probabilities. Alternatives stay raw. */
     private readonly scalesLogprobs = false,
+    /** 1 + the most proposals of a sequence. */
+    private readonly lanes = 1,
   ) {
     requireInteger('Sampler vocabSize', vocabSize, 1);
     requireInteger('Sampler slots', slots, 1);
-    const table = (width: number) => Buffer.allocate(device, slots * width * 4);
+    const table = (width: number) => Buffer.allocate(device, slots * lanes * width * 4);
     this.settings = table(SETTINGS);
     this.numbers = table(NUMBERS);
     this.recent = table(RECENT);
@@ -153,15 +163,67 @@ export class Sampler {
       ? this.counts.take(countsOf(prompt, generated, this.vocabSize))
       : NO_ROW;
     const maskRow = isMasked ? this.masks.take() : NO_ROW;
-    this.taken[slot] = { rules, countsRow, biasRow, maskRow };
     const position = prompt.length + generated.length;
-    const key = [...sampling.seed, countsRow, biasRow, maskRow];
+    const bans = bansOf(rules, ends);
+    const { seed } = sampling;
+    const entered: Slot = { rules, seed, bans, position, countsRow, biasRow, maskRow };
+    this.taken[slot] = entered;
+    const { lanes } = this;
+    const numbers = this.numbersOf(entered, position, generated.length);
+    this.uploads.write(this.numbers, slot * lanes * NUMBERS * 4, Int32Array.from(numbers));
+    const settings = settingsOf(rules);
+    const all = Float32Array.from({ length: lanes * SETTINGS }, (_, i) =>
+      required(settings[i % SETTINGS]),
+    );
+    this.uploads.write(this.settings, slot * lanes * SETTINGS * 4, all);
+    this.uploads.write(this.recent, slot * lanes * RECENT * 4, recentOf(prompt, generated));
+    for (let lane = 0; lane < lanes; ++lane) this.bans.set(slot * lanes + lane, bans);
+  }
+
+  /** Index of the token that the slot samples next, in its whole sequence. */
+  positionOf(slot: number): number {
+    return this.requireTaken(slot).position;
+  }
+
+  /**
+   * Sets the lanes of a slot: lane j samples the token after `tokens` and j of the proposals.
+   * `tokens` begin with `promptLength` tokens of the prompt.
+   */
+  follow(
+    slot: number,
+    tokens: readonly number[],
+    promptLength: number,
+    proposals: readonly number[],
+  ): void {
+    const found = this.requireTaken(slot);
+    const count = 1 + proposals.length;
+    if (count > this.lanes || found.countsRow !== NO_ROW) {
+      const expected = `at most ${this.lanes - 1} proposals, and rules without penalties`;
+      throw refused(`slot ${slot}`, expected, `${proposals.length} proposals`);
+    }
+    const first = slot * this.lanes;
+    const numbers = Array.from({ length: count }, (_, ahead) => {
+      const position = tokens.length + ahead;
+      return this.numbersOf(found, position, position - promptLength);
+    });
+    this.uploads.write(this.numbers, first * NUMBERS * 4, Int32Array.from(numbers.flat()));
+    found.position = tokens.length;
+    if (found.bans.length === 0) return;
+    const recent = new Int32Array(count * RECENT);
+    for (let ahead = 0; ahead < count; ++ahead) {
+      recent.set(recentOf(tokens, proposals.slice(0, ahead)), ahead * RECENT);
+    }
+    this.uploads.write(this.recent, first * RECENT * 4, recent);
+  }
+
+  /** Returns a row of the table `numbers`. */
+  private numbersOf(
+    { rules, seed, countsRow, biasRow, maskRow }: Slot,
+    position: number,
+    generated: number,
+  ): number[] {
     const topK = rules.topK >= this.vocabSize ? 0 : rules.topK;
-    const numbers = Int32Array.from([position, generated.length, topK, ...key]);
-    this.uploads.write(this.numbers, slot * NUMBERS * 4, numbers);
-    this.uploads.write(this.settings, slot * SETTINGS * 4, settingsOf(rules));
-    this.uploads.write(this.recent, slot * RECENT * 4, recentOf(prompt, generated));
-    this.bans.set(slot, bansOf(rules, ends));
+    return [position, generated, topK, ...seed, countsRow, biasRow, maskRow];
   }
 
   /** Frees the slot of a sequence. Throws DS_ARGUMENT for a free slot. */
@@ -170,7 +232,7 @@ export class Sampler {
     this.counts.give(countsRow);
     this.biases.give(biasRow);
     this.masks.give(maskRow);
-    this.bans.set(slot, []);
+    for (let lane = 0; lane < this.lanes; ++lane) this.bans.set(slot * this.lanes + lane, []);
     this.taken[slot] = null;
   }
 
@@ -188,11 +250,17 @@ export class Sampler {
   /**
    * Samples the next token of the sequence in slots[i] from row i of `scores`. Scores are [S, V] in
    * f32, f16 or bf16 and stay unchanged. Each sequence grows by one token. Tokens go to `into`, [S]
-   * i32, or to a new tensor. The host does not wait. Throws DS_SHAPE, DS_DTYPE, and DS_ARGUMENT for
-   * free or repeated slots.
+   * i32, or to a new tensor. `ahead` are the lanes of the rows; default: 0. The host does not wait.
+   * Throws DS_SHAPE, DS_DTYPE, and DS_ARGUMENT for free slots and repeated lanes.
    */
-  sample(scores: Tensor, slots: readonly number[], into: Tensor | null = null): Sampled {
-    const rows = this.rowsOf(scores, slots);
+  sample(
+    scores: Tensor,
+    slots: readonly number[],
+    into: Tensor | null = null,
+    ahead: readonly number[] = [],
+  ): Sampled {
+    const lanes = slots.map((slot, i) => slot * this.lanes + (ahead[i] ?? 0));
+    const rows = this.rowsOf(scores, lanes);
     const asked = slots.map((slot) => this.requireTaken(slot).rules.logprobs);
     return noGrad(() => {
       const count = slots.length;
@@ -213,6 +281,9 @@ export class Sampler {
         masks: this.masks.view,
         bans: this.bans.view,
       });
+      for (const [i, slot] of slots.entries()) {
+        if ((ahead[i] ?? 0) === 0) this.requireTaken(slot).position++;
+      }
       const scaled = logprobs && this.scalesLogprobs ? this.scaled(scores, slots, tokens) : null;
       const own = scaled ?? logprobs;
       return { tokens, logprobs: own, top: most > 0 ? likeliest(scores, most) : null, asked };
@@ -288,7 +359,8 @@ export class Sampler {
   }
 
   private table(buffer: Buffer, dtype: 'f32' | 'i32', width: number): View {
-    return { buffer, dtype, shape: [this.slots, width], offset: 0, strides: [width, 1] };
+    const shape = [this.slots * this.lanes, width];
+    return { buffer, dtype, shape, offset: 0, strides: [width, 1] };
   }
 }
 
@@ -354,7 +426,8 @@ function likeliest(scores: Tensor, count: number): SampledTop {
 export const needsBias = ({ logitBias, allowedTokens }: SamplingRules): boolean =>
   logitBias.length > 0 || allowedTokens !== null;
 
-const needsCounts = (rules: SamplingRules): boolean =>
+/** Returns true if the rules use penalties. */
+export const needsCounts = (rules: SamplingRules): boolean =>
   rules.repetitionPenalty !== 1 || rules.presencePenalty !== 0 || rules.frequencyPenalty !== 0;
 
 /** Values in the order of csrc/ops/sample.h. */

@@ -148,6 +148,11 @@ export class Scheduler {
     }
   }
 
+  /** Running sequences that compute one token in the next step. */
+  get decoding(): readonly Sequence[] {
+    return this.running.filter(({ pending }) => pending === 1);
+  }
+
   /** Returns the current counters. */
   counts(): ScheduleCounts {
     const { blocks } = this.limits;
@@ -168,7 +173,7 @@ export class Scheduler {
 
   /** Adds a slice of a running sequence. Skips it if the budget is spent or its blocks are lost. */
   private take(sequence: Sequence): void {
-    const count = Math.min(sequence.pending, this.budget);
+    let count = Math.min(sequence.pending, this.budget);
     if (count === 0 || sequence.blocks.length === 0 || sequence.isFull) return;
     const needed = this.blocksFor(sequence.computed + count) - sequence.blocks.length;
     while (this.pool.free < needed) {
@@ -177,8 +182,28 @@ export class Scheduler {
       if (newest === sequence) return;
     }
     for (let i = 0; i < needed; ++i) sequence.blocks.push(this.pool.take());
+    count += this.addProposals(sequence, count);
     this.slices.push({ sequence, first: sequence.computed, count });
     this.budget -= count;
+  }
+
+  /**
+   * Cuts the proposals of a sequence to the budget and to spare blocks, and adds blocks for them.
+   * Returns their number. Each other running sequence keeps a token of the budget and a free block.
+   */
+  private addProposals(sequence: Sequence, count: number): number {
+    if (sequence.proposals.length === 0) return 0;
+    const { blockSize } = this.limits;
+    const { blocks, computed } = sequence;
+    const spare = Math.max(0, this.pool.free - this.running.length);
+    const room = (blocks.length + spare) * blockSize - computed - count;
+    const most = Math.max(0, Math.min(room, this.budget - count - this.running.length));
+    const isPending = count === sequence.pending;
+    sequence.proposals = isPending ? sequence.proposals.slice(0, most) : [];
+    const added = sequence.proposals.length;
+    const needed = this.blocksFor(computed + count + added) - blocks.length;
+    for (let i = 0; i < needed; ++i) blocks.push(this.pool.take());
+    return added;
   }
 
   /** Moves a sequence to the front of the queue and frees its blocks. */
@@ -197,6 +222,7 @@ export class Scheduler {
     sequence.blocks = [];
     sequence.computed = 0;
     sequence.sealed = 0;
+    sequence.proposals = [];
   }
 
   /** Admits waiting sequences, the oldest first. Each gets blocks for all of its pending tokens. */

@@ -18,6 +18,10 @@ export class Sequence {
   cached: number | null = null;
   /** Order of arrival. */
   order = -1;
+  /**
+   * Tokens that may follow `tokens`. The next step verifies them; only then may they be learned.
+   */
+  proposals: readonly number[] = [];
   /** Row of the next token in the last step's samples, while only the device has it; else -1. */
   private row = -1;
   private readonly keys: string[] = [];
@@ -58,15 +62,28 @@ export class Sequence {
     this.row = row;
   }
 
-  /** Appends a token that the host has received. */
+  /**
+   * Appends a token that the host has received. If it differs from the proposal at its place, the
+   * cache has keys and values of other tokens from there on.
+   */
   learn(token: number): void {
+    const [proposed, ...others] = this.proposals;
+    const isAccepted = proposed === undefined || proposed === token;
+    if (!isAccepted) this.computed = Math.min(this.computed, this.tokens.length);
+    this.proposals = isAccepted ? others : [];
     this.tokens.push(token);
     this.row = -1;
   }
 
+  /** Number of tokens, including proposals. */
+  get extent(): number {
+    return this.length + this.proposals.length;
+  }
+
   /** Token `index` as input of FeedTokens: a negative value refers to a sample of the last step. */
   fed(index: number): number {
-    return this.tokens[index] ?? -1 - this.row;
+    const { tokens, proposals } = this;
+    return tokens[index] ?? proposals[index - tokens.length] ?? -1 - this.row;
   }
 
   /** Returns the key of its full block `index`; `size` is the number of tokens in a block. */

@@ -4,6 +4,7 @@ import type { CausalLM } from '../models/index.js';
 import type { ResolvedInferenceConfig } from './config/index.js';
 import { blockBytes, type CacheSizes } from './paged-cache.js';
 import type { SchedulerLimits } from './scheduler.js';
+import type { SpeculationSettings } from './speculation/speculator.js';
 
 const OP = 'initInference';
 
@@ -25,6 +26,19 @@ export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): n
     expected: `at most ${most}, ${why}`,
     got: String(wanted),
   });
+}
+
+/** Returns the settings of speculation; null without the section. */
+export function speculationOf({
+  speculative,
+}: ResolvedInferenceConfig): SpeculationSettings | null {
+  if (!speculative) return null;
+  const {
+    num_speculative_tokens: most,
+    prompt_lookup_min: min,
+    prompt_lookup_max: max,
+  } = speculative;
+  return { most, lookup: { min, max }, mostSequences: speculative.disable_by_batch_size };
 }
 
 /** Largest fraction of free GPU memory for the cache. Activations need the rest. */

@@ -7,7 +7,7 @@ import type { Sequence } from './sequence.js';
 interface StepSizes {
   readonly tokens: number;
   readonly sequences: number;
-  /** Number of sequences with a sampled next token. */
+  /** Number of sampled tokens: one per sequence with its last token, and one per proposal. */
   readonly ends: number;
   /** Row length of the block tables. */
   readonly width: number;
@@ -27,8 +27,8 @@ export interface StepBatch extends StepSizes {
 interface PlannedBatch {
   readonly batch: StepBatch;
   /**
-   * Sequences with their last token in the batch, in the order of `ends`. Their next token is
-   * sampled.
+   * Sequences with their last token in the batch, in the order of `ends`. The tokens after it and
+   * after each proposal are sampled.
    */
   readonly ended: readonly Sequence[];
 }
@@ -53,7 +53,8 @@ export function wordsOf(sizes: StepSizes): number {
 
 /**
  * tokens (input of the op FeedTokens), positions and slots have one entry per token. `ends` are the
- * indices of last tokens. starts, lengths and tables are inputs of the op PagedAttention.
+ * indices of last tokens and of proposals. starts, lengths and tables are inputs of the op
+ * PagedAttention.
  */
 export type ListName = 'tokens' | 'positions' | 'slots' | 'ends' | 'starts' | 'lengths' | 'tables';
 
@@ -84,17 +85,19 @@ export function stepBatch(given: readonly Slice[], form: BatchForm): PlannedBatc
     singles.length === given.length
       ? given
       : [...singles, ...given.filter(({ count }) => count !== 1)];
-  let [tokens, width, longest] = [0, 1, 1];
+  let [tokens, width, longest, ends] = [0, 1, 1, 0];
   const ended: Sequence[] = [];
   for (const { sequence, first, count } of slices) {
     tokens += count;
     width = Math.max(width, Math.ceil((first + count) / blockSize));
     longest = Math.max(longest, count);
-    if (first + count === sequence.length) ended.push(sequence);
+    if (first + count < sequence.extent) continue;
+    ended.push(sequence);
+    ends += 1 + sequence.proposals.length;
   }
   const sizes = padding
     ? { tokens: padding.rows, sequences: padding.rows, ends: padding.rows, width: padding.width }
-    : { tokens, sequences: slices.length, ends: ended.length, width };
+    : { tokens, sequences: slices.length, ends, width };
   const lengths = listsOf(sizes);
   const words = wordsOf(sizes);
   const numbers = into ? into.subarray(0, words) : new Int32Array(words);
@@ -132,7 +135,9 @@ function fill(
       lists.positions[row] = i;
       lists.slots[row] = required(blocks[Math.floor(i / blockSize)]) * blockSize + (i % blockSize);
     }
-    if (first + count === sequence.length) lists.ends[end++] = row - 1;
+    const isEnded = first + count === sequence.extent;
+    const firstEnd = row - 1 - sequence.proposals.length;
+    for (let at = isEnded ? firstEnd : row; at < row; ++at) lists.ends[end++] = at;
     lists.starts[s + 1] = row;
     lists.lengths[s] = first + count;
     const used = Math.min(width, blocks.length);

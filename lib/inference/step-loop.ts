@@ -6,58 +6,16 @@ import type { CausalLM } from '../models/index.js';
 import type { Matcher } from '../runtime/grammar.js';
 import { required } from '../runtime/required.js';
 import { whenAborted } from '../runtime/when-aborted.js';
-import {
-  Continuation,
-  type FinishReason,
-  type Generation,
-  type GenerationPiece,
-} from './continuation.js';
+import type { Tensor } from '../tensor/index.js';
+import { Continuation, type Generation, type GenerationPiece } from './continuation.js';
+import type { Generator, InferenceStats, Submitted } from './generator.js';
 import { PieceQueue } from './piece-queue.js';
 import type { ReadRequest, RequestLimits } from './request.js';
-import { type SampledToken, Sampler, samplingError } from './sampling.js';
-import { type ScheduleCounts, Scheduler, type SchedulerLimits, type Slice } from './scheduler.js';
+import { type Sampled, type SampledToken, Sampler, samplingError } from './sampling.js';
+import { Scheduler, type SchedulerLimits, type Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
-import type { Flight, Forwarded, StepRunner } from './step-runner.js';
-
-/** Counters since the creation of the engine. */
-export interface InferenceStats extends ScheduleCounts {
-  /** Prompt tokens of accepted requests. */
-  promptTokens: number;
-  /** Sampled tokens. */
-  generatedTokens: number;
-  /** Finished continuations by finish reason. */
-  finished: Record<FinishReason, number>;
-  /** Number of steps. */
-  steps: number;
-  /** Host milliseconds spent on steps, without waiting. */
-  hostMs: number;
-}
-
-/** A submitted request. */
-export interface Submitted {
-  readonly pieces: PieceQueue<GenerationPiece>;
-  /** Aborts its unfinished continuations. */
-  abort(): void;
-}
-
-/** Continues the prompts of an engine. */
-export interface Generator {
-  /** True while sequences are running or queued. */
-  readonly isBusy: boolean;
-  /** The error after which no step succeeds, such as a lost rank; null before. */
-  readonly failure: DsError | null;
-  /** Throws DS_LIMIT for a request that does not fit into the cache. */
-  submit(request: ReadRequest): Submitted;
-  stats(): InferenceStats;
-  /** Adds sequences that were generated outside the steps to the counters. */
-  count(promptTokens: number, made: readonly Generation[]): void;
-  /** See InferenceEngine.sleep(). No request may be in progress. */
-  sleep(): void;
-  /** See InferenceEngine.wake(). */
-  wake(): void;
-  /** Ends all requests with "abort" and frees its resources. */
-  close(): Promise<void>;
-}
+import { type SpeculationSettings, Speculator } from './speculation/speculator.js';
+import type { Flight, Forwarded, ScoreRow, StepRunner } from './step-runner.js';
 
 /** Receives the events of a loop. */
 export interface StepListener {
@@ -84,6 +42,8 @@ export interface StepLoopParts {
   runsAhead: boolean;
   /** Divides scores by the temperature before log-probabilities, as rollouts need. */
   scalesLogprobs?: boolean;
+  /** Null or absent: a step computes one token per sequence. */
+  speculation?: SpeculationSettings | null;
 }
 
 /** A sequence of a request in progress. */
@@ -110,6 +70,7 @@ export class StepLoop implements Generator {
   private readonly runner: StepRunner;
   private readonly scheduler: Scheduler;
   private readonly sampler: Sampler;
+  private readonly speculator: Speculator | null;
   private readonly listener: StepListener;
   private readonly freeSlots: number[];
   private readonly sequences = new Map<Sequence, Entry>();
@@ -124,12 +85,15 @@ export class StepLoop implements Generator {
   private deviceFailure: DsError | null = null;
 
   constructor(private readonly parts: StepLoopParts) {
-    const { model, runner, limits, listener = noListener } = parts;
+    const { model, runner, limits, listener = noListener, speculation = null } = parts;
     this.runner = runner;
     this.listener = listener;
     this.scheduler = new Scheduler(limits);
     const { device } = model.cacheShape();
-    this.sampler = new Sampler(model.vocabSize, device, limits.sequences, parts.scalesLogprobs);
+    const { vocabSize } = model;
+    const lanes = 1 + (speculation?.most ?? 0);
+    this.sampler = new Sampler(vocabSize, device, limits.sequences, parts.scalesLogprobs, lanes);
+    this.speculator = speculation && new Speculator(speculation);
     this.freeSlots = Array.from({ length: limits.sequences }, (_, i) => i);
   }
 
@@ -144,7 +108,10 @@ export class StepLoop implements Generator {
   stats(): InferenceStats {
     const { promptTokens, generatedTokens, finished, steps, hostMs } = this;
     const tokens = { promptTokens, generatedTokens };
-    return { ...this.scheduler.counts(), ...tokens, finished: { ...finished }, steps, hostMs };
+    const { proposedTokens = 0, acceptedTokens = 0 } = this.speculator?.counts() ?? {};
+    const verified = { proposedTokens, acceptedTokens };
+    const counts = { ...this.scheduler.counts(), ...tokens, ...verified };
+    return { ...counts, finished: { ...finished }, steps, hostMs };
   }
 
   count(promptTokens: number, made: readonly Generation[]): void {
@@ -225,12 +192,19 @@ export class StepLoop implements Generator {
    *
    *   host     forward 2   land 1   masks 2   sample 2
    *   device       [ forward 2          ]         [ sample 2 ]
+   *
+   * Proposals need all tokens, so a step with proposals launches after the last step has landed. So
+   * does the step after it.
    */
   private async run(): Promise<void> {
     let last: Flight | null = null;
     for (;;) {
       await turn();
       if (this.scheduler.isIdle && !last) break;
+      if (last && (last.isSpeculative || this.expectsProposals())) {
+        await this.land(last);
+        last = null;
+      }
       const begun = this.begin();
       const isMasked = begun?.sequences.some((sequence) => this.matcherOf(sequence)) ?? false;
       if (last && isMasked) {
@@ -254,6 +228,7 @@ export class StepLoop implements Generator {
     return this.measured(() => {
       let slices: readonly Slice[] = [];
       try {
+        this.propose();
         slices = this.started(this.scheduler.plan());
         if (slices.length === 0) return null;
         const begun = this.runner.begin(slices);
@@ -268,13 +243,30 @@ export class StepLoop implements Generator {
     });
   }
 
+  private expectsProposals(): boolean {
+    const { speculator, scheduler } = this;
+    if (!speculator) return false;
+    return speculator.expects(scheduler.decoding.filter((one) => this.maySpeculate(one)));
+  }
+
+  /** Sets the proposals of the next step. */
+  private propose(): void {
+    this.speculator?.propose(this.scheduler.decoding, (one) => this.maySpeculate(one));
+  }
+
+  /** Penalties and formats need all tokens before the sampled one. */
+  private maySpeculate(sequence: Sequence): boolean {
+    const continuation = this.sequences.get(sequence)?.continuation;
+    return continuation?.maySpeculate ?? false;
+  }
+
   /** Enqueues the sampling of a step for sequences that have not ended meanwhile. */
   private sample(begun: Forwarded): Flight | null {
     return this.measured(() => {
       try {
         return this.runner.sample(
           begun,
-          (scores, sequences, into) => this.sampler.sample(scores, this.slotsOf(sequences), into),
+          (scores, rows, into) => this.chosen(scores, rows, into),
           (sequence) => this.sequences.has(sequence),
         );
       } catch (error) {
@@ -285,6 +277,20 @@ export class StepLoop implements Generator {
         return null;
       }
     });
+  }
+
+  private chosen(scores: Tensor, rows: readonly ScoreRow[], into: Tensor): Sampled {
+    const { sampler } = this;
+    const slots = this.slotsOf(rows.map(({ sequence }) => sequence));
+    for (const [i, { sequence, ahead }] of rows.entries()) {
+      const slot = required(slots[i]);
+      const isBehind = sampler.positionOf(slot) !== sequence.length;
+      const { tokens, promptLength, proposals } = sequence;
+      if (ahead > 0 || (proposals.length === 0 && !isBehind)) continue;
+      sampler.follow(slot, tokens, promptLength, proposals);
+    }
+    const ahead = rows.map((row) => row.ahead);
+    return sampler.sample(scores, slots, into, ahead);
   }
 
   /** Adds the host time of a call to the counters. */
@@ -325,7 +331,10 @@ export class StepLoop implements Generator {
     try {
       await flight.landed();
       const begin = performance.now();
-      for (const { sequence, sampled } of flight.next()) this.accept(sequence, sampled);
+      for (const { sequence, sampled, proposed } of flight.next()) {
+        for (const one of sampled) this.accept(sequence, one);
+        this.speculator?.learn(sequence, proposed, sampled.length - 1);
+      }
       this.hostMs += performance.now() - begin;
     } catch (error) {
       const entries = flight.sequences.map((sequence) => this.sequences.get(sequence));

@@ -14,20 +14,30 @@ import { type StepBatch, stepBatch, wordsOf } from './step-batch.js';
 import { mostPadding, StepGraphs } from './step-graphs.js';
 import { Uploads } from './uploads.js';
 
-/** Samples the next tokens of sequences from scores [S, V] and writes them to `into` [S]. */
-type Choose = (scores: Tensor, sequences: readonly Sequence[], into: Tensor) => Sampled;
-
-/** A sampled token of a sequence. */
-interface NextToken {
+/** A row of scores. */
+export interface ScoreRow {
   readonly sequence: Sequence;
-  readonly sampled: SampledToken;
+  /** Number of proposals of the sequence before the sampled token. */
+  readonly ahead: number;
+}
+
+/** Samples the tokens of rows from scores [R, V] and writes them to `into` [R]. */
+type Choose = (scores: Tensor, rows: readonly ScoreRow[], into: Tensor) => Sampled;
+
+/** The next tokens of a sequence. */
+interface NextTokens {
+  readonly sequence: Sequence;
+  /** The accepted proposals and the token after them. Without proposals: one token. */
+  readonly sampled: readonly SampledToken[];
+  /** Number of verified proposals. */
+  readonly proposed: number;
 }
 
 /** A step after its forward, before its sampling. */
 export interface Forwarded {
-  /** Scores of the next tokens, [S, V]; sample() frees them. */
+  /** Scores of the next tokens, [R, V]; sample() frees them. */
   readonly scores: Tensor;
-  /** The sequences of the rows. */
+  /** The sequences of the rows, in order; each has a row, and a row per proposal. */
   readonly sequences: readonly Sequence[];
 }
 
@@ -36,9 +46,11 @@ export interface Flight {
   /** Resolves when the step is done, in turns of the event loop. Rejects with its error. */
   landed(): Promise<void>;
   /** Returns the sampled tokens. Call it after landed() and before the second next launch. */
-  next(): NextToken[];
-  /** Sequences that get a sampled token from the step. */
+  next(): NextTokens[];
+  /** Sequences that get sampled tokens from the step. */
   readonly sequences: readonly Sequence[];
+  /** True if the step verifies proposals. Only the host can then tell which tokens are next. */
+  readonly isSpeculative: boolean;
 }
 
 /** Largest sizes of a runner. */
@@ -51,6 +63,8 @@ interface RunnerSizes {
   sequences: number;
   /** Length of the longest sequence. */
   reach: number;
+  /** Most proposals of a sequence. Default: 0. */
+  proposals?: number;
   /** Records decode steps as graphs. */
   records: boolean;
 }
@@ -83,16 +97,17 @@ export class StepRunner {
     private readonly room: RunnerSizes,
   ) {
     const { device, blockSize, dtype } = sizes;
-    const { blocks, tokens, sequences, reach, records } = room;
+    const { blocks, tokens, sequences, reach, records, proposals = 0 } = room;
     const width = Math.ceil(reach / blockSize);
     const most = mostPadding({ sequences, width });
     const rows = Math.max(most.rows, sequences);
+    const ends = Math.max(rows, Math.min(tokens, sequences * (1 + proposals)));
     this.words = new Int32Array(
-      wordsOf({ tokens: Math.max(tokens, rows), sequences: rows, ends: rows, width: most.width }),
+      wordsOf({ tokens: Math.max(tokens, rows), sequences: rows, ends, width: most.width }),
     );
     this.cache = new PagedCache(sizes, blocks);
     this.numbers = held(() => Tensor.empty([this.words.length], 'i32', device));
-    this.sampled = held(() => Tensor.empty([rows], 'i32', device));
+    this.sampled = held(() => Tensor.empty([ends], 'i32', device));
     const { vocabSize } = model;
     this.graphs = records ? new StepGraphs(device, { sequences, width, vocabSize, dtype }) : null;
     this.uploads = new Uploads(device);
@@ -122,7 +137,7 @@ export class StepRunner {
             padding && this.graphs ? this.graphs.run(padding, forward) : forward(),
           );
         });
-        return scores.narrow(0, 0, ended.length);
+        return scores.narrow(0, 0, rowsOf(ended).length);
       }),
     );
     return { scores, sequences: ended };
@@ -137,19 +152,24 @@ export class StepRunner {
     try {
       return noGrad(() =>
         scope(() => {
-          const rows = ended.flatMap((sequence, row) => (isLive(sequence) ? [row] : []));
+          const all = rowsOf(ended);
+          const kept = all.flatMap(({ sequence }, row) => (isLive(sequence) ? [row] : []));
+          const rows = kept.map((row) => required(all[row]));
           const count = rows.length;
-          const sequences = rows.map((row) => required(ended[row]));
           const into = this.sampled.narrow(0, 0, count);
-          const kept = count === ended.length ? scores : selected(scores, rows);
-          const sampled = count > 0 ? choose(kept, sequences, into) : null;
+          const own = count === all.length ? scores : selected(scores, kept);
+          const sampled = count > 0 ? choose(own, rows, into) : null;
           const arrival = this.readback.begin(sampled ? sampledTensors(sampled) : []);
-          for (const [row, sequence] of sequences.entries()) sequence.expect(row);
+          const sequences = ended.filter(isLive);
+          const isSpeculative = count > sequences.length;
+          if (!isSpeculative)
+            for (const [row, { sequence }] of rows.entries()) sequence.expect(row);
           return {
             sequences,
+            isSpeculative,
             landed: () => arrival.reached(),
             next: () =>
-              sampled ? reported(sequences, sampledTokens(sampled, arrival.values())) : [],
+              sampled ? verified(sequences, sampledTokens(sampled, arrival.values())) : [],
           };
         }),
       );
@@ -242,6 +262,24 @@ function selected(scores: Tensor, rows: readonly number[]): Tensor {
   return indexSelect(scores, 0, index);
 }
 
-function reported(sequences: readonly Sequence[], tokens: readonly SampledToken[]): NextToken[] {
-  return sequences.map((sequence, i) => ({ sequence, sampled: required(tokens[i]) }));
+function rowsOf(sequences: readonly Sequence[]): ScoreRow[] {
+  return sequences.flatMap((sequence) =>
+    Array.from({ length: 1 + sequence.proposals.length }, (_, ahead) => ({ sequence, ahead })),
+  );
+}
+
+/**
+ * Compares the sampled tokens of each sequence with its proposals. A token counts if all proposals
+ * before it equal the tokens that were sampled in their place.
+ */
+function verified(sequences: readonly Sequence[], tokens: readonly SampledToken[]): NextTokens[] {
+  let row = 0;
+  return sequences.map((sequence) => {
+    const { proposals } = sequence;
+    const sampled = tokens.slice(row, row + 1 + proposals.length);
+    row += sampled.length;
+    const wrong = proposals.findIndex((token, i) => token !== sampled[i]?.token);
+    const valid = wrong < 0 ? sampled : sampled.slice(0, wrong + 1);
+    return { sequence, sampled: valid, proposed: proposals.length };
+  });
 }

@@ -102,7 +102,8 @@ export class EncoderEngine implements ServedEngine {
   stats(): EngineStats {
     const none = { running: 0, waiting: 0, blocksUsed: 0, blocks: 1, preemptions: 0 };
     const counts = { prefixQueries: 0, prefixHits: 0, generatedTokens: 0 };
-    return { ...none, ...counts, promptTokens: this.tokens };
+    const verified = { proposedTokens: 0, acceptedTokens: 0 };
+    return { ...none, ...counts, ...verified, promptTokens: this.tokens };
   }
 
   /** Ranks do not share an encoder. */

@@ -67,6 +67,8 @@ function engineMetrics(stats: EngineStats): string[] {
     ['ds_prompt_tokens_total', 'counter', 'Tokens of prompts.', stats.promptTokens],
     ['ds_generation_tokens_total', 'counter', 'Tokens generated.', stats.generatedTokens],
     ['ds_preemptions_total', 'counter', 'Sequences put back for memory.', stats.preemptions],
+    ['ds_draft_tokens_total', 'counter', 'Proposed tokens verified.', stats.proposedTokens],
+    ['ds_accepted_tokens_total', 'counter', 'Proposed tokens accepted.', stats.acceptedTokens],
   ];
   return rows.map(([name, type, help, value]) => metric(name, type, help, [`${name} ${value}`]));
 }

@@ -21,7 +21,7 @@ export type ServedLogprob = NonNullable<GenerationPiece['logprobs']>[number];
 export type EngineStats = Pick<
   InferenceStats,
   | ('running' | 'waiting' | 'blocksUsed' | 'blocks' | 'prefixQueries' | 'prefixHits')
-  | ('promptTokens' | 'generatedTokens' | 'preemptions')
+  | ('promptTokens' | 'generatedTokens' | 'preemptions' | 'proposedTokens' | 'acceptedTokens')
 >;
 
 /** Embeds texts, or ranks them for a query. */

@@ -1,5 +1,6 @@
 // Tests the messages from the first rank to the others while it is idle, and how they process them.
 import type { GenerationPiece } from '../../lib/inference/continuation.js';
+import type { Submitted } from '../../lib/inference/generator.js';
 import { Follow } from '../../lib/inference/ranks/follow.js';
 import { digestOf, Lead } from '../../lib/inference/ranks/lead.js';
 import type { Message, News, StepLine } from '../../lib/inference/ranks/step-line.js';
@@ -9,7 +10,7 @@ import {
   readRequest,
 } from '../../lib/inference/request.js';
 import type { StepBatch } from '../../lib/inference/step-batch.js';
-import type { StepLoop, Submitted } from '../../lib/inference/step-loop.js';
+import type { StepLoop } from '../../lib/inference/step-loop.js';
 import type { StepRunner } from '../../lib/inference/step-runner.js';
 
 const batch = { numbers: new Int32Array(2) } as StepBatch;

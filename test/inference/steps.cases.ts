@@ -200,6 +200,16 @@ export const cases: Case[] = [
       sameTexts(device, { async_scheduling: ahead, enable_cuda_graph: true }),
     skip: needsGraphs,
   })),
+  ...[1, 3, 7].flatMap((most) =>
+    [true, false].map((ahead) => ({
+      name: `steps: with ${most} proposals${ahead ? ', ahead of the host' : ''}, texts are the same`,
+      run: (device: Device) =>
+        sameTexts(device, {
+          async_scheduling: ahead,
+          speculative: { num_speculative_tokens: most, prompt_lookup_min: 1 },
+        }),
+    })),
+  ),
   {
     name: 'steps: a record that goes gives back what no other one runs in',
     run: givesMemoryBack,

@@ -99,7 +99,14 @@ export class FakeEngine implements ServedEngine {
   }
 
   stats(): EngineStats {
-    const none = { waiting: 0, prefixQueries: 0, prefixHits: 0, preemptions: 0 };
+    const none = {
+      waiting: 0,
+      prefixQueries: 0,
+      prefixHits: 0,
+      preemptions: 0,
+      proposedTokens: 0,
+      acceptedTokens: 0,
+    };
     return { ...none, ...this.counts, running: this.active, blocksUsed: this.active, blocks: 64 };
   }
 }

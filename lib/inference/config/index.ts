@@ -178,6 +178,14 @@ function refuseContradictions(draft: Draft, config: ResolvedInferenceValues): vo
       got: String(dealt),
     });
   }
+  const { prompt_lookup_min: fewest = 0, prompt_lookup_max: longest = 0 } =
+    config.speculative ?? {};
+  if (fewest > longest) {
+    draft.refuse(['speculative', 'prompt_lookup_min'], {
+      expected: `at most prompt_lookup_max, ${longest}`,
+      got: String(fewest),
+    });
+  }
   if (cache.blocks !== null && cache.memory !== null) {
     draft.refuse(['kv_cache', 'blocks'], {
       expected: 'either kv_cache.blocks or kv_cache.memory',

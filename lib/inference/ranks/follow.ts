@@ -4,9 +4,9 @@
 import { DsError } from '../../errors.js';
 import { refused } from '../../runtime/refused.js';
 import type { GenerationPiece } from '../continuation.js';
+import type { Generator, InferenceStats, Submitted } from '../generator.js';
 import { PieceQueue } from '../piece-queue.js';
 import type { ReadRequest } from '../request.js';
-import type { Generator, InferenceStats, Submitted } from '../step-loop.js';
 import type { StepRunner } from '../step-runner.js';
 import { digestOf, refuseShared } from './lead.js';
 import { asleep, type EngineRole } from './role.js';
@@ -32,6 +32,8 @@ const NOTHING: InferenceStats = {
   preemptions: 0,
   promptTokens: 0,
   generatedTokens: 0,
+  proposedTokens: 0,
+  acceptedTokens: 0,
   steps: 0,
   hostMs: 0,
   finished: { stop: 0, length: 0, abort: 0 },

@@ -5,10 +5,11 @@ import { createHash } from 'node:crypto';
 import { DsError } from '../../errors.js';
 import { refused } from '../../runtime/refused.js';
 import type { Generation, GenerationPiece } from '../continuation.js';
+import type { Generator, InferenceStats, Submitted } from '../generator.js';
 import { PieceQueue } from '../piece-queue.js';
 import type { ReadRequest } from '../request.js';
 import type { StepBatch } from '../step-batch.js';
-import type { Generator, InferenceStats, StepListener, StepLoop, Submitted } from '../step-loop.js';
+import type { StepListener, StepLoop } from '../step-loop.js';
 import { asleep, type EngineRole } from './role.js';
 import { fieldsOf, type News, type StepLine } from './step-line.js';
 

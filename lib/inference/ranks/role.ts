@@ -1,7 +1,7 @@
 // The role of an engine among the ranks that share its model.
 import type { DsError } from '../../errors.js';
 import { refused } from '../../runtime/refused.js';
-import type { Generator } from '../step-loop.js';
+import type { Generator } from '../generator.js';
 
 /** Operations that depend on this role. */
 export interface EngineRole {

@@ -1,0 +1,92 @@
+// Proposes tokens by prompt lookup: the text that followed the last tokens when they occurred
+// before.
+import { required } from '../../runtime/required.js';
+
+/** Candidates that a lookup compares. It bounds the time for texts that repeat one n-gram. */
+const MOST_CANDIDATES = 64;
+
+/** Sizes of the n-grams that a lookup matches. */
+export interface LookupSizes {
+  readonly min: number;
+  readonly max: number;
+}
+
+/**
+ * An index of the n-grams of one growing sequence. Ends of equal n-grams of `min` tokens form a
+ * list, the latest end first. Sources: Saxena 2023 (prompt lookup decoding); LZ77 for the lists.
+ */
+export class PromptLookup {
+  /** The latest end (index after the last token) of each n-gram, by its hash. */
+  private readonly latest = new Map<number, number>();
+  /** For each end, the end before it with the same hash; 0 without one. */
+  private readonly earlier: number[];
+  private indexed: number;
+
+  constructor(
+    private readonly tokens: readonly number[],
+    private readonly sizes: LookupSizes,
+  ) {
+    this.indexed = sizes.min - 1;
+    this.earlier = new Array<number>(sizes.min).fill(0);
+  }
+
+  /**
+   * Returns up to `most` tokens that may follow. It takes the longest match of the last tokens, and
+   * the latest of equal ones. If the continuation reaches the end of the text, it repeats.
+   */
+  propose(most: number): number[] {
+    const { tokens } = this;
+    const from = most > 0 ? this.match() : 0;
+    if (from === 0) return [];
+    const proposals: number[] = [];
+    for (let i = from; proposals.length < most; ++i) {
+      proposals.push(tokens[i] ?? required(proposals[i - tokens.length]));
+    }
+    return proposals;
+  }
+
+  /** Returns the end of the best match before the end of the text; 0 without one. */
+  private match(): number {
+    const { tokens } = this;
+    const { min, max } = this.sizes;
+    if (tokens.length <= min) return 0;
+    this.index();
+    let [best, longest] = [0, min - 1];
+    let end = this.latest.get(this.hashAt(tokens.length)) ?? 0;
+    for (let i = 0; end > 0 && i < MOST_CANDIDATES; ++i, end = required(this.earlier[end])) {
+      const length = this.commonBefore(end, max);
+      if (length > longest) [best, longest] = [end, length];
+      if (longest === max) break;
+    }
+    return best;
+  }
+
+  /** Adds all n-grams before the last token. */
+  private index(): void {
+    while (this.indexed < this.tokens.length - 1) {
+      const end = ++this.indexed;
+      const hash = this.hashAt(end);
+      this.earlier[end] = this.latest.get(hash) ?? 0;
+      this.latest.set(hash, end);
+    }
+  }
+
+  private hashAt(end: number): number {
+    let hash = 0;
+    for (let i = end - this.sizes.min; i < end; ++i) {
+      hash = (Math.imul(hash, 0x01000193) + required(this.tokens[i])) | 0;
+    }
+    return hash;
+  }
+
+  /** Number of equal tokens before `end` and before the end of the text, at most `max`. */
+  private commonBefore(end: number, max: number): number {
+    const { tokens } = this;
+    let length = 0;
+    while (length < Math.min(max, end)) {
+      if (tokens[end - 1 - length] !== tokens[tokens.length - 1 - length]) break;
+      length++;
+    }
+    return length;
+  }
+}

@@ -1,0 +1,90 @@
+// Decides which sequences of a step get proposals, and how many.
+import type { Sequence } from '../sequence.js';
+import { DraftLength } from './draft-length.js';
+import { type LookupSizes, PromptLookup } from './prompt-lookup.js';
+
+/** Settings of speculation: the section `speculative` of the configuration. */
+export interface SpeculationSettings {
+  /** Most proposals of a sequence. */
+  readonly most: number;
+  readonly lookup: LookupSizes;
+  /** Most running sequences with proposals. */
+  readonly mostSequences: number;
+}
+
+/** Counters of speculation. */
+export interface SpeculationCounts {
+  /** Proposed tokens that a step verified. */
+  proposedTokens: number;
+  /** Proposed tokens that were accepted. */
+  acceptedTokens: number;
+}
+
+/** State of a sequence. */
+interface Draft {
+  readonly lookup: PromptLookup;
+  readonly length: DraftLength;
+}
+
+/**
+ * Proposes tokens for the next step. Sampling verifies them: it draws the token of each position
+ * with the noise of that position, as a step without proposals does. The step keeps proposals while
+ * they equal the drawn tokens. So the tokens are those of generation without speculation.
+ *
+ * A draw equals a proposal with the probability of that token. For proposals without a distribution
+ * this is rejection sampling. Source: Leviathan et al. 2023.
+ */
+export class Speculator {
+  private readonly drafts = new WeakMap<Sequence, Draft>();
+  private proposed = 0;
+  private accepted = 0;
+
+  constructor(private readonly settings: SpeculationSettings) {}
+
+  counts(): SpeculationCounts {
+    return { proposedTokens: this.proposed, acceptedTokens: this.accepted };
+  }
+
+  /**
+   * True if one of the sequences probably gets proposals once the host has all its tokens. Then the
+   * next step waits for these tokens.
+   */
+  expects(sequences: readonly Sequence[]): boolean {
+    if (sequences.length > this.settings.mostSequences) return false;
+    return sequences.some((sequence) => this.proposalsFor(sequence, 1).length > 0);
+  }
+
+  /** Sets the proposals of sequences for which the host has all tokens. */
+  propose(sequences: readonly Sequence[], maySpeculate: (sequence: Sequence) => boolean): void {
+    const isBusy = sequences.length > this.settings.mostSequences;
+    for (const sequence of sequences) {
+      const isFree = !isBusy && !sequence.isAhead && maySpeculate(sequence);
+      // A step samples one token after the last proposal.
+      const room = sequence.limit - sequence.tokens.length - 1;
+      sequence.proposals = isFree ? this.proposalsFor(sequence, room) : [];
+    }
+  }
+
+  private proposalsFor(sequence: Sequence, room: number): number[] {
+    const { lookup, length } = this.draftOf(sequence);
+    return lookup.propose(Math.min(room, length.at(sequence.tokens.length)));
+  }
+
+  /** Reports the verified proposals of a sequence. */
+  learn(sequence: Sequence, proposed: number, accepted: number): void {
+    if (proposed === 0) return;
+    this.proposed += proposed;
+    this.accepted += accepted;
+    this.draftOf(sequence).length.learn(sequence.tokens.length, proposed, accepted);
+  }
+
+  private draftOf(sequence: Sequence): Draft {
+    const { most, lookup } = this.settings;
+    const found = this.drafts.get(sequence) ?? {
+      lookup: new PromptLookup(sequence.tokens, lookup),
+      length: new DraftLength(most),
+    };
+    this.drafts.set(sequence, found);
+    return found;
+  }
+}

@@ -1,0 +1,100 @@
+// Speculation on the CPU, and its parts: lookups and lengths.
+import { Scheduler } from '../../lib/inference/scheduler.js';
+import { Sequence } from '../../lib/inference/sequence.js';
+import { DraftLength } from '../../lib/inference/speculation/draft-length.js';
+import { PromptLookup } from '../../lib/inference/speculation/prompt-lookup.js';
+import { testOnCpu } from '../support/jest-cases.js';
+import { cases } from './speculation.cases.js';
+
+testOnCpu('speculation', cases);
+
+const sizes = { min: 2, max: 4 };
+
+test.each([
+  ['the text after the last match', [1, 2, 3, 4, 9, 1, 2], 2, [3, 4]],
+  ['the latest of equal matches', [1, 2, 3, 1, 2, 4, 1, 2], 1, [4]],
+  ['the longest match', [5, 1, 2, 3, 7, 1, 2, 4, 5, 1, 2], 2, [3, 7]],
+  ['a match of at most 4 tokens', [9, 1, 2, 3, 4, 5, 8, 1, 2, 3, 4, 6, 9, 1, 2, 3, 4], 1, [6]],
+  ['a repeated text', [1, 2, 1, 2], 5, [1, 2, 1, 2, 1]],
+  ['nothing without a match', [1, 2, 3, 4], 5, []],
+  ['nothing for a match of one token', [1, 2, 3, 2], 5, []],
+  ['nothing for a short text', [1, 1], 5, []],
+])('a lookup proposes %s', (_, tokens, most, expected) => {
+  expect(new PromptLookup(tokens, sizes).propose(most)).toEqual(expected);
+});
+
+test('a lookup follows a growing text, as a search of the whole text does', () => {
+  let state = 1;
+  const draw = (n: number): number => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return Math.floor((state / 2 ** 32) * n);
+  };
+  const tokens: number[] = [];
+  const lookup = new PromptLookup(tokens, sizes);
+  for (let i = 0; i < 300; ++i) {
+    tokens.push(draw(4));
+    let best: number[] = [];
+    for (let n = sizes.max; n >= sizes.min && best.length === 0; --n) {
+      const tail = tokens.slice(-n).join();
+      for (let end = tokens.length - 1; end >= n && best.length === 0; --end) {
+        if (tokens.slice(end - n, end).join() === tail) best = tokens.slice(end, end + 1);
+      }
+    }
+    expect(lookup.propose(1)).toEqual(best);
+  }
+});
+
+test('the length doubles with full acceptance and falls to the accepted tokens', () => {
+  const length = new DraftLength(8);
+  expect(length.at(10)).toBe(8);
+  length.learn(12, 8, 1);
+  expect(length.at(12)).toBe(2);
+  length.learn(15, 2, 2);
+  expect(length.at(15)).toBe(4);
+  length.learn(15, 0, 0);
+  expect(length.at(15)).toBe(4);
+});
+
+test('rejected proposals pause a sequence, each time for longer, until one is accepted', () => {
+  const length = new DraftLength(4);
+  const miss = (tokens: number): void => {
+    for (let i = 0; i < 4; ++i) length.learn(tokens, 1, 0);
+  };
+  miss(100);
+  expect([100, 107, 108].map((tokens) => length.at(tokens))).toEqual([0, 0, 1]);
+  miss(200);
+  expect([215, 216].map((tokens) => length.at(tokens))).toEqual([0, 1]);
+  length.learn(300, 1, 1);
+  miss(400);
+  expect([407, 408].map((tokens) => length.at(tokens))).toEqual([0, 1]);
+});
+
+test('proposals take spare blocks and budget only, and preempt no sequence', () => {
+  const scheduler = new Scheduler({
+    ...{ tokens: 8, sequences: 4, blocks: 4, blockSize: 4, sharesPrefixes: false },
+  });
+  const [a, b] = [new Sequence([1, 2, 3], 12), new Sequence([4, 5, 6], 12)];
+  for (const one of [a, b]) scheduler.submit(one);
+  scheduler.commit(scheduler.plan());
+  for (const one of [a, b]) one.learn(7);
+  for (const one of [a, b]) one.proposals = [1, 2, 3, 4, 5, 6];
+  const slices = scheduler.plan();
+  expect(slices.map(({ count }) => count)).toEqual([1, 1]);
+  expect(a.proposals).toEqual([]);
+  scheduler.commit(slices);
+  scheduler.remove(b);
+  a.learn(8);
+  a.proposals = [1, 2, 3, 4, 5, 6];
+  const [alone] = scheduler.plan();
+  expect([alone?.first, alone?.count, a.proposals.length]).toEqual([4, 7, 6]);
+});
+
+test('a rejected proposal takes back the keys and values after it', () => {
+  const sequence = new Sequence([1, 2], 20);
+  sequence.proposals = [3, 4, 5];
+  sequence.computed = 5;
+  sequence.learn(3);
+  expect([sequence.computed, sequence.pending, sequence.proposals]).toEqual([5, -2, [4, 5]]);
+  sequence.learn(9);
+  expect([sequence.computed, sequence.pending, sequence.proposals]).toEqual([3, 1, []]);
+});
