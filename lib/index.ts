@@ -43,6 +43,12 @@ export {
 export * as data from './data/index.js';
 export type { Engine } from './engine/engine.js';
 export { scaleJointLoss } from './engine/joint-loss.js';
+export type { OffloadState } from './engine/parameters/offload-names.js';
+export type {
+  OffloadedBytes,
+  OffloadStatesOptions,
+  ReloadStatesOptions,
+} from './engine/parameters/offloaded-states.js';
 export type { MicroBatches, PipelineEngine } from './engine/pipeline-engine.js';
 export type { ExportWeightsOptions, SaveOptions } from './engine/saving/checkpointer.js';
 export type { LoadedCheckpoint, LoadOptions } from './engine/saving/restore.js';

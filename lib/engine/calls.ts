@@ -2,7 +2,8 @@
 import { type JointGroups, jointly, jointlyInTurns } from '../comm/jointly.js';
 import type { ProcessGroup } from '../comm/process-group.js';
 import { DsError } from '../errors.js';
-import { destroyed } from './engine-errors.js';
+import { destroyed, offloaded } from './engine-errors.js';
+import { BACKWARD_STATES, OFFLOAD_STATES, type OffloadState } from './parameters/offload-names.js';
 import type { Ranks } from './ranks.js';
 
 interface CallOptions {
@@ -49,11 +50,27 @@ export class EngineCalls {
     if (this.isClosed) throw destroyed(op);
   }
 
-  /** Throws after close(), without an optimizer, and during a save: `op` changes the state. */
-  requireChangeable(op: string): void {
+  /** Throws after close(), during a load, and if weights are offloaded: `op` reads the weights. */
+  requireReadable(op: string): void {
+    this.requireOpen(op);
+    this.use.requireLoaded(op);
+    this.use.requirePresent(op, ['lp_params']);
+  }
+
+  /**
+   * Throws after close(), without an optimizer, and during a save: `op` changes the state. Throws
+   * DS_RELEASED if a state of `needed` is offloaded.
+   */
+  requireChangeable(op: string, needed: readonly OffloadState[] = OFFLOAD_STATES): void {
     this.requireOpen(op);
     if (!this.trains) throw forwardsOnly(op);
     this.use.requireIdle(op);
+    this.use.requirePresent(op, needed);
+  }
+
+  /** As requireChangeable(); backward() reads no optimizer state. */
+  requireBackward(op: string): void {
+    this.requireChangeable(op, BACKWARD_STATES);
   }
 
   /** Adds groups that wait for this rank. */
@@ -112,16 +129,26 @@ interface Use {
 /** Prevents changes to an engine's state during an asynchronous save, export or load. */
 export class StateUse {
   private readonly uses = new Set<Use>();
+  /** States in host memory: see offloadStates(). */
+  readonly away = new Set<OffloadState>();
+
+  /** Throws DS_RELEASED if one of `needed`, by default any state, is in host memory. */
+  requirePresent(op: string, needed: readonly OffloadState[] = OFFLOAD_STATES): void {
+    const away = needed.filter((name) => this.away.has(name));
+    if (away.length > 0) throw offloaded(op, away);
+  }
 
   /** Runs `body`, which reads the state. Throws DS_AUTOGRAD during a load. */
   async reading<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     this.requireLoaded(op);
+    this.requirePresent(op);
     return this.using({ op, changes: false }, body);
   }
 
   /** Runs `body`, which replaces the state. Throws DS_AUTOGRAD during a save or load. */
   async changing<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     this.requireIdle(op);
+    this.requirePresent(op);
     return this.using({ op, changes: true }, body);
   }
 

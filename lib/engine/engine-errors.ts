@@ -10,6 +10,16 @@ export function misuse(op: string, expected: string, got: string): DsError {
 export const destroyed = (op: string): DsError =>
   misuse(op, 'a call before engine.destroy()', 'a call after it');
 
+/** A call that needs states which offloadStates() has moved away. */
+export const offloaded = (op: string, away: readonly string[]): DsError =>
+  new DsError({
+    code: 'DS_RELEASED',
+    op,
+    expected: `${away.join(', ')} on the device`,
+    got: 'offloaded states',
+    hint: 'Call engine.reloadStates() first.',
+  });
+
 /** destroy() during the asynchronous call `op`, which failed with `cause`. */
 export const interrupted = (op: string, cause?: unknown): DsError =>
   new DsError({

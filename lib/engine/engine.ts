@@ -9,8 +9,15 @@ import { TensorGrowth } from '../tensor/growth.js';
 import { Scope, sharingSamples, type Tensor } from '../tensor/index.js';
 import { scopeInto } from '../tensor/scope.js';
 import { EngineCalls } from './calls.js';
+import { describeEngine } from './describe-engine.js';
 import type { EngineParts } from './engine-parts.js';
 import { gatheredParameters } from './parameters/gathered-parameters.js';
+import {
+  type OffloadedBytes,
+  OffloadedStates,
+  type OffloadStatesOptions,
+  type ReloadStatesOptions,
+} from './parameters/offloaded-states.js';
 import { claimParameters, disownParameters } from './parameters/owned-parameters.js';
 import {
   Checkpointer,
@@ -66,6 +73,7 @@ export class Engine {
   /** @internal */
   protected readonly calls: EngineCalls;
   private readonly checkpointer: Checkpointer;
+  private readonly offloaded: OffloadedStates;
   /** Owns the results of forward() in this step. */
   private readonly results = new Scope();
   private readonly growth = new TensorGrowth();
@@ -84,25 +92,25 @@ export class Engine {
     this.progress = parts.progress;
     this.optimizer = zeroedBy(parts, () => parts.gradients.zero());
     this.lrScheduler = parts.schedules;
-    const { world, dataGroup, mesh, localRank } = parts.ranks;
+    const { world, dataGroup } = parts.ranks;
     this.globalRank = world.rank;
-    this.localRank = localRank;
+    this.localRank = parts.ranks.localRank;
     this.worldSize = world.size;
     this.dpWorldSize = dataGroup.size;
     this.dpRank = dataGroup.rank;
-    this.mesh = mesh;
+    this.mesh = parts.ranks.mesh;
     this.calls = new EngineCalls(parts.ranks, {
-      gathers: this.zeroOptimizationStage() === 3,
+      ...{ gathers: this.zeroOptimizationStage() === 3, own: parts.zeroGroups.groups },
       trains: !(parts.optimizer instanceof NoOptimizer),
-      own: parts.zeroGroups.own.map(({ group }) => group.group),
     });
     this.checkpointer = new Checkpointer(this, parts.meeting, this.calls);
     claimParameters(this);
     parts.owned.defer(() => disownParameters(this));
     parts.owned.defer(() => this.results.release());
-    parts.owned.defer(() => this.growth.dispose());
+    parts.owned.own(this.growth);
     parts.owned.defer(() => this.checkpointer.close());
     parts.owned.defer(() => parts.state.synchronize());
+    this.offloaded = parts.owned.own(new OffloadedStates(this, this.calls));
   }
 
   /**
@@ -112,8 +120,7 @@ export class Engine {
    * model returns a promise.
    */
   forward<Result = Tensor>(...inputs: unknown[]): Result {
-    this.calls.requireOpen('engine.forward');
-    this.calls.use.requireLoaded('engine.forward');
+    this.calls.requireReadable('engine.forward');
     return this.calls.pass(() => this.pass(inputs)) as Result;
   }
 
@@ -143,7 +150,7 @@ export class Engine {
   backward(loss: Tensor): void;
   backward(loss: Tensor, ...surplus: readonly unknown[]): void {
     requireNoSurplus('engine.backward', surplus);
-    this.calls.requireChangeable('engine.backward');
+    this.calls.requireBackward('engine.backward');
     requireLoss('engine.backward', loss);
     const { gradients, control, batch, watch } = this.parts;
     this.calls.pass(() => {
@@ -468,6 +475,19 @@ export class Engine {
     return this.parts.watch.flush();
   }
 
+  /**
+   * Moves states to host memory; returns freed bytes by state. Until reloadStates(), calls that
+   * need them throw DS_RELEASED. Throws DS_CONFIG, DS_ARGUMENT. Source: DeepSpeed's offload_states.
+   */
+  offloadStates(options?: OffloadStatesOptions): OffloadedBytes {
+    return this.offloaded.offload(options);
+  }
+
+  /** Moves states back, with equal bits. If it throws DS_OUT_OF_MEMORY, a second call continues. */
+  reloadStates(options?: ReloadStatesOptions): void {
+    this.offloaded.reload(options);
+  }
+
   /** Frees the engine's memory. The model keeps its weights, except at stage 3 on several ranks. */
   destroy(): void {
     this.calls.close(() => this.parts.owned.release());
@@ -475,10 +495,6 @@ export class Engine {
 
   /** Text for console.log(): step, optimizer, stage, device and model. */
   [Symbol.for('nodejs.util.inspect.custom')](depth: number): string {
-    const { globalSteps, globalRank, worldSize, optimizer, device, module } = this;
-    const stage = `ZeRO stage ${this.zeroOptimizationStage()}`;
-    const rank = worldSize > 1 ? `, rank ${globalRank} of ${worldSize}` : '';
-    const head = `Engine(step ${globalSteps}, ${optimizer.name}, ${stage}, ${device.name}${rank})`;
-    return depth < 0 ? head : `${head} of ${module}`;
+    return describeEngine(this, depth);
   }
 }

@@ -139,7 +139,7 @@ export class PipelineEngine extends Engine {
     micros = this.gradientAccumulationSteps(),
   ): Promise<Tensor> {
     const { module, parts } = this;
-    this.calls.requireOpen('engine.evalBatch');
+    this.calls.requireReadable('engine.evalBatch');
     return this.alone('engine.evalBatch', async () => {
       const given = await this.fetch('engine.evalBatch', batches, micros);
       await this.noteBatch(given, 'evaluated inputs', 'evaluated labels');

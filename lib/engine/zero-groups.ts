@@ -50,6 +50,11 @@ export class ZeroGroups {
     }
   }
 
+  /** The shard groups of the other records. */
+  get groups(): ProcessGroup[] {
+    return this.own.map(({ group }) => group.group);
+  }
+
   of(parameter: Tensor): ZeroGroup {
     return this.groupOf.get(parameter) ?? this.model;
   }

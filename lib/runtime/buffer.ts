@@ -111,6 +111,39 @@ export class Buffer {
     else releaseNow(handle);
   }
 
+  /** Whether it has memory on its device: neither released nor evicted. */
+  get isPresent(): boolean {
+    return this.id !== 0;
+  }
+
+  /** Whether no tensor views it any more. */
+  get isReleased(): boolean {
+    return this.references <= 0;
+  }
+
+  /**
+   * Copies the contents to `host` in the order of `stream`, then frees the device memory. Until
+   * restore(), every use is DS_RELEASED. Blocks if `host` is not pinned.
+   */
+  evict(host: Buffer | Uint8Array, stream: Stream): void {
+    const { handle, bytes } = this;
+    if (host instanceof Buffer) host.copyFrom(this, { bytes }, stream);
+    else this.read(0, host, stream);
+    this.id = 0;
+    native(() => addon.releaseOn(handle, stream.handle));
+  }
+
+  /**
+   * Allocates device memory again, and copies the contents from `host` in the order of `stream`,
+   * after the compute work so far. `allocated` is an event of the device. Throws DS_OUT_OF_MEMORY.
+   */
+  restore(host: Buffer | Uint8Array, stream: Stream, allocated: Event): void {
+    this.id = allocateFor(this.device, this.bytes);
+    stream.wait(allocated.record(this.device.compute));
+    if (host instanceof Buffer) this.copyFrom(host, { bytes: this.bytes }, stream);
+    else this.write(0, host, stream);
+  }
+
   /** Releases the memory in the order of `stream`, its last user, instead of the compute stream. */
   releaseOn(stream: Stream): void {
     this.releaseStream = stream;

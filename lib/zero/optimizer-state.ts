@@ -198,6 +198,15 @@ export class OptimizerState {
     for (const { schedule } of this.shares) schedule.resync?.(applied, publisher);
   }
 
+  /** Device memory of masters and of the rest of the state. */
+  get deviceMemory(): { masters: Tensor[]; states: Tensor[] } {
+    const all = this.shares.map(({ state }) => state.deviceMemory);
+    return {
+      masters: all.flatMap(({ masters }) => masters),
+      states: all.flatMap(({ states }) => states),
+    };
+  }
+
   /** Returns this rank's compression errors. The caller releases the tensors. */
   rankErrors(): RankError[] {
     return this.shares.flatMap(({ schedule }) => [...(schedule.rankErrors?.() ?? [])]);

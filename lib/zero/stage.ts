@@ -55,6 +55,8 @@ export interface WeightFlow {
   endBackward?(): void;
   publish?(shard: WeightShard, stream: Stream, changed?: Event): void;
   dispatch?(): void;
+  /** Frees gathered weights. The next acquire() gathers them again. */
+  vacate?(): void;
   dispose?(): void;
 }
 
@@ -170,6 +172,11 @@ export class ZeroStages {
    */
   dispatch(): void {
     for (const { weights } of this.stages) weights.dispatch?.();
+  }
+
+  /** Frees gathered weights. The next acquire() gathers them again. */
+  vacate(): void {
+    for (const { weights } of this.stages) weights.vacate?.();
   }
 
   dispose(): void {

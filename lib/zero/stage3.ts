@@ -147,10 +147,14 @@ export class GatheredWeights implements WeightFlow {
     this.options.storage.expect(this.trace.beginning());
   }
 
-  dispose(): void {
+  vacate(): void {
     for (const unit of [...this.gathered.keys()]) this.drop(unit);
     this.stream.synchronize();
     this.options.near?.dispose();
+  }
+
+  dispose(): void {
+    this.vacate();
     if (this.options.overlap) this.stream.dispose();
     for (const event of [this.computed, ...this.own.values()]) event.dispose();
     this.options.storage.dispose();

@@ -136,6 +136,11 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
     return { weights: this.flat ? size : 0, gradients: this.gradient?.bytes ?? 0 };
   }
 
+  /** The flat weights if they are gathered. */
+  get memory(): Tensor | null {
+    return this.flat;
+  }
+
   /** Whether `part` lies in the flat weights or in the gradient. */
   holds({ buffer }: Tensor): boolean {
     return this.flat?.buffer === buffer || (this.gradient?.holds(buffer) ?? false);
@@ -190,6 +195,12 @@ export class UnitGradient {
   /** Allocated bytes. */
   get bytes(): number {
     return (this.written?.bytes ?? 0) + (this.sum?.bytes ?? 0);
+  }
+
+  /** What backward writes, and the sum of several backwards if it is separate. */
+  get memory(): { written: Tensor | null; sum: Tensor | null } {
+    const { written, sum } = this;
+    return { written, sum };
   }
 
   /** Whether `buffer` is part of it. */

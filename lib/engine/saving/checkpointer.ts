@@ -123,7 +123,10 @@ export class Checkpointer {
   private async saved(dir: string, given: SaveOptions): Promise<string> {
     this.use.requireLoaded('saveCheckpoint');
     const { engine, world } = this;
-    const read = readOrReport(world, BEGIN_SAVE, () => readSave(given, engine));
+    const read = readOrReport(world, BEGIN_SAVE, () => {
+      this.use.requirePresent('saveCheckpoint');
+      return readSave(given, engine);
+    });
     // An asynchronous save copies the state within the call, so a valid call awaits nothing here.
     const { options, wanted } = 'then' in read ? await read : read;
     const target = targetOf(engine, dir, options);

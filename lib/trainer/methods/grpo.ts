@@ -87,6 +87,11 @@ const SHARED = {
     default: false,
     flag: 'mask_truncated_completions',
   }),
+  /** Moves optimizer state and gradients to host memory while it generates. Default: false. */
+  offloadStates: boolean(
+    'while it generates, [optimizer state and gradients](offload.md#between-phases) leave the GPU',
+    { default: false },
+  ),
   /** The model to stay near, for a beta above 0. Default: the model without its adapters. */
   reference: checked(readReference, 'model to stay near, for `beta` above 0', {
     default: null,

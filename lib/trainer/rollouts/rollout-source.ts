@@ -10,7 +10,7 @@ import { cpu } from '../../runtime/device.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
-import type { PromptSample, Tokenizer } from '../../text/index.js';
+import type { PromptSample } from '../../text/index.js';
 import { isPromptSample } from '../../text/prompt-dataset.js';
 import type { DataPlace, TrainerData } from '../data-source.js';
 import type { Metrics, RolloutEvent } from '../events.js';
@@ -30,7 +30,7 @@ import {
 } from './generation.js';
 import { type RewardSettings, rewardsOf } from './reward.js';
 import { batchOf, type Rollout } from './rollout-batch.js';
-import { type Rollouts, rolloutsOf } from './rollouts.js';
+import { type RolloutOptions, type Rollouts, rolloutsOf } from './rollouts.js';
 import { referenceFor, score } from './scoring.js';
 
 /** How prompts become batches. */
@@ -46,6 +46,8 @@ export interface RolloutPlan extends Omit<AdvantageOptions, 'weights'> {
   readonly maskTruncated: boolean;
   /** Completions of each prompt in evaluations. */
   readonly evalGenerations: number;
+  /** Whether optimizer state and gradients leave the device while it generates. */
+  readonly offloadStates: boolean;
   readonly reference: CausalLM | null;
   /** Whether the loss or the rewards need the reference. */
   readonly needsReference: boolean;
@@ -70,6 +72,9 @@ interface Pending {
   /** Metrics of the generation, for its next micro-batch; null once they were given. */
   metrics: number[] | null;
 }
+
+/** The states that generation does not read. */
+const NOT_GENERATING = ['optim_states', 'hp_params', 'lp_grads', 'contiguous_grad_buffer'] as const;
 
 /** The pass of evaluations, for their seeds: each evaluation draws the same noise. */
 const EVALUATION = -1;
@@ -191,8 +196,9 @@ class RolloutSource extends MethodSource {
     this.rollouts = rolloutsOf(engine, { ...this.decoding(), maxTokens });
   }
 
-  private decoding(): { tokenizer: Tokenizer | null } {
-    return { tokenizer: this.grounds.settings.tokenizer };
+  private decoding(): RolloutOptions {
+    const { tokenizer } = this.grounds.settings;
+    return { tokenizer, offload: this.plan.offloadStates ? NOT_GENERATING : [] };
   }
 
   private get weights(): number[] {

@@ -1,13 +1,15 @@
 // Rollouts: text that a training engine generates with its own weights, between updates.
 import { Engine } from '../../engine/engine.js';
 import { holdWeights } from '../../engine/parameters/held-weights.js';
+import { OFFLOAD_STATES, type OffloadState } from '../../engine/parameters/offload-names.js';
+import { requireOnDevice } from '../../engine/parameters/offloaded-states.js';
 import type { GenerateRequest, Generation, InferenceEngine } from '../../inference/index.js';
 import { initRollouts } from '../../inference/init-inference.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
-import { requireNoSurplus } from '../../runtime/require-type.js';
+import { requireNoSurplus, requireOneOf } from '../../runtime/require-type.js';
 import type { Tokenizer } from '../../text/index.js';
 
 /** Options of rolloutsOf(). */
@@ -16,9 +18,11 @@ export interface RolloutOptions {
   tokenizer?: Tokenizer | null;
   /** Most tokens of a prompt and its completion. Default: 1024, or the limit of the model. */
   maxTokens?: number;
+  /** States that are in host memory while it generates: see offloadStates(). Default: none. */
+  offload?: readonly Exclude<OffloadState, 'lp_params'>[];
 }
 
-const OPTIONS: OptionNames<RolloutOptions> = { tokenizer: true, maxTokens: true };
+const OPTIONS: OptionNames<RolloutOptions> = { tokenizer: true, maxTokens: true, offload: true };
 
 /**
  * Returns a generator of text with the weights of `engine`, without a copy of them. Adapters act
@@ -31,7 +35,7 @@ export function rolloutsOf(
   ...surplus: readonly unknown[]
 ): Rollouts {
   requireNoSurplus('rolloutsOf', surplus);
-  const { tokenizer = null, maxTokens } = readOptions('rolloutsOf', given, OPTIONS);
+  const { tokenizer = null, maxTokens, offload = [] } = readOptions('rolloutsOf', given, OPTIONS);
   if (!(engine instanceof Engine)) {
     throw refusedValue('rolloutsOf engine', 'an engine of initialize()', engine);
   }
@@ -44,7 +48,19 @@ export function rolloutsOf(
   if (most > module.alikeSeq) {
     throw refusedValue('rolloutsOf maxTokens', `at most ${module.alikeSeq}, of the model`, most);
   }
-  return new Rollouts(engine, module, tokenizer, most);
+  requireMovable(engine, offload);
+  return new Rollouts(engine, module, { tokenizer, offload }, most);
+}
+
+/**
+ * Throws DS_ARGUMENT for weights, which generation reads, and DS_CONFIG as offloadStates() does.
+ */
+function requireMovable(engine: Engine, offload: readonly OffloadState[]): void {
+  const op = 'rolloutsOf offload';
+  if (!Array.isArray(offload)) throw refusedValue(op, 'a list of states', offload);
+  const movable = OFFLOAD_STATES.filter((name) => name !== 'lp_params');
+  for (const name of offload) requireOneOf(op, name, movable);
+  if (offload.length > 0) requireOnDevice(op, engine);
 }
 
 /**
@@ -61,7 +77,7 @@ export class Rollouts {
   constructor(
     private readonly engine: Engine,
     private readonly model: CausalLM,
-    private readonly tokenizer: Tokenizer | null,
+    private readonly how: { tokenizer: Tokenizer | null; offload: readonly OffloadState[] },
     /** Most tokens of a prompt and its completion. */
     readonly maxTokens: number,
   ) {}
@@ -77,18 +93,23 @@ export class Rollouts {
       throw refused('Rollouts.generate', 'a call before destroy()', 'one after');
     if (this.isBusy) throw refused('Rollouts.generate', 'one call at a time', 'another one');
     this.isBusy = true;
-    engine.synchronize();
-    const letGo = holdWeights(engine);
     const { training } = model;
-    engine.eval();
+    const { offload } = this.how;
+    const ends: (() => void)[] = [() => (this.isBusy = false)];
     try {
+      engine.synchronize();
+      if (offload.length > 0) {
+        engine.offloadStates({ include: offload });
+        ends.unshift(() => engine.reloadStates());
+      }
+      ends.unshift(holdWeights(engine));
+      engine.eval();
+      if (training) ends.push(() => engine.train());
       this.sampler ??= await this.open();
       return await this.sampler.generateBatch(requests);
     } finally {
-      this.isBusy = false;
       this.sampler?.sleep();
-      letGo();
-      if (training) engine.train();
+      for (const end of ends) end();
     }
   }
 
@@ -101,6 +122,6 @@ export class Rollouts {
 
   private open(): Promise<InferenceEngine> {
     const config = { max_out_tokens: this.maxTokens };
-    return initRollouts(this.model, config, this.tokenizer, { isWhole: true });
+    return initRollouts(this.model, config, this.how.tokenizer, { isWhole: true });
   }
 }

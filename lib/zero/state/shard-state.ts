@@ -1,5 +1,6 @@
 // ShardState: master weights and optimizer state of partitions, and their updates.
 import type { UpdateTensors } from '../../optim/optimizer.js';
+import { halves } from '../../optim/split-master.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { Event, type Stream } from '../../runtime/stream.js';
@@ -207,6 +208,25 @@ export class ShardState<P extends Placement = Placement> {
       }
     }
     return sum;
+  }
+
+  /**
+   * Device memory of masters, without those that are weights, and of the rest of the state. Halves
+   * of split masters count as masters.
+   */
+  get deviceMemory(): { masters: Tensor[]; states: Tensor[] } {
+    const [masters, states]: [Tensor[], Tensor[]] = [[], []];
+    const lower: readonly string[] = Object.values(halves);
+    for (const { master, ranges, partition } of this.parts.values()) {
+      if (master && master.buffer !== partition.storage.memory?.buffer) masters.push(master);
+      for (const { state } of ranges) {
+        for (const [name, tensor] of Object.entries(state)) {
+          (lower.includes(name) ? masters : states).push(tensor);
+        }
+      }
+    }
+    const isOnDevice = ({ buffer }: Tensor): boolean => !buffer.pinned;
+    return { masters: masters.filter(isOnDevice), states: states.filter(isOnDevice) };
   }
 
   /** Blocks until all enqueued work has run. */

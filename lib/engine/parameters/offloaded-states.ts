@@ -1,0 +1,189 @@
+// offloadStates() and reloadStates(): the states of an engine leave the device between phases.
+// Source: DeepSpeed's offload_states. Buffers keep their identity, so no tensor changes.
+import type { Buffer } from '../../runtime/buffer.js';
+import { Buffer as Memory } from '../../runtime/buffer.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { configError, refused, refusedValue } from '../../runtime/refused.js';
+import { requireOneOf, requireType } from '../../runtime/require-type.js';
+import { Event, Stream } from '../../runtime/stream.js';
+import type { Tensor } from '../../tensor/index.js';
+import type { EngineCalls } from '../calls.js';
+import type { EngineCore } from '../engine-parts.js';
+import { OFFLOAD_STATES, type OffloadState } from './offload-names.js';
+import { wholeOf } from './owned-parameters.js';
+
+/** Options of offloadStates(). */
+export interface OffloadStatesOptions {
+  /** The states to move. Default: all. */
+  include?: readonly OffloadState[] | null;
+  /** "cpu", or "none" to do nothing. Default: "cpu". */
+  device?: 'cpu' | 'none';
+  /** Copies to page-locked memory, which is kept for later calls. Default: true. */
+  pinMemory?: boolean;
+  /** Returns before the copies to page-locked memory have ended. Default: false. */
+  nonBlocking?: boolean;
+}
+
+/** Options of reloadStates(). */
+export interface ReloadStatesOptions {
+  /** Returns before the copies have ended; later work on the device waits for them. */
+  nonBlocking?: boolean;
+}
+
+/** Bytes that left the device, by state. */
+export type OffloadedBytes = Partial<Record<OffloadState, number>>;
+
+const OFFLOAD: OptionNames<OffloadStatesOptions> = {
+  ...{ include: true, device: true, pinMemory: true, nonBlocking: true },
+};
+const RELOAD: OptionNames<ReloadStatesOptions> = { nonBlocking: true };
+
+/** The host copies of an engine's states, and the stream of their transfers. */
+export class OffloadedStates {
+  private stream: Stream | null = null;
+  private event: Event | null = null;
+  /** Copies of buffers that are away. */
+  private readonly copies = new Map<Buffer, Buffer | Uint8Array>();
+  /** Page-locked memory of earlier copies: it takes long to allocate. */
+  private readonly spare: Buffer[] = [];
+
+  constructor(
+    private readonly engine: EngineCore,
+    private readonly calls: EngineCalls,
+  ) {}
+
+  /** See Engine.offloadStates(). */
+  offload(given: OffloadStatesOptions | undefined): OffloadedBytes {
+    const op = 'engine.offloadStates';
+    this.calls.requireChangeable(op, []);
+    const options = readOptions(op, given, OFFLOAD);
+    const { include, device = 'cpu', pinMemory = true, nonBlocking = false } = options;
+    const names = namesIn(op, include ?? OFFLOAD_STATES);
+    requireOneOf(`${op} device`, device, ['cpu', 'none']);
+    requireType(`${op} pinMemory`, pinMemory, 'boolean');
+    requireType(`${op} nonBlocking`, nonBlocking, 'boolean');
+    if (device === 'none') return {};
+    requireOnDevice(op, this.engine);
+    this.engine.synchronize();
+    const { compute } = this.engine.device;
+    const { stream, event } = this.transfers();
+    stream.wait(event.record(compute));
+    const bytes: OffloadedBytes = {};
+    for (const name of names) {
+      bytes[name] = 0;
+      if (this.calls.use.away.has(name)) continue;
+      if (name === 'lp_params') this.engine.parts.stage.vacate();
+      const tensors = memoryOf(this.engine, name);
+      this.calls.use.away.add(name);
+      for (const buffer of new Set(tensors.map((tensor) => tensor.buffer))) {
+        if (!buffer.isPresent || buffer.bytes === 0) continue;
+        const host = pinMemory ? this.pinned(buffer) : new Uint8Array(buffer.bytes);
+        buffer.evict(host, stream);
+        this.copies.set(buffer, host);
+        bytes[name] += buffer.bytes;
+      }
+    }
+    if (!nonBlocking) stream.synchronize();
+    return bytes;
+  }
+
+  /** See Engine.reloadStates(). */
+  reload(given: ReloadStatesOptions | undefined): void {
+    const op = 'engine.reloadStates';
+    this.calls.requireOpen(op);
+    const { nonBlocking = false } = readOptions(op, given, RELOAD);
+    requireType(`${op} nonBlocking`, nonBlocking, 'boolean');
+    this.restore(() => true);
+    this.calls.use.away.clear();
+    if (!nonBlocking) this.stream?.synchronize();
+  }
+
+  /** Reloads the weights, which the model keeps, and frees the other copies. */
+  dispose(): void {
+    const { calls, engine, stream } = this;
+    if (calls.use.away.has('lp_params')) {
+      const weights = new Set(memoryOf(engine, 'lp_params').map(({ buffer }) => buffer));
+      this.restore((buffer) => weights.has(buffer));
+    }
+    stream?.synchronize();
+    for (const copy of this.copies.values()) if (copy instanceof Memory) copy.release();
+    for (const copy of this.spare.splice(0)) copy.release();
+    this.copies.clear();
+    calls.use.away.clear();
+    stream?.dispose();
+    this.event?.dispose();
+    this.stream = null;
+    this.event = null;
+  }
+
+  private restore(isWanted: (buffer: Buffer) => boolean): void {
+    const { stream, event } = this.transfers();
+    for (const [buffer, copy] of [...this.copies]) {
+      if (!isWanted(buffer)) continue;
+      // Tensors may have been released meanwhile. If memory is short, a second call continues.
+      if (!buffer.isReleased) buffer.restore(copy, stream, event);
+      this.copies.delete(buffer);
+      if (copy instanceof Memory) this.spare.push(copy);
+    }
+    this.engine.device.compute.wait(event.record(stream));
+  }
+
+  private transfers(): { stream: Stream; event: Event } {
+    const { device } = this.engine;
+    this.stream ??= Stream.create(device, 'states to and from host memory');
+    this.event ??= new Event(device);
+    return { stream: this.stream, event: this.event };
+  }
+
+  private pinned({ bytes, device }: Buffer): Buffer {
+    const found = this.spare.findIndex((one) => one.bytes === bytes);
+    const [kept] = found < 0 ? [] : this.spare.splice(found, 1);
+    return kept ?? Memory.allocatePinned(device, bytes);
+  }
+}
+
+/**
+ * Throws DS_CONFIG if states of `engine` are offloaded by the configuration, as DeepSpeed does.
+ */
+export function requireOnDevice(op: string, { config }: EngineCore): void {
+  const { offload_optimizer: optimizer, offload_param: weights } = config.zero_optimization;
+  for (const [key, value] of Object.entries({
+    offload_optimizer: optimizer,
+    offload_param: weights,
+  })) {
+    if (!value || value.device === 'none') continue;
+    const expected = `a configuration without zero_optimization.${key}`;
+    const hint = 'These states are in host memory or on a disk already.';
+    throw configError(op, expected, `device "${value.device}"`, hint);
+  }
+}
+
+function namesIn(op: string, include: unknown): OffloadState[] {
+  if (!Array.isArray(include)) throw refusedValue(`${op} include`, 'a list of states', include);
+  for (const name of include) requireOneOf(`${op} include`, name, OFFLOAD_STATES);
+  if (new Set(include).size < include.length) {
+    throw refused(`${op} include`, 'each state once', include.join(', '));
+  }
+  return include;
+}
+
+/** The device memory of a state. Tensors of several states belong to the first one. */
+function memoryOf(engine: EngineCore, name: OffloadState): Tensor[] {
+  const { state, stage, units } = engine.parts;
+  const gradients = units.map(({ gradient }) => gradient.memory);
+  const known: Record<OffloadState, () => (Tensor | null)[]> = {
+    optim_states: () => state.deviceMemory.states,
+    hp_params: () => state.deviceMemory.masters,
+    lp_params: () => {
+      const shards = [...stage.partitions, ...stage.frozen];
+      const whole = [...wholeOf(engine)].map(({ parameter }) => parameter);
+      return [...shards.flatMap(({ storage, unit }) => [storage.memory, unit.memory]), ...whole];
+    },
+    lp_grads: () => [
+      ...stage.partitions.map(({ grad }) => grad),
+      ...gradients.map(({ sum }) => sum),
+    ],
+    contiguous_grad_buffer: () => gradients.map(({ written }) => written),
+  };
+  return known[name]().filter((tensor) => tensor !== null && !tensor.buffer.pinned) as Tensor[];
+}
