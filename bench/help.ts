@@ -141,6 +141,16 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     seeds: 'of models and samples, with commas (1,2,3)',
     only: 'methods with commas (grpo,dr. grpo,gspo,rloo)',
   },
+  speculation: {
+    ...model('llama-8B'),
+    ...device('cuda'),
+    dtype: 'bf16 or fp32 (bf16)',
+    prompt: 'tokens of the prompt (128)',
+    new: 'tokens that are sampled (256)',
+    steps: 'file with the acceptance of each step (bench/results/speculation-copy.json)',
+    accept: 'the same for every step, with commas: accepted/proposed, as 3/7',
+    rounds: 'runs (5)',
+  },
   onebit: {
     ...device("the launcher's, or auto"),
     optimizers: 'with commas (all)',

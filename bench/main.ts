@@ -20,6 +20,7 @@ import { quantizationQualityBench } from './quantization-quality.js';
 import { writeResult } from './report.js';
 import { rewardsBench } from './rewards.js';
 import { serveBench } from './serve.js';
+import { speculationBench } from './speculation.js';
 import { trainBench } from './train.js';
 import { zeroMemoryBench } from './zero-memory.js';
 
@@ -45,6 +46,7 @@ const benches: Record<string, Bench> = {
   'quantization-quality': quantizationQualityBench,
   onebit: oneBitBench,
   rewards: rewardsBench,
+  speculation: speculationBench,
   parallelism: parallelismBench,
   'zero-memory': zeroMemoryBench,
 };
