@@ -37,6 +37,9 @@
   ROW(FeedTokens) \
   ROW(Fill) \
   ROW(Arange) \
+  ROW(GatedDelta) \
+  ROW(GatedDeltaBackward) \
+  ROW(GatedDeltaStep) \
   ROW(GatedLinear) \
   ROW(QuantizedGatedLinear) \
   ROW(Gather) \
@@ -90,6 +93,9 @@
   ROW(Scatter) \
   ROW(ScatterAdd) \
   ROW(Sgd) \
+  ROW(ShortConv) \
+  ROW(ShortConvBackward) \
+  ROW(ShortConvStep) \
   ROW(SignCompress) \
   ROW(SignAverage) \
   ROW(Softmax) \
@@ -135,6 +141,9 @@
   NAMES(FeedTokens, "tokens", "previous", "out") \
   NAMES(Fill, "out") \
   NAMES(Arange, "out") \
+  NAMES(GatedDelta, "q", "k", "v", "decay", "beta", "out", "documents") \
+  NAMES(GatedDeltaBackward, "q", "k", "v", "decay", "beta", "dout", "dq", "dk", "dv", "ddecay", "dbeta", "documents") \
+  NAMES(GatedDeltaStep, "q", "k", "v", "decay", "beta", "starts", "lengths", "slots", "out", "pool") \
   NAMES(GatedLinear, "x", "weight", "bias", "out") \
   NAMES(QuantizedGatedLinear, "x", "packed", "scale", "zero", "bias", "out") \
   NAMES(Gather, "in", "index", "out") \
@@ -188,6 +197,9 @@
   NAMES(Scatter, "src", "index", "out") \
   NAMES(ScatterAdd, "src", "index", "out") \
   NAMES(Sgd, "master", "momentum_buffer", "grad", "weight", "control") \
+  NAMES(ShortConv, "x", "weight", "out", "documents") \
+  NAMES(ShortConvBackward, "x", "weight", "dout", "dx", "dweight", "documents") \
+  NAMES(ShortConvStep, "x", "weight", "starts", "lengths", "slots", "out", "pool") \
   NAMES(SignCompress, "value", "error", "starts", "counts", "bits", "levels", "control") \
   NAMES(SignAverage, "bits", "levels", "starts", "counts", "out") \
   NAMES(Softmax, "in", "out") \
@@ -197,4 +209,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 2081497628
+#define DS_INTERFACE_HASH 181674376

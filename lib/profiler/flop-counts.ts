@@ -70,6 +70,10 @@ function pagedProducts({ q, pool, tables, window }: OpArgs['PagedAttention']): n
   return 2 * size(q) * (window > 0 ? Math.min(window, room) : room);
 }
 
+/** Four products of each token's heads with the state [D, E]: decay, read, write and query. */
+const deltaProducts = ({ k, v }: Record<'k' | 'v', View>): number =>
+  4 * size(v) * required(k.shape[k.shape.length - 1]);
+
 /** Ops without a formula per element. */
 type Counted = Exclude<keyof OpArgs, UpdateOp | keyof typeof elementFlops>;
 
@@ -102,6 +106,9 @@ const counts: { readonly [Name in Counted]?: Count<OpArgs[Name]> } = {
   Attention: (args) => products(attentionProducts(args)),
   AttentionBackward: (args) => products(2 * attentionProducts(args)),
   PagedAttention: (args) => products(pagedProducts(args)),
+  GatedDelta: (args) => products(deltaProducts(args)),
+  GatedDeltaBackward: (args) => products(2 * deltaProducts(args)),
+  GatedDeltaStep: (args) => products(deltaProducts(args)),
 };
 
 /** The header of op `name` gives the FLOPs per element of each operand. */

@@ -1915,6 +1915,171 @@ export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
 }
 
 /**
+ * The state S [D, E] of each value head starts as zeros. For each token, with the key head of
+ * value head h being h / (H / Hk):
+ *   S = e^decay S;  u = beta (v - S'k);  S = S + k u';  out = S'q
+ * Without documents, each row of the batch is one. A state starts again at the first token of a
+ * document. f32 inside (f64 for f64). The GPU supports D and E up to 256.
+ */
+export interface GatedDeltaArgs {
+  /** [B, T, Hk, D], last stride 1 */
+  q: View;
+  /** like q, with strides of its own */
+  k: View;
+  /** [B, T, H, E], last stride 1, H a multiple of Hk */
+  v: View;
+  /** [B, T, H] f32 (f64 for f64), contiguous; at most 0 */
+  decay: View;
+  /** like decay */
+  beta: View;
+  /** [B, T, H, E], contiguous */
+  out: View;
+  /** [B, T] i32, contiguous */
+  documents: View | null;
+}
+
+function putGatedDelta(args: GatedDeltaArgs): void {
+  let at = 0;
+  at = putView(args.q, at);
+  at = putView(args.k, at);
+  at = putView(args.v, at);
+  at = putView(args.decay, at);
+  at = putView(args.beta, at);
+  at = putView(args.out, at);
+  putView(args.documents, at);
+}
+
+export function gatedDelta(
+  args: GatedDeltaArgs,
+  stream: Stream = args.q.buffer.device.compute,
+): void {
+  putGatedDelta(args);
+  call(35, stream, args);
+}
+
+export function gatedDeltaOnHost(args: GatedDeltaArgs, stream: Stream): void {
+  putGatedDelta(args);
+  callOnHost(35, stream);
+}
+
+/**
+ * Gradients of GatedDelta. The GPU needs temporary memory of four f32 tensors like q for each
+ * value head. The gradient of a decay is a sum over later tokens of its document.
+ */
+export interface GatedDeltaBackwardArgs {
+  /** the forward's */
+  q: View;
+  /** the forward's */
+  k: View;
+  /** the forward's */
+  v: View;
+  /** the forward's */
+  decay: View;
+  /** the forward's */
+  beta: View;
+  /** [B, T, H, E], last stride 1 */
+  dout: View;
+  /** like q, contiguous */
+  dq: View;
+  /** like k, contiguous */
+  dk: View;
+  /** like v, contiguous */
+  dv: View;
+  /** like decay */
+  ddecay: View;
+  /** like beta */
+  dbeta: View;
+  /** the forward's */
+  documents: View | null;
+}
+
+function putGatedDeltaBackward(args: GatedDeltaBackwardArgs): void {
+  let at = 0;
+  at = putView(args.q, at);
+  at = putView(args.k, at);
+  at = putView(args.v, at);
+  at = putView(args.decay, at);
+  at = putView(args.beta, at);
+  at = putView(args.dout, at);
+  at = putView(args.dq, at);
+  at = putView(args.dk, at);
+  at = putView(args.dv, at);
+  at = putView(args.ddecay, at);
+  at = putView(args.dbeta, at);
+  putView(args.documents, at);
+}
+
+export function gatedDeltaBackward(
+  args: GatedDeltaBackwardArgs,
+  stream: Stream = args.q.buffer.device.compute,
+): void {
+  putGatedDeltaBackward(args);
+  call(36, stream, args);
+}
+
+export function gatedDeltaBackwardOnHost(args: GatedDeltaBackwardArgs, stream: Stream): void {
+  putGatedDeltaBackward(args);
+  callOnHost(36, stream);
+}
+
+/**
+ * GatedDelta of the newest tokens of S sequences, packed in [N] as in PagedAttention. The state of
+ * sequence s is row slots[s] of the pool. It is read, unless the tokens are all lengths[s] tokens
+ * of the sequence, and written. With a negative slot, the state starts as zeros and is not kept.
+ * No two sequences may share a slot. Wrong starts and slots throw DS_INDEX on the CPU; the GPU
+ * reads and writes no memory outside its operands.
+ */
+export interface GatedDeltaStepArgs {
+  /** [N, Hk, D], last stride 1 */
+  q: View;
+  /** like q, with strides of its own */
+  k: View;
+  /** [N, H, E], last stride 1 */
+  v: View;
+  /** [N, H] f32 (f64 for f64), contiguous */
+  decay: View;
+  /** like decay */
+  beta: View;
+  /** [S + 1] i32, contiguous */
+  starts: View;
+  /** [S] i32, contiguous */
+  lengths: View;
+  /** [S] i32, contiguous */
+  slots: View;
+  /** [N, H, E], contiguous */
+  out: View;
+  /** [slots, H, D, E] f32 (f64 for f64), contiguous */
+  pool: View;
+}
+
+function putGatedDeltaStep(args: GatedDeltaStepArgs): void {
+  let at = 0;
+  at = putView(args.q, at);
+  at = putView(args.k, at);
+  at = putView(args.v, at);
+  at = putView(args.decay, at);
+  at = putView(args.beta, at);
+  at = putView(args.starts, at);
+  at = putView(args.lengths, at);
+  at = putView(args.slots, at);
+  at = putView(args.out, at);
+  putView(args.pool, at);
+}
+
+export function gatedDeltaStep(
+  args: GatedDeltaStepArgs,
+  stream: Stream = args.q.buffer.device.compute,
+): void {
+  putGatedDeltaStep(args);
+  call(37, stream, args);
+}
+
+export function gatedDeltaStepOnHost(args: GatedDeltaStepArgs, stream: Stream): void {
+  putGatedDeltaStep(args);
+  callOnHost(37, stream);
+}
+
+/**
  * out = silu(gate) * up. gate is the first half of the columns of x W^T (+ bias), up the second
  * half. The bits equal Matmul followed by Swiglu: both halves are rounded to out's dtype. On the
  * GPU one kernel computes one row of a 16-bit dtype.
@@ -1943,12 +2108,12 @@ export function gatedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGatedLinear(args);
-  call(35, stream, args);
+  call(38, stream, args);
 }
 
 export function gatedLinearOnHost(args: GatedLinearArgs, stream: Stream): void {
   putGatedLinear(args);
-  callOnHost(35, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -1990,12 +2155,12 @@ export function quantizedGatedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedGatedLinear(args);
-  call(36, stream, args);
+  call(39, stream, args);
 }
 
 export function quantizedGatedLinearOnHost(args: QuantizedGatedLinearArgs, stream: Stream): void {
   putQuantizedGatedLinear(args);
-  callOnHost(36, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -2025,12 +2190,12 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(37, stream, args);
+  call(40, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
   putGather(args);
-  callOnHost(37, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -2055,12 +2220,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(38, stream, args);
+  call(41, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(38, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -2095,12 +2260,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(39, stream, args);
+  call(42, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(39, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -2139,12 +2304,12 @@ export function groupedMatmul(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGroupedMatmul(args);
-  call(40, stream, args);
+  call(43, stream, args);
 }
 
 export function groupedMatmulOnHost(args: GroupedMatmulArgs, stream: Stream): void {
   putGroupedMatmul(args);
-  callOnHost(40, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -2180,12 +2345,12 @@ export function groupedWeightGradient(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putGroupedWeightGradient(args);
-  call(41, stream, args);
+  call(44, stream, args);
 }
 
 export function groupedWeightGradientOnHost(args: GroupedWeightGradientArgs, stream: Stream): void {
   putGroupedWeightGradient(args);
-  callOnHost(41, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -2242,12 +2407,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(42, stream, args);
+  call(45, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(42, stream);
+  callOnHost(45, stream);
 }
 
 /**
@@ -2280,12 +2445,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(43, stream, args);
+  call(46, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(43, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2335,12 +2500,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(44, stream, args);
+  call(47, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(44, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2385,12 +2550,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(45, stream, args);
+  call(48, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(45, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2420,12 +2585,12 @@ export function joinMaster(
   stream: Stream = args.high.buffer.device.compute,
 ): void {
   putJoinMaster(args);
-  call(46, stream, args);
+  call(49, stream, args);
 }
 
 export function joinMasterOnHost(args: JoinMasterArgs, stream: Stream): void {
   putJoinMaster(args);
-  callOnHost(46, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2455,12 +2620,12 @@ export function splitMaster(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSplitMaster(args);
-  call(47, stream, args);
+  call(50, stream, args);
 }
 
 export function splitMasterOnHost(args: SplitMasterArgs, stream: Stream): void {
   putSplitMaster(args);
-  callOnHost(47, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2505,12 +2670,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(48, stream, args);
+  call(51, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(48, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2549,12 +2714,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(49, stream, args);
+  call(52, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(49, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2595,12 +2760,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(50, stream, args);
+  call(53, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(50, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2638,12 +2803,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(51, stream, args);
+  call(54, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(51, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2680,12 +2845,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(52, stream, args);
+  call(55, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(52, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2719,12 +2884,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(53, stream, args);
+  call(56, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(53, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2757,12 +2922,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(54, stream, args);
+  call(57, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(54, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2807,12 +2972,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(55, stream, args);
+  call(58, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(55, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2860,12 +3025,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(56, stream, args);
+  call(59, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(56, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -2915,12 +3080,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(57, stream, args);
+  call(60, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(57, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -2959,12 +3124,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(58, stream, args);
+  call(61, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(58, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -3007,12 +3172,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(59, stream, args);
+  call(62, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(59, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -3046,12 +3211,12 @@ export function momentPayload(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putMomentPayload(args);
-  call(60, stream, args);
+  call(63, stream, args);
 }
 
 export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
   putMomentPayload(args);
-  callOnHost(60, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -3087,12 +3252,12 @@ export function driftPayload(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putDriftPayload(args);
-  call(61, stream, args);
+  call(64, stream, args);
 }
 
 export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
   putDriftPayload(args);
-  callOnHost(61, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3140,12 +3305,12 @@ export function frozenAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putFrozenAdam(args);
-  call(62, stream, args);
+  call(65, stream, args);
 }
 
 export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
   putFrozenAdam(args);
-  callOnHost(62, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3192,12 +3357,12 @@ export function anchorAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAnchorAdam(args);
-  call(63, stream, args);
+  call(66, stream, args);
 }
 
 export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
   putAnchorAdam(args);
-  callOnHost(63, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3227,12 +3392,12 @@ export function oneBitLambAverage(
   stream: Stream = args.coefficients.buffer.device.compute,
 ): void {
   putOneBitLambAverage(args);
-  call(64, stream, args);
+  call(67, stream, args);
 }
 
 export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
   putOneBitLambAverage(args);
-  callOnHost(64, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3290,12 +3455,12 @@ export function oneBitLambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putOneBitLambMoments(args);
-  call(65, stream, args);
+  call(68, stream, args);
 }
 
 export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
   putOneBitLambMoments(args);
-  callOnHost(65, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -3341,12 +3506,12 @@ export function oneBitLambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putOneBitLambCoefficients(args);
-  call(66, stream, args);
+  call(69, stream, args);
 }
 
 export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
   putOneBitLambCoefficients(args);
-  callOnHost(66, stream);
+  callOnHost(69, stream);
 }
 
 /**
@@ -3378,12 +3543,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(67, stream, args);
+  call(70, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(67, stream);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3435,12 +3600,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(68, stream, args);
+  call(71, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(68, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3473,12 +3638,12 @@ export function quantizeWeights(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putQuantizeWeights(args);
-  call(69, stream, args);
+  call(72, stream, args);
 }
 
 export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
   putQuantizeWeights(args);
-  callOnHost(69, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3513,12 +3678,12 @@ export function dequantizeWeights(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putDequantizeWeights(args);
-  call(70, stream, args);
+  call(73, stream, args);
 }
 
 export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
   putDequantizeWeights(args);
-  callOnHost(70, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3562,12 +3727,12 @@ export function quantizedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedLinear(args);
-  call(71, stream, args);
+  call(74, stream, args);
 }
 
 export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
   putQuantizedLinear(args);
-  callOnHost(71, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3601,12 +3766,12 @@ export function repackCodes(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRepackCodes(args);
-  call(72, stream, args);
+  call(75, stream, args);
 }
 
 export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
   putRepackCodes(args);
-  callOnHost(72, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3644,12 +3809,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(73, stream, args);
+  call(76, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(73, stream);
+  callOnHost(76, stream);
 }
 
 /**
@@ -3687,12 +3852,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(74, stream, args);
+  call(77, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(74, stream);
+  callOnHost(77, stream);
 }
 
 /**
@@ -3723,12 +3888,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(75, stream, args);
+  call(78, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(75, stream);
+  callOnHost(78, stream);
 }
 
 /**
@@ -3753,12 +3918,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(76, stream, args);
+  call(79, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(76, stream);
+  callOnHost(79, stream);
 }
 
 /**
@@ -3815,12 +3980,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(77, stream, args);
+  call(80, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(77, stream);
+  callOnHost(80, stream);
 }
 
 /**
@@ -3858,12 +4023,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(78, stream, args);
+  call(81, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(78, stream);
+  callOnHost(81, stream);
 }
 
 /**
@@ -3920,12 +4085,12 @@ export function rotaryStore(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putRotaryStore(args);
-  call(79, stream, args);
+  call(82, stream, args);
 }
 
 export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
   putRotaryStore(args);
-  callOnHost(79, stream);
+  callOnHost(82, stream);
 }
 
 /**
@@ -3957,12 +4122,12 @@ export function routeTopK(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopK(args);
-  call(80, stream, args);
+  call(83, stream, args);
 }
 
 export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
   putRouteTopK(args);
-  callOnHost(80, stream);
+  callOnHost(83, stream);
 }
 
 /**
@@ -3997,12 +4162,12 @@ export function routeTopKBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopKBackward(args);
-  call(81, stream, args);
+  call(84, stream, args);
 }
 
 export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
   putRouteTopKBackward(args);
-  callOnHost(81, stream);
+  callOnHost(84, stream);
 }
 
 /**
@@ -4072,12 +4237,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(82, stream, args);
+  call(85, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(82, stream);
+  callOnHost(85, stream);
 }
 
 /**
@@ -4111,12 +4276,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(83, stream, args);
+  call(86, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(83, stream);
+  callOnHost(86, stream);
 }
 
 /**
@@ -4149,12 +4314,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(84, stream, args);
+  call(87, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(84, stream);
+  callOnHost(87, stream);
 }
 
 /**
@@ -4185,12 +4350,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(85, stream, args);
+  call(88, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(85, stream);
+  callOnHost(88, stream);
 }
 
 /**
@@ -4223,12 +4388,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(86, stream, args);
+  call(89, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(86, stream);
+  callOnHost(89, stream);
 }
 
 /**
@@ -4281,12 +4446,137 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(87, stream, args);
+  call(90, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(87, stream);
+  callOnHost(90, stream);
+}
+
+/**
+ * out[t, c] = silu(sum over j of weight[c, j] x[t - K + 1 + j, c]), K at most 8. Tokens before the
+ * first of a document, or of the row, count as zeros. f32 inside (f64 for f64), rounded once.
+ * FLOPs: 8 per element of out.
+ */
+export interface ShortConvArgs {
+  /** [B, T, C], last stride 1 */
+  x: View;
+  /** [C, K] of x's dtype, contiguous */
+  weight: View;
+  /** [B, T, C], contiguous */
+  out: View;
+  /** [B, T] i32, contiguous */
+  documents: View | null;
+}
+
+function putShortConv(args: ShortConvArgs): void {
+  let at = 0;
+  at = putView(args.x, at);
+  at = putView(args.weight, at);
+  at = putView(args.out, at);
+  putView(args.documents, at);
+}
+
+export function shortConv(
+  args: ShortConvArgs,
+  stream: Stream = args.x.buffer.device.compute,
+): void {
+  putShortConv(args);
+  call(91, stream, args);
+}
+
+export function shortConvOnHost(args: ShortConvArgs, stream: Stream): void {
+  putShortConv(args);
+  callOnHost(91, stream);
+}
+
+/**
+ * Gradients of ShortConv.
+ * FLOPs: 24 per element of dout.
+ */
+export interface ShortConvBackwardArgs {
+  /** the forward's */
+  x: View;
+  /** the forward's */
+  weight: View;
+  /** [B, T, C], last stride 1 */
+  dout: View;
+  /** [B, T, C], contiguous */
+  dx: View;
+  /** [C, K] f32 (f64 for f64), contiguous */
+  dweight: View;
+  /** the forward's */
+  documents: View | null;
+}
+
+function putShortConvBackward(args: ShortConvBackwardArgs): void {
+  let at = 0;
+  at = putView(args.x, at);
+  at = putView(args.weight, at);
+  at = putView(args.dout, at);
+  at = putView(args.dx, at);
+  at = putView(args.dweight, at);
+  putView(args.documents, at);
+}
+
+export function shortConvBackward(
+  args: ShortConvBackwardArgs,
+  stream: Stream = args.x.buffer.device.compute,
+): void {
+  putShortConvBackward(args);
+  call(92, stream, args);
+}
+
+export function shortConvBackwardOnHost(args: ShortConvBackwardArgs, stream: Stream): void {
+  putShortConvBackward(args);
+  callOnHost(92, stream);
+}
+
+/**
+ * ShortConv of the newest tokens of S sequences, packed in [N]. Row slots[s] of the pool holds the
+ * last K - 1 inputs of sequence s, oldest first; see GatedDeltaStep.
+ * FLOPs: 8 per element of out.
+ */
+export interface ShortConvStepArgs {
+  /** [N, C], last stride 1 */
+  x: View;
+  /** [C, K] of x's dtype, contiguous */
+  weight: View;
+  /** [S + 1] i32, contiguous */
+  starts: View;
+  /** [S] i32, contiguous */
+  lengths: View;
+  /** [S] i32, contiguous */
+  slots: View;
+  /** [N, C], contiguous */
+  out: View;
+  /** [slots, K - 1, C] of x's dtype, contiguous */
+  pool: View;
+}
+
+function putShortConvStep(args: ShortConvStepArgs): void {
+  let at = 0;
+  at = putView(args.x, at);
+  at = putView(args.weight, at);
+  at = putView(args.starts, at);
+  at = putView(args.lengths, at);
+  at = putView(args.slots, at);
+  at = putView(args.out, at);
+  putView(args.pool, at);
+}
+
+export function shortConvStep(
+  args: ShortConvStepArgs,
+  stream: Stream = args.x.buffer.device.compute,
+): void {
+  putShortConvStep(args);
+  call(93, stream, args);
+}
+
+export function shortConvStepOnHost(args: ShortConvStepArgs, stream: Stream): void {
+  putShortConvStep(args);
+  callOnHost(93, stream);
 }
 
 /**
@@ -4333,12 +4623,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(88, stream, args);
+  call(94, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(88, stream);
+  callOnHost(94, stream);
 }
 
 /**
@@ -4373,12 +4663,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(89, stream, args);
+  call(95, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(89, stream);
+  callOnHost(95, stream);
 }
 
 /**
@@ -4405,12 +4695,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(90, stream, args);
+  call(96, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(90, stream);
+  callOnHost(96, stream);
 }
 
 /**
@@ -4443,12 +4733,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(91, stream, args);
+  call(97, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(91, stream);
+  callOnHost(97, stream);
 }
 
 /**
@@ -4478,12 +4768,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(92, stream, args);
+  call(98, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(92, stream);
+  callOnHost(98, stream);
 }
 
 /**
@@ -4511,12 +4801,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(93, stream, args);
+  call(99, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(93, stream);
+  callOnHost(99, stream);
 }
 
 /**
@@ -4554,12 +4844,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(94, stream, args);
+  call(100, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(94, stream);
+  callOnHost(100, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -4599,6 +4889,9 @@ export interface OpArgs {
   FeedTokens: FeedTokensArgs;
   Fill: FillArgs;
   Arange: ArangeArgs;
+  GatedDelta: GatedDeltaArgs;
+  GatedDeltaBackward: GatedDeltaBackwardArgs;
+  GatedDeltaStep: GatedDeltaStepArgs;
   GatedLinear: GatedLinearArgs;
   QuantizedGatedLinear: QuantizedGatedLinearArgs;
   Gather: GatherArgs;
@@ -4652,6 +4945,9 @@ export interface OpArgs {
   Scatter: ScatterArgs;
   ScatterAdd: ScatterAddArgs;
   Sgd: SgdArgs;
+  ShortConv: ShortConvArgs;
+  ShortConvBackward: ShortConvBackwardArgs;
+  ShortConvStep: ShortConvStepArgs;
   SignCompress: SignCompressArgs;
   SignAverage: SignAverageArgs;
   Softmax: SoftmaxArgs;
@@ -4698,6 +4994,9 @@ export const opNames = [
   'FeedTokens',
   'Fill',
   'Arange',
+  'GatedDelta',
+  'GatedDeltaBackward',
+  'GatedDeltaStep',
   'GatedLinear',
   'QuantizedGatedLinear',
   'Gather',
@@ -4751,6 +5050,9 @@ export const opNames = [
   'Scatter',
   'ScatterAdd',
   'Sgd',
+  'ShortConv',
+  'ShortConvBackward',
+  'ShortConvStep',
   'SignCompress',
   'SignAverage',
   'Softmax',

@@ -61,6 +61,7 @@ export {
   routeTopK,
   type RowGroups,
 } from './experts.js';
+export { type DeltaInputs, gatedDelta, shortConv } from './gated-delta.js';
 export {
   add_,
   clamp_,

@@ -1,0 +1,142 @@
+// The gated delta rule, a linear attention with a decaying state, and its gradients. Source: Yang,
+// Kautz and Hatamizadeh 2025 (Gated Delta Networks).
+#pragma once
+
+#include "../core/preconditions.h"
+
+namespace ds {
+
+/// The state S [D, E] of each value head starts as zeros. For each token, with the key head of
+/// value head h being h / (H / Hk):
+///
+///   S = e^decay S;  u = beta (v - S'k);  S = S + k u';  out = S'q
+///
+/// Without documents, each row of the batch is one. A state starts again at the first token of a
+/// document. f32 inside (f64 for f64). The GPU supports D and E up to 256.
+struct GatedDelta {
+  View q;                  // [B, T, Hk, D], last stride 1
+  View k;                  // like q, with strides of its own
+  View v;                  // [B, T, H, E], last stride 1, H a multiple of Hk
+  View decay;              // [B, T, H] f32 (f64 for f64), contiguous; at most 0
+  View beta;               // like decay
+  View out;                // [B, T, H, E], contiguous
+  OptionalView documents;  // [B, T] i32, contiguous
+};
+
+/// Gradients of GatedDelta. The GPU needs temporary memory of four f32 tensors like q for each
+/// value head. The gradient of a decay is a sum over later tokens of its document.
+struct GatedDeltaBackward {
+  View q;                  // the forward's
+  View k;                  // the forward's
+  View v;                  // the forward's
+  View decay;              // the forward's
+  View beta;               // the forward's
+  View dout;               // [B, T, H, E], last stride 1
+  View dq;                 // like q, contiguous
+  View dk;                 // like k, contiguous
+  View dv;                 // like v, contiguous
+  View ddecay;             // like decay
+  View dbeta;              // like beta
+  OptionalView documents;  // the forward's
+};
+
+/// GatedDelta of the newest tokens of S sequences, packed in [N] as in PagedAttention. The state of
+/// sequence s is row slots[s] of the pool. It is read, unless the tokens are all lengths[s] tokens
+/// of the sequence, and written. With a negative slot, the state starts as zeros and is not kept.
+/// No two sequences may share a slot. Wrong starts and slots throw DS_INDEX on the CPU; the GPU
+/// reads and writes no memory outside its operands.
+struct GatedDeltaStep {
+  View q;        // [N, Hk, D], last stride 1
+  View k;        // like q, with strides of its own
+  View v;        // [N, H, E], last stride 1
+  View decay;    // [N, H] f32 (f64 for f64), contiguous
+  View beta;     // like decay
+  View starts;   // [S + 1] i32, contiguous
+  View lengths;  // [S] i32, contiguous
+  View slots;    // [S] i32, contiguous
+  View out;      // [N, H, E], contiguous
+  View pool;     // [slots, H, D, E] f32 (f64 for f64), contiguous
+};
+
+/// Checks heads q and k [.., Hk, D], v [.., H, E], and decay and beta [.., H], of `dims` dims.
+inline void check_delta(const char* op, const View& q, const View& k, const View& v,
+                        const View& decay, const View& beta, int dims) {
+  require_floating(op, q);
+  require_like(op, q, k);
+  require_same_dtype(op, q, v);
+  for (const View* one : {&q, &k, &v}) {
+    const bool fits = one->ndim == dims && (one->size(-1) <= 1 || one->strides[dims - 1] == 1);
+    DS_CHECK_SHAPE(fits, op, text(dims, " dims with last stride 1"), one->describe());
+  }
+  for (int d = 0; d < dims - 2; ++d)
+    DS_CHECK_SHAPE(v.shape[d] == q.shape[d], op, text("values of the tokens of ", q.describe()),
+                   v.describe());
+  const int64_t heads = v.size(-2), key_heads = q.size(-2);
+  DS_CHECK_SHAPE(heads == 0 || (key_heads > 0 && heads % key_heads == 0), op,
+                 "value heads a multiple of key heads",
+                 text(heads, " value heads, ", key_heads, " key heads"));
+  for (const View* one : {&decay, &beta}) {
+    require_dtype(op, *one, statistic_of(q.dtype), "decay and beta");
+    bool fits = one->ndim == dims - 1;
+    for (int d = 0; fits && d < dims - 1; ++d) fits = one->shape[d] == v.shape[d];
+    DS_CHECK_SHAPE(fits, op, text("decay and beta of ", v.describe()), one->describe());
+    require_contiguous(op, *one, "decay and beta");
+  }
+}
+
+/// Checks documents [B, T] i32 if present.
+inline void check_documents(const char* op, const View& documents, const View& x) {
+  if (!documents) return;
+  require_dtype(op, documents, DType::i32, "documents");
+  const bool fits = documents.ndim == 2 && documents.shape[0] == x.shape[0];
+  DS_CHECK_SHAPE(fits && documents.shape[1] == x.shape[1], op,
+                 text("documents [", x.shape[0], ", ", x.shape[1], "]"), documents.describe());
+  require_contiguous(op, documents, "documents");
+}
+
+inline void check(const GatedDelta& op) {
+  constexpr const char* kOp = "gated_delta";
+  check_delta(kOp, op.q, op.k, op.v, op.decay, op.beta, 4);
+  require_like(kOp, op.v, op.out);
+  require_contiguous(kOp, op.out, "out");
+  check_documents(kOp, op.documents, op.v);
+}
+
+inline void check(const GatedDeltaBackward& op) {
+  constexpr const char* kOp = "gated_delta_backward";
+  check_delta(kOp, op.q, op.k, op.v, op.decay, op.beta, 4);
+  require_like(kOp, op.v, op.dout);
+  DS_CHECK_SHAPE(op.dout.size(-1) <= 1 || op.dout.strides[3] == 1, kOp, "dout with last stride 1",
+                 op.dout.describe());
+  const View* const pairs[][2] = {{&op.q, &op.dq},
+                                  {&op.k, &op.dk},
+                                  {&op.v, &op.dv},
+                                  {&op.decay, &op.ddecay},
+                                  {&op.beta, &op.dbeta}};
+  for (const auto& [like, out] : pairs) {
+    require_like(kOp, *like, *out);
+    require_contiguous(kOp, *out, "gradients");
+  }
+  check_documents(kOp, op.documents, op.v);
+}
+
+inline void check(const GatedDeltaStep& op) {
+  constexpr const char* kOp = "gated_delta_step";
+  check_delta(kOp, op.q, op.k, op.v, op.decay, op.beta, 3);
+  require_like(kOp, op.v, op.out);
+  require_contiguous(kOp, op.out, "out");
+  const int64_t sequences = op.lengths.numel(), heads = op.v.shape[1];
+  require_list(kOp, op.starts, sequences + 1, DType::i32, "starts");
+  require_list(kOp, op.lengths, sequences, DType::i32, "lengths");
+  require_list(kOp, op.slots, sequences, DType::i32, "slots");
+  const View& pool = op.pool;
+  require_dtype(kOp, pool, statistic_of(op.q.dtype), "pool");
+  const bool fits = pool.ndim == 4 && pool.shape[1] == heads && pool.shape[2] == op.q.shape[2] &&
+                    pool.shape[3] == op.v.shape[2];
+  DS_CHECK_SHAPE(fits, kOp,
+                 text("a pool [slots, ", heads, ", ", op.q.shape[2], ", ", op.v.shape[2], "]"),
+                 pool.describe());
+  require_contiguous(kOp, pool, "pool");
+}
+
+}  // namespace ds

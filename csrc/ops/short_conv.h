@@ -1,0 +1,97 @@
+// A short causal convolution of each channel, with SiLU, and its gradients. Source: Dao and Gu 2024
+// (Mamba-2), whose layers have it before their recurrence.
+#pragma once
+
+#include "gated_delta.h"
+
+namespace ds {
+
+/// out[t, c] = silu(sum over j of weight[c, j] x[t - K + 1 + j, c]), K at most 8. Tokens before the
+/// first of a document, or of the row, count as zeros. f32 inside (f64 for f64), rounded once.
+/// FLOPs: 8 per element of out.
+struct ShortConv {
+  View x;                  // [B, T, C], last stride 1
+  View weight;             // [C, K] of x's dtype, contiguous
+  View out;                // [B, T, C], contiguous
+  OptionalView documents;  // [B, T] i32, contiguous
+};
+
+/// Gradients of ShortConv.
+/// FLOPs: 24 per element of dout.
+struct ShortConvBackward {
+  View x;                  // the forward's
+  View weight;             // the forward's
+  View dout;               // [B, T, C], last stride 1
+  View dx;                 // [B, T, C], contiguous
+  View dweight;            // [C, K] f32 (f64 for f64), contiguous
+  OptionalView documents;  // the forward's
+};
+
+/// ShortConv of the newest tokens of S sequences, packed in [N]. Row slots[s] of the pool holds the
+/// last K - 1 inputs of sequence s, oldest first; see GatedDeltaStep.
+/// FLOPs: 8 per element of out.
+struct ShortConvStep {
+  View x;        // [N, C], last stride 1
+  View weight;   // [C, K] of x's dtype, contiguous
+  View starts;   // [S + 1] i32, contiguous
+  View lengths;  // [S] i32, contiguous
+  View slots;    // [S] i32, contiguous
+  View out;      // [N, C], contiguous
+  View pool;     // [slots, K - 1, C] of x's dtype, contiguous
+};
+
+/// The most taps of a channel.
+constexpr int64_t kMostTaps = 8;
+
+/// Checks x [.., C] of `dims` dims, and weights [C, K].
+inline void check_short_conv(const char* op, const View& x, const View& weight, int dims) {
+  require_floating(op, x);
+  const bool is_packed = x.ndim == dims && (x.size(-1) <= 1 || x.strides[dims - 1] == 1);
+  DS_CHECK_SHAPE(is_packed, op, text(dims, " dims with last stride 1"), x.describe());
+  require_same_dtype(op, x, weight);
+  const bool fits = weight.ndim == 2 && weight.shape[0] == x.size(-1) && weight.shape[1] > 0 &&
+                    weight.shape[1] <= kMostTaps;
+  DS_CHECK_SHAPE(fits, op, text("weights [", x.size(-1), ", 1 to ", kMostTaps, "]"),
+                 weight.describe());
+  require_contiguous(op, weight, "weights");
+}
+
+inline void check(const ShortConv& op) {
+  constexpr const char* kOp = "short_conv";
+  check_short_conv(kOp, op.x, op.weight, 3);
+  require_like(kOp, op.x, op.out);
+  require_contiguous(kOp, op.out, "out");
+  check_documents(kOp, op.documents, op.x);
+}
+
+inline void check(const ShortConvBackward& op) {
+  constexpr const char* kOp = "short_conv_backward";
+  check_short_conv(kOp, op.x, op.weight, 3);
+  for (const View* one : {&op.dout, &op.dx}) require_like(kOp, op.x, *one);
+  DS_CHECK_SHAPE(op.dout.size(-1) <= 1 || op.dout.strides[2] == 1, kOp, "dout with last stride 1",
+                 op.dout.describe());
+  require_contiguous(kOp, op.dx, "dx");
+  require_same_shape(kOp, op.weight, op.dweight);
+  require_dtype(kOp, op.dweight, statistic_of(op.x.dtype), "dweight");
+  require_contiguous(kOp, op.dweight, "dweight");
+  check_documents(kOp, op.documents, op.x);
+}
+
+inline void check(const ShortConvStep& op) {
+  constexpr const char* kOp = "short_conv_step";
+  check_short_conv(kOp, op.x, op.weight, 2);
+  require_like(kOp, op.x, op.out);
+  require_contiguous(kOp, op.out, "out");
+  const int64_t sequences = op.lengths.numel();
+  require_list(kOp, op.starts, sequences + 1, DType::i32, "starts");
+  require_list(kOp, op.lengths, sequences, DType::i32, "lengths");
+  require_list(kOp, op.slots, sequences, DType::i32, "slots");
+  const View& pool = op.pool;
+  require_same_dtype(kOp, op.x, pool);
+  const int64_t held = op.weight.shape[1] - 1, channels = op.x.shape[1];
+  const bool fits = pool.ndim == 3 && pool.shape[1] == held && pool.shape[2] == channels;
+  DS_CHECK_SHAPE(fits, kOp, text("a pool [slots, ", held, ", ", channels, "]"), pool.describe());
+  require_contiguous(kOp, pool, "pool");
+}
+
+}  // namespace ds

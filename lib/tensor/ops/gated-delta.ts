@@ -1,0 +1,163 @@
+// The gated delta rule, and the short causal convolution before it.
+
+import { DsError } from '../../errors.js';
+import { statisticOf } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { leading } from '../../runtime/required.js';
+import { describe } from '../../runtime/view.js';
+import { type GradSink, record } from '../tape.js';
+import { Tensor } from '../tensor.js';
+import { cast } from './creation.js';
+import {
+  lastPacked,
+  packed,
+  requireAlike,
+  requireSameDevice,
+  requireTensor,
+  shapeError,
+} from './shapes.js';
+
+/** Inputs of gatedDelta(). */
+export interface DeltaInputs {
+  /** Queries, [B, T, Hk, D]. */
+  readonly q: Tensor;
+  /** Keys, like q. The state stays bounded if their length is at most 1. */
+  readonly k: Tensor;
+  /** Values, [B, T, H, E]; H / Hk value heads share a key head. */
+  readonly v: Tensor;
+  /** Logarithm of the factor of the state, [B, T, H], at most 0; f32, or f64 for f64. */
+  readonly decay: Tensor;
+  /** The step of the update, [B, T, H], in [0, 1]; f32, or f64 for f64. */
+  readonly beta: Tensor;
+  /** The document of each token, [B, T] i32 or i64. Default: each row is one. */
+  readonly documents?: Tensor | null;
+}
+
+/** documents [B, T] as kernels read them. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
+function documentsOf(op: string, given: Tensor | null, x: Tensor): Tensor | null {
+  if (!given) return null;
+  requireSameDevice(`${op} documents`, given, x);
+  if (given.dtype !== 'i32' && given.dtype !== 'i64') {
+    const expected = 'numbers of documents of dtype i32 or i64';
+    throw new DsError({
+      code: 'DS_DTYPE',
+      op: `${op} documents`,
+      expected,
+      got: describe(given),
+    });
+  }
+  const [B, T] = x.shape;
+  if (given.ndim === 2 && given.size(0) === B && given.size(1) === T) {
+    return packed(cast(given, 'i32'));
+  }
+  throw shapeError(`${op} documents`, `[${B}, ${T}]`, describe(given));
+}
+
+const DELTA = 'gatedDelta';
+
+/** Inputs in the layouts of the kernels. */
+type Read = Readonly<Record<'q' | 'k' | 'v' | 'decay' | 'beta', Tensor>> & {
+  readonly documents: Tensor | null;
+};
+
+const INPUTS: OptionNames<DeltaInputs> = {
+  ...{ q: true, k: true, v: true, decay: true, beta: true, documents: true },
+};
+
+function readDelta(inputs: DeltaInputs): Read {
+  const { q, k, v, decay, beta, documents = null } = readOptions(DELTA, inputs, INPUTS);
+  for (const one of [q, k, v, decay, beta]) requireTensor(DELTA, one);
+  requireAlike(DELTA, q, k);
+  requireAlike(DELTA, q, v);
+  const [B, T, Hk = 0] = q.shape;
+  const [vB, vT, H = 0] = v.shape;
+  const isSame = q.shape.length === 4 && q.shape.every((n, d) => n === k.shape[d]);
+  if (!isSame || v.ndim !== 4 || vB !== B || vT !== T || H % Hk !== 0) {
+    const expected = 'q, k [B, T, Hk, D] and v [B, T, H, E] with H a multiple of Hk';
+    throw shapeError(DELTA, expected, [q, k, v].map(describe).join(', '));
+  }
+  for (const one of [decay, beta]) {
+    requireSameDevice(DELTA, one, q);
+    if (one.ndim === 3 && one.shape.every((n, d) => n === v.shape[d])) continue;
+    throw shapeError(DELTA, `decay and beta [${v.shape.slice(0, 3).join(', ')}]`, describe(one));
+  }
+  const statistic = statisticOf(q.dtype);
+  for (const one of [decay, beta]) {
+    if (one.dtype === statistic) continue;
+    const expected = `decay and beta of dtype ${statistic}`;
+    throw new DsError({ code: 'DS_DTYPE', op: DELTA, expected, got: describe(one) });
+  }
+  return {
+    ...{ q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) },
+    ...{ decay: packed(decay), beta: packed(beta) },
+    documents: documentsOf(DELTA, documents, q),
+  };
+}
+
+function giveDelta(read: Read, grad: Tensor, sink: GradSink): void {
+  const fresh = ({ shape, dtype, device }: Tensor): Tensor => Tensor.empty(shape, dtype, device);
+  const { q, k, v, decay, beta } = read;
+  const grads = [q, k, v, decay, beta].map(fresh);
+  const [dq, dk, dv, ddecay, dbeta] = leading(grads, 5);
+  kernels.gatedDeltaBackward({ ...read, dout: lastPacked(grad), dq, dk, dv, ddecay, dbeta });
+  grads.forEach((one, i) => {
+    if (sink.needs(i)) sink.give(i, one);
+    one.dispose();
+  });
+}
+
+// Operations: functions.
+
+/**
+ * The gated delta rule: linear attention [B, T, H, E] with a state S [D, E] of each value head.
+ * Each token runs S = exp(decay) S; u = beta (v - S'k); S = S + k u'; its result is S'q. The state
+ * starts as zeros at the first token of each document. f32 inside (f64 for f64). The backward runs
+ * the forward again and keeps no states. A GPU supports D and E up to 256. Throws DS_SHAPE,
+ * DS_DTYPE, DS_DEVICE. Source: Yang, Kautz and Hatamizadeh 2025.
+ */
+export function gatedDelta(inputs: DeltaInputs): Tensor {
+  const read = readDelta(inputs);
+  const { q, k, v, decay, beta, documents } = read;
+  const out = Tensor.empty(v.shape, v.dtype, v.device);
+  kernels.gatedDelta({ ...read, out });
+  const saved = [q, k, v, decay, beta];
+  const given = [inputs.q, inputs.k, inputs.v, inputs.decay, inputs.beta];
+  record(DELTA, given, [out], documents ? [...saved, documents] : saved, ([grad], sink) => {
+    giveDelta(read, grad, sink);
+  });
+  return out;
+}
+
+const CONV = 'shortConv';
+
+/**
+ * silu(causal convolution) of each channel of x [B, T, C] with its own weights [C, K], K from 1 to
+ * 8; the last weight is that of the token itself. Earlier tokens outside the token's document count
+ * as zeros; documents [B, T] i32 or i64, or null. f32 inside (f64 for f64). Throws DS_SHAPE,
+ * DS_DTYPE, DS_DEVICE.
+ */
+export function shortConv(x: Tensor, weight: Tensor, documents: Tensor | null = null): Tensor {
+  requireAlike(CONV, x, weight);
+  const [C, K = 0] = weight.shape;
+  if (x.ndim !== 3 || weight.ndim !== 2 || x.size(2) !== C || K < 1 || K > 8) {
+    const expected = 'x [B, T, C] and weights [C, K] with K from 1 to 8';
+    throw shapeError(CONV, expected, `${describe(x)} and ${describe(weight)}`);
+  }
+  const read = {
+    ...{ x: lastPacked(x), weight: packed(weight) },
+    documents: documentsOf(CONV, documents, x),
+  };
+  const out = Tensor.empty(x.shape, x.dtype, x.device);
+  kernels.shortConv({ ...read, out });
+  const saved = [read.x, read.weight, ...(read.documents ? [read.documents] : [])];
+  record(CONV, [x, weight], [out], saved, ([grad], sink) => {
+    const dx = Tensor.empty(x.shape, x.dtype, x.device);
+    const dweight = Tensor.empty(weight.shape, statisticOf(x.dtype), x.device);
+    kernels.shortConvBackward({ ...read, dout: lastPacked(grad), dx, dweight });
+    if (sink.needs(0)) sink.give(0, dx);
+    if (sink.needs(1)) sink.give(1, cast(dweight, weight.dtype));
+    for (const one of [dx, dweight]) one.dispose();
+  });
+  return out;
+}
