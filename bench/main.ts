@@ -7,7 +7,9 @@ import { attentionBench } from './attention.js';
 import { checkpointBench } from './checkpoint.js';
 import { cpuBench } from './cpu.js';
 import { decodeBench } from './decode.js';
+import { dpoBench } from './dpo.js';
 import { grammarBench } from './grammar.js';
+import { grpoBench } from './grpo.js';
 import { asksForHelp, helpOf } from './help.js';
 import { hostBench } from './host.js';
 import { inferenceMemoryBench } from './inference-memory.js';
@@ -42,6 +44,8 @@ const benches: Record<string, Bench> = {
   kernels: kernelsBench,
   'inference-memory': inferenceMemoryBench,
   loader: loaderBench,
+  dpo: dpoBench,
+  grpo: grpoBench,
   preferences: preferencesBench,
   'quantization-quality': quantizationQualityBench,
   onebit: oneBitBench,

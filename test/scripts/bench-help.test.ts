@@ -48,7 +48,9 @@ test('there are benchmarks, and each has a module', () => {
 
 test.each(benches())('%s says every option that it reads, and no other', (name, file) => {
   const source = sourceOf(file);
-  const shared = source.includes("from './models.js'") ? optionsIn(sourceOf('models.ts')) : [];
+  const shared = /from '\.\/(models|timed-updates)\.js'/.test(source)
+    ? optionsIn(sourceOf('models.ts'))
+    : [];
   const read = new Set([...optionsIn(source), ...shared]);
   expect(Object.keys(optionTexts[name] ?? {}).sort()).toEqual([...read].sort());
 });

@@ -73,6 +73,9 @@ interface Pending {
   metrics: number[] | null;
 }
 
+/** Completions that a GPU samples at once: more of them need much memory for their logits. */
+const MOST_SEQUENCES = 512;
+
 /** The states that generation does not read. */
 const NOT_GENERATING = ['optim_states', 'hp_params', 'lp_grads', 'contiguous_grad_buffer'] as const;
 
@@ -198,7 +201,14 @@ class RolloutSource extends MethodSource {
 
   private decoding(): RolloutOptions {
     const { tokenizer } = this.grounds.settings;
-    return { tokenizer, offload: this.plan.offloadStates ? NOT_GENERATING : [] };
+    const { prompts } = this.grounds.sizes;
+    // The CPU computes 32 rows about as fast as more of them; a GPU needs many.
+    const isGpu = required(this.parts).engine.device.kind !== 'cpu';
+    const maxSequences = Math.min(MOST_SEQUENCES, prompts * this.plan.generations);
+    return {
+      ...{ tokenizer, offload: this.plan.offloadStates ? NOT_GENERATING : [] },
+      ...(isGpu && maxSequences > 128 && { maxSequences }),
+    };
   }
 
   private get weights(): number[] {

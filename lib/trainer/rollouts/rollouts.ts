@@ -18,11 +18,15 @@ export interface RolloutOptions {
   tokenizer?: Tokenizer | null;
   /** Most tokens of a prompt and its completion. Default: 1024, or the limit of the model. */
   maxTokens?: number;
+  /** Most completions that are sampled at once. Default: 128 on a GPU, 32 on the CPU. */
+  maxSequences?: number;
   /** States that are in host memory while it generates: see offloadStates(). Default: none. */
   offload?: readonly Exclude<OffloadState, 'lp_params'>[];
 }
 
-const OPTIONS: OptionNames<RolloutOptions> = { tokenizer: true, maxTokens: true, offload: true };
+const OPTIONS: OptionNames<RolloutOptions> = {
+  ...{ tokenizer: true, maxTokens: true, maxSequences: true, offload: true },
+};
 
 /**
  * Returns a generator of text with the weights of `engine`, without a copy of them. Adapters act
@@ -35,7 +39,9 @@ export function rolloutsOf(
   ...surplus: readonly unknown[]
 ): Rollouts {
   requireNoSurplus('rolloutsOf', surplus);
-  const { tokenizer = null, maxTokens, offload = [] } = readOptions('rolloutsOf', given, OPTIONS);
+  const read = readOptions('rolloutsOf', given, OPTIONS);
+  const { tokenizer = null, maxTokens, maxSequences = null, offload = [] } = read;
+  if (maxSequences !== null) requireInteger('rolloutsOf maxSequences', maxSequences, 1);
   if (!(engine instanceof Engine)) {
     throw refusedValue('rolloutsOf engine', 'an engine of initialize()', engine);
   }
@@ -49,7 +55,7 @@ export function rolloutsOf(
     throw refusedValue('rolloutsOf maxTokens', `at most ${module.alikeSeq}, of the model`, most);
   }
   requireMovable(engine, offload);
-  return new Rollouts(engine, module, { tokenizer, offload }, most);
+  return new Rollouts(engine, module, { tokenizer, maxSequences, offload }, most);
 }
 
 /**
@@ -77,7 +83,11 @@ export class Rollouts {
   constructor(
     private readonly engine: Engine,
     private readonly model: CausalLM,
-    private readonly how: { tokenizer: Tokenizer | null; offload: readonly OffloadState[] },
+    private readonly how: {
+      tokenizer: Tokenizer | null;
+      maxSequences: number | null;
+      offload: readonly OffloadState[];
+    },
     /** Most tokens of a prompt and its completion. */
     readonly maxTokens: number,
   ) {}
@@ -121,7 +131,10 @@ export class Rollouts {
   }
 
   private open(): Promise<InferenceEngine> {
-    const config = { max_out_tokens: this.maxTokens };
+    const config = {
+      max_out_tokens: this.maxTokens,
+      max_ragged_sequence_count: this.how.maxSequences,
+    };
     return initRollouts(this.model, config, this.how.tokenizer, { isWhole: true });
   }
 }
