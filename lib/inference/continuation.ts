@@ -59,10 +59,12 @@ export class Continuation {
     private readonly request: ReadRequest,
     private readonly index: number,
     vocabulary: { tokenizer: Tokenizer | null; vocabSize: number },
+    /** Slot of the adapter; -1: none. */
+    adapter = -1,
   ) {
     const { prompt, maxNewTokens, cacheSalt, sampling, stop, textBefore, visibleTokens } = request;
     const { tokenizer } = vocabulary;
-    this.sequence = new Sequence(prompt, prompt.length + maxNewTokens, cacheSalt);
+    this.sequence = new Sequence(prompt, prompt.length + maxNewTokens, cacheSalt, adapter);
     this.sampling = new SequenceSampling('InferenceEngine request', sampling, vocabulary, index);
     this.stream = tokenizer && new TextStream(tokenizer, stop, textBefore, visibleTokens);
     this.tokenizer = tokenizer;

@@ -10,6 +10,8 @@ import { requireNoSurplus } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { noGrad, type Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
+import type { Adapters } from './adapters/adapters.js';
+import { requireName } from './adapters/settings.js';
 import { searched } from './beam-generation.js';
 import { type ChatRequest, type ChatResult, chat } from './chat.js';
 import { type Generation, type GenerationPiece, gathered } from './continuation.js';
@@ -37,6 +39,8 @@ interface EngineParts {
   runner: StepRunner;
   generator: Generator;
   requests: RequestLimits;
+  /** Adapters beside the weights; null or absent: none. */
+  adapters?: Adapters | null;
   /** Default: this process has the whole model. */
   role?: EngineRole;
 }
@@ -97,14 +101,58 @@ export class InferenceEngine {
 
   /**
    * Returns the logprob of each token of a prompt with the `top` likeliest alternatives; null for
-   * the first token. One forward without the cache. Throws DS_ARGUMENT for invalid tokens and with
-   * tensor_parallel, DS_LIMIT for a prompt that is too long.
+   * the first token. `adapter` names a loaded adapter. One forward without the cache. Throws
+   * DS_ARGUMENT for invalid tokens, an unknown adapter and with tensor_parallel, DS_LIMIT for a
+   * prompt that is too long.
    */
-  promptLogprobs(prompt: ArrayLike<number>, top = 0): (TokenLogprob | null)[] {
+  promptLogprobs(
+    prompt: ArrayLike<number>,
+    top = 0,
+    adapter?: string | null,
+  ): (TokenLogprob | null)[] {
     this.requireAlive('promptLogprobs');
     this.role.requireAlone('promptLogprobs');
-    const { prompt: tokens } = readRequest({ prompt, maxNewTokens: 1 }, this.parts.requests);
-    return promptLogprobs(this.module, tokens, requireInteger('promptLogprobs top', top, 0));
+    const given = { prompt, maxNewTokens: 1, ...(adapter && { adapter }) };
+    const { prompt: tokens } = readRequest(given, this.parts.requests);
+    const most = requireInteger('promptLogprobs top', top, 0);
+    const score = () => promptLogprobs(this.module, tokens, most);
+    const { adapters } = this.parts;
+    if (!adapter || !adapters || tokens.length < 2) return score();
+    return adapters.with(adapter, tokens.length - 1, score);
+  }
+
+  /** Names of the loaded adapters, in the order of loading. */
+  get adapters(): readonly string[] {
+    return this.parts.adapters?.names ?? [];
+  }
+
+  /**
+   * Loads an adapter beside the others: a folder in PEFT's format, or a name of the hub. Requests
+   * select it by `name`. Needs the option maxAdapters of initInference(). Rejects with DS_ARGUMENT
+   * for a name in use, a rank above maxAdapterRank and with tensor_parallel. Rejects with DS_LIMIT
+   * if maxAdapters are loaded, and DS_CHECKPOINT for an adapter of another model.
+   */
+  async loadAdapter(name: string, place: string): Promise<void> {
+    const op = 'InferenceEngine.loadAdapter';
+    await this.openAdapters('loadAdapter').load(op, requireName(op, name), place);
+  }
+
+  /**
+   * Unloads an adapter. Requests in progress keep it; new ones do not find it. Throws DS_ARGUMENT
+   * for an unknown name and with tensor_parallel.
+   */
+  unloadAdapter(name: string): void {
+    const op = 'InferenceEngine.unloadAdapter';
+    this.openAdapters('unloadAdapter').unload(op, requireName(op, name));
+  }
+
+  private openAdapters(call: string): Adapters {
+    this.requireAlive(call);
+    this.role.requireAlone(call);
+    const { adapters } = this.parts;
+    if (adapters) return adapters;
+    const hint = 'Set maxAdapters in the options of initInference().';
+    throw refused(`InferenceEngine.${call}`, 'an engine with adapters', 'one without', hint);
   }
 
   /**
@@ -266,6 +314,7 @@ export class InferenceEngine {
     try {
       await this.generator.close();
     } finally {
+      this.parts.adapters?.dispose();
       if (this.parts.ownsModel) {
         for (const parameter of this.module.parameters()) parameter.dispose();
         this.module.releaseTables();

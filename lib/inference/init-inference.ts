@@ -22,6 +22,8 @@ import { trainerOf } from '../tensor/index.js';
 import { allOrNothing } from '../tensor/scope.js';
 import { hasTokenizer } from '../text/gguf-tokenizer.js';
 import { Tokenizer } from '../text/index.js';
+import { Adapters } from './adapters/adapters.js';
+import { type AdapterOptions, type AdapterSettings, adapterSettings } from './adapters/settings.js';
 import {
   type InferenceConfig,
   type ResolvedInferenceConfig,
@@ -45,7 +47,7 @@ import { StepLoop, type StepLoopParts } from './step-loop.js';
 import { StepRunner } from './step-runner.js';
 
 /** Options of initInference() outside the configuration. */
-export interface InitInferenceOptions {
+export interface InitInferenceOptions extends AdapterOptions {
   /**
    * A tokenizer, its folder, or a name of the hub. Default: the tokenizer of the model folder. A
    * model object has no default tokenizer; its prompts are tokens.
@@ -55,7 +57,10 @@ export interface InitInferenceOptions {
   revision?: string;
 }
 
-const OPTIONS: OptionNames<InitInferenceOptions> = { tokenizer: true, revision: true };
+const OPTIONS: OptionNames<InitInferenceOptions> = {
+  ...{ tokenizer: true, revision: true },
+  ...{ adapters: true, maxAdapters: true, maxAdapterRank: true },
+};
 
 /**
  * Builds an inference engine. `model` is a model object, a folder in the Hugging Face format, or a
@@ -132,10 +137,11 @@ async function engineOf(
   ranks: ModelRanks | null,
   own: InitInferenceOptions,
 ): Promise<InferenceEngine> {
+  const adapters = adapterSettings('initInference', own);
   if (typeof model === 'string') {
     const read = await readModel(model, resolved, ranks, own);
     const tokenizer = await tokenizerOf(own, read.folders);
-    return build(read.model, resolved, ranks, { tokenizer, ownsModel: true });
+    return build(read.model, resolved, ranks, { tokenizer, ownsModel: true, adapters });
   }
   if (!(model instanceof CausalLM)) {
     throw refusedValue(
@@ -145,7 +151,7 @@ async function engineOf(
     );
   }
   const tokenizer = await tokenizerOf(own, []);
-  return build(model, resolved, ranks, { tokenizer, ownsModel: false });
+  return build(model, resolved, ranks, { tokenizer, ownsModel: false, adapters });
 }
 
 /** Reads the model of a folder or a name; with "checkpoint", only its configuration. */
@@ -184,6 +190,8 @@ async function tokenizerOf(
 interface Own {
   tokenizer: Tokenizer | null;
   ownsModel: boolean;
+  /** Null, or absent: no adapters beside the weights. */
+  adapters?: AdapterSettings | null;
   /** Set for rollouts; see initRollouts(). */
   rollouts?: { isWhole: boolean };
 }
@@ -199,12 +207,42 @@ async function build(
   const endTokens = endTokensOf(model, own.tokenizer);
   const isTrained = model.parameters().some((one) => trainerOf(one) !== null);
   const staysAsItIs = isTrained || isStreamed(model);
+  if (staysAsItIs && own.adapters) {
+    const got = 'one that an engine of initialize() trains or streams';
+    throw refused('initInference adapters', 'a model for inference only', got);
+  }
   if (staysAsItIs) requireAsItIs(model, config, own.rollouts?.isWhole ?? false);
   else await place(model, config, ranks, own);
   if (!isTrained) model.eval();
   const { save_mp_checkpoint_path: saved } = config;
   if (saved !== null) await saveParts(model, saved, ranks);
   if (!staysAsItIs) joinAll(model);
+  const adapters = own.adapters
+    ? await Adapters.install('initInference', model, own.adapters)
+    : null;
+  try {
+    return await finish({ model, config, ranks, own, adapters, staysAsItIs, maxTokens, endTokens });
+  } catch (error) {
+    adapters?.dispose();
+    throw error;
+  }
+}
+
+/** What build() has decided. */
+interface Built {
+  model: CausalLM;
+  config: ResolvedInferenceConfig;
+  ranks: ModelRanks | null;
+  own: Own;
+  adapters: Adapters | null;
+  staysAsItIs: boolean;
+  maxTokens: number;
+  endTokens: readonly number[];
+}
+
+/** Allocates the cache of a prepared model and makes its engine. */
+async function finish(built: Built): Promise<InferenceEngine> {
+  const { model, config, ranks, own, adapters, staysAsItIs, maxTokens, endTokens } = built;
   const sizes: CacheSizes = { ...model.cacheShape(), blockSize: config.kv_cache.block_size };
   tryForward(model, sizes, maxTokens);
   const found = limitsOf(config, sizes, maxTokens);
@@ -216,17 +254,19 @@ async function build(
     maxTokens: reach,
     minNewTokens: config.min_out_tokens,
     endTokens,
+    requireAdapter: adapters && ((op: string, name: string) => adapters.require(op, name)),
   };
   const records = recordsSteps(config, sizes.device, ranks !== null || staysAsItIs);
   const speculation = speculationOf(config);
-  const room = { ...limits, reach, records, proposals: speculation?.most ?? 0 };
+  const room = { ...limits, reach, records, adapters, proposals: speculation?.most ?? 0 };
   const runner = allOrNothing(() => new StepRunner(model, sizes, room));
   // Followers receive a step's tokens from rank 0, which must therefore have them on the host.
   const runsAhead = !ranks && (config.async_scheduling ?? sizes.device.kind !== 'cpu');
   const scalesLogprobs = own.rollouts !== undefined;
-  const parts = { model, runner, limits, requests, runsAhead, scalesLogprobs, speculation };
+  const others = { speculation, adapters, scalesLogprobs };
+  const parts = { model, runner, limits, requests, runsAhead, ...others };
   const shared = ranks ? sharedGenerator(parts, ranks) : { generator: new StepLoop(parts) };
-  return new InferenceEngine({ ...parts, ...own, ...shared });
+  return new InferenceEngine({ ...parts, ...own, adapters, ...shared });
 }
 
 /** Shards, loads, quantizes and moves the weights. */

@@ -26,7 +26,7 @@ export function blockBytes(sizes: CacheSizes): number {
   return 2 * layers * kvHeads * headDim * blockSize * dtypeSize(dtype);
 }
 
-/** The lists of a batch on the device; tables are [sequences, width]. */
+/** The lists of a batch on the device; tables are [sequences, width], tiles [tiles, 3]. */
 type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
 
 /**
@@ -42,7 +42,7 @@ export function onDevice(batch: StepBatch, all: Tensor): DeviceBatch {
   });
   const found = Object.fromEntries(lists) as Record<ListName, Tensor>;
   const tables = found.tables.reshape([batch.sequences, batch.width]);
-  return { ...found, tables, batch };
+  return { ...found, tables, tiles: found.tiles.reshape([batch.tiles, 3]), batch };
 }
 
 /**

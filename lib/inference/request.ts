@@ -14,6 +14,7 @@ import {
 } from '../runtime/option.js';
 import { readOptions } from '../runtime/options.js';
 import { refused, refusedValue } from '../runtime/refused.js';
+import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
 import { type BeamRequest, readBeams } from './beam-request.js';
@@ -32,6 +33,8 @@ export interface RequestLimits {
   minNewTokens: number;
   /** End tokens of the model. */
   endTokens: readonly number[];
+  /** Throws DS_ARGUMENT unless an adapter has the name. Absent: no adapter is loaded. */
+  requireAdapter?: ((op: string, name: string) => void) | null;
 }
 
 /** Options of a request apart from sampling, for the limits of an engine. */
@@ -108,6 +111,11 @@ export const requestOptions = (limits: RequestLimits) => ({
     default: '',
     shown: 'one common salt',
   }),
+  /** Name of a loaded adapter, which the tokens of the request use. Default: the model alone. */
+  adapter: checked((op, name: string) => requireAdapter(op, name, limits), 'name of an adapter', {
+    default: null,
+    shown: 'the model alone',
+  }),
   /**
    * The texts that the model may write: a JSON schema, a Standard Schema (zod 4.2), `{ regex }`,
    * `{ choice }`, `{ grammar }` or `{ jsonObject: true }`. See docs/structured-output.md. Needs a
@@ -140,6 +148,8 @@ export interface ReadRequest {
   n: number;
   signal: AbortSignal | null;
   cacheSalt: string;
+  /** Null: the model alone. */
+  adapter: string | null;
   onStart: (() => void) | null;
   /** Null for any text. */
   format: ReadFormat | null;
@@ -168,6 +178,10 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
   const chat = messages && chatPrompt(OP, limits.tokenizer, { messages, tools, variables });
   const prompt = chat ? requireTokens(`${OP} messages`, chat, limits) : required(said);
   const ends = ignoreEos ? [] : limits.endTokens;
+  const beams = readBeams({ numBeams, lengthPenalty, earlyStopping }, stop, read.format !== null);
+  if (beams && read.adapter !== null) {
+    throw refused(`${OP} adapter`, 'no adapter with numBeams', formatValue(read.adapter));
+  }
   return {
     ...rest,
     prompt,
@@ -178,9 +192,18 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
     onStart: read.onStart ?? null,
     grammar: null,
     sampling: Object.fromEntries(all.filter(isSampling)),
-    beams: readBeams({ numBeams, lengthPenalty, earlyStopping }, stop, read.format !== null),
+    beams,
   };
 }
+
+function requireAdapter(op: string, name: string, limits: RequestLimits): string {
+  requireType(op, name, 'string');
+  if (limits.requireAdapter) limits.requireAdapter(op, name);
+  else throw refused(op, 'no adapter: the engine has none', formatValue(name), ADAPTERS_HINT);
+  return name;
+}
+
+const ADAPTERS_HINT = 'Load adapters with the option adapters of initInference().';
 
 function requireSignal(op: string, signal: AbortSignal): AbortSignal {
   if (signal instanceof AbortSignal) return signal;

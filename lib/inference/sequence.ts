@@ -32,6 +32,8 @@ export class Sequence {
     readonly limit: number,
     /** Only sequences with equal salts share cached blocks. */
     private readonly salt = '',
+    /** Slot of the adapter of its tokens; -1: none. */
+    readonly adapter = -1,
   ) {
     this.tokens = [...prompt];
     this.promptLength = prompt.length;

@@ -1,5 +1,6 @@
 // The inputs of one step for the model and the cache: packed tokens, positions and block tables.
 import { required } from '../runtime/required.js';
+import { listOf } from './adapters/rows.js';
 import type { Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
 
@@ -11,6 +12,8 @@ interface StepSizes {
   readonly ends: number;
   /** Row length of the block tables. */
   readonly width: number;
+  /** Tiles of rows with one adapter; 0: no row has an adapter. */
+  readonly tiles: number;
 }
 
 /** All inputs of a forward as numbers. Ranks that share a model send it to each other. */
@@ -34,7 +37,8 @@ interface PlannedBatch {
 }
 
 /** Returns the length of each list of a batch, in order. */
-export function listsOf({ tokens, sequences, ends, width }: StepSizes): Record<ListName, number> {
+export function listsOf(sizes: StepSizes): Record<ListName, number> {
+  const { tokens, sequences, ends, width, tiles } = sizes;
   return {
     tokens,
     positions: tokens,
@@ -43,6 +47,8 @@ export function listsOf({ tokens, sequences, ends, width }: StepSizes): Record<L
     starts: sequences + 1,
     lengths: sequences,
     tables: sequences * width,
+    entries: tiles > 0 ? tokens : 0,
+    tiles: 3 * tiles,
   };
 }
 
@@ -54,9 +60,11 @@ export function wordsOf(sizes: StepSizes): number {
 /**
  * tokens (input of the op FeedTokens), positions and slots have one entry per token. `ends` are the
  * indices of last tokens and of proposals. starts, lengths and tables are inputs of the op
- * PagedAttention.
+ * PagedAttention. entries and tiles are inputs of the op AdapterShrink.
  */
-export type ListName = 'tokens' | 'positions' | 'slots' | 'ends' | 'starts' | 'lengths' | 'tables';
+export type ListName =
+  | ('tokens' | 'positions' | 'slots' | 'ends' | 'starts' | 'lengths' | 'tables')
+  | ('entries' | 'tiles');
 
 /**
  * Padded size of a decode step. A padding row has one token without a slot, which attends to no
@@ -65,6 +73,8 @@ export type ListName = 'tokens' | 'positions' | 'slots' | 'ends' | 'starts' | 'l
 export interface Padding {
   readonly rows: number;
   readonly width: number;
+  /** Room for tiles of adapters; 0: no row has an adapter. */
+  readonly tiles: number;
 }
 
 /** Format of a batch. */
@@ -95,17 +105,31 @@ export function stepBatch(given: readonly Slice[], form: BatchForm): PlannedBatc
     ended.push(sequence);
     ends += 1 + sequence.proposals.length;
   }
+  const rows = adapterRows(slices);
+  const tiles = (rows?.tiles.length ?? 0) / 3;
   const sizes = padding
-    ? { tokens: padding.rows, sequences: padding.rows, ends: padding.rows, width: padding.width }
-    : { tokens, sequences: slices.length, ends, width };
+    ? { ...padding, tokens: padding.rows, sequences: padding.rows, ends: padding.rows }
+    : { tokens, sequences: slices.length, ends, width, tiles };
   const lengths = listsOf(sizes);
   const words = wordsOf(sizes);
   const numbers = into ? into.subarray(0, words) : new Int32Array(words);
   const lists = cut(numbers, lengths);
   const filled = fill(lists, slices, { blockSize, width: sizes.width });
   if (padding) pad(lists, filled, padding.rows);
-  const batch = { ...sizes, numbers, singles: padding?.rows ?? singles.length, longest };
+  if (sizes.tiles > 0) {
+    lists.entries.fill(0).set(rows?.entries ?? []);
+    lists.tiles.fill(0).set(rows?.tiles ?? []);
+  }
+  const { ends, sequences } = sizes;
+  const counts = { tokens: sizes.tokens, sequences, ends, width: sizes.width, tiles: sizes.tiles };
+  const batch = { ...counts, numbers, singles: padding?.rows ?? singles.length, longest };
   return { batch, ended };
+}
+
+/** Sorts the rows of slices by adapter; null if none has an adapter. */
+function adapterRows(slices: readonly Slice[]): ReturnType<typeof listOf> | null {
+  if (slices.every(({ sequence }) => sequence.adapter < 0)) return null;
+  return listOf(slices.flatMap(({ sequence, count }) => Array(count).fill(sequence.adapter)));
 }
 
 type Lists = Record<ListName, Int32Array>;

@@ -7,6 +7,7 @@ import { Graph } from '../runtime/graph.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
 import { held, scope, Tensor } from '../tensor/index.js';
+import { mostTiles } from './adapters/rows.js';
 import type { Slice } from './scheduler.js';
 import type { Padding } from './step-batch.js';
 
@@ -32,14 +33,18 @@ interface GraphSizes {
   /** Vocabulary size, and dtype of the scores. */
   readonly vocabSize: number;
   readonly dtype: DType;
+  /** Slots of adapters. Default: 0. */
+  readonly adapters?: number;
 }
 
 /** Returns the largest padded size. */
 export function mostPadding({
   sequences,
   width,
-}: Pick<GraphSizes, 'sequences' | 'width'>): Padding {
-  return { rows: rowsFor(sequences) ?? required(ROWS.at(-1)), width: widthFor(width) };
+  adapters = 0,
+}: Pick<GraphSizes, 'sequences' | 'width' | 'adapters'>): Padding {
+  const rows = rowsFor(sequences) ?? required(ROWS.at(-1));
+  return { rows, width: widthFor(width), tiles: mostTiles(rows, adapters) };
 }
 
 const rowsFor = (count: number): number | null => ROWS.find((rows) => rows >= count) ?? null;
@@ -47,7 +52,7 @@ const widthFor = (blocks: number): number =>
   Math.max(LEAST_WIDTH, 2 ** Math.ceil(Math.log2(blocks)));
 
 /**
- * Caches graphs by row count and table width. The first step of a size records its graph and
+ * Caches graphs by row count, table width and tiles of adapters. The first step of a size records its graph and
  * computes the step. All graphs read the step's inputs from one buffer and write scores to one
  * buffer.
  */
@@ -58,6 +63,7 @@ export class StepGraphs {
   private readonly scores: Tensor;
   /** Most cached graphs from now on; 0 disables recording. */
   private most = MOST_GRAPHS;
+  private readonly adapters: number;
 
   /** Throws DS_OUT_OF_MEMORY. */
   constructor(
@@ -66,6 +72,7 @@ export class StepGraphs {
     private readonly record: Recorder = (...of) => Graph.record(...of),
   ) {
     const { rows } = mostPadding(sizes);
+    this.adapters = sizes.adapters ?? 0;
     this.scores = held(() => Tensor.empty([rows, sizes.vocabSize], sizes.dtype, device));
   }
 
@@ -83,7 +90,10 @@ export class StepGraphs {
       longest = Math.max(longest, first + 1);
     }
     const rows = rowsFor(slices.length);
-    return rows === null ? null : { rows, width: widthFor(Math.ceil(longest / blockSize)) };
+    if (rows === null) return null;
+    const isAdapted = slices.some(({ sequence }) => sequence.adapter >= 0);
+    const tiles = isAdapted ? mostTiles(rows, this.adapters) : 0;
+    return { rows, width: widthFor(Math.ceil(longest / blockSize)), tiles };
   }
 
   /**
@@ -92,9 +102,9 @@ export class StepGraphs {
    * warns and stops recording. If memory is short, it warns, frees all graphs and halves their
    * limit.
    */
-  run({ rows, width }: Padding, forward: () => Tensor): Tensor {
+  run({ rows, width, tiles }: Padding, forward: () => Tensor): Tensor {
     const scores = (): Tensor => this.scores.narrow(0, 0, rows);
-    const key = `${rows}x${width}`;
+    const key = `${rows}x${width}x${tiles}`;
     const compute = () => scope(() => kernels.copy({ in: forward(), out: scores() }));
     const found = this.graphs.get(key) ?? null;
     if (found) {

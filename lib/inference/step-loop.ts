@@ -7,6 +7,7 @@ import type { Matcher } from '../runtime/grammar.js';
 import { required } from '../runtime/required.js';
 import { whenAborted } from '../runtime/when-aborted.js';
 import type { Tensor } from '../tensor/index.js';
+import type { Adapters, AdapterUse } from './adapters/adapters.js';
 import { Continuation, type Generation, type GenerationPiece } from './continuation.js';
 import type { Generator, InferenceStats, Submitted } from './generator.js';
 import { PieceQueue } from './piece-queue.js';
@@ -40,6 +41,8 @@ export interface StepLoopParts {
   listener?: StepListener;
   /** Launches a step before the host has the tokens of the last one. */
   runsAhead: boolean;
+  /** Adapters of the model. Default: none. */
+  adapters?: Adapters | null;
   /** Divides scores by the temperature before log-probabilities, as rollouts need. */
   scalesLogprobs?: boolean;
   /** Null or absent: a step computes one token per sequence. */
@@ -57,6 +60,8 @@ interface Job {
   readonly request: ReadRequest;
   readonly pieces: PieceQueue<GenerationPiece>;
   readonly continuations: Continuation[];
+  /** Null: the request uses no adapter. */
+  readonly adapter: AdapterUse | null;
   /** Continuations that wait until the first one has computed the prompt. */
   followers: Continuation[];
   /** True after the first step of the request. */
@@ -146,14 +151,30 @@ export class StepLoop implements Generator {
   private jobOf(request: ReadRequest): Job {
     if (!this.isBusy) this.weights = stateOf(this.parts.model);
     // Changed weights invalidate the prefix cache: their version is part of the salt.
-    const own = { ...request, cacheSalt: `${this.weights} ${request.cacheSalt}` };
+    const { n, cacheSalt, adapter: name } = request;
+    const op = 'InferenceEngine request adapter';
+    const adapter = name === null ? null : required(this.parts.adapters).use(op, name, n);
+    // An adapter has its own keys and values, after each load.
+    const salt = `${this.weights} ${adapter?.version ?? 0} ${cacheSalt}`;
+    const own = { ...request, cacheSalt: salt };
+    try {
+      return this.begun(request, own, adapter);
+    } catch (error) {
+      for (let i = 0; i < n; ++i) adapter?.release();
+      throw error;
+    }
+  }
+
+  /** Starts a request; `own` has the salt of its weights and adapter. */
+  private begun(request: ReadRequest, own: ReadRequest, adapter: AdapterUse | null): Job {
     const continuations = Array.from(
       { length: request.n },
-      (_, index) => new Continuation(own, index, this.parts.requests),
+      (_, index) => new Continuation(own, index, this.parts.requests, adapter?.slot),
     );
     const job: Job = {
       request,
       continuations,
+      adapter,
       pieces: this.listener.queueOf(request, () => this.abort(job)),
       followers: continuations.slice(1),
       hasStarted: false,
@@ -412,13 +433,14 @@ export class StepLoop implements Generator {
       return;
     }
     const { isDone } = continuation;
-    if (isDone) this.leave(continuation);
+    if (isDone) this.leave(job, continuation);
     job.pieces.push(piece);
     if (isDone && job.continuations.every((one) => one.isDone)) this.end(job);
   }
 
-  /** Frees the blocks and the slot of a continuation. */
-  private leave(continuation: Continuation): void {
+  /** Frees the blocks and the slot of a continuation, and ends its use of an adapter. */
+  private leave(job: Job, continuation: Continuation): void {
+    job.adapter?.release();
     const { sequence, slot, finishReason } = continuation;
     this.scheduler.remove(sequence);
     this.sequences.delete(sequence);
@@ -435,7 +457,7 @@ export class StepLoop implements Generator {
     for (const continuation of job.continuations) {
       if (continuation.isDone) continue;
       const piece = continuation.abort();
-      this.leave(continuation);
+      this.leave(job, continuation);
       job.pieces.push(piece);
     }
     this.end(job);

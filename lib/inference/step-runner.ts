@@ -5,6 +5,8 @@ import type { CausalLM } from '../models/index.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
 import { held, indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
+import type { Adapters } from './adapters/adapters.js';
+import { mostTiles } from './adapters/rows.js';
 import { type CacheSizes, onDevice, PagedCache } from './paged-cache.js';
 import { Readback } from './readback.js';
 import { type Sampled, type SampledToken, sampledTensors, sampledTokens } from './sampling.js';
@@ -67,6 +69,8 @@ interface RunnerSizes {
   proposals?: number;
   /** Records decode steps as graphs. */
   records: boolean;
+  /** Adapters of the model. Default: none. */
+  adapters?: Adapters | null;
 }
 
 /**
@@ -98,18 +102,22 @@ export class StepRunner {
   ) {
     const { device, blockSize, dtype } = sizes;
     const { blocks, tokens, sequences, reach, records, proposals = 0 } = room;
+    const adapters = room.adapters?.count ?? 0;
     const width = Math.ceil(reach / blockSize);
     const most = mostPadding({ sequences, width });
     const rows = Math.max(most.rows, sequences);
     const ends = Math.max(rows, Math.min(tokens, sequences * (1 + proposals)));
+    const largest = Math.max(tokens, rows);
+    const tiles = mostTiles(largest, adapters);
     this.words = new Int32Array(
-      wordsOf({ tokens: Math.max(tokens, rows), sequences: rows, ends, width: most.width }),
+      wordsOf({ tokens: largest, sequences: rows, ends, width: most.width, tiles }),
     );
     this.cache = new PagedCache(sizes, blocks);
     this.numbers = held(() => Tensor.empty([this.words.length], 'i32', device));
     this.sampled = held(() => Tensor.empty([ends], 'i32', device));
     const { vocabSize } = model;
-    this.graphs = records ? new StepGraphs(device, { sequences, width, vocabSize, dtype }) : null;
+    const graphSizes = { sequences, width, vocabSize, dtype, adapters };
+    this.graphs = records ? new StepGraphs(device, graphSizes) : null;
     this.uploads = new Uploads(device);
     this.readback = new Readback(device);
   }
@@ -205,7 +213,10 @@ export class StepRunner {
       const { tokens } = lists;
       const fed = Tensor.emptyLike(tokens);
       kernels.feedTokens({ tokens, previous: this.sampled, out: fed });
-      return this.cache.run(lists, () => this.model.logitsAfter(row(fed), places, lists.ends));
+      const logits = (): Tensor => this.model.logitsAfter(row(fed), places, lists.ends);
+      const { adapters } = this.room;
+      const adapted = adapters && batch.tiles > 0 ? () => adapters.run(lists, logits) : logits;
+      return this.cache.run(lists, adapted);
     });
   }
 

@@ -4,7 +4,7 @@
 import * as kernels from '../runtime/kernels.generated.js';
 import { leading, required } from '../runtime/required.js';
 import { contiguousStrides, numel } from '../runtime/view.js';
-import { held, isGradEnabled, linear, noGrad, scope, Tensor } from '../tensor/index.js';
+import { held, isGradEnabled, linear, noGrad, scope, swiglu, Tensor } from '../tensor/index.js';
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
 
@@ -32,7 +32,27 @@ export interface Joining {
 export interface JoinsOthers extends Module {
   /** @internal Null if this layer cannot be joined. */
   joining(): Joining | null;
+  /** @internal Computes what the layer adds to its product; null or absent: nothing. */
+  readonly beside?: Beside | null;
 }
+
+/** What layers add to their products, such as the updates of adapters. */
+export interface Beside {
+  /**
+   * Adds to `outs` [rows, outputs] of layers with the input x [.., inputs]. Rows of an output are
+   * contiguous. Layers without anything to add are ignored.
+   */
+  add(x: Tensor, layers: readonly Module[], outs: readonly Tensor[]): void;
+}
+
+/** The first of the layers that adds to its product; null: none. */
+const besideOf = (layers: readonly Module[]): Beside | null => {
+  for (const layer of layers) {
+    const beside = (layer as { beside?: Beside | null }).beside ?? null;
+    if (beside) return beside;
+  }
+  return null;
+};
 
 /** A module that has linear layers of one input. */
 export interface Joinable extends Module {
@@ -126,8 +146,15 @@ export function joinedGate(x: Tensor, layers: readonly Module[]): Tensor | null 
   if (!found) return null;
   const [joinings, parts] = found;
   const [first, ...others] = joinings.map((one) => required(one.parts[0]).size(0));
-  const isEven = others.every((rows) => rows === first);
-  return isEven ? required(joinings[0]).gated(x, parts) : null;
+  if (others.some((rows) => rows !== first)) return null;
+  if (besideOf(layers)) return swiglu(...gateAndUp(x, layers));
+  return required(joinings[0]).gated(x, parts);
+}
+
+/** The outputs of two layers, or the halves of one. */
+function gateAndUp(x: Tensor, layers: readonly Module[]): [gate: Tensor, up: Tensor | null] {
+  const [gate, up = null] = required(joinedLinear(x, layers));
+  return [required(gate), up];
 }
 
 /**
@@ -145,6 +172,7 @@ export function joinedLinear(
   if (!found) return null;
   const [joinings, parts] = found;
   const all = required(joinings[0]).product(x, parts);
+  addBeside(x, layers, joinings, all);
   const strides = contiguousStrides(all.shape).slice(0, -1);
   let offset = all.offset;
   return joinings.map(({ parts }) => {
@@ -155,6 +183,27 @@ export function joinedLinear(
     offset += outputs;
     return part;
   });
+}
+
+/** Adds what the layers compute beside their joint product `all` [.., outputs of all]. */
+function addBeside(
+  x: Tensor,
+  layers: readonly Module[],
+  joinings: readonly Joining[],
+  all: Tensor,
+): void {
+  const beside = besideOf(layers);
+  if (!beside) return;
+  const total = all.size(-1);
+  const rows = all.numel / total;
+  let { offset } = all;
+  const outs = joinings.map(({ parts }) => {
+    const outputs = required(parts[0]).size(0);
+    const out = all.alias([rows, outputs], [total, 1], offset);
+    offset += outputs;
+    return out;
+  });
+  beside.add(x, layers, outs);
 }
 
 /** How a layer x W^T + b is joined. */

@@ -28,10 +28,10 @@ import { addAdapters, configOf, lorasOf, sizesOf, unload } from './lora.js';
 import type { LoraConfig } from './lora-options.js';
 import { isSavedWhole, wholeModules } from './targets.js';
 
-const CONFIG = 'adapter_config.json';
-const WEIGHTS = 'adapter_model.safetensors';
+export const CONFIG = 'adapter_config.json';
+export const WEIGHTS = 'adapter_model.safetensors';
 /** Prefix of PEFT for the names of the wrapped model. */
-const PREFIX = 'base_model.model.';
+export const PREFIX = 'base_model.model.';
 const SHOWN = 10;
 /** Bytes compared at a time: a table can exceed the size limit of a buffer. */
 const COMPARED = 2 ** 22;
@@ -379,7 +379,8 @@ async function fill(files: WeightFiles, name: string, saved: Saved): Promise<voi
   }
 }
 
-async function readJson(path: string): Promise<JsonObject> {
+/** Reads a JSON object. Throws DS_CHECKPOINT, DS_IO. */
+export async function readJson(path: string): Promise<JsonObject> {
   let text: string;
   try {
     text = await readFile(path, 'utf8');

@@ -24,7 +24,7 @@ export function digestOf(request: ReadRequest): string {
   const { prompt, maxNewTokens, textBefore, n, stop, stopTokens, cacheSalt, sampling } = request;
   const { seed: _, ...rules } = sampling;
   const limits = [maxNewTokens, n, stop, stopTokens, request.format?.key];
-  const said = [prompt, textBefore.length, limits, cacheSalt, rules];
+  const said = [prompt, textBefore.length, limits, cacheSalt, rules, request.adapter];
   const text = JSON.stringify(said, (_, value) =>
     value instanceof Map || value instanceof Set ? [...value] : value,
   );

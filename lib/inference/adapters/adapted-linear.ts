@@ -1,0 +1,149 @@
+// A linear layer with the updates of several adapters: each row of a step uses its own, or none.
+
+import type { Beside, Joining, JoinsOthers } from '../../nn/joined-linears.js';
+import { Linear, LinearGelu } from '../../nn/linear.js';
+import { type Field, Module } from '../../nn/module.js';
+import { PackedLinear } from '../../nn/packed-linear.js';
+import type { Parameter } from '../../nn/parameter.js';
+import { ColumnLinear, RowLinear } from '../../parallel/layers.js';
+import { rangesIn } from '../../parallel/share.js';
+import { leading } from '../../runtime/required.js';
+import { concat, gelu, linear, scope, type Tensor } from '../../tensor/index.js';
+
+/** Layers that may have adapters. */
+export type AdaptableLinear = Linear | PackedLinear | ColumnLinear | RowLinear;
+
+/** Whether adapters of `module` may lie beside others. */
+export const isAdaptable = (module: Module): module is AdaptableLinear =>
+  module instanceof Linear ||
+  module instanceof PackedLinear ||
+  module instanceof ColumnLinear ||
+  module instanceof RowLinear;
+
+/** The adapters of one layer on the device, by slot. */
+export interface LayerSlots {
+  /** A of each adapter: [slots, most ranks, inputs here]. */
+  readonly a: Tensor;
+  /** scaling * B: [slots, outputs here, most ranks]. */
+  readonly b: Tensor;
+  /** [slots] i32; 0: the adapter leaves the layer as it is. */
+  readonly ranks: Tensor;
+}
+
+/**
+ * A linear layer in place of `base`, with its parameter names. While a step has rows with adapters,
+ * their updates are added to the product; other rows keep its bits.
+ */
+export class AdaptedLinear extends Module implements JoinsOthers {
+  /** Not a child, since that would change parameter names. */
+  readonly #base: AdaptableLinear;
+  readonly #running: () => Beside | null;
+  readonly #slots: LayerSlots;
+
+  constructor(base: AdaptableLinear, slots: LayerSlots, running: () => Beside | null) {
+    super();
+    this.#base = base;
+    this.#slots = slots;
+    this.#running = running;
+    this.training = base.training;
+  }
+
+  /** The layer without adapters. */
+  get base(): AdaptableLinear {
+    return this.#base;
+  }
+
+  /** @internal */
+  get slots(): LayerSlots {
+    return this.#slots;
+  }
+
+  /** The base's weight. Some models read it directly. */
+  get weight(): Parameter {
+    const base = this.#base;
+    return base instanceof PackedLinear ? base.stored : base.weight;
+  }
+
+  /** The base's bias. */
+  get bias(): Parameter | null {
+    return this.#base.bias;
+  }
+
+  /** @internal */
+  protected override *fields(): Generator<[string, Field]> {
+    yield* Module.fieldsOf(this.#base);
+  }
+
+  /** @internal See JoinsOthers. */
+  joining(): Joining | null {
+    const base = this.#base;
+    return 'joining' in base ? (base as JoinsOthers).joining() : null;
+  }
+
+  /** @internal See JoinsOthers. */
+  get beside(): Beside | null {
+    return this.#running();
+  }
+
+  /** [..., inputs] to [..., outputs]. Throws DS_SHAPE, DS_COMM. */
+  override forward(x: Tensor): Tensor {
+    const base = this.#base;
+    const beside = this.#running();
+    if (!beside) return base.call(x);
+    return scope(() => {
+      if (base instanceof RowLinear) {
+        return base.shard.around(x, (own) => this.sumOf(own, beside, null), base.bias);
+      }
+      if (!(base instanceof ColumnLinear)) return this.finished(this.sumOf(x, beside));
+      return base.shard.around(x, (own) => this.finished(this.sumOf(own, beside)));
+    });
+  }
+
+  /** Returns the product and the updates, before the activation. */
+  private sumOf(x: Tensor, beside: Beside, bias: Tensor | null = this.#base.bias): Tensor {
+    const base = this.#base;
+    const sum = base instanceof PackedLinear ? base.project(x, bias) : linear(x, base.weight, bias);
+    const out = sum.contiguous();
+    beside.add(x, [this], [out.reshape([-1, out.size(-1)])]);
+    return out;
+  }
+
+  private finished(sum: Tensor): Tensor {
+    const base = this.#base;
+    const hasGelu = base instanceof LinearGelu || ('hasGelu' in base && base.hasGelu);
+    return hasGelu ? gelu(sum, 'tanh') : sum;
+  }
+}
+
+/** The sizes of a layer: on this rank, and of the whole layer that adapters belong to. */
+interface LayerShape {
+  readonly inputs: number;
+  readonly outputs: number;
+  readonly whole: { readonly inputs: number; readonly outputs: number };
+}
+
+/** Returns the sizes of a layer. */
+export function shapeOf(base: AdaptableLinear): LayerShape {
+  const [outputs, inputs] = leading(
+    base instanceof PackedLinear ? base.shape : base.weight.shape,
+    2,
+  );
+  const all = base instanceof PackedLinear ? base.shape : base.weight.region.whole;
+  const whole = { outputs: all[0] ?? outputs, inputs: all[1] ?? inputs };
+  return { inputs, outputs, whole };
+}
+
+/** Returns this rank's part of A [rank, inputs] and B [outputs, rank] of the whole layer. */
+export function partOf(base: AdaptableLinear, a: Tensor, b: Tensor): [Tensor, Tensor] {
+  const taken = (whole: Tensor, dim: number, shard: ColumnLinear['shard'] | RowLinear['shard']) => {
+    const { rank } = (base as ColumnLinear | RowLinear).group;
+    const parts = rangesIn(shard.cut, whole.size(dim), rank);
+    return concat(
+      parts.map(({ first, count }) => whole.narrow(dim, first, count)),
+      dim,
+    );
+  };
+  if (base instanceof ColumnLinear) return [a, taken(b, 0, base.shard)];
+  if (base instanceof RowLinear) return [taken(a, 1, base.shard), b];
+  return [a, b];
+}

@@ -1,0 +1,79 @@
+// Options of initInference() for adapters that stay apart from the weights.
+
+import { formatValue } from '../../runtime/format-value.js';
+import { isPlainObject } from '../../runtime/is-object.js';
+import { refused, refusedValue } from '../../runtime/refused.js';
+import { requireInteger } from '../../runtime/require-number.js';
+
+/** The largest rank of an adapter beside others. */
+export const MOST_RANK = 256;
+/** Adapters that may be loaded at a time. */
+const MOST_ADAPTERS = 1024;
+
+/** Adapters of an engine. */
+export interface AdapterOptions {
+  /**
+   * Adapters that requests select by name: folders in PEFT's format, or names of the hub. Default:
+   * none. The weights of the model stay as they are.
+   */
+  adapters?: Readonly<Record<string, string>>;
+  /**
+   * Most adapters at a time. With more than `adapters` has, engine.loadAdapter() loads others
+   * later, into memory that is allocated at the start. Default: the number of `adapters`.
+   */
+  maxAdapters?: number;
+  /**
+   * Largest rank of an adapter, 1 to 256. Default: the largest of `adapters`, and at least 16 if
+   * others may be loaded later.
+   */
+  maxAdapterRank?: number;
+}
+
+/** Checked AdapterOptions. */
+export interface AdapterSettings {
+  readonly folders: ReadonlyMap<string, string>;
+  /** Slots. */
+  readonly count: number;
+  /** 0: chosen by the adapters. */
+  readonly rank: number;
+  /** Other adapters may be loaded later. */
+  readonly isOpen: boolean;
+}
+
+/** Checks the options. Returns null without adapters. Throws DS_ARGUMENT. */
+export function adapterSettings(op: string, given: AdapterOptions): AdapterSettings | null {
+  const { adapters = {}, maxAdapters, maxAdapterRank } = given;
+  if (!isPlainObject(adapters)) {
+    throw refusedValue(`${op} adapters`, 'an object of folders by name', adapters);
+  }
+  const folders = new Map(Object.entries(adapters));
+  for (const [name, place] of folders) {
+    requireName(`${op} adapters`, name);
+    if (typeof place === 'string' && place !== '') continue;
+    throw refusedValue(`${op} adapters.${name}`, 'a folder or a name of the hub', place);
+  }
+  const rank = maxAdapterRank ?? 0;
+  if (maxAdapterRank !== undefined) {
+    requireBetween(`${op} maxAdapterRank`, maxAdapterRank, 1, MOST_RANK);
+  }
+  const count = maxAdapters ?? folders.size;
+  if (maxAdapters !== undefined) {
+    requireBetween(`${op} maxAdapters`, maxAdapters, folders.size, MOST_ADAPTERS);
+  }
+  if (count > 0) return { folders, count, rank, isOpen: count > folders.size };
+  if (maxAdapterRank === undefined) return null;
+  throw refused(`${op} maxAdapterRank`, 'adapters or maxAdapters with it', String(maxAdapterRank));
+}
+
+function requireBetween(op: string, value: number, least: number, most: number): void {
+  requireInteger(op, value, least);
+  if (value > most) throw refusedValue(op, `an integer of at most ${most}`, value);
+}
+
+const MOST_NAME = 128;
+
+/** Returns the name. Throws DS_ARGUMENT for a name that requests could not use. */
+export function requireName(op: string, name: string): string {
+  if (typeof name === 'string' && name.length > 0 && name.length <= MOST_NAME) return name;
+  throw refused(op, `names of 1 to ${MOST_NAME} characters`, formatValue(name));
+}

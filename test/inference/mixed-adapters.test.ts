@@ -1,0 +1,4 @@
+import { testOnCpu } from '../support/jest-cases.js';
+import { cases } from './mixed-adapters.cases.js';
+
+testOnCpu('inference with several adapters', cases);
