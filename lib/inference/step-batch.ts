@@ -108,7 +108,7 @@ export function stepBatch(given: readonly Slice[], form: BatchForm): PlannedBatc
   const rows = adapterRows(slices);
   const tiles = (rows?.tiles.length ?? 0) / 3;
   const sizes = padding
-    ? { ...padding, tokens: padding.rows, sequences: padding.rows, ends: padding.rows }
+    ? paddedSizes(padding)
     : { tokens, sequences: slices.length, ends, width, tiles };
   const lengths = listsOf(sizes);
   const words = wordsOf(sizes);
@@ -120,11 +120,13 @@ export function stepBatch(given: readonly Slice[], form: BatchForm): PlannedBatc
     lists.entries.fill(0).set(rows?.entries ?? []);
     lists.tiles.fill(0).set(rows?.tiles ?? []);
   }
-  const { ends, sequences } = sizes;
-  const counts = { tokens: sizes.tokens, sequences, ends, width: sizes.width, tiles: sizes.tiles };
-  const batch = { ...counts, numbers, singles: padding?.rows ?? singles.length, longest };
+  const batch = { ...sizes, numbers, singles: padding?.rows ?? singles.length, longest };
   return { batch, ended };
 }
+
+const paddedSizes = ({ rows, width, tiles }: Padding): StepSizes => ({
+  ...{ tokens: rows, sequences: rows, ends: rows, width, tiles },
+});
 
 /** Sorts the rows of slices by adapter; null if none has an adapter. */
 function adapterRows(slices: readonly Slice[]): ReturnType<typeof listOf> | null {

@@ -52,9 +52,9 @@ const widthFor = (blocks: number): number =>
   Math.max(LEAST_WIDTH, 2 ** Math.ceil(Math.log2(blocks)));
 
 /**
- * Caches graphs by row count, table width and tiles of adapters. The first step of a size records its graph and
- * computes the step. All graphs read the step's inputs from one buffer and write scores to one
- * buffer.
+ * Caches graphs by row count, table width and tiles of adapters. The first step of a size records
+ * its graph and computes the step. All graphs read the step's inputs from one buffer and write
+ * scores to one buffer.
  */
 export class StepGraphs {
   /** In order of use: the least recently used graph comes first. */
