@@ -1,3 +1,4 @@
+// Batches with several adapters, on the CPU.
 import { testOnCpu } from '../support/jest-cases.js';
 import { cases } from './mixed-adapters.cases.js';
 
