@@ -257,7 +257,7 @@ async function finish(built: Built): Promise<InferenceEngine> {
     requireAdapter: adapters && ((op: string, name: string) => adapters.require(op, name)),
   };
   const records = recordsSteps(config, sizes.device, ranks !== null || staysAsItIs);
-  const speculation = speculationOf(config);
+  const speculation = speculationOf(config, sizes);
   const room = { ...limits, reach, records, adapters, proposals: speculation?.most ?? 0 };
   const runner = allOrNothing(() => new StepRunner(model, sizes, room));
   // Followers receive a step's tokens from rank 0, which must therefore have them on the host.

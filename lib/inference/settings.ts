@@ -29,17 +29,27 @@ export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): n
 }
 
 /** Returns the settings of speculation; null without the section. */
-export function speculationOf({
-  speculative,
-}: ResolvedInferenceConfig): SpeculationSettings | null {
+export function speculationOf(
+  { speculative }: ResolvedInferenceConfig,
+  { device }: CacheSizes,
+): SpeculationSettings | null {
   if (!speculative) return null;
   const {
     num_speculative_tokens: most,
     prompt_lookup_min: min,
     prompt_lookup_max: max,
+    disable_by_batch_size: mostSequences,
   } = speculative;
-  return { most, lookup: { min, max }, mostSequences: speculative.disable_by_batch_size };
+  const doubling = device.kind === 'cpu' ? CPU_DOUBLING : GPU_DOUBLING;
+  return { most, lookup: { min, max }, mostSequences, doubling };
 }
+
+/**
+ * Tokens of a step whose computation takes as long as reading the weights. H200, Llama 8B shape in
+ * bf16: 4.1 ms for one token, 5.9 ms for 128. CPU: estimated from memory bandwidth and FLOP/s.
+ */
+const GPU_DOUBLING = 256;
+const CPU_DOUBLING = 24;
 
 /** Largest fraction of free GPU memory for the cache. Activations need the rest. */
 const MEMORY_FRACTION = 0.9;

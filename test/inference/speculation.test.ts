@@ -23,6 +23,22 @@ test.each([
   expect(new PromptLookup(tokens, sizes).propose(most)).toEqual(expected);
 });
 
+test('a lookup resumes its last match after a replaced token', () => {
+  const tokens = [1, 2, 3, 4, 5, 6, 7, 0, 1, 2];
+  const lookup = new PromptLookup(tokens, sizes);
+  expect(lookup.propose(2)).toEqual([3, 4]);
+  tokens.push(3, 90);
+  expect(lookup.propose(2)).toEqual([5, 6]);
+  tokens.push(91);
+  expect(lookup.propose(2)).toEqual([6, 7]);
+  tokens.push(92);
+  expect(lookup.propose(2)).toEqual([]);
+  const wrong = new PromptLookup([1, 2, 3, 4, 1, 2], sizes);
+  expect(wrong.propose(2)).toEqual([3, 4]);
+  (wrong as unknown as { tokens: number[] }).tokens.push(9);
+  expect(wrong.propose(2)).toEqual([]);
+});
+
 test('a lookup follows a growing text, as a search of the whole text does', () => {
   let state = 1;
   const draw = (n: number): number => {
@@ -44,29 +60,31 @@ test('a lookup follows a growing text, as a search of the whole text does', () =
   }
 });
 
-test('the length doubles with full acceptance and falls to the accepted tokens', () => {
-  const length = new DraftLength(8);
-  expect(length.at(10)).toBe(8);
-  length.learn(12, 8, 1);
-  expect(length.at(12)).toBe(2);
-  length.learn(15, 2, 2);
-  expect(length.at(15)).toBe(4);
-  length.learn(15, 0, 0);
-  expect(length.at(15)).toBe(4);
+test('the length follows the acceptance and the cost of a proposal', () => {
+  const lengths = (accepted: number, cost: number): number => {
+    const length = new DraftLength(8);
+    for (let i = 0; i < 20; ++i) length.learn(0, 8, accepted);
+    return length.at(0, cost);
+  };
+  expect([1, 2, 4, 7, 8].map((accepted) => lengths(accepted, 0.02))).toEqual([4, 7, 8, 8, 8]);
+  expect([1, 2, 4, 7, 8].map((accepted) => lengths(accepted, 0.2))).toEqual([2, 2, 4, 6, 8]);
+  expect(lengths(1, 0.6)).toBe(0);
+  expect(new DraftLength(8).at(0, 0.004)).toBe(8);
 });
 
 test('rejected proposals pause a sequence, each time for longer, until one is accepted', () => {
   const length = new DraftLength(4);
+  const isOn = (tokens: number): boolean => length.at(tokens, 0) > 0;
   const miss = (tokens: number): void => {
     for (let i = 0; i < 4; ++i) length.learn(tokens, 1, 0);
   };
   miss(100);
-  expect([100, 107, 108].map((tokens) => length.at(tokens))).toEqual([0, 0, 1]);
+  expect([100, 107, 108].map(isOn)).toEqual([false, false, true]);
   miss(200);
-  expect([215, 216].map((tokens) => length.at(tokens))).toEqual([0, 1]);
+  expect([215, 216].map(isOn)).toEqual([false, true]);
   length.learn(300, 1, 1);
   miss(400);
-  expect([407, 408].map((tokens) => length.at(tokens))).toEqual([0, 1]);
+  expect([407, 408].map(isOn)).toEqual([false, true]);
 });
 
 test('proposals take spare blocks and budget only, and preempt no sequence', () => {

@@ -21,6 +21,8 @@ export class PromptLookup {
   /** For each end, the end before it with the same hash; 0 without one. */
   private readonly earlier: number[];
   private indexed: number;
+  /** End of the last match, and the length of the text then. */
+  private last = { end: 0, length: 0 };
 
   constructor(
     private readonly tokens: readonly number[],
@@ -32,17 +34,34 @@ export class PromptLookup {
 
   /**
    * Returns up to `most` tokens that may follow. It takes the longest match of the last tokens, and
-   * the latest of equal ones. If the continuation reaches the end of the text, it repeats.
+   * the latest of equal ones. Without a match it resumes the last one: one replaced token does not
+   * end a copy. If the continuation reaches the end of the text, it repeats.
    */
   propose(most: number): number[] {
     const { tokens } = this;
-    const from = most > 0 ? this.match() : 0;
+    const found = most > 0 ? this.match() : 0;
+    if (found > 0) this.last = { end: found, length: tokens.length };
+    const from = most > 0 ? found || this.resumed() : 0;
     if (from === 0) return [];
     const proposals: number[] = [];
     for (let i = from; proposals.length < most; ++i) {
       proposals.push(tokens[i] ?? required(proposals[i - tokens.length]));
     }
     return proposals;
+  }
+
+  /**
+   * Returns the place in the text of the last match that corresponds to the end of the text. The
+   * match must have predicted a token, and only `min` tokens may follow the last predicted one.
+   * Returns 0 otherwise.
+   */
+  private resumed(): number {
+    const { tokens, last } = this;
+    const since = tokens.length - last.length;
+    let right = 0;
+    while (right < since && tokens[last.end + right] === tokens[last.length + right]) right++;
+    const at = last.end + since;
+    return right > 0 && since - right <= this.sizes.min && at < tokens.length ? at : 0;
   }
 
   /** Returns the end of the best match before the end of the text; 0 without one. */

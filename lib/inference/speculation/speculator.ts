@@ -10,6 +10,8 @@ export interface SpeculationSettings {
   readonly lookup: LookupSizes;
   /** Most running sequences with proposals. */
   readonly mostSequences: number;
+  /** Tokens of a step that double its time, by computation, against a step of few tokens. */
+  readonly doubling: number;
 }
 
 /** Counters of speculation. */
@@ -51,23 +53,32 @@ export class Speculator {
    */
   expects(sequences: readonly Sequence[]): boolean {
     if (sequences.length > this.settings.mostSequences) return false;
-    return sequences.some((sequence) => this.proposalsFor(sequence, 1).length > 0);
+    const cost = this.costOf(sequences.length);
+    return sequences.some((sequence) => this.proposalsFor(sequence, 1, cost).length > 0);
   }
 
   /** Sets the proposals of sequences for which the host has all tokens. */
   propose(sequences: readonly Sequence[], maySpeculate: (sequence: Sequence) => boolean): void {
     const isBusy = sequences.length > this.settings.mostSequences;
+    const cost = this.costOf(sequences.length);
     for (const sequence of sequences) {
       const isFree = !isBusy && !sequence.isAhead && maySpeculate(sequence);
       // A step samples one token after the last proposal.
       const room = sequence.limit - sequence.tokens.length - 1;
-      sequence.proposals = isFree ? this.proposalsFor(sequence, room) : [];
+      sequence.proposals = isFree ? this.proposalsFor(sequence, room, cost) : [];
     }
   }
 
-  private proposalsFor(sequence: Sequence, room: number): number[] {
+  private proposalsFor(sequence: Sequence, room: number, cost: number): number[] {
     const { lookup, length } = this.draftOf(sequence);
-    return lookup.propose(Math.min(room, length.at(sequence.tokens.length)));
+    return lookup.propose(Math.min(room, length.at(sequence.tokens.length, cost)));
+  }
+
+  /**
+   * Time of a proposal in each of `running` sequences, relative to their step without proposals.
+   */
+  private costOf(running: number): number {
+    return running / (this.settings.doubling + running);
   }
 
   /** Reports the verified proposals of a sequence. */
