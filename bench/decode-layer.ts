@@ -103,7 +103,7 @@ function layer(rows: number, bits: Bits, on: Activations, device: Device) {
     },
     attention: () => {
       const { tables, starts, lengths } = on;
-      const lists = { tables, starts, lengths, window: 0, longest: 1 };
+      const lists = { tables, starts, lengths, lse: null, window: 0, longest: 1, invariant: false };
       kernels.pagedAttention({ q, pool, out: mixed, scale: HEAD ** -0.5, ...lists });
     },
     o: () => o(mixed.reshape([rows, HEADS * HEAD]), branch),

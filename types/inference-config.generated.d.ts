@@ -57,6 +57,11 @@ export interface InferenceConfig {
    * null.
    */
   async_scheduling?: boolean | null;
+  /**
+   * Log-probabilities have the same bits in any batch, and equal those of training. Slower: see
+   * grpo.md. Default false.
+   */
+  batch_invariant?: boolean;
   /** Runs Triton's kernels. Default false. Not supported yet: Triton needs Python. */
   use_triton?: boolean;
   /** Tunes Triton's kernels at the start. Default false. Not supported yet: Triton needs Python. */
@@ -378,6 +383,11 @@ export interface ResolvedInferenceValues {
   readonly enable_cuda_graph: 'auto' | boolean;
   /** Launches a step before the host reads the tokens of the previous one; null: on a GPU. */
   readonly async_scheduling: boolean | null;
+  /**
+   * Log-probabilities have the same bits in any batch, and equal those of training. Slower: see
+   * grpo.md.
+   */
+  readonly batch_invariant: boolean;
   /** Runs Triton's kernels. Not supported yet: Triton needs Python. */
   readonly use_triton: boolean;
   /** Tunes Triton's kernels at the start. Not supported yet: Triton needs Python. */

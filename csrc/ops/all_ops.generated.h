@@ -24,6 +24,7 @@
 #include "gather.h"
 #include "gradient_control.h"
 #include "grouped_matmul.h"
+#include "invariant_linear.h"
 #include "lamb.h"
 #include "lion.h"
 #include "master_halves.h"

@@ -22,8 +22,9 @@ struct OnlineSoftmax {
     for (int m = 0; m < kTiles; ++m) max[m][0] = max[m][1] = -INFINITY;
   }
 
-  /// Raises the maxima if a row of `scores` requires it, and rescales the sums.
-  template <int kColumns>
+  /// Raises the maxima if a row of `scores` requires it, and rescales the sums. With kByRow, only
+  /// maxima of rows that require it change: the bits of a row do not depend on other rows.
+  template <bool kByRow = false, int kColumns>
   __device__ __forceinline__ void update_max(const float (&scores)[kTiles][kColumns][4],
                                              float scale_log2) {
     float top[kTiles][2];
@@ -38,8 +39,9 @@ struct OnlineSoftmax {
           t = fmaxf(t, fmaxf(scores[m][n][half * 2], scores[m][n][half * 2 + 1]));
         t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 1));
         t = fmaxf(t, __shfl_xor_sync(0xffffffffu, t, 2));
-        lags |= (t - max[m][half]) * scale_log2 > kMaxLag;
-        top[m][half] = t;
+        const bool own = (t - max[m][half]) * scale_log2 > kMaxLag;
+        lags |= own;
+        top[m][half] = kByRow && !own ? max[m][half] : t;
       }
     if (!__any_sync(0xffffffffu, lags)) return;
 #pragma unroll

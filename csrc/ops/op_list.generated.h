@@ -47,6 +47,7 @@
   ROW(GradientControl) \
   ROW(GroupedMatmul) \
   ROW(GroupedWeightGradient) \
+  ROW(InvariantLinear) \
   ROW(LambMoments) \
   ROW(LambCoefficients) \
   ROW(LambApply) \
@@ -151,6 +152,7 @@
   NAMES(GradientControl, "partials", "control") \
   NAMES(GroupedMatmul, "x", "rows", "weight", "offsets", "out") \
   NAMES(GroupedWeightGradient, "dout", "x", "rows", "offsets", "dweight") \
+  NAMES(InvariantLinear, "x", "weight", "bias", "out") \
   NAMES(LambMoments, "master", "m", "v", "grad", "starts", "sums", "control") \
   NAMES(LambCoefficients, "sums", "coefficients", "control") \
   NAMES(LambApply, "master", "m", "v", "weight", "starts", "coefficients", "control") \
@@ -177,7 +179,7 @@
   NAMES(OneBitLambMoments, "master", "m", "v", "fresh", "payload", "starts", "sums", "control") \
   NAMES(OneBitLambCoefficients, "sums", "frozen", "factor", "coefficients", "control") \
   NAMES(PagedStore, "k", "v", "slots", "pool") \
-  NAMES(PagedAttention, "q", "pool", "tables", "starts", "lengths", "out") \
+  NAMES(PagedAttention, "q", "pool", "tables", "starts", "lengths", "out", "lse") \
   NAMES(QuantizeWeights, "in", "packed", "scale") \
   NAMES(DequantizeWeights, "packed", "scale", "zero", "out") \
   NAMES(QuantizedLinear, "x", "packed", "scale", "zero", "bias", "out") \
@@ -209,4 +211,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 181674376
+#define DS_INTERFACE_HASH 1436354754

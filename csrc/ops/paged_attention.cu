@@ -38,7 +38,8 @@ void launch(Kernel* kernel, const PagedKernel& shape, PagedArguments<T> a, const
   const int64_t tiles = (rows + shape.rows - 1) / shape.rows;
   const int64_t work = tiles * a.sequences * a.rows.key_heads, processors = ctx.sm_count;
   const int64_t context = int64_t{a.rows.most} * a.rows.block;
-  const int64_t wanted = work >= processors ? 1 : (2 * processors + work - 1) / work;
+  const bool whole = work >= processors || op.invariant;
+  const int64_t wanted = whole ? 1 : (2 * processors + work - 1) / work;
   const int64_t possible = (context + shape.fewest_keys - 1) / shape.fewest_keys;
   a.splits =
       static_cast<int>(std::max<int64_t>(1, std::min<int64_t>({wanted, possible, kMostSplits})));
@@ -98,6 +99,7 @@ void launch_tiles(int64_t fewest_keys, const PagedArguments<T>& a, const PagedAt
 /// keep more processors busy.
 template <int kD, class T>
 void launch_tiles_of(const PagedArguments<T>& a, const PagedAttention& op, CudaContext& ctx) {
+  if (op.invariant) return launch_tiles<PagedShape<kD, 4, 1, 1, 2, true>>(512, a, op, ctx);
   const int64_t rows = std::max<int64_t>(1, op.longest) * a.group;
   if (rows <= 16) return launch_tiles<PagedShape<kD, 1, 1, 4, 3>>(64, a, op, ctx);
   const int64_t blocks = (rows + 127) / 128 * a.sequences * a.rows.key_heads;
@@ -155,6 +157,8 @@ PagedArguments<T> arguments_of(const PagedAttention& op) {
   a.vectors = d % kPart == 0 && aligned_for<kPart>(op.pool.as<T>());
   a.row_vectors = d % kPart == 0 && rows_take_packets<T>(op.q) && rows_take_packets<T>(op.out);
   a.total = op.q.shape[0] * heads;
+  a.lse = op.lse.as<float>();
+  a.invariant = op.invariant;
   return a;
 }
 
@@ -229,6 +233,7 @@ void run(const PagedAttention& op, CudaContext& ctx) {
         return a.d <= 64 ? launch_tiles_of<64>(a, op, ctx) : launch_tiles_of<128>(a, op, ctx);
     }
     const int64_t rows = op.longest * a.group;
+    if (op.invariant) return launch_for_head<4>(a, op, ctx);
     if (rows <= 1) return launch_for_head<1>(a, op, ctx);
     if (rows <= 4) return launch_for_head<4>(a, op, ctx);
     launch_for_head<8>(a, op, ctx);

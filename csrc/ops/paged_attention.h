@@ -21,20 +21,24 @@ struct PagedStore {
 /// are the last of its lengths[s] tokens. The blocks tables[s, 0], tables[s, 1], ... hold the keys
 /// and values of all its tokens. A query sees its own and earlier tokens; with `window` w only the
 /// w nearest, including its own. Grouped heads as in Attention. A sequence of length 0 gives 0.
-/// Scores and sums in f32 (f64 for f64). The CPU throws DS_INDEX if starts do not ascend from row 0
-/// to row N, if a sequence has more than `longest` queries or fewer tokens than queries, or if a
-/// block is outside table or pool. The GPU never reads out of bounds, and gives NaN for a missing
-/// block.
+/// Scores and sums in f32 (f64 for f64). With `invariant` the order of a query's sums depends on
+/// its position only, so its bits do not depend on blocks and other queries. The CPU always sums
+/// so. The GPU then uses one tile size and does not split keys. The CPU throws DS_INDEX if starts
+/// do not ascend from row 0 to row N, if a sequence has more than `longest` queries or fewer tokens
+/// than queries, or if a block is outside table or pool. The GPU never reads out of bounds, and
+/// gives NaN for a missing block.
 struct PagedAttention {
-  View q;        // [N, H, D], last stride 1
-  View pool;     // [blocks, 2, Hk, block, D], contiguous
-  View tables;   // [S, most] i32, last stride 1: block numbers; only the used ones are read
-  View starts;   // [S + 1] i32, contiguous
-  View lengths;  // [S] i32, contiguous
-  View out;      // like q, with strides of its own
+  View q;            // [N, H, D], last stride 1
+  View pool;         // [blocks, 2, Hk, block, D], contiguous
+  View tables;       // [S, most] i32, last stride 1: block numbers; only the used ones are read
+  View starts;       // [S + 1] i32, contiguous
+  View lengths;      // [S] i32, contiguous
+  View out;          // like q, with strides of its own
+  OptionalView lse;  // [N, H] f32 (f64 for f64), contiguous: log-sum-exp of a query's scores
   double scale;
   int64_t window;   // 0: none
   int64_t longest;  // at least the largest number of queries of a sequence, as known to the host
+  bool invariant;   // required for lse
 };
 
 /// Checks that `v` is [tokens, heads, D] with last stride 1.
@@ -83,6 +87,11 @@ inline void check(const PagedAttention& op) {
   require_list(kOp, op.lengths, tables.shape[0], DType::i32, "lengths");
   DS_CHECK_SHAPE(tables.shape[0] > 0 || op.q.shape[0] == 0, kOp, "a sequence for each query",
                  text(op.q.shape[0], " queries without a sequence"));
+  if (op.lse) {
+    require_list(kOp, op.lse, op.q.shape[0] * heads, statistic_of(op.q.dtype), "lse");
+    DS_CHECK_SHAPE(op.q.shape[2] > 0, kOp, "a head dim above 0 for lse", op.q.describe());
+    if (!op.invariant) throw Error("DS_ARGUMENT", kOp, "invariant together with lse", "lse alone");
+  }
   if (op.window < 0)
     throw Error("DS_ARGUMENT", kOp, "a window of 0 (none) or more", text(op.window));
   if (op.longest < 0) throw Error("DS_ARGUMENT", kOp, "longest of 0 or more", text(op.longest));

@@ -3,6 +3,8 @@
 #include "paged_attention.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "../core/exponential.h"
@@ -100,13 +102,14 @@ struct Scratch {
   std::vector<C> q, scores, sum;
 };
 
-/// Turns scores [group, keys] into weights that add up to 1.
+/// Turns scores [keys] into weights that add up to 1. Returns their log-sum-exp.
 template <class C>
-void softmax(C* scores, int64_t keys) {
+C softmax(C* scores, int64_t keys) {
   const C largest = max_of(scores, keys);
   for (int64_t j = 0; j < keys; ++j) scores[j] = exp_of(scores[j] - largest);
-  const C inverse = C(1) / sum_of<C>(keys, [&](int64_t j) { return scores[j]; });
+  const C sum = sum_of<C>(keys, [&](int64_t j) { return scores[j]; }), inverse = C(1) / sum;
   for (int64_t j = 0; j < keys; ++j) scores[j] *= inverse;
+  return largest + std::log(sum);
 }
 
 template <class T>
@@ -135,7 +138,11 @@ void attend(const PagedAttention& op, const Query& query, int64_t n, int64_t hea
           sum_of<C>(d, [&](int64_t i) { return q[i] * key[i]; });
     }
   }
-  for (int64_t g = 0; keys > 0 && g < group; ++g) softmax(x.scores.data() + g * keys, keys);
+  for (int64_t g = 0; g < group; ++g) {
+    const C lse =
+        keys > 0 ? softmax(x.scores.data() + g * keys, keys) : -std::numeric_limits<C>::infinity();
+    if (op.lse) op.lse.as<C>()[n * op.q.shape[1] + head * group + g] = lse;
+  }
   for (int64_t j = 0; j < keys; ++j) {
     const C* const value = v.row(query.first + j);
     for (int64_t g = 0; g < group; ++g) {

@@ -134,11 +134,13 @@ __global__ void __launch_bounds__(kPlainThreads)
   await_previous();
   const QueryTile tile(a, kRows);
   if (tile.first_row >= tile.rows) return;
-  const int first = tile.begin(0, a.window), span = max(0, tile.end(kRows - 1) - first);
+  constexpr int kKeys = kRows > 4 ? 2 : 4, kAtOnce = kPlainThreads / kLanes * kKeys;
+  // From a multiple of the keys at once, a key's group of lanes depends on its position only.
+  const int begun = tile.begin(0, a.window), first = begun - (a.invariant ? begun % kAtOnce : 0);
+  const int span = max(0, tile.end(kRows - 1) - first);
   const int each = (span + a.splits - 1) / a.splits;
   const int begin = first + min(span, tile.split * each), stop = min(first + span, begin + each);
   PartialRows<kRows> partial;
-  constexpr int kKeys = kRows > 4 ? 2 : 4;
   read_keys<kLanes, kRows, kKeys>(a, tile, begin, stop, partial);
   write_rows<kLanes, kRows>(a, tile, partial);
 }

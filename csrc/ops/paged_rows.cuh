@@ -38,9 +38,11 @@ struct PagedArguments {
   bool vectors;      // rows of the pool may be read 16 bytes at a time
   bool row_vectors;  // rows of q and out may be read and written 16 bytes at a time
   bool clustered;    // the splits of a tile are a cluster of blocks, which reduces them
+  bool invariant;    // see PagedAttention
   bool settled;      // lists and older keys may be read before the previous kernel has ended
   int64_t total;     // rows of queries: tokens times heads
   float* sums;       // [splits, total, D], if there are several splits
+  float* lse;        // [tokens, heads], or null
   float2* marks;  // [splits, total]: the largest score in powers of 2, the sum of weights relative
                   // to it
 };
@@ -114,6 +116,11 @@ __device__ __forceinline__ void write_clustered(const PagedArguments<T>& a, cons
   cluster_barrier();
 }
 
+/// From the largest score in powers of 2 and the sum of weights relative to it.
+__device__ __forceinline__ float log_sum_exp_of(float top, float total) {
+  return total == 0.f ? -INFINITY : (top + log2f(total)) * 0.6931471805599453f;
+}
+
 /// Reduces kParts partial results of kRows rows in a thread block, and writes the rows, or this
 /// split's part of them. `sums` [kParts, kRows, width] is relative to the largest scores in `marks`
 /// [kParts + 1, kRows]. Both are in shared memory; the last row of marks is scratch. With kClusters
@@ -145,6 +152,7 @@ __device__ __forceinline__ void write_merged(const PagedArguments<T>& a, const Q
     if (a.splits == 1) {
       a.out[token * a.out_token + head * a.out_head + c] =
           from_float<T>(total == 0.f ? 0.f : sum / total);
+      if (a.lse && c == 0) a.lse[token * a.heads + head] = log_sum_exp_of(top, total);
       continue;
     }
     const int64_t row = tile.split * a.total + token * a.heads + head;

@@ -15,9 +15,12 @@ namespace ds::cuda {
 constexpr int kKeyTile = 64;
 
 /// Tile sizes of one kernel. Either warps split the rows, with a number of row tiles of 16 each, or
-/// they split the keys of all rows. The last parameter is the number of thread blocks per SM.
-template <int kHeadDim, int kRowWarps, int kTiles, int kKeyWarps, int kBlocksPerSm>
+/// they split the keys of all rows. kBlocksPerSm is the number of thread blocks per SM. With
+/// kInvariant, the bits of a row do not depend on the other rows of its tile.
+template <int kHeadDim, int kRowWarps, int kTiles, int kKeyWarps, int kBlocksPerSm,
+          bool kInvariant = false>
 struct PagedShape {
+  static constexpr bool invariant = kInvariant;
   static constexpr int head_dim = kHeadDim, tiles = kTiles, key_warps = kKeyWarps;
   static constexpr int rows = 16 * kTiles * kRowWarps,
                        keys = kKeyTile / kKeyWarps;  // keys: a warp's
@@ -138,6 +141,9 @@ __device__ __forceinline__ void write_warp_rows(const PagedArguments<T>& a, cons
       const int row = m * 16 + half * 8 + lane / 4, r = warp_row + row;
       const float sum = state.sum[m][half], factor = sum == 0.f ? 0.f : 1.f / sum;
       if (a.splits == 1) {
+        if (a.lse && lane % 4 == 0 && tile.first_row + r < tile.rows)
+          a.lse[int64_t{tile.token(r)} * a.heads + tile.query_head(r)] =
+              log_sum_exp_of(state.max[m][half] * a.scale_log2, sum);
 #pragma unroll
         for (int n = 0; n < kD / 8; ++n)
           *reinterpret_cast<uint32_t*>(staging + swizzled<kD>(row, n) + lane % 4 * 2) =
@@ -248,7 +254,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
       float scores[kTiles][kKeys / 8][4] = {};
       multiply_by_rows<T, kD>(scores, query, keys(step) + warp_key * kD);
       seen.hide(scores, key + warp_key);
-      state.update_max(scores, a.scale_log2);
+      state.template update_max<Shape::invariant>(scores, a.scale_log2);
       state.exponentiate(scores, a.scale_log2);
       uint32_t weights[kTiles][kKeys / 16][4];
       to_left_operand<T>(weights, scores);

@@ -186,6 +186,21 @@ async function tokenizerOf(
   return own === undefined ? null : Tokenizer.fromPretrained(own);
 }
 
+/**
+ * Throws DS_CONFIG for an engine that cannot be batch-invariant. The order of an all-reduce depends
+ * on the batch, and adapters beside each other have a kernel of their own.
+ */
+function requireInvariant(ranks: ModelRanks | null, { adapters }: Own): void {
+  if (!ranks && !adapters) return;
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: 'initInference batch_invariant',
+    expected: 'a model on one rank without the option adapters',
+    got: ranks ? 'tensor_parallel or moe with several ranks' : 'adapters',
+    hint: 'Omit batch_invariant, or serve the model on one rank, with a merged adapter.',
+  });
+}
+
 /** Parts of an engine besides its model. */
 interface Own {
   tokenizer: Tokenizer | null;
@@ -216,7 +231,8 @@ async function build(
   if (!isTrained) model.eval();
   const { save_mp_checkpoint_path: saved } = config;
   if (saved !== null) await saveParts(model, saved, ranks);
-  if (!staysAsItIs) joinAll(model);
+  if (config.batch_invariant) requireInvariant(ranks, own);
+  else if (!staysAsItIs) joinAll(model);
   const adapters = own.adapters
     ? await Adapters.install('initInference', model, own.adapters)
     : null;
@@ -243,7 +259,9 @@ interface Built {
 /** Allocates the cache of a prepared model and makes its engine. */
 async function finish(built: Built): Promise<InferenceEngine> {
   const { model, config, ranks, own, adapters, staysAsItIs, maxTokens, endTokens } = built;
-  const sizes: CacheSizes = { ...model.cacheShape(), blockSize: config.kv_cache.block_size };
+  const { batch_invariant: isInvariant } = config;
+  const blockSize = config.kv_cache.block_size;
+  const sizes: CacheSizes = { ...model.cacheShape(), blockSize, isInvariant };
   tryForward(model, sizes, maxTokens);
   const found = limitsOf(config, sizes, maxTokens);
   const limits = ranks ? { ...found, blocks: agree(ranks, model, config, found.blocks) } : found;
@@ -262,8 +280,8 @@ async function finish(built: Built): Promise<InferenceEngine> {
   const runner = allOrNothing(() => new StepRunner(model, sizes, room));
   // Followers receive a step's tokens from rank 0, which must therefore have them on the host.
   const runsAhead = !ranks && (config.async_scheduling ?? sizes.device.kind !== 'cpu');
-  const scalesLogprobs = own.rollouts !== undefined;
-  const others = { speculation, adapters, scalesLogprobs };
+  const logprobs = { isScaled: own.rollouts !== undefined, isInvariant };
+  const others = { speculation, adapters, logprobs };
   const parts = { model, runner, limits, requests, runsAhead, ...others };
   const shared = ranks ? sharedGenerator(parts, ranks) : { generator: new StepLoop(parts) };
   return new InferenceEngine({ ...parts, ...own, adapters, ...shared });

@@ -5,7 +5,7 @@ import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
-import { held, Tensor } from '../tensor/index.js';
+import { held, isBatchInvariant, refuseBatchInvariant, Tensor } from '../tensor/index.js';
 import { gatheredPaged } from './gathered-attention.js';
 import { type ListName, listsOf, type StepBatch } from './step-batch.js';
 
@@ -18,6 +18,8 @@ export interface CacheSizes {
   device: Device;
   /** Tokens in a block. */
   blockSize: number;
+  /** Whether forwards are batch-invariant, without the fused op of rotation and storage. */
+  isInvariant?: boolean;
 }
 
 /** Bytes of one block in all layers: 2 (keys, values) x layers x heads x block x head x element. */
@@ -62,10 +64,17 @@ export class PagedCache {
     private readonly blocks: number,
   ) {
     const pool = (layer: number): Tensor => required(this.pools[layer]);
-    this.layers = Array.from({ length: sizes.layers }, (_, i) => ({
-      attend: (q, k, v, reach) => attend(pool(i), required(this.running), { q, k, v }, reach),
-      attendTurning: (heads, reach) => attendTurning(pool(i), required(this.running), heads, reach),
-    }));
+    this.layers = Array.from({ length: sizes.layers }, (_, i): LayerCache => {
+      const running = (): DeviceBatch => required(this.running);
+      const plain: LayerCache = {
+        attend: (q, k, v, reach) => attend(pool(i), running(), { q, k, v }, reach),
+      };
+      if (sizes.isInvariant) return plain;
+      return {
+        ...plain,
+        attendTurning: (heads, reach) => attendTurning(pool(i), running(), heads, reach),
+      };
+    });
     this.wake();
   }
 
@@ -115,6 +124,7 @@ function attend(pool: Tensor, on: DeviceBatch, of: Projected, reach: CacheReach)
   kernels.pagedStore({ k, v, slots: on.slots, pool });
   const { scoreCap = null, sinks = null, scale = 1 / Math.sqrt(q.size(2)), window } = reach;
   if (scoreCap !== null || sinks) {
+    refuseBatchInvariant('attention', 'no bounded scores and sinks');
     const out = gatheredPaged(pool, on, q, { window, scale, cap: scoreCap, sinks });
     return out.transpose(0, 1).unsqueeze(0);
   }
@@ -163,9 +173,11 @@ function attended(pool: Tensor, on: DeviceBatch, q: Tensor, reach: TurningReach)
       starts: on.starts.narrow(0, from, count + 1),
       lengths: on.lengths.narrow(0, from, count),
       out: out.narrow(0, ...rows),
+      lse: null,
       scale,
       window: window ?? 0,
       longest: from < singles ? 1 : batch.longest,
+      invariant: isBatchInvariant(),
     });
   };
   // Sequences with one token and prompts run separately: the kernel picks its tile rows by

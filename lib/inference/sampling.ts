@@ -9,8 +9,9 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
 import { describe, type View } from '../runtime/view.js';
-import { concat, logsumexp, noGrad, Tensor, topk } from '../tensor/index.js';
+import { noGrad, Tensor, topk } from '../tensor/index.js';
 import { type Ban, BanList, FOREVER } from './ban-list.js';
+import { type LogprobsRule, logprobsBy } from './logprobs-rule.js';
 import { MaskTable } from './mask-table.js';
 import { RowTable } from './row-table.js';
 import { requireToken, type SamplingOptions, type SamplingRules } from './sampling-options.js';
@@ -116,8 +117,7 @@ export class Sampler {
     readonly vocabSize: number,
     readonly device: Device,
     readonly slots: number,
-    /** Divides scores by the temperature before log-probabilities. Alternatives stay raw. */
-    private readonly scalesLogprobs = false,
+    private readonly logprobs: LogprobsRule = {},
     /** 1 + the most proposals of a sequence. */
     private readonly lanes = 1,
   ) {
@@ -284,28 +284,10 @@ export class Sampler {
       for (const [i, slot] of slots.entries()) {
         if ((ahead[i] ?? 0) === 0) this.requireTaken(slot).position++;
       }
-      const scaled = logprobs && this.scalesLogprobs ? this.scaled(scores, slots, tokens) : null;
-      const own = scaled ?? logprobs;
+      const temperatures = slots.map((slot) => this.requireTaken(slot).rules.temperature);
+      const own = (logprobs && logprobsBy(this.logprobs, scores, tokens, temperatures)) ?? logprobs;
       return { tokens, logprobs: own, top: most > 0 ? likeliest(scores, most) : null, asked };
     });
-  }
-
-  /**
-   * Returns log-probabilities of `tokens` at the temperatures of their sequences, [S, 2] with the
-   * log-sum-exp of each row. Returns null if all temperatures are 0 or 1: raw scores serve then.
-   */
-  private scaled(scores: Tensor, slots: readonly number[], tokens: Tensor): Tensor | null {
-    const given = slots.map((slot) => this.requireTaken(slot).rules.temperature);
-    if (given.every((one) => one === 0 || one === 1)) return null;
-    const shape = [slots.length, 1];
-    const by = Tensor.from(
-      Float32Array.from(given, (one) => one || 1),
-      { shape, device: this.device },
-    );
-    const y = scores.to('f32').div(by);
-    const sum = logsumexp(y, -1).reshape(shape);
-    const at = tokens.clamp(0).to('i64').reshape(shape);
-    return concat([y.gather(-1, at).sub(sum), sum], 1).contiguous();
   }
 
   /** Reads the results on the host and waits for the device. See sampledTokens(). */

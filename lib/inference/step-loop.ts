@@ -10,6 +10,7 @@ import type { Tensor } from '../tensor/index.js';
 import type { Adapters, AdapterUse } from './adapters/adapters.js';
 import { Continuation, type Generation, type GenerationPiece } from './continuation.js';
 import type { Generator, InferenceStats, Submitted } from './generator.js';
+import type { LogprobsRule } from './logprobs-rule.js';
 import { PieceQueue } from './piece-queue.js';
 import type { ReadRequest, RequestLimits } from './request.js';
 import { type Sampled, type SampledToken, Sampler, samplingError } from './sampling.js';
@@ -43,8 +44,8 @@ export interface StepLoopParts {
   runsAhead: boolean;
   /** Adapters of the model. Default: none. */
   adapters?: Adapters | null;
-  /** Divides scores by the temperature before log-probabilities, as rollouts need. */
-  scalesLogprobs?: boolean;
+  /** How log-probabilities are computed. */
+  logprobs?: LogprobsRule;
   /** Null or absent: a step computes one token per sequence. */
   speculation?: SpeculationSettings | null;
 }
@@ -97,7 +98,7 @@ export class StepLoop implements Generator {
     const { device } = model.cacheShape();
     const { vocabSize } = model;
     const lanes = 1 + (speculation?.most ?? 0);
-    this.sampler = new Sampler(vocabSize, device, limits.sequences, parts.scalesLogprobs, lanes);
+    this.sampler = new Sampler(vocabSize, device, limits.sequences, parts.logprobs, lanes);
     this.speculator = speculation && new Speculator(speculation);
     this.freeSlots = Array.from({ length: limits.sequences }, (_, i) => i);
   }

@@ -4,7 +4,7 @@ import { type JointGroups, jointly } from '../comm/index.js';
 import type { CausalLM } from '../models/index.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
-import { held, indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
+import { batchInvariant, held, indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Adapters } from './adapters/adapters.js';
 import { mostTiles } from './adapters/rows.js';
 import { type CacheSizes, onDevice, PagedCache } from './paged-cache.js';
@@ -213,7 +213,8 @@ export class StepRunner {
       const { tokens } = lists;
       const fed = Tensor.emptyLike(tokens);
       kernels.feedTokens({ tokens, previous: this.sampled, out: fed });
-      const logits = (): Tensor => this.model.logitsAfter(row(fed), places, lists.ends);
+      const model = (): Tensor => this.model.logitsAfter(row(fed), places, lists.ends);
+      const logits = (): Tensor => batchInvariant(model, this.sizes.isInvariant ?? false);
       const { adapters } = this.room;
       const adapted = adapters && batch.tiles > 0 ? () => adapters.run(lists, logits) : logits;
       return this.cache.run(lists, adapted);

@@ -43,7 +43,7 @@ import { inRows, type PlaceInputs, type Places, placesOf } from './places.js';
 import { rowLogProbs, rowsFor } from './row-log-probs.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
 import type { LayerTokens } from './token-drop.js';
-import { type TokenLogProbOptions, tokenLogProbs } from './token-log-probs.js';
+import { scopeOfTokens, type TokenLogProbOptions, tokenLogProbs } from './token-log-probs.js';
 
 /** Configuration keys that all language models share. */
 export interface CausalConfig {
@@ -297,7 +297,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     if (!targets) throw refused(op, 'targets', 'none');
     if (!isWhole) throw refused(op, 'whole rows', 'sequence parallelism');
     const { ignoreIndex: ignored = -100 } = this.config;
-    return scope(() => {
+    return scopeOfTokens(how.tokens, () => {
       const x = this.hiddenOf(tokens, places);
       if (!how.tokens) {
         const rows = rowsFor(op, how.rows, [targets, tokens]);

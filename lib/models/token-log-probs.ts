@@ -1,5 +1,14 @@
 // Log-probabilities of single tokens, for losses of policies.
-import { checkpoint, concat, embedding, noGrad, scope, Tensor, zeros } from '../tensor/index.js';
+import {
+  batchInvariant,
+  checkpoint,
+  concat,
+  embedding,
+  noGrad,
+  scope,
+  Tensor,
+  zeros,
+} from '../tensor/index.js';
 
 /** How the log-probabilities of tokens are computed. */
 export interface TokenLogProbOptions {
@@ -7,7 +16,18 @@ export interface TokenLogProbOptions {
   temperature?: number;
   /** Adds the entropies of the distributions: the result is [2, B, T]. Default: false. */
   entropies?: boolean;
+  /**
+   * Computes the bits that an inference engine with `batch_invariant` records, for any batch.
+   * Slower. Default: false.
+   */
+  batchInvariant?: boolean;
 }
+
+/** scope() in the mode of the options. */
+export const scopeOfTokens = (
+  options: TokenLogProbOptions | undefined,
+  body: () => Tensor,
+): Tensor => batchInvariant(() => scope(body), options?.batchInvariant ?? false);
 
 /** Maps hidden states [1, N, channels] to logits [1, N, V]. */
 type LogitsOf = (x: Tensor) => Tensor;
@@ -54,14 +74,19 @@ export function tokenLogProbs(
 const indexOf = (values: readonly number[], device: Tensor['device']): Tensor =>
   Tensor.from(Int32Array.from(values), { device });
 
+/** Log-probabilities [.., V] by logits [.., V], which are divided by the temperature first. */
+export const logProbsOf = (logits: Tensor, temperature: number): Tensor => {
+  const wide = logits.to('f32');
+  return (temperature === 1 ? wide : wide.div(temperature)).logSoftmax(-1);
+};
+
 /** [1, N] log-probabilities of `ids` [N] by logits [1, N, V]; [2, N] with entropies. */
 function ofRows(
   logits: Tensor,
   ids: Tensor,
   { temperature = 1, entropies = false }: TokenLogProbOptions,
 ): Tensor {
-  const wide = logits.squeeze(0).to('f32');
-  const logs = (temperature === 1 ? wide : wide.div(temperature)).logSoftmax(-1);
+  const logs = logProbsOf(logits.squeeze(0), temperature);
   const own = logs.gather(-1, ids.to('i64').unsqueeze(1)).transpose(0, 1);
   if (!entropies) return own;
   const entropy = noGrad(() => logs.exp().mul(logs).sum(-1).neg().unsqueeze(0));

@@ -8,7 +8,7 @@ import { refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
-import { cast, held, noGrad, scope, Tensor } from '../tensor/index.js';
+import { cast, held, noGrad, refuseBatchInvariant, scope, Tensor } from '../tensor/index.js';
 import { byRows, type Joining, type JoinsOthers } from './joined-linears.js';
 import { type Linear, LinearGelu } from './linear.js';
 import { type PackedLayout, PackedLinear, StoredParameter } from './packed-linear.js';
@@ -314,13 +314,17 @@ function takePart(
 type Codes = Omit<Parameters<typeof kernels.quantizedLinear>[0], 'x' | 'out'>;
 
 /** x [.., inputs] to [.., outputs]. */
-const productWith = (x: Tensor, codes: Codes): Tensor =>
-  byRows(x, required(codes.packed.shape[0]), (rows, out) =>
+const productWith = (x: Tensor, codes: Codes): Tensor => {
+  refuseBatchInvariant('a quantized layer', 'a layer in f32, bf16 or f16');
+  return byRows(x, required(codes.packed.shape[0]), (rows, out) =>
     kernels.quantizedLinear({ x: rows, ...codes, out }),
   );
+};
 
 /** The same with gates in the first half of the outputs: to [.., outputs / 2]. */
-const gatedWith = (x: Tensor, codes: Codes): Tensor =>
-  byRows(x, required(codes.packed.shape[0]) / 2, (rows, out) =>
+const gatedWith = (x: Tensor, codes: Codes): Tensor => {
+  refuseBatchInvariant('a quantized layer', 'a layer in f32, bf16 or f16');
+  return byRows(x, required(codes.packed.shape[0]) / 2, (rows, out) =>
     kernels.quantizedGatedLinear({ x: rows, ...codes, out }),
   );
+};

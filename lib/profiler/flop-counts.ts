@@ -100,6 +100,7 @@ const counts: { readonly [Name in Counted]?: Count<OpArgs[Name]> } = {
   AdapterExpand: ({ h, out }) => products(size(h) * required(out.shape[1])),
   CombineRows: ({ places, out }) => plain(2 * size(places) * required(out.shape[1])),
   CombineRowsBackward: ({ places, dout }) => plain(3 * size(places) * required(dout.shape[1])),
+  InvariantLinear: ({ x, out }) => products(size(out) * required(x.shape[1])),
   QuantizedLinear: ({ x, out }) => products(size(out) * required(x.shape[1])),
   GatedLinear: gatedProducts,
   QuantizedGatedLinear: gatedProducts,

@@ -2354,6 +2354,43 @@ export function groupedWeightGradientOnHost(args: GroupedWeightGradientArgs, str
 }
 
 /**
+ * out = x weight^T + bias with f32 accumulation (f64 for f64) and one rounding. The order of each
+ * sum depends on K only. So a row gives the same bits in any batch, which Matmul does not promise.
+ * On the GPU, 16-bit types run on tensor cores, f32 on plain cores, without split sums.
+ */
+export interface InvariantLinearArgs {
+  /** [M, K]; last stride 1, any row stride */
+  x: View;
+  /** [N, K]; last stride 1, any row stride */
+  weight: View;
+  /** [N] */
+  bias: View | null;
+  /** [M, N]; last stride 1, any row stride */
+  out: View;
+}
+
+function putInvariantLinear(args: InvariantLinearArgs): void {
+  let at = 0;
+  at = putView(args.x, at);
+  at = putView(args.weight, at);
+  at = putView(args.bias, at);
+  putView(args.out, at);
+}
+
+export function invariantLinear(
+  args: InvariantLinearArgs,
+  stream: Stream = args.x.buffer.device.compute,
+): void {
+  putInvariantLinear(args);
+  call(45, stream, args);
+}
+
+export function invariantLinearOnHost(args: InvariantLinearArgs, stream: Stream): void {
+  putInvariantLinear(args);
+  callOnHost(45, stream);
+}
+
+/**
  * First half of an update. With g = grad * control[0] (f32), per element:
  *     m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
  *     u = (m / correction1) / (sqrt(v / correction2) + eps) + weight_decay * p.
@@ -2407,12 +2444,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(45, stream, args);
+  call(46, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(45, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2445,12 +2482,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(46, stream, args);
+  call(47, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(46, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2500,12 +2537,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(47, stream, args);
+  call(48, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(47, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2550,12 +2587,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(48, stream, args);
+  call(49, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(48, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2585,12 +2622,12 @@ export function joinMaster(
   stream: Stream = args.high.buffer.device.compute,
 ): void {
   putJoinMaster(args);
-  call(49, stream, args);
+  call(50, stream, args);
 }
 
 export function joinMasterOnHost(args: JoinMasterArgs, stream: Stream): void {
   putJoinMaster(args);
-  callOnHost(49, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2620,12 +2657,12 @@ export function splitMaster(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSplitMaster(args);
-  call(50, stream, args);
+  call(51, stream, args);
 }
 
 export function splitMasterOnHost(args: SplitMasterArgs, stream: Stream): void {
   putSplitMaster(args);
-  callOnHost(50, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2670,12 +2707,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(51, stream, args);
+  call(52, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(51, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2714,12 +2751,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(52, stream, args);
+  call(53, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(52, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2760,12 +2797,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(53, stream, args);
+  call(54, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(53, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2803,12 +2840,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(54, stream, args);
+  call(55, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(54, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2845,12 +2882,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(55, stream, args);
+  call(56, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(55, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2884,12 +2921,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(56, stream, args);
+  call(57, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(56, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2922,12 +2959,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(57, stream, args);
+  call(58, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(57, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2972,12 +3009,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(58, stream, args);
+  call(59, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(58, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -3025,12 +3062,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(59, stream, args);
+  call(60, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(59, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -3080,12 +3117,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(60, stream, args);
+  call(61, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(60, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -3124,12 +3161,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(61, stream, args);
+  call(62, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(61, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -3172,12 +3209,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(62, stream, args);
+  call(63, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(62, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -3211,12 +3248,12 @@ export function momentPayload(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putMomentPayload(args);
-  call(63, stream, args);
+  call(64, stream, args);
 }
 
 export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
   putMomentPayload(args);
-  callOnHost(63, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3252,12 +3289,12 @@ export function driftPayload(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putDriftPayload(args);
-  call(64, stream, args);
+  call(65, stream, args);
 }
 
 export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
   putDriftPayload(args);
-  callOnHost(64, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3305,12 +3342,12 @@ export function frozenAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putFrozenAdam(args);
-  call(65, stream, args);
+  call(66, stream, args);
 }
 
 export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
   putFrozenAdam(args);
-  callOnHost(65, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3357,12 +3394,12 @@ export function anchorAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAnchorAdam(args);
-  call(66, stream, args);
+  call(67, stream, args);
 }
 
 export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
   putAnchorAdam(args);
-  callOnHost(66, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3392,12 +3429,12 @@ export function oneBitLambAverage(
   stream: Stream = args.coefficients.buffer.device.compute,
 ): void {
   putOneBitLambAverage(args);
-  call(67, stream, args);
+  call(68, stream, args);
 }
 
 export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
   putOneBitLambAverage(args);
-  callOnHost(67, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -3455,12 +3492,12 @@ export function oneBitLambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putOneBitLambMoments(args);
-  call(68, stream, args);
+  call(69, stream, args);
 }
 
 export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
   putOneBitLambMoments(args);
-  callOnHost(68, stream);
+  callOnHost(69, stream);
 }
 
 /**
@@ -3506,12 +3543,12 @@ export function oneBitLambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putOneBitLambCoefficients(args);
-  call(69, stream, args);
+  call(70, stream, args);
 }
 
 export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
   putOneBitLambCoefficients(args);
-  callOnHost(69, stream);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3543,12 +3580,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(70, stream, args);
+  call(71, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(70, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3557,10 +3594,12 @@ export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
  * are the last of its lengths[s] tokens. The blocks tables[s, 0], tables[s, 1], ... hold the keys
  * and values of all its tokens. A query sees its own and earlier tokens; with `window` w only the
  * w nearest, including its own. Grouped heads as in Attention. A sequence of length 0 gives 0.
- * Scores and sums in f32 (f64 for f64). The CPU throws DS_INDEX if starts do not ascend from row 0
- * to row N, if a sequence has more than `longest` queries or fewer tokens than queries, or if a
- * block is outside table or pool. The GPU never reads out of bounds, and gives NaN for a missing
- * block.
+ * Scores and sums in f32 (f64 for f64). With `invariant` the order of a query's sums depends on
+ * its position only, so its bits do not depend on blocks and other queries. The CPU always sums
+ * so. The GPU then uses one tile size and does not split keys. The CPU throws DS_INDEX if starts
+ * do not ascend from row 0 to row N, if a sequence has more than `longest` queries or fewer tokens
+ * than queries, or if a block is outside table or pool. The GPU never reads out of bounds, and
+ * gives NaN for a missing block.
  */
 export interface PagedAttentionArgs {
   /** [N, H, D], last stride 1 */
@@ -3575,11 +3614,15 @@ export interface PagedAttentionArgs {
   lengths: View;
   /** like q, with strides of its own */
   out: View;
+  /** [N, H] f32 (f64 for f64), contiguous: log-sum-exp of a query's scores */
+  lse: View | null;
   scale: number;
   /** 0: none */
   window: number;
   /** at least the largest number of queries of a sequence, as known to the host */
   longest: number;
+  /** required for lse */
+  invariant: boolean;
 }
 
 function putPagedAttention(args: PagedAttentionArgs): void {
@@ -3590,9 +3633,11 @@ function putPagedAttention(args: PagedAttentionArgs): void {
   at = putView(args.starts, at);
   at = putView(args.lengths, at);
   at = putView(args.out, at);
+  at = putView(args.lse, at);
   block[at++] = args.scale;
   block[at++] = args.window;
-  block[at] = args.longest;
+  block[at++] = args.longest;
+  block[at] = args.invariant ? 1 : 0;
 }
 
 export function pagedAttention(
@@ -3600,12 +3645,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(71, stream, args);
+  call(72, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(71, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3638,12 +3683,12 @@ export function quantizeWeights(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putQuantizeWeights(args);
-  call(72, stream, args);
+  call(73, stream, args);
 }
 
 export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
   putQuantizeWeights(args);
-  callOnHost(72, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3678,12 +3723,12 @@ export function dequantizeWeights(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putDequantizeWeights(args);
-  call(73, stream, args);
+  call(74, stream, args);
 }
 
 export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
   putDequantizeWeights(args);
-  callOnHost(73, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3727,12 +3772,12 @@ export function quantizedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedLinear(args);
-  call(74, stream, args);
+  call(75, stream, args);
 }
 
 export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
   putQuantizedLinear(args);
-  callOnHost(74, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3766,12 +3811,12 @@ export function repackCodes(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRepackCodes(args);
-  call(75, stream, args);
+  call(76, stream, args);
 }
 
 export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
   putRepackCodes(args);
-  callOnHost(75, stream);
+  callOnHost(76, stream);
 }
 
 /**
@@ -3809,12 +3854,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(76, stream, args);
+  call(77, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(76, stream);
+  callOnHost(77, stream);
 }
 
 /**
@@ -3852,12 +3897,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(77, stream, args);
+  call(78, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(77, stream);
+  callOnHost(78, stream);
 }
 
 /**
@@ -3888,12 +3933,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(78, stream, args);
+  call(79, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(78, stream);
+  callOnHost(79, stream);
 }
 
 /**
@@ -3918,12 +3963,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(79, stream, args);
+  call(80, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(79, stream);
+  callOnHost(80, stream);
 }
 
 /**
@@ -3980,12 +4025,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(80, stream, args);
+  call(81, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(80, stream);
+  callOnHost(81, stream);
 }
 
 /**
@@ -4023,12 +4068,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(81, stream, args);
+  call(82, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(81, stream);
+  callOnHost(82, stream);
 }
 
 /**
@@ -4085,12 +4130,12 @@ export function rotaryStore(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putRotaryStore(args);
-  call(82, stream, args);
+  call(83, stream, args);
 }
 
 export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
   putRotaryStore(args);
-  callOnHost(82, stream);
+  callOnHost(83, stream);
 }
 
 /**
@@ -4122,12 +4167,12 @@ export function routeTopK(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopK(args);
-  call(83, stream, args);
+  call(84, stream, args);
 }
 
 export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
   putRouteTopK(args);
-  callOnHost(83, stream);
+  callOnHost(84, stream);
 }
 
 /**
@@ -4162,12 +4207,12 @@ export function routeTopKBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopKBackward(args);
-  call(84, stream, args);
+  call(85, stream, args);
 }
 
 export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
   putRouteTopKBackward(args);
-  callOnHost(84, stream);
+  callOnHost(85, stream);
 }
 
 /**
@@ -4237,12 +4282,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(85, stream, args);
+  call(86, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(85, stream);
+  callOnHost(86, stream);
 }
 
 /**
@@ -4276,12 +4321,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(86, stream, args);
+  call(87, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(86, stream);
+  callOnHost(87, stream);
 }
 
 /**
@@ -4314,12 +4359,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(87, stream, args);
+  call(88, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(87, stream);
+  callOnHost(88, stream);
 }
 
 /**
@@ -4350,12 +4395,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(88, stream, args);
+  call(89, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(88, stream);
+  callOnHost(89, stream);
 }
 
 /**
@@ -4388,12 +4433,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(89, stream, args);
+  call(90, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(89, stream);
+  callOnHost(90, stream);
 }
 
 /**
@@ -4446,12 +4491,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(90, stream, args);
+  call(91, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(90, stream);
+  callOnHost(91, stream);
 }
 
 /**
@@ -4483,12 +4528,12 @@ export function shortConv(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConv(args);
-  call(91, stream, args);
+  call(92, stream, args);
 }
 
 export function shortConvOnHost(args: ShortConvArgs, stream: Stream): void {
   putShortConv(args);
-  callOnHost(91, stream);
+  callOnHost(92, stream);
 }
 
 /**
@@ -4525,12 +4570,12 @@ export function shortConvBackward(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvBackward(args);
-  call(92, stream, args);
+  call(93, stream, args);
 }
 
 export function shortConvBackwardOnHost(args: ShortConvBackwardArgs, stream: Stream): void {
   putShortConvBackward(args);
-  callOnHost(92, stream);
+  callOnHost(93, stream);
 }
 
 /**
@@ -4571,12 +4616,12 @@ export function shortConvStep(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvStep(args);
-  call(93, stream, args);
+  call(94, stream, args);
 }
 
 export function shortConvStepOnHost(args: ShortConvStepArgs, stream: Stream): void {
   putShortConvStep(args);
-  callOnHost(93, stream);
+  callOnHost(94, stream);
 }
 
 /**
@@ -4623,12 +4668,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(94, stream, args);
+  call(95, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(94, stream);
+  callOnHost(95, stream);
 }
 
 /**
@@ -4663,12 +4708,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(95, stream, args);
+  call(96, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(95, stream);
+  callOnHost(96, stream);
 }
 
 /**
@@ -4695,12 +4740,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(96, stream, args);
+  call(97, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(96, stream);
+  callOnHost(97, stream);
 }
 
 /**
@@ -4733,12 +4778,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(97, stream, args);
+  call(98, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(97, stream);
+  callOnHost(98, stream);
 }
 
 /**
@@ -4768,12 +4813,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(98, stream, args);
+  call(99, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(98, stream);
+  callOnHost(99, stream);
 }
 
 /**
@@ -4801,12 +4846,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(99, stream, args);
+  call(100, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(99, stream);
+  callOnHost(100, stream);
 }
 
 /**
@@ -4844,12 +4889,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(100, stream, args);
+  call(101, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(100, stream);
+  callOnHost(101, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -4899,6 +4944,7 @@ export interface OpArgs {
   GradientControl: GradientControlArgs;
   GroupedMatmul: GroupedMatmulArgs;
   GroupedWeightGradient: GroupedWeightGradientArgs;
+  InvariantLinear: InvariantLinearArgs;
   LambMoments: LambMomentsArgs;
   LambCoefficients: LambCoefficientsArgs;
   LambApply: LambApplyArgs;
@@ -5004,6 +5050,7 @@ export const opNames = [
   'GradientControl',
   'GroupedMatmul',
   'GroupedWeightGradient',
+  'InvariantLinear',
   'LambMoments',
   'LambCoefficients',
   'LambApply',

@@ -4,6 +4,7 @@ import './printed.js';
 
 export type { CompareOp, UnaryOp } from '../runtime/kernels.generated.js';
 export { backward } from './backward.js';
+export { batchInvariant, isBatchInvariant, refuseBatchInvariant } from './batch-invariant.js';
 export { LateGradients, leavingLate, setGradTarget } from './grad-sink.js';
 export type { HeadExchange } from './head-exchange.js';
 export * from './ops/index.js';

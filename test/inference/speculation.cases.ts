@@ -134,7 +134,7 @@ function twoTokens(sampler: Sampler, own: number, proposal: number): number[] {
 
 /** Pairs of tokens have their probabilities for each proposal, by chi-square (8 degrees). */
 function distributions(device: Device): void {
-  const sampler = new Sampler(3, device, 1, false, 2);
+  const sampler = new Sampler(3, device, 1, {}, 2);
   const softmax = (x: number[]): number[] => {
     const all = x.map(Math.exp);
     return all.map((one) => one / all.reduce((a, b) => a + b));

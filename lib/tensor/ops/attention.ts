@@ -7,6 +7,7 @@ import { refused } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
+import { isBatchInvariant, refuseBatchInvariant } from '../batch-invariant.js';
 import type { HeadExchange, HeadShare } from '../head-exchange.js';
 import { lasting } from '../keepsakes.js';
 import { mapToWhole, nextRandom, sharedTokens, sharingTokens } from '../random.js';
@@ -20,6 +21,7 @@ import {
   type KeyFilter,
   reachOperands,
 } from './attention-filter.js';
+import { attendInvariantly } from './invariant-attention.js';
 import {
   lastPacked,
   overwriteOrAdd,
@@ -168,6 +170,11 @@ interface Heads {
 
 function attend({ q, k, v }: Heads, out: View, lse: View, manner: Manner): void {
   const { filter, dropout, scale, causal } = manner;
+  if (isBatchInvariant()) {
+    requirePlain(q, k, manner);
+    attendInvariantly({ q, k, v, out, lse, scale, window: filter.window });
+    return;
+  }
   kernels.attention({
     q,
     k,
@@ -186,6 +193,15 @@ function attend({ q, k, v }: Heads, out: View, lse: View, manner: Manner): void 
     block: filter.block,
     causal,
   });
+}
+
+/** Throws DS_ARGUMENT for an attention that has no batch-invariant kernel. */
+function requirePlain(q: View, k: View, { filter, dropout, causal }: Manner): void {
+  const { window: _window, block: _block, ...masks } = filter;
+  const isPlain = causal && dropout.p === 0 && Object.values(masks).every((one) => one === null);
+  if (isPlain && q.shape[2] === k.shape[2]) return;
+  const expected = 'causal attention of whole rows, without masks, documents, layout and dropout';
+  refuseBatchInvariant('attention', expected);
 }
 
 /**

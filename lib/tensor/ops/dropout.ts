@@ -2,6 +2,7 @@
 
 import * as kernels from '../../runtime/kernels.generated.js';
 import { refusedValue } from '../../runtime/refused.js';
+import { refuseBatchInvariant } from '../batch-invariant.js';
 import { type DimShare, mapToWhole, nextRandom } from '../random.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -51,6 +52,7 @@ function dropoutOf(x: Tensor, p: number, channels: DimShare | null): Tensor {
   if (!(p > 0 && p < 1)) {
     throw refusedValue('dropout', 'p in [0, 1)', p);
   }
+  refuseBatchInvariant('dropout', 'evaluation mode');
   const [state, mapping] = [nextRandom(), mapToWhole(x, channels)];
   const drop = (from: Tensor, to: Tensor, accumulate: boolean): void => {
     const { seed, offset } = state;

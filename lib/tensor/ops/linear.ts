@@ -4,6 +4,7 @@
 import * as kernels from '../../runtime/kernels.generated.js';
 import { required } from '../../runtime/required.js';
 import { contiguousStrides, describe, isContiguous, type View } from '../../runtime/view.js';
+import { isBatchInvariant, requireInvariantDevice } from '../batch-invariant.js';
 import { lateGradients } from '../grad-sink.js';
 import { SavedTensor } from '../recompute.js';
 import { type GradSink, record } from '../tape.js';
@@ -158,6 +159,11 @@ export function linearOfRank(
 }
 
 function forwardProduct(a: View, weight: Tensor, bias: Tensor | null, out: View): void {
+  if (isBatchInvariant()) {
+    requireInvariantDevice(weight.device);
+    kernels.invariantLinear({ x: a, weight, bias, out });
+    return;
+  }
   kernels.matmul({
     a,
     b: weight,
@@ -211,17 +217,22 @@ export function linearGelu(x: Tensor, weight: Tensor, bias: Tensor | null = null
   if (scattered(weight, bias)) return linearGelu(x, contiguous(weight), bias && contiguous(bias));
   const out = Tensor.empty(outputShape(x, weight), x.dtype, x.device);
   const before = Tensor.emptyLike(out);
-  kernels.matmul({
-    a: gemmRows(x),
-    b: weight,
-    bias,
-    aux: asRows(before),
-    out: asRows(out),
-    transA: false,
-    transB: true,
-    epilogue: 'gelu',
-    accumulate: false,
-  });
+  if (isBatchInvariant()) {
+    forwardProduct(gemmRows(x), weight, bias, asRows(before));
+    kernels.unary({ in: before, out, op: 'gelu_tanh' });
+  } else {
+    kernels.matmul({
+      a: gemmRows(x),
+      b: weight,
+      bias,
+      aux: asRows(before),
+      out: asRows(out),
+      transA: false,
+      transB: true,
+      epilogue: 'gelu',
+      accumulate: false,
+    });
+  }
   const inputs = bias ? [x, weight, bias] : [x, weight];
   const kept = new SavedTensor(x);
   const outputs = [out, before];

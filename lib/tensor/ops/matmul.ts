@@ -3,6 +3,7 @@
 import * as kernels from '../../runtime/kernels.generated.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
+import { refuseBatchInvariant } from '../batch-invariant.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { asRows, broadcastShape, packed, requireAlike, shapeError, viewOf } from './shapes.js';
@@ -63,6 +64,7 @@ export const flipped = ({ view, flip }: GemmOperand): GemmOperand => ({ view, fl
 
 /** [M, K] x [K, N] or [batch, M, K] x [batch, K, N]. */
 function product(a: Tensor, b: Tensor): Tensor {
+  refuseBatchInvariant('matmul', 'linear layers and attention');
   const shape = [...a.shape.slice(0, -1), required(b.shape[b.ndim - 1])];
   const out = Tensor.empty(shape, a.dtype, a.device);
   gemm(gemmOperand(a), gemmOperand(b), out, false);

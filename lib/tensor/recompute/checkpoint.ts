@@ -5,6 +5,7 @@ import { refused } from '../../runtime/refused.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
 import { backward } from '../backward.js';
+import { batchInvariant, isBatchInvariant } from '../batch-invariant.js';
 import { leavingNothing } from '../grad-sink.js';
 import type { Keepsakes } from '../keepsakes.js';
 import { type RandomPoint, randomPoint, replayRandom } from '../random.js';
@@ -45,11 +46,12 @@ export function checkpoint<Inputs extends readonly unknown[], Result extends Ten
   inputs.forEach(requirePlain);
   const tensors = inputs.filter((input) => input instanceof Tensor);
   const { store, watch, keepsakes: open } = currentPolicy();
+  const isInvariant = isBatchInvariant();
   const kept = store.keep(inputs);
   const keepsakes = open();
   const segment = tensors[0] ? watch.open(tensors[0].device) : unwatchedSegment;
   const recorded: Recorded = {
-    run: (given) => fn(...(given as Inputs)),
+    run: (given) => batchInvariant(() => fn(...(given as Inputs)), isInvariant),
     kept,
     keepsakes,
     segment,

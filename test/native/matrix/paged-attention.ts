@@ -1,6 +1,6 @@
 // Cases of PagedStore and PagedAttention: ragged batches of prompts and single tokens, windows,
 // grouped heads, blocks in any order, tables with unused entries.
-import type { DType } from '../../../lib/runtime/dtype.js';
+import { type DType, statisticOf } from '../../../lib/runtime/dtype.js';
 import {
   close,
   exact,
@@ -14,7 +14,7 @@ import {
 import { floating, padded } from './layouts.js';
 import type { Random } from './numbers.js';
 
-const { ceil, exp, floor, max, sqrt } = Math;
+const { ceil, exp, floor, log, max, sqrt } = Math;
 
 /** Sequences by their queries and tokens. */
 interface Sizes {
@@ -249,10 +249,12 @@ function tablesOf(z: Sizes): { tables: number[][]; blocks: number; most: number 
   return { tables, blocks, most };
 }
 
-function attend(z: Sizes, v: Values, scale: number): Float64Array {
+function attend(z: Sizes, v: Values, scale: number): { out: Float64Array; lse: Float64Array } {
   const { h, hk, d, block, window = 0 } = z;
   const { most } = tablesOf(z);
   const out = new Float64Array(v.q!.length);
+  const tokens = z.sequences.reduce((sum, [queries]) => sum + queries, 0);
+  const lse = new Float64Array(tokens * h).fill(Number.NEGATIVE_INFINITY);
   const row = (s: number, which: number, head: number, token: number): Float64Array => {
     const at = v.tables![s * most + floor(token / block)]!;
     const start = (((at * 2 + which) * hk + head) * block + (token % block)) * d;
@@ -272,6 +274,7 @@ function attend(z: Sizes, v: Values, scale: number): Float64Array {
         );
         const top = max(...scores);
         const total = scores.reduce((sum, x) => sum + exp(x - top), 0);
+        if (seen.length > 0) lse[n * h + head] = top + log(total);
         seen.forEach((token, j) => {
           const weight = exp(scores[j]! - top) / total;
           row(s, 1, kept, token).forEach((x, c) => {
@@ -281,10 +284,10 @@ function attend(z: Sizes, v: Values, scale: number): Float64Array {
       }
     }
   });
-  return out;
+  return { out, lse };
 }
 
-function attention(dtype: DType, z: Sizes): MatrixCase {
+function attention(dtype: DType, z: Sizes, invariant: boolean): MatrixCase {
   const { h, hk, d, block, window = 0 } = z;
   const { tables, blocks, most } = tablesOf(z);
   const starts = [3];
@@ -296,7 +299,7 @@ function attention(dtype: DType, z: Sizes): MatrixCase {
   return opCase({
     op: 'PagedAttention',
     dtype,
-    title: `${z.title} H${h}/${hk} D${d} block ${block}`,
+    title: `${z.title} H${h}/${hk} D${d} block ${block}${invariant ? ', invariant' : ''}`,
     build: (random: Random) => ({
       operands: {
         q: input(dtype, shape, random.normal(tokens * h * d), layout),
@@ -314,9 +317,16 @@ function attention(dtype: DType, z: Sizes): MatrixCase {
           z.sequences.map(([, length]) => length),
         ),
         out: output(dtype, shape, close(dtype, 2, 'tensor'), layout),
+        lse: invariant ? output(statisticOf(dtype), [tokens, h], close(dtype, 2, 'tensor')) : null,
       },
-      args: { scale, window, longest: max(0, ...z.sequences.map(([queries]) => queries)) },
-      reference: (v) => ({ out: attend(z, v, scale) }),
+      args: {
+        ...{ scale, window, invariant },
+        longest: max(0, ...z.sequences.map(([queries]) => queries)),
+      },
+      reference: (v) => {
+        const { out, lse } = attend(z, v, scale);
+        return invariant ? { out, lse } : { out };
+      },
     }),
   });
 }
@@ -379,6 +389,7 @@ function store(dtype: DType, z: Stored, gaps: boolean): MatrixCase {
 }
 
 export const cases: MatrixCase[] = floating.flatMap((dtype) => [
-  ...sizes.map((z) => attention(dtype, z)),
+  ...sizes.map((z) => attention(dtype, z, false)),
+  ...sizes.filter(({ d }) => d > 0).map((z) => attention(dtype, z, true)),
   ...stored.flatMap((z) => [false, true].map((gaps) => store(dtype, z, gaps))),
 ]);

@@ -1,0 +1,41 @@
+// The batch-invariant linear layer: the bits of a row do not depend on the other rows.
+#pragma once
+
+#include "../core/preconditions.h"
+
+namespace ds {
+
+/// out = x weight^T + bias with f32 accumulation (f64 for f64) and one rounding. The order of each
+/// sum depends on K only. So a row gives the same bits in any batch, which Matmul does not promise.
+/// On the GPU, 16-bit types run on tensor cores, f32 on plain cores, without split sums.
+struct InvariantLinear {
+  View x;             // [M, K]; last stride 1, any row stride
+  View weight;        // [N, K]; last stride 1, any row stride
+  OptionalView bias;  // [N]
+  View out;           // [M, N]; last stride 1, any row stride
+};
+
+inline void check(const InvariantLinear& op) {
+  constexpr const char* kOp = "invariant_linear";
+  const auto check_matrix = [&](const View& v, const char* name) {
+    DS_CHECK_SHAPE(v.ndim == 2 && (v.shape[1] <= 1 || v.strides[1] == 1), kOp,
+                   text(name, " [rows, columns] with last stride 1"), v.describe());
+  };
+  check_matrix(op.x, "x");
+  check_matrix(op.weight, "weight");
+  check_matrix(op.out, "out");
+  const int64_t m = op.out.shape[0], n = op.out.shape[1], k = op.x.shape[1];
+  DS_CHECK_SHAPE(op.x.shape[0] == m, kOp, text("x [", m, ", K]"), op.x.describe());
+  DS_CHECK_SHAPE(op.weight.shape[0] == n && op.weight.shape[1] == k, kOp,
+                 text("a weight [", n, ", ", k, "]"), op.weight.describe());
+  DS_CHECK_SHAPE(m <= 1 || n == 0 || op.out.strides[0] >= n, kOp, "rows of out that do not overlap",
+                 text("row stride ", op.out.strides[0]));
+  require_floating(kOp, op.x);
+  require_same_dtype(kOp, op.x, op.weight);
+  require_same_dtype(kOp, op.x, op.out);
+  if (!op.bias) return;
+  require_vector(kOp, op.bias, n, "bias");
+  require_same_dtype(kOp, op.x, op.bias);
+}
+
+}  // namespace ds

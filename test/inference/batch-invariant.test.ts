@@ -1,0 +1,99 @@
+// batch_invariant: recorded log-probabilities have the bits of the training forward, for any batch.
+import { initInference, nn, seed, Tensor } from '../../lib/index.js';
+import type { GenerateRequest, Generation, InferenceConfig } from '../../lib/inference/index.js';
+import type { CausalLM } from '../../lib/models/index.js';
+import { refusal } from '../support/refusal.js';
+
+const sizes = { vocabSize: 97, maxSeq: 128, layers: 2, heads: 4 };
+const models: Record<string, () => CausalLM> = {
+  GPT2: () => new nn.models.GPT2({ ...sizes, channels: 72 }),
+  Llama: () => new nn.models.Llama({ ...sizes, kvHeads: 2, channels: 88, hidden: 150 }),
+  Qwen3: () =>
+    new nn.models.Qwen3({ ...sizes, kvHeads: 2, headDim: 24, channels: 72, hidden: 130 }),
+};
+
+/** Prompts share prefixes of up to 42 tokens; `n` requests end at different lengths. */
+const requestsOf = (n: number, temperature = 0.8): GenerateRequest[] =>
+  Array.from({ length: n }, (_, i) => ({
+    prompt: Array.from({ length: 3 + ((i * 7) % 40) }, (_, k) => (k * 13 + (i % 3) * 5 + 1) % 97),
+    ...{ maxNewTokens: 1 + ((i * 5) % 30), seed: i, temperature, logprobs: 0, ignoreEos: true },
+  }));
+
+/** Log-probabilities of the completions by one forward of all rows, padded at the right. */
+function scoresOf(model: CausalLM, prompts: readonly number[][], made: readonly Generation[]) {
+  const rows = made.map(({ tokens }, i) => [...(prompts[i] ?? []), ...tokens]);
+  const width = Math.max(...rows.map((row) => row.length));
+  const shape = [rows.length, width];
+  const ids = new Int32Array(rows.length * width);
+  const targets = new Int32Array(rows.length * width).fill(-100);
+  const firsts = rows.map((row, i) => i * width + row.length - (made[i]?.tokens.length ?? 0) - 1);
+  rows.forEach((row, i) => {
+    ids.set(row, i * width);
+    targets.set(made[i]?.tokens ?? [], firsts[i]);
+  });
+  const logs = model.forward(Tensor.from(ids, { shape }), Tensor.from(targets, { shape }), {
+    loss: { tokens: { batchInvariant: true } },
+  });
+  const all = logs.toArray() as number[];
+  return firsts.map((first, i) => all.slice(first, first + (made[i]?.tokens.length ?? 0)));
+}
+
+async function compare(
+  model: CausalLM,
+  n: number,
+  config: InferenceConfig,
+): Promise<{ preemptions: number; prefixHits: number }> {
+  const engine = await initInference(model, {
+    ...{ device: 'cpu', max_out_tokens: 80, batch_invariant: true },
+    ...config,
+  });
+  const requests = requestsOf(n);
+  const made = (await engine.generateBatch(requests)).map(([one]) => one as Generation);
+  const recorded = made.map(({ logprobs }) => (logprobs ?? []).map(({ logprob }) => logprob));
+  const prompts = requests.map(({ prompt }) => prompt as number[]);
+  expect(recorded).toEqual(scoresOf(model, prompts, made));
+  const stats = engine.stats();
+  await engine.destroy();
+  return stats;
+}
+
+const chunked = { max_ragged_batch_size: 24, kv_cache: { block_size: 16, blocks: 60 } };
+
+describe.each(Object.keys(models))('%s', (name) => {
+  test.each(['fp32', 'bf16', 'fp16'] as const)('%s: 1, 7 and 64 sequences', async (dtype) => {
+    seed(1);
+    const model = (models[name] as () => CausalLM)();
+    model.to('cpu', { fp32: 'f32', bf16: 'bf16', fp16: 'f16' }[dtype] as 'f32');
+    for (const n of [1, 7, 64]) {
+      const { prefixHits } = await compare(model, n, chunked);
+      if (n === 64) expect(prefixHits).toBeGreaterThan(0);
+    }
+  });
+});
+
+test('sequences that are preempted and computed again', async () => {
+  seed(1);
+  const model = (models.Llama as () => CausalLM)();
+  const few = { kv_cache: { block_size: 16, blocks: 7 }, max_ragged_sequence_count: 16 };
+  expect((await compare(model, 32, few)).preemptions).toBeGreaterThan(0);
+});
+
+test('temperatures of requests do not change raw log-probabilities', async () => {
+  seed(1);
+  const model = (models.GPT2 as () => CausalLM)();
+  const engine = await initInference(model, { device: 'cpu', batch_invariant: true });
+  const requests = requestsOf(5).map((one, i) => ({ ...one, temperature: i / 4 }));
+  const made = (await engine.generateBatch(requests)).map(([one]) => one as Generation);
+  const prompts = requests.map(({ prompt }) => prompt as number[]);
+  const recorded = made.map(({ logprobs }) => (logprobs ?? []).map(({ logprob }) => logprob));
+  expect(recorded).toEqual(scoresOf(model, prompts, made));
+  await engine.destroy();
+});
+
+test('a model with operations that are not batch-invariant is refused', async () => {
+  const moe = { experts: 4, perToken: 2, hidden: 16 };
+  const mixture = new nn.models.Mixtral({ ...sizes, channels: 32, hidden: 16, moe });
+  const config = { device: 'cpu', batch_invariant: true };
+  const error = await refusal(() => initInference(mixture, config));
+  expect(error.message).toMatch(/experts in batch-invariant mode: expected dense layers/);
+});
