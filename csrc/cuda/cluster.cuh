@@ -1,5 +1,5 @@
 // Thread blocks of a cluster. They run at the same time and read each other's shared memory
-// (compute capability 9.0; on older devices a block is its own cluster).
+// (code for compute capability 9.0 or newer; in older code a block is its own cluster).
 #pragma once
 
 #include "mma.cuh"

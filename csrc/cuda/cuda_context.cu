@@ -9,10 +9,7 @@
 namespace ds::cuda {
 
 CudaContext::CudaContext(CudaDevice& device, cudaStream_t stream)
-    : device(device),
-      stream(stream),
-      sm_count(device.sm_count()),
-      compute_capability(device.compute_capability()) {}
+    : device(device), stream(stream), sm_count(device.sm_count()), code(device.code()) {}
 
 CudaContext::~CudaContext() {
   while (used_ > 0) {

@@ -7,6 +7,7 @@
 
 #include "../core/view.h"
 #include "cuda_error.h"
+#include "running_code.h"
 
 namespace ds::cuda {
 
@@ -33,7 +34,7 @@ struct CudaContext {
   CudaDevice& device;
   cudaStream_t stream;
   int sm_count;
-  int compute_capability;  // 90 for 9.0
+  RunningCode code;  // that the GPU runs of this library
 
   /// Returns 256-byte aligned scratch. It is released, in stream order, when the op's run() ends.
   void* scratch(size_t bytes);

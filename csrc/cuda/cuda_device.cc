@@ -89,6 +89,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
                 "Use a newer GPU, or the CPU device.");
   }
   make_current();
+  code_ = running_code();
   compute_ = std::make_unique<CudaStream>(*this, 0);
   pool_ = std::make_unique<MemoryPool>(index, compute_->get());
 }

@@ -11,6 +11,7 @@
 #include "../core/device.h"
 #include "host_queue.h"
 #include "memory_pool.h"
+#include "running_code.h"
 #include "sleeping_waits.h"
 #include "stream_counters.h"
 
@@ -44,7 +45,8 @@ inline cudaStream_t stream_of(Stream& stream) { return static_cast<CudaStream&>(
 /// which the first product opens.
 class CudaDevice final : public Device {
  public:
-  /// Throws DS_DEVICE if GPU `index` is older than compute capability 8.0.
+  /// Throws DS_DEVICE if GPU `index` is older than compute capability 8.0, and DS_CUDA if the
+  /// library has no code for it.
   explicit CudaDevice(int index);
   ~CudaDevice() override;
   DeviceInfo info() const override;
@@ -85,6 +87,7 @@ class CudaDevice final : public Device {
   int index() const { return index_; }
   int sm_count() const { return properties_.multiProcessorCount; }
   int compute_capability() const { return properties_.major * 10 + properties_.minor; }
+  RunningCode code() const { return code_; }
   bool deterministic_algorithms() const { return deterministic_; }
   MemoryPool& pool() { return *pool_; }
   StreamCounters& counters() { return counters_; }
@@ -113,6 +116,7 @@ class CudaDevice final : public Device {
 
   const int index_;
   cudaDeviceProp properties_{};
+  RunningCode code_{};
   bool deterministic_ = false, captures_ = false;
   int bulk_streams_ = 0;
   std::atomic<bool> given_up_{false};

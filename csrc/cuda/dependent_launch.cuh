@@ -1,5 +1,5 @@
-// Programmatic dependent launch (compute capability 9.0): a kernel begins while the previous kernel
-// of the stream still runs. This hides its launch latency.
+// Programmatic dependent launch: a kernel begins while the previous kernel of the stream still
+// runs. This hides its launch latency. It needs code for compute capability 9.0 or newer.
 #pragma once
 
 #include "cuda_context.h"
@@ -29,7 +29,7 @@ struct Launch {
   dim3 grid, block;
   cudaStream_t stream;
   size_t shared_bytes = 0;
-  unsigned cluster = 1;  // blocks per cluster, on compute capability 9.0
+  unsigned cluster = 1;  // blocks per cluster, in code for 9.0 or newer
 };
 
 /// Returns whether the launch is recorded and `data` existed before the recording. A kernel of
@@ -37,8 +37,8 @@ struct Launch {
 /// writes only its own allocations and the key-value cache.)
 bool is_settled(const CudaContext& ctx, const void* data);
 
-/// Launches a kernel that may begin early and calls await_previous(). With code for compute
-/// capability 8.0 kernels cannot wait, so the device starts it after the previous kernel.
+/// Launches a kernel that may begin early and calls await_previous(). Code for compute capability
+/// 8.0 cannot wait, so the device starts it after the previous kernel.
 template <class... Parameters, class... Arguments>
 void launch_behind(const CudaContext& ctx, const Launch& launch, void (*kernel)(Parameters...),
                    Arguments... arguments) {
@@ -58,7 +58,7 @@ void launch_behind(const CudaContext& ctx, const Launch& launch, void (*kernel)(
   how.dynamicSmemBytes = launch.shared_bytes;
   how.stream = launch.stream;
   how.attrs = attributes;
-  how.numAttrs = ctx.compute_capability != 90 ? 0 : launch.cluster > 1 ? 2 : 1;
+  how.numAttrs = ctx.code.architecture < 90 ? 0 : launch.cluster > 1 ? 2 : 1;
   DS_CUDA(cudaLaunchKernelEx(&how, kernel, Parameters(arguments)...), launch.op);
 }
 

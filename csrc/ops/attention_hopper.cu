@@ -23,9 +23,9 @@ bool suits_keys(const HeadsView<T>& view, const AttentionSizes& sizes) {
   return suits_tensor_map(view, sizes, sizes.key_heads, sizes.keys);
 }
 
-/// Forward and backward need this architecture, and a positive scale for the running maximum.
+/// Forward and backward need code of target 90a, and a positive scale for the running maximum.
 bool hopper_takes(const AttentionSizes& sizes, const CudaContext& ctx) {
-  return ctx.compute_capability == 90 && sizes.d <= kHopperHeadDim && sizes.scale > 0.f;
+  return ctx.code.hopper && sizes.d <= kHopperHeadDim && sizes.scale > 0.f;
 }
 
 }  // namespace

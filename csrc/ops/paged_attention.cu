@@ -43,7 +43,7 @@ void launch(Kernel* kernel, const PagedKernel& shape, PagedArguments<T> a, const
   const int64_t possible = (context + shape.fewest_keys - 1) / shape.fewest_keys;
   a.splits =
       static_cast<int>(std::max<int64_t>(1, std::min<int64_t>({wanted, possible, kMostSplits})));
-  if (shape.clusters && ctx.compute_capability == 90 && a.splits > 1 &&
+  if (shape.clusters && ctx.code.architecture >= 90 && a.splits > 1 &&
       context <= kMostClustered * kLongSplit) {
     int blocks = 2;  // of a cluster: a power of 2
     while (blocks < std::min(a.splits, kMostClustered)) blocks *= 2;
