@@ -164,6 +164,18 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     seeds: 'of models and samples, with commas (1,2,3)',
     only: 'methods with commas (grpo,dr. grpo,gspo,rloo)',
   },
+  adapters: {
+    ...model('llama-8B'),
+    ...device('cuda'),
+    dtype: 'bf16, fp16 or fp32 (bf16)',
+    count: 'adapters in a batch (32)',
+    rank: 'of each adapter (16)',
+    layers: "of the model (the model's)",
+    clients: 'requests at a time (128)',
+    prompt: 'tokens of a prompt (32)',
+    tokens: 'of an answer (256)',
+    rounds: 'runs of each row (3)',
+  },
   speculation: {
     ...model('llama-8B'),
     ...device('cuda'),

@@ -3,6 +3,7 @@
 
 import { activationsBench } from './activations.js';
 import { adamBench } from './adam.js';
+import { adaptersBench } from './adapters.js';
 import { attentionBench } from './attention.js';
 import { checkpointBench } from './checkpoint.js';
 import { cpuBench } from './cpu.js';
@@ -32,6 +33,7 @@ export type Bench = (options: Options) => Promise<object | null> | object;
 
 const benches: Record<string, Bench> = {
   host: hostBench,
+  adapters: adaptersBench,
   adam: adamBench,
   checkpoint: checkpointBench,
   cpu: cpuBench,

@@ -7,7 +7,7 @@ import { localFolder } from '../hub/local-folder.js';
 import { isFloating } from '../runtime/dtype.js';
 import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
-import { cast, noGrad, scope, type Tensor } from '../tensor/index.js';
+import type { Tensor } from '../tensor/index.js';
 import { parseAdapterConfig } from './adapter-config.js';
 import { CONFIG, PREFIX, readJson, WEIGHTS } from './adapter-files.js';
 import { sizesOf } from './lora.js';
@@ -62,24 +62,11 @@ export class AdapterReader {
     return Math.max(0, ...Array.from(this.layers.values(), ({ rank }) => rank));
   }
 
-  /** Reads A [rank, inputs] and scaling * B [outputs, rank] in f32. The caller owns both. */
-  async read({ a, b, scaling }: AdapterFactors): Promise<[Tensor, Tensor]> {
-    const wide = async (name: string, factor: number): Promise<Tensor> => {
-      const values = await this.files.read(name);
-      try {
-        return noGrad(() =>
-          scope(() => {
-            const f32 = cast(values, 'f32');
-            return factor === 1 ? f32.clone() : f32.mul(factor);
-          }),
-        );
-      } finally {
-        values.release();
-      }
-    };
-    const first = await wide(a, 1);
+  /** Reads A [rank, inputs] and B [outputs, rank] in their dtypes. The caller owns both. */
+  async read({ a, b }: AdapterFactors): Promise<[Tensor, Tensor]> {
+    const first = await this.files.read(a);
     try {
-      return [first, await wide(b, scaling)];
+      return [first, await this.files.read(b)];
     } catch (error) {
       first.release();
       throw error;

@@ -330,10 +330,13 @@ export class Adapters implements Beside {
           const [a, b] = values;
           if (a && b) {
             const [first, second] = partOf(base, a, b);
-            const put = (from: Tensor, out: Tensor): void =>
-              kernels.copy({ in: cast(from, out.dtype).to(out.device), out });
-            put(first, row(slots.a).narrow(0, 0, rank));
-            put(second, row(slots.b).narrow(1, 0, rank));
+            const onDevice = first.to(slots.a.device);
+            kernels.copy({
+              in: cast(onDevice, slots.a.dtype),
+              out: row(slots.a).narrow(0, 0, rank),
+            });
+            const wide = cast(second.to(slots.b.device), 'f32').mul(factors?.scaling ?? 1);
+            kernels.copy({ in: cast(wide, slots.b.dtype), out: row(slots.b).narrow(1, 0, rank) });
           }
           kernels.fill({ out: slots.ranks.narrow(0, slot, 1), value: rank });
         }),
