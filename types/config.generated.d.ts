@@ -31,6 +31,8 @@ export interface DsConfig {
    * @deprecated Use bf16.
    */
   bfloat16?: Bf16Config;
+  /** FP8 products of linear layers; needs bf16. docs/fp8.md describes it. */
+  fp8?: Fp8Config;
   /** Dtypes other than the defaults of fp16 and bf16. */
   data_types?: DataTypesConfig;
   /** ZeRO: sharding over ranks, and offload. */
@@ -1060,6 +1062,22 @@ export interface Bf16Config {
    * fp32. Default false.
    */
   bf16_optimizer_states?: boolean;
+}
+
+/** FP8 products of linear layers; needs bf16. docs/fp8.md describes it. */
+export interface Fp8Config {
+  /**
+   * FP8 products, except in heads and in layers with dims that are no multiples of 16. Default
+   * false.
+   */
+  enabled?: boolean;
+  /**
+   * The elements that share a scale: the tensor, a row, or 128 (128 x 128 of a weight). Default
+   * "tensorwise".
+   */
+  recipe?: 'tensorwise' | 'rowwise' | 'blockwise';
+  /** Names, or ends of names, of layers that stay in bf16. Default []. */
+  exclude?: readonly string[];
 }
 
 /** Dtypes other than the defaults of fp16 and bf16. */
@@ -2523,6 +2541,8 @@ export interface ResolvedValues {
   readonly fp16: ResolvedFp16;
   /** bfloat16 without loss scaling. */
   readonly bf16: ResolvedBf16;
+  /** FP8 products of linear layers; needs bf16. docs/fp8.md describes it. */
+  readonly fp8: ResolvedFp8;
   /** Dtypes other than the defaults of fp16 and bf16. */
   readonly data_types: ResolvedDataTypes;
   /** ZeRO: sharding over ranks, and offload. */
@@ -3462,6 +3482,16 @@ export interface ResolvedBf16 {
    * fp32.
    */
   readonly bf16_optimizer_states: boolean;
+}
+
+/** FP8 products of linear layers; needs bf16. docs/fp8.md describes it. */
+export interface ResolvedFp8 {
+  /** FP8 products, except in heads and in layers with dims that are no multiples of 16. */
+  readonly enabled: boolean;
+  /** The elements that share a scale: the tensor, a row, or 128 (128 x 128 of a weight). */
+  readonly recipe: 'tensorwise' | 'rowwise' | 'blockwise';
+  /** Names, or ends of names, of layers that stay in bf16. */
+  readonly exclude: readonly string[];
 }
 
 /** Dtypes other than the defaults of fp16 and bf16. */

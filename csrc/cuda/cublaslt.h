@@ -31,7 +31,12 @@ enum class DescAttribute : int32_t {
   bias_pointer = 8,
   aux_pointer = 11,
   aux_row_stride = 12,
-  aux_batch_stride = 13
+  aux_batch_stride = 13,
+  a_scale_pointer = 17,
+  b_scale_pointer = 18,
+  fast_accumulation = 25,
+  a_scale_mode = 31,  // from cuBLAS 12.9
+  b_scale_mode = 32
 };
 enum class LayoutAttribute : int32_t { batch_count = 5, batch_stride = 6 };
 enum class PreferenceAttribute : int32_t {
@@ -51,6 +56,8 @@ enum class Epilogue : int32_t {
   gelu_aux_bias = 164,
   gelu_grad = 192
 };
+/// The elements of an FP8 operand that share a scale.
+enum class ScaleMode : int32_t { scalar = 0, outer_vector = 3, vector_128 = 4, block_128x128 = 5 };
 /// How the parts of a split inner dimension are summed; a bit set.
 enum class Reduction : uint32_t { none = 0, in_place = 1, compute_type = 2, output_type = 4 };
 

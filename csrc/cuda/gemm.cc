@@ -35,6 +35,14 @@ cudaDataType library_type(DType dtype) {
   }
 }
 
+cudaDataType library_type(DType dtype, GemmCodes codes) {
+  switch (codes) {
+    case GemmCodes::e4m3: return CUDA_R_8F_E4M3;
+    case GemmCodes::e5m2: return CUDA_R_8F_E5M2;
+    default: return library_type(dtype);
+  }
+}
+
 double flops(const GemmProblem& p) {
   return 2.0 * static_cast<double>(p.rows) * static_cast<double>(p.columns) *
          static_cast<double>(p.inner) * static_cast<double>(p.batch);
@@ -130,11 +138,12 @@ struct Gemm::Plan {
       set(lt::DescAttribute::aux_row_stride, p.out_row_stride);
       set(lt::DescAttribute::aux_batch_stride, p.out_batch_stride);
     }
-    const cudaDataType type = library_type(p.dtype), out_type = library_type(p.out_dtype);
-    a = layout(type, p.trans_a ? p.inner : p.rows, p.trans_a ? p.rows : p.inner, p.a_row_stride,
-               p.a_batch_stride);
-    b = layout(type, p.trans_b ? p.columns : p.inner, p.trans_b ? p.inner : p.columns,
-               p.b_row_stride, p.b_batch_stride);
+    if (p.a_codes != GemmCodes::none) describe_scales();
+    const cudaDataType out_type = library_type(p.out_dtype);
+    a = layout(library_type(p.dtype, p.a_codes), p.trans_a ? p.inner : p.rows,
+               p.trans_a ? p.rows : p.inner, p.a_row_stride, p.a_batch_stride);
+    b = layout(library_type(p.dtype, p.b_codes), p.trans_b ? p.columns : p.inner,
+               p.trans_b ? p.inner : p.columns, p.b_row_stride, p.b_batch_stride);
     out = layout(out_type, p.rows, p.columns, p.out_row_stride, p.out_batch_stride);
   }
 
@@ -148,6 +157,9 @@ struct Gemm::Plan {
   void bind(const GemmOperands& operands) const {
     if (uses_bias(problem.epilogue)) set(lt::DescAttribute::bias_pointer, operands.bias);
     if (uses_aux(problem.epilogue)) set(lt::DescAttribute::aux_pointer, operands.aux);
+    if (problem.a_codes == GemmCodes::none) return;
+    set(lt::DescAttribute::a_scale_pointer, operands.b_scale);
+    set(lt::DescAttribute::b_scale_pointer, operands.a_scale);
   }
 
   const CublasLt& library;
@@ -158,6 +170,15 @@ struct Gemm::Plan {
   lt::Algorithm algorithm{};
 
  private:
+  /// Older libraries know one scale of an operand only, and no attribute for it.
+  void describe_scales() const {
+    const GemmProblem& p = problem;
+    set(lt::DescAttribute::fast_accumulation, static_cast<int8_t>(p.fast_accumulation));
+    if (p.a_scaling == lt::ScaleMode::scalar && p.b_scaling == lt::ScaleMode::scalar) return;
+    set(lt::DescAttribute::a_scale_mode, p.b_scaling);
+    set(lt::DescAttribute::b_scale_mode, p.a_scaling);
+  }
+
   lt::Layout layout(cudaDataType type, int64_t rows, int64_t columns, int64_t row_stride,
                     int64_t batch_stride) const {
     lt::Layout made = nullptr;

@@ -15,6 +15,9 @@ namespace ds::cuda {
 
 class CudaDevice;
 
+/// The codes of an operand: its element type, or one of FP8 (csrc/ops/fp8.h).
+enum class GemmCodes : uint8_t { none, e4m3, e5m2 };
+
 /// The key of a plan: out[batch, rows, columns] (+)= op(a) op(b), with the inner size between them.
 /// Strides are in elements; a row stride is at least the row's length. Alignments are in bytes (16
 /// at most). Compared byte by byte, so the struct has no padding.
@@ -28,7 +31,11 @@ struct GemmProblem {
   bool deterministic;  // set by Gemm from the device
   uint8_t a_alignment, b_alignment, out_alignment, bias_alignment, aux_alignment;
   uint8_t reserved = 0;
-  lt::Epilogue epilogue;  // aux is laid out as out
+  lt::Epilogue epilogue;               // aux is laid out as out
+  lt::ScaleMode a_scaling, b_scaling;  // of FP8 operands
+  GemmCodes a_codes, b_codes;
+  bool fast_accumulation;  // of FP8 operands
+  uint8_t also_reserved[5] = {};
 
   bool operator==(const GemmProblem& other) const;
 };
@@ -40,6 +47,8 @@ struct GemmOperands {
   const void* bias;
   void* aux;
   void* out;
+  const void* a_scale = nullptr;  // of FP8 operands
+  const void* b_scale = nullptr;
 };
 
 /// Returns the largest power of two, at most 16, that divides the address. Algorithms may depend on

@@ -19,6 +19,7 @@
 #include "expert_rows.h"
 #include "feed_tokens.h"
 #include "fill.h"
+#include "fp8.h"
 #include "gated_delta.h"
 #include "gated_linear.h"
 #include "gather.h"

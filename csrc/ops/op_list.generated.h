@@ -37,6 +37,8 @@
   ROW(FeedTokens) \
   ROW(Fill) \
   ROW(Arange) \
+  ROW(Fp8Quantize) \
+  ROW(Fp8Matmul) \
   ROW(GatedDelta) \
   ROW(GatedDeltaBackward) \
   ROW(GatedDeltaStep) \
@@ -142,6 +144,8 @@
   NAMES(FeedTokens, "tokens", "previous", "out") \
   NAMES(Fill, "out") \
   NAMES(Arange, "out") \
+  NAMES(Fp8Quantize, "in", "out", "transposed", "scale", "transposed_scale") \
+  NAMES(Fp8Matmul, "a", "b", "a_scale", "b_scale", "bias", "out") \
   NAMES(GatedDelta, "q", "k", "v", "decay", "beta", "out", "documents") \
   NAMES(GatedDeltaBackward, "q", "k", "v", "decay", "beta", "dout", "dq", "dk", "dv", "ddecay", "dbeta", "documents") \
   NAMES(GatedDeltaStep, "q", "k", "v", "decay", "beta", "starts", "lengths", "slots", "out", "pool") \
@@ -211,4 +215,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 1436354754
+#define DS_INTERFACE_HASH 818130226

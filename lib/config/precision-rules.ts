@@ -99,6 +99,17 @@ const bf16StatesAreAdams: Rule = ({ bf16, optimizer }) =>
       }
     : null;
 
+/** FP8 products replace products of bf16 layers, and their results are bf16. */
+const fp8NeedsBf16: Rule = ({ fp8, bf16 }) =>
+  fp8.enabled && !bf16.enabled
+    ? {
+        path: ['fp8', 'enabled'],
+        expected: 'false without bf16',
+        got: 'true',
+        hint: 'Set bf16.enabled to true.',
+      }
+    : null;
+
 export const precisionRules: readonly Rule[] = [
   onePrecision,
   initialScaleAboveMinimum,
@@ -107,5 +118,6 @@ export const precisionRules: readonly Rule[] = [
   gradientsSumInWeightsDtypeOrFp32,
   speculationHasOneDtype,
   bf16StatesAreAdams,
+  fp8NeedsBf16,
   autocastNamesItsDtype,
 ];

@@ -2,7 +2,8 @@
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
-import { linear, linearGelu, swiglu, type Tensor } from '../tensor/index.js';
+import { gelu, linear, linearGelu, swiglu, type Tensor } from '../tensor/index.js';
+import { type Fp8Recipe, fp8Linear } from '../tensor/ops/fp8-linear.js';
 import { type Initializer, uniform } from './initializers.js';
 import {
   bringTogether,
@@ -33,6 +34,8 @@ export class Linear extends Module implements JoinsOthers {
   readonly weight: Parameter;
   /** [outputs]; null without one. */
   readonly bias: Parameter | null;
+  /** @internal The recipe of FP8 products; null: products in the weight's dtype. */
+  fp8: Fp8Recipe | null = null;
 
   /** Throws DS_ARGUMENT. */
   constructor(inputs: number, outputs: number, given: LinearOptions = {}) {
@@ -52,7 +55,13 @@ export class Linear extends Module implements JoinsOthers {
 
   /** [..., inputs] to [..., outputs]: x weight^T + bias. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
-    return linear(x, this.weight, this.bias);
+    return this.project(x);
+  }
+
+  /** @internal The layer without its activation. A null `bias` omits the bias. */
+  project(x: Tensor, bias: Tensor | null = this.bias): Tensor {
+    const { weight, fp8 } = this;
+    return fp8 ? fp8Linear(x, weight, bias, fp8) : linear(x, weight, bias);
   }
 
   /**
@@ -69,7 +78,7 @@ export class Linear extends Module implements JoinsOthers {
 export class LinearGelu extends Linear {
   /** [..., inputs] to [..., outputs]: gelu of the linear layer, fused. */
   override forward(x: Tensor): Tensor {
-    return linearGelu(x, this.weight, this.bias);
+    return this.fp8 ? gelu(this.project(x), 'tanh') : linearGelu(x, this.weight, this.bias);
   }
 }
 

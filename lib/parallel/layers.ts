@@ -14,12 +14,14 @@ import { describe } from '../runtime/view.js';
 import {
   dropoutOfChannels,
   embedding,
+  gelu,
   linear,
   linearGelu,
   scope,
   type Tensor,
   where,
 } from '../tensor/index.js';
+import { type Fp8Recipe, fp8Linear } from '../tensor/ops/fp8-linear.js';
 import { copyBesideOthers, gatherShared, scatterShared } from './collectives.js';
 import { startOf } from './exchanges.js';
 import { requireGroup } from './require-group.js';
@@ -134,6 +136,8 @@ export class ColumnLinear extends Module implements JoinsOthers {
   readonly bias: Parameter | null;
   /** @internal Whether gelu_tanh follows. */
   readonly hasGelu: boolean;
+  /** @internal As Linear.fp8. */
+  fp8: Fp8Recipe | null = null;
   /** @internal */
   readonly shard: ColumnShard;
 
@@ -158,10 +162,13 @@ export class ColumnLinear extends Module implements JoinsOthers {
 
   /** x [.., in] to [.., out here], or [.., out]. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
-    const { weight, bias, hasGelu } = this;
+    const { weight, bias, hasGelu, fp8 } = this;
     requireInputs('ColumnLinear', x, weight);
-    const product = hasGelu ? linearGelu : linear;
-    return this.shard.around(x, (own) => product(own, weight, bias));
+    return this.shard.around(x, (own) => {
+      if (!fp8) return hasGelu ? linearGelu(own, weight, bias) : linear(own, weight, bias);
+      const z = fp8Linear(own, weight, bias, fp8);
+      return hasGelu ? gelu(z, 'tanh') : z;
+    });
   }
 
   /** @internal See JoinsOthers: this rank's outputs form a separate layer. */
@@ -287,6 +294,8 @@ export class RowLinear extends Module {
   readonly weight: Parameter;
   /** [outputs]; null without one. */
   readonly bias: Parameter | null;
+  /** @internal As Linear.fp8. */
+  fp8: Fp8Recipe | null = null;
   /** @internal */
   readonly shard: RowShard;
 
@@ -311,8 +320,13 @@ export class RowLinear extends Module {
 
   /** x [.., in here] to [.., out]. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
-    const { weight, bias } = this;
-    return this.shard.aroundLinear(x, weight, bias);
+    const { weight, bias, fp8 } = this;
+    if (!fp8) return this.shard.aroundLinear(x, weight, bias);
+    const product = (own: Tensor): Tensor => {
+      requireInputs('RowLinear', own, weight);
+      return fp8Linear(own, weight, null, fp8);
+    };
+    return this.shard.around(x, product, bias);
   }
 }
 

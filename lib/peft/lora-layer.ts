@@ -263,7 +263,7 @@ export function project(
   x: Tensor,
   bias: Tensor | null = base.bias,
 ): Tensor {
-  return base instanceof PackedLinear ? base.project(x, bias) : linear(x, base.weight, bias);
+  return base.project(x, bias);
 }
 
 /** An adapter of an embedding: lora_embedding_A [r, rows], lora_embedding_B [channels, r]. */

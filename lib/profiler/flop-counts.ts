@@ -101,6 +101,7 @@ const counts: { readonly [Name in Counted]?: Count<OpArgs[Name]> } = {
   CombineRows: ({ places, out }) => plain(2 * size(places) * required(out.shape[1])),
   CombineRowsBackward: ({ places, dout }) => plain(3 * size(places) * required(dout.shape[1])),
   InvariantLinear: ({ x, out }) => products(size(out) * required(x.shape[1])),
+  Fp8Matmul: ({ a, out }) => products(size(out) * required(a.shape[1])),
   QuantizedLinear: ({ x, out }) => products(size(out) * required(x.shape[1])),
   GatedLinear: gatedProducts,
   QuantizedGatedLinear: gatedProducts,

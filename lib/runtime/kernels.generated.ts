@@ -114,6 +114,30 @@ const compareOpCodes: Record<CompareOp, number> = {
   ge: 5,
 };
 
+/** The values of ds::Fp8Format. */
+export type Fp8Format =
+  | 'e4m3'
+  | 'e5m2';
+
+const fp8FormatCodes: Record<Fp8Format, number> = {
+  e4m3: 0,
+  e5m2: 1,
+};
+
+/** The values of ds::Fp8Scaling. */
+export type Fp8Scaling =
+  | 'tensor'
+  | 'row'
+  | 'group'
+  | 'square';
+
+const fp8ScalingCodes: Record<Fp8Scaling, number> = {
+  tensor: 0,
+  row: 1,
+  group: 2,
+  square: 3,
+};
+
 /** The values of ds::MatmulEpilogue. */
 export type MatmulEpilogue =
   | 'none'
@@ -1915,6 +1939,109 @@ export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
 }
 
 /**
+ * Codes of `in`, of its transpose, or of both. A group's multiplier is the largest value of
+ * `format` over the group's largest magnitude (at least 1e-12; in groups and squares 1e-4),
+ * computed in f64 and rounded to f32. A code is in * multiplier, rounded to nearest even. The
+ * scale is 1 / multiplier. If a magnitude is not finite, all codes and the scale of its group are
+ * NaN. Groups of the transpose are groups of its own rows. Source: torchao's float8 training.
+ */
+export interface Fp8QuantizeArgs {
+  /** [rows, columns] f32, f16 or bf16; last stride 1, any row stride */
+  in: View;
+  /** [rows, columns padded to 16] u8, contiguous; pads are codes of 0 */
+  out: View | null;
+  /** [columns, rows padded to 16] u8, contiguous; pads are codes of 0 */
+  transposed: View | null;
+  /** of out, and with Fp8Scaling::tensor of both; f32, contiguous */
+  scale: View | null;
+  /** of transposed, except with Fp8Scaling::tensor */
+  transposedScale: View | null;
+  format: Fp8Format;
+  scaling: Fp8Scaling;
+}
+
+function putFp8Quantize(args: Fp8QuantizeArgs): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.out, at);
+  at = putView(args.transposed, at);
+  at = putView(args.scale, at);
+  at = putView(args.transposedScale, at);
+  block[at++] = fp8FormatCodes[args.format];
+  block[at] = fp8ScalingCodes[args.scaling];
+}
+
+export function fp8Quantize(
+  args: Fp8QuantizeArgs,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putFp8Quantize(args);
+  call(35, stream, args);
+}
+
+export function fp8QuantizeOnHost(args: Fp8QuantizeArgs, stream: Stream): void {
+  putFp8Quantize(args);
+  callOnHost(35, stream);
+}
+
+/**
+ * out (+)= a b^T (+ bias) of values, f32 sums, one rounding. The CPU multiplies each code by its
+ * scale before the sum. The GPU sums codes on its tensor cores, with at least 14 bits of a sum
+ * (cuBLASLt, compute capability 8.9; rows, groups and squares 9.0). Without an algorithm of the
+ * library, a plain kernel computes the product.
+ */
+export interface Fp8MatmulArgs {
+  /** [M, K] u8 codes, contiguous; K a multiple of 16 */
+  a: View;
+  /** [N, K] u8 codes, contiguous */
+  b: View;
+  /** as a's scaling requires; f32, contiguous */
+  aScale: View;
+  /** likewise */
+  bScale: View;
+  /** [N], out's dtype */
+  bias: View | null;
+  /** [M, N] f32, f16 or bf16; last stride 1, any row stride */
+  out: View;
+  aFormat: Fp8Format;
+  bFormat: Fp8Format;
+  aScaling: Fp8Scaling;
+  bScaling: Fp8Scaling;
+  /** lets the GPU's tensor cores keep sums in fewer bits */
+  fast: boolean;
+  accumulate: boolean;
+}
+
+function putFp8Matmul(args: Fp8MatmulArgs): void {
+  let at = 0;
+  at = putView(args.a, at);
+  at = putView(args.b, at);
+  at = putView(args.aScale, at);
+  at = putView(args.bScale, at);
+  at = putView(args.bias, at);
+  at = putView(args.out, at);
+  block[at++] = fp8FormatCodes[args.aFormat];
+  block[at++] = fp8FormatCodes[args.bFormat];
+  block[at++] = fp8ScalingCodes[args.aScaling];
+  block[at++] = fp8ScalingCodes[args.bScaling];
+  block[at++] = args.fast ? 1 : 0;
+  block[at] = args.accumulate ? 1 : 0;
+}
+
+export function fp8Matmul(
+  args: Fp8MatmulArgs,
+  stream: Stream = args.a.buffer.device.compute,
+): void {
+  putFp8Matmul(args);
+  call(36, stream, args);
+}
+
+export function fp8MatmulOnHost(args: Fp8MatmulArgs, stream: Stream): void {
+  putFp8Matmul(args);
+  callOnHost(36, stream);
+}
+
+/**
  * The state S [D, E] of each value head starts as zeros. For each token, with the key head of
  * value head h being h / (H / Hk):
  *   S = e^decay S;  u = beta (v - S'k);  S = S + k u';  out = S'q
@@ -1954,12 +2081,12 @@ export function gatedDelta(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putGatedDelta(args);
-  call(35, stream, args);
+  call(37, stream, args);
 }
 
 export function gatedDeltaOnHost(args: GatedDeltaArgs, stream: Stream): void {
   putGatedDelta(args);
-  callOnHost(35, stream);
+  callOnHost(37, stream);
 }
 
 /**
@@ -2014,12 +2141,12 @@ export function gatedDeltaBackward(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putGatedDeltaBackward(args);
-  call(36, stream, args);
+  call(38, stream, args);
 }
 
 export function gatedDeltaBackwardOnHost(args: GatedDeltaBackwardArgs, stream: Stream): void {
   putGatedDeltaBackward(args);
-  callOnHost(36, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -2071,12 +2198,12 @@ export function gatedDeltaStep(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putGatedDeltaStep(args);
-  call(37, stream, args);
+  call(39, stream, args);
 }
 
 export function gatedDeltaStepOnHost(args: GatedDeltaStepArgs, stream: Stream): void {
   putGatedDeltaStep(args);
-  callOnHost(37, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -2108,12 +2235,12 @@ export function gatedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGatedLinear(args);
-  call(38, stream, args);
+  call(40, stream, args);
 }
 
 export function gatedLinearOnHost(args: GatedLinearArgs, stream: Stream): void {
   putGatedLinear(args);
-  callOnHost(38, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -2155,12 +2282,12 @@ export function quantizedGatedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedGatedLinear(args);
-  call(39, stream, args);
+  call(41, stream, args);
 }
 
 export function quantizedGatedLinearOnHost(args: QuantizedGatedLinearArgs, stream: Stream): void {
   putQuantizedGatedLinear(args);
-  callOnHost(39, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -2190,12 +2317,12 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(40, stream, args);
+  call(42, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
   putGather(args);
-  callOnHost(40, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -2220,12 +2347,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(41, stream, args);
+  call(43, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(41, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -2260,12 +2387,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(42, stream, args);
+  call(44, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(42, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -2304,12 +2431,12 @@ export function groupedMatmul(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGroupedMatmul(args);
-  call(43, stream, args);
+  call(45, stream, args);
 }
 
 export function groupedMatmulOnHost(args: GroupedMatmulArgs, stream: Stream): void {
   putGroupedMatmul(args);
-  callOnHost(43, stream);
+  callOnHost(45, stream);
 }
 
 /**
@@ -2345,12 +2472,12 @@ export function groupedWeightGradient(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putGroupedWeightGradient(args);
-  call(44, stream, args);
+  call(46, stream, args);
 }
 
 export function groupedWeightGradientOnHost(args: GroupedWeightGradientArgs, stream: Stream): void {
   putGroupedWeightGradient(args);
-  callOnHost(44, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2382,12 +2509,12 @@ export function invariantLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putInvariantLinear(args);
-  call(45, stream, args);
+  call(47, stream, args);
 }
 
 export function invariantLinearOnHost(args: InvariantLinearArgs, stream: Stream): void {
   putInvariantLinear(args);
-  callOnHost(45, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2444,12 +2571,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(46, stream, args);
+  call(48, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(46, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2482,12 +2609,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(47, stream, args);
+  call(49, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(47, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2537,12 +2664,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(48, stream, args);
+  call(50, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(48, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2587,12 +2714,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(49, stream, args);
+  call(51, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(49, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2622,12 +2749,12 @@ export function joinMaster(
   stream: Stream = args.high.buffer.device.compute,
 ): void {
   putJoinMaster(args);
-  call(50, stream, args);
+  call(52, stream, args);
 }
 
 export function joinMasterOnHost(args: JoinMasterArgs, stream: Stream): void {
   putJoinMaster(args);
-  callOnHost(50, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2657,12 +2784,12 @@ export function splitMaster(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSplitMaster(args);
-  call(51, stream, args);
+  call(53, stream, args);
 }
 
 export function splitMasterOnHost(args: SplitMasterArgs, stream: Stream): void {
   putSplitMaster(args);
-  callOnHost(51, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2707,12 +2834,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(52, stream, args);
+  call(54, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(52, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2751,12 +2878,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(53, stream, args);
+  call(55, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(53, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2797,12 +2924,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(54, stream, args);
+  call(56, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(54, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2840,12 +2967,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(55, stream, args);
+  call(57, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(55, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2882,12 +3009,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(56, stream, args);
+  call(58, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(56, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -2921,12 +3048,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(57, stream, args);
+  call(59, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(57, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -2959,12 +3086,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(58, stream, args);
+  call(60, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(58, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -3009,12 +3136,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(59, stream, args);
+  call(61, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(59, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -3062,12 +3189,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(60, stream, args);
+  call(62, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(60, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -3117,12 +3244,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(61, stream, args);
+  call(63, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(61, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -3161,12 +3288,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(62, stream, args);
+  call(64, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(62, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3209,12 +3336,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(63, stream, args);
+  call(65, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(63, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3248,12 +3375,12 @@ export function momentPayload(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putMomentPayload(args);
-  call(64, stream, args);
+  call(66, stream, args);
 }
 
 export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
   putMomentPayload(args);
-  callOnHost(64, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3289,12 +3416,12 @@ export function driftPayload(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putDriftPayload(args);
-  call(65, stream, args);
+  call(67, stream, args);
 }
 
 export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
   putDriftPayload(args);
-  callOnHost(65, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3342,12 +3469,12 @@ export function frozenAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putFrozenAdam(args);
-  call(66, stream, args);
+  call(68, stream, args);
 }
 
 export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
   putFrozenAdam(args);
-  callOnHost(66, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -3394,12 +3521,12 @@ export function anchorAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAnchorAdam(args);
-  call(67, stream, args);
+  call(69, stream, args);
 }
 
 export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
   putAnchorAdam(args);
-  callOnHost(67, stream);
+  callOnHost(69, stream);
 }
 
 /**
@@ -3429,12 +3556,12 @@ export function oneBitLambAverage(
   stream: Stream = args.coefficients.buffer.device.compute,
 ): void {
   putOneBitLambAverage(args);
-  call(68, stream, args);
+  call(70, stream, args);
 }
 
 export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
   putOneBitLambAverage(args);
-  callOnHost(68, stream);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3492,12 +3619,12 @@ export function oneBitLambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putOneBitLambMoments(args);
-  call(69, stream, args);
+  call(71, stream, args);
 }
 
 export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
   putOneBitLambMoments(args);
-  callOnHost(69, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3543,12 +3670,12 @@ export function oneBitLambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putOneBitLambCoefficients(args);
-  call(70, stream, args);
+  call(72, stream, args);
 }
 
 export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
   putOneBitLambCoefficients(args);
-  callOnHost(70, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3580,12 +3707,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(71, stream, args);
+  call(73, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(71, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3645,12 +3772,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(72, stream, args);
+  call(74, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(72, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3683,12 +3810,12 @@ export function quantizeWeights(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putQuantizeWeights(args);
-  call(73, stream, args);
+  call(75, stream, args);
 }
 
 export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
   putQuantizeWeights(args);
-  callOnHost(73, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3723,12 +3850,12 @@ export function dequantizeWeights(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putDequantizeWeights(args);
-  call(74, stream, args);
+  call(76, stream, args);
 }
 
 export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
   putDequantizeWeights(args);
-  callOnHost(74, stream);
+  callOnHost(76, stream);
 }
 
 /**
@@ -3772,12 +3899,12 @@ export function quantizedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedLinear(args);
-  call(75, stream, args);
+  call(77, stream, args);
 }
 
 export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
   putQuantizedLinear(args);
-  callOnHost(75, stream);
+  callOnHost(77, stream);
 }
 
 /**
@@ -3811,12 +3938,12 @@ export function repackCodes(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRepackCodes(args);
-  call(76, stream, args);
+  call(78, stream, args);
 }
 
 export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
   putRepackCodes(args);
-  callOnHost(76, stream);
+  callOnHost(78, stream);
 }
 
 /**
@@ -3854,12 +3981,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(77, stream, args);
+  call(79, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(77, stream);
+  callOnHost(79, stream);
 }
 
 /**
@@ -3897,12 +4024,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(78, stream, args);
+  call(80, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(78, stream);
+  callOnHost(80, stream);
 }
 
 /**
@@ -3933,12 +4060,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(79, stream, args);
+  call(81, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(79, stream);
+  callOnHost(81, stream);
 }
 
 /**
@@ -3963,12 +4090,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(80, stream, args);
+  call(82, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(80, stream);
+  callOnHost(82, stream);
 }
 
 /**
@@ -4025,12 +4152,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(81, stream, args);
+  call(83, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(81, stream);
+  callOnHost(83, stream);
 }
 
 /**
@@ -4068,12 +4195,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(82, stream, args);
+  call(84, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(82, stream);
+  callOnHost(84, stream);
 }
 
 /**
@@ -4130,12 +4257,12 @@ export function rotaryStore(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putRotaryStore(args);
-  call(83, stream, args);
+  call(85, stream, args);
 }
 
 export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
   putRotaryStore(args);
-  callOnHost(83, stream);
+  callOnHost(85, stream);
 }
 
 /**
@@ -4167,12 +4294,12 @@ export function routeTopK(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopK(args);
-  call(84, stream, args);
+  call(86, stream, args);
 }
 
 export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
   putRouteTopK(args);
-  callOnHost(84, stream);
+  callOnHost(86, stream);
 }
 
 /**
@@ -4207,12 +4334,12 @@ export function routeTopKBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopKBackward(args);
-  call(85, stream, args);
+  call(87, stream, args);
 }
 
 export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
   putRouteTopKBackward(args);
-  callOnHost(85, stream);
+  callOnHost(87, stream);
 }
 
 /**
@@ -4282,12 +4409,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(86, stream, args);
+  call(88, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(86, stream);
+  callOnHost(88, stream);
 }
 
 /**
@@ -4321,12 +4448,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(87, stream, args);
+  call(89, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(87, stream);
+  callOnHost(89, stream);
 }
 
 /**
@@ -4359,12 +4486,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(88, stream, args);
+  call(90, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(88, stream);
+  callOnHost(90, stream);
 }
 
 /**
@@ -4395,12 +4522,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(89, stream, args);
+  call(91, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(89, stream);
+  callOnHost(91, stream);
 }
 
 /**
@@ -4433,12 +4560,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(90, stream, args);
+  call(92, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(90, stream);
+  callOnHost(92, stream);
 }
 
 /**
@@ -4491,12 +4618,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(91, stream, args);
+  call(93, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(91, stream);
+  callOnHost(93, stream);
 }
 
 /**
@@ -4528,12 +4655,12 @@ export function shortConv(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConv(args);
-  call(92, stream, args);
+  call(94, stream, args);
 }
 
 export function shortConvOnHost(args: ShortConvArgs, stream: Stream): void {
   putShortConv(args);
-  callOnHost(92, stream);
+  callOnHost(94, stream);
 }
 
 /**
@@ -4570,12 +4697,12 @@ export function shortConvBackward(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvBackward(args);
-  call(93, stream, args);
+  call(95, stream, args);
 }
 
 export function shortConvBackwardOnHost(args: ShortConvBackwardArgs, stream: Stream): void {
   putShortConvBackward(args);
-  callOnHost(93, stream);
+  callOnHost(95, stream);
 }
 
 /**
@@ -4616,12 +4743,12 @@ export function shortConvStep(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvStep(args);
-  call(94, stream, args);
+  call(96, stream, args);
 }
 
 export function shortConvStepOnHost(args: ShortConvStepArgs, stream: Stream): void {
   putShortConvStep(args);
-  callOnHost(94, stream);
+  callOnHost(96, stream);
 }
 
 /**
@@ -4668,12 +4795,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(95, stream, args);
+  call(97, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(95, stream);
+  callOnHost(97, stream);
 }
 
 /**
@@ -4708,12 +4835,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(96, stream, args);
+  call(98, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(96, stream);
+  callOnHost(98, stream);
 }
 
 /**
@@ -4740,12 +4867,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(97, stream, args);
+  call(99, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(97, stream);
+  callOnHost(99, stream);
 }
 
 /**
@@ -4778,12 +4905,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(98, stream, args);
+  call(100, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(98, stream);
+  callOnHost(100, stream);
 }
 
 /**
@@ -4813,12 +4940,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(99, stream, args);
+  call(101, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(99, stream);
+  callOnHost(101, stream);
 }
 
 /**
@@ -4846,12 +4973,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(100, stream, args);
+  call(102, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(100, stream);
+  callOnHost(102, stream);
 }
 
 /**
@@ -4889,12 +5016,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(101, stream, args);
+  call(103, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(101, stream);
+  callOnHost(103, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -4934,6 +5061,8 @@ export interface OpArgs {
   FeedTokens: FeedTokensArgs;
   Fill: FillArgs;
   Arange: ArangeArgs;
+  Fp8Quantize: Fp8QuantizeArgs;
+  Fp8Matmul: Fp8MatmulArgs;
   GatedDelta: GatedDeltaArgs;
   GatedDeltaBackward: GatedDeltaBackwardArgs;
   GatedDeltaStep: GatedDeltaStepArgs;
@@ -5040,6 +5169,8 @@ export const opNames = [
   'FeedTokens',
   'Fill',
   'Arange',
+  'Fp8Quantize',
+  'Fp8Matmul',
   'GatedDelta',
   'GatedDeltaBackward',
   'GatedDeltaStep',

@@ -32,6 +32,8 @@ export interface TinyOptions {
   checkpointing?: boolean;
   dropout?: number;
   lr?: number;
+  /** FP8 products of linear layers; needs bf16. Default: none. */
+  fp8?: NonNullable<DsConfig['fp8']>['recipe'];
   /** AdamW's moments in bf16. Default: false. */
   bf16States?: boolean;
   /** Default: AdamW. The schedule sets its rate to lr. */
@@ -57,6 +59,7 @@ export function tinyConfig(options: TinyOptions): DsConfig {
       params: { warmup_min_lr: lr / 10, warmup_max_lr: lr, warmup_num_steps: 5 },
     },
     bf16: { enabled: precision === 'bf16', bf16_optimizer_states: options.bf16States ?? false },
+    ...(options.fp8 ? { fp8: { enabled: true, recipe: options.fp8 } } : {}),
     ...(precision === 'fp16' ? { fp16: { enabled: true, initial_scale_power: 20 } } : {}),
     aio: options.disk?.aio ?? {},
     data_types: { grad_accum_dtype: options.gradients ?? null },

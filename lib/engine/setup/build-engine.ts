@@ -11,6 +11,7 @@ import { batchesOf } from './batches.js';
 import type { Given } from './clients.js';
 import { followSteps, requireCompression, requireWholeLayers } from './compression.js';
 import { engineOf } from './engine-kind.js';
+import { useFp8 } from './fp8.js';
 import { describeModel, fitMemory, wholeModel } from './memory.js';
 import { openObservers } from './observers.js';
 import { findOptimizer } from './optimizer.js';
@@ -56,6 +57,7 @@ export async function buildEngine(given: Given): Promise<Engine> {
   const pipeline = await openPipeline(job, decisions);
   const build = (site: Site): Engine => {
     sparsifyFromSection(decisions, site);
+    useFp8(decisions, site);
     followSteps(decisions, site);
     keepStages(decisions, site);
     splitSequence(decisions, ranks, site);

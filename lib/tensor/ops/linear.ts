@@ -23,7 +23,7 @@ import {
 } from './shapes.js';
 import { contiguous } from './views.js';
 
-function checkLinear(op: string, x: Tensor, weight: Tensor, bias: Tensor | null): void {
+export function checkLinear(op: string, x: Tensor, weight: Tensor, bias: Tensor | null): void {
   requireInput(op, x, weight);
   if (bias) requireAlike(op, weight, bias);
   const [outputs, inputs] = weight.shape;
@@ -96,7 +96,7 @@ function linearBackwardThroughGelu(
   weightBackward(dz, x, sink);
 }
 
-function outputShape(x: Tensor, weight: Tensor): number[] {
+export function outputShape(x: Tensor, weight: Tensor): number[] {
   const shape = x.shape.slice();
   shape[shape.length - 1] = required(weight.shape[0]);
   return shape;

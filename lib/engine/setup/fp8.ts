@@ -1,0 +1,85 @@
+// Applies the section "fp8" to the linear layers of a model.
+import type { DsError } from '../../errors.js';
+import { Linear, LinearGelu } from '../../nn/linear.js';
+import type { Module } from '../../nn/module.js';
+import { HEADS, isAmong } from '../../nn/pack-linears.js';
+import { ColumnLinear, RowLinear } from '../../parallel/layers.js';
+import type { Device } from '../../runtime/device.js';
+import { capabilityOf } from '../../runtime/gpu-code.js';
+import { configError } from '../../runtime/refused.js';
+import { FP8_MULTIPLE, type Fp8Recipe } from '../../tensor/ops/fp8-linear.js';
+import type { Decisions } from '../engine-parts.js';
+import type { Site } from '../release-stack.js';
+
+type Fp8Layer = Linear | ColumnLinear | RowLinear;
+
+/** Subclasses multiply in other ways. */
+const LAYERS: readonly unknown[] = [Linear, LinearGelu, ColumnLinear, RowLinear];
+
+/** Names of adapters: their products are too small to gain. */
+const ADAPTERS: readonly string[] = ['lora_A', 'lora_B'];
+
+/** The oldest and the newest major version of GPUs with an algorithm of cuBLASLt. */
+const CAPABILITIES: Readonly<Record<Fp8Recipe, { from: number; below: number; name: string }>> = {
+  tensorwise: { from: 8.9, below: Infinity, name: '8.9 or higher' },
+  rowwise: { from: 9, below: 12, name: '9.0 to 10.x' },
+  blockwise: { from: 9, below: 10, name: '9.0' },
+};
+
+const isFp8Layer = (module: Module): module is Fp8Layer => LAYERS.includes(module.constructor);
+
+/** Tensor cores read 16 codes at a time, of each side of a weight. */
+const fits = ({ weight }: Fp8Layer): boolean =>
+  weight.shape.every((size) => size > 0 && size % FP8_MULTIPLE === 0);
+
+/** Throws DS_CONFIG for a GPU without FP8 tensor cores; the CPU computes the same codes. */
+export function requireFp8Gpu(
+  recipe: Fp8Recipe,
+  { kind, info }: Pick<Device, 'kind' | 'info'>,
+): void {
+  const capability = kind === 'cuda' ? capabilityOf(info.detail) : undefined;
+  if (capability === undefined) return;
+  const { from, below, name } = CAPABILITIES[recipe];
+  const version = Number(capability);
+  if (version >= from && version < below) return;
+  throw refused(
+    recipe === 'tensorwise' ? 'fp8.enabled' : 'fp8.recipe',
+    `a GPU of compute capability ${name} for "${recipe}"`,
+    `${info.name} (compute capability ${capability})`,
+    version < 8.9 ? 'Set fp8.enabled to false.' : 'Set fp8.recipe to "tensorwise".',
+  );
+}
+
+/**
+ * Sets the recipe of the section in all linear layers of the model except heads, adapters, excluded
+ * layers and layers whose dims are no multiples of 16. The engine undoes it. Throws DS_CONFIG if no
+ * layer is left, for names without a layer, and for GPUs without FP8.
+ */
+export function useFp8(
+  { module, device, config: { fp8: section } }: Pick<Decisions, 'module' | 'device' | 'config'>,
+  { owned }: Site,
+): void {
+  if (!section.enabled) return;
+  const { recipe, exclude } = section;
+  requireFp8Gpu(recipe, device);
+  const layers = [...module.namedModules()].flatMap(([path, one]) =>
+    isFp8Layer(one) ? [{ path, layer: one }] : [],
+  );
+  for (const name of exclude) {
+    if (layers.some(({ path }) => isAmong(path, [name]))) continue;
+    throw refused('fp8.exclude', 'names, or ends of names, of linear layers', `"${name}"`);
+  }
+  const left = [...HEADS, ...ADAPTERS, ...exclude];
+  const chosen = layers.filter(({ path, layer }) => !isAmong(path, left) && fits(layer));
+  if (chosen.length === 0) {
+    const expected = `a model with linear layers whose dims are multiples of ${FP8_MULTIPLE}`;
+    throw refused('fp8.enabled', expected, `${layers.length} linear layers, none of them`);
+  }
+  for (const { layer } of chosen) layer.fp8 = recipe;
+  owned.defer(() => {
+    for (const { layer } of chosen) layer.fp8 = null;
+  });
+}
+
+const refused = (op: string, expected: string, got: string, hint = ''): DsError =>
+  configError(op, expected, got, hint);

@@ -1,0 +1,104 @@
+// fp8Linear against f64: outputs and gradients are products of quantized operands, at odd numbers
+// of rows, in every recipe.
+import assert from 'node:assert/strict';
+import type { Device } from '../../lib/runtime/device.js';
+import { randn, scope, seed, type Tensor } from '../../lib/tensor/index.js';
+import { FP8_RECIPES, type Fp8Recipe, fp8Linear } from '../../lib/tensor/ops/fp8-linear.js';
+import type { Case } from '../support/case.js';
+import { afterQuantization, type Format, type Scaling } from '../support/fp8-grid.js';
+
+const [INPUTS, OUTPUTS] = [144, 160];
+
+const PARTS: Record<Fp8Recipe, { rows: Scaling; weight: Scaling; gradient: Format }> = {
+  tensorwise: { rows: 'tensor', weight: 'tensor', gradient: 'e5m2' },
+  rowwise: { rows: 'row', weight: 'row', gradient: 'e4m3' },
+  blockwise: { rows: 'group', weight: 'square', gradient: 'e4m3' },
+};
+
+type At = (r: number, c: number) => number;
+const flipped =
+  (at: At): At =>
+  (r, c) =>
+    at(c, r);
+
+/** The elements of a matrix. */
+function elementsOf(x: Tensor): At {
+  const values = x.to('f32').toArray().flat(9) as number[];
+  const columns = x.shape.at(-1) as number;
+  return (r, c) => values[r * columns + c] as number;
+}
+
+/** a b^T of quantized operands [m, k] and [n, k]. */
+function productOf(a: Float64Array, b: Float64Array, k: number): Float64Array {
+  const [m, n] = [a.length / k, b.length / k];
+  const out = new Float64Array(m * n);
+  for (let r = 0; r < m; ++r) {
+    for (let c = 0; c < n; ++c) {
+      let sum = 0;
+      for (let j = 0; j < k; ++j) sum += (a[r * k + j] as number) * (b[c * k + j] as number);
+      out[r * n + c] = sum;
+    }
+  }
+  return out;
+}
+
+function requireClose(what: string, got: Tensor, expected: Float64Array, tolerance: number): void {
+  const values = got.to('f32').toArray().flat(9) as number[];
+  const scale = expected.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
+  values.forEach((x, i) => {
+    const error = Math.abs(x - (expected[i] as number));
+    assert.ok(error <= tolerance * scale, `${what}[${i}]: ${x}, expected ${expected[i]}`);
+  });
+}
+
+function gradients(recipe: Fp8Recipe, rows: number, device: Device): void {
+  seed(7);
+  const make = (shape: number[]): Tensor => {
+    const made = randn(shape, { dtype: 'bf16', device });
+    made.requiresGrad = true;
+    return made;
+  };
+  scope(() => {
+    const [x, weight, bias] = [make([rows, INPUTS]), make([OUTPUTS, INPUTS]), make([OUTPUTS])];
+    const dout = randn([rows, OUTPUTS], { dtype: 'bf16', device });
+    const out = fp8Linear(x, weight, bias, recipe);
+    out.mul(dout).sum().backward();
+    const { rows: scaling, weight: ofWeight, gradient } = PARTS[recipe];
+    const forward = { format: 'e4m3', scaling } as const;
+    const backward = { format: gradient, scaling };
+    const [ofX, w, g, b] = [x, weight, dout, bias.reshape([1, OUTPUTS])].map(elementsOf) as [
+      At,
+      At,
+      At,
+      At,
+    ];
+    const weightKind = { format: 'e4m3', scaling: ofWeight } as const;
+    const y = productOf(
+      afterQuantization(ofX, [rows, INPUTS], forward),
+      afterQuantization(w, [OUTPUTS, INPUTS], weightKind),
+      INPUTS,
+    ).map((sum, i) => sum + b(0, i % OUTPUTS));
+    requireClose('out', out, y, 0.006);
+    const dx = productOf(
+      afterQuantization(g, [rows, OUTPUTS], backward),
+      afterQuantization(flipped(w), [INPUTS, OUTPUTS], weightKind),
+      OUTPUTS,
+    );
+    requireClose('dx', x.grad as Tensor, dx, 0.006);
+    const dw = productOf(
+      afterQuantization(flipped(g), [OUTPUTS, rows], backward),
+      afterQuantization(flipped(ofX), [INPUTS, rows], forward),
+      rows,
+    );
+    requireClose('dw', weight.grad as Tensor, dw, 0.006);
+  });
+}
+
+export const cases: Case[] = FP8_RECIPES.flatMap((recipe) =>
+  [1, 40, 131].map(
+    (rows): Case => ({
+      name: `fp8Linear, ${recipe}, ${rows} rows: products of quantized operands`,
+      run: (device) => gradients(recipe, rows, device),
+    }),
+  ),
+);
