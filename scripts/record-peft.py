@@ -44,6 +44,21 @@ def gpt2():
     return transformers.GPT2LMHeadModel(config)
 
 
+EXPERTS = {"num_hidden_layers": 1, "num_experts_per_tok": 2, "head_dim": 8}
+
+
+def qwen3_moe():
+    config = transformers.Qwen3MoeConfig(
+        **{**SIZES, **EXPERTS}, num_experts=4, moe_intermediate_size=16, tie_word_embeddings=False
+    )
+    return transformers.Qwen3MoeForCausalLM(config)
+
+
+def gpt_oss():
+    sizes = {**SIZES, **EXPERTS, "intermediate_size": 24, "num_local_experts": 3}
+    return transformers.GptOssForCausalLM(transformers.GptOssConfig(**sizes))
+
+
 CASES = {
     "llama": (llama, {"target_modules": "all-linear", "r": 4, "lora_alpha": 16}),
     "llama-rslora": (
@@ -68,6 +83,26 @@ CASES = {
             "use_dora": True,
             "target_modules": ["q_proj", "down_proj", "embed_tokens"],
             "modules_to_save": ["norm"],
+        },
+    ),
+    "qwen3-moe": (
+        qwen3_moe,
+        {
+            "r": 4,
+            "lora_alpha": 16,
+            "target_modules": ["q_proj"],
+            "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+            "rank_pattern": {"down_proj": 2},
+        },
+    ),
+    "gpt-oss": (
+        gpt_oss,
+        {
+            "r": 4,
+            "lora_alpha": 8,
+            "use_rslora": True,
+            "target_modules": [],
+            "target_parameters": ["experts.gate_up_proj"],
         },
     ),
     "gpt2-dora": (

@@ -108,13 +108,32 @@ export class Experts extends Module {
    * Maps x [.., channels] to the same shape, by the experts that `router` selects for each token.
    */
   override forward(x: Tensor, router: TopKRouter, loads: RouterLoads | null = null): Tensor {
+    return this.adapted(x, router, loads, {});
+  }
+
+  /** @internal forward() with the updates of adapters. */
+  adapted(
+    x: Tensor,
+    router: TopKRouter,
+    loads: RouterLoads | null,
+    updates: ExpertUpdates,
+  ): Tensor {
     return scope(() => {
       const tokens = x.reshape([-1, x.size(-1)]);
       const routes = router.call(tokens, loads);
-      return throughExperts(this, tokens, routes, null).reshape(x.shape);
+      return throughExperts(this, tokens, routes, null, updates).reshape(x.shape);
     });
   }
 }
+
+/**
+ * @internal An adapter's part of a product. Rows are sorted by expert or, with `isGathered`, the
+ * tokens.
+ */
+export type ExpertUpdate = (rows: Tensor, groups: RowGroups, isGathered: boolean) => Tensor;
+
+/** @internal The updates of the two matrices. */
+export type ExpertUpdates = Readonly<Partial<Record<'gate_up_proj' | 'down_proj', ExpertUpdate>>>;
 
 /**
  * @internal Processes tokens [T, channels] by experts; with `first`, only the experts from `first`
@@ -125,15 +144,21 @@ export function throughExperts(
   tokens: Tensor,
   { ids, weights }: Routes,
   first: number | null,
+  updates: ExpertUpdates = {},
 ): Tensor {
   const { gate_up_proj, down_proj, limit } = experts;
   const groups = groupRows(ids, gate_up_proj.size(0), first);
   if (limit !== null) {
-    return combineRows(boundedRows(experts, tokens, groups, limit), weights, groups);
+    return combineRows(boundedRows(experts, tokens, groups, limit, updates), weights, groups);
   }
-  const hidden = swiglu(groupedLinear(tokens, gate_up_proj, groups, true));
-  return combineRows(groupedLinear(hidden, down_proj, groups), weights, groups);
+  const product = groupedLinear(tokens, gate_up_proj, groups, true);
+  const hidden = swiglu(plus(product, updates.gate_up_proj?.(tokens, groups, true)));
+  const out = groupedLinear(hidden, down_proj, groups);
+  return combineRows(plus(out, updates.down_proj?.(hidden, groups, false)), weights, groups);
 }
+
+const plus = (product: Tensor, update: Tensor | undefined): Tensor =>
+  update ? product.add(update) : product;
 
 /** @internal The parameters of all experts, or of the experts of one rank. */
 export type ExpertWeights = Pick<
@@ -150,18 +175,21 @@ function boundedRows(
   tokens: Tensor,
   groups: RowGroups,
   limit: number,
+  updates: ExpertUpdates,
 ): Tensor {
   const expert = groupOfRows(groups);
   const biased = (x: Tensor, bias: Parameter | null): Tensor =>
     x.add(embedding(required(bias), expert));
   const rows = embedding(tokens, clamp(groups.rows, { min: 0 }));
   const product = groupedProduct(rows, experts.gate_up_proj, groups);
-  const both = biased(product, experts.gate_up_proj_bias);
+  const sum = plus(product, updates.gate_up_proj?.(rows, groups, false));
+  const both = biased(sum, experts.gate_up_proj_bias);
   const pairs = both.reshape([both.size(0), -1, 2]);
   const gate = clamp(pairs.select(2, 0), { max: limit });
   const up = clamp(pairs.select(2, 1), { min: -limit, max: limit });
   const hidden = gate.mul(gate.mul(GATE_SLOPE).sigmoid()).mul(up.add(1));
-  return biased(groupedProduct(hidden, experts.down_proj, groups), experts.down_proj_bias);
+  const out = groupedProduct(hidden, experts.down_proj, groups);
+  return biased(plus(out, updates.down_proj?.(hidden, groups, false)), experts.down_proj_bias);
 }
 
 /** Options of SparseMixture. */

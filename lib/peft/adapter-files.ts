@@ -25,6 +25,7 @@ import { held, noGrad, scope, type Tensor, to } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
 import { adapterConfigOf, baseNameOf, parseAdapterConfig } from './adapter-config.js';
 import { addAdapters, configOf, lorasOf, sizesOf, unload } from './lora.js';
+import { LoraExperts } from './lora-experts.js';
 import type { LoraConfig } from './lora-options.js';
 import { isSavedWhole, wholeModules } from './targets.js';
 
@@ -76,11 +77,7 @@ export async function saveAdapter(
       copies.push(values);
       return { name, dtype, shape: values.shape, values };
     });
-    const text = JSON.stringify(
-      adapterConfigOf(model, config, [...lorasOf(model).keys()]),
-      null,
-      2,
-    );
+    const text = JSON.stringify(adapterConfigOf(model, config, modulesOf(model)), null, 2);
     makeFolderNow(dir);
     const paths = leading(
       [CONFIG, WEIGHTS].map((file) => join(dir, file)),
@@ -95,6 +92,10 @@ export async function saveAdapter(
     for (const copy of copies) copy.release();
   }
 }
+
+/** The modules with adapters; experts have adapters of parameters instead. */
+const modulesOf = (model: Module): string[] =>
+  [...lorasOf(model)].filter(([, one]) => !(one instanceof LoraExperts)).map(([name]) => name);
 
 /** @internal Parameters that saveAdapter() reads; an engine must gather them first. */
 export const adapterParameters = (model: Module): Parameter[] => [
@@ -183,21 +184,24 @@ export async function loadAdapter<Model extends Module>(
 
 /** Throws if the adapters of `model` are merged or use another scaling factor than `config`. */
 function requireSame(path: string, model: Module, config: LoraConfig): void {
-  for (const [name, { sizes, isMerged }] of lorasOf(model)) {
+  for (const [layer, { sizesByName, isMerged }] of lorasOf(model)) {
     if (isMerged) {
       const [expected, got] = ['unmerged adapters', 'merged adapters'];
       const hint = 'Call peft.unmerge() first.';
       throw refused('loadAdapter', expected, got, hint);
     }
-    const { scaling } = sizesOf(name, config);
-    if (scaling === sizes.scaling) continue;
-    throw new DsError({
-      code: 'DS_CHECKPOINT',
-      op: path,
-      expected: `the scaling factor ${sizes.scaling} of ${name}`,
-      got: String(scaling),
-      hint: 'Call peft.unload(model) before loading it.',
-    });
+    for (const [end, sizes] of sizesByName) {
+      const name = layer + end;
+      const { scaling } = sizesOf(name, config);
+      if (scaling === sizes.scaling) continue;
+      throw new DsError({
+        code: 'DS_CHECKPOINT',
+        op: path,
+        expected: `the scaling factor ${sizes.scaling} of ${name}`,
+        got: String(scaling),
+        hint: 'Call peft.unload(model) before loading it.',
+      });
+    }
   }
 }
 

@@ -52,8 +52,8 @@ const SAVED_MERGED: Refusal = {
   hint: 'Call peft.unmerge(model) before stateDict(), or omit the adapters from the state.',
 };
 
-/** The initialization of PyTorch's Linear. Source: PEFT's reset_lora_parameters. */
-const asLinear = (): Initializer => kaimingUniform({ a: Math.sqrt(5) });
+/** @internal The initialization of PyTorch's Linear. Source: PEFT's reset_lora_parameters. */
+export const asLinear = (): Initializer => kaimingUniform({ a: Math.sqrt(5) });
 
 /**
  * y = base(x) + scaling * B A dropout(x). The base is not a child: its fields become fields of this
@@ -101,6 +101,16 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
   /** Returns the weight update in f32, in the weight's shape [out, in] or [rows, channels]. */
   abstract update(): Tensor;
 
+  /** The base's weights with an adapter. */
+  get weights(): readonly Parameter[] {
+    return [this.weight];
+  }
+
+  /** @internal The settings of each adapter by the end of its name after the layer's. */
+  get sizesByName(): ReadonlyMap<string, LoraSizes> {
+    return new Map([['', this.sizes]]);
+  }
+
   /** True if forward computes the adapter separately. */
   protected get isActive(): boolean {
     return this.isEnabled && !this.isMerged;
@@ -111,14 +121,14 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
    * the weight.
    */
   merge(): void {
-    if (!this.isMerged) this.changeWeight((before) => this.mergedWith(before));
+    if (!this.isMerged) this.addUpdate();
     this.isMerged = true;
     this.refuse(MERGED, SAVED_MERGED);
   }
 
   /** Subtracts the update from the weight; only rounding differences remain. Throws DS_ARGUMENT. */
   unmerge(): void {
-    if (this.isMerged) this.changeWeight((merged) => this.takenFrom(merged));
+    if (this.isMerged) this.subtractUpdate();
     this.isMerged = false;
     this.refuse(null, null);
   }
@@ -130,7 +140,17 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
 
   private refuse(over: Refusal | null, of: Refusal | null): void {
     refuseLoads(this.parameters(), over);
-    refuseTogether(this.weight, this.added, of);
+    for (const weight of this.weights) refuseTogether(weight, this.added, of);
+  }
+
+  /** Adds the update to the weight. */
+  protected addUpdate(): void {
+    this.changeWeight((before) => this.mergedWith(before));
+  }
+
+  /** Reverses addUpdate(). */
+  protected subtractUpdate(): void {
+    this.changeWeight((merged) => this.takenFrom(merged));
   }
 
   /** Returns the merged weight in f32. */
@@ -151,8 +171,8 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
   abstract get weight(): Parameter;
 
   /** Prepares a parameter of the adapter. Moves it to the base's device if the base has memory. */
-  protected factor(parameter: Parameter): Parameter {
-    if (this.sizes.isWide) parameter.fixedDtype = 'f32';
+  protected factor(parameter: Parameter, { isWide } = this.sizes): Parameter {
+    if (isWide) parameter.fixedDtype = 'f32';
     const { weight } = this;
     if (weight.isMaterialized) parameter.moveTo(weight.device, parameter.dtype);
     return parameter;
@@ -173,7 +193,11 @@ function changeWeight(base: Module, body: (before: Tensor) => Tensor): void {
     base.setValues(body(base.values('f32')));
     return;
   }
-  const { weight } = base as Linear | Embedding;
+  changeValues((base as Linear | Embedding).weight, body);
+}
+
+/** Replaces a weight by body(weight in f32). Throws DS_ARGUMENT if an engine owns it. */
+export function changeValues(weight: Parameter, body: (before: Tensor) => Tensor): void {
   weight.requireWritable('peft.merge');
   kernels.copy({ in: body(cast(weight, 'f32')), out: weight });
   noteChanged(weight);

@@ -1,5 +1,6 @@
 // LoRA options with PEFT's names and defaults, and their checks.
 
+import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused, refusedValue } from '../runtime/refused.js';
@@ -34,6 +35,11 @@ export interface LoraOptions {
    * choice for the model's family.
    */
   targetModules?: string | readonly string[];
+  /**
+   * Matrices of experts with an adapter, by name or by the end of the name:
+   * "mlp.experts.down_proj". With them, targetModules may be []. Default: none.
+   */
+  targetParameters?: readonly string[];
   /** Modules to exclude: a list or an expression, as in targetModules. */
   excludeModules?: string | readonly string[];
   /** Indices of the layers with adapters. Default: all. */
@@ -78,6 +84,7 @@ export interface LoraConfig {
   readonly useRslora: boolean;
   readonly useDora: boolean;
   readonly targetModules: string | readonly string[] | null;
+  readonly targetParameters: readonly string[];
   readonly excludeModules: string | readonly string[];
   readonly layersToTransform: readonly number[] | null;
   readonly layersPattern: readonly string[];
@@ -101,6 +108,7 @@ const NAMES: OptionNames<LoraOptions> = {
   ...{ r: true, loraAlpha: true, loraDropout: true, bias: true, useRslora: true },
   useDora: true,
   ensureWeightTying: true,
+  targetParameters: true,
   ...{ targetModules: true, excludeModules: true, layersToTransform: true, layersPattern: true },
   ...{ rankPattern: true, alphaPattern: true, modulesToSave: true, initLoraWeights: true },
   ...{ autocastAdapterDtype: true, fanInFanOut: true },
@@ -131,6 +139,8 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
       options.layersPattern,
     );
   }
+  const targetParameters = listOf(`${op} targetParameters`, options.targetParameters ?? []);
+  if (targetParameters.length > 0) requirePlain(op, options);
   requireOneOf(`${op} bias`, bias, ['none', 'all', 'lora_only']);
   requireOneOf(`${op} initLoraWeights`, initLoraWeights, [true, false, 'gaussian']);
   return {
@@ -142,6 +152,7 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
     useRslora: flag('useRslora', options.useRslora ?? false),
     useDora: flag('useDora', options.useDora ?? false),
     targetModules: namesOrNull(`${op} targetModules`, options.targetModules),
+    targetParameters,
     excludeModules: namesOrNull(`${op} excludeModules`, options.excludeModules) ?? [],
     layersToTransform,
     layersPattern,
@@ -157,6 +168,17 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
     baseModelNameOrPath: text('baseModelNameOrPath', options.baseModelNameOrPath),
     taskType: options.taskType === undefined ? 'CAUSAL_LM' : text('taskType', options.taskType),
   };
+}
+
+/** Adapters of parameters never see the layer's input. PEFT refuses these options too. */
+function requirePlain(op: string, { loraDropout, useDora, fanInFanOut }: LoraOptions): void {
+  const hint = 'Adapters in targetParameters update the weight, not the input of a layer.';
+  const refuse = (name: string, expected: string, got: unknown): never => {
+    throw refused(`${op} ${name}`, `${expected} with targetParameters`, formatValue(got), hint);
+  };
+  if (loraDropout) refuse('loraDropout', '0', loraDropout);
+  if (useDora) refuse('useDora', 'false', useDora);
+  if (fanInFanOut) refuse('fanInFanOut', 'false', fanInFanOut);
 }
 
 function withoutMissing(op: string, given: LoraOptions): LoraOptions {

@@ -10,9 +10,10 @@ import { formatValue } from '../runtime/format-value.js';
 import { refused } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { withMagnitude } from './dora.js';
+import { LoraExperts } from './lora-experts.js';
 import { adapted, LoraLayer, type LoraSizes } from './lora-layer.js';
 import { byPattern, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
-import { findTargets, isSavedWhole, wholeModules } from './targets.js';
+import { findExperts, findTargets, isSavedWhole, wholeModules } from './targets.js';
 
 const configs = new WeakMap<Module, LoraConfig>();
 
@@ -63,6 +64,10 @@ export function addAdapters(model: Module, read: LoraConfig): void {
   const instead = new Map<Module, Module>();
   const adapt = config.useDora ? withMagnitude : adapted;
   for (const [name, base] of targets) instead.set(base, adapt(name, base, sizesOf(name, config)));
+  for (const [name, { experts, matrices }] of findExperts(model, config)) {
+    const sizes = matrices.map((one) => [one, sizesOf(`${name}.${one}`, config)] as const);
+    instead.set(experts, new LoraExperts(experts, new Map(sizes)));
+  }
   model.requiresGrad_(false);
   replaceModules(model, instead);
   for (const parameter of [...saved, ...biases]) parameter.requireGrad(true);
@@ -221,8 +226,9 @@ export function sharedTarget(model: Module): { name: string; other: string } | n
       if (!key.includes('.')) readers.set(parameter, [...(readers.get(parameter) ?? []), path]);
     }
   }
-  for (const [name, { weight }] of lorasOf(model)) {
-    const other = readers.get(weight)?.find((path) => path !== name);
+  for (const [name, { weights }] of lorasOf(model)) {
+    const others = weights.flatMap((weight) => readers.get(weight) ?? []);
+    const other = others.find((path) => path !== name);
     if (other !== undefined) return { name, other };
   }
   return null;

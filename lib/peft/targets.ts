@@ -2,12 +2,14 @@
 
 import type { DsError } from '../errors.js';
 import { Embedding } from '../nn/embedding.js';
+import { Experts } from '../nn/experts.js';
 import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isAmong } from '../nn/pack-linears.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { ownValue } from '../runtime/own-value.js';
 import { refused } from '../runtime/refused.js';
+import { EXPERT_MATRICES, type ExpertMatrix } from './lora-experts.js';
 import { ALL_LINEAR, expression, type LoraConfig } from './lora-options.js';
 
 /** Projections of latent attention to queries, keys and values. */
@@ -49,12 +51,51 @@ const lastOf = (name: string): string => name.slice(name.lastIndexOf('.') + 1);
 const isProjection = (module: Module): module is Linear | PackedLinear =>
   module instanceof Linear || module instanceof PackedLinear;
 
+/** Experts with adapters of these matrices. */
+interface TargetExperts {
+  experts: Experts;
+  matrices: readonly ExpertMatrix[];
+}
+
+/**
+ * Returns the experts with adapters by path, and the names of their matrices. Throws
+ * DS_ARGUMENT for a name that is no matrix of experts.
+ */
+export function findExperts(model: Module, config: LoraConfig): Map<string, TargetExperts> {
+  const found = new Map<string, TargetExperts>();
+  const unmatched = new Set(config.targetParameters);
+  for (const [path, module] of model.namedModules()) {
+    if (!(module instanceof Experts)) continue;
+    for (const matrix of EXPERT_MATRICES) {
+      const names = config.targetParameters.filter((one) => isAmong(`${path}.${matrix}`, [one]));
+      if (names.length === 0) continue;
+      const matrices = [...(found.get(path)?.matrices ?? []), matrix];
+      found.set(path, { experts: module, matrices });
+      for (const name of names) unmatched.delete(name);
+    }
+  }
+  for (const name of unmatched) throw noMatrix(model, name);
+  return found;
+}
+
+function noMatrix(model: Module, name: string): DsError {
+  const isThere = [...model.namedParameters()].some(([path]) => isAmong(path, [name]));
+  return refused(
+    'addLora targetParameters',
+    'matrices of experts, such as "mlp.experts.gate_up_proj"',
+    isThere ? `${some([name])}, another parameter` : `${some([name])}, which matches no parameter`,
+    isThere ? 'targetModules adapts linear layers and embeddings.' : '',
+  );
+}
+
 /**
  * Returns the target modules by path. Throws DS_ARGUMENT if no module matches, if one is neither
  * linear nor an embedding, and if the model's family has no default.
  */
 export function findTargets(model: Module, config: LoraConfig): Map<string, Module> {
-  const wanted = config.targetModules ?? defaultsOf(model);
+  const { targetModules, targetParameters } = config;
+  if (targetModules?.length === 0 && targetParameters.length > 0) return new Map();
+  const wanted = targetModules ?? defaultsOf(model);
   const named = [...model.namedModules()].filter(([name]) => name !== '');
   const found = new Map(
     named.filter(

@@ -20,6 +20,7 @@ const valuesOf = (golden: Map<string, Tensor>, key: string): number[] =>
 const bases = {
   ...{ llama: 'llama', 'llama-rslora': 'llama-rslora', gpt2: 'gpt2' },
   ...{ 'llama-dora': 'llama', 'gpt2-dora': 'gpt2' },
+  ...{ 'qwen3-moe': 'qwen3-moe', 'gpt-oss': 'gpt-oss' },
 };
 for (const [name, base] of Object.entries(bases)) {
   test(`${name}: logits, loss and gradients of PEFT`, async () => {
@@ -45,7 +46,7 @@ for (const [name, base] of Object.entries(bases)) {
       const own = key
         .replace('grad.base_model.model.', '')
         .replace('.modules_to_save.default', '')
-        .replace('.base_layer', '')
+        .replace(/\.base_layer(?!\.lora_)/, '')
         .replace('.lora_magnitude_vector.default.weight', '.lora_magnitude_vector')
         .replace(/\.default(?=\.|$)/, '');
       const grad = parameters.get(own)?.grad as Tensor;

@@ -238,6 +238,10 @@ export const LORA = {
     shown: "PEFT's for the model",
     also: ['lora_target_modules'],
   }),
+  target_parameters: texts('matrices of experts with adapters, such as experts.down_proj', {
+    shown: 'none',
+    also: ['lora_target_parameters'],
+  }),
   exclude_modules: texts('layers without adapters'),
   modules_to_save: texts('modules to train and save whole', { also: ['lora_modules_to_save'] }),
   bias: string('biases to train: "none", "all" or "lora_only"', {

@@ -116,7 +116,6 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
   ...refused('predict with the saved folder', ['do_predict', 'predict_with_generate']),
   ...refused('set "offload_param" or --gradient_checkpointing', ['activation_offloading']),
   ...refused('8-bit weights are not there: --load_in_4bit', ['load_in_8bit']),
-  ...refused('adapters are of modules', ['lora_target_parameters', 'target_parameters']),
   ...refused("write the template into the tokenizer's chat_template.jinja", [
     ...['chat_template_path', 'chat_template'],
   ]),

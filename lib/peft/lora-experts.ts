@@ -1,0 +1,170 @@
+// Adapters of experts: low-rank updates of the matrices of all experts of a layer.
+
+import type { Experts, ExpertUpdate } from '../nn/experts.js';
+import { normal, zeros } from '../nn/initializers.js';
+import { Linear } from '../nn/linear.js';
+import { Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import type { RouterLoads, TopKRouter } from '../nn/routers.js';
+import { refused } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
+import {
+  cast,
+  groupedLinear,
+  groupedProduct,
+  noGrad,
+  type RowGroups,
+  scope,
+  type Tensor,
+} from '../tensor/index.js';
+import { asLinear, changeValues, LoraLayer, type LoraSizes } from './lora-layer.js';
+
+/** @internal The matrices of experts that can have an adapter, in PEFT's order of nesting. */
+export const EXPERT_MATRICES = ['gate_up_proj', 'down_proj'] as const;
+
+/** @internal The name of a matrix of experts. */
+export type ExpertMatrix = (typeof EXPERT_MATRICES)[number];
+
+/** The inner adapter of experts with two adapters. PEFT nests them, hence the names. */
+export class ExpertFactors extends Module {
+  constructor(
+    /** [experts r, in], in which each expert has r neighbouring rows. */
+    readonly lora_A: Linear,
+    /** [out, r experts], in which the values of one row of A are neighbours. */
+    readonly lora_B: Linear,
+  ) {
+    super();
+  }
+
+  /** Throws DS_ARGUMENT: LoraExperts applies the factors. */
+  override forward(): never {
+    throw refused('ExpertFactors', 'a call of LoraExperts', 'a call of its factors');
+  }
+}
+
+/** One matrix of all experts, and its factors. */
+interface Adapter {
+  matrix: ExpertMatrix;
+  sizes: LoraSizes;
+  a: Linear;
+  b: Linear;
+}
+
+/**
+ * Experts with adapters: each product of an expert e gets scaling B_e A_e x. The factors of all
+ * experts lie in two tensors of PEFT's layout. Source: PEFT's ParamWrapper.
+ */
+export class LoraExperts extends LoraLayer<Experts> {
+  /** The factors of gate_up_proj if down_proj has an adapter too; else null. */
+  readonly base_layer: ExpertFactors | null;
+  /** [experts r, in]: of down_proj, or of gate_up_proj if only that has an adapter. */
+  readonly lora_A: Linear;
+  /** [out, r experts]. */
+  readonly lora_B: Linear;
+  readonly #adapters: readonly Adapter[];
+
+  /** Adapts the matrices in `sizes`. Dropout of their inputs is not possible. */
+  constructor(base: Experts, sizes: ReadonlyMap<ExpertMatrix, LoraSizes>) {
+    const all = EXPERT_MATRICES.filter((matrix) => sizes.has(matrix));
+    super(base, required(sizes.get(required(all[0]))));
+    this.#adapters = all.map((matrix) => adapterOf(base, matrix, required(sizes.get(matrix))));
+    const [inner, outer] = this.#adapters;
+    this.base_layer = inner && outer ? new ExpertFactors(inner.a, inner.b) : null;
+    const { a, b } = required(outer ?? inner);
+    this.lora_A = a;
+    this.lora_B = b;
+    for (const { sizes, a, b } of this.#adapters) {
+      for (const { weight } of [a, b]) this.factor(weight, sizes);
+    }
+  }
+
+  /** The first adapted matrix without its adapter. */
+  get weight(): Parameter {
+    return required(this.weights[0]);
+  }
+
+  override get weights(): readonly Parameter[] {
+    const { base } = this;
+    return this.#adapters.map(({ matrix }) => base[matrix]);
+  }
+
+  override get sizesByName(): ReadonlyMap<string, LoraSizes> {
+    return new Map(this.#adapters.map(({ matrix, sizes }) => [`.${matrix}`, sizes]));
+  }
+
+  override get factors(): readonly Parameter[] {
+    return this.#adapters.flatMap(({ a, b }) => [a.weight, b.weight]);
+  }
+
+  /** Returns the update of the first adapted matrix in f32, in its shape. */
+  override update(): Tensor {
+    return updateOf(this.base, required(this.#adapters[0]));
+  }
+
+  protected override addUpdate(): void {
+    this.changeAll((weight, update) => weight.add(update));
+  }
+
+  protected override subtractUpdate(): void {
+    this.changeAll((weight, update) => weight.sub(update));
+  }
+
+  private changeAll(body: (weight: Tensor, update: Tensor) => Tensor): void {
+    const { base } = this;
+    for (const weight of this.weights) weight.requireWritable('peft.merge');
+    noGrad(() => {
+      for (const one of this.#adapters) {
+        scope(() => changeValues(base[one.matrix], (weight) => body(weight, updateOf(base, one))));
+      }
+    });
+  }
+
+  /** Maps x [.., channels] to the same shape; see Experts. */
+  override forward(x: Tensor, router: TopKRouter, loads: RouterLoads | null = null): Tensor {
+    const { base } = this;
+    if (!this.isActive) return base.call(x, router, loads);
+    const updates = this.#adapters.map((one) => [one.matrix, besideOf(base, one)] as const);
+    return base.adapted(x, router, loads, Object.fromEntries(updates));
+  }
+}
+
+/** Whether matrices are stored as [in, out]. */
+const isTransposed = ({ limit }: Experts): boolean => limit !== null;
+
+function adapterOf(base: Experts, matrix: ExpertMatrix, sizes: LoraSizes): Adapter {
+  const [experts = 0, rows = 0, columns = 0] = base[matrix].shape;
+  const [outputs, inputs] = isTransposed(base) ? [columns, rows] : [rows, columns];
+  const { r, init } = sizes;
+  const startOfA = init === 'gaussian' ? normal(1 / r) : asLinear();
+  const startOfB = init === false ? asLinear() : zeros;
+  const a = new Linear(inputs, experts * r, { bias: false, weightInit: startOfA });
+  const b = new Linear(experts * r, outputs, { bias: false, weightInit: startOfB });
+  return { matrix, sizes, a, b };
+}
+
+/** A as [experts, r, in] and B as [experts, r, out]. */
+function factorsOf(base: Experts, { matrix, sizes, a, b }: Adapter, dtype: Tensor['dtype']) {
+  const experts = base[matrix].size(0);
+  const left = cast(a.weight, dtype).reshape([experts, sizes.r, -1]);
+  const right = cast(b.weight, dtype).reshape([-1, sizes.r, experts]).transpose(0, 2);
+  return { left, right };
+}
+
+/** The update of a matrix in f32, in the matrix's shape. */
+function updateOf(base: Experts, adapter: Adapter): Tensor {
+  const { left, right } = factorsOf(base, adapter, 'f32');
+  const scaled = right.mul(adapter.sizes.scaling);
+  return isTransposed(base)
+    ? left.transpose(1, 2).matmul(scaled)
+    : scaled.transpose(1, 2).matmul(left);
+}
+
+/** Returns scaling B_e A_e x for rows that are sorted by expert. */
+const besideOf =
+  (base: Experts, adapter: Adapter): ExpertUpdate =>
+  (rows: Tensor, groups: RowGroups, isGathered: boolean) =>
+    scope(() => {
+      const { left, right } = factorsOf(base, adapter, rows.dtype);
+      const inner = groupedLinear(rows, left, groups, isGathered);
+      return groupedProduct(inner, right.mul(adapter.sizes.scaling), groups);
+    });
