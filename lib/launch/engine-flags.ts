@@ -1,6 +1,8 @@
 // The model options of `ds serve` and `ds chat`.
 
 import { readFileSync } from 'node:fs';
+import { formatValue } from '../runtime/format-value.js';
+import { isPlainObject } from '../runtime/is-object.js';
 import { integer, type Options, string } from '../runtime/option.js';
 import { errorMessage } from '../runtime/system-error.js';
 import type { EngineOptions } from '../serve/index.js';
@@ -22,6 +24,10 @@ export const ENGINE = {
   config: string('[engine configuration](inference-configuration.md), JSON', {
     shown: 'none',
     flag: '--config <file>',
+  }),
+  speculativeConfig: string('[speculation](speculation.md), JSON', {
+    shown: 'none',
+    flag: '--speculative-config <json>',
   }),
   tokenizer: string('folder or name of the tokenizer', {
     shown: "the model's",
@@ -63,6 +69,7 @@ export interface ServeFlags extends EngineFlags, Options<typeof SERVER> {}
 export function engineOptions(flags: EngineFlags): EngineOptions {
   const { device, dtype, context, config, tokenizer, tp = 1, seed, graphs, revision } = flags;
   const said = {
+    speculative: speculativeOf(flags.speculativeConfig),
     device,
     dtype,
     max_out_tokens: context,
@@ -83,6 +90,17 @@ export function textOf(file: string | undefined): string | undefined {
   } catch (cause) {
     refuse('--chat-template', 'a readable file', errorMessage(cause));
   }
+}
+
+type Config = NonNullable<EngineOptions['config']>;
+
+function speculativeOf(json: string | undefined): Config['speculative'] {
+  if (json === undefined) return undefined;
+  try {
+    const read: unknown = JSON.parse(json);
+    if (isPlainObject(read)) return read;
+  } catch {}
+  refuse('--speculative-config', 'a JSON object', formatValue(json));
 }
 
 function configOf(file: string | undefined): object {

@@ -52,6 +52,18 @@ test('flags go before the file of --config, which goes before what is usual', ()
   });
 });
 
+test('--speculative-config is a JSON object', () => {
+  const speculativeConfig = '{ "method": "ngram", "num_speculative_tokens": 3 }';
+  expect(engineOptions({ graphs: true, speculativeConfig }).config).toEqual({
+    ...{ enable_cuda_graph: 'auto', speculative: { method: 'ngram', num_speculative_tokens: 3 } },
+  });
+  for (const wrong of ['{', '3', 'null', '[]']) {
+    expect(() => engineOptions({ graphs: true, speculativeConfig: wrong })).toThrow(
+      /--speculative-config: expected a JSON object, got/,
+    );
+  }
+});
+
 test('files that cannot be read are named by their option', () => {
   const absent = join(dir, 'absent');
   expect(() => engineOptions({ graphs: true, config: absent })).toThrow(
