@@ -83,7 +83,9 @@ export {
   QuantizationConfig,
 } from './inference/index.js';
 export {
+  type Hybrid,
   type Initialized,
+  type InitializedHybrid,
   type InitializedPipeline,
   type InitializedWithLoader,
   type InitializedWithStream,

@@ -39,6 +39,7 @@ import { buildEngine } from './engine/setup/build-engine.js';
 import { type Clients, type Planned, requireJob, requireMonitors } from './engine/setup/clients.js';
 import { orReport } from './engine/setup/setup-world.js';
 import { DsError } from './errors.js';
+import { CausalLM } from './models/causal-lm.js';
 import { Module } from './nn/index.js';
 import { described, modelHint } from './nn/require-module.js';
 import type { Optimizer } from './optim/optimizer.js';
@@ -47,8 +48,10 @@ import { type Pipelined, PipelineModule } from './pipe/index.js';
 import { type Device, device as findDevice } from './runtime/device.js';
 import { formatValue } from './runtime/format-value.js';
 import { type OptionNames, readOptions } from './runtime/options.js';
+import { configError } from './runtime/refused.js';
 import { requireNoSurplus, requireType } from './runtime/require-type.js';
 import { seed } from './tensor/index.js';
+import { HybridEngine } from './trainer/rollouts/hybrid-engine.js';
 
 /** The source of the configuration: exactly one of `config` and `args`. */
 interface ConfigurationOptions {
@@ -117,6 +120,15 @@ export interface InitializedPipeline<Sample, Batch> extends Initialized<Sample, 
   engine: PipelineEngine;
 }
 
+/** A configuration with the section `hybrid_engine`. */
+export type Hybrid = { config: { hybrid_engine: { enabled: true } } };
+
+/** Result of initialize() with `hybrid_engine.enabled`. */
+export interface InitializedHybrid<Sample, Batch> extends Initialized<Sample, Batch> {
+  /** Trains, and generates with the weights in training. */
+  engine: HybridEngine;
+}
+
 /** Result of initialize() with trainingData. */
 export interface InitializedWithLoader<Sample, Batch> extends Initialized<Sample, Batch> {
   /** Serves this rank's part of trainingData in micro-batches. */
@@ -151,6 +163,9 @@ export interface InitializedWithStream<Sample, Batch>
 export function initialize<Sample, Batch = Batched<Sample>>(
   options: InitializeOptions<Sample, Batch> & InStages,
 ): Promise<InitializedPipeline<Sample, Batch>>;
+export function initialize<Sample, Batch = Batched<Sample>>(
+  options: InitializeOptions<Sample, Batch> & Hybrid,
+): Promise<InitializedHybrid<Sample, Batch>>;
 export function initialize<Sample, Batch = Batched<Sample>>(
   options: InitializeOptions<Sample, Batch> & { trainingData: Dataset<Sample> },
 ): Promise<InitializedWithLoader<Sample, Batch>>;
@@ -202,7 +217,8 @@ async function initializedOn<Sample, Batch>(
   if (config.seed !== null) seed(config.seed);
   const trainLoader = buildLoader(options, config, job);
   if (isServing && !trainLoader) noteUnserved(config, job.rank);
-  const engine = await buildEngine({ module: model, config, clients: options, job, planned });
+  const given = { module: model, config, clients: options, job, planned };
+  const engine = await buildEngine(given, kindOf(model, config));
   await requireSameDraws(job, engine, trainLoader);
   if (trainLoader) engine.companions.set('trainLoader', trainLoader);
   if (trainLoader && engine instanceof PipelineEngine) engine.serveFrom(trainLoader);
@@ -234,6 +250,14 @@ export async function jobOf(options: JobOptions): Promise<Distributed> {
   }
   if (job.worldSize > 1 || device === undefined) return job;
   return aloneOn(findDevice(device), { localRank: job.localRank });
+}
+
+/** The class of the engine. Throws DS_CONFIG for a model that cannot generate. */
+function kindOf(model: Module, { hybrid_engine: { enabled } }: ResolvedConfig) {
+  if (!enabled) return undefined;
+  if (model instanceof CausalLM) return HybridEngine;
+  const got = `a ${model.constructor.name}`;
+  throw configError('hybrid_engine.enabled', 'a CausalLM, which generates text', got);
 }
 
 /** The mesh that the model or the configuration requests, or undefined. */

@@ -197,11 +197,8 @@ export interface DsConfig {
   quantize_training?: { [key: string]: unknown } | null;
   /** Quantized weights of an engine without an optimizer (stage 3). Default null. */
   weight_quantization?: WeightQuantizationConfig | null;
-  /**
-   * Generates and trains with one engine. Not supported yet: rolloutsOf(engine) generates with the
-   * weights in training, see docs/grpo.md.
-   */
-  hybrid_engine?: HybridEngineConfig | null;
+  /** Trains and generates with one engine: see docs/grpo.md. */
+  hybrid_engine?: HybridEngineConfig;
   /** Tensor parallelism: see docs/tensor-parallel.md. */
   tensor_parallel?: TensorParallelConfig;
   /**
@@ -2400,24 +2397,36 @@ export interface QuantizedInitializationConfig {
   symmetric?: boolean;
 }
 
-/**
- * Generates and trains with one engine. Not supported yet: rolloutsOf(engine) generates with the
- * weights in training, see docs/grpo.md.
- */
+/** Trains and generates with one engine: see docs/grpo.md. */
 export interface HybridEngineConfig {
-  /** Switches it on. Default false. */
+  /**
+   * initialize() returns a HybridEngine, which has generate(). The model is a CausalLM. Default
+   * false.
+   */
   enabled?: boolean;
-  /** Tokens per generation. Default 512. */
+  /**
+   * Largest number of tokens of a prompt and its completion; the model's limit if that is lower.
+   * Default 512.
+   */
   max_out_tokens?: number;
-  /** GPUs per model during generation. Default 1. */
+  /** Ranks per model during generation: 1, or those of tensor_parallel.autotp_size. Default 1. */
   inference_tp_size?: number;
-  /** Frees the cache after a generation. Default false. */
+  /** Frees the key-value cache after each generation. Default false. */
   release_inference_cache?: boolean;
-  /** Keeps gathered weights between tokens. Default true. */
+  /**
+   * Keeps gathered weights between tokens. Default true. No effect: weights of stage 3 are gathered
+   * once for each generation.
+   */
   pin_parameters?: boolean;
-  /** Layers gathered at a time. Default 8. */
+  /**
+   * Layers gathered at a time. Default 8. No effect: weights of stage 3 are gathered once for each
+   * generation.
+   */
   tp_gather_partition_size?: number;
-  /** Captures generation as a GPU graph. Default false. */
+  /**
+   * Captures generation as a GPU graph. Default false. No effect: kernels that read weights in
+   * training are launched one by one.
+   */
   enable_cuda_graph?: boolean;
 }
 
@@ -2684,10 +2693,7 @@ export interface ResolvedValues {
   readonly quantize_training: { [key: string]: unknown } | null;
   /** Quantized weights of an engine without an optimizer (stage 3). */
   readonly weight_quantization: ResolvedWeightQuantization | null;
-  /**
-   * Generates and trains with one engine. Not supported yet: rolloutsOf(engine) generates with the
-   * weights in training, see docs/grpo.md.
-   */
+  /** Trains and generates with one engine: see docs/grpo.md. */
   readonly hybrid_engine: ResolvedHybridEngine;
   /** Tensor parallelism: see docs/tensor-parallel.md. */
   readonly tensor_parallel: ResolvedTensorParallel;
@@ -4693,24 +4699,31 @@ export interface ResolvedQuantizedInitialization {
   readonly symmetric: boolean;
 }
 
-/**
- * Generates and trains with one engine. Not supported yet: rolloutsOf(engine) generates with the
- * weights in training, see docs/grpo.md.
- */
+/** Trains and generates with one engine: see docs/grpo.md. */
 export interface ResolvedHybridEngine {
-  /** Switches it on. */
+  /** initialize() returns a HybridEngine, which has generate(). The model is a CausalLM. */
   readonly enabled: boolean;
-  /** Tokens per generation. */
+  /**
+   * Largest number of tokens of a prompt and its completion; the model's limit if that is lower.
+   */
   readonly max_out_tokens: number;
-  /** GPUs per model during generation. */
+  /** Ranks per model during generation: 1, or those of tensor_parallel.autotp_size. */
   readonly inference_tp_size: number;
-  /** Frees the cache after a generation. */
+  /** Frees the key-value cache after each generation. */
   readonly release_inference_cache: boolean;
-  /** Keeps gathered weights between tokens. */
+  /**
+   * Keeps gathered weights between tokens. No effect: weights of stage 3 are gathered once for each
+   * generation.
+   */
   readonly pin_parameters: boolean;
-  /** Layers gathered at a time. */
+  /**
+   * Layers gathered at a time. No effect: weights of stage 3 are gathered once for each generation.
+   */
   readonly tp_gather_partition_size: number;
-  /** Captures generation as a GPU graph. */
+  /**
+   * Captures generation as a GPU graph. No effect: kernels that read weights in training are
+   * launched one by one.
+   */
   readonly enable_cuda_graph: boolean;
 }
 

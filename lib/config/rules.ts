@@ -38,6 +38,20 @@ const partitionIsKnown: Rule = ({ pipeline: { partition } }) => {
     : null;
 };
 
+/** Generation uses the ranks that share each layer in training. */
+const generatesOnTrainingRanks: Rule = ({ hybrid_engine: hybrid, tensor_parallel: tensor }) => {
+  const { enabled, inference_tp_size: size } = hybrid;
+  const ranks = Math.max(1, tensor.autotp_size);
+  return enabled && size !== 1 && size !== ranks
+    ? {
+        path: ['hybrid_engine', 'inference_tp_size'],
+        expected: ranks === 1 ? '1' : `1, or ${ranks} as tensor_parallel.autotp_size`,
+        got: formatValue(size),
+        hint: 'Generation uses the ranks that share each layer in training: set tensor_parallel.autotp_size.',
+      }
+    : null;
+};
+
 const rules: readonly Rule[] = [
   ...precisionRules,
   ...zeroRules,
@@ -50,6 +64,7 @@ const rules: readonly Rule[] = [
   ...autotuningRules,
   adamWIsDecoupled,
   partitionIsKnown,
+  generatesOnTrainingRanks,
 ];
 
 /**

@@ -56,6 +56,7 @@ export type {
 } from './report-options.js';
 /** Reward functions for grpo() and rloo(). */
 export * as rewards from './rollouts/built-in-rewards.js';
+export type { HybridEngine } from './rollouts/hybrid-engine.js';
 export type { Completion, Reward, RewardInput, WeightedReward } from './rollouts/reward.js';
 export { type RolloutOptions, Rollouts, rolloutsOf } from './rollouts/rollouts.js';
 export { Trainer, type TrainOptions } from './trainer.js';

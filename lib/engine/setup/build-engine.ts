@@ -10,7 +10,7 @@ import { requireAgreement } from './agreement.js';
 import { batchesOf } from './batches.js';
 import type { Given } from './clients.js';
 import { followSteps, requireCompression, requireWholeLayers } from './compression.js';
-import { engineOf } from './engine-kind.js';
+import { type EngineKind, engineOf } from './engine-kind.js';
 import { useFp8 } from './fp8.js';
 import { describeModel, fitMemory, wholeModel } from './memory.js';
 import { openObservers } from './observers.js';
@@ -29,9 +29,9 @@ import { holdModel } from './zero.js';
  * DS_CONFIG, DS_ARGUMENT, DS_IO, DS_OUT_OF_MEMORY and DS_COMM. A failure releases all resources in
  * reverse order, and the model keeps its values. Parameters that were in units keep the dtype of
  * the weights. At stage 3 on several ranks, the shards are lost: the next use of such a parameter
- * throws.
+ * throws. `kind`: the class of an engine that is no pipeline; default: Engine.
  */
-export async function buildEngine(given: Given): Promise<Engine> {
+export async function buildEngine(given: Given, kind?: EngineKind): Promise<Engine> {
   const { module, clients, job } = given;
   const whole = wholeModel(given);
   configureFromSection(given.config.activation_checkpointing);
@@ -64,7 +64,12 @@ export async function buildEngine(given: Given): Promise<Engine> {
     const observers = openObservers(config, clients, ranks, site);
     const holdings = holdModel(decisions, clients, { ranks, ties: pipeline?.ties ?? [] }, site);
     const steps = stepPartsOf(decisions, holdings, { ...clients, observers }, site);
-    return engineOf({ ...decisions, ...holdings, ...steps, owned: site.owned }, job, pipeline);
+    return engineOf(
+      { ...decisions, ...holdings, ...steps, owned: site.owned },
+      job,
+      pipeline,
+      kind,
+    );
   };
   // If one rank fails, the waits of the other ranks end. Example: only rank 0 writes a folder.
   return jointly({ always: [job.world] }, () => completely(build));

@@ -22,16 +22,20 @@ const OTHERS: Readonly<Record<string, string>> = {
   bfloat16_enabled: 'engine.config.bf16.enabled',
 };
 
+/** A class of engines that are not pipelines. */
+export type EngineKind = new (parts: EngineParts) => Engine;
+
 /** Returns the engine, which owns its parts. Python's names on it throw an error. */
 export function engineOf(
   own: Omit<EngineParts, 'meeting'>,
   job: Distributed,
   pipeline: OpenPipeline | null,
+  Kind: EngineKind = Engine,
 ): Engine {
   const parts = { ...own, meeting: checkpointWorld(job) };
   const engine = pipeline
     ? new PipelineEngine(parts, { ...pipeline, shapes: new BatchShapes(job) })
-    : new Engine(parts);
+    : new Kind(parts);
   const type = engine.constructor as typeof Engine;
   answerPythonNames(type, { label: 'engine', fields: Object.keys(engine), others: OTHERS });
   return engine;

@@ -9,7 +9,7 @@ import { CausalLM } from '../../models/causal-lm.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
-import { requireNoSurplus, requireOneOf } from '../../runtime/require-type.js';
+import { requireNoSurplus, requireOneOf, requireType } from '../../runtime/require-type.js';
 import type { Tokenizer } from '../../text/index.js';
 
 /** Options of rolloutsOf(). */
@@ -20,12 +20,14 @@ export interface RolloutOptions {
   maxTokens?: number;
   /** Most completions that are sampled at once. Default: 128 on a GPU, 32 on the CPU. */
   maxSequences?: number;
+  /** Frees the key-value cache after each call. Default: true. */
+  releaseCache?: boolean;
   /** States that are in host memory while it generates: see offloadStates(). Default: none. */
   offload?: readonly Exclude<OffloadState, 'lp_params'>[];
 }
 
 const OPTIONS: OptionNames<RolloutOptions> = {
-  ...{ tokenizer: true, maxTokens: true, maxSequences: true, offload: true },
+  ...{ tokenizer: true, maxTokens: true, maxSequences: true, releaseCache: true, offload: true },
 };
 
 /**
@@ -41,6 +43,8 @@ export function rolloutsOf(
   requireNoSurplus('rolloutsOf', surplus);
   const read = readOptions('rolloutsOf', given, OPTIONS);
   const { tokenizer = null, maxTokens, maxSequences = null, offload = [] } = read;
+  const { releaseCache = true } = read;
+  requireType('rolloutsOf releaseCache', releaseCache, 'boolean');
   if (maxSequences !== null) requireInteger('rolloutsOf maxSequences', maxSequences, 1);
   if (!(engine instanceof Engine)) {
     throw refusedValue('rolloutsOf engine', 'an engine of initialize()', engine);
@@ -55,7 +59,8 @@ export function rolloutsOf(
     throw refusedValue('rolloutsOf maxTokens', `at most ${module.alikeSeq}, of the model`, most);
   }
   requireMovable(engine, offload);
-  return new Rollouts(engine, module, { tokenizer, maxSequences, offload }, most);
+  const how = { tokenizer, maxSequences, releaseCache, offload };
+  return new Rollouts(engine, module, how, most);
 }
 
 /**
@@ -70,9 +75,9 @@ function requireMovable(engine: Engine, offload: readonly OffloadState[]): void 
 }
 
 /**
- * Generates in phases. A phase waits for the last update, gathers sharded weights once, samples in
- * evaluation mode, and then frees the key-value cache. All ranks of the engine call generate();
- * each has its own requests.
+ * Generates in phases. A phase waits for the last update, gathers sharded weights once, and samples
+ * in evaluation mode. It frees the key-value cache at the end, unless `releaseCache` is false. All
+ * ranks of the engine call generate(); each has its own requests.
  */
 export class Rollouts {
   private sampler: InferenceEngine | null = null;
@@ -86,6 +91,7 @@ export class Rollouts {
     private readonly how: {
       tokenizer: Tokenizer | null;
       maxSequences: number | null;
+      releaseCache: boolean;
       offload: readonly OffloadState[];
     },
     /** Most tokens of a prompt and its completion. */
@@ -104,7 +110,7 @@ export class Rollouts {
     if (this.isBusy) throw refused('Rollouts.generate', 'one call at a time', 'another one');
     this.isBusy = true;
     const { training } = model;
-    const { offload } = this.how;
+    const { offload, releaseCache } = this.how;
     const ends: (() => void)[] = [() => (this.isBusy = false)];
     try {
       engine.synchronize();
@@ -118,7 +124,7 @@ export class Rollouts {
       this.sampler ??= await this.open();
       return await this.sampler.generateBatch(requests);
     } finally {
-      this.sampler?.sleep();
+      if (releaseCache) this.sampler?.sleep();
       for (const end of ends) end();
     }
   }

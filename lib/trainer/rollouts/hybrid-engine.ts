@@ -1,0 +1,42 @@
+// HybridEngine: an engine that trains, and generates with its weights. Source: DeepSpeed-Chat.
+import { Engine } from '../../engine/engine.js';
+import type { GenerateRequest, Generation } from '../../inference/index.js';
+import type { CausalLM } from '../../models/causal-lm.js';
+import { requireNoSurplus } from '../../runtime/require-type.js';
+import type { Tokenizer } from '../../text/index.js';
+import { type Rollouts, rolloutsOf } from './rollouts.js';
+
+/**
+ * The engine of initialize() with `hybrid_engine.enabled`. It trains as Engine does; generate()
+ * samples with the weights in training.
+ */
+export class HybridEngine extends Engine {
+  /** Encodes text prompts and decodes completions. The first generate() reads it. */
+  tokenizer: Tokenizer | null = null;
+  private rollouts: Rollouts | null = null;
+
+  /**
+   * Resolves with the completions of each request. All ranks call it between updates, each with its
+   * own requests. The model keeps its mode. Rejects as InferenceEngine.generateBatch() does.
+   */
+  async generate(requests: readonly GenerateRequest[]): Promise<Generation[][]>;
+  async generate(
+    requests: readonly GenerateRequest[],
+    ...surplus: readonly unknown[]
+  ): Promise<Generation[][]> {
+    requireNoSurplus('engine.generate', surplus, 'Options of sampling are fields of a request.');
+    this.calls.requireReadable('engine.generate');
+    const { max_out_tokens: most, release_inference_cache: releaseCache } =
+      this.config.hybrid_engine;
+    const maxTokens = Math.min(most, (this.module as CausalLM).alikeSeq);
+    const { tokenizer } = this;
+    this.rollouts ??= rolloutsOf(this, { tokenizer, maxTokens, releaseCache });
+    return this.rollouts.generate(requests);
+  }
+
+  override destroy(): void {
+    // The sampler owns only its cache; the error of a running request is reported by generate().
+    this.rollouts?.destroy().catch(() => {});
+    super.destroy();
+  }
+}
