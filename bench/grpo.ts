@@ -32,6 +32,7 @@ export async function grpoBench(options: Options): Promise<object> {
         },
         ...{ generations, sampling: { maxNewTokens: fresh } },
         offloadStates: options['offload-states'] === 'true',
+        exactRollouts: options.exact === 'true',
       }),
     },
     { steps, warmUp, place: device },
@@ -46,6 +47,7 @@ export async function grpoBench(options: Options): Promise<object> {
     generated_tokens_per_second: (completions * fresh) / seconds,
     tokens_per_second: (completions * fresh * 1000) / mean,
     offload_states: options['offload-states'] === 'true',
+    exact_rollouts: options.exact === 'true',
     ...rest,
   };
 }

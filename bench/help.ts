@@ -153,6 +153,7 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     'warm-up': 'steps before them (1)',
     precision: 'bf16, fp16 or fp32 (bf16)',
     'offload-states': 'true: optimizer state is in host memory while it generates',
+    exact: 'true: batch-invariant kernels generate and train',
   },
   preferences: {
     seeds: 'number of seeds (3)',

@@ -14,11 +14,15 @@ export const tokenizer = text.Tokenizer.fromPretrained(
   join('test', 'golden', 'transformers', 'tokenizers', 'llama2'),
 );
 
-export const policyModel = (start = 3): nn.models.Llama => {
+export const policyModel = (
+  start = 3,
+  more: Partial<nn.models.LlamaConfig> = {},
+): nn.models.Llama => {
   seed(start);
   return new nn.models.Llama({
     ...{ vocabSize: tokenizer.vocabSize, maxSeq: 64, layers: 2, heads: 2, channels: 32 },
     ...{ hidden: 64, padTokenId: tokenizer.padId },
+    ...more,
   });
 };
 

@@ -92,6 +92,14 @@ const SHARED = {
     'while it generates, [optimizer state and gradients](offload.md#between-phases) leave the GPU',
     { default: false },
   ),
+  /**
+   * Generates and trains with batch-invariant kernels: log-probabilities of the sampler are those
+   * of training, bit for bit. Default: false.
+   */
+  exactRollouts: boolean('[exact log-probabilities](#exact-rollouts) of the sampler', {
+    default: false,
+    flag: 'exact_rollouts',
+  }),
   /** The model to stay near, for a beta above 0. Default: the model without its adapters. */
   reference: checked(readReference, 'model to stay near, for `beta` above 0', {
     default: null,

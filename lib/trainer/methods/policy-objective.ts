@@ -27,6 +27,8 @@ export interface PolicySettings extends PolicyLossOptions {
   readonly temperature: number;
   /** Most tokens of a completion. */
   readonly most: number;
+  /** Computes the bits that the sampler recorded. */
+  readonly exactRollouts: boolean;
 }
 
 /** Numbers of a generation by the names of metrics, for the first micro-batch of it. */
@@ -78,9 +80,9 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
     metrics: StepMetrics | null = null,
   ): Tensor {
     const batch = this.batchIn(given);
-    const { temperature, isLeaveOneOut, level, epsilon, loss } = this.settings;
+    const { temperature, isLeaveOneOut, level, epsilon, loss, exactRollouts } = this.settings;
     const both = forward(batch.ids, batch.targets, {
-      loss: { tokens: { temperature, entropies: true } },
+      loss: { tokens: { temperature, entropies: true, batchInvariant: exactRollouts } },
     });
     const logp = both.narrow(0, 0, 1).squeeze(0);
     const policy = { ...batch, logp, old: batch.old ?? logp.detach() };

@@ -18,6 +18,7 @@ import { type AdvantageOptions, momentsOf, type Score, totalsOf } from '../metho
 import { MethodSource, type SourceGrounds, type SourceParts } from '../methods/method.js';
 import type { PolicyMicroBatch } from '../methods/policy-objective.js';
 import { isDataset } from '../train-data.js';
+import { requireExact } from './exact.js';
 import {
   hashOf,
   judgedOf,
@@ -49,6 +50,8 @@ export interface RolloutPlan extends Omit<AdvantageOptions, 'weights'> {
   /** Whether optimizer state and gradients leave the device while it generates. */
   readonly offloadStates: boolean;
   readonly reference: CausalLM | null;
+  /** Whether the sampler's log-probabilities are those of training, bit for bit. */
+  readonly exactRollouts: boolean;
   /** Whether the loss or the rewards need the reference. */
   readonly needsReference: boolean;
   /** Whether `old` is needed even if each generation serves one update. */
@@ -96,6 +99,7 @@ export async function openRollouts(
   plan: RolloutPlan,
   { data, settings, place, config }: SourceGrounds,
 ): Promise<MethodSource> {
+  if (plan.exactRollouts) requireExact(plan.method, config);
   const accumulation = config.gradient_accumulation_steps;
   const sizes = sizesOf(plan, place.batchSize, accumulation);
   const prompts = data === null ? null : await promptsOf(plan, data, place);
@@ -208,6 +212,7 @@ class RolloutSource extends MethodSource {
     return {
       ...{ tokenizer, offload: this.plan.offloadStates ? NOT_GENERATING : [] },
       ...(isGpu && maxSequences > 128 && { maxSequences }),
+      batchInvariant: this.plan.exactRollouts,
     };
   }
 
@@ -277,7 +282,7 @@ class RolloutSource extends MethodSource {
       const { promptIds } = required(samples[Math.floor(i / plan.generations)]);
       return {
         ...{ prompt: [...promptIds], tokens: [...tokens], sampler: [...logprobs] },
-        ...{ old: null, reference: null, advantage: 0 },
+        ...{ old: plan.exactRollouts ? [...logprobs] : null, reference: null, advantage: 0 },
         counts: !(plan.maskTruncated && isTruncated),
       };
     });
@@ -356,7 +361,8 @@ class RolloutSource extends MethodSource {
     const { plan, pad, reference, grounds } = this;
     const { temperature } = plan.sampling;
     const uses = grounds.sizes.steps * plan.iterations;
-    const old = plan.needsOld || grounds.accumulation % uses !== 0;
+    const isStale = plan.needsOld || grounds.accumulation % uses !== 0;
+    const old = isStale && !plan.exactRollouts;
     score(rollouts, { engine, pad, temperature, old, reference });
   }
 

@@ -11,6 +11,7 @@ import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireNoSurplus, requireOneOf, requireType } from '../../runtime/require-type.js';
 import type { Tokenizer } from '../../text/index.js';
+import { requireWholeLayers } from './exact.js';
 
 /** Options of rolloutsOf(). */
 export interface RolloutOptions {
@@ -24,10 +25,16 @@ export interface RolloutOptions {
   releaseCache?: boolean;
   /** States that are in host memory while it generates: see offloadStates(). Default: none. */
   offload?: readonly Exclude<OffloadState, 'lp_params'>[];
+  /**
+   * Gives log-probabilities the bits of a forward with `loss: { tokens: { batchInvariant: true }
+   * }`. Slower. Default: false.
+   */
+  batchInvariant?: boolean;
 }
 
 const OPTIONS: OptionNames<RolloutOptions> = {
   ...{ tokenizer: true, maxTokens: true, maxSequences: true, releaseCache: true, offload: true },
+  batchInvariant: true,
 };
 
 /**
@@ -43,8 +50,9 @@ export function rolloutsOf(
   requireNoSurplus('rolloutsOf', surplus);
   const read = readOptions('rolloutsOf', given, OPTIONS);
   const { tokenizer = null, maxTokens, maxSequences = null, offload = [] } = read;
-  const { releaseCache = true } = read;
+  const { releaseCache = true, batchInvariant = false } = read;
   requireType('rolloutsOf releaseCache', releaseCache, 'boolean');
+  requireType('rolloutsOf batchInvariant', batchInvariant, 'boolean');
   if (maxSequences !== null) requireInteger('rolloutsOf maxSequences', maxSequences, 1);
   if (!(engine instanceof Engine)) {
     throw refusedValue('rolloutsOf engine', 'an engine of initialize()', engine);
@@ -59,7 +67,8 @@ export function rolloutsOf(
     throw refusedValue('rolloutsOf maxTokens', `at most ${module.alikeSeq}, of the model`, most);
   }
   requireMovable(engine, offload);
-  const how = { tokenizer, maxSequences, releaseCache, offload };
+  if (batchInvariant) requireWholeLayers('rolloutsOf batchInvariant', module);
+  const how = { tokenizer, maxSequences, releaseCache, offload, batchInvariant };
   return new Rollouts(engine, module, how, most);
 }
 
@@ -93,6 +102,7 @@ export class Rollouts {
       maxSequences: number | null;
       releaseCache: boolean;
       offload: readonly OffloadState[];
+      batchInvariant: boolean;
     },
     /** Most tokens of a prompt and its completion. */
     readonly maxTokens: number,
@@ -137,10 +147,12 @@ export class Rollouts {
   }
 
   private open(): Promise<InferenceEngine> {
+    const { tokenizer, maxSequences, batchInvariant } = this.how;
     const config = {
       max_out_tokens: this.maxTokens,
-      max_ragged_sequence_count: this.how.maxSequences,
+      max_ragged_sequence_count: maxSequences,
+      batch_invariant: batchInvariant,
     };
-    return initRollouts(this.model, config, this.how.tokenizer, { isWhole: true });
+    return initRollouts(this.model, config, tokenizer, { isWhole: true });
   }
 }

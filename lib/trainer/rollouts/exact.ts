@@ -1,0 +1,25 @@
+// Conditions of exact rollouts: the forward of training must be the forward of the sampler.
+import type { ResolvedConfig } from '../../config/index.js';
+import type { CausalLM } from '../../models/causal-lm.js';
+import { groupOf } from '../../parallel/index.js';
+import { refused } from '../../runtime/refused.js';
+
+/** Throws DS_ARGUMENT for a model whose layers are split over ranks. */
+export function requireWholeLayers(op: string, model: CausalLM): void {
+  if (groupOf(model) === null) return;
+  throw refused(op, 'a model without tensor parallelism', 'one whose layers are split over ranks');
+}
+
+/** Throws DS_ARGUMENT for a section of the configuration that changes forwards of training. */
+export function requireExact(method: string, config: ResolvedConfig): void {
+  const { progressive_layer_drop, compression_training, data_efficiency } = config;
+  const { data_routing: routing } = data_efficiency;
+  const { layer_reduction: _, ...techniques } = compression_training;
+  const sections = {
+    progressive_layer_drop: progressive_layer_drop?.enabled,
+    compression_training: Object.values(techniques).some((one) => one.shared_parameters.enabled),
+    random_ltd: data_efficiency.enabled && routing.enabled && routing.random_ltd.enabled,
+  };
+  const odd = Object.entries(sections).find(([, acts]) => acts);
+  if (odd) throw refused(`${method} exactRollouts`, `no ${odd[0]} in the configuration`, 'one');
+}
