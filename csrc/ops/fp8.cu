@@ -305,7 +305,8 @@ GemmCodes codes_of(Fp8Format format) {
 bool run_library(const Fp8Matmul& op, CudaContext& ctx) {
   const int64_t m = op.out.shape[0], n = op.out.shape[1], k = op.a.shape[1];
   const bool blocks = op.a_scaling >= Fp8Scaling::group;
-  if (ctx.compute_capability < (op.a_scaling == Fp8Scaling::tensor ? 89 : 90)) return false;
+  if (ctx.device.compute_capability() < (op.a_scaling == Fp8Scaling::tensor ? 89 : 90))
+    return false;
   // The library's rules: whole packets of outputs, and of rows with a scale for each group.
   if (n % 16 != 0 || (blocks && m % 8 != 0)) return false;
   // The library adds a bias in bf16 to an f32 result, and multiplies no e5m2 by e5m2.
