@@ -26,9 +26,9 @@ function flagOf(flags: string, option: Any): Option {
   const flag = new Option(flags, plainText(option.help) + shown);
   if (option.syntax === 'switch') return flag;
   if (option.values) return flag.choices(option.values);
-  return flag.argParser((text) => {
+  return flag.argParser((text, previous?: unknown) => {
     try {
-      return option.read(flags, wordValue(text, option));
+      return option.read(flags, wordValue(text, option, previous));
     } catch (error) {
       if (!(error instanceof DsError)) throw error;
       throw new InvalidArgumentError(`Expected ${error.expected}.`);
@@ -37,11 +37,19 @@ function flagOf(flags: string, option: Any): Option {
 }
 
 /** The value of a word. A word that is no number stays a text, which the option refuses. */
-function wordValue(text: string, { syntax }: Any): unknown {
+function wordValue(text: string, { syntax }: Any, previous: unknown): unknown {
+  if (syntax === 'pairs') return { ...(previous as object | undefined), ...pairOf(text) };
   if (syntax === 'names') return text.split(',').map((name) => name.trim());
   if (syntax === 'bytes') return bytesOf(text);
   const isNumber = syntax === 'integer' || syntax === 'number';
   return isNumber && text.trim() !== '' && !Number.isNaN(Number(text)) ? Number(text) : text;
+}
+
+/** NAME=VALUE. A value may contain "=". */
+function pairOf(text: string): Record<string, string> {
+  const at = text.indexOf('=');
+  if (at > 0 && at < text.length - 1) return { [text.slice(0, at)]: text.slice(at + 1) };
+  throw new InvalidArgumentError('Expected NAME=VALUE.');
 }
 
 function bytesOf(text: string): number {

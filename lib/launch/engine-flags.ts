@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { formatValue } from '../runtime/format-value.js';
 import { isPlainObject } from '../runtime/is-object.js';
-import { integer, type Options, string } from '../runtime/option.js';
+import { checked, integer, type Options, string } from '../runtime/option.js';
 import { errorMessage } from '../runtime/system-error.js';
 import type { EngineOptions } from '../serve/index.js';
 import { refuse } from './argument-error.js';
@@ -51,6 +51,22 @@ export const SERVER = {
     default: 1,
     flag: '--tp <n>',
   }),
+  adapters: checked(
+    (_, adapters: Readonly<Record<string, string>>) => adapters,
+    '[adapter](#several-adapters) that requests name as the model; repeatable',
+    { shown: 'none', flag: '--adapter <name=folder>', syntax: 'pairs' },
+  ),
+  maxAdapters: integer('[adapters](#several-adapters) at a time; more than given: load later', {
+    min: 1,
+    shown: 'the number of `--adapter`',
+    flag: '--max-loras <n>',
+  }),
+  maxAdapterRank: integer('largest rank of an adapter, up to 256', {
+    min: 1,
+    max: 256,
+    shown: 'the largest of `--adapter`',
+    flag: '--max-lora-rank <n>',
+  }),
   seed: integer('seed of requests without one', { min: 0, shown: 'random', flag: '--seed <n>' }),
 };
 
@@ -58,6 +74,9 @@ export const SERVER = {
 export interface EngineFlags extends Options<typeof ENGINE> {
   tp?: number;
   seed?: number;
+  adapter?: Readonly<Record<string, string>>;
+  maxLoras?: number;
+  maxLoraRank?: number;
   /** Whether steps are recorded where they can be; false of --no-graphs. */
   graphs: boolean;
 }
@@ -79,7 +98,10 @@ export function engineOptions(flags: EngineFlags): EngineOptions {
   const given = Object.entries(said).filter(([, value]) => value !== undefined);
   const usual = { enable_cuda_graph: 'auto' as const };
   const all = { ...usual, ...configOf(config), ...Object.fromEntries(given) };
-  return { config: all, tokenizer, seed, revision };
+  const { adapter: adapters, maxLoras: maxAdapters, maxLoraRank: maxAdapterRank } = flags;
+  const apart = Object.entries({ adapters, maxAdapters, maxAdapterRank });
+  const adapted = Object.fromEntries(apart.filter(([, value]) => value !== undefined));
+  return { config: all, tokenizer, seed, revision, ...adapted };
 }
 
 /** The text of a file; undefined without a file. */

@@ -18,7 +18,8 @@ export type Syntax =
   | 'text or switch'
   | 'integer or switch'
   | 'bytes' // such as 4MiB
-  | 'names'; // joined by commas
+  | 'names' // joined by commas
+  | 'pairs'; // NAME=VALUE, repeatable
 
 /** Names, default and texts of an option. */
 interface About<Default, Flag extends string, Required extends boolean> extends NamedElsewhere {

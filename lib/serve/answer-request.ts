@@ -1,10 +1,10 @@
 // From a checked request to its answer: prompts to tokens, tokens through the engine, parts to the
 // client.
 import type { ServerResponse } from 'node:http';
-
+import { adapterOf } from './adapters.js';
 import type { Answer, Usage } from './answer.js';
 import { type AnswerPart, type PartLogprob, spelledLength } from './answer-format.js';
-import { ApiError, noModel } from './api-error.js';
+import { ApiError } from './api-error.js';
 import { requireCompiled } from './format-fields.js';
 import type { Metrics, RequestWatch } from './metrics.js';
 import { type Options, type ParsedRequest, withinContext } from './parsed-request.js';
@@ -43,8 +43,9 @@ export async function answerParsed(
   response: ServerResponse,
   counter: Counter,
 ): Promise<void> {
-  const { name } = served;
-  if (parsed.model !== null && parsed.model !== name) throw noModel(parsed.model, name);
+  const adapter = adapterOf(served, parsed.model);
+  const name = adapter ?? served.name;
+  if (adapter !== null) parsed.options.adapter = adapter;
   const watch = counter.metrics.watch();
   const own = new RequestLife(response, served.limits.requestSeconds);
   await whileAlive(counter.lives, own, async (life) => {
@@ -148,7 +149,8 @@ class Run {
 
   /** Logprobs of a prompt's tokens, the first without one. */
   private scores(prompt: readonly number[], top: number): PartLogprob[] {
-    const found = this.served.engine.promptLogprobs?.(prompt, top) ?? [];
+    const { engine } = this.served;
+    const found = engine.promptLogprobs?.(prompt, top, this.parsed.options.adapter) ?? [];
     return prompt.map((token, i) => found[i] ?? { token, logprob: null, top: [] });
   }
 

@@ -120,8 +120,19 @@ export function engineFailed({ message }: Error): ApiError {
   });
 }
 
-/** 404: the server has one model, under another name. */
-export function noModel(wanted: string, name: string): ApiError {
-  const message = `model: expected "${name}", got ${JSON.stringify(wanted.slice(0, 60))}.`;
-  return new ApiError(404, message, { param: 'model', code: 'model_not_found' });
+/** Names in a message. */
+const SHOWN_NAMES = 8;
+
+/** 404: the server has no model, or no adapter, of this name. */
+export function noModel(
+  wanted: string,
+  names: string | readonly string[],
+  param = 'model',
+): ApiError {
+  const all = [names].flat();
+  const shown = all.slice(0, SHOWN_NAMES).map((name) => JSON.stringify(name));
+  const more = all.length > SHOWN_NAMES ? ' or another one of /v1/models' : '';
+  const expected = shown.join(', ') || 'a loaded adapter, of which there is none';
+  const message = `${param}: expected ${expected}${more}, got ${JSON.stringify(wanted.slice(0, 60))}.`;
+  return new ApiError(404, message, { param, code: 'model_not_found' });
 }

@@ -2,12 +2,19 @@
 // hub.
 import { randomInt } from 'node:crypto';
 
-import { type InferenceConfig, type InferenceEngine, initInference } from '../inference/index.js';
+import {
+  type InferenceConfig,
+  type InferenceEngine,
+  type InitInferenceOptions,
+  initInference,
+} from '../inference/index.js';
+import { refused } from '../runtime/refused.js';
 import { seed } from '../tensor/index.js';
 import { type EncoderEngine, isEncoderFolder, openEncoder } from './encoder-engine.js';
 
 /** Options of an engine apart from its folder. */
-export interface EngineOptions {
+export interface EngineOptions
+  extends Pick<InitInferenceOptions, 'adapters' | 'maxAdapters' | 'maxAdapterRank'> {
   config?: InferenceConfig;
   /** The folder or name of a tokenizer in place of the model's own. */
   tokenizer?: string;
@@ -23,10 +30,10 @@ const SEEDS = 2 ** 48 - 1;
 /** Rejects as initInference() does. */
 export function openEngine(
   folder: string,
-  { config = {}, tokenizer, revision, seed: own = randomInt(SEEDS) }: EngineOptions = {},
+  { config = {}, seed: own = randomInt(SEEDS), ...others }: EngineOptions = {},
 ): Promise<InferenceEngine> {
   seed(own);
-  return initInference(folder, config, { tokenizer, revision });
+  return initInference(folder, config, others);
 }
 
 /** An engine that generates, or one that embeds or ranks, by the class of the folder's model. */
@@ -35,5 +42,10 @@ export async function openServed(
   options: EngineOptions = {},
 ): Promise<InferenceEngine | EncoderEngine> {
   const isEncoder = await isEncoderFolder(folder, options.revision);
-  return isEncoder ? openEncoder(folder, options) : openEngine(folder, options);
+  if (!isEncoder) return openEngine(folder, options);
+  if (options.adapters || options.maxAdapters) {
+    const got = 'an encoder, or a classifier with one label';
+    throw refused('ds serve --adapter', 'a model that generates', got);
+  }
+  return openEncoder(folder, options);
 }

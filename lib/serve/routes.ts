@@ -4,6 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { JsonObject } from '../../types/json.js';
 import { required } from '../runtime/required.js';
 import type { Access } from './access.js';
+import { describeModels, loadAdapter, namesOf, unloadAdapter } from './adapters.js';
 import type { Admission } from './admission.js';
 import { answerParsed, type Counter } from './answer-request.js';
 import { ApiError, engineFailed, noModel, overloaded, unsupported } from './api-error.js';
@@ -64,6 +65,8 @@ const ROUTES: Readonly<Record<string, Route>> = {
   '/v1/completions': { POST: parsedBy(readCompletion) },
   '/v1/chat/completions': { POST: parsedBy(readChat) },
   '/v1/responses': { POST: parsedBy(readOwnResponse) },
+  '/v1/load_lora_adapter': { POST: changedBy(loadAdapter) },
+  '/v1/unload_lora_adapter': { POST: changedBy(unloadAdapter) },
   '/v1/embeddings': { POST: answeredBy(embeddings) },
   '/v1/rerank': { POST: answeredBy(rerank) },
   '/rerank': { POST: answeredBy(rerank) },
@@ -128,7 +131,8 @@ function metrics(context: ServerContext, _: IncomingMessage, response: ServerRes
 }
 
 function models(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
-  sendJson(response, 200, { object: 'list', data: [described(context)] });
+  const data = describeModels(requireLoaded(context), context.started);
+  sendJson(response, 200, { object: 'list', data });
 }
 
 function tokenizerInfo(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
@@ -137,23 +141,10 @@ function tokenizerInfo(context: ServerContext, _: IncomingMessage, response: Ser
 
 function model(context: ServerContext, request: IncomingMessage, response: ServerResponse): void {
   const wanted = decoded(pathOf(request).slice(MODELS.length));
-  const found = described(context);
-  if (wanted !== found.id) throw noModel(wanted, found.id);
+  const served = requireLoaded(context);
+  const found = describeModels(served, context.started).find(({ id }) => id === wanted);
+  if (!found) throw noModel(wanted, namesOf(served));
   sendJson(response, 200, found);
-}
-
-function described(context: ServerContext): { id: string } & JsonObject {
-  const { name: id, maxTokens: max_model_len } = requireLoaded(context);
-  // As in vLLM: `root` is the base model, `parent` the base of an adapter.
-  const origin = { root: id, parent: null };
-  return {
-    id,
-    object: 'model',
-    created: context.started,
-    owned_by: 'ds',
-    ...origin,
-    max_model_len,
-  };
 }
 
 function decoded(text: string): string {
@@ -234,6 +225,14 @@ function answeredBy(
       });
     });
   };
+}
+
+/** A handler of requests that change the adapters. */
+function changedBy(change: typeof loadAdapter): Handler {
+  return (context, request, response) =>
+    withBody(context, request, (body, served) =>
+      change({ access: context.access, served, body, response }),
+    );
 }
 
 /** Calls `act` with the body of a request. The bytes of the body count until `act` has ended. */

@@ -52,8 +52,18 @@ export interface ServedEngine {
   readonly failure?: Error | null;
   /** Set if the model embeds or ranks in place of generating. */
   readonly encoder?: ServedEncoder;
+  /** Names of loaded adapters, which requests may use. */
+  readonly adapters?: readonly string[];
+  /** Loads an adapter from a folder or a name of the hub. Absent: the engine has no adapters. */
+  loadAdapter?(name: string, place: string): Promise<void>;
+  /** Unloads an adapter; requests in progress keep it. */
+  unloadAdapter?(name: string): void;
   /** Logprobs of a prompt's tokens; null for the first. Absent: the engine computes none. */
-  promptLogprobs?(prompt: readonly number[], top: number): (ServedLogprob | null)[];
+  promptLogprobs?(
+    prompt: readonly number[],
+    top: number,
+    adapter?: string | null,
+  ): (ServedLogprob | null)[];
   /** Continues a prompt. Aborting `signal` or leaving the loop frees the memory of the request. */
   stream(request: ContinuationRequest): AsyncIterable<ServedPiece>;
   /** Counters of its work. */

@@ -2,7 +2,8 @@
 import type { JsonObject } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
 import type { Tokenizer } from '../text/index.js';
-import { ApiError, invalid, noModel } from './api-error.js';
+import { adapterOf } from './adapters.js';
+import { ApiError, invalid } from './api-error.js';
 import { readPrompt } from './chat-request.js';
 import type { Asker } from './fair-queue.js';
 import type { PromptReader } from './prompt-reader.js';
@@ -86,9 +87,8 @@ function noTokenizer(): ApiError {
 }
 
 function requireReading(fields: RequestFields, served: ServedModel): Reading {
-  const { name, tokenizer, reader } = served;
-  const wanted = fields.text('model');
-  if (wanted !== undefined && wanted !== name) throw noModel(wanted, name);
+  const { tokenizer, reader } = served;
+  adapterOf(served, fields.text('model'));
   if (tokenizer && reader) return { tokenizer, reader };
   throw noTokenizer();
 }

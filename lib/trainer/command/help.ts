@@ -16,6 +16,7 @@ const SHOWN: Readonly<Record<Syntax, string>> = {
   'integer or switch': '[n]',
   bytes: '<size>',
   names: '<names>',
+  pairs: '<name=value>',
 };
 
 /** A description for each argument, with its default and its other names. */

@@ -131,6 +131,7 @@ function read(given: Given, syntax: Syntax = 'text'): unknown {
     case 'numbers':
       return list(given).map((value) => readNumber(given, value, false));
     case 'record':
+    case 'pairs':
       return readRecord(given);
     case 'text or record':
       return isJson(given) ? readRecord(given) : readText(given);
