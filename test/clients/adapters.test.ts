@@ -36,7 +36,12 @@ beforeAll(async () => {
   engine = await initInference(tiny(), config, { tokenizer, adapters, maxAdapters: 3 });
   const chatTemplate = HERMES;
   server = await serve(engine, { port: 0, model: 'base', apiKeys: ['key'], chatTemplate });
-  client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'key', maxRetries: 0 });
+  client = new OpenAI({
+    baseURL: `${server.url}/v1`,
+    apiKey: 'key',
+    maxRetries: 0,
+    timeout: 60_000,
+  });
 });
 afterAll(async () => {
   await server.kill();

@@ -28,7 +28,7 @@ export const shortRows = (declared: Declared): string[] =>
 export const flagRows = (declared: Declared): string[] =>
   Object.values(declared).flatMap((option) => {
     const { flag, help } = option;
-    const usage = flag?.replace(/<(\w+)>/, (_, value: string) => value.toUpperCase());
+    const usage = flag?.replace(/<([\w=]+)>/, (_, value: string) => value.toUpperCase());
     return usage === undefined ? [] : [`| \`${usage}\` | ${cellOf(option)} | ${help} |`];
   });
 
