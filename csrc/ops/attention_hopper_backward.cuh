@@ -40,6 +40,11 @@ struct HopperBackwardShape {
   static_assert(!kSplit || kConsumerCount == 2);
 };
 
+/// Whether the producer copies the documents' ids for the consumers, as in the forward. Above D 64
+/// it gains nothing: the consumers read global memory.
+template <class Shape, Hiding kHiding>
+constexpr bool hands_over_ids = kHiding == Hiding::tiles && Shape::head_dim <= 64;
+
 template <class T, class Shape, bool kByKey>
 struct HopperBackwardMemory {
   static constexpr int kPanels = panels_of<Shape::head_dim>;
@@ -51,21 +56,13 @@ struct HopperBackwardMemory {
   SharedBarrier own_full, own_empty, full[Shape::stages], empty[Shape::stages];
   HopperWork work;
   HopperTile tile[Shape::stages];
-  int head[Shape::stages];  // of streamed queries
+  int head[Shape::stages];               // of streamed queries
+  alignas(16) int own_ids[Shape::rows];  // see hands_over_ids
+  alignas(16) int tile_ids[Shape::stages][Shape::tile];
 };
 template <class T, class Shape, bool kByKey>
 constexpr size_t hopper_backward_bytes =
     sizeof(HopperBackwardMemory<T, Shape, kByKey>) + kHopperAlignment;
-
-/// Copies `bytes` consecutive bytes to shared memory; a multiple of 16, like both addresses.
-__device__ __forceinline__ void load_bytes(void* to, const void* from, uint32_t bytes,
-                                           SharedBarrier& bar) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(bar.address())
-      : "memory");
-}
 
 /// Hands units of work to the consumers and copies their tiles; one warp. With kByKey the block
 /// owns keys and the stream has the queries of each head of the group, else the reverse.
@@ -77,6 +74,10 @@ __device__ __forceinline__ void hopper_backward_produce(
   const int heads = kByKey ? sizes.key_heads : sizes.heads;
   const unsigned total = static_cast<unsigned>(blocks) * heads * sizes.batches;
   const bool elected = threadIdx.x % 32 == 0;
+  const ScoreFilter& filter = args.call.filter;
+  const DocumentSide &own_side = kByKey ? filter.keys : filter.queries,
+                     &tile_side = kByKey ? filter.queries : filter.keys;
+  const bool has_ids = hands_over_ids<Shape, kHiding> && filter.keys.ids != nullptr;
   RingPlace<Shape::stages> place;
   uint32_t turn = 0;
   for (unsigned index = blockIdx.x; index < total;) {
@@ -92,7 +93,11 @@ __device__ __forceinline__ void hopper_backward_produce(
       turn ^= 1;
       if (elected) {
         memory.work = {work.batch, work.head, row, count * turns};
-        memory.own_full.arrive_expecting(sizeof(memory.own));
+        memory.own_full.arrive_expecting(sizeof(memory.own) +
+                                         (has_ids ? sizeof(memory.own_ids) : 0));
+        if (has_ids)
+          load_bytes(memory.own_ids, own_side.ids_of(work.batch) + row, sizeof(memory.own_ids),
+                     memory.own_full);
 #pragma unroll
         for (int which = 0; which < 2; ++which)
           load_panels(memory.own[which], args.own[which], memory.own_full, kEvictFirst, row,
@@ -116,8 +121,13 @@ __device__ __forceinline__ void hopper_backward_produce(
           memory.empty[stage].wait(place.parity ^ 1);
           memory.tile[stage] = {first, flags};
           if constexpr (kHiding == Hiding::elements) memory.head[stage] = head;
+          const bool mixed = has_ids && (flags & HopperTile::kAnyMixed);
           full.arrive_expecting(sizeof(memory.stream[0]) +
-                                (kByKey ? sizeof(memory.statistics[0]) : 0));
+                                (kByKey ? sizeof(memory.statistics[0]) : 0) +
+                                (mixed ? sizeof(memory.tile_ids[0]) : 0));
+          if (mixed)
+            load_bytes(memory.tile_ids[stage], tile_side.ids_of(work.batch) + first,
+                       sizeof(memory.tile_ids[0]), full);
 #pragma unroll
           for (int which = 0; which < 2; ++which)
             load_panels(memory.stream[stage][which], args.stream[which], full, kEvictLast, first,
@@ -242,8 +252,13 @@ struct HopperBackwardConsumer {
       if constexpr (kFirst) issue_rows(dp[0], 1, stage);
       wgmma_wait<kFirst ? 1 : 0>();
       hold(scores[0]);
+      bool mixed = handed.mixed(mine);
+      if constexpr (hands_over_ids<Shape, kHiding>) {
+        if (mixed) hide_strangers(scores[0], memory.own_ids + warp_own(), memory.tile_ids[stage]);
+        mixed = false;
+      }
       if constexpr (kByKey) {
-        seen.hide_by_key(scores, row, tile, handed.mixed(mine));
+        seen.hide_by_key(scores, row, tile, mixed);
         const RowStatistics* const statistics = memory.statistics[stage] + lane % 4 * 2;
 #pragma unroll
         for (int n = 0; n < kTile / 8; ++n) {
@@ -282,7 +297,7 @@ struct HopperBackwardConsumer {
           issue_by_columns<kD>(second, left_p, memory.stream[stage][1]);
         }
       } else {
-        seen.hide_by_query(scores, row, tile, handed.mixed(mine));
+        seen.hide_by_query(scores, row, tile, mixed);
 #pragma unroll
         for (int n = 0; n < kTile / 8; ++n)
 #pragma unroll

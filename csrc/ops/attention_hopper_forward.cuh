@@ -50,6 +50,15 @@ struct HopperForwardMemory {
   SharedBarrier values_full[Shape::stages], values_empty[Shape::stages];
   HopperWork work[Shape::query_stages];
   HopperTile tile[Shape::stages];  // with filters
+  // With documents; a warp reads key_ids after it has released the keys, so a second turn has
+  // slots of its own.
+  alignas(16) int row_ids[Shape::query_stages][Shape::rows];
+  alignas(16) int key_ids[2 * Shape::stages][Shape::keys];
+
+  /// The ids of the keys in a stage.
+  __device__ __forceinline__ int* key_ids_of(const RingPlace<Shape::stages>& at) {
+    return key_ids[at.stage + (at.parity ? Shape::stages : 0)];
+  }
 };
 template <class T, class Shape>
 constexpr size_t hopper_forward_bytes = sizeof(HopperForwardMemory<T, Shape>) + kHopperAlignment;
@@ -62,6 +71,8 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
   const int blocks = (sizes.rows + Shape::rows - 1) / Shape::rows;
   const unsigned total = static_cast<unsigned>(blocks) * sizes.heads * sizes.batches;
   const bool elected = threadIdx.x % 32 == 0;
+  const ScoreFilter& filter = args.call.filter;
+  const bool has_ids = kHiding == Hiding::tiles && filter.keys.ids != nullptr;
   RingPlace<Shape::stages> place;
   RingPlace<Shape::query_stages> turn;
   for (unsigned index = blockIdx.x; index < total;) {
@@ -77,9 +88,13 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
     if (elected) {
       memory.work[turn.stage] = {work.batch, work.head, row,
                                  kHiding == Hiding::causal ? max(0, tiles.end) : first < tiles.end};
-      queries_full.arrive_expecting(sizeof(memory.queries[0]));
+      queries_full.arrive_expecting(sizeof(memory.queries[0]) +
+                                    (has_ids ? sizeof(memory.row_ids[0]) : 0));
       load_panels(memory.queries[turn.stage], args.q, queries_full, kEvictFirst, row, work.head,
                   work.batch);
+      if (has_ids)
+        load_bytes(memory.row_ids[turn.stage], filter.queries.ids_of(work.batch) + row,
+                   sizeof(memory.row_ids[0]), queries_full);
     }
     turn.advance();
     const int key_head = work.head / sizes.group();
@@ -96,7 +111,12 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
         if (last) next = hopper_next_unit(args.counter, total);
         memory.keys_empty[stage].wait(place.parity ^ 1);
         if constexpr (kHiding != Hiding::causal) memory.tile[stage] = {key, flags};
-        memory.keys_full[stage].arrive_expecting(sizeof(memory.keys[0]));
+        const bool mixed = has_ids && (flags & HopperTile::kAnyMixed);
+        memory.keys_full[stage].arrive_expecting(sizeof(memory.keys[0]) +
+                                                 (mixed ? sizeof(memory.key_ids[0]) : 0));
+        if (mixed)
+          load_bytes(memory.key_ids_of(place), filter.keys.ids_of(work.batch) + key,
+                     sizeof(memory.key_ids[0]), memory.keys_full[stage]);
         load_panels(memory.keys[stage], args.k, memory.keys_full[stage], kEvictLast, key, key_head,
                     work.batch);
         memory.values_empty[stage].wait(place.parity ^ 1);
@@ -237,9 +257,17 @@ struct HopperForwardConsumer {
   /// scores -> probabilities. Returns whether `out` must be rescaled.
   __device__ __forceinline__ bool weigh(float (&scores)[1][kKeys / 8][4], HopperSoftmax& softmax,
                                         const Seen& seen, int row, const HopperTile& tile,
-                                        float (&factor)[2]) {
+                                        const RingPlace<Shape::stages>& at, float (&factor)[2]) {
     const int key = tile.first;
-    seen.hide_by_query(scores, row, key, tile.mixed(group));
+    bool mixed = tile.mixed(group);
+    if constexpr (kHiding == Hiding::tiles) {
+      const int warp = threadIdx.x / 32 % 4;
+      if (mixed)
+        hide_strangers(scores[0], memory.row_ids[turn.stage] + 64 * group + warp * kWarpRows,
+                       memory.key_ids_of(at));
+      mixed = false;
+    }
+    seen.hide_by_query(scores, row, key, mixed);
     const bool raised = softmax.raise_max(scores[0], args.sizes.scale_log2, factor);
     softmax.exponentiate(scores[0], args.sizes.scale_log2);
     seen.template drop<false, 1, kKeys / 8>(
@@ -272,7 +300,7 @@ struct HopperForwardConsumer {
       wgmma_wait<0>();
       hold(scores[0]);
       release_stage(memory.keys_empty[place.stage]);
-      if (weigh(scores, softmax, seen, row, tile, factor)) rescale(factor);
+      if (weigh(scores, softmax, seen, row, tile, place, factor)) rescale(factor);
       pack_left<T, kKeys>(p, scores[0]);
       if constexpr (kHiding != Hiding::elements) {
 #pragma unroll 1
@@ -292,7 +320,7 @@ struct HopperForwardConsumer {
           hold(scores[0]);
           release_stage(memory.keys_empty[next.stage]);
           tile = next_tile;
-          const bool raised = weigh(scores, softmax, seen, row, tile, factor);
+          const bool raised = weigh(scores, softmax, seen, row, tile, next, factor);
           wgmma_wait<0>();
           hold(out);
           release_stage(memory.values_empty[place.stage]);

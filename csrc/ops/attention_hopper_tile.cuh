@@ -58,7 +58,7 @@ struct HopperTile {
   int first;       // row
   unsigned flags;  // kLast, and kHidden and kMixed of each block of 64 rows
 
-  static constexpr unsigned kLast = 1u << 31, kHidden = 1, kMixed = 2;
+  static constexpr unsigned kLast = 1u << 31, kHidden = 1, kMixed = 2, kAnyMixed = 0x2AAAAAAA;
   __device__ __forceinline__ bool last() const { return flags & kLast; }
   __device__ __forceinline__ bool hidden(int group) const { return flags >> 2 * group & kHidden; }
   __device__ __forceinline__ bool mixed(int group) const { return flags >> 2 * group & kMixed; }
@@ -92,6 +92,33 @@ __device__ __forceinline__ void load_panels(T (&tile)[kPanels][kRows][kPanel], c
 #pragma unroll
   for (int panel = 0; panel < kPanels; ++panel)
     load_box(tile[panel], map, full, hint, panel * kPanel, row, head, batch);
+}
+
+/// Copies `bytes` consecutive bytes to shared memory; a multiple of 16, like both addresses.
+__device__ __forceinline__ void load_bytes(void* to, const void* from, uint32_t bytes,
+                                           SharedBarrier& bar) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(bar.address())
+      : "memory");
+}
+
+/// Hides columns of other documents than the row's. The ids of the warp's 16 rows and of the
+/// columns are in shared memory, where the producer copies them: no consumer waits for global
+/// memory between its products.
+template <int kColumns>
+__device__ __forceinline__ void hide_strangers(float (&scores)[kColumns][4], const int* rows,
+                                               const int* columns) {
+  const int lane = threadIdx.x % 32;
+  const int mine[2] = {rows[lane / 4], rows[8 + lane / 4]};
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+    const int2 two = *reinterpret_cast<const int2*>(columns + n * 8 + lane % 4 * 2);
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (mine[e / 2] != (e % 2 ? two.y : two.x)) scores[n][e] = -INFINITY;
+  }
 }
 
 /// Tells the producer that this warp is done with a stage. All threads of the warp call.
