@@ -72,6 +72,8 @@ export interface ModelSizes {
   channels: number;
   /** Total width of all query heads. */
   attentionWidth: number;
+  /** Width of one query head. */
+  headDim: number;
   /** Vocabulary size, and the columns of the logits: a multiple of 64. */
   vocabulary: number;
   paddedVocabulary: number;
@@ -100,6 +102,7 @@ export function sizesOf(model: CausalLM): ModelSizes {
     activations: model.blockActivations(),
     channels,
     attentionWidth: heads * headDim,
+    headDim,
     vocabulary,
     paddedVocabulary: Math.ceil(vocabulary / HEAD_ALIGNMENT) * HEAD_ALIGNMENT,
     maxSeq,
@@ -148,7 +151,8 @@ export function countsOf(
     adapters: adaptersOf(loras),
     layers: block === 0 ? 0 : Math.ceil(inBlocks / block),
     activations: UNKNOWN,
-    ...{ channels: 0, attentionWidth: 0, vocabulary: 0, paddedVocabulary: 0, maxSeq: 0 },
+    ...{ channels: 0, attentionWidth: 0, headDim: 0 },
+    ...{ vocabulary: 0, paddedVocabulary: 0, maxSeq: 0 },
   };
 }
 

@@ -3,6 +3,13 @@
 import { GPUS, type Gpu, gpuNamed } from '../monitor/gpus.js';
 import { required } from '../runtime/required.js';
 
+/** FLOPs per second of the products inside attention; causal, half of the scores count. */
+interface AttentionRate {
+  headDim: number;
+  forward: number;
+  backward: number;
+}
+
 /** Rates of one machine, in bytes or FLOPs per second. */
 export interface Rates {
   /** Name of the hardware. */
@@ -13,8 +20,8 @@ export interface Rates {
   matmul: number;
   /** f32 matrix products, without TF32. */
   matmul32: number;
-  /** Products inside attention, in forward and backward. */
-  attention: { forward: number; backward: number };
+  /** Products inside attention, by rising head dim: an entry holds up to the next one. */
+  attention: readonly AttentionRate[];
   /** Device memory, reads plus writes. */
   deviceMemory: number;
   /**
@@ -39,7 +46,11 @@ export const H200: Rates = {
   isMeasured: true,
   matmul: 645e12,
   matmul32: 53.75e12,
-  attention: { forward: 185e12, backward: 150e12 },
+  // bench/results/attention-wgmma.json, T 1024 and 2048, times 0.9 for sustained load.
+  attention: [
+    { headDim: 64, forward: 275e12, backward: 235e12 },
+    { headDim: 128, forward: 480e12, backward: 370e12 },
+  ],
   deviceMemory: 4.27e12,
   hostAdam: [
     [4, 53e9],
@@ -63,12 +74,15 @@ export function ratesOf(gpu: Gpu): Rates {
   const like = (rate: number, figure: 'half' | 'f32' | 'bandwidth' | 'pcie'): number =>
     (rate * gpu[figure]) / PUBLISHED[figure];
   const pcie = like(H200.pcie, 'pcie');
-  const { forward, backward } = H200.attention;
   return {
     ...H200,
     ...{ name: gpu.label, isMeasured: false, pcie },
     ...{ matmul: like(H200.matmul, 'half'), matmul32: like(H200.matmul32, 'f32') },
-    attention: { forward: like(forward, 'half'), backward: like(backward, 'half') },
+    attention: H200.attention.map(({ headDim, forward, backward }) => ({
+      headDim,
+      forward: like(forward, 'half'),
+      backward: like(backward, 'half'),
+    })),
     deviceMemory: like(H200.deviceMemory, 'bandwidth'),
     link: gpu.nvlink === null ? pcie : (H200.link * gpu.nvlink) / required(PUBLISHED.nvlink),
   };
@@ -78,6 +92,12 @@ export function ratesOf(gpu: Gpu): Rates {
 export function ratesNamed(name: string): Rates {
   const gpu = gpuNamed(name);
   return gpu ? ratesOf(gpu) : H200;
+}
+
+/** The rate of attention for heads of `headDim` channels. */
+export function attentionRate({ attention }: Rates, headDim: number): AttentionRate {
+  const reached = attention.findLast((rate) => rate.headDim <= headDim);
+  return reached ?? required(attention[0]);
 }
 
 /**

@@ -6,7 +6,7 @@ import { fractionWhere } from './memory.js';
 import type { Elements, ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
 import { balancedShare } from './processor-rates.js';
-import { hostAdamRate, type Rates } from './rates.js';
+import { attentionRate, hostAdamRate, type Rates } from './rates.js';
 import type { Setup } from './setup.js';
 import { elementBytes, footprintIn, meanBytes } from './state-parts.js';
 
@@ -100,9 +100,8 @@ function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
   // Causal attention skips half of the scores.
   const scores = 2 * tokens * setup.seq * attentionWidth * layers;
   const again = setup.checkpointing ? 2 : 1;
-  const attention =
-    (again * scores) / (rates.attention.forward / slower) +
-    (2.5 * scores) / (rates.attention.backward / slower);
+  const { forward: forwardRate, backward: backwardRate } = attentionRate(rates, sizes.headDim);
+  const attention = slower * scores * (again / forwardRate + 2.5 / backwardRate);
   const passes = PASSES * (setup.checkpointing ? 1.25 : 1);
   const streamed = layers * tokens * channels * passes + tokens * paddedVocabulary * LOGIT_PASSES;
   return products + attention + beside + (streamed * elementBytes(setup)) / rates.deviceMemory;
