@@ -124,7 +124,7 @@ function attend(pool: Tensor, on: DeviceBatch, of: Projected, reach: CacheReach)
   kernels.pagedStore({ k, v, slots: on.slots, pool });
   const { scoreCap = null, sinks = null, scale = 1 / Math.sqrt(q.size(2)), window } = reach;
   if (scoreCap !== null || sinks) {
-    refuseBatchInvariant('attention', 'no bounded scores and sinks');
+    refuseBatchInvariant('attention', 'plain scores', 'bounded scores or sinks');
     const out = gatheredPaged(pool, on, q, { window, scale, cap: scoreCap, sinks });
     return out.transpose(0, 1).unsqueeze(0);
   }

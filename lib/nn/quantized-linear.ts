@@ -315,7 +315,7 @@ type Codes = Omit<Parameters<typeof kernels.quantizedLinear>[0], 'x' | 'out'>;
 
 /** x [.., inputs] to [.., outputs]. */
 const productWith = (x: Tensor, codes: Codes): Tensor => {
-  refuseBatchInvariant('a quantized layer', 'a layer in f32, bf16 or f16');
+  refuseBatchInvariant('a linear layer', 'weights in f32, bf16 or f16', 'quantized ones');
   return byRows(x, required(codes.packed.shape[0]), (rows, out) =>
     kernels.quantizedLinear({ x: rows, ...codes, out }),
   );
@@ -323,7 +323,7 @@ const productWith = (x: Tensor, codes: Codes): Tensor => {
 
 /** The same with gates in the first half of the outputs: to [.., outputs / 2]. */
 const gatedWith = (x: Tensor, codes: Codes): Tensor => {
-  refuseBatchInvariant('a quantized layer', 'a layer in f32, bf16 or f16');
+  refuseBatchInvariant('a linear layer', 'weights in f32, bf16 or f16', 'quantized ones');
   return byRows(x, required(codes.packed.shape[0]) / 2, (rows, out) =>
     kernels.quantizedGatedLinear({ x: rows, ...codes, out }),
   );

@@ -28,8 +28,8 @@ export function requireInvariantDevice(device: Device): void {
 }
 
 /** Throws DS_ARGUMENT in batch-invariant mode, for an operation that is not batch-invariant. */
-export function refuseBatchInvariant(op: string, expected: string): void {
+export function refuseBatchInvariant(op: string, expected: string, got: string): void {
   if (!isOn) return;
   const hint = 'Omit batch_invariant, batchInvariant and exactRollouts for this model.';
-  throw refused(`${op} in batch-invariant mode`, expected, 'one without such a kernel', hint);
+  throw refused(`${op} in batch-invariant mode`, expected, got, hint);
 }

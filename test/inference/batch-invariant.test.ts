@@ -1,8 +1,9 @@
 // batch_invariant: recorded log-probabilities have the bits of the training forward, for any batch.
-import { initInference, nn, seed, Tensor } from '../../lib/index.js';
+import { initInference, nn, seed } from '../../lib/index.js';
 import type { GenerateRequest, Generation, InferenceConfig } from '../../lib/inference/index.js';
 import type { CausalLM } from '../../lib/models/index.js';
 import { refusal } from '../support/refusal.js';
+import { recordedOf, scoresOf } from './batch-invariant-scores.js';
 
 const sizes = { vocabSize: 97, maxSeq: 128, layers: 2, heads: 4 };
 const models: Record<string, () => CausalLM> = {
@@ -19,25 +20,6 @@ const requestsOf = (n: number, temperature = 0.8): GenerateRequest[] =>
     ...{ maxNewTokens: 1 + ((i * 5) % 30), seed: i, temperature, logprobs: 0, ignoreEos: true },
   }));
 
-/** Log-probabilities of the completions by one forward of all rows, padded at the right. */
-function scoresOf(model: CausalLM, prompts: readonly number[][], made: readonly Generation[]) {
-  const rows = made.map(({ tokens }, i) => [...(prompts[i] ?? []), ...tokens]);
-  const width = Math.max(...rows.map((row) => row.length));
-  const shape = [rows.length, width];
-  const ids = new Int32Array(rows.length * width);
-  const targets = new Int32Array(rows.length * width).fill(-100);
-  const firsts = rows.map((row, i) => i * width + row.length - (made[i]?.tokens.length ?? 0) - 1);
-  rows.forEach((row, i) => {
-    ids.set(row, i * width);
-    targets.set(made[i]?.tokens ?? [], firsts[i]);
-  });
-  const logs = model.forward(Tensor.from(ids, { shape }), Tensor.from(targets, { shape }), {
-    loss: { tokens: { batchInvariant: true } },
-  });
-  const all = logs.toArray() as number[];
-  return firsts.map((first, i) => all.slice(first, first + (made[i]?.tokens.length ?? 0)));
-}
-
 async function compare(
   model: CausalLM,
   n: number,
@@ -49,9 +31,8 @@ async function compare(
   });
   const requests = requestsOf(n);
   const made = (await engine.generateBatch(requests)).map(([one]) => one as Generation);
-  const recorded = made.map(({ logprobs }) => (logprobs ?? []).map(({ logprob }) => logprob));
   const prompts = requests.map(({ prompt }) => prompt as number[]);
-  expect(recorded).toEqual(scoresOf(model, prompts, made));
+  expect(recordedOf(made)).toEqual(scoresOf(model, prompts, made));
   const stats = engine.stats();
   await engine.destroy();
   return stats;
@@ -85,8 +66,7 @@ test('temperatures of requests do not change raw log-probabilities', async () =>
   const requests = requestsOf(5).map((one, i) => ({ ...one, temperature: i / 4 }));
   const made = (await engine.generateBatch(requests)).map(([one]) => one as Generation);
   const prompts = requests.map(({ prompt }) => prompt as number[]);
-  const recorded = made.map(({ logprobs }) => (logprobs ?? []).map(({ logprob }) => logprob));
-  expect(recorded).toEqual(scoresOf(model, prompts, made));
+  expect(recordedOf(made)).toEqual(scoresOf(model, prompts, made));
   await engine.destroy();
 });
 
@@ -95,5 +75,16 @@ test('a model with operations that are not batch-invariant is refused', async ()
   const mixture = new nn.models.Mixtral({ ...sizes, channels: 32, hidden: 16, moe });
   const config = { device: 'cpu', batch_invariant: true };
   const error = await refusal(() => initInference(mixture, config));
-  expect(error.message).toMatch(/experts in batch-invariant mode: expected dense layers/);
+  expect(error.message).toMatch(
+    /experts in batch-invariant mode: expected dense layers, got a mixture/,
+  );
+});
+
+test('layers in 8 bits and several adapters are refused', async () => {
+  const model = (models.Llama as () => CausalLM)();
+  const config = { device: 'cpu', batch_invariant: true };
+  const coded = await refusal(() => initInference(model, { ...config, dtype: 'int8' }));
+  expect(coded.message).toMatch(/a linear layer in batch-invariant mode: .* got quantized ones/);
+  const many = await refusal(() => initInference(model, config, { maxAdapters: 1 }));
+  expect(many.message).toMatch(/batch_invariant: expected .* without the option adapters/);
 });

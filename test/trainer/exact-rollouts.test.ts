@@ -70,6 +70,7 @@ test('without the option, the sampler differs from training', async () => {
 
 test.each([
   [{ progressive_layer_drop: { enabled: true } }, /exactRollouts: expected no progressive_layer/],
+  [{ bf16: { enabled: true }, fp8: { enabled: true } }, /exactRollouts: expected no fp8/],
   [
     {
       compression_training: {
@@ -89,7 +90,7 @@ test.each([
 test('dropout in training is refused by name', async () => {
   const model = peft.addLora(policyModel(), { r: 4, loraDropout: 0.1 });
   const error = await refusal(() => events({ model, method: grpo(exact) }));
-  expect(error.message).toMatch(/dropout in batch-invariant mode: expected evaluation mode/);
+  expect(error.message).toMatch(/dropout in batch-invariant mode: expected p = 0, got p = 0.1/);
 });
 
 test('rolloutsOf() takes a boolean', async () => {

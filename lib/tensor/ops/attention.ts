@@ -201,7 +201,7 @@ function requirePlain(q: View, k: View, { filter, dropout, causal }: Manner): vo
   const isPlain = causal && dropout.p === 0 && Object.values(masks).every((one) => one === null);
   if (isPlain && q.shape[2] === k.shape[2]) return;
   const expected = 'causal attention of whole rows, without masks, documents, layout and dropout';
-  refuseBatchInvariant('attention', expected);
+  refuseBatchInvariant('attention', expected, 'another one');
 }
 
 /**

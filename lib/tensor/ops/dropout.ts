@@ -52,7 +52,7 @@ function dropoutOf(x: Tensor, p: number, channels: DimShare | null): Tensor {
   if (!(p > 0 && p < 1)) {
     throw refusedValue('dropout', 'p in [0, 1)', p);
   }
-  refuseBatchInvariant('dropout', 'evaluation mode');
+  refuseBatchInvariant('dropout', 'p = 0', `p = ${p}`);
   const [state, mapping] = [nextRandom(), mapToWhole(x, channels)];
   const drop = (from: Tensor, to: Tensor, accumulate: boolean): void => {
     const { seed, offset } = state;

@@ -122,7 +122,7 @@ export function groupedLinear(
   const count = groups.rows.numel;
   const width = required(weight.shape[1]);
   const out = Tensor.empty([count, width], x.dtype, x.device);
-  refuseBatchInvariant('experts', 'dense layers');
+  refuseBatchInvariant('experts', 'dense layers', 'a mixture of experts');
   kernels.groupedMatmul({ x, rows, weight: w, offsets, out, plain: false });
   // Only the gradient of the weight reads x, so x may be freed without it.
   const read = weight.requiresGrad ? [x, w] : [w];
@@ -200,7 +200,7 @@ export function groupedProduct(given: Tensor, weight: Tensor, groups: RowGroups)
   const [x, w] = [packed(given), packed(weight)];
   const { offsets, rows } = groups;
   const out = Tensor.empty([rows.numel, required(weight.shape[2])], x.dtype, x.device);
-  refuseBatchInvariant('experts', 'dense layers');
+  refuseBatchInvariant('experts', 'dense layers', 'a mixture of experts');
   kernels.groupedMatmul({ x, rows: null, weight: w, offsets, out, plain: true });
   const read = weight.requiresGrad ? [x, w] : [w];
   record('grouped_product', [given, weight], [out], [...read, offsets], ([grad], sink) => {

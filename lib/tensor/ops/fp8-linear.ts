@@ -5,6 +5,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { leading, required } from '../../runtime/required.js';
 import type { View } from '../../runtime/view.js';
 import { isContiguous } from '../../runtime/view.js';
+import { refuseBatchInvariant } from '../batch-invariant.js';
 import { lateGradients } from '../grad-sink.js';
 import { SavedTensor } from '../recompute.js';
 import { scope } from '../scope.js';
@@ -118,6 +119,7 @@ function product(
     accumulate?: boolean;
   },
 ): void {
+  refuseBatchInvariant('a linear layer', 'products in f32, bf16 or f16', 'FP8');
   kernels.fp8Matmul({
     a: a.codes,
     b: b.codes,

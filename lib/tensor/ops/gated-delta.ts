@@ -6,6 +6,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { leading } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
+import { refuseBatchInvariant } from '../batch-invariant.js';
 import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
@@ -120,6 +121,7 @@ export function gatedDelta(inputs: DeltaInputs): Tensor {
   const read = readDelta(inputs);
   const { q, k, v, decay, beta, documents } = read;
   const out = Tensor.empty(v.shape, v.dtype, v.device);
+  refuseBatchInvariant('a sequence', 'attention', 'a recurrent layer');
   kernels.gatedDelta({ ...read, out });
   const saved = [q, k, v, decay, beta];
   const given = [inputs.q, inputs.k, inputs.v, inputs.decay, inputs.beta];

@@ -64,7 +64,7 @@ export const flipped = ({ view, flip }: GemmOperand): GemmOperand => ({ view, fl
 
 /** [M, K] x [K, N] or [batch, M, K] x [batch, K, N]. */
 function product(a: Tensor, b: Tensor): Tensor {
-  refuseBatchInvariant('matmul', 'linear layers and attention');
+  refuseBatchInvariant('matmul', 'linear layers and attention', 'another product');
   const shape = [...a.shape.slice(0, -1), required(b.shape[b.ndim - 1])];
   const out = Tensor.empty(shape, a.dtype, a.device);
   gemm(gemmOperand(a), gemmOperand(b), out, false);

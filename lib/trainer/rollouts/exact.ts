@@ -12,10 +12,11 @@ export function requireWholeLayers(op: string, model: CausalLM): void {
 
 /** Throws DS_ARGUMENT for a section of the configuration that changes forwards of training. */
 export function requireExact(method: string, config: ResolvedConfig): void {
-  const { progressive_layer_drop, compression_training, data_efficiency } = config;
+  const { fp8, progressive_layer_drop, compression_training, data_efficiency } = config;
   const { data_routing: routing } = data_efficiency;
   const { layer_reduction: _, ...techniques } = compression_training;
   const sections = {
+    fp8: fp8.enabled,
     progressive_layer_drop: progressive_layer_drop?.enabled,
     compression_training: Object.values(techniques).some((one) => one.shared_parameters.enabled),
     random_ltd: data_efficiency.enabled && routing.enabled && routing.random_ltd.enabled,

@@ -1,0 +1,32 @@
+// Log-probabilities of completions by a batch-invariant training forward, for the tests of
+// batch_invariant.
+import { Tensor } from '../../lib/index.js';
+import type { Generation } from '../../lib/inference/index.js';
+import type { CausalLM } from '../../lib/models/index.js';
+
+/** Log-probabilities of the completions by one forward of all rows, padded at the right. */
+export function scoresOf(
+  model: CausalLM,
+  prompts: readonly number[][],
+  made: readonly Generation[],
+) {
+  const rows = made.map(({ tokens }, i) => [...(prompts[i] ?? []), ...tokens]);
+  const width = Math.max(...rows.map((row) => row.length));
+  const shape = [rows.length, width];
+  const ids = new Int32Array(rows.length * width);
+  const targets = new Int32Array(rows.length * width).fill(-100);
+  const firsts = rows.map((row, i) => i * width + row.length - (made[i]?.tokens.length ?? 0) - 1);
+  rows.forEach((row, i) => {
+    ids.set(row, i * width);
+    targets.set(made[i]?.tokens ?? [], firsts[i]);
+  });
+  const logs = model.forward(Tensor.from(ids, { shape }), Tensor.from(targets, { shape }), {
+    loss: { tokens: { batchInvariant: true } },
+  });
+  const all = logs.toArray() as number[];
+  return firsts.map((first, i) => all.slice(first, first + (made[i]?.tokens.length ?? 0)));
+}
+
+/** Log-probabilities that the sampler recorded. */
+export const recordedOf = (made: readonly Generation[]): number[][] =>
+  made.map(({ logprobs }) => (logprobs ?? []).map(({ logprob }) => logprob));
