@@ -199,8 +199,13 @@ export interface KvCacheConfig {
 
 /** Speculative decoding: a step verifies several proposed tokens. */
 export interface SpeculativeConfig {
-  /** Source of proposals: `"ngram"` looks up the last tokens in the sequence. Default "ngram". */
-  method?: 'ngram';
+  /**
+   * Source of proposals: prompt lookup, or a smaller model; null: `"ngram"` without `model`.
+   * Default null.
+   */
+  method?: 'ngram' | 'draft_model' | null;
+  /** Draft model with the tokenizer of the model: folder or name of the hub. Default null. */
+  model?: string | null;
   /** Most proposed tokens per sequence and step. Default 7. */
   num_speculative_tokens?: number;
   /** Most tokens of an n-gram. Default 5. */
@@ -466,8 +471,10 @@ export interface ResolvedKvCache {
 
 /** Speculative decoding: a step verifies several proposed tokens. */
 export interface ResolvedSpeculative {
-  /** Source of proposals: `"ngram"` looks up the last tokens in the sequence. */
-  readonly method: 'ngram';
+  /** Source of proposals: prompt lookup, or a smaller model; null: `"ngram"` without `model`. */
+  readonly method: 'ngram' | 'draft_model' | null;
+  /** Draft model with the tokenizer of the model: folder or name of the hub. */
+  readonly model: string | null;
   /** Most proposed tokens per sequence and step. */
   readonly num_speculative_tokens: number;
   /** Most tokens of an n-gram. */

@@ -43,6 +43,7 @@ import { agree, type ModelRanks, openRanks, refuseRanks } from './ranks/open-ran
 import { StepLine } from './ranks/step-line.js';
 import { Sequence } from './sequence.js';
 import { limitsOf, maxTokensOf, speculationOf } from './settings.js';
+import { type OpenedDraft, openDraft } from './speculation/open-draft.js';
 import { StepLoop, type StepLoopParts } from './step-loop.js';
 import { StepRunner } from './step-runner.js';
 
@@ -256,14 +257,26 @@ interface Built {
   endTokens: readonly number[];
 }
 
-/** Allocates the cache of a prepared model and makes its engine. */
+/** Opens the draft model, if any, and makes the engine. */
 async function finish(built: Built): Promise<InferenceEngine> {
+  const { model, config, own } = built;
+  const draft = await openDraft(config, model, own.tokenizer);
+  try {
+    return assembled(built, draft);
+  } catch (error) {
+    draft?.dispose();
+    throw error;
+  }
+}
+
+/** Allocates the cache of a prepared model and makes its engine. */
+function assembled(built: Built, draft: OpenedDraft | null): InferenceEngine {
   const { model, config, ranks, own, adapters, staysAsItIs, maxTokens, endTokens } = built;
   const { batch_invariant: isInvariant } = config;
   const blockSize = config.kv_cache.block_size;
   const sizes: CacheSizes = { ...model.cacheShape(), blockSize, isInvariant };
   tryForward(model, sizes, maxTokens);
-  const found = limitsOf(config, sizes, maxTokens);
+  const found = limitsOf(config, sizes, maxTokens, draft?.sizes ?? null);
   const limits = ranks ? { ...found, blocks: agree(ranks, model, config, found.blocks) } : found;
   const reach = Math.min(maxTokens, limits.blocks * limits.blockSize);
   const requests = {
@@ -275,13 +288,14 @@ async function finish(built: Built): Promise<InferenceEngine> {
     requireAdapter: adapters && ((op: string, name: string) => adapters.require(op, name)),
   };
   const records = recordsSteps(config, sizes.device, ranks !== null || staysAsItIs);
-  const speculation = speculationOf(config, sizes);
+  const speculation = speculationOf(config, sizes, draft?.costFor(model) ?? null);
   const room = { ...limits, reach, records, adapters, proposals: speculation?.most ?? 0 };
   const runner = allOrNothing(() => new StepRunner(model, sizes, room));
+  const drafting = draft && allOrNothing(() => draft.modelFor(room, model.vocabSize));
   // Followers receive a step's tokens from rank 0, which must therefore have them on the host.
   const runsAhead = !ranks && (config.async_scheduling ?? sizes.device.kind !== 'cpu');
   const logprobs = { isScaled: own.rollouts !== undefined, isInvariant };
-  const others = { speculation, adapters, logprobs };
+  const others = { speculation, adapters, logprobs, draft: drafting };
   const parts = { model, runner, limits, requests, runsAhead, ...others };
   const shared = ranks ? sharedGenerator(parts, ranks) : { generator: new StepLoop(parts) };
   return new InferenceEngine({ ...parts, ...own, adapters, ...shared });

@@ -77,6 +77,11 @@ export class Sequence {
     this.row = -1;
   }
 
+  /** Drops a token in flight. */
+  forget(): void {
+    this.row = -1;
+  }
+
   /** Number of tokens, including proposals. */
   get extent(): number {
     return this.length + this.proposals.length;

@@ -4,7 +4,7 @@ import type { CausalLM } from '../models/index.js';
 import type { ResolvedInferenceConfig } from './config/index.js';
 import { blockBytes, type CacheSizes } from './paged-cache.js';
 import type { SchedulerLimits } from './scheduler.js';
-import type { SpeculationSettings } from './speculation/speculator.js';
+import type { DraftCost, SpeculationSettings } from './speculation/speculator.js';
 
 const OP = 'initInference';
 
@@ -28,10 +28,13 @@ export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): n
   });
 }
 
-/** Returns the settings of speculation; null without the section. */
+/**
+ * Returns the settings of speculation; null without the section. `draft` is set for a draft model.
+ */
 export function speculationOf(
   { speculative }: ResolvedInferenceConfig,
   { device }: CacheSizes,
+  draft: DraftCost | null,
 ): SpeculationSettings | null {
   if (!speculative) return null;
   const {
@@ -41,7 +44,7 @@ export function speculationOf(
     disable_by_batch_size: mostSequences,
   } = speculative;
   const doubling = device.kind === 'cpu' ? CPU_DOUBLING : GPU_DOUBLING;
-  return { most, lookup: { min, max }, mostSequences, doubling };
+  return { most, lookup: { min, max }, mostSequences, doubling, draft };
 }
 
 /**
@@ -58,18 +61,21 @@ const REUSE = 4;
 const CPU_SEQUENCES = 8;
 const CPU_BYTES = 2 ** 30;
 
-/** Returns the limits of steps and cache. Throws DS_LIMIT if the cache cannot hold one sequence. */
+/**
+ * Returns the limits of steps and cache. `draft` are the sizes of a draft model's cache, which has
+ * as many blocks. Throws DS_LIMIT if the cache cannot hold one sequence. */
 export function limitsOf(
   config: ResolvedInferenceConfig,
   sizes: CacheSizes,
   maxTokens: number,
+  draft: CacheSizes | null = null,
 ): SchedulerLimits {
   const { kv_cache: cache, max_ragged_batch_size, max_ragged_sequence_count } = config;
   const { blockSize } = sizes;
   const isCpu = sizes.device.kind === 'cpu';
   const needed = Math.ceil(maxTokens / blockSize);
   const sequences = max_ragged_sequence_count ?? (isCpu ? 32 : 128);
-  const blocks = cache.blocks ?? blocksIn(cache.memory, sizes, needed, sequences);
+  const blocks = cache.blocks ?? blocksIn(cache.memory, { sizes, draft }, needed, sequences);
   if (blocks < needed && cache.blocks === null) {
     throw new DsError({
       code: 'DS_LIMIT',
@@ -92,12 +98,12 @@ export function limitsOf(
 
 function blocksIn(
   memory: number | null,
-  sizes: CacheSizes,
+  { sizes, draft }: { sizes: CacheSizes; draft: CacheSizes | null },
   needed: number,
   sequences: number,
 ): number {
   const { device } = sizes;
-  const each = blockBytes(sizes);
+  const each = blockBytes(sizes) + (draft ? blockBytes(draft) : 0);
   if (memory !== null) return Math.floor(memory / each);
   if (device.kind === 'cpu') {
     const most = Math.floor(CPU_BYTES / each);

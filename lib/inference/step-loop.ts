@@ -6,18 +6,19 @@ import type { CausalLM } from '../models/index.js';
 import type { Matcher } from '../runtime/grammar.js';
 import { required } from '../runtime/required.js';
 import { whenAborted } from '../runtime/when-aborted.js';
-import type { Tensor } from '../tensor/index.js';
 import type { Adapters, AdapterUse } from './adapters/adapters.js';
 import { Continuation, type Generation, type GenerationPiece } from './continuation.js';
 import type { Generator, InferenceStats, Submitted } from './generator.js';
 import type { LogprobsRule } from './logprobs-rule.js';
 import { PieceQueue } from './piece-queue.js';
 import type { ReadRequest, RequestLimits } from './request.js';
-import { type Sampled, type SampledToken, Sampler, samplingError } from './sampling.js';
+import { type SampledToken, Sampler, samplingError } from './sampling.js';
 import { Scheduler, type SchedulerLimits, type Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
+import { SequenceSampler } from './sequence-sampler.js';
+import type { DraftModel } from './speculation/draft-model.js';
 import { type SpeculationSettings, Speculator } from './speculation/speculator.js';
-import type { Flight, Forwarded, ScoreRow, StepRunner } from './step-runner.js';
+import type { Flight, Forwarded, StepRunner } from './step-runner.js';
 
 /** Receives the events of a loop. */
 export interface StepListener {
@@ -48,6 +49,8 @@ export interface StepLoopParts {
   logprobs?: LogprobsRule;
   /** Null or absent: a step computes one token per sequence. */
   speculation?: SpeculationSettings | null;
+  /** The loop owns it. Null or absent: proposals come from lookups. */
+  draft?: DraftModel | null;
 }
 
 /** A sequence of a request in progress. */
@@ -75,10 +78,9 @@ interface Job {
 export class StepLoop implements Generator {
   private readonly runner: StepRunner;
   private readonly scheduler: Scheduler;
-  private readonly sampler: Sampler;
+  private readonly sampler: SequenceSampler;
   private readonly speculator: Speculator | null;
   private readonly listener: StepListener;
-  private readonly freeSlots: number[];
   private readonly sequences = new Map<Sequence, Entry>();
   private readonly finished = { stop: 0, length: 0, abort: 0 };
   private promptTokens = 0;
@@ -98,9 +100,12 @@ export class StepLoop implements Generator {
     const { device } = model.cacheShape();
     const { vocabSize } = model;
     const lanes = 1 + (speculation?.most ?? 0);
-    this.sampler = new Sampler(vocabSize, device, limits.sequences, parts.logprobs, lanes);
+    const sampler = new Sampler(vocabSize, device, limits.sequences, parts.logprobs, lanes);
+    this.sampler = new SequenceSampler(
+      sampler,
+      (sequence) => this.sequences.get(sequence)?.continuation,
+    );
     this.speculator = speculation && new Speculator(speculation);
-    this.freeSlots = Array.from({ length: limits.sequences }, (_, i) => i);
   }
 
   get isBusy(): boolean {
@@ -130,11 +135,13 @@ export class StepLoop implements Generator {
 
   sleep(): void {
     this.runner.sleep();
+    this.parts.draft?.sleep();
     this.scheduler.forget();
   }
 
   wake(): void {
     this.runner.wake();
+    this.parts.draft?.wake();
   }
 
   async close(): Promise<void> {
@@ -142,6 +149,7 @@ export class StepLoop implements Generator {
     await this.loop;
     this.sampler.dispose();
     this.runner.dispose();
+    this.parts.draft?.dispose();
   }
 
   submit(request: ReadRequest): Submitted {
@@ -227,7 +235,7 @@ export class StepLoop implements Generator {
         await this.land(last);
         last = null;
       }
-      const begun = this.begin();
+      const begun = this.begin(await this.planned());
       const isMasked = begun?.sequences.some((sequence) => this.matcherOf(sequence)) ?? false;
       if (last && isMasked) {
         await this.land(last);
@@ -245,21 +253,46 @@ export class StepLoop implements Generator {
     this.listener.rest();
   }
 
-  /** Enqueues the forward of the next step. Returns null without work or after an error. */
-  private begin(): Forwarded | null {
-    return this.measured(() => {
-      let slices: readonly Slice[] = [];
-      try {
+  /** Returns the slices of the next step, with their proposals. Empty without work. */
+  private async planned(): Promise<readonly Slice[]> {
+    let slices: readonly Slice[] = [];
+    try {
+      slices = this.measured(() => {
         this.propose();
-        slices = this.started(this.scheduler.plan());
-        if (slices.length === 0) return null;
+        return this.started(this.scheduler.plan());
+      });
+      const { draft } = this.parts;
+      const open = slices.map(({ sequence }) => sequence).filter((one) => one.proposals.length > 0);
+      if (!draft || open.length === 0) return slices;
+      await draft.fill(open, (scores, rows, into) => this.sampler.draft(scores, rows, into));
+      // The draft model may propose fewer tokens than planned, and requests may end meanwhile.
+      return slices
+        .filter(({ sequence }) => this.sequences.has(sequence))
+        .map(({ sequence, first, count }) => {
+          return { sequence, first, count: Math.min(count, sequence.extent - first) };
+        });
+    } catch (error) {
+      this.failPlanned(slices, error);
+      return [];
+    }
+  }
+
+  private failPlanned(slices: readonly Slice[], error: unknown): void {
+    const planned = slices.map(({ sequence }) => this.sequences.get(sequence));
+    this.failAll(slices.length > 0 ? planned : this.sequences.values(), error);
+  }
+
+  /** Enqueues the forward of a step. Returns null without work or after an error. */
+  private begin(slices: readonly Slice[]): Forwarded | null {
+    if (slices.length === 0) return null;
+    return this.measured(() => {
+      try {
         const begun = this.runner.begin(slices);
         this.scheduler.commit(slices);
         this.steps++;
         return begun;
       } catch (error) {
-        const planned = slices.map(({ sequence }) => this.sequences.get(sequence));
-        this.failAll(slices.length > 0 ? planned : this.sequences.values(), error);
+        this.failPlanned(slices, error);
         return null;
       }
     });
@@ -288,7 +321,7 @@ export class StepLoop implements Generator {
       try {
         return this.runner.sample(
           begun,
-          (scores, rows, into) => this.chosen(scores, rows, into),
+          (scores, rows, into) => this.sampler.sample(scores, rows, into),
           (sequence) => this.sequences.has(sequence),
         );
       } catch (error) {
@@ -299,20 +332,6 @@ export class StepLoop implements Generator {
         return null;
       }
     });
-  }
-
-  private chosen(scores: Tensor, rows: readonly ScoreRow[], into: Tensor): Sampled {
-    const { sampler } = this;
-    const slots = this.slotsOf(rows.map(({ sequence }) => sequence));
-    for (const [i, { sequence, ahead }] of rows.entries()) {
-      const slot = required(slots[i]);
-      const isBehind = sampler.positionOf(slot) !== sequence.length;
-      const { tokens, promptLength, proposals } = sequence;
-      if (ahead > 0 || (proposals.length === 0 && !isBehind)) continue;
-      sampler.follow(slot, tokens, promptLength, proposals);
-    }
-    const ahead = rows.map((row) => row.ahead);
-    return sampler.sample(scores, slots, into, ahead);
   }
 
   /** Adds the host time of a call to the counters. */
@@ -332,18 +351,14 @@ export class StepLoop implements Generator {
   /** Fills the masks of the next tokens on native threads. Fails requests beyond a bound. */
   private async fillMasks(sequences: readonly Sequence[]): Promise<void> {
     const masked = (): Sequence[] => sequences.filter((sequence) => this.matcherOf(sequence));
-    const fill = (list: readonly Sequence[]): Promise<void> => {
-      const slots = this.slotsOf(list);
-      return this.sampler.fillMasks(
-        list.map((sequence, i) => [required(slots[i]), required(this.matcherOf(sequence))]),
-      );
-    };
     try {
-      await fill(masked());
+      await this.sampler.fillMasks(masked());
     } catch {
       for (const sequence of masked()) {
         const entry = this.sequences.get(sequence);
-        await fill([sequence]).catch((error: unknown) => this.failAll([entry], error));
+        await this.sampler
+          .fillMasks([sequence])
+          .catch((error: unknown) => this.failAll([entry], error));
       }
     }
   }
@@ -396,21 +411,6 @@ export class StepLoop implements Generator {
     return slices.filter(({ sequence }) => this.sequences.has(sequence));
   }
 
-  /** Returns the sampler slots. A preempted sequence keeps its slot. */
-  private slotsOf(sequences: readonly Sequence[]): number[] {
-    return sequences.map((sequence) => {
-      const { continuation } = required(this.sequences.get(sequence));
-      if (continuation.slot === null) {
-        const slot = required(this.freeSlots.pop());
-        const ends = [...continuation.ends];
-        const isMasked = continuation.matcher !== null;
-        this.sampler.enter(slot, sequence.tokens, continuation.sampling, { ends, isMasked });
-        continuation.slot = slot;
-      }
-      return continuation.slot;
-    });
-  }
-
   private accept(sequence: Sequence, sampled: SampledToken): void {
     const entry = this.sequences.get(sequence);
     if (!entry) return;
@@ -442,14 +442,10 @@ export class StepLoop implements Generator {
   /** Frees the blocks and the slot of a continuation, and ends its use of an adapter. */
   private leave(job: Job, continuation: Continuation): void {
     job.adapter?.release();
-    const { sequence, slot, finishReason } = continuation;
+    const { sequence, finishReason } = continuation;
     this.scheduler.remove(sequence);
     this.sequences.delete(sequence);
-    if (slot !== null) {
-      this.sampler.leave(slot);
-      this.freeSlots.push(slot);
-      continuation.slot = null;
-    }
+    this.sampler.leave(continuation);
     continuation.matcher?.dispose();
     if (finishReason) this.finished[finishReason]++;
   }

@@ -56,7 +56,7 @@ export interface Flight {
 }
 
 /** Largest sizes of a runner. */
-interface RunnerSizes {
+export interface RunnerSizes {
   /** Blocks of the cache. */
   blocks: number;
   /** Most tokens of a step. */

@@ -153,6 +153,18 @@ test.each<[Given, string, RegExp]>([
   [{ mpu: new Map([[1, 2]]) }, 'mpu', /"an object of class Map"/],
   [{ tp: { mpu: new Date() } }, 'tp.mpu', /use the mesh: see comm.initDistributed/],
   [{ injection_dict: { Block: ['o'] } }, 'injection_dict', /the model has its own plan/],
+  [
+    { speculative: { prompt_lookup_min: 6 } },
+    'speculative.prompt_lookup_min',
+    /at most .*, 5, got 6/,
+  ],
+  [{ speculative: { method: 'ngram', model: 'x' } }, 'speculative.model', /null for the method/],
+  [{ speculative: { method: 'draft_model' } }, 'speculative.model', /a folder or a name/],
+  [
+    { speculative: { model: 'x' }, tensor_parallel: { tp_size: 2 } },
+    'speculative.model',
+    /null if ranks share the model/,
+  ],
   [{ kv_cache: { blocks: 1, memory: 1 } }, 'kv_cache.blocks', /kv_cache.blocks or kv_cache.memory/],
   [{ kv_cache: { block_size: 8 } }, 'kv_cache.block_size', /a value >= 16, got 8/],
   [{ moe: { type: 'odd' } }, 'moe.type', /"standard", "residual"/],

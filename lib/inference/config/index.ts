@@ -178,6 +178,22 @@ function refuseContradictions(draft: Draft, config: ResolvedInferenceValues): vo
       got: String(dealt),
     });
   }
+  const { method, model } = config.speculative ?? {};
+  if (method === 'ngram' && model) {
+    const expected = 'null for the method "ngram"';
+    draft.refuse(['speculative', 'model'], { expected, got: formatValue(model) });
+  }
+  if (method === 'draft_model' && !model) {
+    const expected = 'a folder or a name for the method "draft_model"';
+    draft.refuse(['speculative', 'model'], { expected, got: formatValue(model) });
+  }
+  if (model && (cut > 1 || dealt > 1)) {
+    draft.refuse(['speculative', 'model'], {
+      expected: 'null if ranks share the model (tensor_parallel, moe)',
+      got: formatValue(model),
+      hint: 'Use the method "ngram".',
+    });
+  }
   const { prompt_lookup_min: fewest = 0, prompt_lookup_max: longest = 0 } =
     config.speculative ?? {};
   if (fewest > longest) {

@@ -10,8 +10,18 @@ export interface SpeculationSettings {
   readonly lookup: LookupSizes;
   /** Most running sequences with proposals. */
   readonly mostSequences: number;
+  /** Set for a draft model; null: proposals come from lookups. */
+  readonly draft: DraftCost | null;
   /** Tokens of a step that double its time, by computation, against a step of few tokens. */
   readonly doubling: number;
+}
+
+/** Cost and reach of a draft model. */
+export interface DraftCost {
+  /** Time of a token of the draft model, relative to a step of the model. */
+  readonly step: number;
+  /** Most tokens of a sequence. */
+  readonly reach: number;
 }
 
 /** Counters of speculation. */
@@ -71,14 +81,20 @@ export class Speculator {
 
   private proposalsFor(sequence: Sequence, room: number, cost: number): number[] {
     const { lookup, length } = this.draftOf(sequence);
-    return lookup.propose(Math.min(room, length.at(sequence.tokens.length, cost)));
+    const { draft } = this.settings;
+    const known = sequence.tokens.length;
+    const most = Math.min(room, length.at(known, cost));
+    if (!draft) return lookup.propose(most);
+    // The draft model fills them in later.
+    return new Array(Math.max(0, Math.min(most, draft.reach - known))).fill(0);
   }
 
   /**
    * Time of a proposal in each of `running` sequences, relative to their step without proposals.
    */
   private costOf(running: number): number {
-    return running / (this.settings.doubling + running);
+    const { doubling, draft } = this.settings;
+    return running / (doubling + running) + (draft?.step ?? 0);
   }
 
   /** Reports the verified proposals of a sequence. */
