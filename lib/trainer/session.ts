@@ -169,7 +169,7 @@ export async function judge<Batch>(
 ): Promise<Metrics> {
   const { batchSize, maxBatches = Number.POSITIVE_INFINITY } = plan;
   const { source } = session;
-  if (source)
+  if (source?.evaluate)
     return source.evaluate(data as TrainerData<unknown, unknown>, { batchSize, maxBatches });
   return evaluate(session, await session.evalData({ data, batchSize }), plan);
 }

@@ -157,6 +157,6 @@ export const RECIPES: Readonly<Record<string, Recipe>> = {
       ...{ per_device_train_batch_size: 4, gradient_accumulation_steps: 8, num_train_epochs: 1 },
       ...{ lmbda: 0.5, beta: 0.5, seq_kd: false },
     },
-    left: ['dataset_name', 'lmbda'],
+    left: ['dataset_name'],
   },
 };

@@ -98,8 +98,6 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
   ...refused('--method cpo needs no reference', ['reference_free']),
   ...refused('print samples with --sample after training', ['generate_during_eval']),
   ...refused('no Python of a model is run', ['ref_model_init_kwargs', 'teacher_model_init_kwargs']),
-  ...refused('gkd learns from the rows', ['seq_kd', 'lmbda']),
-  ...refused('--max_completion_length limits completions', ['max_new_tokens'], ['128']),
   ...refused('ZeRO stage 3 of the DeepSpeed configuration does it', [
     ...['fsdp', 'fsdp_config', 'fsdp_min_num_params', 'fsdp_transformer_layer_cls_to_wrap'],
   ]),

@@ -55,7 +55,10 @@ export const METHODS: Readonly<Record<string, CommandMethod>> = {
   reward: { takes: flagsOf(REWARD), metrics: ['accuracy', 'margin', 'mean_reward'] },
   grpo: { takes: [...flagsOf(GRPO), ...ROLLOUTS, 'loss_type'], metrics: REWARD_METRICS },
   rloo: { takes: [...flagsOf(RLOO), ...ROLLOUTS], metrics: REWARD_METRICS },
-  gkd: { takes: [...flagsOf(GKD), 'teacher_model_name_or_path'], metrics: [] },
+  gkd: {
+    takes: [...flagsOf(GKD), 'teacher_model_name_or_path', 'temperature'],
+    metrics: [],
+  },
 };
 
 /** Arguments that apply only to rows of text. */

@@ -203,7 +203,9 @@ async function openDistillation(
   const { train, lines, ...rest } = await openRows(args, evaluation, {
     ...{ tokenizer, maxSeq: model.maxSeq },
   });
-  const method = gkd({ ...fromArguments(GKD, args), teacher });
+  const { temperature } = args;
+  const sampled = temperature === undefined ? {} : { temperature };
+  const method = gkd({ ...fromArguments(GKD, args), ...sampled, teacher });
   const judged = rest.eval as EvalOptions<unknown, unknown> | undefined;
   return { model, method, train, ...(judged && { eval: judged }), lines: [...lines] };
 }

@@ -3,7 +3,9 @@
 import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
 import {
+  boolean,
   checked,
+  integer,
   number,
   type Options,
   readDeclared,
@@ -13,9 +15,10 @@ import { refused, refusedValue } from '../../runtime/refused.js';
 import { exp, noGrad, softplus, Tensor } from '../../tensor/index.js';
 import { targetsOf } from '../../text/index.js';
 import type { Forward, Objective, Surroundings } from '../micro-batch.js';
+import { openDistilled } from '../rollouts/distilled-source.js';
 import type { DeviceSums } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective } from './answer-objective.js';
-import { requireCausal, TrainingMethod } from './method.js';
+import { type MethodSource, requireCausal, type SourceGrounds, TrainingMethod } from './method.js';
 import { DROPOUT } from './no-dropout.js';
 import { Reference } from './reference.js';
 
@@ -34,6 +37,24 @@ export const GKD = {
   }),
   /** Divisor of the logits of both models. Default: 1. */
   lossTemperature: number('divisor of the logits of both models', { above: 0, default: 1 }),
+  /**
+   * Chance that a batch learns from completions that the student samples (on-policy). Default: 0.
+   */
+  lmbda: number('chance of a batch that the student samples its completions', {
+    ...{ min: 0, max: 1, default: 0, flag: 'lmbda' },
+  }),
+  /** Whether the teacher samples the completions of the other batches. Default: false. */
+  seqKd: boolean('the teacher samples the completions of other batches', {
+    ...{ default: false, flag: 'seq_kd' },
+  }),
+  /** Most tokens of a sampled completion. Default: 128. */
+  maxNewTokens: integer('most tokens of a sampled completion', {
+    ...{ min: 1, default: 128, flag: 'max_new_tokens' },
+  }),
+  /** Temperature of sampling. Default: 0.9. */
+  temperature: number('temperature of sampling', {
+    ...{ above: 0, default: 0.9, elsewhere: '`temperature`' },
+  }),
   /** Train without dropout. Default: true. */
   disableDropout: DROPOUT,
 };
@@ -43,7 +64,8 @@ export interface GkdOptions extends Options<typeof GKD> {}
 
 /**
  * Returns the `method` of a Trainer that learns the distributions of a teacher on the labels of
- * text rows. Throws DS_ARGUMENT for wrong options.
+ * text rows, or on completions that the student or the teacher samples. Throws DS_ARGUMENT for
+ * wrong options.
  */
 export function gkd(given: GkdOptions): TrainingMethod {
   return new Gkd(readDeclared('gkd', given, GKD));
@@ -68,6 +90,10 @@ class Gkd extends TrainingMethod {
     if (teacher.vocabSize === student.vocabSize) return new GkdObjective(student, this.settings);
     const expected = `a vocabulary of ${student.vocabSize} tokens, as the student has`;
     throw refused('gkd teacher', expected, String(teacher.vocabSize));
+  }
+
+  override openSource(grounds: SourceGrounds): Promise<MethodSource | null> {
+    return openDistilled(this.settings, grounds);
   }
 }
 

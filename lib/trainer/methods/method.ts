@@ -67,8 +67,11 @@ export abstract class MethodSource implements BatchSource<never> {
   abstract close(): Promise<void>;
   /** Returns the events since the last call. */
   abstract events(): RolloutEvent[];
-  /** Returns the metrics of `data`, of at most `maxBatches` batches. All ranks call it. */
-  abstract evaluate(
+  /**
+   * Returns the metrics of `data`, of at most `maxBatches` batches. All ranks call it. Absent: the
+   * objective evaluates.
+   */
+  evaluate?(
     data: TrainerData<unknown, unknown>,
     plan: { batchSize: number; maxBatches: number },
   ): Promise<Metrics>;

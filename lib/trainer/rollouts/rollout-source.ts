@@ -405,7 +405,7 @@ class RolloutSource extends MethodSource {
     return this.queue.splice(0);
   }
 
-  async evaluate(
+  override async evaluate(
     data: TrainerData<unknown, unknown>,
     { batchSize, maxBatches }: { batchSize: number; maxBatches: number },
   ): Promise<Metrics> {

@@ -1,0 +1,225 @@
+// DistilledSource: rows of text whose completions the student or the teacher samples, for gkd().
+import type { JsonObject } from '../../../types/json.js';
+import { inUnison } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
+import type { GenerateRequest, InferenceEngine } from '../../inference/index.js';
+import { initInference } from '../../inference/init-inference.js';
+import type { CausalLM } from '../../models/causal-lm.js';
+import { cpu } from '../../runtime/device.js';
+import { refused } from '../../runtime/refused.js';
+import { required } from '../../runtime/required.js';
+import { Tensor } from '../../tensor/index.js';
+import type { BatchSource } from '../data-source.js';
+import type { RolloutEvent } from '../events.js';
+import { MethodSource, type SourceGrounds, type SourceParts } from '../methods/method.js';
+import { openTrainData } from '../train-data.js';
+import { hashOf } from './generation.js';
+import { type Rollouts, rolloutsOf } from './rollouts.js';
+
+/** Which completions of rows are sampled, and how. */
+export interface DistilledPlan {
+  readonly teacher: CausalLM;
+  /** Chance that the student samples the completions of a batch. */
+  readonly lmbda: number;
+  /** Whether the teacher samples those of the other batches. */
+  readonly seqKd: boolean;
+  readonly maxNewTokens: number;
+  readonly temperature: number;
+}
+
+/** A batch of rows: labels, or the targets of each position. */
+interface Rows {
+  readonly ids: Tensor;
+  readonly labels?: Tensor;
+  readonly targets?: Tensor;
+  readonly documents?: Tensor;
+}
+
+const IGNORED = -100;
+/** The document of padding. */
+const PADDING = -1;
+const OP = 'gkd lmbda';
+
+/** Opens rows whose completions are sampled. Throws DS_ARGUMENT at stage 3 with `seqKd`. */
+export async function openDistilled(
+  plan: DistilledPlan,
+  { data, settings, place, config }: SourceGrounds,
+): Promise<MethodSource | null> {
+  if (plan.lmbda === 0 && !plan.seqKd) return null;
+  if (plan.seqKd && config.zero_optimization.stage === 3) {
+    throw refused('gkd seqKd', 'ZeRO stage 2 or lower', 'stage 3');
+  }
+  if (data === null) return null;
+  const rows = await openTrainData(data, settings as never, place, config);
+  const { seed, tokenizer } = settings;
+  const pad = tokenizer?.padId ?? tokenizer?.eosId ?? 0;
+  return new DistilledSource(plan, rows as BatchSource<Rows>, { seed, pad, rank: place.rank });
+}
+
+class DistilledSource extends MethodSource {
+  private parts: SourceParts | null = null;
+  private student: Rollouts | null = null;
+  private teacher: { engine: InferenceEngine; maxTokens: number } | null = null;
+  /** Batches so far, over all epochs. Decides who samples, and the seeds. */
+  private served = 0;
+
+  constructor(
+    private readonly plan: DistilledPlan,
+    private readonly rows: BatchSource<Rows>,
+    private readonly own: { seed: number; pad: number; rank: number },
+  ) {
+    super();
+  }
+
+  /** Undefined for rows without a length, which need `maxSteps`. */
+  get length(): number {
+    return this.rows.length as number;
+  }
+
+  begin(parts: SourceParts): void {
+    this.parts = parts;
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<never> {
+    for await (const batch of this.rows) {
+      const made = await this.replaced(batch);
+      this.served += 1;
+      yield made as never;
+    }
+  }
+
+  /** Each rank makes the same choice, so all ranks sample together. */
+  private async replaced(batch: Rows): Promise<unknown> {
+    const { lmbda, seqKd } = this.plan;
+    const chance = hashOf(`${this.own.seed} gkd ${this.served}`) / 2 ** 52;
+    if (chance < lmbda) return this.sampled(batch, (...call) => this.byStudent(...call));
+    return seqKd ? this.sampled(batch, (...call) => this.byTeacher(...call)) : batch;
+  }
+
+  private async sampled(
+    batch: Rows,
+    sample: (requests: GenerateRequest[], maxTokens: number) => Promise<(readonly number[])[]>,
+  ): Promise<{ ids: Tensor; targets: Tensor }> {
+    const prompts = promptsOf(batch);
+    const { world, engine } = required(this.parts);
+    const { maxNewTokens, temperature } = this.plan;
+    const { seed, rank } = this.own;
+    const most = (engine.module as CausalLM).alikeSeq;
+    const requests = prompts.map((prompt, row): GenerateRequest => {
+      const room = most - prompt.length;
+      if (room < 1) throw tooLong(prompt.length, most);
+      const own = hashOf(`${seed} gkd ${this.served} ${rank} ${row}`);
+      const sampling = { temperature, seed: own, maxNewTokens: Math.min(maxNewTokens, room) };
+      return { prompt, ...sampling };
+    });
+    const longest = Math.max(...prompts.map(({ length }) => length));
+    let completions: (readonly number[])[] = [];
+    await inUnison(world, 'sampling completions', async () => {
+      completions = await sample(requests, Math.min(most, longest + maxNewTokens));
+      return null;
+    });
+    for (const tensor of Object.values(batch)) if (tensor instanceof Tensor) tensor.dispose();
+    return rowsOf(prompts, completions, this.own.pad);
+  }
+
+  private async byStudent(requests: GenerateRequest[], maxTokens: number) {
+    if (this.student && this.student.maxTokens < maxTokens) {
+      await this.student.destroy();
+      this.student = null;
+    }
+    this.student ??= rolloutsOf(required(this.parts).engine, { maxTokens });
+    const found = await this.student.generate(requests);
+    return found.map(([one]) => required(one).tokens);
+  }
+
+  private async byTeacher(requests: GenerateRequest[], maxTokens: number) {
+    if (this.teacher && this.teacher.maxTokens < maxTokens) {
+      await this.teacher.engine.destroy();
+      this.teacher = null;
+    }
+    if (!this.teacher) {
+      const { device } = required(this.parts).engine;
+      const { teacher } = this.plan;
+      teacher.to(device).eval();
+      const engine = await initInference(teacher, { max_out_tokens: maxTokens });
+      this.teacher = { engine, maxTokens };
+    }
+    const { engine } = this.teacher;
+    const found = await engine.generateBatch(requests);
+    engine.sleep();
+    return found.map(([one]) => required(one).tokens);
+  }
+
+  stateDict(): JsonObject {
+    return { served: this.served, rows: this.rows.stateDict?.() ?? null };
+  }
+
+  loadStateDict({ served, rows }: JsonObject): void {
+    this.served = served as number;
+    if (rows) this.rows.loadStateDict?.(rows as JsonObject);
+  }
+
+  async close(): Promise<void> {
+    await this.student?.destroy();
+    await this.teacher?.engine.destroy();
+    await this.rows.close?.();
+  }
+
+  events(): RolloutEvent[] {
+    return [];
+  }
+}
+
+/** Tokens of each row before the first one that counts. Throws DS_ARGUMENT for packed rows. */
+function promptsOf({ ids, labels, targets, documents }: Rows): number[][] {
+  const wanted = labels ?? targets;
+  if (!(ids instanceof Tensor && wanted instanceof Tensor)) {
+    throw refused('Trainer train', 'a text.TextDataset for gkd()', 'other batches');
+  }
+  if (documents?.toArray().some((one) => Number(one) !== 0 && Number(one) !== PADDING)) {
+    const hint = 'Open the rows with `packing: false`.';
+    throw refused(OP, 'one document in each row', 'packed rows', hint);
+  }
+  const [rows, width] = ids.shape as [number, number];
+  const [tokens, counted] = [ids, wanted].map((one) => one.toArray().map(Number)) as [
+    number[],
+    number[],
+  ];
+  return Array.from({ length: rows }, (_, row) => {
+    const first = counted.slice(row * width, (row + 1) * width).findIndex((one) => one !== IGNORED);
+    // A target belongs to the position before its token.
+    const end = first + (labels ? 0 : 1);
+    if (first >= 0 && end > 0) return tokens.slice(row * width, row * width + end);
+    const hint = 'Rows need a prompt with a completion, or messages.';
+    throw refused(OP, 'a prompt before the tokens that count', 'a row without one', hint);
+  });
+}
+
+/** The batch of prompts with completions, padded at the right. */
+function rowsOf(
+  prompts: readonly number[][],
+  completions: readonly (readonly number[])[],
+  pad: number,
+): { ids: Tensor; targets: Tensor } {
+  const whole = prompts.map((prompt, i) => [...prompt, ...(completions[i] ?? [])]);
+  const width = Math.max(...whole.map(({ length }) => length));
+  const shape = [whole.length, width];
+  const ids = new Int32Array(whole.length * width).fill(pad);
+  const targets = new Int32Array(whole.length * width).fill(IGNORED);
+  for (const [row, tokens] of whole.entries()) {
+    ids.set(tokens, row * width);
+    targets.set(completions[row] ?? [], row * width + (prompts[row]?.length ?? 0) - 1);
+  }
+  const of = (values: Int32Array): Tensor => Tensor.from(values, { shape, device: cpu() });
+  return { ids: of(ids), targets: of(targets) };
+}
+
+function tooLong(tokens: number, most: number): DsError {
+  return new DsError({
+    code: 'DS_LIMIT',
+    op: OP,
+    expected: `prompts of fewer than ${most} tokens, the limit of the model`,
+    got: `${tokens}`,
+    hint: 'Drop long rows: TextDataset.open({ length }).',
+  });
+}
