@@ -1,11 +1,16 @@
 // Training throughput of GPT-2 and Llama on random tokens, in the shape of the PyTorch peer
 // scripts.
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { type Distributed, joinLaunched } from '../lib/comm/index.js';
 import type { Engine } from '../lib/engine/engine.js';
 import { PipelineEngine } from '../lib/engine/pipeline-engine.js';
 import { type DsConfig, initialize } from '../lib/index.js';
 import type { CausalLM } from '../lib/models/index.js';
 import { parallelize } from '../lib/parallel/index.js';
+import { formatRoles, type RoleTimes, timesByRole } from '../lib/profiler/roles.js';
+import type { TraceFile } from '../lib/profiler/trace-events.js';
 import type { Device } from '../lib/runtime/device.js';
 import { Tensor } from '../lib/tensor/index.js';
 import * as checkpointing from '../lib/tensor/recompute/index.js';
@@ -97,8 +102,12 @@ function configOf(
 }
 
 /** Config of the weights' dtype; --bf16-moments stores the moments in bf16 too. */
-function precisionOf({ precision = 'bf16', 'bf16-moments': narrow }: Options): Partial<DsConfig> {
-  return { [precision]: { enabled: true, ...(narrow && { bf16_optimizer_states: true }) } };
+function precisionOf({ precision = 'bf16', fp8, ...others }: Options): Partial<DsConfig> {
+  const narrow = others['bf16-moments'];
+  return {
+    [precision]: { enabled: true, ...(narrow && { bf16_optimizer_states: true }) },
+    ...(fp8 && { fp8: { enabled: true, recipe: fp8 } as DsConfig['fp8'] }),
+  };
 }
 
 const pipelineOf = ({ pp, schedule = '1f1b', partition = 'best' }: Options) => ({
@@ -217,16 +226,55 @@ async function timedSteps(
   return { mean, intervals: marks.slice(1).map((mark, i) => mark - (marks[i] as number)), loss };
 }
 
-/** Steps after the measured ones into --trace FILE: no time is of one that was traced. */
+/** Traces steps after the measured ones, into --trace FILE if given, and sums them by role. */
 async function traceSteps(
   engine: Engine,
   update: () => Promise<Tensor>,
   options: Options,
-): Promise<void> {
-  if (!options.trace) return;
+): Promise<RoleTimes> {
   const steps = Number(options['trace-steps'] ?? 2);
-  engine.trace(options.trace, { steps });
-  for (let i = 0; i < steps; ++i) await update();
+  const folder = mkdtempSync(join(tmpdir(), 'ds-bench-'));
+  try {
+    const path = engine.trace(options.trace ?? join(folder, 'trace.json'), { steps });
+    for (let i = 0; i < steps; ++i) await update();
+    return timesByRole(JSON.parse(readFileSync(path, 'utf8')) as TraceFile);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+}
+
+/** TFLOP/s of dense bf16 products of an H100 or H200: NVIDIA's number, and the rate that lasts. */
+const RATES = { peak: 989, sustained: 652 } as const;
+
+/** Parameters outside of token and position tables; a tied table counts, as it is the head. */
+function multiplied(model: CausalLM): number {
+  const names = new Map(model.namedParameters());
+  const isTied = model.tiedNames().size > 0;
+  let count = model.numParameters();
+  for (const [name, { numel }] of names) {
+    const isTokens = /(embed_tokens|wte)\.weight$/.test(name);
+    if (/wpe\.weight$/.test(name) || (isTokens && !isTied)) count -= numel;
+  }
+  return count;
+}
+
+/**
+ * FLOPs a token of forward and backward, 6 (N - embeddings) + 12 L C T, and their share of a GPU's
+ * rates (MFU). Source: torchtitan, nanoGPT. Recomputation does not count; experts count as dense.
+ */
+function utilization(
+  model: CausalLM,
+  { seq, perGpu }: { seq: number; perGpu: number },
+): Record<string, number> {
+  const { layers, channels } = model.config as { layers: number; channels: number };
+  const flops = 6 * multiplied(model) + 12 * layers * channels * seq;
+  const tflops = (flops * perGpu) / 1e12;
+  return {
+    gflop_per_token: flops / 1e9,
+    tflops_per_gpu: tflops,
+    mfu_of_989: tflops / RATES.peak,
+    mfu_of_sustained_652: tflops / RATES.sustained,
+  };
 }
 
 /**
@@ -261,10 +309,12 @@ export async function trainBench(options: Options): Promise<object | null> {
   const comm = commTimer?.times();
   if (comm && !isBesideCompute(engine)) comm.exposed = comm.total;
   const last = { phases: engine.phaseTimes(), loss: loss?.item() };
-  await traceSteps(engine, update, options);
+  const roles = await traceSteps(engine, update, options);
   await job.destroy();
   if (engine.globalRank > 0) return null;
   const { shares } = engine.parts.state;
+  const perSecond = (batch * seq * accumulation * engine.dpWorldSize * 1000) / mean;
+  console.error(formatRoles(roles));
   return {
     model: name,
     params: model.numParameters(),
@@ -279,6 +329,7 @@ export async function trainBench(options: Options): Promise<object | null> {
     overlap_comm: engine.config.zero_optimization.overlap_comm,
     accumulation,
     precision: options.precision ?? 'bf16',
+    fp8: options.fp8 ?? null,
     layers: model.config.layers,
     adapters: adaptersOf(options),
     offload: options.offload === 'true',
@@ -292,7 +343,9 @@ export async function trainBench(options: Options): Promise<object | null> {
     checkpoint: options.checkpoint ?? false,
     segments: options.segments ?? null,
     cpu_checkpointing: options['cpu-checkpointing'] === 'true',
-    tokens_per_second: (batch * seq * accumulation * engine.dpWorldSize * 1000) / mean,
+    tokens_per_second: perSecond,
+    ...utilization(model, { seq, perGpu: perSecond / engine.worldSize }),
+    roles,
     start_seconds: start.seconds,
     step_ms: {
       mean,

@@ -28,6 +28,8 @@ export interface AutoSources {
     accumulationSteps?: number;
     fp16?: boolean;
     bf16?: boolean;
+    fp8?: boolean;
+    fp8Recipe?: 'tensorwise' | 'rowwise' | 'blockwise';
   };
   /**
    * Whether the configuration must equal `training`, as in Hugging Face's Trainer: different values
@@ -119,6 +121,8 @@ const TABLE: Partial<Record<string, AutoRow>> = {
   ),
   'fp16.enabled': training('fp16', 'precision, --fp16'),
   'bf16.enabled': training('bf16', 'precision, --bf16'),
+  'fp8.enabled': training('fp8', 'fp8, --fp8'),
+  'fp8.recipe': training('fp8Recipe', 'fp8, --fp8'),
   'amp.enabled': {
     of: 'training, because apex is not supported',
     argument: null,
@@ -146,4 +150,6 @@ export const SUPPLIED: readonly (readonly [string] | readonly [section: string, 
   ['gradient_clipping'],
   ['fp16', 'enabled'],
   ['bf16', 'enabled'],
+  ['fp8', 'enabled'],
+  ['fp8', 'recipe'],
 ];

@@ -123,8 +123,11 @@ function batchSizes(settings: Settings, file: DsConfig): Training {
   };
 }
 
-function precisionOf({ precision }: Settings): Training {
-  return precision === null ? {} : { fp16: precision === 'fp16', bf16: precision === 'bf16' };
+function precisionOf({ precision, fp8 }: Settings): Training {
+  return {
+    ...(precision !== null && { fp16: precision === 'fp16', bf16: precision === 'bf16' }),
+    ...(fp8 !== null && { fp8: true, fp8Recipe: fp8 }),
+  };
 }
 
 function stepsFor(settings: Settings, file: DsConfig, length: RunLength): Training {

@@ -22,6 +22,7 @@ import { refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 import type { Tensor } from '../tensor/index.js';
+import { FP8_RECIPES, type Fp8Recipe } from '../tensor/ops/fp8-linear.js';
 import { readTokenizer } from '../text/text-options.js';
 import { requireWeights } from './class-weights.js';
 import { LOADING, loadingCalls, type TrainerDataOptions } from './data-options.js';
@@ -82,6 +83,12 @@ export const OPTIMIZATION = {
     default: null,
     shown: '`"fp32"`',
     elsewhere: '`bf16`, `fp16`',
+  }),
+  /** Recipe of [FP8 products](fp8.md); needs precision "bf16". Default: none. */
+  fp8: oneOf<Fp8Recipe>(FP8_RECIPES)('recipe of [FP8 products](fp8.md), with bf16', {
+    default: null,
+    shown: 'none',
+    flag: 'fp8',
   }),
   /** Passes over the data; parts count. Default: 3. */
   epochs: number('passes over the data', {

@@ -165,6 +165,15 @@ export const REPORTING = {
   watch: checked(requireWatch, '[a page of the run](watching.md); `ds train` records every run', {
     default: false,
   }),
+  /**
+   * File for [device time by role](profiling.md#device-time-by-role) of updates 4 to 6: a table if
+   * it ends in ".txt", else a trace. See engine.trace(). Default: none.
+   */
+  profile: string('file for [device time by role](profiling.md#device-time-by-role), `*.txt`', {
+    default: null,
+    shown: 'none',
+    flag: 'profile',
+  }),
   /** Draws a progress bar on rank 0. Default: true. */
   progress: boolean('progress bar', { default: true, elsewhere: '`disable_tqdm`' }),
   /** Name of the run in reports. Default: "trainer". */

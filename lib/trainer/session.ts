@@ -117,6 +117,9 @@ interface Grounds<Batch> extends Pick<Session<Batch>, 'settings' | 'objective' |
 }
 
 /** Adds the clean-up of each part to `ends`, for a session that fails to open. */
+/** Updates of `profile`: the first ones allocate memory and select matrix algorithms. */
+const PROFILED = { after: 3, steps: 3 } as const;
+
 async function sessionOver<Batch>(
   { settings, objective, job, file, place, data, source = null }: Grounds<Batch>,
   ends: End[],
@@ -133,6 +136,7 @@ async function sessionOver<Batch>(
     bf16States: file.bf16.bf16_optimizer_states,
   });
   ends.push(() => engine.destroy());
+  if (settings.profile !== null) engine.trace(settings.profile, PROFILED);
   await requireSameDraws(job, engine, data);
   if (data?.stateDict && data.loadStateDict) engine.companions.set('trainData', data as never);
   const state = new TrainerState();

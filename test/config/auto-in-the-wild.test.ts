@@ -14,7 +14,7 @@ import wild from '../golden/auto-in-the-wild.json';
 
 type Keys = Partial<Record<string, unknown>>;
 type File = { repository: string; keys: Keys; differ: string[]; refused?: string[] };
-type Training = Omit<NonNullable<AutoSources['training']>, 'sequenceLength'>;
+type Training = Omit<NonNullable<AutoSources['training']>, 'sequenceLength' | 'fp8' | 'fp8Recipe'>;
 
 const files = wild.files as unknown as File[];
 const HIDDEN = 768;

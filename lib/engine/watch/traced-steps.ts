@@ -1,9 +1,10 @@
-// Traces some steps of a run into a file.
+// Traces some steps of a run into a file: all work, or a table of device time by role.
 
 import { writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { DsError } from '../../errors.js';
-import { Trace, writeTrace } from '../../profiler/index.js';
+import { Trace, type TraceFile, writeTrace } from '../../profiler/index.js';
+import { formatRoles, timesByRole } from '../../profiler/roles.js';
 import type { Device } from '../../runtime/device.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { makeFolderNow } from '../../runtime/make-folder.js';
@@ -33,6 +34,14 @@ export interface TracedStepOptions extends Required<TraceStepsOptions> {
   trace: Trace;
 }
 
+/** Whether a file gets the table by role instead of the trace. */
+const isTable = (path: string): boolean => path.endsWith('.txt');
+
+function writeFile(path: string, file: TraceFile): void {
+  if (isTable(path)) writeFileSync(path, `${formatRoles(timesByRole(file))}\n`);
+  else writeTrace(path, file);
+}
+
 /** Throws DS_ARGUMENT, and DS_IO if `path` is not writable: before the steps, not after them. */
 export function tracedSteps(
   path: string,
@@ -46,13 +55,13 @@ export function tracedSteps(
   }
   const { steps = 1, after = 0 } = readOptions(op, given, NAMES);
   const options = {
-    path: rank === 0 ? path : path.replace(/(\.json)?$/, `.rank${rank}$1`),
+    path: rank === 0 ? path : path.replace(/(\.json|\.txt)?$/, `.rank${rank}$1`),
     steps: requireInteger(`${op} steps`, steps, 1),
     after: requireInteger(`${op} after`, after, 0),
   };
   try {
     makeFolderNow(dirname(options.path));
-    writeFileSync(options.path, '{"traceEvents":[]}\n');
+    writeFileSync(options.path, isTable(path) ? '' : '{"traceEvents":[]}\n');
   } catch (cause) {
     const got = errorMessage(cause);
     const expected = 'a file that can be written';
@@ -144,7 +153,7 @@ export class TracedSteps extends WrappedTimer {
     const { trace, path } = this.options;
     const file = trace.end();
     try {
-      writeTrace(path, file);
+      writeFile(path, file);
     } catch (error) {
       const warning = `engine.trace could not write ${path}: ${errorMessage(error)}`;
       process.emitWarning(warning, { type: 'DsWarning', code: 'DS_MONITOR' });

@@ -1,0 +1,129 @@
+// Loss of GPT-2 trained from the start in bf16 and with FP8 products, on one text and one order.
+import { closeSync, openSync, readSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { type DsConfig, type Engine, initialize } from '../lib/index.js';
+import { device as findDevice } from '../lib/runtime/device.js';
+import { noGrad, seed, Tensor } from '../lib/tensor/index.js';
+import type { Options } from './main.js';
+import { benchModel } from './models.js';
+
+interface Data {
+  train: Int32Array;
+  held: Int32Array;
+}
+
+interface Sizes {
+  batch: number;
+  seq: number;
+}
+
+/** Text beyond this is not read. */
+const LONGEST = 15_000_000;
+/** Held-out windows of an evaluation. */
+const HELD = 16;
+
+const load = createRequire(__filename);
+
+/** Tokens of GPT-2; the last twentieth of the text is held out. */
+function tokensOf(file: string): Data {
+  const bytes = Buffer.alloc(LONGEST);
+  const descriptor = openSync(file, 'r');
+  const length = readSync(descriptor, bytes, 0, LONGEST, 0);
+  closeSync(descriptor);
+  const { encode } = load('gpt-tokenizer/encoding/r50k_base') as { encode(text: string): number[] };
+  const tokens: number[] = [];
+  // Pieces keep the time of the encoder linear.
+  for (let at = 0; at < length; at += 1 << 16) {
+    const end = Math.min(length, at + (1 << 16));
+    for (const token of encode(bytes.toString('utf8', at, end))) tokens.push(token);
+  }
+  const all = Int32Array.from(tokens);
+  const cut = Math.floor(all.length * 0.95);
+  return { train: all.subarray(0, cut), held: all.subarray(cut) };
+}
+
+/** Windows [batch, seq] of `tokens` that begin at hashes of `index`, the same in every run. */
+function windows(
+  tokens: Int32Array,
+  index: number,
+  { batch, seq }: Sizes,
+  { device }: Engine,
+): [inputs: Tensor, targets: Tensor] {
+  const of = (shift: number): Tensor => {
+    const rows = new Int32Array(batch * seq);
+    for (let row = 0; row < batch; ++row) {
+      const hash = Math.imul(index * batch + row + 1, 2_654_435_761) >>> 0;
+      const first = (hash % (tokens.length - seq - 1)) + shift;
+      rows.set(tokens.subarray(first, first + seq), row * seq);
+    }
+    return Tensor.from(rows, { shape: [batch, seq], device }).keep();
+  };
+  return [of(0), of(1)];
+}
+
+async function lossesOf(
+  recipe: string,
+  { train, held }: Data,
+  options: Options,
+): Promise<{ curve: [step: number, train: number, held: number][]; seconds: number }> {
+  const sizes = { batch: Number(options.batch ?? 16), seq: Number(options.seq ?? 1024) };
+  const steps = Number(options.steps ?? 2000);
+  const every = Number(options.every ?? 250);
+  seed(1234);
+  const config = {
+    train_micro_batch_size_per_gpu: sizes.batch,
+    gradient_clipping: 1,
+    optimizer: { type: 'AdamW', params: { lr: 6e-4, betas: [0.9, 0.95], weight_decay: 0.1 } },
+    scheduler: {
+      type: 'WarmupCosineLR',
+      params: { total_num_steps: steps, warmup_num_steps: Math.ceil(steps / 20) },
+    },
+    bf16: { enabled: true },
+    ...(recipe !== 'bf16' && { fp8: { enabled: true, recipe } }),
+  } as DsConfig;
+  const model = benchModel(options, sizes.seq);
+  const { engine } = await initialize({ model, config, device: findDevice(options.device) });
+  const evaluate = (): number => {
+    let sum = 0;
+    for (let i = 0; i < HELD; ++i) {
+      const both = windows(held, i, sizes, engine);
+      sum += noGrad(() => engine.forward<Tensor>(...both)).item();
+      for (const one of both) one.dispose();
+    }
+    return sum / HELD;
+  };
+  const began = performance.now();
+  const curve: [number, number, number][] = [];
+  for (let step = 1; step <= steps; ++step) {
+    const both = windows(train, step, sizes, engine);
+    const loss = engine.forward<Tensor>(...both);
+    engine.backward(loss);
+    engine.step();
+    if (step % every === 0) curve.push([step, loss.item(), evaluate()]);
+    for (const one of both) one.dispose();
+  }
+  const seconds = (performance.now() - began) / 1000;
+  engine.destroy();
+  return { curve, seconds };
+}
+
+/** --text FILE; --recipes with commas. The last row of a curve has the held-out loss at the end. */
+export async function fp8LossBench(options: Options): Promise<object> {
+  const data = tokensOf(options.text ?? 'README.md');
+  const recipes = (options.recipes ?? 'bf16,tensorwise,rowwise').split(',');
+  const runs: Record<string, object> = {};
+  let base: number | null = null;
+  for (const recipe of recipes) {
+    const { curve, seconds } = await lossesOf(recipe, data, options);
+    const held = curve.at(-1)?.[2] ?? Number.NaN;
+    base ??= held;
+    runs[recipe] = { held_out_loss: held, of_first: held / base, seconds, curve };
+    console.error(`${recipe}: ${held.toFixed(4)}, ${(held / base).toFixed(4)} of the first`);
+  }
+  return {
+    model: options.model ?? '124M',
+    tokens: data.train.length,
+    held: data.held.length,
+    runs,
+  };
+}
