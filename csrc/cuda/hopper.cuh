@@ -40,6 +40,11 @@ struct SharedBarrier {
                  "r"(bytes)
                  : "memory");
   }
+  /// Arrives when all earlier cp.async copies of this thread have ended; `arrivals` counts it.
+  __device__ __forceinline__ void arrive_after_copies() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address())
+                 : "memory");
+  }
   /// Waits for the end of the phase of this parity. Parity 1 of a new barrier has already ended.
   __device__ __forceinline__ void wait(uint32_t parity) {
     asm volatile(
@@ -82,6 +87,32 @@ struct RingPlace {
     }
   }
 };
+
+// ---- persistent kernels ------------------------------------------------------------------------
+
+constexpr size_t kHopperAlignment = 1024;  // of the 128-byte swizzle
+
+/// The kernel's memory, aligned for the swizzle.
+template <class Memory>
+__device__ __forceinline__ Memory& hopper_memory(unsigned char* shared) {
+  const uint32_t past = shared_address(shared) % kHopperAlignment;
+  return *reinterpret_cast<Memory*>(shared +
+                                    (past ? static_cast<uint32_t>(kHopperAlignment) - past : 0));
+}
+
+/// Takes the next unit of work. A producer calls it before the last copy of a unit: earlier calls
+/// would give the long units to whichever block asks first, not to the block that is done first.
+__device__ __forceinline__ unsigned hopper_next_unit(unsigned* counter, unsigned total) {
+  const unsigned taken = atomicAdd(counter, 1);
+  if (taken == total - 1) atomicExch(counter, 0);  // the launch takes `total` numbers
+  return gridDim.x + taken;
+}
+
+/// Tells the producer that this warp is done with a stage. All threads of the warp call.
+__device__ __forceinline__ void release_stage(SharedBarrier& empty) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) empty.arrive();
+}
 
 // ---- copies by TMA ------------------------------------------------------------------------------
 
@@ -186,10 +217,12 @@ __device__ __forceinline__ void hold(float (&r)[kCount][4]) {
 #define DS_NUMBERS_48 DS_NUMBERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define DS_NUMBERS_64 \
   DS_NUMBERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define DS_NUMBERS_96                                                                \
+  DS_NUMBERS_64                                                                      \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define DS_NUMBERS_128                                                                       \
-  DS_NUMBERS_64                                                                              \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"         \
-  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"         \
+  DS_NUMBERS_96                                                                              \
   ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, " \
   "%111"                                                                                     \
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "   \
@@ -201,26 +234,29 @@ __device__ __forceinline__ void hold(float (&r)[kCount][4]) {
 #define DS_ACCUMULATORS_40 DS_ACCUMULATORS_32, DS_FOUR(8), DS_FOUR(9)
 #define DS_ACCUMULATORS_48 DS_ACCUMULATORS_40, DS_FOUR(10), DS_FOUR(11)
 #define DS_ACCUMULATORS_64 DS_ACCUMULATORS_48, DS_SIXTEEN(12)
-#define DS_ACCUMULATORS_128 \
-  DS_ACCUMULATORS_64, DS_SIXTEEN(16), DS_SIXTEEN(20), DS_SIXTEEN(24), DS_SIXTEEN(28)
+#define DS_ACCUMULATORS_96 DS_ACCUMULATORS_64, DS_SIXTEEN(16), DS_SIXTEEN(20)
+#define DS_ACCUMULATORS_128 DS_ACCUMULATORS_96, DS_SIXTEEN(24), DS_SIXTEEN(28)
 
 /// d[64, N] (+)= a b of depth 16: a from shared memory or registers, b from shared memory.
-/// kColumns: N runs along the columns of b's tile, else along its rows. Without `add` d is
-/// overwritten.
+/// kColumns: N (of a: M) runs along the columns of the tile, else along its rows. Without `add` d
+/// is overwritten.
 template <class T, int kN>
 struct Wgmma;
 
 #define DS_WGMMA(TYPE, NAME, N, COUNT, X0, X1, X2, X3, X4, X5, X6)                                 \
   template <>                                                                                      \
   struct Wgmma<TYPE, N> {                                                                          \
+    template <bool kAColumns = false, bool kBColumns = false>                                      \
     static __device__ __forceinline__ void shared(float (&d)[N / 8][4], uint64_t a, uint64_t b,    \
                                                   bool add) {                                      \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #X2                                        \
                    ", 0;\n"                                                                        \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME                 \
-                   " {" DS_NUMBERS_##COUNT "}, %" #X0 ", %" #X1 ", p, 1, 1, 0, 0;\n}"              \
+                   " {" DS_NUMBERS_##COUNT "}, %" #X0 ", %" #X1 ", p, 1, 1, %" #X3 ", %" #X4       \
+                                           ";\n}"                                                  \
                    : DS_ACCUMULATORS_##COUNT                                                       \
-                   : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                  \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(kAColumns ? 1 : 0),           \
+                     "n"(kBColumns ? 1 : 0));                                                      \
     }                                                                                              \
     template <bool kColumns>                                                                       \
     static __device__ __forceinline__ void registers(float (&d)[N / 8][4], const uint32_t (&a)[4], \
@@ -240,12 +276,14 @@ DS_WGMMA(__nv_bfloat16, "bf16", 64, 32, 32, 33, 34, 35, 36, 37, 38)
 DS_WGMMA(__nv_bfloat16, "bf16", 80, 40, 40, 41, 42, 43, 44, 45, 46)
 DS_WGMMA(__nv_bfloat16, "bf16", 96, 48, 48, 49, 50, 51, 52, 53, 54)
 DS_WGMMA(__nv_bfloat16, "bf16", 128, 64, 64, 65, 66, 67, 68, 69, 70)
+DS_WGMMA(__nv_bfloat16, "bf16", 192, 96, 96, 97, 98, 99, 100, 101, 102)
 DS_WGMMA(__nv_bfloat16, "bf16", 256, 128, 128, 129, 130, 131, 132, 133, 134)
 DS_WGMMA(__half, "f16", 32, 16, 16, 17, 18, 19, 20, 21, 22)
 DS_WGMMA(__half, "f16", 64, 32, 32, 33, 34, 35, 36, 37, 38)
 DS_WGMMA(__half, "f16", 80, 40, 40, 41, 42, 43, 44, 45, 46)
 DS_WGMMA(__half, "f16", 96, 48, 48, 49, 50, 51, 52, 53, 54)
 DS_WGMMA(__half, "f16", 128, 64, 64, 65, 66, 67, 68, 69, 70)
+DS_WGMMA(__half, "f16", 192, 96, 96, 97, 98, 99, 100, 101, 102)
 DS_WGMMA(__half, "f16", 256, 128, 128, 129, 130, 131, 132, 133, 134)
 #undef DS_WGMMA
 

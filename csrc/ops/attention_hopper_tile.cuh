@@ -10,9 +10,8 @@
 
 namespace ds::cuda {
 
-constexpr size_t kHopperAlignment = 1024;  // of the 128-byte swizzle
-constexpr int kPanel = 64;                 // columns of a panel
-constexpr int kWarpRows = 16;              // accumulator rows of a warp
+constexpr int kPanel = 64;     // columns of a panel
+constexpr int kWarpRows = 16;  // accumulator rows of a warp
 
 /// How many panels hold kD columns.
 template <int kD>
@@ -42,14 +41,6 @@ __device__ __forceinline__ int hopper_block_row(const AttentionSizes& sizes, int
                                                 int block) {
   if constexpr (kHiding == Hiding::causal) return sizes.rows - Shape::rows * (block + 1);
   else return (blocks - 1 - block) * Shape::rows;
-}
-
-/// Takes the next unit of work. A producer calls it before the last copy of a unit: earlier calls
-/// would give the long units to whichever block asks first, not to the block that is done first.
-__device__ __forceinline__ unsigned hopper_next_unit(unsigned* counter, unsigned total) {
-  const unsigned taken = atomicAdd(counter, 1);
-  if (taken == total - 1) atomicExch(counter, 0);  // the launch takes `total` numbers
-  return gridDim.x + taken;
 }
 
 /// A streamed tile, as the producer hands it to the consumers of a filtered kernel. The producer
@@ -119,12 +110,6 @@ __device__ __forceinline__ void hide_strangers(float (&scores)[kColumns][4], con
     for (int e = 0; e < 4; ++e)
       if (mine[e / 2] != (e % 2 ? two.y : two.x)) scores[n][e] = -INFINITY;
   }
-}
-
-/// Tells the producer that this warp is done with a stage. All threads of the warp call.
-__device__ __forceinline__ void release_stage(SharedBarrier& empty) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) empty.arrive();
 }
 
 /// Zeroes the rows of a tile from `kept` on; the threads of one warpgroup call. TMA copies the rows
@@ -227,14 +212,6 @@ __device__ __forceinline__ void store_panels(const float (&acc)[kD / 8][4], RowF
     }
   }
   __syncwarp();
-}
-
-/// The kernel's memory, aligned for the swizzle.
-template <class Memory>
-__device__ __forceinline__ Memory& hopper_memory(unsigned char* shared) {
-  const uint32_t past = shared_address(shared) % kHopperAlignment;
-  return *reinterpret_cast<Memory*>(shared +
-                                    (past ? static_cast<uint32_t>(kHopperAlignment) - past : 0));
 }
 
 }  // namespace ds::cuda

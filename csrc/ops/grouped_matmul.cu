@@ -5,88 +5,11 @@
 #include "../cuda/block_reduce.cuh"
 #include "../cuda/mma.cuh"
 #include "../cuda/vector.cuh"
+#include "grouped_hopper.h"
+#include "grouped_product.cuh"
 
 namespace ds::cuda {
 namespace {
-
-/// The layout of the operands along the summed dim.
-enum class Form {
-  rows_by_rows,        // out[r, n] = a[r, :] . b[n, :]
-  rows_by_columns,     // out[r, n] = a[r, :] . b[:, n]
-  columns_by_columns,  // out[n, k] = a[:, n] . b[:, k], summed over the rows of a group
-};
-
-/// Both ops as the kernels see them.
-template <class T>
-struct Product {
-  const T *a, *b;
-  T* out;
-  const int32_t *rows, *offsets;  // rows: of a, or of b in columns_by_columns; may be null
-  int64_t gathered;               // rows that there are where `rows` points
-  int groups;
-  int64_t m, n, k;  // m: rows of out, or inner ones of a group; n, k: columns
-  bool accumulate;
-};
-
-/// Rows of out that a block makes.
-struct Tile {
-  int group;  // `groups` for rows behind the last one
-  int64_t begin, end;
-};
-
-/// Finds tile number `index`, where the rows of each group are cut into tiles of `height`; a group
-/// without rows has no tile. Each warp computes this without other warps.
-template <class T>
-__device__ __forceinline__ bool find_tile(const Product<T>& p, int64_t index, int height,
-                                          Tile& tile) {
-  const int lane = threadIdx.x % kWarp;
-  int64_t before = 0;
-  for (int from = 0; from <= p.groups; from += kWarp) {
-    const int g = from + lane;
-    int64_t begin = 0, end = 0;
-    if (g <= p.groups) {
-      begin = p.offsets[g];
-      end = g < p.groups ? p.offsets[g + 1] : p.m;
-    }
-    begin = begin < 0 ? 0 : begin;
-    end = end > p.m ? p.m : end;
-    const int tiles = end > begin ? static_cast<int>((end - begin + height - 1) / height) : 0;
-    int sum = tiles;
-#pragma unroll
-    for (int offset = 1; offset < kWarp; offset *= 2) {
-      const int left = __shfl_up_sync(0xffffffffu, sum, offset);
-      if (lane >= offset) sum += left;
-    }
-    const bool here = index < before + sum && index >= before + sum - tiles;
-    const uint32_t found = __ballot_sync(0xffffffffu, here);
-    if (found != 0) {
-      const int source = __ffs(static_cast<int>(found)) - 1;
-      const int64_t first = begin + (index - (before + sum - tiles)) * height;
-      tile.group = from + source;
-      tile.begin = __shfl_sync(0xffffffffu, first, source);
-      const int64_t last = __shfl_sync(0xffffffffu, end, source);
-      tile.end = tile.begin + height < last ? tile.begin + height : last;
-      return true;
-    }
-    before += __shfl_sync(0xffffffffu, sum, kWarp - 1);
-  }
-  return false;
-}
-
-/// Upper bound of the number of tiles: each group and the rows after the last group may end in a
-/// partial tile.
-int64_t most_tiles(int64_t rows, int64_t groups, int64_t height) {
-  const int64_t partial = rows < groups + 1 ? rows : groups + 1;
-  return rows / height + partial;
-}
-
-/// The row of a gathered operand, or -1 for zeros.
-template <class T>
-__device__ __forceinline__ int64_t source_row(const Product<T>& p, int64_t row) {
-  if (!p.rows) return row;
-  const int64_t found = p.rows[row];
-  return found >= 0 && found < p.gathered ? found : -1;
-}
 
 /// Sizes of a tensor-core block: kWarpRows x kWarpColumns warps, each with 16 kTiles x 8 kColumns
 /// of the result. kDepth is the step along the summed dim, with kStages steps in flight.
@@ -392,6 +315,7 @@ void launch(const char* op, const Product<T>& p, CudaContext& ctx) {
     if (packets) {
       if constexpr (kForm != Form::columns_by_columns)
         if (p.m <= int64_t{16} * p.groups) return launch_tensor_cores<T, kForm, Flat>(op, p, ctx);
+      if (run_hopper_product<T, kForm>(op, p, ctx)) return;
       return launch_tensor_cores<T, kForm, Wide>(op, p, ctx);
     }
   }

@@ -278,6 +278,8 @@ const groupings: readonly Grouping[] = [
   { title: 'odd', counts: [3, 0, 5, 1], behind: 2, n: 7, k: 13 },
   { title: 'few rows', counts: [1, 0, 2, 9, 0, 20], behind: 0, n: 136, k: 72 },
   { title: 'many rows', counts: [0, 150, 3, 0, 70], behind: 5, n: 136, k: 200 },
+  { title: 'ends near 64', counts: [0, 1, 63, 65, 129, 0, 64], behind: 3, n: 264, k: 72 },
+  { title: 'all in one group', counts: [0, 300, 0], behind: 0, n: 72, k: 136 },
   { title: 'no rows', counts: [0, 0], behind: 0, n: 8, k: 8 },
   { title: 'nothing to sum', counts: [2, 1], behind: 0, n: 8, k: 0 },
   { title: 'more groups than a warp', counts: Array(40).fill(1), behind: 1, n: 16, k: 24 },
@@ -313,13 +315,23 @@ function rowsOf(random: Random, { counts, behind }: Grouping, gather: boolean): 
   };
 }
 
-const productOf = (dtype: DType, grouping: Grouping, gather: boolean): MatrixCase => {
+interface Form {
+  gather: boolean;
+  plain: boolean;
+}
+
+const forms: readonly Form[] = [
+  { gather: false, plain: true },
+  { gather: true, plain: false },
+  { gather: false, plain: false },
+];
+
+const productOf = (dtype: DType, grouping: Grouping, { gather, plain }: Form): MatrixCase => {
   const { title, counts, n, k } = grouping;
-  const plain = !gather;
   return opCase({
     op: 'GroupedMatmul',
     dtype,
-    title: `${title}${gather ? ', gathered' : ', plain'}`,
+    title: `${title}${gather ? ', gathered' : ''}${plain ? ', plain' : ''}`,
     build: (random) => {
       const { count, given, operands, source } = rowsOf(random, grouping, gather);
       const shape = [counts.length, ...(plain ? [k, n] : [n, k])];
@@ -411,7 +423,7 @@ export const cases: MatrixCase[] = [
     ...routings.flatMap((one) => both.map((normalize) => routeBackwardOf(dtype, one, normalize))),
     ...combinings.flatMap((one) => both.map((weighted) => combineOf(dtype, one, weighted))),
     ...combinings.map((one) => combineBackwardOf(dtype, one)),
-    ...groupings.flatMap((one) => both.map((gather) => productOf(dtype, one, gather))),
+    ...groupings.flatMap((one) => forms.map((form) => productOf(dtype, one, form))),
     ...groupings.flatMap((one) => both.map((gather) => gradientOf(dtype, one, gather))),
   ]),
 ];

@@ -1,0 +1,110 @@
+// Products of ragged groups as the kernels see them: operands, and the tiles that cut the rows.
+#pragma once
+
+#include <cstdint>
+
+#include "../cuda/block_reduce.cuh"
+#include "../cuda/cuda_context.h"
+#include "../cuda/vector.cuh"
+
+namespace ds::cuda {
+
+/// The layout of the operands along the summed dim.
+enum class Form {
+  rows_by_rows,        // out[r, n] = a[r, :] . b[n, :]
+  rows_by_columns,     // out[r, n] = a[r, :] . b[:, n]
+  columns_by_columns,  // out[n, k] = a[:, n] . b[:, k], summed over the rows of a group
+};
+
+/// Both ops as the kernels see them.
+template <class T>
+struct Product {
+  const T *a, *b;
+  T* out;
+  const int32_t *rows, *offsets;  // rows: of a, or of b in columns_by_columns; may be null
+  int64_t gathered;               // rows that there are where `rows` points
+  int groups;
+  int64_t m, n, k;  // m: rows of out, or inner ones of a group; n, k: columns
+  bool accumulate;
+};
+
+/// Rows of out that a block makes.
+struct Tile {
+  int group;  // `groups` for rows behind the last one
+  int64_t begin, end;
+};
+
+/// A group of rows that tile number `index` belongs to, where each tile of rows counts `across`
+/// times.
+struct FoundGroup {
+  int group;           // `groups` for rows behind the last one
+  int64_t begin, end;  // its rows
+  int64_t index;       // number of the tile within the group
+};
+
+/// Finds tile number `index`, where the rows of each group are cut into tiles of `height`; a group
+/// without rows has no tile. Each warp computes this without other warps.
+template <class T>
+__device__ __forceinline__ bool find_group(const Product<T>& p, int64_t index, int height,
+                                           int64_t across, FoundGroup& found_group) {
+  const int lane = threadIdx.x % kWarp;
+  int64_t before = 0;
+  for (int from = 0; from <= p.groups; from += kWarp) {
+    const int g = from + lane;
+    int64_t begin = 0, end = 0;
+    if (g <= p.groups) {
+      begin = p.offsets[g];
+      end = g < p.groups ? p.offsets[g + 1] : p.m;
+    }
+    begin = begin < 0 ? 0 : begin;
+    end = end > p.m ? p.m : end;
+    const int64_t tiles = end > begin ? (end - begin + height - 1) / height * across : 0;
+    int64_t sum = tiles;
+#pragma unroll
+    for (int offset = 1; offset < kWarp; offset *= 2) {
+      const int64_t left = __shfl_up_sync(0xffffffffu, sum, offset);
+      if (lane >= offset) sum += left;
+    }
+    const bool here = index < before + sum && index >= before + sum - tiles;
+    const uint32_t found = __ballot_sync(0xffffffffu, here);
+    if (found != 0) {
+      const int source = __ffs(static_cast<int>(found)) - 1;
+      found_group.group = from + source;
+      found_group.begin = __shfl_sync(0xffffffffu, begin, source);
+      found_group.end = __shfl_sync(0xffffffffu, end, source);
+      found_group.index = __shfl_sync(0xffffffffu, index - (before + sum - tiles), source);
+      return true;
+    }
+    before += __shfl_sync(0xffffffffu, sum, kWarp - 1);
+  }
+  return false;
+}
+
+/// The rows of tile number `index`.
+template <class T>
+__device__ __forceinline__ bool find_tile(const Product<T>& p, int64_t index, int height,
+                                          Tile& tile) {
+  FoundGroup found{};
+  if (!find_group(p, index, height, 1, found)) return false;
+  tile.group = found.group;
+  tile.begin = found.begin + found.index * height;
+  tile.end = tile.begin + height < found.end ? tile.begin + height : found.end;
+  return true;
+}
+
+/// Upper bound of the number of tiles: each group and the rows after the last group may end in a
+/// partial tile.
+inline int64_t most_tiles(int64_t rows, int64_t groups, int64_t height) {
+  const int64_t partial = rows < groups + 1 ? rows : groups + 1;
+  return rows / height + partial;
+}
+
+/// The row of a gathered operand, or -1 for zeros.
+template <class T>
+__device__ __forceinline__ int64_t source_row(const Product<T>& p, int64_t row) {
+  if (!p.rows) return row;
+  const int64_t found = p.rows[row];
+  return found >= 0 && found < p.gathered ? found : -1;
+}
+
+}  // namespace ds::cuda
