@@ -1,13 +1,16 @@
-// Paged attention on the CPU, one query and its group of heads at a time. Sums follow the order of
-// the tokens, so neither the blocks nor other sequences change the result.
+// Paged attention on the CPU, one query and its group of heads at a time, or in invariant calls a
+// block of queries. Sums follow the order of the tokens, so neither the blocks nor other sequences
+// change the result.
 #include "paged_attention.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "../core/exponential.h"
+#include "../cpu/few_rows.h"
 #include "../cpu/index_check.h"
 #include "../cpu/rows.h"
 #include "../cpu/strided.h"
@@ -154,6 +157,135 @@ void attend(const PagedAttention& op, const Query& query, int64_t n, int64_t hea
   for (int64_t g = 0; g < group; ++g) narrow(x.sum.data() + g * d, row_of(op.out, g), d);
 }
 
+constexpr int64_t kQueryBlock = 16, kKeyBlock = 64;
+
+/// Neighbouring queries of one sequence: rows from `begin` to `end`.
+struct QueryBlock {
+  int64_t begin, end;
+};
+
+std::vector<QueryBlock> blocks_of(const std::vector<Query>& queries) {
+  std::vector<QueryBlock> out;
+  for (int64_t n = 0; n < static_cast<int64_t>(queries.size()); ++n) {
+    const bool joins = !out.empty() && n - out.back().begin < kQueryBlock &&
+                       queries[static_cast<size_t>(out.back().begin)].sequence ==
+                           queries[static_cast<size_t>(n)].sequence;
+    if (joins) out.back().end = n + 1;
+    else out.push_back({n, n + 1});
+  }
+  return out;
+}
+
+/// Scratch of one thread for a block of queries. Rows of `values` and `sum` are padded with zeros
+/// to whole groups of kSumWidth.
+template <class C>
+struct BlockScratch {
+  std::vector<C> q, scores, sum, keys, values;  // keys: [D, kKeyBlock]; values: [kKeyBlock, D]
+};
+
+constexpr int64_t kSumWidth = 4 * kFloats;
+
+/// out[j] = sum of q[i] keys[i, j] over i, in the order of i.
+inline void multiply_keys(const float* q, const float* keys, int64_t d, float* out) {
+  Floats sums[kKeyBlock / kFloats] = {};
+  for (int64_t i = 0; i < d; ++i) {
+    const Floats qi = Floats{} + q[i];
+    for (int64_t v = 0; v < kKeyBlock / kFloats; ++v)
+      sums[v] = multiply_add(qi, load_floats(keys + i * kKeyBlock + v * kFloats), sums[v]);
+  }
+  std::memcpy(out, sums, sizeof sums);
+}
+
+inline void multiply_keys(const double* q, const double* keys, int64_t d, double* out) {
+  std::fill_n(out, kKeyBlock, 0.0);
+  for (int64_t i = 0; i < d; ++i)
+    for (int64_t j = 0; j < kKeyBlock; ++j) out[j] += q[i] * keys[i * kKeyBlock + j];
+}
+
+/// sum[c] += weights[j] values[j, c] for count rows of `width` elements, in the order of j.
+inline void add_values(const float* weights, const float* values, int64_t count, int64_t width,
+                       float* sum) {
+  for (int64_t c = 0; c < width; c += kSumWidth) {
+    Floats sums[4];
+    std::memcpy(sums, sum + c, sizeof sums);
+    for (int64_t j = 0; j < count; ++j) {
+      const Floats weight = Floats{} + weights[j];
+      for (int64_t v = 0; v < 4; ++v)
+        sums[v] = multiply_add(weight, load_floats(values + j * width + c + v * kFloats), sums[v]);
+    }
+    std::memcpy(sum + c, sums, sizeof sums);
+  }
+}
+
+inline void add_values(const double* weights, const double* values, int64_t count, int64_t width,
+                       double* sum) {
+  for (int64_t j = 0; j < count; ++j)
+    for (int64_t c = 0; c < width; ++c) sum[c] += weights[j] * values[j * width + c];
+}
+
+/// Attends with a block of queries and their group of heads. A product adds in the order of the
+/// channels, a result in the order of the tokens: the bits of a query depend on its position only.
+template <class T>
+void attend_block(const PagedAttention& op, const std::vector<Query>& queries,
+                  const QueryBlock& block, int64_t head, BlockScratch<compute_t<T>>& x) {
+  using C = compute_t<T>;
+  const int64_t d = op.q.shape[2], group = op.q.shape[1] / op.pool.shape[2];
+  const int64_t width = (d + kSumWidth - 1) / kSumWidth * kSumWidth;
+  const Query& front = queries[static_cast<size_t>(block.begin)];
+  const int64_t first = front.first / kKeyBlock * kKeyBlock;
+  const int64_t end = queries[static_cast<size_t>(block.end - 1)].end;
+  const int64_t span = (end - first + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+  const int64_t rows = (block.end - block.begin) * group;
+  x.q.resize(static_cast<size_t>(rows * d));
+  x.scores.resize(static_cast<size_t>(rows * span));
+  x.sum.assign(static_cast<size_t>(rows * width), C(0));
+  x.keys.assign(static_cast<size_t>(d * kKeyBlock), C(0));
+  x.values.assign(static_cast<size_t>(kKeyBlock * width), C(0));
+  const auto query_of = [&](int64_t r) -> const Query& {
+    return queries[static_cast<size_t>(block.begin + r / group)];
+  };
+  const auto row_of = [&](const View& v, int64_t r) {
+    return v.as<T>() + (block.begin + r / group) * v.strides[0] +
+           (head * group + r % group) * v.strides[1];
+  };
+  for (int64_t r = 0; r < rows; ++r) {
+    C* const q = x.q.data() + r * d;
+    widen(row_of(op.q, r), q, d);
+    for (int64_t i = 0; i < d; ++i) q[i] *= static_cast<C>(op.scale);
+  }
+  SequenceRows<T> k(op, front.sequence, 0, head), v(op, front.sequence, 1, head);
+  for (int64_t from = first; from < end; from += kKeyBlock) {
+    for (int64_t j = 0; j < std::min(kKeyBlock, end - from); ++j) {
+      const C* const key = k.row(from + j);
+      for (int64_t i = 0; i < d; ++i) x.keys[static_cast<size_t>(i * kKeyBlock + j)] = key[i];
+    }
+    for (int64_t r = 0; r < rows; ++r)
+      if (query_of(r).end > from && query_of(r).first < from + kKeyBlock)
+        multiply_keys(x.q.data() + r * d, x.keys.data(), d,
+                      x.scores.data() + r * span + from - first);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t keys = query_of(r).end - query_of(r).first;
+    const C lse = keys > 0 ? softmax(x.scores.data() + r * span + query_of(r).first - first, keys)
+                           : -std::numeric_limits<C>::infinity();
+    if (op.lse)
+      op.lse.as<C>()[(block.begin + r / group) * op.q.shape[1] + head * group + r % group] = lse;
+  }
+  for (int64_t from = first; from < end; from += kKeyBlock) {
+    for (int64_t j = 0; j < std::min(kKeyBlock, end - from); ++j)
+      std::copy_n(v.row(from + j), d, x.values.data() + j * width);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t begin = std::max(from, query_of(r).first);
+      const int64_t stop = std::min(from + kKeyBlock, query_of(r).end);
+      if (begin < stop)
+        add_values(x.scores.data() + r * span + begin - first,
+                   x.values.data() + (begin - from) * width, stop - begin, width,
+                   x.sum.data() + r * width);
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) narrow(x.sum.data() + r * width, row_of(op.out, r), d);
+}
+
 template <class T>
 void store(const View& rows, int64_t n, int64_t which, const PoolRows& place,
            const PagedStore& op) {
@@ -192,6 +324,19 @@ void run(const PagedAttention& op, CpuContext& ctx) {
   const std::vector<Query> queries = queries_of(op);
   if (op.out.numel() == 0) return;
   const int64_t heads = op.pool.shape[2];
+  if (op.invariant) {
+    const std::vector<QueryBlock> blocks = blocks_of(queries);
+    for_floating("paged_attention", op.q.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      const auto count = static_cast<int64_t>(blocks.size()) * heads;
+      ctx.pool.parallel_for(count, 1, [&](int64_t begin, int64_t end) {
+        BlockScratch<compute_t<T>> x;
+        for (int64_t i = begin; i < end; ++i)
+          attend_block<T>(op, queries, blocks[static_cast<size_t>(i / heads)], i % heads, x);
+      });
+    });
+    return;
+  }
   int64_t seen = 1;
   for (const Query& query : queries) seen = std::max(seen, query.end - query.first);
   const int64_t work = seen * op.q.shape[1] / heads * op.q.shape[2];
