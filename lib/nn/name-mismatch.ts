@@ -1,6 +1,6 @@
 // Hints for loaded values with names that the module does not have.
 
-const FACTOR = /(^|\.)lora_(A\.weight|B\.weight|embedding_A|embedding_B|magnitude_vector)$/;
+const FACTOR = /(^|\.)lora_([AB](\.[\w-]+)?\.weight|embedding_A|embedding_B|magnitude_vector)$/;
 
 /** Whether an adapter has a parameter of this name. */
 export const isFactor = (name: string): boolean => FACTOR.test(name);

@@ -24,9 +24,11 @@ import { describe, numel } from '../runtime/view.js';
 import { held, noGrad, scope, type Tensor, to } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
 import { adapterConfigOf, baseNameOf, parseAdapterConfig } from './adapter-config.js';
+import { activeAdapters, addSet, deleteAdapter, requireName, setAdapter } from './adapter-sets.js';
 import { addAdapters, configOf, lorasOf, sizesOf, unload } from './lora.js';
 import { LoraExperts } from './lora-experts.js';
 import type { LoraConfig } from './lora-options.js';
+import { LoraSum } from './lora-sum.js';
 import { isSavedWhole, wholeModules } from './targets.js';
 
 export const CONFIG = 'adapter_config.json';
@@ -65,6 +67,10 @@ export async function saveAdapter(
   requireNoSurplus('saveAdapter', surplus);
   requireType('saveAdapter dir', dir, 'string');
   const config = configOf('saveAdapter', model);
+  if ([...lorasOf(model).values()].some((layer) => layer instanceof LoraSum)) {
+    const hint = 'Call peft.saveAdapters(), which writes a folder for each.';
+    throw refused('saveAdapter', 'one active adapter', 'several', hint);
+  }
   model.stateDict(); // Waits for transfers of an engine.
   const copies: Tensor[] = [];
   try {
@@ -124,9 +130,16 @@ export interface LoadAdapterOptions {
   isTrainable?: boolean;
   /** Branch, tag or commit of an adapter of the hub. Default: "main". */
   revision?: string;
+  /**
+   * Loads it as an adapter of this name, beside others of the model; setAdapter() activates it.
+   * Default: into the active adapter, or as the first one.
+   */
+  adapterName?: string;
 }
 
-const LOAD_OPTIONS: OptionNames<LoadAdapterOptions> = { isTrainable: true, revision: true };
+const LOAD_OPTIONS: OptionNames<LoadAdapterOptions> = {
+  ...{ isTrainable: true, revision: true, adapterName: true },
+};
 
 /**
  * Loads the adapter in the folder `dir` into `model`. A name of the hub is downloaded into the
@@ -151,16 +164,22 @@ export async function loadAdapter<Model extends Module>(
   ...surplus: readonly unknown[]
 ): Promise<Model> {
   requireNoSurplus('loadAdapter', surplus);
-  const { isTrainable = false, revision } = readOptions('loadAdapter', given, LOAD_OPTIONS);
+  const options = readOptions('loadAdapter', given, LOAD_OPTIONS);
+  const { isTrainable = false, revision, adapterName: name } = options;
+  if (name !== undefined) requireName('loadAdapter adapterName', name);
   requireType('loadAdapter dir', location, 'string');
   const dir = await localFolder('loadAdapter', location, { need: 'adapter', revision });
   const path = join(dir, CONFIG);
   const config = parseAdapterConfig(path, await readJson(path));
   const files = await WeightFiles.open(join(dir, WEIGHTS));
   try {
+    const before = name === undefined ? [] : activeAdapters(model);
     const isNew = lorasOf(model).size === 0;
     const trained = model.parameters().filter(({ requiresGrad }) => requiresGrad);
-    if (isNew) addAdapters(model, config);
+    if (name !== undefined) {
+      addSet('loadAdapter', model, name, config);
+      setAdapter(model, name);
+    } else if (isNew) addAdapters(model, config);
     else requireSame(path, model, config);
     try {
       const matched = match(files, savedOf(model), basesOf(model));
@@ -168,7 +187,13 @@ export async function loadAdapter<Model extends Module>(
       await requireStorable(files, matched);
       for (const [name, saved] of matched) await fill(files, name, saved);
       await files.requireUnchanged();
+      if (before.length > 0) setAdapter(model, before);
     } catch (error) {
+      if (name !== undefined && before.length > 0) {
+        setAdapter(model, before);
+        deleteAdapter(model, name);
+        throw error;
+      }
       if (isNew) {
         unload(model);
         for (const parameter of trained) parameter.requireGrad(true);
@@ -178,7 +203,7 @@ export async function loadAdapter<Model extends Module>(
   } finally {
     await files.close();
   }
-  if (!isTrainable) model.requiresGrad_(false);
+  if (!isTrainable && name === undefined) model.requiresGrad_(false);
   return model;
 }
 

@@ -1,5 +1,13 @@
 // Public API of the PEFT package: adapters, and 4-bit weights.
 export { type LoadAdapterOptions, loadAdapter, saveAdapter } from './adapter-files.js';
+export { type SaveAdaptersOptions, saveAdapters } from './adapter-folders.js';
+export {
+  activeAdapters,
+  adapterNames,
+  addAdapter,
+  deleteAdapter,
+  setAdapter,
+} from './adapter-sets.js';
 export { DoraEmbedding, DoraLinear } from './dora.js';
 export {
   addLora,
@@ -14,6 +22,7 @@ export {
 export { ExpertFactors, LoraExperts } from './lora-experts.js';
 export { LoraEmbedding, LoraLayer, LoraLinear, type LoraSizes } from './lora-layer.js';
 export type { LoraBias, LoraOptions } from './lora-options.js';
+export { LoraSum } from './lora-sum.js';
 export {
   isPlain,
   quantizationConfig,
@@ -24,3 +33,4 @@ export {
 } from './nf4-files.js';
 export { type NF4Layout, NF4Linear, type NF4Options } from './nf4-linear.js';
 export { type QuantizeOptions, quantize, quantizeUnmade } from './quantize.js';
+export { addWeightedAdapter, type WeightedAdapterOptions } from './weighted-adapter.js';

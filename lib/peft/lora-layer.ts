@@ -178,6 +178,11 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
     return parameter;
   }
 
+  /** @internal Moves the factors to the device of the base, which may have moved. */
+  settle(): void {
+    for (const parameter of this.added) this.factor(parameter);
+  }
+
   /** Prepares a parameter and computes its initial values now, since they depend on the base's. */
   protected started(parameter: Parameter): Parameter {
     const { weight } = this;
@@ -263,6 +268,11 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
     return project(this.base, x).add(this.beside(this.dropped(x)));
   }
 
+  /** @internal The adapter's output for x, without the base. */
+  besideOf(x: Tensor): Tensor {
+    return this.beside(this.dropped(x));
+  }
+
   /** Applies dropout to the adapter's input. */
   protected dropped(x: Tensor): Tensor {
     return this.training ? dropout(x, this.sizes.dropout) : x;
@@ -278,7 +288,7 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
 const shapeOf = (base: Linear | PackedLinear): readonly [number, number] =>
   leading(base instanceof PackedLinear ? base.shape : base.weight.shape, 2);
 
-const hasGelu = (base: Linear | PackedLinear): boolean =>
+export const hasGelu = (base: Linear | PackedLinear): boolean =>
   base instanceof PackedLinear ? base.hasGelu : base instanceof LinearGelu;
 
 /** Applies the linear layer without its activation. A null `bias` omits the bias. */

@@ -30,7 +30,7 @@ export function addLora<Model extends Module>(
   options: LoraOptions = {},
   ...surplus: readonly unknown[]
 ): Model {
-  requireNoSurplus('addLora', surplus, 'A model has one set of adapters.');
+  requireNoSurplus('addLora', surplus, 'peft.addAdapter() adds adapters with names.');
   requireModule('addLora', model);
   const config = readLoraOptions('addLora', options);
   if (config.ensureWeightTying) requireUntiedTargets(model, config);
@@ -73,6 +73,11 @@ export function addAdapters(model: Module, read: LoraConfig): void {
   for (const parameter of [...saved, ...biases]) parameter.requireGrad(true);
   configs.set(model, config);
 }
+
+/** @internal Sets the options of the active adapter. */
+export const setConfig = (model: Module, config: LoraConfig): void => {
+  configs.set(model, config);
+};
 
 /** Returns the options of the model's adapters. Throws DS_ARGUMENT for a model without adapters. */
 export function configOf(op: string, model: Module): LoraConfig {
