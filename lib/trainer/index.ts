@@ -59,6 +59,7 @@ export * as rewards from './rollouts/built-in-rewards.js';
 export type { HybridEngine } from './rollouts/hybrid-engine.js';
 export type { Completion, Reward, RewardInput, WeightedReward } from './rollouts/reward.js';
 export { type RolloutOptions, Rollouts, rolloutsOf } from './rollouts/rollouts.js';
+export type { RolloutTool, TimedTool, ToolInput } from './rollouts/tools.js';
 export { Trainer, type TrainOptions } from './trainer.js';
 export type { Best, TrainerState } from './trainer-state.js';
 export { TrainingRun } from './training-run.js';

@@ -5,6 +5,7 @@ import {
   grpo,
   type Reward,
   rloo,
+  type ToolInput,
   Trainer,
   type TrainerOptions,
 } from '../../lib/index.js';
@@ -19,6 +20,8 @@ export interface RolloutRun {
   /** What the last rank does after the first update. */
   fault?: 'kill' | 'throw' | 'stop';
   resume?: boolean;
+  /** Whether completions of some prompts continue after a tool. */
+  usesTool?: boolean;
 }
 
 /** The job of all ranks: runs in sequence. */
@@ -37,6 +40,13 @@ export interface RolloutReport {
   reason: string | null;
 }
 
+/** Ends turns at even tokens; the number of turns depends on the prompt. */
+const TOOL = {
+  sampling: { maxNewTokens: 6, stopTokens: Array.from({ length: 500 }, (_, i) => 2 * i) },
+  tool: ({ prompt, turn }: ToolInput): string | null =>
+    turn < `${prompt}`.length % 3 ? ' a rank' : null,
+};
+
 async function train(run: RolloutRun, job: Distributed): Promise<RolloutReport> {
   const report: RolloutReport = {
     ...{ losses: [], rewards: [], completions: [], weights: null, error: null, reason: null },
@@ -48,7 +58,7 @@ async function train(run: RolloutRun, job: Distributed): Promise<RolloutReport> 
   };
   const options = {
     ...{ rewards: { of: judge, name: 'even' }, generations: 4 },
-    ...{ sampling: { maxNewTokens: 6 }, ...run.method },
+    ...{ sampling: { maxNewTokens: 6 }, ...run.method, ...(run.usesTool && TOOL) },
   };
   const trainer = new Trainer({
     ...{ model: policyModel(), tokenizer, train: await prompts(), progress: false },

@@ -59,6 +59,21 @@ test('two ranks and accumulation equal one rank at each stage', async () => {
   }
 });
 
+test('two ranks with different numbers of turns equal one rank, also at stage 3', async () => {
+  const wants = (batchSize: number, stage: 0 | 3): RolloutRun => ({
+    ...run(batchSize, 1, stage),
+    usesTool: true,
+  });
+  const [[one] = []] = await runOn(1, [wants(16, 0)]);
+  const both = await runOn(2, [wants(8, 3)]);
+  const [first, second] = both.map(([report]) => report as RolloutReport);
+  assertClose(first as RolloutReport, one as RolloutReport);
+  const all = first?.completions.map((texts, i) => [...texts, ...(second?.completions[i] ?? [])]);
+  expect(all?.map((texts) => texts.sort())).toEqual(
+    one?.completions.map((texts) => [...texts].sort()),
+  );
+});
+
 test('two ranks that share each layer equal one rank', async () => {
   const [[one] = []] = await runOn(1, [run(8, 1)]);
   const both = await runOn(2, [run(8, 1)], { tp: 2 });

@@ -19,6 +19,7 @@ import { requireInteger } from '../../runtime/require-number.js';
 import type { Objective } from '../micro-batch.js';
 import { type Reward, readRewards, type WeightedReward } from '../rollouts/reward.js';
 import { openRollouts, type RolloutPlan } from '../rollouts/rollout-source.js';
+import { readTool } from '../rollouts/tools.js';
 import { advantagesOf, leaveOneOut, type ScaleRewards, totalsOf } from './advantages.js';
 import { type MethodSource, type SourceGrounds, TrainingMethod } from './method.js';
 import { type Correction, POLICY_LOSSES, type PolicyLossName } from './policy-losses.js';
@@ -86,6 +87,18 @@ const SHARED = {
   maskTruncated: boolean('leave completions without an end token out of the loss', {
     default: false,
     flag: 'mask_truncated_completions',
+  }),
+  /** Answers a completion with a text, after which the model continues. Default: none. */
+  tool: checked(readTool, '[function](#tools) after which a completion continues', {
+    default: null,
+    shown: 'none',
+    elsewhere: '`tools`',
+  }),
+  /** Most calls of the tool for a completion. Default: 8. */
+  toolTurns: integer('most calls of the tool for a completion', {
+    min: 1,
+    default: 8,
+    elsewhere: '`max_tool_calling_iterations`',
   }),
   /** Moves optimizer state and gradients to host memory while it generates. Default: false. */
   offloadStates: boolean(

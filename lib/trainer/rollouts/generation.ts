@@ -9,6 +9,10 @@ import type { Completion, Judged } from './reward.js';
 /** A completion with the log-probabilities that the sampler recorded. */
 export interface Sampled extends Completion {
   readonly logprobs: readonly number[];
+  /** 1 for sampled tokens, 0 for results of tools; null without tools. */
+  readonly mask: readonly number[] | null;
+  /** Calls of tools. */
+  readonly calls: number;
 }
 
 /** 52 bits, as seeds may have. */
@@ -63,6 +67,8 @@ export type Outcome = {
   rewards: Score[][];
   lengths: number[];
   truncated: boolean[];
+  /** Calls of tools by completion; empty without tools. */
+  calls: number[];
 };
 
 /** Means over completions of all ranks, by TRL's names. */
@@ -73,6 +79,7 @@ export function metricsOf(
 ): Record<string, number> {
   const lengths = outcomes.flatMap((one) => one.lengths);
   const truncated = outcomes.flatMap((one) => one.truncated);
+  const calls = outcomes.flatMap((one) => one.calls);
   const ended = lengths.filter((_, i) => !truncated[i]);
   const known = groups.totals.filter((one) => one !== null);
   const { deviations } = groups;
@@ -100,14 +107,20 @@ export function metricsOf(
     'completions/mean_terminated_length': momentsOf(ended).mean,
     'completions/min_terminated_length': ended.length > 0 ? Math.min(...ended) : 0,
     'completions/max_terminated_length': ended.length > 0 ? Math.max(...ended) : 0,
+    ...(calls.length > 0 && { 'tools/call_frequency': momentsOf(calls).mean }),
   };
 }
 
 /** The names of metricsOf() if all functions judge something. */
-export const metricNames = (functions: readonly string[]): string[] =>
+export const metricNames = (functions: readonly string[], hasTools: boolean): string[] =>
   Object.keys(
     metricsOf(
-      [{ rewards: [functions.map(() => 0)], lengths: [1], truncated: [false] }],
+      [
+        {
+          ...{ rewards: [functions.map(() => 0)], lengths: [1], truncated: [false] },
+          calls: hasTools ? [0] : [],
+        },
+      ],
       functions,
       {
         totals: [0],

@@ -8,6 +8,10 @@ export type Rollout = {
   prompt: number[];
   /** Sampled tokens. */
   tokens: number[];
+  /**
+   * 1 for sampled tokens, 0 for results of tools, which the loss leaves out; null without tools.
+   */
+  mask: number[] | null;
   /** Log-probabilities of the sampled tokens, as the sampler recorded them. */
   sampler: number[];
   /** Log-probabilities by training's forward at the time of sampling; null if not needed. */
@@ -53,12 +57,15 @@ export function batchOf(rollouts: readonly Rollout[], pad: number, device: Devic
   const ids = new Int32Array(size).fill(pad);
   const targets = new Int32Array(size).fill(IGNORED);
   const mask = new Float32Array(size);
-  for (const [row, { prompt, tokens, counts }] of rollouts.entries()) {
+  for (const [row, { prompt, tokens, counts, mask: own }] of rollouts.entries()) {
     ids.set([...prompt, ...tokens], row * width);
     if (!counts) continue;
     const first = row * width + prompt.length - 1;
-    targets.set(tokens, first);
-    mask.fill(1, first, first + tokens.length);
+    for (const [i, token] of tokens.entries()) {
+      if (own?.[i] === 0) continue;
+      targets[first + i] = token;
+      mask[first + i] = 1;
+    }
   }
   const byToken = (of: (one: Rollout) => number[] | null): Tensor | null => {
     const values = new Float32Array(size);

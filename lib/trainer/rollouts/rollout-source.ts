@@ -33,6 +33,7 @@ import { type RewardSettings, rewardsOf } from './reward.js';
 import { batchOf, type Rollout } from './rollout-batch.js';
 import { type RolloutOptions, type Rollouts, rolloutsOf } from './rollouts.js';
 import { referenceFor, score } from './scoring.js';
+import { sampleWithTool, type TimedTool } from './tools.js';
 
 /** How prompts become batches. */
 export interface RolloutPlan extends Omit<AdvantageOptions, 'weights'> {
@@ -49,6 +50,10 @@ export interface RolloutPlan extends Omit<AdvantageOptions, 'weights'> {
   readonly evalGenerations: number;
   /** Whether optimizer state and gradients leave the device while it generates. */
   readonly offloadStates: boolean;
+  /** Continues completions; null without one. */
+  readonly tool: Required<TimedTool> | null;
+  /** Most calls of the tool for a completion. */
+  readonly toolTurns: number;
   readonly reference: CausalLM | null;
   /** Whether the sampler's log-probabilities are those of training, bit for bit. */
   readonly exactRollouts: boolean;
@@ -181,7 +186,8 @@ class RolloutSource extends MethodSource {
     },
   ) {
     super();
-    this.names = metricNames(plan.rewards.map(({ name }) => name));
+    const functions = plan.rewards.map(({ name }) => name);
+    this.names = metricNames(functions, plan.tool !== null);
     const { seed, tokenizer } = grounds.settings;
     this.run = seed;
     this.pad = tokenizer?.padId ?? tokenizer?.eosId ?? 0;
@@ -198,6 +204,10 @@ class RolloutSource extends MethodSource {
     const { plan, grounds } = this;
     this.parts = parts;
     const { method, reference, needsReference } = plan;
+    if (plan.tool && (engine.parts.ranks.tensorGroup?.size ?? 1) > 1) {
+      // Each of these ranks would call the function, and results may differ.
+      throw refused(`${method} tool`, 'no tensor parallelism', 'ranks that share each layer');
+    }
     this.reference = referenceFor(method, engine.module, reference, needsReference);
     const maxTokens = this.mostTokens(engine, grounds.longest);
     this.rollouts = rolloutsOf(engine, { ...this.decoding(), maxTokens });
@@ -278,12 +288,12 @@ class RolloutSource extends MethodSource {
     const { sampled, outcomes, generated, judgedAt } = await this.sampledAndJudged(samples, pass, {
       count: plan.generations,
     });
-    const rollouts = sampled.map(({ tokens, logprobs, isTruncated }, i): Rollout => {
+    const rollouts = sampled.map(({ tokens, logprobs, mask, isTruncated }, i): Rollout => {
       const { promptIds } = required(samples[Math.floor(i / plan.generations)]);
       return {
         ...{ prompt: [...promptIds], tokens: [...tokens], sampler: [...logprobs] },
         ...{ old: plan.exactRollouts ? [...logprobs] : null, reference: null, advantage: 0 },
-        counts: !(plan.maskTruncated && isTruncated),
+        ...{ counts: !(plan.maskTruncated && isTruncated), mask: mask && [...mask] },
       };
     });
     const order = this.orderOf(rollouts.length, pass);
@@ -331,14 +341,17 @@ class RolloutSource extends MethodSource {
     const { plan, run } = this;
     const found: Sampled[] = [];
     let generated = 0;
+    if (plan.tool) found.push(...(await this.sampledWithTool(samples, pass, count)));
     const reports = await inUnison(world, 'sampling rollouts', async () => {
-      const requests = samples.map((one) => requestOf(one, plan.sampling, { run, pass, count }));
-      const made = await required(this.rollouts).generate(requests);
-      for (const { text, tokens, logprobs, finishReason } of made.flat()) {
-        found.push({
-          ...{ content: text, tokens, isTruncated: finishReason === 'length' },
-          logprobs: required(logprobs).map(({ logprob }) => logprob),
-        });
+      if (!plan.tool) {
+        const requests = samples.map((one) => requestOf(one, plan.sampling, { run, pass, count }));
+        const made = await required(this.rollouts).generate(requests);
+        for (const { text, tokens, logprobs, finishReason } of made.flat()) {
+          found.push({
+            ...{ content: text, tokens, isTruncated: finishReason === 'length' },
+            ...{ logprobs: required(logprobs).map(({ logprob }) => logprob), mask: null, calls: 0 },
+          });
+        }
       }
       generated = performance.now();
       const judged = judgedOf(samples, found, { count, step: progress.step });
@@ -347,6 +360,7 @@ class RolloutSource extends MethodSource {
         rewards,
         lengths: found.map(({ tokens }) => tokens.length),
         truncated: found.map(({ isTruncated }) => isTruncated),
+        calls: plan.tool ? found.map(({ calls }) => calls) : [],
       };
     });
     const judgedAt = performance.now();
@@ -354,6 +368,26 @@ class RolloutSource extends MethodSource {
     const speakers = engine.mesh.shape.ranksAlong(0, ...DATA);
     const outcomes = speakers.map((rank) => required(reports[rank]) as Outcome);
     return { sampled: found, outcomes, generated, judgedAt };
+  }
+
+  private sampledWithTool(
+    samples: readonly PromptSample[],
+    pass: number,
+    count: number,
+  ): Promise<Sampled[]> {
+    const { plan, run, grounds } = this;
+    const each = samples.flatMap((sample) =>
+      Array.from({ length: count }, (_, i) => {
+        const request = requestOf(sample, plan.sampling, { run, pass, count: 1 });
+        return { sample, request: { ...request, seed: hashOf(`${request.seed} ${i}`) } };
+      }),
+    );
+    const { tokenizer } = grounds.settings;
+    if (!tokenizer) throw refused(`${plan.method} tool`, 'a tokenizer of the Trainer', 'none');
+    const how = { tool: required(plan.tool), turns: plan.toolTurns, tokenizer };
+    const most = plan.sampling.maxNewTokens;
+    const { world } = required(this.parts);
+    return sampleWithTool(required(this.rollouts), each, { ...how, most }, world);
   }
 
   private score(rollouts: Rollout[]): void {

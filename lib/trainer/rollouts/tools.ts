@@ -1,0 +1,185 @@
+// Tools in rollouts: the caller's function answers a completion, and the model continues after it.
+import { type CheckpointWorld, inUnison } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
+import type { GenerateRequest } from '../../inference/index.js';
+import { formatValue } from '../../runtime/format-value.js';
+import { isObject } from '../../runtime/is-object.js';
+import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { refusedValue } from '../../runtime/refused.js';
+import { requireFinite } from '../../runtime/require-number.js';
+import { requireType } from '../../runtime/require-type.js';
+import { required } from '../../runtime/required.js';
+import { timerMs } from '../../runtime/timer.js';
+import type { ChatMessage, PromptSample, Tokenizer } from '../../text/index.js';
+import { hashOf, type Sampled } from './generation.js';
+import type { Rollouts } from './rollouts.js';
+
+/** Arguments of a tool function: one completion at the end of a turn. */
+export interface ToolInput {
+  /** The prompt: a text, or messages. */
+  readonly prompt: string | readonly ChatMessage[];
+  /** The other values of the prompt's row, by name. */
+  readonly columns: Readonly<Record<string, unknown>>;
+  /** The text that the model has sampled in this turn. */
+  readonly content: string;
+  /** The text of all turns so far, with results of tools. */
+  readonly whole: string;
+  /** Turns before this one. */
+  readonly turn: number;
+  /** Aborted if the function exceeds its timeout. */
+  readonly signal: AbortSignal;
+}
+
+/** Returns the text that follows the completion; null ends the completion. */
+export type RolloutTool = (input: ToolInput) => string | null | Promise<string | null>;
+
+/** A tool function with options. */
+export interface TimedTool {
+  /** The function. */
+  of: RolloutTool;
+  /** Seconds that a call may take. Default: 600. */
+  timeout?: number;
+}
+
+const NAMES: OptionNames<TimedTool> = { of: true, timeout: true };
+const TIMEOUT = 600;
+
+/** Returns the function with its timeout. Throws DS_ARGUMENT. */
+export function readTool(op: string, given: RolloutTool | TimedTool): Required<TimedTool> {
+  if (typeof given === 'function') return { of: given, timeout: TIMEOUT };
+  if (!isObject(given)) throw refusedValue(op, 'a function, or { of, timeout }', given);
+  const { of, timeout = TIMEOUT } = readOptions(op, given as TimedTool, NAMES);
+  requireType(`${op} of`, of, 'function');
+  requireFinite(`${op} timeout`, timeout, 0);
+  return { of, timeout };
+}
+
+/** How completions use a tool. */
+export interface ToolTurns {
+  tool: Required<TimedTool>;
+  /** Most calls of the tool for a completion. */
+  turns: number;
+  tokenizer: Tokenizer;
+  /** Most tokens of a completion, results of tools included. */
+  most: number;
+}
+
+/** A completion in progress. */
+interface Open {
+  sample: PromptSample;
+  request: GenerateRequest;
+  text: string;
+  tokens: number[];
+  logprobs: number[];
+  mask: number[];
+  calls: number;
+  isTruncated: boolean;
+  isDone: boolean;
+}
+
+/**
+ * Samples the completions of `requests`, one for each, with results of the tool between turns. All
+ * ranks call it; each takes part in every turn of any rank. Rejects with DS_DATA for a tool that
+ * throws, exceeds its timeout or returns another value, on all ranks.
+ */
+export async function sampleWithTool(
+  rollouts: Rollouts,
+  given: readonly { sample: PromptSample; request: GenerateRequest }[],
+  how: ToolTurns,
+  world: CheckpointWorld,
+): Promise<Sampled[]> {
+  const all = given.map(
+    (one): Open => ({
+      ...{ ...one, text: '', tokens: [], logprobs: [], mask: [], calls: 0 },
+      ...{ isTruncated: false, isDone: false },
+    }),
+  );
+  for (let turn = 0; ; ++turn) {
+    const counts = await inUnison(world, 'sampling rollouts', async () => {
+      const open = all.filter(({ isDone }) => !isDone);
+      const found = await rollouts.generate(open.map((one) => requestOf(one, how, turn)));
+      await Promise.all(
+        open.map(async (one, i) => {
+          const [made] = required(found[i]);
+          const { text, tokens, logprobs, finishReason } = required(made);
+          one.text += text;
+          one.tokens.push(...tokens);
+          one.logprobs.push(...required(logprobs).map(({ logprob }) => logprob));
+          one.mask.push(...tokens.map(() => 1));
+          one.isTruncated = finishReason === 'length';
+          one.isDone = one.isTruncated || turn >= how.turns;
+          if (!one.isDone) await answer(one, text, turn, how);
+        }),
+      );
+      return { open: all.filter(({ isDone }) => !isDone).length };
+    });
+    if (counts.every((one) => (one as { open: number }).open === 0)) break;
+  }
+  return all.map(({ text: content, tokens, logprobs, mask, calls, isTruncated }) => ({
+    ...{ content, tokens, logprobs, mask, calls, isTruncated },
+  }));
+}
+
+/** The request of the next turn. Its seed differs from those of earlier turns. */
+function requestOf({ sample, request, tokens }: Open, { most }: ToolTurns, turn: number) {
+  if (turn === 0) return request;
+  const prompt = [...sample.promptIds, ...tokens];
+  const seed = hashOf(`${request.seed} ${turn}`);
+  return { ...request, prompt, seed, maxNewTokens: most - tokens.length };
+}
+
+/** Appends the result of the tool. A result without room is dropped and ends the completion. */
+async function answer(one: Open, content: string, turn: number, how: ToolTurns): Promise<void> {
+  const result = await called(one, content, turn, how.tool);
+  if (result === null) {
+    one.isDone = true;
+    return;
+  }
+  one.calls += 1;
+  const ids = how.tokenizer.encode(result, { addSpecialTokens: false });
+  if (one.tokens.length + ids.length >= how.most) {
+    one.isDone = true;
+    one.isTruncated = true;
+    return;
+  }
+  one.text += result;
+  for (const id of ids) {
+    one.tokens.push(id);
+    one.logprobs.push(0);
+    one.mask.push(0);
+  }
+}
+
+async function called(
+  { sample, text: whole }: Open,
+  content: string,
+  turn: number,
+  { of, timeout }: Required<TimedTool>,
+): Promise<string | null> {
+  const { prompt, columns, location } = sample;
+  const failure = (fields: { expected: string; got: string; hint?: string; cause?: unknown }) =>
+    new DsError({ code: 'DS_DATA', op: `tool of ${location}`, ...fields });
+  const ending = new AbortController();
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => {
+      const hint = 'Raise `timeout` of the tool, in seconds.';
+      const error = failure({ expected: `a result within ${timeout} s`, got: 'none', hint });
+      ending.abort(error);
+      reject(error);
+    }, timerMs(timeout));
+  });
+  try {
+    const input = { prompt, columns, content, whole, turn, signal: ending.signal };
+    const result = await Promise.race([(async () => of(input))(), late]);
+    if (result === null || result === undefined) return null;
+    if (typeof result === 'string') return result;
+    throw failure({ expected: 'a text, or null', got: formatValue(result) });
+  } catch (cause) {
+    if (cause instanceof DsError) throw cause;
+    const got = `the error "${cause instanceof Error ? cause.message : cause}"`;
+    throw failure({ expected: 'a text, or null', got, cause });
+  } finally {
+    clearTimeout(timer);
+  }
+}
