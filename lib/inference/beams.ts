@@ -14,7 +14,7 @@ import { logSoftmax, noGrad, scope, Tensor, topk } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import { type Beam, type BeamRules, BeamTree, type Candidate } from './beam-tree.js';
 import { penalizedScore, stepBans } from './host-rules.js';
-import { biasOf, needsBias } from './sampling.js';
+import { biasOf, needsBias } from './sampler-rows.js';
 import {
   requireToken,
   SAMPLING,

@@ -4,7 +4,8 @@ import { Matcher } from '../runtime/grammar.js';
 import { required } from '../runtime/required.js';
 import type { Tokenizer } from '../text/index.js';
 import type { ReadRequest } from './request.js';
-import { needsCounts, type SampledToken, SequenceSampling, type TokenLogprob } from './sampling.js';
+import { needsCounts } from './sampler-rows.js';
+import { type SampledToken, SequenceSampling, type TokenLogprob } from './sampling.js';
 import { Sequence } from './sequence.js';
 import { TextStream } from './text-stream.js';
 
@@ -85,9 +86,16 @@ export class Continuation {
     return this.reason;
   }
 
-  /** True if proposals can be verified: without penalties and without a format. */
+  /** True if proposals can be verified. Penalties need all tokens before the sampled one. */
   get maySpeculate(): boolean {
-    return this.matcher === null && !needsCounts(this.sampling.rules);
+    return !needsCounts(this.sampling.rules);
+  }
+
+  /** Tokens of the text that the format forces next; empty where the model has a choice. */
+  forced(): ArrayLike<number> {
+    const text = this.matcher?.forced() ?? '';
+    if (text === '' || !this.tokenizer) return [];
+    return this.tokenizer.encode(text, { addSpecialTokens: false });
   }
 
   /** Appends a sampled token and returns its piece. */

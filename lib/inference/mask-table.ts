@@ -1,11 +1,11 @@
-// Masks of allowed tokens on the device, one row for each sequence with a format.
+// Masks of allowed tokens on the device, a row for each lane of a sequence with a format.
 import { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
 import { fillMasks, type MaskRow } from '../runtime/grammar.js';
 import { required } from '../runtime/required.js';
 import type { View } from '../runtime/view.js';
 
-/** Rows [slots, ceil(vocabSize / 32)] of i32 words. The first take() allocates memory. */
+/** Rows [rows, ceil(vocabSize / 32)] of i32 words. The first take() allocates memory. */
 export class MaskTable {
   private buffer: Buffer | null = null;
   /** Pinned memory that the threads fill; null on the CPU, where they fill `buffer`. */
@@ -15,17 +15,17 @@ export class MaskTable {
 
   constructor(
     private readonly device: Device,
-    private readonly slots: number,
+    private readonly rows: number,
     vocabSize: number,
   ) {
     this.words = Math.ceil(vocabSize / 32);
-    this.free = Array.from({ length: slots }, (_, i) => slots - 1 - i);
+    this.free = Array.from({ length: rows }, (_, i) => rows - 1 - i);
   }
 
   /** Takes the lowest free row. Throws DS_OUT_OF_MEMORY. */
   take(): number {
     if (!this.buffer) {
-      const bytes = this.slots * this.words * 4;
+      const bytes = this.rows * this.words * 4;
       this.buffer = Buffer.allocate(this.device, bytes);
       if (this.device.kind !== 'cpu') this.staging = Buffer.allocatePinned(this.device, bytes);
     }
@@ -40,25 +40,25 @@ export class MaskTable {
   }
 
   /**
-   * Fills rows on native threads, then enqueues one copy of the rows up to the last one. The last
-   * copy must be complete: the host has the tokens that were sampled after it. Rejects with
-   * DS_LIMIT.
+   * Fills rows on native threads; upload() follows. The last upload must be complete: the host has
+   * the tokens that were sampled after it. Rejects with DS_LIMIT.
    */
   async fill(rows: readonly MaskRow[]): Promise<void> {
+    const target = this.staging ?? this.buffer;
+    if (target && rows.length > 0) await fillMasks(rows, target);
+  }
+
+  /** Enqueues one copy of the first `count` rows to the device. */
+  upload(count: number): void {
     const { buffer, staging } = this;
-    if (!buffer || rows.length === 0) return;
-    await fillMasks(rows, staging ?? buffer);
-    if (!staging) return;
-    const count = 1 + rows.reduce((most, { row }) => Math.max(most, row), 0);
+    if (!buffer || !staging || count === 0) return;
     buffer.copyFrom(staging, { bytes: count * this.words * 4 }, this.device.compute);
   }
 
   /** A view of all rows; null before the first take(). */
   get view(): View | null {
-    const { buffer, slots, words } = this;
-    return (
-      buffer && { buffer, dtype: 'i32', shape: [slots, words], offset: 0, strides: [words, 1] }
-    );
+    const { buffer, rows, words } = this;
+    return buffer && { buffer, dtype: 'i32', shape: [rows, words], offset: 0, strides: [words, 1] };
   }
 
   dispose(): void {

@@ -10,10 +10,20 @@ import { requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
 import { describe, type View } from '../runtime/view.js';
 import { noGrad, Tensor, topk } from '../tensor/index.js';
-import { type Ban, BanList, FOREVER } from './ban-list.js';
+import { type Ban, BanList } from './ban-list.js';
 import { type LogprobsRule, logprobsBy } from './logprobs-rule.js';
 import { MaskTable } from './mask-table.js';
 import { RowTable } from './row-table.js';
+import {
+  bansOf,
+  biasOf,
+  countsOf,
+  needsBias,
+  needsCounts,
+  RECENT,
+  recentOf,
+  settingsOf,
+} from './sampler-rows.js';
 import { requireToken, type SamplingOptions, type SamplingRules } from './sampling-options.js';
 import { SequenceSampling } from './sequence-sampling.js';
 import { Uploads } from './uploads.js';
@@ -70,8 +80,14 @@ interface SequenceState {
   isMasked?: boolean;
 }
 
-/** Recent tokens of a slot, and the columns of its tables, as in csrc/ops/sample.h. */
-const RECENT = 64;
+/** A slot with a format, the matcher of its text, and the proposals after it. */
+interface MaskedSlot {
+  readonly slot: number;
+  readonly matcher: Matcher;
+  readonly proposals: readonly number[];
+}
+
+/** Columns of the tables of a slot, as in csrc/ops/sample.h. */
 const [SETTINGS, NUMBERS] = [6, 8];
 /** Row index in the optional tables (counts, biases, masks) of a slot without a row. */
 const NO_ROW = -1;
@@ -85,7 +101,8 @@ interface Slot {
   position: number;
   readonly countsRow: number;
   readonly biasRow: number;
-  readonly maskRow: number;
+  /** A row per lane; empty without a format. */
+  readonly maskRows: readonly number[];
 }
 
 /**
@@ -132,7 +149,7 @@ export class Sampler {
     this.counts = new RowTable(this.uploads, 'i32', vocabSize);
     this.biases = new RowTable(this.uploads, 'f32', vocabSize);
     this.bans = new BanList(this.uploads);
-    this.masks = new MaskTable(device, slots, vocabSize);
+    this.masks = new MaskTable(device, slots * lanes, vocabSize);
     this.taken = new Array<Slot | null>(slots).fill(null);
   }
 
@@ -162,14 +179,14 @@ export class Sampler {
     const countsRow = needsCounts(rules)
       ? this.counts.take(countsOf(prompt, generated, this.vocabSize))
       : NO_ROW;
-    const maskRow = isMasked ? this.masks.take() : NO_ROW;
+    const maskRows = Array.from({ length: isMasked ? this.lanes : 0 }, () => this.masks.take());
     const position = prompt.length + generated.length;
     const bans = bansOf(rules, ends);
     const { seed } = sampling;
-    const entered: Slot = { rules, seed, bans, position, countsRow, biasRow, maskRow };
+    const entered: Slot = { rules, seed, bans, position, countsRow, biasRow, maskRows };
     this.taken[slot] = entered;
     const { lanes } = this;
-    const numbers = this.numbersOf(entered, position, generated.length);
+    const numbers = this.numbersOf(entered, [position, generated.length], 0);
     this.uploads.write(this.numbers, slot * lanes * NUMBERS * 4, Int32Array.from(numbers));
     const settings = settingsOf(rules);
     const all = Float32Array.from({ length: lanes * SETTINGS }, (_, i) =>
@@ -204,7 +221,7 @@ export class Sampler {
     const first = slot * this.lanes;
     const numbers = Array.from({ length: count }, (_, ahead) => {
       const position = tokens.length + ahead;
-      return this.numbersOf(found, position, position - promptLength);
+      return this.numbersOf(found, [position, position - promptLength], ahead);
     });
     this.uploads.write(this.numbers, first * NUMBERS * 4, Int32Array.from(numbers.flat()));
     found.position = tokens.length;
@@ -218,33 +235,52 @@ export class Sampler {
 
   /** Returns a row of the table `numbers`. */
   private numbersOf(
-    { rules, seed, countsRow, biasRow, maskRow }: Slot,
-    position: number,
-    generated: number,
+    { rules, seed, countsRow, biasRow, maskRows }: Slot,
+    [position, generated]: readonly [number, number],
+    lane: number,
   ): number[] {
     const topK = rules.topK >= this.vocabSize ? 0 : rules.topK;
+    const maskRow = maskRows[lane] ?? NO_ROW;
     return [position, generated, topK, ...seed, countsRow, biasRow, maskRow];
   }
 
   /** Frees the slot of a sequence. Throws DS_ARGUMENT for a free slot. */
   leave(slot: number): void {
-    const { countsRow, biasRow, maskRow } = this.requireTaken(slot);
+    const { countsRow, biasRow, maskRows } = this.requireTaken(slot);
     this.counts.give(countsRow);
     this.biases.give(biasRow);
-    this.masks.give(maskRow);
+    for (const row of maskRows) this.masks.give(row);
     for (let lane = 0; lane < this.lanes; ++lane) this.bans.set(slot * this.lanes + lane, []);
     this.taken[slot] = null;
   }
 
   /**
    * Fills the masks of slots that entered with `isMasked`, on native threads, and enqueues their
-   * upload. Call it before each sample() of these slots. The matchers must not change before the
-   * promise settles. Rejects with DS_LIMIT.
+   * upload. Lane j gets the mask after j proposals, up to a proposal that the matcher refuses. Call
+   * it before each sample() of these slots. The matchers must not change before the promise
+   * settles. Rejects with DS_LIMIT.
    */
-  fillMasks(matchers: readonly (readonly [slot: number, matcher: Matcher])[]): Promise<void> {
-    return this.masks.fill(
-      matchers.map(([slot, matcher]) => ({ row: this.requireTaken(slot).maskRow, matcher })),
-    );
+  async fillMasks(given: readonly MaskedSlot[]): Promise<void> {
+    const followed = new Map<Matcher, number>();
+    let open = given.map((one) => ({ ...one, rows: this.requireTaken(one.slot).maskRows }));
+    let count = 0;
+    try {
+      for (let lane = 0; open.length > 0; ++lane) {
+        const rows = open.map(({ matcher, rows }) => ({ matcher, row: required(rows[lane]) }));
+        await this.masks.fill(rows);
+        count = rows.reduce((most, { row }) => Math.max(most, row + 1), count);
+        open = open.filter(({ matcher, proposals }) => {
+          const next = proposals[lane];
+          // A request that ended meanwhile has disposed its matcher.
+          if (next === undefined || matcher.handle === 0 || !matcher.accept(next)) return false;
+          followed.set(matcher, lane + 1);
+          return true;
+        });
+      }
+    } finally {
+      for (const [matcher, tokens] of followed) if (matcher.handle !== 0) matcher.rollback(tokens);
+    }
+    this.masks.upload(count);
   }
 
   /**
@@ -402,71 +438,6 @@ export function samplingError(op: string, token: number): DsError | null {
 function likeliest(scores: Tensor, count: number): SampledTop {
   const { values, indices } = topk(scores, count);
   return { tokens: indices, scores: values };
-}
-
-/** Returns true if the rules use logitBias or allowedTokens. */
-export const needsBias = ({ logitBias, allowedTokens }: SamplingRules): boolean =>
-  logitBias.length > 0 || allowedTokens !== null;
-
-/** Returns true if the rules use penalties. */
-export const needsCounts = (rules: SamplingRules): boolean =>
-  rules.repetitionPenalty !== 1 || rules.presencePenalty !== 0 || rules.frequencyPenalty !== 0;
-
-/** Values in the order of csrc/ops/sample.h. */
-function settingsOf(rules: SamplingRules): Float32Array {
-  const { temperature, topP, minP, repetitionPenalty, presencePenalty, frequencyPenalty } = rules;
-  return Float32Array.of(
-    temperature,
-    topP,
-    minP,
-    repetitionPenalty,
-    presencePenalty,
-    frequencyPenalty,
-  );
-}
-
-/** Returns the value to add to the score of each token, [V]. */
-export function biasOf(
-  { logitBias, allowedTokens }: SamplingRules,
-  vocabSize: number,
-): Float32Array {
-  const bias = new Float32Array(vocabSize);
-  if (allowedTokens) {
-    bias.fill(Number.NEGATIVE_INFINITY);
-    for (const token of allowedTokens) bias[token] = 0;
-  }
-  for (const [token, value] of logitBias) bias[token] = required(bias[token]) + value;
-  return bias;
-}
-
-/** Returns twice the count of each sampled token, plus 1 if the prompt contains the token. */
-function countsOf(
-  prompt: readonly number[],
-  generated: readonly number[],
-  vocabSize: number,
-): Int32Array {
-  const counts = new Int32Array(vocabSize);
-  for (const token of generated) counts[token] = required(counts[token]) + 2;
-  for (const token of prompt) counts[token] = required(counts[token]) | 1;
-  return counts;
-}
-
-/** Returns the last tokens as a ring buffer: a token's index is its position modulo RECENT. */
-function recentOf(prompt: readonly number[], generated: readonly number[]): Int32Array {
-  const recent = new Int32Array(RECENT).fill(-1);
-  const length = prompt.length + generated.length;
-  for (let position = Math.max(0, length - RECENT); position < length; ++position) {
-    const token = prompt[position] ?? generated[position - prompt.length];
-    recent[position % RECENT] = required(token);
-  }
-  return recent;
-}
-
-function bansOf({ badWords, minTokens }: SamplingRules, ends: readonly number[]): Ban[] {
-  const words = badWords.map((tokens) => ({ tokens, until: FOREVER }));
-  const until = Math.min(minTokens, FOREVER);
-  const early = until > 0 ? ends.map((end) => ({ tokens: [end], until })) : [];
-  return [...words, ...early];
 }
 
 function refused(name: string, expected: string, got: string): DsError {

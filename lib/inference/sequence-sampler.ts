@@ -55,7 +55,10 @@ export class SequenceSampler {
     const matcherOf = (sequence: Sequence): Matcher =>
       required(this.continuationOf(sequence)?.matcher);
     return this.sampler.fillMasks(
-      sequences.map((sequence, i) => [required(slots[i]), matcherOf(sequence)]),
+      sequences.map((sequence, i) => {
+        const { proposals } = sequence;
+        return { slot: required(slots[i]), matcher: matcherOf(sequence), proposals };
+      }),
     );
   }
 

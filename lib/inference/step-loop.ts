@@ -101,11 +101,10 @@ export class StepLoop implements Generator {
     const { vocabSize } = model;
     const lanes = 1 + (speculation?.most ?? 0);
     const sampler = new Sampler(vocabSize, device, limits.sequences, parts.logprobs, lanes);
-    this.sampler = new SequenceSampler(
-      sampler,
-      (sequence) => this.sequences.get(sequence)?.continuation,
-    );
-    this.speculator = speculation && new Speculator(speculation);
+    const continuationOf = (sequence: Sequence): Continuation | undefined =>
+      this.sequences.get(sequence)?.continuation;
+    this.sampler = new SequenceSampler(sampler, continuationOf);
+    this.speculator = speculation && new Speculator(speculation, continuationOf);
   }
 
   get isBusy(): boolean {
@@ -262,7 +261,9 @@ export class StepLoop implements Generator {
         return this.started(this.scheduler.plan());
       });
       const { draft } = this.parts;
-      const open = slices.map(({ sequence }) => sequence).filter((one) => one.proposals.length > 0);
+      const open = slices
+        .map(({ sequence }) => sequence)
+        .filter((one) => one.proposals.length > 0 && !this.matcherOf(one));
       if (!draft || open.length === 0) return slices;
       await draft.fill(open, (scores, rows, into) => this.sampler.draft(scores, rows, into));
       // The draft model may propose fewer tokens than planned, and requests may end meanwhile.
@@ -301,18 +302,12 @@ export class StepLoop implements Generator {
   private expectsProposals(): boolean {
     const { speculator, scheduler } = this;
     if (!speculator) return false;
-    return speculator.expects(scheduler.decoding.filter((one) => this.maySpeculate(one)));
+    return speculator.expects(scheduler.decoding);
   }
 
   /** Sets the proposals of the next step. */
   private propose(): void {
-    this.speculator?.propose(this.scheduler.decoding, (one) => this.maySpeculate(one));
-  }
-
-  /** Penalties and formats need all tokens before the sampled one. */
-  private maySpeculate(sequence: Sequence): boolean {
-    const continuation = this.sequences.get(sequence)?.continuation;
-    return continuation?.maySpeculate ?? false;
+    this.speculator?.propose(this.scheduler.decoding);
   }
 
   /** Enqueues the sampling of a step for sequences that have not ended meanwhile. */

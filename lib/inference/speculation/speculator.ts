@@ -1,4 +1,5 @@
 // Decides which sequences of a step get proposals, and how many.
+import type { Continuation } from '../continuation.js';
 import type { Sequence } from '../sequence.js';
 import { DraftLength } from './draft-length.js';
 import { type LookupSizes, PromptLookup } from './prompt-lookup.js';
@@ -51,7 +52,11 @@ export class Speculator {
   private proposed = 0;
   private accepted = 0;
 
-  constructor(private readonly settings: SpeculationSettings) {}
+  constructor(
+    private readonly settings: SpeculationSettings,
+    /** Returns the continuation of a sequence in progress. */
+    private readonly continuationOf: (sequence: Sequence) => Continuation | undefined,
+  ) {}
 
   counts(): SpeculationCounts {
     return { proposedTokens: this.proposed, acceptedTokens: this.accepted };
@@ -68,11 +73,11 @@ export class Speculator {
   }
 
   /** Sets the proposals of sequences for which the host has all tokens. */
-  propose(sequences: readonly Sequence[], maySpeculate: (sequence: Sequence) => boolean): void {
+  propose(sequences: readonly Sequence[]): void {
     const isBusy = sequences.length > this.settings.mostSequences;
     const cost = this.costOf(sequences.length);
     for (const sequence of sequences) {
-      const isFree = !isBusy && !sequence.isAhead && maySpeculate(sequence);
+      const isFree = !isBusy && !sequence.isAhead;
       // A step samples one token after the last proposal.
       const room = sequence.limit - sequence.tokens.length - 1;
       sequence.proposals = isFree ? this.proposalsFor(sequence, room, cost) : [];
@@ -83,8 +88,13 @@ export class Speculator {
     const { lookup, length } = this.draftOf(sequence);
     const { draft } = this.settings;
     const known = sequence.tokens.length;
+    const continuation = this.continuationOf(sequence);
+    if (!continuation?.maySpeculate) return [];
     const most = Math.min(room, length.at(known, cost));
-    if (!draft) return lookup.propose(most);
+    // Where a format leaves one way, the step jumps forward.
+    const forced = most > 0 ? Array.from(continuation.forced()).slice(0, most) : [];
+    if (forced.length > 0) return forced;
+    if (!draft || continuation.matcher) return lookup.propose(most);
     // The draft model fills them in later.
     return new Array(Math.max(0, Math.min(most, draft.reach - known))).fill(0);
   }

@@ -1,0 +1,73 @@
+// The rows of a sampler's device tables, by the rules and tokens of a sequence (csrc/ops/sample.h).
+import { required } from '../runtime/required.js';
+import { type Ban, FOREVER } from './ban-list.js';
+import type { SamplingRules } from './sampling-options.js';
+
+/** Recent tokens of a slot. */
+export const RECENT = 64;
+
+/** Returns true if the rules use logitBias or allowedTokens. */
+export const needsBias = ({ logitBias, allowedTokens }: SamplingRules): boolean =>
+  logitBias.length > 0 || allowedTokens !== null;
+
+/** Returns true if the rules use penalties. */
+export const needsCounts = (rules: SamplingRules): boolean =>
+  rules.repetitionPenalty !== 1 || rules.presencePenalty !== 0 || rules.frequencyPenalty !== 0;
+
+/** Returns a row of `settings`. */
+export function settingsOf(rules: SamplingRules): Float32Array {
+  const { temperature, topP, minP, repetitionPenalty, presencePenalty, frequencyPenalty } = rules;
+  return Float32Array.of(
+    temperature,
+    topP,
+    minP,
+    repetitionPenalty,
+    presencePenalty,
+    frequencyPenalty,
+  );
+}
+
+/** Returns the value to add to the score of each token, [V]. */
+export function biasOf(
+  { logitBias, allowedTokens }: SamplingRules,
+  vocabSize: number,
+): Float32Array {
+  const bias = new Float32Array(vocabSize);
+  if (allowedTokens) {
+    bias.fill(Number.NEGATIVE_INFINITY);
+    for (const token of allowedTokens) bias[token] = 0;
+  }
+  for (const [token, value] of logitBias) bias[token] = required(bias[token]) + value;
+  return bias;
+}
+
+/** Returns twice the count of each sampled token, plus 1 if the prompt contains the token. */
+export function countsOf(
+  prompt: readonly number[],
+  generated: readonly number[],
+  vocabSize: number,
+): Int32Array {
+  const counts = new Int32Array(vocabSize);
+  for (const token of generated) counts[token] = required(counts[token]) + 2;
+  for (const token of prompt) counts[token] = required(counts[token]) | 1;
+  return counts;
+}
+
+/** Returns the last tokens as a ring buffer: a token's index is its position modulo RECENT. */
+export function recentOf(prompt: readonly number[], generated: readonly number[]): Int32Array {
+  const recent = new Int32Array(RECENT).fill(-1);
+  const length = prompt.length + generated.length;
+  for (let position = Math.max(0, length - RECENT); position < length; ++position) {
+    const token = prompt[position] ?? generated[position - prompt.length];
+    recent[position % RECENT] = required(token);
+  }
+  return recent;
+}
+
+/** Returns the bans of a slot: bad words, and end tokens before minTokens. */
+export function bansOf({ badWords, minTokens }: SamplingRules, ends: readonly number[]): Ban[] {
+  const words = badWords.map((tokens) => ({ tokens, until: FOREVER }));
+  const until = Math.min(minTokens, FOREVER);
+  const early = until > 0 ? ends.map((end) => ({ tokens: [end], until })) : [];
+  return [...words, ...early];
+}
