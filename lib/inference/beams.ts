@@ -3,7 +3,7 @@
 import { turn } from '../data/event-loop.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
-import type { KeyValueCache } from '../nn/attention.js';
+import { KeyValueCache } from '../nn/attention.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -93,6 +93,10 @@ export async function beamSearch(
   options: BeamOptions,
 ): Promise<Beam[]> {
   const search = readSearch(model, prompt, options);
+  if (model.recurrentSizes) {
+    const expected = 'a model without recurrent layers, because a search copies keys and values';
+    throw refused('model', expected, model.constructor.name, 'Omit numBeams.');
+  }
   const run = new BeamRun(model, prompt, search);
   try {
     while (run.step()) {
@@ -210,9 +214,9 @@ class BeamRun {
   private begin(): Tensor {
     const { model, prompt } = this;
     const { numBeams, maxNewTokens } = this.search.rules;
-    const read = model.caches(1, prompt.length);
+    const read = this.cachesOf(1, prompt.length);
     const logits = model.next(rows([prompt], this.device), read);
-    this.caches = model.caches(numBeams, prompt.length + maxNewTokens);
+    this.caches = this.cachesOf(numBeams, prompt.length + maxNewTokens);
     this.caches.forEach((cache, layer) => {
       const own = required(read[layer]);
       for (const name of ['keys', 'values'] as const) {
@@ -223,6 +227,11 @@ class BeamRun {
       cache.length = own.length;
     });
     return logits.expand([numBeams, 1, logits.size(2)]);
+  }
+
+  private cachesOf(batch: number, capacity: number): KeyValueCache[] {
+    const isPlain = (one: unknown): one is KeyValueCache => one instanceof KeyValueCache;
+    return this.model.caches(batch, capacity).filter(isPlain);
   }
 
   private read(): Tensor {

@@ -1,11 +1,18 @@
 // Paged key-value cache: one pool of blocks per layer, shared by all sequences.
 
 import type { CacheReach, LayerCache, TurningReach, UnturnedHeads } from '../nn/attention.js';
+import {
+  noAttention,
+  pooledState,
+  type RecurrentSizes,
+  type StatePools,
+  statePools,
+} from '../nn/recurrent-cache.js';
 import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
-import { held, isBatchInvariant, refuseBatchInvariant, Tensor } from '../tensor/index.js';
+import { held, isBatchInvariant, refuseBatchInvariant, scope, Tensor } from '../tensor/index.js';
 import { gatheredPaged } from './gathered-attention.js';
 import { type ListName, listsOf, type StepBatch } from './step-batch.js';
 
@@ -20,12 +27,15 @@ export interface CacheSizes {
   blockSize: number;
   /** Whether forwards are batch-invariant, without the fused op of rotation and storage. */
   isInvariant?: boolean;
+  /** Layers with a recurrent state instead of keys and values. Default: none. */
+  recurrent?: RecurrentSizes | null;
 }
 
 /** Bytes of one block in all layers: 2 (keys, values) x layers x heads x block x head x element. */
 export function blockBytes(sizes: CacheSizes): number {
-  const { layers, kvHeads, headDim, blockSize, dtype } = sizes;
-  return 2 * layers * kvHeads * headDim * blockSize * dtypeSize(dtype);
+  const { layers, kvHeads, headDim, blockSize, dtype, recurrent } = sizes;
+  const others = recurrent?.layers.filter((has) => has).length ?? 0;
+  return 2 * Math.max(1, layers - others) * kvHeads * headDim * blockSize * dtypeSize(dtype);
 }
 
 /** The lists of a batch on the device; tables are [sequences, width], tiles [tiles, 3]. */
@@ -48,24 +58,32 @@ export function onDevice(batch: StepBatch, all: Tensor): DeviceBatch {
 }
 
 /**
- * The key-value cache of a model: for each layer a pool [blocks, 2, kvHeads, blockSize, headDim].
- * run() sets the batch of a forward; attention reads slots and block tables from it.
+ * The key-value cache of a model: for each layer a pool [blocks, 2, kvHeads, blockSize, headDim],
+ * or the recurrent states of `sequences` sequences. run() sets the batch of a forward; attention
+ * reads slots and block tables from it.
  */
 export class PagedCache {
   /** One entry per layer of the model, in order. */
   readonly layers: readonly LayerCache[];
   /** One pool per layer; none while the cache sleeps. */
-  private pools: Tensor[] = [];
+  private pools: (Tensor | null)[] = [];
+  /** The states of each layer with a recurrence. */
+  private states: (StatePools | null)[] = [];
   private running: DeviceBatch | null = null;
 
   /** Throws DS_OUT_OF_MEMORY. */
   constructor(
     private readonly sizes: CacheSizes,
     private readonly blocks: number,
+    private readonly sequences = 0,
   ) {
     const pool = (layer: number): Tensor => required(this.pools[layer]);
     this.layers = Array.from({ length: sizes.layers }, (_, i): LayerCache => {
       const running = (): DeviceBatch => required(this.running);
+      if (this.isRecurrent(i)) {
+        const state = pooledState(() => required(this.states[i]), this.listsNow);
+        return { attend: noAttention, state };
+      }
       const plain: LayerCache = {
         attend: (q, k, v, reach) => attend(pool(i), running(), { q, k, v }, reach),
       };
@@ -78,19 +96,38 @@ export class PagedCache {
     this.wake();
   }
 
-  /** Frees the pools with all keys and values. */
+  private isRecurrent(layer: number): boolean {
+    return this.sizes.recurrent?.layers[layer] ?? false;
+  }
+
+  private readonly listsNow = () => {
+    const { starts, lengths, states } = required(this.running);
+    return { starts, lengths, slots: states };
+  };
+
+  /** Frees the pools with all keys, values and states. */
   sleep(): void {
-    for (const pool of this.pools.splice(0)) pool.dispose();
+    for (const pool of this.pools.splice(0)) pool?.dispose();
+    for (const pools of this.states.splice(0)) {
+      pools?.inputs.dispose();
+      pools?.states.dispose();
+    }
   }
 
   /** Allocates the pools if the cache sleeps. Throws DS_OUT_OF_MEMORY. */
   wake(): void {
     if (this.pools.length > 0) return;
-    const { layers, kvHeads, headDim, dtype, device, blockSize } = this.sizes;
+    const { layers, kvHeads, headDim, dtype, device, blockSize, recurrent } = this.sizes;
     const shape = [this.blocks, 2, kvHeads, blockSize, headDim];
-    this.pools = Array.from({ length: layers }, () =>
-      held(() => Tensor.empty(shape, dtype, device)),
-    );
+    for (let i = 0; i < layers; ++i) {
+      const isRecurrent = this.isRecurrent(i);
+      this.pools.push(isRecurrent ? null : held(() => Tensor.empty(shape, dtype, device)));
+      const states = (): StatePools => {
+        const pools = statePools(this.sequences, required(recurrent), { dtype, device });
+        return { inputs: pools.inputs.keep(), states: pools.states.keep() };
+      };
+      this.states.push(isRecurrent ? scope(states) : null);
+    }
   }
 
   /** Runs a forward that computes the tokens of `batch`. */

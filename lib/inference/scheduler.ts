@@ -64,6 +64,8 @@ export class Scheduler {
   private running: Sequence[] = [];
   private waiting: Sequence[] = [];
   private slices: Slice[] = [];
+  /** Slots of recurrent states; a running sequence has one. */
+  private readonly states: number[];
   private budget = 0;
   private arrivals = 0;
   private prefixQueries = 0;
@@ -72,6 +74,7 @@ export class Scheduler {
 
   constructor(readonly limits: SchedulerLimits) {
     this.pool = new BlockPool(limits.blocks);
+    this.states = Array.from({ length: limits.sequences }, (_, i) => limits.sequences - 1 - i);
   }
 
   /** True if no sequence is left to compute. */
@@ -220,6 +223,8 @@ export class Scheduler {
   private giveBack(sequence: Sequence): void {
     this.pool.release(sequence.blocks);
     sequence.blocks = [];
+    if (sequence.state >= 0) this.states.push(sequence.state);
+    sequence.state = -1;
     sequence.computed = 0;
     sequence.sealed = 0;
     sequence.proposals = [];
@@ -250,6 +255,7 @@ export class Scheduler {
     this.prefixHits += cached;
     sequence.cached ??= cached;
     sequence.computed = cached;
+    sequence.state = required(this.states.pop());
     sequence.sealed = cached / this.limits.blockSize;
     this.running.push(sequence);
     this.take(sequence);

@@ -12,6 +12,8 @@ export class Sequence {
   computed = 0;
   /** The block table, in token order. */
   blocks: number[] = [];
+  /** The slot of its recurrent states; -1: none. */
+  state = -1;
   /** Number of leading blocks that other sequences can find. */
   sealed = 0;
   /** Prompt tokens found in the prefix cache on the first admission; null before. */

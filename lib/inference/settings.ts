@@ -1,6 +1,7 @@
 // Derives an engine's limits from its configuration: sequence length, step sizes and cache blocks.
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
+import { stateBytes } from '../nn/recurrent-cache.js';
 import type { ResolvedInferenceConfig } from './config/index.js';
 import { blockBytes, type CacheSizes } from './paged-cache.js';
 import type { SchedulerLimits } from './scheduler.js';
@@ -30,13 +31,22 @@ export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): n
 
 /**
  * Returns the settings of speculation; null without the section. `draft` is set for a draft model.
+ * Throws DS_CONFIG for a model with recurrent layers.
  */
 export function speculationOf(
   { speculative }: ResolvedInferenceConfig,
-  { device }: CacheSizes,
+  { device, recurrent }: CacheSizes,
   draft: DraftCost | null,
 ): SpeculationSettings | null {
   if (!speculative) return null;
+  if (recurrent) {
+    throw new DsError({
+      code: 'DS_CONFIG',
+      op: `${OP} speculative`,
+      expected: 'no value for a model with recurrent layers: a state cannot drop a token',
+      got: JSON.stringify(speculative),
+    });
+  }
   const {
     num_speculative_tokens: most,
     prompt_lookup_min: min,
@@ -92,7 +102,8 @@ export function limitsOf(
     sequences,
     blocks,
     blockSize,
-    sharesPrefixes: cache.prefix_caching,
+    // Cached blocks have no recurrent states, without which a sequence cannot continue.
+    sharesPrefixes: cache.prefix_caching && !sizes.recurrent,
   };
 }
 
@@ -111,6 +122,7 @@ function blocksIn(
   }
   const { reserved, cap } = device.memory;
   const total = cap > 0 ? cap : device.info.totalBytes;
-  const room = Math.floor((MEMORY_FRACTION * (total - reserved)) / each);
+  const states = sizes.recurrent ? sequences * stateBytes(sizes.recurrent, sizes.dtype) : 0;
+  const room = Math.max(0, Math.floor((MEMORY_FRACTION * (total - reserved) - states) / each));
   return Math.min(room, REUSE * sequences * needed);
 }

@@ -49,6 +49,7 @@ export function listsOf(sizes: StepSizes): Record<ListName, number> {
     tables: sequences * width,
     entries: tiles > 0 ? tokens : 0,
     tiles: 3 * tiles,
+    states: sequences,
   };
 }
 
@@ -60,11 +61,12 @@ export function wordsOf(sizes: StepSizes): number {
 /**
  * tokens (input of the op FeedTokens), positions and slots have one entry per token. `ends` are the
  * indices of last tokens and of proposals. starts, lengths and tables are inputs of the op
- * PagedAttention. entries and tiles are inputs of the op AdapterShrink.
+ * PagedAttention. entries and tiles are inputs of the op AdapterShrink. states are the slots of
+ * recurrent states.
  */
 export type ListName =
   | ('tokens' | 'positions' | 'slots' | 'ends' | 'starts' | 'lengths' | 'tables')
-  | ('entries' | 'tiles');
+  | ('entries' | 'tiles' | 'states');
 
 /**
  * Padded size of a decode step. A padding row has one token without a slot, which attends to no
@@ -166,6 +168,7 @@ function fill(
     for (let at = isEnded ? firstEnd : row; at < row; ++at) lists.ends[end++] = at;
     lists.starts[s + 1] = row;
     lists.lengths[s] = first + count;
+    lists.states[s] = sequence.state;
     const used = Math.min(width, blocks.length);
     for (let b = 0; b < used; ++b) lists.tables[s * width + b] = required(blocks[b]);
     s++;
@@ -174,7 +177,8 @@ function fill(
 }
 
 /** Fills the padding rows `from` to `to`. */
-function pad({ tokens, positions, slots, ends, starts, lengths }: Lists, from: number, to: number) {
+function pad(lists: Lists, from: number, to: number): void {
+  const { tokens, positions, slots, ends, starts, lengths, states } = lists;
   for (let row = from; row < to; ++row) {
     tokens[row] = 0;
     positions[row] = 0;
@@ -182,5 +186,6 @@ function pad({ tokens, positions, slots, ends, starts, lengths }: Lists, from: n
     ends[row] = row;
     starts[row + 1] = row + 1;
     lengths[row] = 0;
+    states[row] = -1;
   }
 }

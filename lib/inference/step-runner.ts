@@ -112,7 +112,7 @@ export class StepRunner {
     this.words = new Int32Array(
       wordsOf({ tokens: largest, sequences: rows, ends, width: most.width, tiles }),
     );
-    this.cache = new PagedCache(sizes, blocks);
+    this.cache = new PagedCache(sizes, blocks, sequences);
     this.numbers = held(() => Tensor.empty([this.words.length], 'i32', device));
     this.sampled = held(() => Tensor.empty([ends], 'i32', device));
     const { vocabSize } = model;

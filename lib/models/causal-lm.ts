@@ -3,12 +3,13 @@
 import type { JsonObject } from '../../types/json.js';
 import { firstTokens } from '../data/first-tokens.js';
 import { DsError } from '../errors.js';
-import { KeyValueCache } from '../nn/attention.js';
+import type { SequenceCache } from '../nn/attention.js';
 import { loadBalancingLoss } from '../nn/experts.js';
 import { Module } from '../nn/module.js';
 import { PackedLinear, StoredParameter } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { PretrainedDescription } from '../nn/pretrained-description.js';
+import type { RecurrentSizes } from '../nn/recurrent-cache.js';
 import type { RouterLoads } from '../nn/routers.js';
 import type {
   SequenceParallel,
@@ -36,12 +37,14 @@ import {
 } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
 import type { BlockActivations } from './activation-shape.js';
+import { type CacheShape, newCaches } from './caches.js';
 import { cachedDecoder, type Decoder, type GenerateOptions, generate } from './generate.js';
 import { headLoss, type LanguageHead } from './language-head.js';
 import { type Origin, withOrigin } from './origin.js';
 import { inRows, type PlaceInputs, type Places, placesOf } from './places.js';
 import { rowLogProbs, rowsFor } from './row-log-probs.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
+import { noParts, noTokenParts } from './sequence-errors.js';
 import type { LayerTokens } from './token-drop.js';
 import { scopeOfTokens, type TokenLogProbOptions, tokenLogProbs } from './token-log-probs.js';
 
@@ -174,6 +177,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
    */
   shareSequence(ranks: SequenceRanks | null): void {
     const { heads, kvHeads = heads } = this.config;
+    if (ranks && this.recurrentSizes) throw noTokenParts(this.constructor.name);
     if (ranks) splitHeads({ queries: heads, keys: kvHeads }, ranks.group, 'sequence_parallel_size');
     this.#sequence = ranks;
   }
@@ -425,7 +429,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   }
 
   /** Logits [B, 1, V] of the token after `tokens`; the caches hold the earlier tokens. */
-  next(tokens: Tensor, caches: readonly KeyValueCache[]): Tensor {
+  next(tokens: Tensor, caches: readonly SequenceCache[]): Tensor {
     const start = caches[0]?.length ?? 0;
     const x = this.hiddenOf(tokens, { ...inRows, start, caches });
     return this.logitsOf(x.narrow(1, x.size(1) - 1, 1).contiguous());
@@ -449,18 +453,22 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return this.logitsOf(indexSelect(x.reshape([-1, x.size(2)]), 0, ends));
   }
 
+  /** @internal Layers with a recurrent state instead of keys and values; null: none. */
+  get recurrentSizes(): RecurrentSizes | null {
+    return null;
+  }
+
   /** @internal Shape of a token's keys and values in the cache of one layer. */
-  cacheShape(): { layers: number; kvHeads: number; headDim: number; dtype: DType; device: Device } {
+  cacheShape(): CacheShape {
     const { heads, channels, layers, headDim = channels / heads } = this.config;
     const { dtype, device } = this.computesIn;
-    return { layers, kvHeads: this.keyHeads, headDim, dtype, device };
+    const { recurrentSizes: recurrent } = this;
+    return { layers, kvHeads: this.keyHeads, headDim, dtype, device, recurrent };
   }
 
   /** Creates empty caches with capacity for `capacity` tokens in each of `batch` rows. */
-  caches(batch: number, capacity: number): KeyValueCache[] {
-    const { layers, kvHeads, headDim, dtype, device } = this.cacheShape();
-    const shape = [batch, kvHeads, capacity, headDim] as const;
-    return Array.from({ length: layers }, () => new KeyValueCache(shape, dtype, device));
+  caches(batch: number, capacity: number): SequenceCache[] {
+    return newCaches(this.cacheShape(), batch, capacity);
   }
 
   /** Creates a decoder that caches keys and values of up to `capacity` tokens. */
@@ -489,12 +497,4 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       hint: `The model has ${this.maxSeq} positions: create the dataset with at most that length (length, seq).`,
     });
   }
-}
-
-/** Routing statistics of one rank's tokens cannot reach the loss of all ranks. */
-function noParts(model: string, got: number): DsError {
-  const op = `${model} routerAuxLossCoef`;
-  const hint =
-    'Read the model with { routerAuxLossCoef: 0 }, or train without sequence_parallel_size.';
-  return refused(op, '0 with sequence parallelism', String(got), hint);
 }

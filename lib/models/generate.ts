@@ -1,7 +1,7 @@
 // Sampling from a causal language model, one token at a time.
 
 import { DsError } from '../errors.js';
-import type { KeyValueCache } from '../nn/attention.js';
+import type { SequenceCache } from '../nn/attention.js';
 import type { Module } from '../nn/module.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -151,8 +151,8 @@ function rereading(model: CausalModel): Decoder {
 
 /** A model with a key-value cache; see CausalLM. */
 interface Caching {
-  caches(batch: number, capacity: number): KeyValueCache[];
-  next(tokens: Tensor, caches: readonly KeyValueCache[]): Tensor;
+  caches(batch: number, capacity: number): SequenceCache[];
+  next(tokens: Tensor, caches: readonly SequenceCache[]): Tensor;
   rereads(from: number, to: number): boolean;
 }
 

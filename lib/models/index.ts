@@ -33,6 +33,7 @@ export type { PlaceInputs, Places } from './places.js';
 export type {
   AttentionContext,
   BlockAttention,
+  GatedAttention,
   LatentAttention,
   PackedAttention,
   PerHeadAttention,
@@ -48,6 +49,8 @@ export type {
   Varying,
   Window,
 } from './rotary/config.js';
+export type { DeltaSizes } from './rotary/delta-config.js';
+export type { GatedDeltaNet } from './rotary/delta-net.js';
 export type { FeedForward, GatedMlp, PlainMlp } from './rotary/feed-forward.js';
 export type { MoeConfig, MoeSizes } from './rotary/mixture.js';
 export type { Norm, OffsetRMSNorm, PlainLayerNorm } from './rotary/norms.js';

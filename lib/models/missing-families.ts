@@ -3,7 +3,6 @@ import { required } from '../runtime/required.js';
 
 const ENCODER = 'an encoder: attention to later tokens, and no causal language model';
 const PICTURES = 'an image encoder';
-const DELTA = 'gated delta net layers, and gates of the attention';
 const STATE = 'state space layers';
 const ALIBI = 'ALiBi positions';
 const LEARNED = 'learned positions in a body of its own';
@@ -47,9 +46,6 @@ const MISSING: Readonly<Record<string, string>> = {
   pixtral: PICTURES,
   qwen2_5_vl: PICTURES,
   qwen2_vl: PICTURES,
-  qwen3_5: DELTA,
-  qwen3_5_moe: DELTA,
-  qwen3_next: DELTA,
   qwen3_vl: PICTURES,
   qwen3_vl_moe: PICTURES,
   recurrent_gemma: 'recurrent layers',

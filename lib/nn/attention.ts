@@ -6,7 +6,13 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
-import { attention, causalSelfAttentionPacked, type HeadShare, Tensor } from '../tensor/index.js';
+import {
+  attention,
+  causalSelfAttentionPacked,
+  type DeltaInputs,
+  type HeadShare,
+  Tensor,
+} from '../tensor/index.js';
 import { cappedAttention } from './capped-attention.js';
 import { Linear, type LinearOptions } from './linear.js';
 import { Module } from './module.js';
@@ -49,8 +55,19 @@ export interface CacheReach {
 /** The earlier tokens that a fused attention sees, and its scale. */
 export type TurningReach = Pick<CacheReach, 'window' | 'scale'>;
 
+/** The state of one layer with a recurrence. */
+export interface RecurrentState {
+  /** shortConv() of new tokens x [B, T, C] after the earlier ones; keeps the last inputs. */
+  convolve(x: Tensor, weight: Tensor): Tensor;
+  /** gatedDelta() of new tokens after the earlier ones; keeps the state. convolve() comes first. */
+  delta(inputs: DeltaInputs): Tensor;
+}
+
 /** Keys and values of one layer that later tokens attend to. */
 export interface LayerCache {
+  /** The state of a layer with a recurrence, which has no keys and values. */
+  readonly state?: RecurrentState;
+
   /**
    * Stores k and v [B, Hk, T, D] of new tokens. Returns the attention [B, H, T, D] of their queries
    * q to the new tokens and the earlier tokens of their sequence, within `reach`. Records nothing
@@ -62,11 +79,17 @@ export interface LayerCache {
   attendTurning?(heads: UnturnedHeads, reach: TurningReach): Tensor;
 }
 
+/** The cache of one layer for a batch of sequences of one length. */
+export interface SequenceCache extends LayerCache {
+  /** Tokens that it holds. */
+  length: number;
+}
+
 /**
  * Keys and values of a batch of sequences of one length: [B, Hk, capacity, D] each. The scope in
  * which it was made owns it.
  */
-export class KeyValueCache implements LayerCache {
+export class KeyValueCache implements SequenceCache {
   /** [B, Hk, capacity, D]; the first `length` tokens are valid. */
   readonly keys: Tensor;
   /** As `keys`. */

@@ -107,17 +107,24 @@ const cuts: Record<string, InferenceConfig> = {
   'nothing shared': { kv_cache: { block_size: 16, prefix_caching: false } },
 };
 
-const alike: Case[] = ['llama', 'mistral', 'gpt2', 'qwen2-moe', 'gemma2', 'cohere2'].flatMap(
-  (family) =>
-    Object.entries(cuts).map(([name, config]) => ({
-      name: `engine: ${family} continues alike with ${name}`,
-      run: (device) =>
-        withEngine(
-          family,
-          { ...config, device: device.name, max_out_tokens: limitOf(family) },
-          continues,
-        ),
-    })),
+const alike: Case[] = [
+  'llama',
+  'mistral',
+  'gpt2',
+  'qwen2-moe',
+  'gemma2',
+  'cohere2',
+  'qwen3-5',
+].flatMap((family) =>
+  Object.entries(cuts).map(([name, config]) => ({
+    name: `engine: ${family} continues alike with ${name}`,
+    run: (device) =>
+      withEngine(
+        family,
+        { ...config, device: device.name, max_out_tokens: limitOf(family) },
+        continues,
+      ),
+  })),
 );
 
 interface Habits {
@@ -174,7 +181,7 @@ async function equalsForward(family: string, device: Device): Promise<void> {
   const text = (families[family] as Text[]).at(-1) as Text;
   const tokens = [...text.prompt, ...text.tokens];
   const sizes = { ...model.cacheShape(), blockSize: 16 };
-  const cache = new PagedCache(sizes, 12);
+  const cache = new PagedCache(sizes, 12, 1);
   const whole = noGrad(() =>
     scope(() => {
       const all = Tensor.from(Int32Array.from(tokens), { shape: [1, tokens.length], device });
@@ -189,6 +196,7 @@ async function equalsForward(family: string, device: Device): Promise<void> {
     const count = Math.min(piece, tokens.length - first);
     const shown = new Sequence(tokens.slice(0, first + count), tokens.length);
     shown.blocks = sequence.blocks;
+    shown.state = 0;
     const { batch } = stepBatch([{ sequence: shown, first, count }], { blockSize: 16 });
     const scores = noGrad(() =>
       scope(() => {
@@ -215,7 +223,7 @@ async function equalsForward(family: string, device: Device): Promise<void> {
 export const cases: Case[] = [
   ...likeTransformers,
   ...alike,
-  ...['llama', 'qwen2-window', 'gpt2', 'mixtral'].flatMap((family) =>
+  ...['llama', 'qwen2-window', 'gpt2', 'mixtral', 'qwen3-next'].flatMap((family) =>
     [true, false].flatMap((shares) =>
       [true, false].map((ahead) => ({
         name: `engine: ${family} goes on after it gave way${shares ? '' : ', nothing shared'}${ahead ? ', ahead' : ''}`,

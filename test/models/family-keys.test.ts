@@ -140,7 +140,6 @@ describe('refused by name', () => {
     for (const [type, part] of Object.entries({
       bloom: 'ALiBi positions',
       gemma4_text: 'heads and embeddings that differ by layer',
-      qwen3_next: 'gated delta net',
       mamba: 'state space',
       albert: 'an encoder',
     })) {

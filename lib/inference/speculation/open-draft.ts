@@ -72,6 +72,7 @@ export async function openDraft(
   try {
     const folder = folders.find(hasTokenizer);
     const own = folder === undefined ? null : await Tokenizer.fromPretrained(folder);
+    if (draft.recurrentSizes) throw recurrent(draft);
     requireSame(own, tokenizer, [draft.vocabSize, model.vocabSize]);
     draft.to(device, dtype).eval();
     joinAll(draft);
@@ -97,6 +98,14 @@ function requireSame(
     const [a, b] = [own, tokenizer].map((one) => (one.hasToken(id) ? one.idToToken(id) : null));
     if (a !== b) throw differs(`${JSON.stringify(b)} as token ${id}`, JSON.stringify(a));
   }
+}
+
+/** A state cannot drop the tokens that the model refuses. */
+function recurrent(draft: CausalLM): DsError {
+  return new DsError({
+    ...{ code: 'DS_CONFIG', op: OP, expected: 'a model without recurrent layers' },
+    got: draft.constructor.name,
+  });
 }
 
 function differs(expected: string, got: string): DsError {

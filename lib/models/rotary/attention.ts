@@ -21,6 +21,7 @@ import {
   isGradEnabled,
   pad,
   rope,
+  sigmoid,
   type Tensor,
 } from '../../tensor/index.js';
 import type { Body, LatentSizes, Window } from './config.js';
@@ -44,6 +45,8 @@ interface Heads {
   readonly q: Tensor;
   readonly k: Tensor;
   readonly v: Tensor;
+  /** Gates of the results, [B, T, heads * headDim]; absent: none. */
+  readonly gate?: Tensor;
 }
 
 /** The norm of `heads` heads of queries or keys, in families that have one. */
@@ -108,7 +111,7 @@ abstract class RotaryAttentionBase extends Module {
     const mixed = this.fusedWith(cache, heads, context) ?? this.mixed(heads, context, cache);
     const byToken = this.valuesOf(mixed.transpose(1, 2));
     const joined = byToken.reshape([byToken.size(0), byToken.size(1), -1]);
-    return this.outProjection.call(joined);
+    return this.outProjection.call(heads.gate ? joined.mul(sigmoid(heads.gate)) : joined);
   }
 
   /** Norms, rotation, storage and attention by a cache with a fused op; null for other caches. */
@@ -262,6 +265,42 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
   }
 }
 
+/** The attention of Qwen3-Next: q_proj has the query and a gate of each head. */
+export class GatedAttention extends RotaryAttentionBase {
+  /** From channels to heads * 2 headDim: for each head, its query and its gate. */
+  readonly q_proj: Linear;
+  /** From channels to kvHeads * headDim. */
+  readonly k_proj: Linear;
+  /** From channels to kvHeads * headDim. */
+  readonly v_proj: Linear;
+  /** From heads * headDim back to channels. */
+  declare readonly o_proj: Linear;
+  declare readonly q_norm: Norm | null;
+  declare readonly k_norm: Norm | null;
+
+  constructor(body: Body, place: LayerPlace) {
+    super(body, place);
+    const { channels, heads, kvHeads, headDim, qkvBias: bias } = body;
+    this.q_proj = new Linear(channels, 2 * heads * headDim, { bias });
+    this.k_proj = new Linear(channels, kvHeads * headDim, { bias });
+    this.v_proj = new Linear(channels, kvHeads * headDim, { bias });
+    this.addOutProjection();
+    this.q_norm = headNorm(body, heads);
+    this.k_norm = headNorm(body, kvHeads);
+  }
+
+  /** @internal */
+  protected override projected(x: Tensor): Heads {
+    const [B, T] = leading(x.shape, 2);
+    const { headDim } = this.body;
+    const both = this.q_proj.call(x).reshape([B, T, -1, 2 * headDim]);
+    const [q, gate] = leading(both.split(headDim, 3), 2);
+    const k = this.headsOf(this.k_proj.call(x));
+    const v = this.headsOf(this.v_proj.call(x));
+    return { q, k, v, gate: gate.reshape([B, T, -1]) };
+  }
+}
+
 /** The attention of Phi, with one projection for queries, keys and values. */
 export class PackedAttention extends RotaryAttentionBase {
   /** From channels to (heads + 2 kvHeads) * headDim: queries, keys, values. */
@@ -411,4 +450,9 @@ export class LatentAttention extends RotaryAttentionBase {
 const LATENT_EPS = 1e-6;
 
 /** The attention of a block. */
-export type BlockAttention = RotaryAttention | PackedAttention | PerHeadAttention | LatentAttention;
+export type BlockAttention =
+  | RotaryAttention
+  | GatedAttention
+  | PackedAttention
+  | PerHeadAttention
+  | LatentAttention;

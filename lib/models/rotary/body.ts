@@ -27,12 +27,14 @@ import { aroundChosen, chosenFor, type DrawnTokens, drawTokens, refused } from '
 import {
   type AttentionContext,
   type BlockAttention,
+  GatedAttention,
   LatentAttention,
   PackedAttention,
   PerHeadAttention,
   RotaryAttention,
 } from './attention.js';
 import type { Body } from './config.js';
+import { GatedDeltaNet } from './delta-net.js';
 import { type FeedForward, feedForward } from './feed-forward.js';
 import { setNamed } from './named-module.js';
 import { type AnyNorm, type Norm, normalized, normOf } from './norms.js';
@@ -49,8 +51,8 @@ export class RotaryBlock extends Module {
   // the norms.
   /** Before the attention, in families with this norm. */
   declare readonly input_layernorm: Norm;
-  /** Causal attention with rotary positions. */
-  declare readonly self_attn: BlockAttention;
+  /** Causal attention with rotary positions; in some layers of hybrid models a recurrence. */
+  declare readonly self_attn: BlockAttention | GatedDeltaNet;
   /** Before the MLP; in families with norms after the branches, after the attention. */
   declare readonly post_attention_layernorm: Norm;
   /** The feed-forward block, or a mixture of experts. */
@@ -67,8 +69,12 @@ export class RotaryBlock extends Module {
     const { names = {} } = traits;
     const window = windows[layer] ?? null;
     this.addNorm(norms.attention[0]);
-    const attention = new (attentionOf(traits))(body, { window, layer });
-    setNamed(this, 'self_attn', names.attention ?? 'self_attn', attention);
+    if (body.delta?.layers[layer]) {
+      setNamed(this, 'self_attn', 'linear_attn', new GatedDeltaNet(body));
+    } else {
+      const attention = new (attentionOf(traits))(body, { window, layer });
+      setNamed(this, 'self_attn', names.attention ?? 'self_attn', attention);
+    }
     this.addNorm(norms.attention[1]);
     this.addNorm(norms.mlp[0]);
     this.mlp = feedForward(body, layer);
@@ -131,8 +137,9 @@ export class RotaryBlock extends Module {
   }
 }
 
-function attentionOf({ packed, perHead, latent }: RotaryTraits) {
+function attentionOf({ packed, perHead, latent, gated }: RotaryTraits) {
   if (latent) return LatentAttention;
+  if (gated) return GatedAttention;
   if (perHead) return PerHeadAttention;
   return packed ? PackedAttention : RotaryAttention;
 }

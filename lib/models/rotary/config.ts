@@ -4,6 +4,7 @@ import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import type { CausalConfig } from '../causal-lm.js';
+import { type DeltaSizes, readDelta } from './delta-config.js';
 import { type MoeConfig, type MoeSizes, readMoe } from './mixture.js';
 import { type RopeScaling, requireScaling } from './rope-scaling.js';
 import { factorsOf, readScales, type ScaleFactors, type Scales } from './scales.js';
@@ -45,6 +46,8 @@ export interface RotaryConfig extends CausalConfig {
   headDim?: number;
   /** Widths of latent attention, in families that have it; they determine headDim. */
   latent?: LatentSizes;
+  /** Layers of gated delta nets, in families that have them. */
+  delta?: DeltaSizes;
   /** Epsilon of the norms. Default 1e-6. */
   eps?: number;
   /** The base of the rotary frequencies. Default 10000. */
@@ -144,6 +147,7 @@ export type Varying =
   | 'scales'
   | 'parallel'
   | 'latent'
+  | 'delta'
   | 'qkNorm'
   | 'moe'
   | 'routerAuxLossCoef';
@@ -193,7 +197,7 @@ const MIXED = ['moe', 'routerAuxLossCoef'] as const;
 
 /** The names of options that only some families have. */
 function varyingOf(traits: RotaryTraits): Varying[] {
-  const { biases, window, moe, rope, residualDropout, scales, parallel, latent } = traits;
+  const { biases, window, moe, rope, residualDropout, scales, parallel, latent, delta } = traits;
   const { qkv, out, mlp } = biases;
   const given: Readonly<Partial<Record<Varying, unknown>>> = {
     window: window !== 'none',
@@ -203,7 +207,7 @@ function varyingOf(traits: RotaryTraits): Varying[] {
     residualDropout,
     scales,
     parallel: parallel?.key,
-    latent,
+    ...{ latent, delta },
     qkNorm: traits.qkNormKey,
   };
   const named = [qkv, out, mlp].filter((one) => typeof one === 'string');
@@ -297,6 +301,7 @@ function variedOf(
       routerAuxLossCoef: requireFinite(`${name} routerAuxLossCoef`, routerAuxLossCoef, 0),
     }),
     ...Object.fromEntries(switched.map((one) => [one, config[one] ?? false])),
+    ...(has('delta') && { delta: readDelta(name, config.delta, layers) }),
     ...(has('window') && { window: config.window ?? null }),
     ...(has('partialRotaryFactor') && { partialRotaryFactor }),
     ...(has('ropeLayers') && { ropeLayers: requireLayers(name, config.ropeLayers, layers) }),

@@ -14,6 +14,7 @@ import {
   type Window,
   windowsOf,
 } from './config.js';
+import { describeDelta, parseDelta } from './delta-config.js';
 import { describeMoe, expertSlices, parseMoe, parseRouterLoss } from './mixture.js';
 import { describeRope, describeRopeLayers, parseRope, parseRopeLayers } from './rope-keys.js';
 import { describeScales, parseScales } from './scales.js';
@@ -25,7 +26,9 @@ const TABLE = /\.(?:rotary_emb\.inv_freq|(?:attention|attn)\.(?:masked_)?bias)$/
 /** Prefixes of the text model's tensors in multimodal files of transformers 5 and 4. */
 const TEXT = /^(?:model\.language_model\.|language_model\.(?:model\.)?)/;
 /** Tensors of multimodal files besides the text model. */
-const NOT_TEXT = /^(?:model\.)?(?:vision_tower|multi_modal_projector)\./;
+const NOT_TEXT = /^(?:model\.)?(?:vision_tower|multi_modal_projector|visual)\./;
+/** Layers that predict later tokens, beside the model. */
+const PREDICTOR = /^(?:model\.)?mtp\./;
 
 /** This library's name for a tensor of a multimodal file; null: not of the text model. */
 function textName(name: string): string | null {
@@ -39,7 +42,8 @@ export function rotaryLayout(traits: RotaryTraits, sizes: RotarySizes): Layout {
   const { layers } = sizes;
   const { textOf, hasPredictors = false } = traits;
   const isPredictor = (name: string): boolean =>
-    hasPredictors && Number(/^model\.layers\.(\d+)\./.exec(name)?.[1] ?? 0) >= layers;
+    hasPredictors &&
+    (PREDICTOR.test(name) || Number(/^model\.layers\.(\d+)\./.exec(name)?.[1] ?? 0) >= layers);
   return {
     transposed: new Set<string>(),
     slices: slicesOf(traits, sizes),
@@ -122,6 +126,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     }),
     ...parseRope(traits, config, maxSeq),
     ...parseRopeLayers(traits, config, layers),
+    ...(traits.delta && { delta: parseDelta(config, layers) }),
     ...parseScales(traits, config),
     ...(traits.parallel?.key && { parallel: config.flag(...traits.parallel.key) }),
     ...(traits.qkNormKey && { qkNorm: config.flag(...traits.qkNormKey) }),
@@ -276,6 +281,7 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     ...Object.fromEntries(biases),
     ...describeWindow(traits, sizes),
     ...describeScales(traits, sizes.scales),
+    ...(sizes.delta && describeDelta(sizes.delta)),
     ...(parallel?.key && { [parallel.key[0]]: sizes.parallel ?? parallel.key[1] }),
     ...(traits.qkNormKey && { [traits.qkNormKey[0]]: sizes.qkNorm ?? traits.qkNormKey[1] }),
     // transformers' DeepseekV2Config refuses an integer; 0 is the default everywhere.

@@ -159,7 +159,7 @@ function longestOf(scaling: RopeScaling | null, declared: number): number {
 }
 
 function parseScaling(
-  { types, aliases }: RopeTraits,
+  { types, aliases, ofPictures = [] }: RopeTraits,
   section: ModelConfig,
   config: ModelConfig,
   declared: number,
@@ -167,7 +167,7 @@ function parseScaling(
   const key = section.get('rope_type') === null ? 'type' : 'rope_type';
   const type = section.get(key, 'default');
   if (type === 'default') {
-    requireNoOther(section, []);
+    requireNoOther(section, [], ofPictures);
     return null;
   }
   const own = ((typeof type === 'string' ? aliases[type] : undefined) ??
@@ -177,7 +177,7 @@ function parseScaling(
     throw section.refusal(key, known, type);
   }
   const { needs, may } = scalingKeys(own);
-  requireNoOther(section, [...needs, ...may]);
+  requireNoOther(section, [...needs, ...may], ofPictures);
   const absent = defaultsOf(own, section, config, declared);
   const found: Record<string, JsonValue> = { type: own };
   for (const name of [...needs, ...may]) {
@@ -216,8 +216,12 @@ function numberOf(section: ModelConfig, name: ScalingKey, absent: number | null)
 }
 
 /** Other numbers in a section would change the angles in transformers. */
-function requireNoOther(section: ModelConfig, known: readonly ScalingKey[]): void {
-  const keys = [...BESIDE, ...known.map((name) => KEYS[name])];
+function requireNoOther(
+  section: ModelConfig,
+  known: readonly ScalingKey[],
+  others: readonly string[] = [],
+): void {
+  const keys = [...BESIDE, ...others, ...known.map((name) => KEYS[name])];
   const isPlain = known.length === 0;
   for (const key of section.keys()) {
     const value = section.get(key);

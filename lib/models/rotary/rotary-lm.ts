@@ -4,6 +4,7 @@ import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/linear.js';
 import { PackedLinear } from '../../nn/packed-linear.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
+import type { RecurrentSizes } from '../../nn/recurrent-cache.js';
 import type { TensorPlan } from '../../parallel/plan.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import { type Tensor, tanh } from '../../tensor/index.js';
@@ -21,6 +22,7 @@ import {
   type RotarySizes,
   readRotaryConfig,
 } from './config.js';
+import { statesOf } from './delta-config.js';
 import { setNamed } from './named-module.js';
 import { describeRotary, parseRotaryConfig, rotaryLayout } from './pretrained.js';
 import { regimeOf, rereads } from './rope-scaling.js';
@@ -71,6 +73,12 @@ export abstract class RotaryLM extends CausalLM {
     const { moe, layers } = this.config;
     if (!moe || moe.denseLayers.length === layers) return null;
     return { layers: expertStyles('model.layers.*.mlp') };
+  }
+
+  /** @internal */
+  override get recurrentSizes(): RecurrentSizes | null {
+    const { delta } = this.config;
+    return delta ? statesOf(delta) : null;
   }
 
   override get placedSeq(): number {

@@ -38,18 +38,19 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
       // A head with a bias stays whole, because the split loss has none.
       ...(!traits.biases.head && { [head]: 'head' as const }),
     },
-    // Latents are computed from all tokens on each rank.
-    ...(!traits.latent && {
-      sequence: {
-        body: model,
-        first: `${list}.0`,
-        byToken: [
-          ...names.map((name) => `${list}.*.${name}`),
-          `${model}.${lastNorm(body)}`,
-          ...(hasShared && isGated ? [`${mlp}.shared_expert_gate`] : []),
-        ],
-      },
-    }),
+    // Latents and recurrences are computed from all tokens on each rank.
+    ...(!traits.latent &&
+      !traits.delta && {
+        sequence: {
+          body: model,
+          first: `${list}.0`,
+          byToken: [
+            ...names.map((name) => `${list}.*.${name}`),
+            `${model}.${lastNorm(body)}`,
+            ...(hasShared && isGated ? [`${mlp}.shared_expert_gate`] : []),
+          ],
+        },
+      }),
     taken: (here) => {
       if (traits.perGroup) requireWholeGroups(body, here);
       taken(here);

@@ -119,6 +119,8 @@ export interface RopeTraits {
    * from it.
    */
   readonly originalBeside: boolean;
+  /** Further keys of a section, which change nothing for text. Default: none. */
+  readonly ofPictures?: readonly string[];
   /** Whether channels 2i and 2i + 1 are a pair; otherwise i and i + R / 2. Default false. */
   readonly interleaved?: boolean;
   /**
@@ -161,6 +163,15 @@ interface ScalesTraits {
   readonly scoreCap?: ScaleTraits;
   /** Bound c of logits: c tanh(logit / c). */
   readonly logitCap?: ScaleTraits;
+}
+
+/** Layers of gated delta nets. */
+interface DeltaTraits {
+  /**
+   * Whether in_proj_qkvz and in_proj_ba have all projections, key head by key head; otherwise
+   * in_proj_qkv, in_proj_z, in_proj_b and in_proj_a.
+   */
+  readonly joined: boolean;
 }
 
 /** The names of scales with a key. */
@@ -219,6 +230,10 @@ export interface RotaryTraits {
   readonly perHead?: string;
   /** Whether several queries share a key head in that projection. Default false. */
   readonly perGroup?: boolean;
+  /** Gated delta net layers between those with attention. Default: none. */
+  readonly delta?: DeltaTraits;
+  /** Whether q_proj has, for each head, its query and a gate of its result. Default false. */
+  readonly gated?: boolean;
   /** Default: Llama's names. */
   readonly names?: ModuleNames;
   /** The feed-forward block. Default: "packed" if `packed`, else "gated". */

@@ -1,0 +1,54 @@
+// Qwen3.5: gated delta nets, and gated attention in every fourth layer.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { DeltaSizes } from '../rotary/delta-config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a Qwen35, and the mode of its activations. */
+export interface Qwen35Config
+  extends FamilyConfig<'attentionBias' | 'partialRotaryFactor' | 'delta'> {
+  /** The layers of gated delta nets. */
+  delta: DeltaSizes;
+}
+
+const TRAITS: RotaryTraits = {
+  name: 'Qwen35',
+  modelType: 'qwen3_5_text',
+  textOf: 'qwen3_5',
+  architecture: 'Qwen3_5ForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
+  ...{ qkNorm: 'head', gated: true, norm: { offset: true } },
+  ...{ window: 'none', hasPredictors: true, delta: { joined: false } },
+  rope: {
+    ...COMMON_ROPE,
+    partial: true,
+    partialFallback: 0.25,
+    ofPictures: ['mrope_section', 'mrope_interleaved'],
+  },
+  only: { attn_output_gate: [true] },
+  defaults: {
+    head_dim: 256,
+    max_position_embeddings: 32_768,
+    num_key_value_heads: 4,
+    intermediate_size: 12_288,
+  },
+};
+
+/** Source: Qwen team 2026; transformers' Qwen3_5ForCausalLM. */
+export class Qwen35 extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: Qwen35Config) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: Qwen35Config) => new Qwen35(config));
+
+  /**
+   * models.fromPretrained() for a Qwen3.5 folder. Rejects with DS_CHECKPOINT for other models.
+   */
+  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Qwen35> {
+    return readPretrained(dir, [Qwen35.family], options);
+  }
+}

@@ -1,0 +1,134 @@
+// The states of layers with a recurrence, for a batch of sequences of one length.
+import { DsError } from '../errors.js';
+import type { Device } from '../runtime/device.js';
+import { type DType, dtypeSize, statisticOf } from '../runtime/dtype.js';
+import * as kernels from '../runtime/kernels.generated.js';
+import { leading } from '../runtime/required.js';
+import { type DeltaInputs, Tensor } from '../tensor/index.js';
+import type { RecurrentState, SequenceCache } from './attention.js';
+
+/** Sizes of the states of a model's layers. */
+export interface RecurrentSizes {
+  /** Whether a layer has a recurrence; the others have attention. */
+  readonly layers: readonly boolean[];
+  /** Channels of the short convolution. */
+  readonly channels: number;
+  /** Weights of each of these channels. */
+  readonly taps: number;
+  /** Value heads. */
+  readonly heads: number;
+  /** Rows of a head's state. */
+  readonly keyDim: number;
+  /** Columns of a head's state. */
+  readonly valueDim: number;
+}
+
+/** The states of one layer for `slots` sequences. */
+export interface StatePools {
+  /** The last inputs of the convolution, [slots, taps - 1, channels]. */
+  readonly inputs: Tensor;
+  /** [slots, heads, keyDim, valueDim] f32 (f64 for f64). */
+  readonly states: Tensor;
+}
+
+/** Allocates the pools of one layer. Throws DS_OUT_OF_MEMORY. */
+export function statePools(
+  slots: number,
+  { taps, channels, heads, keyDim, valueDim }: RecurrentSizes,
+  { dtype, device }: { dtype: DType; device: Device },
+): StatePools {
+  return {
+    inputs: Tensor.empty([slots, taps - 1, channels], dtype, device),
+    states: Tensor.empty([slots, heads, keyDim, valueDim], statisticOf(dtype), device),
+  };
+}
+
+/** Bytes of the states of one sequence, in all layers. */
+export function stateBytes(sizes: RecurrentSizes, dtype: DType): number {
+  const { layers, taps, channels, heads, keyDim, valueDim } = sizes;
+  const each =
+    (taps - 1) * channels * dtypeSize(dtype) +
+    heads * keyDim * valueDim * dtypeSize(statisticOf(dtype));
+  return layers.filter((has) => has).length * each;
+}
+
+/**
+ * Where the sequences of packed tokens begin, their lengths, and their slots; see GatedDeltaStep.
+ */
+export type SequenceLists = Readonly<Record<'starts' | 'lengths' | 'slots', Tensor>>;
+
+/** x [B, T, ..] as packed tokens [B T, ..] with last stride 1. */
+const tokensOf = (x: Tensor): Tensor => {
+  const [B, T, ...rest] = x.shape as [number, number, ...number[]];
+  return x.contiguous().reshape([B * T, ...rest]);
+};
+
+/** The recurrence of one layer over packed tokens; records nothing on the tape. */
+export function pooledState(pools: () => StatePools, lists: () => SequenceLists): RecurrentState {
+  return {
+    convolve(x, weight) {
+      const out = Tensor.empty(x.shape, x.dtype, x.device);
+      const packed = { x: tokensOf(x), weight, out: tokensOf(out), pool: pools().inputs };
+      kernels.shortConvStep({ ...packed, ...lists() });
+      return out;
+    },
+    delta({ q, k, v, decay, beta }: DeltaInputs) {
+      const out = Tensor.empty(v.shape, v.dtype, v.device);
+      kernels.gatedDeltaStep({
+        ...{ q: tokensOf(q), k: tokensOf(k), v: tokensOf(v) },
+        ...{ decay: tokensOf(decay), beta: tokensOf(beta) },
+        ...lists(),
+        ...{ out: tokensOf(out), pool: pools().states },
+      });
+      return out;
+    },
+  };
+}
+
+/** Throws, because attention never uses the cache of such a layer. */
+export function noAttention(): never {
+  const [expected, got] = ['a layer with a recurrence', 'attention'];
+  throw new DsError({ code: 'DS_INTERNAL', op: 'RecurrentCache', expected, got });
+}
+
+/** The states of a batch of sequences of one length. The scope in which it was made owns it. */
+export class RecurrentCache implements SequenceCache {
+  length = 0;
+  readonly state: RecurrentState;
+
+  constructor(
+    batch: number,
+    sizes: RecurrentSizes,
+    { dtype, device }: { dtype: DType; device: Device },
+  ) {
+    const pools = statePools(batch, sizes, { dtype, device });
+    const list = (one: (row: number) => number, count = batch): Tensor =>
+      Tensor.from(
+        Int32Array.from({ length: count }, (_, row) => one(row)),
+        { device },
+      );
+    const listsOf = (count: number): SequenceLists => ({
+      starts: list((row) => row * count, batch + 1),
+      lengths: list(() => this.length + count),
+      slots: list((row) => row),
+    });
+    const within = (count: number): RecurrentState =>
+      pooledState(
+        () => pools,
+        () => listsOf(count),
+      );
+    this.state = {
+      convolve: (x, weight) => within(leading(x.shape, 2)[1]).convolve(x, weight),
+      delta: (inputs) => {
+        const [, count] = leading(inputs.v.shape, 2);
+        const out = within(count).delta(inputs);
+        this.length += count;
+        return out;
+      },
+    };
+  }
+
+  attend(): never {
+    return noAttention();
+  }
+}
