@@ -1,5 +1,5 @@
 // Selects and launches the grouped products on wgmma and TMA.
-#include "grouped_hopper.h"
+#include "grouped_hopper_product.cuh"
 
 #include "grouped_hopper.cuh"
 

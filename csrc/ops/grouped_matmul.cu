@@ -5,7 +5,7 @@
 #include "../cuda/block_reduce.cuh"
 #include "../cuda/mma.cuh"
 #include "../cuda/vector.cuh"
-#include "grouped_hopper.h"
+#include "grouped_hopper_product.cuh"
 #include "grouped_product.cuh"
 
 namespace ds::cuda {
