@@ -10,6 +10,8 @@ import type { ChatMessage, Tokenizer } from '../../text/index.js';
 import type { Score } from '../methods/advantages.js';
 import type { Reward, RewardInput } from './reward.js';
 
+export { type WorkerOptions, worker } from './worker-reward.js';
+
 /**
  * 1 if the answer of a completion equals that of the column `solution`, else 0; null if the
  * solution has no answer. An answer is the last \boxed{...}, the text after the last "####", or the

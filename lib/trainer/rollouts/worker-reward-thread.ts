@@ -1,0 +1,38 @@
+// The entry of a thread that calls a reward function of the user's module.
+import { workerData } from 'node:worker_threads';
+import { dataError, refused } from '../../runtime/refused.js';
+import { answerQuestions } from '../../runtime/thread-pool.js';
+import type { Score } from '../methods/advantages.js';
+import type { Reward } from './reward.js';
+import type { WorkerQuestion, WorkerSetup } from './worker-reward.js';
+
+const { url, exported } = workerData as WorkerSetup;
+let found: Reward | null = null;
+
+async function judge(question: WorkerQuestion): Promise<readonly Score[]> {
+  found ??= await load();
+  const { signal } = new AbortController();
+  try {
+    return Array.from(await found({ ...question, signal }));
+  } catch (error) {
+    const got = error instanceof Error ? error.message : String(error);
+    throw dataError(`rewards.worker ${url}`, 'rewards', got);
+  }
+}
+
+async function load(): Promise<Reward> {
+  const op = `rewards.worker ${url}`;
+  const all = (await import(url).catch((error: unknown) => {
+    throw refused(op, 'a module that can be imported', String(error));
+  })) as Record<string, unknown>;
+  const one = all[exported];
+  if (typeof one === 'function') return one as Reward;
+  const got = Object.keys(all).join(', ') || 'no exports';
+  throw refused(op, `an exported function "${exported}"`, got);
+}
+
+answerQuestions(
+  judge,
+  () => [],
+  () => ({ code: 'DS_DATA', op: `rewards.worker ${url}`, expected: 'rewards' }),
+);
