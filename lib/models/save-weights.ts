@@ -25,6 +25,7 @@ import {
   quantizedNames,
   quantStates,
   requireUnmerged,
+  requireWholeExperts,
 } from '../peft/index.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
@@ -172,6 +173,7 @@ function forTransformers(
       'peft.merge(model) adds them to the weights; peft.saveAdapter() saves only the adapters.';
     throw refused('saveWeights', 'merged adapters', `an unmerged adapter of ${apart[0]}`, hint);
   }
+  requireWholeExperts('saveWeights', module);
   const [names, repacked] = [quantizedNames(module), repackedNames(module)];
   if (names.size > 0 && packedOf(module).size > 0) {
     const hint = 'No file format supports both.';

@@ -6,9 +6,11 @@ import { refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import {
+  type ComputedWeight,
   clamp,
   combineRows,
   embedding,
+  groupedFrozen,
   groupedLinear,
   groupedProduct,
   groupOfRows,
@@ -108,23 +110,23 @@ export class Experts extends Module {
    * Maps x [.., channels] to the same shape, by the experts that `router` selects for each token.
    */
   override forward(x: Tensor, router: TopKRouter, loads: RouterLoads | null = null): Tensor {
-    return this.adapted(x, router, loads, {});
-  }
-
-  /** @internal forward() with the updates of adapters. */
-  adapted(
-    x: Tensor,
-    router: TopKRouter,
-    loads: RouterLoads | null,
-    updates: ExpertUpdates,
-  ): Tensor {
-    return scope(() => {
-      const tokens = x.reshape([-1, x.size(-1)]);
-      const routes = router.call(tokens, loads);
-      return throughExperts(this, tokens, routes, null, updates).reshape(x.shape);
-    });
+    return callExperts(this, x, router, loads);
   }
 }
+
+/** @internal The forward pass of all experts, with the updates of adapters. */
+export const callExperts = (
+  experts: ExpertWeights,
+  x: Tensor,
+  router: TopKRouter,
+  loads: RouterLoads | null,
+  updates: ExpertUpdates = {},
+): Tensor =>
+  scope(() => {
+    const tokens = x.reshape([-1, x.size(-1)]);
+    const routes = router.call(tokens, loads);
+    return throughExperts(experts, tokens, routes, null, updates).reshape(x.shape);
+  });
 
 /**
  * @internal An adapter's part of a product. Rows are sorted by expert or, with `isGathered`, the
@@ -147,13 +149,13 @@ export function throughExperts(
   updates: ExpertUpdates = {},
 ): Tensor {
   const { gate_up_proj, down_proj, limit } = experts;
-  const groups = groupRows(ids, gate_up_proj.size(0), first);
+  const groups = groupRows(ids, required(gate_up_proj.shape[0]), first);
   if (limit !== null) {
     return combineRows(boundedRows(experts, tokens, groups, limit, updates), weights, groups);
   }
-  const product = groupedLinear(tokens, gate_up_proj, groups, true);
-  const hidden = swiglu(plus(product, updates.gate_up_proj?.(tokens, groups, true)));
-  const out = groupedLinear(hidden, down_proj, groups);
+  const both = product(tokens, gate_up_proj, groups, true);
+  const hidden = swiglu(plus(both, updates.gate_up_proj?.(tokens, groups, true)));
+  const out = product(hidden, down_proj, groups);
   return combineRows(plus(out, updates.down_proj?.(hidden, groups, false)), weights, groups);
 }
 
@@ -161,10 +163,29 @@ const plus = (product: Tensor, update: Tensor | undefined): Tensor =>
   update ? product.add(update) : product;
 
 /** @internal The parameters of all experts, or of the experts of one rank. */
-export type ExpertWeights = Pick<
-  Experts,
-  'gate_up_proj' | 'gate_up_proj_bias' | 'down_proj' | 'down_proj_bias' | 'limit'
->;
+export interface ExpertWeights
+  extends Pick<Experts, 'gate_up_proj_bias' | 'down_proj_bias' | 'limit'> {
+  /** See Experts; a frozen matrix may be computed. */
+  readonly gate_up_proj: Parameter | ComputedWeight;
+  readonly down_proj: Parameter | ComputedWeight;
+}
+
+/** The products of a matrix [out, in]. */
+const product = (
+  x: Tensor,
+  weight: Parameter | ComputedWeight,
+  groups: RowGroups,
+  isGathered = false,
+): Tensor =>
+  weight instanceof Parameter
+    ? groupedLinear(x, weight, groups, isGathered)
+    : groupedFrozen(x, weight, groups, { isGathered, isPlain: false });
+
+/** The products of a matrix [in, out]. */
+const plainProduct = (x: Tensor, weight: Parameter | ComputedWeight, groups: RowGroups): Tensor =>
+  weight instanceof Parameter
+    ? groupedProduct(x, weight, groups)
+    : groupedFrozen(x, weight, groups, { isGathered: false, isPlain: true });
 
 /** Factor of the gate inside the sigmoid. Source: OpenAI's gpt-oss. */
 const GATE_SLOPE = 1.702;
@@ -181,14 +202,14 @@ function boundedRows(
   const biased = (x: Tensor, bias: Parameter | null): Tensor =>
     x.add(embedding(required(bias), expert));
   const rows = embedding(tokens, clamp(groups.rows, { min: 0 }));
-  const product = groupedProduct(rows, experts.gate_up_proj, groups);
-  const sum = plus(product, updates.gate_up_proj?.(rows, groups, false));
+  const products = plainProduct(rows, experts.gate_up_proj, groups);
+  const sum = plus(products, updates.gate_up_proj?.(rows, groups, false));
   const both = biased(sum, experts.gate_up_proj_bias);
   const pairs = both.reshape([both.size(0), -1, 2]);
   const gate = clamp(pairs.select(2, 0), { max: limit });
   const up = clamp(pairs.select(2, 1), { min: -limit, max: limit });
   const hidden = gate.mul(gate.mul(GATE_SLOPE).sigmoid()).mul(up.add(1));
-  const out = groupedProduct(hidden, experts.down_proj, groups);
+  const out = plainProduct(hidden, experts.down_proj, groups);
   return biased(plus(out, updates.down_proj?.(hidden, groups, false)), experts.down_proj_bias);
 }
 

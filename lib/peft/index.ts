@@ -23,6 +23,7 @@ export { ExpertFactors, LoraExperts } from './lora-experts.js';
 export { LoraEmbedding, LoraLayer, LoraLinear, type LoraSizes } from './lora-layer.js';
 export type { LoraBias, LoraOptions } from './lora-options.js';
 export { LoraSum } from './lora-sum.js';
+export { NF4Experts, NF4Matrices } from './nf4-experts.js';
 export {
   isPlain,
   quantizationConfig,
@@ -30,6 +31,7 @@ export {
   quantStates,
   type ReadQuantized,
   readQuantized,
+  requireWholeExperts,
 } from './nf4-files.js';
 export { type NF4Layout, NF4Linear, type NF4Options } from './nf4-linear.js';
 export { type QuantizeOptions, quantize, quantizeUnmade } from './quantize.js';

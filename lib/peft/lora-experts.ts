@@ -1,6 +1,6 @@
 // Adapters of experts: low-rank updates of the matrices of all experts of a layer.
 
-import type { Experts, ExpertUpdate } from '../nn/experts.js';
+import { callExperts, type Experts, type ExpertUpdate } from '../nn/experts.js';
 import { normal, zeros } from '../nn/initializers.js';
 import { Linear } from '../nn/linear.js';
 import { Module } from '../nn/module.js';
@@ -18,6 +18,7 @@ import {
   type Tensor,
 } from '../tensor/index.js';
 import { asLinear, changeValues, LoraLayer, type LoraSizes } from './lora-layer.js';
+import { NF4Experts } from './nf4-experts.js';
 
 /** @internal The matrices of experts that can have an adapter, in PEFT's order of nesting. */
 export const EXPERT_MATRICES = ['gate_up_proj', 'down_proj'] as const;
@@ -42,6 +43,9 @@ export class ExpertFactors extends Module {
   }
 }
 
+/** @internal Experts that can have adapters. */
+export type AnyExperts = Experts | NF4Experts;
+
 /** One matrix of all experts, and its factors. */
 interface Adapter {
   matrix: ExpertMatrix;
@@ -54,7 +58,7 @@ interface Adapter {
  * Experts with adapters: each product of an expert e gets scaling B_e A_e x. The factors of all
  * experts lie in two tensors of PEFT's layout. Source: PEFT's ParamWrapper.
  */
-export class LoraExperts extends LoraLayer<Experts> {
+export class LoraExperts extends LoraLayer<AnyExperts> {
   /** The factors of gate_up_proj if down_proj has an adapter too; else null. */
   readonly base_layer: ExpertFactors | null;
   /** [experts r, in]: of down_proj, or of gate_up_proj if only that has an adapter. */
@@ -64,7 +68,7 @@ export class LoraExperts extends LoraLayer<Experts> {
   readonly #adapters: readonly Adapter[];
 
   /** Adapts the matrices in `sizes`. Dropout of their inputs is not possible. */
-  constructor(base: Experts, sizes: ReadonlyMap<ExpertMatrix, LoraSizes>) {
+  constructor(base: AnyExperts, sizes: ReadonlyMap<ExpertMatrix, LoraSizes>) {
     const all = EXPERT_MATRICES.filter((matrix) => sizes.has(matrix));
     super(base, required(sizes.get(required(all[0]))));
     this.#adapters = all.map((matrix) => adapterOf(base, matrix, required(sizes.get(matrix))));
@@ -85,7 +89,7 @@ export class LoraExperts extends LoraLayer<Experts> {
 
   override get weights(): readonly Parameter[] {
     const { base } = this;
-    return this.#adapters.map(({ matrix }) => base[matrix]);
+    return this.#adapters.map(({ matrix }) => storedOf(base, matrix));
   }
 
   override get sizesByName(): ReadonlyMap<string, LoraSizes> {
@@ -114,7 +118,7 @@ export class LoraExperts extends LoraLayer<Experts> {
     for (const weight of this.weights) weight.requireWritable('peft.merge');
     noGrad(() => {
       for (const one of this.#adapters) {
-        scope(() => changeValues(base[one.matrix], (weight) => body(weight, updateOf(base, one))));
+        scope(() => changeMatrix(base, one, (weight) => body(weight, updateOf(base, one))));
       }
     });
   }
@@ -124,14 +128,29 @@ export class LoraExperts extends LoraLayer<Experts> {
     const { base } = this;
     if (!this.isActive) return base.call(x, router, loads);
     const updates = this.#adapters.map((one) => [one.matrix, besideOf(base, one)] as const);
-    return base.adapted(x, router, loads, Object.fromEntries(updates));
+    return callExperts(base, x, router, loads, Object.fromEntries(updates));
   }
 }
 
-/** Whether matrices are stored as [in, out]. */
-const isTransposed = ({ limit }: Experts): boolean => limit !== null;
+/** The parameter that holds most of a matrix. */
+function storedOf(base: AnyExperts, matrix: ExpertMatrix): Parameter {
+  return base instanceof NF4Experts ? base[matrix].stored : base[matrix];
+}
 
-function adapterOf(base: Experts, matrix: ExpertMatrix, sizes: LoraSizes): Adapter {
+/** Replaces a matrix by body(its values in f32). */
+function changeMatrix(
+  base: AnyExperts,
+  { matrix }: Adapter,
+  body: (weight: Tensor) => Tensor,
+): void {
+  if (base instanceof NF4Experts) base[matrix].setValues(body(base[matrix].values('f32')));
+  else changeValues(base[matrix], body);
+}
+
+/** Whether matrices are stored as [in, out]. */
+const isTransposed = ({ limit }: AnyExperts): boolean => limit !== null;
+
+function adapterOf(base: AnyExperts, matrix: ExpertMatrix, sizes: LoraSizes): Adapter {
   const [experts = 0, rows = 0, columns = 0] = base[matrix].shape;
   const [outputs, inputs] = isTransposed(base) ? [columns, rows] : [rows, columns];
   const { r, init } = sizes;
@@ -143,15 +162,15 @@ function adapterOf(base: Experts, matrix: ExpertMatrix, sizes: LoraSizes): Adapt
 }
 
 /** A as [experts, r, in] and B as [experts, r, out]. */
-function factorsOf(base: Experts, { matrix, sizes, a, b }: Adapter, dtype: Tensor['dtype']) {
-  const experts = base[matrix].size(0);
+function factorsOf(base: AnyExperts, { matrix, sizes, a, b }: Adapter, dtype: Tensor['dtype']) {
+  const experts = required(base[matrix].shape[0]);
   const left = cast(a.weight, dtype).reshape([experts, sizes.r, -1]);
   const right = cast(b.weight, dtype).reshape([-1, sizes.r, experts]).transpose(0, 2);
   return { left, right };
 }
 
 /** The update of a matrix in f32, in the matrix's shape. */
-function updateOf(base: Experts, adapter: Adapter): Tensor {
+function updateOf(base: AnyExperts, adapter: Adapter): Tensor {
   const { left, right } = factorsOf(base, adapter, 'f32');
   const scaled = right.mul(adapter.sizes.scaling);
   return isTransposed(base)
@@ -161,7 +180,7 @@ function updateOf(base: Experts, adapter: Adapter): Tensor {
 
 /** Returns scaling B_e A_e x for rows that are sorted by expert. */
 const besideOf =
-  (base: Experts, adapter: Adapter): ExpertUpdate =>
+  (base: AnyExperts, adapter: Adapter): ExpertUpdate =>
   (rows: Tensor, groups: RowGroups, isGathered: boolean) =>
     scope(() => {
       const { left, right } = factorsOf(base, adapter, rows.dtype);

@@ -233,7 +233,7 @@ export function sharedTarget(model: Module): { name: string; other: string } | n
   }
   for (const [name, { weights }] of lorasOf(model)) {
     const others = weights.flatMap((weight) => readers.get(weight) ?? []);
-    const other = others.find((path) => path !== name);
+    const other = others.find((path) => path !== name && !path.startsWith(`${name}.`));
     if (other !== undefined) return { name, other };
   }
   return null;

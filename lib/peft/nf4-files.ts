@@ -9,10 +9,12 @@ import { HEADS, isAmong } from '../nn/pack-linears.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { parseJson } from '../runtime/parse-json.js';
+import { refused } from '../runtime/refused.js';
 import { numel } from '../runtime/view.js';
 import { held, scope, Tensor } from '../tensor/index.js';
 import { lorasOf } from './lora.js';
 import { LoraLayer } from './lora-layer.js';
+import { NF4Matrices } from './nf4-experts.js';
 import { NF4Linear } from './nf4-linear.js';
 
 const STATE = '.weight.quant_state.bitsandbytes__nf4';
@@ -158,6 +160,15 @@ function quantizedOf(model: Module): Map<string, NF4Linear> {
  */
 export function isPlain(model: Module): boolean {
   return quantizedOf(model).size === 0 && lorasOf(model).size === 0;
+}
+
+/** @internal Throws DS_ARGUMENT for experts in NF4: bitsandbytes has no files of them. */
+export function requireWholeExperts(op: string, model: Module): void {
+  for (const [path, module] of model.namedModules()) {
+    if (!(module instanceof NF4Matrices)) continue;
+    const hint = 'peft.saveAdapter() saves the adapters. Merge them into the unquantized model.';
+    throw refused(op, 'experts that are not quantized', `experts in NF4: ${path}`, hint);
+  }
 }
 
 /** @internal Names of bitsandbytes for the parameters; null for values outside the tensors. */

@@ -1,23 +1,32 @@
 // quantize(): stores the linear weights of a model in 4 bits.
 
 import type { DsError } from '../errors.js';
+import { Experts } from '../nn/experts.js';
 import type { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
-import { HEADS, isLinear, packLinears, readSkipModules } from '../nn/pack-linears.js';
+import { HEADS, isAmong, isLinear, packLinears, readSkipModules } from '../nn/pack-linears.js';
+import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
+import { requireType } from '../runtime/require-type.js';
 import { lorasOf } from './lora.js';
+import { NF4Experts } from './nf4-experts.js';
 import { NF4Linear, type NF4Options, readNF4Options } from './nf4-linear.js';
 
 /** Options of quantize(). */
 export interface QuantizeOptions extends NF4Options {
   /** Names or last name components of layers to skip. Default: the head. */
   skipModules?: readonly string[];
+  /**
+   * Quantizes the matrices of experts too. Such a model can be trained by adapters, but not saved
+   * as a folder. Default: false.
+   */
+  experts?: boolean;
 }
 
 const NAMES: OptionNames<QuantizeOptions> = {
-  ...{ blockSize: true, doubleQuant: true, skipModules: true },
+  ...{ blockSize: true, doubleQuant: true, skipModules: true, experts: true },
 };
 
 /**
@@ -29,13 +38,31 @@ const NAMES: OptionNames<QuantizeOptions> = {
  */
 export function quantize<Model extends Module>(model: Model, given: QuantizeOptions = {}): Model {
   requireModule('quantize', model);
-  const { skipModules: skip = HEADS, ...rest } = readOptions('quantize', given, NAMES);
+  const named = readOptions('quantize', given, NAMES);
+  const { skipModules: skip = HEADS, experts: withExperts = false, ...rest } = named;
+  requireType('quantize experts', withExperts, 'boolean');
   const skipModules = readSkipModules('quantize', skip);
   const options = readNF4Options('quantize', rest);
   if (lorasOf(model).size > 0) throw misused('a model without adapters', 'a model with adapters');
   const pack = (layer: Linear): NF4Linear => NF4Linear.from(layer, options);
-  packLinears(model, { op: 'quantize', isLayer: isLinear, skipModules, pack });
+  const isBegun = withExperts;
+  packLinears(model, { op: 'quantize', isLayer: isLinear, skipModules, isBegun, pack });
+  if (withExperts) packExperts(model, skipModules, (one) => NF4Experts.from(one, options));
   return model;
+}
+
+/** Replaces experts, one layer after the other. Throws DS_ARGUMENT for a model without experts. */
+function packExperts(
+  model: Module,
+  skipModules: readonly string[],
+  pack: (experts: Experts) => NF4Experts,
+): void {
+  const instead = new Map<Module, Module>();
+  for (const [path, module] of model.namedModules()) {
+    if (module instanceof Experts && !isAmong(path, skipModules)) instead.set(module, pack(module));
+  }
+  if (instead.size > 0) replaceModules(model, instead);
+  else throw refused('quantize experts', 'a model with experts', 'a model without experts');
 }
 
 /** @internal quantize() without allocating parameters, to count bytes. */

@@ -9,8 +9,9 @@ import { HEADS, isAmong } from '../nn/pack-linears.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { ownValue } from '../runtime/own-value.js';
 import { refused } from '../runtime/refused.js';
-import { EXPERT_MATRICES, type ExpertMatrix } from './lora-experts.js';
+import { type AnyExperts, EXPERT_MATRICES, type ExpertMatrix } from './lora-experts.js';
 import { ALL_LINEAR, expression, type LoraConfig } from './lora-options.js';
+import { NF4Experts } from './nf4-experts.js';
 
 /** Projections of latent attention to queries, keys and values. */
 const LATENT = ['q_proj', 'q_b_proj', 'kv_b_proj'];
@@ -53,7 +54,7 @@ const isProjection = (module: Module): module is Linear | PackedLinear =>
 
 /** Experts with adapters of these matrices. */
 interface TargetExperts {
-  experts: Experts;
+  experts: AnyExperts;
   matrices: readonly ExpertMatrix[];
 }
 
@@ -65,7 +66,7 @@ export function findExperts(model: Module, config: LoraConfig): Map<string, Targ
   const found = new Map<string, TargetExperts>();
   const unmatched = new Set(config.targetParameters);
   for (const [path, module] of model.namedModules()) {
-    if (!(module instanceof Experts)) continue;
+    if (!(module instanceof Experts || module instanceof NF4Experts)) continue;
     for (const matrix of EXPERT_MATRICES) {
       const names = config.targetParameters.filter((one) => isAmong(`${path}.${matrix}`, [one]));
       if (names.length === 0) continue;

@@ -5,7 +5,7 @@ import type { CausalLM } from '../models/index.js';
 import type { Module } from '../nn/module.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
-import { DoraLinear, type LoraLayer, LoraLinear, lorasOf } from '../peft/index.js';
+import { DoraLinear, type LoraLayer, LoraLinear, lorasOf, NF4Matrices } from '../peft/index.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import { numel } from '../runtime/view.js';
 
@@ -133,7 +133,7 @@ export function countsOf(
   const loras = [...lorasOf(model).values()];
   // The base of an adapter layer is not a child module, so modules() omits it.
   const layers = [...model.modules(), ...loras.map(({ base }) => base)];
-  const packed = layers.filter((one) => one instanceof PackedLinear);
+  const packed = layers.filter((one) => one instanceof PackedLinear || one instanceof NF4Matrices);
   return {
     parameters,
     idle: 0,
@@ -167,9 +167,11 @@ function elementsOf(parameters: readonly Parameter[]): Elements {
   return found;
 }
 
-function packedOf(layers: readonly PackedLinear[]): Packed {
+function packedOf(layers: readonly (PackedLinear | NF4Matrices)[]): Packed {
   const sum = (list: readonly number[]): number => list.reduce((all, one) => all + one, 0);
-  const held = layers.flatMap((one) => one.parameters().filter((part) => part !== one.bias));
+  const held = layers.flatMap((one) =>
+    one.parameters().filter((part) => !('bias' in one && part === one.bias)),
+  );
   return {
     count: sum(layers.map(({ shape }) => numel(shape))),
     elements: sum(held.map((one) => one.numel)),

@@ -28,6 +28,7 @@ const MADE_ELSEWHERE = new Set([
   ...['nn.models.RotaryLM', 'optim.ScheduleSet', 'parallel.VocabularyEmbedding'],
   ...['parallel.VocabularyHead', 'peft.DoraEmbedding', 'peft.DoraLinear', 'peft.LoraEmbedding'],
   ...['peft.LoraLayer', 'peft.LoraLinear', 'peft.NF4Linear', 'text.TextDataset'],
+  ...['peft.ExpertFactors', 'peft.LoraExperts', 'peft.NF4Experts', 'peft.NF4Matrices'],
   ...['text.Tokenizer'],
 ]);
 

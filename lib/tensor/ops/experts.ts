@@ -219,6 +219,54 @@ export function groupedProduct(given: Tensor, weight: Tensor, groups: RowGroups)
   return out;
 }
 
+/** @internal A frozen weight that a product computes for its own time. */
+export interface ComputedWeight {
+  /** [groups, .., ..]. */
+  readonly shape: readonly number[];
+  /** The tensor that holds most of it. */
+  readonly stored: Tensor;
+  /** Returns the weight, contiguous. */
+  values(dtype: Tensor['dtype']): Tensor;
+}
+
+/**
+ * @internal groupedLinear() or, with `isPlain`, groupedProduct() by a computed weight. Forward and
+ * backward each compute it, and neither keeps it.
+ */
+export function groupedFrozen(
+  given: Tensor,
+  weight: ComputedWeight,
+  groups: RowGroups,
+  { isGathered, isPlain }: { isGathered: boolean; isPlain: boolean },
+): Tensor {
+  const x = packed(given);
+  const { offsets, places } = groups;
+  const rows = isGathered ? groups.rows : null;
+  const count = groups.rows.numel;
+  const [, first = 0, second = 0] = weight.shape;
+  const [inputs, outputs] = isPlain ? [first, second] : [second, first];
+  const multiply = (x: Tensor, rows: Tensor | null, out: Tensor, plain: boolean): void => {
+    const w = weight.values(x.dtype);
+    kernels.groupedMatmul({ x, rows, weight: w, offsets, out, plain });
+    w.dispose();
+  };
+  const out = Tensor.empty([count, outputs], x.dtype, x.device);
+  multiply(x, rows, out, isPlain);
+  const read = [weight.stored, offsets, groups.rows, places];
+  record('grouped_linear', [given], [out], read, ([grad], sink) => {
+    const dout = packed(grad);
+    sink.write(0, (dx, accumulate) => {
+      const product = (to: Tensor): void => multiply(dout, null, to, !isPlain);
+      if (!rows) return overwriteOrAdd(dx, accumulate, product);
+      const sorted = Tensor.empty([count, inputs], dout.dtype, dout.device);
+      product(sorted);
+      kernels.combineRows({ y: sorted, places, weights: null, out: dx, accumulate });
+      sorted.dispose();
+    });
+  });
+  return out;
+}
+
 /** @internal The group of each row, [T k] i32; of rows after the last group any. */
 export function groupOfRows({ offsets, rows }: RowGroups): Tensor {
   const count = offsets.numel - 1;

@@ -11,7 +11,12 @@ export * from './cross-entropy.js';
 export * from './custom-function.js';
 export { dropoutOfChannels, noiseLike } from './dropout.js';
 export { compare } from './elementwise.js';
-export { groupedProduct, groupOfRows } from './experts.js';
+export {
+  type ComputedWeight,
+  groupedFrozen,
+  groupedProduct,
+  groupOfRows,
+} from './experts.js';
 export * from './functions.generated.js';
 export { linearGelu, linearOfRank, linearPadded } from './linear.js';
 export { type LinearCrossEntropyOptions, linearCrossEntropy } from './linear-cross-entropy.js';

@@ -267,6 +267,7 @@ export const QLORA = {
     shown: 'false',
     also: ['q_lora'],
   }),
+  load_experts_in_4bit: boolean('store experts in 4 bits too', { shown: 'false' }),
   bnb_4bit_quant_type: string('"nf4"', { shown: '"nf4"' }),
   bnb_4bit_use_double_quant: boolean('quantize the scales too', {
     shown: 'false',

@@ -74,8 +74,9 @@ async function openBase(args: TrainArguments): Promise<CausalLM> {
     throw isOfRouters(error) ? withoutExperts(args) : error;
   });
   if (!dir) return model;
-  const { load_in_4bit: isSmall, bnb_4bit_use_double_quant: doubleQuant } = args;
-  return isSmall ? quantize(model, { doubleQuant }) : model;
+  const { load_in_4bit: isSmall, load_experts_in_4bit: experts } = args;
+  const { bnb_4bit_use_double_quant: doubleQuant } = args;
+  return isSmall ? quantize(model, { doubleQuant, experts }) : model;
 }
 
 /** Whether a model without experts refused the option of routers. */

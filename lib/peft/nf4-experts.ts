@@ -1,0 +1,106 @@
+// Experts with frozen 4-bit matrices (NF4).
+
+import { callExperts, type Experts } from '../nn/experts.js';
+import { type Field, Module } from '../nn/module.js';
+import type { Parameter } from '../nn/parameter.js';
+import type { RouterLoads, TopKRouter } from '../nn/routers.js';
+import type { DType } from '../runtime/dtype.js';
+import { refused } from '../runtime/refused.js';
+import { type ComputedWeight, cast, noGrad, scope, type Tensor } from '../tensor/index.js';
+import { NF4Linear, type NF4Options, readNF4Options } from './nf4-linear.js';
+
+/** A matrix of all experts in NF4. Its parameters have the names of NF4Linear's. */
+export class NF4Matrices extends Module implements ComputedWeight {
+  /** The storage. It is not a child, since no linear layer is here to adapt or to save. */
+  readonly #packed: NF4Linear;
+
+  /** @internal Zeros for a matrix of `shape`. */
+  constructor(shape: readonly number[], options: Required<NF4Options>) {
+    super();
+    this.#packed = new NF4Linear({ ...options, shape, hasGelu: false });
+  }
+
+  /** @internal Quantizes `whole` on its device. */
+  static from(whole: Parameter, options: Required<NF4Options>): NF4Matrices {
+    const made = new NF4Matrices(whole.shape, options);
+    for (const parameter of made.parameters()) parameter.moveTo(whole.device, parameter.dtype);
+    noGrad(() => scope(() => made.setValues(cast(whole, 'f32'))));
+    return made;
+  }
+
+  /** @internal */
+  protected override *fields(): Generator<[string, Field]> {
+    yield* Module.fieldsOf(this.#packed);
+  }
+
+  /** [experts, out, in], or [experts, in, out] with a limit. */
+  get shape(): readonly number[] {
+    return this.#packed.shape;
+  }
+
+  /** The bytes with two weights each. */
+  get stored(): Parameter {
+    return this.#packed.stored;
+  }
+
+  /** Returns the dequantized matrices. */
+  values(dtype: DType): Tensor {
+    return this.#packed.values(dtype);
+  }
+
+  /** Stores f32 values, rounded to NF4. Throws DS_ARGUMENT if an engine owns them. */
+  setValues(values: Tensor): void {
+    this.#packed.setValues(values);
+  }
+
+  /** Throws DS_ARGUMENT: NF4Experts multiplies by the matrices. */
+  override forward(): never {
+    throw refused('NF4Matrices', 'a call of NF4Experts', 'a call of its matrices');
+  }
+}
+
+/**
+ * Experts with frozen 4-bit matrices. Forward and backward each dequantize one matrix of all
+ * experts in the dtype of the tokens, for the time of its product.
+ */
+export class NF4Experts extends Module {
+  /** Gate and up projections of all experts. */
+  readonly gate_up_proj: NF4Matrices;
+  /** The bias of the experts; null without. */
+  readonly gate_up_proj_bias: Parameter | null;
+  /** Down projections of all experts. */
+  readonly down_proj: NF4Matrices;
+  /** The bias of the experts; null without. */
+  readonly down_proj_bias: Parameter | null;
+  /** Bound of gate and up; see Experts. */
+  readonly limit: number | null;
+
+  private constructor(whole: Experts, pack: (matrix: Parameter) => NF4Matrices) {
+    super();
+    this.training = whole.training;
+    this.gate_up_proj = pack(whole.gate_up_proj);
+    this.down_proj = pack(whole.down_proj);
+    this.gate_up_proj_bias = whole.gate_up_proj_bias?.requireGrad(false) ?? null;
+    this.down_proj_bias = whole.down_proj_bias?.requireGrad(false) ?? null;
+    this.limit = whole.limit;
+  }
+
+  /**
+   * Quantizes the matrices of `whole` on their device and frees them; biases are shared. Throws
+   * DS_NONFINITE for weights that are not finite, and DS_ARGUMENT if an engine owns them.
+   */
+  static from(whole: Experts, given: NF4Options = {}): NF4Experts {
+    const options = readNF4Options('NF4Experts.from', given);
+    return new NF4Experts(whole, (matrix) => {
+      matrix.requireWritable('NF4Experts.from');
+      const packed = NF4Matrices.from(matrix, options);
+      matrix.dispose();
+      return packed;
+    });
+  }
+
+  /** Maps x [.., channels] to the same shape; see Experts. */
+  override forward(x: Tensor, router: TopKRouter, loads: RouterLoads | null = null): Tensor {
+    return callExperts(this, x, router, loads);
+  }
+}
