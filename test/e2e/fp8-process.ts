@@ -1,4 +1,4 @@
-// One rank that trains a tiny GPT-2 with FP8 products, leg by leg, and reports the losses.
+// One rank that trains a tiny GPT-2 with FP8 products, stage by stage, and reports the losses.
 import { initDistributed } from '../../lib/comm/index.js';
 import { type DsConfig, type Engine, initialize } from '../../lib/index.js';
 import { seed } from '../../lib/tensor/index.js';
@@ -8,26 +8,33 @@ import { tinyConfig, tinyModel, trainTiny } from './tiny-training.js';
 export interface Fp8Job {
   device: 'cpu' | 'cuda';
   recipe: Fp8Recipe;
-  /** Runs from the initial weights. */
-  legs: { stage: number; tensorParallel?: number }[];
+  /** ZeRO stages of runs from the initial weights. */
+  stages: number[];
+  /** Ranks that share each layer. Default: 1. */
+  tensorParallel?: number;
 }
 
 export interface Fp8Report {
-  /** By leg. */
+  /** By stage. */
   losses: number[][];
 }
 
 async function main(): Promise<void> {
-  const { device, recipe, legs } = JSON.parse(process.argv[2] ?? '') as Fp8Job;
-  const job = await initDistributed(device === 'cpu' ? { device } : {});
+  const {
+    device,
+    recipe,
+    stages,
+    tensorParallel: tp = 1,
+  } = JSON.parse(process.argv[2] ?? '') as Fp8Job;
+  const job = await initDistributed({ mesh: { tp }, ...(device === 'cpu' && { device }) });
   job.world.device.setDeterministic(true);
   const losses: number[][] = [];
-  for (const { stage, tensorParallel } of legs) {
+  for (const stage of stages) {
     seed(1234);
     const options = { precision: 'bf16', offload: false, fp8: recipe, zero: { stage } } as const;
     const config = {
       ...tinyConfig(options as Parameters<typeof tinyConfig>[0]),
-      ...(tensorParallel && { tensor_parallel: { autotp_size: tensorParallel } }),
+      ...(tp > 1 && { tensor_parallel: { autotp_size: tp } }),
     } as DsConfig;
     const model = tinyModel({ model: { channels: 64, heads: 4 } });
     const { engine }: { engine: Engine } = await initialize({

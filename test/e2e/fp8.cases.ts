@@ -79,17 +79,14 @@ async function onRanks(job: Omit<Fp8Job, 'device'>, { kind }: Device): Promise<F
 
 /** Losses of stages 1 to 3 equal those of stage 0. */
 async function stagesAgree(recipe: Fp8Recipe, device: Device): Promise<void> {
-  const { losses } = await onRanks(
-    { recipe, legs: [0, 1, 2, 3].map((stage) => ({ stage })) },
-    device,
-  );
+  const { losses } = await onRanks({ recipe, stages: [0, 1, 2, 3] }, device);
   const [first, ...others] = losses;
   for (const [i, one] of others.entries()) assert.deepEqual(one, first, `stage ${i + 1}`);
 }
 
 /** Layers that are split over ranks train as whole ones do, but for the scales of their parts. */
 async function splitLayersAgree(recipe: Fp8Recipe, device: Device): Promise<void> {
-  const { losses } = await onRanks({ recipe, legs: [{ stage: 0, tensorParallel: 2 }] }, device);
+  const { losses } = await onRanks({ recipe, stages: [0], tensorParallel: 2 }, device);
   const whole = await train(tiny(recipe), device, 8);
   for (const [i, loss] of (losses[0] as number[]).entries()) {
     const expected = whole.losses[i] as number;

@@ -4,6 +4,7 @@ import { Linear, LinearGelu } from '../../nn/linear.js';
 import type { Module } from '../../nn/module.js';
 import { HEADS, isAmong } from '../../nn/pack-linears.js';
 import { ColumnLinear, RowLinear } from '../../parallel/layers.js';
+import { LoraLayer } from '../../peft/lora-layer.js';
 import type { Device } from '../../runtime/device.js';
 import { capabilityOf } from '../../runtime/gpu-code.js';
 import { configError } from '../../runtime/refused.js';
@@ -31,6 +32,14 @@ const isFp8Layer = (module: Module): module is Fp8Layer => LAYERS.includes(modul
 /** Tensor cores read 16 codes at a time, of each side of a weight. */
 const fits = ({ weight }: Fp8Layer): boolean =>
   weight.shape.every((size) => size > 0 && size % FP8_MULTIPLE === 0);
+
+/** The linear layers of a model by path, those below adapters included. */
+function layersOf(model: Module): { path: string; layer: Fp8Layer }[] {
+  return [...model.namedModules()].flatMap(([path, one]) => {
+    const layer = one instanceof LoraLayer ? one.base : one;
+    return isFp8Layer(layer) ? [{ path, layer }] : [];
+  });
+}
 
 /** Throws DS_CONFIG for a GPU without FP8 tensor cores; the CPU computes the same codes. */
 export function requireFp8Gpu(
@@ -62,9 +71,7 @@ export function useFp8(
   if (!section.enabled) return;
   const { recipe, exclude } = section;
   requireFp8Gpu(recipe, device);
-  const layers = [...module.namedModules()].flatMap(([path, one]) =>
-    isFp8Layer(one) ? [{ path, layer: one }] : [],
-  );
+  const layers = layersOf(module);
   for (const name of exclude) {
     if (layers.some(({ path }) => isAmong(path, [name]))) continue;
     throw refused('fp8.exclude', 'names, or ends of names, of linear layers', `"${name}"`);
