@@ -22,7 +22,6 @@ export {
 export { ExpertFactors, LoraExperts } from './lora-experts.js';
 export { LoraEmbedding, LoraLayer, LoraLinear, type LoraSizes } from './lora-layer.js';
 export type { LoraBias, LoraOptions } from './lora-options.js';
-export { LoraSum } from './lora-sum.js';
 export { NF4Experts, NF4Matrices } from './nf4-experts.js';
 export {
   isPlain,

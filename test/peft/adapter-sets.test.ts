@@ -130,6 +130,25 @@ test('"cat" gives the weighted sum of updates', () => {
   );
 });
 
+test('"linear" weighs A and B by the roots of the factors, as PEFT does', () => {
+  const options = { r: 2, loraAlpha: 3, targetModules: ['q_proj'] };
+  const model = pair(options);
+  const factors = (name: string) => {
+    peft.setAdapter(model, name);
+    const layer = [...peft.lorasOf(model)].find(([path]) => path.endsWith('0.self_attn.q_proj'));
+    return layer![1].factors.map((one) => one.toArray());
+  };
+  const [one, two] = [factors('one'), factors('two')];
+  peft.addWeightedAdapter(model, { one: 0.5, two: -2 }, 'mix');
+  const mix = factors('mix');
+  // Weight times scaling: 0.5 x 3, and -2 x 1.5.
+  const roots = [Math.sqrt(1.5), Math.sqrt(3)] as const;
+  for (const [i, sign] of [-1, 1].entries()) {
+    const expected = one[i]!.map((x, at) => roots[0] * x + sign * roots[1] * two[i]![at]!);
+    near(mix[i]!, expected);
+  }
+});
+
 test('a deleted adapter is gone, and another one becomes active', () => {
   const model = pair();
   peft.deleteAdapter(model, 'one');
