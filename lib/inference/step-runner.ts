@@ -145,7 +145,7 @@ export class StepRunner {
             padding && this.graphs ? this.graphs.run(padding, forward) : forward(),
           );
         });
-        return scores.narrow(0, 0, rowsOf(ended).length);
+        return scores.narrow(0, 0, rowCount(ended));
       }),
     );
     return { scores, sequences: ended };
@@ -273,6 +273,9 @@ function selected(scores: Tensor, rows: readonly number[]): Tensor {
   const index = Tensor.from([...rows], { dtype: 'i64', device: scores.device });
   return indexSelect(scores, 0, index);
 }
+
+const rowCount = (sequences: readonly Sequence[]): number =>
+  sequences.reduce((sum, { proposals }) => sum + 1 + proposals.length, 0);
 
 function rowsOf(sequences: readonly Sequence[]): ScoreRow[] {
   return sequences.flatMap((sequence) =>
