@@ -59,6 +59,21 @@ test('two ranks and accumulation equal one rank at each stage', async () => {
   }
 });
 
+test('the completions of a prompt may be on two ranks', async () => {
+  const [[one] = []] = await runOn(1, [run(12, 1)]);
+  const both = await runOn(2, [run(6, 1), { ...run(6, 1, 2), usesTool: true }]);
+  const [[first, tools] = [], [second] = []] = both;
+  expect(first?.error).toBeNull();
+  expect(second?.rewards).toEqual(first?.rewards);
+  expect(first?.completions.map(({ length }) => length)).toEqual([6, 6]);
+  // The first completions of each prompt are those of one rank: 4 of the first, 2 of the second.
+  expect(first?.completions[0]).toEqual(one?.completions[0]?.slice(0, 6));
+  // Advantages sum to 0 over the groups of both ranks, so the first loss is 0.
+  expect(Math.abs(first?.losses[0] as number)).toBeLessThan(1e-6);
+  const [[whole] = []] = await runOn(1, [{ ...run(12, 1), usesTool: true }]);
+  assertClose(tools as RolloutReport, whole as RolloutReport);
+});
+
 test('two ranks with different numbers of turns equal one rank, also at stage 3', async () => {
   const wants = (batchSize: number, stage: 0 | 3): RolloutRun => ({
     ...run(batchSize, 1, stage),

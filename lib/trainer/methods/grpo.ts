@@ -240,6 +240,7 @@ export function grpo(given: GrpoOptions): TrainingMethod {
       evalGenerations: rest.evalGenerations ?? generations,
       needsReference: beta > 0,
       needsOld: false,
+      mayBeSpread: true,
       advantages: ({ rewards: all, rollouts, first }) =>
         advantagesOf(all, how).advantages.slice(first, first + rollouts.length),
     },
@@ -266,6 +267,7 @@ export function rloo(given: RlooOptions): TrainingMethod {
       evalGenerations: rest.evalGenerations ?? generations,
       needsReference: beta > 0,
       needsOld: beta > 0,
+      mayBeSpread: false,
       advantages: ({ rewards: all, rollouts, first }) => {
         const totals = totalsOf(all.slice(first, first + rollouts.length), weights);
         const kept = totals.map((total, i) => {

@@ -1,23 +1,20 @@
 // RolloutSource: batches of completions that the model samples between updates.
 import type { JsonObject } from '../../../types/json.js';
 import { inUnison } from '../../checkpoint/index.js';
-import { DataLoader, type Dataset, DistributedSampler } from '../../data/index.js';
+import type { DataLoader } from '../../data/index.js';
 import type { Engine } from '../../engine/engine.js';
 import { DATA } from '../../engine/ranks.js';
 import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/causal-lm.js';
 import { cpu } from '../../runtime/device.js';
-import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import type { PromptSample } from '../../text/index.js';
-import { isPromptSample } from '../../text/prompt-dataset.js';
 import type { DataPlace, TrainerData } from '../data-source.js';
 import type { Metrics, RolloutEvent } from '../events.js';
 import { type AdvantageOptions, momentsOf, type Score, totalsOf } from '../methods/advantages.js';
 import { MethodSource, type SourceGrounds, type SourceParts } from '../methods/method.js';
 import type { PolicyMicroBatch } from '../methods/policy-objective.js';
-import { isDataset } from '../train-data.js';
 import { requireExact } from './exact.js';
 import {
   hashOf,
@@ -31,6 +28,15 @@ import {
 } from './generation.js';
 import { type RewardSettings, rewardsOf } from './reward.js';
 import { batchOf, type Rollout } from './rollout-batch.js';
+import {
+  loaderOf,
+  longestOf,
+  type Piece,
+  piecesOf,
+  promptsOf,
+  type Sizes,
+  sizesOf,
+} from './rollout-prompts.js';
 import { type RolloutOptions, type Rollouts, rolloutsOf } from './rollouts.js';
 import { referenceFor, score } from './scoring.js';
 import { sampleWithTool, type TimedTool } from './tools.js';
@@ -59,6 +65,8 @@ export interface RolloutPlan extends Omit<AdvantageOptions, 'weights'> {
   readonly exactRollouts: boolean;
   /** Whether the loss or the rewards need the reference. */
   readonly needsReference: boolean;
+  /** Whether advantages read the rewards of other ranks, so that groups may span ranks. */
+  readonly mayBeSpread: boolean;
   /** Whether `old` is needed even if each generation serves one update. */
   readonly needsOld: boolean;
   /**
@@ -92,13 +100,6 @@ const EVALUATION = -1;
 
 const NOTHING: Pending = { rollouts: [], order: [], metrics: null };
 
-/** Sizes of generations on one rank. */
-interface Sizes {
-  batchSize: number;
-  steps: number;
-  prompts: number;
-}
-
 /** Opens `data`, a text.PromptDataset, for this rank. Throws DS_ARGUMENT, DS_DATA. */
 export async function openRollouts(
   plan: RolloutPlan,
@@ -106,62 +107,11 @@ export async function openRollouts(
 ): Promise<MethodSource> {
   if (plan.exactRollouts) requireExact(plan.method, config);
   const accumulation = config.gradient_accumulation_steps;
-  const sizes = sizesOf(plan, place.batchSize, accumulation);
+  const sizes = sizesOf(plan, place, accumulation);
   const prompts = data === null ? null : await promptsOf(plan, data, place);
   const loader = prompts && loaderOf(prompts, { settings, place, sizes });
   const longest = prompts ? await longestOf(prompts) : null;
   return new RolloutSource(plan, loader, { settings, place, sizes, accumulation, longest });
-}
-
-function sizesOf(
-  { method, stepsPerGeneration, generations }: RolloutPlan,
-  batchSize: number,
-  accumulation: number,
-): Sizes {
-  const steps = stepsPerGeneration ?? accumulation;
-  const completions = batchSize * steps;
-  if (completions % generations === 0) {
-    return { batchSize, steps, prompts: completions / generations };
-  }
-  const expected = `a divisor of the ${completions} completions of a generation on a rank (batchSize x stepsPerGeneration)`;
-  const hint = 'Change generations, batchSize, accumulation or stepsPerGeneration.';
-  throw refused(`${method} generations`, expected, `${generations}`, hint);
-}
-
-/** Returns the prompts of `data`. Throws DS_ARGUMENT for other data. */
-async function promptsOf(
-  { method }: RolloutPlan,
-  data: TrainerData<unknown, unknown>,
-  place: DataPlace,
-): Promise<Dataset<PromptSample>> {
-  const opened = typeof data === 'function' ? await data(place) : data;
-  const first = isDataset(opened) && opened.length > 0 ? await opened.get(0) : opened;
-  if (!isDataset<PromptSample>(opened) || !isPromptSample(first)) {
-    const expected = `a text.PromptDataset for ${method}()`;
-    throw refused('Trainer train', expected, formatValue(first));
-  }
-  return opened;
-}
-
-/** The prompt with the most tokens. */
-async function longestOf(prompts: Dataset<PromptSample>): Promise<PromptSample> {
-  let longest = await prompts.get(0);
-  for (let i = 1; i < prompts.length; ++i) {
-    const one = await prompts.get(i);
-    if (one.promptIds.length > longest.promptIds.length) longest = one;
-  }
-  return longest;
-}
-
-function loaderOf(
-  prompts: Dataset<PromptSample>,
-  { settings, place, sizes }: Pick<SourceGrounds, 'settings' | 'place'> & { sizes: Sizes },
-): DataLoader<PromptSample, PromptSample[]> {
-  const { rank, worldSize, seed } = place;
-  const shuffle = settings.data.sampling === 'random';
-  const sampler = new DistributedSampler(prompts.length, { rank, worldSize, seed, shuffle });
-  const collate = (samples: PromptSample[]): PromptSample[] => samples;
-  return new DataLoader(prompts, { batchSize: sizes.prompts, sampler, dropLast: true, collate });
 }
 
 class RolloutSource extends MethodSource {
@@ -215,10 +165,10 @@ class RolloutSource extends MethodSource {
 
   private decoding(): RolloutOptions {
     const { tokenizer } = this.grounds.settings;
-    const { prompts } = this.grounds.sizes;
+    const { batchSize, steps } = this.grounds.sizes;
     // The CPU computes 32 rows about as fast as more of them; a GPU needs many.
     const isGpu = required(this.parts).engine.device.kind !== 'cpu';
-    const maxSequences = Math.min(MOST_SEQUENCES, prompts * this.plan.generations);
+    const maxSequences = Math.min(MOST_SEQUENCES, batchSize * steps);
     return {
       ...{ tokenizer, offload: this.plan.offloadStates ? NOT_GENERATING : [] },
       ...(isGpu && maxSequences > 128 && { maxSequences }),
@@ -285,11 +235,12 @@ class RolloutSource extends MethodSource {
     const { progress } = required(this.parts);
     const { plan } = this;
     const begin = performance.now();
-    const { sampled, outcomes, generated, judgedAt } = await this.sampledAndJudged(samples, pass, {
-      count: plan.generations,
-    });
+    const pieces = piecesOf(samples, plan.generations, this.grounds.sizes, this.place.rank);
+    const each = pieces.flatMap(({ sample, count }) => Array.from({ length: count }, () => sample));
+    const found = await this.sampledAndJudged(pieces, pass);
+    const { sampled, outcomes, generated, judgedAt } = found;
     const rollouts = sampled.map(({ tokens, logprobs, mask, isTruncated }, i): Rollout => {
-      const { promptIds } = required(samples[Math.floor(i / plan.generations)]);
+      const { promptIds } = required(each[i]);
       return {
         ...{ prompt: [...promptIds], tokens: [...tokens], sampler: [...logprobs] },
         ...{ old: plan.exactRollouts ? [...logprobs] : null, reference: null, advantage: 0 },
@@ -307,21 +258,21 @@ class RolloutSource extends MethodSource {
     });
     const names = plan.rewards.map(({ name }) => name);
     const moments = groupMoments(totalsOf(all, this.weights), plan.generations);
-    const found = metricsOf(outcomes, names, moments);
-    const metrics = this.names.map((name) => found[name] ?? 0);
+    const numbers = metricsOf(outcomes, names, moments);
+    const metrics = this.names.map((name) => numbers[name] ?? 0);
     const seconds = {
       generate: (generated - begin) / 1000,
       reward: (judgedAt - generated) / 1000,
       score: (scoredAt - judgedAt) / 1000,
     };
     const described = sampled.map((one, i) => ({
-      prompt: required(samples[Math.floor(i / plan.generations)]).prompt,
+      prompt: required(each[i]).prompt,
       completion: one.content,
       rewards: Object.fromEntries(names.map((name, k) => [name, all[first + i]?.[k] ?? null])),
       advantage: required(advantages[i]),
     }));
     const { step, epoch } = progress;
-    const reward = found.reward ?? 0;
+    const reward = numbers.reward ?? 0;
     this.queue.push({ type: 'rollout', step, epoch, samples: described, reward, seconds });
     const uses = Array.from({ length: plan.iterations }, () => order).flat();
     return { rollouts, order: uses, metrics };
@@ -333,18 +284,21 @@ class RolloutSource extends MethodSource {
 
   /** Completions of this rank, and what all data ranks report. A failure reaches all ranks. */
   private async sampledAndJudged(
-    samples: readonly PromptSample[],
+    pieces: readonly Piece[],
     pass: number,
-    { count }: { count: number },
   ): Promise<{ sampled: Sampled[]; outcomes: Outcome[]; generated: number; judgedAt: number }> {
     const { engine, world, progress } = required(this.parts);
     const { plan, run } = this;
     const found: Sampled[] = [];
     let generated = 0;
-    if (plan.tool) found.push(...(await this.sampledWithTool(samples, pass, count)));
+    if (plan.tool) found.push(...(await this.sampledWithTool(pieces, pass)));
+    const each = pieces.flatMap(({ sample, count }) => Array.from({ length: count }, () => sample));
     const reports = await inUnison(world, 'sampling rollouts', async () => {
       if (!plan.tool) {
-        const requests = samples.map((one) => requestOf(one, plan.sampling, { run, pass, count }));
+        const requests = pieces.map(({ sample, first, count }) => {
+          const request = requestOf(sample, plan.sampling, { run, pass, count });
+          return first === 0 ? request : { ...request, seed: hashOf(`${request.seed} ${first}`) };
+        });
         const made = await required(this.rollouts).generate(requests);
         for (const { text, tokens, logprobs, finishReason } of made.flat()) {
           found.push({
@@ -354,7 +308,7 @@ class RolloutSource extends MethodSource {
         }
       }
       generated = performance.now();
-      const judged = judgedOf(samples, found, { count, step: progress.step });
+      const judged = judgedOf(each, found, { count: 1, step: progress.step });
       const rewards = await rewardsOf(plan.rewards, judged);
       return {
         rewards,
@@ -370,16 +324,12 @@ class RolloutSource extends MethodSource {
     return { sampled: found, outcomes, generated, judgedAt };
   }
 
-  private sampledWithTool(
-    samples: readonly PromptSample[],
-    pass: number,
-    count: number,
-  ): Promise<Sampled[]> {
+  private sampledWithTool(pieces: readonly Piece[], pass: number): Promise<Sampled[]> {
     const { plan, run, grounds } = this;
-    const each = samples.flatMap((sample) =>
+    const each = pieces.flatMap(({ sample, first, count }) =>
       Array.from({ length: count }, (_, i) => {
         const request = requestOf(sample, plan.sampling, { run, pass, count: 1 });
-        return { sample, request: { ...request, seed: hashOf(`${request.seed} ${i}`) } };
+        return { sample, request: { ...request, seed: hashOf(`${request.seed} ${first + i}`) } };
       }),
     );
     const { tokenizer } = grounds.settings;
@@ -432,7 +382,8 @@ class RolloutSource extends MethodSource {
       return;
     }
     const position = (prompts?.stateDict().served ?? 0) as number;
-    this.served = Math.floor(position / (grounds.sizes.prompts * place.worldSize));
+    const { prompts: size, isSpread } = grounds.sizes;
+    this.served = Math.floor(position / (size * (isSpread ? 1 : place.worldSize)));
   }
 
   events(): RolloutEvent[] {
@@ -454,9 +405,8 @@ class RolloutSource extends MethodSource {
     const count = Math.min(prompts.length, maxBatches * batchSize * place.worldSize);
     const own: PromptSample[] = [];
     for (let i = place.rank; i < count; i += place.worldSize) own.push(await prompts.get(i));
-    const { outcomes } = await this.sampledAndJudged(own, EVALUATION, {
-      count: plan.evalGenerations,
-    });
+    const pieces = own.map((sample) => ({ sample, first: 0, count: plan.evalGenerations }));
+    const { outcomes } = await this.sampledAndJudged(pieces, EVALUATION);
     const rewards = outcomes.flatMap((one) => one.rewards);
     const names = plan.rewards.map(({ name }) => name);
     const totals = totalsOf(rewards, this.weights);

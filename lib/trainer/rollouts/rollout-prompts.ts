@@ -1,0 +1,110 @@
+// Prompts of generations: how many there are, who reads them, and which completions a rank samples.
+import { DataLoader, type Dataset, DistributedSampler } from '../../data/index.js';
+import { formatValue } from '../../runtime/format-value.js';
+import { refused } from '../../runtime/refused.js';
+import type { PromptSample } from '../../text/index.js';
+import { isPromptSample } from '../../text/prompt-dataset.js';
+import type { DataPlace, TrainerData } from '../data-source.js';
+import type { SourceGrounds } from '../methods/method.js';
+import { isDataset } from '../train-data.js';
+
+/** The options that decide the sizes; see RolloutPlan. */
+interface SizePlan {
+  readonly method: string;
+  readonly stepsPerGeneration: number | null;
+  readonly generations: number;
+  readonly mayBeSpread: boolean;
+}
+
+/** Sizes of generations on one rank. */
+export interface Sizes {
+  batchSize: number;
+  steps: number;
+  /** Prompts of the rank; with `isSpread`, of all ranks. */
+  prompts: number;
+  /** Whether the completions of a prompt may be on two ranks. */
+  isSpread: boolean;
+}
+
+/** Adjacent completions of a prompt on this rank. */
+export interface Piece {
+  sample: PromptSample;
+  /** Index of the first one among all completions of the prompt. */
+  first: number;
+  count: number;
+}
+
+/** Returns the sizes. Throws DS_ARGUMENT if `generations` divides no such number. */
+export function sizesOf(
+  { method, stepsPerGeneration, generations, mayBeSpread }: SizePlan,
+  { batchSize, worldSize }: DataPlace,
+  accumulation: number,
+): Sizes {
+  const steps = stepsPerGeneration ?? accumulation;
+  const completions = batchSize * steps;
+  if (completions % generations === 0) {
+    return { batchSize, steps, prompts: completions / generations, isSpread: false };
+  }
+  const all = completions * worldSize;
+  if (mayBeSpread && all % generations === 0) {
+    return { batchSize, steps, prompts: all / generations, isSpread: true };
+  }
+  const expected = `a divisor of the ${completions} completions of a generation on a rank (batchSize x stepsPerGeneration)`;
+  const hint = 'Change generations, batchSize, accumulation or stepsPerGeneration.';
+  throw refused(`${method} generations`, expected, `${generations}`, hint);
+}
+
+/** Returns the prompts of `data`. Throws DS_ARGUMENT for other data. */
+export async function promptsOf(
+  { method }: { readonly method: string },
+  data: TrainerData<unknown, unknown>,
+  place: DataPlace,
+): Promise<Dataset<PromptSample>> {
+  const opened = typeof data === 'function' ? await data(place) : data;
+  const first = isDataset(opened) && opened.length > 0 ? await opened.get(0) : opened;
+  if (!isDataset<PromptSample>(opened) || !isPromptSample(first)) {
+    const expected = `a text.PromptDataset for ${method}()`;
+    throw refused('Trainer train', expected, formatValue(first));
+  }
+  return opened;
+}
+
+/** The prompt with the most tokens. */
+export async function longestOf(prompts: Dataset<PromptSample>): Promise<PromptSample> {
+  let longest = await prompts.get(0);
+  for (let i = 1; i < prompts.length; ++i) {
+    const one = await prompts.get(i);
+    if (one.promptIds.length > longest.promptIds.length) longest = one;
+  }
+  return longest;
+}
+
+/** Returns the loader of this rank's prompts; with `isSpread`, of all prompts. */
+export function loaderOf(
+  prompts: Dataset<PromptSample>,
+  { settings, place, sizes }: Pick<SourceGrounds, 'settings' | 'place'> & { sizes: Sizes },
+): DataLoader<PromptSample, PromptSample[]> {
+  const { seed } = place;
+  const shuffle = settings.data.sampling === 'random';
+  // If completions of a prompt are on two ranks, all ranks read all prompts.
+  const { rank, worldSize } = sizes.isSpread ? { rank: 0, worldSize: 1 } : place;
+  const sampler = new DistributedSampler(prompts.length, { rank, worldSize, seed, shuffle });
+  const collate = (samples: PromptSample[]): PromptSample[] => samples;
+  return new DataLoader(prompts, { batchSize: sizes.prompts, sampler, dropLast: true, collate });
+}
+
+/** The completions of a rank, as adjacent ones of its prompts. */
+export function piecesOf(
+  samples: readonly PromptSample[],
+  generations: number,
+  { batchSize, steps, isSpread }: Sizes,
+  rank: number,
+): Piece[] {
+  const own = batchSize * steps;
+  const from = isSpread ? own * rank : 0;
+  return samples.flatMap((sample, i) => {
+    const begin = Math.max(from, i * generations);
+    const count = Math.min(from + own, (i + 1) * generations) - begin;
+    return count > 0 ? [{ sample, first: begin - i * generations, count }] : [];
+  });
+}
