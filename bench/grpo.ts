@@ -37,11 +37,12 @@ export async function grpoBench(options: Options): Promise<object> {
     },
     { steps, warmUp, place: device },
   );
-  const { mean, phases, ...rest } = found;
+  const { mean, processor, phases, ...rest } = found;
   const seconds = (phases?.generate ?? Number.NaN) / steps;
   return {
     ...{ model: name, params: model.numParameters(), precision, prompts, generations },
     ...{ prompt: length, new: fresh, micro_batch: batchSize, step_ms: mean },
+    processor_ms: processor,
     generate_ms: 1000 * seconds,
     share_of_generation: (1000 * seconds) / mean,
     generated_tokens_per_second: (completions * fresh) / seconds,

@@ -22,6 +22,8 @@ export const datasetOf = <Sample>(length: number, get: (index: number) => Sample
 interface Timed {
   updates: number;
   mean: number;
+  /** Mean processor time of all threads, in milliseconds: it depends less on other processes. */
+  processor: number;
   /** Metrics of the last log, and seconds of each phase of rollouts. */
   metrics: Record<string, number>;
   phases: { generate: number; reward: number; score: number } | null;
@@ -40,6 +42,7 @@ export async function timedUpdates(
   } as TrainerOptions);
   let begin = Number.NaN;
   let until = Number.NaN;
+  let used = process.cpuUsage();
   let metrics: Record<string, number> = {};
   const phases = { generate: 0, reward: 0, score: 0 };
   let generations = 0;
@@ -56,16 +59,19 @@ export async function timedUpdates(
     if (event.step === warmUp) {
       device.synchronize();
       begin = performance.now();
+      used = process.cpuUsage();
       console.error(`seconds to the end of the warm-up: ${(begin - started) / 1000}`);
     }
     if (event.step !== warmUp + steps) continue;
     device.synchronize();
     until = performance.now();
+    used = process.cpuUsage(used);
   }
   const { peakInUse, peakReserved } = device.memory;
   await trainer.destroy();
   return {
     ...{ updates: steps, mean: (until - begin) / steps, metrics },
+    processor: (used.user + used.system) / 1000 / steps,
     phases: generations > 0 ? phases : null,
     peaks: {
       peak_device_gib: peakInUse / 2 ** 30,
