@@ -15,7 +15,13 @@ export interface TensorEntry {
   readonly shape: readonly number[];
   readonly start: number;
   readonly end: number;
+  /** The dtype of one-byte codes, which `dtype` calls u8. Absent: values of `dtype`. */
+  readonly code?: CodeDType;
 }
+
+/** One-byte codes that become weights with a scale. */
+export type CodeDType = 'F8_E4M3' | 'I8';
+const CODES: readonly unknown[] = ['F8_E4M3', 'I8'] satisfies CodeDType[];
 
 /** Bytes before the JSON. */
 export const PREFIX_BYTES = 8;
@@ -92,14 +98,19 @@ export function headerLength(prefix: Uint8Array, fileBytes: number, file: string
 /**
  * Returns the tensors of a file with `dataBytes` bytes of data, in the order of their bytes. Throws
  * DS_CHECKPOINT unless every entry is well formed and the entries cover the data exactly, without
- * gaps and overlaps.
+ * gaps and overlaps. `hasCodes` permits entries with codes.
  */
-export function parseHeader(json: Uint8Array, dataBytes: number, file: string): TensorEntry[] {
+export function parseHeader(
+  json: Uint8Array,
+  dataBytes: number,
+  file: string,
+  hasCodes = false,
+): TensorEntry[] {
   const table = parseJson(json, file);
   const entries: TensorEntry[] = [];
   for (const [name, value] of Object.entries(table)) {
     if (name === METADATA) checkMetadata(value, file);
-    else entries.push(parseEntry(name, value, file));
+    else entries.push(parseEntry(name, value, { file, hasCodes }));
   }
   entries.sort((a, b) => a.start - b.start || a.end - b.end);
   let at = 0;
@@ -127,16 +138,18 @@ function checkMetadata(value: unknown, file: string): void {
   throw damaged(`${file}: ${METADATA}`, 'texts by name', 'something else');
 }
 
-function parseEntry(name: string, value: unknown, file: string): TensorEntry {
+function parseEntry(
+  name: string,
+  value: unknown,
+  { file, hasCodes }: { file: string; hasCodes: boolean },
+): TensorEntry {
   const location = `${file}: ${name}`;
   if (!isObject(value) || Object.keys(value).length !== 3) {
     throw damaged(location, 'dtype, shape and data_offsets', 'something else');
   }
-  const dtype = typeof value.dtype === 'string' ? DTYPES.get(value.dtype) : undefined;
-  if (!dtype) {
-    const hint = NOT_READ.includes(value.dtype) ? UNREAD : DAMAGED;
-    throw damaged(location, [...DTYPES.keys()].join(', '), shown(value.dtype), hint);
-  }
+  const code = hasCodes && CODES.includes(value.dtype) ? (value.dtype as CodeDType) : null;
+  const dtype = code ? 'u8' : DTYPES.get(String(value.dtype));
+  if (!dtype) throw unreadDType(location, value.dtype);
   const { shape, data_offsets: offsets } = value;
   if (!isCounts(shape) || shape.length > MAX_DIMS) throw damaged(location, 'a shape', shown(shape));
   if (!isCounts(offsets) || offsets.length !== 2) {
@@ -147,7 +160,13 @@ function parseEntry(name: string, value: unknown, file: string): TensorEntry {
   if (end < start || BigInt(end - start) !== bytes) {
     throw damaged(location, `${bytes} bytes for ${dtype} [${shape}]`, `[${start}, ${end})`);
   }
-  return { name, dtype, shape, start, end };
+  return { name, dtype, shape, start, end, ...(code && { code }) };
+}
+
+/** The error for a tensor of another dtype. */
+export function unreadDType(location: string, dtype: unknown): DsError {
+  const hint = NOT_READ.includes(dtype) ? UNREAD : DAMAGED;
+  return damaged(location, [...DTYPES.keys()].join(', '), shown(dtype), hint);
 }
 
 function isCounts(value: unknown): value is number[] {

@@ -39,6 +39,7 @@ export {
   type WrittenValue,
   writeGguf,
 } from './gguf/writer.js';
+export { unreadDType } from './header.js';
 export type { TensorRecord } from './manifest.js';
 export { BEGIN_LOAD, Checkpoint, type Section } from './open.js';
 export { isUnfinishedFile, moveFile, replaceBy, replaceFile } from './replace-file.js';

@@ -27,19 +27,20 @@ export class SafetensorsFile {
   ) {}
 
   /** Throws DS_CHECKPOINT for an invalid header, DS_IO if the file cannot be read. */
-  static async open(path: string): Promise<SafetensorsFile> {
-    return SafetensorsFile.of(await InputFile.open(path));
+  static async open(path: string, hasCodes = false): Promise<SafetensorsFile> {
+    return SafetensorsFile.of(await InputFile.open(path), hasCodes);
   }
 
   /** Takes ownership of an open file: close() closes it, and a failure too. See open(). */
-  static async of(file: InputFile): Promise<SafetensorsFile> {
+  static async of(file: InputFile, hasCodes = false): Promise<SafetensorsFile> {
     const { path, bytes } = file;
     const name = basename(path);
     try {
       const prefix = await file.slice(0, Math.min(PREFIX_BYTES, bytes));
       const length = headerLength(prefix, bytes, name);
       const dataStart = PREFIX_BYTES + length;
-      const entries = parseHeader(await file.slice(PREFIX_BYTES, length), bytes - dataStart, name);
+      const json = await file.slice(PREFIX_BYTES, length);
+      const entries = parseHeader(json, bytes - dataStart, name, hasCodes);
       return new SafetensorsFile(file, dataStart, entries);
     } catch (error) {
       await file.close();

@@ -67,13 +67,16 @@ export class WeightFiles {
    * If both exist, model.safetensors is used, as in transformers, unless the index names it. Throws
    * DS_IO if a file cannot be read. Throws DS_CHECKPOINT if:
    * - the weights are missing, damaged or replaced repeatedly;
-   * - the index names a file outside of the folder, or a tensor that its file lacks.
+   * - the index names a file outside of the folder, or a tensor that its file lacks;
+   * - a tensor has one-byte codes, unless `hasCodes` permits them.
    */
-  static async open(path: string): Promise<WeightFiles> {
+  static async open(path: string, hasCodes = false): Promise<WeightFiles> {
     const found = await stat(path).catch((cause: Error) => {
       throw absent(path, cause);
     });
-    const open = found.isDirectory() ? () => openFolder(path) : () => openSingle(path);
+    const open = found.isDirectory()
+      ? () => openFolder(path, hasCodes)
+      : () => openSingle(path, hasCodes);
     return new WeightFiles(path, await openSteadily(soloWorld, path, open));
   }
 
@@ -135,14 +138,14 @@ export class WeightFiles {
   }
 }
 
-async function openSingle(path: string): Promise<Contents & Opened> {
+async function openSingle(path: string, hasCodes: boolean): Promise<Contents & Opened> {
   const texts = () => textsOf(dirname(path), false);
   const [config] = await texts();
-  const file = await SafetensorsFile.open(path);
+  const file = await SafetensorsFile.open(path, hasCodes);
   return contentsOf([config, null], texts, { files: [file], homes: homesOf(file) });
 }
 
-async function openFolder(path: string): Promise<Contents & Opened> {
+async function openFolder(path: string, hasCodes: boolean): Promise<Contents & Opened> {
   const names = await readdir(path).catch((cause: Error) => {
     throw absent(path, cause);
   });
@@ -152,7 +155,7 @@ async function openFolder(path: string): Promise<Contents & Opened> {
   if (!index && !isWhole) throw noWeights(path, names);
   const listed = index ? filesOf(path, index.value) : [];
   const used = isWhole && !listed.includes(WEIGHTS_FILE) ? null : index;
-  const opened = await openAll(path, used ? listed : [WEIGHTS_FILE]);
+  const opened = await openAll(path, used ? listed : [WEIGHTS_FILE], hasCodes);
   const files = [...opened.values()];
   try {
     const homes = used
@@ -266,12 +269,13 @@ function filesOf(path: string, { weight_map: map }: JsonObject): string[] {
 async function openAll(
   path: string,
   names: readonly string[],
+  hasCodes: boolean,
 ): Promise<Map<string, SafetensorsFile>> {
   const opened = new Map<string, SafetensorsFile>();
   try {
     for (const name of names) {
       const file = await openInside(path, name, { followOwn: true });
-      opened.set(name, await SafetensorsFile.of(file));
+      opened.set(name, await SafetensorsFile.of(file, hasCodes));
     }
     return opened;
   } catch (error) {

@@ -19,6 +19,7 @@ import { openGguf } from './gguf/read.js';
 import { type Layout, startWhole } from './load-weights.js';
 import { ModelConfig } from './model-config.js';
 import type { Origin } from './origin.js';
+import { besideCoded, isCoded, requireNoCodes } from './quantized/coded.js';
 import { besideMxfp4 } from './quantized/mxfp4.js';
 import { readPacked } from './quantized/read-packed.js';
 import { readScheme } from './quantized/scheme.js';
@@ -141,6 +142,7 @@ export async function readPretrained<Model extends FolderModel, Options>(
     model.cameFrom({ config: values, generation: isGguf(dir) ? null : await generationOf(dir) });
     const own = withHead(family.layout(model), rest);
     const layout = await besideQuantized(model, files, own, { config, quantization, dtype });
+    requireNoCodes(files, layout);
     await startWhole(model, files, { op: 'fromPretrained', layout, dtype });
     return model;
   } catch (error) {
@@ -222,6 +224,9 @@ async function besideQuantized(
   if (quantization.get('quant_method') === 'mxfp4') {
     return besideMxfp4(model, files, layout, dtype);
   }
+  if (isCoded(quantization)) {
+    return besideCoded(model, files, layout, { config: quantization, dtype });
+  }
   const isBitsAndBytes = quantization.get('quant_method') === 'bitsandbytes';
   if (isBitsAndBytes && quantization.get('bnb_4bit_quant_type') !== 'nf4') {
     const got = quantization.get('bnb_4bit_quant_type');
@@ -237,7 +242,7 @@ async function besideQuantized(
 async function openFiles(path: string): Promise<WeightFiles> {
   const found = await ifThere(path, () => stat(path));
   if (!found) throw notPretrained(path, 'nothing of this name');
-  if (found.isDirectory()) return WeightFiles.open(path);
+  if (found.isDirectory()) return WeightFiles.open(path, true);
   if (isGguf(path)) return openGguf(path);
   throw notPretrained(path, 'a file');
 }

@@ -40,7 +40,8 @@ export function readScheme(config: Section): FolderScheme {
     case 'compressed-tensors':
       return compressed(config);
     default: {
-      const expected = '"bitsandbytes" with NF4, "mxfp4", "gptq", "awq" or "compressed-tensors"';
+      const expected =
+        '"bitsandbytes", "mxfp4", "fp8", "modelopt", "gptq", "awq" or "compressed-tensors"';
       throw config.refusal('quant_method', expected, config.get('quant_method'), ONLY_HERE);
     }
   }

@@ -1,0 +1,215 @@
+// Weights of one-byte codes and f32 scales, which are read as plain values: FP8 of DeepSeek,
+// compressed-tensors and ModelOpt, and 8 bits of bitsandbytes.
+import { converted, unreadDType, type WeightFiles } from '../../checkpoint/index.js';
+import { DsError } from '../../errors.js';
+import type { Module } from '../../nn/module.js';
+import type { StoredValues } from '../../nn/stored-values.js';
+import { type Box, boxesOf, wholeBox } from '../../runtime/box.js';
+import type { DType } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { leading, required } from '../../runtime/required.js';
+import { describe } from '../../runtime/view.js';
+import { held, noGrad, scope, Tensor } from '../../tensor/index.js';
+import type { Layout } from '../load-weights.js';
+import type { ModelConfig } from '../model-config.js';
+import type { OpenWeights } from '../stored-weights.js';
+
+/** Rows and columns that share a scale. */
+type Block = readonly [rows: number, columns: number];
+
+/** Values of e4m3 codes: 4 bits of exponent, 3 of mantissa, no infinity. */
+const E4M3 = Float32Array.from({ length: 256 }, (_, code) => {
+  const [sign, exponent, mantissa] = [code >> 7 ? -1 : 1, (code >> 3) & 15, code & 7];
+  if (exponent === 15 && mantissa === 7) return Number.NaN;
+  return exponent === 0 ? (sign * mantissa) / 512 : sign * (1 + mantissa / 8) * 2 ** (exponent - 7);
+});
+const I8 = Float32Array.from({ length: 256 }, (_, code) => (code < 128 ? code : code - 256));
+
+/** Names of scales behind the name of a layer, and the factor of all its codes. */
+const SCALES = {
+  F8_E4M3: { names: ['weight_scale_inv', 'weight_scale'], factor: 1 },
+  I8: { names: ['SCB'], factor: 1 / 127 },
+} as const;
+/** Of activations, which stay in the dtype of the model, and of bitsandbytes' layouts. */
+const BESIDE = ['input_scale', 'output_scale', 'weight_format', 'k_scale', 'v_scale'];
+
+/** Whether the weights of a quantization_config are one-byte codes. */
+export function isCoded(config: ModelConfig): boolean {
+  switch (config.get('quant_method')) {
+    case 'fp8':
+      return true;
+    case 'modelopt':
+      config.requireOneOf('quant_algo', ['FP8']);
+      return true;
+    case 'compressed-tensors':
+      return config.get('format') === 'float-quantized';
+    case 'bitsandbytes':
+      return config.get('load_in_8bit') === true;
+    default:
+      return false;
+  }
+}
+
+/** The block of "fp8" files; others have a scale for each output or for all. */
+function blockOf(config: ModelConfig): Block {
+  const given = config.get('weight_block_size') ?? [128, 128];
+  const isSize = (one: unknown): boolean => Number.isSafeInteger(one) && Number(one) > 0;
+  if (Array.isArray(given) && given.length === 2 && given.every(isSize)) {
+    return given as unknown as Block;
+  }
+  throw config.refusal('weight_block_size', 'two numbers of at least 1', given);
+}
+
+/**
+ * Finds the matrices of `model` that `files` have as codes; returns a layout that decodes them.
+ * Rejects with DS_CHECKPOINT for tensors of other sizes and for experts.
+ */
+export async function besideCoded(
+  model: Module,
+  files: WeightFiles,
+  layout: Layout,
+  { config, dtype }: { config: ModelConfig; dtype: DType },
+): Promise<Layout> {
+  const parameters = new Map(model.namedParameters());
+  const consumed = new Set<string>();
+  const decoded = new Map<string, (open: OpenWeights) => StoredValues>();
+  for (const [codes, { code, shape }] of files.tensors) {
+    const own = code && layout.nameOf(codes);
+    if (!own) continue;
+    const whole = parameters.get(own)?.region.whole.join();
+    if (!codes.endsWith('.weight') || shape.length !== 2 || whole !== shape.join()) {
+      const expected = `a layer's matrix${whole === undefined ? '' : ` [${whole}]`}, not of experts`;
+      throw damaged(files, codes, expected, describe({ dtype: 'u8', shape }));
+    }
+    const base = codes.slice(0, -'weight'.length);
+    const { names, factor } = SCALES[code];
+    const name = names.map((one) => base + one).find((one) => files.tensors.has(one));
+    if (name === undefined) throw damaged(files, base + names[0], 'a scale', 'no such tensor');
+    const size = leading(shape, 2);
+    const scales = await scalesOf(files, name, size, () => blockOf(config));
+    const values = { ...scales, codes, size, factor, table: code === 'I8' ? I8 : E4M3 };
+    for (const one of [codes, name, ...BESIDE.map((end) => base + end)]) consumed.add(one);
+    decoded.set(own, (open) => new CodedValues(open, values, dtype));
+  }
+  if (decoded.size === 0) {
+    const expected = 'a folder with matrices of one-byte codes';
+    throw config.refusal('quant_method', expected, config.get('quant_method'));
+  }
+  const nameOf = (name: string): string | null => (consumed.has(name) ? null : layout.nameOf(name));
+  return { ...layout, nameOf, decoded };
+}
+
+/** Throws DS_CHECKPOINT if a weight has codes that `layout` does not decode. */
+export function requireNoCodes(files: WeightFiles, layout: Layout): void {
+  for (const [name, { code }] of files.tensors) {
+    if (code && layout.nameOf(name) !== null) throw unreadDType(`${files.path}: ${name}`, code);
+  }
+}
+
+interface Scales {
+  readonly scales: Float32Array;
+  readonly block: Block;
+  /** Scales in a row of blocks. */
+  readonly width: number;
+}
+
+/** Reads the scales of a matrix: one, one for each output, or one for each block. */
+async function scalesOf(
+  files: WeightFiles,
+  name: string,
+  [rows, columns]: readonly [number, number],
+  block: () => Block,
+): Promise<Scales> {
+  const { shape, dtype } = required(files.tensors.get(name));
+  const count = shape.reduce((all, one) => all * one, 1);
+  const isPlain = shape.length < 2 || shape[1] === 1;
+  const found: Block =
+    count === 1 ? [rows, columns] : isPlain && count === rows ? [1, columns] : block();
+  const [high, width] = [Math.ceil(rows / found[0]), Math.ceil(columns / found[1])];
+  if (count !== high * width || (count > rows && shape.join() !== `${high},${width}`)) {
+    throw damaged(
+      files,
+      name,
+      `1, ${rows} or ${high} x ${width} scales`,
+      describe({ dtype, shape }),
+    );
+  }
+  const read = await files.read(name);
+  const scales = scope(() => Float32Array.from(read.to('f32').toArray()));
+  read.release();
+  const wrong = scales.findIndex((one) => !Number.isFinite(one));
+  if (wrong >= 0) throw damaged(files, name, 'finite scales', `${scales[wrong]} at ${wrong}`);
+  return { scales, block: found, width };
+}
+
+interface Coded extends Scales {
+  /** Name of the codes in the files. */
+  readonly codes: string;
+  readonly size: readonly [rows: number, columns: number];
+  readonly table: Float32Array;
+  readonly factor: number;
+}
+
+/** Values of a matrix [rows, columns] with codes. */
+class CodedValues implements StoredValues {
+  readonly origin: string;
+
+  constructor(
+    private readonly open: OpenWeights,
+    private readonly coded: Coded,
+    readonly dtype: DType,
+  ) {
+    const { files } = open.retain();
+    this.origin = `${coded.codes} of ${files.bytes} bytes of weights, one-byte codes`;
+  }
+
+  read(out: Tensor, from: number, box: Box = wholeBox(this.coded.size)): void {
+    let at = out.offset;
+    for (const wanted of boxesOf({ box, from, numel: out.numel })) {
+      const values = this.decoded(leading(wanted.offset, 2), leading(wanted.shape, 2));
+      this.write(values, out.alias([values.length], undefined, at));
+      at += values.length;
+    }
+  }
+
+  done(): void {
+    this.open.release();
+  }
+
+  private write(values: Float32Array, target: Tensor): void {
+    noGrad(() =>
+      scope(() => {
+        const read = held(() => Tensor.from(values, { shape: [values.length] }));
+        const wanted = { dtype: target.dtype, transposed: false };
+        const own = held(() => converted(this.coded.codes, read, wanted));
+        kernels.copy({ in: own.to(target.device), out: target });
+        own.release();
+      }),
+    );
+    target.dispose();
+  }
+
+  private decoded(
+    [firstRow, firstColumn]: readonly [number, number],
+    [rows, columns]: readonly [number, number],
+  ): Float32Array {
+    const { codes, size, scales, block, width, table, factor } = this.coded;
+    const bytes = new Uint8Array(rows * size[1]);
+    this.open.files.readNow(codes, firstRow * size[1], bytes);
+    const values = new Float32Array(rows * columns);
+    for (let i = 0; i < rows; ++i) {
+      const row = Math.floor((firstRow + i) / block[0]) * width;
+      for (let j = 0; j < columns; ++j) {
+        const column = firstColumn + j;
+        const scale = scales[row + Math.floor(column / block[1])] as number;
+        values[i * columns + j] =
+          (table[bytes[i * size[1] + column] as number] as number) * (scale * factor);
+      }
+    }
+    return values;
+  }
+}
+
+function damaged(files: WeightFiles, name: string, expected: string, got: string): DsError {
+  return new DsError({ code: 'DS_CHECKPOINT', op: `${files.path}: ${name}`, expected, got });
+}
