@@ -19,6 +19,7 @@ import json
 import time
 
 import torch
+import torch._dynamo
 import torch.nn.functional as F
 
 SHAPE = dict(
