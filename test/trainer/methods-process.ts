@@ -2,6 +2,7 @@
 import {
   cpo,
   dpo,
+  gkd,
   initDistributed,
   kto,
   type nn,
@@ -24,7 +25,11 @@ export interface MethodReport {
   evaluation: Record<string, number>;
 }
 
-type Run = [name: string, method: () => TrainingMethod, stage: number, data: 'pairs' | 'answers'];
+type Kind = 'pairs' | 'answers' | 'texts';
+type Run = [name: string, method: () => TrainingMethod, stage: number, data: Kind];
+
+/** The seeds of samples depend on the rank, so no sample depends on its seed. */
+const GREEDY = { lmbda: 1, temperature: 1e-4, maxNewTokens: 4 };
 
 const RUNS: readonly Run[] = [
   ['dpo', () => dpo({ loss: ['sigmoid', 'sft'], reference: modelOf(4) }), 0, 'pairs'],
@@ -33,18 +38,30 @@ const RUNS: readonly Run[] = [
   ['orpo', () => orpo(), 0, 'pairs'],
   ['kto', () => kto({ loss: 'apo_zero_unpaired', reference: modelOf(4) }), 0, 'answers'],
   ['kto with z', () => kto({ reference: modelOf(4) }), 3, 'answers'],
+  ['gkd, sampled', () => gkd({ teacher: modelOf(4), ...GREEDY }), 3, 'texts'],
 ];
+
+function openRows(kind: Kind): Promise<unknown> | object {
+  const [rows, half] = [pairRows.slice(0, 16), labelledRows.slice(0, 16)];
+  if (kind === 'pairs') return text.PairDataset.open({ tokenizer, rows, length: 32 });
+  if (kind === 'answers') return text.UnpairedDataset.open({ tokenizer, rows: half, length: 32 });
+  const get = (i: number): text.TextSample => {
+    const { prompt = '', chosen = '' } = rows[i] ?? {};
+    const before = tokenizer.encode(prompt);
+    const ids = Int32Array.from([...before, ...tokenizer.encode(chosen).subarray(1)]);
+    const labels = ids.map((id, place) => (place < before.length ? -100 : id));
+    const positions = ids.map((_, place) => place);
+    return { ids, labels, positions, documents: new Int32Array(ids.length) };
+  };
+  return { length: rows.length, get };
+}
 
 async function main(): Promise<void> {
   const { batchSize, accumulation } = JSON.parse(process.argv.at(-1) as string) as MethodsJob;
   const job = await initDistributed({ device: 'cpu' });
   const reports: MethodReport[] = [];
   for (const [name, method, stage, kind] of RUNS) {
-    const [rows, half] = [pairRows.slice(0, 16), labelledRows.slice(0, 16)];
-    const data =
-      kind === 'pairs'
-        ? await text.PairDataset.open({ tokenizer, rows, length: 32 })
-        : await text.UnpairedDataset.open({ tokenizer, rows: half, length: 32 });
+    const data = await openRows(kind);
     const { logs, metrics } = await trained({
       ...{ model: modelOf(3) as nn.models.Llama, method: method(), train: data as never },
       ...{ eval: { data: data as never, every: 3 }, maxSteps: 3, batchSize, accumulation },
