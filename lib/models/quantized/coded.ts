@@ -93,7 +93,8 @@ export async function besideCoded(
   }
   if (decoded.size === 0) {
     const expected = 'a folder with matrices of one-byte codes';
-    throw config.refusal('quant_method', expected, config.get('quant_method'));
+    const key = config.get('quant_method') === 'compressed-tensors' ? 'format' : 'quant_method';
+    throw config.refusal(key, expected, config.get(key));
   }
   const nameOf = (name: string): string | null => (consumed.has(name) ? null : layout.nameOf(name));
   return { ...layout, nameOf, decoded };
