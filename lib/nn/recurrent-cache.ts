@@ -4,7 +4,7 @@ import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize, statisticOf } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { leading } from '../runtime/required.js';
-import { type DeltaInputs, Tensor } from '../tensor/index.js';
+import { type DeltaInputs, refuseBatchInvariant, Tensor } from '../tensor/index.js';
 import type { RecurrentState, SequenceCache } from './attention.js';
 
 /** Sizes of the states of a model's layers. */
@@ -69,11 +69,13 @@ export function pooledState(pools: () => StatePools, lists: () => SequenceLists)
     convolve(x, weight) {
       const out = Tensor.empty(x.shape, x.dtype, x.device);
       const packed = { x: tokensOf(x), weight, out: tokensOf(out), pool: pools().inputs };
+      refuseBatchInvariant('a sequence', 'attention', 'a recurrent layer');
       kernels.shortConvStep({ ...packed, ...lists() });
       return out;
     },
     delta({ q, k, v, decay, beta }: DeltaInputs) {
       const out = Tensor.empty(v.shape, v.dtype, v.device);
+      refuseBatchInvariant('a sequence', 'attention', 'a recurrent layer');
       kernels.gatedDeltaStep({
         ...{ q: tokensOf(q), k: tokensOf(k), v: tokensOf(v) },
         ...{ decay: tokensOf(decay), beta: tokensOf(beta) },

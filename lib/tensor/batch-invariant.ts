@@ -19,6 +19,7 @@ export function batchInvariant<T>(body: () => T, on = true): T {
   }
 }
 
+/** Whether batchInvariant() is running. */
 export const isBatchInvariant = (): boolean => isOn;
 
 /** Throws DS_ARGUMENT for a GPU: no run has shown equal bits there. */
