@@ -439,6 +439,8 @@ async function main(): Promise<void> {
   await alike('GPT-2 in int8', () => new GPT2({ ...sizes, heads: 4, channels: 32 }), {
     ...{ ...shared, ...bits(8, null) },
   });
+  const speculative = { num_speculative_tokens: 3, prompt_lookup_min: 1 };
+  await alike('with proposals', even, { ...shared, speculative });
   await refused(
     'a cut inside of a group',
     () => initInference(made(even), { ...shared, ...bits(4, 128) }),
