@@ -74,6 +74,10 @@ export async function openDraft(
     const own = folder === undefined ? null : await Tokenizer.fromPretrained(folder);
     if (draft.recurrentSizes) throw recurrent(draft);
     requireSame(own, tokenizer, [draft.vocabSize, model.vocabSize]);
+    if (opened.sizes.recurrent) {
+      const expected = 'a model without recurrent layers: a state cannot drop a token';
+      throw new DsError({ code: 'DS_CONFIG', op: OP, expected, got: draft.constructor.name });
+    }
     draft.to(device, dtype).eval();
     joinAll(draft);
     return new OpenedDraft(draft, kv_cache.block_size);
