@@ -122,6 +122,11 @@ export interface Addon {
   setCap(device: number, bytes: number): void;
   synchronizeDevice(device: number): void;
   setDeterministic(device: number, on: boolean): void;
+  /**
+   * Matrix algorithms that the device selected by timing, as text for learn_algorithms.
+   */
+  timedAlgorithms(device: number): string;
+  learnAlgorithms(device: number, text: string): void;
   setThreads(count: number): void;
   getThreads(): number;
   /**

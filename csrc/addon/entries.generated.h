@@ -37,6 +37,8 @@
   ENTRY(set_cap, "setCap", "device", "bytes") \
   ENTRY(synchronize_device, "synchronizeDevice", "device") \
   ENTRY(set_deterministic, "setDeterministic", "device", "on") \
+  ENTRY(timed_algorithms, "timedAlgorithms", "device") \
+  ENTRY(learn_algorithms, "learnAlgorithms", "device", "text") \
   ENTRY(set_threads, "setThreads", "count") \
   ENTRY(get_threads, "getThreads") \
   ENTRY(allocate, "allocate") \

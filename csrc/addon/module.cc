@@ -128,6 +128,14 @@ DS_ENTRY void set_deterministic(Addon&, OpenDevice device, bool on) {
   device->set_deterministic_algorithms(on);
 }
 
+/// Matrix algorithms that the device selected by timing, as text for learn_algorithms.
+DS_ENTRY std::string timed_algorithms(Addon&, OpenDevice device) {
+  return device->timed_algorithms();
+}
+DS_ENTRY void learn_algorithms(Addon&, OpenDevice device, std::string text) {
+  device->learn_algorithms(text);
+}
+
 DS_ENTRY void set_threads(Addon&, ThreadCount count) { thread_pool().resize(count); }
 DS_ENTRY double get_threads(Addon&) { return thread_pool().threads(); }
 

@@ -94,6 +94,11 @@ class Device {
   /// Selects matrix algorithms by a fixed rule instead of by timing, so that separate processes
   /// agree bit for bit. A device with fixed algorithms ignores it.
   virtual void set_deterministic_algorithms(bool) {}
+  /// The matrix algorithms that this device selected by timing, as lines of text; empty for a
+  /// device with fixed algorithms. Another process may pass them to learn_algorithms() instead of
+  /// timing again.
+  virtual std::string timed_algorithms() { return {}; }
+  virtual void learn_algorithms(const std::string&) {}
 
   /// Whether work can be recorded. If not, the methods below throw DS_DEVICE.
   virtual bool supports_graphs() const { return false; }

@@ -35,6 +35,7 @@ CublasLt::CublasLt()
           library.symbol<lt::PreferenceDestroyFn*>("cublasLtMatmulPreferenceDestroy")),
       preference_set(library.symbol<lt::PreferenceSetFn*>("cublasLtMatmulPreferenceSetAttribute")),
       heuristic(library.symbol<lt::HeuristicFn*>("cublasLtMatmulAlgoGetHeuristic")),
+      algorithm_check(library.symbol<lt::AlgorithmCheckFn*>("cublasLtMatmulAlgoCheck")),
       matmul(library.symbol<lt::MatmulFn*>("cublasLtMatmul")) {}
 
 void CublasLt::check(lt::Status status, const char* what) const {

@@ -25,6 +25,7 @@ enum class Status : int32_t {
 enum class ComputeType : int32_t { f32 = 68 };  // CUBLAS_COMPUTE_32F: no TF32, no emulation
 enum class Operation : int32_t { none = 0, transpose = 1 };
 enum class DescAttribute : int32_t {
+  pointer_mode = 2,
   trans_a = 3,
   trans_b = 4,
   epilogue = 7,
@@ -38,6 +39,8 @@ enum class DescAttribute : int32_t {
   a_scale_mode = 31,  // from cuBLAS 12.9
   b_scale_mode = 32
 };
+/// Where alpha and beta are.
+enum class PointerMode : int32_t { host = 0, device = 1 };
 enum class LayoutAttribute : int32_t { batch_count = 5, batch_stride = 6 };
 enum class PreferenceAttribute : int32_t {
   workspace_bytes = 1,
@@ -93,6 +96,8 @@ using PreferenceDestroyFn = Status(Preference);
 using PreferenceSetFn = Status(Preference, PreferenceAttribute, const void*, size_t);
 using HeuristicFn = Status(Handle, Desc, Layout a, Layout b, Layout c, Layout d, Preference,
                            int wanted, Heuristic* results, int* found);
+using AlgorithmCheckFn = Status(Handle, Desc, Layout a, Layout b, Layout c, Layout d,
+                                const Algorithm*, Heuristic* result);
 using MatmulFn = Status(Handle, Desc, const void* alpha, const void* a, Layout, const void* b,
                         Layout, const void* beta, const void* c, Layout, void* d, Layout,
                         const Algorithm*, void* workspace, size_t workspace_bytes, cudaStream_t);
@@ -119,6 +124,7 @@ struct CublasLt {
   lt::PreferenceDestroyFn* preference_destroy;
   lt::PreferenceSetFn* preference_set;
   lt::HeuristicFn* heuristic;
+  lt::AlgorithmCheckFn* algorithm_check;
   lt::MatmulFn* matmul;
 
   /// Throws DS_CUBLAS with the library's text, or DS_OUT_OF_MEMORY.

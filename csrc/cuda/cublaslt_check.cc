@@ -43,6 +43,7 @@ DS_CALL(PreferenceCreateFn, cublasLtMatmulPreferenceCreate);
 DS_CALL(PreferenceDestroyFn, cublasLtMatmulPreferenceDestroy);
 DS_CALL(PreferenceSetFn, cublasLtMatmulPreferenceSetAttribute);
 DS_CALL(HeuristicFn, cublasLtMatmulAlgoGetHeuristic);
+DS_CALL(AlgorithmCheckFn, cublasLtMatmulAlgoCheck);
 DS_CALL(MatmulFn, cublasLtMatmul);
 
 #define DS_VALUE(ours, theirs) static_assert(equal(lt::ours, theirs), #theirs)
@@ -53,6 +54,7 @@ DS_VALUE(Status::not_supported, CUBLAS_STATUS_NOT_SUPPORTED);
 DS_VALUE(ComputeType::f32, CUBLAS_COMPUTE_32F);
 DS_VALUE(Operation::none, CUBLAS_OP_N);
 DS_VALUE(Operation::transpose, CUBLAS_OP_T);
+DS_VALUE(DescAttribute::pointer_mode, CUBLASLT_MATMUL_DESC_POINTER_MODE);
 DS_VALUE(DescAttribute::trans_a, CUBLASLT_MATMUL_DESC_TRANSA);
 DS_VALUE(DescAttribute::trans_b, CUBLASLT_MATMUL_DESC_TRANSB);
 DS_VALUE(DescAttribute::epilogue, CUBLASLT_MATMUL_DESC_EPILOGUE);
@@ -71,6 +73,8 @@ DS_VALUE(ScaleMode::outer_vector, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
 DS_VALUE(ScaleMode::vector_128, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
 DS_VALUE(ScaleMode::block_128x128, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
 #endif
+DS_VALUE(PointerMode::host, CUBLASLT_POINTER_MODE_HOST);
+DS_VALUE(PointerMode::device, CUBLASLT_POINTER_MODE_DEVICE);
 DS_VALUE(LayoutAttribute::batch_count, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT);
 DS_VALUE(LayoutAttribute::batch_stride, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
 DS_VALUE(PreferenceAttribute::workspace_bytes, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);

@@ -8,6 +8,7 @@
 #include "cuda_error.h"
 #include "direct_copy.h"
 #include "gemm.h"
+#include "gemm_choices.h"
 #include "pinned_memory.h"
 #include "probe.h"
 
@@ -326,8 +327,19 @@ void CudaDevice::launch(Graph& graph, Stream& stream) {
 }
 
 Gemm& CudaDevice::gemm() {
-  if (!gemm_) gemm_ = std::make_unique<Gemm>(*this);
+  if (!gemm_) {
+    gemm_ = std::make_unique<Gemm>(*this);
+    gemm_->choices().read(learned_);
+    learned_.clear();
+  }
   return *gemm_;
+}
+
+std::string CudaDevice::timed_algorithms() { return gemm_ ? gemm_->choices().text() : ""; }
+
+void CudaDevice::learn_algorithms(const std::string& text) {
+  if (gemm_) gemm_->choices().read(text);
+  else learned_ += text;
 }
 
 void CudaDevice::forget(cudaStream_t stream) {

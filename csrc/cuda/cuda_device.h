@@ -75,6 +75,8 @@ class CudaDevice final : public Device {
   void launch_host(Stream& stream, std::function<void()> task) override;
   void run(OpId op, const void* args, Stream& stream) override;
   void set_deterministic_algorithms(bool deterministic) override { deterministic_ = deterministic; }
+  std::string timed_algorithms() override;
+  void learn_algorithms(const std::string& text) override;
 
   bool supports_graphs() const override { return true; }
   void enter_graph_memory() override { pool_->serve_graphs(true); }
@@ -125,6 +127,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<CudaStream> compute_;
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<Gemm> gemm_;
+  std::string learned_;  // algorithms for gemm_, until it exists
   StreamCounters counters_;
 };
 

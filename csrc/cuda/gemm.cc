@@ -8,6 +8,8 @@
 #include "../core/error.h"
 #include "cuda_device.h"
 #include "cuda_error.h"
+#include "gemm_choices.h"
+#include "gemm_timing.h"
 
 namespace ds::cuda {
 
@@ -15,10 +17,8 @@ namespace {
 
 constexpr const char* kOp = "matmul";
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
-constexpr int kCandidates = 16;
-constexpr int kTimingRounds = 3;
-constexpr float kNever = 1e30f;          // the time of an algorithm that does not run
-constexpr float kClearlyFaster = 0.98f;  // of the first proposal's time
+constexpr int kCandidates = 64;
+constexpr float kClearlyFaster = 0.99f;  // of the first proposal's time
 constexpr double kTimedFlops =
     1e9;  // below this, a launch costs as much as a better algorithm saves
 constexpr size_t kTimingScratch = size_t{256} << 20;
@@ -64,35 +64,6 @@ bool uses_aux(lt::Epilogue e) {
          e == lt::Epilogue::gelu_grad;
 }
 
-/// Two timed events of one measurement.
-class Stopwatch {
- public:
-  Stopwatch() {
-    DS_CUDA(cudaEventCreate(&start_), kOp);
-    if (const cudaError_t status = cudaEventCreate(&end_); status != cudaSuccess) {
-      cudaEventDestroy(start_);
-      fail(status, "cudaEventCreate", kOp);
-    }
-  }
-  ~Stopwatch() {
-    cudaEventDestroy(start_);
-    cudaEventDestroy(end_);
-  }
-  template <class F>
-  float milliseconds(cudaStream_t stream, F&& work) {
-    DS_CUDA(cudaEventRecord(start_, stream), kOp);
-    work();
-    DS_CUDA(cudaEventRecord(end_, stream), kOp);
-    DS_CUDA(cudaEventSynchronize(end_), kOp);
-    float elapsed = 0;
-    DS_CUDA(cudaEventElapsedTime(&elapsed, start_, end_), kOp);
-    return elapsed;
-  }
-
- private:
-  cudaEvent_t start_ = nullptr, end_ = nullptr;
-};
-
 }  // namespace
 
 uint8_t alignment_of(const void* p) {
@@ -133,6 +104,7 @@ struct Gemm::Plan {
                   "cublasLtMatmulDescCreate");
     set(lt::DescAttribute::trans_a, p.trans_b ? lt::Operation::transpose : lt::Operation::none);
     set(lt::DescAttribute::trans_b, p.trans_a ? lt::Operation::transpose : lt::Operation::none);
+    if (p.scaled) set(lt::DescAttribute::pointer_mode, lt::PointerMode::device);
     set(lt::DescAttribute::epilogue, p.epilogue);
     if (uses_aux(p.epilogue)) {
       set(lt::DescAttribute::aux_row_stride, p.out_row_stride);
@@ -199,13 +171,18 @@ struct Gemm::Plan {
   }
 };
 
-Gemm::Gemm(CudaDevice& device) : device_(device) {
+Gemm::Gemm(CudaDevice& device)
+    : device_(device), choices_(std::make_unique<GemmChoices>(library_.version())) {
   library_.check(library_.create(&handle_), "cublasLtCreate");
+  constexpr float kBetas[] = {0, 1};
+  DS_CUDA(cudaMalloc(reinterpret_cast<void**>(&betas_), sizeof(kBetas)), kOp);
+  DS_CUDA(cudaMemcpy(betas_, kBetas, sizeof(kBetas), cudaMemcpyHostToDevice), kOp);
 }
 
 Gemm::~Gemm() {
   plans_.clear();
   library_.destroy(handle_);
+  cudaFree(betas_);
   for (const auto& [stream, data] : workspaces_)
     device_.pool().release(data, kWorkspaceBytes, stream);
 }
@@ -255,10 +232,21 @@ std::vector<lt::Algorithm> Gemm::candidates(const Plan& plan, const GemmProblem&
 
 lt::Status Gemm::enqueue(const Plan& plan, const lt::Algorithm& algorithm,
                          const GemmOperands& operands, void* result, cudaStream_t stream) {
-  const float alpha = 1, beta = plan.problem.accumulate ? 1 : 0;
-  return library_.matmul(handle_, plan.desc, &alpha, operands.b, plan.b, operands.a, plan.a, &beta,
-                         operands.out, plan.out, result, plan.out, &algorithm, workspace(stream),
-                         kWorkspaceBytes, stream);
+  const float one = 1, beta = plan.problem.accumulate ? 1 : 0;
+  const bool scaled = plan.problem.scaled;
+  const void* const alpha = scaled ? operands.scale : &one;
+  return library_.matmul(handle_, plan.desc, alpha, operands.b, plan.b, operands.a, plan.a,
+                         scaled ? betas_ + (plan.problem.accumulate ? 1 : 0) : &beta, operands.out,
+                         plan.out, result, plan.out, &algorithm, workspace(stream), kWorkspaceBytes,
+                         stream);
+}
+
+/// Whether the library can run a choice of another process.
+bool Gemm::serves(const Plan& plan, const lt::Algorithm& algorithm) const {
+  lt::Heuristic result{};
+  return library_.algorithm_check(handle_, plan.desc, plan.b, plan.a, plan.out, plan.out,
+                                  &algorithm, &result) == lt::Status::success &&
+         result.workspace_bytes <= kWorkspaceBytes;
 }
 
 /// Returns the index of the algorithm to keep. Writes to `operands.out` only if the real call
@@ -267,8 +255,7 @@ lt::Status Gemm::enqueue(const Plan& plan, const lt::Algorithm& algorithm,
 size_t Gemm::fastest(const Plan& plan, const std::vector<lt::Algorithm>& algorithms,
                      const GemmOperands& operands, cudaStream_t stream) {
   const GemmProblem& problem = plan.problem;
-  if (algorithms.size() < 2 || flops(problem) < kTimedFlops || timed_problems_ >= kTimedProblems)
-    return 0;
+  if (algorithms.size() < 2 || timed_problems_ >= kTimedProblems) return 0;
   if (device_.captures()) return 0;  // a host cannot wait for a stream that records
   const bool preserve = problem.accumulate || problem.epilogue == lt::Epilogue::gelu_grad;
   const size_t extent = preserve ? out_extent(problem) : 0;
@@ -280,26 +267,21 @@ size_t Gemm::fastest(const Plan& plan, const std::vector<lt::Algorithm>& algorit
   }
   ++timed_problems_;
   void* result = preserve ? scratch : operands.out;
-  std::vector<float> best(algorithms.size(), kNever);
+  std::vector<float> times;
   try {
-    Stopwatch stopwatch;
-    for (int round = -1; round < kTimingRounds; ++round) {  // round -1 warms up
-      for (size_t i = 0; i < algorithms.size(); ++i) {
-        lt::Status status = lt::Status::success;
-        const float elapsed = stopwatch.milliseconds(
-            stream, [&] { status = enqueue(plan, algorithms[i], operands, result, stream); });
-        const bool counts = round >= 0 && status == lt::Status::success;
-        if (counts) best[i] = std::min(best[i], elapsed);
-      }
-    }
+    times = time_algorithms(stream, algorithms.size(), [&](size_t i) {
+      return enqueue(plan, algorithms[i], operands, result, stream) == lt::Status::success;
+    });
   } catch (...) {
     device_.pool().release(scratch, extent, stream);
     throw;
   }
   device_.pool().release(scratch, extent, stream);
-  const auto winner =
-      static_cast<size_t>(std::min_element(best.begin(), best.end()) - best.begin());
-  return best[winner] < kClearlyFaster * best[0] ? winner : 0;
+  auto winner = static_cast<size_t>(std::min_element(times.begin(), times.end()) - times.begin());
+  if (times[winner] >= kClearlyFaster * times[0]) winner = 0;
+  if (times[winner] < kNeverRuns)
+    choices_->add(problem, {algorithms[winner], times[winner], times[0]});
+  return winner;
 }
 
 Gemm::Plan& Gemm::plan_for(const GemmProblem& problem, const GemmOperands& operands,
@@ -309,11 +291,14 @@ Gemm::Plan& Gemm::plan_for(const GemmProblem& problem, const GemmOperands& opera
   auto plan = std::make_unique<Plan>(library_, problem);
   plan->describe();
   plan->bind(operands);
-  const std::vector<lt::Algorithm> algorithms = candidates(*plan, problem);
-  if (!algorithms.empty()) {
+  const bool timed = !problem.deterministic && flops(problem) >= kTimedFlops;
+  const GemmChoice* const known = timed ? choices_->find(problem) : nullptr;
+  if (known && serves(*plan, known->algorithm)) {
     plan->supported = true;
-    const bool first = problem.deterministic;
-    plan->algorithm = algorithms[first ? 0 : fastest(*plan, algorithms, operands, stream)];
+    plan->algorithm = known->algorithm;
+  } else if (const auto algorithms = candidates(*plan, problem); !algorithms.empty()) {
+    plan->supported = true;
+    plan->algorithm = algorithms[timed ? fastest(*plan, algorithms, operands, stream) : 0];
   }
   return *plans_.emplace(problem, std::move(plan)).first->second;
 }

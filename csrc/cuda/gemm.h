@@ -14,6 +14,7 @@
 namespace ds::cuda {
 
 class CudaDevice;
+class GemmChoices;
 
 /// The codes of an operand: its element type, or one of FP8 (csrc/ops/fp8.h).
 enum class GemmCodes : uint8_t { none, e4m3, e5m2 };
@@ -30,12 +31,12 @@ struct GemmProblem {
   bool accumulate;
   bool deterministic;  // set by Gemm from the device
   uint8_t a_alignment, b_alignment, out_alignment, bias_alignment, aux_alignment;
-  uint8_t reserved = 0;
+  bool scaled;                         // by GemmOperands::scale
   lt::Epilogue epilogue;               // aux is laid out as out
   lt::ScaleMode a_scaling, b_scaling;  // of FP8 operands
   GemmCodes a_codes, b_codes;
   bool fast_accumulation;  // of FP8 operands
-  uint8_t also_reserved[5] = {};
+  uint8_t reserved[5] = {};
 
   bool operator==(const GemmProblem& other) const;
 };
@@ -49,6 +50,7 @@ struct GemmOperands {
   void* out;
   const void* a_scale = nullptr;  // of FP8 operands
   const void* b_scale = nullptr;
+  const void* scale = nullptr;  // f32 on the device: a factor of the product
 };
 
 /// Returns the largest power of two, at most 16, that divides the address. Algorithms may depend on
@@ -59,12 +61,13 @@ uint8_t alignment_of(const void* p);
 /// One per device, used by one thread.
 ///
 /// Choice of algorithm:
-/// 1. cuBLASLt proposes up to 16 algorithms for a problem, best guess first. The request admits
+/// 1. cuBLASLt proposes up to 64 algorithms for a problem, best guess first. The request admits
 ///    only algorithms that sum the parts of a split inner dimension in a fixed order and in f32. So
 ///    each of them always gives the same bits.
-/// 2. The first call times them on its operands. The fastest stays for the life of the process. The
-///    first proposal stays unless another is 2 % faster. Small problems take the first proposal
-///    without timing.
+/// 2. The first call times them on its operands, back to back (gemm_timing.h). The fastest stays
+///    for the life of the process, and a later process may read it (gemm_choices.h). The first
+///    proposal stays unless another is 1 % faster. Small problems take the first proposal without
+///    timing.
 /// 3. Timing may differ between processes, and another algorithm rounds differently. With
 ///    CudaDevice::set_deterministic_algorithms every problem takes the first proposal. It is a
 ///    function of the problem, the GPU model and the version of the library. With a workspace of
@@ -84,14 +87,17 @@ class Gemm {
   /// Frees the workspace kept for `stream`.
   void forget(cudaStream_t stream);
 
-  const CublasLt& library() const { return library_; }
-
- private:
-  struct Plan;
   struct Hash {
     size_t operator()(const GemmProblem& problem) const;
   };
 
+  const CublasLt& library() const { return library_; }
+  GemmChoices& choices() { return *choices_; }
+
+ private:
+  struct Plan;
+
+  bool serves(const Plan& plan, const lt::Algorithm& algorithm) const;
   Plan& plan_for(const GemmProblem& problem, const GemmOperands& operands, cudaStream_t stream);
   std::vector<lt::Algorithm> candidates(const Plan& plan, const GemmProblem& problem) const;
   size_t fastest(const Plan& plan, const std::vector<lt::Algorithm>& algorithms,
@@ -103,9 +109,11 @@ class Gemm {
   CudaDevice& device_;
   CublasLt library_;
   lt::Handle handle_ = nullptr;
+  std::unique_ptr<GemmChoices> choices_;
   int timed_problems_ = 0;
   std::unordered_map<GemmProblem, std::unique_ptr<Plan>, Hash> plans_;
   std::unordered_map<cudaStream_t, void*> workspaces_;
+  float* betas_ = nullptr;  // {0, 1} on the device: a scale there needs beta there too
 };
 
 }  // namespace ds::cuda

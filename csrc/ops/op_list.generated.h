@@ -215,4 +215,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 818130226
+#define DS_INTERFACE_HASH 968505120

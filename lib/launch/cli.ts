@@ -226,8 +226,13 @@ program
   .helpGroup(MACHINE)
   .description('print devices, libraries and missing parts of this machine')
   .option('--json', 'print JSON')
-  .action(async ({ json }: { json?: boolean }) => {
-    const { formatSystem, inspectSystem } = await import('./env.js');
+  .option('--forget-products', 'remove the timed algorithms of matrix products')
+  .action(async ({ json, forgetProducts }: { json?: boolean; forgetProducts?: boolean }) => {
+    const { forgetProducts: forget, formatSystem, inspectSystem } = await import('./env.js');
+    if (forgetProducts) {
+      console.log(forget());
+      return;
+    }
     const report = await inspectSystem();
     console.log(json ? JSON.stringify(report, null, 2) : formatSystem(report));
     if (!report.native) process.exitCode = 1;

@@ -12,6 +12,12 @@ import {
   readGpuCode,
 } from '../runtime/gpu-code.js';
 import { errorMessage } from '../runtime/system-error.js';
+import {
+  algorithmFolder,
+  forgetAlgorithms,
+  type KeptAlgorithms,
+  keptAlgorithms,
+} from '../runtime/timed-algorithms.js';
 import { version } from '../version.js';
 import {
   type CacheFolder,
@@ -37,6 +43,8 @@ export interface SystemReport {
   native: NativeReport | null;
   error?: string;
   caches: CacheFolder[];
+  /** Matrix products whose fastest algorithm is known, by GPU model. */
+  timedProducts: KeptAlgorithms[];
 }
 
 export interface NativeReport extends EnvironmentReport {
@@ -81,6 +89,7 @@ export async function inspectSystem(): Promise<SystemReport> {
     },
     native: null,
     caches: cacheFolders(),
+    timedProducts: keptAlgorithms(),
   };
   try {
     const { inspectEnvironment } = await import('../runtime/environment.js');
@@ -141,6 +150,13 @@ function firstMatch(file: string, pattern: RegExp): string | null {
   return pattern.exec(text(file))?.[1] ?? null;
 }
 
+/** Removes the timed algorithms of matrix products; returns what it did. */
+export function forgetProducts(folder = algorithmFolder()): string {
+  const held = forgetAlgorithms(folder);
+  if (held.length === 0) return `no timed products in ${folder}`;
+  return held.map(({ gpu, products }) => `forgot ${products} timed products of ${gpu}`).join('\n');
+}
+
 /** The report as lines of "label  text". */
 export function formatSystem(report: SystemReport): string {
   const { cpu, memory, native } = report;
@@ -158,6 +174,8 @@ export function formatSystem(report: SystemReport): string {
   else rows.push(['addon', `does not load. ${report.error}`]);
   for (const { holds, path, exists } of report.caches)
     rows.push(['cache', `${path}, ${holds}${exists ? '' : ' (none yet)'}`]);
+  for (const { gpu, products } of report.timedProducts)
+    rows.push(['timed products', `${products} of ${gpu} in ${algorithmFolder()}`]);
   const width = Math.max(...rows.map(([label]) => label.length));
   return rows.map(([label, text]) => `${label.padEnd(width)}  ${text}`).join('\n');
 }

@@ -87,6 +87,11 @@ export function kernelVariables(): CacheVariables & { LOCAL_RANK?: string | unde
   return { CUDA_CACHE_PATH, CUDA_CACHE_DISABLE, LOCAL_RANK };
 }
 
+/** Whether algorithms that GPUs time are kept for later processes: unless the variable is "0". */
+export function keepsAlgorithms(): boolean {
+  return process.env.DS_ALGORITHM_CACHE !== '0';
+}
+
 /**
  * NCCL enables NVLink multicast on systems where it is unavailable, and then hangs: it is off
  * unless the environment sets it.

@@ -1,7 +1,7 @@
 // Devices: the CPU, which always exists, and GPUs, which open on first use.
 import type { DeviceInfo, GpuProbe, MemoryStats } from '../../types/addon.js';
 import { DsError } from '../errors.js';
-import { addon, kernelVariables } from './addon.js';
+import { addon, keepsAlgorithms, kernelVariables } from './addon.js';
 import { dtypeHint } from './dtype.js';
 import { dtypes } from './dtypes.generated.js';
 import { formatValue } from './format-value.js';
@@ -10,6 +10,7 @@ import { native } from './native.js';
 import { notice } from './notice.js';
 import { requireInteger } from './require-number.js';
 import { Stream } from './stream.js';
+import { algorithmFile, keepAlgorithms, readAlgorithms } from './timed-algorithms.js';
 
 export type { DeviceInfo, GpuProbe, MemoryStats } from '../../types/addon.js';
 /** The two back ends. */
@@ -91,9 +92,32 @@ function open(kind: DeviceKind, index: number): Device {
   if (!found) {
     found = new Device(kind, index, number);
     opened.set(number, found);
-    if (kind === 'cuda') noticeCompilation(found);
+    if (kind === 'cuda') {
+      noticeCompilation(found);
+      if (keepsAlgorithms()) shareAlgorithms(found);
+    }
   }
   return found;
+}
+
+/** Time between two looks at newly timed algorithms, in milliseconds. */
+const ALGORITHM_PERIOD = 60_000;
+
+/**
+ * Passes the algorithms that earlier processes timed to a GPU, and keeps those that this process
+ * times: once a minute, so that a killed run loses little, and at its end.
+ */
+function shareAlgorithms({ number, info }: Device): void {
+  const file = algorithmFile(info.name);
+  native(() => addon.learnAlgorithms(number, readAlgorithms(file)));
+  let seen = '';
+  const keep = (): void => {
+    const timed = addon.timedAlgorithms(number);
+    if (timed !== seen) keepAlgorithms(file, timed);
+    seen = timed;
+  };
+  setInterval(keep, ALGORITHM_PERIOD).unref();
+  process.once('exit', keep);
 }
 
 /** Prints a notice in the first process of a node if the driver has to compile kernels. */

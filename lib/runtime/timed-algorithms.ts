@@ -1,0 +1,90 @@
+// Keeps the matrix algorithms that GPUs selected by timing, in one file of the user for each GPU
+// model. csrc/cuda/gemm_choices.h defines the lines.
+import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { homedir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { makeFolderNow } from './make-folder.js';
+
+/** Most lines of a file; the oldest go first. */
+const REMEMBERED = 4096;
+const SUFFIX = '.txt';
+
+/** The folder of the files. */
+export function algorithmFolder(): string {
+  return join(homedir(), '.cache', 'ds-native', 'matmul');
+}
+
+/** The file of a GPU model. */
+export function algorithmFile(gpu: string, folder = algorithmFolder()): string {
+  return join(folder, `${gpu.replace(/[^A-Za-z0-9.]+/g, '-')}${SUFFIX}`);
+}
+
+/** The lines of a file; empty if it cannot be read. */
+export function readAlgorithms(file: string): string {
+  try {
+    return readFileSync(file, 'utf8');
+  } catch {
+    return '';
+  }
+}
+
+/**
+ * Adds lines to a file. A new line replaces the one of the same library and product. If the folder
+ * is not writable, each process times again.
+ */
+export function keepAlgorithms(file: string, timed: string): void {
+  const lines = linesOf(timed);
+  if (lines.length === 0) return;
+  const kept = new Map<string, string>();
+  for (const line of [...linesOf(readAlgorithms(file)), ...lines]) {
+    const key = line.split(' ', 2).join(' ');
+    kept.delete(key);
+    kept.set(key, line);
+  }
+  const written = `${file}.${process.pid}`;
+  try {
+    makeFolderNow(dirname(file));
+    writeFileSync(written, `${[...kept.values()].slice(-REMEMBERED).join('\n')}\n`);
+    renameSync(written, file);
+  } catch {
+    // The folder may be a file, or full.
+    if (existsSync(written)) rmSync(written, { force: true });
+  }
+}
+
+function linesOf(text: string): string[] {
+  return text.split('\n').filter((line) => line !== '');
+}
+
+/** The kept algorithms of one GPU model. */
+export interface KeptAlgorithms {
+  /** Name of the file without its suffix: "NVIDIA-H200". */
+  gpu: string;
+  /** Number of matrix products. */
+  products: number;
+}
+
+/** The files of a folder. */
+export function keptAlgorithms(folder = algorithmFolder()): KeptAlgorithms[] {
+  return filesOf(folder).map((name) => ({
+    gpu: name.slice(0, -SUFFIX.length),
+    products: linesOf(readAlgorithms(join(folder, name))).length,
+  }));
+}
+
+/** Removes all files, and returns what they held: later processes time again. */
+export function forgetAlgorithms(folder = algorithmFolder()): KeptAlgorithms[] {
+  const held = keptAlgorithms(folder);
+  for (const name of filesOf(folder)) rmSync(join(folder, name), { force: true });
+  return held;
+}
+
+function filesOf(folder: string): string[] {
+  try {
+    return readdirSync(folder)
+      .filter((name) => name.endsWith(SUFFIX))
+      .sort();
+  } catch {
+    return [];
+  }
+}
