@@ -56,7 +56,7 @@ void run_backward(const char* name, const Op& op, const View& dbias, const View&
     const int64_t rows = n == 0 ? 0 : launch_backward<kCentered>(name, b, weights, ctx);
     if (!weights) return;
     const ColumnTotals<T> totals = {
-        {pointer<T>(op.dweight), pointer<T>(dbias)}, c, 2 * c, op.accumulate};
+        {pointer<T>(op.dweight), pointer<T>(dbias)}, c, kParts<kCentered> * c, op.accumulate};
     join_columns(name, ctx, totals, b.partials, rows);
   });
 }

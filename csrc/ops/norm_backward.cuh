@@ -19,9 +19,13 @@ struct NormBackward {
   const T *s, *weight, *dout, *dsum;
   T* dx;
   const float *mean, *rstd;
-  float* partials;  // [blocks, 2, C], or null without weight gradients
+  float* partials;  // [blocks, parts, C], or null without weight gradients
   int64_t n, c;
 };
+
+/// How many weight gradients there are: of the weight, and of LayerNorm's bias.
+template <bool kCentered>
+constexpr int kParts = kCentered ? 2 : 1;
 
 /// Waits for the threads of one group of warps only. `id` is 1 to 15.
 __device__ __forceinline__ void group_barrier(int id, int threads) {
@@ -95,14 +99,15 @@ extern __shared__ __align__(16) unsigned char norm_shared[];
 
 /// Adds the groups' weight gradients, in order, to the block's partials. All threads must call, and
 /// the rings are free to reuse. A thread's packets are `apart` columns apart.
-template <int N, int kPackets, class T>
+template <int kRows, int N, int kPackets, class T>
 __device__ __forceinline__ void write_partials(const NormBackward<T>& b, int64_t column, int apart,
                                                const float (&dweight)[kPackets][N],
                                                const float (&dbias)[kPackets][N]) {
-  float* const columns = reinterpret_cast<float*>(norm_shared);  // [groups, 2, C]
+  float* const columns = reinterpret_cast<float*>(norm_shared);  // [groups, kRows, C]
   const int group = threadIdx.y, groups = blockDim.y;
-  float* const out = b.partials + int64_t{blockIdx.x} * 2 * b.c;
-  float* const own = groups > 1 ? columns + group * 2 * b.c : out;
+  const int64_t width = kRows * b.c;
+  float* const out = b.partials + blockIdx.x * width;
+  float* const own = groups > 1 ? columns + group * width : out;
   __syncthreads();
 #pragma unroll
   for (int p = 0; p < kPackets; ++p) {
@@ -111,15 +116,15 @@ __device__ __forceinline__ void write_partials(const NormBackward<T>& b, int64_t
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       own[first + i] = dweight[p][i];
-      own[b.c + first + i] = dbias[p][i];
+      if constexpr (kRows > 1) own[b.c + first + i] = dbias[p][i];
     }
   }
   if (groups == 1) return;
   __syncthreads();
   const int threads = blockDim.x * groups;
-  for (int64_t i = group * blockDim.x + threadIdx.x; i < 2 * b.c; i += threads) {
+  for (int64_t i = group * blockDim.x + threadIdx.x; i < width; i += threads) {
     float sum = columns[i];
-    for (int g = 1; g < groups; ++g) sum += columns[g * 2 * b.c + i];
+    for (int g = 1; g < groups; ++g) sum += columns[g * width + i];
     out[i] = sum;
   }
 }
@@ -130,8 +135,9 @@ constexpr int kQuad = 4, kSumSlots = 128;
 
 /// Each group of threads (blockDim.x, whole warps) processes rows. Thread t owns packets t, t +
 /// blockDim.x, ... of every row. blockDim.y groups share a block, which limits the number of
-/// partial weight gradients.
-template <class T, bool kCentered, int kStages, int kPackets, int kMaxThreads>
+/// partial weight gradients. With kReread a thread reads a row's packets again after the sums, and
+/// saves the registers that would hold them: more groups fit.
+template <class T, bool kCentered, int kStages, int kPackets, int kMaxThreads, bool kReread>
 __global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackward<T> b) {
   constexpr int N = kPacket<T>;
   __shared__ alignas(16) float2 reduced[2][kSumSlots];  // two alternating buffers
@@ -175,21 +181,30 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackwar
     const float shift = mean, scale = rstd;
     if (row + step < b.n) read_statistics(row + step);
     cp_async_wait<kStages - 1>();
-    float normalized[kPackets][N] = {}, weighted[kPackets][N] = {};
+    constexpr int kHeld = kReread ? 1 : kPackets;
+    float normalized[kHeld][N] = {}, weighted[kHeld][N] = {};
     float weighted_sum = 0, product_sum = 0;
-#pragma unroll
-    for (int p = 0; p < kPackets; ++p) {
-      if (!active[p]) continue;
-      float s[N], dout[N];
+    const auto load = [&](int p, float(&dout)[N]) {
+      float s[N];
       widen_packet(*ring.slot(stage, 0, p), s);
       widen_packet(*ring.slot(stage, 1, p), dout);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        normalized[p][i] = (s[i] - shift) * scale;
-        weighted[p][i] = dout[i] * w[p][i];
-        if (kCentered) weighted_sum += weighted[p][i], dbias[p][i] += dout[i];
-        product_sum += weighted[p][i] * normalized[p][i];
-        dweight[p][i] += dout[i] * normalized[p][i];
+        normalized[p % kHeld][i] = (s[i] - shift) * scale;
+        weighted[p % kHeld][i] = dout[i] * w[p][i];
+      }
+    };
+#pragma unroll
+    for (int p = 0; p < kPackets; ++p) {
+      if (!active[p]) continue;
+      float dout[N];
+      load(p, dout);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const float x = normalized[p % kHeld][i], g = weighted[p % kHeld][i];
+        if (kCentered) weighted_sum += g, dbias[p][i] += dout[i];
+        product_sum += g * x;
+        dweight[p][i] += dout[i] * x;
       }
     }
     const float sum = warp_sum_pair(weighted_sum, product_sum);
@@ -209,11 +224,13 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackwar
 #pragma unroll
       for (int p = 0; p < kPackets; ++p) {
         if (!active[p]) continue;
-        float dsum[N] = {}, dx[N];
+        float dsum[N] = {}, dx[N], dout[N];
+        if constexpr (kReread) load(p, dout);
         if (b.dsum) widen_packet(*ring.slot(stage, 2, p), dsum);
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-          const float through = weighted[p][i] - means.x - normalized[p][i] * means.y;
+          const float through =
+              weighted[p % kHeld][i] - means.x - normalized[p % kHeld][i] * means.y;
           dx[i] = dsum[i] + through * scale;
         }
         store_vector(b.dx + row * b.c + column + p * apart, narrow_packet<T>(dx));
@@ -223,7 +240,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackwar
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
   cp_async_wait<0>();
-  if (b.partials) write_partials<N, kPackets>(b, column, apart, dweight, dbias);
+  if (b.partials) write_partials<kParts<kCentered>>(b, column, apart, dweight, dbias);
 }
 
 /// dx of one row per block, for rows that the persistent kernel rejects (odd, unaligned or very
@@ -262,9 +279,9 @@ __global__ void __launch_bounds__(256) norm_backward_any_weight(NormBackward<T> 
     dweight += g * ((to_float(b.s[row * b.c + column]) - mean) * b.rstd[row]);
     dbias += g;
   }
-  float* out = b.partials + int64_t{blockIdx.y} * 2 * b.c;
+  float* out = b.partials + int64_t{blockIdx.y} * kParts<kCentered> * b.c;
   out[column] = dweight;
-  out[b.c + column] = dbias;
+  if (kCentered) out[b.c + column] = dbias;
 }
 
 /// Returns the dynamic shared memory that a block may use: the limit minus the kernels' static
@@ -279,7 +296,7 @@ inline int64_t most_shared_memory(const char* op) {
 /// Launches the persistent kernel with kPackets packets a thread; one block fills an SM. Uses as
 /// many groups of threads as fit one block. Returns the number of blocks, or 0 if no group fits.
 /// Each block leaves one partial weight gradient.
-template <bool kCentered, int kStages, int kPackets, int kMaxThreads, class T>
+template <bool kCentered, int kStages, int kPackets, int kMaxThreads, bool kReread, class T>
 int64_t launch_backward_rows(const char* op, NormBackward<T>& b, bool weights, CudaContext& ctx) {
   constexpr int kColumns = kWarp * kPackets * kPacket<T>;  // of a warp
   const int64_t warps = (b.c + kColumns - 1) / kColumns, threads = warps * kWarp;
@@ -293,8 +310,8 @@ int64_t launch_backward_rows(const char* op, NormBackward<T>& b, bool weights, C
   const int64_t groups = std::min({fitting, barriers, rows});
   const int64_t blocks = std::min<int64_t>((b.n + groups - 1) / groups, ctx.sm_count);
   const dim3 block(static_cast<unsigned>(threads), static_cast<unsigned>(groups));
-  if (weights) b.partials = ctx.scratch_of<float>(blocks * 2 * b.c);
-  const auto kernel = norm_backward_rows<T, kCentered, kStages, kPackets, kMaxThreads>;
+  if (weights) b.partials = ctx.scratch_of<float>(blocks * kParts<kCentered> * b.c);
+  const auto kernel = norm_backward_rows<T, kCentered, kStages, kPackets, kMaxThreads, kReread>;
   DS_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(groups * bytes)),
@@ -313,16 +330,17 @@ int64_t launch_backward_any(const char* op, NormBackward<T>& b, bool weights, Cu
   }
   if (!weights) return 0;
   const int64_t splits = std::min<int64_t>(64, (b.n + 31) / 32);
-  b.partials = ctx.scratch_of<float>(splits * 2 * b.c);
+  b.partials = ctx.scratch_of<float>(splits * kParts<kCentered> * b.c);
   const dim3 grid(static_cast<unsigned>((b.c + 255) / 256), static_cast<unsigned>(splits));
   norm_backward_any_weight<T, kCentered><<<grid, 256, 0, ctx.stream>>>(b);
   DS_CUDA_LAUNCHED(op);
   return splits;
 }
 
-/// Longer rows have two packets a thread: half as many warps then wait for each other at the end of
-/// a row.
-constexpr int64_t kShortRow = 256;  // packets
+/// Rows up to this number of packets have one packet a thread. Longer rows have two: half as many
+/// warps then wait for each other at the end of a row. For RMSNorm, rows that leave no room for a
+/// second group read their packets again. Measured on one H200.
+constexpr int64_t kShortRow = 256, kTwoGroups = 512, kTwoPackets = 768;
 
 /// Fills dx and b.partials; returns the number of partial weight gradients, 0 without weight
 /// gradients.
@@ -332,9 +350,17 @@ int64_t launch_backward(const char* op, NormBackward<T>& b, bool weights, CudaCo
   const bool vectors = b.c % N == 0 && aligned_for<N>(b.s) && aligned_for<N>(b.weight) &&
                        aligned_for<N>(b.dout) && aligned_for<N>(b.dsum) && aligned_for<N>(b.dx);
   int64_t blocks = 0;
-  if (vectors && b.c <= kShortRow * N)
-    blocks = launch_backward_rows<kCentered, 3, 1, 896>(op, b, weights, ctx);
-  else if (vectors) blocks = launch_backward_rows<kCentered, 2, 2, 512>(op, b, weights, ctx);
+  const int64_t packets = b.c / N;
+  if (vectors && packets <= kShortRow)
+    blocks = launch_backward_rows<kCentered, 3, 1, 896, false>(op, b, weights, ctx);
+  else if (vectors && (kCentered || packets <= kTwoGroups))
+    blocks = launch_backward_rows<kCentered, 2, 2, 512, false>(op, b, weights, ctx);
+  else if constexpr (!kCentered) {
+    if (vectors && packets <= kTwoPackets)
+      blocks = launch_backward_rows<kCentered, 2, 2, 768, true>(op, b, weights, ctx);
+    else if (vectors)
+      blocks = launch_backward_rows<kCentered, 2, 4, 512, true>(op, b, weights, ctx);
+  }
   return blocks > 0 ? blocks : launch_backward_any<kCentered>(op, b, weights, ctx);
 }
 
