@@ -8,7 +8,7 @@ import { Tensor } from '../tensor.js';
 import { type ClassShare, joinRows } from './class-share.js';
 import { paddedColumns } from './linear.js';
 import { allClasses, correctFor, type RowRules } from './loss.js';
-import { asIs, flipped, gemm, gemmRows } from './matmul.js';
+import { asIs, flipped, type GemmOperand, gemm, gemmRows, scaledGemm } from './matmul.js';
 import { viewOf } from './shapes.js';
 
 /** Rows [start, start + count) of the head: views that its kernels share. */
@@ -27,6 +27,12 @@ export interface HeadRowRules extends RowRules {
   /** Null if all are. */
   readonly share: ClassShare | null;
 }
+
+/**
+ * Factor of the gradients of logits that a forward computes, a power of two: small gradients do not
+ * underflow in f16.
+ */
+export const EARLY_SCALE = 256;
 
 /** Head and loss over chunks of rows; one per call. */
 export class ChunkedHead {
@@ -121,6 +127,29 @@ export class ChunkedHead {
     if (share) joinRows({ logits, target, losses, lse, correct }, share, ignoreIndex);
   }
 
+  /** Whether measureAndDifferentiate() may be called: this rank has all classes. */
+  get hasAllClasses(): boolean {
+    return this.rules.share === null;
+  }
+
+  /**
+   * measure(), and turns the logits into EARLY_SCALE times their gradient, in place: one pass over
+   * the logits. Needs all classes.
+   */
+  measureAndDifferentiate({ target, losses, correct }: Chunk, logits: View): void {
+    const { smoothing, ignoreIndex } = this.rules;
+    kernels.crossEntropyWithGradient({
+      logits,
+      target,
+      losses,
+      correct,
+      dlogits: logits,
+      smoothing,
+      ignoreIndex,
+      factor: EARLY_SCALE,
+    });
+  }
+
   /** Turns the logits into their gradient, in place. */
   differentiate({ target, lse }: Chunk, logits: View, scale: View): void {
     const { smoothing, ignoreIndex, share } = this.rules;
@@ -129,16 +158,24 @@ export class ChunkedHead {
     kernels.crossEntropyBackward({ ...rows, smoothing, ignoreIndex, first, classes });
   }
 
-  /** dx[rows] (+)= dlogits W and dW (+)= dlogits^T x, from the gradient in `memory`. */
+  /**
+   * dx[rows] (+)= dlogits W and dW (+)= dlogits^T x, from the gradient in `memory`; with a scale
+   * [1], times it.
+   */
   propagate(chunk: Chunk, memory: Tensor, padded: Tensor, into: HeadGradients): void {
-    const { dx, dweight, addX, addWeight } = into;
+    const { dx, dweight, addX, addWeight, scale } = into;
+    const dlogits = asIs(this.wide(chunk, memory));
+    const multiply = (a: GemmOperand, b: GemmOperand, out: View, accumulate: boolean): void => {
+      if (scale) scaledGemm(a, b, scale, out, accumulate);
+      else gemm(a, b, out, accumulate);
+    };
     if (dx) {
       const out = rowRange(dx, chunk.start, required(chunk.x.shape[0]));
-      gemm(asIs(this.wide(chunk, memory)), asIs(padded), out, addX);
+      multiply(dlogits, asIs(padded), out, addX);
     }
     if (dweight) {
       const accumulate = addWeight || chunk.start > 0;
-      gemm(flipped(asIs(this.wide(chunk, memory))), asIs(chunk.x), dweight, accumulate);
+      multiply(flipped(dlogits), asIs(chunk.x), dweight, accumulate);
     }
   }
 
@@ -178,6 +215,8 @@ interface HeadGradients {
   dweight: View | null;
   addX: boolean;
   addWeight: boolean;
+  /** Factor of both gradients, [1]; null: 1. */
+  scale: View | null;
 }
 
 /** Rows of a matrix as a view. */
