@@ -54,13 +54,15 @@ export function tokenLogProbs(
     const kept = embedding(x.reshape([wanted.length, x.size(-1)]), indexOf(rows, device));
     const own = rows.map((row) => Math.max(0, Number(wanted[row])));
     const most = Math.max(1, Math.floor(KEPT_LOGITS / vocabSize));
+    const part = (states: Tensor, ids: Tensor): Tensor =>
+      ofRows(logitsOf(states.unsqueeze(0)), ids, options);
     const chunks: Tensor[] = [];
     for (let from = 0; from < rows.length; from += most) {
       const count = Math.min(most, rows.length - from);
       const ids = indexOf(own.slice(from, from + count), device);
-      const part = (given: Tensor): Tensor => ofRows(logitsOf(given.unsqueeze(0)), ids, options);
       const states = kept.narrow(0, from, count).contiguous();
-      chunks.push(rows.length > most ? checkpoint(part, states) : part(states));
+      // As an input, the checkpoint keeps the ids until the backward; this scope frees them.
+      chunks.push(rows.length > most ? checkpoint(part, states, ids) : part(states, ids));
     }
     const found = concat([...chunks, zeros([chunks[0]?.size(0) ?? 1, 1], { device })], 1);
     const places = new Int32Array(wanted.length).fill(rows.length);
