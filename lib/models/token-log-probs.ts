@@ -1,7 +1,7 @@
 // Log-probabilities of single tokens, for losses of policies.
 import {
   batchInvariant,
-  checkpoint,
+  checkpointParts,
   concat,
   embedding,
   noGrad,
@@ -56,14 +56,15 @@ export function tokenLogProbs(
     const most = Math.max(1, Math.floor(KEPT_LOGITS / vocabSize));
     const part = (states: Tensor, ids: Tensor): Tensor =>
       ofRows(logitsOf(states.unsqueeze(0)), ids, options);
-    const chunks: Tensor[] = [];
+    const parts: [states: Tensor, ids: Tensor][] = [];
     for (let from = 0; from < rows.length; from += most) {
       const count = Math.min(most, rows.length - from);
       const ids = indexOf(own.slice(from, from + count), device);
-      const states = kept.narrow(0, from, count).contiguous();
-      // As an input, the checkpoint keeps the ids until the backward; this scope frees them.
-      chunks.push(rows.length > most ? checkpoint(part, states, ids) : part(states, ids));
+      parts.push([kept.narrow(0, from, count).contiguous(), ids]);
     }
+    // As inputs of a checkpoint, the ids live until the backward; this scope frees them.
+    const isWhole = parts.length === 1;
+    const chunks = isWhole ? parts.map((one) => part(...one)) : checkpointParts(part, parts);
     const found = concat([...chunks, zeros([chunks[0]?.size(0) ?? 1, 1], { device })], 1);
     const places = new Int32Array(wanted.length).fill(rows.length);
     for (const [i, row] of at.entries()) places[row] = i;

@@ -87,11 +87,27 @@ function countUses(edges: readonly Edge[], uses: Map<Tensor, number>, awaited: S
   awaited.clear();
 }
 
-/** Calls the leaf's hook when its last use has been passed. */
+/** Calls the leaf's hook, or holds it, when the leaf's last use has been passed. */
 function countUse(leaf: Tensor, uses: Map<Tensor, number>): void {
   const left = (uses.get(leaf) ?? 0) - 1;
   uses.set(leaf, left);
-  if (left === 0) leaf.onGradReady?.(leaf);
+  if (left > 0) return;
+  if (waiting) waiting.add(leaf);
+  else leaf.onGradReady?.(leaf);
+}
+
+/** Leaves whose hooks wait for further backwards; null: hooks are called at once. */
+let waiting: Set<Tensor> | null = null;
+
+/** Runs `body`, whose backwards add complete leaves to `into` and call no hooks. */
+export function holdingHooks(into: Set<Tensor>, body: () => void): void {
+  const outer = waiting;
+  waiting = into;
+  try {
+    body();
+  } finally {
+    waiting = outer;
+  }
 }
 
 /** A node above the roots that gives each root its seed. */

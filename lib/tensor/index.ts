@@ -27,7 +27,12 @@ export {
   sharingTokens,
   type TokenShare,
 } from './random.js';
-export { checkpoint, checkpointSequential, segmentsOf } from './recompute/index.js';
+export {
+  checkpoint,
+  checkpointParts,
+  checkpointSequential,
+  segmentsOf,
+} from './recompute/index.js';
 export { type RecomputableOp, recomputable, recomputed } from './recompute.js';
 export { currentScope, held, Scope, scope, surrenderResult, within } from './scope.js';
 export {

@@ -4,7 +4,7 @@ import { postponing } from '../../runtime/postponed.js';
 import { refused } from '../../runtime/refused.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
-import { backward } from '../backward.js';
+import { backward, holdingHooks } from '../backward.js';
 import { batchInvariant, isBatchInvariant } from '../batch-invariant.js';
 import { leavingNothing } from '../grad-sink.js';
 import type { Keepsakes } from '../keepsakes.js';
@@ -42,6 +42,34 @@ export function checkpoint<Inputs extends readonly unknown[], Result extends Ten
   ...inputs: Inputs
 ): Result {
   requireType('checkpoint', fn, 'function');
+  return recording(fn, inputs, null);
+}
+
+/**
+ * Returns fn(...inputs) of each part, each a checkpoint(). A parameter that fn uses is complete in
+ * a backward after the last of the parts, not after each of them.
+ */
+export function checkpointParts<Inputs extends readonly unknown[]>(
+  fn: (...inputs: Inputs) => Tensor,
+  parts: readonly Inputs[],
+): Tensor[] {
+  const shared: SharedLeaves = { left: parts.length, complete: new Set() };
+  return parts.map((inputs) => recording(fn, inputs, shared));
+}
+
+/** Parameters that several segments of one forward use. */
+interface SharedLeaves {
+  /** Segments without a backward yet. */
+  left: number;
+  /** Leaves with gradients of the other segments. */
+  readonly complete: Set<Tensor>;
+}
+
+function recording<Inputs extends readonly unknown[], Result extends Tensor | Tensor[]>(
+  fn: (...inputs: Inputs) => Result,
+  inputs: Inputs,
+  shared: SharedLeaves | null,
+): Result {
   if (!isGradEnabled()) return scope(() => fn(...inputs));
   inputs.forEach(requirePlain);
   const tensors = inputs.filter((input) => input instanceof Tensor);
@@ -57,6 +85,7 @@ export function checkpoint<Inputs extends readonly unknown[], Result extends Ten
     segment,
     wanting: inputs.flatMap((input, i) => (wantsGrad(input) ? [i] : [])),
     at: randomPoint(),
+    shared,
   };
   try {
     segment.retain();
@@ -107,6 +136,8 @@ interface Recorded {
   /** Positions of the inputs that require gradients; input i of the node is wanting[i]. */
   wanting: readonly number[];
   at: RandomPoint;
+  /** null: no other segment uses the parameters. */
+  shared: SharedLeaves | null;
 }
 
 /**
@@ -114,7 +145,7 @@ interface Recorded {
  * it.
  */
 function replay(
-  { run, kept, keepsakes, segment, wanting, at }: Recorded,
+  { run, kept, keepsakes, segment, wanting, at, shared }: Recorded,
   grads: readonly (Tensor | null)[],
   sink: GradSink,
 ): void {
@@ -143,6 +174,19 @@ function replay(
       seeds.push(grad);
     });
     // Recomputed tensors are freed at once: the gradients that read them are not deferred.
-    if (roots.length > 0) leavingNothing(() => backward(roots, seeds));
+    if (roots.length > 0) {
+      leavingNothing(() => withShared(shared, () => backward(roots, seeds)));
+    }
   });
+}
+
+/** Runs the backward `body` of one segment; that of the last one calls the hooks of all. */
+function withShared(shared: SharedLeaves | null, body: () => void): void {
+  if (!shared) {
+    body();
+    return;
+  }
+  holdingHooks(shared.complete, body);
+  if (--shared.left > 0) return;
+  for (const leaf of shared.complete) leaf.onGradReady?.(leaf);
 }

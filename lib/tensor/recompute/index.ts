@@ -1,5 +1,5 @@
 // Activation checkpointing with DeepSpeed's API: the namespace `checkpointing`.
-export { checkpoint } from './checkpoint.js';
+export { checkpoint, checkpointParts } from './checkpoint.js';
 export {
   type CheckpointingOptions,
   configure,
