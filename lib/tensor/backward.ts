@@ -12,6 +12,9 @@ import { Tensor } from './tensor.js';
 
 let running = 0;
 
+/** The uses of leaves that are left, of each running backward, outermost first. */
+const usesOfRunning: Map<Tensor, number>[] = [];
+
 /** The number of the node that runs its backward, or 0. */
 export function runningNode(): number {
   return running;
@@ -60,6 +63,7 @@ function propagate(head: GradFn): void {
   const sink = new NodeSink();
   const temporaries = new Scope();
   const outer = running;
+  usesOfRunning.push(uses);
   try {
     for (const node of nodes) {
       const { edges } = node;
@@ -73,6 +77,7 @@ function propagate(head: GradFn): void {
     }
   } finally {
     running = outer;
+    usesOfRunning.pop();
     temporaries.release();
   }
 }
@@ -93,7 +98,13 @@ function countUse(leaf: Tensor, uses: Map<Tensor, number>): void {
   uses.set(leaf, left);
   if (left > 0) return;
   if (waiting) waiting.add(leaf);
-  else leaf.onGradReady?.(leaf);
+  else callHook(leaf);
+}
+
+/** Calls the leaf's hook, unless a running backward has a use of the leaf left, and calls it. */
+export function callHook(leaf: Tensor): void {
+  const isUsed = usesOfRunning.some((uses) => (uses.get(leaf) ?? 0) > 0);
+  if (!isUsed) leaf.onGradReady?.(leaf);
 }
 
 /** Leaves whose hooks wait for further backwards; null: hooks are called at once. */

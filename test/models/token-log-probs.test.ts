@@ -15,18 +15,25 @@ const TARGETS = [3, -100, 7, 0, 12, 5, -100, 1];
 /** tokenLogProbs() sizes its parts by the vocabulary: rows of one part by the claimed size. */
 const SIZES = { 'one part': VOCABULARY, 'parts of two rows': 2 ** 26, 'parts of one row': 2 ** 27 };
 
+interface PolicyOptions {
+  entropies?: boolean;
+  isFrozen?: boolean;
+  isTied?: boolean;
+}
+
 /** A head after an embedding; its forward returns the mean log-probability of the targets. */
 class Policy extends nn.Module {
   readonly table = new nn.Embedding(VOCABULARY, 8);
   private readonly entropies: boolean;
-  readonly head = new nn.Linear(8, VOCABULARY, { bias: false });
+  readonly head: nn.Linear | null;
 
   constructor(
     private readonly claimed: number,
-    { entropies = false, isFrozen = false }: { entropies?: boolean; isFrozen?: boolean } = {},
+    { entropies = false, isFrozen = false, isTied = false }: PolicyOptions = {},
   ) {
     super();
     this.entropies = entropies;
+    this.head = isTied ? null : new nn.Linear(8, VOCABULARY, { bias: false });
     if (isFrozen) this.table.weight.requireGrad(false);
   }
 
@@ -34,9 +41,13 @@ class Policy extends nn.Module {
     return scope(() => {
       const x = this.table.call(tokens);
       const options = { ignored: -100, vocabSize: this.claimed, entropies: this.entropies };
-      const found = tokenLogProbs(x, targets, (y) => this.head.call(y), options);
+      const found = tokenLogProbs(x, targets, (y) => this.logitsOf(y), options);
       return found.mean().neg();
     });
+  }
+
+  private logitsOf(x: Tensor): Tensor {
+    return this.head ? this.head.call(x) : x.matmul(this.table.weight.transpose(0, 1));
   }
 }
 
@@ -55,7 +66,7 @@ function gradients(claimed: number, entropies: boolean): number[][] {
 async function trained(
   claimed: number,
   stage: 0 | 1 | 2 | 3,
-  isFrozen: boolean,
+  options: PolicyOptions = {},
 ): Promise<number[]> {
   seed(1);
   const config: DsConfig = {
@@ -66,7 +77,7 @@ async function trained(
     optimizer: { type: 'SGD', params: { lr: 1 } },
   };
   const { engine } = await initialize({
-    model: new Policy(claimed, { isFrozen }),
+    model: new Policy(claimed, options),
     device: 'cpu',
     config,
   });
@@ -103,11 +114,19 @@ describe.each(Object.entries(SIZES).slice(1))('token log-probabilities in %s', (
   });
 
   test.each([0, 1, 2, 3] as const)('train as one part at stage %i', async (stage) => {
-    close(await trained(claimed, stage, false), await trained(VOCABULARY, stage, false));
+    close(await trained(claimed, stage), await trained(VOCABULARY, stage));
+  });
+
+  test.each([0, 2, 3] as const)('train a tied head at stage %i', async (stage) => {
+    const tied = { isTied: true };
+    close(await trained(claimed, stage, tied), await trained(VOCABULARY, stage, tied));
   });
 
   // The head's gradient is complete after the last part: its norm is that of all parts.
   test.each([0, 2, 3] as const)('train only the head at stage %i', async (stage) => {
-    close(await trained(claimed, stage, true), await trained(VOCABULARY, stage, true));
+    close(
+      await trained(claimed, stage, { isFrozen: true }),
+      await trained(VOCABULARY, stage, { isFrozen: true }),
+    );
   });
 });

@@ -4,7 +4,7 @@ import { postponing } from '../../runtime/postponed.js';
 import { refused } from '../../runtime/refused.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
-import { backward, holdingHooks } from '../backward.js';
+import { backward, callHook, holdingHooks } from '../backward.js';
 import { batchInvariant, isBatchInvariant } from '../batch-invariant.js';
 import { leavingNothing } from '../grad-sink.js';
 import type { Keepsakes } from '../keepsakes.js';
@@ -188,5 +188,5 @@ function withShared(shared: SharedLeaves | null, body: () => void): void {
   }
   holdingHooks(shared.complete, body);
   if (--shared.left > 0) return;
-  for (const leaf of shared.complete) leaf.onGradReady?.(leaf);
+  for (const leaf of shared.complete) callHook(leaf);
 }
