@@ -215,14 +215,19 @@ class LogitsAgain implements Plan {
     return [];
   }
 
+  /** Rounds as KeptLogits does: activation checkpointing changes no bit. */
   backward(scale: Tensor, sink: GradSink): void {
     const { head } = this;
     const memory = head.buffer();
-    propagateAll(head, this.x, sink, null, (chunk, _, weight) => {
+    const down = head.hasAllClasses ? scaledDown(scale) : null;
+    propagateAll(head, this.x, sink, down, (chunk, _, weight) => {
       recomputing(() => head.project(chunk, memory, weight));
-      head.differentiate(chunk, head.logits(chunk, memory), scale);
+      const logits = head.logits(chunk, memory);
+      if (down) head.measureAndDifferentiate(chunk, logits);
+      else head.differentiate(chunk, logits, scale);
       return memory;
     });
+    down?.dispose();
   }
 }
 
