@@ -50,7 +50,7 @@ export type {
   Window,
 } from './rotary/config.js';
 export type { DeltaSizes } from './rotary/delta-config.js';
-export type { GatedDeltaNet } from './rotary/delta-net.js';
+export type { ConvWeights, GatedDeltaNet } from './rotary/delta-net.js';
 export type { FeedForward, GatedMlp, PlainMlp } from './rotary/feed-forward.js';
 export type { MoeConfig, MoeSizes } from './rotary/mixture.js';
 export type { Norm, OffsetRMSNorm, PlainLayerNorm } from './rotary/norms.js';

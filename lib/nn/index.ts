@@ -7,6 +7,8 @@ export {
   CausalSelfAttention,
   KeyValueCache,
   type LayerCache,
+  type RecurrentState,
+  type SequenceCache,
   type TurningReach,
   type UnturnedHeads,
 } from './attention.js';

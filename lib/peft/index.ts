@@ -19,7 +19,7 @@ export {
   unmerge,
   withoutAdapters,
 } from './lora.js';
-export { ExpertFactors, LoraExperts } from './lora-experts.js';
+export { type AnyExperts, ExpertFactors, LoraExperts } from './lora-experts.js';
 export { LoraEmbedding, LoraLayer, LoraLinear, type LoraSizes } from './lora-layer.js';
 export type { LoraBias, LoraOptions } from './lora-options.js';
 export { NF4Experts, NF4Matrices } from './nf4-experts.js';

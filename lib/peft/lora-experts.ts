@@ -43,7 +43,7 @@ export class ExpertFactors extends Module {
   }
 }
 
-/** @internal Experts that can have adapters. */
+/** Experts that can have adapters. */
 export type AnyExperts = Experts | NF4Experts;
 
 /** One matrix of all experts, and its factors. */
@@ -61,7 +61,7 @@ interface Adapter {
 export class LoraExperts extends LoraLayer<AnyExperts> {
   /** The factors of gate_up_proj if down_proj has an adapter too; else null. */
   readonly base_layer: ExpertFactors | null;
-  /** [experts r, in]: of down_proj, or of gate_up_proj if only that has an adapter. */
+  /** [experts r, in], of down_proj, or of gate_up_proj if only that has an adapter. */
   readonly lora_A: Linear;
   /** [out, r experts]. */
   readonly lora_B: Linear;

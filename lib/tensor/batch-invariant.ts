@@ -1,13 +1,12 @@
 // The batch-invariant mode of the forward: the bits of a row do not depend on the other rows.
-import type { Device } from '../runtime/device.js';
 import { refused } from '../runtime/refused.js';
 
 let isOn = false;
 
 /**
- * Runs `body`, whose linear layers and attention use batch-invariant kernels where `on` is true. So
- * a token has the same bits in a prompt, in a decode step and in a training batch. Operations
- * without such kernels throw DS_ARGUMENT. Backwards use the usual kernels.
+ * @internal Runs `body`, whose linear layers and attention use batch-invariant kernels where `on`
+ * is true. So a token has the same bits in a prompt, in a decode step and in a training batch.
+ * Operations without such kernels throw DS_ARGUMENT. Backwards use the usual kernels.
  */
 export function batchInvariant<T>(body: () => T, on = true): T {
   const outer = isOn;
@@ -19,16 +18,13 @@ export function batchInvariant<T>(body: () => T, on = true): T {
   }
 }
 
-/** Whether batchInvariant() is running. */
+/** @internal Whether batchInvariant() is running. */
 export const isBatchInvariant = (): boolean => isOn;
 
-/** Throws DS_ARGUMENT for a GPU: no run has shown equal bits there. */
-export function requireInvariantDevice(device: Device): void {
-  if (device.kind === 'cpu') return;
-  throw refused('batch-invariant mode', 'the CPU', device.name, 'It is not verified on GPUs yet.');
-}
-
-/** Throws DS_ARGUMENT in batch-invariant mode, for an operation that is not batch-invariant. */
+/**
+ * @internal Throws DS_ARGUMENT in batch-invariant mode, for an operation that is not
+ * batch-invariant.
+ */
 export function refuseBatchInvariant(op: string, expected: string, got: string): void {
   if (!isOn) return;
   const hint = 'Omit batch_invariant, batchInvariant and exactRollouts for this model.';

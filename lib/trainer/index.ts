@@ -1,5 +1,6 @@
 // Exports of the trainer: fine-tuning without a training loop in the program.
 
+export type { Fp8Recipe } from '../tensor/ops/fp8-linear.js';
 export type { Sampling, TrainerDataOptions } from './data-options.js';
 export type { BatchSource, DataPlace, Served, TrainerData } from './data-source.js';
 export type { Prediction } from './evaluation.js';

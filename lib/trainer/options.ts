@@ -84,7 +84,7 @@ export const OPTIMIZATION = {
     shown: '`"fp32"`',
     elsewhere: '`bf16`, `fp16`',
   }),
-  /** Recipe of [FP8 products](fp8.md); needs precision "bf16". Default: none. */
+  /** Recipe of FP8 products; needs precision "bf16". Default: none. */
   fp8: oneOf<Fp8Recipe>(FP8_RECIPES)('recipe of [FP8 products](fp8.md), with bf16', {
     default: null,
     shown: 'none',

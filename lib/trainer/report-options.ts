@@ -166,7 +166,7 @@ export const REPORTING = {
     default: false,
   }),
   /**
-   * File for [device time by role](profiling.md#device-time-by-role) of updates 4 to 6: a table if
+   * File for device time by role of updates 4 to 6: a table if
    * it ends in ".txt", else a trace. See engine.trace(). Default: none.
    */
   profile: string('file for [device time by role](profiling.md#device-time-by-role), `*.txt`', {

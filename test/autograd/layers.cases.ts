@@ -1,6 +1,7 @@
 // Gradients of matrix products, lookups, normalisation, attention and checkpointing.
 import * as ops from '../../lib/tensor/index.js';
 import { type GradientCheck, gradientCases, type Input, indices } from './check.js';
+import { frozenProducts } from './frozen-products.js';
 
 type Pair = [ops.Tensor, ops.Tensor];
 
@@ -56,6 +57,7 @@ const experts: GradientCheck[] = [
     inputs: inputs([6, 3], [4, 3, 5]),
     run: (x: ops.Tensor, w: ops.Tensor) => ops.groupedProduct(x, w, ops.groupRows(choices(x), 4)),
   })),
+  ...frozenProducts,
   {
     op: 'combineRows',
     inputs: shapes([6, 4], [3, 2]),

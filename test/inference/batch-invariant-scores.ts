@@ -3,12 +3,14 @@
 import { Tensor } from '../../lib/index.js';
 import type { Generation } from '../../lib/inference/index.js';
 import type { CausalLM } from '../../lib/models/index.js';
+import { cpu, type Device } from '../../lib/runtime/device.js';
 
 /** Log-probabilities of the completions by one forward of all rows, padded at the right. */
 export function scoresOf(
   model: CausalLM,
   prompts: readonly number[][],
   made: readonly Generation[],
+  device: Device = cpu(),
 ) {
   const rows = made.map(({ tokens }, i) => [...(prompts[i] ?? []), ...tokens]);
   const width = Math.max(...rows.map((row) => row.length));
@@ -20,9 +22,13 @@ export function scoresOf(
     ids.set(row, i * width);
     targets.set(made[i]?.tokens ?? [], firsts[i]);
   });
-  const logs = model.forward(Tensor.from(ids, { shape }), Tensor.from(targets, { shape }), {
-    loss: { tokens: { batchInvariant: true } },
-  });
+  const logs = model.forward(
+    Tensor.from(ids, { shape, device }),
+    Tensor.from(targets, { shape, device }),
+    {
+      loss: { tokens: { batchInvariant: true } },
+    },
+  );
   const all = logs.toArray() as number[];
   return firsts.map((first, i) => all.slice(first, first + (made[i]?.tokens.length ?? 0)));
 }

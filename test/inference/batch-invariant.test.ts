@@ -2,8 +2,12 @@
 import { initInference, nn, seed } from '../../lib/index.js';
 import type { GenerateRequest, Generation, InferenceConfig } from '../../lib/inference/index.js';
 import type { CausalLM } from '../../lib/models/index.js';
+import { testOnCpu } from '../support/jest-cases.js';
 import { refusal } from '../support/refusal.js';
+import { cases } from './batch-invariant.cases.js';
 import { recordedOf, scoresOf } from './batch-invariant-scores.js';
+
+testOnCpu('batch_invariant', cases);
 
 const sizes = { vocabSize: 97, maxSeq: 128, layers: 2, heads: 4 };
 const models: Record<string, () => CausalLM> = {

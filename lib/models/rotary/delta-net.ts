@@ -26,7 +26,7 @@ import type { Body } from './config.js';
 import type { DeltaSizes } from './delta-config.js';
 
 /** The weights of the short convolution, under the name of the files. */
-class ConvWeights extends Module {
+export class ConvWeights extends Module {
   /** [channels, 1, taps]. */
   readonly weight: Parameter;
 

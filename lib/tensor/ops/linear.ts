@@ -4,7 +4,7 @@
 import * as kernels from '../../runtime/kernels.generated.js';
 import { required } from '../../runtime/required.js';
 import { contiguousStrides, describe, isContiguous, type View } from '../../runtime/view.js';
-import { isBatchInvariant, requireInvariantDevice } from '../batch-invariant.js';
+import { isBatchInvariant } from '../batch-invariant.js';
 import { lateGradients } from '../grad-sink.js';
 import { SavedTensor } from '../recompute.js';
 import { type GradSink, record } from '../tape.js';
@@ -160,7 +160,6 @@ export function linearOfRank(
 
 function forwardProduct(a: View, weight: Tensor, bias: Tensor | null, out: View): void {
   if (isBatchInvariant()) {
-    requireInvariantDevice(weight.device);
     kernels.invariantLinear({ x: a, weight, bias, out });
     return;
   }

@@ -46,8 +46,8 @@ export function checkpoint<Inputs extends readonly unknown[], Result extends Ten
 }
 
 /**
- * Returns fn(...inputs) of each part, each a checkpoint(). A parameter that fn uses is complete in
- * a backward after the last of the parts, not after each of them.
+ * @internal Returns fn(...inputs) of each part, each a checkpoint(). A parameter that fn uses is
+ * complete in a backward after the last of the parts, not after each of them.
  */
 export function checkpointParts<Inputs extends readonly unknown[]>(
   fn: (...inputs: Inputs) => Tensor,
