@@ -138,16 +138,15 @@ export class ChunkedHead {
    */
   measureAndDifferentiate({ target, losses, correct }: Chunk, logits: View): void {
     const { smoothing, ignoreIndex } = this.rules;
-    kernels.crossEntropyWithGradient({
-      logits,
-      target,
-      losses,
-      correct,
-      dlogits: logits,
-      smoothing,
-      ignoreIndex,
-      factor: EARLY_SCALE,
-    });
+    const rows = { logits, target, losses, correct, dlogits: logits };
+    kernels.crossEntropyWithGradient({ ...rows, smoothing, ignoreIndex, factor: EARLY_SCALE });
+  }
+
+  /** The same for a backward: the forward's losses may be gone. */
+  differentiateEarly(chunk: Chunk, logits: View): void {
+    const losses = Tensor.empty(chunk.losses.shape, this.losses.dtype, this.weight.device);
+    this.measureAndDifferentiate({ ...chunk, losses, correct: null }, logits);
+    losses.dispose();
   }
 
   /** Turns the logits into their gradient, in place. */

@@ -223,7 +223,7 @@ class LogitsAgain implements Plan {
     propagateAll(head, this.x, sink, down, (chunk, _, weight) => {
       recomputing(() => head.project(chunk, memory, weight));
       const logits = head.logits(chunk, memory);
-      if (down) head.measureAndDifferentiate(chunk, logits);
+      if (down) head.differentiateEarly(chunk, logits);
       else head.differentiate(chunk, logits, scale);
       return memory;
     });
