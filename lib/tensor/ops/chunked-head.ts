@@ -8,7 +8,7 @@ import { Tensor } from '../tensor.js';
 import { type ClassShare, joinRows } from './class-share.js';
 import { paddedColumns } from './linear.js';
 import { allClasses, correctFor, type RowRules } from './loss.js';
-import { asIs, flipped, type GemmOperand, gemm, gemmRows, scaledGemm } from './matmul.js';
+import { asIs, flipped, gemm, gemmRows } from './matmul.js';
 import { viewOf } from './shapes.js';
 
 /** Rows [start, start + count) of the head: views that its kernels share. */
@@ -27,12 +27,6 @@ export interface HeadRowRules extends RowRules {
   /** Null if all are. */
   readonly share: ClassShare | null;
 }
-
-/**
- * Factor of the gradients of logits that a forward computes, a power of two: small gradients do not
- * underflow in f16.
- */
-export const EARLY_SCALE = 256;
 
 /** Head and loss over chunks of rows; one per call. */
 export class ChunkedHead {
@@ -127,28 +121,6 @@ export class ChunkedHead {
     if (share) joinRows({ logits, target, losses, lse, correct }, share, ignoreIndex);
   }
 
-  /** Whether measureAndDifferentiate() may be called: this rank has all classes. */
-  get hasAllClasses(): boolean {
-    return this.rules.share === null;
-  }
-
-  /**
-   * measure(), and turns the logits into EARLY_SCALE times their gradient, in place: one pass over
-   * the logits. Needs all classes.
-   */
-  measureAndDifferentiate({ target, losses, correct }: Chunk, logits: View): void {
-    const { smoothing, ignoreIndex } = this.rules;
-    const rows = { logits, target, losses, correct, dlogits: logits };
-    kernels.crossEntropyWithGradient({ ...rows, smoothing, ignoreIndex, factor: EARLY_SCALE });
-  }
-
-  /** The same for a backward: the forward's losses may be gone. */
-  differentiateEarly(chunk: Chunk, logits: View): void {
-    const losses = Tensor.empty(chunk.losses.shape, this.losses.dtype, this.weight.device);
-    this.measureAndDifferentiate({ ...chunk, losses, correct: null }, logits);
-    losses.dispose();
-  }
-
   /** Turns the logits into their gradient, in place. */
   differentiate({ target, lse }: Chunk, logits: View, scale: View): void {
     const { smoothing, ignoreIndex, share } = this.rules;
@@ -157,24 +129,16 @@ export class ChunkedHead {
     kernels.crossEntropyBackward({ ...rows, smoothing, ignoreIndex, first, classes });
   }
 
-  /**
-   * dx[rows] (+)= dlogits W and dW (+)= dlogits^T x, from the gradient in `memory`; with a scale
-   * [1], times it.
-   */
+  /** dx[rows] (+)= dlogits W and dW (+)= dlogits^T x, from the gradient in `memory`. */
   propagate(chunk: Chunk, memory: Tensor, padded: Tensor, into: HeadGradients): void {
-    const { dx, dweight, addX, addWeight, scale } = into;
-    const dlogits = asIs(this.wide(chunk, memory));
-    const multiply = (a: GemmOperand, b: GemmOperand, out: View, accumulate: boolean): void => {
-      if (scale) scaledGemm(a, b, scale, out, accumulate);
-      else gemm(a, b, out, accumulate);
-    };
+    const { dx, dweight, addX, addWeight } = into;
     if (dx) {
       const out = rowRange(dx, chunk.start, required(chunk.x.shape[0]));
-      multiply(dlogits, asIs(padded), out, addX);
+      gemm(asIs(this.wide(chunk, memory)), asIs(padded), out, addX);
     }
     if (dweight) {
       const accumulate = addWeight || chunk.start > 0;
-      multiply(flipped(dlogits), asIs(chunk.x), dweight, accumulate);
+      gemm(flipped(asIs(this.wide(chunk, memory))), asIs(chunk.x), dweight, accumulate);
     }
   }
 
@@ -214,8 +178,6 @@ interface HeadGradients {
   dweight: View | null;
   addX: boolean;
   addWeight: boolean;
-  /** Factor of both gradients, [1]; null: 1. */
-  scale: View | null;
 }
 
 /** Rows of a matrix as a view. */
