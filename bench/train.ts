@@ -102,8 +102,9 @@ function configOf(
 }
 
 /** Config of the weights' dtype; --bf16-moments stores the moments in bf16 too. */
-function precisionOf({ precision = 'bf16', fp8, ...others }: Options): Partial<DsConfig> {
-  const narrow = others['bf16-moments'];
+function precisionOf(options: Options): Partial<DsConfig> {
+  const { precision = 'bf16', fp8 } = options;
+  const narrow = options['bf16-moments'];
   return {
     [precision]: { enabled: true, ...(narrow && { bf16_optimizer_states: true }) },
     ...(fp8 && { fp8: { enabled: true, recipe: fp8 } as DsConfig['fp8'] }),

@@ -61,7 +61,11 @@ describe('the workflow', () => {
 
   test('builds prebuilt binaries, runs what needs no GPU, and the GPU suite on a GPU', () => {
     expect(commands).toEqual(
-      expect.arrayContaining(['./scripts/test', './scripts/pack packages', 'source scripts/setup']),
+      expect.arrayContaining([
+        './scripts/test',
+        './scripts/pack packages --all-gpus',
+        'source scripts/setup',
+      ]),
     );
     expect(workflow).toMatch(/gpu:\n(.*\n)+? {4}runs-on: \[self-hosted, .*gpu\]/);
     expect(commands.join('\n')).toContain('bundle/run build/js/test/gpu.js');

@@ -44,7 +44,10 @@ test('initialize() and an engine refuse them', async () => {
 });
 
 test('adapters, a Trainer and an inference engine refuse them', async () => {
-  await refused(() => (peft.addLora as Call)(gpt2(), {}, 'default'), /one set of adapters/);
+  await refused(
+    () => (peft.addLora as Call)(gpt2(), {}, 'default'),
+    /peft.addAdapter\(\) adds adapters with names/,
+  );
   const adapted = peft.addLora(gpt2());
   await refused(() => (peft.merge as Call)(adapted, ['default']), /^merge: /);
   await refused(() => (peft.saveAdapter as Call)(adapted, 'folder', true), /^saveAdapter: /);

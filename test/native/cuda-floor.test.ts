@@ -13,7 +13,7 @@ const SINCE: Record<number, string> = {
     EventCreate EventCreateWithFlags EventDestroy EventElapsedTime EventQuery EventRecord
     EventSynchronize Free FuncGetAttributes FuncSetAttribute GetDevice GetDeviceCount
     GetDeviceProperties GetErrorName GetErrorString GetLastError GraphExecDestroy GraphLaunch
-    HostRegister HostUnregister Malloc MemGetInfo MemcpyAsync Memset MemsetAsync
+    HostRegister HostUnregister Malloc MemGetInfo Memcpy MemcpyAsync Memset MemsetAsync
     PointerGetAttributes RuntimeGetVersion SetDevice StreamCreateWithFlags
     StreamCreateWithPriority StreamDestroy StreamEndCapture StreamQuery StreamSynchronize
     StreamBeginCapture StreamWaitEvent`,
