@@ -58,8 +58,8 @@ export interface InferenceConfig {
    */
   async_scheduling?: boolean | null;
   /**
-   * Log-probabilities have the same bits in any batch, and equal those of training. Slower: see
-   * grpo.md. Default false.
+   * Log-probabilities have the same bits in any batch, and equal those of training. Slower.
+   * exactRollouts of grpo() sets it. Default false.
    */
   batch_invariant?: boolean;
   /** Runs Triton's kernels. Default false. Not supported yet: Triton needs Python. */
@@ -389,8 +389,8 @@ export interface ResolvedInferenceValues {
   /** Launches a step before the host reads the tokens of the previous one; null: on a GPU. */
   readonly async_scheduling: boolean | null;
   /**
-   * Log-probabilities have the same bits in any batch, and equal those of training. Slower: see
-   * grpo.md.
+   * Log-probabilities have the same bits in any batch, and equal those of training. Slower.
+   * exactRollouts of grpo() sets it.
    */
   readonly batch_invariant: boolean;
   /** Runs Triton's kernels. Not supported yet: Triton needs Python. */

@@ -19,7 +19,7 @@ import { requireInteger } from '../../runtime/require-number.js';
 import type { Objective } from '../micro-batch.js';
 import { type Reward, readRewards, type WeightedReward } from '../rollouts/reward.js';
 import { openRollouts, type RolloutPlan } from '../rollouts/rollout-source.js';
-import { readTool } from '../rollouts/tools.js';
+import { type RolloutTool, readTool, type TimedTool } from '../rollouts/tools.js';
 import { advantagesOf, leaveOneOut, type ScaleRewards, totalsOf } from './advantages.js';
 import { type MethodSource, type SourceGrounds, TrainingMethod } from './method.js';
 import { type Correction, POLICY_LOSSES, type PolicyLossName } from './policy-losses.js';
@@ -89,11 +89,15 @@ const SHARED = {
     flag: 'mask_truncated_completions',
   }),
   /** Answers a completion with a text, after which the model continues. Default: none. */
-  tool: checked(readTool, '[function](#tools) after which a completion continues', {
-    default: null,
-    shown: 'none',
-    elsewhere: '`tools`',
-  }),
+  tool: checked(
+    (op, given: RolloutTool | TimedTool) => readTool(op, given),
+    '[function](#tools) after which a completion continues',
+    {
+      default: null,
+      shown: 'none',
+      elsewhere: '`tools`',
+    },
+  ),
   /** Most calls of the tool for a completion. Default: 8. */
   toolTurns: integer('most calls of the tool for a completion', {
     min: 1,
