@@ -104,7 +104,6 @@ struct Gemm::Plan {
                   "cublasLtMatmulDescCreate");
     set(lt::DescAttribute::trans_a, p.trans_b ? lt::Operation::transpose : lt::Operation::none);
     set(lt::DescAttribute::trans_b, p.trans_a ? lt::Operation::transpose : lt::Operation::none);
-    if (p.scaled) set(lt::DescAttribute::pointer_mode, lt::PointerMode::device);
     set(lt::DescAttribute::epilogue, p.epilogue);
     if (uses_aux(p.epilogue)) {
       set(lt::DescAttribute::aux_row_stride, p.out_row_stride);
@@ -174,15 +173,11 @@ struct Gemm::Plan {
 Gemm::Gemm(CudaDevice& device)
     : device_(device), choices_(std::make_unique<GemmChoices>(library_.version())) {
   library_.check(library_.create(&handle_), "cublasLtCreate");
-  constexpr float kBetas[] = {0, 1};
-  DS_CUDA(cudaMalloc(reinterpret_cast<void**>(&betas_), sizeof(kBetas)), kOp);
-  DS_CUDA(cudaMemcpy(betas_, kBetas, sizeof(kBetas), cudaMemcpyHostToDevice), kOp);
 }
 
 Gemm::~Gemm() {
   plans_.clear();
   library_.destroy(handle_);
-  cudaFree(betas_);
   for (const auto& [stream, data] : workspaces_)
     device_.pool().release(data, kWorkspaceBytes, stream);
 }
@@ -232,13 +227,10 @@ std::vector<lt::Algorithm> Gemm::candidates(const Plan& plan, const GemmProblem&
 
 lt::Status Gemm::enqueue(const Plan& plan, const lt::Algorithm& algorithm,
                          const GemmOperands& operands, void* result, cudaStream_t stream) {
-  const float one = 1, beta = plan.problem.accumulate ? 1 : 0;
-  const bool scaled = plan.problem.scaled;
-  const void* const alpha = scaled ? operands.scale : &one;
-  return library_.matmul(handle_, plan.desc, alpha, operands.b, plan.b, operands.a, plan.a,
-                         scaled ? betas_ + (plan.problem.accumulate ? 1 : 0) : &beta, operands.out,
-                         plan.out, result, plan.out, &algorithm, workspace(stream), kWorkspaceBytes,
-                         stream);
+  const float alpha = 1, beta = plan.problem.accumulate ? 1 : 0;
+  return library_.matmul(handle_, plan.desc, &alpha, operands.b, plan.b, operands.a, plan.a, &beta,
+                         operands.out, plan.out, result, plan.out, &algorithm, workspace(stream),
+                         kWorkspaceBytes, stream);
 }
 
 /// Whether the library can run a choice of another process.
