@@ -14,10 +14,13 @@ const dist = process.argv[2] ?? join(dirname(fileURLToPath(import.meta.url)), '.
 const door = join(dist, 'index.js');
 
 /** Rooms that load at once: every program needs most of their files, and every op calls them. */
-const AT_ONCE = /^(tensor|runtime)\//;
+const AT_ONCE = /^(tensor|runtime)\/(?!timed-algorithms\.)/;
 
-/** Their exported options hold functions of further files, so these files load at an import too. */
-const LATE_TOO = /^trainer\//;
+/**
+ * The exported options of the trainer hold functions of further files, so these files load at an
+ * import too. The device loads the file of timed products, whose writes only GPUs need.
+ */
+const LATE_TOO = /^(trainer\/|runtime\/timed-algorithms\.)/;
 
 /**
  * The other rooms load when a program first uses one of their names. `import` needs the value of

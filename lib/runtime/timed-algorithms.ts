@@ -1,13 +1,16 @@
 // Keeps the matrix algorithms that GPUs selected by timing, in one file of the user for each GPU
 // model. csrc/cuda/gemm_choices.h defines the lines.
-import { existsSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { lstatSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { makeFolderNow } from './make-folder.js';
+import { writeOwn } from './whole-file.js';
 
 /** Most lines of a file; the oldest go first. */
 const REMEMBERED = 4096;
 const SUFFIX = '.txt';
+/** A line: library, product, algorithm, and two times. */
+const LINE = /^[\d.]+ \w+ [0-9a-f]+ [\d.]+ [\d.]+$/;
 
 /** The folder of the files. */
 export function algorithmFolder(): string {
@@ -19,10 +22,11 @@ export function algorithmFile(gpu: string, folder = algorithmFolder()): string {
   return join(folder, `${gpu.replace(/[^A-Za-z0-9.]+/g, '-')}${SUFFIX}`);
 }
 
-/** The lines of a file; empty if it cannot be read. */
+/** The lines of a file; empty for a link, a pipe, and a file with other lines. */
 export function readAlgorithms(file: string): string {
   try {
-    return readFileSync(file, 'utf8');
+    const text = lstatSync(file).isFile() ? readFileSync(file, 'utf8') : '';
+    return linesOf(text).every((line) => LINE.test(line)) ? text : '';
   } catch {
     return '';
   }
@@ -41,14 +45,16 @@ export function keepAlgorithms(file: string, timed: string): void {
     kept.delete(key);
     kept.set(key, line);
   }
-  const written = `${file}.${process.pid}`;
+  const text = `${[...kept.values()].slice(-REMEMBERED).join('\n')}\n`;
   try {
     makeFolderNow(dirname(file));
-    writeFileSync(written, `${[...kept.values()].slice(-REMEMBERED).join('\n')}\n`);
-    renameSync(written, file);
+    writeOwn(
+      file,
+      (draft) => writeFileSync(draft, text),
+      (name) => name.endsWith(SUFFIX),
+    );
   } catch {
     // The folder may be a file, or full.
-    if (existsSync(written)) rmSync(written, { force: true });
   }
 }
 
@@ -72,17 +78,18 @@ export function keptAlgorithms(folder = algorithmFolder()): KeptAlgorithms[] {
   }));
 }
 
-/** Removes all files, and returns what they held: later processes time again. */
+/** Removes the files with products, and returns what they held: later processes time again. */
 export function forgetAlgorithms(folder = algorithmFolder()): KeptAlgorithms[] {
   const held = keptAlgorithms(folder);
   for (const name of filesOf(folder)) rmSync(join(folder, name), { force: true });
   return held;
 }
 
+/** Names of the files with lines of products. */
 function filesOf(folder: string): string[] {
   try {
     return readdirSync(folder)
-      .filter((name) => name.endsWith(SUFFIX))
+      .filter((name) => name.endsWith(SUFFIX) && readAlgorithms(join(folder, name)) !== '')
       .sort();
   } catch {
     return [];

@@ -1,6 +1,14 @@
 // Tests the files of timed matrix algorithms: merging, limits, unreadable files, and removal.
 import assert from 'node:assert/strict';
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { forgetProducts } from '../../lib/launch/env.js';
@@ -73,4 +81,16 @@ test('a device with fixed algorithms has none, and ignores lines', () => {
   const { number } = cpu();
   addon.learnAlgorithms(number, line('1.1', 'aa', 1));
   assert.equal(addon.timedAlgorithms(number), '');
+});
+
+test('foreign files of the folder are neither read, counted nor removed', () => {
+  const [notes, target] = [join(folder, 'notes.txt'), join(folder, 'target')];
+  writeFileSync(notes, 'buy milk\n');
+  writeFileSync(target, line('1.1', 'aa', 1));
+  symlinkSync(target, join(folder, 'B.txt'));
+  assert.equal(readAlgorithms(join(folder, 'B.txt')), '');
+  expect(forgetAlgorithms(folder)).toEqual([]);
+  keepAlgorithms(join(folder, 'B.txt'), line('1.1', 'bb', 2));
+  assert.equal(readFileSync(notes, 'utf8'), 'buy milk\n');
+  assert.equal(readFileSync(target, 'utf8'), line('1.1', 'aa', 1));
 });
