@@ -1,5 +1,5 @@
-// The batch-invariant linear layer on the CPU: dot products of eight rows at a time, whose order of
-// sums depends on K only.
+// The batch-invariant linear layer on the CPU. It computes dot products of eight rows at a time.
+// The order of their sums depends on K only.
 #include "invariant_linear.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// How a sampler computes log-probabilities of its tokens, if those of its kernel do not serve.
+// Replaces the log-probabilities of the sampling kernel by others.
 import { concat, logsumexp, Tensor } from '../tensor/index.js';
 
 /** How a sampler computes log-probabilities of its tokens. */

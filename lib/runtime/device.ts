@@ -104,8 +104,8 @@ function open(kind: DeviceKind, index: number): Device {
 const ALGORITHM_PERIOD = 60_000;
 
 /**
- * Passes the algorithms that earlier processes timed to a GPU, and keeps those that this process
- * times: once a minute, so that a killed run loses little, and at its end.
+ * Gives a GPU the algorithms that earlier processes timed. Stores those that this process times
+ * once a minute, so that a killed run loses little, and at the end.
  */
 function shareAlgorithms({ number, info }: Device): void {
   const file = algorithmFile(info.name);

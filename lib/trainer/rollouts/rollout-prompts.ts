@@ -1,4 +1,4 @@
-// Prompts of generations: how many there are, who reads them, and which completions a rank samples.
+// Divides the prompts of a generation among ranks.
 import { DataLoader, type Dataset, DistributedSampler } from '../../data/index.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';

@@ -211,8 +211,8 @@ export class ShardState<P extends Placement = Placement> {
   }
 
   /**
-   * Device memory of masters, without those that are weights, and of the rest of the state. Halves
-   * of split masters count as masters.
+   * Tensors on the device: masters, and the rest of the state. A master that is itself the weight
+   * is left out. Halves of split masters count as masters.
    */
   get deviceMemory(): { masters: Tensor[]; states: Tensor[] } {
     const [masters, states]: [Tensor[], Tensor[]] = [[], []];
