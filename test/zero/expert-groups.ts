@@ -84,7 +84,8 @@ const valuesOf = (module: nn.Module): number[] =>
 export function train(engine: Engine): Trained {
   const model = engine.module as Experts;
   const norms = Array.from({ length: STEPS }, (_, step) => {
-    engine.backward(engine.forward(...model.ranks.map((rank) => samplesOf(rank, step))));
+    const samples = model.ranks.map((rank) => samplesOf(rank, step).to(engine.device));
+    engine.backward(engine.forward(...samples));
     engine.step();
     return engine.getGlobalGradNorm() as number;
   });
