@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 // Mutation testing: changes one place of a source at a time and runs the tests that reach it.
-import { execFileSync, spawnSync } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import {
   cpSync,
@@ -9,9 +9,7 @@ import {
   readdirSync,
   readFileSync,
   renameSync,
-  rmSync,
   statSync,
-  symlinkSync,
   writeFileSync,
 } from 'node:fs';
 import { dirname, join, relative, resolve } from 'node:path';
@@ -21,6 +19,7 @@ import { deserialize, serialize } from 'node:v8';
 import { coverFile, patternOf, testsOf } from './mutate/coverage.mjs';
 import { chosenMutants, mutated, scoreOf } from './mutate/mutants.mjs';
 import { runTests } from './mutate/run-tests.mjs';
+import { copyTrees, shareOut } from './mutate/trees.mjs';
 
 const USAGE = `usage: npm run mutate -- [options] FILES or folders of lib/
 A file may name lines: lib/launch/nodes.ts:73 or lib/launch/nodes.ts:60-80.
@@ -28,6 +27,7 @@ A file may name lines: lib/launch/nodes.ts:73 or lib/launch/nodes.ts:60-80.
   --seed N      chooses them (default 1)
   --tests PATH  test files or folders besides the room's own, several times
   --only PATH   test files or folders instead of the room's own, several times
+  --jobs N      copies of the sources in which tests run side by side (default 1)
   --seconds N   time of tests for a mutant (default 60)
   --minutes N   stop after about this time (default: none)
   --again       try those again that no test has seen
@@ -63,33 +63,19 @@ function isIn({ fileName, location }, { path, from, to }) {
 
 const isMutable = (path) => !/\.(generated|d)\.ts$/.test(path);
 
-/** Biome refuses a second configuration below its own. */
-const NOT_COPIED = ['', 'node_modules', 'biome.json'];
-
-/** Copies the tracked and new files of a checkout, its packages and its addon. */
-function copyTree(root, tree) {
-  rmSync(tree, { recursive: true, force: true });
-  const listed = execFileSync('git', ['ls-files', '-co', '--exclude-standard'], { cwd: root });
-  for (const path of listed.toString().split('\n')) {
-    if (NOT_COPIED.includes(path) || !existsSync(join(root, path))) continue;
-    cpSync(join(root, path), join(tree, path), { recursive: true });
-  }
-  symlinkSync(join(root, 'node_modules'), join(tree, 'node_modules'));
-  mkdirSync(join(tree, 'build'));
-  symlinkSync(join(root, 'build', 'Release'), join(tree, 'build', 'Release'));
-}
-
 /** The result stored at `path`; without a file, the result of `find`, which is then stored. */
 async function keptOr(path, find) {
   if (existsSync(path)) return deserialize(readFileSync(path));
   const found = await find();
   mkdirSync(dirname(path), { recursive: true });
-  writeFileSync(path, serialize(found));
+  // A call that is stopped leaves no half of a file.
+  writeFileSync(`${path}.new`, serialize(found));
+  renameSync(`${path}.new`, path);
   return found;
 }
 
-/** Which test files reach which of the mutants. */
-async function coverAll(tree, { tests, instrumented, ids, limit }) {
+/** Writes sources that count which mutants a test reaches. */
+function writeInstrumented(tree, instrumented) {
   // Loaded once: jest refuses a require after the end of a test.
   const kept = `(stryCov_9fa48.cover ??= require(${JSON.stringify(cover)}))`;
   const call = `{ ${kept}.apply(null, arguments);`;
@@ -97,26 +83,33 @@ async function coverAll(tree, { tests, instrumented, ids, limit }) {
     const counted = content.replace(/(function stryCov_9fa48\(\) )\{/, `$1${call} return;`);
     writeFileSync(join(tree, name), counted);
   }
-  const covered = [];
+}
+
+/** Which test files reach which of the mutants. */
+async function coverAll(trees, { tests, instrumented, ids, limit, until }) {
+  for (const tree of trees) writeInstrumented(tree, instrumented);
   const sources = JSON.stringify([instrumented, ids, limit]);
-  for (const file of tests) {
+  const all = await shareOut(trees, tests, async (tree, file) => {
     const test = readFileSync(join(tree, file), 'utf8');
-    const kept = createHash('sha256').update(sources).update(test).digest('hex');
-    const one = await keptOr(join(tree, '..', 'covered', kept), () =>
-      coverFile(tree, file, { ids, limit }),
-    );
+    const key = createHash('sha256').update(sources).update(test).digest('hex');
+    const path = join(tree, '..', 'covered', key);
+    if (Date.now() > until && !existsSync(path)) return undefined;
+    const one = await keptOr(path, () => coverFile(tree, file, { ids, limit }));
     const cut = one.isCut ? `, ${one.times.size} tests of it; ${one.failed[0] ?? 'too long'}` : '';
     const state = one.isSound ? cut : `, left out: ${one.failed[0] ?? 'too long'}`;
     console.log(`${file}: ${one.seconds.toFixed(1)} s, reaches ${one.reached.size}${state}`);
-    if (one.isSound) covered.push(one);
-  }
-  return covered;
+    return one;
+  });
+  return all.filter((one) => one?.isSound);
 }
 
 /** Whether the tree has type errors. */
-function isRefused(tree) {
+async function isRefused(tree) {
   const tsc = join(tree, 'node_modules/typescript-7/bin/tsc');
-  return spawnSync(process.execPath, [tsc, '-p', 'tsconfig.json'], { cwd: tree }).status !== 0;
+  const started = spawn(process.execPath, [tsc, '-p', 'tsconfig.json'], {
+    ...{ cwd: tree, stdio: 'ignore' },
+  });
+  return (await new Promise((end) => started.once('exit', end))) !== 0;
 }
 
 function verdictOf({ code, log, output }) {
@@ -165,7 +158,8 @@ async function tryMutant(tree, mutant, covered, { seconds, types }) {
   try {
     const run = await runParts(tree, taken, planned);
     const verdict = verdictOf(run);
-    if (types && verdict.verdict === 'survived' && isRefused(tree)) verdict.verdict = 'refused';
+    if (types && verdict.verdict === 'survived' && (await isRefused(tree)))
+      verdict.verdict = 'refused';
     return { ...result, ...verdict, seconds: run.seconds };
   } finally {
     writeFileSync(path, source);
@@ -192,10 +186,10 @@ function earlier(out, again) {
   return { results, isOpen };
 }
 
-async function tryAll(tree, chosen, { covered, out, again, until, ...limits }) {
+async function tryAll(trees, chosen, { covered, out, again, until, ...limits }) {
   const { results, isOpen } = earlier(out, again);
-  for (const mutant of chosen.filter(isOpen)) {
-    if (Date.now() > until) break;
+  await shareOut(trees, chosen.filter(isOpen), async (tree, mutant) => {
+    if (Date.now() > until) return;
     const result = await tryMutant(tree, mutant, covered, limits);
     results.set(result.id, result);
     // A call that is stopped loses nothing.
@@ -203,7 +197,7 @@ async function tryAll(tree, chosen, { covered, out, again, until, ...limits }) {
     writeFileSync(`${out}.new`, lines.join(''));
     renameSync(`${out}.new`, out);
     print(result);
-  }
+  });
   return [...results.values()];
 }
 
@@ -226,7 +220,7 @@ async function main() {
       out: { type: 'string' },
     },
     ...{ minutes: { type: 'string', default: 'Infinity' }, again: { type: 'boolean' } },
-    types: { type: 'boolean' },
+    ...{ types: { type: 'boolean' }, jobs: { type: 'string', default: '1' } },
     ...{ root: { type: 'string', default: process.cwd() }, help: { type: 'boolean' } },
   };
   const { values, positionals } = parseArgs({ options, allowPositionals: true });
@@ -249,22 +243,22 @@ async function main() {
 
   const name = values.out ?? positionals[0].replace(/^lib\//, '').replace(/[/:]/g, '-');
   const folder = resolve('build', 'mutate', name);
-  const tree = join(folder, 'tree');
-  copyTree(root, tree);
+  const trees = copyTrees(root, folder, Number(values.jobs));
   const tests = testsFor(root, files, values);
+  const until = Date.now() + 60_000 * Number(values.minutes);
   const ids = chosen.map(({ id }) => id);
-  const covered = await coverAll(tree, { tests, instrumented, ids, limit: Number(values.limit) });
-  for (const path of files) cpSync(join(root, path), join(tree, path));
+  const limit = Number(values.limit);
+  const covered = await coverAll(trees, { tests, instrumented, ids, limit, until });
+  for (const tree of trees) for (const path of files) cpSync(join(root, path), join(tree, path));
 
   const out = join(folder, 'results.jsonl');
-  const until = Date.now() + 60_000 * Number(values.minutes);
   const limits = {
     seconds: Number(values.seconds),
     again: values.again,
     types: values.types,
     until,
   };
-  const results = await tryAll(tree, chosen, { covered, out, ...limits });
+  const results = await tryAll(trees, chosen, { covered, out, ...limits });
   const { counts, score } = scoreOf(results);
   console.log(`${relative(process.cwd(), out)}: ${JSON.stringify(counts)}`);
   console.log(`${score.toFixed(0)} % seen of ${results.length}`);

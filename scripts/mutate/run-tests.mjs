@@ -42,7 +42,7 @@ function jestArguments(tree, files, names) {
 /** `{ code, seconds, log, output }` of a run; `code` is null where time ran out. */
 export async function runTests(tree, { files, names, ids, limit }) {
   const mark = `MUTATE_MARK=${randomBytes(8).toString('hex')}`;
-  const hits = join(tree, '..', 'log.txt');
+  const hits = `${tree}.log`;
   rmSync(hits, { force: true });
   const environment = { ...process.env, MUTATE_HITS: hits, MUTATE_ORDER: files.join(':') };
   environment.MUTATE_MARK = mark.split('=')[1];
