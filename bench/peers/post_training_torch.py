@@ -2,24 +2,27 @@
 """Updates by preferences (dpo) and by rewards (grpo) in PyTorch; prints one JSON line.
 
     python3 bench/peers/post_training_torch.py dpo [--batch 8] [--seq 1024] [--prompt 256]
-    python3 bench/peers/post_training_torch.py grpo [--prompts 64] [--generations 8] [--new 256]
+    python3 bench/peers/post_training_torch.py grpo [--prompts 64,8] [--generations 8] [--new 256]
+    ... --mode eager,compile                                           # one line for each mode
     ... --tiny --device cpu                                            # a dry run of the same
 
 `npm run bench -- dpo` and `-- grpo` are compared with these loops, in one call. Both use
 transformers' LlamaForCausalLM with SDPA and random weights of Llama 3.2 1B:
-  dpo    f32 weights, autocast to bf16, fused AdamW; a bf16 reference; blocks and losses by
-         torch.compile; logits of answers only
+  dpo    f32 weights, autocast to bf16, fused AdamW; a bf16 reference; logits of answers only
   grpo   bf16 weights and bf16 moments, so that generate() reads bf16; generate() with a dynamic
-         cache; blocks by torch.compile in training only. One update: --steps of them
+         cache; one update for each number of prompts
+Mode "compile" compiles blocks and losses, those of grpo in training only. Progress is on stderr.
 The bench trains grpo with f32 master weights and moments, which cost more than bf16.
 """
 
 import argparse
 import json
+import sys
 import time
 
+STARTED = time.perf_counter()
+
 import torch
-import torch._dynamo
 import torch.nn.functional as F
 
 SHAPE = dict(
@@ -60,10 +63,8 @@ def model_of(args, dtype):
     return model.to(dtype)
 
 
-def compile_blocks(model, args):
-    if args.mode == "compile":
-        for block in model.model.layers:
-            block.compile()
+def progress(what):
+    print(f"{time.perf_counter() - STARTED:6.1f} s: {what}", file=sys.stderr, flush=True)
 
 
 def token_logps(head, hidden, targets):
@@ -100,18 +101,17 @@ def peaks(args):
     )
 
 
-def dpo(args):
+def dpo(args, show):
     policy, reference = model_of(args, torch.float32), model_of(args, torch.bfloat16)
     reference.requires_grad_(False)
-    for model in (policy, reference):
-        compile_blocks(model, args)
-    score = torch.compile(token_logps) if args.mode == "compile" else token_logps
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-6, fused=True)
     vocabulary = policy.config.vocab_size
     ids = rows_of(2 * args.batch, args.seq, vocabulary, args.device)
     ids[args.batch :, : args.prompt] = ids[: args.batch, : args.prompt]
+    wait(args)
+    progress("models")
 
-    def update():
+    def update(score):
         with torch.autocast(args.device, torch.bfloat16):
             with torch.no_grad():
                 base = logps_of(reference, ids, args.prompt, score).sum(1)
@@ -124,29 +124,38 @@ def dpo(args):
         optimizer.zero_grad(set_to_none=True)
         return loss
 
-    for _ in range(args.warm_up):
-        update()
-    wait(args)
-    begin = time.perf_counter()
-    for _ in range(args.steps):
-        loss = update()
-    wait(args)
-    seconds = (time.perf_counter() - begin) / args.steps
-    return dict(
-        pairs=args.batch,
-        seq=args.seq,
-        prompt=args.prompt,
-        step_ms=round(1e3 * seconds, 2),
-        tokens_per_second=round(2 * args.batch * args.seq / seconds),
-        loss=round(float(loss.detach()), 4),
-    )
+    for mode in args.mode.split(","):
+        score = token_logps
+        if mode == "compile":
+            score = torch.compile(token_logps)
+            for block in (*policy.model.layers, *reference.model.layers):
+                block.compile()
+        for _ in range(args.warm_up):
+            update(score)
+            wait(args)
+            progress(f"{mode}: warm-up")
+        begin = time.perf_counter()
+        for _ in range(args.steps):
+            loss = update(score)
+        wait(args)
+        seconds = (time.perf_counter() - begin) / args.steps
+        show(
+            mode=mode,
+            pairs=args.batch,
+            seq=args.seq,
+            prompt=args.prompt,
+            step_ms=round(1e3 * seconds, 2),
+            tokens_per_second=round(2 * args.batch * args.seq / seconds),
+            loss=round(float(loss.detach()), 4),
+        )
 
 
-def grpo(args):
+def grpo(args, show):
     policy = model_of(args, torch.bfloat16)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-6, fused=True)
-    length, count = args.prompt, args.prompts * args.generations
-    score = torch.compile(token_logps) if args.mode == "compile" else token_logps
+    length, vocabulary = args.prompt, policy.config.vocab_size
+    wait(args)
+    progress("model")
 
     def generate(prompts, fresh):
         with torch.no_grad():
@@ -162,7 +171,7 @@ def grpo(args):
                 max_new_tokens=fresh,
             )
 
-    def train(ids):
+    def train(ids, score):
         completions = ids[:, length:]
         rewards = (completions % 2 == 0).float().mean(1).view(-1, args.generations)
         spread = rewards.std(1, keepdim=True) + 1e-4
@@ -177,48 +186,50 @@ def grpo(args):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    prompts = rows_of(args.prompts, length, policy.config.vocab_size, args.device)
-    generate(prompts, 4)
-    if args.mode == "compile":
-        # generate() calls the blocks too; compiling them there would time recompilations.
-        compiled = [torch.compile(block.forward) for block in policy.model.layers]
-        plain = [block.forward for block in policy.model.layers]
-    warm = rows_of(args.micro, length + args.new, policy.config.vocab_size, args.device)
+    blocks = policy.model.layers
+    plain = [block.forward for block in blocks]
+    for mode in args.mode.split(","):
+        score, forwards = token_logps, plain
+        if mode == "compile":
+            # generate() calls the blocks too; compiling them there would time recompilations.
+            score = torch.compile(token_logps)
+            forwards = [torch.compile(block.forward) for block in blocks]
 
-    def switch(to):
-        if args.mode == "compile":
-            for block, forward in zip(policy.model.layers, to()):
+        def trained(ids):
+            for block, forward in zip(blocks, forwards):
+                block.forward = forward
+            train(ids, score)
+            for block, forward in zip(blocks, plain):
                 block.forward = forward
 
-    switch(lambda: compiled)
-    train(warm)
-    switch(lambda: plain)
-    wait(args)
-    spent, begin = 0.0, time.perf_counter()
-    for _ in range(args.steps):
-        start = time.perf_counter()
-        ids = generate(prompts, args.new)
-        wait(args)
-        spent += time.perf_counter() - start
-        switch(lambda: compiled)
-        train(ids)
-        switch(lambda: plain)
-    wait(args)
-    seconds = (time.perf_counter() - begin) / args.steps
-    generated = spent / args.steps
-    assert ids.shape == (count, length + args.new)
-    return dict(
-        prompts=args.prompts,
-        generations=args.generations,
-        prompt=length,
-        new=args.new,
-        micro_batch=args.micro,
-        step_ms=round(1e3 * seconds, 2),
-        generate_ms=round(1e3 * generated, 2),
-        share_of_generation=round(generated / seconds, 4),
-        generated_tokens_per_second=round(count * args.new / generated),
-        tokens_per_second=round(count * args.new / seconds),
-    )
+        for count in map(int, args.prompts.split(",")):
+            prompts = rows_of(count, length, vocabulary, args.device)
+            generate(prompts, 4)
+            trained(rows_of(args.micro, length + args.new, vocabulary, args.device))
+            wait(args)
+            progress(f"{mode}, {count} prompts: warm-up")
+            begin = time.perf_counter()
+            ids = generate(prompts, args.new)
+            wait(args)
+            generated = time.perf_counter() - begin
+            trained(ids)
+            wait(args)
+            seconds = time.perf_counter() - begin
+            fresh = count * args.generations * args.new
+            assert ids.shape == (count * args.generations, length + args.new)
+            show(
+                mode=mode,
+                prompts=count,
+                generations=args.generations,
+                prompt=length,
+                new=args.new,
+                micro_batch=args.micro,
+                step_ms=round(1e3 * seconds, 2),
+                generate_ms=round(1e3 * generated, 2),
+                share_of_generation=round(generated / seconds, 4),
+                generated_tokens_per_second=round(fresh / generated),
+                tokens_per_second=round(fresh / seconds),
+            )
 
 
 def main():
@@ -227,36 +238,26 @@ def main():
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seq", type=int, default=1024)
     parser.add_argument("--prompt", type=int)
-    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--prompts", default="64")
     parser.add_argument("--generations", type=int, default=8)
     parser.add_argument("--new", type=int, default=256)
     parser.add_argument("--micro", type=int, default=32)
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--warm-up", type=int, default=3)
-    parser.add_argument("--mode", choices=["eager", "compile"], default="compile")
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--warm-up", type=int, default=2)
+    parser.add_argument("--mode", default="eager")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
     is_dpo = args.method == "dpo"
     args.prompt = args.prompt or (args.seq // 4 if is_dpo else 128)
-    args.steps = args.steps or (6 if is_dpo else 1)
     torch.set_float32_matmul_precision("high")
-    torch._dynamo.config.recompile_limit = 64  # of blocks, which share their code
-    started = time.perf_counter()
-    result = (dpo if is_dpo else grpo)(args)
-    print(
-        json.dumps(
-            dict(
-                peer=f"torch {torch.__version__}",
-                method=args.method,
-                mode=args.mode,
-                **result,
-                **peaks(args),
-                seconds=round(time.perf_counter() - started, 1),
-            )
-        ),
-        flush=True,
-    )
+    progress("imports")
+
+    def show(**result):
+        peer = dict(peer=f"torch {torch.__version__}", method=args.method)
+        print(json.dumps(dict(**peer, **result, **peaks(args))), flush=True)
+
+    (dpo if is_dpo else grpo)(args, show)
 
 
 main()
