@@ -4,7 +4,7 @@
 // - An import of the package reads only the files that every program needs.
 // - index.mjs exports the CommonJS build to `import`.
 // - The command `ds` is executable.
-// - The files of the watch page are copied.
+// - The files of the watch page and of the chat page are copied.
 import { chmodSync, cpSync, existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -58,17 +58,19 @@ ${names.map((name) => `  $${name} as ${name},`).join('\n')}
   writeFileSync(join(dist, 'index.mjs'), text);
 }
 
-/** Files that the compiler does not read: scripts, styles and markup of a page. */
-function copyPage() {
-  const page = join(dirname(fileURLToPath(import.meta.url)), '../lib/watch/page');
-  if (existsSync(join(dist, 'watch'))) {
-    cpSync(page, join(dist, 'watch/page'), { recursive: true });
+/** Files that the compiler does not read: scripts, styles and markup of pages. */
+function copyPages() {
+  for (const room of ['watch', 'serve']) {
+    const page = join(dirname(fileURLToPath(import.meta.url)), '../lib', room, 'page');
+    if (existsSync(join(dist, room))) {
+      cpSync(page, join(dist, room, 'page'), { recursive: true });
+    }
   }
 }
 
 writeDoor();
 readLate();
-copyPage();
+copyPages();
 // npm does so once, where it first links the command: a later build would not be executable.
 const command = join(dist, 'launch/cli.js');
 if (existsSync(command)) chmodSync(command, 0o755);

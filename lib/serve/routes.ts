@@ -9,6 +9,7 @@ import type { Admission } from './admission.js';
 import { answerParsed, type Counter } from './answer-request.js';
 import { ApiError, engineFailed, noModel, overloaded, unsupported } from './api-error.js';
 import type { BodyBudget } from './body-budget.js';
+import type { ChatPage } from './chat-page.js';
 import { readChat } from './chat-request.js';
 import { readCompletion } from './completion-request.js';
 import type { Cors } from './cors.js';
@@ -35,6 +36,8 @@ interface ServerContext extends Counter {
   readonly bodies: BodyBudget;
   readonly limits: ResolvedLimits;
   readonly responses: ResponseStore;
+  /** Null without the option `ui`. */
+  readonly page: ChatPage | null;
   /** When it was started, in seconds since 1970. */
   readonly started: number;
   /** Null while it is loading. */
@@ -75,6 +78,11 @@ const ROUTES: Readonly<Record<string, Route>> = {
   '/detokenize': { POST: answeredBy(detokenize) },
 };
 
+/** Of a file of the chat page. */
+const PAGE: Route = {
+  GET: ({ page }, request, response) => page?.answer(pathOf(request), response),
+};
+
 /** Of a target that may be a whole URL, as proxies send it. Source: RFC 9112, 3.2.2. */
 const pathOf = ({ url = '/' }: IncomingMessage): string =>
   required(url.replace(/^https?:\/\/[^/?]*/i, '').split('?')[0]);
@@ -96,7 +104,7 @@ export async function answerRequest(
   if (context.cors.answer(request, response)) return;
   if (isGuarded(path)) context.access.require(request);
   context.trust(request);
-  const route = routeOf(path);
+  const route = context.page?.has(path) ? PAGE : routeOf(path);
   const method = request.method === 'HEAD' ? 'GET' : request.method;
   const handler = Object.hasOwn(route, method ?? '') ? route[method as 'GET'] : undefined;
   if (!handler) {

@@ -21,11 +21,11 @@ export function sendError(response: ServerResponse, error: ApiError): void {
   sendJson(response, error.status, error.body, error.headers);
 }
 
-/** Ends `response` with a text. */
+/** Ends `response` with a text, or with bytes of one. */
 export function send(
   response: ServerResponse,
   status: number,
-  text: string,
+  text: string | Buffer,
   headers: Readonly<Record<string, string>>,
 ): void {
   if (response.headersSent || response.destroyed) return;

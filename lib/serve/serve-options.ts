@@ -1,6 +1,7 @@
 // Options of a server, each declared once.
 
 import {
+  boolean,
   callback,
   checked,
   integer,
@@ -67,6 +68,12 @@ export const SERVE = {
       flag: '--reasoning-parser <name>',
     },
   ),
+  /** Serve a page to chat at `/`. Default: false. */
+  ui: boolean('serve [a page to chat](#a-page-to-chat) at `/`', {
+    default: false,
+    shown: 'no page',
+    flag: '--ui',
+  }),
   /** Threads that turn prompts into tokens. Default: 2. */
   tokenizerThreads: integer('threads that turn prompts into tokens', {
     min: 1,

@@ -11,6 +11,7 @@ import { Access } from './access.js';
 import { Admission } from './admission.js';
 import { ApiError, engineFailed, overloaded } from './api-error.js';
 import { BodyBudget } from './body-budget.js';
+import { ChatPage } from './chat-page.js';
 import { Connections } from './connections.js';
 import { Cors } from './cors.js';
 import { EngineFailure } from './engine-failure.js';
@@ -68,6 +69,8 @@ export class InferenceServer {
   readonly bodies: BodyBudget;
   /** @internal */
   readonly responses = new ResponseStore();
+  /** @internal Null without the option `ui`. */
+  readonly page: ChatPage | null;
   /** The limits, with defaults. */
   readonly limits: ResolvedLimits;
   /** Resolves when the model is loaded; rejects with the error of the engine's start. */
@@ -94,6 +97,7 @@ export class InferenceServer {
     this.cors = new Cors(options.cors);
     this.admission = new Admission(this.limits.requests);
     this.bodies = new BodyBudget(this.limits.bodiesBytes);
+    this.page = options.ui ? new ChatPage() : null;
     const bodyMs = timerMs(this.limits.bodySeconds);
     const headMs = Math.min(timerMs(this.limits.headSeconds), bodyMs);
     // The module loads slowly, and most programs do not serve.

@@ -1,12 +1,11 @@
 // The server of the watch page: fixed routes, read-only, on loopback by default.
 
-import { existsSync, readFileSync } from 'node:fs';
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import { createRequire } from 'node:module';
 import type { AddressInfo } from 'node:net';
-import { dirname, join } from 'node:path';
+import { dirname } from 'node:path';
 import { DsError } from '../errors.js';
-import { packageRoot } from '../runtime/package-root.js';
+import { PAGE_HEADERS, type PageFile, pageFolder, readPageFile } from '../runtime/page-files.js';
 import { required } from '../runtime/required.js';
 import { WatchApi, WrongParameter } from './api.js';
 import { accessToken, RequestGuard } from './request-guard.js';
@@ -31,34 +30,6 @@ const MOST_CONNECTIONS = 64;
 const MOST_ANSWERS = 16;
 const HEAD_MS = 5000;
 const REQUEST_MS = 10_000;
-
-/**
- * Without inline scripts, foreign hosts or frames. uPlot sets styles through the DOM, which this
- * policy allows.
- */
-const SOURCES: Readonly<Record<string, readonly string[]>> = {
-  'default-src': [],
-  'script-src': ["'self'"],
-  'style-src': ["'self'"],
-  'connect-src': ["'self'"],
-  'img-src': ["'self'", 'blob:', 'data:'],
-  'base-uri': [],
-  'form-action': [],
-  'frame-ancestors': [],
-};
-const POLICY = Object.entries(SOURCES)
-  .map(([name, sources]) => `${name} ${sources.join(' ') || "'none'"}`)
-  .join('; ');
-
-const HEADERS = {
-  'cache-control': 'no-store',
-  'content-security-policy': POLICY,
-  'cross-origin-opener-policy': 'same-origin',
-  'cross-origin-resource-policy': 'same-origin',
-  'referrer-policy': 'no-referrer',
-  'x-content-type-options': 'nosniff',
-  'x-frame-options': 'DENY',
-};
 
 /** Serves the page of some runs. Errors of requests end in their answers. */
 export class WatchServer {
@@ -183,41 +154,29 @@ function send(
 ): void {
   if (response.headersSent || response.destroyed) return;
   const length = Buffer.byteLength(body);
-  response.writeHead(status, { ...HEADERS, 'content-type': type, 'content-length': length });
+  response.writeHead(status, { ...PAGE_HEADERS, 'content-type': type, 'content-length': length });
   response.end(response.req.method === 'HEAD' ? undefined : body);
 }
 
-// The files of the page, in memory: the server reads no other file for a request.
-
-/** A file of the page. */
-interface PageFile {
-  type: string;
-  body: Buffer;
-}
-
-const SCRIPT = 'text/javascript; charset=utf-8';
-const STYLE = 'text/css; charset=utf-8';
+// The files of the page.
 
 /** Scripts of lib/watch/page. */
 const SCRIPTS = [
   ...['app.js', 'api.js', 'state.js', 'dom.js', 'charts.js', 'chart.js', 'panels.js', 'export.js'],
 ];
 
-/** Returns the files by their routes. Throws as node:fs does if the package is incomplete. */
+/**
+ * Returns the files by their routes. uPlot sets styles through the DOM, which the page's policy
+ * allows. Throws as node:fs does if the package is incomplete.
+ */
 function pageFiles(): ReadonlyMap<string, PageFile> {
-  // Compiled tests have no copy beside them.
-  const copies = [join(__dirname, 'page'), join(packageRoot(), 'lib/watch/page')];
-  const page = copies.find((folder) => existsSync(folder)) ?? required(copies[0]);
+  const page = pageFolder('watch');
   const plots = dirname(createRequire(__filename).resolve('uplot'));
-  const read = (folder: string, name: string, type: string): PageFile => ({
-    type,
-    body: readFileSync(join(folder, name)),
-  });
   return new Map([
-    ['/', read(page, 'index.html', 'text/html; charset=utf-8')],
-    ['/style.css', read(page, 'style.css', STYLE)],
-    ...SCRIPTS.map((name): [string, PageFile] => [`/${name}`, read(page, name, SCRIPT)]),
-    ['/uplot.js', read(plots, 'uPlot.iife.min.js', SCRIPT)],
-    ['/uplot.css', read(plots, 'uPlot.min.css', STYLE)],
+    ['/', readPageFile(page, 'index.html')],
+    ['/style.css', readPageFile(page, 'style.css')],
+    ...SCRIPTS.map((name): [string, PageFile] => [`/${name}`, readPageFile(page, name)]),
+    ['/uplot.js', readPageFile(plots, 'uPlot.iife.min.js')],
+    ['/uplot.css', readPageFile(plots, 'uPlot.min.css')],
   ]);
 }
