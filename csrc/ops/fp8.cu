@@ -6,179 +6,10 @@
 #include "../cuda/cuda_context.h"
 #include "../cuda/cuda_device.h"
 #include "../cuda/gemm.h"
-#include "fp8_tile.cuh"
+#include "fp8_cast.cuh"
 
 namespace ds::cuda {
 namespace {
-
-/// Magnitudes of whole rows and columns (Fp8Scaling::row), or of the matrix.
-template <class T, bool kOne>
-__global__ void __launch_bounds__(kFp8Threads) magnitudes_kernel(Fp8Source<T> in) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  using Part = Fp8TilePart<T>;
-  const int64_t row = int64_t{blockIdx.x} / in.tiles_across * kFp8Tile;
-  const int64_t column = int64_t{blockIdx.x} % in.tiles_across * kFp8Tile;
-  Part part;
-  part.load(in, row, column);
-  if constexpr (kOne) {
-    uint32_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < Part::kPackets; ++i) bits = max(bits, part.largest(i));
-    bits = largest_of<32>(bits);
-    if (threadIdx.x % 32 == 0) atomicMax(in.of_rows, bits);
-    return;
-  }
-  if (in.of_rows) {
-#pragma unroll
-    for (int i = 0; i < Part::kPackets; ++i) {
-      const uint32_t bits = largest_of<Part::kAcross>(part.largest(i));
-      const int64_t r = row + part.down + i * Part::kDown;
-      if (part.across == 0 && r < in.rows) atomicMax(in.of_rows + r, bits);
-    }
-  }
-  if (!in.of_columns) return;
-  T* const tile = reinterpret_cast<T*>(shared);
-  part.put(tile);
-  __syncthreads();
-  Fp8ColumnPair<T> pair;
-  pair.load(tile);
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const int64_t c = column + pair.column + j;
-    if (c < in.columns) atomicMax(in.of_columns + c, pair.largest(j));
-  }
-}
-
-/// Where codes and scales go; null pointers are skipped.
-struct Codes {
-  uint8_t* out;
-  uint8_t* transposed;
-  float* scale;
-  float* transposed_scale;
-  int64_t pitch, transposed_pitch;              // of rows of codes
-  int64_t scale_pitch, transposed_scale_pitch;  // of groups or squares
-};
-
-template <class T, Fp8Format kFormat, Fp8Scaling kScaling>
-__global__ void __launch_bounds__(kFp8Threads) cast_kernel(Fp8Source<T> in, Codes to) {
-  extern __shared__ __align__(16) unsigned char shared[];
-  using Part = Fp8TilePart<T>;
-  __shared__ uint32_t largest[4][kFp8Tile];
-  const int64_t down = int64_t{blockIdx.x} / in.tiles_across;
-  const int64_t across = int64_t{blockIdx.x} % in.tiles_across;
-  const int64_t row = down * kFp8Tile, column = across * kFp8Tile;
-  const auto multiplier = [](uint32_t bits) { return fp8_multiplier(bits, kFormat, kScaling); };
-  Part part;
-  part.load(in, row, column);
-  T* const tile = reinterpret_cast<T*>(shared);
-  if (to.transposed) part.put(tile);
-
-  float of_all = 0.0f;
-  if constexpr (kScaling == Fp8Scaling::tensor) {
-    of_all = multiplier(*in.of_rows);
-    if (blockIdx.x == 0 && threadIdx.x == 0) *to.scale = fp8_scale_of(of_all);
-  }
-  if constexpr (kScaling == Fp8Scaling::square) {
-    uint32_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < Part::kPackets; ++i) bits = max(bits, part.largest(i));
-    bits = largest_of<32>(bits);
-    if (threadIdx.x % 32 == 0) largest[0][threadIdx.x / 32] = bits;
-    __syncthreads();
-    bits = 0;
-#pragma unroll
-    for (int i = 0; i < kFp8Threads / 32; ++i) bits = max(bits, largest[0][i]);
-    of_all = multiplier(bits);
-    if (threadIdx.x == 0) {
-      if (to.scale) to.scale[down * to.scale_pitch + across] = fp8_scale_of(of_all);
-      if (to.transposed_scale)
-        to.transposed_scale[across * to.transposed_scale_pitch + down] = fp8_scale_of(of_all);
-    }
-  }
-
-  if (to.out) {
-#pragma unroll
-    for (int i = 0; i < Part::kPackets; ++i) {
-      const int64_t r = row + part.down + i * Part::kDown, c = column + part.across;
-      float by = of_all;
-      if constexpr (kScaling == Fp8Scaling::group) {
-        by = multiplier(largest_of<Part::kAcross>(part.largest(i)));
-        if (part.across == 0 && r < to.scale_pitch)
-          to.scale[across * to.scale_pitch + r] = fp8_scale_of(by);
-      }
-      if (r >= in.rows) continue;
-      if constexpr (kScaling == Fp8Scaling::row) {
-        by = multiplier(in.of_rows[r]);
-        if (c == 0) to.scale[r] = fp8_scale_of(by);
-      }
-      if (c >= to.pitch) continue;
-      uint32_t codes[Part::kWidth / 4];
-#pragma unroll
-      for (int j = 0; j < Part::kWidth; j += 4) {
-        const float x[4] = {to_float(part.x[i].v[j]), to_float(part.x[i].v[j + 1]),
-                            to_float(part.x[i].v[j + 2]), to_float(part.x[i].v[j + 3])};
-        codes[j / 4] = four_codes<kFormat>(x, by);
-      }
-      // Pads stay 0 beside codes of NaN.
-      if (c + Part::kWidth > in.columns) {
-#pragma unroll
-        for (int j = 0; j < Part::kWidth; ++j)
-          if (c + j >= in.columns) codes[j / 4] &= ~(0xffu << j % 4 * 8);
-      }
-      uint8_t* const at = to.out + r * to.pitch + c;
-      if constexpr (Part::kWidth == 8)
-        *reinterpret_cast<uint2*>(at) = make_uint2(codes[0], codes[1]);
-      else *reinterpret_cast<uint32_t*>(at) = codes[0];
-    }
-  }
-
-  if (!to.transposed) return;
-  __syncthreads();
-  Fp8ColumnPair<T> pair;
-  pair.load(tile);
-  if constexpr (kScaling == Fp8Scaling::group) {
-    largest[pair.quarter][pair.column] = pair.largest(0);
-    largest[pair.quarter][pair.column + 1] = pair.largest(1);
-    __syncthreads();
-  }
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const int64_t c = column + pair.column + j;
-    float by = of_all;
-    if constexpr (kScaling == Fp8Scaling::group) {
-      const int at = pair.column + j;
-      by =
-          multiplier(max(max(largest[0][at], largest[1][at]), max(largest[2][at], largest[3][at])));
-      if (pair.quarter == 0 && c < to.transposed_scale_pitch)
-        to.transposed_scale[down * to.transposed_scale_pitch + c] = fp8_scale_of(by);
-    }
-    if (c >= in.columns) continue;
-    if constexpr (kScaling == Fp8Scaling::row) {
-      by = multiplier(in.of_columns[c]);
-      if (down == 0 && pair.quarter == 0) to.transposed_scale[c] = fp8_scale_of(by);
-    }
-    const int64_t first = row + pair.quarter * kFp8Quarter;
-    uint8_t* const at = to.transposed + c * to.transposed_pitch + first;
-#pragma unroll
-    for (int i = 0; i < kFp8Quarter; i += 16) {
-      if (first + i >= to.transposed_pitch) break;
-      uint32_t codes[4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const int from = i + k * 4;
-        const float x[4] = {to_float(pair.x[from].v[j]), to_float(pair.x[from + 1].v[j]),
-                            to_float(pair.x[from + 2].v[j]), to_float(pair.x[from + 3].v[j])};
-        codes[k] = four_codes<kFormat>(x, by);
-      }
-      if (first + i + 16 > in.rows) {
-#pragma unroll
-        for (int k = 0; k < 16; ++k)
-          if (first + i + k >= in.rows) codes[k / 4] &= ~(0xffu << k % 4 * 8);
-      }
-      *reinterpret_cast<uint4*>(at + i) = make_uint4(codes[0], codes[1], codes[2], codes[3]);
-    }
-  }
-}
 
 /// Squares beyond the last have no tile: their scales are pads.
 __global__ void pad_squares_kernel(float* scale, int64_t rows, int64_t columns, int64_t pitch,
@@ -207,17 +38,16 @@ void of_scaling(Fp8Scaling scaling, F&& f) {
 constexpr const char* kQuantize = "fp8_quantize";
 constexpr const char* kMatmul = "fp8_matmul";
 
-/// Allows a kernel `bytes` of shared memory, once a process.
+/// Allows a kernel `bytes` of dynamic shared memory, beside at most 8 KiB of its own.
 void allow(const void* kernel, size_t bytes) {
-  if (bytes <= 48 * 1024) return;
+  if (bytes <= 40 * 1024) return;
   DS_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(bytes)),
           kQuantize);
 }
 
 template <class T>
-void measure(const Fp8Quantize& op, Fp8Source<T>& in, int64_t tiles, size_t bytes,
-             CudaContext& ctx) {
+void measure(const Fp8Quantize& op, Fp8Source<T>& in, CudaContext& ctx) {
   const bool one = op.scaling == Fp8Scaling::tensor;
   const int64_t rows = one ? 1 : op.out ? in.rows : 0;
   const int64_t columns = !one && op.transposed ? in.columns : 0;
@@ -225,14 +55,45 @@ void measure(const Fp8Quantize& op, Fp8Source<T>& in, int64_t tiles, size_t byte
   DS_CUDA(cudaMemsetAsync(all, 0, static_cast<size_t>(rows + columns) * 4, ctx.stream), kQuantize);
   in.of_rows = rows ? all : nullptr;
   in.of_columns = columns ? all + rows : nullptr;
-  const auto blocks = static_cast<unsigned>(tiles);
-  if (one) {
-    magnitudes_kernel<T, true><<<blocks, kFp8Threads, 0, ctx.stream>>>(in);
+  if (in.rows == 0 || in.columns == 0) return;
+  const int64_t n = in.rows * in.columns, most = int64_t{ctx.sm_count} * 8;
+  if (one && aligned_for<kPacket<T>>(in.data) && (in.rows == 1 || in.row_stride == in.columns)) {
+    const int64_t steps = n / (kFp8Threads * 4 * kPacket<T>)+1;
+    fp8_largest_kernel<T>
+        <<<static_cast<unsigned>(std::min(steps, most)), kFp8Threads, 0, ctx.stream>>>(in.data, n,
+                                                                                       in.of_rows);
   } else {
-    allow(reinterpret_cast<const void*>(&magnitudes_kernel<T, false>), bytes);
-    magnitudes_kernel<T, false><<<blocks, kFp8Threads, bytes, ctx.stream>>>(in);
+    const int64_t span = 32 * kPacket<T>, spans = (in.columns + span - 1) / span;
+    // Few blocks a column: each has an atomic operation for each of its columns.
+    const int64_t each = (in.rows * spans + most - 1) / most;
+    const int64_t rows_each = (each + kFp8RowStep - 1) / kFp8RowStep * kFp8RowStep;
+    const auto blocks = static_cast<unsigned>((in.rows + rows_each - 1) / rows_each * spans);
+    const bool full = in.in_packets && in.rows % kFp8RowStep == 0 && in.columns % span == 0;
+    const auto kernel = one    ? fp8_largest_lines_kernel<T, true, false>
+                        : full ? fp8_largest_lines_kernel<T, false, true>
+                               : fp8_largest_lines_kernel<T, false, false>;
+    kernel<<<blocks, kFp8Threads, 0, ctx.stream>>>(in, rows_each);
   }
   DS_CUDA_LAUNCHED(kQuantize);
+}
+
+/// Returns false if the op needs columns, or a row is too long for the registers of a block.
+template <class T>
+bool cast_rows(const Fp8Quantize& op, const Fp8Source<T>& in, const Fp8Codes& to,
+               CudaContext& ctx) {
+  const int64_t packets = (to.pitch + kPacket<T> - 1) / kPacket<T>;
+  if (op.scaling != Fp8Scaling::row || op.transposed || in.rows > INT32_MAX) return false;
+  if (packets > kFp8RowThreads * 8) return false;
+  const bool many = packets > kFp8RowThreads * 4;
+  const int64_t each = many ? 8 : 4;
+  const auto threads = static_cast<unsigned>(((packets + each - 1) / each + 31) / 32 * 32);
+  of_format(op.format, [&](auto format) {
+    const auto kernel =
+        many ? fp8_rows_kernel<T, format.value, 8> : fp8_rows_kernel<T, format.value, 4>;
+    kernel<<<static_cast<unsigned>(in.rows), threads, 0, ctx.stream>>>(in, to);
+    DS_CUDA_LAUNCHED(kQuantize);
+  });
+  return true;
 }
 
 void pad_squares(const View& scale, int64_t squares, Fp8Format format, CudaContext& ctx) {
@@ -359,9 +220,9 @@ void run(const Fp8Quantize& op, CudaContext& ctx) {
     // An empty matrix has scales too.
     const int64_t tiles = std::max<int64_t>(1, fp8_groups(rows)) * in.tiles_across;
     if (tiles > int64_t{1} << 30) throw Error("DS_LIMIT", kQuantize, "2^30 tiles", text(tiles));
-    const size_t bytes = op.transposed ? kFp8Tile * kFp8Tile * sizeof(T) : 0;
-    if (op.scaling < Fp8Scaling::group) measure(op, in, tiles, bytes, ctx);
-    Codes to{};
+    const size_t bytes = op.transposed ? kFp8CastBytes<T> : 0;
+    const bool full = in.in_packets && rows % kFp8Tile == 0 && columns % kFp8Tile == 0;
+    Fp8Codes to{};
     to.out = op.out.as<uint8_t>();
     to.transposed = op.transposed.as<uint8_t>();
     to.scale = op.scale.as<float>();
@@ -378,9 +239,12 @@ void run(const Fp8Quantize& op, CudaContext& ctx) {
     if (rows == 0 || columns == 0) {
       if (op.scaling != Fp8Scaling::tensor) return;
     }
+    if (cast_rows(op, in, to, ctx)) return;
+    if (op.scaling < Fp8Scaling::group) measure(op, in, ctx);
     of_format(op.format, [&](auto format) {
       of_scaling(op.scaling, [&](auto scaling) {
-        const auto kernel = cast_kernel<T, format.value, scaling.value>;
+        const auto kernel = full ? fp8_cast_kernel<T, format.value, scaling.value, true>
+                                 : fp8_cast_kernel<T, format.value, scaling.value, false>;
         allow(reinterpret_cast<const void*>(kernel), bytes);
         kernel<<<static_cast<unsigned>(tiles), kFp8Threads, bytes, ctx.stream>>>(in, to);
         DS_CUDA_LAUNCHED(kQuantize);
