@@ -121,6 +121,7 @@ function measures() {
     ],
     ['files that name the server option tokenizerThreads', filesNaming(files, 'tokenizerThreads')],
     ['files that name the sampling option minP', filesNaming(files, 'minP')],
+    ['files that name the option nvmeRate of ds plan', filesNaming(files, 'nvmeRate')],
   ];
   return { rows, way };
 }

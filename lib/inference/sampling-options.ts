@@ -15,18 +15,17 @@ import { requireInteger } from '../runtime/require-number.js';
 import type { Tokenizer } from '../text/index.js';
 
 /**
- * Options that are checked without a vocabulary. `elsewhere` has the name in
- * generation_config.json; in HTTP bodies, names are in snake_case.
+ * Options that a generation_config.json sets; `elsewhere` has the name there, and `flag` the
+ * argument of `ds train`.
  */
-export const SAMPLING = {
-  /** False selects the likeliest token, as temperature 0 does. Default: true. */
-  doSample: boolean('false takes the likeliest token, as temperature 0 does', { default: true }),
+export const GENERATION_CONFIG = {
   /** Divides the scores; 0 selects the likeliest token. Default: 1. */
   temperature: number('divides the scores; 0 takes the likeliest token (the first of equal ones)', {
     min: 0,
     f32: true,
     default: 1,
     elsewhere: '`temperature`',
+    flag: 'temperature',
   }),
   /** Keeps the K likeliest tokens and ties of the K-th; 0 keeps all. Default: 0. */
   topK: integer('keep the K likeliest tokens, and all that are as likely as the K-th', {
@@ -34,6 +33,7 @@ export const SAMPLING = {
     default: 0,
     shown: '0: all',
     elsewhere: '`top_k`',
+    flag: 'top_k',
   }),
   /**
    * Keeps the smallest set of likeliest tokens with this total probability, in [0, 1]; 0 keeps one.
@@ -45,6 +45,7 @@ export const SAMPLING = {
     default: 1,
     shown: '1: all',
     elsewhere: '`top_p`',
+    flag: 'top_p',
   }),
   /** Keeps tokens with at least this fraction of the largest probability, in [0, 1]. Default: 0. */
   minP: number("keep tokens with at least this fraction of the likeliest token's probability", {
@@ -52,6 +53,7 @@ export const SAMPLING = {
     max: 1,
     default: 0,
     elsewhere: '`min_p`',
+    flag: 'min_p',
   }),
   /**
    * Divides positive scores of tokens in the prompt and output, and multiplies negative ones. At
@@ -65,8 +67,16 @@ export const SAMPLING = {
       default: 1,
       fix: '1 changes nothing; above 1 repeats less.',
       elsewhere: '`repetition_penalty`',
+      flag: 'repetition_penalty',
     },
   ),
+};
+
+/** Options that are checked without a vocabulary. In HTTP bodies, names are in snake_case. */
+export const SAMPLING = {
+  /** False selects the likeliest token, as temperature 0 does. Default: true. */
+  doSample: boolean('false takes the likeliest token, as temperature 0 does', { default: true }),
+  ...GENERATION_CONFIG,
   /** Subtracted from the scores of tokens in the output. Default: 0. */
   presencePenalty: number('subtracted from scores of tokens in the output', {
     f32: true,

@@ -1,53 +1,24 @@
 #!/usr/bin/env node
 // The `ds` command: a subcommand by its name, or else the launcher of a script.
-import { Argument, Command, InvalidArgumentError, Option } from 'commander';
+import { Argument, Command } from 'commander';
 
 import { DsError } from '../errors.js';
 import { systemError } from '../runtime/system-error.js';
 import { version } from '../version.js';
-import { parseBytes } from './byte-size.js';
 import type { Shell } from './completion/index.js';
-import type { ElasticFlags } from './elastic.js';
+import { addGroups, readFlags } from './declared-flags.js';
 import { addHubCommands } from './hub-commands.js';
-import type { IoFlags } from './io.js';
 import { type LaunchOptions, launchCommand } from './launch-options.js';
 import { addModelCommands } from './model-commands.js';
-import type { PlanFlags } from './plan.js';
+import { PLAN } from './plan-options.js';
 import { requireNoCommand } from './script.js';
 import { addServeCommands } from './serve-commands.js';
-import { TEMPLATES, type Template, templatesHelp } from './templates.js';
-import type { ValidateOptions } from './validate.js';
+import { templatesHelp } from './templates.js';
+import { ELASTIC, ENV, INIT, IO, VALIDATE } from './tool-options.js';
 import { addWatchCommand } from './watch.js';
-
-/** The options of `ds validate` as they are typed. */
-type ValidateFlags = Omit<ValidateOptions, 'auto'> & { auto?: string };
-
-function positiveInteger(text: string): number {
-  const value = Number(text);
-  if (Number.isInteger(value) && value > 0) return value;
-  throw new InvalidArgumentError('Expected a positive integer.');
-}
-
-function positiveNumber(text: string): number {
-  const value = Number(text);
-  if (value > 0 && Number.isFinite(value)) return value;
-  throw new InvalidArgumentError('Expected a positive number.');
-}
-
-function byteCount(text: string): number {
-  const bytes = parseBytes(text);
-  if (bytes !== null) return bytes;
-  throw new InvalidArgumentError('Expected bytes, such as 5GB, 500MB or 2GiB.');
-}
 
 /** Columns of the help where the output is no terminal. */
 const HELP_WIDTH = 80;
-
-const choice = (flags: string, text: string, values: readonly string[]): Option =>
-  new Option(flags, text).choices(values);
-
-const positiveIntegers = (text: string): number[] => text.split(',').map(positiveInteger);
-const byteCounts = (text: string): number[] => text.split(',').map(byteCount);
 
 /** Exit code for a wrong command line, as in most programs. */
 const USAGE = 2;
@@ -88,16 +59,14 @@ const [PROJECT, TRAINING, MODELS, INFERENCE, CONFIGURATION, MACHINE] = [
   'This machine:',
 ];
 
-program
-  .command('init')
+addGroups(program.command('init'), INIT)
   .helpGroup(PROJECT)
   .description('write a project that trains at once on a CPU')
   .argument('[dir]', 'folder that is new or empty', '.')
-  .addOption(choice('--template <name>', 'kind of project', Object.keys(TEMPLATES)).default('chat'))
   .addHelpText('after', templatesHelp)
-  .action((dir: string, { template }: { template: Template }) =>
+  .action((dir: string, flags: object) =>
     finish(async () => {
-      console.log((await import('./init.js')).init(dir, template));
+      console.log((await import('./init.js')).init(dir, readFlags(INIT, flags).template));
       return 0;
     }),
   );
@@ -116,24 +85,17 @@ addModelCommands(program, MODELS, finish);
 addWatchCommand(program, TRAINING, finish);
 addServeCommands(program, INFERENCE, finish);
 
-program
-  .command('validate')
+addGroups(program.command('validate'), VALIDATE)
   .helpGroup(CONFIGURATION)
   .description('check a ds_config.json and print the resolved configuration')
   .argument('<file>', 'path of the ds_config.json')
-  .optionsGroup('Environment:')
-  .option('--world-size <n>', 'number of ranks', positiveInteger, 1)
-  .option('--auto <name=value,...>', 'values for "auto": lr, perDeviceBatchSize, ...')
-  .option('--strict', 'refuse unknown keys')
-  .optionsGroup('Output:')
-  .option('--explain', 'print the origin of each value')
-  .option('--json', 'print JSON')
-  .action((file: string, { auto, ...options }: ValidateFlags) =>
+  .action((file: string, flags: object) =>
     finish(async () => {
       const [{ validate }, { parseAuto }] = await Promise.all([
         import('./validate.js'),
         import('./auto-option.js'),
       ]);
+      const { auto, ...options } = readFlags(VALIDATE, flags);
       const sources = auto === undefined ? undefined : parseAuto(auto);
       const { valid, output, messages, summary } = validate(file, { ...options, auto: sources });
       for (const message of messages) console.error(message);
@@ -143,74 +105,26 @@ program
     }),
   );
 
-program
-  .command('plan')
+addGroups(program.command('plan'), PLAN)
   .helpGroup(CONFIGURATION)
   .description('predict memory and step time by ZeRO stage and offload')
-  .optionsGroup('Model and batch:')
-  .requiredOption('--model <model>', 'GPT-2 size such as 1558M, folder, or name of the hub')
-  .option('--revision <name>', 'branch, tag or commit of a model of the hub')
-  .option('--batch <n>', 'samples of a step on each GPU', positiveInteger, 1)
-  .option(
-    '--seq <n>',
-    "tokens of a sample (default: 1024, or the model's maximum)",
-    positiveInteger,
-  )
-  .addOption(
-    choice('--precision <p>', 'dtype of weights', ['bf16', 'fp16', 'fp32']).default('bf16'),
-  )
-  .option('--bf16-optimizer-states', "AdamW's moments in bf16: 4 bytes a parameter less, not exact")
-  .optionsGroup('Machines:')
-  .option(
-    '--gpu <name>',
-    'such as h100, a100-80g, rtx4090; a wrong name lists all (default: the GPU here)',
-  )
-  .option('--gpu-memory <size>', 'memory of each GPU (default: of that GPU)', byteCount)
-  .option('--host-memory <size>', 'memory of each machine (default: this machine)', byteCount)
-  .option('--gpus <n>', 'GPUs of each machine', positiveInteger, 1)
-  .option('--nodes <n>', 'machines', positiveInteger, 1)
-  .option('--cores <n>', 'cores of each machine (default: this machine)', positiveInteger)
-  .option('--link <GB/s>', 'rate between machines', positiveNumber, 50)
-  .option('--nvme-space <size>', 'disk space of each machine (default: no disk)', byteCount)
-  .option(
-    '--nvme-rate <GB/s>',
-    'rate of reads and writes at once; ds io measures it',
-    positiveNumber,
-    2,
-  )
-  .optionsGroup('Parallelism and adapters:')
-  .option('--tp <n>', 'largest number of tensor-parallel ranks', positiveInteger, 1)
-  .option('--pp <n>', 'largest number of pipeline stages', positiveInteger, 1)
-  .option('--lora [r]', 'train adapters of rank r (default: 8)', positiveInteger)
-  .option('--qlora [r]', 'the same on linear layers in 4 bits', positiveInteger)
-  .option('--lora-targets <names>', 'layers with adapters, or all-linear (default: as PEFT)')
-  .optionsGroup('One configuration:')
-  .addOption(
-    new Option('--config <file>', 'predict this ds_config.json, choose nothing').conflicts([
-      ...['batch', 'precision', 'bf16OptimizerStates', 'tp', 'pp'],
-    ]),
-  )
-  .option('--checkpointing', 'with --config: the model recomputes activations')
-  .optionsGroup('Output:')
-  .option('--json', 'print all combinations as JSON')
-  .action((flags: PlanFlags) =>
+  .action((flags: object) =>
     finish(async () => {
-      const { fits, output } = await (await import('./plan.js')).planCommand(flags);
+      const { fits, output } = await (await import('./plan.js')).planCommand(
+        readFlags(PLAN, flags),
+      );
       console.log(output);
       return fits ? 0 : 1;
     }),
   );
 
-program
-  .command('elastic')
+addGroups(program.command('elastic'), ELASTIC)
   .helpGroup(CONFIGURATION)
   .description('print the batch sizes that "elasticity" of a ds_config.json allows')
   .argument('[file]', 'path of the ds_config.json')
-  .option('-c, --config <file>', 'the same path, as in ds_elastic')
-  .option('-w, --world-size <n>', 'number of data-parallel ranks', positiveInteger)
-  .option('--json', 'print JSON')
-  .action((file: string | undefined, { config, ...flags }: ElasticFlags & { config?: string }) =>
+  .action((file: string | undefined, given: object) =>
     finish(async () => {
+      const { config, ...flags } = readFlags(ELASTIC, given);
       const named = file ?? config;
       if (named === undefined) {
         const expected = 'the path of a ds_config.json';
@@ -221,13 +135,11 @@ program
     }),
   );
 
-program
-  .command('env')
+addGroups(program.command('env'), ENV)
   .helpGroup(MACHINE)
   .description('print devices, libraries and missing parts of this machine')
-  .option('--json', 'print JSON')
-  .option('--forget-products', 'remove the timed algorithms of matrix products')
-  .action(async ({ json, forgetProducts }: { json?: boolean; forgetProducts?: boolean }) => {
+  .action(async (flags: object) => {
+    const { json, forgetProducts } = readFlags(ENV, flags);
     const { forgetProducts: forget, formatSystem, inspectSystem } = await import('./env.js');
     if (forgetProducts) {
       console.log(forget());
@@ -238,34 +150,14 @@ program
     if (!report.native) process.exitCode = 1;
   });
 
-program
-  .command('io')
+addGroups(program.command('io'), IO)
   .helpGroup(MACHINE)
   .description('measure a disk for optimizer state, print the fastest "aio" section')
   .argument('<path>', 'folder on the disk')
-  .optionsGroup('Measurement:')
-  .addOption(
-    new Option('--size <size>', 'size of the test file, in bytes or as 500MB, 2GiB')
-      .argParser(byteCount)
-      .default(2 ** 30, '1GiB'),
-  )
-  .option('--block_size <list>', 'bytes of a request (default: 1, 4 and 16 MiB)', byteCounts)
-  .addOption(
-    new Option('--queue_depth <list>', 'requests at once')
-      .argParser(positiveIntegers)
-      .default([8, 32], '8,32'),
-  )
-  .addOption(
-    new Option('--threads <list>', 'threads for checksums')
-      .argParser(positiveIntegers)
-      .default([1, 2, 4], '1,2,4'),
-  )
-  .optionsGroup('Output:')
-  .option('--parameters <n>', 'also print the cost of a step of such a model', positiveInteger)
-  .action((path: string, flags: IoFlags) =>
+  .action((path: string, flags: object) =>
     finish(async () => {
       const { ioCommand } = await import('./io.js');
-      console.log(ioCommand(path, flags, (line) => console.error(line)));
+      console.log(ioCommand(path, readFlags(IO, flags), (line) => console.error(line)));
       return 0;
     }),
   );

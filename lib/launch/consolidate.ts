@@ -1,13 +1,7 @@
 // `ds consolidate`, an older spelling of `ds export` for folders of checkpoints.
-import { consolidate, type ExportDType, type ExportFormat } from '../checkpoint/index.js';
+import { consolidate } from '../checkpoint/index.js';
 import { formatBytes } from './byte-size.js';
-
-export interface ConsolidateFlags {
-  tag?: string;
-  dtype: ExportDType;
-  maxShardSize: number;
-  format?: ExportFormat;
-}
+import type { ConsolidateFlags } from './model-options.js';
 
 /** Writes the folder and returns a description of it. Throws as consolidate(). */
 export async function consolidateCommand(

@@ -7,10 +7,47 @@ import {
   defaultText,
   type Options,
   plainText,
+  readDeclared,
+  type Settings,
 } from '../runtime/option.js';
 import { parseBytes } from './byte-size.js';
 
 type Any = Declaration<unknown, unknown>;
+
+/** Declared options by the headings of a command's help. */
+export type Groups = Readonly<Record<string, Declared>>;
+
+type Joined<Each> = (Each extends unknown ? (one: Each) => void : never) extends (
+  all: infer All,
+) => void
+  ? All
+  : never;
+
+type Absent<Values> = {
+  [Name in keyof Values]: undefined extends Values[Name] ? Name : never;
+}[keyof Values];
+
+type Present<Values> = Omit<Values, Absent<Values>> & Partial<Pick<Values, Absent<Values>>>;
+
+/** The values of all groups, with defaults. Options without value and default are absent. */
+export type Flags<G extends Groups> = Present<
+  Joined<{ [Heading in keyof G]: Settings<G[Heading]> }[keyof G]>
+>;
+
+/** Adds the options of each group under its heading. Returns `command`. */
+export function addGroups(command: Command, groups: Groups): Command {
+  for (const [heading, declared] of Object.entries(groups)) {
+    addDeclared(command.optionsGroup(heading), declared);
+  }
+  return command;
+}
+
+/** Returns the options of `groups` that commander has read into `flags`, with defaults. */
+export function readFlags<G extends Groups>(groups: G, flags: object): Flags<G> {
+  const declared: Declared = Object.assign({}, ...Object.values(groups));
+  const values = Object.entries(readDeclared('ds', fromFlags(declared, flags), declared));
+  return Object.fromEntries(values.filter(([, value]) => value !== undefined)) as Flags<G>;
+}
 
 /** Adds an option for each declaration with a flag. Returns `command`. */
 export function addDeclared(command: Command, declared: Declared): Command {
@@ -22,8 +59,11 @@ export function addDeclared(command: Command, declared: Declared): Command {
 
 function flagOf(flags: string, option: Any): Option {
   const fallback = defaultText(option);
-  const shown = fallback === null ? '' : ` (default: ${plainText(fallback)})`;
-  const flag = new Option(flags, plainText(option.help) + shown);
+  const noted = option.required ? 'required' : fallback && `default: ${plainText(fallback)}`;
+  const shown = noted === null ? '' : ` (${noted})`;
+  const flag = new Option(flags, plainText(option.help) + shown)
+    .makeOptionMandatory(option.required)
+    .conflicts([...(option.conflicts ?? [])]);
   if (option.syntax === 'switch') return flag;
   if (option.values) return flag.choices(option.values);
   return flag.argParser((text, previous?: unknown) => {
@@ -37,13 +77,19 @@ function flagOf(flags: string, option: Any): Option {
 }
 
 /** The value of a word. A word that is no number stays a text, which the option refuses. */
-function wordValue(text: string, { syntax }: Any, previous: unknown): unknown {
+function wordValue(text: string, { syntax = 'text' }: Any, previous: unknown): unknown {
+  const list = text.split(',');
   if (syntax === 'pairs') return { ...(previous as object | undefined), ...pairOf(text) };
-  if (syntax === 'names') return text.split(',').map((name) => name.trim());
+  if (syntax === 'texts') return [...((previous as string[] | undefined) ?? []), text];
+  if (syntax === 'names') return list.map((name) => name.trim());
   if (syntax === 'bytes') return bytesOf(text);
-  const isNumber = syntax === 'integer' || syntax === 'number';
-  return isNumber && text.trim() !== '' && !Number.isNaN(Number(text)) ? Number(text) : text;
+  if (syntax === 'sizes') return list.map(bytesOf);
+  if (syntax === 'integers') return list.map(numberOf);
+  return /^(integer|number)/.test(syntax) ? numberOf(text) : text;
 }
+
+const numberOf = (text: string): number | string =>
+  text.trim() !== '' && !Number.isNaN(Number(text)) ? Number(text) : text;
 
 /** NAME=VALUE. A value may contain "=". */
 function pairOf(text: string): Record<string, string> {
@@ -55,7 +101,7 @@ function pairOf(text: string): Record<string, string> {
 function bytesOf(text: string): number {
   const value = parseBytes(text);
   if (value !== null) return value;
-  throw new InvalidArgumentError('Expected bytes, such as 4MiB or 500KB.');
+  throw new InvalidArgumentError('Expected bytes, such as 5GB, 500MB or 2GiB.');
 }
 
 /** The options of `declared` that commander has read into `flags`. */

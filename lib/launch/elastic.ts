@@ -4,14 +4,7 @@ import { ConfigError } from '../config/config-error.js';
 import { elasticBatch } from '../config/elasticity.js';
 import { type DsConfig, readConfig, resolveConfig } from '../config/index.js';
 import { triadKeys } from '../config/triad.js';
-
-/** The options as they are typed. */
-export interface ElasticFlags {
-  /** Data ranks; the output lists their batch sizes. */
-  worldSize?: number;
-  /** One JSON object instead of lines. */
-  json?: boolean;
-}
+import type { ElasticFlags } from './tool-options.js';
 
 /**
  * Returns the text for the elasticity section of `file`, enabled or not. Throws DS_CONFIG if the

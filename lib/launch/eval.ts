@@ -7,25 +7,7 @@ import {
 } from '../evaluation/index.js';
 import { openForEvaluation } from '../evaluation/open-model.js';
 import { refuse } from './argument-error.js';
-
-/** The options of `ds eval`. */
-export interface EvalFlags {
-  data?: string[];
-  tasks?: string[];
-  seq?: number;
-  packing?: boolean;
-  overlong?: 'cut' | 'split' | 'drop';
-  loss?: 'all' | 'completion' | 'assistant';
-  textKey?: string;
-  delimiter: string;
-  addBos?: boolean;
-  adapter?: string;
-  tokenizer?: string;
-  device?: string;
-  dtype?: keyof typeof DTYPES;
-  batch: number;
-  json?: boolean;
-}
+import type { EvalFlags } from './model-options.js';
 
 const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 const NAMES = { f64: 'fp64', f32: 'fp32', f16: 'fp16', bf16: 'bf16' } as Record<string, string>;

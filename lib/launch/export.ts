@@ -1,21 +1,11 @@
 // `ds export` and `ds merge`: folders of weights for other programs.
-import type { ConsolidateOptions, ExportDType, ExportFormat } from '../checkpoint/index.js';
+import type { ConsolidateOptions } from '../checkpoint/index.js';
 import type { GgufType } from '../models/gguf/save.js';
 import { mergeFolder } from '../models/merge-folder.js';
 import { refused } from '../runtime/refused.js';
 import { exportGguf, exportRun } from '../trainer/export-run.js';
 import { formatBytes } from './byte-size.js';
-
-/** The options of `ds export`. */
-export interface ExportFlags {
-  output: string;
-  tag?: string;
-  dtype?: ExportDType;
-  maxShardSize: number;
-  format?: ExportFormat;
-  /** Write a GGUF file with weights of this type. */
-  gguf?: GgufType;
-}
+import type { ExportFlags, MergeFlags } from './model-options.js';
 
 /** Writes the folder and returns a description of it. Throws as exportRun(). */
 export async function exportCommand(dir: string, flags: ExportFlags): Promise<string> {
@@ -39,12 +29,6 @@ async function ggufCommand(dir: string, flags: ExportFlags, type: GgufType): Pro
   const { bytes, source, hasTokenizer } = await exportGguf(dir, output, type);
   const words = hasTokenizer ? '' : ', without a tokenizer';
   return `${output}: ${formatBytes(bytes)} of weights from ${source} as ${type}${words}`;
-}
-
-/** The options of `ds merge`. */
-export interface MergeFlags {
-  output: string;
-  maxShardSize: number;
 }
 
 /** Writes the merged model and returns the list of its files. Throws as mergeFolder(). */

@@ -1,7 +1,8 @@
 // The commands for models of the hub: ds pull and ds models.
 import type { Command } from 'commander';
 
-import type { PullFlags } from './pull.js';
+import { addGroups, readFlags } from './declared-flags.js';
+import { MODELS, PULL, REMOVE } from './model-options.js';
 
 type Finish = (run: () => Promise<number>) => Promise<void>;
 
@@ -10,41 +11,34 @@ type Finish = (run: () => Promise<number>) => Promise<void>;
  * an error.
  */
 export function addHubCommands(program: Command, group: string, finish: Finish): void {
-  program
-    .command('pull')
-    .helpGroup(group)
+  addGroups(program.command('pull').helpGroup(group), PULL)
     .description('download a model of the Hugging Face hub into the cache')
     .argument('<name>', 'name of the model, such as Qwen/Qwen3-0.6B')
-    .option('--revision <name>', 'branch, tag or commit', 'main')
-    .option('--include <pattern...>', 'other files, such as "*.gguf"; never pickles')
-    .option('--quiet', 'print no progress')
     .addHelpText('after', ENVIRONMENT)
-    .action((name: string, flags: PullFlags) =>
+    .action((name: string, flags: object) =>
       finish(async () => {
-        console.log(await (await import('./pull.js')).pullCommand(name, flags));
+        const { pullCommand } = await import('./pull.js');
+        console.log(await pullCommand(name, readFlags(PULL, flags)));
         return 0;
       }),
     );
-  const models = program
-    .command('models')
-    .helpGroup(group)
+  const models = addGroups(program.command('models').helpGroup(group), MODELS)
     .description('list or remove the models of the cache')
-    .option('--json', 'print JSON')
-    .action((flags: { json?: boolean }) =>
+    .action((flags: object) =>
       finish(async () => {
-        console.log(await (await import('./models.js')).modelsCommand(flags));
+        const { modelsCommand } = await import('./models.js');
+        console.log(await modelsCommand(readFlags(MODELS, flags)));
         return 0;
       }),
     );
-  models
-    .command('remove')
+  addGroups(models.command('remove'), REMOVE)
     .alias('rm')
     .description('remove a model, or one of its revisions')
     .argument('<name>', 'name of the model')
-    .option('--revision <name>', 'branch, tag or commit (default: all)')
-    .action((name: string, flags: { revision?: string }) =>
+    .action((name: string, flags: object) =>
       finish(async () => {
-        console.log(await (await import('./models.js')).removeCommand(name, flags));
+        const { removeCommand } = await import('./models.js');
+        console.log(await removeCommand(name, readFlags(REMOVE, flags)));
         return 0;
       }),
     );

@@ -6,17 +6,7 @@ import { onDisk } from '../runtime/on-disk.js';
 import { SWAP_ALIGNMENT } from '../runtime/swap-file.js';
 import { formatBytes } from './byte-size.js';
 import { type AioSetting, LEAST_BLOCKS, type Measured, measureDisk } from './measure-disk.js';
-
-export interface IoFlags {
-  /** Bytes of the file that is read and written. */
-  size: number;
-  /** Default: the sizes in BLOCKS that fit into the file often enough. */
-  block_size?: readonly number[];
-  queue_depth: readonly number[];
-  threads: readonly number[];
-  /** Parameters of a model; the output adds the cost of a step. */
-  parameters?: number;
-}
+import type { IoFlags } from './tool-options.js';
 
 /** Master weights and Adam's two moments, in f32. */
 const STATE_BYTES = 12;

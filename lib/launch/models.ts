@@ -4,9 +4,10 @@ import { decimalBytes } from '../hub/download-progress.js';
 import { hubSettings } from '../hub/environment.js';
 import { type CachedModelInfo, models, remove } from '../hub/index.js';
 import { required } from '../runtime/required.js';
+import type { ModelsFlags, RemoveFlags } from './model-options.js';
 
 /** Returns a table of the cache, or JSON. Throws DS_IO. */
-export async function modelsCommand({ json }: { json?: boolean }): Promise<string> {
+export async function modelsCommand({ json }: ModelsFlags): Promise<string> {
   const found = await models();
   if (json) return JSON.stringify(found, null, 2);
   const { cache } = hubSettings();
@@ -38,10 +39,7 @@ function rowsOf({ name, bytes, unfinished, changed, revisions }: CachedModelInfo
 }
 
 /** Removes a model or a revision. Throws as hub.remove(). */
-export async function removeCommand(
-  name: string,
-  { revision }: { revision?: string },
-): Promise<string> {
+export async function removeCommand(name: string, { revision }: RemoveFlags): Promise<string> {
   const freed = await remove(name, { revision });
   const what = revision === undefined ? name : `revision ${revision} of ${name}`;
   return `removed ${what}: ${decimalBytes(freed)} freed`;

@@ -25,44 +25,8 @@ import {
   weigh,
 } from '../plan/index.js';
 import { required } from '../runtime/required.js';
+import type { PlanFlags } from './plan-options.js';
 import { plannedGpu } from './planned-gpu.js';
-
-/** The options as they are typed; bytes are numbers. */
-export interface PlanFlags {
-  model: string;
-  /** Branch, tag or commit of a model of the hub. */
-  revision?: string;
-  batch: number;
-  seq?: number;
-  /** A card of the table; without it, the GPU that is here, or an H200. */
-  gpu?: string;
-  gpuMemory?: number;
-  hostMemory?: number;
-  gpus: number;
-  nodes: number;
-  cores?: number;
-  /** GB/s from one machine to the others. */
-  link: number;
-  /** Bytes of each machine's disk. */
-  nvmeSpace?: number;
-  /** GB/s of reading, and of writing at once. */
-  nvmeRate: number;
-  /** At most so many ranks share each layer, and so many stages the model. */
-  tp: number;
-  pp: number;
-  precision: 'bf16' | 'fp16' | 'fp32';
-  /** Whether AdamW's moments are bf16. */
-  bf16OptimizerStates?: boolean;
-  /** Ranks of adapters; true where no number was given. */
-  lora?: number | true;
-  qlora?: number | true;
-  loraTargets?: string;
-  /** A ds_config.json with batch, precision and axes; the output has its bytes and times. */
-  config?: string;
-  /** Whether the model of `config` computes blocks again. */
-  checkpointing?: boolean;
-  json?: boolean;
-}
 
 /** Default rank of adapters. Source: PEFT. */
 const RANK = 8;

@@ -1,12 +1,6 @@
 // `ds pull`: downloads a model of the hub and prints its folder.
 import { pull } from '../hub/index.js';
-
-/** The options of `ds pull`. */
-export interface PullFlags {
-  revision: string;
-  include?: string[];
-  quiet?: boolean;
-}
+import type { PullFlags } from './model-options.js';
 
 /** Resolves with the folder. Throws as hub.pull(). */
 export async function pullCommand(name: string, flags: PullFlags): Promise<string> {

@@ -13,18 +13,11 @@ import {
 import type { SearchChoice } from '../config/search-choices.js';
 import { cutsIn } from '../config/source.js';
 import { required } from '../runtime/required.js';
+import type { ValidateFlags } from './tool-options.js';
 
-export interface ValidateOptions {
-  /** Ranks that train together. */
-  worldSize: number;
+export interface ValidateOptions extends Omit<ValidateFlags, 'auto'> {
   /** Values for "auto" keys. A Trainer fills the others, and the output lists them. */
   auto?: AutoSources;
-  /** Unknown keys are errors. */
-  strict?: boolean;
-  /** One JSON object instead of lines. */
-  json?: boolean;
-  /** Adds the origin of each value. */
-  explain?: boolean;
 }
 
 export interface Validation {

@@ -1,14 +1,9 @@
 // `ds watch`: the page of finished and running runs, until a signal ends it.
 import type { Command } from 'commander';
-import { InvalidArgumentError } from 'commander';
 
 import { isLoopback } from '../runtime/loopback.js';
-
-/** The options of `ds watch`. */
-export interface WatchFlags {
-  port?: number;
-  host: string;
-}
+import { addGroups, readFlags } from './declared-flags.js';
+import { WATCH, type WatchFlags } from './tool-options.js';
 
 type Finish = (run: () => Promise<number>) => Promise<void>;
 
@@ -19,14 +14,12 @@ const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const;
 
 /** Adds the command under the heading `group`; `finish` ends the process with its code. */
 export function addWatchCommand(program: Command, group: string, finish: Finish): void {
-  program
-    .command('watch')
-    .helpGroup(group)
+  addGroups(program.command('watch').helpGroup(group), WATCH)
     .description('show runs in a local web page: losses, speed, memory, samples')
     .argument('<dir...>', 'folders of runs, such as the --output of ds train')
-    .option('--port <n>', 'port; 0: a free one (default: 6006, or a free one)', portIn)
-    .option('--host <address>', 'address to listen at', '127.0.0.1')
-    .action((dirs: string[], flags: WatchFlags) => finish(() => watchCommand(dirs, flags)));
+    .action((dirs: string[], flags: object) =>
+      finish(() => watchCommand(dirs, readFlags(WATCH, flags))),
+    );
 }
 
 /**
@@ -52,10 +45,4 @@ function signalled(): Promise<void> {
   return new Promise((resolve) => {
     for (const signal of SIGNALS) process.once(signal, () => resolve());
   });
-}
-
-function portIn(text: string): number {
-  const value = Number(text);
-  if (text.trim() !== '' && Number.isInteger(value) && value >= 0 && value < 65_536) return value;
-  throw new InvalidArgumentError('Expected a port from 0 to 65535.');
 }

@@ -10,14 +10,15 @@ export type Syntax =
   | 'integer'
   | 'number'
   | 'switch' // without a value: true; values: true, false, yes, no, 1, 0
-  | 'texts' // all following words
-  | 'integers'
+  | 'texts' // all following words; of a launcher's command: one, and the option is repeatable
+  | 'integers' // of a launcher's command: joined by commas
   | 'numbers'
   | 'record' // JSON
   | 'text or record' // a path, or JSON
   | 'text or switch'
   | 'integer or switch'
   | 'bytes' // such as 4MiB
+  | 'sizes' // bytes, joined by commas
   | 'names' // joined by commas
   | 'pairs'; // NAME=VALUE, repeatable
 
@@ -33,6 +34,8 @@ interface About<Default, Flag extends string, Required extends boolean> extends 
   syntax?: Syntax;
   /** The allowed values, if the option takes one of several texts. */
   values?: readonly string[];
+  /** Options that a command refuses beside this one. */
+  conflicts?: readonly string[];
   /** Whether an absent option is an error. */
   required?: Required;
 }
@@ -216,6 +219,33 @@ export const string: Declare<string, NoLimits> = (help, about) =>
     syntax: 'text',
     ...about,
   });
+
+/** Declares a list of texts. */
+export const texts: Declare<readonly string[], NoLimits> = (help, about) =>
+  checked((op, values: readonly string[]) => listOf(op, values, textOf), help, {
+    syntax: 'texts',
+    ...about,
+  });
+
+/** Declares a list of safe integers. */
+export const integers: Declare<readonly number[], Range> = (help, about = {}) => {
+  const read = (op: string, value: number) => readNumber(op, value, about, 'an integer');
+  return checked((op, values: readonly number[]) => listOf(op, values, read), help, {
+    syntax: 'integers',
+    ...about,
+  });
+};
+
+const textOf = (op: string, value: string): string => requireType(op, value, 'string');
+
+function listOf<Value>(
+  op: string,
+  values: readonly Value[],
+  read: (op: string, value: Value) => Value,
+): readonly Value[] {
+  if (!Array.isArray(values)) throw refusedValue(op, 'a list', values);
+  return values.map((value: Value, i) => read(`${op}[${i}]`, value));
+}
 
 /** Declares one of the texts `values`. */
 export function oneOf<const Value extends string>(values: readonly Value[]) {

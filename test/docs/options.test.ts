@@ -6,6 +6,9 @@ import ts from 'typescript';
 import { SAMPLING, tokenOptions } from '../../lib/inference/sampling-options.js';
 import { ENGINE, SERVER } from '../../lib/launch/engine-flags.js';
 import { LAUNCH } from '../../lib/launch/launch-options.js';
+import { EVAL, EXPORT } from '../../lib/launch/model-options.js';
+import { PLAN } from '../../lib/launch/plan-options.js';
+import { IO } from '../../lib/launch/tool-options.js';
 import { CHAT, CHAT_SAMPLING } from '../../lib/serve/chat-options.js';
 import { REQUEST_LIMITS, SERVER_LIMITS } from '../../lib/serve/limits.js';
 import { SERVE } from '../../lib/serve/serve-options.js';
@@ -45,6 +48,16 @@ test('docs/launcher.md has the declared options', () => {
   const rows = Object.values(LAUNCH).flatMap((declared) => flagRows(declared));
   const own = tableRows(page('launcher.md'), 'option');
   expect(own.filter((row) => !row.includes('--no-bind_cores_to_rank'))).toEqual(rows);
+});
+
+test.each([
+  ['planning.md', PLAN, 'option'],
+  ['evaluation.md', EVAL, 'option'],
+  ['checkpoints.md', EXPORT, 'option of `ds export`'],
+  ['nvme.md', IO, 'option of `ds io`'],
+])('docs/%s has the declared options', (name, groups, heading) => {
+  const rows = Object.values(groups).flatMap((declared) => flagRows(declared));
+  expect(tableRows(page(name), heading)).toEqual(rows);
 });
 
 test('docs/sampling.md has the declared options', () => {

@@ -199,7 +199,7 @@ describe('ds validate', () => {
   test('a bad option is refused', () => {
     const { status, stderr } = ds(['validate', 'x', '--world-size', 'two']);
     expect(status).toBe(2);
-    expect(stderr).toContain('positive integer');
+    expect(stderr).toContain('Expected an integer of at least 1.');
   });
 });
 

@@ -3,8 +3,9 @@ import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { fastest, type IoFlags, ioCommand } from '../../lib/launch/io.js';
+import { fastest, ioCommand } from '../../lib/launch/io.js';
 import { bytesPerSecond, type Measured } from '../../lib/launch/measure-disk.js';
+import type { IoFlags } from '../../lib/launch/tool-options.js';
 
 let folder: string;
 beforeAll(() => {

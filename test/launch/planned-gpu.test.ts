@@ -1,5 +1,6 @@
 // `ds plan --gpu`: named cards, the card of the machine, and the one that is assumed.
-import { type PlanFlags, plan } from '../../lib/launch/plan.js';
+import { plan } from '../../lib/launch/plan.js';
+import type { PlanFlags } from '../../lib/launch/plan-options.js';
 import { plannedGpu } from '../../lib/launch/planned-gpu.js';
 import { H200 } from '../../lib/plan/index.js';
 import { thrownBy } from '../support/refusal.js';

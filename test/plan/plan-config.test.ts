@@ -2,7 +2,8 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type PlanFlags, plan } from '../../lib/launch/plan.js';
+import { plan } from '../../lib/launch/plan.js';
+import type { PlanFlags } from '../../lib/launch/plan-options.js';
 
 const GIB = 2 ** 30;
 const home = mkdtempSync(join(tmpdir(), 'ds-plan-'));

@@ -27,9 +27,15 @@ export const shortRows = (declared: Declared): string[] =>
 /** Rows of a table: flag of a command, default, effect; without options that have no flag. */
 export const flagRows = (declared: Declared): string[] =>
   Object.values(declared).flatMap((option) => {
-    const { flag, help } = option;
-    const usage = flag?.replace(/<([\w=]+)>/, (_, value: string) => value.toUpperCase());
-    return usage === undefined ? [] : [`| \`${usage}\` | ${cellOf(option)} | ${help} |`];
+    const { flag, help, values = [] } = option;
+    // The help of the command has long lists.
+    const list = values.length > 4 ? '' : values.map((value) => `\`${value}\``).join(', ');
+    const effect = list === '' ? help : `${help} (${list})`;
+    // Units such as GB/s stay.
+    const usage = flag?.replace(/[<[][^>\]]+[>\]]/, (value) =>
+      (value.includes('/') ? value : value.toUpperCase()).replace(/[<>]/g, ''),
+    );
+    return usage === undefined ? [] : [`| \`${usage}\` | ${cellOf(option)} | ${effect} |`];
   });
 
 /** Rows of a table: name, default, effect, name elsewhere. */

@@ -1,5 +1,6 @@
 // The arguments of `ds train`, by the names that transformers, TRL and PEFT gave them. Options of
 // the Trainer declare their arguments themselves.
+import { GENERATION_CONFIG } from '../../inference/sampling-options.js';
 import {
   type Arguments,
   boolean,
@@ -9,6 +10,7 @@ import {
   number,
   type Options,
   string,
+  texts,
 } from '../../runtime/option.js';
 import { LOADING } from '../data-options.js';
 import { EVALUATION } from '../evaluation-options.js';
@@ -29,8 +31,6 @@ interface Texts {
 }
 
 const any = <Value>(_: string, value: Value): Value => value;
-const texts = (help: string, about: Texts = {}) =>
-  checked(any<string[]>, help, { ...about, syntax: 'texts' });
 const textOrSwitch = (help: string, about: Texts = {}) =>
   checked(any<string | boolean>, help, { ...about, syntax: 'text or switch' });
 const record = (help: string) => checked(any<object>, help, { syntax: 'record' });
@@ -200,16 +200,10 @@ const METHOD = {
   }),
 };
 
-/** Sampling of rollouts, by the names of the options of RolloutSampling. */
+/** Sampling of rollouts. */
 export const SAMPLING_OF_ROLLOUTS = {
-  temperature: number('divides the scores of tokens', { shown: '1', flag: 'temperature' }),
-  topP: number('probability that sampled tokens sum to', { shown: '1', flag: 'top_p' }),
-  topK: integer('sample the K likeliest tokens; 0: all', { shown: '0', flag: 'top_k' }),
-  minP: number("least share of the likeliest token's probability", { flag: 'min_p' }),
-  repetitionPenalty: number('divides scores of repeated tokens', {
-    shown: '1',
-    flag: 'repetition_penalty',
-  }),
+  ...GENERATION_CONFIG,
+  temperature: { ...GENERATION_CONFIG.temperature, help: 'divides the scores; above 0' },
 };
 
 /** Rewards of completions. */

@@ -15,6 +15,7 @@ const SHOWN: Readonly<Record<Syntax, string>> = {
   ...{ 'text or record': '<file>', 'text or switch': '[text]' },
   'integer or switch': '[n]',
   bytes: '<size>',
+  sizes: '<sizes>',
   names: '<names>',
   pairs: '<name=value>',
 };

@@ -127,6 +127,7 @@ function read(given: Given, syntax: Syntax = 'text'): unknown {
     case 'texts':
       return list(given).map(String);
     case 'integers':
+    case 'sizes':
       return list(given).map((value) => readNumber(given, value, true));
     case 'numbers':
       return list(given).map((value) => readNumber(given, value, false));

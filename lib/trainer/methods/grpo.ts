@@ -1,6 +1,7 @@
 // Group relative policy optimization: the model samples completions of prompts and learns from
 // their rewards. Sources: Shao et al. 2024, Ahmadian et al. 2024 (RLOO), TRL's trainers.
 import type { GenerateRequest } from '../../inference/index.js';
+import { GENERATION_CONFIG } from '../../inference/sampling-options.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
 import {
@@ -13,7 +14,7 @@ import {
   readDeclared,
   type Settings,
 } from '../../runtime/option.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { type NamedElsewhere, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import type { Objective } from '../micro-batch.js';
@@ -26,22 +27,12 @@ import { type Correction, POLICY_LOSSES, type PolicyLossName } from './policy-lo
 import { PolicyObjective, type PolicySettings } from './policy-objective.js';
 
 /** Sampling of rollouts: options of InferenceEngine.generate(). */
-export type RolloutSampling = Pick<
-  GenerateRequest,
-  | 'maxNewTokens'
-  | 'temperature'
-  | 'topK'
-  | 'topP'
-  | 'minP'
-  | 'repetitionPenalty'
-  | 'minTokens'
-  | 'stop'
-  | 'stopTokens'
->;
+export interface RolloutSampling
+  extends Options<typeof GENERATION_CONFIG>,
+    Pick<GenerateRequest, 'maxNewTokens' | 'minTokens' | 'stop' | 'stopTokens'> {}
 
-const SAMPLED: OptionNames<RolloutSampling> = {
-  ...{ maxNewTokens: true, temperature: true, topK: true, topP: true, minP: true },
-  ...{ repetitionPenalty: true, minTokens: true, stop: true, stopTokens: true },
+const SAMPLED: Record<keyof RolloutSampling, true | NamedElsewhere> = {
+  ...{ ...GENERATION_CONFIG, maxNewTokens: true, minTokens: true, stop: true, stopTokens: true },
 };
 const MOST_TOKENS = 512;
 /** The most samples of a prompt that have different seeds. */

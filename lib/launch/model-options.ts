@@ -1,0 +1,143 @@
+// The options of the commands for models: `ds eval`, `export`, `merge`, `pull` and `models`.
+import { boolean, integer, oneOf, string, texts } from '../runtime/option.js';
+import type { Flags } from './declared-flags.js';
+
+const precision = oneOf(['fp32', 'fp16', 'bf16']);
+
+const JSON_OUTPUT = { json: boolean('print JSON', { flag: '--json' }) };
+
+/** Options of `ds eval`. */
+export const EVAL = {
+  'Rows:': {
+    data: texts('rows for loss, perplexity and accuracy; may be repeated', {
+      flag: '--data <file>',
+    }),
+    seq: integer('tokens of a sample', {
+      min: 1,
+      shown: "1024, or the model's maximum",
+      flag: '--seq <n>',
+    }),
+    packing: boolean('fill each sample with several rows; attention stays inside a row', {
+      flag: '--packing',
+    }),
+    overlong: oneOf(['cut', 'split', 'drop'])('rows longer than `--seq`', {
+      default: 'cut',
+      flag: '--overlong <way>',
+    }),
+    loss: oneOf(['all', 'completion', 'assistant'])('tokens that count', {
+      shown: 'as `ds train`',
+      flag: '--loss <kind>',
+    }),
+    textKey: string('key of the text in a row', { default: 'text', flag: '--text-key <key>' }),
+  },
+  'Multiple-choice questions:': {
+    tasks: texts('[rows](#multiple-choice-questions) {context, choices, answer}; may be repeated', {
+      flag: '--tasks <file>',
+    }),
+    delimiter: string('text between a context and a choice', {
+      default: ' ',
+      shown: 'one space',
+      flag: '--delimiter <text>',
+    }),
+    addBos: boolean("begin each context with the tokenizer's BOS token", { flag: '--add-bos' }),
+  },
+  'Model:': {
+    adapter: string("adapter in PEFT's format; it stays unmerged", { flag: '--adapter <folder>' }),
+    tokenizer: string('folder or name of the tokenizer', {
+      shown: "the model's",
+      flag: '--tokenizer <folder>',
+    }),
+    device: string('`"cpu"` or a GPU', { shown: 'a GPU if present', flag: '--device <name>' }),
+    dtype: precision('dtype of the weights', { shown: 'as the folder', flag: '--dtype <dtype>' }),
+    batch: integer('samples of a forward', { min: 1, default: 8, flag: '--batch <n>' }),
+  },
+  'Output:': JSON_OUTPUT,
+};
+export type EvalFlags = Flags<typeof EVAL>;
+
+const SHARD_SIZE = {
+  maxShardSize: integer('bytes of the largest file, such as 500MB, 5GB or 2GiB', {
+    min: 1,
+    default: 5e9,
+    shown: '5GB',
+    flag: '--max-shard-size <size>',
+    syntax: 'bytes',
+  }),
+};
+
+const FORMAT = {
+  format: oneOf(['hf', 'native'])('names and layout; `native` keeps our names', {
+    shown: '`hf` if possible',
+    flag: '--format <format>',
+  }),
+};
+
+const TAG = {
+  tag: string('checkpoint, such as checkpoint-500', { shown: 'the latest', flag: '--tag <tag>' }),
+};
+
+/** Options of `ds merge`. */
+export const MERGE = {
+  'Options:': {
+    output: string('folder to create', { required: true, flag: '--output <folder>' }),
+    ...SHARD_SIZE,
+  },
+};
+export type MergeFlags = Flags<typeof MERGE>;
+
+/** Options of `ds export`. */
+export const EXPORT = {
+  'Options:': {
+    output: string('folder to create, or file of `--gguf`', {
+      required: true,
+      flag: '--output <folder>',
+    }),
+    dtype: precision('dtype; fp32 exports the master weights', {
+      shown: 'fp32 of a checkpoint, else unchanged',
+      flag: '--dtype <dtype>',
+    }),
+    ...SHARD_SIZE,
+    ...FORMAT,
+    ...TAG,
+    gguf: oneOf(['F32', 'F16', 'Q8_0', 'Q4_K_M'])(
+      'write one [GGUF file](gguf.md) `--output` for llama.cpp',
+      { flag: '--gguf <type>' },
+    ),
+  },
+};
+export type ExportFlags = Flags<typeof EXPORT>;
+
+/** Options of `ds consolidate`. */
+export const CONSOLIDATE = {
+  'Options:': {
+    ...TAG,
+    dtype: precision('dtype of the weights', { default: 'fp32', flag: '--dtype <dtype>' }),
+    ...SHARD_SIZE,
+    ...FORMAT,
+  },
+};
+export type ConsolidateFlags = Flags<typeof CONSOLIDATE>;
+
+/** Options of `ds pull`. */
+export const PULL = {
+  'Options:': {
+    revision: string('branch, tag or commit', { default: 'main', flag: '--revision <name>' }),
+    include: texts('other files, such as "*.gguf"; never pickles', {
+      flag: '--include <pattern...>',
+    }),
+    quiet: boolean('print no progress', { flag: '--quiet' }),
+  },
+};
+export type PullFlags = Flags<typeof PULL>;
+
+/** Options of `ds models`. */
+export const MODELS = { 'Options:': JSON_OUTPUT };
+export type ModelsFlags = Flags<typeof MODELS>;
+
+/** Options of `ds models remove`. */
+export const REMOVE = {
+  'Options:': {
+    revision: string('branch, tag or commit', { shown: 'all', flag: '--revision <name>' }),
+  },
+};
+export type RemoveFlags = Flags<typeof REMOVE>;

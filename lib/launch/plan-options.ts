@@ -1,0 +1,126 @@
+// The options of `ds plan`.
+import { boolean, checked, integer, number, oneOf, string } from '../runtime/option.js';
+import { requireInteger } from '../runtime/require-number.js';
+import type { Flags } from './declared-flags.js';
+
+/** Rank of adapters, or true for the default rank. */
+const rank = (op: string, value: number | true): number | true =>
+  value === true ? value : requireInteger(op, value, 1);
+
+const MODEL = {
+  model: string('[GPT-2](models.md) size such as 1558M, folder, or [name](hub.md) of the hub', {
+    required: true,
+    flag: '--model <model>',
+  }),
+  revision: string('branch, tag or commit of a model of the hub', {
+    shown: '`main`',
+    flag: '--revision <name>',
+  }),
+  batch: integer('samples of a step on each GPU; micro-batches of N, N / 2, ... are tried', {
+    min: 1,
+    default: 1,
+    flag: '--batch <n>',
+  }),
+  seq: integer('tokens of a sample', {
+    min: 1,
+    shown: "1024, or the model's maximum",
+    flag: '--seq <n>',
+  }),
+  precision: oneOf(['bf16', 'fp16', 'fp32'])('dtype of weights', {
+    default: 'bf16',
+    flag: '--precision <p>',
+  }),
+  bf16OptimizerStates: boolean(
+    "AdamW's [moments in bf16](offload.md#moments-in-bf16): 4 bytes a parameter less, not exact",
+    { flag: '--bf16-optimizer-states' },
+  ),
+};
+
+const MACHINES = {
+  gpu: string('name of the [table](#gpus), such as h100, a100-80g; a wrong name lists all', {
+    shown: 'the GPU of this machine, else an H200',
+    flag: '--gpu <name>',
+  }),
+  gpuMemory: integer('memory of each GPU', {
+    min: 1,
+    shown: "that GPU's",
+    flag: '--gpu-memory <size>',
+    syntax: 'bytes',
+  }),
+  hostMemory: integer('memory of each machine', {
+    min: 1,
+    shown: "this machine's",
+    flag: '--host-memory <size>',
+    syntax: 'bytes',
+  }),
+  gpus: integer('GPUs of each machine', { min: 1, default: 1, flag: '--gpus <n>' }),
+  nodes: integer('machines', { min: 1, default: 1, flag: '--nodes <n>' }),
+  cores: integer('cores of each machine; they limit Adam on the host', {
+    min: 1,
+    shown: "this machine's",
+    flag: '--cores <n>',
+  }),
+  /** GB/s. */
+  link: number('rate between machines', { above: 0, default: 50, flag: '--link <GB/s>' }),
+  nvmeSpace: integer('disk space of each machine; also tries [state on the disk](nvme.md)', {
+    min: 1,
+    flag: '--nvme-space <size>',
+    syntax: 'bytes',
+  }),
+  /** GB/s. */
+  nvmeRate: number('rate of reads and writes at once; `ds io` measures it', {
+    above: 0,
+    default: 2,
+    flag: '--nvme-rate <GB/s>',
+  }),
+};
+
+const PARALLELISM = {
+  tp: integer('largest number of [tensor-parallel](tensor-parallel.md) ranks', {
+    min: 1,
+    default: 1,
+    flag: '--tp <n>',
+  }),
+  pp: integer('largest number of [pipeline](pipeline.md) stages', {
+    min: 1,
+    default: 1,
+    flag: '--pp <n>',
+  }),
+  lora: checked(rank, 'train [adapters](lora.md) of rank R; without a number, 8', {
+    flag: '--lora [r]',
+    syntax: 'integer or switch',
+  }),
+  qlora: checked(rank, 'the same on linear layers in 4 bits', {
+    flag: '--qlora [r]',
+    syntax: 'integer or switch',
+  }),
+  loraTargets: string('layers with adapters, joined by commas, or all-linear', {
+    shown: 'as PEFT',
+    flag: '--lora-targets <names>',
+  }),
+};
+
+const CONFIGURATION = {
+  config: string('predict [this ds_config.json](#your-own-configuration), choose nothing', {
+    flag: '--config <file>',
+    conflicts: ['batch', 'precision', 'bf16OptimizerStates', 'tp', 'pp'],
+  }),
+  checkpointing: boolean('with `--config`: the model has `activationCheckpointing: true`', {
+    flag: '--checkpointing',
+  }),
+};
+
+const OUTPUT = {
+  json: boolean('print all combinations as JSON', { flag: '--json' }),
+};
+
+export const PLAN = {
+  'Model and batch:': MODEL,
+  'Machines:': MACHINES,
+  'Parallelism and adapters:': PARALLELISM,
+  'One configuration:': CONFIGURATION,
+  'Output:': OUTPUT,
+};
+
+/** The options of `ds plan`; sizes are bytes. */
+export type PlanFlags = Flags<typeof PLAN>;
