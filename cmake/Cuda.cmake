@@ -2,8 +2,9 @@
 include(CheckLanguage)
 
 # Splits the list of architectures. Sources branch at 9.0 and not above, so the targets above it are
-# assembled from the PTX of 9.0: the front end, half of a compiler's time, runs once for all of them.
-# `own` gets the rest for CMAKE_CUDA_ARCHITECTURES, OFF if nothing is left; `shared` the option of nvcc.
+# assembled from the PTX of 9.0: the front end, half of a compiler's time, runs once for all of
+# them. `own` gets the rest for CMAKE_CUDA_ARCHITECTURES, OFF if nothing is left; `shared` the
+# option of nvcc.
 function(ds_split_architectures architectures own shared)
   set(rest "")
   set(codes "")

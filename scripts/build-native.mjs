@@ -1,7 +1,10 @@
 #!/usr/bin/env node
-// Builds the native addon with CMake into build/Release.
+// Builds the native addon into build/Release by cmake-js, which chooses the generator and finds the
+// headers. cmake-js knows no moved trees, removes a tree whose compilation failed, and writes into
+// build/Release in place; so this script runs its commands.
 //
 //   --tree=NAME         build into build/NAME
+//   --target=NAME       build only this target of CMake, into .cmake/TREE/out
 //   --arm64              cross-compile for linux-arm64; see cmake/Arm64.cmake
 //   --this-machine      leave out the GPU back end if no GPU is here; --cuda builds it
 //   --progress          print one line of progress; build/NAME.log receives the compilers' output
@@ -33,12 +36,32 @@ function jobs() {
   return Math.max(1, Math.min(availableParallelism(), fitting));
 }
 
-function has(command) {
+function hasCcache() {
   try {
-    execFileSync(command, ['--version'], { stdio: 'ignore' });
+    execFileSync('ccache', ['--version'], { stdio: 'ignore' });
     return true;
   } catch {
     return false;
+  }
+}
+
+/** The commands of cmake-js that configure and build a tree. */
+async function commandsOf(tree, target) {
+  const cmakeJs = await import('cmake-js').catch((error) => {
+    if (error.code !== 'ERR_MODULE_NOT_FOUND') throw error;
+    console.error('cmake-js was not found. Run: npm ci --ignore-scripts');
+    process.exit(1);
+  });
+  const system = new cmakeJs.default.BuildSystem({
+    ...{ directory: root, out: tree, config: 'Release', target, parallel: String(jobs()) },
+    logName: 'cmake-js',
+    noLog: true,
+  });
+  try {
+    return [await system.getConfigureCommand(), await system.getBuildCommand()];
+  } catch (error) {
+    console.error(error.message);
+    process.exit(1);
   }
 }
 
@@ -53,8 +76,8 @@ function fail(command, status, log) {
   process.exit(Number.isInteger(status) && status > 0 ? status : 1);
 }
 
-function run(command, args) {
-  const { status, error } = spawnSync(command, args, { cwd: root, stdio: 'inherit' });
+function run(command, args, cwd = root) {
+  const { status, error } = spawnSync(command, args, { cwd, stdio: 'inherit' });
   if (status !== 0) fail(command, error?.code ?? status);
 }
 
@@ -67,10 +90,10 @@ function showProgress(done, total) {
 }
 
 /** Runs a command with its output in `log`; Ninja's and make's counts become the progress. */
-function runQuietly(command, args, log) {
+function runQuietly(command, args, cwd, log) {
   return new Promise((resolve) => {
     const file = createWriteStream(log, { flags: 'a' });
-    const child = spawn(command, args, { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] });
+    const child = spawn(command, args, { cwd, stdio: ['ignore', 'pipe', 'pipe'] });
     let shown = '';
     const read = (chunk) => {
       file.write(chunk);
@@ -118,19 +141,21 @@ function publish(from, to) {
   console.log(`built ${built.join(', ')} in ${to}`);
 }
 
-const name = process.argv.find((word) => word.startsWith('--tree='))?.slice(7) ?? 'Release';
+const textOf = (option) =>
+  process.argv.find((word) => word.startsWith(`${option}=`))?.slice(option.length + 1);
+const name = textOf('--tree') ?? 'Release';
 if (!/^[\w-]+$/.test(name)) {
   console.error(`--tree: expected a plain name for folders in .cmake and build, got "${name}"`);
   process.exit(2);
 }
+const target = textOf('--target');
 const tree = join(root, '.cmake', name);
 const built = join(root, 'build', name);
 const out = join(tree, 'out');
-const generator = has('ninja') ? 'Ninja' : 'Unix Makefiles';
 const options = process.argv.filter((word) => word.startsWith('-D'));
 const launchers = ['C', 'CXX', 'CUDA'].map((language) => `CMAKE_${language}_COMPILER_LAUNCHER`);
 // An option of an earlier build does not stay.
-const dropped = ['DS_CUDA', 'DS_CUDA_ARCHS', 'DS_SANITIZE', ...launchers];
+const dropped = ['DS_CUDA', 'DS_CUDA_ARCHS', 'DS_ALL_GPUS', 'DS_SANITIZE', ...launchers];
 if (process.argv.includes('--arm64')) {
   const sysroot = join(root, '.cmake', 'arm64-sysroot');
   run(join(root, 'scripts', 'arm64-sysroot'), []);
@@ -149,17 +174,19 @@ if (process.argv.includes('--this-machine')) {
   if (isBuilt && !cuda) dropped.length = 0;
   console.log(note);
 }
-if (has('ccache')) options.unshift(...launchers.map((launcher) => `-D${launcher}=ccache`));
-dropForeignTree(tree, generator);
-mkdirSync(built, { recursive: true });
+if (hasCcache()) options.unshift(...launchers.map((launcher) => `-D${launcher}=ccache`));
+const [configure, build] = await commandsOf(tree, target);
+dropForeignTree(tree, configure[configure.indexOf('-G') + 1]);
+for (const folder of [join(root, 'build'), tree]) mkdirSync(folder, { recursive: true });
 const log = join(root, 'build', `${name}.log`);
 const isQuiet = process.argv.includes('--progress');
 if (isQuiet) rmSync(log, { force: true });
-const step = isQuiet ? (...words) => runQuietly(...words, log) : run;
-await step('cmake', [
-  ...['-S', root, '-B', tree, '-G', generator],
+const step = ([command, ...words]) =>
+  isQuiet ? runQuietly(command, words, tree, log) : run(command, words, tree);
+await step([
+  ...configure,
   ...dropped.map((key) => `-U${key}`),
-  ...['-DCMAKE_BUILD_TYPE=Release', `-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${out}`, ...options],
+  ...[`-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${out}`, ...options],
 ]);
-await step('cmake', ['--build', tree, '--parallel', String(jobs())]);
-publish(out, built);
+await step(build);
+if (target === undefined) publish(out, built);

@@ -60,7 +60,7 @@ export function platformManifest(name) {
  * registry for packages of a version that is not published yet.
  */
 export function mainManifest() {
-  const { scripts, devDependencies: _, ...rest } = main;
+  const { scripts: _, devDependencies, ...rest } = main;
   const versions = (installed) =>
     Object.fromEntries(
       Object.keys(PACKAGES)
@@ -70,7 +70,8 @@ export function mainManifest() {
   const byName = versions(false);
   return {
     ...rest,
-    scripts: { 'build:native': scripts['build:native'] },
+    // npx fetches the build tool, which only a build from source needs.
+    scripts: { 'build:native': `npx --yes cmake-js@${devDependencies['cmake-js']} build` },
     optionalDependencies: versions(true),
     // npm refuses another version of these, and Yarn lets the main package read them.
     peerDependencies: byName,

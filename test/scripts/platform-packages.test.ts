@@ -29,7 +29,8 @@ test('the published package names the platform packages in its own version', () 
   const byName = '@ds/native-linux-x64-cuda12';
   expect(manifest.peerDependencies).toEqual({ [byName]: checkout.version });
   expect(manifest.peerDependenciesMeta).toEqual({ [byName]: { optional: true } });
-  expect(Object.keys(manifest.scripts)).toEqual(['build:native']);
+  const tool = `cmake-js@${checkout.devDependencies['cmake-js']}`;
+  expect(manifest.scripts).toEqual({ 'build:native': `npx --yes ${tool} build` });
   expect(manifest.devDependencies).toBeUndefined();
   expect(manifest.dependencies).toEqual(checkout.dependencies);
   expect(checkout.optionalDependencies).toBeUndefined();
