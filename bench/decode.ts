@@ -30,7 +30,11 @@ function prompts(count: number, length: number, vocabulary: number, turn: number
 }
 
 /** Runs a batch of texts; counts only steps with all texts. */
-async function once(engine: Engine, texts: number[][], count: number): Promise<Run> {
+async function once(
+  engine: Engine,
+  texts: number[][],
+  { count, temperature }: { count: number; temperature: number },
+): Promise<Run> {
   const begin = performance.now();
   let started = 0;
   let ended = 0;
@@ -38,7 +42,7 @@ async function once(engine: Engine, texts: number[][], count: number): Promise<R
   let [before, after] = [engine.stats(), engine.stats()];
   const read = async (prompt: number[]): Promise<void> => {
     let tokens = 0;
-    const request = { prompt, maxNewTokens: count, temperature: 0, ignoreEos: true };
+    const request = { prompt, maxNewTokens: count, temperature, ignoreEos: true };
     for await (const _ of engine.stream(request)) {
       if (++tokens === 1 && ++started === texts.length) {
         from = performance.now();
@@ -95,16 +99,18 @@ function quantized(model: nn.models.CausalLM, options: Options): void {
 
 /**
  * --model llama-8B --device cuda --dtype bf16 --batch 1,32,128 --prompt 128 --new 128 --graph false
- * --first 128,2048 --bits 16|8|4 --group 128 --head 8 --bandwidth 4.27e12. tokens_per_s
- * counts all texts during the steps that process all of them. ops_per_step
- * counts the ops of a step of one text. --profile runs each row once more and prints the functions
- * with the most host time.
+ * --temperature 0 --first 128,2048 --bits 16|8|4 --group 128 --head 8 --bandwidth 4.27e12 --repeats
+ * 5. tokens_per_s counts all texts during the steps that process all of them. ops_per_step counts
+ * the ops of a step of one text. --profile runs each row once more and prints the functions with
+ * the most host time.
  */
 export async function decodeBench(options: Options): Promise<object> {
   const numbers = (name: string, standard: string): number[] =>
     (options[name] ?? standard).split(',').map(Number);
   const [prompt] = numbers('prompt', '128') as [number];
   const [count] = numbers('new', '128') as [number];
+  const temperature = Number(options.temperature ?? 0);
+  const repeats = Number(options.repeats ?? REPEATS);
   const batches = numbers('batch', '1,32,128');
   const firsts = numbers('first', '128,2048');
   const device = findDevice(options.device ?? 'cuda');
@@ -126,8 +132,9 @@ export async function decodeBench(options: Options): Promise<object> {
   const rows: object[] = [];
   for (const batch of batches) {
     const runs: Run[] = [];
-    for (let turn = 0; turn < REPEATS + 2; ++turn) {
-      runs.push(await once(engine, prompts(batch, prompt, model.vocabSize, turn), count));
+    for (let turn = 0; turn < repeats + 2; ++turn) {
+      const texts = prompts(batch, prompt, model.vocabSize, turn);
+      runs.push(await once(engine, texts, { count, temperature }));
     }
     const of = (name: keyof Run): number => median(runs.slice(2).map((run) => run[name]));
     const read = bytesRead(model, batch, prompt + count / 2);
@@ -144,7 +151,7 @@ export async function decodeBench(options: Options): Promise<object> {
     rows.push(row);
     if (options.profile) {
       const texts = prompts(batch, prompt, model.vocabSize, REPEATS + 2);
-      const [, own_ms] = await hostProfile(() => once(engine, texts, count));
+      const [, own_ms] = await hostProfile(() => once(engine, texts, { count, temperature }));
       for (const one of own_ms) console.log(one.ms.toFixed(1).padStart(8), one.function);
       rows.push({ batch, own_ms });
     }

@@ -20,40 +20,62 @@ const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 const median = (values: readonly number[]): number =>
   [...values].sort((a, b) => a - b)[values.length >> 1] as number;
 
+/** The rounds of one number of clients, and their medians. */
+interface Row extends Partial<Round> {
+  clients: number;
+  rounds: Partial<Round>[];
+  /** Share of the engine's rate that HTTP costs. */
+  loss?: number;
+  /** The engine's rate against the first row. */
+  ratio: number;
+}
+
 /**
  * [--model llama-tiny] [--device cpu] [--dtype bf16|fp16|fp32] [--clients 128] [--prompt 128]
- * [--tokens 128] [--rounds 5].
+ * [--tokens 128] [--rounds 5] [--temperature 1]. A list of clients gives a row for each:
+ * `--clients 128,512 --prompt 32 --tokens 512`. `--http false` runs the engine alone.
  */
 export async function serveBench(options: Options): Promise<object> {
   const { model = 'llama-tiny', device = 'cpu', dtype = 'bf16' } = options;
-  const clients = Number(options.clients ?? 128);
+  const counts = (options.clients ?? '128').split(',').map(Number);
   const length = Number(options.prompt ?? 128);
   const tokens = Number(options.tokens ?? 128);
+  const temperature = Number(options.temperature ?? 1);
   const made = benchModel({ ...options, model }, length + tokens);
   // Weights of half the size go to the device.
   made.to(findDevice(device), DTYPES[dtype as keyof typeof DTYPES]);
   const engine = await initInference(made, {
-    ...{ device, max_out_tokens: length + tokens, max_ragged_sequence_count: clients },
+    ...{ device, max_out_tokens: length + tokens, max_ragged_sequence_count: Math.max(...counts) },
     enable_cuda_graph: 'auto', // As `ds serve` does.
   });
-  const server = await serve(engine, { port: 0 });
-  await server.ready;
-  const rounds: Round[] = [];
-  for (let i = 0; i < Number(options.rounds ?? 5); ++i) {
-    // Prompts differ between rounds, so the prefix cache has no hits.
-    const prompts = promptsOf(clients, length, engine.module.vocabSize);
-    const alone = await engineAlone(engine, prompts, tokens);
-    const behind = await throughHttp(server.url, [...prompts].reverse(), tokens);
-    const all = clients * tokens;
-    rounds.push({ engine: all / alone, http: all / behind });
-    console.log(JSON.stringify(rounds.at(-1)));
+  const server = options.http === 'false' ? null : await serve(engine, { port: 0 });
+  await server?.ready;
+  const rows: Row[] = [];
+  for (const clients of counts) {
+    const prompts = (): number[][] => promptsOf(clients, length, engine.module.vocabSize);
+    // Records the steps of this size.
+    await engineAlone(engine, prompts(), { tokens: Math.min(tokens, 16), temperature });
+    const rounds: Partial<Round>[] = [];
+    for (let i = 0; i < Number(options.rounds ?? 5); ++i) {
+      // Prompts differ between rounds, so the prefix cache has no hits.
+      const own = prompts();
+      const all = clients * tokens;
+      const round: Partial<Round> = {
+        engine: all / (await engineAlone(engine, own, { tokens, temperature })),
+      };
+      if (server) round.http = all / (await throughHttp(server.url, own.reverse(), tokens));
+      rounds.push(round);
+      console.log(JSON.stringify({ clients, ...round }));
+    }
+    const of = (name: keyof Round): number => median(rounds.map((round) => round[name] as number));
+    const alone = of('engine');
+    const behind = server && { http: of('http'), loss: 1 - of('http') / alone };
+    const ratio = alone / (rows[0]?.engine ?? alone);
+    rows.push({ clients, rounds, engine: alone, ...behind, ratio });
   }
-  await server.stop();
+  await server?.stop();
   await engine.destroy();
-  const [engineRate, httpRate] = (['engine', 'http'] as const).map((name) =>
-    median(rounds.map((round) => round[name])),
-  ) as [number, number];
-  return { rounds, engine: engineRate, http: httpRate, loss: 1 - httpRate / engineRate };
+  return rows.length === 1 ? (rows[0] as Row) : { rows };
 }
 
 function promptsOf(count: number, length: number, vocabSize: number): number[][] {
@@ -65,10 +87,11 @@ function promptsOf(count: number, length: number, vocabSize: number): number[][]
 async function engineAlone(
   engine: InferenceEngine,
   prompts: readonly number[][],
-  maxNewTokens: number,
+  { tokens, temperature }: { tokens: number; temperature: number },
 ): Promise<number> {
   const read = async (prompt: number[]): Promise<void> => {
-    const request = { prompt, maxNewTokens, ignoreEos: true, cacheSalt: 'alone' };
+    const rules = { maxNewTokens: tokens, temperature, ignoreEos: true, cacheSalt: 'alone' };
+    const request = { prompt, ...rules };
     for await (const _ of engine.stream(request));
   };
   const start = performance.now();

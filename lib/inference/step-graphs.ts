@@ -12,11 +12,14 @@ import type { Slice } from './scheduler.js';
 import type { Padding } from './step-batch.js';
 
 /** Recorded numbers of sequences. Larger steps run without a graph. */
-const ROWS = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256];
+const ROWS = [
+  ...[1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256],
+  ...[320, 384, 448, 512, 640, 768, 896, 1024],
+];
 /** Smallest recorded table width, in blocks. */
 const LEAST_WIDTH = 8;
-/** Most cached graphs: all sizes for contexts of 2048 tokens in blocks of 64. */
-const MOST_GRAPHS = 48;
+/** Most cached graphs: the sizes up to 512 for contexts of 2048 tokens in blocks of 64. */
+const MOST_GRAPHS = 52;
 
 /** A recorded step. */
 type Recording = Pick<Graph, 'launch' | 'dispose'>;

@@ -7,6 +7,8 @@ import { type Recorder, StepGraphs } from '../../lib/inference/step-graphs.js';
 import { type EngineFlags, engineOptions } from '../../lib/launch/engine-flags.js';
 
 const V = 3;
+/** Graphs that the engine keeps. */
+const MOST = 52;
 
 /** Instead of recording, runs the function again. Reports the fate of each step, by its number. */
 function recorder(fail: (count: number) => (Error & { isLate?: boolean }) | null = () => null) {
@@ -26,7 +28,7 @@ function recorder(fail: (count: number) => (Error & { isLate?: boolean }) | null
 }
 
 function graphsWith(record: Recorder): StepGraphs {
-  const sizes = { sequences: 256, width: 4096, vocabSize: V, dtype: 'f32' as const };
+  const sizes = { sequences: 1024, width: 4096, vocabSize: V, dtype: 'f32' as const };
   return new StepGraphs(cpu(), sizes, record);
 }
 
@@ -60,22 +62,25 @@ const forms = [1, 2, 4, 8, 16, 24, 32].flatMap((rows) =>
 test('a step is recorded once for its form, and what was not run for longest goes', () => {
   const { record, reported } = recorder();
   const graphs = graphsWith(record);
-  forms.slice(0, 48).forEach(([rows, width], i) => {
+  forms.slice(0, MOST).forEach(([rows, width], i) => {
     expect(step(graphs, rows, width, i)).toEqual(Array(rows * V).fill(i));
   });
-  expect(reported).toHaveLength(48);
+  expect(reported).toHaveLength(MOST);
   expect(step(graphs, 1, 8, 0)).toEqual([0, 0, 0]);
-  expect(reported).toHaveLength(48);
-  step(graphs, ...(forms[48] as [number, number]), 48);
-  step(graphs, ...(forms[49] as [number, number]), 49);
+  expect(reported).toHaveLength(MOST);
+  step(graphs, ...(forms[MOST] as [number, number]), MOST);
+  step(graphs, ...(forms[MOST + 1] as [number, number]), MOST + 1);
   // The first one was replayed since.
-  expect(reported.slice(48)).toEqual(['drop 1', 'record 48', 'drop 2', 'record 49']);
-  expect(graphs.count).toBe(48);
+  expect(reported.slice(MOST)).toEqual([
+    ...['drop 1', `record ${MOST}`],
+    ...['drop 2', `record ${MOST + 1}`],
+  ]);
+  expect(graphs.count).toBe(MOST);
   step(graphs, 1, 16, 5);
-  expect(reported.slice(52)).toEqual(['drop 3', 'record 50']);
+  expect(reported.slice(MOST + 4)).toEqual(['drop 3', `record ${MOST + 2}`]);
   graphs.dispose();
   expect(graphs.count).toBe(0);
-  expect(reported.filter((one) => one.startsWith('drop'))).toHaveLength(51);
+  expect(reported.filter((one) => one.startsWith('drop'))).toHaveLength(MOST + 3);
 });
 
 test.each(['before it has run', 'late'])('memory is too short for a record, %s', async (when) => {
@@ -110,6 +115,22 @@ test('steps that cannot be recorded run directly, and their own errors are throw
   const broken = graphsWith(recorder(() => new Error('weights are gone')).record);
   expect(() => step(broken, 1, 8, 7)).toThrow('weights are gone');
   broken.dispose();
+});
+
+test.each([
+  [256, 256],
+  [300, 320],
+  [512, 512],
+  [513, 640],
+  [1024, 1024],
+  [1025, null],
+])('a step of %d sequences is padded to %j', (count, rows) => {
+  const graphs = graphsWith(recorder().record);
+  const slices = Array.from({ length: count }, () => {
+    return { sequence: { length: 1, adapter: -1 } as never, first: 0, count: 1 };
+  });
+  expect(graphs.paddingFor(slices, 64)?.rows ?? null).toBe(rows);
+  graphs.dispose();
 });
 
 test('"auto" asks where steps can be recorded, and says nothing on the CPU', async () => {

@@ -216,7 +216,7 @@ export const cases: Case[] = [
     skip: needsGraphs,
   },
   ...(['f32', 'bf16'] as const).flatMap((dtype) =>
-    [1, 3, 11].map((rows) => ({
+    [1, 3, 11, 300].map((rows) => ({
       name: `steps: ${rows} in ${dtype}, recorded, have the same bits`,
       run: (device: Device) => sameBits(device, dtype, rows),
       skip: needsGraphs,
