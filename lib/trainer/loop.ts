@@ -89,7 +89,7 @@ async function* update<Batch>(
   session: Session<Batch>,
   group: readonly MicroBatch<Batch>[],
 ): Events {
-  const { engine, objective, counts, mover, book, state, length, decisions } = session;
+  const { engine, objective, counts, mover, book, state, length, decisions, source } = session;
   const forward: Forward = (...inputs) => engine.forward<Tensor>(...inputs);
   book.read(counts.tokens());
   const parts = setMicroBatches(engine, group.length);
@@ -101,6 +101,7 @@ async function* update<Batch>(
     scope(() => engine.backward(objective.shared(forward, here, counted, metrics, further)));
     discard(here);
     reported.push(...book.readPending()); // The device has computed the last update's numbers.
+    await source?.turn();
   }
   for (const one of [counted, further]) if (one instanceof Tensor) one.dispose();
   const [lr = 0] = engine.getLr();

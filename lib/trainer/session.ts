@@ -150,7 +150,7 @@ async function sessionOver<Batch>(
   const metrics = objective.hasStepMetrics
     ? new StepMetrics(dataGroup, objective.derived?.bind(objective))
     : null;
-  source?.begin({ engine, world, progress: state });
+  source?.begin({ engine, job, world, progress: state, maxSteps: length.maxSteps });
   return {
     ...{ settings, engine, objective, data, source, length, state },
     world,

@@ -1,4 +1,5 @@
 // One rank of a job of Trainers with grpo(); it reports logs, rollouts and weights, or its error.
+import { setTimeout as pause } from 'node:timers/promises';
 import { type Distributed, initDistributed, type MeshOptions } from '../../lib/comm/index.js';
 import {
   type DsError,
@@ -9,6 +10,7 @@ import {
   Trainer,
   type TrainerOptions,
 } from '../../lib/index.js';
+import { InferenceEngine } from '../../lib/inference/index.js';
 import { even, policyModel, prompts, tokenizer } from './grpo-tiny.js';
 import { weightsOf } from './tiny.js';
 
@@ -22,6 +24,8 @@ export interface RolloutRun {
   resume?: boolean;
   /** Whether completions of some prompts continue after a tool. */
   usesTool?: boolean;
+  /** Whether the last rank waits before each request. */
+  isSlow?: boolean;
 }
 
 /** The job of all ranks: runs in sequence. */
@@ -35,10 +39,17 @@ export interface RolloutReport {
   losses: number[];
   rewards: (number | undefined)[];
   completions: string[][];
+  /** Share of completions that another rank sampled. */
+  stolen: (number | undefined)[];
+  /** Requests that this rank sampled. */
+  sampled: number;
   weights: Record<string, number[]> | null;
   error: [code: string, message: string] | null;
   reason: string | null;
 }
+
+/** Long enough for the other rank to sample all other prompts. */
+const SLOW_MS = 2000;
 
 /** Ends turns at even tokens; the number of turns depends on the prompt. */
 const TOOL = {
@@ -50,6 +61,7 @@ const TOOL = {
 async function train(run: RolloutRun, job: Distributed): Promise<RolloutReport> {
   const report: RolloutReport = {
     ...{ losses: [], rewards: [], completions: [], weights: null, error: null, reason: null },
+    ...{ stolen: [], sampled: 0 },
   };
   const isLast = job.rank === job.worldSize - 1;
   const judge: Reward = (input) => {
@@ -67,12 +79,19 @@ async function train(run: RolloutRun, job: Distributed): Promise<RolloutReport> 
     ...run.options,
   } as TrainerOptions);
   const abort = new AbortController();
+  const { generateBatch } = InferenceEngine.prototype;
+  InferenceEngine.prototype.generateBatch = async function (requests) {
+    report.sampled += requests.length;
+    if (run.isSlow && isLast) await pause(SLOW_MS);
+    return generateBatch.call(this, requests);
+  };
   try {
     const { resume = false } = run;
     for await (const event of trainer.train({ resume, signal: abort.signal })) {
       if (event.type === 'log') {
         report.losses.push(event.loss);
         report.rewards.push(event.metrics.reward);
+        report.stolen.push(event.metrics['sampling/stolen_ratio']);
       }
       if (event.type === 'rollout') {
         report.completions.push(event.samples.map(({ completion }) => completion));
@@ -90,6 +109,7 @@ async function train(run: RolloutRun, job: Distributed): Promise<RolloutReport> 
     report.error = [code, message];
   }
   await trainer.destroy().catch(() => {});
+  InferenceEngine.prototype.generateBatch = generateBatch;
   return report;
 }
 

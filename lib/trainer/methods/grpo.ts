@@ -19,7 +19,8 @@ import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import type { Objective } from '../micro-batch.js';
 import { type Reward, readRewards, type WeightedReward } from '../rollouts/reward.js';
-import { openRollouts, type RolloutPlan } from '../rollouts/rollout-source.js';
+import type { RolloutPlan } from '../rollouts/rollout-plan.js';
+import { openRollouts } from '../rollouts/rollout-source.js';
 import { type RolloutTool, readTool, type TimedTool } from '../rollouts/tools.js';
 import { advantagesOf, leaveOneOut, type ScaleRewards, totalsOf } from './advantages.js';
 import { type MethodSource, type SourceGrounds, TrainingMethod } from './method.js';
@@ -65,6 +66,22 @@ const SHARED = {
     min: 1,
     default: 1,
     flag: 'num_iterations',
+  }),
+  /** Most updates between the sampling of a generation and its first update. Default: 0. */
+  maxStaleness: integer('updates by which [sampling is ahead](#sampling-ahead) of training', {
+    min: 0,
+    default: 0,
+    flag: 'max_staleness',
+  }),
+  /** Most completions that a rank samples at once. Default: 32 on the CPU, 128 to 512 on a GPU. */
+  maxSequences: integer('most completions that a rank samples at once', {
+    min: 1,
+    default: null,
+    shown: '32 on the CPU, 128 to 512 on a GPU',
+  }),
+  /** Ranks that have sampled their prompts sample those of slower ranks. Default: false. */
+  workStealing: boolean('ranks [take prompts](#several-ranks) of slower ranks', {
+    default: false,
   }),
   /** Completions of each prompt in evaluations. Default: `generations`. */
   evalGenerations: integer('completions of each prompt in evaluations', {
@@ -235,6 +252,7 @@ export function grpo(given: GrpoOptions): TrainingMethod {
       evalGenerations: rest.evalGenerations ?? generations,
       needsReference: beta > 0,
       needsOld: false,
+      corrects: rest.correction !== null,
       mayBeSpread: true,
       advantages: ({ rewards: all, rollouts, first }) =>
         advantagesOf(all, how).advantages.slice(first, first + rollouts.length),
@@ -262,6 +280,7 @@ export function rloo(given: RlooOptions): TrainingMethod {
       evalGenerations: rest.evalGenerations ?? generations,
       needsReference: beta > 0,
       needsOld: beta > 0,
+      corrects: false,
       mayBeSpread: false,
       advantages: ({ rewards: all, rollouts, first }) => {
         const totals = totalsOf(all.slice(first, first + rollouts.length), weights);

@@ -2,6 +2,7 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { JsonObject } from '../../../types/json.js';
 import type { CheckpointWorld } from '../../checkpoint/index.js';
+import type { Distributed } from '../../comm/index.js';
 import type { Engine } from '../../engine/engine.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
@@ -51,9 +52,12 @@ export interface SourceGrounds {
 /** Parts of a session that a source uses once the engine is built. */
 export interface SourceParts {
   engine: Engine;
+  job: Distributed;
   world: CheckpointWorld;
   /** Updates and epochs so far. */
   progress: { readonly step: number; readonly epoch: number };
+  /** Updates of the whole run. */
+  maxSteps: number;
 }
 
 /** Batches that a method makes with the model. */
@@ -67,6 +71,10 @@ export abstract class MethodSource implements BatchSource<never> {
   abstract close(): Promise<void>;
   /** Returns the events since the last call. */
   abstract events(): RolloutEvent[];
+  /** Between two micro-batches. Resolves after a turn of the event loop if work waits for one. */
+  turn(): Promise<void> | null {
+    return null;
+  }
   /**
    * Returns the metrics of `data`, of at most `maxBatches` batches. All ranks call it. Absent: the
    * objective evaluates.

@@ -69,17 +69,29 @@ export type Outcome = {
   truncated: boolean[];
   /** Calls of tools by completion; empty without tools. */
   calls: number[];
+  /** Completions that other ranks sampled. */
+  stolen: number;
 };
+
+/** Options that have metrics of their own. */
+interface MeasuredSampling {
+  readonly workStealing?: boolean;
+  readonly maxStaleness?: number;
+  /** Updates since sampling. */
+  readonly staleness?: number;
+}
 
 /** Means over completions of all ranks, by TRL's names. */
 export function metricsOf(
   outcomes: readonly Outcome[],
   names: readonly string[],
   groups: { totals: readonly Score[]; deviations: readonly number[] },
+  how: MeasuredSampling = {},
 ): Record<string, number> {
   const lengths = outcomes.flatMap((one) => one.lengths);
   const truncated = outcomes.flatMap((one) => one.truncated);
   const calls = outcomes.flatMap((one) => one.calls);
+  const stolen = outcomes.reduce((sum, one) => sum + one.stolen, 0);
   const ended = lengths.filter((_, i) => !truncated[i]);
   const known = groups.totals.filter((one) => one !== null);
   const { deviations } = groups;
@@ -108,17 +120,23 @@ export function metricsOf(
     'completions/min_terminated_length': ended.length > 0 ? Math.min(...ended) : 0,
     'completions/max_terminated_length': ended.length > 0 ? Math.max(...ended) : 0,
     ...(calls.length > 0 && { 'tools/call_frequency': momentsOf(calls).mean }),
+    ...(how.workStealing && { 'sampling/stolen_ratio': stolen / lengths.length }),
+    ...(how.maxStaleness && { 'sample/staleness_mean': how.staleness ?? 0 }),
   };
 }
 
 /** The names of metricsOf() if all functions judge something. */
-export const metricNames = (functions: readonly string[], hasTools: boolean): string[] =>
+export const metricNames = (
+  functions: readonly string[],
+  hasTools: boolean,
+  how: MeasuredSampling,
+): string[] =>
   Object.keys(
     metricsOf(
       [
         {
           ...{ rewards: [functions.map(() => 0)], lengths: [1], truncated: [false] },
-          calls: hasTools ? [0] : [],
+          ...{ calls: hasTools ? [0] : [], stolen: 0 },
         },
       ],
       functions,
@@ -126,5 +144,6 @@ export const metricNames = (functions: readonly string[], hasTools: boolean): st
         totals: [0],
         deviations: [0],
       },
+      how,
     ),
   );

@@ -86,19 +86,27 @@ export interface Judged extends Omit<RewardInput, 'signal'> {
   readonly locations: readonly string[];
 }
 
-/** Returns the rewards [completion][function]. All functions run at once. Rejects with DS_DATA. */
+/**
+ * Returns the rewards [completion][function]. All functions run at once. Rejects with DS_DATA, and
+ * with the reason of `stop`, a DsError.
+ */
 export async function rewardsOf(
   functions: readonly RewardSettings[],
   judged: Judged,
+  stop: AbortSignal | null = null,
 ): Promise<Score[][]> {
   if (judged.completions.length === 0) return [];
   const ending = new AbortController();
+  const end = (): void => ending.abort(stop?.reason);
+  stop?.addEventListener('abort', end, { once: true });
   try {
     const columns = await Promise.all(functions.map((one) => judge(one, judged, ending.signal)));
     return judged.completions.map((_, i) => columns.map((column) => column[i] ?? null));
   } catch (error) {
     ending.abort(error);
     throw error;
+  } finally {
+    stop?.removeEventListener('abort', end);
   }
 }
 
@@ -135,7 +143,7 @@ async function judge(
 const messageOf = (error: unknown): string =>
   error instanceof Error ? error.message : String(error);
 
-/** Calls the function; rejects with DS_DATA after the timeout. */
+/** Calls the function; rejects with DS_DATA after the timeout, and with the reason of `ending`. */
 async function called(
   { of, name, timeout }: RewardSettings,
   judged: Judged,
@@ -153,12 +161,19 @@ async function called(
     own.abort(error);
     throw error;
   });
+  let end = (): void => {};
+  const ended = new Promise<never>((_, reject) => {
+    end = () => reject(ending.reason);
+    ending.addEventListener('abort', end, { once: true });
+  });
   try {
-    return await Promise.race([result, late]);
+    return await Promise.race([result, late, ended]);
   } finally {
     timer.abort();
+    ending.removeEventListener('abort', end);
     late.catch(() => {});
     result.catch(() => {});
+    ended.catch(() => {});
   }
 }
 

@@ -1,84 +1,30 @@
 // RolloutSource: batches of completions that the model samples between updates.
 import type { JsonObject } from '../../../types/json.js';
-import { inUnison } from '../../checkpoint/index.js';
+import { turn } from '../../data/event-loop.js';
 import type { DataLoader } from '../../data/index.js';
-import type { Engine } from '../../engine/engine.js';
-import { DATA } from '../../engine/ranks.js';
-import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/causal-lm.js';
 import { cpu } from '../../runtime/device.js';
-import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import type { PromptSample } from '../../text/index.js';
 import type { DataPlace, TrainerData } from '../data-source.js';
 import type { Metrics, RolloutEvent } from '../events.js';
-import { type AdvantageOptions, momentsOf, type Score, totalsOf } from '../methods/advantages.js';
+import { momentsOf, type Score, totalsOf } from '../methods/advantages.js';
 import { MethodSource, type SourceGrounds, type SourceParts } from '../methods/method.js';
 import type { PolicyMicroBatch } from '../methods/policy-objective.js';
 import { requireExact } from './exact.js';
-import {
-  hashOf,
-  judgedOf,
-  metricNames,
-  metricsOf,
-  type Outcome,
-  requestOf,
-  type Sampled,
-  type SamplingRequest,
-} from './generation.js';
-import { type RewardSettings, rewardsOf } from './reward.js';
+import { hashOf, metricNames, metricsOf, type Sampled } from './generation.js';
 import { batchOf, type Rollout } from './rollout-batch.js';
+import type { RolloutPlan } from './rollout-plan.js';
 import {
   loaderOf,
   longestOf,
-  type Piece,
   piecesOf,
   promptsOf,
   type Sizes,
   sizesOf,
 } from './rollout-prompts.js';
-import { type RolloutOptions, type Rollouts, rolloutsOf } from './rollouts.js';
+import { type JudgedPieces, RolloutSampler, type SampledPieces } from './rollout-sampler.js';
 import { referenceFor, score } from './scoring.js';
-import { sampleWithTool, type TimedTool } from './tools.js';
-
-/** How prompts become batches. */
-export interface RolloutPlan extends Omit<AdvantageOptions, 'weights'> {
-  /** The method, for errors. */
-  readonly method: string;
-  readonly rewards: readonly RewardSettings[];
-  readonly sampling: SamplingRequest & { maxNewTokens: number; temperature: number };
-  /** Micro-batches of a generation. Null: those of an update. */
-  readonly stepsPerGeneration: number | null;
-  /** Uses of each generation. */
-  readonly iterations: number;
-  readonly maskTruncated: boolean;
-  /** Completions of each prompt in evaluations. */
-  readonly evalGenerations: number;
-  /** Whether optimizer state and gradients leave the device while it generates. */
-  readonly offloadStates: boolean;
-  /** Continues completions; null without one. */
-  readonly tool: Required<TimedTool> | null;
-  /** Most calls of the tool for a completion. */
-  readonly toolTurns: number;
-  readonly reference: CausalLM | null;
-  /** Whether the sampler's log-probabilities are those of training, bit for bit. */
-  readonly exactRollouts: boolean;
-  /** Whether the loss or the rewards need the reference. */
-  readonly needsReference: boolean;
-  /** Whether advantages read the rewards of other ranks, so that groups may span ranks. */
-  readonly mayBeSpread: boolean;
-  /** Whether `old` is needed even if each generation serves one update. */
-  readonly needsOld: boolean;
-  /**
-   * Advantages of this rank's `rollouts`. `rewards` has those of all ranks; the own ones begin at
-   * `first`.
-   */
-  advantages(given: {
-    rewards: readonly (readonly Score[])[];
-    rollouts: readonly Rollout[];
-    first: number;
-  }): readonly number[];
-}
 
 /** Rollouts of micro-batches that wait for their updates. */
 interface Pending {
@@ -89,11 +35,18 @@ interface Pending {
   metrics: number[] | null;
 }
 
-/** Completions that a GPU samples at once: more of them need much memory for their logits. */
-const MOST_SEQUENCES = 512;
+/** A generation that was sampled before its first update. */
+interface Ahead extends JudgedPieces {
+  /** Its number in its pass. */
+  readonly number: number;
+}
 
-/** The states that generation does not read. */
-const NOT_GENERATING = ['optim_states', 'hp_params', 'lp_grads', 'contiguous_grad_buffer'] as const;
+/** A generation of `ahead` in a checkpoint: places of prompts, and completions. */
+type SavedAhead = Omit<SampledPieces, 'pieces' | 'sampled'> & {
+  number: number;
+  pieces: { prompt: number; first: number; count: number }[];
+  sampled: Sampled[];
+};
 
 /** The pass of evaluations, for their seeds: each evaluation draws the same noise. */
 const EVALUATION = -1;
@@ -111,16 +64,22 @@ export async function openRollouts(
   const prompts = data === null ? null : await promptsOf(plan, data, place);
   const loader = prompts && loaderOf(prompts, { settings, place, sizes });
   const longest = prompts ? await longestOf(prompts) : null;
-  return new RolloutSource(plan, loader, { settings, place, sizes, accumulation, longest });
+  const get = (index: number) => required(prompts).get(index);
+  return new RolloutSource(plan, loader, { settings, place, sizes, accumulation, longest, get });
 }
 
 class RolloutSource extends MethodSource {
   private parts: SourceParts | null = null;
-  private rollouts: Rollouts | null = null;
+  private sampler: RolloutSampler | null = null;
   private reference: CausalLM | 'adapters' | null = null;
   private pending: Pending = NOTHING;
-  /** Generations of the current epoch so far. */
+  /** Generations that wait for their first update, in order. */
+  private ahead: Ahead[] = [];
+  /** Those of a loaded checkpoint; their rewards are not computed yet. */
+  private saved: SavedAhead[] = [];
+  /** Generations of the current epoch whose updates have begun. */
   private served = 0;
+  private batches: AsyncGenerator<PromptSample[]> | null = null;
   private readonly queue: RolloutEvent[] = [];
   private readonly names: readonly string[];
   private readonly run: number;
@@ -133,11 +92,12 @@ class RolloutSource extends MethodSource {
       sizes: Sizes;
       accumulation: number;
       longest: PromptSample | null;
+      get: (index: number) => PromptSample | Promise<PromptSample>;
     },
   ) {
     super();
     const functions = plan.rewards.map(({ name }) => name);
-    this.names = metricNames(functions, plan.tool !== null);
+    this.names = metricNames(functions, plan.tool !== null, plan);
     const { seed, tokenizer } = grounds.settings;
     this.run = seed;
     this.pad = tokenizer?.padId ?? tokenizer?.eosId ?? 0;
@@ -145,8 +105,12 @@ class RolloutSource extends MethodSource {
 
   /** Micro-batches of an epoch on this rank. */
   get length(): number {
-    const { steps } = this.grounds.sizes;
-    return (this.prompts?.length ?? 0) * steps * this.plan.iterations;
+    return (this.prompts?.length ?? 0) * this.uses;
+  }
+
+  /** Micro-batches that a generation serves. */
+  private get uses(): number {
+    return this.grounds.sizes.steps * this.plan.iterations;
   }
 
   begin(parts: SourceParts): void {
@@ -154,68 +118,93 @@ class RolloutSource extends MethodSource {
     const { plan, grounds } = this;
     this.parts = parts;
     const { method, reference, needsReference } = plan;
-    if (plan.tool && (engine.parts.ranks.tensorGroup?.size ?? 1) > 1) {
-      // Each of these ranks would call the function, and results may differ.
-      throw refused(`${method} tool`, 'no tensor parallelism', 'ranks that share each layer');
-    }
     this.reference = referenceFor(method, engine.module, reference, needsReference);
-    const maxTokens = this.mostTokens(engine, grounds.longest);
-    this.rollouts = rolloutsOf(engine, { ...this.decoding(), maxTokens });
-  }
-
-  private decoding(): RolloutOptions {
-    const { tokenizer } = this.grounds.settings;
-    const { batchSize, steps } = this.grounds.sizes;
-    // The CPU computes 32 rows about as fast as more of them; a GPU needs many.
-    const isGpu = required(this.parts).engine.device.kind !== 'cpu';
-    const maxSequences = Math.min(MOST_SEQUENCES, batchSize * steps);
-    return {
-      ...{ tokenizer, offload: this.plan.offloadStates ? NOT_GENERATING : [] },
-      ...(isGpu && maxSequences > 128 && { maxSequences }),
-      batchInvariant: this.plan.exactRollouts,
-    };
-  }
-
-  private get weights(): number[] {
-    return this.plan.rewards.map(({ weight }) => weight);
-  }
-
-  /** Room for the longest prompt and its completion. Throws DS_LIMIT if the model has less. */
-  private mostTokens(engine: Engine, longest: PromptSample | null): number {
-    const { alikeSeq } = engine.module as CausalLM;
-    const { maxNewTokens } = this.plan.sampling;
-    if (!longest) return alikeSeq;
-    const { promptIds, location } = longest;
-    const most = promptIds.length + maxNewTokens;
-    if (most <= alikeSeq) return most;
-    throw new DsError({
-      code: 'DS_LIMIT',
-      op: `${this.plan.method} sampling.maxNewTokens`,
-      expected: `at most ${alikeSeq - promptIds.length} with the prompt of ${location}: the model takes ${alikeSeq} tokens`,
-      got: `${maxNewTokens}`,
-      hint: 'Lower it, or drop long prompts: PromptDataset.open({ length }).',
-    });
+    const { settings, sizes, longest } = grounds;
+    const { seed, tokenizer } = settings;
+    this.sampler = new RolloutSampler(plan, parts, { seed, tokenizer, sizes, longest });
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<never> {
     const { prompts } = this;
     if (!prompts) return;
+    await this.revive();
     const isOver = (): boolean => this.served >= prompts.length;
     if (this.pending.order.length === 0 && isOver()) this.served = 0;
-    const batches = prompts[Symbol.asyncIterator]();
-    try {
-      for (;;) {
-        while (this.pending.order.length > 0) yield this.next() as never;
+    // Updates begin at every `accumulation`-th micro-batch of the epoch.
+    for (let count = 0; ; ++count) {
+      const isUpdate = count % this.grounds.accumulation === 0;
+      if (this.pending.order.length === 0) {
         if (isOver()) return;
-        const pass = prompts.epoch;
-        const { done, value } = await batches.next();
-        if (done) return;
-        const pending = await this.generation(value, pass);
+        const next = this.ahead.shift() ?? (await this.drawn());
+        if (!next) return;
+        this.pending = await this.judged(next);
         this.served++;
-        this.pending = pending;
       }
-    } finally {
-      await batches.return(undefined);
+      if (isUpdate && this.plan.maxStaleness > 0) await this.sampleAhead();
+      yield this.next() as never;
+    }
+  }
+
+  override turn(): Promise<void> | null {
+    return this.ahead.length > 0 ? turn() : null;
+  }
+
+  /** Samples each generation whose first update is at most `maxStaleness` updates away. */
+  private async sampleAhead(): Promise<void> {
+    const { maxSteps, progress } = required(this.parts);
+    for (;;) {
+      const between = this.pending.order.length + this.ahead.length * this.uses;
+      const updates = this.updatesBefore(between);
+      if (updates > this.plan.maxStaleness || progress.step + updates >= maxSteps) return;
+      const next = await this.drawn();
+      if (!next) return;
+      this.ahead.push(next);
+    }
+  }
+
+  /** Updates that begin before the micro-batch after the next `count` ones. */
+  private updatesBefore(count: number): number {
+    const { accumulation } = this.grounds;
+    const epoch = this.length;
+    let rest = this.pending.order.length + epoch - this.served * this.uses;
+    let updates = 0;
+    // The last update of an epoch may have fewer micro-batches.
+    for (; count >= rest; rest = epoch) {
+      updates += Math.ceil(rest / accumulation);
+      count -= rest;
+    }
+    return updates + Math.floor(count / accumulation);
+  }
+
+  /** Samples the next prompts of the data. All ranks call it. */
+  private async drawn(): Promise<Ahead | null> {
+    const prompts = required(this.prompts);
+    const { sizes } = this.grounds;
+    for (let tries = 0; tries < 2; ++tries) {
+      this.batches ??= prompts[Symbol.asyncIterator]();
+      const { done, value } = await this.batches.next();
+      if (done) {
+        this.batches = null;
+        continue;
+      }
+      const pass = prompts.epoch;
+      const size = sizes.prompts * (sizes.isSpread ? 1 : this.place.worldSize);
+      const number = (prompts.stateDict().served as number) / size - 1;
+      const pieces = piecesOf(value, this.plan.generations, sizes, this.place.rank);
+      return { ...(await required(this.sampler).sample(pieces, pass)), number };
+    }
+    return null;
+  }
+
+  /** Has the completions of a loaded checkpoint judged. */
+  private async revive(): Promise<void> {
+    const { sampler, grounds } = this;
+    for (const { pieces, ...one } of this.saved.splice(0)) {
+      const read = pieces.map(async ({ prompt, first, count }) => ({
+        ...{ sample: await grounds.get(prompt), first, count },
+      }));
+      const made = { ...one, pieces: await Promise.all(read) };
+      this.ahead.push({ ...required(sampler).judging(made), number: one.number });
     }
   }
 
@@ -230,25 +219,30 @@ class RolloutSource extends MethodSource {
     };
   }
 
-  /** Samples, judges and scores the completions of prompts. All ranks call it. */
-  private async generation(samples: readonly PromptSample[], pass: number): Promise<Pending> {
+  /** Waits for the rewards of a generation, and scores its completions. All ranks call it. */
+  private async judged(made: Ahead): Promise<Pending> {
     const { progress } = required(this.parts);
     const { plan } = this;
+    const { each, sampled } = made;
     const begin = performance.now();
-    const pieces = piecesOf(samples, plan.generations, this.grounds.sizes, this.place.rank);
-    const each = pieces.flatMap(({ sample, count }) => Array.from({ length: count }, () => sample));
-    const found = await this.sampledAndJudged(pieces, pass);
-    const { sampled, outcomes, generated, judgedAt } = found;
+    const outcomes = await required(this.sampler).outcomesOf(made);
+    const judgedAt = performance.now();
+    const isAnchored = plan.exactRollouts || (plan.maxStaleness > 0 && !plan.corrects);
     const rollouts = sampled.map(({ tokens, logprobs, mask, isTruncated }, i): Rollout => {
       const { promptIds } = required(each[i]);
       return {
         ...{ prompt: [...promptIds], tokens: [...tokens], sampler: [...logprobs] },
-        ...{ old: plan.exactRollouts ? [...logprobs] : null, reference: null, advantage: 0 },
+        ...{ old: isAnchored ? [...logprobs] : null, reference: null, advantage: 0 },
         ...{ counts: !(plan.maskTruncated && isTruncated), mask: mask && [...mask] },
       };
     });
-    const order = this.orderOf(rollouts.length, pass);
-    for (const places of order) this.score(places.map((place) => required(rollouts[place])));
+    const order = this.orderOf(rollouts.length, made);
+    for (const places of order) {
+      this.score(
+        places.map((place) => required(rollouts[place])),
+        isAnchored,
+      );
+    }
     const scoredAt = performance.now();
     const all = outcomes.flatMap(({ rewards }) => rewards);
     const first = this.place.rank * rollouts.length;
@@ -258,11 +252,13 @@ class RolloutSource extends MethodSource {
     });
     const names = plan.rewards.map(({ name }) => name);
     const moments = groupMoments(totalsOf(all, this.weights), plan.generations);
-    const numbers = metricsOf(outcomes, names, moments);
+    const numbers = metricsOf(outcomes, names, moments, {
+      ...{ ...plan, staleness: progress.step - made.step },
+    });
     const metrics = this.names.map((name) => numbers[name] ?? 0);
     const seconds = {
-      generate: (generated - begin) / 1000,
-      reward: (judgedAt - generated) / 1000,
+      generate: made.seconds,
+      reward: (judgedAt - begin) / 1000,
       score: (scoredAt - judgedAt) / 1000,
     };
     const described = sampled.map((one, i) => ({
@@ -282,80 +278,24 @@ class RolloutSource extends MethodSource {
     return this.grounds.place;
   }
 
-  /** Completions of this rank, and what all data ranks report. A failure reaches all ranks. */
-  private async sampledAndJudged(
-    pieces: readonly Piece[],
-    pass: number,
-  ): Promise<{ sampled: Sampled[]; outcomes: Outcome[]; generated: number; judgedAt: number }> {
-    const { engine, world, progress } = required(this.parts);
-    const { plan, run } = this;
-    const found: Sampled[] = [];
-    let generated = 0;
-    if (plan.tool) found.push(...(await this.sampledWithTool(pieces, pass)));
-    const each = pieces.flatMap(({ sample, count }) => Array.from({ length: count }, () => sample));
-    const reports = await inUnison(world, 'sampling rollouts', async () => {
-      if (!plan.tool) {
-        const requests = pieces.map(({ sample, first, count }) => {
-          const request = requestOf(sample, plan.sampling, { run, pass, count });
-          return first === 0 ? request : { ...request, seed: hashOf(`${request.seed} ${first}`) };
-        });
-        const made = await required(this.rollouts).generate(requests);
-        for (const { text, tokens, logprobs, finishReason } of made.flat()) {
-          found.push({
-            ...{ content: text, tokens, isTruncated: finishReason === 'length' },
-            ...{ logprobs: required(logprobs).map(({ logprob }) => logprob), mask: null, calls: 0 },
-          });
-        }
-      }
-      generated = performance.now();
-      const judged = judgedOf(each, found, { count: 1, step: progress.step });
-      const rewards = await rewardsOf(plan.rewards, judged);
-      return {
-        rewards,
-        lengths: found.map(({ tokens }) => tokens.length),
-        truncated: found.map(({ isTruncated }) => isTruncated),
-        calls: plan.tool ? found.map(({ calls }) => calls) : [],
-      };
-    });
-    const judgedAt = performance.now();
-    // Ranks that share a model have sampled the same; the first of them counts.
-    const speakers = engine.mesh.shape.ranksAlong(0, ...DATA);
-    const outcomes = speakers.map((rank) => required(reports[rank]) as Outcome);
-    return { sampled: found, outcomes, generated, judgedAt };
+  private get weights(): number[] {
+    return this.plan.rewards.map(({ weight }) => weight);
   }
 
-  private sampledWithTool(pieces: readonly Piece[], pass: number): Promise<Sampled[]> {
-    const { plan, run, grounds } = this;
-    const each = pieces.flatMap(({ sample, first, count }) =>
-      Array.from({ length: count }, (_, i) => {
-        const request = requestOf(sample, plan.sampling, { run, pass, count: 1 });
-        return { sample, request: { ...request, seed: hashOf(`${request.seed} ${first + i}`) } };
-      }),
-    );
-    const { tokenizer } = grounds.settings;
-    if (!tokenizer) throw refused(`${plan.method} tool`, 'a tokenizer of the Trainer', 'none');
-    const how = { tool: required(plan.tool), turns: plan.toolTurns, tokenizer };
-    const most = plan.sampling.maxNewTokens;
-    const { world } = required(this.parts);
-    return sampleWithTool(required(this.rollouts), each, { ...how, most }, world);
-  }
-
-  private score(rollouts: Rollout[]): void {
+  private score(rollouts: Rollout[], isAnchored: boolean): void {
     const { engine } = required(this.parts);
     const { plan, pad, reference, grounds } = this;
     const { temperature } = plan.sampling;
-    const uses = grounds.sizes.steps * plan.iterations;
-    const isStale = plan.needsOld || grounds.accumulation % uses !== 0;
-    const old = isStale && !plan.exactRollouts;
+    const isStale = plan.needsOld || grounds.accumulation % this.uses !== 0;
+    const old = isStale && !isAnchored;
     score(rollouts, { engine, pad, temperature, old, reference });
   }
 
   /** Places of the completions in micro-batches; shuffled if they belong to several updates. */
-  private orderOf(count: number, pass: number): number[][] {
+  private orderOf(count: number, { pass, number }: Ahead): number[][] {
     const { sizes, accumulation, place } = this.grounds;
     const places = Array.from({ length: count }, (_, i) => i);
-    if (sizes.steps > accumulation)
-      shuffle(places, `${this.run} ${pass} ${this.served} ${place.rank}`);
+    if (sizes.steps > accumulation) shuffle(places, `${this.run} ${pass} ${number} ${place.rank}`);
     return Array.from({ length: sizes.steps }, (_, i) =>
       places.slice(i * sizes.batchSize, (i + 1) * sizes.batchSize),
     );
@@ -363,11 +303,19 @@ class RolloutSource extends MethodSource {
 
   stateDict(): JsonObject {
     const { prompts, served, pending, place } = this;
+    const ahead = [
+      ...this.saved,
+      ...this.ahead.map(({ pieces, each: _, rewards: __, ...rest }) => ({
+        ...rest,
+        pieces: pieces.map(({ sample, ...piece }) => ({ prompt: sample.index, ...piece })),
+      })),
+    ];
     return {
       prompts: prompts?.stateDict() ?? null,
       served,
       ranks: place.worldSize,
       pending: pending as unknown as JsonObject,
+      ahead: ahead as unknown as JsonObject[],
     };
   }
 
@@ -377,6 +325,8 @@ class RolloutSource extends MethodSource {
     prompts?.loadStateDict(state.prompts as JsonObject);
     const isSame = state.ranks === place.worldSize;
     this.pending = isSame ? (state.pending as unknown as Pending) : NOTHING;
+    this.ahead = [];
+    this.saved = isSame ? ((state.ahead ?? []) as unknown as SavedAhead[]) : [];
     if (isSame) {
       this.served = state.served as number;
       return;
@@ -395,18 +345,14 @@ class RolloutSource extends MethodSource {
     { batchSize, maxBatches }: { batchSize: number; maxBatches: number },
   ): Promise<Metrics> {
     const { plan, place } = this;
-    const { engine } = required(this.parts);
+    const sampler = required(this.sampler);
     const prompts = await promptsOf(plan, data, place);
-    const most = this.mostTokens(engine, await longestOf(prompts));
-    if (most > required(this.rollouts).maxTokens) {
-      await this.rollouts?.destroy();
-      this.rollouts = rolloutsOf(engine, { ...this.decoding(), maxTokens: most });
-    }
+    await sampler.makeRoom(await longestOf(prompts));
     const count = Math.min(prompts.length, maxBatches * batchSize * place.worldSize);
     const own: PromptSample[] = [];
     for (let i = place.rank; i < count; i += place.worldSize) own.push(await prompts.get(i));
     const pieces = own.map((sample) => ({ sample, first: 0, count: plan.evalGenerations }));
-    const { outcomes } = await this.sampledAndJudged(pieces, EVALUATION);
+    const outcomes = await sampler.outcomesOf(await sampler.sample(pieces, EVALUATION));
     const rewards = outcomes.flatMap((one) => one.rewards);
     const names = plan.rewards.map(({ name }) => name);
     const totals = totalsOf(rewards, this.weights);
@@ -415,7 +361,8 @@ class RolloutSource extends MethodSource {
   }
 
   async close(): Promise<void> {
-    await this.rollouts?.destroy();
+    await this.sampler?.destroy();
+    await this.batches?.return(undefined);
     await this.prompts?.close();
   }
 }

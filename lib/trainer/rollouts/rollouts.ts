@@ -113,7 +113,16 @@ export class Rollouts {
    * temperature. Rejects with DS_ARGUMENT during another call, and as
    * InferenceEngine.generateBatch() does.
    */
-  async generate(requests: readonly GenerateRequest[]): Promise<Generation[][]> {
+  generate(requests: readonly GenerateRequest[]): Promise<Generation[][]> {
+    return this.phase((generate) => generate(requests));
+  }
+
+  /** @internal Runs `body` in one phase. It may call its argument several times at once. */
+  async phase<Result>(
+    body: (
+      generate: (requests: readonly GenerateRequest[]) => Promise<Generation[][]>,
+    ) => Promise<Result>,
+  ): Promise<Result> {
     const { engine, model } = this;
     if (this.isDestroyed)
       throw refused('Rollouts.generate', 'a call before destroy()', 'one after');
@@ -132,7 +141,8 @@ export class Rollouts {
       engine.eval();
       if (training) ends.push(() => engine.train());
       this.sampler ??= await this.open();
-      return await this.sampler.generateBatch(requests);
+      const { sampler } = this;
+      return await body((requests) => sampler.generateBatch(requests));
     } finally {
       if (releaseCache) this.sampler?.sleep();
       for (const end of ends) end();
