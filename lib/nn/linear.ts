@@ -3,7 +3,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { gelu, linear, linearGelu, swiglu, type Tensor } from '../tensor/index.js';
-import { type Fp8Recipe, fp8Linear } from '../tensor/ops/fp8-linear.js';
+import { type Fp8Recipe, fp8Linear, sharingCasts } from '../tensor/ops/fp8-linear.js';
 import { type Initializer, uniform } from './initializers.js';
 import {
   bringTogether,
@@ -114,7 +114,9 @@ export class SwiGLU extends Module implements Joinable {
   override forward(x: Tensor): Tensor {
     const { gate_proj, up_proj } = this;
     const joined = this.isJoined ? joinedGate(x, [gate_proj, up_proj]) : null;
-    return this.down_proj.call(joined ?? swiglu(gate_proj.call(x), up_proj.call(x)));
+    if (joined) return this.down_proj.call(joined);
+    const [gate, up] = sharingCasts(x, () => [gate_proj.call(x), up_proj.call(x)] as const);
+    return this.down_proj.call(swiglu(gate, up));
   }
 
   /** @internal See Joinable. */

@@ -2,8 +2,13 @@
 // of rows, in every recipe.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
-import { randn, scope, seed, type Tensor } from '../../lib/tensor/index.js';
-import { FP8_RECIPES, type Fp8Recipe, fp8Linear } from '../../lib/tensor/ops/fp8-linear.js';
+import { linear, randn, scope, seed, type Tensor } from '../../lib/tensor/index.js';
+import {
+  FP8_RECIPES,
+  type Fp8Recipe,
+  fp8Linear,
+  sharingCasts,
+} from '../../lib/tensor/ops/fp8-linear.js';
 import type { Case } from '../support/case.js';
 import { afterQuantization, type Format, type Scaling } from '../support/fp8-grid.js';
 
@@ -94,11 +99,103 @@ function gradients(recipe: Fp8Recipe, rows: number, device: Device): void {
   });
 }
 
-export const cases: Case[] = FP8_RECIPES.flatMap((recipe) =>
-  [1, 40, 131].map(
-    (rows): Case => ({
-      name: `fp8Linear, ${recipe}, ${rows} rows: products of quantized operands`,
-      run: (device) => gradients(recipe, rows, device),
-    }),
-  ),
-);
+/** Bits of three layers of one input, and of their gradients; the second layer stays in bf16. */
+function bitsOfThree(recipe: Fp8Recipe, device: Device, isShared: boolean): unknown[] {
+  seed(9);
+  return scope(() => {
+    const make = (shape: number[]): Tensor => {
+      const made = randn(shape, { dtype: 'bf16', device });
+      made.requiresGrad = true;
+      return made;
+    };
+    const [x, a, b, c] = [
+      make([40, INPUTS]),
+      make([OUTPUTS, INPUTS]),
+      make([48, INPUTS]),
+      make([64, INPUTS]),
+    ];
+    const layers = (): Tensor[] => [
+      fp8Linear(x, a, null, recipe),
+      linear(x, b, null),
+      fp8Linear(x, c, null, recipe),
+    ];
+    const outs = isShared ? sharingCasts(x, layers) : layers();
+    const during = device.memory.inUse;
+    outs
+      .map((out) => out.mul(out).sum())
+      .reduce((sum, one) => sum.add(one))
+      .backward();
+    const grads = [x, a, b, c].map((one) => one.grad as Tensor);
+    return [during, ...[...outs, ...grads].map((one) => one.toArray())];
+  });
+}
+
+function sharing(recipe: Fp8Recipe, device: Device): void {
+  const before = device.memory.inUse;
+  const [apartBytes, ...apart] = bitsOfThree(recipe, device, false);
+  const [sharedBytes, ...shared] = bitsOfThree(recipe, device, true);
+  assert.deepEqual(shared, apart);
+  assert.equal(sharedBytes, apartBytes, 'bytes that the forward leaves');
+  assert.equal(device.memory.inUse, before, 'bytes after the backward');
+}
+
+/** The second layer makes its output only; the codes go when the layers are done. */
+function castOnce(device: Device): void {
+  seed(10);
+  scope(() => {
+    const x = randn([16, INPUTS], { dtype: 'bf16', device });
+    const weight = randn([OUTPUTS, INPUTS], { dtype: 'bf16', device });
+    const layer = (): number => {
+      const before = device.memory.liveBuffers;
+      fp8Linear(x, weight, null, 'rowwise');
+      return device.memory.liveBuffers - before;
+    };
+    const before = device.memory.liveBuffers;
+    assert.deepEqual(
+      sharingCasts(x, () => [layer(), layer()]),
+      [3, 1],
+    );
+    assert.equal(device.memory.liveBuffers - before, 2);
+  });
+}
+
+/** A changed input is cast anew, and inputs of other calls do not mix. */
+function changedInput(device: Device): void {
+  seed(11);
+  scope(() => {
+    const [x, other] = [0, 1].map(() => randn([16, INPUTS], { dtype: 'bf16', device })) as [
+      Tensor,
+      Tensor,
+    ];
+    const weight = randn([OUTPUTS, INPUTS], { dtype: 'bf16', device });
+    const of = (input: Tensor): unknown => fp8Linear(input, weight, null, 'rowwise').toArray();
+    const [first, apart, doubled] = [of(x), of(other), of(x.mul(2))];
+    sharingCasts(x, () => {
+      assert.deepEqual(of(x), first);
+      assert.deepEqual(
+        sharingCasts(other, () => of(other)),
+        apart,
+      );
+      assert.deepEqual(of(x), first);
+      x.mul_(2);
+      assert.deepEqual(of(x), doubled);
+    });
+  });
+}
+
+export const cases: Case[] = [
+  ...FP8_RECIPES.flatMap((recipe) => [
+    ...[1, 40, 131].map(
+      (rows): Case => ({
+        name: `fp8Linear, ${recipe}, ${rows} rows: products of quantized operands`,
+        run: (device) => gradients(recipe, rows, device),
+      }),
+    ),
+    {
+      name: `fp8Linear, ${recipe}: layers that share casts give the same bits, and free them`,
+      run: (device: Device) => sharing(recipe, device),
+    },
+  ]),
+  { name: 'fp8Linear: layers that share casts cast their input once', run: castOnce },
+  { name: 'fp8Linear: a changed input is cast anew', run: changedInput },
+];

@@ -16,6 +16,7 @@ import {
   type Tensor,
   tanh,
 } from '../../tensor/index.js';
+import { sharingCasts } from '../../tensor/ops/fp8-linear.js';
 import { type Norm, normalized, PlainLayerNorm } from '../rotary/norms.js';
 import type { Angles } from '../rotary/rotary-table.js';
 import type { Body } from './config.js';
@@ -114,7 +115,9 @@ export class EncoderAttention extends Module implements Joinable {
     }
     const joined = this.isJoined ? joinedLinear(x, projections, width) : null;
     if (joined) return leading(joined, 3);
-    const apart = projections.map((one) => one.call(x).reshape([B, T, -1, width]));
+    const apart = sharingCasts(x, () =>
+      projections.map((one) => one.call(x).reshape([B, T, -1, width])),
+    );
     return leading(apart, 3);
   }
 

@@ -24,6 +24,7 @@ import {
   sigmoid,
   type Tensor,
 } from '../../tensor/index.js';
+import { sharingCasts } from '../../tensor/ops/fp8-linear.js';
 import type { Body, LatentSizes, Window } from './config.js';
 import { type Norm, normOf, OffsetRMSNorm } from './norms.js';
 import type { Angles } from './rotary-table.js';
@@ -259,9 +260,11 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
       const [q, k, v] = leading(joined, 3);
       return { q, k, v };
     }
-    const k = this.headsOf(k_proj.call(x));
-    const v = this.headsOf(v_proj.call(x));
-    return { q: this.headsOf(q_proj.call(x)), k, v };
+    return sharingCasts(x, () => {
+      const k = this.headsOf(k_proj.call(x));
+      const v = this.headsOf(v_proj.call(x));
+      return { q: this.headsOf(q_proj.call(x)), k, v };
+    });
   }
 }
 
@@ -293,11 +296,13 @@ export class GatedAttention extends RotaryAttentionBase {
   protected override projected(x: Tensor): Heads {
     const [B, T] = leading(x.shape, 2);
     const { headDim } = this.body;
-    const both = this.q_proj.call(x).reshape([B, T, -1, 2 * headDim]);
-    const [q, gate] = leading(both.split(headDim, 3), 2);
-    const k = this.headsOf(this.k_proj.call(x));
-    const v = this.headsOf(this.v_proj.call(x));
-    return { q, k, v, gate: gate.reshape([B, T, -1]) };
+    return sharingCasts(x, () => {
+      const both = this.q_proj.call(x).reshape([B, T, -1, 2 * headDim]);
+      const [q, gate] = leading(both.split(headDim, 3), 2);
+      const k = this.headsOf(this.k_proj.call(x));
+      const v = this.headsOf(this.v_proj.call(x));
+      return { q, k, v, gate: gate.reshape([B, T, -1]) };
+    });
   }
 }
 

@@ -8,8 +8,8 @@ import { isContiguous } from '../../runtime/view.js';
 import { refuseBatchInvariant } from '../batch-invariant.js';
 import { lateGradients } from '../grad-sink.js';
 import { SavedTensor } from '../recompute.js';
-import { scope } from '../scope.js';
-import { type GradSink, record } from '../tape.js';
+import { held, scope } from '../scope.js';
+import { type GradSink, record, type Saved } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { checkLinear, outputShape } from './linear.js';
 import { gemmRows } from './matmul.js';
@@ -137,6 +137,82 @@ function product(
 }
 
 /**
+ * Codes of an input that several layers read: the forward casts it once, and so does the backward.
+ * Nodes hold it as a saved tensor; codes are freed with the last hold.
+ */
+class SharedCasts implements Saved {
+  private holds = 0;
+  private rows: Codes | null = null;
+  private columns: Codes | null = null;
+
+  /** The forward's operand; the first caller casts. */
+  ofRows(cast: () => Codes): Codes {
+    this.rows ??= held(cast);
+    return this.rows;
+  }
+
+  /** The operand of the weight gradients; the first caller casts. */
+  ofColumns(cast: () => Codes): Codes {
+    this.columns ??= held(cast);
+    return this.columns;
+  }
+
+  /** Frees the codes that only the forward reads. */
+  endForward(): void {
+    free(this.rows);
+    this.rows = null;
+  }
+
+  retain(): this {
+    this.holds++;
+    return this;
+  }
+
+  release(): void {
+    if (--this.holds > 0) return;
+    this.endForward();
+    free(this.columns);
+    this.columns = null;
+  }
+}
+
+function free(codes: Codes | null): void {
+  codes?.codes.release();
+  codes?.scale.release();
+}
+
+/** The innermost sharingCasts(): its input, unchanged since, and the recipe of its first layer. */
+interface Sharing {
+  readonly x: Tensor;
+  readonly changedAt: number;
+  readonly casts: SharedCasts;
+  recipe: Fp8Recipe | null;
+}
+let sharing: Sharing | null = null;
+
+/**
+ * Runs `body`, which calls linear layers with the input `x`: FP8 layers among them share its casts.
+ */
+export function sharingCasts<T>(x: Tensor, body: () => T): T {
+  const outer = sharing;
+  const casts = new SharedCasts().retain();
+  sharing = { x, changedAt: x.changedAt, casts, recipe: null };
+  try {
+    return body();
+  } finally {
+    sharing = outer;
+    casts.endForward();
+    casts.release();
+  }
+}
+
+function sharedCasts(x: Tensor, recipe: Fp8Recipe): SharedCasts | null {
+  if (sharing?.x !== x || sharing.changedAt !== x.changedAt) return null;
+  sharing.recipe ??= recipe;
+  return sharing.recipe === recipe ? sharing.casts : null;
+}
+
+/**
  * x W^T + b with FP8 operands; shapes and errors as in linear(). The weight's dims must be
  * multiples of 16 on a GPU that is to use its tensor cores. `addsBias` as in linearOfRank(). The
  * backward keeps x, and quantizes it again.
@@ -155,16 +231,20 @@ export function fp8Linear(
   const parts = RECIPES[recipe];
   const { device } = x;
   const out = Tensor.empty(outputShape(x, weight), x.dtype, device);
+  const casts = sharedCasts(x, recipe);
   scope(() => {
-    const a = rowsOf(gemmRows(x), device, 'e4m3', parts.rows);
+    const matrix = gemmRows(x);
+    const cast = (): Codes => rowsOf(matrix, device, 'e4m3', parts.rows);
+    const a = casts ? casts.ofRows(cast) : cast();
     const b = rowsOf(weight, device, 'e4m3', parts.weight);
     product(a, b, asRows(out), { bias: addsBias ? bias : null, fast: true });
   });
   const kept = new SavedTensor(x);
   const inputs = bias ? [x, weight, bias] : [x, weight];
-  const saved = weight.requiresGrad ? [kept, weight] : [weight];
+  const saved: Saved[] = weight.requiresGrad ? [kept, weight] : [weight];
+  if (casts && weight.requiresGrad) saved.push(casts);
   record('fp8_linear', inputs, [out], saved, ([grad], sink) => {
-    scope(() => productsBackward(grad, kept, weight, parts, sink));
+    scope(() => productsBackward(grad, { kept, casts }, weight, parts, sink));
     if (bias) sink.write(2, (db, accumulate) => sumToShape(gemmRows(grad), db, accumulate));
   });
   return out;
@@ -173,7 +253,7 @@ export function fp8Linear(
 /** From dz [.., out]: dx = dz W and dW = dz^T x. One pass over dz quantizes both of its forms. */
 function productsBackward(
   dz: Tensor,
-  x: SavedTensor,
+  { kept: x, casts }: { kept: SavedTensor; casts: SharedCasts | null },
   weight: Tensor,
   { rows: scaling, weight: ofWeight, gradient: format }: RecipeParts,
   sink: GradSink,
@@ -191,10 +271,12 @@ function productsBackward(
     }),
   );
   sink.passed(0);
-  sink.later(1, [dz, x], (dw, accumulate) =>
+  sink.later(1, casts ? [dz, x, casts] : [dz, x], (dw, accumulate) =>
     scope(() => {
       const a = codes?.columns ?? columnsOf(gemmRows(dz), device, format, scaling);
-      const b = columnsOf(gemmRows(x.value()), device, 'e4m3', scaling);
+      const inputs = gemmRows(x.value());
+      const cast = (): Codes => columnsOf(inputs, device, 'e4m3', scaling);
+      const b = casts ? casts.ofColumns(cast) : cast();
       product(a, b, dw, { accumulate });
     }),
   );
