@@ -74,7 +74,7 @@ export async function measureStage(
   engine.synchronize();
   const allocated = device.memory.inUse - before;
   const { units, state, stage: parts } = engine.parts;
-  const wholes = units.map((unit) => (unit.hasWeights ? unit.weights : null));
+  const wholes = units.map((unit) => unit.memory);
   const weights = bytesBehind([...wholes, ...parts.partitions.map((part) => part.weights)]);
   const tokens = scope(() => Tensor.from(Int32Array.of(1, 2, 3, 4), { shape: [1, 4], device }));
   engine.backward(engine.forward<Tensor>(tokens, tokens));

@@ -7,7 +7,7 @@ import type { Event, Stream } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
 import type { Fragment, LayoutEntry } from './layout.js';
 import type { Partition, WeightShard } from './shard.js';
-import type { Bytes, LentState } from './state/lent-state.js';
+import { type Bytes, type LentState, totalBytes } from './state/lent-state.js';
 import type { ShardState } from './state/shard-state.js';
 
 /** Facts on the next update that are known before its gradients. */
@@ -222,14 +222,7 @@ export class OptimizerState {
 
   /** Bytes of state by location. */
   get bytes(): Bytes {
-    const sum = { device: 0, host: 0, disk: 0 };
-    for (const { state, schedule } of this.shares) {
-      const { device, host, disk } = state.bytes;
-      sum.device += device + (schedule.bytes?.device ?? 0);
-      sum.host += host + (schedule.bytes?.host ?? 0);
-      sum.disk += disk;
-    }
-    return sum;
+    return totalBytes(this.shares.flatMap(({ state, schedule }) => [state.bytes, schedule.bytes]));
   }
 
   private of(partition: Partition): Share {

@@ -36,10 +36,8 @@ export const gatherCodes: GatherUnit = (place, flat, group, at) => {
   return {
     wait: (stream) => {
       work.wait(stream);
-      const { buffer, dtype, shape, strides } = flat;
       for (let rank = 0; rank < group.size; ++rank) {
-        const shard = { buffer, dtype, shape, strides, offset: flat.offset + rank * numel };
-        codes.read(messages, rank, shard, stream);
+        codes.read(messages, rank, matrix(flat, numel, rank * numel), stream);
       }
       mine.release();
       releaseOn(stream, messages);
@@ -101,16 +99,16 @@ export class BlockCodes {
 
   /** The codes and scales of a message; both have four bytes per element. */
   private viewsOf(messages: Tensor, index: number): { packed: View; scale: View } {
-    const from = messages.offset + index * this.words;
-    const packed = { ...matrix(messages, this.codeWords), offset: from };
-    const scales = matrix(messages, this.numel / BLOCK);
-    return { packed, scale: { ...scales, dtype: 'f32', offset: from + this.codeWords } };
+    const { codeWords, numel, words } = this;
+    const packed = matrix(messages, codeWords, index * words);
+    const scales = matrix(messages, numel / BLOCK, index * words + codeWords);
+    return { packed, scale: { ...scales, dtype: 'f32' } };
   }
 }
 
-/** Returns `count` consecutive elements from the start of `of` as one row. */
-function matrix({ buffer, dtype, offset }: View, count: number): View {
-  return { buffer, dtype, offset, shape: [1, count], strides: [count, 1] };
+/** Returns `count` consecutive elements of a view, from element `first` on, as one row. */
+function matrix({ buffer, dtype, offset }: View, count: number, first = 0): View {
+  return { buffer, dtype, offset: offset + first, shape: [1, count], strides: [count, 1] };
 }
 
 /** An all-to-all of codes, summed in f32 by the owner of each shard. */
@@ -130,10 +128,8 @@ export class QuantizedWire implements Wire {
     const { numel } = output;
     const codes = new BlockCodes(REDUCE_BITS, numel);
     const sent = codes.allocate(group.size, full);
-    const { buffer, dtype, shape, strides } = full;
     for (let rank = 0; rank < group.size; ++rank) {
-      const shard = { buffer, dtype, shape, strides, offset: full.offset + rank * numel };
-      codes.write(shard, sent, rank, at.stream);
+      codes.write(matrix(full, numel, rank * numel), sent, rank, at.stream);
     }
     const got = codes.allocate(group.size, full);
     const work = group.allToAll(got, sent, at);

@@ -7,7 +7,7 @@ import { Event, type Stream } from '../runtime/stream.js';
 import { copyAll, sliceFlat } from '../tensor/flat.js';
 import type { Tensor } from '../tensor/index.js';
 import { clipGroups, type Fragment, fragmentsOf, type GroupRange, type Range } from './layout.js';
-import { type Bytes, LentState } from './state/lent-state.js';
+import { type Bytes, bytesOf, LentState } from './state/lent-state.js';
 import type { Unit, WeightUnit } from './unit.js';
 
 /** The shard of a unit with or without a gradient. */
@@ -122,8 +122,7 @@ export class InMemory implements WeightStore {
   }
 
   get bytes(): Bytes {
-    const { bytes, buffer } = this.memory;
-    return { device: buffer.pinned ? 0 : bytes, host: buffer.pinned ? bytes : 0, disk: 0 };
+    return bytesOf([this.own]);
   }
 
   load(to: Tensor, stream: Stream): void {

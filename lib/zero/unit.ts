@@ -77,10 +77,6 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
     });
   }
 
-  get hasWeights(): boolean {
-    return this.flat !== null;
-  }
-
   /** Allocates the flat weights, uninitialized except for zeros between parameters. */
   allocate(): Tensor {
     this.flat = emptyFlat(this);

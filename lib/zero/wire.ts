@@ -27,10 +27,8 @@ export class DividedWire implements Wire {
   }
 
   private divide(full: Tensor, stream: Stream): void {
-    kernels.scale(
-      { in: full, out: full, scale: 1 / this.divisor, shift: 0, accumulate: false },
-      stream,
-    );
+    const scale = 1 / this.divisor;
+    kernels.scale({ in: full, out: full, scale, shift: 0, accumulate: false }, stream);
   }
 }
 

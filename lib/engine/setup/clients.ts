@@ -53,10 +53,7 @@ export interface Given {
 export function requireMonitors(monitors: unknown): void {
   if (monitors === undefined) return;
   const op = 'initialize monitors';
-  if (!Array.isArray(monitors)) {
-    const got = formatValue(monitors);
-    throw refused(op, 'a list of monitors', got);
-  }
+  if (!Array.isArray(monitors)) throw refused(op, 'a list of monitors', formatValue(monitors));
   for (const one of monitors) requireMethods(op, one, 'a monitor', ['write', 'flush', 'close']);
 }
 

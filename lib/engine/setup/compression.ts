@@ -12,7 +12,7 @@ import { tensorSize } from './tensor-parallel.js';
 
 /** Throws DS_CONFIG if the section is not that of initCompression(), and for a pipeline. */
 export function requireCompression(
-  { module, config: { compression_training: section } }: Pick<Given, 'module' | 'config'>,
+  { module, config: { compression_training: section } }: Given,
   plan: PipelinePlan | null,
 ): void {
   const done = compressionOf(module);
@@ -54,10 +54,7 @@ export function requireWholeLayers({
 }
 
 /** Makes the layers follow the engine's global steps, until the engine is destroyed. */
-export function followSteps(
-  { module, progress }: Pick<Decisions, 'module' | 'progress'>,
-  { owned }: Site,
-): void {
+export function followSteps({ module, progress }: Decisions, { owned }: Site): void {
   const stop = compressionOf(module)?.clock.follow(() => progress.globalSteps);
   if (stop) owned.defer(stop);
 }

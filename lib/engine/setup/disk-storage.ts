@@ -11,8 +11,9 @@ import { absolutePath } from '../../runtime/system-error.js';
 import type { Collectives } from '../../zero/collectives.js';
 import { shardOf } from '../../zero/layout.js';
 import type { Partition } from '../../zero/shard.js';
+import type { DiskAccess } from '../../zero/state/disk-tiles.js';
 import { DiskWeights } from '../../zero/state/disk-weights.js';
-import { NvmeState, type NvmeStateOptions } from '../../zero/state/placement/nvme.js';
+import { NvmeState } from '../../zero/state/placement/nvme.js';
 import { tileSize } from '../../zero/state/tiles.js';
 import type { WeightUnit } from '../../zero/unit.js';
 
@@ -57,30 +58,24 @@ export interface StateOptions {
 export function openNvmeState(options: StateOptions): NvmeState {
   const { config, optimizer, partitions, device, group } = options;
   const folder = folderOf(config, 'offload_optimizer');
-  const label = `optimizer state of rank ${group.rank}`;
-  const place = { folder, label, ...requestsOf(config) };
-  const made = new NvmeState(device, { optimizer, partitions, ...place, ...slotsOf(config) });
-  warnWhereSlow('Optimizer state', folder, made.disk);
-  return made;
-}
-
-function slotsOf({
-  zero_optimization: { offload_optimizer: offload, sub_group_size: subGroup },
-}: ResolvedConfig): Pick<NvmeStateOptions, 'tile' | 'slots'> {
-  return {
-    tile: tileSize(subGroup),
+  const { offload_optimizer: offload, sub_group_size: subGroup } = config.zero_optimization;
+  const made = new NvmeState(device, {
+    ...{ optimizer, partitions, tile: tileSize(subGroup) },
     slots: {
       count: offload.buffer_count,
       readsAhead: offload.pipeline_read ?? true,
       writesBehind: offload.pipeline_write ?? true,
     },
-  };
+    ...{ folder, label: `optimizer state of rank ${group.rank}`, ...requestsOf(config) },
+  });
+  warnWhereSlow('Optimizer state', folder, made.disk);
+  return made;
 }
 
 const IN_MEMORY: readonly string[] = ['tmpfs', 'ramfs'];
 
 /** Returns the folder; creates it if it is missing. Throws DS_IO. */
-export function folderOf(
+function folderOf(
   { zero_optimization: zero }: ResolvedConfig,
   section: 'offload_optimizer' | 'offload_param',
 ): string {
@@ -95,11 +90,7 @@ export function folderOf(
 }
 
 /** Bytes per request, queue depth, and checksum threads. */
-export function requestsOf({ aio }: ResolvedConfig): {
-  blockBytes: number;
-  depth: number;
-  checkers: number;
-} {
+function requestsOf({ aio }: ResolvedConfig): Omit<DiskAccess, 'folder' | 'label'> {
   return {
     blockBytes: Math.ceil(aio.block_size / SWAP_ALIGNMENT) * SWAP_ALIGNMENT,
     depth: aio.queue_depth,
@@ -108,19 +99,12 @@ export function requestsOf({ aio }: ResolvedConfig): {
 }
 
 /** Warns if transfers of `what` cannot reach the speed of the disk. */
-export function warnWhereSlow(what: string, folder: string, disk: SwapFileInfo): void {
-  const warning = whatIsSlow(disk);
-  if (!warning) return;
+function warnWhereSlow(what: string, folder: string, { fileSystem, direct }: SwapFileInfo): void {
+  const inMemory = IN_MEMORY.includes(fileSystem);
+  if (direct && !inMemory) return;
+  const warning = inMemory
+    ? `${fileSystem} is memory, so nothing is saved. Use a folder on a disk.`
+    : `${fileSystem} refuses O_DIRECT, so transfers use the page cache and cost ` +
+      'memory and copies. Use a folder on a local ext4 or xfs.';
   process.emitWarning(`${what} in ${folder}: ${warning}`, { type: 'DsWarning', code: 'DS_IO' });
-}
-
-function whatIsSlow({ fileSystem, direct }: SwapFileInfo): string | null {
-  if (IN_MEMORY.includes(fileSystem)) {
-    return `${fileSystem} is memory, so nothing is saved. Use a folder on a disk.`;
-  }
-  if (direct) return null;
-  return (
-    `${fileSystem} refuses O_DIRECT, so transfers use the page cache and cost ` +
-    'memory and copies. Use a folder on a local ext4 or xfs.'
-  );
 }

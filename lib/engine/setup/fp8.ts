@@ -1,5 +1,4 @@
 // Applies the section "fp8" to the linear layers of a model.
-import type { DsError } from '../../errors.js';
 import { Linear, LinearGelu } from '../../nn/linear.js';
 import type { Module } from '../../nn/module.js';
 import { HEADS, isAmong } from '../../nn/pack-linears.js';
@@ -51,7 +50,7 @@ export function requireFp8Gpu(
   const { from, below, name } = CAPABILITIES[recipe];
   const version = Number(capability);
   if (version >= from && version < below) return;
-  throw refused(
+  throw configError(
     recipe === 'tensorwise' ? 'fp8.enabled' : 'fp8.recipe',
     `a GPU of compute capability ${name} for "${recipe}"`,
     `${info.name} (compute capability ${capability})`,
@@ -65,7 +64,7 @@ export function requireFp8Gpu(
  * layer is left, for names without a layer, and for GPUs without FP8.
  */
 export function useFp8(
-  { module, device, config: { fp8: section } }: Pick<Decisions, 'module' | 'device' | 'config'>,
+  { module, device, config: { fp8: section } }: Decisions,
   { owned }: Site,
 ): void {
   if (!section.enabled) return;
@@ -74,19 +73,16 @@ export function useFp8(
   const layers = layersOf(module);
   for (const name of exclude) {
     if (layers.some(({ path }) => isAmong(path, [name]))) continue;
-    throw refused('fp8.exclude', 'names, or ends of names, of linear layers', `"${name}"`);
+    throw configError('fp8.exclude', 'names, or ends of names, of linear layers', `"${name}"`);
   }
   const left = [...HEADS, ...ADAPTERS, ...exclude];
   const chosen = layers.filter(({ path, layer }) => !isAmong(path, left) && fits(layer));
   if (chosen.length === 0) {
     const expected = `a model with linear layers whose dims are multiples of ${FP8_MULTIPLE}`;
-    throw refused('fp8.enabled', expected, `${layers.length} linear layers, none of them`);
+    throw configError('fp8.enabled', expected, `${layers.length} linear layers, none of them`);
   }
   for (const { layer } of chosen) layer.fp8 = recipe;
   owned.defer(() => {
     for (const { layer } of chosen) layer.fp8 = null;
   });
 }
-
-const refused = (op: string, expected: string, got: string, hint = ''): DsError =>
-  configError(op, expected, got, hint);

@@ -99,9 +99,8 @@ export async function chooseUpdates(
   const { stage, offload_optimizer: state, offload_param: param } = config.zero_optimization;
   const inHost = stage === 3 && param.device === 'cpu' && state.device === 'cpu';
   const isOpen = state.super_offload === null && device.kind !== 'cpu';
-  const speculates = (): boolean =>
-    setupOfConfig(config, { optimizer: factsOf(optimizer) }).speculates;
-  if (!inHost || !isOpen || !speculates()) return config;
+  if (!inHost || !isOpen) return config;
+  if (!setupOfConfig(config, { optimizer: factsOf(optimizer) }).speculates) return config;
   const waiting = { super_offload: false };
   const choices =
     state.gpu_share === null ? [config, withOffload(config, { gpu_share: 0 })] : [config];
@@ -182,12 +181,8 @@ function isPossible(
   if (canExchange(optimizer)) return false;
   if (plan && (stage === 3 || (mesh.size(AXIS.data) > 1 && stage > 1))) return false;
   const wantsWhole = optimizer.groups.some((_, group) => optimizer.needsWholeParameters?.(group));
-  return (
-    !wantsWhole ||
-    canSum(optimizer) ||
-    canGather(optimizer) ||
-    mesh.size(AXIS.data, AXIS.sequence) === 1
-  );
+  if (!wantsWhole || canSum(optimizer) || canGather(optimizer)) return true;
+  return mesh.size(AXIS.data, AXIS.sequence) === 1;
 }
 
 /** Without training there are no gradients and no state. */
@@ -245,7 +240,7 @@ export async function describeModel(
  * Throws DS_OUT_OF_MEMORY on every rank before any allocation, DS_COMM.
  */
 export async function fitMemory(
-  { job, planned }: { job: Distributed; planned: Given['planned'] },
+  { job, planned }: Given,
   asked: Decisions,
   { whole, cuts }: { whole: Measured | null; cuts: Cuts },
 ): Promise<Decisions> {

@@ -5,6 +5,7 @@ import { type CollectiveKind, CommsLogger } from '../../comm/index.js';
 import { AXIS } from '../../comm/mesh-shape.js';
 import type { Module } from '../../nn/module.js';
 import { FlopsProfiler } from '../../profiler/index.js';
+import { camelCase } from '../../runtime/options.js';
 import { groupsOf, type Ranks } from '../ranks.js';
 import type { Site } from '../release-stack.js';
 import { FirstForward, MeasuredSteps } from '../watch/experiment.js';
@@ -38,28 +39,11 @@ export function openObservers(
 
 type Section = ResolvedConfig['comms_logger'];
 
-/** DeepSpeed's names of each collective, including variants by layout. */
-const kinds: Record<Section['prof_ops'][number], CollectiveKind> = {
-  all_reduce: 'allReduce',
-  all_reduce_coalesced: 'allReduce',
-  reduce_scatter: 'reduceScatter',
-  reduce_scatter_base: 'reduceScatter',
-  reduce_scatter_tensor: 'reduceScatter',
-  reduce_scatter_coalesced: 'reduceScatter',
-  all_gather: 'allGather',
-  all_gather_base: 'allGather',
-  all_gather_into_tensor: 'allGather',
-  all_gather_coalesced: 'allGather',
-  all_to_all: 'allToAll',
-  all_to_all_single: 'allToAll',
-  broadcast: 'broadcast',
-  reduce: 'reduce',
-  send: 'send',
-  isend: 'send',
-  recv: 'recv',
-  irecv: 'recv',
-  barrier: 'barrier',
-};
+/** Returns the collective of a DeepSpeed name: without the suffix of a layout, and "i" of isend. */
+export function kindOf(name: Section['prof_ops'][number]): CollectiveKind {
+  const plain = name.replace(/_(base|coalesced|single|(into_)?tensor)$/, '');
+  return camelCase(plain.replace(/^i(?=send|recv)/, '')) as CollectiveKind;
+}
 
 /** Returns the logger of `section`, or null if it is off. It prints if `prints`. */
 function buildCommsLogger(section: Section, prints: boolean): CommsLogger | null {
@@ -67,7 +51,7 @@ function buildCommsLogger(section: Section, prints: boolean): CommsLogger | null
   const print = (line: string): void => void process.stdout.write(`${line}\n`);
   return new CommsLogger({
     profAll: section.prof_all,
-    ops: section.prof_ops.map((name) => kinds[name]),
+    ops: section.prof_ops.map(kindOf),
     verbose: section.verbose && prints ? print : undefined,
   });
 }

@@ -1,13 +1,11 @@
 // Selects where optimizer state is stored (device, host memory, disk, or two of them), and when it
 // is updated.
 import type { ResolvedConfig } from '../../../types/config.js';
-import type { DsError } from '../../errors.js';
 import { canExchange } from '../../optim/exchange.js';
 import {
   canGather,
   canSpeculate,
   canSum,
-  type Optimizer,
   type SpeculativeOptimizer,
 } from '../../optim/optimizer.js';
 import { SplitMaster, type SplittingOptimizer } from '../../optim/split-master.js';
@@ -129,7 +127,7 @@ function shardState<P extends Placement>(
   masters: Masters = new F32Masters(placement),
 ): ShardState<P> {
   const Target = offloadsWeights(config) ? OffloadedWeights : DeviceWeights;
-  return new ShardState({ placement, masters, weights: new Target(placement, masters) });
+  return new ShardState(placement, masters, new Target(placement, masters));
 }
 
 /** The processors that update state in host memory. */
@@ -156,7 +154,14 @@ interface ProcessorOptions extends StateOptions {
 /** Adds states with speculative updates. Only the device joins split masters. */
 function addSpeculative(add: Add, { Processor, ...options }: ProcessorOptions): void {
   const { config, optimizer, device } = options;
-  if (!canSpeculate(optimizer)) throw cannotSpeculate(optimizer);
+  if (!canSpeculate(optimizer)) {
+    throw configError(
+      'zero_optimization.offload_optimizer.super_offload',
+      'an optimizer with speculative updates, such as AdamW',
+      optimizer.name,
+      'Set super_offload to false, or remove it.',
+    );
+  }
   const how = { tile: tileSize(config.zero_optimization.sub_group_size), readBefore: true };
   const schedule = (made: ShardState<HostState | StreamedState>): Schedule =>
     new Speculative(device, made, optimizer);
@@ -249,13 +254,4 @@ function afterDecision(
   if (canGather(optimizer)) return new GatheredUpdates(optimizer, parts);
   if (canSum(optimizer)) return new SummedUpdates(optimizer, parts);
   return new Deferred(state, optimizer, partitions);
-}
-
-function cannotSpeculate(optimizer: Optimizer): DsError {
-  return configError(
-    'zero_optimization.offload_optimizer.super_offload',
-    'an optimizer with speculative updates, such as AdamW',
-    optimizer.name,
-    'Set super_offload to false, or remove it.',
-  );
 }

@@ -3,7 +3,7 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { AXIS } from '../../comm/mesh-shape.js';
-import { DsError } from '../../errors.js';
+import type { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
@@ -37,18 +37,23 @@ export interface PipelinePlan {
   dynamicShape: boolean;
 }
 
-type PipelineInputs = Pick<Given, 'module' | 'config' | 'job'>;
-
 /**
  * Returns the plan for a PipelineModule, or for a divisible model with configured stages; else
  * null. Throws DS_CONFIG, DS_ARGUMENT for more stages than layers.
  */
-export function planPipeline(given: PipelineInputs): PipelinePlan | null {
+export function planPipeline(given: Given): PipelinePlan | null {
   const { module, config, job } = given;
   const { stages } = config.pipeline;
   const isWanted = module instanceof PipelineModule || typeof stages === 'number';
   if (!isWanted) return null;
-  if (!isPipelined(module)) throw uncut(module);
+  if (!isPipelined(module)) {
+    throw configError(
+      'pipeline.stages',
+      'a PipelineModule, or a model with known layers',
+      `a ${module.constructor.name}`,
+      'Write it as new PipelineModule({ layers: [...] }).',
+    );
+  }
   const { mesh } = job;
   const ranks = mesh.size(AXIS.pipeline);
   requireStages(given);
@@ -153,7 +158,14 @@ async function openTies(
     byStages.set(key, tie);
     tie.parameters.push(parameter);
   }
-  if (byStages.size > 0 && (canGather(optimizer) || canSum(optimizer))) throw untiable(optimizer);
+  if (byStages.size > 0 && (canGather(optimizer) || canSum(optimizer))) {
+    throw configError(
+      'optimizer.type',
+      'an elementwise optimizer for a pipeline with shared weights',
+      optimizer.name,
+      'Untie the layers, put them on one stage, or use AdamW.',
+    );
+  }
   const column = mesh.shape.ranksAlong(rank, AXIS.pipeline);
   const ties: OwnGroup[] = [];
   for (const [key, { stages, parameters }] of byStages) {
@@ -169,15 +181,6 @@ async function openTies(
   return ties;
 }
 
-function untiable({ name }: Optimizer): DsError {
-  return configError(
-    'optimizer.type',
-    'an elementwise optimizer for a pipeline with shared weights',
-    name,
-    'Untie the layers, put them on one stage, or use AdamW.',
-  );
-}
-
 /** Removes the layers of other stages from the model, and their parameters from the optimizer. */
 export function keepStages(
   { module, optimizer, plan }: Planned & { module: Module },
@@ -191,7 +194,7 @@ export function keepStages(
   }
 }
 
-function requireStages({ module, config, job }: PipelineInputs): void {
+function requireStages({ module, config, job }: Given): void {
   const ranks = job.mesh.size(AXIS.pipeline);
   const { stages } = config.pipeline;
   const named = module instanceof PipelineModule ? module.numStages : null;
@@ -204,20 +207,17 @@ function requireStages({ module, config, job }: PipelineInputs): void {
   }
   const { stage } = config.zero_optimization;
   if (stage <= (ranks === 1 ? 2 : 1)) return;
-  const op = 'zero_optimization.stage';
-  throw new DsError({
-    ...{ code: 'DS_CONFIG', op, got: String(stage) },
-    ...(ranks === 1
-      ? {
-          expected: '0, 1 or 2 for a pipeline of one stage, because its layers need whole weights',
-          hint: 'Set it to 2, or remove pipeline.stages: engine.forward() gathers weights.',
-        }
-      : {
-          expected:
-            '0 or 1 for a pipeline, because stages keep their gradients until the end of a batch',
-          hint: 'Stages 2 and 3 would reduce gradients and gather weights for every micro-batch.',
-        }),
-  });
+  const [expected, hint] =
+    ranks === 1
+      ? [
+          '0, 1 or 2 for a pipeline of one stage, because its layers need whole weights',
+          'Set it to 2, or remove pipeline.stages: engine.forward() gathers weights.',
+        ]
+      : [
+          '0 or 1 for a pipeline, because stages keep their gradients until the end of a batch',
+          'Stages 2 and 3 would reduce gradients and gather weights for every micro-batch.',
+        ];
+  throw configError('zero_optimization.stage', expected, String(stage), hint);
 }
 
 /** Layers of a stage run separately and cannot route tokens between each other. */
@@ -227,14 +227,5 @@ function unrouted(section: string): DsError {
     'a model without pipeline stages',
     'a pipeline, which runs all layers of a stage on all tokens',
     'Turn the section off, or train without pipeline.stages.',
-  );
-}
-
-function uncut(module: Module): DsError {
-  return configError(
-    'pipeline.stages',
-    'a PipelineModule, or a model with known layers',
-    `a ${module.constructor.name}`,
-    'Write it as new PipelineModule({ layers: [...] }).',
   );
 }

@@ -49,7 +49,7 @@ export function bufferDType({ data_types: section }: ResolvedConfig): DType | un
 
 /** Quantizes linear layers before they move. Throws DS_CONFIG with an optimizer. */
 export function quantizeWeights(
-  { module, config: { weight_quantization: section } }: Pick<Given, 'module' | 'config'>,
+  { module, config: { weight_quantization: section } }: Given,
   optimizer: Optimizer,
 ): void {
   const said = section?.quantized_initialization;

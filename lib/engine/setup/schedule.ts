@@ -42,11 +42,8 @@ function schedulesOf(
   }
   if (!isList(given)) return new ScheduleSet(groups.map(() => given));
   if (given.length === groups.length) return new ScheduleSet(given);
-  throw refused(
-    op,
-    `a schedule, or one for each of ${groups.length} groups`,
-    `${given.length} schedules`,
-  );
+  const expected = `a schedule, or one for each of ${groups.length} groups`;
+  throw refused(op, expected, `${given.length} schedules`);
 }
 
 const INSIDE =

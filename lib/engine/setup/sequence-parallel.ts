@@ -20,12 +20,9 @@ export function requireSequence(
 ): boolean {
   const { mesh } = job;
   const { sequence_parallel_size: size, data_parallel_size: data } = config;
-  if (data !== null && data !== mesh.size(AXIS.data)) {
-    throw configError(
-      'data_parallel_size',
-      `${mesh.size(AXIS.data)}, the size of axis dp`,
-      `${data}`,
-    );
+  const ranks = mesh.size(AXIS.data);
+  if (data !== null && data !== ranks) {
+    throw configError('data_parallel_size', `${ranks}, the size of axis dp`, `${data}`);
   }
   if (size === 1) return false;
   if (size !== mesh.size(AXIS.sequence)) throw otherMesh(KEY, AXIS.sequence, size, job);
@@ -45,7 +42,7 @@ export function requireSequence(
 
 /** Makes the model compute with this rank's tokens until the engine is destroyed. */
 export function splitSequence(
-  { module }: Pick<Decisions, 'module'>,
+  { module }: Decisions,
   { sequenceGroup }: Ranks,
   { owned }: Site,
 ): void {

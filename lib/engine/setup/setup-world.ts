@@ -40,7 +40,7 @@ class SetupWorld {
     const turn = this.last
       .catch(() => {})
       .then(() => this.world.announce(OP, { error: reportOf(error) }))
-      .catch(() => {}); // .catch(() => {}); // If the job is over, the others receive that error.
+      .catch(() => {}); // If the job is over, the others receive that error.
     this.last = turn;
     await turn;
   }

@@ -2,15 +2,15 @@
 import { DsError } from '../../errors.js';
 import { type SparsityOptions, sparsify } from '../../nn/sparse-attention.js';
 import { readSparsity, requireBlocks } from '../../nn/sparse-patterns.js';
+import type { Decisions } from '../engine-parts.js';
 import type { Site } from '../release-stack.js';
-import type { Given } from './clients.js';
 
 /**
  * Sets the pattern of the section in all attention of the model; `undo` restores its own. Throws
  * DS_CONFIG for a model without sparse attention or with too short sequences.
  */
 export function sparsifyFromSection(
-  { module, config: { sparse_attention: section } }: Pick<Given, 'module' | 'config'>,
+  { module, config: { sparse_attention: section } }: Decisions,
   { undo }: Site,
 ): void {
   if (!section || section === true) return;

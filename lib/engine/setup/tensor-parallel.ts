@@ -3,7 +3,6 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { AXIS } from '../../comm/mesh-shape.js';
-import type { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { Parameter } from '../../nn/parameter.js';
 import { groupOf, type LayerStyle, parallelize, type TensorPlan } from '../../parallel/index.js';
@@ -46,7 +45,14 @@ export async function splitLayers({ module, config, job }: Given): Promise<void>
 function planOf(module: Module, config: ResolvedConfig): TensorPlan {
   const { partition_config: rules } = config.tensor_parallel;
   const own = rules?.use_default_specs === false ? null : ownPlan(module);
-  if (!own && !rules) throw unknown(module);
+  if (!own && !rules) {
+    throw configError(
+      'tensor_parallel.autotp_size',
+      'a model of nn.models, or a model with tensorPlan()',
+      `a ${module.constructor.name}`,
+      'Set tensor_parallel.partition_config, or call parallel.parallelize(model, group, plan).',
+    );
+  }
   const styles = partitionSpecs(rules?.layer_specs ?? []).flatMap((spec, index) =>
     stylesBy(spec, index, module),
   );
@@ -89,14 +95,5 @@ function stylesBy(
       .slice(0, 3)
       .map(([name]) => name)
       .join(', ')}.`,
-  );
-}
-
-function unknown(module: Module): DsError {
-  return configError(
-    'tensor_parallel.autotp_size',
-    'a model of nn.models, or a model with tensorPlan()',
-    `a ${module.constructor.name}`,
-    'Set tensor_parallel.partition_config, or call parallel.parallelize(model, group, plan).',
   );
 }

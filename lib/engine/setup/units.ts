@@ -1,6 +1,5 @@
 // Groups a model's parameters into units, which ZeRO moves together.
 
-import type { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import type { ParamGroup } from '../../optim/param-groups.js';
@@ -162,17 +161,12 @@ function indexGroups(module: Module, groups: readonly ParamGroup[]): Map<Tensor,
   const groupOf = new Map<Tensor, number>();
   groups.forEach(({ params }, index) => {
     for (const parameter of params) {
-      if (!own.has(parameter)) throw foreign(index, parameter);
+      if (!own.has(parameter)) {
+        const got = `another tensor, of shape [${parameter.shape.join(', ')}]`;
+        throw refused(`initialize, parameter group ${index}`, 'parameters of the model', got);
+      }
       groupOf.set(parameter, index);
     }
   });
   return groupOf;
-}
-
-function foreign(group: number, { shape }: Tensor): DsError {
-  return refused(
-    `initialize, parameter group ${group}`,
-    'parameters of the model',
-    `another tensor, of shape [${shape.join(', ')}]`,
-  );
 }

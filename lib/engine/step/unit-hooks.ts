@@ -155,7 +155,7 @@ export class UnitHooks {
     const { unit } = shard;
     const others = this.readers.get(unit) ?? 0;
     this.readers.set(unit, others + 1);
-    if (others === 0 || !unit.hasWeights) this.acquire(shard);
+    if (others === 0 || !unit.memory) this.acquire(shard);
   }
 
   private leave(unit: WeightUnit): void {

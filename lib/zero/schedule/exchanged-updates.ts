@@ -91,13 +91,7 @@ export class ExchangedUpdates implements Schedule {
     const { partitions, state } = this.parts;
     const idle = partitions.filter(({ grad }) => grad === null);
     const always = state.placement.allocate(4, 'f32');
-    state.placement.kernels.scale({
-      in: always,
-      out: always,
-      scale: 0,
-      shift: 1,
-      accumulate: false,
-    });
+    state.placement.kernels.fill({ out: always, value: 1 });
     for (const partition of idle) partition.grad = noGradient(partition);
     this.exchange(pass, always);
     for (const partition of idle) {

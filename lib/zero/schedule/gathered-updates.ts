@@ -62,13 +62,11 @@ export class GatheredUpdates implements Schedule {
     this.sums.measure(taken, settings);
     for (const batch of this.batches) {
       const gathering = batch.filter(({ assignments }) => assignments.length > 0);
-      const gathered = gathering.map((member) => this.gather(member, taken, settings));
-      gathering.forEach((member, i) => {
-        this.transform(member, required(gathered[i]));
-      });
-      gathering.forEach((member, i) => {
-        this.scatter(member, required(gathered[i]));
-      });
+      const gathered = gathering.map(
+        (member) => [member, this.gather(member, taken, settings)] as const,
+      );
+      for (const [member, full] of gathered) this.transform(member, full);
+      for (const [member, full] of gathered) this.scatter(member, full);
       for (const member of batch) {
         this.apply(member, taken, settings);
         yield deliver(state, member.partition);
@@ -152,9 +150,8 @@ export class GatheredUpdates implements Schedule {
 /** Returns the maximum elements of a batch by dtype of gradients. */
 function scratchSizes(batches: readonly Batch[]): Map<DType, number> {
   const sizes = new Map<DType, number>();
-  for (const { partition, directions } of batches
-    .flat()
-    .filter(({ directions }) => directions.numel > 0)) {
+  for (const { partition, directions } of batches.flat()) {
+    if (directions.numel === 0) continue;
     const { dtype } = partition.unit.gradient;
     sizes.set(dtype, Math.max(sizes.get(dtype) ?? 0, directions.offset + directions.numel));
   }

@@ -70,8 +70,6 @@ export class SpeculationOrder<Unit> {
   }
 }
 
-// Adapts the number of units that a schedule handles early, by the time that the last steps had.
-
 /** Starts with half of the units and adapts to the speed of a processor. */
 export class AdaptiveCount {
   private chosen: number | null = null;
@@ -95,8 +93,6 @@ export class AdaptiveCount {
     this.fixed = true;
   }
 }
-// Decides if speculation pays, by the share of recent steps with a wrong assumption.
-
 export const windowLength = 10;
 
 /**

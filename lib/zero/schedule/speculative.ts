@@ -31,6 +31,7 @@ import type { Tensor } from '../../tensor/index.js';
 import type { Range } from '../layout.js';
 import type { Schedule, UpdatedPartition, UpdatePlan } from '../optimizer-state.js';
 import type { Partition } from '../shard.js';
+import { type Bytes, bytesOf } from '../state/lent-state.js';
 import type { HostState } from '../state/placement/host.js';
 import type { StreamedState } from '../state/placement/streamed.js';
 import type { ShardState } from '../state/shard-state.js';
@@ -304,16 +305,9 @@ export class Speculative implements Schedule {
     if (this.speculation) this.speculation.stale = true;
   }
 
-  get bytes(): { device: number; host: number } {
-    return { device: this.bytesHeld(false), host: this.bytesHeld(true) };
-  }
-
-  private bytesHeld(pinned: boolean): number {
+  get bytes(): Bytes {
     const held = Array.from(this.attempts.values(), (attempt) => attempt.held);
-    const there = [...held, this.decided, this.assumed].filter(
-      ({ buffer }) => buffer.pinned === pinned,
-    );
-    return there.reduce((sum, { bytes }) => sum + bytes, 0);
+    return bytesOf([...held, this.decided, this.assumed]);
   }
 
   dispose(): void {

@@ -52,10 +52,8 @@ export class TensorSums {
       const offsets = new Map<string, readonly number[]>();
       for (const { name, group, shape } of partition.unit.layout.entries) {
         const counts = optimizer.sumsPerRound(group, shape);
-        offsets.set(
-          name,
-          counts.map((_, round) => widths[round] ?? 0),
-        );
+        const starts = counts.map((_, round) => widths[round] ?? 0);
+        offsets.set(name, starts);
         counts.forEach((count, round) => {
           widths[round] = (widths[round] ?? 0) + count;
         });

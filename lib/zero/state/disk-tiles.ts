@@ -2,7 +2,7 @@
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
-import { SWAP_ALIGNMENT } from '../../runtime/swap-file.js';
+import { SWAP_ALIGNMENT, type SwapFileOptions } from '../../runtime/swap-file.js';
 import { alignUp, type GroupRange } from '../layout.js';
 import type { Partition } from '../shard.js';
 import { pinnedFilled } from './pinned.js';
@@ -11,6 +11,9 @@ import { cutRange, type StateTile, tileEvents } from './tiles.js';
 
 /** Alignment of tensors in a slot in bytes: more than a cache line. */
 const FIELD_ALIGNMENT = 256;
+
+/** The folder and label of a swap file, and the sizes of its requests. */
+export type DiskAccess = Omit<SwapFileOptions, 'bytes' | 'purpose' | 'memory'>;
 
 export interface Field {
   /** "master", or the name of a state. */
@@ -43,43 +46,47 @@ export interface DiskTile extends StateTile, TilePlace {
   readonly range: GroupRange;
 }
 
-/** The tiles of partitions in a file. */
-export interface DiskPlan {
-  readonly places: ReadonlyMap<Partition, readonly TilePlace[]>;
+/** The tiles of each owner in a file. */
+export interface DiskPlan<Owner, Tile extends StoredTile> {
+  readonly tiles: ReadonlyMap<Owner, readonly Tile[]>;
   readonly bytes: number;
   /** Bytes of the largest tile. */
   readonly slotBytes: number;
-  readonly numel: number;
 }
 
-/** Divides `partitions` into tiles of at most `tile` elements, each at a block of the file. */
-export function planTiles(
+/** Begins each tile at a block of the file. */
+export function planFile<Owner, Tile extends Omit<StoredTile, 'offset'>>(
+  owners: readonly (readonly [owner: Owner, tiles: readonly Tile[]])[],
+  blockBytes: number,
+): DiskPlan<Owner, Tile & StoredTile> {
+  let [end, slotBytes] = [0, 0];
+  const placed = (tile: Tile): Tile & StoredTile => {
+    const offset = end;
+    end = alignUp(end + tile.bytes, blockBytes);
+    slotBytes = Math.max(slotBytes, tile.bytes);
+    return { ...tile, offset };
+  };
+  const tiles = new Map(owners.map(([owner, own]) => [owner, own.map(placed)]));
+  return { tiles, bytes: end, slotBytes };
+}
+
+/** Divides partitions into tiles of at most `size` elements. */
+export const planTiles = (
   partitions: readonly Partition[],
   optimizer: Optimizer,
-  { tile, blockBytes }: { tile: number; blockBytes: number },
-): DiskPlan {
-  const places = new Map<Partition, TilePlace[]>();
-  let [bytes, slotBytes, numel] = [0, 0, 0];
-  for (const partition of partitions) {
-    const own: TilePlace[] = [];
-    for (const whole of partition.groups) {
-      for (const range of cutRange(whole, optimizer, tile)) {
-        const place = { range, whole, offset: bytes, ...fieldsOf(range, optimizer) };
-        own.push(place);
-        bytes = alignUp(bytes + place.bytes, blockBytes);
-        slotBytes = Math.max(slotBytes, place.bytes);
-      }
-    }
-    places.set(partition, own);
-    numel += partition.numel;
-  }
-  return { places, bytes, slotBytes, numel };
-}
+  { tile: size, blockBytes }: { tile: number; blockBytes: number },
+): DiskPlan<Partition, TilePlace> => {
+  const cut = (whole: GroupRange) =>
+    cutRange(whole, optimizer, size).map((range) => {
+      return { range, whole, ...fieldsOf(range, optimizer) };
+    });
+  return planFile(
+    partitions.map((partition) => [partition, partition.groups.flatMap(cut)] as const),
+    blockBytes,
+  );
+};
 
-function fieldsOf(
-  range: GroupRange,
-  optimizer: Optimizer,
-): { fields: readonly Field[]; bytes: number } {
+function fieldsOf(range: GroupRange, optimizer: Optimizer): Pick<StoredTile, 'fields' | 'bytes'> {
   const master = { name: 'master', dtype: 'f32', numel: range.numel, initial: 0 } as const;
   let end = 0;
   const fields = [master, ...stateSizes(range, optimizer)].map((size) => {

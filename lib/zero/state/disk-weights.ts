@@ -9,7 +9,7 @@ import type { Tensor } from '../../tensor/index.js';
 import { alignUp, type Fragment, type Range } from '../layout.js';
 import { InMemory, type WeightStore, write } from '../shard.js';
 import type { WeightUnit } from '../unit.js';
-import type { StoredTile } from './disk-tiles.js';
+import { type DiskAccess, planFile, type StoredTile } from './disk-tiles.js';
 import { type Bytes, LentState } from './lent-state.js';
 import { pinned } from './pinned.js';
 import { portionOf, TileSlots } from './tile-slots.js';
@@ -20,7 +20,7 @@ interface KeptWeights {
   numel: number;
 }
 
-interface DiskWeightsOptions {
+interface DiskWeightsOptions extends DiskAccess {
   /** All weights, in forward order. */
   kept: readonly KeptWeights[];
   /** Maximum elements that stay in pinned memory. */
@@ -28,13 +28,6 @@ interface DiskWeightsOptions {
   /** Number of slots, and the maximum elements per slot. */
   slots: number;
   slotNumel: number;
-  /** Folder of the file, and its label in errors. */
-  folder: string;
-  label: string;
-  /** Bytes per request, queue depth, checksum threads. */
-  blockBytes: number;
-  depth: number;
-  checkers: number;
 }
 
 /** A part of a unit's weights that is transferred at once. */
@@ -87,7 +80,10 @@ export class DiskWeights {
     const { kept, blockBytes, slotNumel } = options;
     this.stays = stayInMemory(kept, options.maxInMemory);
     const leaving = kept.filter(({ unit }) => !this.stays.has(unit));
-    const plan = planWeights(leaving, { slotNumel, blockBytes });
+    const plan = planFile(
+      leaving.map(({ unit, numel }) => [unit, tilesOf(unit, cutEvenly(numel, slotNumel))] as const),
+      blockBytes,
+    );
     this.stream = Stream.create(device, 'weights and the disk');
     this.mark = new Event(device);
     const use = { count: leaving.length > 0 ? options.slots : 0, ...bothWays };
@@ -95,7 +91,7 @@ export class DiskWeights {
     const site = { device, stream: this.stream, mark: this.mark, slots: this.slots };
     for (const [unit, tiles] of plan.tiles) this.places.set(unit, new DiskStore(site, unit, tiles));
     try {
-      this.file = leaving.length > 0 ? this.open(plan, options) : null;
+      this.file = leaving.length > 0 ? this.open(leaving, plan.bytes, options) : null;
     } catch (error) {
       this.dispose();
       throw error;
@@ -134,7 +130,8 @@ export class DiskWeights {
     for (const unit of units) yield* this.places.get(unit)?.tiles ?? [];
   }
 
-  private open({ bytes, numel }: WeightsPlan, options: DiskWeightsOptions): SwapFile {
+  private open(kept: readonly KeptWeights[], bytes: number, options: DiskAccess): SwapFile {
+    const numel = kept.reduce((sum, one) => sum + one.numel, 0);
     const size = (bytes / 1e9).toPrecision(4);
     const purpose = `${size} GB: the weights of ${numel.toLocaleString('en')} parameters`;
     return SwapFile.open({ ...options, bytes, purpose, memory: this.slots.memory });
@@ -143,35 +140,13 @@ export class DiskWeights {
 
 const bothWays = { readsAhead: true, writesBehind: true };
 
-interface WeightsPlan {
-  tiles: ReadonlyMap<WeightUnit, readonly WeightTile[]>;
-  bytes: number;
-  /** Bytes of the largest tile. */
-  slotBytes: number;
-  numel: number;
-}
-
-function planWeights(
-  kept: readonly KeptWeights[],
-  { slotNumel, blockBytes }: { slotNumel: number; blockBytes: number },
-): WeightsPlan {
-  const tiles = new Map<WeightUnit, WeightTile[]>();
-  let [end, slotBytes, all] = [0, 0, 0];
-  for (const { unit, numel } of kept) {
-    const { dtype } = unit;
-    const own = cutEvenly(numel, slotNumel).map((range) => {
-      const field = { name: NAME, dtype, offset: 0, numel: range.numel, initial: 0 };
-      const bytes = alignUp(range.numel * dtypeSize(dtype), SWAP_ALIGNMENT);
-      const tile = { range, fields: [field], offset: end, bytes };
-      end = alignUp(end + bytes, blockBytes);
-      slotBytes = Math.max(slotBytes, bytes);
-      return tile;
-    });
-    tiles.set(unit, own);
-    all += numel;
-  }
-  return { tiles, bytes: end, slotBytes, numel: all };
-}
+/** Tiles of a unit's weights, each with one field. */
+const tilesOf = ({ dtype }: WeightUnit, ranges: readonly Range[]) =>
+  ranges.map((range) => {
+    const { numel } = range;
+    const fields = [{ name: NAME, dtype, offset: 0, numel, initial: 0 }];
+    return { range, fields, bytes: alignUp(numel * dtypeSize(dtype), SWAP_ALIGNMENT) };
+  });
 
 interface Site {
   device: Device;

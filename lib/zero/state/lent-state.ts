@@ -8,6 +8,19 @@ export interface Bytes {
   disk: number;
 }
 
+/** Returns the bytes of `tensors` by location. */
+export function bytesOf(tensors: Iterable<Tensor | null>): Bytes {
+  const sum = { device: 0, host: 0, disk: 0 };
+  for (const one of tensors) if (one) sum[one.buffer.pinned ? 'host' : 'device'] += one.bytes;
+  return sum;
+}
+
+/** Returns the sum of `all` by location. */
+export function totalBytes(all: readonly (Partial<Bytes> | undefined)[]): Bytes {
+  const sum = (at: keyof Bytes): number => all.reduce((total, one) => total + (one?.[at] ?? 0), 0);
+  return { device: sum('device'), host: sum('host'), disk: sum('disk') };
+}
+
 /** A fragment of state in memory. The borrower releases `tensor`. */
 export class LentState {
   constructor(
@@ -15,14 +28,12 @@ export class LentState {
     readonly tensor: Tensor,
     /** The stream that orders its values and later updates. */
     private readonly order: Stream,
-    /** If `tensor` is a copy: writes it back to the state. */
-    private readonly bringBack: () => void = () => {},
+    /**
+     * Makes values written to `tensor`, by the host or on the compute stream, the new state. Writes
+     * a copy back.
+     */
+    readonly keep: () => void = () => {},
   ) {}
-
-  /** Makes values written to `tensor`, by the host or on the compute stream, the new state. */
-  keep(): void {
-    this.bringBack();
-  }
 
   /** Blocks until the values are complete. */
   wait(): void {

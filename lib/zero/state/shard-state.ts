@@ -8,7 +8,7 @@ import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Fragment } from '../layout.js';
 import type { Partition } from '../shard.js';
-import type { Bytes, LentState } from './lent-state.js';
+import { type Bytes, bytesOf, type LentState, totalBytes } from './lent-state.js';
 import { uploadRounded } from './pinned.js';
 import {
   type MasterCosts,
@@ -22,28 +22,18 @@ import {
 } from './strategies.js';
 import type { StateTile } from './tiles.js';
 
-/** The choices that make up a ShardState, which owns them. */
-interface ShardStrategies<P extends Placement = Placement> {
-  placement: P;
-  masters: Masters;
-  weights: WeightTarget;
-}
-
 /**
  * Stores masters and optimizer state of partitions, and runs their updates in the order of one
- * stream. Methods do not block the host unless their comment states it.
+ * stream. Owns its strategies. Methods do not block the host unless their comment states it.
  */
 export class ShardState<P extends Placement = Placement> {
-  readonly placement: P;
-  private readonly masters: Masters;
-  private readonly weights: WeightTarget;
   private readonly parts = new Map<Partition, ShardPart>();
 
-  constructor({ placement, masters, weights }: ShardStrategies<P>) {
-    this.placement = placement;
-    this.masters = masters;
-    this.weights = weights;
-  }
+  constructor(
+    readonly placement: P,
+    private readonly masters: Masters,
+    private readonly weights: WeightTarget,
+  ) {}
 
   /** The names of its strategies, such as "HostState, F32Masters, DeviceWeights". */
   get names(): string {
@@ -193,21 +183,14 @@ export class ShardState<P extends Placement = Placement> {
 
   /** Bytes in use by location, without the partitions' weights. */
   get bytes(): Bytes {
-    const sum = { device: 0, host: 0, disk: 0 };
-    for (const { device, host, disk } of [this.placement.bytes, this.masters.bytes]) {
-      sum.device += device;
-      sum.host += host;
-      sum.disk += disk;
-    }
-    for (const part of this.parts.values()) {
+    const { placement, masters } = this;
+    const parts = Array.from(this.parts.values(), (part) => {
       const { master, grad, weight, partition } = part;
-      const all = new Set([master, grad, weight, ...this.placement.storage.tensorsOf(part)]);
+      const all = new Set([master, grad, weight, ...placement.storage.tensorsOf(part)]);
       all.delete(partition.storage.memory);
-      for (const tensor of all) {
-        if (tensor) sum[tensor.buffer.pinned ? 'host' : 'device'] += tensor.bytes;
-      }
-    }
-    return sum;
+      return bytesOf(all);
+    });
+    return totalBytes([placement.bytes, masters.bytes, ...parts]);
   }
 
   /**
@@ -264,7 +247,6 @@ export class F32Masters implements Masters {
   };
   readonly areWeights = F32Masters.costs.areWeights;
   readonly bytes = { device: 0, host: 0, disk: 0 };
-
   readonly route: Traffic;
 
   constructor(private readonly placement: Placement) {

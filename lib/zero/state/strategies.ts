@@ -10,11 +10,8 @@ import type { Bytes, LentState } from './lent-state.js';
 import type { RangeState } from './range-state.js';
 import type { StateTile } from './tiles.js';
 
-/** The tensors of a tile's update, except the step decision on its gradient. */
-export type TileTensors = Omit<UpdateTensors, 'control'>;
-
 /** Master weights and state of a tile in memory that kernels access. */
-export type OpenTile = Pick<TileTensors, 'master' | 'state'>;
+export type OpenTile = Pick<UpdateTensors, 'master' | 'state'>;
 
 /** A partition in a ShardState, which owns the tensors. One tensor may have several roles. */
 export interface ShardPart {

@@ -129,12 +129,7 @@ function cutState(
 
 function retained({ range, state, sums, starts }: RangeState): RangeState {
   const retain = (tensor: Tensor): Tensor => tensor.retain();
-  return {
-    range,
-    state: mapValues(state, retain),
-    sums: sums.map(retain),
-    starts: retain(starts),
-  };
+  return { range, state: mapValues(state, retain), sums: sums.map(retain), starts: retain(starts) };
 }
 
 function mapValues(

@@ -12,7 +12,7 @@ import { copyFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
 import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../shard.js';
-import { type DiskPlan, type DiskTile, makeDiskTile, planTiles } from '../disk-tiles.js';
+import { type DiskAccess, type DiskTile, makeDiskTile, planTiles } from '../disk-tiles.js';
 import { type Bytes, LentState } from '../lent-state.js';
 import { pinned } from '../pinned.js';
 import { placeInState, stateTensors } from '../range-state.js';
@@ -28,20 +28,13 @@ import { portionOf, type SlotOptions, TileSlots } from '../tile-slots.js';
 import { disposeTile, type StateTile } from '../tiles.js';
 import { HostStreams } from './host.js';
 
-export interface NvmeStateOptions {
+export interface NvmeStateOptions extends DiskAccess {
   optimizer: Optimizer;
   /** All partitions of the state. */
   partitions: readonly Partition[];
   /** Maximum elements per tile, a multiple of 64. */
   tile: number;
   slots: SlotOptions;
-  /** Folder of the file, and its label in errors. */
-  folder: string;
-  label: string;
-  /** Bytes per request, queue depth, checksum threads. */
-  blockBytes: number;
-  depth: number;
-  checkers: number;
 }
 
 /**
@@ -67,7 +60,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
   readonly receivesGradients = true;
   readonly lendsCopies = true;
   private readonly optimizer: Optimizer;
-  private readonly plan: DiskPlan;
+  private readonly plan: ReturnType<typeof planTiles>;
   private readonly slots: TileSlots;
   private readonly file: SwapFile;
   /** In forward order. */
@@ -99,7 +92,8 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
   }
 
   private wanted(): { bytes: number; purpose: string } {
-    const { bytes, numel } = this.plan;
+    const { bytes } = this.plan;
+    const numel = [...this.plan.tiles.keys()].reduce((sum, one) => sum + one.numel, 0);
     const each = numel > 0 ? (bytes / numel).toFixed(1) : '0';
     const count = numel.toLocaleString('en');
     const size = (bytes / 1e9).toPrecision(4);
@@ -127,7 +121,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
   }
 
   stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'> {
-    const places = this.plan.places.get(partition) ?? [];
+    const places = this.plan.tiles.get(partition) ?? [];
     const tiles = places.map((place) => makeDiskTile(place, this.optimizer, this.device));
     for (const tile of tiles) this.turns.set(tile, this.inOrder.push(tile) - 1);
     return { ranges: [], tiles };
