@@ -27,8 +27,9 @@ constexpr int kJoinLanes = 32, kJoinRows = 16;
 template <class T>
 __global__ void __launch_bounds__(kJoinLanes* kJoinRows)
     column_join_kernel(ColumnTotals<T> totals, const float* partials, int64_t rows) {
-  constexpr int kUnroll = 4;
+  constexpr int kUnroll = 9;  // A partial row of each SM: all loads are in flight at once.
   __shared__ float sums[kJoinRows][kJoinLanes];
+  let_next_begin();
   const int64_t column = int64_t{blockIdx.x} * kJoinLanes + threadIdx.x;
   const bool active = column < totals.stride;
   await_previous();

@@ -113,10 +113,14 @@ __device__ __forceinline__ void write_partials(const NormBackward<T>& b, int64_t
   for (int p = 0; p < kPackets; ++p) {
     const int64_t first = column + p * apart;
     if (first >= b.c) break;
+    Vector<float, N> sums;
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      own[first + i] = dweight[p][i];
-      if constexpr (kRows > 1) own[b.c + first + i] = dbias[p][i];
+    for (int i = 0; i < N; ++i) sums.v[i] = dweight[p][i];
+    store_vector(own + first, sums);
+    if constexpr (kRows > 1) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) sums.v[i] = dbias[p][i];
+      store_vector(own + b.c + first, sums);
     }
   }
   if (groups == 1) return;
@@ -152,15 +156,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackwar
   const PacketRing<T, kStages, kPackets> ring = {
       reinterpret_cast<Vector<T, N>*>(norm_shared) + thread, threads};
   for (int i = thread; i < 2 * kSumSlots; i += threads) (&reduced[0][0])[i] = {0, 0};
+  await_previous();
   bool active[kPackets];
   float w[kPackets][N] = {}, dweight[kPackets][N] = {}, dbias[kPackets][N] = {};
 #pragma unroll
-  for (int p = 0; p < kPackets; ++p) {
-    active[p] = column + p * apart < b.c;
-    if (active[p]) widen_packet(load_vector<N>(b.weight + column + p * apart), w[p]);
-  }
+  for (int p = 0; p < kPackets; ++p) active[p] = column + p * apart < b.c;
   __syncthreads();
-  int64_t row = int64_t{blockIdx.x} * groups + group;
+  // The last rows, fewer than groups, go to all blocks.
+  int64_t row = int64_t{group} * gridDim.x + blockIdx.x;
   const auto fetch = [&](int64_t r, int stage) {
 #pragma unroll
     for (int p = 0; p < kPackets; ++p)
@@ -169,6 +172,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackwar
   };
 #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) fetch(row + stage * step, stage);
+#pragma unroll
+  for (int p = 0; p < kPackets; ++p)
+    if (active[p]) widen_packet(load_vector<N>(b.weight + column + p * apart), w[p]);
   float mean = 0, rstd = 0;
   const auto read_statistics = [&](int64_t r) {
     if (kCentered) mean = b.mean[r];
@@ -316,8 +322,9 @@ int64_t launch_backward_rows(const char* op, NormBackward<T>& b, bool weights, C
                                cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(groups * bytes)),
           op);
-  kernel<<<static_cast<unsigned>(blocks), block, groups * bytes, ctx.stream>>>(b);
-  DS_CUDA_LAUNCHED(op);
+  const Launch launch = {op, dim3(static_cast<unsigned>(blocks)), block, ctx.stream,
+                         static_cast<size_t>(groups * bytes)};
+  launch_behind(ctx, launch, kernel, b);
   return blocks;
 }
 
