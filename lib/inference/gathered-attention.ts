@@ -1,8 +1,9 @@
-// Paged attention with bounded scores or sinks, by operations that gather the blocks of each
-// sequence. No paged kernel has them, so it needs memory for all keys and values of a step.
+// Paged attention with bounded or biased scores or sinks, by operations that gather the blocks of
+// each sequence. No paged kernel has them, so it needs memory for all keys and values of a step.
 
 import type { TurningReach } from '../nn/attention.js';
 import { cappedAttention } from '../nn/capped-attention.js';
+import { statisticOf } from '../runtime/dtype.js';
 import { leading, required } from '../runtime/required.js';
 import {
   arange,
@@ -23,13 +24,15 @@ import type { ListName, StepBatch } from './step-batch.js';
 /** A batch, and its lists on the device. */
 type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
 
-/** How scores are bounded, and the sinks of heads. */
+/** How scores are bounded or biased, and the sinks of heads. */
 interface Gathering extends TurningReach {
   readonly scale: number;
   /** Bound of the scores; null: none. */
   readonly cap: number | null;
   /** Logits [H]; see attention(). */
   readonly sinks: Tensor | null;
+  /** Slopes [H]; see attention(). */
+  readonly slopes: Tensor | null;
 }
 
 /**
@@ -59,23 +62,32 @@ export function gatheredPaged(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gat
 
 /** [1, H, T, D] of the last T tokens of a sequence. */
 function ofSequence(q: Tensor, k: Tensor, v: Tensor, how: Gathering): Tensor {
-  const { cap, sinks, scale, window = null } = how;
+  const { cap, sinks, scale, slopes: alibiSlopes, window = null } = how;
   if (cap !== null) return cappedAttention(q, k, v, { scale, window, cap });
-  return attention(q, k, v, { causal: true, scale, window, sinks });
+  return attention(q, k, v, { causal: true, scale, window, sinks, alibiSlopes });
 }
 
 /** Sequences with one token each; the device alone has their lengths, so steps can be recorded. */
 function ofSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gathering): Tensor {
-  const { scale, cap, window, sinks } = how;
+  const { scale, cap, window, sinks, slopes } = how;
   const [S, H, D] = leading(q.shape, 3);
   const [keys, values] = gathered(pool, on.tables.narrow(0, 0, S));
   const [Hk, L] = [keys.size(1), keys.size(2)];
   const products = q.reshape([S, Hk, H / Hk, D]).matmul(keys.transpose(2, 3));
-  const scores = cap === null ? products.mul(scale) : tanh(products.mul(scale / cap)).mul(cap);
   const places = arange(L, { dtype: 'i32', device: q.device }).reshape([1, 1, 1, L]);
   // A row of padding has length 0. It sees one key, because a softmax of nothing is NaN.
   const ends = maximum(on.lengths.narrow(0, 0, S), 1).reshape([S, 1, 1, 1]);
   const earlier = places.lt(ends);
+  const plain = cap === null ? products.mul(scale) : tanh(products.mul(scale / cap)).mul(cap);
+  const distances = places.sub(ends).add(1).to(statisticOf(q.dtype));
+  const scores = slopes
+    ? plain.add(
+        slopes
+          .reshape([1, Hk, H / Hk, 1])
+          .mul(distances)
+          .to(q.dtype),
+      )
+    : plain;
   const seen = window === null ? earlier : logicalAnd(earlier, places.ge(ends.sub(window)));
   const logits = where(seen, scores, Number.NEGATIVE_INFINITY);
   const weights = sinks ? besideSinks(logits, sinks) : softmax(logits, -1);

@@ -159,10 +159,11 @@ const ragged = (x: Tensor): Tensor => x.squeeze(0).transpose(0, 1);
 function attend(pool: Tensor, on: DeviceBatch, of: Projected, reach: CacheReach): Tensor {
   const [q, k, v] = [ragged(of.q), ragged(of.k), ragged(of.v)];
   kernels.pagedStore({ k, v, slots: on.slots, pool });
-  const { scoreCap = null, sinks = null, scale = 1 / Math.sqrt(q.size(2)), window } = reach;
-  if (scoreCap !== null || sinks) {
-    refuseBatchInvariant('attention', 'plain scores', 'bounded scores or sinks');
-    const out = gatheredPaged(pool, on, q, { window, scale, cap: scoreCap, sinks });
+  const { scoreCap = null, sinks = null, alibiSlopes: slopes = null, window } = reach;
+  const { scale = 1 / Math.sqrt(q.size(2)) } = reach;
+  if (scoreCap !== null || sinks || slopes) {
+    refuseBatchInvariant('attention', 'plain scores', 'bounded or biased scores, or sinks');
+    const out = gatheredPaged(pool, on, q, { window, scale, cap: scoreCap, sinks, slopes });
     return out.transpose(0, 1).unsqueeze(0);
   }
   return attended(pool, on, q, reach);

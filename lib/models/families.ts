@@ -1,4 +1,6 @@
 // The model classes for Hugging Face folders; a new family is a line here.
+export { Baichuan, type BaichuanConfig } from './baichuan/baichuan.js';
+export { Bloom, type BloomConfig } from './bloom/bloom.js';
 export { Cohere, type CohereConfig } from './cohere/cohere.js';
 export { Cohere2, type Cohere2Config } from './cohere2/cohere2.js';
 export { DeepseekV2, type DeepseekV2Config } from './deepseek-v2/deepseek-v2.js';
@@ -25,6 +27,7 @@ export { Mixtral, type MixtralConfig } from './mixtral/mixtral.js';
 export { Olmo, type OlmoConfig } from './olmo/olmo.js';
 export { Olmo2, type Olmo2Config } from './olmo2/olmo2.js';
 export { Olmo3, type Olmo3Config } from './olmo3/olmo3.js';
+export { Opt, type OptConfig } from './opt/opt.js';
 export { Phi, type PhiConfig } from './phi/phi.js';
 export { Phi3, type Phi3Config } from './phi3/phi3.js';
 export { Qwen2, type Qwen2Config } from './qwen2/qwen2.js';

@@ -4,18 +4,15 @@ import { required } from '../runtime/required.js';
 const ENCODER = 'an encoder: attention to later tokens, and no causal language model';
 const PICTURES = 'an image encoder';
 const STATE = 'state space layers';
-const ALIBI = 'ALiBi positions';
 const LEARNED = 'learned positions in a body of its own';
 
 /** What a folder of this model_type needs that nn.models lacks. */
 const MISSING: Readonly<Record<string, string>> = {
   albert: ENCODER,
   apertus: 'xIELU, an activation with parameters',
-  baichuan: 'queries, keys and values in one matrix W_pack',
   bamba: STATE,
   bart: 'an encoder and a decoder with cross-attention',
   bitnet: 'weights of three values',
-  bloom: ALIBI,
   clip: PICTURES,
   dbrx: 'experts and projections under other names',
   deepseek_v32: 'sparse attention with an indexer',
@@ -37,11 +34,10 @@ const MISSING: Readonly<Record<string, string>> = {
   mamba: STATE,
   mamba2: STATE,
   minimax: 'lightning attention layers',
-  mpt: ALIBI,
+  mpt: 'names and norms of a body of its own',
   nemotron: 'layer norms by 1 + weight, and squared ReLU',
   nemotron_h: STATE,
   olmoe: 'experts behind norms over all heads',
-  opt: LEARNED,
   phimoe: 'a router with sparse mixer scores',
   pixtral: PICTURES,
   qwen2_5_vl: PICTURES,

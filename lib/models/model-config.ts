@@ -36,6 +36,14 @@ export class ModelConfig {
     return new ModelConfig(this.path, this.values, this.hint, names);
   }
 
+  /** The same, where an absent key has the value of its other name. */
+  alias(others: Readonly<Record<string, string>>): ModelConfig {
+    const found = Object.entries(others).flatMap(([key, other]) =>
+      Object.hasOwn(this.values, other) ? [[key, this.values[other]] as const] : [],
+    );
+    return this.changed({ ...Object.fromEntries(found), ...this.values } as JsonObject);
+  }
+
   /** The same with other values. */
   changed(values: JsonObject): ModelConfig {
     return new ModelConfig(this.path, { ...this.values, ...values }, this.hint, this.names);

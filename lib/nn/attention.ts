@@ -50,6 +50,8 @@ export interface CacheReach {
   scoreCap?: number | null;
   /** Logits [H] of the heads' sinks; see attention(). Default: none. */
   sinks?: Tensor | null;
+  /** Slopes [H] of the heads' bias by distance; see attention(). Default: none. */
+  alibiSlopes?: Tensor | null;
 }
 
 /** The earlier tokens that a fused attention sees, and its scale. */
@@ -109,14 +111,15 @@ export class KeyValueCache implements SequenceCache {
       headShare,
       scale = 1 / Math.sqrt(q.size(3)),
       scoreCap,
-      sinks,
+      sinks = null,
+      alibiSlopes = null,
     } = reach;
     const [keys, values] = this.append(k, v);
     const [T, S] = [q.size(2), keys.size(2)];
     if (scoreCap) {
       return cappedAttention(q, keys, values, { ...reach, scale, cap: scoreCap });
     }
-    const options = { causal: true, window, headShare, scale, sinks: sinks ?? null };
+    const options = { causal: true, window, headShare, scale, sinks, alibiSlopes };
     if (!sparsity) return attention(q, keys, values, options);
     if (T < S)
       return attention(q, keys, values, { ...options, mask: sparsity.mask(q, S, headShare) });

@@ -4,6 +4,7 @@ import glob
 import json
 import os
 
+import model_golden
 import torch
 import transformers
 
@@ -37,10 +38,11 @@ def texts_of(folder):
     model = transformers.AutoModelForCausalLM.from_pretrained(
         plain if os.path.exists(plain) else folder, dtype=torch.float32, attn_implementation="eager"
     )
+    model_golden.PATCHES.get(os.path.basename(folder), lambda model: None)(model)
     model.eval()
     model.generation_config.eos_token_id = None
     generator = torch.Generator().manual_seed(7)
-    limit = model.config.max_position_embeddings
+    limit = getattr(model.config, "max_position_embeddings", 128)
     texts, failed = [], 0
     while len(texts) < PROMPTS:
         length = [1, 9, 37][len(texts)]

@@ -106,7 +106,7 @@ FAMILIES = {
         "LlamaConfig",
         "LlamaForCausalLM",
         {
-            **SIZES,
+            **TINY,
             "num_key_value_heads": 4,
             "num_hidden_layers": 3,
             "tie_word_embeddings": True,
@@ -117,7 +117,7 @@ FAMILIES = {
         "MistralConfig",
         "MistralForCausalLM",
         {
-            **SIZES,
+            **TINY,
             "head_dim": 16,
             "sliding_window": 7,
             "tie_word_embeddings": False,
@@ -138,7 +138,7 @@ FAMILIES = {
         "Qwen2Config",
         "Qwen2ForCausalLM",
         {
-            **SIZES,
+            **TINY,
             "tie_word_embeddings": False,
             "use_sliding_window": True,
             "sliding_window": 6,
@@ -570,6 +570,41 @@ FAMILIES = {
         },
     ),
     "internlm2": ("LlamaConfig", "LlamaForCausalLM", {**TINY, "rope": (10000.0, None)}),
+    "opt": (
+        "OPTConfig",
+        "OPTForCausalLM",
+        {
+            **{key: TINY[key] for key in TINY if key not in ("intermediate_size", "pad_token_id")},
+            "ffn_dim": 24,
+            "pad_token_id": 0,
+            "dropout": 0.0,
+            "max_position_embeddings": 128,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "bloom": (
+        "BloomConfig",
+        "BloomForCausalLM",
+        {
+            "vocab_size": TINY["vocab_size"],
+            "hidden_size": 24,
+            "n_layer": 2,
+            "n_head": 6,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+        },
+    ),
+    "baichuan": (
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        {**TINY, "num_key_value_heads": 4, "rope": (10000.0, None)},
+    ),
+    "baichuan-alibi": (
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        {**TINY, "num_key_value_heads": 4, "rope": (10000.0, None)},
+    ),
     "qwen3-next": (
         "Qwen3NextConfig",
         "Qwen3NextForCausalLM",
@@ -648,10 +683,12 @@ def randomize(model, generator):
                 buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
 
 
-def build(config_name, model_name, settings, seed):
+def build(config_name, model_name, settings, seed, family=None):
     config = configure(config_name, settings)
     config._attn_implementation = "eager"
     model = getattr(transformers, model_name)(config).float().eval()
+    if family in PATCHES:
+        PATCHES[family](model)
     randomize(model, torch.Generator().manual_seed(seed))
     return model
 
@@ -734,7 +771,7 @@ def record_training(model, generator, description, shape):
 def record(out, family):
     folder = os.path.join(out, family)
     seed = 1000 + list(FAMILIES).index(family)
-    model = build(*FAMILIES[family], seed)
+    model = build(*FAMILIES[family], seed, family)
     model.save_pretrained(folder)
     generator = torch.Generator().manual_seed(seed)
     shape = TINY_SHAPE if FAMILIES[family][2]["vocab_size"] == TINY["vocab_size"] else SHAPE
@@ -827,8 +864,63 @@ def fuse_internlm2(tensors):
     return fused
 
 
+def fuse_baichuan(tensors):
+    """Llama's tensors under the names of Baichuan: queries, keys and values in one matrix."""
+    fused = {}
+    for name, tensor in tensors.items():
+        if "k_proj" in name or "v_proj" in name:
+            continue
+        if "q_proj" in name:
+            parts = [tensors[name.replace("q_proj", f"{one}_proj")] for one in "qkv"]
+            name, tensor = name.replace("q_proj", "W_pack"), torch.cat(parts)
+        fused[name] = tensor
+    return fused
+
+
+def normalize_head(model):
+    """Baichuan 2's head: its rows have length 1."""
+    head = model.lm_head
+    head.forward = lambda x: torch.nn.functional.linear(
+        x, torch.nn.functional.normalize(head.weight)
+    )
+
+
+def bias_scores(model):
+    """ALiBi in place of rotation, as in Baichuan 13B."""
+    heads = model.config.num_attention_heads
+    slopes = torch.tensor([2 ** (-8 * (i + 1) / heads) for i in range(heads)])
+    rotary = model.model.rotary_emb
+    plain = rotary.forward
+
+    def unturned(*args, **kwargs):
+        cos, sin = plain(*args, **kwargs)
+        return torch.ones_like(cos), torch.zeros_like(sin)
+
+    def attend(module, q, k, v, mask, scaling, **_):
+        bias = slopes.view(1, -1, 1, 1) * torch.arange(k.shape[2])
+        scores = q @ k.transpose(2, 3) * scaling + bias
+        if mask is not None:
+            scores = scores + mask[:, :, :, : k.shape[2]]
+        return (scores.softmax(-1) @ v).transpose(1, 2).contiguous(), None
+
+    rotary.forward = unturned
+    transformers.AttentionInterface.register("biased", attend)
+    transformers.AttentionMaskInterface.register(
+        "biased", transformers.masking_utils.eager_mask
+    )
+    model.config._attn_implementation = "biased"
+
+
+# Changes of a model for families that transformers does not have.
+PATCHES = {"baichuan": normalize_head, "baichuan-alibi": bias_scores}
+BAICHUAN = {"model_type": "baichuan", "architectures": ["BaichuanForCausalLM"]}
 # Families that transformers does not have: Llama with other names, and the keys of config.json.
 RENAMED = {
+    "baichuan": (fuse_baichuan, {**BAICHUAN, "z_loss_weight": 0}),
+    "baichuan-alibi": (
+        fuse_baichuan,
+        {**BAICHUAN, "model_max_length": 128, "max_position_embeddings": None},
+    ),
     "internlm2": (
         fuse_internlm2,
         {"model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"], "bias": False},
@@ -846,6 +938,7 @@ def rename(folder, family, tensors):
     with open(os.path.join(plain, "config.json")) as file:
         config = json.load(file) | keys
     del config["attention_bias"], config["mlp_bias"]
+    config = {key: value for key, value in config.items() if keys.get(key, value) is not None}
     with open(os.path.join(folder, "config.json"), "w") as file:
         json.dump(config, file, indent=2)
         file.write("\n")

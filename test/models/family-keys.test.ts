@@ -138,7 +138,6 @@ describe('refused by name', () => {
 
   test('every family without a class, with the part that it needs', () => {
     for (const [type, part] of Object.entries({
-      bloom: 'ALiBi positions',
       gemma4_text: 'heads and embeddings that differ by layer',
       mamba: 'state space',
       albert: 'an encoder',

@@ -26,6 +26,7 @@ import {
 } from '../../tensor/index.js';
 import { sharingCasts } from '../../tensor/ops/fp8-linear.js';
 import type { Body, LatentSizes, Window } from './config.js';
+import { setNamed } from './named-module.js';
 import { type Norm, normOf, OffsetRMSNorm } from './norms.js';
 import type { Angles } from './rotary-table.js';
 
@@ -150,7 +151,8 @@ abstract class RotaryAttentionBase extends Module {
     const v = heads.v.transpose(1, 2);
     const q = this.turned(heads.q, this.q_norm, context);
     const sinks = this.sinksHere(q.size(1));
-    const reach = { window, sparsity, headShare, scale, scoreCap, sinks };
+    const alibiSlopes = this.slopesHere(q);
+    const reach = { window, sparsity, headShare, scale, scoreCap, sinks, alibiSlopes };
     if (cache) return cache.attend(q, k, v, reach);
     const dropout = this.training ? body.attentionDropout : 0;
     const { documents } = context;
@@ -166,6 +168,7 @@ abstract class RotaryAttentionBase extends Module {
       headShare,
       scale,
       sinks,
+      alibiSlopes,
     });
   }
 
@@ -175,6 +178,12 @@ abstract class RotaryAttentionBase extends Module {
     if (!sinks) return null;
     const first = this.headShare?.first ?? 0;
     return count === sinks.numel ? sinks : sinks.narrow(0, first, count);
+  }
+
+  /** The slopes of this rank's heads; null if the family has none. */
+  private slopesHere(q: Tensor): Tensor | null {
+    const all = this.body.slopes?.on(q);
+    return all?.narrow(0, this.headShare?.first ?? 0, q.size(1)) ?? null;
   }
 
   /** @internal Adds the sinks, in families with them. */
@@ -308,8 +317,11 @@ export class GatedAttention extends RotaryAttentionBase {
 
 /** The attention of Phi, with one projection for queries, keys and values. */
 export class PackedAttention extends RotaryAttentionBase {
-  /** From channels to (heads + 2 kvHeads) * headDim: queries, keys, values. */
-  readonly qkv_proj: Linear;
+  /**
+   * From channels to (heads + 2 kvHeads) * headDim: queries, keys, values; some families have
+   * another name.
+   */
+  declare readonly qkv_proj: Linear;
   /** From heads * headDim back to channels; some families have another name. */
   declare readonly o_proj: Linear;
   // Assigned after the output projection: the order of fields is the order of parameters.
@@ -319,7 +331,8 @@ export class PackedAttention extends RotaryAttentionBase {
   constructor(body: Body, place: LayerPlace) {
     super(body, place);
     const { channels, heads, kvHeads, headDim, qkvBias: bias } = body;
-    this.qkv_proj = new Linear(channels, (heads + 2 * kvHeads) * headDim, { bias });
+    const all = new Linear(channels, (heads + 2 * kvHeads) * headDim, { bias });
+    setNamed(this, 'qkv_proj', body.traits.names?.qkv ?? 'qkv_proj', all);
     this.addOutProjection();
     this.q_norm = headNorm(body, heads);
     this.k_norm = headNorm(body, kvHeads);

@@ -40,7 +40,7 @@ import { setNamed } from './named-module.js';
 import { type AnyNorm, type Norm, normalized, normOf } from './norms.js';
 import { type RopeScaling, regimeOf } from './rope-scaling.js';
 import { type Angles, RotaryTable } from './rotary-table.js';
-import type { RotaryTraits } from './traits.js';
+import type { PositionTable, RotaryTraits } from './traits.js';
 
 /**
  * A block: attention and a feed-forward block, with norms where the family has them. It passes the
@@ -188,14 +188,20 @@ export class RotaryModel extends Module {
   constructor(private readonly body: Body) {
     super();
     const { vocabSize, maxSeq, channels, windows, ropeScaling, padTokenId, windowTheta } = body;
+    const { names = {}, positions } = body.traits;
     const init = normal(body.initializerRange);
     const table = new Embedding(vocabSize, channels, {
       init,
       ...(padTokenId !== null && { paddingIdx: padTokenId }),
     });
-    setNamed(this, 'embed_tokens', body.traits.names?.embed ?? 'embed_tokens', table);
+    setNamed(this, 'embed_tokens', names.embed ?? 'embed_tokens', table);
+    if (typeof positions === 'object') {
+      const places = new Embedding(maxSeq + positions.offset, channels, { init });
+      Object.assign(this, { [positions.table]: places });
+    }
+    if (names.embedNorm) Object.assign(this, { [names.embedNorm]: normOf(body, channels) });
     const blocks = windows.map((_, layer) => new RotaryBlock(body, layer));
-    setNamed(this, 'layers', body.traits.names?.layers ?? 'layers', blocks);
+    setNamed(this, 'layers', names.layers ?? 'layers', blocks);
     Object.assign(this, { [lastNorm(body)]: normOf(body, channels) });
     this.rotary = new RotaryTable(body, ropeScaling, maxSeq);
     const { rotaryDim } = body;
@@ -205,18 +211,41 @@ export class RotaryModel extends Module {
         : new RotaryTable({ rotaryDim, ropeTheta: windowTheta }, null, maxSeq);
   }
 
+  private child(name: string): AnyNorm {
+    return required((this as unknown as Record<string, AnyNorm>)[name]);
+  }
+
   private get last(): AnyNorm {
-    return required((this as unknown as Record<string, AnyNorm>)[lastNorm(this.body)]);
+    return this.child(lastNorm(this.body));
   }
 
   /** @internal Frees the tables of angles. */
   releaseTables(): void {
     this.rotary.release();
     this.windowRotary?.release();
+    this.body.slopes?.release();
   }
 
   /** The scaled embedding of tokens. */
-  private embedded(tokens: Tensor): Tensor {
+  private embedded(tokens: Tensor, places: Places): Tensor {
+    const { positions, names } = this.body.traits;
+    const x = this.scaledTokens(tokens);
+    if (!positions && !names?.embedNorm) return x;
+    return scope(() => {
+      const placed = typeof positions === 'object' ? x.add(this.rowsOf(positions, x, places)) : x;
+      return names?.embedNorm ? this.child(names.embedNorm).call(placed) : placed;
+    });
+  }
+
+  /** The rows [B or 1, T, C] of a table of positions. */
+  private rowsOf({ table, offset }: PositionTable, x: Tensor, places: Places): Tensor {
+    const rows = (this as unknown as Record<string, Embedding>)[table] as Embedding;
+    const { positions, start } = places;
+    if (positions) return rows.call(positions.add(offset));
+    return rows.weight.narrow(0, offset + start, x.size(1));
+  }
+
+  private scaledTokens(tokens: Tensor): Tensor {
     const x = this.embed_tokens.call(tokens);
     const { traits, factors } = this.body;
     if (traits.overflowsF16 && x.dtype === 'f16') throw overflow(traits.name);
@@ -236,7 +265,7 @@ export class RotaryModel extends Module {
 
   /** Returns hidden states [B, T, C] of tokens [B, T]. Throws DS_ARGUMENT. */
   override forward(tokens: Tensor, places: Places = inRows): Tensor {
-    const embedded = this.embedded(tokens);
+    const embedded = this.embedded(tokens, places);
     requireOwnTokens(embedded, places.factors);
     const keepsInputsOnly = this.body.activationCheckpointing && !places.caches;
     const drawn = this.drawn(embedded, places);
@@ -281,6 +310,14 @@ export class RotaryModel extends Module {
     return { ...at(rotary), ofWindows: windowRotary && at(windowRotary) };
   }
 
+  /** The modules of embedded(). */
+  private firstModules(): Module[] {
+    const { positions, names } = this.body.traits;
+    const others = [typeof positions === 'object' ? positions.table : null, names?.embedNorm];
+    const fields = this as unknown as Record<string, Module>;
+    return [this.embed_tokens, ...others.flatMap((name) => (name ? [required(fields[name])] : []))];
+  }
+
   /**
    * @internal The same as pipeline layers, see GPT-2's. Every layer has its own table of angles.
    */
@@ -290,9 +327,9 @@ export class RotaryModel extends Module {
       block.call(branch, residual, this.contextOf(branch, inRows));
     return [
       {
-        modules: [this.embed_tokens],
+        modules: this.firstModules(),
         macs: 0,
-        forward: (tokens) => scope(() => this.embedded(tokens as Tensor)),
+        forward: (tokens) => scope(() => this.embedded(tokens as Tensor, inRows)),
       },
       ...this.layers.map((block) => ({
         modules: [block],

@@ -4,6 +4,7 @@ import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import type { CausalConfig } from '../causal-lm.js';
+import { AlibiSlopes } from './alibi.js';
 import { type DeltaSizes, readDelta } from './delta-config.js';
 import { type MoeConfig, type MoeSizes, readMoe } from './mixture.js';
 import { type RopeScaling, requireScaling } from './rope-scaling.js';
@@ -180,6 +181,8 @@ export interface Body extends Omit<RotarySizes, 'moe' | 'scales'> {
   /** The base frequency of those angles; null: the family has one table. */
   windowTheta: number | null;
   isParallel: boolean;
+  /** Slopes of the scores' bias by distance; null: none. */
+  slopes: AlibiSlopes | null;
   /** The norms of a block. */
   norms: BlockNorms;
   factors: ScaleFactors;
@@ -374,8 +377,9 @@ export function windowsOf({ window = null, layers }: RotarySizes): readonly Wind
 }
 
 /** Whether each layer rotates queries and keys. */
-function rotatesOf({ rope }: RotaryTraits, sizes: RotarySizes): readonly boolean[] {
+function rotatesOf({ rope, positions }: RotaryTraits, sizes: RotarySizes): readonly boolean[] {
   const windows = windowsOf(sizes);
+  if (positions) return windows.map(() => false);
   const isMixed = windows.some((one) => one !== null);
   if (rope?.off === 'unwindowed' || (rope?.off === 'unwindowedIfMixed' && isMixed)) {
     return windows.map((one) => one !== null);
@@ -401,6 +405,7 @@ export function bodyOf(declared: RotaryTraits, sizes: RotarySizes): Body {
     rotaryDim: sizes.latent?.rotaryDim ?? rotaryDimOf(headDim, partialRotaryFactor),
     rotates: rotatesOf(traits, sizes),
     ownAngles: windowsOf(sizes).map((one) => one !== null && windowTheta !== null),
+    slopes: traits.positions === 'alibi' ? new AlibiSlopes(sizes.heads) : null,
     norms: isParallel ? parallel.block : (norm.block ?? PRE_NORMS),
     factors: factorsOf(traits, sizes),
   };

@@ -6,14 +6,14 @@ import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-line
 import { Linear, SwiGLU } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { leading } from '../../runtime/required.js';
-import { gelu, silu, type Tensor } from '../../tensor/index.js';
+import { gelu, relu, silu, type Tensor } from '../../tensor/index.js';
 import { sharingCasts } from '../../tensor/ops/fp8-linear.js';
 import type { Body } from './config.js';
 import { PackedSwiGLU } from './packed-swiglu.js';
 import type { Activation, PlainNames } from './traits.js';
 
 const ACTIVATIONS: Readonly<Record<Activation, (x: Tensor) => Tensor>> = {
-  silu,
+  ...{ relu, silu },
   gelu: (x) => gelu(x, 'none'),
   geluTanh: (x) => gelu(x, 'tanh'),
 };

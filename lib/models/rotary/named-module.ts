@@ -1,6 +1,28 @@
 // Modules under the names that a family gives them, so that parameters and adapters have
 // transformers' names.
-import type { Module } from '../../nn/module.js';
+import { Module } from '../../nn/module.js';
+
+/** A module whose only part is another one: "decoder" of the name "model.decoder". */
+class Around extends Module {
+  readonly #inner: Module;
+
+  constructor(name: string, inner: Module) {
+    super();
+    this.#inner = inner;
+    Object.assign(this, { [name]: inner });
+  }
+
+  /** The computation of its part. */
+  override forward(...inputs: unknown[]): unknown {
+    return this.#inner.call(...inputs);
+  }
+}
+
+/** Sets `child` at a path of one or two names, such as "model.decoder". */
+export function setAtPath(owner: Module, path: string, child: Module): void {
+  const [first = path, second] = path.split('.');
+  Object.assign(owner, { [first]: second ? new Around(second, child) : child });
+}
 
 /** Sets `child` as a field `name`; `usual` reads and writes it too, as no field of its own. */
 export function setNamed(

@@ -37,6 +37,15 @@ function textName(name: string): string | null {
   return rest === name || rest.startsWith('lm_head.') ? rest : `model.${rest}`;
 }
 
+/** The name of a tensor of the body, which files may store without the names around it. */
+function wholeName({ names = {}, norm = {}, positions }: RotaryTraits, name: string): string {
+  const { model = 'model', embed = 'embed_tokens', layers = 'layers', embedNorm } = names;
+  const [first] = name.split('.');
+  const table = typeof positions === 'object' ? positions.table : undefined;
+  const own = [embed, layers, norm.last ?? 'norm', embedNorm, table];
+  return own.includes(first) ? `${model}.${name}` : name;
+}
+
 /** Files have this library's names and layouts, except for experts and multimodal models. */
 export function rotaryLayout(traits: RotaryTraits, sizes: RotarySizes): Layout {
   const { layers } = sizes;
@@ -49,7 +58,7 @@ export function rotaryLayout(traits: RotaryTraits, sizes: RotarySizes): Layout {
     slices: slicesOf(traits, sizes),
     nameOf(name) {
       if (TABLE.test(name) || isPredictor(name)) return null;
-      return textOf ? textName(name) : name;
+      return textOf ? textName(name) : wholeName(traits, name);
     },
   };
 }
@@ -83,7 +92,8 @@ const SUPPORTED: Record<string, readonly JsonValue[]> = {
 
 /** Reads the sizes in a config.json. Throws DS_CHECKPOINT for a model with another computation. */
 export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): RotaryConfig {
-  const config = folder.config.renamed(traits.keys ?? {}).completed(traits.defaults);
+  const given = folder.config.alias(traits.others ?? {});
+  const config = given.renamed(traits.keys ?? {}).completed(traits.defaults);
   const { activation: { key: act = 'hidden_act', names } = SILU, norm = {} } = traits;
   const supported = { ...SUPPORTED, [act]: names, ...traits.only };
   for (const [key, values] of Object.entries(supported)) config.requireOneOf(key, values);
@@ -97,7 +107,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   const [epsKey, eps] = norm.eps ?? EPS;
   const others = traits.textOf
     ? [`language_model.${last}`, last.replace('.', '.language_model.')]
-    : [];
+    : [last.slice(model.length + 1)];
   if (![last, ...others].some((name) => folder.tensors.has(name))) {
     throw config.refusal('num_hidden_layers', `weights of ${layers} layers`, `none called ${last}`);
   }
@@ -124,7 +134,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
       moe: parseMoe(traits.moe, config, layers),
       ...(!traits.moe.scores && { routerAuxLossCoef: parseRouterLoss(config) }),
     }),
-    ...parseRope(traits, config, maxSeq),
+    ...(traits.positions ? { maxSeq } : parseRope(traits, config, maxSeq)),
     ...parseRopeLayers(traits, config, layers),
     ...(traits.delta && { delta: parseDelta(config, layers) }),
     ...parseScales(traits, config),
@@ -135,8 +145,8 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
 }
 
 /** Whether each query head has its own key and value head. */
-const hasOwnHeads = ({ perHead, perGroup, latent }: RotaryTraits): boolean =>
-  (perHead !== undefined && !perGroup) || latent === true;
+const hasOwnHeads = ({ perHead, perGroup, latent, positions }: RotaryTraits): boolean =>
+  (perHead !== undefined && !perGroup) || latent === true || positions !== undefined;
 
 /** Keys of the widths of latent attention. */
 const LATENT_KEYS: Readonly<Record<keyof LatentSizes, string>> = {
@@ -276,7 +286,7 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     ...describeHeads(traits, sizes),
     [act]: required(names[0]),
     [(norm.eps ?? EPS)[0]]: sizes.eps,
-    ...describeRope(traits, sizes),
+    ...(traits.positions ? { max_position_embeddings: sizes.maxSeq } : describeRope(traits, sizes)),
     ...describeRopeLayers(traits, sizes),
     ...Object.fromEntries(biases),
     ...describeWindow(traits, sizes),

@@ -7,10 +7,14 @@ import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { RecurrentSizes } from '../../nn/recurrent-cache.js';
 import type { TensorPlan } from '../../parallel/plan.js';
 import type { PipelineLayer } from '../../pipe/index.js';
+import { formatValue } from '../../runtime/format-value.js';
+import { refused } from '../../runtime/refused.js';
 import { type Tensor, tanh } from '../../tensor/index.js';
 import type { BlockActivations } from '../activation-shape.js';
 import { CausalLM } from '../causal-lm.js';
+import type { LanguageHead } from '../language-head.js';
 import type { Family } from '../model-folder.js';
+import { NormalizedHead } from '../normalized-head.js';
 import type { Places } from '../places.js';
 import { TiedHead } from '../tied-head.js';
 import { rotaryBlockActivations } from './activations.js';
@@ -23,7 +27,7 @@ import {
   readRotaryConfig,
 } from './config.js';
 import { statesOf } from './delta-config.js';
-import { setNamed } from './named-module.js';
+import { setAtPath, setNamed } from './named-module.js';
 import { describeRotary, parseRotaryConfig, rotaryLayout } from './pretrained.js';
 import { regimeOf, rereads } from './rope-scaling.js';
 import { expertStyles, rotaryTensorPlan } from './tensor-plan.js';
@@ -34,10 +38,14 @@ import type { RotaryTraits } from './traits.js';
  * Initialization as in transformers: N(0, initializerRange^2); biases and the padding row are 0.
  */
 export abstract class RotaryLM extends CausalLM {
-  /** The token table, the blocks and the last norm. */
+  /**
+   * The token table, the blocks and the last norm. OPT has them one module deeper, as
+   * `model.decoder`.
+   */
   declare readonly model: RotaryModel;
+  readonly #stack: RotaryModel;
   /** From channels to the logits of tokens. */
-  declare readonly lm_head: Linear | TiedHead | PackedLinear;
+  declare readonly lm_head: Linear | TiedHead | NormalizedHead | PackedLinear;
   /** The complete configuration. */
   readonly config: RotarySizes;
 
@@ -48,19 +56,25 @@ export abstract class RotaryLM extends CausalLM {
   ) {
     super();
     const config = readRotaryConfig(traits, given);
-    const { vocabSize, channels, initializerRange, tied } = config;
+    const { initializerRange } = config;
     this.config = config;
     const { model = 'model', head = 'lm_head' } = traits.names ?? {};
-    setNamed(this, 'model', model, new RotaryModel(bodyOf(traits, config)));
-    const own = tied
-      ? new TiedHead(this.model.embed_tokens)
-      : new Linear(channels, vocabSize, { bias: traits.biases.head ?? false });
-    setNamed(this, 'lm_head', head, own);
+    this.#stack = new RotaryModel(bodyOf(traits, config));
+    if (model.includes('.')) setAtPath(this, model, this.#stack);
+    else setNamed(this, 'model', model, this.#stack);
+    setNamed(this, 'lm_head', head, this.newHead(config));
     for (const module of this.modules()) {
       if (!(module instanceof Linear)) continue;
       module.weight.initialize(normal(initializerRange));
       module.bias?.initialize(zeros);
     }
+  }
+
+  private newHead({ tied, channels, vocabSize, initializerRange }: RotarySizes): LanguageHead {
+    const { biases, normalizedHead } = this.traits;
+    if (tied) return new TiedHead(this.#stack.embed_tokens);
+    if (normalizedHead) return new NormalizedHead(channels, vocabSize, initializerRange);
+    return new Linear(channels, vocabSize, { bias: biases.head ?? false });
   }
 
   override tensorPlan(): TensorPlan {
@@ -101,7 +115,7 @@ export abstract class RotaryLM extends CausalLM {
 
   /** @internal */
   override releaseTables(): void {
-    this.model.releaseTables();
+    this.#stack.releaseTables();
   }
 
   protected override described(): PretrainedDescription {
@@ -135,11 +149,11 @@ export abstract class RotaryLM extends CausalLM {
 
   protected override bodyLayers(): PipelineLayer[] {
     if (this.routerLoss > 0) throw noStages(this.traits.name, this.routerLoss);
-    return this.model.pipelineLayers();
+    return this.#stack.pipelineLayers();
   }
 
   protected override hiddenOf(tokens: Tensor, places: Places): Tensor {
-    return this.model.call(tokens, places);
+    return this.#stack.call(tokens, places);
   }
 }
 
@@ -164,7 +178,13 @@ export function rotaryFamily<Model extends RotaryLM, Config extends RotaryConfig
     ...{ modelType, textOf, alsoTypes },
     architecture: `${name} supports the published settings of transformers' ${traits.architecture}.`,
     layout: (model) => rotaryLayout(traits, model.config),
-    build: (folder, options) =>
-      build({ ...parseRotaryConfig(traits, folder), ...options } as Config),
+    build: (folder, options) => {
+      const { maxSeq } = options;
+      if (typeof traits.positions === 'object' && maxSeq !== undefined) {
+        const expected = 'no value, because the folder has a table of positions';
+        throw refused(`${name} maxSeq`, expected, formatValue(maxSeq));
+      }
+      return build({ ...parseRotaryConfig(traits, folder), ...options } as Config);
+    },
   };
 }

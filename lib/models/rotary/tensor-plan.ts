@@ -35,8 +35,8 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
       ...(sparse < layers && feedStyles(body, mlp)),
       ...(sparse > 0 && expertStyles(mlp)),
       ...(hasShared && gatedStyles(`${mlp}.${isGated ? 'shared_expert' : 'shared_experts'}`)),
-      // A head with a bias stays whole, because the split loss has none.
-      ...(!traits.biases.head && { [head]: 'head' as const }),
+      // A head with a bias or norms stays whole, because the split loss has none.
+      ...(!traits.biases.head && !traits.normalizedHead && { [head]: 'head' as const }),
     },
     // Latents and recurrences are computed from all tokens on each rank.
     ...(!traits.latent &&
@@ -81,7 +81,12 @@ function projectionStyles({ traits, latent }: Body, path: string): Styles {
   }
   if (perHead) return { [`${path}.${perHead}`]: { style: 'column', heads: 'keys' } };
   if (packed) {
-    return { [`${path}.qkv_proj`]: { style: 'column', heads: ['queries', 'keys', 'keys'] } };
+    return {
+      [`${path}.${traits.names?.qkv ?? 'qkv_proj'}`]: {
+        style: 'column',
+        heads: ['queries', 'keys', 'keys'],
+      },
+    };
   }
   return {
     [`${path}.q_proj`]: { style: 'column', heads: 'queries' },

@@ -68,7 +68,7 @@ interface ParallelTraits {
 }
 
 /** The function inside the feed-forward block. */
-export type Activation = 'silu' | 'gelu' | 'geluTanh';
+export type Activation = 'silu' | 'gelu' | 'geluTanh' | 'relu';
 
 /** The activation, and its key and names in config.json; the first name is written. */
 interface ActivationTraits {
@@ -88,14 +88,18 @@ export interface PlainNames {
 
 /** Names of modules that differ from Llama's, as in transformers and in the files. */
 export interface ModuleNames {
-  /** Default "model". */
+  /** Default "model"; "model.decoder" is a module inside of another. */
   readonly model?: string;
   /** Default "embed_tokens". */
   readonly embed?: string;
+  /** Of a norm behind the embedding. Default: none. */
+  readonly embedNorm?: string;
   /** The list of blocks. Default "layers". */
   readonly layers?: string;
   /** Default "self_attn". */
   readonly attention?: string;
+  /** One projection for queries, keys and values. Default "qkv_proj". */
+  readonly qkv?: string;
   /** Default "lm_head". */
   readonly head?: string;
 }
@@ -133,6 +137,13 @@ export interface RopeTraits {
    * 4 for it, and its default; null: rope_theta.
    */
   readonly ofWindows?: { readonly key: string | null; readonly fallback: number };
+}
+
+/** A learned embedding of positions. */
+export interface PositionTable {
+  readonly table: string;
+  /** The row of the first position. */
+  readonly offset: number;
 }
 
 /** Settings of most families; "su" is the first name of LongRoPE. */
@@ -212,7 +223,12 @@ export interface RotaryTraits {
   readonly activation?: ActivationTraits;
   /** Whether attention may have a window: never, the same in all layers, or per layer. */
   readonly window: 'none' | 'uniform' | 'layers';
-  /** Supported positions. Default: COMMON_ROPE. */
+  /**
+   * Positions of families without rotation: "alibi" adds a slope times the distance to the scores;
+   * a table of this name adds its row `offset` + position to the embedding. Default: rotation.
+   */
+  readonly positions?: 'alibi' | PositionTable;
+  /** Supported rotary positions. Default: COMMON_ROPE. */
   readonly rope?: RopeTraits;
   /** Default: no scales. */
   readonly scales?: ScalesTraits;
@@ -234,6 +250,8 @@ export interface RotaryTraits {
   readonly delta?: DeltaTraits;
   /** Whether q_proj has, for each head, its query and a gate of its result. Default false. */
   readonly gated?: boolean;
+  /** Whether the head divides its rows by their norms. Default false. */
+  readonly normalizedHead?: boolean;
   /** Default: Llama's names. */
   readonly names?: ModuleNames;
   /** The feed-forward block. Default: "packed" if `packed`, else "gated". */
@@ -260,6 +278,8 @@ export interface RotaryTraits {
   readonly files?: Readonly<Record<string, string>>;
   /** Keys of config.json under other names than Llama's. Default: none. */
   readonly keys?: Readonly<Record<string, string>>;
+  /** Keys of older files by the names that replace them. Default: none. */
+  readonly others?: Readonly<Record<string, string>>;
   /** Keys with the only supported values; an absent key has the first. Default: none. */
   readonly only?: Readonly<Record<string, readonly (number | boolean | string | null)[]>>;
   /** Defaults of transformers for absent keys of config.json, if they differ by family. */

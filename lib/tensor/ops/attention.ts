@@ -21,6 +21,8 @@ import {
   type KeyFilter,
   reachOperands,
 } from './attention-filter.js';
+import { arange } from './creation.js';
+import { where } from './elementwise.js';
 import { attendInvariantly } from './invariant-attention.js';
 import {
   lastPacked,
@@ -51,6 +53,11 @@ export interface AttentionOptions extends KeyFilter {
    * than 1. Default: none. Source: gpt-oss.
    */
   sinks?: Tensor | null;
+  /**
+   * A slope [H] of each head: key s adds slope * (s - (S - 1)) to the scaled scores, so near keys
+   * count more. It has no gradient. Default: none. Source: Press et al. 2022 (ALiBi).
+   */
+  alibiSlopes?: Tensor | null;
 }
 
 export type { HeadShare };
@@ -58,7 +65,7 @@ export type { HeadShare };
 const ATTENTION: OptionNames<AttentionOptions> = {
   ...{ causal: true, scale: true, dropout: true, mask: true, keyMask: true, keyLengths: true },
   ...{ documents: true, window: true, layout: true, headShare: true },
-  sinks: true,
+  ...{ sinks: true, alibiSlopes: true },
 };
 
 type Drop = kernels.AttentionDropout;
@@ -120,9 +127,11 @@ export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOpt
   const { first = 0, whole } = options.headShare ?? {};
   return exchange.apart([q, k, v], (queries, keys, values, own) => {
     const headShare = { first: first + own.first, whole: whole ?? own.whole };
-    const sinks = options.sinks?.narrow(0, own.first, queries.size(1)) ?? null;
+    const ofHeads = (all: Tensor | null | undefined): Tensor | null =>
+      all?.narrow(0, own.first, queries.size(1)) ?? null;
+    const [sinks, alibiSlopes] = [ofHeads(options.sinks), ofHeads(options.alibiSlopes)];
     return sharingTokens(null, () =>
-      attentionHere(queries, keys, values, { ...options, headShare, sinks }),
+      attentionHere(queries, keys, values, { ...options, headShare, sinks, alibiSlopes }),
     );
   });
 }
@@ -248,7 +257,9 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
   const { causal = false, scale: given, dropout = 0, headShare = null, sinks = null } = read;
   checkAttention(q, k, v);
   if (sinks) requireSinks(q, sinks);
-  const filter = filterOperands(q, k, read, headShare);
+  const { alibiSlopes = null } = read;
+  const mask = alibiSlopes ? alibiMask(alibiSlopes, q, k, read.mask ?? null) : read.mask;
+  const filter = filterOperands(q, k, { ...read, mask: mask ?? null }, headShare);
   const [B, H, T, D] = leading(q.shape, 4);
   const scale = requireFinite('attention scale', given ?? 1 / Math.sqrt(D));
   const views = { q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) };
@@ -290,6 +301,29 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
     });
   });
   return out;
+}
+
+/** `mask` with the bias of the slopes, [1, H, 1, S] without a mask. Throws as requireSinks(). */
+function alibiMask(slopes: Tensor, q: Tensor, k: Tensor, mask: Tensor | null): Tensor {
+  requireTensor('attention alibiSlopes', slopes);
+  const [H, S] = [required(q.shape[1]), k.size(2)];
+  if (slopes.ndim !== 1 || slopes.shape[0] !== H) {
+    const expected = `alibiSlopes [${H}], a slope of each head`;
+    throw shapeError('attention', expected, describe(slopes));
+  }
+  return noGrad(() =>
+    scope(() => {
+      const dtype = statisticOf(q.dtype);
+      const places = arange(S, { dtype, device: q.device }).sub(S - 1);
+      const bias = slopes
+        .detach()
+        .to(dtype)
+        .reshape([1, H, 1, 1])
+        .mul(places.reshape([1, 1, 1, S]));
+      if (!mask) return bias;
+      return mask.dtype === 'bool' ? where(mask, bias, Number.NEGATIVE_INFINITY) : bias.add(mask);
+    }),
+  );
 }
 
 function requireSinks(q: Tensor, sinks: Tensor): void {
