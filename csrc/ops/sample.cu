@@ -247,31 +247,69 @@ __device__ uint64_t best_of_row(const T* row, uint32_t columns) {
   return __syncthreads_or(bad) ? 0 : best;
 }
 
-/// Steps 1 to 4: writes the row's scores to `y` if it is not null. Returns the rank of the best, or
-/// 0 if a score is NaN or +infinity.
+/// Steps 1 to 4 and the mask, of a slot's scores.
 template <class T>
-__device__ uint64_t stage(const Problem<T>& p, const int32_t* numbers, const SampleRules& rules,
-                          float* y) {
-  const T* const row = p.row();
-  const int32_t* const counts = row_of(p.counts, numbers[kCountsRow], p.count_rows, p.columns);
-  const float* const bias = row_of(p.bias, numbers[kBiasRow], p.bias_rows, p.columns);
-  const int32_t* const mask = row_of(p.masks, numbers[kMaskRow], p.mask_rows, p.mask_words);
-  if (!bias && !counts && !mask && !y) return best_of_row(row, p.columns);
-  uint64_t best = 0;
-  int bad = 0;
-  each_element(row, p.columns, [&](uint32_t c, float x) {
+struct RowScores {
+  const T* row;
+  const int32_t* counts;
+  const float* bias;
+  const int32_t* mask;
+  const SampleRules& rules;
+  uint32_t columns;
+
+  __device__ RowScores(const Problem<T>& p, const int32_t* numbers, const SampleRules& rules)
+      : row(p.row()),
+        counts(row_of(p.counts, numbers[kCountsRow], p.count_rows, p.columns)),
+        bias(row_of(p.bias, numbers[kBiasRow], p.bias_rows, p.columns)),
+        mask(row_of(p.masks, numbers[kMaskRow], p.mask_rows, p.mask_words)),
+        rules(rules),
+        columns(p.columns) {}
+
+  __device__ __forceinline__ bool unchanged() const { return !counts && !bias && !mask; }
+  __device__ __forceinline__ float score(uint32_t c, float x) const {
     if (bias) x = add_rn(x, bias[c]);
     if (counts) x = penalized(x, counts[c], rules);
     if (mask) x = masked(x, mask, c);
+    return x;
+  }
+  /// Calls `each` with each column and its score.
+  template <class Each>
+  __device__ __forceinline__ void visit(Each each) const {
+    each_element(row, columns, [&](uint32_t c, float x) { each(c, score(c, x)); });
+  }
+};
+
+/// Returns the rank of the best score, or 0 if a score is NaN or +infinity.
+template <class T>
+__device__ uint64_t best_of(const RowScores<T>& scores) {
+  if (scores.unchanged()) return best_of_row(scores.row, scores.columns);
+  uint64_t best = 0;
+  int bad = 0;
+  scores.visit([&](uint32_t c, float x) {
     bad |= !(x < INFINITY);
-    if (y) y[c] = x;
     const uint64_t rank = ranked(x, c);
     best = rank > best ? rank : best;
   });
-  if (y)
-    for (uint32_t c = p.columns + threadIdx.x; c < p.pitch; c += kThreads) y[c] = kOut;
   best = block_reduce(best, Max{});
   return __syncthreads_or(bad) ? 0 : best;
+}
+
+/// Writes `value` of each score to `y` [pitch]. Ends with a barrier.
+template <class T, class Value>
+__device__ void stage(const RowScores<T>& scores, float* y, uint32_t pitch, Value value) {
+  scores.visit([&](uint32_t c, float x) { y[c] = value(x); });
+  for (uint32_t c = scores.columns + threadIdx.x; c < pitch; c += kThreads) y[c] = kOut;
+  __syncthreads();
+}
+
+/// Returns whether a slot has banned sequences.
+template <class T>
+__device__ bool has_bans(const Problem<T>& p, int32_t slot) {
+  if (p.ban_rows == 0) return false;
+  int any = 0;
+  for (int64_t b = threadIdx.x; b < p.ban_rows; b += kThreads)
+    any |= p.bans[b * p.ban_width + kBanSlot] == slot;
+  return __syncthreads_or(any);
 }
 
 /// Step 5. Returns whether any token was excluded.
@@ -378,39 +416,91 @@ __device__ uint64_t race(const Candidates& from, const Boundary& last, const Sam
   return block_reduce(best, Max{});
 }
 
-/// Steps 6 to 9 and the draw.
-__device__ int32_t draw(float* y, uint32_t columns, uint32_t pitch, float most,
-                        const SampleRules& rules) {
+/// Above the key of a draw: the same steps with fast logarithms, and room for their errors.
+__device__ __forceinline__ float bound_of_key(float y, uint32_t word) {
+  const float u = fmaf(static_cast<float>(word), 0x1p-32f, 0x1p-33f);
+  const float e = u < 0x1p-7f ? fmaf(0.5f * u, u, u) : -__logf(fmaxf(1.0f - u, 0x1p-24f));
+  return y - __logf(e) + 1e-3f;
+}
+
+/// The race of all candidates of a row, with y = (score - most) / temperature. It computes the
+/// exact key only where a bound of the key reaches the thread's best key.
+template <class T>
+__device__ uint64_t race_row(const RowScores<T>& scores, float most) {
+  const SampleRules& rules = scores.rules;
+  const uint64_t position = static_cast<uint64_t>(rules.position);
+  float best_key = kOut;
+  uint64_t best = 0;
+  uint32_t block = ~0u;
+  Philox4 words = {};
+  scores.visit([&](uint32_t c, float x) {
+    const float y = div_rn(sub_rn(x, most), rules.temperature);
+    if (y == kOut) return;
+    if (c / 4 != block) words = philox(rules.seed, position, block = c / 4);
+    const uint32_t u = c % 4;
+    const uint32_t word = u == 0 ? words.v[0] : u == 1 ? words.v[1] : u == 2 ? words.v[2] : words.v[3];
+    if (bound_of_key(y, word) < best_key) return;
+    if (rules.min_p > 0.0f && exact_exp(y) < rules.min_p) return;
+    const float key = draw_key(y, word);
+    best_key = fmaxf(best_key, key);
+    const uint64_t rank = ranked(key, c);
+    best = rank > best ? rank : best;
+  });
+  return block_reduce(best, Max{});
+}
+
+/// Steps 7 to 9 and the draw from y, after a barrier.
+__device__ int32_t draw(float* y, uint32_t columns, uint32_t pitch, const SampleRules& rules) {
   __shared__ uint64_t bins[kBins];
   __shared__ List list;
-  __syncthreads();
-  for (uint32_t c = threadIdx.x; c < columns; c += kThreads)
-    y[c] = div_rn(sub_rn(y[c], most), rules.temperature);
-  __syncthreads();
   Candidates left = {y, nullptr, pitch};
-  uint64_t possible = 0;
-  for (uint32_t c = threadIdx.x; c < columns; c += kThreads) possible += y[c] != kOut;
-  possible = block_sum(possible);
-  if (rules.top_k > 0 && static_cast<uint64_t>(rules.top_k) < possible) {
-    const Boundary last = select(left, bins, static_cast<uint64_t>(rules.top_k), false,
-                                 [](float) { return uint64_t{1}; });
-    left = keep(left, y, last, list, kMostListed);
+  if (rules.top_k > 0) {
+    uint64_t possible = 0;
+    for (uint32_t c = threadIdx.x; c < columns; c += kThreads) possible += y[c] != kOut;
+    possible = block_sum(possible);
+    if (static_cast<uint64_t>(rules.top_k) < possible) {
+      const Boundary last = select(left, bins, static_cast<uint64_t>(rules.top_k), false,
+                                   [](float) { return uint64_t{1}; });
+      left = keep(left, y, last, list, kMostListed);
+    }
   }
   const Boundary last = rules.top_p < 1.0f ? nucleus(left, bins, rules.top_p) : Boundary{};
   return static_cast<int32_t>(column_in(race(left, last, rules)));
 }
 
+/// The token of a slot without banned sequences.
+template <class T>
+__device__ int32_t choose_freely(const Problem<T>& p, const RowScores<T>& scores, float* y) {
+  const SampleRules& rules = scores.rules;
+  const uint64_t best = best_of(scores);
+  if (best == 0) return kNotANumber;
+  const float most = value_of(static_cast<uint32_t>(best >> 32));
+  if (most == kOut) return kNothingLeft;
+  if (rules.temperature == 0.0f) return static_cast<int32_t>(column_in(best));
+  if (rules.top_k <= 0 && rules.top_p >= 1.0f)
+    return static_cast<int32_t>(column_in(race_row(scores, most)));
+  stage(scores, y, p.pitch,
+        [&](float x) { return div_rn(sub_rn(x, most), rules.temperature); });
+  return draw(y, p.columns, p.pitch, rules);
+}
+
 template <class T>
 __device__ int32_t choose(const Problem<T>& p, int32_t slot, const SampleRules& rules) {
   float* const y = p.staged + int64_t{blockIdx.x} * p.pitch;
-  const bool greedy = rules.temperature == 0.0f;
-  uint64_t best =
-      stage(p, p.numbers + slot * kSampleNumbers, rules, greedy && p.ban_rows == 0 ? nullptr : y);
+  const RowScores<T> scores(p, p.numbers + slot * kSampleNumbers, rules);
+  if (!has_bans(p, slot)) return choose_freely(p, scores, y);
+  uint64_t best = best_of(scores);
   if (best == 0) return kNotANumber;
-  if (p.ban_rows > 0 && ban(p, slot, rules, y)) best = best_of(y, p.columns);
+  stage(scores, y, p.pitch, [](float x) { return x; });
+  if (ban(p, slot, rules, y)) best = best_of(y, p.columns);
   const float most = value_of(static_cast<uint32_t>(best >> 32));
   if (most == kOut) return kNothingLeft;
-  return greedy ? static_cast<int32_t>(column_in(best)) : draw(y, p.columns, p.pitch, most, rules);
+  if (rules.temperature == 0.0f) return static_cast<int32_t>(column_in(best));
+  __syncthreads();
+  for (uint32_t c = threadIdx.x; c < p.columns; c += kThreads)
+    y[c] = div_rn(sub_rn(y[c], most), rules.temperature);
+  __syncthreads();
+  return draw(y, p.columns, p.pitch, rules);
 }
 
 template <class T>
