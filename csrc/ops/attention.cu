@@ -3,13 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
 
 #include "attention_document_copy.cuh"
 #include "attention_hopper.cuh"
-#include "attention_key_gradient.cuh"
-#include "attention_plain.cuh"
-#include "attention_query_gradient.cuh"
+#include "attention_kinds.cuh"
 
 namespace ds::cuda {
 namespace {
@@ -115,16 +112,6 @@ ScoreFilter filter_of(const char* op, const Op& x, const AttentionSizes& sizes, 
   return filter;
 }
 
-/// Calls f with `hiding` as a compile-time constant.
-template <class F>
-void with_hiding(Hiding hiding, F&& f) {
-  switch (hiding) {
-    case Hiding::causal: return f(std::integral_constant<Hiding, Hiding::causal>{});
-    case Hiding::tiles: return f(std::integral_constant<Hiding, Hiding::tiles>{});
-    case Hiding::elements: return f(std::integral_constant<Hiding, Hiding::elements>{});
-  }
-}
-
 /// Launch grids are one-dimensional; 16 rows is the smallest tile of any kernel.
 void check_grid(const char* op, const AttentionSizes& sizes) {
   const double rows = std::max(sizes.rows, sizes.keys);
@@ -150,114 +137,26 @@ bool tensor_cores_serve(const AttentionSizes& sizes) {
   return sizeof(T) == 2 && sizes.d <= 128 && sizes.scale > 0.f;
 }
 
-// Tile sizes by head dim, the fastest measured on one H200 (causal, T 1024 at D 64 and 4096 at
-// D 128) that fit the 99 KiB of shared memory of the smaller devices. The shapes' own headers name
-// the parameters.
-template <int kD>
-struct Shapes;
-template <>
-struct Shapes<32> {
-  using Forward = ForwardShape<32, 128, 64, 4, 2, true>;
-  using KeyGradient = KeyGradientShape<32, 128, 64, 4, 2, 32, true, true>;
-  using QueryGradient = QueryGradientShape<32, 128, 64, 4, 2, 32, true>;
-};
-template <>
-struct Shapes<64> {
-  using Forward = ForwardShape<64, 128, 64, 4, 2, true>;
-  using KeyGradient = KeyGradientShape<64, 128, 64, 4, 2, 32, false, false>;
-  using QueryGradient = QueryGradientShape<64, 128, 64, 4, 2, 64, false>;
-};
-template <>
-struct Shapes<96> {
-  using Forward = ForwardShape<96, 128, 64, 4, 2, false>;
-  using KeyGradient = KeyGradientShape<96, 64, 64, 4, 2, 32, false, false>;
-  using QueryGradient = QueryGradientShape<96, 64, 64, 4, 2, 32, true>;
-};
-template <>
-struct Shapes<128> {
-  using Forward = ForwardShape<128, 128, 64, 4, 2, false>;
-  using KeyGradient = KeyGradientShape<128, 64, 64, 4, 2, 32, false, false>;
-  using QueryGradient = QueryGradientShape<128, 128, 32, 4, 2, 32, false>;
-};
-
-/// Tile sizes of the kernels that hide single elements. Smaller where these kernels run out of
-/// registers.
-template <int kD>
-struct FilteredShapes : Shapes<kD> {
-  using Forward = ForwardShape<kD, 128, 32, 4, 2, (kD <= 64)>;
-};
-template <>
-struct FilteredShapes<64> {
-  using Forward = ForwardShape<64, 128, 32, 4, 2, true>;
-  using KeyGradient = KeyGradientShape<64, 64, 64, 4, 2, 32, false, false>;
-  using QueryGradient = QueryGradientShape<64, 128, 64, 4, 2, 32, false>;
-};
-template <>
-struct FilteredShapes<128> {
-  using Forward = ForwardShape<128, 128, 32, 4, 2, false>;
-  using KeyGradient = KeyGradientShape<128, 64, 64, 4, 2, 32, false, false>;
-  using QueryGradient = QueryGradientShape<128, 64, 32, 4, 2, 32, false>;
-};
-
-/// At D = 128 and this many queries, 256 queries per thread block are 8 % faster if they fit.
-using LongForward = ForwardShape<128, 256, 64, 8, 1, false>;
-constexpr int kLongRows = 2048;
-
-bool fits_shared_memory(size_t bytes) {
-  int device = 0, limit = 0;
-  DS_CUDA(cudaGetDevice(&device), "attention");
-  DS_CUDA(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-          "attention");
-  return bytes <= static_cast<size_t>(limit);
-}
-
-template <Hiding kHiding, class F>
-void with_shapes(int d, F&& f) {
-  const auto call = [&]<int kD>(std::integral_constant<int, kD>) {
-    f(std::conditional_t<kHiding == Hiding::causal, Shapes<kD>, FilteredShapes<kD>>{});
-  };
-  if (d <= 32) return call(std::integral_constant<int, 32>{});
-  if (d <= 64) return call(std::integral_constant<int, 64>{});
-  if (d <= 96) return call(std::integral_constant<int, 96>{});
-  call(std::integral_constant<int, 128>{});
-}
-
-template <class T, Hiding kHiding>
+template <class T>
 void run_forward(const ForwardArguments<T>& args, CudaContext& ctx) {
-  const cudaStream_t stream = ctx.stream;
   if constexpr (sizeof(T) == 2) {
     if (run_hopper_forward(args, ctx)) return;
-    if constexpr (kHiding == Hiding::causal) {
-      if (tensor_cores_serve<T>(args.sizes) && args.sizes.d > 96 && args.sizes.rows >= kLongRows &&
-          fits_shared_memory(LongForward::shared_bytes))
-        return launch_attention_forward<T, LongForward, kHiding>(args, stream);
-    }
-    if (tensor_cores_serve<T>(args.sizes))
-      return with_shapes<kHiding>(args.sizes.d, [&](auto shapes) {
-        using Shape = typename decltype(shapes)::Forward;
-        launch_attention_forward<T, Shape, kHiding>(args, stream);
-      });
+    if (tensor_cores_serve<T>(args.sizes)) return run_attention_forward(args, ctx.stream);
   }
-  if (args.sizes.d <= 64) return launch_attention_plain<T, 32, kHiding>(args, stream);
-  launch_attention_plain<T, 16, kHiding>(args, stream);
+  run_attention_plain(args, ctx.stream);
 }
 
-template <class T, Hiding kHiding>
+template <class T>
 void run_backward(const BackwardArguments<T>& args, CudaContext& ctx) {
-  const cudaStream_t stream = ctx.stream;
-  launch_attention_statistics(args, stream);
+  launch_attention_statistics(args, ctx.stream);
   if constexpr (sizeof(T) == 2) {
     if (run_hopper_backward(args, ctx)) return;
-    if (tensor_cores_serve<T>(args.sizes))
-      return with_shapes<kHiding>(args.sizes.d, [&](auto shapes) {
-        using Keys = typename decltype(shapes)::KeyGradient;
-        using Queries = typename decltype(shapes)::QueryGradient;
-        launch_attention_key_gradient<T, Keys, kHiding>(args, stream);
-        launch_attention_query_gradient<T, Queries, kHiding>(args, stream);
-      });
+    if (tensor_cores_serve<T>(args.sizes)) {
+      run_attention_key_gradient(args, ctx.stream);
+      return run_attention_query_gradient(args, ctx.stream);
+    }
   }
-  if (args.sizes.d <= 64) return launch_attention_plain_backward<T, 32, kHiding>(args, stream);
-  launch_attention_plain_backward<T, 16, kHiding>(args, stream);
+  run_attention_plain_backward(args, ctx.stream);
 }
 
 }  // namespace
@@ -279,7 +178,7 @@ void run(const Attention& x, CudaContext& ctx) {
                                    x.lse.as<float>(),
                                    sizes,
                                    filter};
-    with_hiding(filter.hiding, [&](auto kind) { run_forward<T, kind()>(args, ctx); });
+    run_forward(args, ctx);
   });
 }
 
@@ -307,7 +206,7 @@ void run(const AttentionBackward& x, CudaContext& ctx) {
                                     statistics,
                                     sizes,
                                     filter};
-    with_hiding(filter.hiding, [&](auto kind) { run_backward<T, kind()>(args, ctx); });
+    run_backward(args, ctx);
   });
 }
 

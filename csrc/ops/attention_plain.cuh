@@ -6,8 +6,6 @@
 
 namespace ds::cuda {
 
-constexpr int kPlainHeadDim = 256;
-
 /// kTile queries against kTile keys at a time, eight threads a row; everything in shared memory in
 /// f32, rows one element longer than D against bank conflicts.
 template <int kTile>
