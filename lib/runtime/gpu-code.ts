@@ -17,10 +17,24 @@ const CUBIN = 2;
 /** Flag of targets such as sm_90a. Their code runs on one compute capability only. */
 const ONE_CAPABILITY = 0x10_0000n;
 
+/** Code of a container with its bytes, which nvcc may have packed by Zstandard. */
+export interface GpuEntry extends EmbeddedCode {
+  payload: Buffer;
+  /** Bytes after unpacking. */
+  unpacked: number;
+}
+
 /** Returns the code of each container. Throws Error if the file is no 64-bit little-endian ELF. */
 export function readGpuCode(file: string): EmbeddedCode[][] {
+  return readGpuEntries(file).map((entries) =>
+    entries.map(({ kind, architecture }) => ({ kind, architecture })),
+  );
+}
+
+/** Returns the entries of each container. Throws as `readGpuCode()`. */
+export function readGpuEntries(file: string): GpuEntry[][] {
   const section = readSection(file, '.nv_fatbin');
-  const containers: EmbeddedCode[][] = [];
+  const containers: GpuEntry[][] = [];
   for (let at = 0; at + 16 <= section.length; ) {
     if (section.readUInt32LE(at) !== CONTAINER) {
       at += 8; // padding
@@ -34,17 +48,50 @@ export function readGpuCode(file: string): EmbeddedCode[][] {
   return containers;
 }
 
-function readEntries(bytes: Buffer): EmbeddedCode[] {
-  const found: EmbeddedCode[] = [];
+function readEntries(bytes: Buffer): GpuEntry[] {
+  const found: GpuEntry[] = [];
   for (let at = 0; at + 64 <= bytes.length; ) {
     const kind = bytes.readUInt16LE(at);
-    const number = bytes.readUInt32LE(at + 28);
+    const begin = at + bytes.readUInt32LE(at + 4);
+    const end = begin + Number(bytes.readBigUInt64LE(at + 8));
+    const packed = bytes.readUInt32LE(at + 16);
+    const payload = bytes.subarray(begin, packed > 0 ? begin + packed : end);
+    const unpacked = packed > 0 ? Number(bytes.readBigUInt64LE(at + 56)) : payload.length;
     const suffix = bytes.readBigUInt64LE(at + 40) & ONE_CAPABILITY ? 'a' : '';
-    if (kind === CUBIN) found.push({ kind: 'cubin', architecture: `sm_${number}${suffix}` });
-    if (kind === PTX) found.push({ kind: 'ptx', architecture: `compute_${number}${suffix}` });
-    at += bytes.readUInt32LE(at + 4) + Number(bytes.readBigUInt64LE(at + 8));
+    const name = `${bytes.readUInt32LE(at + 28)}${suffix}`;
+    if (kind === CUBIN)
+      found.push({ kind: 'cubin', architecture: `sm_${name}`, payload, unpacked });
+    if (kind === PTX)
+      found.push({ kind: 'ptx', architecture: `compute_${name}`, payload, unpacked });
+    at = end;
   }
   return found;
+}
+
+type Read = (offset: number, bytes: number) => Buffer;
+
+/** Sections of a 64-bit little-endian ELF file; null if it is none. */
+export function elfSections(read: Read): { name: string; offset: number; bytes: number }[] | null {
+  const head = read(0, 64);
+  if (head.length < 64 || head.readUInt32BE(0) !== 0x7f454c46 || head.readUInt16LE(4) !== 0x0102)
+    return null;
+  const [size, count, nameTable] = [0x3a, 0x3c, 0x3e].map((at) => head.readUInt16LE(at)) as [
+    number,
+    number,
+    number,
+  ];
+  const table = read(Number(head.readBigUInt64LE(0x28)), size * count);
+  const section = (index: number) => {
+    const at = index * size;
+    const [offset, bytes] = [24, 32].map((field) => Number(table.readBigUInt64LE(at + field)));
+    return { name: table.readUInt32LE(at), offset: offset as number, bytes: bytes as number };
+  };
+  const names = section(nameTable);
+  const text = read(names.offset, names.bytes);
+  return Array.from({ length: count }, (_, i) => {
+    const { name: start, ...rest } = section(i);
+    return { name: text.toString('latin1', start, text.indexOf(0, start)), ...rest };
+  });
 }
 
 function readSection(file: string, name: string): Buffer {
@@ -54,28 +101,10 @@ function readSection(file: string, name: string): Buffer {
       const out = Buffer.alloc(bytes);
       return out.subarray(0, readSync(descriptor, out, 0, bytes, offset));
     };
-    const head = read(0, 64);
-    if (head.length < 64 || head.readUInt32BE(0) !== 0x7f454c46 || head.readUInt16LE(4) !== 0x0102)
-      throw new Error(`expected a 64-bit ELF file, got ${file}`);
-    const [size, count, nameTable] = [0x3a, 0x3c, 0x3e].map((at) => head.readUInt16LE(at)) as [
-      number,
-      number,
-      number,
-    ];
-    const table = read(Number(head.readBigUInt64LE(0x28)), size * count);
-    const section = (index: number) => {
-      const at = index * size;
-      const [offset, bytes] = [24, 32].map((field) => Number(table.readBigUInt64LE(at + field)));
-      return { name: table.readUInt32LE(at), offset: offset as number, bytes: bytes as number };
-    };
-    const names = section(nameTable);
-    const text = read(names.offset, names.bytes);
-    for (let i = 0; i < count; i++) {
-      const { name: start, offset, bytes } = section(i);
-      if (text.toString('latin1', start, text.indexOf(0, start)) === name)
-        return read(offset, bytes);
-    }
-    return Buffer.alloc(0);
+    const sections = elfSections(read);
+    if (sections === null) throw new Error(`expected a 64-bit ELF file, got ${file}`);
+    const found = sections.find((section) => section.name === name);
+    return found ? read(found.offset, found.bytes) : Buffer.alloc(0);
   } finally {
     closeSync(descriptor);
   }
