@@ -114,7 +114,7 @@ const range = (page, id = 'loss') =>
 const until = (page, body, value) => page.waitForFunction(body, value, { timeout: 15_000 });
 
 async function checkLive(page, log) {
-  assert.match(await page.locator('#tiles').textContent(), /400 \/ 1,000/);
+  await until(page, () => document.querySelector('#tiles').textContent.includes('400 / 1,000'));
   assert.equal(new URL(page.url()).hash, '', 'the token leaves the address');
   for (let step = 401; step <= 420; step++) writeStep(log, step, 1e-3);
   await log.flush();

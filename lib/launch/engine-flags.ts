@@ -51,6 +51,22 @@ export const SERVER = {
     default: 1,
     flag: '--tp <n>',
   }),
+  models: checked(
+    (_, models: Readonly<Record<string, string>>) => models,
+    'one of [several models](#several-models), in place of the argument; repeatable',
+    { shown: 'none', flag: '--model <name=folder>', syntax: 'pairs' },
+  ),
+  modelMemory: integer('bytes of all loaded [models](#several-models) together', {
+    min: 1,
+    shown: '90 % of the GPU, or half of the host memory',
+    flag: '--model-memory <size>',
+    syntax: 'bytes',
+  }),
+  modelIdle: integer('seconds without a request until a model is [unloaded](#several-models)', {
+    min: 1,
+    shown: 'never',
+    flag: '--model-idle <seconds>',
+  }),
   adapters: checked(
     (_, adapters: Readonly<Record<string, string>>) => adapters,
     '[adapter](#several-adapters) that requests name as the model; repeatable',
@@ -77,6 +93,8 @@ export interface EngineFlags extends Options<typeof ENGINE> {
   adapter?: Readonly<Record<string, string>>;
   maxLoras?: number;
   maxLoraRank?: number;
+  /** Folders by the names of --model. */
+  model?: Readonly<Record<string, string>>;
   /** Whether steps are recorded where they can be; false of --no-graphs. */
   graphs: boolean;
 }

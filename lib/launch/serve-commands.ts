@@ -16,9 +16,9 @@ const MODEL = 'folder of a model or of checkpoints, or a name such as Qwen/Qwen3
  * of an error.
  */
 export function addServeCommands(program: Command, group: string, finish: Finish): void {
-  const serve = withModelOptions(program.command('serve').helpGroup(group))
-    .description("serve a model over HTTP, for OpenAI's clients")
-    .action((folder: string, flags: ServeFlags) =>
+  const serve = withModelOptions(program.command('serve').helpGroup(group), '[model]')
+    .description("serve models over HTTP, for OpenAI's clients")
+    .action((folder: string | undefined, flags: ServeFlags) =>
       finish(async () => (await import('./serve.js')).serveCommand(folder, flags)),
     );
   addDeclared(serve.optionsGroup('Server:'), { ...SERVE, ...SERVER });
@@ -31,8 +31,8 @@ export function addServeCommands(program: Command, group: string, finish: Finish
   addDeclared(chat.optionsGroup('Sampling:'), { ...CHAT, ...CHAT_SAMPLING });
 }
 
-function withModelOptions(command: Command): Command {
-  return addDeclared(command.argument('<model>', MODEL).optionsGroup('Model:'), ENGINE).option(
+function withModelOptions(command: Command, argument = '<model>'): Command {
+  return addDeclared(command.argument(argument, MODEL).optionsGroup('Model:'), ENGINE).option(
     '--no-graphs',
     'launch kernels one by one, without recorded graphs',
   );

@@ -4,14 +4,24 @@ import { readFileSync } from 'node:fs';
 import { basename, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { isRemote } from '../hub/names.js';
+import { formatValue } from '../runtime/format-value.js';
 import { isLoopback } from '../runtime/loopback.js';
 import { errorMessage } from '../runtime/system-error.js';
-import { type InferenceServer, openServed, requireKey, serve } from '../serve/index.js';
+import {
+  type EngineOptions,
+  type InferenceServer,
+  type ModelPool,
+  openPool,
+  openServed,
+  requireKey,
+  serve,
+} from '../serve/index.js';
+
 import { REQUEST_LIMITS, readLimits, SERVER_LIMITS } from '../serve/limits.js';
 import { SERVE } from '../serve/serve-options.js';
 import { refuse } from './argument-error.js';
 import { fromFlags } from './declared-flags.js';
-import { engineOptions, type ServeFlags, textOf } from './engine-flags.js';
+import { engineOptions, SERVER, type ServeFlags, textOf } from './engine-flags.js';
 
 /** Seconds that ranks have to end after their server. */
 const MARGIN = 10;
@@ -28,8 +38,34 @@ const KEY = 'DS_API_KEY';
 const SIGNALS = ['SIGTERM', 'SIGINT'] as const;
 
 /** Serves with one process, or with --tp ranks. Returns the exit code. Throws as serveHere(). */
-export function serveCommand(folder: string, flags: ServeFlags): Promise<number> {
+export async function serveCommand(folder: string | undefined, flags: ServeFlags): Promise<number> {
+  requireModels(folder, flags);
+  if (folder === undefined) return serveHere(null, flags);
   return (flags.tp ?? 1) > 1 ? serveOverRanks(folder, flags) : serveHere(folder, flags);
+}
+
+/** Throws DS_ARGUMENT unless there is one model, or several without options of one model. */
+function requireModels(folder: string | undefined, flags: ServeFlags): void {
+  const { model, adapter, maxLoras, revision, modelMemory, modelIdle } = flags;
+  if (model === undefined) {
+    if (folder === undefined) refuse('ds serve', 'a model, or --model NAME=FOLDER', 'none');
+    const given = modelMemory === undefined ? modelIdle : modelMemory;
+    if (given === undefined) return;
+    refuse('--model-memory, --model-idle', '--model NAME=FOLDER with it', 'one model');
+  }
+  if (folder !== undefined) {
+    refuse('--model', 'no other model as the argument', formatValue(folder));
+  }
+  const { modelName } = fromFlags({ modelName: SERVE.model }, flags);
+  const single = {
+    '--tp': (flags.tp ?? 1) > 1 || undefined,
+    '--adapter': adapter,
+    '--max-loras': maxLoras,
+    '--revision': revision,
+    '--model-name': modelName,
+  };
+  const odd = Object.entries(single).find(([, value]) => value !== undefined);
+  if (odd) refuse(odd[0], 'no such option with --model', 'one', 'Serve that model alone.');
 }
 
 /** Starts the ranks. Rank 0 serves. */
@@ -66,19 +102,21 @@ async function hasGpus(device: string | undefined): Promise<boolean> {
 
 /**
  * Serves until the first signal, then lets running requests end; a second one ends the process at
- * once. Returns the exit code. Throws as serve() and initInference() do.
+ * once. `folder` is null for the models of --model. Returns the exit code. Throws as serve() and
+ * initInference() do.
  */
-export async function serveHere(folder: string, flags: ServeFlags): Promise<number> {
+export async function serveHere(folder: string | null, flags: ServeFlags): Promise<number> {
   const options = engineOptions(flags);
   const apiKeys = keysOf(flags.apiKeyFile);
   const given = fromFlags(SERVE, flags);
-  const { host = SERVE.host.absent(''), model = nameOf(folder) } = given;
+  const { host = SERVE.host.absent('') } = given;
+  const { model = folder === null ? SERVE.model.absent('') : nameOf(folder) } = given;
   const chatTemplate = textOf(flags.chatTemplate);
   const stopped = signalled();
   let engine: ReturnType<typeof openServed> | null = null;
   let code = 0;
   let timer: NodeJS.Timeout | undefined;
-  const open = () => {
+  const open = (folder: string) => () => {
     engine = openServed(folder, options).then(async (one) => {
       await one.follow();
       return one;
@@ -86,8 +124,10 @@ export async function serveHere(folder: string, flags: ServeFlags): Promise<numb
     return engine;
   };
   const limits = fromFlags({ ...REQUEST_LIMITS, ...SERVER_LIMITS }, flags);
-  const server = await serve(open, { ...given, host, model, apiKeys, chatTemplate, limits });
-  console.log(`${model} at ${server.url}/v1: loading ${folder}`);
+  const source = folder === null ? poolOf(flags, options) : open(folder);
+  const server = await serve(source, { ...given, host, model, apiKeys, chatTemplate, limits });
+  if (folder !== null) console.log(`${model} at ${server.url}/v1: loading ${folder}`);
+  if (given.ui) console.log(`chat at ${server.url}/`);
   if (apiKeys.length === 0 && !isLoopback(host)) {
     console.error(
       `ds: every client that reaches ${host} may send requests: set ${KEY} or --api-key-file.`,
@@ -95,7 +135,7 @@ export async function serveHere(folder: string, flags: ServeFlags): Promise<numb
   }
   try {
     await Promise.race([server.ready, stopped]);
-    if (server.served) console.log(introduction(server));
+    if (server.served || server.pool) console.log(introduction(server));
     const cause = await Promise.race([stopped, server.failed]);
     if (cause instanceof Error) {
       code = ENGINE_FAILED;
@@ -146,7 +186,19 @@ function signalled(): Promise<string> {
   });
 }
 
-function introduction({ served }: InferenceServer): string {
+/** The pool of --model. */
+function poolOf({ model = {}, ...flags }: ServeFlags, options: EngineOptions): ModelPool {
+  const { modelMemory: memory, modelIdle: idleSeconds } = fromFlags(SERVER, flags);
+  const given = { memory, idleSeconds };
+  const limits = Object.entries(given).filter(([, value]) => value !== undefined);
+  return openPool(model, options, Object.fromEntries(limits));
+}
+
+function introduction({ served, pool, url }: InferenceServer): string {
+  if (pool) {
+    const names = pool.models.map(({ name }) => name).join(', ');
+    return `ready at ${url}/v1: ${names}, each loaded by its first request`;
+  }
   if (!served) return '';
   const { maxTokens, tokenizer, canChat } = served;
   const without = [

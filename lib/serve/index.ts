@@ -5,7 +5,9 @@ export type { ChatOptions } from './chat-options.js';
 export { followEngine, leaveRanks } from './follow-engine.js';
 
 export type { ResolvedLimits, ServeLimits } from './limits.js';
+export { ModelPool } from './model-pool.js';
 export { type EngineOptions, openEngine, openServed } from './open-engine.js';
+export { openPool } from './open-pool.js';
 export type { ServeOptions } from './serve-options.js';
 export type {
   ContinuationOptions,

@@ -30,8 +30,8 @@ export class Metrics {
     });
   }
 
-  /** The text of GET /metrics; `stats` is null while the model loads. */
-  text(stats: EngineStats | null): string {
+  /** The text of GET /metrics; `engines` are the lines of the loaded models. */
+  text(engines: readonly string[]): string {
     const labelled = (name: string, label: string, counts: ReadonlyMap<string, number>): string[] =>
       Array.from(counts, ([value, count]) => `${name}{${label}="${value}"} ${count}`);
     const finished = 'ds_requests_finished_total';
@@ -43,7 +43,7 @@ export class Metrics {
       ['ds_queue_seconds', 'From the request to the first work on it.', this.queue],
     ];
     return [
-      ...(stats ? engineMetrics(stats) : []),
+      ...engines,
       metric(
         ...([finished, 'counter', 'Answers that ended, by the reason.'] as const),
         labelled(finished, 'reason', this.finished),
@@ -57,20 +57,31 @@ export class Metrics {
   }
 }
 
-function engineMetrics(stats: EngineStats): string[] {
-  const rows: [string, 'gauge' | 'counter', string, number][] = [
-    ['ds_requests_running', 'gauge', 'Sequences that are computed.', stats.running],
-    ['ds_requests_waiting', 'gauge', 'Sequences that wait for memory.', stats.waiting],
-    ['ds_cache_usage_ratio', 'gauge', 'Used blocks of the cache.', stats.blocksUsed / stats.blocks],
-    ['ds_prefix_cache_queries_total', 'counter', 'Prompt tokens looked up.', stats.prefixQueries],
-    ['ds_prefix_cache_hits_total', 'counter', 'Prompt tokens found.', stats.prefixHits],
-    ['ds_prompt_tokens_total', 'counter', 'Tokens of prompts.', stats.promptTokens],
-    ['ds_generation_tokens_total', 'counter', 'Tokens generated.', stats.generatedTokens],
-    ['ds_preemptions_total', 'counter', 'Sequences put back for memory.', stats.preemptions],
-    ['ds_draft_tokens_total', 'counter', 'Proposed tokens verified.', stats.proposedTokens],
-    ['ds_accepted_tokens_total', 'counter', 'Proposed tokens accepted.', stats.acceptedTokens],
-  ];
-  return rows.map(([name, type, help, value]) => metric(name, type, help, [`${name} ${value}`]));
+type EngineRow = [string, 'gauge' | 'counter', string, (stats: EngineStats) => number];
+
+const ENGINE_ROWS: readonly EngineRow[] = [
+  ['ds_requests_running', 'gauge', 'Sequences that are computed.', ({ running }) => running],
+  ['ds_requests_waiting', 'gauge', 'Sequences that wait for memory.', ({ waiting }) => waiting],
+  ['ds_cache_usage_ratio', 'gauge', 'Used blocks of the cache.', (s) => s.blocksUsed / s.blocks],
+  ['ds_prefix_cache_queries_total', 'counter', 'Prompt tokens looked up.', (s) => s.prefixQueries],
+  ['ds_prefix_cache_hits_total', 'counter', 'Prompt tokens found.', (s) => s.prefixHits],
+  ['ds_prompt_tokens_total', 'counter', 'Tokens of prompts.', (s) => s.promptTokens],
+  ['ds_generation_tokens_total', 'counter', 'Tokens generated.', (s) => s.generatedTokens],
+  ['ds_preemptions_total', 'counter', 'Sequences put back for memory.', (s) => s.preemptions],
+  ['ds_draft_tokens_total', 'counter', 'Proposed tokens verified.', (s) => s.proposedTokens],
+  ['ds_accepted_tokens_total', 'counter', 'Proposed tokens accepted.', (s) => s.acceptedTokens],
+];
+
+/** The counters of engines, by the model; the single engine of a server has the name null. */
+export function engineMetrics(engines: ReadonlyMap<string | null, EngineStats>): string[] {
+  if (engines.size === 0) return [];
+  return ENGINE_ROWS.map(([name, type, help, value]) => {
+    const lines = Array.from(engines, ([model, stats]) => {
+      const label = model === null ? '' : `{model=${JSON.stringify(model)}}`;
+      return `${name}${label} ${value(stats)}`;
+    });
+    return metric(name, type, help, lines);
+  });
 }
 
 function add(counts: Map<string, number>, name: string): void {

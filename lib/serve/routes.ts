@@ -4,7 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { JsonObject } from '../../types/json.js';
 import { required } from '../runtime/required.js';
 import type { Access } from './access.js';
-import { describeModels, loadAdapter, namesOf, unloadAdapter } from './adapters.js';
+import { describeModels, loadAdapter, unloadAdapter } from './adapters.js';
 import type { Admission } from './admission.js';
 import { answerParsed, type Counter } from './answer-request.js';
 import { ApiError, engineFailed, noModel, overloaded, unsupported } from './api-error.js';
@@ -17,7 +17,10 @@ import { embeddings, rerank } from './embeddings.js';
 import type { Asker } from './fair-queue.js';
 import type { Hosts } from './hosts.js';
 import type { ResolvedLimits } from './limits.js';
+import { engineMetrics } from './metrics.js';
+import type { Lease, ModelPool } from './model-pool.js';
 import type { ParsedRequest } from './parsed-request.js';
+import { describePooled, poolMetrics, statesOf } from './pool-routes.js';
 import { readJson } from './request-body.js';
 import { RequestLife, whileAlive } from './request-life.js';
 import { readResponse } from './responses/response-request.js';
@@ -42,6 +45,8 @@ interface ServerContext extends Counter {
   readonly started: number;
   /** Null while it is loading. */
   readonly served: ServedModel | null;
+  /** Several models; null for one. */
+  readonly pool: ModelPool | null;
   readonly isStopping: boolean;
   /** The connection of a request that may be answered is one of the last that are closed. */
   trust(request: IncomingMessage): void;
@@ -125,34 +130,61 @@ function routeOf(path: string): Route {
 }
 
 function health(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
-  const { served, isStopping, failure } = context;
+  const { served, pool, isStopping, failure } = context;
   if (failure) {
     sendJson(response, 503, { status: 'failed', reason: failure.message });
     return;
   }
-  const status = isStopping ? 'stopping' : served ? 'ok' : 'loading';
-  sendJson(response, status === 'ok' ? 200 : 503, { status });
+  const status = isStopping ? 'stopping' : served || pool ? 'ok' : 'loading';
+  const models = pool && { models: statesOf(pool) };
+  sendJson(response, status === 'ok' ? 200 : 503, { status, ...models });
 }
 
 function metrics(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
-  send(response, 200, context.metrics.text(context.served?.engine.stats() ?? null), PROMETHEUS);
+  const { served, pool } = context;
+  const one = served ? engineMetrics(new Map([[null, served.engine.stats()]])) : [];
+  const lines = pool ? [...engineMetrics(pool.stats()), ...poolMetrics(pool)] : one;
+  send(response, 200, context.metrics.text(lines), PROMETHEUS);
 }
 
 function models(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
-  const data = describeModels(requireLoaded(context), context.started);
-  sendJson(response, 200, { object: 'list', data });
+  sendJson(response, 200, { object: 'list', data: described(context) });
 }
 
-function tokenizerInfo(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
-  sendJson(response, 200, describeTokenizer(requireLoaded(context)));
+/** With several models, the query names one: `?model=NAME`. */
+async function tokenizerInfo(
+  context: ServerContext,
+  request: IncomingMessage,
+  response: ServerResponse,
+): Promise<void> {
+  const query = new URLSearchParams(request.url?.split('?')[1] ?? '');
+  const lease = await acquire(context, query.get('model') ?? undefined, response);
+  try {
+    sendJson(response, 200, describeTokenizer(lease.served));
+  } finally {
+    lease.release();
+  }
 }
 
 function model(context: ServerContext, request: IncomingMessage, response: ServerResponse): void {
   const wanted = decoded(pathOf(request).slice(MODELS.length));
-  const served = requireLoaded(context);
-  const found = describeModels(served, context.started).find(({ id }) => id === wanted);
-  if (!found) throw noModel(wanted, namesOf(served));
+  const all = described(context);
+  const found = all.find(({ id }) => id === wanted);
+  if (!found) {
+    throw noModel(
+      wanted,
+      all.map(({ id }) => id),
+    );
+  }
   sendJson(response, 200, found);
+}
+
+/** The entries of /v1/models. */
+function described(context: ServerContext): ({ id: string } & JsonObject)[] {
+  requireRunning(context);
+  const { pool, started } = context;
+  if (pool) return pool.models.map((one) => describePooled(one, started));
+  return describeModels(requireLoaded(context), started);
 }
 
 function decoded(text: string): string {
@@ -205,7 +237,7 @@ type ReadBody = (
 /** A handler of requests that `read` understands. */
 function parsedBy(read: ReadBody): Handler {
   return async (context, request, response) => {
-    await withBody(context, request, async (body, served) => {
+    await withBody(context, response, async (body, served) => {
       requireGenerator(served);
       const parsed = read(body, served, request, context);
       await admitted(context, () => answerParsed(served, parsed, response, context));
@@ -223,8 +255,8 @@ function requireGenerator({ engine: { encoder } }: ServedModel): void {
 function answeredBy(
   answer: (body: JsonObject, served: ServedModel, asker: Asker) => Promise<JsonObject>,
 ): Handler {
-  return async (context, request, response) => {
-    await withBody(context, request, async (body, served) => {
+  return async (context, _, response) => {
+    await withBody(context, response, async (body, served) => {
       const act = async (life: RequestLife): Promise<void> =>
         sendJson(response, 200, await answer(body, served, life));
       await admitted(context, () => {
@@ -237,26 +269,62 @@ function answeredBy(
 
 /** A handler of requests that change the adapters. */
 function changedBy(change: typeof loadAdapter): Handler {
-  return (context, request, response) =>
-    withBody(context, request, (body, served) =>
+  return (context, _, response) =>
+    withBody(context, response, (body, served) =>
       change({ access: context.access, served, body, response }),
     );
 }
 
-/** Calls `act` with the body of a request. The bytes of the body count until `act` has ended. */
+/**
+ * Calls `act` with the body of a request and its model. The bytes of the body count, and the model
+ * stays loaded, until `act` has ended.
+ */
 async function withBody(
   context: ServerContext,
-  request: IncomingMessage,
+  response: ServerResponse,
   act: (body: JsonObject, served: ServedModel) => Promise<void>,
 ): Promise<void> {
-  requireLoaded(context);
+  requireReady(context);
   const reservation = context.bodies.open();
+  let lease: Lease | null = null;
   try {
-    const body = await readJson(request, context.limits.bodyBytes, reservation);
-    await act(body, requireLoaded(context));
+    const body = await readJson(response.req, context.limits.bodyBytes, reservation);
+    lease = await acquire(context, nameIn(body), response);
+    await act(body, lease.served);
   } finally {
+    lease?.release();
     reservation.close();
   }
+}
+
+/** The model that a body names. The reader of the body refuses other values than texts. */
+function nameIn(body: JsonObject): string | undefined {
+  const { model } = body;
+  return typeof model === 'string' ? model : undefined;
+}
+
+/**
+ * The model of a request. If a pool has to load it first, the request counts as one under way. Its
+ * client may leave, and its time may end meanwhile.
+ */
+async function acquire(
+  context: ServerContext,
+  name: string | undefined,
+  response: ServerResponse,
+): Promise<Lease> {
+  const { pool } = context;
+  if (!pool) return { served: requireLoaded(context), release: () => {} };
+  requireRunning(context);
+  const now = pool.now(name);
+  if (now) return now;
+  let found: Lease | null = null;
+  await admitted(context, () => {
+    const own = new RequestLife(response, context.limits.requestSeconds);
+    return whileAlive(context.lives, own, async (life) => {
+      found = await pool.acquire(name, life.signal);
+    });
+  });
+  return required<Lease>(found);
 }
 
 async function admitted(context: ServerContext, act: () => Promise<void>): Promise<void> {
@@ -268,9 +336,17 @@ async function admitted(context: ServerContext, act: () => Promise<void>): Promi
   }
 }
 
-function requireLoaded({ served, isStopping, failure }: ServerContext): ServedModel {
+function requireRunning({ isStopping, failure }: ServerContext): void {
   if (failure) throw engineFailed(failure);
   if (isStopping) throw overloaded('The server is stopping.', { code: 'stopping' });
-  if (served) return served;
+}
+
+function requireLoaded(context: ServerContext): ServedModel {
+  requireRunning(context);
+  if (context.served) return context.served;
   throw overloaded('The model is loading.', { code: 'loading' });
 }
+
+/** Before the body of a request is read: the server may take it. */
+const requireReady = (context: ServerContext): unknown =>
+  context.pool ? requireRunning(context) : requireLoaded(context);

@@ -18,6 +18,7 @@ import { EngineFailure } from './engine-failure.js';
 import { Hosts } from './hosts.js';
 import { type ResolvedLimits, readLimits } from './limits.js';
 import { Metrics } from './metrics.js';
+import { ModelPool } from './model-pool.js';
 import { requireSize } from './request-body.js';
 import type { RequestLife } from './request-life.js';
 import { ResponseStore } from './responses/response-store.js';
@@ -29,17 +30,23 @@ import { type ServedModel, servedModel } from './served-model.js';
 
 /**
  * Starts a server for `engine`: an engine, a promise of one, or a function that serve() calls once
- * the server listens. Until the engine is ready, the server answers 503 `loading`. The caller owns
- * the engine. Rejects with DS_ARGUMENT for invalid options, DS_IO if the address is not free.
+ * the server listens. A pool of several models loads them on demand; the server closes it. Until
+ * the engine is ready, the server answers 503 `loading`. The caller owns the engine. Rejects with
+ * DS_ARGUMENT for invalid options, DS_IO if the address is not free.
  */
 export async function serve(
   engine:
     | (ServedEngine | PromiseLike<ServedEngine>)
-    | (() => ServedEngine | PromiseLike<ServedEngine>),
+    | (() => ServedEngine | PromiseLike<ServedEngine>)
+    | ModelPool,
   given: ServeOptions = {},
 ): Promise<InferenceServer> {
   const server = new InferenceServer(readDeclared('serve', given, SERVE));
   await server.listen();
+  if (engine instanceof ModelPool) {
+    server.openPool(engine);
+    return server;
+  }
   server.ready = server.open(typeof engine === 'function' ? engine : () => engine);
   server.ready.catch(() => {}); // A caller that waits for `ready` gets the error; a caller need not wait.
   return server;
@@ -77,6 +84,8 @@ export class InferenceServer {
   ready: Promise<void> = Promise.resolve();
   /** @internal Null while it is loading. */
   served: ServedModel | null = null;
+  /** @internal Several models; null for one. */
+  pool: ModelPool | null = null;
   /** stop() or kill() was called. */
   isStopping = false;
   private readonly http: Server;
@@ -88,7 +97,7 @@ export class InferenceServer {
   /** @internal */
   constructor(private readonly options: ServeSettings) {
     this.engineFailure = new EngineFailure(
-      () => this.served?.engine,
+      () => this.served?.engine ?? this.pool?.failed,
       (error) => this.endAll(engineFailed(error)),
     );
     this.limits = options.limits ?? readLimits('serve limits');
@@ -171,6 +180,17 @@ export class InferenceServer {
     if (!this.isStopping) this.engineFailure.watch();
   }
 
+  /** @internal */
+  openPool(pool: ModelPool): void {
+    const { model: _, tokenizerThreads: threads, ...reading } = this.options;
+    pool.bind(
+      (engine, name) => servedModel(engine, name, this.limits, { ...reading, threads }),
+      this.options.report ?? console.error,
+    );
+    this.pool = pool;
+    this.engineFailure.watch();
+  }
+
   /**
    * Accepts no more requests, waits `limits.drainSeconds` at most for running ones, and closes all
    * connections. Resolves when all are closed.
@@ -209,6 +229,7 @@ export class InferenceServer {
     clearTimeout(last);
     this.engineFailure.close();
     await this.served?.reader?.close();
+    await this.pool?.close();
   }
 
   /** @internal */

@@ -8,7 +8,7 @@ import { serveCommand, serveHere } from '../../lib/launch/serve.js';
 import * as serving from '../../lib/serve/index.js';
 
 jest.mock('../../lib/serve/index.js', () => ({
-  ...{ openServed: jest.fn(), serve: jest.fn() },
+  ...{ openServed: jest.fn(), openPool: jest.fn(), serve: jest.fn() },
   requireKey: jest.requireActual('../../lib/serve/access.js').requireKey,
 }));
 
@@ -171,4 +171,39 @@ test('a model that does not load ends the command with its error', async () => {
   jest.mocked(serving.serve).mockResolvedValue(failing as never);
   await expect(served({})).rejects.toThrow(lost);
   expect(server.stop).toHaveBeenCalledTimes(1);
+});
+
+test.each([
+  [undefined, {}, /ds serve: expected a model, or --model NAME=FOLDER, got none/],
+  ['tiny', { model: { a: 'b' } }, /--model: expected no other model as the argument, got "tiny"/],
+  ['tiny', { modelMemory: 5 }, /--model-memory, --model-idle: expected --model NAME=FOLDER/],
+  [undefined, { model: { a: 'b' }, tp: 2 }, /--tp: expected no such option with --model, got one/],
+  [undefined, { model: { a: 'b' }, adapter: { c: 'd' } }, /--adapter: expected no such option/],
+  [undefined, { model: { a: 'b' }, revision: 'x' }, /--revision: expected no such option/],
+  [undefined, { model: { a: 'b' }, modelName: 'x' }, /--model-name: expected no such option/],
+])('options of several models: %j with %j', async (folder, flags, message) => {
+  await expect(serveCommand(folder, flags as unknown as ServeFlags)).rejects.toThrow(message);
+});
+
+test('--model opens a pool with its bounds, and says how models load', async () => {
+  jest.mocked(serving.openPool).mockReturnValue('a pool' as never);
+  const models = [{ name: 'a' }, { name: 'b' }];
+  const pooled = { ...server, served: null, pool: { models } };
+  jest.mocked(serving.serve).mockResolvedValue(pooled as never);
+  const lines: string[] = [];
+  jest.spyOn(console, 'log').mockImplementation((text) => void lines.push(text));
+  const folders = { a: 'one', b: 'two' };
+  const flags = { host: '127.0.0.1', port: 0, graphs: true, dtype: 'bf16', model: folders };
+  const bounds = { modelMemory: 5, modelIdle: 7 };
+  const ended = serveCommand(undefined, { ...flags, ...bounds } as unknown as ServeFlags);
+  await new Promise((resolve) => setImmediate(resolve));
+  process.emit('SIGTERM', 'SIGTERM');
+  expect(await ended).toBe(0);
+  expect(jest.mocked(serving.openPool).mock.lastCall).toMatchObject([
+    folders,
+    { config: { dtype: 'bf16' } },
+    { memory: 5, idleSeconds: 7 },
+  ]);
+  expect(jest.mocked(serving.serve).mock.lastCall?.[0]).toBe('a pool');
+  expect(lines.join('\n')).toContain('a, b, each loaded by its first request');
 });

@@ -14,7 +14,7 @@ const piece = (tokens: number, finishReason: string | null = null) =>
 
 /** Sum and count of a histogram. */
 function seen(metrics: Metrics, name: string): number[] {
-  const text = metrics.text(null);
+  const text = metrics.text([]);
   const value = (part: string) => new RegExp(`^ds_${name}_seconds_${part} (.*)$`, 'm').exec(text);
   return ['sum', 'count'].map((part) => Number(value(part)?.[1]));
 }
@@ -52,7 +52,7 @@ test('answers are counted by reason and responses by status, over all requests',
   const metrics = new Metrics();
   for (const reason of ['stop', 'length', 'stop']) metrics.watch().piece(0, piece(1, reason));
   for (const status of [200, 404, 200]) metrics.responded(status);
-  const lines = metrics.text(null).split('\n');
+  const lines = metrics.text([]).split('\n');
   expect(lines.filter((line) => /_total\{/.test(line))).toEqual([
     'ds_requests_finished_total{reason="stop"} 2',
     'ds_requests_finished_total{reason="length"} 1',

@@ -1,0 +1,385 @@
+// Several models of one server: loaded on demand, unloaded when idle or when others need the
+// memory.
+import { DsError } from '../errors.js';
+import { refused } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
+import { timerMs } from '../runtime/timer.js';
+import { ApiError, noModel, overloaded } from './api-error.js';
+import type { EngineStats, ServedEngine } from './served-engine.js';
+import type { ServedModel } from './served-model.js';
+
+/** A loaded model. */
+export interface OpenedModel {
+  readonly engine: ServedEngine;
+  /** Bytes of weights and cache. */
+  readonly bytes: number;
+  /** Frees its memory. */
+  close(): Promise<void>;
+}
+
+/** A model that a pool may load. */
+export interface ModelSource {
+  /** Estimate of the bytes; the pool replaces it after the first load. */
+  readonly bytes: number;
+  open(): Promise<OpenedModel>;
+}
+
+/** Bounds of a pool. */
+export interface PoolLimits {
+  /** Bytes of all loaded models together. Default: no bound. */
+  memory?: number;
+  /** Seconds without a request after which a model is unloaded. Default: never. */
+  idleSeconds?: number;
+}
+
+/** State of a model in /v1/models and /health. */
+export type ModelState = 'unloaded' | 'loading' | 'loaded' | 'unloading' | 'failed';
+
+/** A model in use by one request. */
+export interface Lease {
+  readonly served: ServedModel;
+  release(): void;
+}
+
+/** Facts of one model, for answers and metrics. */
+export interface PooledModel {
+  readonly name: string;
+  readonly state: ModelState;
+  /** Why the last load failed; null otherwise. */
+  readonly reason: string | null;
+  /** Null unless it is loaded. */
+  readonly served: ServedModel | null;
+  readonly bytes: number;
+  readonly loads: number;
+  readonly failures: number;
+  readonly waiting: number;
+}
+
+interface Waiter {
+  grant(lease: Lease): void;
+  refuse(error: unknown): void;
+}
+
+/** Milliseconds after a failed load in which requests get the same error without another load. */
+const RETRY_MS = 10_000;
+/** Milliseconds between two checks for idle models, at most. */
+const CHECK_MS = 5000;
+
+class Entry implements PooledModel {
+  state: ModelState = 'unloaded';
+  reason: string | null = null;
+  served: ServedModel | null = null;
+  opened: OpenedModel | null = null;
+  bytes: number;
+  loads = 0;
+  failures = 0;
+  failedAt = -RETRY_MS;
+  /** Requests that use it. */
+  users = 0;
+  /** When a request last used it. */
+  usedAt = 0;
+  /** Another model needs its memory: it takes no more requests. */
+  isLeaving = false;
+  /** A turn to load it is queued or runs. */
+  isQueued = false;
+  readonly waiters = new Set<Waiter>();
+
+  constructor(
+    readonly name: string,
+    readonly source: ModelSource,
+  ) {
+    this.bytes = source.bytes;
+  }
+
+  get waiting(): number {
+    return this.waiters.size;
+  }
+}
+
+/** Thrown inside the pool if no request waits for a load any more. */
+class Deserted extends Error {}
+
+/**
+ * Models by name. One load runs at a time, in the order of the first requests. A load without room
+ * unloads the least recently used models first. If all of them are in use, it stops new requests to
+ * the least recently used one and waits until its running requests end. The pool owns its models.
+ */
+export class ModelPool {
+  private readonly entries: readonly Entry[];
+  private readonly memory: number;
+  private readonly idleMs: number;
+  private turns: Promise<void> = Promise.resolve();
+  private readonly changes: (() => void)[] = [];
+  private readonly timer: NodeJS.Timeout | null;
+  private isClosed = false;
+  private serve: (engine: ServedEngine, name: string) => ServedModel = () => {
+    throw new DsError({ code: 'DS_INTERNAL', op: 'ModelPool', expected: 'bind()', got: 'none' });
+  };
+  private report: (thrown: unknown) => void = console.error;
+
+  /** Throws DS_ARGUMENT without a model. */
+  constructor(models: Readonly<Record<string, ModelSource>>, limits: PoolLimits = {}) {
+    const { memory = Number.POSITIVE_INFINITY, idleSeconds } = limits;
+    this.entries = Object.entries(models).map(([name, source]) => new Entry(name, source));
+    if (this.entries.length === 0) throw refused('serve models', 'at least one model', 'none');
+    this.memory = memory;
+    this.idleMs = idleSeconds === undefined ? Number.POSITIVE_INFINITY : idleSeconds * 1000;
+    const every = timerMs(Math.min(this.idleMs / 4, CHECK_MS) / 1000);
+    const isTimed = Number.isFinite(this.idleMs);
+    this.timer = isTimed ? setInterval(() => this.unloadIdle(), every).unref() : null;
+  }
+
+  /** @internal Sets how engines become served models, and the receiver of unexpected errors. */
+  bind(
+    serve: (engine: ServedEngine, name: string) => ServedModel,
+    report: (thrown: unknown) => void,
+  ): void {
+    this.serve = serve;
+    this.report = report;
+  }
+
+  /** In the order of their declaration. */
+  get models(): readonly PooledModel[] {
+    return this.entries;
+  }
+
+  /** Bytes of the loaded models. */
+  get used(): number {
+    return this.entries.reduce((sum, { opened, bytes }) => sum + (opened ? bytes : 0), 0);
+  }
+
+  /** The first loaded engine that computes nothing more. */
+  get failed(): ServedEngine | undefined {
+    return this.entries.find(({ opened }) => opened?.engine.failure)?.opened?.engine;
+  }
+
+  /** Counters of the loaded models. */
+  stats(): ReadonlyMap<string, EngineStats> {
+    const loaded = this.entries.filter(({ opened }) => opened !== null);
+    return new Map(loaded.map(({ name, opened }) => [name, required(opened).engine.stats()]));
+  }
+
+  /** The loaded model of this name, or of the first name; null if a request would have to wait. */
+  now(name: string | undefined): Lease | null {
+    const entry = this.find(name);
+    return entry.served && !entry.isLeaving ? this.lease(entry) : null;
+  }
+
+  /**
+   * Resolves when the model is loaded. Rejects with the reason of `signal`, with 404 for an unknown
+   * name, and with 503 if it does not load.
+   */
+  acquire(name: string | undefined, signal: AbortSignal): Promise<Lease> {
+    const entry = this.find(name);
+    if (this.isClosed) throw overloaded('The server is stopping.', { code: 'stopping' });
+    if (entry.state === 'failed' && performance.now() - entry.failedAt < RETRY_MS) {
+      throw loadFailed(entry);
+    }
+    return new Promise((resolve, reject) => {
+      const leave = (): void => {
+        entry.waiters.delete(waiter);
+        this.changed();
+        reject(signal.reason);
+      };
+      const over = (): void => signal.removeEventListener('abort', leave);
+      const waiter: Waiter = {
+        grant: (lease) => {
+          over();
+          resolve(lease);
+        },
+        refuse: (error) => {
+          over();
+          reject(error);
+        },
+      };
+      signal.addEventListener('abort', leave, { once: true });
+      entry.waiters.add(waiter);
+      this.enqueue(entry);
+    });
+  }
+
+  /** Refuses waiting requests and unloads all models. A load that runs ends first. */
+  async close(): Promise<void> {
+    this.isClosed = true;
+    if (this.timer) clearInterval(this.timer);
+    for (const entry of this.entries) this.refuseAll(entry, overloaded('The server is stopping.'));
+    this.changed();
+    await this.turns;
+    for (const entry of this.entries) if (entry.opened) await this.unload(entry);
+  }
+
+  private find(name: string | undefined): Entry {
+    const entry =
+      name === undefined ? this.entries[0] : this.entries.find((one) => one.name === name);
+    if (entry) return entry;
+    throw noModel(
+      name ?? '',
+      this.entries.map((one) => one.name),
+    );
+  }
+
+  private lease(entry: Entry): Lease {
+    entry.users++;
+    let isOver = false;
+    return {
+      served: required(entry.served),
+      release: () => {
+        if (isOver) return;
+        isOver = true;
+        entry.users--;
+        entry.usedAt = performance.now();
+        this.changed();
+        if (this.used > this.memory) this.turns = this.turns.then(() => this.trim(null));
+      },
+    };
+  }
+
+  private enqueue(entry: Entry): void {
+    if (entry.isQueued) return;
+    entry.isQueued = true;
+    this.turns = this.turns.then(() => this.turn(entry));
+  }
+
+  /** Loads a model and grants it to all requests that wait for it. Never rejects. */
+  private async turn(entry: Entry): Promise<void> {
+    try {
+      if (entry.waiters.size > 0 && !entry.opened) await this.load(entry);
+      for (const waiter of entry.waiters) waiter.grant(this.lease(entry));
+      entry.waiters.clear();
+    } catch (error) {
+      if (!(error instanceof Deserted)) this.fail(entry, error);
+    } finally {
+      entry.isQueued = false;
+    }
+    // Requests may have come to a model that left while its turn was queued.
+    if (entry.waiters.size > 0 && !this.isClosed) this.enqueue(entry);
+  }
+
+  private async load(entry: Entry): Promise<void> {
+    await this.makeRoom(entry);
+    entry.state = 'loading';
+    const opened = await this.open(entry);
+    entry.bytes = opened.bytes;
+    try {
+      this.requireFit(entry);
+      entry.served = this.serve(opened.engine, entry.name);
+    } catch (error) {
+      await opened.close();
+      throw error;
+    }
+    entry.opened = opened;
+    entry.loads++;
+    entry.reason = null;
+    entry.state = 'loaded';
+    entry.usedAt = performance.now();
+    await this.trim(entry);
+  }
+
+  private requireFit({ name, bytes }: Entry): void {
+    if (bytes <= this.memory) return;
+    const expected = `at most ${this.memory} bytes of weights and cache`;
+    const hint = 'Raise --model-memory, or lower kv_cache.memory in --config.';
+    throw refused(`serve model ${name}`, expected, `${bytes}`, hint);
+  }
+
+  /** Without memory on the device, unloads all idle models and tries once more. */
+  private async open(entry: Entry): Promise<OpenedModel> {
+    try {
+      return await entry.source.open();
+    } catch (error) {
+      const idle = this.entries.filter(({ opened, users }) => opened && users === 0);
+      const isFull = error instanceof DsError && error.code === 'DS_OUT_OF_MEMORY';
+      if (!isFull || idle.length === 0) throw error;
+      for (const one of idle) await this.unload(one);
+      return entry.source.open();
+    }
+  }
+
+  /** Unloads others until the estimate of `entry` fits, or no other is loaded. */
+  private async makeRoom(entry: Entry): Promise<void> {
+    while (this.used + entry.bytes > this.memory) {
+      const victim = this.oldest();
+      if (!victim) return;
+      victim.isLeaving = true;
+      victim.state = 'unloading';
+      try {
+        while (victim.users > 0) {
+          if (entry.waiters.size === 0) throw new Deserted();
+          await new Promise<void>((resolve) => this.changes.push(resolve));
+        }
+        await this.unload(victim);
+      } finally {
+        victim.isLeaving = false;
+        if (victim.opened) victim.state = 'loaded';
+      }
+    }
+  }
+
+  /** The loaded model to unload first: the least recently used idle one, else one in use. */
+  private oldest(): Entry | undefined {
+    const loaded = this.entries.filter(({ opened }) => opened !== null);
+    return loaded.sort(
+      (a, b) => Number(a.users > 0) - Number(b.users > 0) || a.usedAt - b.usedAt,
+    )[0];
+  }
+
+  /** Estimates may be too low: unloads idle models, apart from `kept`, until the bound holds. */
+  private async trim(kept: Entry | null): Promise<void> {
+    while (this.used > this.memory) {
+      const idle = this.entries.filter((one) => one.opened && one.users === 0 && one !== kept);
+      const [victim] = idle.sort((a, b) => a.usedAt - b.usedAt);
+      if (!victim) return;
+      await this.unload(victim);
+    }
+  }
+
+  private unloadIdle(): void {
+    const now = performance.now();
+    const isIdle = ({ opened, users, waiters, usedAt }: Entry): boolean =>
+      opened !== null && users === 0 && waiters.size === 0 && now - usedAt >= this.idleMs;
+    if (!this.entries.some(isIdle)) return;
+    this.turns = this.turns.then(async () => {
+      for (const entry of this.entries) if (isIdle(entry)) await this.unload(entry);
+    });
+  }
+
+  /** Errors while memory is freed are reported: the model counts as unloaded. */
+  private async unload(entry: Entry): Promise<void> {
+    const { served, opened } = entry;
+    entry.served = null;
+    entry.opened = null;
+    entry.state = 'unloaded';
+    try {
+      await served?.reader?.close();
+      await opened?.close();
+    } catch (error) {
+      this.report(error);
+    }
+  }
+
+  private fail(entry: Entry, error: unknown): void {
+    entry.failures++;
+    entry.failedAt = performance.now();
+    entry.state = 'failed';
+    entry.reason =
+      error instanceof DsError ? error.message : 'see the log of the server for the reason';
+    this.report(error);
+    this.refuseAll(entry, loadFailed(entry));
+  }
+
+  private refuseAll(entry: Entry, error: ApiError): void {
+    for (const waiter of entry.waiters) waiter.refuse(error);
+    entry.waiters.clear();
+  }
+
+  private changed(): void {
+    for (const wake of this.changes.splice(0)) wake();
+  }
+}
+
+/** Clients must not retry at once. */
+function loadFailed({ name, reason }: Entry): ApiError {
+  const headers = { 'retry-after': String(RETRY_MS / 1000), 'x-should-retry': 'false' };
+  const message = `The model ${name} did not load: ${reason}`;
+  return new ApiError(503, message, { code: 'model_load_failed', param: 'model', headers });
+}

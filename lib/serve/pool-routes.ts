@@ -1,0 +1,34 @@
+// What a server of several models says about them: /v1/models, /health and /metrics.
+import type { JsonObject } from '../../types/json.js';
+import { metric } from './histogram.js';
+import type { ModelPool, PooledModel } from './model-pool.js';
+
+/** An entry of /v1/models. `status` is as in llama.cpp's server. */
+export function describePooled(
+  { name: id, state, reason, served }: PooledModel,
+  created: number,
+): { id: string } & JsonObject {
+  const status = { value: state, ...(reason !== null && { reason }) };
+  const max_model_len = served?.maxTokens ?? null;
+  const common = { id, object: 'model', created, owned_by: 'ds', root: id, parent: null };
+  return { ...common, max_model_len, status };
+}
+
+/** The states for /health. */
+export const statesOf = ({ models }: ModelPool): Record<string, string> =>
+  Object.fromEntries(models.map(({ name, state }) => [name, state]));
+
+/** Metrics of the models apart from their engines. */
+export function poolMetrics({ models }: ModelPool): string[] {
+  const rows: [string, 'gauge' | 'counter', string, (one: PooledModel) => number][] = [
+    ['ds_model_loaded', 'gauge', '1 while it is loaded.', ({ served }) => (served ? 1 : 0)],
+    ['ds_model_bytes', 'gauge', 'Bytes, estimated before its first load.', ({ bytes }) => bytes],
+    ['ds_model_requests_waiting', 'gauge', 'Requests during a load.', ({ waiting }) => waiting],
+    ['ds_model_loads_total', 'counter', 'Loads that succeeded.', ({ loads }) => loads],
+    ['ds_model_load_failures_total', 'counter', 'Loads that failed.', ({ failures }) => failures],
+  ];
+  return rows.map(([name, type, help, value]) => {
+    const lines = models.map((one) => `${name}{model=${JSON.stringify(one.name)}} ${value(one)}`);
+    return metric(name, type, help, lines);
+  });
+}
