@@ -158,7 +158,7 @@ interface Part {
   readonly box: Box;
   /** Whether it is one matrix of a tensor [n, r, c]. */
   readonly isMatrix: boolean;
-  readonly values: StoredWeights;
+  readonly values: StoredValues;
 }
 
 /** A tensor that open files store in slices, each a matrix of [n, k r, c]. */
@@ -166,16 +166,18 @@ export class SlicedWeights implements StoredValues {
   readonly origin: string;
   private readonly parts: readonly Part[];
 
+  /** `valuesOf` returns the values of a slice. Default: the plain tensor of its name. */
   constructor(
     open: OpenWeights,
     private readonly shape: readonly number[],
     slices: readonly FileSlice[],
     readonly dtype: DType,
+    valuesOf = (name: string): StoredValues =>
+      new StoredWeights(open, { name, dtype, transposed: false }),
   ) {
     this.parts = slices.map(({ name, box, shape }) => {
-      const values = new StoredWeights(open, { name, dtype, transposed: false });
       const isMatrix = shape.length < box.shape.length;
-      return { box: isMatrix ? box : wholeBox(shape), isMatrix, values };
+      return { box: isMatrix ? box : wholeBox(shape), isMatrix, values: valuesOf(name) };
     });
     const [first] = this.parts;
     this.origin = `${slices.length} slices from ${first?.values.origin}`;

@@ -1,8 +1,15 @@
 // Weights of one-byte codes and f32 scales, which are read as plain values: FP8 of DeepSeek,
 // compressed-tensors and ModelOpt, and 8 bits of bitsandbytes.
-import { converted, unreadDType, type WeightFiles } from '../../checkpoint/index.js';
+import {
+  converted,
+  type FileSlice,
+  fileSlicesOf,
+  unreadDType,
+  type WeightFiles,
+} from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
+import type { Parameter } from '../../nn/parameter.js';
 import type { StoredValues } from '../../nn/stored-values.js';
 import { type Box, boxesOf, wholeBox } from '../../runtime/box.js';
 import type { DType } from '../../runtime/dtype.js';
@@ -12,7 +19,7 @@ import { describe } from '../../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { Layout } from '../load-weights.js';
 import type { ModelConfig } from '../model-config.js';
-import type { OpenWeights } from '../stored-weights.js';
+import { type OpenWeights, SlicedWeights } from '../stored-weights.js';
 
 /** Rows and columns that share a scale. */
 type Block = readonly [rows: number, columns: number];
@@ -62,7 +69,7 @@ function blockOf(config: ModelConfig): Block {
 
 /**
  * Finds the matrices of `model` that `files` have as codes; returns a layout that decodes them.
- * Rejects with DS_CHECKPOINT for tensors of other sizes and for experts.
+ * Rejects with DS_CHECKPOINT for tensors of other sizes.
  */
 export async function besideCoded(
   model: Module,
@@ -71,14 +78,17 @@ export async function besideCoded(
   { config, dtype }: { config: ModelConfig; dtype: DType },
 ): Promise<Layout> {
   const parameters = new Map(model.namedParameters());
+  const ofSlices = slicesByName(layout, parameters);
   const consumed = new Set<string>();
   const decoded = new Map<string, (open: OpenWeights) => StoredValues>();
+  const found = new Map<string, Coded>();
   for (const [codes, { code, shape }] of files.tensors) {
     const own = code && layout.nameOf(codes);
     if (!own) continue;
-    const whole = parameters.get(own)?.region.whole.join();
+    const slice = ofSlices.get(own)?.slice;
+    const whole = (slice?.shape ?? parameters.get(own)?.region.whole)?.join();
     if (!codes.endsWith('.weight') || shape.length !== 2 || whole !== shape.join()) {
-      const expected = `a layer's matrix${whole === undefined ? '' : ` [${whole}]`}, not of experts`;
+      const expected = `a layer's matrix${whole === undefined ? '' : ` [${whole}]`}`;
       throw damaged(files, codes, expected, describe({ dtype: 'u8', shape }));
     }
     const base = codes.slice(0, -'weight'.length);
@@ -89,7 +99,18 @@ export async function besideCoded(
     const scales = await scalesOf(files, name, size, () => blockOf(config));
     const values = { ...scales, codes, size, factor, table: code === 'I8' ? I8 : E4M3 };
     for (const one of [codes, name, ...BESIDE.map((end) => base + end)]) consumed.add(one);
-    decoded.set(own, (open) => new CodedValues(open, values, dtype));
+    if (slice) found.set(own, values);
+    else decoded.set(own, (open) => new CodedValues(open, values, dtype));
+  }
+  const all = new Set([...ofSlices.values()].map(({ sliced }) => sliced));
+  for (const { parameter, slices, shape } of all) {
+    const coded = slices.map((one) => found.get(one.name));
+    if (coded.every((one) => one === undefined)) continue;
+    const plain = slices.find((_, i) => coded[i] === undefined);
+    if (plain) throw damaged(files, plain.name, 'codes, as of the other slices', 'other values');
+    const valuesOf = (open: OpenWeights) => (name: string) =>
+      new CodedValues(open, required(found.get(name)), dtype);
+    decoded.set(parameter, (open) => new SlicedWeights(open, shape, slices, dtype, valuesOf(open)));
   }
   if (decoded.size === 0) {
     const expected = 'a folder with matrices of one-byte codes';
@@ -98,6 +119,28 @@ export async function besideCoded(
   }
   const nameOf = (name: string): string | null => (consumed.has(name) ? null : layout.nameOf(name));
   return { ...layout, nameOf, decoded };
+}
+
+/** A parameter that files store in slices, for example the matrices of experts. */
+interface Sliced {
+  readonly parameter: string;
+  readonly shape: readonly number[];
+  readonly slices: readonly FileSlice[];
+}
+
+/** The slices of all parameters by their names in the files. */
+function slicesByName(
+  { slices: patterns = {} }: Layout,
+  parameters: ReadonlyMap<string, Parameter>,
+): Map<string, { sliced: Sliced; slice: FileSlice }> {
+  const found = new Map<string, { sliced: Sliced; slice: FileSlice }>();
+  for (const [parameter, names] of Object.entries(patterns)) {
+    const shape = parameters.get(parameter)?.region.whole;
+    if (!shape) continue;
+    const sliced = { parameter, shape, slices: fileSlicesOf(names, shape) };
+    for (const slice of sliced.slices) found.set(slice.name, { sliced, slice });
+  }
+  return found;
 }
 
 /** Throws DS_CHECKPOINT if a weight has codes that `layout` does not decode. */
