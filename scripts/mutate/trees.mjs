@@ -24,13 +24,14 @@ function sourcesOf(root) {
   });
 }
 
-/** Copies the sources of a checkout; its packages and its addon are links. */
-function copyTree(root, sources, tree) {
+/** Copies the sources of a checkout. Packages, addon and compiled sources are links. */
+function copyTree(root, sources, { tree, compiled }) {
   rmSync(tree, { recursive: true, force: true });
   for (const path of sources) cpSync(join(root, path), join(tree, path), { recursive: true });
   symlinkSync(join(root, 'node_modules'), join(tree, 'node_modules'));
   mkdirSync(join(tree, 'build'));
   symlinkSync(join(root, 'build', 'Release'), join(tree, 'build', 'Release'));
+  symlinkSync(compiled, join(tree, 'build', 'typescript'));
 }
 
 /** Makes `jobs` copies of the checkout `root` below `folder`, and returns their paths. */
@@ -38,7 +39,10 @@ export function copyTrees(root, folder, jobs) {
   const sources = sourcesOf(root);
   const nameOf = (job) => (job === 0 ? 'tree' : `tree-${job + 1}`);
   const trees = Array.from({ length: jobs }, (_, job) => join(folder, nameOf(job)));
-  for (const tree of trees) copyTree(root, sources, tree);
+  // test/support/run-typescript.cjs keeps compiled sources by their text: all jobs share them.
+  const compiled = join(folder, 'typescript');
+  mkdirSync(compiled, { recursive: true });
+  for (const tree of trees) copyTree(root, sources, { tree, compiled });
   return trees;
 }
 

@@ -1,4 +1,5 @@
 // The .deepspeed_env of the current folder sets switches, and no variable that loads code.
+// DS_FUZZ_SECONDS tries random variables for longer.
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -103,7 +104,10 @@ const SWITCH = /^(NCCL|TORCH_NCCL|UCX|GLOO|MV2|FI|DS|DEEPSPEED)_|^(MASTER|CUDA|O
 
 test('a random variable is taken if its prefix is listed and its value is no path', () => {
   let count = 0;
-  for (let i = 0; i < Number(process.env.DS_FUZZ_CASES ?? 3000); ++i) {
+  let tried = 0;
+  const seconds = Number(process.env.DS_FUZZ_SECONDS ?? 0);
+  const until = Date.now() + 1000 * seconds;
+  for (; tried < 3000 || Date.now() < until; ++tried) {
     const words = Array.from({ length: 1 + below(3) }, () => pick(PARTS));
     const name = below(4) ? words.join('_') : pick(HOSTILE).slice(below(3));
     const value = pick(VALUES);
@@ -121,5 +125,6 @@ test('a random variable is taken if its prefix is listed and its value is no pat
     expect(found).toEqual({ [name]: expect.stringMatching(/^[\w.-]*$/) });
     if (value !== '1') expect(name).not.toMatch(/FILE|PATH|DIR|CONF|MODULE|LIB/);
   }
+  if (seconds > 0) process.stdout.write(`${JSON.stringify({ tried, taken: count })}\n`);
   expect(count).toBeGreaterThan(50);
 });
