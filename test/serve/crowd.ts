@@ -47,7 +47,8 @@ export function runCrowd(options: CrowdOptions): Promise<Outcome[]> {
   return Promise.all(Array.from({ length: options.clients }, (_, i) => runClient(i, options)));
 }
 
-function runClient(i: number, options: CrowdOptions): Promise<Outcome> {
+/** One request of client `i`. */
+export function runClient(i: number, options: Omit<CrowdOptions, 'clients'>): Promise<Outcome> {
   const role = i % 10;
   const good = options.bodyOf(i);
   const headers = { authorization: `Bearer ${options.key}` };
