@@ -47,16 +47,18 @@ def run(trainer, config, name, scorer=False, **more):
             processing_class=tokenizer, **more,
         )
         one.train()
-    return [kept(entry) for entry in one.state.log_history if "loss" in entry]
+    return [kept(entry, name) for entry in one.state.log_history if "loss" in entry]
 
 
-LEFT = {"epoch", "learning_rate", "entropy", "num_tokens", "mean_token_accuracy", "step"}
-LEFT |= {"logits/chosen", "logits/rejected", "min_reward", "max_reward"}
+LEFT = {"epoch", "learning_rate", "num_tokens", "step"}
+# TRL's experimental trainers take means of logits over padding and prompts too.
+TOKENS = {"entropy", "mean_token_accuracy", "logits/chosen", "logits/rejected"}
 
 
-def kept(entry):
+def kept(entry, name):
     """The numbers that the trainers here report too, with seven digits."""
-    return {name: float(f"{value:.7g}") for name, value in entry.items() if name not in LEFT}
+    left = LEFT if name.startswith(("dpo", "kto")) else LEFT | TOKENS
+    return {name: float(f"{value:.7g}") for name, value in entry.items() if name not in left}
 
 
 def of(config, **own):

@@ -28,6 +28,7 @@
 #include "invariant_linear.h"
 #include "lamb.h"
 #include "lion.h"
+#include "logit_sums.h"
 #include "master_halves.h"
 #include "matmul.h"
 #include "multinomial.h"

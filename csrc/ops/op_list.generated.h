@@ -54,6 +54,7 @@
   ROW(LambCoefficients) \
   ROW(LambApply) \
   ROW(Lion) \
+  ROW(LogitSums) \
   ROW(JoinMaster) \
   ROW(SplitMaster) \
   ROW(Matmul) \
@@ -161,6 +162,7 @@
   NAMES(LambCoefficients, "sums", "coefficients", "control") \
   NAMES(LambApply, "master", "m", "v", "weight", "starts", "coefficients", "control") \
   NAMES(Lion, "master", "m", "grad", "weight", "control") \
+  NAMES(LogitSums, "logits", "target", "lse", "expected", "total") \
   NAMES(JoinMaster, "high", "low", "ties", "out") \
   NAMES(SplitMaster, "in", "high", "low", "ties") \
   NAMES(Matmul, "a", "b", "bias", "aux", "out") \
@@ -215,4 +217,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 968505120
+#define DS_INTERFACE_HASH 345427693

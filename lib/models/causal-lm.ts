@@ -38,6 +38,7 @@ import {
 import { requireTensor } from '../tensor/ops/shapes.js';
 import type { BlockActivations } from './activation-shape.js';
 import { type CacheShape, newCaches } from './caches.js';
+import type { CausalLossOptions } from './causal-loss-options.js';
 import { cachedDecoder, type Decoder, type GenerateOptions, generate } from './generate.js';
 import { headLoss, type LanguageHead } from './language-head.js';
 import { type Origin, withOrigin } from './origin.js';
@@ -46,7 +47,9 @@ import { rowLogProbs, rowsFor } from './row-log-probs.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
 import { noParts, noTokenParts } from './sequence-errors.js';
 import type { LayerTokens } from './token-drop.js';
-import { scopeOfTokens, type TokenLogProbOptions, tokenLogProbs } from './token-log-probs.js';
+import { scopeOfTokens, tokenLogProbs } from './token-log-probs.js';
+
+export type { CausalLossOptions } from './causal-loss-options.js';
 
 /** Configuration keys that all language models share. */
 export interface CausalConfig {
@@ -70,28 +73,6 @@ export interface CausalConfig {
   ignoreIndex?: number;
 }
 
-/** Reduction of the tokens' losses to one loss. */
-export interface CausalLossOptions {
-  /**
-   * Divisor of the sum of the tokens' losses. Default: the number of targets that count, which
-   * gives the mean.
-   */
-  divisor?: number | Tensor;
-  /** Fraction of the target that all tokens share equally: in [0, 1]. Default 0. */
-  labelSmoothing?: number;
-  /** Receives, on the device, how many targets counted, and how many had the largest logit. */
-  report?: LossReport;
-  /** Skip ignored targets in the head's products; the host waits for the targets. Default false. */
-  skipIgnored?: boolean;
-  /**
-   * Return the log-probability of each row's targets instead, [B] f32. A list has the row of tokens
-   * for each row of targets [R, T]; the result is [R]. Default false.
-   */
-  rows?: boolean | readonly number[];
-  /** Return the log-probability of each target instead, [B, T]; 0 for ignored ones. */
-  tokens?: TokenLogProbOptions;
-}
-
 /** Optional inputs of a forward. */
 export interface CausalInputs extends PlaceInputs {
   /** Reduction of the loss. Default: the mean over the targets that count. */
@@ -111,7 +92,7 @@ const INPUTS: OptionNames<CausalInputs> = {
 };
 const LOSS: OptionNames<CausalLossOptions> = {
   ...{ divisor: true, labelSmoothing: true, report: true, skipIgnored: true },
-  ...{ rows: true, tokens: true },
+  ...{ rows: true, reports: true, tokens: true },
 };
 
 /**
@@ -305,7 +286,10 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       const x = this.hiddenOf(tokens, places);
       if (!how.tokens) {
         const rows = rowsFor(op, how.rows, [targets, tokens]);
-        return rowLogProbs(x, targets, rows, (y, t) => this.lossOf(y, t, { divisor: 1 }));
+        const all = { rows, reports: how.reports };
+        return rowLogProbs(x, targets, all, (y, t, more) =>
+          this.lossOf(y, t, { divisor: 1, ...more }),
+        );
       }
       const all = { ...how.tokens, ignored, vocabSize: this.vocabSize };
       return tokenLogProbs(x, targets, (y) => this.logitsOf(y), all);

@@ -1,9 +1,9 @@
 // Log-probabilities of whole rows, for losses that compare answers.
 import { refused } from '../runtime/refused.js';
-import { concat, scope, type Tensor } from '../tensor/index.js';
+import { concat, type LossReport, scope, type Tensor } from '../tensor/index.js';
 
 /** The loss of hidden states [1, T, channels] and targets [1, T], summed. */
-type SumOf = (x: Tensor, targets: Tensor) => Tensor;
+type SumOf = (x: Tensor, targets: Tensor, more: { report?: LossReport }) => Tensor;
 
 /**
  * The sums of the log-probabilities of targets [R, T] by row, [R] f32; ignored targets do not
@@ -13,13 +13,15 @@ type SumOf = (x: Tensor, targets: Tensor) => Tensor;
 export function rowLogProbs(
   x: Tensor,
   targets: Tensor,
-  rows: readonly number[],
+  { rows, reports = [] }: { rows: readonly number[]; reports?: readonly LossReport[] | undefined },
   sumOf: SumOf,
 ): Tensor {
   return scope(() => {
     const sums = rows.map((row, i) => {
       const own = x.narrow(0, row, 1).contiguous();
-      return sumOf(own, targets.narrow(0, i, 1).contiguous()).reshape([1]);
+      const report = reports[i];
+      const more = report ? { report } : {};
+      return sumOf(own, targets.narrow(0, i, 1).contiguous(), more).reshape([1]);
     });
     return concat(sums, 0).neg();
   });

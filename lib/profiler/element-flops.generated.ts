@@ -11,6 +11,7 @@ export const elementFlops = {
   Compare: { out: 1 },
   Scale: { out: 1 },
   EmbeddingBackward: { dout: 1 },
+  LogitSums: { logits: 2 },
   LayerNorm: { out: 5, residual: 1 },
   LayerNormBackward: { dout: 10, dsum: 1 },
   RmsNorm: { out: 4, residual: 1 },

@@ -2723,6 +2723,49 @@ export function lionOnHost(args: LionArgs, stream: Stream): void {
 }
 
 /**
+ * expected[n] = sum of p x and total[n] = sum of x, where x are the columns of row n and p is
+ * exp(x - lse[n]). A column with p = 0 adds nothing to `expected`. Both are 0 where target[n] ==
+ * ignore_index. The entropy of a row is lse[n] - expected[n]. f32 inside (f64 for f64). FLOPs: 2
+ * per element of logits.
+ */
+export interface LogitSumsArgs {
+  /** [N, V], last stride 1, any row stride; floating */
+  logits: View;
+  /** [N] i32 or i64, contiguous */
+  target: View;
+  /** [N] f32 (f64 for f64): log sum exp of the row, over the columns of all ranks */
+  lse: View;
+  /** [N] f32 (f64 for f64) */
+  expected: View;
+  /** [N] f32 (f64 for f64) */
+  total: View;
+  ignoreIndex: number;
+}
+
+function putLogitSums(args: LogitSumsArgs): void {
+  let at = 0;
+  at = putView(args.logits, at);
+  at = putView(args.target, at);
+  at = putView(args.lse, at);
+  at = putView(args.expected, at);
+  at = putView(args.total, at);
+  block[at] = args.ignoreIndex;
+}
+
+export function logitSums(
+  args: LogitSumsArgs,
+  stream: Stream = args.logits.buffer.device.compute,
+): void {
+  putLogitSums(args);
+  call(52, stream, args);
+}
+
+export function logitSumsOnHost(args: LogitSumsArgs, stream: Stream): void {
+  putLogitSums(args);
+  callOnHost(52, stream);
+}
+
+/**
  * Joins halves to f32. Every float except NaN returns bit by bit.
  */
 export interface JoinMasterArgs {
@@ -2749,12 +2792,12 @@ export function joinMaster(
   stream: Stream = args.high.buffer.device.compute,
 ): void {
   putJoinMaster(args);
-  call(52, stream, args);
+  call(53, stream, args);
 }
 
 export function joinMasterOnHost(args: JoinMasterArgs, stream: Stream): void {
   putJoinMaster(args);
-  callOnHost(52, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2784,12 +2827,12 @@ export function splitMaster(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSplitMaster(args);
-  call(53, stream, args);
+  call(54, stream, args);
 }
 
 export function splitMasterOnHost(args: SplitMasterArgs, stream: Stream): void {
   putSplitMaster(args);
-  callOnHost(53, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2834,12 +2877,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(54, stream, args);
+  call(55, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(54, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2878,12 +2921,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(55, stream, args);
+  call(56, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(55, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2924,12 +2967,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(56, stream, args);
+  call(57, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(56, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2967,12 +3010,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(57, stream, args);
+  call(58, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(57, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -3009,12 +3052,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(58, stream, args);
+  call(59, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(58, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -3048,12 +3091,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(59, stream, args);
+  call(60, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(59, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -3086,12 +3129,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(60, stream, args);
+  call(61, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(60, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -3136,12 +3179,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(61, stream, args);
+  call(62, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(61, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -3189,12 +3232,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(62, stream, args);
+  call(63, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(62, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -3244,12 +3287,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(63, stream, args);
+  call(64, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(63, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3288,12 +3331,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(64, stream, args);
+  call(65, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(64, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3336,12 +3379,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(65, stream, args);
+  call(66, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(65, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3375,12 +3418,12 @@ export function momentPayload(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putMomentPayload(args);
-  call(66, stream, args);
+  call(67, stream, args);
 }
 
 export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
   putMomentPayload(args);
-  callOnHost(66, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3416,12 +3459,12 @@ export function driftPayload(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putDriftPayload(args);
-  call(67, stream, args);
+  call(68, stream, args);
 }
 
 export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
   putDriftPayload(args);
-  callOnHost(67, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -3469,12 +3512,12 @@ export function frozenAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putFrozenAdam(args);
-  call(68, stream, args);
+  call(69, stream, args);
 }
 
 export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
   putFrozenAdam(args);
-  callOnHost(68, stream);
+  callOnHost(69, stream);
 }
 
 /**
@@ -3521,12 +3564,12 @@ export function anchorAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAnchorAdam(args);
-  call(69, stream, args);
+  call(70, stream, args);
 }
 
 export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
   putAnchorAdam(args);
-  callOnHost(69, stream);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3556,12 +3599,12 @@ export function oneBitLambAverage(
   stream: Stream = args.coefficients.buffer.device.compute,
 ): void {
   putOneBitLambAverage(args);
-  call(70, stream, args);
+  call(71, stream, args);
 }
 
 export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
   putOneBitLambAverage(args);
-  callOnHost(70, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3619,12 +3662,12 @@ export function oneBitLambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putOneBitLambMoments(args);
-  call(71, stream, args);
+  call(72, stream, args);
 }
 
 export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
   putOneBitLambMoments(args);
-  callOnHost(71, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3670,12 +3713,12 @@ export function oneBitLambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putOneBitLambCoefficients(args);
-  call(72, stream, args);
+  call(73, stream, args);
 }
 
 export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
   putOneBitLambCoefficients(args);
-  callOnHost(72, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3707,12 +3750,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(73, stream, args);
+  call(74, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(73, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3772,12 +3815,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(74, stream, args);
+  call(75, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(74, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3810,12 +3853,12 @@ export function quantizeWeights(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putQuantizeWeights(args);
-  call(75, stream, args);
+  call(76, stream, args);
 }
 
 export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
   putQuantizeWeights(args);
-  callOnHost(75, stream);
+  callOnHost(76, stream);
 }
 
 /**
@@ -3850,12 +3893,12 @@ export function dequantizeWeights(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putDequantizeWeights(args);
-  call(76, stream, args);
+  call(77, stream, args);
 }
 
 export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
   putDequantizeWeights(args);
-  callOnHost(76, stream);
+  callOnHost(77, stream);
 }
 
 /**
@@ -3899,12 +3942,12 @@ export function quantizedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedLinear(args);
-  call(77, stream, args);
+  call(78, stream, args);
 }
 
 export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
   putQuantizedLinear(args);
-  callOnHost(77, stream);
+  callOnHost(78, stream);
 }
 
 /**
@@ -3938,12 +3981,12 @@ export function repackCodes(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRepackCodes(args);
-  call(78, stream, args);
+  call(79, stream, args);
 }
 
 export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
   putRepackCodes(args);
-  callOnHost(78, stream);
+  callOnHost(79, stream);
 }
 
 /**
@@ -3981,12 +4024,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(79, stream, args);
+  call(80, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(79, stream);
+  callOnHost(80, stream);
 }
 
 /**
@@ -4024,12 +4067,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(80, stream, args);
+  call(81, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(80, stream);
+  callOnHost(81, stream);
 }
 
 /**
@@ -4060,12 +4103,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(81, stream, args);
+  call(82, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(81, stream);
+  callOnHost(82, stream);
 }
 
 /**
@@ -4090,12 +4133,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(82, stream, args);
+  call(83, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(82, stream);
+  callOnHost(83, stream);
 }
 
 /**
@@ -4152,12 +4195,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(83, stream, args);
+  call(84, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(83, stream);
+  callOnHost(84, stream);
 }
 
 /**
@@ -4195,12 +4238,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(84, stream, args);
+  call(85, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(84, stream);
+  callOnHost(85, stream);
 }
 
 /**
@@ -4257,12 +4300,12 @@ export function rotaryStore(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putRotaryStore(args);
-  call(85, stream, args);
+  call(86, stream, args);
 }
 
 export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
   putRotaryStore(args);
-  callOnHost(85, stream);
+  callOnHost(86, stream);
 }
 
 /**
@@ -4294,12 +4337,12 @@ export function routeTopK(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopK(args);
-  call(86, stream, args);
+  call(87, stream, args);
 }
 
 export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
   putRouteTopK(args);
-  callOnHost(86, stream);
+  callOnHost(87, stream);
 }
 
 /**
@@ -4334,12 +4377,12 @@ export function routeTopKBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopKBackward(args);
-  call(87, stream, args);
+  call(88, stream, args);
 }
 
 export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
   putRouteTopKBackward(args);
-  callOnHost(87, stream);
+  callOnHost(88, stream);
 }
 
 /**
@@ -4409,12 +4452,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(88, stream, args);
+  call(89, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(88, stream);
+  callOnHost(89, stream);
 }
 
 /**
@@ -4448,12 +4491,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(89, stream, args);
+  call(90, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(89, stream);
+  callOnHost(90, stream);
 }
 
 /**
@@ -4486,12 +4529,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(90, stream, args);
+  call(91, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(90, stream);
+  callOnHost(91, stream);
 }
 
 /**
@@ -4522,12 +4565,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(91, stream, args);
+  call(92, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(91, stream);
+  callOnHost(92, stream);
 }
 
 /**
@@ -4560,12 +4603,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(92, stream, args);
+  call(93, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(92, stream);
+  callOnHost(93, stream);
 }
 
 /**
@@ -4618,12 +4661,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(93, stream, args);
+  call(94, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(93, stream);
+  callOnHost(94, stream);
 }
 
 /**
@@ -4655,12 +4698,12 @@ export function shortConv(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConv(args);
-  call(94, stream, args);
+  call(95, stream, args);
 }
 
 export function shortConvOnHost(args: ShortConvArgs, stream: Stream): void {
   putShortConv(args);
-  callOnHost(94, stream);
+  callOnHost(95, stream);
 }
 
 /**
@@ -4697,12 +4740,12 @@ export function shortConvBackward(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvBackward(args);
-  call(95, stream, args);
+  call(96, stream, args);
 }
 
 export function shortConvBackwardOnHost(args: ShortConvBackwardArgs, stream: Stream): void {
   putShortConvBackward(args);
-  callOnHost(95, stream);
+  callOnHost(96, stream);
 }
 
 /**
@@ -4743,12 +4786,12 @@ export function shortConvStep(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvStep(args);
-  call(96, stream, args);
+  call(97, stream, args);
 }
 
 export function shortConvStepOnHost(args: ShortConvStepArgs, stream: Stream): void {
   putShortConvStep(args);
-  callOnHost(96, stream);
+  callOnHost(97, stream);
 }
 
 /**
@@ -4795,12 +4838,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(97, stream, args);
+  call(98, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(97, stream);
+  callOnHost(98, stream);
 }
 
 /**
@@ -4835,12 +4878,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(98, stream, args);
+  call(99, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(98, stream);
+  callOnHost(99, stream);
 }
 
 /**
@@ -4867,12 +4910,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(99, stream, args);
+  call(100, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(99, stream);
+  callOnHost(100, stream);
 }
 
 /**
@@ -4905,12 +4948,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(100, stream, args);
+  call(101, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(100, stream);
+  callOnHost(101, stream);
 }
 
 /**
@@ -4940,12 +4983,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(101, stream, args);
+  call(102, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(101, stream);
+  callOnHost(102, stream);
 }
 
 /**
@@ -4973,12 +5016,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(102, stream, args);
+  call(103, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(102, stream);
+  callOnHost(103, stream);
 }
 
 /**
@@ -5016,12 +5059,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(103, stream, args);
+  call(104, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(103, stream);
+  callOnHost(104, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -5078,6 +5121,7 @@ export interface OpArgs {
   LambCoefficients: LambCoefficientsArgs;
   LambApply: LambApplyArgs;
   Lion: LionArgs;
+  LogitSums: LogitSumsArgs;
   JoinMaster: JoinMasterArgs;
   SplitMaster: SplitMasterArgs;
   Matmul: MatmulArgs;
@@ -5186,6 +5230,7 @@ export const opNames = [
   'LambCoefficients',
   'LambApply',
   'Lion',
+  'LogitSums',
   'JoinMaster',
   'SplitMaster',
   'Matmul',

@@ -42,6 +42,8 @@ export interface UnpairedSample {
   desirable: boolean;
   /** Maximum tokens of a prompt with an answer, also with that of another row. */
   limit: number;
+  /** The row with the answer that does not belong to the prompt. Default: the row before it. */
+  other?: Pick<UnpairedSample, 'ids' | 'prompt'>;
 }
 
 /** A batch of B answers. */
@@ -54,8 +56,10 @@ export interface UnpairedBatch {
   answered: Tensor;
   /** 1 for desirable answers, 0 for others, [B] f32. */
   desirable: Tensor;
-  /** Each prompt with the answer of the row before it; the first row has the last answer. */
+  /** Each prompt with the answer of another row; see withOthers(). */
   mismatched: {
+    /** Rows that count: a batch of one row has no other row. Default: all. */
+    counted?: number;
     /** Ids of the tokens, [B, T'] i32, padded at the right. */
     ids: Tensor;
     /** The next token inside an answer, else -100, [B, T'] i32. */
@@ -152,6 +156,34 @@ export function isUnpairedSample(sample: unknown): sample is UnpairedSample {
 }
 
 /**
+ * @internal Returns `dataset` with another row for each: the row before it among `size` adjacent
+ * ones, or the last of them for the first. So the rows of an update have the same others on any
+ * number of ranks and micro-batches.
+ */
+export function withOthers(
+  dataset: Dataset<UnpairedSample>,
+  size: number,
+): Dataset<UnpairedSample> {
+  const { length } = dataset;
+  const otherOf = (index: number): number => {
+    const first = index - (index % size);
+    const rows = Math.min(size, length - first);
+    if (rows === 1) return (index + length - 1) % length;
+    return first + ((index - first + rows - 1) % rows);
+  };
+  const joined = ([own, other]: readonly [UnpairedSample, UnpairedSample]): UnpairedSample =>
+    own === other ? own : { ...own, other };
+  return {
+    length,
+    get: (index) => {
+      const both = [dataset.get(index), dataset.get(otherOf(index))] as const;
+      const isLate = both.some((one) => one instanceof Promise);
+      return isLate ? Promise.all(both).then(joined) : joined(both as never);
+    },
+  };
+}
+
+/**
  * Returns a function for DataLoader's `collate`: it pads answers with `pad`. The caller owns
  * the tensors. Throws DS_ARGUMENT.
  */
@@ -162,11 +194,12 @@ export function collateUnpaired(
   return (samples, device) => {
     const own = padAnswers(samples, pad, IGNORED);
     const mismatched = samples.map(({ ids, prompt, limit }, i) => {
-      const other = samples.at(i - 1) as UnpairedSample;
+      const other = samples[i]?.other ?? (samples.at(i - 1) as UnpairedSample);
       const joined = [...ids.subarray(0, prompt), ...other.ids.subarray(other.prompt)];
       return { ids: Int32Array.from(joined.slice(0, limit)), prompt };
     });
     const others = padAnswers(mismatched, pad, IGNORED);
+    const isAlone = samples.length === 1 && !samples[0]?.other;
     const tensor = (values: Int32Array, shape: readonly number[]): Tensor =>
       Tensor.from(values, { shape, device });
     return {
@@ -178,6 +211,7 @@ export function collateUnpaired(
         { device },
       ),
       mismatched: {
+        counted: isAlone ? 0 : samples.length,
         ids: tensor(others.ids, others.shape),
         targets: tensor(others.targets, others.shape),
       },

@@ -95,6 +95,7 @@ async function* update<Batch>(
   const parts = setMicroBatches(engine, group.length);
   const { counted, further } = counts.divisors(group, { ranks: engine.dpWorldSize, parts });
   const reported: TrainerEvent[] = [];
+  objective.begun?.(forward, group);
   for (const micro of group) {
     const here = mover.moved(micro);
     const { metrics } = book;

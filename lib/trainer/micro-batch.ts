@@ -59,6 +59,8 @@ export interface Objective<Batch> {
   readonly hasStepMetrics?: boolean;
   /** Called once, before the first batch. All ranks call. */
   opened?(surroundings: Surroundings): Promise<void>;
+  /** Called before each update with its micro-batches on the host. All ranks call. */
+  begun?(forward: Forward, group: readonly MicroBatch<Batch>[]): void;
   /** Called after each update with the number of updates so far. */
   updated?(step: number): void;
   /** Frees the objective's own engines and models. All ranks call. */

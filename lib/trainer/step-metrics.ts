@@ -2,16 +2,23 @@
 import type { ProcessGroup } from '../comm/index.js';
 import { LateNumbers } from '../runtime/late-numbers.js';
 import { required } from '../runtime/required.js';
-import { concat, noGrad, scope, Tensor } from '../tensor/index.js';
+import { concat, maximum, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { MetricSums } from './evaluation-options.js';
 
 /** A sum and its count: scalars f32 on the device, or numbers. */
 export interface DeviceSum {
-  /** The sum of the values. */
+  /** The sum of the values; with `extreme`, the largest or smallest value. */
   readonly sum: Tensor | number;
   /** The number of values. */
   readonly count: Tensor | number;
+  /** Set for a metric that is the largest or smallest value over micro-batches and ranks. */
+  readonly extreme?: 'max' | 'min';
 }
+
+/** A value of a metric that is an extreme: a scalar on the device. */
+export const extremeOf = (value: Tensor, extreme: 'max' | 'min'): DeviceSum => ({
+  ...{ sum: value, count: 1, extreme },
+});
 
 /** Sums of a micro-batch by the names of metrics. */
 export type DeviceSums = Readonly<Record<string, DeviceSum>>;
@@ -24,9 +31,10 @@ const same = <Value>(value: Value): Value => value;
 const numberOf = (value: Tensor | number): number =>
   value instanceof Tensor ? value.item() : value;
 
-/** Reads sums from the device, for evaluations. */
+/** Reads sums from the device, for evaluations, which have no extremes. */
 export function readSums(sums: DeviceSums): MetricSums {
-  const read = Object.entries(sums).map(([name, { sum, count }]) => [
+  const means = Object.entries(sums).filter(([, { extreme }]) => !extreme);
+  const read = means.map(([name, { sum, count }]) => [
     name,
     { sum: numberOf(sum), count: numberOf(count) },
   ]);
@@ -38,7 +46,12 @@ export function readSums(sums: DeviceSums): MetricSums {
  * same names in the same order in each micro-batch, on every rank.
  */
 export class StepMetrics {
+  /** Extremes come last. */
   private names: readonly string[] = [];
+  /** The kind of each of the last names. */
+  private kinds: readonly ('max' | 'min')[] = [];
+  /** Largest values of extremes on the device, [E] f32; smallest ones are negated. */
+  private extremes: Tensor | null = null;
   /** Places of the device's sums among all sums and counts. */
   private places: readonly number[] = [];
   /** Sums on the device, [K] f32; null without any. */
@@ -56,8 +69,9 @@ export class StepMetrics {
   /** Adds the sums of a micro-batch, without waiting for the device. */
   add(sums: DeviceSums): void {
     const isFirst = this.names.length === 0;
-    if (isFirst) this.names = Object.keys(sums);
-    const values = this.names.flatMap((name) => {
+    if (isFirst) this.nameAll(sums);
+    this.addExtremes(sums);
+    const values = this.summed.flatMap((name) => {
       const { sum, count } = required(sums[name]);
       return [sum, count];
     });
@@ -83,10 +97,41 @@ export class StepMetrics {
     before?.dispose();
   }
 
+  private nameAll(sums: DeviceSums): void {
+    const all = Object.keys(sums);
+    const kindOf = (name: string) => sums[name]?.extreme;
+    const last = all.filter((name) => kindOf(name) !== undefined);
+    this.names = [...all.filter((name) => kindOf(name) === undefined), ...last];
+    this.kinds = last.map((name) => required(kindOf(name)));
+  }
+
+  /** The names of means. */
+  private get summed(): readonly string[] {
+    return this.names.slice(0, this.names.length - this.kinds.length);
+  }
+
+  private addExtremes(sums: DeviceSums): void {
+    const last = this.names.slice(this.names.length - this.kinds.length);
+    if (last.length === 0) return;
+    const before = this.extremes;
+    this.extremes = noGrad(() =>
+      scope(() => {
+        const parts = last.map((name, i) => {
+          const value = required(sums[name]).sum as Tensor;
+          const own = value.detach().to('f32').reshape([1]);
+          return this.kinds[i] === 'min' ? own.neg() : own;
+        });
+        const all = concat(parts, 0);
+        return before ? maximum(before, all) : all;
+      }),
+    ).keep();
+    before?.dispose();
+  }
+
   /** Enqueues the sums over all ranks, and begins new ones. Every rank calls. */
   fetch(): void {
-    const count = 2 * this.names.length;
-    if (count === 0) return;
+    if (this.names.length === 0) return;
+    const count = 2 * this.summed.length + this.kinds.length;
     this.coming ??= new LateNumbers(this.group.device, count);
     const { coming, onDevice } = this;
     noGrad(() =>
@@ -98,14 +143,23 @@ export class StepMetrics {
             ? [Tensor.from(Float32Array.from(host), { device: this.group.device })]
             : []),
         ];
-        const all = concat(parts, 0);
-        if (this.group.size > 1) {
-          this.group.allReduce(all, { purpose: 'metrics of a method' }).wait();
-        }
-        coming.fetch(all);
+        const sums = concat(parts, 0);
+        const purpose = 'metrics of a method';
+        const isShared = this.group.size > 1;
+        if (isShared) this.group.allReduce(sums, { purpose }).wait();
+        const extremes = this.kinds.length > 0 ? this.fetchedExtremes() : null;
+        if (extremes && isShared) this.group.allReduce(extremes, { op: 'max', purpose }).wait();
+        coming.fetch(sums, ...(extremes ? [extremes] : []));
       }),
     );
     this.reset();
+  }
+
+  /** A copy of the extremes; -Infinity for a rank without micro-batches. */
+  private fetchedExtremes(): Tensor {
+    if (this.extremes) return this.extremes.clone();
+    const none = new Float32Array(this.kinds.length).fill(Number.NEGATIVE_INFINITY);
+    return Tensor.from(none, { device: this.group.device });
   }
 
   /**
@@ -115,28 +169,37 @@ export class StepMetrics {
   read(): Readonly<Record<string, number>> {
     const values = this.coming?.take();
     if (!values) return {};
-    const count = 2 * this.names.length;
+    const count = 2 * this.summed.length;
     const rest = Array.from({ length: count }, (_, i) => i).filter((i) => !this.places.includes(i));
     const sums = new Float32Array(count);
     [...this.places, ...rest].forEach((place, i) => {
       sums[place] = values[i] as number;
     });
-    const means = this.names.flatMap((name, i) => {
+    const means = this.summed.flatMap((name, i) => {
       const [sum, number] = [sums[2 * i] as number, sums[2 * i + 1] as number];
       return number === 0 ? [] : [[name, sum / number]];
     });
-    return this.derived(Object.fromEntries(means) as Record<string, number>);
+    const extremes = this.kinds.flatMap((kind, i) => {
+      const value = values[count + i] as number;
+      if (value === Number.NEGATIVE_INFINITY) return [];
+      return [[this.names[this.summed.length + i], kind === 'min' ? 0 - value : value]];
+    });
+    const all = Object.fromEntries([...means, ...extremes]) as Record<string, number>;
+    return this.derived(all);
   }
 
   /** Forgets the sums since the last fetch(). */
   reset(): void {
     this.onDevice?.dispose();
     this.onDevice = null;
+    this.extremes?.dispose();
+    this.extremes = null;
     this.onHost.fill(0);
   }
 
   dispose(): void {
     this.onDevice?.dispose();
+    this.extremes?.dispose();
     this.coming?.dispose();
   }
 }

@@ -26,7 +26,7 @@ import {
 } from '../text/index.js';
 import { isLabelledSample } from '../text/labelled-dataset.js';
 import { isPairSample } from '../text/pair-dataset.js';
-import { isUnpairedSample } from '../text/unpaired-dataset.js';
+import { isUnpairedSample, type UnpairedSample, withOthers } from '../text/unpaired-dataset.js';
 import type { BatchSource, DataPlace, TrainerData } from './data-source.js';
 import type { MicroBatch, Objective } from './micro-batch.js';
 import type { TrainerSettings } from './read-options.js';
@@ -64,9 +64,17 @@ export async function openTrainData<Sample, Batch>(
     samplerOf(config, opened.length, { rank, worldSize }) ??
     (await ownSampler(opened, settings, place, config));
   const collate = await collateFor(opened, settings, place);
-  const { device } = place;
-  const options = { batchSize: place.batchSize, device, sampler, dropLast, collate };
-  return new DataLoader(opened, { ...options, numWorkers: workers });
+  const { device, batchSize } = place;
+  const options = { batchSize, device, sampler, dropLast, collate };
+  const size = batchSize * worldSize * config.gradient_accumulation_steps;
+  const rows = workers === 0 ? await othersIn(opened, size) : opened;
+  return new DataLoader(rows, { ...options, numWorkers: workers });
+}
+
+/** Adds other rows to those of an UnpairedDataset; `size`: rows of an update. */
+async function othersIn<Sample>(rows: Dataset<Sample>, size: number): Promise<Dataset<Sample>> {
+  if (rows.length < 2 || !isUnpairedSample(await rows.get(0))) return rows;
+  return withOthers(rows as Dataset<unknown> as Dataset<UnpairedSample>, size) as never;
 }
 
 /** Refuses options that a stream or a source of batches cannot follow. */

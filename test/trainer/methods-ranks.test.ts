@@ -29,13 +29,12 @@ test('two ranks, and accumulation, equal one micro-batch', async () => {
   expect(second).toEqual(first);
   expect(one.length).toBe(7);
   for (const [i, { name, losses, metrics, evaluation }] of one.entries()) {
-    // Mismatched rows, and so z, depend on the micro-batch.
-    if (name === 'kto with z') continue;
     for (const other of [several[i], first[i]] as MethodReport[]) {
       expectClose(numbered(other.losses), numbered(losses), `${name}, losses`);
       expectClose(other.metrics.at(-1) ?? {}, metrics.at(-1) ?? {}, `${name}, metrics`);
-      expectClose(other.evaluation, evaluation, `${name}, evaluation`);
+      // Evaluations compute z for each batch.
+      if (name !== 'kto with z') expectClose(other.evaluation, evaluation, `${name}, evaluation`);
     }
   }
-  expect(first[5]?.metrics[2]?.kl).toBeGreaterThanOrEqual(0);
+  expect(first[5]?.metrics[2]?.kl).toBeGreaterThan(0);
 });

@@ -8,6 +8,7 @@ import {
   countOf,
   divergence,
   leaveOneOutLosses,
+  leaveOneOutRatios,
   type PolicyBatch,
   type PolicyLossName,
   ratiosOf,
@@ -103,7 +104,9 @@ describe.each([false, true])('padding before the tokens: %s', (left) => {
     const count = { sequences: counts.length, tokens, most };
     const total =
       name === 'rloo'
-        ? leaveOneOutLosses(batch, options.epsilon).sum().div(counts.length)
+        ? leaveOneOutLosses(batch, leaveOneOutRatios(batch), options.epsilon)
+            .sum()
+            .div(counts.length)
         : summed(tokenLosses(ratiosOf(batch, options.level), options), batch.mask, loss).div(
             countOf(loss, count),
           );

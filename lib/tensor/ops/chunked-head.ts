@@ -7,7 +7,8 @@ import type { View } from '../../runtime/view.js';
 import { Tensor } from '../tensor.js';
 import { type ClassShare, joinRows } from './class-share.js';
 import { paddedColumns } from './linear.js';
-import { allClasses, correctFor, type RowRules } from './loss.js';
+import { allClasses, correctFor, type RowRules, sumsFor } from './loss.js';
+import type { RowSums } from './loss-report.js';
 import { asIs, flipped, gemm, gemmRows } from './matmul.js';
 import { viewOf } from './shapes.js';
 
@@ -20,6 +21,8 @@ export interface Chunk {
   lse: View;
   /** Null without a report. */
   correct: View | null;
+  /** Null without a TokenReport. */
+  sums: { expected: View; total: View } | null;
 }
 
 /** Reduction rules of rows, and the classes of this rank. */
@@ -34,6 +37,8 @@ export class ChunkedHead {
   readonly lse: Tensor;
   /** Whether each row is correct, if a report counts. */
   readonly correct: Tensor | null;
+  /** Sums over the logits, if a TokenReport counts. */
+  readonly sums: RowSums | null;
   private readonly rows: View;
   private readonly count: number;
 
@@ -49,6 +54,7 @@ export class ChunkedHead {
     this.losses = Tensor.empty([this.count], statisticOf(x.dtype), x.device);
     this.lse = Tensor.emptyLike(this.losses);
     this.correct = correctFor(rules, this.count, x.device);
+    this.sums = sumsFor(rules, this.correct, this.lse);
   }
 
   chunks(): Chunk[] {
@@ -64,6 +70,10 @@ export class ChunkedHead {
         losses: slice(this.losses),
         lse: slice(this.lse),
         correct: this.correct && slice(this.correct),
+        sums: this.sums && {
+          expected: slice(this.sums.expected),
+          total: slice(this.sums.total),
+        },
       });
     }
     return out;
@@ -113,12 +123,15 @@ export class ChunkedHead {
     });
   }
 
-  measure({ target, losses, lse, correct }: Chunk, logits: View): void {
+  measure({ target, losses, lse, correct, sums }: Chunk, logits: View): void {
     const { smoothing, ignoreIndex, share } = this.rules;
     const { first, classes } = share ?? allClasses;
     const how = { smoothing, ignoreIndex, first, classes };
     kernels.crossEntropy({ logits, target, losses, lse, correct, ...how });
     if (share) joinRows({ logits, target, losses, lse, correct }, share, ignoreIndex);
+    if (!sums) return;
+    kernels.logitSums({ logits, target, lse, ...sums, ignoreIndex });
+    for (const one of share ? [sums.expected, sums.total] : []) share?.combine(one, 'sum');
   }
 
   /** Turns the logits into their gradient, in place. */

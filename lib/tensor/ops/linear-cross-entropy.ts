@@ -21,6 +21,7 @@ import {
   divisorOf,
   ROW_LOSS,
   type RowLossOptions,
+  reportSums,
   rowRulesOf,
   rowScale,
 } from './loss.js';
@@ -356,6 +357,8 @@ function headLoss(
   }
   padded.dispose();
   const kept = plan.close();
+  const classes = rules.share?.classes ?? required(weight.shape[0]);
+  reportSums(rules, { ...head, classes });
   const divisor = divisorOf(rules, head);
   const out = average(head.losses, divisor);
   const saved = [source, weight, flat, head.lse, divisor, ...kept];

@@ -1,4 +1,4 @@
-// Counts of a loss: targets that count, and targets with the largest logit.
+// Counts of a loss: targets that count, and targets with the largest logit; sums of their logits.
 
 import { DsError } from '../../errors.js';
 import { cpu, type Device, device as findDevice } from '../../runtime/device.js';
@@ -65,6 +65,56 @@ export class LossReport {
     const total = viewOf(this.correct, [1]);
     kernels.reduce({ in: correct, out: total, op: 'sum', accumulate: true });
     whole.dispose();
+  }
+}
+
+/** Sums over the logits of rows, [rows] in the dtype of losses. */
+export interface RowSums {
+  /** The sum of p x over the logits x of a row; 0 for ignored rows. */
+  readonly expected: Tensor;
+  /** The sum of the logits; 0 for ignored rows. */
+  readonly total: Tensor;
+}
+
+/**
+ * A LossReport with the entropies and the means of the logits of the rows that count. A loss reads
+ * its logits once more for them.
+ */
+export class TokenReport extends LossReport {
+  /** The sum of the entropies, [1] f32. */
+  readonly entropy: Tensor;
+  /** The sum of the means of the logits, [1] f32. */
+  readonly logits: Tensor;
+
+  constructor(device: Device | string = cpu()) {
+    super(device);
+    const { device: found } = this.counted;
+    this.entropy = Tensor.empty([1], 'f32', found).keep();
+    this.logits = Tensor.empty([1], 'f32', found).keep();
+    for (const out of [this.entropy, this.logits]) kernels.fill({ out, value: 0 });
+  }
+
+  override dispose(): void {
+    super.dispose();
+    this.entropy.dispose();
+    this.logits.dispose();
+  }
+
+  /** @internal Adds rows with the log-sum-exps `lse` over `classes` logits. */
+  addSums(lse: Tensor, { expected, total }: RowSums, classes: number): void {
+    const entropies = Tensor.emptyLike(lse);
+    kernels.binary({ a: lse, b: expected, out: entropies, op: 'sub', accumulate: false });
+    const sum = Tensor.empty([1], lse.dtype, lse.device);
+    const narrow = Tensor.empty([1], 'f32', lse.device);
+    for (const [rows, into, scale] of [
+      [entropies, this.entropy, 1],
+      [total, this.logits, 1 / classes],
+    ] as const) {
+      kernels.reduce({ in: rows, out: sum, op: 'sum', accumulate: false });
+      kernels.copy({ in: sum, out: narrow });
+      kernels.scale({ in: narrow, out: into, scale, shift: 0, accumulate: true });
+    }
+    for (const one of [entropies, sum, narrow]) one.dispose();
   }
 }
 

@@ -13,7 +13,7 @@ import { describe, numel, type View } from '../../runtime/view.js';
 import { isRecomputing, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { requireIndex } from './indexing.js';
-import { type LossReport, requireReport } from './loss-report.js';
+import { type LossReport, type RowSums, requireReport, TokenReport } from './loss-report.js';
 import { type LossReduction, reductionOf } from './pointwise-losses.js';
 import {
   constant,
@@ -145,6 +145,20 @@ export function correctFor(rules: RowRules, rows: number, device: Device): Tenso
   return rules.report && !isRecomputing() ? Tensor.empty([rows], 'i64', device) : null;
 }
 
+/** Memory for the sums of a TokenReport of rows that are counted; null for other reports. */
+export function sumsFor({ report }: RowRules, correct: Tensor | null, lse: Tensor): RowSums | null {
+  if (!(report instanceof TokenReport && correct)) return null;
+  return { expected: Tensor.emptyLike(lse), total: Tensor.emptyLike(lse) };
+}
+
+/** Adds the sums of rows to the report. */
+export function reportSums(
+  { report }: RowRules,
+  { lse, sums, classes }: { lse: Tensor; sums: RowSums | null; classes: number },
+): void {
+  if (sums && report instanceof TokenReport) report.addSums(lse, sums, classes);
+}
+
 /**
  * Divisor of the sum of the losses, [1] of their dtype. For a mean it is the number of rows that
  * count, or 1 without such rows. Updates the report.
@@ -251,6 +265,9 @@ export function classCrossEntropy(logits: Tensor, target: Tensor, rules: RowRule
   const { smoothing, ignoreIndex } = rules;
   const how = { smoothing, ignoreIndex, ...allClasses };
   kernels.crossEntropy({ logits: rows, target: at, losses, lse, correct, ...how });
+  const sums = sumsFor(rules, correct, lse);
+  if (sums) kernels.logitSums({ logits: rows, target: at, lse, ...sums, ignoreIndex });
+  reportSums(rules, { lse, sums, classes: required(rows.shape[1]) });
   const divisor = divisorOf(rules, { target: at, losses, correct });
   const out = average(losses, divisor);
   record('cross_entropy', [logits], [out], [logits, flat, lse, divisor], ([grad], sink) => {

@@ -49,8 +49,8 @@ export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<B
     return items;
   }
 
-  /** Runs the models. */
-  protected abstract sumsOf(forward: Forward, items: Items): Sums;
+  /** Runs the models. `measures`: whether metricsOf() follows. */
+  protected abstract sumsOf(forward: Forward, items: Items, measures: boolean): Sums;
 
   /** The loss of each pair, row or token that counts, [..] f32; 0 elsewhere. */
   protected abstract lossOf(sums: Sums): Tensor;
@@ -76,7 +76,7 @@ export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<B
   }
 
   mean(forward: Forward, micro: MicroBatch<Batch>): Tensor {
-    return this.whole(this.sumsOf(forward, this.read(micro.batch)), micro);
+    return this.whole(this.sumsOf(forward, this.read(micro.batch), false), micro);
   }
 
   shared(
@@ -86,7 +86,7 @@ export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<B
     metrics: StepMetrics | null = null,
     further: Divisor = divisor,
   ): Tensor {
-    const sums = this.sumsOf(forward, this.read(batch));
+    const sums = this.sumsOf(forward, this.read(batch), metrics !== null);
     if (metrics) noGrad(() => metrics.add(this.metricsOf(sums)));
     const loss = this.lossOf(sums).sum().div(divisor);
     const ofTokens = this.tokenLossOf(sums);
@@ -94,12 +94,12 @@ export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<B
   }
 
   outputs(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
-    return scope(() => this.outputsOf(this.sumsOf(forward, this.read(batch))));
+    return scope(() => this.outputsOf(this.sumsOf(forward, this.read(batch), false)));
   }
 
   judged(forward: Forward, micro: MicroBatch<Batch>): { loss: number; sums: MetricSums } {
     return scope(() => {
-      const sums = this.sumsOf(forward, this.read(micro.batch));
+      const sums = this.sumsOf(forward, this.read(micro.batch), true);
       return { loss: this.whole(sums, micro).item(), sums: readSums(this.metricsOf(sums)) };
     });
   }

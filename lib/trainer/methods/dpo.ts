@@ -18,6 +18,7 @@ import type { PairBatch } from '../../text/index.js';
 import type { Forward, Objective, Surroundings } from '../micro-batch.js';
 import type { DeviceSums } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
+import { AnswerReports } from './answer-reports.js';
 import { requireCausal, TrainingMethod } from './method.js';
 import { DROPOUT } from './no-dropout.js';
 import {
@@ -29,7 +30,7 @@ import {
   type PairSums,
   SMOOTHED,
 } from './pair-losses.js';
-import { PAIR_METRICS, pairMetrics, pairOutputs } from './pair-metrics.js';
+import { PAIR_METRICS, pairMetrics, pairOutputs, TOKEN_METRICS } from './pair-metrics.js';
 import { REFERENCE, Reference } from './reference.js';
 
 /** The declared options of dpo(). */
@@ -148,7 +149,7 @@ function readWeights(op: string, given: readonly number[]): readonly number[] {
 class Dpo extends TrainingMethod {
   readonly name = 'dpo';
   override readonly lr = 1e-6;
-  readonly metrics = PAIR_METRICS;
+  readonly metrics = [...PAIR_METRICS, ...TOKEN_METRICS];
 
   constructor(private readonly settings: Settings<typeof DPO>) {
     super();
@@ -172,6 +173,8 @@ interface SplitPairs extends PairBatch {
 interface DpoSums extends PairSums {
   /** Weights of the pairs, [P] f32; null: 1. */
   readonly weights: Tensor | null;
+  /** Null if metrics do not follow. */
+  readonly reports: AnswerReports | null;
 }
 
 /** Losses and rewards of micro-batches of pairs. */
@@ -223,7 +226,7 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     return { counted: pairs, tokens: totalOf(answered), further: chosen };
   }
 
-  protected sumsOf(forward: Forward, batch: SplitPairs): DpoSums {
+  protected sumsOf(forward: Forward, batch: SplitPairs, measures: boolean): DpoSums {
     const { ids, targets, answered, split } = batch;
     const { useWeighting, ldAlpha } = this.settings;
     this.reference.requireOne(batch.reference !== undefined);
@@ -241,13 +244,17 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
       return first.add(rest.mul(ldAlpha));
     };
     const reference = batch.reference ?? whole(this.reference.logProbs(forward, ids, scored, rows));
-    const own = whole(forward(ids, scored, { loss: { rows } }));
+    const reports = measures ? new AnswerReports(ids.device) : null;
+    const half = ids.size(0) / 2;
+    const isChosen = Array.from({ length: scored.size(0) }, (_, i) => i % (2 * half) < half);
+    const measured = reports && { reports: reports.of(isChosen) };
+    const own = whole(forward(ids, scored, { loss: { rows, ...measured } }));
     const [chosen, rejected] = halves(own);
     const [chosenReference, rejectedReference] = halves(reference);
     const [chosenTokens, rejectedTokens] = halves(answered);
     return {
       ...{ chosen, rejected, chosenReference, rejectedReference, chosenTokens, rejectedTokens },
-      weights,
+      ...{ weights, reports },
     };
   }
 
@@ -283,9 +290,10 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     return this.sft === 0 ? null : chosen.sum().mul(-this.sft);
   }
 
-  protected metricsOf(sums: PairSums): DeviceSums {
-    const { chosen, rejected } = sums;
-    return pairMetrics({ rewards: this.rewards(sums), logps: [chosen, rejected] });
+  protected metricsOf(sums: DpoSums): DeviceSums {
+    const { chosen, rejected, reports } = sums;
+    const ofPairs = pairMetrics({ rewards: this.rewards(sums), logps: [chosen, rejected] });
+    return { ...ofPairs, ...reports?.sums() };
   }
 
   protected outputsOf(sums: PairSums): Tensor {

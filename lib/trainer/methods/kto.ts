@@ -1,15 +1,18 @@
 // Kahneman-Tversky optimization: learns from single answers that are desirable or not. Sources:
 // Ethayarajh et al. 2024, D'Oosterlinck et al. 2024 (apo_zero_unpaired), TRL's KTOTrainer.
 import type { ProcessGroup } from '../../comm/index.js';
+import type { Engine } from '../../engine/engine.js';
 import type { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
 import { number, type Options, oneOf, readDeclared, type Settings } from '../../runtime/option.js';
 import { refused } from '../../runtime/refused.js';
-import { noGrad, scope, sigmoid, Tensor } from '../../tensor/index.js';
+import { required } from '../../runtime/required.js';
+import { concat, noGrad, scope, sigmoid, Tensor } from '../../tensor/index.js';
 import type { UnpairedBatch } from '../../text/index.js';
-import type { Forward, Objective, Surroundings } from '../micro-batch.js';
+import type { Forward, MicroBatch, Objective, Surroundings } from '../micro-batch.js';
 import { type DeviceSums, meanOf } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective, totalOf } from './answer-objective.js';
+import { AnswerReports } from './answer-reports.js';
 import { requireCausal, TrainingMethod } from './method.js';
 import { DROPOUT } from './no-dropout.js';
 import { REFERENCE, Reference } from './reference.js';
@@ -57,6 +60,7 @@ class Kto extends TrainingMethod {
   readonly metrics = [
     ...['rewards/chosen', 'rewards/rejected', 'rewards/margins'],
     ...['logps/chosen', 'logps/rejected', 'kl'],
+    ...['entropy', 'logits/chosen', 'logits/rejected'],
   ];
 
   constructor(private readonly settings: Settings<typeof KTO>) {
@@ -96,11 +100,21 @@ export function ktoLoss(
 /** Further values for metrics. */
 interface Measured extends KtoSums {
   readonly logps: Tensor;
+  /** Null if metrics do not follow. */
+  readonly reports: AnswerReports | null;
 }
 
-class KtoObjective<Batch> extends AnswerObjective<Batch, UnpairedBatch, Measured> {
+/** A batch with its labels on the host. */
+interface LabelledBatch extends UnpairedBatch {
+  readonly isDesirable?: readonly boolean[];
+}
+
+class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, Measured> {
   private readonly reference: Reference;
   private group: ProcessGroup | null = null;
+  private engine: Engine | null = null;
+  /** The baseline z of the current update; null between updates. */
+  private baseline: Tensor | null = null;
 
   constructor(
     model: CausalLM,
@@ -113,11 +127,13 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, UnpairedBatch, Measured
   override async opened(around: Surroundings): Promise<void> {
     await super.opened(around);
     this.group = around.dataGroup;
+    this.engine = around.engine;
     await this.reference.open(around.engine, around.job);
   }
 
   override async closed(): Promise<void> {
     await super.closed();
+    this.updated();
     await this.reference.close();
   }
 
@@ -132,35 +148,51 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, UnpairedBatch, Measured
     return { counted: ids.size(0), tokens: totalOf(answered) };
   }
 
-  protected sumsOf(forward: Forward, batch: UnpairedBatch): Measured {
-    const { ids, targets, desirable } = batch;
-    const z = this.divergence(forward, batch);
+  protected override prepared(batch: UnpairedBatch): LabelledBatch {
+    const isDesirable = batch.desirable.toArray().map((one) => Number(one) > 0);
+    return { ...batch, isDesirable };
+  }
+
+  begun(forward: Forward, group: readonly MicroBatch<Batch>[]): void {
+    const batches = group.map(({ batch }) => this.read(batch));
+    this.baseline = this.divergence(forward, batches).keep();
+  }
+
+  updated(): void {
+    this.baseline?.dispose();
+    this.baseline = null;
+  }
+
+  protected sumsOf(forward: Forward, batch: LabelledBatch, measures: boolean): Measured {
+    const { ids, targets, desirable, isDesirable } = batch;
+    const z = this.baseline ?? this.divergence(forward, [batch]);
     const reference = this.reference.logProbs(forward, ids, targets);
-    const logps = forward(ids, targets, { loss: { rows: true } });
-    return { x: logps.sub(reference), desirable, z, logps };
+    const reports = measures && isDesirable ? new AnswerReports(ids.device) : null;
+    const measured = reports && isDesirable && { reports: reports.of(isDesirable) };
+    const logps = forward(ids, targets, { loss: { rows: true, ...measured } });
+    return { x: logps.sub(reference), desirable, z, logps, reports };
   }
 
   /**
-   * The mean over all ranks of x of prompts with the answers of other rows, at least 0. A batch of
-   * one row has no other row and does not count.
+   * The mean over the batches of all ranks of x of prompts with the answers of other rows, at least
+   * 0.
    */
-  private divergence(forward: Forward, { ids, mismatched }: UnpairedBatch): Tensor {
-    const { device } = ids;
+  private divergence(forward: Forward, batches: readonly UnpairedBatch[]): Tensor {
+    const device = this.engine?.device ?? required(batches[0]).ids.device;
     if (this.settings.loss !== 'kto') return Tensor.from([0], { device }).reshape([]);
     return noGrad(() =>
       scope(() => {
-        const rows = ids.size(0);
-        const { ids: others, targets } = mismatched;
-        const sums = (): Tensor => {
-          const reference = this.reference.logProbs(forward, others, targets);
-          const own = forward(others, targets, { loss: { rows: true } });
-          return own.sub(reference).sum().reshape([1]);
-        };
-        const counted = rows > 1 ? rows : 0;
-        const own = counted > 0 ? sums() : sums().mul(0);
-        const total = Tensor.from([0, counted], { device }).add(
-          own.mul(Tensor.from([1, 0], { device })),
-        );
+        const sums = batches.map(({ mismatched: { ids, targets, counted = ids.size(0) } }) => {
+          const [others, wanted] = [ids.to(device), targets.to(device)];
+          const reference = this.reference.logProbs(forward, others, wanted);
+          const own = forward(others, wanted, { loss: { rows: true } });
+          const x = own
+            .sub(reference)
+            .sum()
+            .mul(counted > 0 ? 1 : 0);
+          return concat([x.reshape([1]), Tensor.from([counted], { device }).to(x.dtype)], 0);
+        });
+        const total = sums.reduce((sum, one) => sum.add(one));
         if (this.group && this.group.size > 1) {
           this.group.allReduce(total, { purpose: 'divergence of kto()' }).wait();
         }
@@ -174,7 +206,9 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, UnpairedBatch, Measured
     return ktoLoss(sums, this.settings);
   }
 
-  protected metricsOf({ x, desirable, z, logps }: Measured): DeviceSums {
+  protected metricsOf({ x, desirable, z, logps, reports }: Measured): DeviceSums {
+    // TRL reports the accuracy of tokens for pairs only.
+    const { mean_token_accuracy: _, ...ofTokens } = reports?.sums() ?? {};
     const rewards = x.mul(this.settings.beta);
     const others = desirable.neg().add(1);
     const of = (values: Tensor, which: Tensor) => ({
@@ -187,6 +221,7 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, UnpairedBatch, Measured
       'logps/chosen': of(logps, desirable),
       'logps/rejected': of(logps, others),
       kl: meanOf(z.reshape([1])),
+      ...ofTokens,
     };
   }
 

@@ -8,6 +8,9 @@ export const PAIR_METRICS = [
   ...['logps/chosen', 'logps/rejected'],
 ];
 
+/** Metrics of the tokens of answers; see AnswerReports. */
+export const TOKEN_METRICS = ['entropy', 'logits/chosen', 'logits/rejected', 'mean_token_accuracy'];
+
 /** Rewards and log-probabilities of P pairs, [P] f32 each. */
 export interface PairValues {
   /** Rewards of chosen and rejected answers. */

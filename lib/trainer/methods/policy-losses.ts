@@ -38,6 +38,8 @@ export interface PolicyLossOptions {
 export interface Ratios {
   readonly ratio: Tensor;
   readonly batch: PolicyBatch;
+  /** The ratios of sequences, [B, 1], at the level of sequences. */
+  readonly bySequence?: Tensor;
 }
 
 type TokenLoss = (ratios: Ratios, options: PolicyLossOptions) => Tensor;
@@ -56,6 +58,13 @@ const bySign = (advantages: Tensor, positive: number, negative: number): Tensor 
     .to(advantages.dtype)
     .mul(positive - negative)
     .add(negative);
+
+/** The weights of whole sequences in "vespo", [B, 1], without gradients. */
+export function vespoWeights({ advantages, logp, old, mask }: PolicyBatch): Tensor {
+  const log = logp.detach().sub(old).mul(mask).sum({ dim: 1, keepDim: true });
+  const [k, l] = [bySign(advantages, 2, 3), bySign(advantages, 3, 2)];
+  return exp(log.mul(k).add(l).sub(exp(log).mul(l)));
+}
 
 /** The losses of tokens by TRL's names. */
 export const POLICY_LOSSES = {
@@ -78,12 +87,7 @@ export const POLICY_LOSSES = {
     return sigmoid(ratio.sub(1).mul(t)).mul(-4).div(t).mul(advantages);
   },
   /** VESPO 2026, with weights of whole sequences. */
-  vespo: ({ batch: { advantages, logp, old, mask } }) => {
-    const log = logp.detach().sub(old).mul(mask).sum({ dim: 1, keepDim: true });
-    const [k, l] = [bySign(advantages, 2, 3), bySign(advantages, 3, 2)];
-    const weight = exp(log.mul(k).add(l).sub(exp(log).mul(l)));
-    return weight.mul(advantages).mul(logp).neg();
-  },
+  vespo: ({ batch }) => vespoWeights(batch).mul(batch.advantages).mul(batch.logp).neg(),
 } satisfies Readonly<Record<string, TokenLoss>>;
 
 /** Name of a loss of policies, as in TRL. */
@@ -96,7 +100,7 @@ export function ratiosOf(batch: PolicyBatch, level: PolicyLossOptions['level']):
   if (level === 'token') return { ratio: exp(log), batch };
   const tokens = mask.sum({ dim: 1, keepDim: true }).clamp(1);
   const ratio = exp(log.sum({ dim: 1, keepDim: true }).div(tokens));
-  return { ratio: ratio.expand(logp.shape), batch };
+  return { ratio: ratio.expand(logp.shape), batch, bySequence: ratio };
 }
 
 /** Returns the loss of each token, [B, T], with the KL term and without masked tokens. */
@@ -115,10 +119,16 @@ export function divergence(logp: Tensor, reference: Tensor): Tensor {
   return exp(x).sub(x).sub(1);
 }
 
-/** exp(old - sampler) of tokens or sequences, truncated or masked; null without a correction. */
-function correctionOf(
+/**
+ * exp(old - sampler) of tokens [B, T] or sequences [B, 1], truncated or masked; null without a
+ * correction.
+ */
+export function correctionOf(
   { old, sampler, mask }: PolicyBatch,
-  { correction, correctionRange: [min, max] }: PolicyLossOptions,
+  {
+    correction,
+    correctionRange: [min, max],
+  }: Pick<PolicyLossOptions, 'correction' | 'correctionRange'>,
 ): Tensor | null {
   if (!sampler || !correction) return null;
   const log = old.sub(sampler).mul(mask);
@@ -155,11 +165,17 @@ export function countOf(
   return name === 'dapo' || name === 'cispo' || name === 'vespo' ? tokens : sequences;
 }
 
-/** RLOO: one clipped ratio for each sequence, the product over its tokens; [B]. */
-export function leaveOneOutLosses(batch: PolicyBatch, epsilon: number): Tensor {
-  const { logp, old, mask, advantages } = batch;
-  const log = logp.sub(old).mul(mask).sum({ dim: 1, keepDim: true });
-  const ratio = exp(log);
+/** RLOO: one ratio for each sequence, the product over its tokens; [B, 1]. */
+export function leaveOneOutRatios({ logp, old, mask }: PolicyBatch): Tensor {
+  return exp(logp.sub(old).mul(mask).sum({ dim: 1, keepDim: true }));
+}
+
+/** RLOO: the losses of sequences with these ratios, which are clipped; [B]. */
+export function leaveOneOutLosses(
+  { advantages }: PolicyBatch,
+  ratio: Tensor,
+  epsilon: number,
+): Tensor {
   const second = ratio.clamp(1 - epsilon, 1 + epsilon);
   return minimum(ratio.mul(advantages), second.mul(advantages)).neg().squeeze(1);
 }

@@ -5,17 +5,19 @@ import { refused } from '../../runtime/refused.js';
 import { noGrad, type Tensor } from '../../tensor/index.js';
 import type { Divisor, Forward, MicroBatch, Objective } from '../micro-batch.js';
 import type { RolloutBatch } from '../rollouts/rollout-batch.js';
-import type { DeviceSum, DeviceSums, StepMetrics } from '../step-metrics.js';
+import { type DeviceSum, type DeviceSums, extremeOf, type StepMetrics } from '../step-metrics.js';
 import {
   countOf,
   divergence,
   leaveOneOutLosses,
-  type PolicyBatch,
+  leaveOneOutRatios,
   type PolicyLossOptions,
+  type Ratios,
   ratiosOf,
   summed,
   tokenLosses,
 } from './policy-losses.js';
+import { clipMetrics, samplerMetrics } from './policy-metrics.js';
 
 /** Options of the objective. */
 export interface PolicySettings extends PolicyLossOptions {
@@ -87,13 +89,15 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
     const logp = both.narrow(0, 0, 1).squeeze(0);
     const policy = { ...batch, logp, old: batch.old ?? logp.detach() };
     if (isLeaveOneOut) {
-      const losses = leaveOneOutLosses(policy, epsilon);
-      if (metrics) noGrad(() => metrics.add(this.metricsOf(policy, batch, both)));
+      const ratio = leaveOneOutRatios(policy);
+      const losses = leaveOneOutLosses(policy, ratio, epsilon);
+      const ratios = { ratio, batch: policy, bySequence: ratio };
+      if (metrics) noGrad(() => metrics.add(this.metricsOf(ratios, batch, both)));
       return losses.sum().div(divisor);
     }
     const ratios = ratiosOf(policy, level);
     const losses = tokenLosses(ratios, this.settings);
-    if (metrics) noGrad(() => metrics.add(this.metricsOf(policy, batch, both, ratios.ratio)));
+    if (metrics) noGrad(() => metrics.add(this.metricsOf(ratios, batch, both)));
     return summed(losses, batch.mask, loss).div(divisor);
   }
 
@@ -103,37 +107,21 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
   }
 
   private metricsOf(
-    policy: PolicyBatch,
-    { mask, sampler, counted, metrics: { names, values } }: PolicyMicroBatch,
+    ratios: Ratios,
+    { counted, metrics: { names, values } }: PolicyMicroBatch,
     both: Tensor,
-    ratio: Tensor | null = null,
   ): DeviceSums {
-    const { epsilon, epsilonHigh, loss, beta } = this.settings;
+    const { beta } = this.settings;
+    const { batch: policy } = ratios;
+    const { mask, logp, old, reference } = policy;
     const over = (x: Tensor): DeviceSum => ({ sum: x.mul(mask).sum(), count: counted });
-    const distance = policy.old.sub(sampler).abs().mul(mask);
-    const entropy = over(both.narrow(0, 1, 1).squeeze(0));
-    const drift = policy.logp.sub(policy.old).abs().mul(mask);
     const own: Record<string, DeviceSum> = {
-      entropy,
-      'sampling/sampling_logp_difference/mean': { sum: distance.sum(), count: counted },
-      'sampling/sampling_logp_difference/max': { sum: distance.max(), count: 1 },
-      'policy/logp_difference/max': { sum: drift.max(), count: 1 },
+      entropy: over(both.narrow(0, 1, 1).squeeze(0)),
+      ...samplerMetrics(policy, this.settings, counted),
+      'policy/logp_difference/max': extremeOf(logp.sub(old).abs().mul(mask).max(), 'max'),
+      ...clipMetrics(ratios, this.settings, counted),
     };
-    if (policy.reference && beta > 0) own.kl = over(divergence(policy.logp, policy.reference));
-    if (ratio) {
-      const [isLoss, isGain] = [policy.advantages.lt(0), policy.advantages.gt(0)].map((one) =>
-        one.to('f32'),
-      ) as [Tensor, Tensor];
-      const low = ratio
-        .lt(1 - epsilon)
-        .to('f32')
-        .mul(isLoss);
-      const most = loss === 'cispo' ? epsilonHigh : 1 + epsilonHigh;
-      const high = ratio.gt(most).to('f32').mul(isGain);
-      own['clip_ratio/low_mean'] = over(low);
-      own['clip_ratio/high_mean'] = over(high);
-      own['clip_ratio/region_mean'] = over(low.add(high));
-    }
+    if (reference && beta > 0) own.kl = over(divergence(logp, reference));
     for (const [i, name] of names.entries()) {
       own[name] = { sum: values?.[i] ?? 0, count: values ? 1 : 0 };
     }

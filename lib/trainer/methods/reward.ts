@@ -5,10 +5,10 @@ import { TaskModel } from '../../models/tasks/task-model.js';
 import type { Module } from '../../nn/index.js';
 import { number, type Options, readDeclared, type Settings } from '../../runtime/option.js';
 import { refused } from '../../runtime/refused.js';
-import { softplus, Tensor } from '../../tensor/index.js';
+import { maximum, minimum, softplus, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
 import type { Forward, Objective } from '../micro-batch.js';
-import { type DeviceSums, meanOf } from '../step-metrics.js';
+import { type DeviceSums, extremeOf, meanOf } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
 import { TrainingMethod } from './method.js';
 import { DROPOUT } from './no-dropout.js';
@@ -123,7 +123,9 @@ class RewardObjective<Batch> extends AnswerObjective<Batch, MaskedPairs, Scores>
     return {
       accuracy: meanOf(margins.gt(0).to('f32')),
       margin: meanOf(margins),
+      min_reward: extremeOf(minimum(chosen, rejected).min(), 'min'),
       mean_reward: meanOf(chosen.add(rejected).mul(0.5)),
+      max_reward: extremeOf(maximum(chosen, rejected).max(), 'max'),
     };
   }
 

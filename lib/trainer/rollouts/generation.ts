@@ -109,7 +109,7 @@ export function metricsOf(
   const zero = deviations.filter((one) => one < 1e-12).length;
   return {
     reward: momentsOf(known).mean,
-    reward_std: momentsOf(deviations).mean,
+    reward_std: momentsOf(known).deviation,
     frac_reward_zero_std: zero / Math.max(1, deviations.length),
     ...Object.fromEntries(byFunction),
     'completions/mean_length': momentsOf(lengths).mean,

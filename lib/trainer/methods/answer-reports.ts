@@ -1,0 +1,43 @@
+// Entropy, mean logits and accuracy of answers, from the losses that see their logits.
+import type { Device } from '../../runtime/device.js';
+import type { Tensor } from '../../tensor/index.js';
+import { TokenReport } from '../../tensor/ops/loss-report.js';
+import type { DeviceSums } from '../step-metrics.js';
+
+/** Copies of the numbers of a report, [1] f32 each. Frees the report. */
+function taken(report: TokenReport): Record<'tokens' | 'correct' | 'entropy' | 'logits', Tensor> {
+  const { counted, correct, entropy, logits } = report;
+  const own = {
+    ...{ tokens: counted.to('f32'), correct: correct.to('f32') },
+    ...{ entropy: entropy.clone(), logits: logits.clone() },
+  };
+  report.dispose();
+  return own;
+}
+
+/** Reports of rows of answers: chosen ones (or desirable ones), and others. */
+export class AnswerReports {
+  private readonly chosen: TokenReport;
+  private readonly rejected: TokenReport;
+
+  constructor(device: Device) {
+    this.chosen = new TokenReport(device);
+    this.rejected = new TokenReport(device);
+  }
+
+  /** The report of each row. */
+  of(isChosen: readonly boolean[]): TokenReport[] {
+    return isChosen.map((one) => (one ? this.chosen : this.rejected));
+  }
+
+  /** The sums by TRL's names, as tensors of this scope. Frees the reports. */
+  sums(): DeviceSums {
+    const [w, l] = [taken(this.chosen), taken(this.rejected)];
+    return {
+      entropy: { sum: w.entropy.add(l.entropy), count: w.tokens.add(l.tokens) },
+      'logits/chosen': { sum: w.logits, count: w.tokens },
+      'logits/rejected': { sum: l.logits, count: l.tokens },
+      mean_token_accuracy: { sum: w.correct, count: w.tokens },
+    };
+  }
+}

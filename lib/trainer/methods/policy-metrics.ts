@@ -1,0 +1,78 @@
+// Metrics of policies by TRL's names: clipped ratios, and the distance from the sampler.
+import { exp, type Tensor, where } from '../../tensor/index.js';
+import { type DeviceSum, type DeviceSums, extremeOf, meanOf } from '../step-metrics.js';
+import {
+  correctionOf,
+  type PolicyBatch,
+  type PolicyLossOptions,
+  type Ratios,
+  vespoWeights,
+} from './policy-losses.js';
+
+/** Losses that clip no ratio between two limits. */
+const UNCLIPPED = ['cispo', 'sapo', 'vespo'];
+
+/**
+ * Shares of clipped ratios: over tokens, or over sequences at their level. `low_min` and `high_max`
+ * are extremes of the shares of sequences. `counted`: tokens that count.
+ */
+export function clipMetrics(
+  { ratio, bySequence, batch }: Ratios,
+  { epsilon, epsilonHigh, loss }: PolicyLossOptions,
+  counted: number,
+): DeviceSums {
+  const { mask, advantages } = batch;
+  const flags = (one: Tensor): Tensor => one.to('f32');
+  const [isLoss, isGain] = [flags(advantages.lt(0)), flags(advantages.gt(0))];
+  const mean = (one: Tensor): DeviceSum =>
+    bySequence ? meanOf(one) : { sum: one.mul(mask).sum(), count: counted };
+  const from = bySequence ?? ratio;
+  if (loss === 'cispo') {
+    return { cispo_clip_ratio: mean(flags(from.gt(epsilonHigh)).mul(isGain)) };
+  }
+  if (loss === 'vespo') return { 'vespo/phi_seq_mean': meanOf(vespoWeights(batch)) };
+  if (UNCLIPPED.includes(loss)) return {};
+  const low = flags(from.lt(1 - epsilon)).mul(isLoss);
+  const high = flags(from.gt(1 + epsilonHigh)).mul(isGain);
+  const tokens = mask.sum({ dim: 1, keepDim: true });
+  const shares = (one: Tensor): Tensor =>
+    bySequence ? one : one.mul(mask).sum({ dim: 1, keepDim: true }).div(tokens.clamp(1));
+  // Sequences without tokens have no share.
+  const within = (one: Tensor, other: number): Tensor =>
+    bySequence ? one : where(tokens.gt(0), one, other);
+  return {
+    'clip_ratio/low_mean': mean(low),
+    'clip_ratio/low_min': extremeOf(within(shares(low), 1).min(), 'min'),
+    'clip_ratio/high_mean': mean(high),
+    'clip_ratio/high_max': extremeOf(within(shares(high), 0).max(), 'max'),
+    'clip_ratio/region_mean': mean(low.add(high)),
+  };
+}
+
+/**
+ * The distance between the log-probabilities of sampler and training, and exp(old - sampler): the
+ * factor of the correction, or without one the ratio of each token.
+ */
+export function samplerMetrics(
+  batch: PolicyBatch,
+  options: Pick<PolicyLossOptions, 'correction' | 'correctionRange'>,
+  counted: number,
+): DeviceSums {
+  const { old, sampler, mask } = batch;
+  if (!sampler) return {};
+  const distance = old.sub(sampler).abs().mul(mask);
+  const factor = correctionOf(batch, options) ?? exp(old.sub(sampler).mul(mask));
+  const isByToken = factor.size(1) === mask.size(1) && !options.correction?.startsWith('sequence');
+  const counts = mask.gt(0);
+  const [least, most] = isByToken
+    ? [where(counts, factor, Number.POSITIVE_INFINITY), where(counts, factor, 0)]
+    : [factor, factor];
+  const name = 'sampling/importance_sampling_ratio';
+  return {
+    'sampling/sampling_logp_difference/mean': { sum: distance.sum(), count: counted },
+    'sampling/sampling_logp_difference/max': extremeOf(distance.max(), 'max'),
+    [`${name}/min`]: extremeOf((least as Tensor).min(), 'min'),
+    [`${name}/mean`]: isByToken ? { sum: factor.mul(mask).sum(), count: counted } : meanOf(factor),
+    [`${name}/max`]: extremeOf((most as Tensor).max(), 'max'),
+  };
+}
