@@ -1,4 +1,5 @@
 // Creates the sampler of data_efficiency.data_sampling.
+
 import type { ResolvedConfig } from '../../types/config.js';
 import type { Distributed } from '../comm/index.js';
 import {
@@ -9,6 +10,7 @@ import {
 } from '../data/index.js';
 import { DsError } from '../errors.js';
 import { notice } from '../runtime/notice.js';
+import { required } from '../runtime/required.js';
 import type { Engine } from './engine.js';
 import { exchanged } from './setup/setup-world.js';
 import { scheduleOf } from './step/curriculum.js';
@@ -54,7 +56,7 @@ type Section =
 function metricOf(name: string, section: Section): CurriculumMetric {
   return {
     schedule: scheduleOf(section, () => unset(name)),
-    maxDifficulty: section.max_difficulty as number,
+    maxDifficulty: required(section.max_difficulty),
     difficultyType: section.difficulty_type,
     clusteringType: section.clustering_type,
     indexToSamplePath: section.index_to_sample_path ?? undefined,

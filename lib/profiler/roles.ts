@@ -1,5 +1,6 @@
 // Device time of traced steps by role: the table of `bench train` and of --profile.
 
+import { required } from '../runtime/required.js';
 import type { TraceEvent, TraceFile } from './trace-events.js';
 
 /** What a step spends device time on. */
@@ -104,7 +105,7 @@ export function timesByRole({ traceEvents }: TraceFile): RoleTimes {
   if (steps === 0) return { steps, stepMs: 0, roles: [] };
   add('idle', Math.max(0, total - busy));
   const roles = ORDER.map((role): RoleTime => {
-    const ms = sums.get(role) as number;
+    const ms = required(sums.get(role));
     return { role, ms: ms / steps, share: ms / total };
   });
   return { steps, stepMs: total / steps, roles };

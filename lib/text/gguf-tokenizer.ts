@@ -1,5 +1,6 @@
 // The tokenizer in a GGUF file as the files of a tokenizer's folder, and back. Source: llama.cpp's
 // conversion script, and the merges that transformers derives from scores.
+
 import { closeSync, existsSync, fstatSync, openSync, readSync } from 'node:fs';
 import { join } from 'node:path';
 import {
@@ -10,6 +11,7 @@ import {
 } from '../checkpoint/index.js';
 import { isObject } from '../runtime/is-object.js';
 import { dataError } from '../runtime/refused.js';
+import { required } from '../runtime/required.js';
 import {
   type Json,
   readTokenizerFolder,
@@ -279,7 +281,7 @@ function mergesOf({ tokens, kinds }: Source, scores: readonly number[]): [string
       const lengths: [number, number] = [cut, characters.length - cut];
       return [{ score: scores[id] ?? 0, left, right, lengths }];
     });
-    const idOf = (text: string): number => ids.get(text) as number;
+    const idOf = (text: string): number => required(ids.get(text));
     own.sort((a, b) => idOf(a.left) - idOf(b.left) || idOf(a.right) - idOf(b.right));
     for (const one of own) found.push(one);
   }
@@ -310,7 +312,7 @@ function boundsOf(from: Source, roles: Json): Json | null {
       : []),
   ];
   const special = names.map((id) => {
-    return [id, { id, ids: [from.tokens.indexOf(id as string)], tokens: [id] }] as const;
+    return [id, { id, ids: [from.tokens.indexOf(id)], tokens: [id] }] as const;
   });
   const pair = [...single, { Sequence: { id: 'B', type_id: 1 } }];
   return { type: 'TemplateProcessing', single, pair, special_tokens: Object.fromEntries(special) };

@@ -190,7 +190,7 @@ function taggedWords({ row, location }: LocatedRow, { textKey, labelKey }: RowKe
   const found = labelKey === undefined ? labels : row[labelKey];
   const isWords = Array.isArray(texts) && texts.every((word) => typeof word === 'string');
   if (isWords && Array.isArray(found) && found.length === texts.length) {
-    return { words: texts as string[], tags: found, location };
+    return { words: texts, tags: found, location };
   }
   const expected = 'lists of one length, "tokens" and "tags"';
   const got = `a row with ${Object.keys(row).slice(0, 8).join(', ')}`;

@@ -2,7 +2,7 @@
 
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/refused.js';
-import { defined } from '../runtime/required.js';
+import { defined, required } from '../runtime/required.js';
 import type { LocatedRow, Row } from './row-reader.js';
 
 /** One or two texts of a row. */
@@ -90,7 +90,7 @@ export function findLabels(
     throw dataError(location(), 'labels that are all texts, or all numbers', formatValue(one));
   }
   if (lists.length > 0 && lists.length < rows.length) {
-    const single = rows.find(({ label }) => !Array.isArray(label)) as (typeof rows)[0];
+    const single = required(rows.find(({ label }) => !Array.isArray(label)));
     throw dataError(
       single.location(),
       'a list of labels, as in other rows',
@@ -103,9 +103,7 @@ export function findLabels(
   const kind = given.kind ?? (lists.length > 0 ? 'classes' : isWhole ? 'class' : 'value');
   if (kind === 'value') return { kind, names: given.names ?? ['LABEL_0'] };
   if (!isWhole) {
-    const wrong = all.find(
-      ({ one }) => !Number.isInteger(one) || (one as number) < 0,
-    ) as (typeof all)[0];
+    const wrong = required(all.find(({ one }) => !Number.isInteger(one) || (one as number) < 0));
     throw dataError(wrong.location(), 'the number of a class, from 0', formatValue(wrong.one));
   }
   if (given.names) return { kind, names: given.names };

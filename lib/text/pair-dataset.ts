@@ -1,5 +1,6 @@
 // PairDataset: prompts with a chosen and a rejected answer, as tokens. Rows have TRL's keys: texts
 // or messages, with or without a `prompt`.
+
 import type { Dataset } from '../data/index.js';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
@@ -8,6 +9,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError, refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import {
   ANSWER_LENGTHS,
@@ -129,7 +131,7 @@ export class PairDataset implements Dataset<PairSample> {
       const [chosen, rejected] = sides;
       const { row, location } = located;
       samples.push({
-        ...{ chosen: chosen as Int32Array, rejected: rejected as Int32Array, prompt },
+        ...{ chosen: required(chosen), rejected: required(rejected), prompt },
         ...{ reference: referenceIn(row, location), margin: marginIn(row, location) },
       });
     }

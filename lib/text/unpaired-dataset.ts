@@ -1,4 +1,5 @@
 // UnpairedDataset: prompts with an answer and its label, desirable or not, as tokens.
+
 import type { Dataset } from '../data/index.js';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
@@ -6,6 +7,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { required } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import {
   ANSWER_LENGTHS,
@@ -115,7 +117,7 @@ export class UnpairedDataset implements Dataset<UnpairedSample> {
         }
         if (isCut) report.cut += 1;
         report[desirable ? 'desirable' : 'undesirable'] += 1;
-        samples.push({ ids: sides[0] as Int32Array, prompt, desirable, limit: length });
+        samples.push({ ids: required(sides[0]), prompt, desirable, limit: length });
       }
     }
     if (samples.length > 0) return new UnpairedDataset(samples, report);
@@ -194,7 +196,7 @@ export function collateUnpaired(
   return (samples, device) => {
     const own = padAnswers(samples, pad, IGNORED);
     const mismatched = samples.map(({ ids, prompt, limit }, i) => {
-      const other = samples[i]?.other ?? (samples.at(i - 1) as UnpairedSample);
+      const other = samples[i]?.other ?? required(samples.at(i - 1));
       const joined = [...ids.subarray(0, prompt), ...other.ids.subarray(other.prompt)];
       return { ids: Int32Array.from(joined.slice(0, limit)), prompt };
     });

@@ -1,6 +1,8 @@
 // Decodes values of GGUF tensors: plain numbers, and blocks of small integers with scales. Source:
 // ggml's formulas of each type.
+
 import type { DType } from '../../runtime/dtype.js';
+import { required } from '../../runtime/required.js';
 
 /** A type of stored values. */
 export interface BlockType {
@@ -29,9 +31,12 @@ for (let bits = 0; bits < 65_536; ++bits) {
         : sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
 
+/** Unchecked, for inner loops. */
+const byteAt = (bytes: Uint8Array, i: number): number => bytes[i] as number;
+
 /** Returns the f16 number at byte `at`. */
 export const halfAt = (bytes: Uint8Array, at: number): number =>
-  HALVES[(bytes[at] as number) | ((bytes[at + 1] as number) << 8)] as number;
+  HALVES[byteAt(bytes, at) | (byteAt(bytes, at + 1) << 8)] as number;
 
 /** Values of the 16 codes of IQ4_NL. */
 const NONLINEAR = [...[-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]];
@@ -59,9 +64,9 @@ function codes(
     const at = block * (head + 16);
     const d = scale(bytes, at);
     for (let i = 0; i < 16; ++i) {
-      const code = bytes[at + head + i] as number;
-      out[block * 32 + i] = d * (value[code & 15] as number);
-      out[block * 32 + 16 + i] = d * (value[code >> 4] as number);
+      const code = byteAt(bytes, at + head + i);
+      out[block * 32 + i] = d * required(value[code & 15]);
+      out[block * 32 + 16 + i] = d * required(value[code >> 4]);
     }
   }
 }
@@ -72,13 +77,13 @@ function q8(bytes: Uint8Array, count: number, out: Float32Array): void {
   for (let block = 0; block < count; ++block) {
     const at = block * 34;
     const d = halfAt(bytes, at);
-    for (let i = 0; i < 32; ++i) out[block * 32 + i] = d * signed(bytes[at + 2 + i] as number);
+    for (let i = 0; i < 32; ++i) out[block * 32 + i] = d * signed(byteAt(bytes, at + 2 + i));
   }
 }
 
 /** Returns the six-bit scale and minimum of group `j` of 8, packed into 12 bytes from `at`. */
 function scaleAndMin(s: Uint8Array, at: number, j: number): [scale: number, min: number] {
-  const byte = (i: number): number => s[at + i] as number;
+  const byte = (i: number): number => byteAt(s, at + i);
   if (j < 4) return [byte(j) & 63, byte(j + 4) & 63];
   return [
     (byte(j + 4) & 15) | ((byte(j - 4) >> 6) << 4),
@@ -98,8 +103,8 @@ function withMinimum(bytes: Uint8Array, count: number, out: Float32Array, hasFif
       const [scale, min, shift] = [d * six, m * least, 4 * (j & 1)];
       const [codes, to] = [low + 32 * (j >> 1), block * 256 + 32 * j];
       for (let l = 0; l < 32; ++l) {
-        const nibble = ((bytes[codes + l] as number) >> shift) & 15;
-        const fifth = hasFifth ? (((bytes[high + l] as number) >> j) & 1) << 4 : 0;
+        const nibble = (byteAt(bytes, codes + l) >> shift) & 15;
+        const fifth = hasFifth ? ((byteAt(bytes, high + l) >> j) & 1) << 4 : 0;
         out[to + l] = scale * (nibble + fifth) - min;
       }
     }
@@ -112,9 +117,9 @@ function q6k(bytes: Uint8Array, count: number, out: Float32Array): void {
     const d = halfAt(bytes, at + 208);
     for (let e = 0; e < 256; ++e) {
       const [t, k, l] = [e >> 7, (e >> 5) & 3, e & 31];
-      const low = ((bytes[at + 64 * t + 32 * (k & 1) + l] as number) >> (4 * (k >> 1))) & 15;
-      const high = ((bytes[at + 128 + 32 * t + l] as number) >> (2 * k)) & 3;
-      const scale = signed(bytes[at + 192 + (e >> 4)] as number);
+      const low = (byteAt(bytes, at + 64 * t + 32 * (k & 1) + l) >> (4 * (k >> 1))) & 15;
+      const high = (byteAt(bytes, at + 128 + 32 * t + l) >> (2 * k)) & 3;
+      const scale = signed(byteAt(bytes, at + 192 + (e >> 4)));
       out[block * 256 + e] = d * scale * ((low | (high << 4)) - 32);
     }
   }
@@ -132,7 +137,7 @@ function plain(name: string, dtype: DType, bytes: number): BlockType {
       else if (dtype === 'f16') out[i] = halfAt(from, 2 * i);
       else {
         WIDE_BITS[0] = view.getUint16(2 * i, true) << 16;
-        out[i] = WIDE[0] as number;
+        out[i] = required(WIDE[0]);
       }
     }
   };
@@ -147,7 +152,7 @@ function blocks(
   return { name, values, bytes, dtype: null, unpack };
 }
 
-const power = (bytes: Uint8Array, at: number): number => 2 ** ((bytes[at] as number) - 127);
+const power = (bytes: Uint8Array, at: number): number => 2 ** (byteAt(bytes, at) - 127);
 
 /** The supported types by their ids in files. */
 export const BLOCK_TYPES: ReadonlyMap<number, BlockType> = new Map([

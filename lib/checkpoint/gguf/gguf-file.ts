@@ -1,6 +1,8 @@
 // Reads tensors of a GGUF file in the form of a model: unpacked, in its row order, under its names.
+
 import { dtypeSize } from '../../runtime/dtype.js';
 import { InputFile } from '../../runtime/input-file.js';
+import { required } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { TensorEntry } from '../header.js';
@@ -81,7 +83,7 @@ export class GgufFile {
 
   /** Fills `bytes` from byte `from` of an unpacked entry; blocks. Throws DS_IO. */
   readNow({ name, dtype }: TensorEntry, from: number, bytes: Uint8Array): void {
-    const part = this.parts.get(name) as GgufPart;
+    const part = required(this.parts.get(name));
     const size = dtypeSize(dtype);
     const range = { from: from / size, count: bytes.length / size };
     for (const { at, from: first, count } of runsOf(part, range)) {
@@ -123,7 +125,7 @@ export class GgufFile {
       const values = new Float32Array(count * type.values);
       type.unpack(packed, count, values);
       for (let i = from; i < until; ++i) {
-        const value = values[i - block * type.values] as number;
+        const value = required(values[i - block * type.values]);
         out.writeFloatLE(value + add, 4 * (i - first));
       }
       from = until;

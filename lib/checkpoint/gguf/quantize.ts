@@ -1,5 +1,6 @@
 // Packs rows of numbers into GGUF's types: f32, f16, and blocks of small integers with scales. Each
 // scale minimises a weighted squared error. Source: ggml's block layouts and llama.cpp's searches.
+import { required } from '../../runtime/required.js';
 import { typeId } from './blocks.js';
 
 /** A type that saveGguf() writes. */
@@ -20,13 +21,17 @@ export const packedBytes = (type: PackedType, count: number): number =>
 /** Returns the id of a type in files. */
 export const packedTypeId = (type: PackedType): number => typeId(type);
 
+/** Unchecked, for inner loops. */
+const valueAt = (values: Float32Array | Float64Array | Uint8Array, i: number): number =>
+  values[i] as number;
+
 const FLOAT = new Float32Array(1);
 const BITS = new Uint32Array(FLOAT.buffer);
 
 /** Returns the bits of the nearest f16 number; ties round to even. */
 export function halfBits(value: number): number {
   FLOAT[0] = value;
-  const bits = BITS[0] as number;
+  const bits = required(BITS[0]);
   const sign = (bits >>> 16) & 0x8000;
   const magnitude = bits & 0x7fffffff;
   if (magnitude > 0x7f800000) return sign | 0x7e00;
@@ -63,7 +68,7 @@ export function packed(type: PackedType, values: Float32Array): Uint8Array {
   if (type === 'F32') {
     for (let i = 0; i < values.length; ++i) out.writeFloatLE(values[i] as number, 4 * i);
   } else if (type === 'F16') {
-    for (let i = 0; i < values.length; ++i) out.writeUInt16LE(halfBits(values[i] as number), 2 * i);
+    for (let i = 0; i < values.length; ++i) out.writeUInt16LE(halfBits(valueAt(values, i)), 2 * i);
   } else {
     const pack = { Q8_0: q8, Q4_K: q4k, Q6_K: q6k }[type];
     for (let block = 0; block * size < values.length; ++block) {
@@ -77,7 +82,7 @@ export function packed(type: PackedType, values: Float32Array): Uint8Array {
 function q8(x: Float32Array, out: Buffer): void {
   const scale = x.reduce((most, one) => Math.max(most, Math.abs(one)), 0) / 127;
   out.writeUInt16LE(halfBits(scale), 0);
-  for (let i = 0; i < 32; ++i) out.writeInt8(scale ? round((x[i] as number) / scale) : 0, 2 + i);
+  for (let i = 0; i < 32; ++i) out.writeInt8(scale ? round(valueAt(x, i) / scale) : 0, 2 + i);
 }
 
 /** Rounds halves away from zero, as C does. */
@@ -104,7 +109,7 @@ function affineOf(x: Float32Array): Affine {
   const base = Math.sqrt(squares / x.length);
   let [w, wx, wxx] = [0, 0, 0];
   for (let i = 0; i < x.length; ++i) {
-    const one = x[i] as number;
+    const one = valueAt(x, i);
     const by = base + Math.abs(one);
     WEIGHTS[i] = by;
     w += by;
@@ -116,10 +121,10 @@ function affineOf(x: Float32Array): Affine {
     const inverse = (15 - 1 + step * 0.1) / (high - low);
     let [wc, wcc, wcx] = [0, 0, 0];
     for (let i = 0; i < x.length; ++i) {
-      const one = x[i] as number;
+      const one = valueAt(x, i);
       // Values are not below `low`, so the code is rounded by cutting.
       const code = Math.min((inverse * (one - low) + 0.5) | 0, 15);
-      const weighted = (WEIGHTS[i] as number) * code;
+      const weighted = valueAt(WEIGHTS, i) * code;
       wc += weighted;
       wcc += weighted * code;
       wcx += weighted * one;
@@ -148,19 +153,19 @@ function q4k(x: Float32Array, out: Buffer): void {
   for (const [j, { scale, min }] of groups.entries()) {
     const [s, n] = [six(scale, d), six(min, m)];
     if (j < 4) {
-      out[4 + j] = (out[4 + j] as number) | s;
-      out[8 + j] = (out[8 + j] as number) | n;
+      out[4 + j] = valueAt(out, 4 + j) | s;
+      out[8 + j] = valueAt(out, 8 + j) | n;
     } else {
       out[8 + j] = (s & 15) | ((n & 15) << 4);
-      out[j] = (out[j] as number) | ((s >> 4) << 6);
-      out[4 + j] = (out[4 + j] as number) | ((n >> 4) << 6);
+      out[j] = valueAt(out, j) | ((s >> 4) << 6);
+      out[4 + j] = valueAt(out, 4 + j) | ((n >> 4) << 6);
     }
     const [own, below] = [d * s, m * n];
     for (let l = 0; l < 32; ++l) {
-      const value = x[32 * j + l] as number;
+      const value = valueAt(x, 32 * j + l);
       const code = own === 0 ? 0 : clamp(Math.round((value + below) / own), 0, 15);
       const at = 16 + 32 * (j >> 1) + l;
-      out[at] = (out[at] as number) | (code << (4 * (j & 1)));
+      out[at] = valueAt(out, at) | (code << (4 * (j & 1)));
     }
   }
 }
@@ -175,7 +180,7 @@ function scaleOf(x: Float32Array): number {
     const inverse = -(32 + step * 0.1) / most;
     let [products, squares] = [0, 0];
     for (let i = 0; i < x.length; ++i) {
-      const one = x[i] as number;
+      const one = valueAt(x, i);
       const code = Math.min(Math.max(Math.floor(inverse * one + 0.5), -32), 31);
       const weighted = one * one * code;
       products += weighted * one;
@@ -204,7 +209,7 @@ function q6k(x: Float32Array, out: Buffer): void {
     const own = d * eight;
     for (let i = 0; i < 16; ++i) {
       const e = 16 * g + i;
-      const code = own === 0 ? 0 : clamp(Math.round((x[e] as number) / own), -32, 31);
+      const code = own === 0 ? 0 : clamp(Math.round(valueAt(x, e) / own), -32, 31);
       putSix(out, e, code + 32);
     }
   }
@@ -215,6 +220,6 @@ function putSix(out: Buffer, e: number, code: number): void {
   const [t, k, l] = [e >> 7, (e >> 5) & 3, e & 31];
   const low = 64 * t + 32 * (k & 1) + l;
   const high = 128 + 32 * t + l;
-  out[low] = (out[low] as number) | ((code & 15) << (4 * (k >> 1)));
-  out[high] = (out[high] as number) | ((code >> 4) << (2 * k));
+  out[low] = valueAt(out, low) | ((code & 15) << (4 * (k >> 1)));
+  out[high] = valueAt(out, high) | ((code >> 4) << (2 * k));
 }

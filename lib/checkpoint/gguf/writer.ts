@@ -51,24 +51,24 @@ const f32 = (value: number): Buffer => Buffer.from(Float32Array.of(value).buffer
 
 /** A list: the type of its values, their number, their bytes. */
 const list = (type: number, length: number, bytes: Buffer): Buffer =>
-  Buffer.concat([u32(LIST as number), u32(type), u64(length), bytes]);
+  Buffer.concat([u32(LIST), u32(type), u64(length), bytes]);
 
 function encoded(value: WrittenValue): Buffer {
-  if (value instanceof F32) return Buffer.concat([u32(F32_TYPE as number), f32(value.value)]);
+  if (value instanceof F32) return Buffer.concat([u32(F32_TYPE), f32(value.value)]);
   if (value instanceof Int32Array || value instanceof Float32Array) {
     const bytes = Buffer.from(value.buffer, value.byteOffset, value.byteLength);
     const type = value instanceof Int32Array ? I32_TYPE : F32_TYPE;
-    return list(type as number, value.length, bytes);
+    return list(type, value.length, bytes);
   }
   switch (typeof value) {
     case 'number':
-      return Buffer.concat([u32(U32_TYPE as number), u32(value)]);
+      return Buffer.concat([u32(U32_TYPE), u32(value)]);
     case 'boolean':
-      return Buffer.concat([u32(BOOL as number), Buffer.of(value ? 1 : 0)]);
+      return Buffer.concat([u32(BOOL), Buffer.of(value ? 1 : 0)]);
     case 'string':
-      return Buffer.concat([u32(TEXT as number), text(value)]);
+      return Buffer.concat([u32(TEXT), text(value)]);
     default:
-      return list(TEXT as number, value.length, Buffer.concat(value.map(text)));
+      return list(TEXT, value.length, Buffer.concat(value.map(text)));
   }
 }
 

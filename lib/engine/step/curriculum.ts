@@ -1,4 +1,5 @@
 // Curriculum learning: the number of tokens per sample in each step.
+
 import { isDeepStrictEqual } from 'node:util';
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { JsonObject } from '../../../types/json.js';
@@ -13,6 +14,7 @@ import type { Module } from '../../nn/module.js';
 import type { PipelineBatch } from '../../pipe/index.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
+import { required } from '../../runtime/required.js';
 import { Tensor } from '../../tensor/index.js';
 import { type InputCast, requireInputs } from './inputs.js';
 import type { Progress } from './progress.js';
@@ -83,7 +85,7 @@ class SequenceCurriculum implements Curriculum {
     private readonly run: { module: Module; progress: Progress },
   ) {
     this.schedule = scheduleOf(section, unset);
-    this.difficulty = section.min_difficulty as number;
+    this.difficulty = required(section.min_difficulty);
   }
 
   get seqlen(): number {
@@ -104,7 +106,7 @@ class SequenceCurriculum implements Curriculum {
       const values: readonly unknown[] = isList ? (inputs as readonly Tensor[]) : [inputs];
       const cut = this.cut('engine.trainBatch', [...values, labels]);
       const some = cut.slice(0, -1) as Tensor[];
-      return [isList ? some : (some[0] as Tensor), cut.at(-1)];
+      return [isList ? some : required(some[0]), cut.at(-1)];
     });
   }
 
@@ -126,14 +128,14 @@ class SequenceCurriculum implements Curriculum {
     const saved = state && reader.object(state.section, 'state.curriculum.section');
     const difficulty = state && reader.integer(state.difficulty, 'state.curriculum.difficulty', 1);
     const isSame = isDeepStrictEqual(saved, settingsOf(this.section));
-    this.difficulty = (isSame && difficulty) || (this.section.min_difficulty as number);
+    this.difficulty = (isSame && difficulty) || required(this.section.min_difficulty);
     this.step = null;
     this.askedFor = null;
   }
 
   private at(step: number): number {
     if (this.step === step) return this.difficulty;
-    const isEasier = this.difficulty < (this.section.max_difficulty as number);
+    const isEasier = this.difficulty < required(this.section.max_difficulty);
     if (isEasier) this.difficulty = this.schedule(step);
     this.step = step;
     return this.difficulty;
@@ -171,14 +173,14 @@ export function scheduleOf(
   const { difficulty, max_step: maxSteps, ...root } = given ?? {};
   if (type === 'custom') return custom;
   if (type === 'fixed_discrete') {
-    return fixedDiscrete(difficulty as readonly number[], maxSteps as readonly number[]);
+    return fixedDiscrete(required(difficulty), required(maxSteps));
   }
   return fixedRoot({
-    min: section.min_difficulty as number,
-    max: section.max_difficulty as number,
-    totalSteps: root.total_curriculum_step as number,
-    difficultyStep: root.difficulty_step as number,
-    rootDegree: type === 'fixed_linear' ? 1 : (root.root_degree as number),
+    min: required(section.min_difficulty),
+    max: required(section.max_difficulty),
+    totalSteps: required(root.total_curriculum_step),
+    difficultyStep: required(root.difficulty_step),
+    rootDegree: type === 'fixed_linear' ? 1 : required(root.root_degree),
   });
 }
 

@@ -1,10 +1,12 @@
 // Random layerwise token dropping: some layers process only some tokens. Source: Yao et al. 2022
 // (arXiv 2211.11586).
+
 import type { ResolvedConfig } from '../../../types/config.js';
 import { type CurriculumSchedule, fixedRoot } from '../../data/curriculum-schedule.js';
 import { DsError } from '../../errors.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/module.js';
+import { required } from '../../runtime/required.js';
 import { type InputCast, requireInputs } from './inputs.js';
 import type { Progress } from './progress.js';
 
@@ -55,7 +57,7 @@ export function tokenDroppingOf(
 /** Returns the layers that process only some tokens; null if the section is off. */
 export function routedLayers(config: ResolvedConfig): number[] | null {
   const ltd = sectionOf(config);
-  return ltd ? [...(ltd.random_ltd_layer_id as readonly number[])] : null;
+  return ltd ? [...required(ltd.random_ltd_layer_id)] : null;
 }
 
 /**
@@ -67,7 +69,7 @@ export function requireOwnLayers(config: ResolvedConfig, module: Module): string
   const ltd = sectionOf(config);
   if (!ltd || !(module instanceof CausalLM)) return null;
   const { layers } = module.config;
-  const ids = ltd.random_ltd_layer_id as readonly number[];
+  const ids = required(ltd.random_ltd_layer_id);
   if (ids.some((id) => id >= layers)) {
     throw new DsError({
       code: 'DS_CONFIG',
@@ -92,10 +94,10 @@ function sectionOf({ data_efficiency: section }: ResolvedConfig) {
 function scheduleOf(config: ResolvedConfig): CurriculumSchedule {
   const given = sectionOf(config)?.random_ltd_schedule;
   return fixedRoot({
-    min: given?.min_value as number,
-    max: given?.max_value as number,
-    totalSteps: given?.schedule_config?.require_steps as number,
-    difficultyStep: given?.schedule_config?.seq_per_step as number,
+    min: required(given?.min_value),
+    max: required(given?.max_value),
+    totalSteps: required(given?.schedule_config?.require_steps),
+    difficultyStep: required(given?.schedule_config?.seq_per_step),
     rootDegree: 1,
   });
 }

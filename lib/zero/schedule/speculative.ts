@@ -16,6 +16,7 @@
 // Invariant: only a commit changes optimizer state, and a commit needs the step decision. A wrong
 // assumption costs one pass and no rollback. Results equal those of other schedules bit for bit.
 // Memory: one more gradient element per parameter. Source: SuperOffload (DeepSpeed).
+
 import type {
   SpeculationTensors,
   SpeculativeOptimizer,
@@ -25,6 +26,7 @@ import type {
 } from '../../optim/optimizer.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import type { Device } from '../../runtime/device.js';
+import { required } from '../../runtime/required.js';
 import { Event } from '../../runtime/stream.js';
 import { copyAll, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -187,7 +189,7 @@ export class Speculative implements Schedule {
   private emit(partition: Partition, step: Omit<StepGradient, 'grad'>): void {
     const { state } = this;
     const { grad: landed, tiles } = state.partOf(partition);
-    const grad = landed as Tensor;
+    const grad = required(landed);
     const attempt = this.attemptOf(partition);
     const previous = this.decidedOf(attempt);
     for (const tile of tiles) {
@@ -240,7 +242,7 @@ export class Speculative implements Schedule {
     this.landed.record(compute).synchronize();
     const values = new Float32Array(2);
     fetched.buffer.read(0, values, compute);
-    return { multiplier: values[0] as number, apply: values[1] as number };
+    return { multiplier: required(values[0]), apply: required(values[1]) };
   }
 
   commit(): void {
@@ -255,7 +257,7 @@ export class Speculative implements Schedule {
 
   private decidedOf({ pending, held: grad }: Attempt): StepGradient | null {
     if (pending !== 'decided') return null;
-    return { grad, control: this.decided, settings: this.decidedSettings as UpdateSettings };
+    return { grad, control: this.decided, settings: required(this.decidedSettings) };
   }
 
   /** Enqueues the optimizer's pass over one tile. Gradients and weight are the partition's. */
@@ -294,7 +296,7 @@ export class Speculative implements Schedule {
   }
 
   gradOf(partition: Partition): Tensor {
-    const landed = this.state.gradOf(partition) as Tensor;
+    const landed = required(this.state.gradOf(partition));
     const { pending, held } = this.attemptOf(partition);
     if (pending !== 'tentative') return landed;
     landed.release();
@@ -319,7 +321,7 @@ export class Speculative implements Schedule {
   }
 
   private attemptOf(partition: Partition): Attempt {
-    return this.attempts.get(partition) as Attempt;
+    return required(this.attempts.get(partition));
   }
 }
 

@@ -1,8 +1,10 @@
 // ShardState: master weights and optimizer state of partitions, and their updates.
+
 import type { UpdateTensors } from '../../optim/optimizer.js';
 import { halves } from '../../optim/split-master.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import { Event, type Stream } from '../../runtime/stream.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -93,9 +95,9 @@ export class ShardState<P extends Placement = Placement> {
       const { group, places } = range;
       this.placement.traffic.awaitGradient(part, tile);
       const opened = this.open(partition, tile);
-      const grad = sliceFlat(part.grad ?? (partition.grad as Tensor), range);
+      const grad = sliceFlat(part.grad ?? required(partition.grad), range);
       const isOwn = part.weight && part.weight !== part.master;
-      const weight = isOwn ? sliceFlat(part.weight as Tensor, range) : null;
+      const weight = isOwn ? sliceFlat(required(part.weight), range) : null;
       body({ ...{ group, places, sums, starts, control }, ...opened, grad, weight }, tile);
       for (const slice of [grad, weight]) slice?.release();
       this.close(partition, opened, true);
@@ -149,7 +151,7 @@ export class ShardState<P extends Placement = Placement> {
    */
   replaceGrad(partition: Partition, memory: Tensor): Tensor {
     const part = this.partOf(partition);
-    const grad = part.grad as Tensor;
+    const grad = required(part.grad);
     part.weight?.release();
     part.weight = memory.retain();
     part.grad = memory;
@@ -233,7 +235,7 @@ export class ShardState<P extends Placement = Placement> {
   }
 
   partOf(partition: Partition): ShardPart {
-    return this.parts.get(partition) as ShardPart;
+    return required(this.parts.get(partition));
   }
 }
 
@@ -258,7 +260,7 @@ export class F32Masters implements Masters {
   }
 
   kept({ master }: ShardPart, { range, state }: StateTile): OpenTile {
-    return { master: sliceFlat(master as Tensor, range), state };
+    return { master: sliceFlat(required(master), range), state };
   }
 }
 

@@ -1,6 +1,8 @@
 // OffloadedWeights: updated weights of partitions with weights in host memory or on a disk
 // (offload_param). They reach the device only when a gather needs them.
+
 import * as kernels from '../../../runtime/kernels.generated.js';
+import { required } from '../../../runtime/required.js';
 import type { Event, Stream } from '../../../runtime/stream.js';
 import { sliceFlat } from '../../../tensor/flat.js';
 import { held, Tensor } from '../../../tensor/index.js';
@@ -58,7 +60,7 @@ export class OffloadedWeights implements WeightTarget {
     }
     const { storage } = part.partition;
     if (part.weight !== storage.memory)
-      part.grad = storage.exchange?.(part.grad as Tensor) as Tensor;
+      part.grad = required(storage.exchange?.(required(part.grad)));
     this.store(part);
   }
 
