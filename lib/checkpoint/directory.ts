@@ -12,7 +12,7 @@ import { lstat, readdir } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { DsError } from '../errors.js';
 import { InputFile } from '../runtime/input-file.js';
-import { absolutePath } from '../runtime/system-error.js';
+import { absolutePath, errorCode } from '../runtime/system-error.js';
 import { asDsError, ifThere, leadsNowhere } from './file-error.js';
 import { requirePath } from './folder.js';
 
@@ -135,7 +135,7 @@ export async function findLatest(dir: string): Promise<string | null> {
   requirePath('findLatest', dir);
   const path = join(dir, LATEST);
   const text = await textOf(path).catch((error: DsError) => {
-    const { code } = (error.cause ?? {}) as NodeJS.ErrnoException;
+    const code = errorCode(error.cause);
     if (code === 'ENOENT' || code === 'ENOTDIR') return null;
     throw error;
   });

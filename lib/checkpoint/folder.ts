@@ -1,10 +1,11 @@
 // Opens files by names from data: only regular files directly in the given folder. Weights may also
 // be links that stay in their folder, or in the cache of the hub.
+
 import { realpath } from 'node:fs/promises';
 import { basename, dirname, join, sep } from 'node:path';
-
 import { DsError } from '../errors.js';
 import { InputFile } from '../runtime/input-file.js';
+import { errorCode } from '../runtime/system-error.js';
 
 /** Throws DS_ARGUMENT unless `path` is a non-empty string without NUL. */
 export function requirePath(op: string, path: unknown): asserts path is string {
@@ -47,7 +48,7 @@ export async function openInside(
   }
   const path = join(folder, name);
   return InputFile.open(path, { followLinks: false }).catch(async (error: DsError) => {
-    switch ((error.cause as NodeJS.ErrnoException | undefined)?.code) {
+    switch (errorCode(error.cause)) {
       case undefined:
         throw error.expected === 'a regular file' ? refused(path, 'a file', error.got) : error;
       case 'ENOENT':

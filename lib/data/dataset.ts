@@ -10,7 +10,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
-import { errorMessage } from '../runtime/system-error.js';
+import { errorCode, errorMessage } from '../runtime/system-error.js';
 import type { Batched } from './collate.js';
 
 /** Samples by number. get() may return a promise; such a dataset is iterated with `for await`. */
@@ -156,7 +156,7 @@ export function required({ module }: DatasetSource): unknown {
   try {
     return require(module);
   } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
+    const code = errorCode(error);
     if (code !== 'ERR_REQUIRE_ESM' && code !== 'ERR_REQUIRE_ASYNC_MODULE') throw error;
     return import(pathToFileURL(module).href);
   }

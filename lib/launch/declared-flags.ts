@@ -1,6 +1,7 @@
 // Options of commands from declarations: their help, their check, and their values by name.
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { DsError } from '../errors.js';
+import { isObject } from '../runtime/is-object.js';
 import {
   type Option as Declaration,
   type Declared,
@@ -10,6 +11,7 @@ import {
   readDeclared,
   type Settings,
 } from '../runtime/option.js';
+import { definedOnly } from '../runtime/options.js';
 import { parseBytes } from './byte-size.js';
 
 type Any = Declaration<unknown, unknown>;
@@ -45,8 +47,7 @@ export function addGroups(command: Command, groups: Groups): Command {
 /** Returns the options of `groups` that commander has read into `flags`, with defaults. */
 export function readFlags<G extends Groups>(groups: G, flags: object): Flags<G> {
   const declared: Declared = Object.assign({}, ...Object.values(groups));
-  const values = Object.entries(readDeclared('ds', fromFlags(declared, flags), declared));
-  return Object.fromEntries(values.filter(([, value]) => value !== undefined)) as Flags<G>;
+  return definedOnly(readDeclared('ds', fromFlags(declared, flags), declared)) as Flags<G>;
 }
 
 /** Adds an option for each declaration with a flag. Returns `command`. */
@@ -79,8 +80,8 @@ function flagOf(flags: string, option: Any): Option {
 /** The value of a word. A word that is no number stays a text, which the option refuses. */
 function wordValue(text: string, { syntax = 'text' }: Any, previous: unknown): unknown {
   const list = text.split(',');
-  if (syntax === 'pairs') return { ...(previous as object | undefined), ...pairOf(text) };
-  if (syntax === 'texts') return [...((previous as string[] | undefined) ?? []), text];
+  if (syntax === 'pairs') return { ...(isObject(previous) && previous), ...pairOf(text) };
+  if (syntax === 'texts') return [...(Array.isArray(previous) ? previous : []), text];
   if (syntax === 'names') return list.map((name) => name.trim());
   if (syntax === 'bytes') return bytesOf(text);
   if (syntax === 'sizes') return list.map(bytesOf);

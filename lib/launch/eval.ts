@@ -6,11 +6,12 @@ import {
   evaluateChoices,
 } from '../evaluation/index.js';
 import { openForEvaluation } from '../evaluation/open-model.js';
+import { definedOnly } from '../runtime/options.js';
 import { refuse } from './argument-error.js';
 import type { EvalFlags } from './model-options.js';
 
 const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
-const NAMES = { f64: 'fp64', f32: 'fp32', f16: 'fp16', bf16: 'bf16' } as Record<string, string>;
+const NAMES: Record<string, string> = { f64: 'fp64', f32: 'fp32', f16: 'fp16', bf16: 'bf16' };
 
 /** The results of a run. */
 interface Results {
@@ -50,11 +51,14 @@ export async function evalCommand(
   try {
     if (data) {
       const rows = { files: data, length, packing, overlong, loss, textKey };
-      results.data = { files: data, ...(await evaluate(model, given({ ...shared, ...rows }))) };
+      results.data = {
+        files: data,
+        ...(await evaluate(model, definedOnly({ ...shared, ...rows }))),
+      };
     }
     if (tasks) {
       const rows = { files: tasks, delimiter, addBos };
-      const found = await evaluateChoices(model, given({ ...shared, ...rows }));
+      const found = await evaluateChoices(model, definedOnly({ ...shared, ...rows }));
       results.tasks = { files: tasks, ...found };
     }
   } finally {
@@ -62,10 +66,6 @@ export async function evalCommand(
   }
   return flags.json ? JSON.stringify(written(results), null, 2) : described(results);
 }
-
-/** Without the options that the command line leaves out. */
-const given = <Options extends object>(options: Options): Options =>
-  Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as Options;
 
 /** Names of lm-evaluation-harness for the results of tasks. */
 function written({ data, tasks, ...head }: Results): object {

@@ -1,7 +1,7 @@
 // `ds export` and `ds merge`: folders of weights for other programs.
-import type { ConsolidateOptions } from '../checkpoint/index.js';
 import type { GgufType } from '../models/gguf/save.js';
 import { mergeFolder } from '../models/merge-folder.js';
+import { definedOnly } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { exportGguf, exportRun } from '../trainer/export-run.js';
 import { formatBytes } from './byte-size.js';
@@ -11,9 +11,8 @@ import type { ExportFlags, MergeFlags } from './model-options.js';
 export async function exportCommand(dir: string, flags: ExportFlags): Promise<string> {
   const { output, tag, dtype, format, maxShardSize: maxShardBytes, gguf } = flags;
   if (gguf !== undefined) return ggufCommand(dir, flags, gguf);
-  const given = Object.entries({ tag, dtype, format, maxShardBytes });
-  const options = Object.fromEntries(given.filter(([, one]) => one !== undefined));
-  const found = await exportRun(dir, output, options as ConsolidateOptions);
+  const options = definedOnly({ tag, dtype, format, maxShardBytes });
+  const found = await exportRun(dir, output, options);
   const layout = found.format === 'hf' ? "Hugging Face's layout" : "this model's own names";
   const head = `${found.path}: ${formatBytes(found.bytes)} of weights from ${found.source}, ${layout}`;
   return [head, ...found.files.map((file) => `  ${file}`)].join('\n');

@@ -4,6 +4,7 @@ import { Command, Option } from 'commander';
 import { boolean, checked, integer, type Options, oneOf, string } from '../runtime/option.js';
 import { refusedValue } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
+import { errorMessage } from '../runtime/system-error.js';
 import { refuse } from './argument-error.js';
 import { addDeclared } from './declared-flags.js';
 
@@ -154,8 +155,7 @@ export function takeLaunchOptions(
       { from: 'user' },
     );
   } catch (error) {
-    const { message } = error as Error;
-    return refuse('ds train', 'options of the launcher as they are', message);
+    return refuse('ds train', 'options of the launcher as they are', errorMessage(error));
   }
   const isGiven = (name: string) => command.getOptionValueSource(name) === 'cli';
   const options = Object.entries(command.opts()).filter(([name]) => !before || isGiven(name));

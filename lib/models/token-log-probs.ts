@@ -47,7 +47,7 @@ export function tokenLogProbs(
 ): Tensor {
   return scope(() => {
     const { device } = x;
-    const wanted = targets.toArray() as number[];
+    const wanted = targets.toArray();
     const at = wanted.flatMap((target, i) => (Number(target) === ignored ? [] : [i]));
     // Without targets, one row keeps the result in the graph of the model.
     const rows = at.length > 0 ? at : [0];

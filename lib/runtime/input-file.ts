@@ -17,6 +17,7 @@ import type { HostRange } from './file.js';
 import { finalizers } from './finalizers.js';
 import { awaitNative } from './native.js';
 import { required } from './required.js';
+import { errorCode } from './system-error.js';
 
 /** An open file. Its opener closes it; garbage collection closes a forgotten one. */
 export class InputFile {
@@ -181,7 +182,7 @@ function failed(
   got: string,
   rest: { hint?: string; cause?: Error } = {},
 ): DsError {
-  const hint = rest.hint ?? cures[(rest.cause as NodeJS.ErrnoException | undefined)?.code ?? ''];
+  const hint = rest.hint ?? cures[errorCode(rest.cause) ?? ''];
   return new DsError({ code: 'DS_IO', op: `${operation} ${path}`, expected, got, ...rest, hint });
 }
 

@@ -111,6 +111,10 @@ function foreign(word: string, known: Known): string | undefined {
 /** Lowercase without underscores, so that DeepSpeed's names equal ours. */
 const bare = (name: string): string => name.replaceAll('_', '').toLowerCase();
 
+/** Returns a copy of `options` without undefined values. */
+export const definedOnly = <Options extends object>(options: Options): Options =>
+  Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as Options;
+
 /** "weight_decay" as "weightDecay". */
 export const camelCase = (name: string): string =>
   name.replace(/(?<=[a-z0-9])_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());

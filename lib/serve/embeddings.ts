@@ -96,7 +96,7 @@ function inputsOf(given: JsonValue | undefined, vocabSize: number): Input[] {
     const location = isList ? `input[${i}]` : 'input';
     if (typeof one === 'string' && one !== '') return one;
     const isTokens = Array.isArray(one) && one.length > 0;
-    if (isTokens && one.every((id) => isInteger(id, 0, vocabSize - 1))) return one as number[];
+    if (isTokens && one.every((id) => isInteger(id, 0, vocabSize - 1))) return one;
     throw invalid(location, `a text, or a list of tokens below ${vocabSize}`, formatValue(one));
   });
 }

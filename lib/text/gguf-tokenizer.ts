@@ -12,6 +12,7 @@ import {
 import { isObject } from '../runtime/is-object.js';
 import { dataError } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
+import { errorMessage } from '../runtime/system-error.js';
 import {
   type Json,
   readTokenizerFolder,
@@ -129,7 +130,7 @@ function headerOf(path: string): GgufHeader {
   try {
     file = openSync(path, 'r');
   } catch (cause) {
-    throw dataError(path, 'a readable file', (cause as Error).message);
+    throw dataError(path, 'a readable file', errorMessage(cause));
   }
   try {
     const { size } = fstatSync(file);

@@ -1,7 +1,7 @@
 // Metrics of tasks: sums over batches and ranks, and the numbers that follow from all sums.
 
 import type { TaskModel } from '../models/tasks/task-model.js';
-import { leading } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import type { MetricSums } from './evaluation-options.js';
 
@@ -78,7 +78,7 @@ function addClasses(
   byClass: boolean,
 ): void {
   rows.forEach((row, r) => {
-    const label = wanted[r] as number;
+    const label = required(wanted[r]);
     if (label === IGNORED) return;
     const said = argmax(row);
     addTo(sums, 'accuracy', Number(said === label));
@@ -102,13 +102,13 @@ function classMetrics(of: (name: string) => number, labels: number): Record<stri
     number[],
     number[],
   ];
-  const each = hits.map((hit, i) => rates(hit, said[i] as number, wanted[i] as number));
-  const seen = each.filter((_, i) => (said[i] as number) + (wanted[i] as number) > 0);
+  const each = hits.map((hit, i) => rates(hit, required(said[i]), required(wanted[i])));
+  const seen = each.filter((_, i) => required(said[i]) + required(wanted[i]) > 0);
   const mean = (name: 'f1' | 'precision' | 'recall'): number =>
     seen.reduce((total, one) => total + one[name], 0) / seen.length;
   const chosen =
     labels === 2
-      ? (each[1] as Rates)
+      ? required(each[1])
       : { f1: mean('f1'), precision: mean('precision'), recall: mean('recall') };
   return { ...chosen, matthews_correlation: matthews(hits, said, wanted, of('rows')) };
 }
@@ -136,7 +136,7 @@ function matthews(
   total: number,
 ): number {
   const sum = (values: readonly number[]): number => values.reduce((all, one) => all + one, 0);
-  const cross = sum(said.map((one, i) => one * (wanted[i] as number)));
+  const cross = sum(said.map((one, i) => one * required(wanted[i])));
   const spread = (values: readonly number[]): number =>
     total * total - sum(values.map((one) => one * one));
   const scale = Math.sqrt(spread(said) * spread(wanted));
@@ -145,7 +145,7 @@ function matthews(
 
 function addValues(sums: Sums, said: readonly number[], wanted: readonly number[]): void {
   said.forEach((x, i) => {
-    const y = wanted[i] as number;
+    const y = required(wanted[i]);
     addTo(sums, 'mse', (x - y) ** 2);
     for (const [name, value] of Object.entries({ n: 1, x, y, xx: x * x, yy: y * y, xy: x * y })) {
       addTo(sums, `${HIDDEN}${name}`, value, 0);
@@ -197,7 +197,7 @@ function entitiesIn(tags: readonly string[]): Set<string> {
     begun = null;
   };
   tags.forEach((tag, t) => {
-    const [mark = 'O', kind = ''] = tag === 'O' ? ['O'] : [tag[0] as string, tag.slice(2)];
+    const [mark = 'O', kind = ''] = tag === 'O' ? ['O'] : [required(tag[0]), tag.slice(2)];
     const goesOn = (mark === 'I' || mark === 'E' || mark === 'L') && begun?.kind === kind;
     if (!goesOn) {
       end(t);
@@ -219,8 +219,8 @@ interface Tokens {
 function addEntities(sums: Sums, names: readonly string[], { rows, wanted, length }: Tokens): void {
   for (let start = 0; start < rows.length; start += length) {
     const places = Array.from({ length }, (_, i) => start + i).filter((i) => wanted[i] !== IGNORED);
-    const said = places.map((i) => names[argmax(rows[i] as number[])] as string);
-    const right = places.map((i) => names[wanted[i] as number] as string);
+    const said = places.map((i) => required(names[argmax(rows[i] as number[])]));
+    const right = places.map((i) => required(names[required(wanted[i])]));
     said.forEach((tag, i) => {
       addTo(sums, 'accuracy', Number(tag === right[i]));
     });
@@ -245,13 +245,13 @@ function addSpans(sums: Sums, outputs: Tensor, { starts, ends, mask }: TaskTarge
     let found = first;
     for (let t = first; t < T; ++t) {
       if (seen && seen[b * T + t] === 0) continue;
-      const at = (place: number): number => values[2 * (b * T + place) + side] as number;
+      const at = (place: number): number => required(values[2 * (b * T + place) + side]);
       if (at(t) > at(found)) found = t;
     }
     return found;
   };
   for (let b = 0; b < B; ++b) {
-    const [start, end] = [from[b] as number, to[b] as number];
+    const [start, end] = [required(from[b]), required(to[b])];
     if (start >= T || end >= T) continue;
     const first = best(b, 0, 0);
     const last = best(b, 1, first);

@@ -7,6 +7,7 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import type { LrSchedule } from '../../optim/schedule.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { isObject } from '../../runtime/is-object.js';
 import { refused } from '../../runtime/refused.js';
 import type { CommTimer } from '../../zero/bucket.js';
 
@@ -65,8 +66,7 @@ export function requireMethods(
   names: readonly string[],
   hint = '',
 ): void {
-  const held = (typeof one === 'object' && one) as Record<string, unknown> | null;
-  const missing = names.filter((name) => typeof held?.[name] !== 'function');
+  const missing = names.filter((name) => !isObject(one) || typeof one[name] !== 'function');
   if (missing.length === 0) return;
   const expected = `${kind}, with ${names.map((name) => `${name}()`).join(', ')}`;
   throw refused(op, expected, formatValue(one), hint);
@@ -86,7 +86,6 @@ export function madeBy<Given, Made>(op: string, make: (given: Given) => Made, gi
 /** Throws DS_ARGUMENT if `job` does not come from initDistributed(). */
 export function requireJob(job: unknown): void {
   if (job === undefined || job === null) return;
-  const { rank, worldSize } = job as Partial<Distributed>;
-  if (Number.isInteger(rank) && Number.isInteger(worldSize)) return;
+  if (isObject(job) && Number.isInteger(job.rank) && Number.isInteger(job.worldSize)) return;
   throw refused('initialize distributed', 'a job from initDistributed()', formatValue(job));
 }

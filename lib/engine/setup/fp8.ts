@@ -32,14 +32,6 @@ const isFp8Layer = (module: Module): module is Fp8Layer => LAYERS.includes(modul
 const fits = ({ weight }: Fp8Layer): boolean =>
   weight.shape.every((size) => size > 0 && size % FP8_MULTIPLE === 0);
 
-/** The linear layers of a model by path, those below adapters included. */
-function layersOf(model: Module): { path: string; layer: Fp8Layer }[] {
-  return [...model.namedModules()].flatMap(([path, one]) => {
-    const layer = one instanceof LoraLayer ? one.base : one;
-    return isFp8Layer(layer) ? [{ path, layer }] : [];
-  });
-}
-
 /** Throws DS_CONFIG for a GPU without FP8 tensor cores; the CPU computes the same codes. */
 export function requireFp8Gpu(
   recipe: Fp8Recipe,
@@ -70,7 +62,11 @@ export function useFp8(
   if (!section.enabled) return;
   const { recipe, exclude } = section;
   requireFp8Gpu(recipe, device);
-  const layers = layersOf(module);
+  // Those below adapters included.
+  const layers = [...module.namedModules()].flatMap(([path, one]) => {
+    const layer = one instanceof LoraLayer ? one.base : one;
+    return isFp8Layer(layer) ? [{ path, layer }] : [];
+  });
   for (const name of exclude) {
     if (layers.some(({ path }) => isAmong(path, [name]))) continue;
     throw configError('fp8.exclude', 'names, or ends of names, of linear layers', `"${name}"`);

@@ -9,6 +9,7 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import { StandaloneOptimizer } from '../../optim/standalone.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { isObject } from '../../runtime/is-object.js';
 import { camelCase } from '../../runtime/options.js';
 import { configError, refused } from '../../runtime/refused.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -95,8 +96,7 @@ function unused(optimizer: Optimizer): Optimizer {
 
 /** Throws DS_ARGUMENT if the caller's optimizer has no groups. */
 function requireGroups(op: string, groups: unknown): void {
-  const isGroup = (one: unknown): boolean =>
-    typeof one === 'object' && one !== null && Array.isArray((one as Partial<ParamGroup>).params);
+  const isGroup = (one: unknown): boolean => isObject(one) && Array.isArray(one.params);
   if (Array.isArray(groups) && groups.length > 0 && groups.every(isGroup)) return;
   const expected = 'an optimizer with groups: a list of at least one { params, .. }';
   throw refused(op, expected, formatValue(groups));

@@ -23,11 +23,7 @@ export function buildScaler({ fp16 }: ResolvedConfig): LossScaler {
 }
 
 /** The dtype of each precision. */
-export const dtypeOf: Record<'fp16' | 'bf16' | 'fp32', DType> = {
-  fp16: 'f16',
-  bf16: 'bf16',
-  fp32: 'f32',
-};
+export const dtypeOf = { fp16: 'f16', bf16: 'bf16', fp32: 'f32' } as const;
 
 /** Returns the dtype of weights, activations and gradients of backward. */
 export function weightDType({ fp16, bf16 }: ResolvedConfig): DType {

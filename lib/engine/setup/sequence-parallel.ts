@@ -54,5 +54,5 @@ export function splitSequence(
 const KEY = 'sequence_parallel_size';
 
 function supportsSequenceParallel(module: Module): module is Module & SequenceParallel {
-  return typeof (module as Partial<SequenceParallel>).shareSequence === 'function';
+  return 'shareSequence' in module && typeof module.shareSequence === 'function';
 }

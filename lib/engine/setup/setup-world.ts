@@ -36,7 +36,7 @@ class SetupWorld {
 
   /** Sends `error` instead of a value, unless the others have it. Never rejects. */
   async refuse(error: unknown): Promise<void> {
-    if (this.shared.has(error as Error)) return;
+    if (error instanceof Error && this.shared.has(error)) return;
     const turn = this.last
       .catch(() => {})
       .then(() => this.world.announce(OP, { error: reportOf(error) }))

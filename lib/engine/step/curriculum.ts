@@ -106,7 +106,7 @@ class SequenceCurriculum implements Curriculum {
       const values: readonly unknown[] = isList ? (inputs as readonly Tensor[]) : [inputs];
       const cut = this.cut('engine.trainBatch', [...values, labels]);
       const some = cut.slice(0, -1) as Tensor[];
-      return [isList ? some : required(some[0]), cut.at(-1)];
+      return [isList ? some : (some[0] as Tensor), cut.at(-1)];
     });
   }
 

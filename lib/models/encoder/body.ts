@@ -1,10 +1,12 @@
 // The body of all encoders. The declaration of a family (traits.ts) selects positions, norms and
 // feed-forward blocks. It also names the modules as transformers does.
+
 import { Embedding } from '../../nn/embedding.js';
 import { normal } from '../../nn/initializers.js';
 import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import type { Device } from '../../runtime/device.js';
+import { required } from '../../runtime/required.js';
 import {
   checkpointSequential,
   cumsum,
@@ -60,7 +62,7 @@ export class EncoderBody extends Module {
     if (embedding.types && types > 0) place(this, embedding.types, table(types));
     place(this, embedding.norm, encoderNorm(body, embeddingSize));
     if (this.projects)
-      place(this, embedding.project as string, new Linear(embeddingSize, channels));
+      place(this, required(embedding.project), new Linear(embeddingSize, channels));
     place(
       this,
       layer.list,
@@ -143,7 +145,7 @@ export class EncoderBody extends Module {
     x = at<Norm>(this, embedding.norm).call(x);
     if (mask && traits.positions === 'relative') x = x.mul(mask.to(x.dtype).unsqueeze(2));
     if (this.training) x = dropout(x, rate);
-    return this.projects ? at<Linear>(this, embedding.project as string).call(x) : x;
+    return this.projects ? at<Linear>(this, required(embedding.project)).call(x) : x;
   }
 
   /** Returns rows of the table of positions: padTokenId for padding, the next ones for tokens. */

@@ -1,10 +1,12 @@
 // EncoderModel: the body of an encoder with the head of a task. encoderFamily() makes a family from
 // its traits.
+
 import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/linear.js';
 import { Parameter } from '../../nn/parameter.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { TensorPlan } from '../../parallel/plan.js';
+import { required } from '../../runtime/required.js';
 import { dropout, linear, type Tensor } from '../../tensor/index.js';
 import type { Family } from '../model-folder.js';
 import type { Norm } from '../rotary/norms.js';
@@ -139,7 +141,7 @@ export abstract class EncoderModel extends TaskModel {
 
   protected override outputsOf(hidden: Tensor, _: Tensor, { mask }: TaskInputs): Tensor {
     const { task } = this;
-    const head = this.#head as HeadTraits;
+    const head = required(this.#head);
     const x = task === 'sequence-classification' ? this.sequenceOf(hidden, mask ?? null) : hidden;
     const y = this.finished(x, head);
     if (task !== 'masked-lm') return at<Linear>(this, head.out).call(y);

@@ -1,7 +1,9 @@
 // Places modules at the dotted paths of transformers, so that parameters have the names of its
 // files.
+
 import { DsError } from '../../errors.js';
 import { Module } from '../../nn/module.js';
+import { required } from '../../runtime/required.js';
 
 /** A module that only contains other modules: one name of a dotted path. */
 export class Group extends Module {
@@ -30,7 +32,7 @@ export function place(root: Module, path: string, child: unknown): void {
     owner[name] ??= new Group();
     owner = owner[name] as Fields;
   }
-  owner[names.at(-1) as string] = child;
+  owner[required(names.at(-1))] = child;
 }
 
 /** Returns the module or parameter at `path` below `root`. Adapters may have replaced a layer. */

@@ -1,7 +1,7 @@
 // DeBERTa's disentangled attention: scores depend on the distance between tokens.
 
 import type { Linear } from '../../nn/linear.js';
-import { leading } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import {
   dropout as dropped,
   matmul,
@@ -50,7 +50,7 @@ export function distanceRows(length: number, buckets: number, most: number): Int
   });
   for (let t = 0; t < length; ++t) {
     for (let s = 0; s < length; ++s) {
-      rows[t * length + s] = ofDistance[t - s + length - 1] as number;
+      rows[t * length + s] = required(ofDistance[t - s + length - 1]);
     }
   }
   return rows;

@@ -1,7 +1,9 @@
 // Makes the metadata of a GGUF file from the sizes of a model, and its tensors of rotary factors.
+
 import { F32, type GgufMetadata, type WrittenValue } from '../../checkpoint/index.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
+import { required } from '../../runtime/required.js';
 import { type RotarySizes, windowsOf } from '../rotary/config.js';
 import { rotaryRule } from '../rotary/rope-scaling.js';
 import type { GgufArchitecture } from './architectures.js';
@@ -129,7 +131,7 @@ function scalesOf({ name, hasOffsetNorms }: GgufArchitecture, sizes: RotarySizes
     throw lost('scales.scores', String(gemmaScale(name, sizes)), scores);
   }
   const given = Object.entries(named).filter(([, value]) => typeof value === 'number');
-  return Object.fromEntries(given.map(([key, value]) => [key, new F32(value as number)]));
+  return Object.fromEntries(given.map(([key, value]) => [key, new F32(required(value))]));
 }
 
 /** Returns llama.cpp's query_pre_attn_scalar: channels / heads in 27B models, else headDim. */

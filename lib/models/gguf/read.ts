@@ -1,5 +1,6 @@
 // Opens a GGUF file as a Hugging Face folder: a config.json from the metadata, and tensors under
 // Hugging Face's names. Values stay in the file until they are needed.
+
 import type { JsonObject } from '../../../types/json.js';
 import {
   GgufFile,
@@ -10,6 +11,7 @@ import {
 } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { required } from '../../runtime/required.js';
 import { rotaryRule } from '../rotary/rope-scaling.js';
 import {
   ARCHITECTURES,
@@ -209,7 +211,7 @@ function llama3Of(
     const numbers = { factor, lowFreqFactor: 1, highFreqFactor: 4, originalMaxSeq };
     const found = rotaryRule(sizes, { type: 'llama3', ...numbers }, 1).frequencies;
     const isSame = found.every((frequency, i) => {
-      const divisor = (plain[i] as number) / frequency;
+      const divisor = required(plain[i]) / frequency;
       return Math.abs(divisor - (divisors[i] ?? 0)) < 1e-4 * divisor;
     });
     if (!isSame) continue;

@@ -15,7 +15,7 @@ import { cpu } from '../../runtime/device.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireType } from '../../runtime/require-type.js';
-import { leading } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
 import { held, noGrad, scope } from '../../tensor/index.js';
 import { ggufTokenizer } from '../../text/gguf-tokenizer.js';
@@ -89,7 +89,7 @@ export async function saveGguf(
   const sourceOf = new Map(pieces.map((piece) => [piece.tensor, piece]));
   const plan = { metadata, tensors: pieces.map(({ tensor }) => tensor) };
   await replaceBy(path, (draft) =>
-    writeGguf(draft, plan, (tensor) => bytesOf(sourceOf.get(tensor) as Piece)),
+    writeGguf(draft, plan, (tensor) => bytesOf(required(sourceOf.get(tensor)))),
   );
 }
 

@@ -7,7 +7,7 @@ import type { Module } from '../../nn/module.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { TensorPlan } from '../../parallel/plan.js';
 import { refused } from '../../runtime/refused.js';
-import { leading } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { noGrad, type Tensor } from '../../tensor/index.js';
 import type { CausalLM } from '../causal-lm.js';
 import { at, place } from '../encoder/paths.js';
@@ -132,7 +132,7 @@ export class DecoderTask extends TaskModel {
   }
 
   protected override outputsOf(hidden: Tensor, ids: Tensor): Tensor {
-    const head = at<Linear>(this, this.#head as string);
+    const head = at<Linear>(this, required(this.#head));
     if (this.task !== 'sequence-classification') return head.call(hidden);
     return head.call(this.lastOf(hidden, ids));
   }
@@ -199,7 +199,7 @@ function headName(task: HeadTask, type: string): string | null {
 /** Returns the field of the body: the child that is not the head. */
 function bodyOf(lm: CausalLM): [name: string, body: Module] {
   const found = [...lm.namedChildren()].find(([, child]) => child !== lm.lm_head);
-  return found as [string, Module];
+  return required(found);
 }
 
 /** Throws DS_ARGUMENT if the family scales logits: its hidden states contain the scale. */

@@ -2,7 +2,7 @@
 
 import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
-import { leading } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import {
   arange,
   concat,
@@ -110,7 +110,7 @@ function pooledBy(mode: PoolingMode, hidden: Tensor, mask: Tensor | null): Tenso
 /** Returns the concatenated vectors of all modes, [B, C * modes]. */
 export function pooled(modes: readonly PoolingMode[], hidden: Tensor, mask: Tensor | null): Tensor {
   const parts = modes.map((mode) => pooledBy(mode, hidden, mask));
-  return parts.length === 1 ? (parts[0] as Tensor) : concat(parts, 1);
+  return parts.length === 1 ? required(parts[0]) : concat(parts, 1);
 }
 
 /** Returns the rows, scaled to length 1. Source: PyTorch's normalize(). */

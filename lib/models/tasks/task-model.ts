@@ -1,13 +1,14 @@
 // TaskModel: the base class of models for other tasks than next-token prediction.
+
 import { DsError } from '../../errors.js';
 import { Module } from '../../nn/module.js';
-import type { Parameter } from '../../nn/parameter.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import { sourceFolderOf } from '../../nn/source-folder.js';
 import type { TensorPlan } from '../../parallel/plan.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { noGrad, scope, type Tensor } from '../../tensor/index.js';
 import { requireTensor } from '../../tensor/ops/shapes.js';
 import { Tokenizer } from '../../text/index.js';
@@ -54,7 +55,7 @@ const EMBED: OptionNames<EmbedOptions> = {
   ...{ tokenizer: true, batchSize: true, maxLength: true, prompt: true },
 };
 
-const rowOf = (rows: readonly Int32Array[], i: number): Int32Array => rows[i] as Int32Array;
+const rowOf = (rows: readonly Int32Array[], i: number): Int32Array => required(rows[i]);
 
 /** Sizes that every TaskModel has. */
 export interface TaskSizes {
@@ -161,7 +162,7 @@ export abstract class TaskModel extends Module {
           tokenizer,
         );
         some.forEach((i, b) => {
-          found[i] = values[b] as Float32Array;
+          found[i] = required(values[b]);
         });
       }
     } finally {
@@ -172,7 +173,7 @@ export abstract class TaskModel extends Module {
 
   private embeddingsOf(rows: readonly Int32Array[], tokenizer: Tokenizer): Float32Array[] {
     const pad = this.padTokenId ?? tokenizer.padId ?? tokenizer.eosId ?? 0;
-    const { device } = this.parameters()[0] as Parameter;
+    const { device } = required(this.parameters()[0]);
     return noGrad(() =>
       scope(() => {
         const { ids, mask } = padRows('embed', rows, pad, { device });

@@ -95,7 +95,7 @@ export function parseLabels(config: ModelConfig): Required<LabelOptions> {
   const labels = section.keys().map((_, i) => section.get(String(i)));
   const isNames = labels.every((name) => typeof name === 'string');
   if (!isNames) throw config.refusal('id2label', 'a name for each id from 0 on', names);
-  return { labels: labels as string[], problemType };
+  return { labels: labels, problemType };
 }
 
 /** Returns the entries of config.json for labels. */

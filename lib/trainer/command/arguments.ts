@@ -12,6 +12,7 @@ import {
   string,
   texts,
 } from '../../runtime/option.js';
+import { definedOnly } from '../../runtime/options.js';
 import { LOADING } from '../data-options.js';
 import { EVALUATION } from '../evaluation-options.js';
 import { CPO } from '../methods/cpo.js';
@@ -350,7 +351,5 @@ export function fromArguments<D extends Declared>(
   const given: Readonly<Record<string, unknown>> = { ...args };
   const named = Object.entries(declared).filter(([, { flag }]) => flag !== undefined);
   const values = named.map(([name, { flag = '' }]) => [name, given[flag]]);
-  return Object.fromEntries(values.filter(([, value]) => value !== undefined)) as Partial<
-    Options<D>
-  >;
+  return definedOnly(Object.fromEntries(values) as Partial<Options<D>>);
 }

@@ -14,7 +14,7 @@ import {
   readDeclared,
   type Settings,
 } from '../../runtime/option.js';
-import { type NamedElsewhere, readOptions } from '../../runtime/options.js';
+import { definedOnly, type NamedElsewhere, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import type { Objective } from '../micro-batch.js';
@@ -334,8 +334,7 @@ function readSampling(op: string, given: RolloutSampling) {
       temperature,
     );
   }
-  const set = Object.entries(read).filter(([, value]) => value !== undefined);
-  return { ...(Object.fromEntries(set) as RolloutSampling), maxNewTokens, temperature };
+  return { ...definedOnly(read), maxNewTokens, temperature };
 }
 
 function readReference(op: string, given: CausalLM): CausalLM {

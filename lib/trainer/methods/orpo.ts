@@ -1,7 +1,9 @@
 // Odds-ratio preference optimization: the next-token loss of chosen rows, and the odds of both
 // answers. Sources: Hong et al. 2024, TRL's ORPOTrainer.
+
 import type { Module } from '../../nn/index.js';
 import { number, type Options, readDeclared, type Settings } from '../../runtime/option.js';
+import { required } from '../../runtime/required.js';
 import { expm1, log, softplus, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
 import type { Forward, Objective } from '../micro-batch.js';
@@ -75,7 +77,7 @@ const logOdds = (x: Tensor): Tensor => x.sub(log(expm1(x).neg()));
 /** The logarithm of the odds ratio of each pair, [P], from means per token. */
 export function logOddsRatio(chosen: Tensor, rejected: Tensor): Tensor {
   const [w, l] = [chosen, rejected].map((x) => x.clamp(Number.NEGATIVE_INFINITY, HIGHEST));
-  return logOdds(w as Tensor).sub(logOdds(l as Tensor));
+  return logOdds(required(w)).sub(logOdds(required(l)));
 }
 
 const logSigmoid = (x: Tensor): Tensor => softplus(x.neg()).neg();
@@ -104,7 +106,7 @@ class OrpoObjective<Batch> extends AnswerObjective<Batch, WholePairs, OrpoSums> 
       if (first <= 0) continue;
       const prompt = (tokens as Int32Array).subarray(row * T + 1, row * T + 1 + first);
       scored.set(prompt, (R + row) * T);
-      counts[row] = (counts[row] as number) + first;
+      counts[row] = required(counts[row]) + first;
     }
     const { device } = ids;
     return {

@@ -1,4 +1,5 @@
 // precomputeReference(): log-probabilities by the reference once, before training.
+
 import { createHash } from 'node:crypto';
 import { readFileSync, statSync, writeSync } from 'node:fs';
 import { dirname } from 'node:path';
@@ -8,6 +9,7 @@ import { notice } from '../../runtime/notice.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
+import { required } from '../../runtime/required.js';
 import { errorMessage, systemError } from '../../runtime/system-error.js';
 import { writeWhole } from '../../runtime/whole-file.js';
 import { noGrad, scope } from '../../tensor/index.js';
@@ -101,7 +103,7 @@ function sumsOf(
       return found.toArray().map(Number);
     });
     for (const i of some.keys()) {
-      numbers.push([sums[i] as number, sums[i + some.length] as number]);
+      numbers.push([required(sums[i]), required(sums[i + some.length])]);
     }
   }
   return numbers;

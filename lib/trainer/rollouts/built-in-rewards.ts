@@ -201,8 +201,8 @@ function scoresOf(judge: TaskModel, rows: readonly Int32Array[], pad: number): n
   return noGrad(() =>
     scope(() => {
       const inputs = { mask: Tensor.from(mask, { shape, device }) };
-      const out = judge.call(Tensor.from(ids, { shape, device }), inputs) as Tensor;
-      return out.to('f32').reshape([-1]).toArray() as number[];
+      const out = judge.call(Tensor.from(ids, { shape, device }), inputs);
+      return out.to('f32').reshape([-1]).toArray();
     }),
   );
 }

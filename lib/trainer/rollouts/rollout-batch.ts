@@ -1,5 +1,7 @@
 // Batches of rollouts: completions with what the sampler recorded, padded at the right.
+
 import type { Device } from '../../runtime/device.js';
+import { required } from '../../runtime/required.js';
 import { Tensor } from '../../tensor/index.js';
 
 /** A sampled completion of a prompt, as a checkpoint stores it. */
@@ -82,7 +84,7 @@ export function batchOf(rollouts: readonly Rollout[], pad: number, device: Devic
     targets: Tensor.from(targets, { shape, device }),
     mask: Tensor.from(mask, { shape, device }),
     advantages: Tensor.from(advantages, { shape: [rollouts.length, 1], device }),
-    sampler: byToken(({ sampler }) => sampler) as Tensor,
+    sampler: required(byToken(({ sampler }) => sampler)),
     old: byToken(({ old }) => old),
     reference: byToken(({ reference }) => reference),
     length: lengths.reduce((sum, one) => sum + one, 0),

@@ -1,9 +1,11 @@
 // Log-probabilities of completions by training's forward and by a reference, without gradients.
+
 import type { Engine } from '../../engine/engine.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import { lorasOf, withoutAdapters } from '../../peft/index.js';
 import { cpu } from '../../runtime/device.js';
 import { refused } from '../../runtime/refused.js';
+import { required } from '../../runtime/required.js';
 import { noGrad, scope, type Tensor } from '../../tensor/index.js';
 import { batchOf, byRollout, type Rollout } from './rollout-batch.js';
 
@@ -54,13 +56,13 @@ export function score(rollouts: readonly Rollout[], how: Scoring): void {
     if (how.old) {
       const forward = (...inputs: unknown[]): Tensor => engine.forward<Tensor>(...inputs);
       scored(rollouts, how, forward).forEach((one, i) => {
-        (rollouts[i] as Rollout).old = one;
+        required(rollouts[i]).old = one;
       });
     }
     if (!reference) return;
     const forward = forwardOf(engine, reference);
     scored(rollouts, how, forward).forEach((one, i) => {
-      (rollouts[i] as Rollout).reference = one;
+      required(rollouts[i]).reference = one;
     });
   } finally {
     if (training) engine.train();
@@ -94,7 +96,7 @@ function scored(
       const { ids, targets } = batchOf(all, pad, cpu());
       const [here, wanted] = [ids.to(engine.device), targets.to(engine.device)];
       const out = forward(here, wanted, { loss: { tokens: { temperature } } });
-      return byRollout(out.toArray() as number[], rollouts);
+      return byRollout(out.toArray(), rollouts);
     }),
   );
 }

@@ -115,18 +115,12 @@ export class TileSlots {
   /** Copies portions of a field to `lent`. The returned function copies them back. */
   copyOut(lent: Tensor, name: string, portions: readonly Portion[]): () => void {
     const { stream } = this;
-    for (const { tile, inTile, inFragment } of portions) {
-      this.withField(tile, name, 'read', (field) =>
-        copyFlat(lent, inFragment, field, inTile, stream),
-      );
-    }
-    return () => {
-      for (const { tile, inTile, inFragment } of portions) {
-        this.withField(tile, name, 'change', (field) =>
-          copyFlat(field, inTile, lent, inFragment, stream),
-        );
-      }
+    const each = (use: 'read' | 'change', copy: (field: Tensor, at: Portion) => void): void => {
+      for (const one of portions) this.withField(one.tile, name, use, (field) => copy(field, one));
     };
+    each('read', (field, at) => copyFlat(lent, at.inFragment, field, at.inTile, stream));
+    return () =>
+      each('change', (field, at) => copyFlat(field, at.inTile, lent, at.inFragment, stream));
   }
 
   /** Returns a field of an open tile, flat. The caller releases it. */
