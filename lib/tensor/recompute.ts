@@ -32,6 +32,16 @@ export function recomputable(value: Tensor, op: RecomputableOp, ...inputs: Tenso
   return value;
 }
 
+/** Whether a SavedTensor of `tensor` keeps the inputs of its recipe instead. */
+export function isRecomputable(tensor: Tensor): boolean {
+  return recipeOf(tensor) !== null;
+}
+
+function recipeOf(tensor: Tensor): Recipe | null {
+  const recipe = recipes.get(tensor);
+  return recipe?.inputs.every((input) => !input.isDisposed) ? recipe : null;
+}
+
 /** op(...inputs), marked as recomputable. */
 export function recomputed(op: RecomputableOp, ...inputs: Tensor[]): Tensor {
   return recomputable(op(...inputs), op, ...inputs);
@@ -57,8 +67,8 @@ export class SavedTensor implements Saved {
   private begun: (() => Tensor) | null = null;
 
   constructor(tensor: Tensor) {
-    const recipe = recipes.get(tensor);
-    if (!recipe || recipe.inputs.some((input) => input.isDisposed)) {
+    const recipe = recipeOf(tensor);
+    if (!recipe) {
       this.sources = [tensor];
       this.read = itself(tensor);
       this.start = null;

@@ -7,9 +7,9 @@ import type { View } from '../../runtime/view.js';
 import { isContiguous } from '../../runtime/view.js';
 import { refuseBatchInvariant } from '../batch-invariant.js';
 import { lateGradients } from '../grad-sink.js';
-import { SavedTensor } from '../recompute.js';
+import { isRecomputable, SavedTensor } from '../recompute.js';
 import { held, scope } from '../scope.js';
-import { type GradSink, record, type Saved } from '../tape.js';
+import { type GradSink, isGradEnabled, record, type Saved } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { checkLinear, outputShape } from './linear.js';
 import { gemmRows } from './matmul.js';
@@ -62,9 +62,10 @@ function emptyCodes(
   [rows, columns]: readonly [number, number],
   { format, scaling }: Pick<Codes, 'format' | 'scaling'>,
   device: Device,
+  given?: Tensor,
 ): Codes {
   const codes = Tensor.empty([rows, padded(columns, FP8_MULTIPLE)], 'u8', device);
-  const scale = Tensor.empty(scaleShape(scaling, rows, columns), 'f32', device);
+  const scale = given ?? Tensor.empty(scaleShape(scaling, rows, columns), 'f32', device);
   return { codes, scale, format, scaling };
 }
 
@@ -84,9 +85,9 @@ function quantize(
   const [height, width] = leading(matrix.shape, 2);
   const kind = { format, scaling };
   const rows = wanted.rows ? emptyCodes([height, width], kind, device) : null;
-  let columns = wanted.columns ? emptyCodes([width, height], kind, device) : null;
   const isOne = scaling === 'tensor';
-  if (isOne && rows && columns) columns = { ...columns, scale: rows.scale };
+  const shared = isOne ? rows?.scale : undefined;
+  const columns = wanted.columns ? emptyCodes([width, height], kind, device, shared) : null;
   kernels.fp8Quantize({
     in: matrix,
     out: rows?.codes ?? null,
@@ -137,24 +138,31 @@ function product(
 }
 
 /**
- * Codes of an input that several layers read: the forward casts it once, and so does the backward.
- * Nodes hold it as a saved tensor; codes are freed with the last hold.
+ * The codes of a layer's input. The backward reads the codes of its transpose, which nodes hold as
+ * a saved tensor. Layers of one input share them (sharingCasts).
  */
-class SharedCasts implements Saved {
+class InputCodes implements Saved {
   private holds = 0;
   private rows: Codes | null = null;
-  private columns: Codes | null = null;
+  private transposed: Codes | null = null;
 
-  /** The forward's operand; the first caller casts. */
-  ofRows(cast: () => Codes): Codes {
-    this.rows ??= held(cast);
-    return this.rows;
+  /** Codes of the rows; casts what is missing, with `backward` the transpose too. */
+  cast(matrix: View, device: Device, scaling: Scaling, backward: boolean): Codes {
+    const kind = { format: 'e4m3', scaling } as const;
+    const missing = { rows: !this.rows, columns: backward && !this.transposed };
+    if (missing.rows || missing.columns) {
+      const made = held(() => quantize(matrix, device, { ...kind, ...missing }));
+      this.rows ??= made.rows;
+      this.transposed ??= made.columns;
+      // One scale of both has one hold of each.
+      if (made.rows && made.columns?.scale === made.rows.scale) made.rows.scale.retain();
+    }
+    return required(this.rows);
   }
 
-  /** The operand of the weight gradients; the first caller casts. */
-  ofColumns(cast: () => Codes): Codes {
-    this.columns ??= held(cast);
-    return this.columns;
+  /** The operand of the weight gradient, after a cast for the backward. */
+  get columns(): Codes {
+    return required(this.transposed);
   }
 
   /** Frees the codes that only the forward reads. */
@@ -165,14 +173,16 @@ class SharedCasts implements Saved {
 
   retain(): this {
     this.holds++;
+    // The node will read these codes, so the rerun of a checkpointed function computes them.
+    this.transposed?.codes.retain().release();
     return this;
   }
 
   release(): void {
     if (--this.holds > 0) return;
     this.endForward();
-    free(this.columns);
-    this.columns = null;
+    free(this.transposed);
+    this.transposed = null;
   }
 }
 
@@ -181,11 +191,11 @@ function free(codes: Codes | null): void {
   codes?.scale.release();
 }
 
-/** The innermost sharingCasts(): its input, unchanged since, and the recipe of its first layer. */
+/** The innermost sharingCasts(): its input, and the recipe of its first layer. */
 interface Sharing {
   readonly x: Tensor;
   readonly changedAt: number;
-  readonly casts: SharedCasts;
+  readonly codes: InputCodes;
   recipe: Fp8Recipe | null;
 }
 let sharing: Sharing | null = null;
@@ -195,27 +205,27 @@ let sharing: Sharing | null = null;
  */
 export function sharingCasts<T>(x: Tensor, body: () => T): T {
   const outer = sharing;
-  const casts = new SharedCasts().retain();
-  sharing = { x, changedAt: x.changedAt, casts, recipe: null };
+  const codes = new InputCodes().retain();
+  sharing = { x, changedAt: x.changedAt, codes, recipe: null };
   try {
     return body();
   } finally {
     sharing = outer;
-    casts.endForward();
-    casts.release();
+    codes.endForward();
+    codes.release();
   }
 }
 
-function sharedCasts(x: Tensor, recipe: Fp8Recipe): SharedCasts | null {
+function sharedCodes(x: Tensor, recipe: Fp8Recipe): InputCodes | null {
   if (sharing?.x !== x || sharing.changedAt !== x.changedAt) return null;
   sharing.recipe ??= recipe;
-  return sharing.recipe === recipe ? sharing.casts : null;
+  return sharing.recipe === recipe ? sharing.codes : null;
 }
 
 /**
  * x W^T + b with FP8 operands; shapes and errors as in linear(). The weight's dims must be
  * multiples of 16 on a GPU that is to use its tensor cores. `addsBias` as in linearOfRank(). The
- * backward keeps x, and quantizes it again.
+ * backward keeps the codes of x^T instead of x.
  */
 export function fp8Linear(
   x: Tensor,
@@ -231,29 +241,34 @@ export function fp8Linear(
   const parts = RECIPES[recipe];
   const { device } = x;
   const out = Tensor.empty(outputShape(x, weight), x.dtype, device);
-  const casts = sharedCasts(x, recipe);
-  scope(() => {
-    const matrix = gemmRows(x);
-    const cast = (): Codes => rowsOf(matrix, device, 'e4m3', parts.rows);
-    const a = casts ? casts.ofRows(cast) : cast();
-    const b = rowsOf(weight, device, 'e4m3', parts.weight);
-    product(a, b, asRows(out), { bias: addsBias ? bias : null, fast: true });
-  });
-  const kept = new SavedTensor(x);
-  const inputs = bias ? [x, weight, bias] : [x, weight];
-  const saved: Saved[] = weight.requiresGrad ? [kept, weight] : [weight];
-  if (casts && weight.requiresGrad) saved.push(casts);
-  record('fp8_linear', inputs, [out], saved, ([grad], sink) => {
-    scope(() => productsBackward(grad, { kept, casts }, weight, parts, sink));
-    if (bias) sink.write(2, (db, accumulate) => sumToShape(gemmRows(grad), db, accumulate));
-  });
+  const backward = isGradEnabled() && weight.requiresGrad;
+  // The backward recomputes some inputs: then nothing is kept.
+  const kept = backward && isRecomputable(x) ? new SavedTensor(x) : null;
+  const shared = sharedCodes(x, recipe);
+  const codes = (shared ?? new InputCodes()).retain();
+  try {
+    scope(() => {
+      const a = codes.cast(gemmRows(x), device, parts.rows, backward && !kept);
+      const b = rowsOf(weight, device, 'e4m3', parts.weight);
+      product(a, b, asRows(out), { bias: addsBias ? bias : null, fast: true });
+    });
+    const inputs = bias ? [x, weight, bias] : [x, weight];
+    const operand = kept ?? codes;
+    record('fp8_linear', inputs, [out], backward ? [operand, weight] : [weight], ([grad], sink) => {
+      scope(() => productsBackward(grad, operand, weight, parts, sink));
+      if (bias) sink.write(2, (db, accumulate) => sumToShape(gemmRows(grad), db, accumulate));
+    });
+  } finally {
+    if (!shared) codes.endForward();
+    codes.release();
+  }
   return out;
 }
 
 /** From dz [.., out]: dx = dz W and dW = dz^T x. One pass over dz quantizes both of its forms. */
 function productsBackward(
   dz: Tensor,
-  { kept: x, casts }: { kept: SavedTensor; casts: SharedCasts | null },
+  x: SavedTensor | InputCodes,
   weight: Tensor,
   { rows: scaling, weight: ofWeight, gradient: format }: RecipeParts,
   sink: GradSink,
@@ -261,7 +276,7 @@ function productsBackward(
   const { device } = dz;
   const matrix = gemmRows(dz);
   const isPrompt = sink.needs(1) && !lateGradients();
-  if (isPrompt) x.begin();
+  if (isPrompt && x instanceof SavedTensor) x.begin();
   const kind = { format, scaling, rows: sink.needs(0), columns: isPrompt };
   const codes = kind.rows || kind.columns ? quantize(matrix, device, kind) : null;
   sink.write(0, (dx, accumulate) =>
@@ -271,12 +286,13 @@ function productsBackward(
     }),
   );
   sink.passed(0);
-  sink.later(1, casts ? [dz, x, casts] : [dz, x], (dw, accumulate) =>
+  sink.later(1, [dz, x], (dw, accumulate) =>
     scope(() => {
       const a = codes?.columns ?? columnsOf(gemmRows(dz), device, format, scaling);
-      const inputs = gemmRows(x.value());
-      const cast = (): Codes => columnsOf(inputs, device, 'e4m3', scaling);
-      const b = casts ? casts.ofColumns(cast) : cast();
+      const b =
+        x instanceof SavedTensor
+          ? columnsOf(gemmRows(x.value()), device, 'e4m3', scaling)
+          : x.columns;
       product(a, b, dw, { accumulate });
     }),
   );
