@@ -70,7 +70,7 @@ export interface ModelSizes {
   activations: BlockActivations;
   /** Width of the residual stream. */
   channels: number;
-  /** Total width of all query heads. */
+  /** Total width of all query heads; the mean of blocks if some have a recurrence instead. */
   attentionWidth: number;
   /** Width of one query head. */
   headDim: number;
@@ -93,6 +93,7 @@ export function sizesOf(model: CausalLM): ModelSizes {
   const { channels, heads, headDim = channels / heads } = model.config;
   const { lm_head, vocabSize: vocabulary, maxSeq } = model;
   const counts = countsOf(model);
+  const recurrences = model.recurrentSizes?.layers.filter((has) => has).length ?? 0;
   const hasHead = !(lm_head instanceof PackedLinear) && lm_head.weight.requiresGrad;
   return {
     ...counts,
@@ -101,7 +102,7 @@ export function sizesOf(model: CausalLM): ModelSizes {
     layers: model.config.layers,
     activations: model.blockActivations(),
     channels,
-    attentionWidth: heads * headDim,
+    attentionWidth: heads * headDim * (1 - recurrences / model.config.layers),
     headDim,
     vocabulary,
     paddedVocabulary: Math.ceil(vocabulary / HEAD_ALIGNMENT) * HEAD_ALIGNMENT,

@@ -373,6 +373,22 @@ class SmallMixtral extends nn.models.Mixtral {
     super({ ...given, moe: { experts: 6, perToken: 2, hidden: 192 } });
   }
 }
+/** Every second layer is a gated delta net. */
+const deltaOf = (layers: number): nn.models.Qwen35Config['delta'] => ({
+  ...{ keyHeads: 2, heads: 4, keyDim: 48, valueDim: 40, taps: 4 },
+  layers: Array.from({ length: layers }, (_, i) => i % 2 === 0),
+});
+class SmallQwen35 extends nn.models.Qwen35 {
+  constructor(given: Omit<nn.models.Qwen35Config, 'delta'>) {
+    super({ ...given, delta: deltaOf(given.layers) });
+  }
+}
+class SmallQwen3Next extends nn.models.Qwen3Next {
+  constructor(given: Omit<nn.models.Qwen3NextConfig, 'delta' | 'moe'>) {
+    const moe = { experts: 6, perToken: 2, hidden: 192, sharedHidden: 96 };
+    super({ ...given, moe, delta: deltaOf(given.layers) });
+  }
+}
 type Small = new (
   given: typeof shape & { layers: number; activationCheckpointing: boolean },
 ) => nn.models.RotaryLM;
@@ -383,6 +399,8 @@ const byDeclaration = [
 ];
 const rows = [true, false].flatMap((checkpointing): [string, Small, boolean][] => [
   ['Mixtral', SmallMixtral, checkpointing],
+  ['Qwen35', SmallQwen35, checkpointing],
+  ['Qwen3Next', SmallQwen3Next, checkpointing],
   ...byDeclaration.map((name): [string, Small, boolean] => [
     ...([name, (nn.models as unknown as Record<string, Small>)[name] as Small] as const),
     checkpointing,
@@ -420,6 +438,11 @@ test.each(rows)(
     tokens.dispose();
   },
 );
+
+test('layers with a recurrence have no products of all queries and keys', () => {
+  const model = new SmallQwen35({ ...shape, layers: 6 });
+  expect(sizesOf(model).attentionWidth).toBe((shape.heads * shape.headDim) / 2);
+});
 
 const asked = { batch: 4, seq: 256, gpuMemory: 24 * GIB, hostMemory: 64 * GIB, cores: 16 };
 const flags = {

@@ -1,6 +1,7 @@
 // Memory per token that a block with rotary positions keeps in training, by closed formulas.
 import type { BlockActivations } from '../activation-shape.js';
 import { bodyOf, type RotarySizes } from './config.js';
+import type { DeltaSizes } from './delta-config.js';
 import type { MoeSizes } from './mixture.js';
 import type { RotaryTraits } from './traits.js';
 
@@ -68,6 +69,66 @@ function feedOf(traits: RotaryTraits, { hidden, channels, moe, layers }: RotaryS
   };
 }
 
+/** What the mixer of a block keeps per token, and its peak in the backward. */
+interface Mixer {
+  kept: number;
+  statistics: number;
+  backward: number;
+}
+
+/** The attention of a block; see rotaryBlockActivations(). */
+function attentionMixer(traits: RotaryTraits, sizes: RotarySizes): Mixer {
+  const { channels, heads, kvHeads, headDim, maxSeq } = sizes;
+  const { factors, isParallel, traits: own } = bodyOf(traits, sizes);
+  const { qkNorm = 'none', gated = false } = own;
+  const { norm: { offset = false } = {} } = traits;
+  const turned = (heads + kvHeads) * headDim;
+  const normed = qkNorm === 'none' ? 0 : 1;
+  const scores = factors.scoreCap === null ? 0 : 2 * heads * maxSeq;
+  const headStatistics = 4 * (qkNorm === 'whole' ? 2 : heads + kvHeads);
+  const paired = traits.rope?.interleaved ? ((sizes.partialRotaryFactor ?? 1) < 1 ? 2 : 1) : 0;
+  const steps = (isParallel ? 1 : 0) + (offset ? 6 : 0);
+  // The gates, their sigmoid, and its product with the result.
+  const gates = gated ? 3 * heads * headDim : 0;
+  return {
+    kept: (2 + (offset ? 2 : 1) * normed) * turned + scores + gates,
+    statistics: 4 * heads + normed * headStatistics,
+    backward: (2 + steps) * channels + (1 + paired + (offset ? 5 * normed : 0)) * turned + scores,
+  };
+}
+
+/**
+ * A gated delta net, for keys k and values v of all heads: the convolution's input and output (4 k
+ * + 2 v), normalized queries and keys (2 k), gates, result, its norm and their product (4 v).
+ * Statistics: five f32 numbers of each head for decays and steps, and a deviation for each norm.
+ */
+function deltaMixer(traits: RotaryTraits, { channels }: RotarySizes, delta: DeltaSizes): Mixer {
+  const { keyHeads, heads, keyDim, valueDim } = delta;
+  const [k, v] = [keyHeads * keyDim, heads * valueDim];
+  const steps = traits.norm?.offset ? 6 : 0;
+  return {
+    kept: 6 * k + 6 * v,
+    statistics: 24 * heads + 8 * keyHeads,
+    backward: (2 + steps) * channels + 4 * k + 4 * v,
+  };
+}
+
+/** Of one block; if both kinds are mixed, their mean, and the maximum of a backward. */
+function mixerOf(traits: RotaryTraits, sizes: RotarySizes): Mixer {
+  const attention = attentionMixer(traits, sizes);
+  const { delta, layers } = sizes;
+  if (!delta) return attention;
+  const recurrence = deltaMixer(traits, sizes, delta);
+  const share = delta.layers.filter((one) => one).length / layers;
+  const mean = (key: 'kept' | 'statistics'): number =>
+    share * recurrence[key] + (1 - share) * attention[key];
+  return {
+    kept: mean('kept'),
+    statistics: mean('statistics'),
+    backward: Math.max(share > 0 ? recurrence.backward : 0, share < 1 ? attention.backward : 0),
+  };
+}
+
 /**
  * Elements per token of a block, for C channels, h inner ones, H query and K key heads of width D:
  *
@@ -84,30 +145,22 @@ function feedOf(traits: RotaryTraits, { hidden, channels, moe, layers }: RotaryS
  * per head, a deviation per norm.
  *
  * A parallel block keeps one norm's result and one stream (2 C less). Bounded scores and their
- * weights keep 2 H T elements for T = maxSeq, because no kernel bounds scores.
+ * weights keep 2 H T elements for T = maxSeq, because no kernel bounds scores. Gated attention
+ * keeps the gates, their sigmoid and the product (3 H D).
  */
 export function rotaryBlockActivations(traits: RotaryTraits, sizes: RotarySizes): BlockActivations {
-  const { channels, heads, kvHeads, headDim, maxSeq } = sizes;
-  const { norms, factors, isParallel, traits: own } = bodyOf(traits, sizes);
-  const { qkNorm = 'none' } = own;
+  const { channels } = sizes;
+  const { norms, isParallel } = bodyOf(traits, sizes);
   const { norm: { kind = 'rms', offset = false } = {} } = traits;
   const feed = feedOf(traits, sizes);
-  const turned = (heads + kvHeads) * headDim;
-  const normed = qkNorm === 'none' ? 0 : 1;
+  const mixer = mixerOf(traits, sizes);
   const count = [...norms.attention, ...norms.mlp].filter((name) => name !== null).length;
   const more = Math.max(0, count - 2) + (offset ? count : 0) - (isParallel ? 2 : 0);
-  const scores = factors.scoreCap === null ? 0 : 2 * heads * maxSeq;
-  const headStatistics = 4 * (qkNorm === 'whole' ? 2 : heads + kvHeads);
-  const paired = traits.rope?.interleaved ? ((sizes.partialRotaryFactor ?? 1) < 1 ? 2 : 1) : 0;
-  const steps = (isParallel ? 1 : 0) + (offset ? 6 : 0);
-  const inAttention =
-    (2 + steps) * channels + (1 + paired + (offset ? 5 * normed : 0)) * turned + scores;
   return {
-    kept: (4 + more) * channels + feed.kept + (2 + (offset ? 2 : 1) * normed) * turned + scores,
-    statistics:
-      feed.statistics + 4 * heads + (kind === 'rms' ? 4 : 8) * count + normed * headStatistics,
+    kept: (4 + more) * channels + feed.kept + mixer.kept,
+    statistics: feed.statistics + mixer.statistics + (kind === 'rms' ? 4 : 8) * count,
     backward: feed.backward,
-    replayed: Math.max(feed.backward - channels, inAttention),
+    replayed: Math.max(feed.backward - channels, mixer.backward),
     stream: channels,
     selective: null,
   };
