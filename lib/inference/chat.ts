@@ -10,7 +10,7 @@ import { AnswerForms, type ParserNames } from '../text/tool-calls/answer-forms.j
 import { AnswerReader, type FunctionTool } from '../text/tool-calls/answer-reader.js';
 import { chatPrompt } from './chat-prompt.js';
 import type { FinishReason, GenerationPiece } from './continuation.js';
-import { readFormat, type StandardSchema } from './grammar/format.js';
+import { type Format, readFormat, type StandardSchema } from './grammar/format.js';
 import type { GenerateRequest } from './request.js';
 
 /** A function that the model may call. */
@@ -140,7 +140,7 @@ interface Turn {
   prompt: number[];
   forms: AnswerForms;
   tools: readonly FunctionTool[];
-  sampling: object;
+  sampling: { format?: Format };
 }
 
 async function answerOf(
@@ -152,9 +152,13 @@ async function answerOf(
   const family = tools.length > 0 || forms.family?.isWhole ? forms.family : null;
   const form = { family, reasoning: forms.reasoning, tools };
   const visibleTokens = forms.visibleTokens(form);
-  const reader = new AnswerReader(form, forms.promptEnd(prompt, visibleTokens));
+  const { format: given = null } = sampling;
+  const format = family?.isWhole ? given : forms.answerFormat(prompt, { format: given, tools });
+  const held = { ...form, isTrimmed: given !== null };
+  const reader = new AnswerReader(held, forms.promptEnd(prompt, visibleTokens));
   const answer: Answer = { content: '', reasoning: '', calls: [], finishReason: 'stop' };
-  const request = { ...sampling, prompt, beginsText: true, visibleTokens };
+  const own = format ? { format } : {};
+  const request = { ...sampling, ...own, prompt, beginsText: true, visibleTokens };
   for await (const { text, tokens, finishReason } of engine.stream(request)) {
     counts.generatedTokens += tokens.length;
     const events = reader.push(text);

@@ -18,6 +18,8 @@ export interface GenerationPiece {
   readonly index: number;
   /** Complete characters; '' without a tokenizer or while a character is incomplete. */
   readonly text: string;
+  /** Reasoning before the text, of a request with `messages` and `format`. */
+  readonly reasoning?: string;
   /** Sampled tokens, including the end token. */
   readonly tokens: readonly number[];
   /** Logprobs of the tokens, if requested. */
@@ -32,6 +34,8 @@ export interface GenerationPiece {
 export interface Generation {
   /** The text without the prompt, the end token and the stop string. */
   readonly text: string;
+  /** Reasoning before the text, of a request with `messages` and `format`. */
+  readonly reasoning?: string;
   /** Sampled tokens, including the end token. */
   readonly tokens: readonly number[];
   /** Logprobs of the tokens, if requested. */
@@ -162,8 +166,11 @@ export async function gathered(
     promptTokens: prompt.length,
     logprobs: undefined as TokenLogprob[] | undefined,
   }));
-  for await (const { index, text, tokens, logprobs, finishReason, cachedTokens } of pieces) {
+  const thoughts = found.map(() => '');
+  for await (const piece of pieces) {
+    const { index, text, tokens, logprobs, finishReason, cachedTokens } = piece;
     const one = required(found[index]);
+    thoughts[index] += piece.reasoning ?? '';
     one.text += text;
     one.tokens.push(...tokens);
     if (logprobs) one.logprobs = [...(one.logprobs ?? []), ...logprobs];
@@ -171,5 +178,5 @@ export async function gathered(
     if (finishReason) one.finishReason = finishReason;
   }
   if (found.some(({ finishReason }) => finishReason === 'abort')) signal?.throwIfAborted();
-  return found;
+  return found.map((one, i) => (thoughts[i] ? { ...one, reasoning: thoughts[i] } : one));
 }

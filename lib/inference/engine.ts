@@ -26,6 +26,7 @@ import {
   readRequest,
 } from './request.js';
 import type { TokenLogprob } from './sampling.js';
+import { separated } from './separated.js';
 import type { StepRunner } from './step-runner.js';
 
 export type { InferenceStats } from './generator.js';
@@ -169,7 +170,7 @@ export class InferenceEngine {
     const read = readRequest(request, this.parts.requests);
     if (read.beams) return this.search(read);
     const ready = read.format ? await this.compiled(read) : read;
-    return gathered(this.submit(ready).pieces, ready);
+    return gathered(separated(this.submit(ready).pieces, ready), ready);
   }
 
   /** Runs a beam search outside the batched steps. */
@@ -193,7 +194,9 @@ export class InferenceEngine {
         if (request.format) read[i] = await this.compiled(request);
       }
       for (const request of read) jobs.push(this.submit(request));
-      return await Promise.all(jobs.map(({ pieces }, i) => gathered(pieces, required(read[i]))));
+      const whole = ({ pieces }: Submitted, request: ReadRequest): Promise<Generation[]> =>
+        gathered(separated(pieces, request), request);
+      return await Promise.all(jobs.map((job, i) => whole(job, required(read[i]))));
     } catch (error) {
       for (const job of jobs) job.abort();
       throw error;
@@ -230,13 +233,14 @@ export class InferenceEngine {
   }
 
   private async *formatted(request: ReadRequest): AsyncIterableIterator<GenerationPiece> {
-    yield* this.submit(await this.compiled(request)).pieces;
+    const ready = await this.compiled(request);
+    yield* separated(this.submit(ready).pieces, ready);
   }
 
   /** Adds the grammar of the request's format. Only rank 0 samples. */
   private async compiled(request: ReadRequest): Promise<ReadRequest> {
     if (!request.format || this.rank > 0) return request;
-    const grammar = await this.grammars.of(request.format);
+    const grammar = await this.grammars.of(request.format, request.visibleTokens);
     this.requireAlive('generate');
     return { ...request, grammar };
   }

@@ -21,6 +21,7 @@ import { type BeamRequest, readBeams } from './beam-request.js';
 import { BEAMS } from './beams.js';
 import { chatPrompt } from './chat-prompt.js';
 import { type Format, type ReadFormat, readFormat } from './grammar/format.js';
+import { type AnswerReading, heldAnswer } from './held-answer.js';
 import { SAMPLING, type SamplingOptions, tokenOptions } from './sampling-options.js';
 
 /** Limits and vocabulary for the check of requests. */
@@ -155,6 +156,8 @@ export interface ReadRequest {
   format: ReadFormat | null;
   /** The compiled format; null for any text. */
   grammar: NativeGrammar | null;
+  /** How reasoning is taken out of the text; null: it stays. */
+  reading: AnswerReading | null;
   sampling: SamplingOptions;
   /** Null without beam search. */
   beams: BeamRequest | null;
@@ -191,6 +194,13 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
     stopTokens: new Set([...ends, ...stopTokens, ...specialAmong(stop, limits)]),
     onStart: read.onStart ?? null,
     grammar: null,
+    reading: null,
+    ...(chat && limits.tokenizer && own.format
+      ? heldAnswer(`${OP} format`, prompt, {
+          tokenizer: limits.tokenizer,
+          format: own.format as Format,
+        })
+      : {}),
     sampling: Object.fromEntries(all.filter(isSampling)),
     beams,
   };

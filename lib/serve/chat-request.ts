@@ -1,17 +1,18 @@
 // POST /v1/chat/completions: a conversation to be answered.
 import type { JsonObject } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
+import { callSchema } from '../text/tool-calls/call-schema.js';
 import { answersIn } from './answer.js';
 import { ChatFormat } from './answer-format.js';
 import { ApiError, invalid } from './api-error.js';
 import { messagesOf } from './chat-messages.js';
 import type { Asker } from './fair-queue.js';
-import { formatOf } from './format-fields.js';
+import { type FormatField, formatOf } from './format-fields.js';
 import { type ParsedRequest, readDelivery, readOptions, TOP_LOGPROBS } from './parsed-request.js';
 import type { ChatPromptOptions, PromptReader } from './prompt-reader.js';
 import { RequestFields } from './request-fields.js';
 import type { ServedModel } from './served-model.js';
-import { callPlan, readTools, type ToolRequest } from './tools.js';
+import { type CallPlan, callPlan, readTools, type ToolRequest } from './tools.js';
 import { requireSupported } from './unsupported.js';
 
 /** Values of `reasoning_effort` in OpenAI's API. */
@@ -25,11 +26,12 @@ export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
   const { options, asked } = readOptions(fields, served);
   const plan = callPlan(served.forms, tools);
   const given = formatOf(fields, served);
-  const formatField = plan?.format ? { format: { schema: plan.format }, field: 'tools' } : given;
+  const formatField = fieldOf(served, tools, plan) ?? given;
   const parsed: ParsedRequest = {
     model: fields.text('model') ?? null,
     options: {
-      ...(formatField && { format: formatField.format }),
+      ...(given && { format: given.format }),
+      ...(plan?.format && { format: { schema: plan.format } }),
       ...{ ...options, logprobs: logprobs(fields), beginsText: !continues(fields) },
       ...(plan && { visibleTokens: plan.visibleTokens }),
     },
@@ -40,14 +42,43 @@ export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
     open: answersIn(new ChatFormat(served.tokenizer)),
     promptField: 'messages',
     echo: null,
-    prompts: async (asker) => {
-      const tokens = await prompt(asker);
-      if (!parsed.options.format) return [tokens];
-      return [[...tokens, ...served.forms.opening(tokens, tools.forced !== null)]];
-    },
+    prompts: async (asker) => [heldPrompt(served, tools, parsed, await prompt(asker))],
   };
   fields.requireKnown();
   return parsed;
+}
+
+/** The schema of calls that the server must check before the answer; null without one. */
+function fieldOf(
+  { forms: { family } }: ServedModel,
+  { tools }: ToolRequest,
+  plan: CallPlan | null,
+): FormatField | null {
+  if (plan?.format) return { format: { schema: plan.format }, field: 'tools' };
+  const strict = tools.filter((tool) => tool.function.strict);
+  if (strict.length === 0 || !family?.callTags) return null;
+  return { format: { schema: callSchema(strict, family.argumentsKey) }, field: 'tools' };
+}
+
+/**
+ * Sets the format of the whole answer, which depends on the end of the prompt. Returns the prompt.
+ * A forced call begins at once, without reasoning.
+ */
+function heldPrompt(
+  { forms }: ServedModel,
+  { forced, tools, isSingle }: ToolRequest,
+  parsed: ParsedRequest,
+  tokens: number[],
+): number[] {
+  const { format = null } = parsed.options;
+  if (forced || forms.family?.isWhole) {
+    return format ? [...tokens, ...forms.opening(tokens, forced !== null)] : tokens;
+  }
+  const whole = forms.answerFormat(tokens, { format, tools, isSingle });
+  if (whole) parsed.options.format = whole;
+  // The text after the reasoning is exactly the text of the format.
+  if (format && parsed.plan) parsed.plan.form.isTrimmed = true;
+  return tokens;
 }
 
 /** The messages of a request as a function that tokenizes them, and its tools. */

@@ -26,7 +26,9 @@ let baseURL = '';
 beforeAll(async () => {
   const model = nn.models.fromConfig(CONFIG);
   engine = await initInference(model, { device: 'cpu', max_out_tokens: 2048 }, { tokenizer });
-  server = await serve(engine, { port: 0, model: MODEL, chatTemplate: HERMES });
+  // Random weights would begin to reason and not end it.
+  const parsers = { reasoningParser: 'none' } as const;
+  server = await serve(engine, { port: 0, model: MODEL, chatTemplate: HERMES, ...parsers });
   baseURL = `${server.url}/v1`;
 });
 afterAll(async () => {

@@ -1,4 +1,4 @@
-// The page of `ds serve --ui` over HTTP: its files, its policy, and what stays behind the key.
+// The page of `ds serve --ui` over HTTP: its files, its policy and its key.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';

@@ -30,7 +30,33 @@ export type FormatSource =
   | { readonly kind: 'regex'; readonly regex: string }
   | { readonly kind: 'choice'; readonly choice: readonly string[] }
   | { readonly kind: 'grammar'; readonly grammar: string }
-  | { readonly kind: 'jsonObject' };
+  | { readonly kind: 'jsonObject' }
+  | { readonly kind: 'answer'; readonly answer: ReadAnswer };
+
+/** Calls of functions within an answer: JSON between two tags. */
+interface CallTags {
+  readonly begin: string;
+  readonly end: string;
+  /** The JSON schema of a call. */
+  readonly schema: object;
+  /** At most one call. */
+  readonly isSingle: boolean;
+}
+
+/**
+ * The parts of a whole answer: reasoning, then calls or a text. The tags are texts that the model
+ * writes.
+ */
+export interface AnswerFormat {
+  /** `begin` is null if the prompt has opened the reasoning. Null: no reasoning. */
+  readonly reasoning: { readonly begin: string | null; readonly end: string } | null;
+  /** Null: no calls. */
+  readonly calls: CallTags | null;
+  /** The format of the text after the reasoning; null for any text. */
+  readonly format: Format | null;
+}
+
+type ReadAnswer = Omit<AnswerFormat, 'format'> & { readonly format: FormatSource | null };
 
 /** A format as plain data, and its text as the key of caches. */
 export interface ReadFormat {
@@ -41,6 +67,8 @@ export interface ReadFormat {
 /** Most characters of a format as JSON. */
 const MOST_TEXT = 2 ** 20;
 const KINDS = ['regex', 'choice', 'grammar', 'jsonObject', 'schema'] as const;
+/** The key of an AnswerFormat. No schema has it. */
+const ANSWER = '~answer';
 
 /** Reads a format without compiling it. Throws DS_ARGUMENT, with `op`. */
 export function readFormat(op: string, given: unknown): ReadFormat {
@@ -61,6 +89,10 @@ function sourceOf(op: string, given: unknown): FormatSource {
   if (hasStandard(given)) return { kind: 'schema', schema: jsonSchemaOf(op, given) };
   if (!isObject(given)) {
     throw refusedValue(op, 'a JSON schema, { regex }, { choice } or { grammar }', given);
+  }
+  if (Object.hasOwn(given, ANSWER)) {
+    const { format, ...others } = given[ANSWER] as AnswerFormat;
+    return { kind: 'answer', answer: { ...others, format: format && sourceOf(op, format) } };
   }
   const kind = KINDS.find((name) => Object.hasOwn(given, name));
   if (kind === undefined) return { kind: 'schema', schema: given as Schema };

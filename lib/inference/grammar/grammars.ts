@@ -9,7 +9,8 @@ import type { ReadFormat } from './format.js';
 const [MOST_GRAMMARS, MOST_BYTES] = [64, 2 ** 26];
 
 export class Grammars {
-  private trie: Promise<TokenTrie> | null = null;
+  /** Tries by their visible special tokens. */
+  private readonly tries = new Map<string, Promise<TokenTrie>>();
   /** The least recently used one first. */
   private readonly known = new Map<string, Promise<NativeGrammar>>();
 
@@ -19,10 +20,11 @@ export class Grammars {
   ) {}
 
   /**
-   * Returns the grammar of a format. Rejects with DS_ARGUMENT for a format that is not valid, not
+   * Returns the grammar of a format. `visible` are special tokens that may stand for their text, as
+   * tags do. Rejects with DS_ARGUMENT for a format that is not valid, not
    * expressible or matches no text, and with DS_LIMIT.
    */
-  async of(format: ReadFormat): Promise<NativeGrammar> {
+  async of(format: ReadFormat, visible: readonly number[] = []): Promise<NativeGrammar> {
     const { tokenizer } = this;
     if (!tokenizer) {
       const hint = 'initInference() has the option `tokenizer`.';
@@ -33,14 +35,18 @@ export class Grammars {
         hint,
       );
     }
-    const { key, words } = await compileFormat(format);
+    const { key: own, words } = await compileFormat(format);
+    const tokens = format.source.kind === 'answer' ? visible.join(' ') : '';
+    const key = `${tokens} ${own}`;
     const found = await this.known.get(key);
     if (found && found.bytes < MOST_BYTES) {
       this.keep(key, Promise.resolve(found));
       return found;
     }
-    this.trie ??= trieOf(tokenizer, this.vocabSize);
-    const built = this.trie.then((trie) => NativeGrammar.build(trie, words));
+    const known = this.tries.get(tokens);
+    const trie = known ?? trieOf(tokenizer, this.vocabSize, tokens === '' ? [] : visible);
+    this.tries.set(tokens, trie);
+    const built = trie.then((trie) => NativeGrammar.build(trie, words));
     this.keep(key, built);
     built.catch(() => this.known.delete(key));
     return built;
@@ -56,9 +62,17 @@ export class Grammars {
 
 const NO_TEXT = new Uint8Array(0);
 
-/** Special tokens and ids without a token have no bytes: no grammar allows them. */
-function trieOf(tokenizer: Tokenizer, vocabSize: number): Promise<TokenTrie> {
+/**
+ * Special tokens and ids without a token have no bytes: no grammar allows them. `visible` special
+ * tokens have the bytes of their text.
+ */
+function trieOf(
+  tokenizer: Tokenizer,
+  vocabSize: number,
+  visible: readonly number[],
+): Promise<TokenTrie> {
+  const isShown = (id: number): boolean => !tokenizer.specialIds.has(id) || visible.includes(id);
   const bytesOf = (id: number): Uint8Array =>
-    tokenizer.hasToken(id) && !tokenizer.specialIds.has(id) ? tokenizer.tokenBytes(id) : NO_TEXT;
+    tokenizer.hasToken(id) && isShown(id) ? tokenizer.tokenBytes(id) : NO_TEXT;
   return TokenTrie.build(Array.from({ length: vocabSize }, (_, id) => bytesOf(id)));
 }

@@ -1,6 +1,7 @@
 // The forms of calls and reasoning of a model, by its chat template.
 import type { Tokenizer } from '../tokenizer.js';
-import type { AnswerForm } from './answer-reader.js';
+import type { AnswerForm, FunctionTool } from './answer-reader.js';
+import { callSchema } from './call-schema.js';
 import {
   CALL_FAMILIES,
   type CallFamily,
@@ -20,6 +21,29 @@ export interface ParserNames {
   toolParser: 'auto' | 'none' | CallFamilyName;
   reasoningParser: 'auto' | 'none' | ReasoningName;
 }
+
+/** What an answer may be, apart from its reasoning. */
+interface AnswerBounds<Format> {
+  /** The format of the text; null for any text. */
+  format: Format | null;
+  tools: readonly FunctionTool[];
+  /** At most one call. */
+  isSingle?: boolean;
+}
+
+/** A format of the parts of an answer; see the formats of the inference engine. */
+type PartedFormat<Format> = {
+  readonly '~answer': {
+    readonly reasoning: { readonly begin: string | null; readonly end: string } | null;
+    readonly calls: {
+      readonly begin: string;
+      readonly end: string;
+      readonly schema: object;
+      readonly isSingle: boolean;
+    } | null;
+    readonly format: Format | null;
+  };
+};
 
 /** How answers of a model are read. */
 export class AnswerForms {
@@ -70,6 +94,36 @@ export class AnswerForms {
   }
 
   /**
+   * Returns the format of a whole answer: reasoning stays free, `format` holds for the text after
+   * it, and calls match the schemas of strict functions. With a format, calls are an alternative to
+   * its text. Null: any text.
+   */
+  answerFormat<Format>(
+    prompt: readonly number[],
+    { format, tools, isSingle = false }: AnswerBounds<Format>,
+  ): Format | PartedFormat<Format> | null {
+    const { family } = this;
+    const isHeld = format !== null || tools.some((tool) => tool.function.strict);
+    const tags = isHeld && tools.length > 0 ? family?.callTags : undefined;
+    const reasoning = isHeld ? this.reasoningAfter(prompt) : null;
+    if (!tags && (format === null || !reasoning)) return format;
+    const own = tools.map((tool) => (tool.function.strict ? tool : open(tool)));
+    const schema = callSchema(own, family?.argumentsKey);
+    const calls = tags ? { ...tags, schema, isSingle } : null;
+    return { '~answer': { reasoning, calls, format } };
+  }
+
+  /** The reasoning that may follow a prompt; null if the prompt has closed it. */
+  private reasoningAfter(prompt: readonly number[]): { begin: string | null; end: string } | null {
+    const { family, reasoning } = this;
+    if (!reasoning) return null;
+    const { begin, end } = reasoning;
+    const known = this.promptEnd(prompt, this.visibleTokens({ family, reasoning }));
+    if (isOpenIn(known, reasoning)) return { begin: null, end };
+    return known.includes(end) ? null : { begin, end };
+  }
+
+  /**
    * The end of a prompt, from its last special token that is no marker: the header of the answer,
    * which users do not write.
    */
@@ -81,6 +135,11 @@ export class AnswerForms {
     return tokenizer.decode(known.filter((id) => tokenizer.hasToken(id)));
   }
 }
+
+/** The arguments of a function that is not strict are any object. */
+const open = ({ type, function: { name } }: FunctionTool): FunctionTool => ({
+  ...{ type, function: { name } },
+});
 
 function keysOf<Key extends string>(table: Readonly<Record<Key, unknown>>): Key[] {
   return Object.keys(table) as Key[];

@@ -28,6 +28,8 @@ export interface AnswerForm {
   tools: readonly FunctionTool[];
   /** Default: no limit. */
   mostCalls?: number;
+  /** Drop spaces between reasoning and text: the text has a format. Default: false. */
+  isTrimmed?: boolean;
 }
 
 /** UTF-16 units that the parsers get at a time; more would make their searches slow. */
@@ -41,7 +43,8 @@ export class AnswerReader {
   private readonly stages: readonly { input: TextInput; reading: Reading }[];
 
   /** `promptEnd`: the end of the prompt, from its last special token that is no marker. */
-  constructor({ family, reasoning, tools, mostCalls }: AnswerForm, promptEnd = '') {
+  constructor(form: AnswerForm, promptEnd = '') {
+    const { family, reasoning, tools, mostCalls, isTrimmed = false } = form;
     this.output = new AnswerOutput(mostCalls);
     const { output } = this;
     const input = new TextInput();
@@ -60,7 +63,7 @@ export class AnswerReader {
       output.drain(); // The prompt is no part of the answer.
     } else if (reasoning) {
       const first = new TextInput();
-      const start = { markers: reasoning, isOpen };
+      const start = { markers: reasoning, isOpen, isTrimmed };
       const pass = (text: string): void => input.push(text);
       this.stages = [{ input: first, reading: readReasoning(first, output, start, pass) }, last];
     } else this.stages = [last];

@@ -28,6 +28,8 @@ export interface CallFamily {
   isWhole?: boolean;
   /** The text before the JSON of a forced call or of a format. Default: none. */
   jsonStart?: string;
+  /** The tags around a call in JSON, if the form has them. */
+  callTags?: { readonly begin: string; readonly end: string };
   /** The key of the arguments in JSON calls. Default: "arguments". */
   argumentsKey?: string;
 }
@@ -41,6 +43,7 @@ export const CALL_FAMILIES = {
     read: hermesCalls,
     tokens: ['<tool_call>', '</tool_call>'],
     jsonStart: '<tool_call>\n',
+    callTags: { begin: '<tool_call>', end: '</tool_call>' },
   },
   'qwen3-coder': {
     read: qwenCoderCalls,

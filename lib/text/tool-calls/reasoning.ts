@@ -21,6 +21,14 @@ export type ReasoningName = keyof typeof REASONING;
 export const isOpenIn = (prompt: string, { begin, end }: ReasoningMarkers): boolean =>
   prompt.lastIndexOf(begin) > prompt.lastIndexOf(end);
 
+/** How an answer begins. */
+interface ReasoningStart {
+  markers: ReasoningMarkers;
+  isOpen: boolean;
+  /** Drop spaces between the reasoning and the text. */
+  isTrimmed: boolean;
+}
+
 /**
  * Sends reasoning to `output` and the text after it to `pass`. A marker counts only at the start:
  * later ones are content, such as code.
@@ -28,7 +36,7 @@ export const isOpenIn = (prompt: string, { begin, end }: ReasoningMarkers): bool
 export function* readReasoning(
   input: TextInput,
   output: AnswerOutput,
-  { markers, isOpen }: { markers: ReasoningMarkers; isOpen: boolean },
+  { markers, isOpen, isTrimmed }: ReasoningStart,
   pass: (text: string) => void,
 ): Reading {
   input.mark();
@@ -39,6 +47,11 @@ export function* readReasoning(
     if (!hasBegun) output.reasoning(start);
     yield* input.until([markers.end], (text) => output.reasoning(text));
     yield* input.skip(markers.end);
+    if (isTrimmed) {
+      input.mark();
+      yield* input.spaces();
+      input.unmark();
+    }
   } else pass(start);
   while (yield* input.some()) pass(input.take(input.ready.length));
 }
