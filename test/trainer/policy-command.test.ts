@@ -40,7 +40,7 @@ test('functions of a file and built-in ones are summed with weights', async () =
   const own = '--reward_funcs ./own.mjs ./own.mjs#brief accuracy_reward';
   const how = '--reward_weights 1 0.5 2 --loss_type dr_grpo --temperature 0.9 --epsilon_high 0.3';
   const { code, stdout, stderr } = await ds(
-    `${COMMON} --method grpo --output out ${own} ${how} --scale_rewards none`,
+    `${COMMON} --method grpo --output out ${own} ${how} --scale_rewards none --max_staleness 1`,
   );
   expect([code, stderr.match(/Error|failed/)]).toEqual([0, null]);
   expect(stdout).toMatch(/^learns from prompts\.jsonl: 24 prompts$/m);
@@ -53,6 +53,7 @@ test('functions of a file and built-in ones are summed with weights', async () =
     'rewards/brief/mean',
     'rewards/accuracy_reward/mean',
   ];
+  expect(history[1]).toHaveProperty(['sample/staleness_mean'], 1);
   for (const name of names) expect(history[0]).toHaveProperty([name]);
   const [first] = history as [Record<string, number>];
   const [reward, ...means] = names.map((name) => first[name] as number) as [number, ...number[]];

@@ -38,13 +38,14 @@ export const GKD = {
   /** Divisor of the logits of both models. Default: 1. */
   lossTemperature: number('divisor of the logits of both models', { above: 0, default: 1 }),
   /**
-   * Chance that a batch learns from completions that the student samples (on-policy). Default: 0.
+   * Chance that an update learns from completions that the student samples (on-policy). Default:
+   * 0.5.
    */
-  lmbda: number('chance of a batch that the student samples its completions', {
-    ...{ min: 0, max: 1, default: 0, flag: 'lmbda' },
+  lmbda: number('chance of an update that the student samples its completions', {
+    ...{ min: 0, max: 1, default: 0.5, flag: 'lmbda' },
   }),
-  /** Whether the teacher samples the completions of the other batches. Default: false. */
-  seqKd: boolean('the teacher samples the completions of other batches', {
+  /** Whether the teacher samples the completions of the other updates. Default: false. */
+  seqKd: boolean('the teacher samples the completions of other updates', {
     ...{ default: false, flag: 'seq_kd' },
   }),
   /** Most tokens of a sampled completion. Default: 128. */

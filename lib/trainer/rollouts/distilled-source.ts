@@ -19,9 +19,9 @@ import { type Rollouts, rolloutsOf } from './rollouts.js';
 /** Which completions of rows are sampled, and how. */
 export interface DistilledPlan {
   readonly teacher: CausalLM;
-  /** Chance that the student samples the completions of a batch. */
+  /** Chance that the student samples the completions of an update. */
   readonly lmbda: number;
-  /** Whether the teacher samples those of the other batches. */
+  /** Whether the teacher samples those of the other updates. */
   readonly seqKd: boolean;
   readonly maxNewTokens: number;
   readonly temperature: number;
@@ -53,20 +53,18 @@ export async function openDistilled(
   const rows = await openTrainData(data, settings as never, place, config);
   const { seed, tokenizer } = settings;
   const pad = tokenizer?.padId ?? tokenizer?.eosId ?? 0;
-  return new DistilledSource(plan, rows as BatchSource<Rows>, { seed, pad, rank: place.rank });
+  return new DistilledSource(plan, rows as BatchSource<Rows>, { seed, pad });
 }
 
 class DistilledSource extends MethodSource {
   private parts: SourceParts | null = null;
   private student: Rollouts | null = null;
   private teacher: { engine: InferenceEngine; maxTokens: number } | null = null;
-  /** Batches so far, over all epochs. Decides who samples, and the seeds. */
-  private served = 0;
 
   constructor(
     private readonly plan: DistilledPlan,
     private readonly rows: BatchSource<Rows>,
-    private readonly own: { seed: number; pad: number; rank: number },
+    private readonly own: { seed: number; pad: number },
   ) {
     super();
   }
@@ -82,16 +80,19 @@ class DistilledSource extends MethodSource {
 
   async *[Symbol.asyncIterator](): AsyncGenerator<never> {
     for await (const batch of this.rows) {
-      const made = await this.replaced(batch);
-      this.served += 1;
-      yield made as never;
+      yield (await this.replaced(batch)) as never;
     }
+  }
+
+  /** Updates so far. They decide who samples, and the seeds. */
+  private get step(): number {
+    return required(this.parts).progress.step;
   }
 
   /** Each rank makes the same choice, so all ranks sample together. */
   private async replaced(batch: Rows): Promise<unknown> {
     const { lmbda, seqKd } = this.plan;
-    const chance = hashOf(`${this.own.seed} gkd ${this.served}`) / 2 ** 52;
+    const chance = hashOf(`${this.own.seed} gkd ${this.step}`) / 2 ** 52;
     if (chance < lmbda) return this.sampled(batch, (...call) => this.byStudent(...call));
     return seqKd ? this.sampled(batch, (...call) => this.byTeacher(...call)) : batch;
   }
@@ -101,14 +102,16 @@ class DistilledSource extends MethodSource {
     sample: (requests: GenerateRequest[], maxTokens: number) => Promise<(readonly number[])[]>,
   ): Promise<{ ids: Tensor; targets: Tensor }> {
     const prompts = promptsOf(batch);
+    const whole = tokensOf(batch);
     const { world, engine } = required(this.parts);
     const { maxNewTokens, temperature } = this.plan;
-    const { seed, rank } = this.own;
+    const { seed } = this.own;
     const most = (engine.module as CausalLM).alikeSeq;
     const requests = prompts.map((prompt, row): GenerateRequest => {
       const room = most - prompt.length;
       if (room < 1) throw tooLong(prompt.length, most);
-      const own = hashOf(`${seed} gkd ${this.served} ${rank} ${row}`);
+      // By the tokens of the row, so that samples depend on no rank and no micro-batch.
+      const own = hashOf(`${seed} gkd ${this.step} ${whole[row]}`);
       const sampling = { temperature, seed: own, maxNewTokens: Math.min(maxNewTokens, room) };
       return { prompt, ...sampling };
     });
@@ -151,11 +154,10 @@ class DistilledSource extends MethodSource {
   }
 
   stateDict(): JsonObject {
-    return { served: this.served, rows: this.rows.stateDict?.() ?? null };
+    return { rows: this.rows.stateDict?.() ?? null };
   }
 
-  loadStateDict({ served, rows }: JsonObject): void {
-    this.served = served as number;
+  loadStateDict({ rows }: JsonObject): void {
     if (rows) this.rows.loadStateDict?.(rows as JsonObject);
   }
 
@@ -177,7 +179,7 @@ function promptsOf({ ids, labels, targets, documents }: Rows): number[][] {
     throw refused('Trainer train', 'a text.TextDataset for gkd()', 'other batches');
   }
   if (documents?.toArray().some((one) => Number(one) !== 0 && Number(one) !== PADDING)) {
-    const hint = 'Open the rows with `packing: false`.';
+    const hint = 'Open the rows with `packing: false`, or set `lmbda: 0`.';
     throw refused(OP, 'one document in each row', 'packed rows', hint);
   }
   const [rows, width] = ids.shape as [number, number];
@@ -190,8 +192,23 @@ function promptsOf({ ids, labels, targets, documents }: Rows): number[][] {
     // A target belongs to the position before its token.
     const end = first + (labels ? 0 : 1);
     if (first >= 0 && end > 0) return tokens.slice(row * width, row * width + end);
-    const hint = 'Rows need a prompt with a completion, or messages.';
+    const hint = 'Rows need a prompt with a completion, or messages; or set `lmbda: 0`.';
     throw refused(OP, 'a prompt before the tokens that count', 'a row without one', hint);
+  });
+}
+
+/** The tokens of each row without padding, as text. */
+function tokensOf({ ids, labels, targets, documents }: Rows): string[] {
+  const [rows, width] = ids.shape as [number, number];
+  const all = ids.toArray().map(Number);
+  const padding = documents?.toArray().map((one) => Number(one) === PADDING);
+  const wanted = (labels ?? targets)?.toArray().map(Number) ?? [];
+  return Array.from({ length: rows }, (_, row) => {
+    const own = all.slice(row * width, (row + 1) * width);
+    const last = wanted
+      .slice(row * width, (row + 1) * width)
+      .findLastIndex((one) => one !== IGNORED);
+    return own.filter((_, i) => (padding ? !padding[row * width + i] : i <= last)).join(' ');
   });
 }
 
