@@ -1,8 +1,8 @@
-// Quality of weights of 8 and 4 bits: perplexity of a small Llama on held-out text. The bench
-// trains the model on the text before it.
+// Quality of weights of 8 and 4 bits, and of keys and values in FP8: perplexity of a small Llama on
+// held-out text. The bench trains the model on the text before it.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { initialize, nn, noGrad, scope, seed, Tensor } from '../lib/index.js';
+import { initInference, initialize, nn, noGrad, scope, seed, Tensor } from '../lib/index.js';
 import { packageRoot } from '../lib/runtime/package-root.js';
 import type { Options } from './main.js';
 
@@ -91,6 +91,34 @@ function perplexity(model: nn.models.CausalLM, bytes: Buffer): number {
   return Math.exp(sum / rows);
 }
 
+/** Rows of text whose perplexity is measured through a cache of keys and values. */
+const CACHED_ROWS = 24;
+
+/** The same for some rows, by an engine that reads earlier tokens from its cache. */
+async function cachedPerplexity(
+  model: nn.models.CausalLM,
+  bytes: Buffer,
+  dtype: 'auto' | 'fp8',
+): Promise<number> {
+  const kv_cache = { dtype, blocks: 2048, block_size: 16 };
+  const engine = await initInference(model, { device: 'cpu', max_out_tokens: SEQ, kv_cache });
+  const stride = Math.floor((bytes.length - SEQ) / CACHED_ROWS);
+  let [sum, count] = [0, 0];
+  for (let row = 0; row < CACHED_ROWS; ++row) {
+    const text = [...bytes.subarray(row * stride, row * stride + SEQ)];
+    const requests = text.slice(1).map((token, i) => {
+      const prompt = text.slice(0, i + 1);
+      return { prompt, allowedTokens: [token], maxNewTokens: 1, logprobs: 0 };
+    });
+    for (const [one] of await engine.generateBatch(requests)) {
+      sum += one?.logprobs?.[0]?.logprob ?? Number.NaN;
+      count++;
+    }
+  }
+  await engine.destroy();
+  return Math.exp(-sum / count);
+}
+
 /** Bytes of a model's parameters. */
 function bytesOf(model: nn.Module): number {
   const sizes = { f32: 4, f16: 2, bf16: 2, f64: 8, i32: 4, i64: 8, u8: 1, bool: 1 };
@@ -115,6 +143,12 @@ export async function quantizationQualityBench(options: Options): Promise<object
     if (scheme) nn.quantizeModel(copy, scheme);
     return { weights: name, perplexity: perplexity(copy, after), bytes: bytesOf(copy) };
   });
+  const keys: object[] = [];
+  for (const dtype of ['auto', 'fp8'] as const) {
+    const copy = new nn.models.Llama(SIZES);
+    copy.loadStateDict(Object.fromEntries(trained));
+    keys.push({ keys_and_values: dtype, perplexity: await cachedPerplexity(copy, after, dtype) });
+  }
   const text_bytes = { trained: before.length, measured: after.length };
-  return { model: SIZES, steps, last_loss: loss, text_bytes, rows };
+  return { model: SIZES, steps, last_loss: loss, text_bytes, rows, keys };
 }

@@ -195,6 +195,10 @@ export interface KvCacheConfig {
   memory?: number | null;
   /** Prefix caching: prompts reuse keys and values of equal beginnings. Default true. */
   prefix_caching?: boolean;
+  /**
+   * Keys and values: of the model's dtype, or one byte each (FP8 e4m3, scale 1). Default "auto".
+   */
+  dtype?: 'auto' | 'fp8' | 'fp8_e4m3';
 }
 
 /** Speculative decoding: a step verifies several proposed tokens. */
@@ -467,6 +471,8 @@ export interface ResolvedKvCache {
   readonly memory: number | null;
   /** Prefix caching: prompts reuse keys and values of equal beginnings. */
   readonly prefix_caching: boolean;
+  /** Keys and values: of the model's dtype, or one byte each (FP8 e4m3, scale 1). */
+  readonly dtype: 'auto' | 'fp8';
 }
 
 /** Speculative decoding: a step verifies several proposed tokens. */

@@ -30,9 +30,9 @@ constexpr int64_t kLongSplit = 256;
 /// If blocks are fewer than processors, several blocks split the keys of a sequence. Their partial
 /// results are reduced afterwards: by the cluster of blocks itself for up to kMostClustered splits,
 /// else by a second kernel. The number of splits depends on values that the host has.
-template <class T, class Kernel>
-void launch(Kernel* kernel, const PagedKernel& shape, PagedArguments<T> a, const PagedAttention& op,
-            CudaContext& ctx) {
+template <class T, class P, class Kernel>
+void launch(Kernel* kernel, const PagedKernel& shape, PagedArguments<T, P> a,
+            const PagedAttention& op, CudaContext& ctx) {
   constexpr const char* kOp = "paged_attention";
   const int64_t rows = std::max<int64_t>(1, op.longest) * a.group;
   const int64_t tiles = (rows + shape.rows - 1) / shape.rows;
@@ -69,16 +69,16 @@ void launch(Kernel* kernel, const PagedKernel& shape, PagedArguments<T> a, const
   constexpr int64_t kWarps = kCombineThreads / 32;
   const auto blocks = static_cast<unsigned>((a.total + kWarps - 1) / kWarps);
   launch_behind(ctx, {kOp, dim3(blocks), dim3(kCombineThreads), ctx.stream},
-                paged_combine_kernel<T>, a);
+                paged_combine_kernel<T, P>, a);
 }
 
-template <int kLanes, int kRows, class T>
-void launch_plain(const PagedArguments<T>& a, const PagedAttention& op, CudaContext& ctx) {
-  launch(paged_plain_kernel<kLanes, kRows, T>, {kRows, kPlainThreads, 0, 64, false}, a, op, ctx);
+template <int kLanes, int kRows, class T, class P>
+void launch_plain(const PagedArguments<T, P>& a, const PagedAttention& op, CudaContext& ctx) {
+  launch(paged_plain_kernel<kLanes, kRows, T, P>, {kRows, kPlainThreads, 0, 64, false}, a, op, ctx);
 }
 
-template <int kRows, class T>
-void launch_for_head(const PagedArguments<T>& a, const PagedAttention& op, CudaContext& ctx) {
+template <int kRows, class T, class P>
+void launch_for_head(const PagedArguments<T, P>& a, const PagedAttention& op, CudaContext& ctx) {
   if constexpr (sizeof(T) == 4) {  // Of 16-bit types, only wide heads use this kernel.
     if (a.d <= 4 * kPart) return launch_plain<4, kRows>(a, op, ctx);
     if (a.d <= 8 * kPart) return launch_plain<8, kRows>(a, op, ctx);
@@ -87,18 +87,18 @@ void launch_for_head(const PagedArguments<T>& a, const PagedAttention& op, CudaC
   launch_plain<32, kRows>(a, op, ctx);
 }
 
-template <class Shape, class T>
-void launch_tiles(int64_t fewest_keys, const PagedArguments<T>& a, const PagedAttention& op,
+template <class Shape, class T, class P>
+void launch_tiles(int64_t fewest_keys, const PagedArguments<T, P>& a, const PagedAttention& op,
                   CudaContext& ctx) {
-  launch(paged_tile_kernel<T, Shape>,
+  launch(paged_tile_kernel<T, P, Shape>,
          {Shape::rows, Shape::threads, Shape::shared_bytes, fewest_keys, Shape::key_warps > 1}, a,
          op, ctx);
 }
 
 /// Rows of single tokens split their keys over warps. Short prompts have tiles of 64 rows, which
 /// keep more processors busy.
-template <int kD, class T>
-void launch_tiles_of(const PagedArguments<T>& a, const PagedAttention& op, CudaContext& ctx) {
+template <int kD, class T, class P>
+void launch_tiles_of(const PagedArguments<T, P>& a, const PagedAttention& op, CudaContext& ctx) {
   if (op.invariant) return launch_tiles<PagedShape<kD, 4, 1, 1, 2, true>>(512, a, op, ctx);
   const int64_t rows = std::max<int64_t>(1, op.longest) * a.group;
   if (rows <= 16) return launch_tiles<PagedShape<kD, 1, 1, 4, 3>>(64, a, op, ctx);
@@ -124,13 +124,13 @@ bool rows_take_packets(const View& v) {
   return aligned_for<kPart>(v.as<T>()) && rows_divide(v, kPart);
 }
 
-template <class T>
-PagedArguments<T> arguments_of(const PagedAttention& op) {
+template <class T, class P>
+PagedArguments<T, P> arguments_of(const PagedAttention& op) {
   const int64_t* const pool = op.pool.shape;
   const int d = static_cast<int>(op.q.shape[2]), heads = static_cast<int>(op.q.shape[1]);
   const int key_heads = static_cast<int>(pool[2]);
-  PagedArguments<T> a{};
-  a.rows = {op.pool.as<T>(),
+  PagedArguments<T, P> a{};
+  a.rows = {op.pool.as<P>(),
             op.tables.as<int>(),
             op.tables.strides[0],
             pool[0],
@@ -154,7 +154,7 @@ PagedArguments<T> arguments_of(const PagedAttention& op) {
   a.d = d;
   a.window = static_cast<int>(std::min<int64_t>(op.window, 2147483647));
   a.scale_log2 = static_cast<float>(op.scale * 1.4426950408889634);
-  a.vectors = d % kPart == 0 && aligned_for<kPart>(op.pool.as<T>());
+  a.vectors = d % kPart == 0 && aligned_for<kPart>(op.pool.as<P>());
   a.row_vectors = d % kPart == 0 && rows_take_packets<T>(op.q) && rows_take_packets<T>(op.out);
   a.total = op.q.shape[0] * heads;
   a.lse = op.lse.as<float>();
@@ -162,18 +162,18 @@ PagedArguments<T> arguments_of(const PagedAttention& op) {
   return a;
 }
 
-template <class T>
+template <class T, class P>
 struct StoreArguments {
   const T *k, *v;
   const int* slots;
-  T* pool;
+  P* pool;
   int64_t k_token, k_head, v_token, v_head, items, places;  // places: slots of the pool
   int heads, block, d;
 };
 
 /// Item i is packet i % (D / N) of head i / (D / N) % heads of a token. N divides D.
-template <int N, class T>
-__global__ void __launch_bounds__(kThreads) paged_store_kernel(StoreArguments<T> a) {
+template <int N, class T, class P>
+__global__ void __launch_bounds__(kThreads) paged_store_kernel(StoreArguments<T, P> a) {
   const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (item >= a.items) return;
   const int64_t packets = a.d / N, row = item / packets, column = (item - row * packets) * N;
@@ -181,9 +181,9 @@ __global__ void __launch_bounds__(kThreads) paged_store_kernel(StoreArguments<T>
   const int slot = a.slots[token];
   if (slot < 0 || slot >= a.places) return;
   const int64_t b = slot / a.block, half = int64_t{a.heads} * a.block * a.d;
-  T* to = a.pool + b * 2 * half + (head * a.block + (slot - b * a.block)) * a.d + column;
-  store_vector(to, load_vector<N>(a.k + token * a.k_token + head * a.k_head + column));
-  store_vector(to + half, load_vector<N>(a.v + token * a.v_token + head * a.v_head + column));
+  P* to = a.pool + b * 2 * half + (head * a.block + (slot - b * a.block)) * a.d + column;
+  store_to_pool(to, load_vector<N>(a.k + token * a.k_token + head * a.k_head + column));
+  store_to_pool(to + half, load_vector<N>(a.v + token * a.v_token + head * a.v_head + column));
 }
 
 }  // namespace
@@ -193,28 +193,30 @@ void run(const PagedStore& op, CudaContext& ctx) {
   if (op.k.numel() == 0) return;
   for_floating(kOp, op.k.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    constexpr int N = kPacket<T>;
-    const int64_t* const pool = op.pool.shape;
-    StoreArguments<T> a{op.k.as<T>(),
-                        op.v.as<T>(),
-                        op.slots.as<int>(),
-                        op.pool.as<T>(),
-                        op.k.strides[0],
-                        op.k.strides[1],
-                        op.v.strides[0],
-                        op.v.strides[1],
-                        0,
-                        pool[0] * pool[3],
-                        static_cast<int>(pool[2]),
-                        static_cast<int>(pool[3]),
-                        static_cast<int>(pool[4])};
-    const bool vectors = a.d % N == 0 && aligned_for<N>(a.k) && aligned_for<N>(a.v) &&
-                         aligned_for<N>(a.pool) && rows_divide(op.k, N) && rows_divide(op.v, N);
-    a.items = op.k.numel() / (vectors ? N : 1);
-    const auto kernel = vectors ? paged_store_kernel<N, T> : paged_store_kernel<1, T>;
-    kernel<<<static_cast<unsigned>((a.items + kThreads - 1) / kThreads), kThreads, 0, ctx.stream>>>(
-        a);
-    DS_CUDA_LAUNCHED(kOp);
+    for_pool<T>(op.pool, [&]<class P>(P*) {
+      constexpr int N = kPacket<T>;
+      const int64_t* const pool = op.pool.shape;
+      StoreArguments<T, P> a{op.k.as<T>(),
+                             op.v.as<T>(),
+                             op.slots.as<int>(),
+                             op.pool.as<P>(),
+                             op.k.strides[0],
+                             op.k.strides[1],
+                             op.v.strides[0],
+                             op.v.strides[1],
+                             0,
+                             pool[0] * pool[3],
+                             static_cast<int>(pool[2]),
+                             static_cast<int>(pool[3]),
+                             static_cast<int>(pool[4])};
+      const bool vectors = a.d % N == 0 && aligned_for<N>(a.k) && aligned_for<N>(a.v) &&
+                           aligned_for<N>(a.pool) && rows_divide(op.k, N) && rows_divide(op.v, N);
+      a.items = op.k.numel() / (vectors ? N : 1);
+      const auto kernel = vectors ? paged_store_kernel<N, T, P> : paged_store_kernel<1, T, P>;
+      const auto blocks = static_cast<unsigned>((a.items + kThreads - 1) / kThreads);
+      kernel<<<blocks, kThreads, 0, ctx.stream>>>(a);
+      DS_CUDA_LAUNCHED(kOp);
+    });
   });
 }
 
@@ -227,16 +229,18 @@ void run(const PagedAttention& op, CudaContext& ctx) {
                  text("D = ", op.q.shape[2]));
   for_floating(kOp, op.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const PagedArguments<T> a = arguments_of<T>(op);
-    if constexpr (sizeof(T) == 2) {
-      if (a.d <= kMaxTileHead && a.scale_log2 > 0.f)
-        return a.d <= 64 ? launch_tiles_of<64>(a, op, ctx) : launch_tiles_of<128>(a, op, ctx);
-    }
-    const int64_t rows = op.longest * a.group;
-    if (op.invariant) return launch_for_head<4>(a, op, ctx);
-    if (rows <= 1) return launch_for_head<1>(a, op, ctx);
-    if (rows <= 4) return launch_for_head<4>(a, op, ctx);
-    launch_for_head<8>(a, op, ctx);
+    for_pool<T>(op.pool, [&]<class P>(P*) {
+      const PagedArguments<T, P> a = arguments_of<T, P>(op);
+      if constexpr (sizeof(T) == 2) {
+        if (a.d <= kMaxTileHead && a.scale_log2 > 0.f)
+          return a.d <= 64 ? launch_tiles_of<64>(a, op, ctx) : launch_tiles_of<128>(a, op, ctx);
+      }
+      const int64_t rows = op.longest * a.group;
+      if (op.invariant) return launch_for_head<4>(a, op, ctx);
+      if (rows <= 1) return launch_for_head<1>(a, op, ctx);
+      if (rows <= 4) return launch_for_head<4>(a, op, ctx);
+      launch_for_head<8>(a, op, ctx);
+    });
   });
 }
 

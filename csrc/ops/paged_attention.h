@@ -8,12 +8,13 @@ namespace ds {
 
 /// Writes the key and value of each token to its slot: row slot % block of block slot / block.
 /// Nothing is written for a negative slot. No two tokens may share a slot. A slot outside the pool
-/// throws DS_INDEX on the CPU before anything is written; the GPU skips the token.
+/// throws DS_INDEX on the CPU before anything is written; the GPU skips the token. A pool of u8
+/// stores codes of FP8 (e4m3, scale 1): the code nearest to a value, at most 448.
 struct PagedStore {
   View k;      // [N, Hk, D], last stride 1
   View v;      // like k, with strides of its own
   View slots;  // [N] i32, contiguous
-  View pool;   // [blocks, 2, Hk, block, D] of k's dtype, contiguous: keys before values
+  View pool;   // [blocks, 2, Hk, block, D] of k's dtype or u8, contiguous: keys before values
 };
 
 /// Attention of the newest tokens of S sequences, packed in [N], to all tokens of their sequence.
@@ -29,7 +30,7 @@ struct PagedStore {
 /// gives NaN for a missing block.
 struct PagedAttention {
   View q;            // [N, H, D], last stride 1
-  View pool;         // [blocks, 2, Hk, block, D], contiguous
+  View pool;         // [blocks, 2, Hk, block, D] of q's dtype or u8 (codes), contiguous
   View tables;       // [S, most] i32, last stride 1: block numbers; only the used ones are read
   View starts;       // [S + 1] i32, contiguous
   View lengths;      // [S] i32, contiguous
@@ -51,7 +52,8 @@ inline void check_ragged(const char* name, const View& v, const char* what) {
 /// the heads of `v`.
 inline void check_pool(const char* name, const View& pool, const View& v) {
   require_floating(name, v);
-  require_same_dtype(name, v, pool);
+  if (pool.dtype == DType::u8) require_narrow(name, v, "values of a pool of codes");
+  else require_same_dtype(name, v, pool);
   const int64_t* const p = pool.shape;
   DS_CHECK_SHAPE(pool.ndim == 5 && p[1] == 2 && p[3] > 0 && p[4] == v.shape[2], name,
                  text("a pool [blocks, 2, heads, block, ", v.shape[2], "]"), pool.describe());

@@ -14,6 +14,7 @@
 #include "../cpu/index_check.h"
 #include "../cpu/rows.h"
 #include "../cpu/strided.h"
+#include "fp8.h"
 
 namespace ds::cpu {
 namespace {
@@ -74,16 +75,22 @@ class SequenceRows {
  public:
   SequenceRows(const PagedAttention& op, int64_t sequence, int64_t which, int64_t head)
       : rows_(op.pool),
-        pool_(op.pool.as<T>()),
+        pool_(op.pool),
         which_(which),
         head_(head),
         table_(op.tables.as<int32_t>() + sequence * op.tables.strides[0]),
-        wide_(std::is_same_v<T, compute_t<T>> ? 0 : static_cast<size_t>(rows_.d)) {}
+        wide_(std::is_same_v<T, compute_t<T>> && !is_coded() ? 0 : static_cast<size_t>(rows_.d)) {}
 
   /// Valid until the next call.
   const compute_t<T>* row(int64_t token) {
-    const T* from =
-        pool_ + rows_.at(table_[token / rows_.block], which_, head_, token % rows_.block);
+    const int64_t at = rows_.at(table_[token / rows_.block], which_, head_, token % rows_.block);
+    if (is_coded()) {
+      const uint8_t* const codes = pool_.as<uint8_t>() + at;
+      for (int64_t i = 0; i < rows_.d; ++i)
+        wide_[static_cast<size_t>(i)] = fp8_value(codes[i], Fp8Format::e4m3);
+      return wide_.data();
+    }
+    const T* from = pool_.as<T>() + at;
     if constexpr (std::is_same_v<T, compute_t<T>>) return from;
     else {
       widen(from, wide_.data(), rows_.d);
@@ -92,8 +99,10 @@ class SequenceRows {
   }
 
  private:
+  bool is_coded() const { return pool_.dtype == DType::u8; }
+
   PoolRows rows_;
-  const T* pool_;
+  const View& pool_;
   int64_t which_, head_;
   const int32_t* table_;
   std::vector<compute_t<T>> wide_;
@@ -292,8 +301,14 @@ void store(const View& rows, int64_t n, int64_t which, const PoolRows& place,
   const int32_t slot = op.slots.as<int32_t>()[n];
   for (int64_t h = 0; h < place.heads; ++h) {
     const T* const from = rows.as<T>() + n * rows.strides[0] + h * rows.strides[1];
-    std::copy_n(from, place.d,
-                op.pool.as<T>() + place.at(slot / place.block, which, h, slot % place.block));
+    const int64_t at = place.at(slot / place.block, which, h, slot % place.block);
+    if (op.pool.dtype != DType::u8) {
+      std::copy_n(from, place.d, op.pool.as<T>() + at);
+      continue;
+    }
+    for (int64_t i = 0; i < place.d; ++i)
+      op.pool.as<uint8_t>()[at + i] =
+          fp8_code<Fp8Format::e4m3>(static_cast<float>(static_cast<compute_t<T>>(from[i])));
   }
 }
 

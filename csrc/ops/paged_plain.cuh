@@ -9,16 +9,16 @@ namespace ds::cuda {
 constexpr int kPlainThreads = 128;
 constexpr int kPart = 8;  // elements of a head that one lane has
 
-template <class T>
-__device__ Vector<T, kPart> load_part(const T* row, int at, int d, bool vectors) {
+template <class T, class P>
+__device__ Vector<T, kPart> load_part(const P* row, int at, int d, bool vectors) {
   Vector<T, kPart> x;
 #pragma unroll
   for (int e = 0; e < kPart; ++e) x.v[e] = from_float<T>(0.f);
   if (row == nullptr || at >= d) return x;
-  if (vectors) return load_vector<kPart>(row + at);
+  if (vectors) return load_from_pool<T>(row + at);
 #pragma unroll
   for (int e = 0; e < kPart; ++e)
-    if (at + e < d) x.v[e] = row[at + e];
+    if (at + e < d) x.v[e] = from_pool<T>(row[at + e]);
   return x;
 }
 
@@ -64,8 +64,8 @@ struct PartialRows {
 };
 
 /// Reads the keys from `begin` to `stop`, kKeys at a time for each group of lanes.
-template <int kLanes, int kRows, int kKeys, class T>
-__device__ void read_keys(const PagedArguments<T>& a, const QueryTile& tile, int begin, int stop,
+template <int kLanes, int kRows, int kKeys, class T, class P>
+__device__ void read_keys(const PagedArguments<T, P>& a, const QueryTile& tile, int begin, int stop,
                           PartialRows<kRows>& partial) {
   constexpr int kGroups = kPlainThreads / kLanes;
   const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes, at = lane * kPart;
@@ -73,7 +73,7 @@ __device__ void read_keys(const PagedArguments<T>& a, const QueryTile& tile, int
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const T* row = a.q + tile.token(r) * a.q_token + tile.query_head(r) * a.q_head;
-    const Vector<T, kPart> x = load_part(row, at, a.d, false);
+    const Vector<T, kPart> x = load_part<T>(row, at, a.d, false);
 #pragma unroll
     for (int e = 0; e < kPart; ++e) q[r][e] = to_float(x.v[e]) * a.scale_log2;
   }
@@ -85,10 +85,10 @@ __device__ void read_keys(const PagedArguments<T>& a, const QueryTile& tile, int
 #pragma unroll
     for (int u = 0; u < kKeys; ++u) {
       const int token = base + u * kGroups + group;
-      const T* key = token < stop ? a.rows.key(tile.sequence, tile.head, token) : nullptr;
+      const P* key = token < stop ? a.rows.key(tile.sequence, tile.head, token) : nullptr;
       missing[u] = key == nullptr;
-      keys[u] = load_part(key, at, a.d, a.vectors);
-      values[u] = load_part(key ? key + a.rows.value_offset() : nullptr, at, a.d, a.vectors);
+      keys[u] = load_part<T>(key, at, a.d, a.vectors);
+      values[u] = load_part<T>(key ? key + a.rows.value_offset() : nullptr, at, a.d, a.vectors);
     }
 #pragma unroll
     for (int u = 0; u < kKeys; ++u) {
@@ -110,8 +110,8 @@ __device__ void read_keys(const PagedArguments<T>& a, const QueryTile& tile, int
 }
 
 /// Passes the rows of the groups of lanes to write_merged.
-template <int kLanes, int kRows, class T>
-__device__ void write_rows(const PagedArguments<T>& a, const QueryTile& tile,
+template <int kLanes, int kRows, class T, class P>
+__device__ void write_rows(const PagedArguments<T, P>& a, const QueryTile& tile,
                            const PartialRows<kRows>& partial) {
   constexpr int kGroups = kPlainThreads / kLanes, kWidth = kLanes * kPart;
   __shared__ float sums[kGroups][kRows][kWidth];
@@ -127,9 +127,9 @@ __device__ void write_rows(const PagedArguments<T>& a, const QueryTile& tile,
   write_merged<kGroups, kRows, kPlainThreads, false>(a, tile, &sums[0][0][0], kWidth, &marks[0][0]);
 }
 
-template <int kLanes, int kRows, class T>
+template <int kLanes, int kRows, class T, class P>
 __global__ void __launch_bounds__(kPlainThreads)
-    paged_plain_kernel(const __grid_constant__ PagedArguments<T> a) {
+    paged_plain_kernel(const __grid_constant__ PagedArguments<T, P> a) {
   let_next_begin();
   await_previous();
   const QueryTile tile(a, kRows);

@@ -5,19 +5,20 @@
 #include "../cuda/cluster.cuh"
 #include "../cuda/dependent_launch.cuh"
 #include "../cuda/vector.cuh"
+#include "key_codes.cuh"
 
 namespace ds::cuda {
 
-/// Addresses of the keys and values of sequences. An invalid block has no row.
-template <class T>
+/// Addresses of the keys and values of sequences, with elements P. An invalid block has no row.
+template <class P>
 struct PagedRows {
-  const T* pool;
+  const P* pool;
   const int* tables;
   int64_t table_stride, blocks;
   int key_heads, block, shift, most, d;  // shift: log2 of block, or -1
 
   /// Returns the key of `token` in a head; its value lies `value_offset()` elements later.
-  __device__ __forceinline__ const T* key(int sequence, int head, int token) const {
+  __device__ __forceinline__ const P* key(int sequence, int head, int token) const {
     const int place = shift >= 0 ? token >> shift : token / block;
     const int64_t b = tables[sequence * table_stride + place];
     if (b < 0 || b >= blocks) return nullptr;
@@ -26,9 +27,9 @@ struct PagedRows {
   __device__ __forceinline__ int64_t value_offset() const { return int64_t{key_heads} * block * d; }
 };
 
-template <class T>
+template <class T, class P = T>
 struct PagedArguments {
-  PagedRows<T> rows;
+  PagedRows<P> rows;
   const T* q;
   T* out;
   const int *starts, *lengths;
@@ -53,8 +54,8 @@ struct PagedArguments {
 struct QueryTile {
   int sequence, head, split, first_token, first_row, rows, group, length, count;
 
-  template <class T>
-  __device__ QueryTile(const PagedArguments<T>& a, int tile_rows) {
+  template <class T, class P>
+  __device__ QueryTile(const PagedArguments<T, P>& a, int tile_rows) {
     unsigned index = blockIdx.x;
     split = static_cast<int>(index % a.splits);
     index /= a.splits;
@@ -84,9 +85,10 @@ constexpr int kMostClustered = 8;
 /// Reduces and writes rows that the blocks of a cluster share. Each block has `sums` [rows, width]
 /// relative to the largest scores in `marks` [rows] in its shared memory. The caller may reuse this
 /// memory after the call.
-template <int kRows, int kThreads, class T>
-__device__ __forceinline__ void write_clustered(const PagedArguments<T>& a, const QueryTile& tile,
-                                                const float* sums, int width, const float2* marks) {
+template <int kRows, int kThreads, class T, class P>
+__device__ __forceinline__ void write_clustered(const PagedArguments<T, P>& a,
+                                                const QueryTile& tile, const float* sums, int width,
+                                                const float2* marks) {
   cluster_barrier();
   const int first = tile.split * kThreads + static_cast<int>(threadIdx.x);
   const int rows = min(kRows, tile.rows - tile.first_row);
@@ -125,8 +127,8 @@ __device__ __forceinline__ float log_sum_exp_of(float top, float total) {
 /// split's part of them. `sums` [kParts, kRows, width] is relative to the largest scores in `marks`
 /// [kParts + 1, kRows]. Both are in shared memory; the last row of marks is scratch. With kClusters
 /// the splits may be a cluster.
-template <int kParts, int kRows, int kThreads, bool kClusters, class T>
-__device__ __forceinline__ void write_merged(const PagedArguments<T>& a, const QueryTile& tile,
+template <int kParts, int kRows, int kThreads, bool kClusters, class T, class P>
+__device__ __forceinline__ void write_merged(const PagedArguments<T, P>& a, const QueryTile& tile,
                                              float* sums, int width, float2* marks) {
   const int rows = min(kRows, tile.rows - tile.first_row);
   for (int i = threadIdx.x; i < rows * width; i += kThreads) {
@@ -167,9 +169,9 @@ constexpr int kCombineThreads = 128;
 
 /// A warp per row: reduces its splits' sums after scaling them to the largest score of all. Splits
 /// without a key have no sums.
-template <class T>
+template <class T, class P>
 __global__ void __launch_bounds__(kCombineThreads)
-    paged_combine_kernel(const __grid_constant__ PagedArguments<T> a) {
+    paged_combine_kernel(const __grid_constant__ PagedArguments<T, P> a) {
   let_next_begin();
   await_previous();
   const int64_t row = int64_t{blockIdx.x} * (kCombineThreads / 32) + threadIdx.x / 32;

@@ -34,20 +34,31 @@ struct PagedShape {
                 kKeyWarps == 1);
 };
 
+/// cp_async_16 of eight elements.
+template <class P>
+__device__ __forceinline__ void cp_async_8_of(void* shared, const P* global, bool valid) {
+  if constexpr (sizeof(P) == 2) cp_async_16(shared, global, valid);
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+                 :
+                 : "r"(shared_address(shared)), "l"(global), "r"(valid ? 8 : 0)
+                 : "memory");
+}
+
 /// Starts copying a tile of keys and values. Rows without a block get NaN keys and zero values;
-/// rows past `end` are 0.
-template <class Shape, class T>
-__device__ __forceinline__ void load_keys(const PagedArguments<T>& a, const QueryTile& tile,
+/// rows past `end` are 0. Codes go to the first half of the place of their values.
+template <class Shape, class T, class P>
+__device__ __forceinline__ void load_keys(const PagedArguments<T, P>& a, const QueryTile& tile,
                                           int first_key, int end, T* keys) {
   constexpr int kD = Shape::head_dim, chunks = kD / 8, rows_at_once = Shape::threads / chunks;
   const int chunk = threadIdx.x % chunks, columns = a.d - chunk * 8;
   const int64_t to_value = a.rows.value_offset();
   const bool whole = a.rows.block % kKeyTile == 0;
-  const T* const block = whole ? a.rows.key(tile.sequence, tile.head, first_key) : nullptr;
+  const P* const block = whole ? a.rows.key(tile.sequence, tile.head, first_key) : nullptr;
 #pragma unroll 4
   for (int row = threadIdx.x / chunks; row < kKeyTile; row += rows_at_once) {
     const int token = first_key + row;
-    const T* from = nullptr;
+    const P* from = nullptr;
     if (token < end)
       from = !whole  ? a.rows.key(tile.sequence, tile.head, token)
              : block ? block + row * a.rows.d
@@ -56,22 +67,39 @@ __device__ __forceinline__ void load_keys(const PagedArguments<T>& a, const Quer
     T* const value = key + kKeyTile * kD;
     const bool missing = token < end && from == nullptr, valid = from && columns > 0;
     if (a.vectors && !missing) {
-      cp_async_16(key, valid ? from + chunk * 8 : a.rows.pool, valid);
-      cp_async_16(value, valid ? from + to_value + chunk * 8 : a.rows.pool, valid);
+      cp_async_8_of<P>(key, valid ? from + chunk * 8 : a.rows.pool, valid);
+      cp_async_8_of<P>(value, valid ? from + to_value + chunk * 8 : a.rows.pool, valid);
       continue;
     }
+    P *const keys_here = reinterpret_cast<P*>(key), *const values_here =
+                                                        reinterpret_cast<P*>(value);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const bool inside = valid && i < columns;
-      key[i] = inside ? from[chunk * 8 + i] : from_float<T>(missing ? NAN : 0.f);
-      value[i] = inside ? from[to_value + chunk * 8 + i] : from_float<T>(0.f);
+      keys_here[i] =
+          inside ? from[chunk * 8 + i] : to_pool<T, P>(from_float<T>(missing ? NAN : 0.f));
+      values_here[i] = inside ? from[to_value + chunk * 8 + i] : to_pool<T, P>(from_float<T>(0.f));
     }
   }
 }
 
-/// Starts copying the rows of queries; missing rows are zeros.
+/// Replaces the codes of a tile by their values. Each thread has copied the codes itself.
 template <class Shape, class T>
-__device__ __forceinline__ void load_queries(const PagedArguments<T>& a, const QueryTile& tile,
+__device__ __forceinline__ void decode_keys(T* keys) {
+  constexpr int kD = Shape::head_dim, chunks = kD / 8, rows_at_once = Shape::threads / chunks;
+  const int chunk = threadIdx.x % chunks;
+#pragma unroll 4
+  for (int row = threadIdx.x / chunks; row < kKeyTile; row += rows_at_once) {
+    T* const key = keys + swizzled<kD>(row, chunk);
+    T* const value = key + kKeyTile * kD;
+    store_vector(key, values_of<T>(*reinterpret_cast<const uint2*>(key)));
+    store_vector(value, values_of<T>(*reinterpret_cast<const uint2*>(value)));
+  }
+}
+
+/// Starts copying the rows of queries; missing rows are zeros.
+template <class Shape, class T, class P>
+__device__ __forceinline__ void load_queries(const PagedArguments<T, P>& a, const QueryTile& tile,
                                              T* to) {
   constexpr int kD = Shape::head_dim, chunks = kD / 8, rows_at_once = Shape::threads / chunks;
   const int chunk = threadIdx.x % chunks, columns = a.d - chunk * 8;
@@ -95,8 +123,8 @@ struct SeenKeys {
   int begin[kTiles][2], end[kTiles][2];  // of this thread's rows
   int least_begin, most_begin, least_end, most_end;
 
-  template <class T>
-  __device__ SeenKeys(const PagedArguments<T>& a, const QueryTile& tile, int warp_row) {
+  template <class T, class P>
+  __device__ SeenKeys(const PagedArguments<T, P>& a, const QueryTile& tile, int warp_row) {
     const int last = warp_row + 16 * kTiles - 1;
     least_begin = tile.begin(warp_row, a.window), most_begin = tile.begin(last, a.window);
     least_end = tile.end(warp_row), most_end = tile.end(last);
@@ -129,9 +157,10 @@ struct SeenKeys {
 
 /// Writes one warp's rows, or this split's part of them. `staging` is shared memory for 16 kTiles
 /// rows of kD that only this warp uses.
-template <int kD, int kTiles, class T, class State>
-__device__ __forceinline__ void write_warp_rows(const PagedArguments<T>& a, const QueryTile& tile,
-                                                int warp_row, State& state, T* staging) {
+template <int kD, int kTiles, class T, class P, class State>
+__device__ __forceinline__ void write_warp_rows(const PagedArguments<T, P>& a,
+                                                const QueryTile& tile, int warp_row, State& state,
+                                                T* staging) {
   const int lane = threadIdx.x % 32;
   __syncwarp();
 #pragma unroll
@@ -181,9 +210,10 @@ __device__ __forceinline__ void write_warp_rows(const PagedArguments<T>& a, cons
 }
 
 /// write_rows for warps that have seen different keys of the same 16 rows.
-template <class Shape, class T, class State>
-__device__ __forceinline__ void write_shared_rows(const PagedArguments<T>& a, const QueryTile& tile,
-                                                  int warp, State& state, float* sums) {
+template <class Shape, class T, class P, class State>
+__device__ __forceinline__ void write_shared_rows(const PagedArguments<T, P>& a,
+                                                  const QueryTile& tile, int warp, State& state,
+                                                  float* sums) {
   constexpr int kRows = Shape::rows, kWidth = Shape::merge_width;
   const int lane = threadIdx.x % 32;
   auto* const marks = reinterpret_cast<float2*>(sums + Shape::key_warps * kRows * kWidth);
@@ -201,9 +231,9 @@ __device__ __forceinline__ void write_shared_rows(const PagedArguments<T>& a, co
   write_merged<Shape::key_warps, kRows, Shape::threads, true>(a, tile, sums, kWidth, marks);
 }
 
-template <class T, class Shape>
+template <class T, class P, class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
-    paged_tile_kernel(const __grid_constant__ PagedArguments<T> a) {
+    paged_tile_kernel(const __grid_constant__ PagedArguments<T, P> a) {
   constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kKeys = Shape::keys;
   extern __shared__ __align__(128) unsigned char paged_shared[];
   T* const query_tile = reinterpret_cast<T*>(paged_shared);
@@ -242,6 +272,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   OnlineSoftmax<kTiles, kD, true> state;
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<kAhead - 1>();
+    if constexpr (kIsCoded<T, P>) decode_keys<Shape>(keys(step));
     __syncthreads();
     const int key = first_key + step * kKeyTile;
     if constexpr (kAhead == 1)

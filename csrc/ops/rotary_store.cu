@@ -3,6 +3,7 @@
 
 #include "../cuda/dependent_launch.cuh"
 #include "../cuda/vector.cuh"
+#include "key_codes.cuh"
 
 namespace ds::cuda {
 namespace {
@@ -20,14 +21,14 @@ struct HeadRows {
   }
 };
 
-template <class T>
+template <class T, class P>
 struct RotaryArguments {
   HeadRows<const T> q, k, v;
   HeadRows<T> out;
   const float *cos, *sin;
   const int *positions, *slots;
   const T *q_norm, *k_norm;  // null if heads are not normalised
-  T* pool;
+  P* pool;
   int64_t rows, angles, places;  // heads of all tokens, rows of the table, slots of the pool
   int heads, key_heads, block, d;
   float eps;
@@ -54,9 +55,9 @@ __device__ float inverse_norm(const T* in, int d, float eps) {
 }
 
 /// Writes a head, normalized if `norm` is present, rotated by the angles of `position`.
-template <int N, class T>
-__device__ void turn(const RotaryArguments<T>& a, const T* in, const T* norm, int position,
-                     T* out) {
+template <int N, class T, class P, class Out>
+__device__ void turn(const RotaryArguments<T, P>& a, const T* in, const T* norm, int position,
+                     Out* out) {
   const int half = a.d / 2;
   const float scale = norm ? inverse_norm<N>(in, a.d, a.eps) : 1.f;
   const bool known = position >= 0 && position < a.angles;
@@ -75,22 +76,22 @@ __device__ void turn(const RotaryArguments<T>& a, const T* in, const T* norm, in
       y1.v[i] = from_float<T>(first * cos - second * sin);
       y2.v[i] = from_float<T>(second * cos + first * sin);
     }
-    store_vector(out + c, y1);
-    store_vector(out + half + c, y2);
+    store_to_pool(out + c, y1);
+    store_to_pool(out + half + c, y2);
   }
 }
 
-template <int N, class T>
-__device__ void copy_head(const T* in, T* out, int d) {
+template <int N, class T, class P>
+__device__ void copy_head(const T* in, P* out, int d) {
   for (int c = threadIdx.x % kWarpSize * N; c < d; c += kWarpSize * N)
-    store_vector(out + c, load_vector<N>(in + c));
+    store_to_pool(out + c, load_vector<N>(in + c));
 }
 
 /// Row r is head r % (H + 2 Hk) of a token: its queries, then its keys, then its values. N divides
 /// D / 2.
-template <int N, class T>
+template <int N, class T, class P>
 __global__ void __launch_bounds__(kThreads)
-    rotary_store_kernel(const __grid_constant__ RotaryArguments<T> a) {
+    rotary_store_kernel(const __grid_constant__ RotaryArguments<T, P> a) {
   let_next_begin();
   await_previous();
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
   const int slot = a.slots[token];
   if (slot < 0 || slot >= a.places) return;
   const int64_t b = slot / a.block, half = int64_t{a.key_heads} * a.block * a.d;
-  T* const key = a.pool + b * 2 * half + (int64_t{head} * a.block + (slot - b * a.block)) * a.d;
+  P* const key = a.pool + b * 2 * half + (int64_t{head} * a.block + (slot - b * a.block)) * a.d;
   if (is_key) turn<N>(a, a.k.at(token, head), a.k_norm, position, key);
   else copy_head<N>(a.v.at(token, head), key + half, a.d);
 }
@@ -125,16 +126,16 @@ bool divides(const HeadRows<T>& rows) {
          aligned_for<N>(static_cast<const std::remove_const_t<T>*>(rows.data));
 }
 
-template <int N, class T>
-bool fits(const RotaryArguments<T>& a) {
+template <int N, class T, class P>
+bool fits(const RotaryArguments<T, P>& a) {
   return a.d / 2 % N == 0 && divides<N>(a.q) && divides<N>(a.k) && divides<N>(a.v) &&
          divides<N>(a.out) && aligned_for<N>(a.pool);
 }
 
-template <class T>
-RotaryArguments<T> arguments_of(const RotaryStore& op) {
+template <class T, class P>
+RotaryArguments<T, P> arguments_of(const RotaryStore& op) {
   const int64_t* const pool = op.pool.shape;
-  RotaryArguments<T> a{};
+  RotaryArguments<T, P> a{};
   a.q = rows_of<const T>(op.q);
   a.k = rows_of<const T>(op.k);
   a.v = rows_of<const T>(op.v);
@@ -145,7 +146,7 @@ RotaryArguments<T> arguments_of(const RotaryStore& op) {
   a.slots = op.slots.as<int>();
   a.q_norm = op.q_norm ? op.q_norm.as<T>() : nullptr;
   a.k_norm = op.k_norm ? op.k_norm.as<T>() : nullptr;
-  a.pool = op.pool.as<T>();
+  a.pool = op.pool.as<P>();
   a.heads = static_cast<int>(op.q.shape[1]);
   a.key_heads = static_cast<int>(pool[2]);
   a.block = static_cast<int>(pool[3]);
@@ -162,13 +163,15 @@ RotaryArguments<T> arguments_of(const RotaryStore& op) {
 void run(const RotaryStore& op, CudaContext& ctx) {
   for_floating("rotary_store", op.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const RotaryArguments<T> a = arguments_of<T>(op);
-    if (a.rows == 0) return;
-    const auto blocks = static_cast<unsigned>((a.rows + kWarps - 1) / kWarps);
-    const auto kernel = fits<4>(a)   ? rotary_store_kernel<4, T>
-                        : fits<2>(a) ? rotary_store_kernel<2, T>
-                                     : rotary_store_kernel<1, T>;
-    launch_behind(ctx, {"rotary_store", dim3(blocks), dim3(kThreads), ctx.stream}, kernel, a);
+    for_pool<T>(op.pool, [&]<class P>(P*) {
+      const RotaryArguments<T, P> a = arguments_of<T, P>(op);
+      if (a.rows == 0) return;
+      const auto blocks = static_cast<unsigned>((a.rows + kWarps - 1) / kWarps);
+      const auto kernel = fits<4>(a)   ? rotary_store_kernel<4, T, P>
+                          : fits<2>(a) ? rotary_store_kernel<2, T, P>
+                                       : rotary_store_kernel<1, T, P>;
+      launch_behind(ctx, {"rotary_store", dim3(blocks), dim3(kThreads), ctx.stream}, kernel, a);
+    });
   });
 }
 

@@ -22,7 +22,7 @@ struct RotaryStore {
   OptionalView q_norm;  // [D] of q's dtype
   OptionalView k_norm;  // [D]; both or neither
   View slots;           // [N] i32, contiguous: see PagedStore
-  View pool;            // [blocks, 2, Hk, block, D], contiguous
+  View pool;            // [blocks, 2, Hk, block, D] of q's dtype or u8 (codes), contiguous
   double eps;
 };
 

@@ -8,6 +8,7 @@
 #include "../cpu/index_check.h"
 #include "../cpu/rows.h"
 #include "../cpu/strided.h"
+#include "fp8.h"
 
 namespace ds::cpu {
 namespace {
@@ -43,6 +44,7 @@ struct Heads {
   int64_t d = op.q.shape[2];
   std::vector<C> x = std::vector<C>(static_cast<size_t>(d));
   std::vector<T> rounded = std::vector<T>(static_cast<size_t>(d));
+  std::vector<T> turned = std::vector<T>(static_cast<size_t>(d));
 
   static const T* row(const View& v, int64_t n, int64_t head) {
     return v.as<T>() + n * v.strides[0] + head * v.strides[1];
@@ -62,10 +64,21 @@ struct Heads {
     narrow(x.data(), to, d);
   }
 
-  /// The start of the key of a slot; its value is `half` elements later.
-  T* key(int32_t slot, int64_t head) const {
+  /// The first element of the key of a slot; its value is `values` elements later.
+  int64_t key(int32_t slot, int64_t head) const {
     const int64_t block = op.pool.shape[3], heads = op.pool.shape[2];
-    return op.pool.as<T>() + ((slot / block * 2 * heads + head) * block + slot % block) * d;
+    return ((slot / block * 2 * heads + head) * block + slot % block) * d;
+  }
+
+  /// Stores a head as elements or codes.
+  void store(const T* from, int64_t at) {
+    if (op.pool.dtype != DType::u8) {
+      std::copy_n(from, d, op.pool.as<T>() + at);
+      return;
+    }
+    for (int64_t i = 0; i < d; ++i)
+      op.pool.as<uint8_t>()[at + i] =
+          fp8_code<Fp8Format::e4m3>(static_cast<float>(static_cast<C>(from[i])));
   }
 
   void token(int64_t n) {
@@ -75,8 +88,9 @@ struct Heads {
     if (slot < 0) return;
     const int64_t values = op.pool.shape[2] * op.pool.shape[3] * d;
     for (int64_t h = 0; h < op.k.shape[1]; ++h) {
-      turn(op.k, op.k_norm, n, h, key(slot, h));
-      std::copy_n(row(op.v, n, h), d, key(slot, h) + values);
+      turn(op.k, op.k_norm, n, h, turned.data());
+      store(turned.data(), key(slot, h));
+      store(row(op.v, n, h), key(slot, h) + values);
     }
   }
 };

@@ -3,7 +3,7 @@
 
 import type { TurningReach } from '../nn/attention.js';
 import { cappedAttention } from '../nn/capped-attention.js';
-import { statisticOf } from '../runtime/dtype.js';
+import { type DType, statisticOf } from '../runtime/dtype.js';
 import { leading, required } from '../runtime/required.js';
 import {
   arange,
@@ -15,7 +15,7 @@ import {
   maximum,
   scope,
   softmax,
-  type Tensor,
+  Tensor,
   tanh,
   where,
 } from '../tensor/index.js';
@@ -47,7 +47,7 @@ export function gatheredPaged(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gat
     const { starts, lengths } = hostLists(on);
     for (let s = singles; s < sequences; ++s) {
       const [from, to] = [required(starts[s]), required(starts[s + 1])];
-      const [keys, values] = gathered(pool, on.tables.narrow(0, s, 1));
+      const [keys, values] = gathered(pool, on.tables.narrow(0, s, 1), q.dtype);
       const count = required(lengths[s]);
       const own = q
         .narrow(0, from, to - from)
@@ -71,7 +71,7 @@ function ofSequence(q: Tensor, k: Tensor, v: Tensor, how: Gathering): Tensor {
 function ofSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gathering): Tensor {
   const { scale, cap, window, sinks, slopes } = how;
   const [S, H, D] = leading(q.shape, 3);
-  const [keys, values] = gathered(pool, on.tables.narrow(0, 0, S));
+  const [keys, values] = gathered(pool, on.tables.narrow(0, 0, S), q.dtype);
   const [Hk, L] = [keys.size(1), keys.size(2)];
   const products = q.reshape([S, Hk, H / Hk, D]).matmul(keys.transpose(2, 3));
   const places = arange(L, { dtype: 'i32', device: q.device }).reshape([1, 1, 1, L]);
@@ -104,12 +104,14 @@ function besideSinks(logits: Tensor, sinks: Tensor): Tensor {
 }
 
 /** Keys and values [S, Hk, width * block, D] of sequences by their tables [S, width]. */
-function gathered(pool: Tensor, tables: Tensor): [Tensor, Tensor] {
+function gathered(pool: Tensor, tables: Tensor, dtype: DType): [Tensor, Tensor] {
   const [S, width] = leading(tables.shape, 2);
   const [blocks, , Hk, block, D] = leading(pool.shape, 5);
   // Unused entries of a table have any value.
   const ids = clamp(tables.reshape([-1]), { min: 0, max: blocks - 1 });
-  const all = indexSelect(pool, 0, ids).reshape([S, width, 2, Hk, block, D]);
+  const rows = indexSelect(pool, 0, ids);
+  const values = pool.dtype === 'u8' ? ofCodes(rows, dtype) : rows;
+  const all = values.reshape([S, width, 2, Hk, block, D]);
   return leading(
     [0, 1].map((part) =>
       all
@@ -121,6 +123,25 @@ function gathered(pool: Tensor, tables: Tensor): [Tensor, Tensor] {
     2,
   );
 }
+
+/** The values of codes of FP8 (e4m3). */
+function ofCodes(codes: Tensor, dtype: DType): Tensor {
+  const table = Tensor.from(Float32Array.from(E4M3), { dtype, device: codes.device });
+  const flat = indexSelect(table, 0, codes.reshape([-1]).to('i64'));
+  return flat.reshape(codes.shape);
+}
+
+/** The value of each code: sign, 4 bits of exponent with bias 7, 3 bits of mantissa. */
+const E4M3 = Array.from({ length: 256 }, (_, code) => {
+  const [exponent, mantissa] = [(code >> 3) & 15, code & 7];
+  const size =
+    exponent === 15 && mantissa === 7
+      ? Number.NaN
+      : exponent === 0
+        ? mantissa * 2 ** -9
+        : (8 + mantissa) * 2 ** (exponent - 10);
+  return code < 128 ? size : -size;
+});
 
 /** The host's copies of two lists of the batch. */
 function hostLists({ batch }: DeviceBatch): Record<'starts' | 'lengths', Int32Array> {

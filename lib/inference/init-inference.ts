@@ -269,12 +269,31 @@ async function finish(built: Built): Promise<InferenceEngine> {
   }
 }
 
+/**
+ * Returns the dtype of keys and values; nothing for the model's. Throws DS_CONFIG for codes of FP8
+ * in batch-invariant forwards, whose bits equal those of training.
+ */
+function keyDtypeOf({ kv_cache, batch_invariant }: ResolvedInferenceConfig): {
+  keyDtype?: 'u8';
+} {
+  if (kv_cache.dtype === 'auto') return {};
+  if (!batch_invariant) return { keyDtype: 'u8' };
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: 'initInference kv_cache.dtype',
+    expected: '"auto" with batch_invariant',
+    got: JSON.stringify(kv_cache.dtype),
+    hint: 'Codes of FP8 change the scores, and training has none.',
+  });
+}
+
 /** Allocates the cache of a prepared model and makes its engine. */
 function assembled(built: Built, draft: OpenedDraft | null): InferenceEngine {
   const { model, config, ranks, own, adapters, staysAsItIs, maxTokens, endTokens } = built;
   const { batch_invariant: isInvariant } = config;
   const blockSize = config.kv_cache.block_size;
-  const sizes: CacheSizes = { ...model.cacheShape(), blockSize, isInvariant };
+  const keyDtype = keyDtypeOf(config);
+  const sizes: CacheSizes = { ...model.cacheShape(), blockSize, isInvariant, ...keyDtype };
   tryForward(model, sizes, maxTokens);
   const found = limitsOf(config, sizes, maxTokens, draft?.sizes ?? null);
   const limits = ranks ? { ...found, blocks: agree(ranks, model, config, found.blocks) } : found;

@@ -25,6 +25,8 @@ export interface CacheSizes {
   device: Device;
   /** Tokens in a block. */
   blockSize: number;
+  /** Dtype of keys and values. u8: codes of FP8 (e4m3, scale 1). Default: `dtype`. */
+  keyDtype?: DType;
   /** Whether forwards are batch-invariant, without the fused op of rotation and storage. */
   isInvariant?: boolean;
   /** Layers with a recurrent state instead of keys and values. Default: none. */
@@ -33,10 +35,13 @@ export interface CacheSizes {
 
 /** Bytes of one block in all layers: 2 (keys, values) x layers x heads x block x head x element. */
 export function blockBytes(sizes: CacheSizes): number {
-  const { layers, kvHeads, headDim, blockSize, dtype, recurrent } = sizes;
+  const { layers, kvHeads, headDim, blockSize, recurrent } = sizes;
   const others = recurrent?.layers.filter((has) => has).length ?? 0;
-  return 2 * Math.max(1, layers - others) * kvHeads * headDim * blockSize * dtypeSize(dtype);
+  const element = dtypeSize(keyDtypeOf(sizes));
+  return 2 * Math.max(1, layers - others) * kvHeads * headDim * blockSize * element;
 }
+
+const keyDtypeOf = ({ keyDtype, dtype }: CacheSizes): DType => keyDtype ?? dtype;
 
 /** The lists of a batch on the device; tables are [sequences, width], tiles [tiles, 3]. */
 type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
@@ -121,7 +126,8 @@ export class PagedCache {
     const shape = [this.blocks, 2, kvHeads, blockSize, headDim];
     for (let i = 0; i < layers; ++i) {
       const isRecurrent = this.isRecurrent(i);
-      this.pools.push(isRecurrent ? null : held(() => Tensor.empty(shape, dtype, device)));
+      const pool = (): Tensor => Tensor.empty(shape, keyDtypeOf(this.sizes), device);
+      this.pools.push(isRecurrent ? null : held(pool));
       const states = (): StatePools => {
         const pools = statePools(this.sequences, required(recurrent), { dtype, device });
         return { inputs: pools.inputs.keep(), states: pools.states.keep() };

@@ -29,6 +29,10 @@ export const ENGINE = {
     shown: 'none',
     flag: '--speculative-config <json>',
   }),
+  kvCacheDtype: string('`fp8`: [keys and values](#fp8-keys-and-values) of one byte', {
+    shown: '`auto`, as the weights',
+    flag: '--kv-cache-dtype <name>',
+  }),
   tokenizer: string('folder or name of the tokenizer', {
     shown: "the model's",
     flag: '--tokenizer <folder>',
@@ -115,7 +119,12 @@ export function engineOptions(flags: EngineFlags): EngineOptions {
   };
   const given = Object.entries(said).filter(([, value]) => value !== undefined);
   const usual = { enable_cuda_graph: 'auto' as const };
-  const all = { ...usual, ...configOf(config), ...Object.fromEntries(given) };
+  const own = configOf(config);
+  const all: Config = { ...usual, ...own, ...Object.fromEntries(given) };
+  const { kvCacheDtype } = flags;
+  if (kvCacheDtype !== undefined) {
+    all.kv_cache = { ...own.kv_cache, dtype: kvCacheDtype as 'fp8' };
+  }
   const { adapter: adapters, maxLoras: maxAdapters, maxLoraRank: maxAdapterRank } = flags;
   const apart = Object.entries({ adapters, maxAdapters, maxAdapterRank });
   const adapted = Object.fromEntries(apart.filter(([, value]) => value !== undefined));
@@ -143,7 +152,7 @@ function speculativeOf(json: string | undefined): Config['speculative'] {
   refuse('--speculative-config', 'a JSON object', formatValue(json));
 }
 
-function configOf(file: string | undefined): object {
+function configOf(file: string | undefined): Config {
   if (file === undefined) return {};
   try {
     return JSON.parse(readFileSync(file, 'utf8'));

@@ -3724,7 +3724,8 @@ export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, s
 /**
  * Writes the key and value of each token to its slot: row slot % block of block slot / block.
  * Nothing is written for a negative slot. No two tokens may share a slot. A slot outside the pool
- * throws DS_INDEX on the CPU before anything is written; the GPU skips the token.
+ * throws DS_INDEX on the CPU before anything is written; the GPU skips the token. A pool of u8
+ * stores codes of FP8 (e4m3, scale 1): the code nearest to a value, at most 448.
  */
 export interface PagedStoreArgs {
   /** [N, Hk, D], last stride 1 */
@@ -3733,7 +3734,7 @@ export interface PagedStoreArgs {
   v: View;
   /** [N] i32, contiguous */
   slots: View;
-  /** [blocks, 2, Hk, block, D] of k's dtype, contiguous: keys before values */
+  /** [blocks, 2, Hk, block, D] of k's dtype or u8, contiguous: keys before values */
   pool: View;
 }
 
@@ -3774,7 +3775,7 @@ export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
 export interface PagedAttentionArgs {
   /** [N, H, D], last stride 1 */
   q: View;
-  /** [blocks, 2, Hk, block, D], contiguous */
+  /** [blocks, 2, Hk, block, D] of q's dtype or u8 (codes), contiguous */
   pool: View;
   /** [S, most] i32, last stride 1: block numbers; only the used ones are read */
   tables: View;
@@ -4274,7 +4275,7 @@ export interface RotaryStoreArgs {
   kNorm: View | null;
   /** [N] i32, contiguous: see PagedStore */
   slots: View;
-  /** [blocks, 2, Hk, block, D], contiguous */
+  /** [blocks, 2, Hk, block, D] of q's dtype or u8 (codes), contiguous */
   pool: View;
   eps: number;
 }
