@@ -151,6 +151,19 @@ describe('the bounds of the sandbox', () => {
     );
   });
 
+  test.each([
+    ["{% filter list|join('-') %}abc{% endfilter %}{% filter safe %}d{% endfilter %}", 'a-b-cd'],
+    ['{% if false %}{% filter count %}a{% endfilter %}{% endif %}b', 'b'],
+    ['{% filter count %}abc{% endfilter %}', null],
+    ['{% filter first %}{% endfilter %}', null],
+    ['{% filter default(1, true) %}{% endfilter %}', null],
+    ["{% filter attr('upper') %}a{% endfilter %}", null],
+    ['{% set x %}{% filter float(1.5) %}a{% endfilter %}{% endset %}b', null],
+    ['{% filter upper %}{% filter count %}a{% endfilter %}{% endfilter %}', null],
+  ])('%s writes texts only', (template, text) =>
+    expect(outcome(template, {})).toEqual(text === null ? { error: 'TypeError' } : { text }),
+  );
+
   test('a fault names its line', () => {
     const lineOf = (template: string): number => {
       try {

@@ -20,7 +20,7 @@ import {
   type Site,
 } from './site.js';
 import { FunctionScope, Symbols } from './symbols.js';
-import { isTrue } from './values.js';
+import { isTrue, Markup, typeName } from './values.js';
 
 /** A compiled template. */
 export type Program = (render: Render) => void;
@@ -178,7 +178,11 @@ function compileFilterBlock(node: FilterBlock, site: Site): Run {
     });
     if (written === null) return signal;
     text = written;
-    frame.render.write(str(filter(frame)));
+    const value = filter(frame);
+    // Python joins the parts of a template, and takes texts only.
+    if (typeof value !== 'string' && !(value instanceof Markup))
+      throw typeError(`sequence item 0: expected str instance, ${typeName(value)} found`);
+    frame.render.write(str(value));
     exit(frame);
     return 0;
   };
