@@ -119,7 +119,8 @@ async function drain() {
   return { faults, requests, refused };
 }
 const drained = values.load && !died ? await drain() : { faults: [] };
-server.kill('SIGTERM');
+// A second signal would end the server at once.
+if (!values.load) server.kill('SIGTERM');
 const last = await exited;
 rmSync(folder, { recursive: true });
 const isFlat = !(after > GROWTH * before);

@@ -50,10 +50,10 @@ export async function ask(url: string, sent: Sent = {}): Promise<Reply> {
   return { status, headers, text, json: isJson && text ? JSON.parse(text) : null };
 }
 
-/** The objects of an event stream, and whether it ended as it should. */
+/** The objects of an event stream without its comments, and whether it ended as it should. */
 // biome-ignore lint/suspicious/noExplicitAny: tests look at any JSON.
 export function eventsOf(text: string): { events: any[]; isDone: boolean } {
-  const blocks = text.split('\n\n').filter((block) => block !== '');
+  const blocks = text.split('\n\n').filter((block) => block !== '' && !block.startsWith(':'));
   const data = blocks.map((block) => block.replace(/^data: /, ''));
   const isDone = data.at(-1) === '[DONE]';
   return { events: data.slice(0, isDone ? -1 : undefined).map((one) => JSON.parse(one)), isDone };

@@ -62,7 +62,7 @@ function faultOfPlain({ kind, status, text }: Outcome, i: number, tokens: number
     return status === expected ? null : `expected status ${expected}, got ${status}: ${text}`;
   }
   if (status !== 200) return `status ${status}: ${text}`;
-  if (text.startsWith('data: ')) {
+  if (!text.startsWith('{')) {
     const { events, isDone } = eventsOf(text);
     const isWhole = isDone && events.at(-1)?.choices[0]?.finish_reason === 'length';
     return isWhole ? null : `a stream without its end: ${text.slice(-300)}`;
