@@ -2424,8 +2424,8 @@ export interface HybridEngineConfig {
    */
   tp_gather_partition_size?: number;
   /**
-   * Captures generation as a GPU graph. Default false. No effect: kernels that read weights in
-   * training are launched one by one.
+   * Records decode steps as GPU graphs, with release_inference_cache and below ZeRO stage 3.
+   * Default false.
    */
   enable_cuda_graph?: boolean;
 }
@@ -4720,10 +4720,7 @@ export interface ResolvedHybridEngine {
    * Layers gathered at a time. No effect: weights of stage 3 are gathered once for each generation.
    */
   readonly tp_gather_partition_size: number;
-  /**
-   * Captures generation as a GPU graph. No effect: kernels that read weights in training are
-   * launched one by one.
-   */
+  /** Records decode steps as GPU graphs, with release_inference_cache and below ZeRO stage 3. */
   readonly enable_cuda_graph: boolean;
 }
 

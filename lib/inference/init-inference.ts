@@ -119,16 +119,17 @@ async function readTogether(
 /**
  * @internal Builds an engine that samples with the weights of a training engine. Its logprobs are
  * at the sampling temperature. With `isWhole`, the caller keeps all weights on this rank while
- * requests are in progress. Throws as initInference() does.
+ * requests are in progress. With `keepsAddresses`, the weights stay where they are until sleep(),
+ * so steps can be recorded. Throws as initInference() does.
  */
 export function initRollouts(
   model: CausalLM,
   config: InferenceConfig,
   tokenizer: Tokenizer | null,
-  { isWhole }: { isWhole: boolean },
+  rollouts: RolloutWeights,
 ): Promise<InferenceEngine> {
   const resolved = resolveInferenceConfig(config);
-  return build(model, resolved, null, { tokenizer, ownsModel: false, rollouts: { isWhole } });
+  return build(model, resolved, null, { tokenizer, ownsModel: false, rollouts });
 }
 
 /** Builds the engine of this rank. */
@@ -202,6 +203,12 @@ function requireInvariant(ranks: ModelRanks | null, { adapters }: Own): void {
   });
 }
 
+/** Where weights in training are while requests are in progress. */
+interface RolloutWeights {
+  isWhole: boolean;
+  keepsAddresses: boolean;
+}
+
 /** Parts of an engine besides its model. */
 interface Own {
   tokenizer: Tokenizer | null;
@@ -209,7 +216,7 @@ interface Own {
   /** Null, or absent: no adapters beside the weights. */
   adapters?: AdapterSettings | null;
   /** Set for rollouts; see initRollouts(). */
-  rollouts?: { isWhole: boolean };
+  rollouts?: RolloutWeights;
 }
 
 async function build(
@@ -306,7 +313,8 @@ function assembled(built: Built, draft: OpenedDraft | null): InferenceEngine {
     endTokens,
     requireAdapter: adapters && ((op: string, name: string) => adapters.require(op, name)),
   };
-  const records = recordsSteps(config, sizes.device, ranks !== null || staysAsItIs);
+  const fetches = staysAsItIs && !own.rollouts?.keepsAddresses;
+  const records = recordsSteps(config, sizes.device, ranks !== null || fetches);
   const speculation = speculationOf(config, sizes, draft?.costFor(model) ?? null);
   const room = { ...limits, reach, records, adapters, proposals: speculation?.most ?? 0 };
   const runner = allOrNothing(() => new StepRunner(model, sizes, room));

@@ -26,11 +26,16 @@ export class HybridEngine extends Engine {
   ): Promise<Generation[][]> {
     requireNoSurplus('engine.generate', surplus, 'Options of sampling are fields of a request.');
     this.calls.requireReadable('engine.generate');
-    const { max_out_tokens: most, release_inference_cache: releaseCache } =
-      this.config.hybrid_engine;
+    const {
+      max_out_tokens: most,
+      release_inference_cache: releaseCache,
+      enable_cuda_graph: enableCudaGraph,
+    } = this.config.hybrid_engine;
     const maxTokens = Math.min(most, (this.module as CausalLM).alikeSeq);
     const { tokenizer } = this;
-    this.rollouts ??= rolloutsOf(this, { tokenizer, maxTokens, releaseCache });
+    this.rollouts ??= rolloutsOf(this, {
+      ...{ tokenizer, maxTokens, releaseCache, enableCudaGraph },
+    });
     return this.rollouts.generate(requests);
   }
 

@@ -6,6 +6,7 @@ import { requireOnDevice } from '../../engine/parameters/offloaded-states.js';
 import type { GenerateRequest, Generation, InferenceEngine } from '../../inference/index.js';
 import { initRollouts } from '../../inference/init-inference.js';
 import { CausalLM } from '../../models/causal-lm.js';
+import { groupOf } from '../../parallel/index.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
@@ -30,11 +31,16 @@ export interface RolloutOptions {
    * }`. Slower. Default: false.
    */
   batchInvariant?: boolean;
+  /**
+   * Records decode steps as GPU graphs. Not at ZeRO stage 3, with tensor parallelism or
+   * `batchInvariant`, nor if the cache stays. Default: true on a GPU.
+   */
+  enableCudaGraph?: boolean;
 }
 
 const OPTIONS: OptionNames<RolloutOptions> = {
   ...{ tokenizer: true, maxTokens: true, maxSequences: true, releaseCache: true, offload: true },
-  batchInvariant: true,
+  ...{ batchInvariant: true, enableCudaGraph: true },
 };
 
 /**
@@ -50,9 +56,10 @@ export function rolloutsOf(
   requireNoSurplus('rolloutsOf', surplus);
   const read = readOptions('rolloutsOf', given, OPTIONS);
   const { tokenizer = null, maxTokens, maxSequences = null, offload = [] } = read;
-  const { releaseCache = true, batchInvariant = false } = read;
+  const { releaseCache = true, batchInvariant = false, enableCudaGraph = true } = read;
   requireType('rolloutsOf releaseCache', releaseCache, 'boolean');
   requireType('rolloutsOf batchInvariant', batchInvariant, 'boolean');
+  requireType('rolloutsOf enableCudaGraph', enableCudaGraph, 'boolean');
   if (maxSequences !== null) requireInteger('rolloutsOf maxSequences', maxSequences, 1);
   if (!(engine instanceof Engine)) {
     throw refusedValue('rolloutsOf engine', 'an engine of initialize()', engine);
@@ -68,8 +75,15 @@ export function rolloutsOf(
   }
   requireMovable(engine, offload);
   if (batchInvariant) requireWholeLayers('rolloutsOf batchInvariant', module);
-  const how = { tokenizer, maxSequences, releaseCache, offload, batchInvariant };
+  // A recorded step holds the addresses of weights. sleep() forgets the steps after each phase.
+  const records = enableCudaGraph && releaseCache && !batchInvariant && staysInPlace(engine);
+  const how = { tokenizer, maxSequences, releaseCache, offload, batchInvariant, records };
   return new Rollouts(engine, module, how, most);
+}
+
+/** Whether decode steps of this rank need no other rank, and read weights that stay in place. */
+function staysInPlace({ config, module }: Engine): boolean {
+  return config.zero_optimization.stage < 3 && groupOf(module) === null;
 }
 
 /**
@@ -103,6 +117,7 @@ export class Rollouts {
       releaseCache: boolean;
       offload: readonly OffloadState[];
       batchInvariant: boolean;
+      records: boolean;
     },
     /** Most tokens of a prompt and its completion. */
     readonly maxTokens: number,
@@ -157,12 +172,14 @@ export class Rollouts {
   }
 
   private open(): Promise<InferenceEngine> {
-    const { tokenizer, maxSequences, batchInvariant } = this.how;
+    const { tokenizer, maxSequences, batchInvariant, records } = this.how;
     const config = {
       max_out_tokens: this.maxTokens,
       max_ragged_sequence_count: maxSequences,
       batch_invariant: batchInvariant,
+      enable_cuda_graph: records ? ('auto' as const) : false,
     };
-    return initRollouts(this.model, config, tokenizer, { isWhole: true });
+    const weights = { isWhole: true, keepsAddresses: records };
+    return initRollouts(this.model, config, tokenizer, weights);
   }
 }
