@@ -145,7 +145,7 @@ constexpr int kFp8CastBytes = kFp8Tile * kFp8Tile * (static_cast<int>(sizeof(T))
 /// Rows, columns or both of tiles of 128 x 128. Fp8Scaling::tensor and row read their magnitudes.
 /// kFull: all tiles are whole, and rows consist of packets.
 template <class T, Fp8Format kFormat, Fp8Scaling kScaling, bool kFull>
-__global__ void __launch_bounds__(kFp8Threads, kFull && sizeof(T) == 2 ? 4 : 2)
+__global__ void __launch_bounds__(kFp8Threads, kFull && sizeof(T) == 2 ? 3 : 2)
     fp8_cast_kernel(Fp8Source<T> in, Fp8Codes to) {
   extern __shared__ __align__(16) unsigned char shared[];
   using Part = Fp8TilePart<T>;

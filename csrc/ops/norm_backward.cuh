@@ -359,7 +359,7 @@ int64_t launch_backward(const char* op, NormBackward<T>& b, bool weights, CudaCo
   int64_t blocks = 0;
   const int64_t packets = b.c / N;
   if (vectors && packets <= kShortRow)
-    blocks = launch_backward_rows<kCentered, 3, 1, 896, false>(op, b, weights, ctx);
+    blocks = launch_backward_rows<kCentered, 2, 1, 896, false>(op, b, weights, ctx);
   else if (vectors && (kCentered || packets <= kTwoGroups))
     blocks = launch_backward_rows<kCentered, 2, 2, 512, false>(op, b, weights, ctx);
   else if constexpr (!kCentered) {
