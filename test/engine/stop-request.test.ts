@@ -1,0 +1,28 @@
+// A stop acts on all ranks after the same step, and aborts the signal with its reason.
+import { StopRequest } from '../../lib/engine/step/stop-request.js';
+
+test('one rank stops at once, and its signal has the first reason', () => {
+  const stop = new StopRequest({ worldSize: 1, signals: [] });
+  const { signal } = stop;
+  expect([stop.isDue, signal.aborted]).toEqual([false, false]);
+  stop.request('a callback');
+  stop.request('another one');
+  expect([stop.isRequested, stop.isDue, signal.aborted]).toEqual([true, true, true]);
+  expect(signal.reason).toEqual(new Error('Stop requested by a callback.'));
+  stop.dispose();
+});
+
+test('a rank of several stops after the step that follows the agreement', () => {
+  const stop = new StopRequest({ worldSize: 2, signals: [] });
+  const { signal } = stop;
+  stop.stepped();
+  stop.agreed();
+  expect([stop.isDue, signal.aborted]).toEqual([false, false]);
+  stop.stepped();
+  // The end of a step aborts the signal; nothing else reads isDue.
+  expect(signal.aborted).toBe(true);
+  expect(signal.reason).toEqual(new Error('Stop requested by another rank.'));
+  stop.agreed();
+  expect(stop.isDue).toBe(true);
+  stop.dispose();
+});
