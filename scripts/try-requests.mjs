@@ -60,7 +60,11 @@ for (const name of readdirSync(tokenizer)) copyFileSync(join(tokenizer, name), j
 const template = join(folder, 'template.jinja');
 writeFileSync(template, HERMES);
 const limits = values.load
-  ? ['--context', '512', '--chat-template', template, '--max-requests', String(2 * clients)]
+  ? [
+      ...['--context', '512', '--chat-template', template, '--max-requests', String(2 * clients)],
+      // Clients that vanish keep their connections for a moment.
+      ...['--max-connections', String(4 * clients)],
+    ]
   : ['--context', '256', '--max-body', '256KiB', '--head-timeout', '4', '--body-timeout', '8'];
 const words = ['serve', model, '--device', 'cpu', '--port', '0', ...limits];
 const server = spawn(process.execPath, [join(root, 'dist/launch/cli.js'), ...words], {

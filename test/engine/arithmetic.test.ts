@@ -1,10 +1,12 @@
 // Tests which ranks count which elements, and the memory that ranks share.
 
-import { columnsOfStages } from '../../lib/engine/step/step-columns.js';
+import { MeshShape } from '../../lib/comm/mesh-shape.js';
+import { columnsOf, columnsOfStages } from '../../lib/engine/step/step-columns.js';
 import { countedRanges } from '../../lib/engine/step/step-control.js';
 import { roomOf, type Standing, standingOf } from '../../lib/plan/room.js';
 import { needsText } from '../../lib/plan/shortages.js';
 import { cpu } from '../../lib/runtime/device.js';
+import { noGrad, Tensor } from '../../lib/tensor/index.js';
 
 test('columns of stages: neighbours of one stage are one run', () => {
   const ranks = [[0], [1, 3], [2]];
@@ -20,6 +22,39 @@ test('columns of stages: neighbours of one stage are one run', () => {
   expect(columnsOfStages([], ranks, 0)).toEqual({ count: 0, own: [], runs: [] });
   expect(columnsOfStages([7], ranks, 7)).toEqual({
     ...{ count: 1, own: [0], runs: [{ offset: 0, numel: 1, ranks: [] }] },
+  });
+});
+
+test.each([0, 1])('columns of interleaved stages are in the order of layers: rank %j', (rank) => {
+  const parameters = Array.from({ length: 4 }, () => ({}));
+  const layers = parameters.map((one) => ({ modules: [{ parameters: () => [one] }] }));
+  const ownStages = [rank, rank + 2];
+  const units = ownStages.map((layer) => ({ parameters: [{ parameter: parameters[layer] }] }));
+  const rows = [
+    [1, 0, 1, 0],
+    [0, 1, 0, 1],
+  ];
+  const world = {
+    ...{ size: 2, rank, device: cpu() },
+    allGather(counts: Tensor, row: Tensor) {
+      expect(row.toArray()).toEqual(rows[rank]);
+      noGrad(() => counts.add_(Tensor.from(rows.flat(), { shape: [2, 4] })));
+      return { wait() {} };
+    },
+  };
+  const found = columnsOf(
+    { layers, starts: [0, 1, 2, 3, 4], ownStages, place: { ranks: 2, rank } } as never,
+    units.map((unit) => ({ unit })) as never,
+    {
+      world,
+      normRanks: [],
+      tensorGroup: null,
+      mesh: { shape: MeshShape.over(2, { pp: 2 }) },
+    } as never,
+  );
+  expect(found).toEqual({
+    ...{ count: 4, own: [rank, rank + 2] },
+    runs: [0, 1, 0, 1].map((owner, offset) => ({ offset, numel: 1, ranks: [owner] })),
   });
 });
 

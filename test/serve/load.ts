@@ -22,6 +22,7 @@ export interface LoadCounts {
   slowest: number;
   /** Requests that a stopping server has refused. */
   refused: number;
+  faultCount: number;
   /** The first faults. */
   faults: string[];
 }
@@ -88,7 +89,7 @@ async function faultOfFormed(url: string, key: string, body: object): Promise<st
 export async function runLoad(options: LoadOptions): Promise<LoadCounts> {
   const { url, key, clients, goesOn, isStopping = () => false } = options;
   const requests = { good: 0, gone: 0, slow: 0, nonsense: 0, schema: 0, tools: 0 };
-  const counts: LoadCounts = { requests, slowest: 0, refused: 0, faults: [] };
+  const counts: LoadCounts = { requests, slowest: 0, refused: 0, faultCount: 0, faults: [] };
   const plain = async (i: number): Promise<string | null> => {
     const tokens = 4 + Math.floor(random() * 20);
     const prompt = Array.from({ length: 1 + (i % 30) }, (_, at) => 1 + ((i + at) % 900));
@@ -110,10 +111,13 @@ export async function runLoad(options: LoadOptions): Promise<LoadCounts> {
       const began = performance.now();
       const fault = await once(i).catch((error: Error) => `${error.message} ${error.cause ?? ''}`);
       if (fault && isStopping() && REFUSED.test(fault)) counts.refused++;
-      else if (fault && counts.faults.length < MOST_FAULTS)
-        counts.faults.push(`client ${i}: ${fault}`);
+      else if (fault) {
+        counts.faultCount++;
+        if (counts.faults.length < MOST_FAULTS) counts.faults.push(`client ${i}: ${fault}`);
+      }
       counts.slowest = Math.max(counts.slowest, performance.now() - began);
-      await delay(random() * 200);
+      // A client that vanishes waits for no answer.
+      await delay(random() * (i % 10 === 3 ? 1000 : 200));
     }
   };
   await Promise.all(Array.from({ length: clients }, (_, i) => client(i)));
