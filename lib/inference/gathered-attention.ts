@@ -1,7 +1,7 @@
 // Paged attention with bounded or biased scores or sinks, by operations that gather the blocks of
 // each sequence. No paged kernel has them, so it needs memory for all keys and values of a step.
 
-import type { TurningReach } from '../nn/attention.js';
+import type { LatentHeads, TurningReach } from '../nn/attention.js';
 import { cappedAttention } from '../nn/capped-attention.js';
 import { type DType, statisticOf } from '../runtime/dtype.js';
 import { leading, required } from '../runtime/required.js';
@@ -94,6 +94,50 @@ function ofSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gathering): Te
   // Memory of a block that no token has filled may hold NaN, which a weight of 0 does not remove.
   const filled = where(earlier.reshape([S, 1, L, 1]), values, 0);
   return weights.matmul(filled).reshape([S, H, D]);
+}
+
+/**
+ * Returns the attention [N, H, D] of `of.q` to the tokens whose latents `pool` has. Sequences with
+ * one new token use the latents as keys and values of all heads; others expand them.
+ */
+export function gatheredLatents(
+  pool: Tensor,
+  on: DeviceBatch,
+  of: LatentHeads,
+  scale: number,
+): Tensor {
+  const { singles, sequences } = on.batch;
+  const latentsOf = (from: number, count: number): Tensor =>
+    concat(gathered(pool, on.tables.narrow(0, from, count), of.q.dtype), 3);
+  return scope(() => {
+    const parts: Tensor[] = [];
+    const q = of.q.squeeze(0).transpose(0, 1);
+    if (singles > 0) {
+      const latents = latentsOf(0, singles);
+      const sums = latentSums(of.absorbed(q.narrow(0, 0, singles)), latents, on, scale);
+      parts.push(of.released(sums));
+    }
+    const { starts, lengths } = hostLists(on);
+    for (let s = singles; s < sequences; ++s) {
+      const [from, to] = [required(starts[s]), required(starts[s + 1])];
+      const { k, v } = of.expanded(latentsOf(s, 1).narrow(2, 0, required(lengths[s])));
+      const out = attention(of.q.narrow(2, from, to - from), k, v, { causal: true, scale });
+      parts.push(out.squeeze(0).transpose(0, 1));
+    }
+    return parts.length === 1 ? required(parts[0]).contiguous() : concat(parts, 0);
+  });
+}
+
+/** Weighted sums [S, H, W] of latents [S, 1, L, W], for queries [S, H, W]. */
+function latentSums(q: Tensor, latents: Tensor, on: DeviceBatch, scale: number): Tensor {
+  const [S, , L] = leading(latents.shape, 3);
+  const places = arange(L, { dtype: 'i32', device: q.device }).reshape([1, 1, L]);
+  const ends = maximum(on.lengths.narrow(0, 0, S), 1).reshape([S, 1, 1]);
+  const seen = places.lt(ends);
+  const all = latents.squeeze(1);
+  const scores = q.matmul(all.transpose(1, 2)).mul(scale);
+  const weights = softmax(where(seen, scores, Number.NEGATIVE_INFINITY), -1);
+  return weights.matmul(where(seen.reshape([S, L, 1]), all, 0));
 }
 
 /** The softmax of logits [S, Hk, H / Hk, L] and one sink [H] for each head, without the sinks. */

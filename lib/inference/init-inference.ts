@@ -300,7 +300,9 @@ function assembled(built: Built, draft: OpenedDraft | null): InferenceEngine {
   const { batch_invariant: isInvariant } = config;
   const blockSize = config.kv_cache.block_size;
   const keyDtype = keyDtypeOf(config);
-  const sizes: CacheSizes = { ...model.cacheShape(), blockSize, isInvariant, ...keyDtype };
+  const isPlain = isInvariant || keyDtype.keyDtype !== undefined;
+  const shape = isPlain ? model.cacheShape() : model.pagedShape();
+  const sizes: CacheSizes = { ...shape, blockSize, isInvariant, ...keyDtype };
   tryForward(model, sizes, maxTokens);
   const found = limitsOf(config, sizes, maxTokens, draft?.sizes ?? null);
   const limits = ranks ? { ...found, blocks: agree(ranks, model, config, found.blocks) } : found;

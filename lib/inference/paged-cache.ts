@@ -1,6 +1,12 @@
 // Paged key-value cache: one pool of blocks per layer, shared by all sequences.
 
-import type { CacheReach, LayerCache, TurningReach, UnturnedHeads } from '../nn/attention.js';
+import type {
+  CacheReach,
+  LatentHeads,
+  LayerCache,
+  TurningReach,
+  UnturnedHeads,
+} from '../nn/attention.js';
 import {
   noAttention,
   pooledState,
@@ -13,7 +19,7 @@ import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
 import { held, isBatchInvariant, refuseBatchInvariant, scope, Tensor } from '../tensor/index.js';
-import { gatheredPaged } from './gathered-attention.js';
+import { gatheredLatents, gatheredPaged } from './gathered-attention.js';
 import { type ListName, listsOf, type StepBatch } from './step-batch.js';
 
 /** Dimensions of a cache. */
@@ -29,6 +35,8 @@ export interface CacheSizes {
   keyDtype?: DType;
   /** Whether forwards are batch-invariant, without the fused op of rotation and storage. */
   isInvariant?: boolean;
+  /** Whether a token has one latent, in halves at the places of its key and value. */
+  latent?: boolean;
   /** Layers with a recurrent state instead of keys and values. Default: none. */
   recurrent?: RecurrentSizes | null;
 }
@@ -92,6 +100,11 @@ export class PagedCache {
       const plain: LayerCache = {
         attend: (q, k, v, reach) => attend(pool(i), running(), { q, k, v }, reach),
       };
+      if (sizes.latent) {
+        const attendLatent = (of: LatentHeads, scale: number): Tensor =>
+          attendLatents(pool(i), running(), of, scale);
+        return { ...plain, attendLatent };
+      }
       if (sizes.isInvariant) return plain;
       return {
         ...plain,
@@ -173,6 +186,14 @@ function attend(pool: Tensor, on: DeviceBatch, of: Projected, reach: CacheReach)
     return out.transpose(0, 1).unsqueeze(0);
   }
   return attended(pool, on, q, reach);
+}
+
+function attendLatents(pool: Tensor, on: DeviceBatch, of: LatentHeads, scale: number): Tensor {
+  const width = pool.size(4);
+  const half = (part: number): Tensor =>
+    ragged(of.latent.narrow(3, part * width, width).contiguous());
+  kernels.pagedStore({ k: half(0), v: half(1), slots: on.slots, pool });
+  return gatheredLatents(pool, on, of, scale).transpose(0, 1).unsqueeze(0);
 }
 
 function attendTurning(

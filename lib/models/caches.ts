@@ -12,6 +12,8 @@ export interface CacheShape {
   dtype: DType;
   device: Device;
   recurrent: RecurrentSizes | null;
+  /** Whether it keeps latents: one of two heads' width for each token. Default false. */
+  latent?: boolean;
 }
 
 /** New caches with capacity for `capacity` tokens in each of `batch` rows. */

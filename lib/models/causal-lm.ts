@@ -450,6 +450,11 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return { layers, kvHeads: this.keyHeads, headDim, dtype, device, recurrent };
   }
 
+  /** @internal The same for a paged cache, which may keep less. */
+  pagedShape(): CacheShape {
+    return this.cacheShape();
+  }
+
   /** Creates empty caches with capacity for `capacity` tokens in each of `batch` rows. */
   caches(batch: number, capacity: number): SequenceCache[] {
     return newCaches(this.cacheShape(), batch, capacity);

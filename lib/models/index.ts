@@ -32,9 +32,7 @@ export type { FolderOptions } from './model-folder.js';
 export type { PlaceInputs, Places } from './places.js';
 export type {
   AttentionContext,
-  BlockAttention,
   GatedAttention,
-  LatentAttention,
   PackedAttention,
   PerHeadAttention,
   RotaryAttention,
@@ -52,6 +50,7 @@ export type {
 export type { DeltaSizes } from './rotary/delta-config.js';
 export type { ConvWeights, GatedDeltaNet } from './rotary/delta-net.js';
 export type { FeedForward, GatedMlp, PlainMlp } from './rotary/feed-forward.js';
+export type { BlockAttention, LatentAttention } from './rotary/latent-attention.js';
 export type { MoeConfig, MoeSizes } from './rotary/mixture.js';
 export type { Norm, OffsetRMSNorm, PlainLayerNorm } from './rotary/norms.js';
 export type { PackedSwiGLU } from './rotary/packed-swiglu.js';

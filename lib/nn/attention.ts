@@ -54,6 +54,20 @@ export interface CacheReach {
   alibiSlopes?: Tensor | null;
 }
 
+/** Queries, and latents from which the keys and values of all heads follow. */
+export interface LatentHeads {
+  /** Rotated queries [B, H, T, D]. */
+  readonly q: Tensor;
+  /** [B, 1, T, W], W even: what a cache keeps of each token. */
+  readonly latent: Tensor;
+  /** Keys and values [B, H, S, D] of latents [B, 1, S, W]. */
+  expanded(latent: Tensor): { k: Tensor; v: Tensor };
+  /** Queries [S, H, W] whose products with latents are those of queries [S, H, D] with keys. */
+  absorbed(q: Tensor): Tensor;
+  /** Values [S, H, D] from weighted sums [S, H, W] of latents. */
+  released(sums: Tensor): Tensor;
+}
+
 /** The earlier tokens that a fused attention sees, and its scale. */
 export type TurningReach = Pick<CacheReach, 'window' | 'scale'>;
 
@@ -76,6 +90,9 @@ export interface LayerCache {
    * on the tape.
    */
   attend(q: Tensor, k: Tensor, v: Tensor, reach: CacheReach): Tensor;
+
+  /** attend() of latents that all heads share; absent if the cache holds keys and values. */
+  attendLatent?(heads: LatentHeads, scale: number): Tensor;
 
   /** attend() that also rotates the heads, in one pass; absent if the cache does not support it. */
   attendTurning?(heads: UnturnedHeads, reach: TurningReach): Tensor;

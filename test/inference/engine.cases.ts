@@ -115,6 +115,7 @@ const alike: Case[] = [
   'gemma2',
   'cohere2',
   'qwen3-5',
+  'deepseek-v3',
 ].flatMap((family) =>
   Object.entries(cuts).map(([name, config]) => ({
     name: `engine: ${family} continues alike with ${name}`,
@@ -180,7 +181,7 @@ async function equalsForward(family: string, device: Device): Promise<void> {
   const model = (await fromPretrained(folderOf(family))).to(device).eval();
   const text = (families[family] as Text[]).at(-1) as Text;
   const tokens = [...text.prompt, ...text.tokens];
-  const sizes = { ...model.cacheShape(), blockSize: 16 };
+  const sizes = { ...model.pagedShape(), blockSize: 16 };
   const cache = new PagedCache(sizes, 12, 1);
   const whole = noGrad(() =>
     scope(() => {
@@ -223,7 +224,7 @@ async function equalsForward(family: string, device: Device): Promise<void> {
 export const cases: Case[] = [
   ...likeTransformers,
   ...alike,
-  ...['llama', 'qwen2-window', 'gpt2', 'mixtral', 'qwen3-next'].flatMap((family) =>
+  ...['llama', 'qwen2-window', 'gpt2', 'mixtral', 'qwen3-next', 'deepseek-v2'].flatMap((family) =>
     [true, false].flatMap((shares) =>
       [true, false].map((ahead) => ({
         name: `engine: ${family} goes on after it gave way${shares ? '' : ', nothing shared'}${ahead ? ', ahead' : ''}`,

@@ -24,7 +24,7 @@ export class OpenedDraft {
     private readonly draft: CausalLM,
     blockSize: number,
   ) {
-    this.sizes = { ...draft.cacheShape(), blockSize };
+    this.sizes = { ...draft.pagedShape(), blockSize };
   }
 
   /** Estimates the time of a token by the numbers of parameters. */

@@ -1,7 +1,6 @@
 // Attention with rotary positions: norms and rotation of projected queries and keys. Projections
 // are separate or packed, as in the files.
 
-import type { ProcessGroup } from '../../comm/index.js';
 import type { LayerCache } from '../../nn/attention.js';
 import { cappedAttention } from '../../nn/capped-attention.js';
 import { normal } from '../../nn/initializers.js';
@@ -12,20 +11,18 @@ import { RMSNorm } from '../../nn/norms.js';
 import { Parameter } from '../../nn/parameter.js';
 import type { RouterLoads } from '../../nn/routers.js';
 import type { SparsePattern } from '../../nn/sparse-attention.js';
-import { copyToGroup } from '../../parallel/collectives.js';
 import { leading, required } from '../../runtime/required.js';
 import {
   attention,
   concat,
   type HeadShare,
   isGradEnabled,
-  pad,
   rope,
   sigmoid,
   type Tensor,
 } from '../../tensor/index.js';
 import { sharingCasts } from '../../tensor/ops/fp8-linear.js';
-import type { Body, LatentSizes, Window } from './config.js';
+import type { Body, Window } from './config.js';
 import { setNamed } from './named-module.js';
 import { type Norm, normOf, OffsetRMSNorm } from './norms.js';
 import type { Angles } from './rotary-table.js';
@@ -43,7 +40,7 @@ export interface AttentionContext extends Angles {
 }
 
 /** Queries, keys and values of tokens, [B, T, heads, headDim] each. */
-interface Heads {
+export interface Heads {
   readonly q: Tensor;
   readonly k: Tensor;
   readonly v: Tensor;
@@ -60,14 +57,14 @@ function headNorm(body: Body, heads: number): Norm | null {
 }
 
 /** Values of a layer that differ from others of the model. */
-interface LayerPlace {
+export interface LayerPlace {
   /** Number of tokens that queries see; null: all. */
   readonly window: Window;
   readonly layer: number;
 }
 
 /** Attention with rotary positions; several query heads share a key and value head. */
-abstract class RotaryAttentionBase extends Module {
+export abstract class RotaryAttentionBase extends Module {
   /** The norm of queries before rotation; null if the family has none. */
   abstract readonly q_norm: Norm | null;
   /** Of keys. */
@@ -111,6 +108,11 @@ abstract class RotaryAttentionBase extends Module {
   override forward(x: Tensor, context: AttentionContext, cache: LayerCache | null): Tensor {
     const heads = this.projected(x);
     const mixed = this.fusedWith(cache, heads, context) ?? this.mixed(heads, context, cache);
+    return this.finished(mixed, heads);
+  }
+
+  /** @internal From results [B, H, T, D] to the stream. */
+  protected finished(mixed: Tensor, heads: Partial<Pick<Heads, 'gate'>>): Tensor {
     const byToken = this.valuesOf(mixed.transpose(1, 2));
     const joined = byToken.reshape([byToken.size(0), byToken.size(1), -1]);
     return this.outProjection.call(heads.gate ? joined.mul(sigmoid(heads.gate)) : joined);
@@ -198,7 +200,8 @@ abstract class RotaryAttentionBase extends Module {
     return x.reshape([x.size(0), x.size(1), -1, this.body.headDim]);
   }
 
-  private turned(heads: Tensor, norm: Norm | null, context: AttentionContext): Tensor {
+  /** @internal */
+  protected turned(heads: Tensor, norm: Norm | null, context: AttentionContext): Tensor {
     const { rotates, rotaryDim, traits } = this.body;
     const { qkNorm = 'none', rope: { interleaved = false } = {} } = traits;
     const normed = !norm
@@ -387,90 +390,3 @@ export class PerHeadAttention extends RotaryAttentionBase {
     return { q, k, v: isGradEnabled() ? v.contiguous() : v };
   }
 }
-
-/**
- * Multi-head latent attention. Keys and values are expanded from the latent for all uses, so a
- * cache holds them at full width. Source: DeepSeek-V2.
- */
-export class LatentAttention extends RotaryAttentionBase {
-  /** From channels to heads * headDim, without a latent of queries. */
-  declare readonly q_proj?: Linear;
-  /** From channels to the latent of queries. */
-  declare readonly q_a_proj?: Linear;
-  /** Normalizes the latent of queries. */
-  declare readonly q_a_layernorm?: RMSNorm;
-  /** From the latent of queries to heads * headDim. */
-  declare readonly q_b_proj?: Linear;
-  /** From channels to the latent of keys and values, and the rotated channels of keys. */
-  readonly kv_a_proj_with_mqa: Linear;
-  /** Normalizes the latent of keys and values. */
-  readonly kv_a_layernorm: RMSNorm;
-  /** From the latent to heads * (plainDim + valueDim). */
-  readonly kv_b_proj: Linear;
-  /** From heads * valueDim to channels. */
-  declare readonly o_proj: Linear;
-  readonly q_norm = null;
-  readonly k_norm = null;
-  /** @internal The ranks that share the heads, under tensor parallelism. */
-  headGroup: ProcessGroup | null = null;
-  private readonly sizes: LatentSizes;
-
-  constructor(body: Body, place: LayerPlace) {
-    super(body, place);
-    const { channels, heads, headDim, qkvBias, outBias: bias } = body;
-    const sizes = required(body.latent);
-    const { queryRank, keyRank, plainDim, rotaryDim, valueDim } = sizes;
-    if (queryRank === null) {
-      this.q_proj = new Linear(channels, heads * headDim, { bias: false });
-    } else {
-      this.q_a_proj = new Linear(channels, queryRank, { bias: qkvBias });
-      this.q_a_layernorm = new RMSNorm(queryRank, LATENT_EPS);
-      this.q_b_proj = new Linear(queryRank, heads * headDim, { bias: false });
-    }
-    this.kv_a_proj_with_mqa = new Linear(channels, keyRank + rotaryDim, { bias: qkvBias });
-    this.kv_a_layernorm = new RMSNorm(keyRank, LATENT_EPS);
-    this.kv_b_proj = new Linear(keyRank, heads * (plainDim + valueDim), { bias: false });
-    this.o_proj = new Linear(heads * valueDim, channels, { bias });
-    this.sizes = sizes;
-  }
-
-  /** @internal Rotated channels come first, as turned() expects. */
-  protected override projected(x: Tensor): Heads {
-    const { keyRank, plainDim, rotaryDim, valueDim } = this.sizes;
-    const queries = this.headsOf(this.queriesOf(x));
-    const q = concat([queries.narrow(3, plainDim, rotaryDim), queries.narrow(3, 0, plainDim)], 3);
-    const all = this.kv_a_proj_with_mqa.call(x);
-    const latent = this.kv_a_layernorm.call(all.narrow(2, 0, keyRank).contiguous());
-    const [B, T, H] = leading(queries.shape, 3);
-    const expanded = this.kv_b_proj.call(latent).reshape([B, T, H, plainDim + valueDim]);
-    const shared = all.narrow(2, keyRank, rotaryDim).contiguous();
-    // The ranks of a tensor-parallel group use it for different heads.
-    const turning = this.headGroup ? copyToGroup(shared, this.headGroup) : shared;
-    const ofHeads = turning.unsqueeze(2).expand([B, T, H, rotaryDim]);
-    const k = concat([ofHeads, expanded.narrow(3, 0, plainDim)], 3);
-    const v = pad(expanded.narrow(3, plainDim, valueDim), [0, plainDim + rotaryDim - valueDim]);
-    return { q, k, v };
-  }
-
-  /** @internal */
-  protected override valuesOf(mixed: Tensor): Tensor {
-    return mixed.narrow(3, 0, this.sizes.valueDim);
-  }
-
-  private queriesOf(x: Tensor): Tensor {
-    const { q_proj, q_a_proj, q_a_layernorm, q_b_proj } = this;
-    if (q_proj) return q_proj.call(x);
-    return required(q_b_proj).call(required(q_a_layernorm).call(required(q_a_proj).call(x)));
-  }
-}
-
-/** Epsilon of the norms of latents. */
-const LATENT_EPS = 1e-6;
-
-/** The attention of a block. */
-export type BlockAttention =
-  | RotaryAttention
-  | GatedAttention
-  | PackedAttention
-  | PerHeadAttention
-  | LatentAttention;

@@ -26,9 +26,7 @@ import { inRows, type Places } from '../places.js';
 import { aroundChosen, chosenFor, type DrawnTokens, drawTokens, refused } from '../token-drop.js';
 import {
   type AttentionContext,
-  type BlockAttention,
   GatedAttention,
-  LatentAttention,
   PackedAttention,
   PerHeadAttention,
   RotaryAttention,
@@ -36,6 +34,7 @@ import {
 import type { Body } from './config.js';
 import { GatedDeltaNet } from './delta-net.js';
 import { type FeedForward, feedForward } from './feed-forward.js';
+import { type BlockAttention, LatentAttention } from './latent-attention.js';
 import { setNamed } from './named-module.js';
 import { type AnyNorm, type Norm, normalized, normOf } from './norms.js';
 import { type RopeScaling, regimeOf } from './rope-scaling.js';

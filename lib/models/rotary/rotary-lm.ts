@@ -11,6 +11,7 @@ import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
 import { type Tensor, tanh } from '../../tensor/index.js';
 import type { BlockActivations } from '../activation-shape.js';
+import type { CacheShape } from '../caches.js';
 import { CausalLM } from '../causal-lm.js';
 import type { LanguageHead } from '../language-head.js';
 import type { Family } from '../model-folder.js';
@@ -27,6 +28,7 @@ import {
   readRotaryConfig,
 } from './config.js';
 import { statesOf } from './delta-config.js';
+import { LatentAttention } from './latent-attention.js';
 import { setAtPath, setNamed } from './named-module.js';
 import { describeRotary, parseRotaryConfig, rotaryLayout } from './pretrained.js';
 import { regimeOf, rereads } from './rope-scaling.js';
@@ -93,6 +95,17 @@ export abstract class RotaryLM extends CausalLM {
   override get recurrentSizes(): RecurrentSizes | null {
     const { delta } = this.config;
     return delta ? statesOf(delta) : null;
+  }
+
+  /** @internal Latents, if a layer can compute with them. */
+  override pagedShape(): CacheShape {
+    const { latent } = this.config;
+    const shape = this.cacheShape();
+    const layers = this.#stack.layers.map(({ self_attn }) => self_attn);
+    const width = latent ? latent.keyRank + latent.rotaryDim : 1;
+    const absorbs = layers.every((one) => one instanceof LatentAttention && one.absorbs);
+    if (width % 2 !== 0 || !absorbs) return shape;
+    return { ...shape, kvHeads: 1, headDim: width / 2, latent: true };
   }
 
   override get placedSeq(): number {

@@ -1,0 +1,173 @@
+// Multi-head latent attention of DeepSeek: keys and values of all heads follow from one latent.
+
+import type { ProcessGroup } from '../../comm/index.js';
+import type { LatentHeads, LayerCache } from '../../nn/attention.js';
+import { Linear } from '../../nn/linear.js';
+import { RMSNorm } from '../../nn/norms.js';
+import { copyToGroup } from '../../parallel/collectives.js';
+import { leading, required } from '../../runtime/required.js';
+import { concat, pad, type Tensor } from '../../tensor/index.js';
+import {
+  type AttentionContext,
+  type GatedAttention,
+  type Heads,
+  type LayerPlace,
+  type PackedAttention,
+  type PerHeadAttention,
+  type RotaryAttention,
+  RotaryAttentionBase,
+} from './attention.js';
+import type { Body, LatentSizes } from './config.js';
+
+/**
+ * Multi-head latent attention. A paged cache holds latents if the weights are plain and whole;
+ * otherwise keys and values are expanded from them, and a cache has these. Source: DeepSeek-V2.
+ */
+export class LatentAttention extends RotaryAttentionBase {
+  /** From channels to heads * headDim, without a latent of queries. */
+  declare readonly q_proj?: Linear;
+  /** From channels to the latent of queries. */
+  declare readonly q_a_proj?: Linear;
+  /** Normalizes the latent of queries. */
+  declare readonly q_a_layernorm?: RMSNorm;
+  /** From the latent of queries to heads * headDim. */
+  declare readonly q_b_proj?: Linear;
+  /** From channels to the latent of keys and values, and the rotated channels of keys. */
+  readonly kv_a_proj_with_mqa: Linear;
+  /** Normalizes the latent of keys and values. */
+  readonly kv_a_layernorm: RMSNorm;
+  /** From the latent to heads * (plainDim + valueDim). */
+  readonly kv_b_proj: Linear;
+  /** From heads * valueDim to channels. */
+  declare readonly o_proj: Linear;
+  readonly q_norm = null;
+  readonly k_norm = null;
+  /** @internal The ranks that share the heads, under tensor parallelism. */
+  headGroup: ProcessGroup | null = null;
+  private readonly sizes: LatentSizes;
+
+  constructor(body: Body, place: LayerPlace) {
+    super(body, place);
+    const { channels, heads, headDim, qkvBias, outBias: bias } = body;
+    const sizes = required(body.latent);
+    const { queryRank, keyRank, plainDim, rotaryDim, valueDim } = sizes;
+    if (queryRank === null) {
+      this.q_proj = new Linear(channels, heads * headDim, { bias: false });
+    } else {
+      this.q_a_proj = new Linear(channels, queryRank, { bias: qkvBias });
+      this.q_a_layernorm = new RMSNorm(queryRank, LATENT_EPS);
+      this.q_b_proj = new Linear(queryRank, heads * headDim, { bias: false });
+    }
+    this.kv_a_proj_with_mqa = new Linear(channels, keyRank + rotaryDim, { bias: qkvBias });
+    this.kv_a_layernorm = new RMSNorm(keyRank, LATENT_EPS);
+    this.kv_b_proj = new Linear(keyRank, heads * (plainDim + valueDim), { bias: false });
+    this.o_proj = new Linear(heads * valueDim, channels, { bias });
+    this.sizes = sizes;
+  }
+
+  /** @internal Whether a cache of latents serves it: its weights are plain and whole. */
+  get absorbs(): boolean {
+    return this.kv_b_proj.constructor === Linear && !this.headGroup && !this.sparsity;
+  }
+
+  override forward(x: Tensor, context: AttentionContext, cache: LayerCache | null): Tensor {
+    if (!cache?.attendLatent) return super.forward(x, context, cache);
+    const { q, latent, shared } = this.parts(x);
+    const turning = this.turned(shared.unsqueeze(2), null, context);
+    const heads: LatentHeads = {
+      q: this.turned(q, null, context),
+      latent: concat([turning, latent.unsqueeze(1)], 3),
+      expanded: (all) => this.expandedFrom(all),
+      absorbed: (some) => this.absorbed(some),
+      released: (sums) => this.released(sums),
+    };
+    return this.finished(cache.attendLatent(heads, this.body.factors.scores), {});
+  }
+
+  /** @internal */
+  protected override projected(x: Tensor): Heads {
+    const { rotaryDim } = this.sizes;
+    const { q, latent, shared } = this.parts(x);
+    const [B, T, H] = leading(q.shape, 3);
+    // The ranks of a tensor-parallel group use it for different heads.
+    const turning = this.headGroup ? copyToGroup(shared, this.headGroup) : shared;
+    return { q, ...this.keysOf(latent, turning.unsqueeze(2).expand([B, T, H, rotaryDim])) };
+  }
+
+  /**
+   * Queries [B, T, H, D], whose rotated channels come first as turned() expects; the latent of keys
+   * and values [B, T, keyRank]; and the channels [B, T, rotaryDim] of the key that all heads share.
+   */
+  private parts(x: Tensor): Record<'q' | 'latent' | 'shared', Tensor> {
+    const { keyRank, plainDim, rotaryDim } = this.sizes;
+    const queries = this.headsOf(this.queriesOf(x));
+    const q = concat([queries.narrow(3, plainDim, rotaryDim), queries.narrow(3, 0, plainDim)], 3);
+    const all = this.kv_a_proj_with_mqa.call(x);
+    const latent = this.kv_a_layernorm.call(all.narrow(2, 0, keyRank).contiguous());
+    return { q, latent, shared: all.narrow(2, keyRank, rotaryDim).contiguous() };
+  }
+
+  /** Keys and values [B, T, H, D] of latents and the shared channels of each head. */
+  private keysOf(latent: Tensor, shared: Tensor): { k: Tensor; v: Tensor } {
+    const { plainDim, rotaryDim, valueDim } = this.sizes;
+    const [B, T, H] = leading(shared.shape, 3);
+    const expanded = this.kv_b_proj.call(latent).reshape([B, T, H, plainDim + valueDim]);
+    const k = concat([shared, expanded.narrow(3, 0, plainDim)], 3);
+    const v = pad(expanded.narrow(3, plainDim, valueDim), [0, plainDim + rotaryDim - valueDim]);
+    return { k, v };
+  }
+
+  /** See LatentHeads; `all` has rotated channels, then the latent. */
+  private expandedFrom(all: Tensor): { k: Tensor; v: Tensor } {
+    const { keyRank, rotaryDim } = this.sizes;
+    const [B, , S] = leading(all.shape, 3);
+    const shared = all.narrow(3, 0, rotaryDim).transpose(1, 2);
+    const ofHeads = shared.expand([B, S, this.body.heads, rotaryDim]);
+    const latent = all.narrow(3, rotaryDim, keyRank).squeeze(1).contiguous();
+    const { k, v } = this.keysOf(latent, ofHeads);
+    return { k: k.transpose(1, 2), v: v.transpose(1, 2) };
+  }
+
+  /** The rows of kv_b_proj for keys, or for values, [H, width, keyRank]. */
+  private rowsOf(first: number, width: number): Tensor {
+    const { keyRank, plainDim, valueDim } = this.sizes;
+    const rows = this.kv_b_proj.weight.reshape([this.body.heads, plainDim + valueDim, keyRank]);
+    return rows.narrow(1, first, width);
+  }
+
+  private absorbed(q: Tensor): Tensor {
+    const { plainDim, rotaryDim } = this.sizes;
+    const plain = q.narrow(2, rotaryDim, plainDim).transpose(0, 1);
+    const inLatent = plain.matmul(this.rowsOf(0, plainDim)).transpose(0, 1);
+    return concat([q.narrow(2, 0, rotaryDim), inLatent], 2);
+  }
+
+  private released(sums: Tensor): Tensor {
+    const { keyRank, plainDim, rotaryDim, valueDim } = this.sizes;
+    const latent = sums.narrow(2, rotaryDim, keyRank).transpose(0, 1);
+    const values = latent.matmul(this.rowsOf(plainDim, valueDim).transpose(1, 2));
+    return pad(values.transpose(0, 1), [0, plainDim + rotaryDim - valueDim]);
+  }
+
+  /** @internal */
+  protected override valuesOf(mixed: Tensor): Tensor {
+    return mixed.narrow(3, 0, this.sizes.valueDim);
+  }
+
+  private queriesOf(x: Tensor): Tensor {
+    const { q_proj, q_a_proj, q_a_layernorm, q_b_proj } = this;
+    if (q_proj) return q_proj.call(x);
+    return required(q_b_proj).call(required(q_a_layernorm).call(required(q_a_proj).call(x)));
+  }
+}
+
+/** Epsilon of the norms of latents. */
+const LATENT_EPS = 1e-6;
+
+/** The attention of a block. */
+export type BlockAttention =
+  | RotaryAttention
+  | GatedAttention
+  | PackedAttention
+  | PerHeadAttention
+  | LatentAttention;
