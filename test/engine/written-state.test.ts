@@ -1,8 +1,8 @@
 // Gradients, masters and weights that a program sets hold on one rank, also inside a gathered body.
-import { type Engine, noGrad, scope, Tensor, zero } from '../../lib/index.js';
+import { type Engine, initialize, noGrad, scope, Tensor, zero } from '../../lib/index.js';
 import type { Parameter } from '../../lib/nn/index.js';
 import { cpu } from '../../lib/runtime/device.js';
-import { tinyBatch, tinyEngine } from '../e2e/tiny-training.js';
+import { tinyBatch, tinyConfig, tinyEngine, tinyModel } from '../e2e/tiny-training.js';
 
 const filled = ({ shape, numel }: Parameter, start: number): Tensor =>
   Tensor.from(
@@ -63,4 +63,20 @@ describe.each([1, 2, 3] as const)('stage %j', (stage) => {
     expect(taken(zero.safeGetFullFp32Param, set)).toEqual(numbers(other));
     other.dispose();
   });
+});
+
+test('a frozen parameter outside of units belongs to its engine until destroy()', async () => {
+  const model = tinyModel();
+  const frozen = model.parameters()[0] as Parameter;
+  frozen.requiresGrad = false;
+  const config = tinyConfig({ precision: 'fp32', offload: false });
+  const { engine } = await initialize({ model, config, device: cpu() });
+  const write = (modifierRank: number): void =>
+    zero.GatheredParameters(frozen, { modifierRank }, () => void noGrad(() => frozen.fill_(0.5)));
+  expect(() => write(3)).toThrow(/modifierRank/);
+  write(0);
+  expect(new Set(numbers(frozen))).toEqual(new Set([0.5]));
+  engine.destroy();
+  // Without an engine the body runs alone.
+  expect(() => write(3)).not.toThrow();
 });
