@@ -199,6 +199,8 @@ export interface KvCacheConfig {
    * Keys and values: of the model's dtype, or one byte each (FP8 e4m3, scale 1). Default "auto".
    */
   dtype?: 'auto' | 'fp8' | 'fp8_e4m3';
+  /** Bytes of host memory for evicted blocks of cached prefixes; null: none. Default null. */
+  host_memory?: number | null;
 }
 
 /** Speculative decoding: a step verifies several proposed tokens. */
@@ -473,6 +475,8 @@ export interface ResolvedKvCache {
   readonly prefix_caching: boolean;
   /** Keys and values: of the model's dtype, or one byte each (FP8 e4m3, scale 1). */
   readonly dtype: 'auto' | 'fp8';
+  /** Bytes of host memory for evicted blocks of cached prefixes; null: none. */
+  readonly host_memory: number | null;
 }
 
 /** Speculative decoding: a step verifies several proposed tokens. */

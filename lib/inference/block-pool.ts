@@ -33,7 +33,11 @@ export class BlockPool {
   private readonly previous: Int32Array;
   private count: number;
 
-  constructor(readonly blocks: number) {
+  /** `evicted` gets the findable contents of a block before take() reuses it. */
+  constructor(
+    readonly blocks: number,
+    private readonly evicted: (key: string, block: number) => void = () => {},
+  ) {
     this.users = new Int32Array(blocks);
     this.keys = Array(blocks).fill(null);
     this.next = Int32Array.from({ length: blocks + 1 }, (_, i) => (i + 1) % (blocks + 1));
@@ -61,6 +65,8 @@ export class BlockPool {
     const block = required(this.next[this.blocks]);
     if (this.count === 0) throw broken('a free block', 'none');
     this.unlink(block);
+    const key = this.keys[block];
+    if (key != null) this.evicted(key, block);
     this.forget(block);
     this.users[block] = 1;
     return block;

@@ -14,6 +14,7 @@ import {
   type StatePools,
   statePools,
 } from '../nn/recurrent-cache.js';
+import type { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -146,6 +147,20 @@ export class PagedCache {
         return { inputs: pools.inputs.keep(), states: pools.states.keep() };
       };
       this.states.push(isRecurrent ? scope(states) : null);
+    }
+  }
+
+  /** Copies a block of all layers to or from `host` at `offset`, in the order of the steps. */
+  copyBlock(block: number, host: Buffer, offset: number, isSave: boolean): void {
+    const { kvHeads, headDim, blockSize, device } = this.sizes;
+    const bytes = 2 * kvHeads * blockSize * headDim * dtypeSize(keyDtypeOf(this.sizes));
+    let at = offset;
+    for (const pool of this.pools) {
+      if (!pool) continue;
+      const own = block * bytes;
+      if (isSave) host.copyFrom(pool.buffer, { to: at, from: own, bytes }, device.compute);
+      else pool.buffer.copyFrom(host, { to: own, from: at, bytes }, device.compute);
+      at += bytes;
     }
   }
 

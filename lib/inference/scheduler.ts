@@ -4,6 +4,7 @@
 import { DsError } from '../errors.js';
 import { required } from '../runtime/required.js';
 import { BlockPool } from './block-pool.js';
+import type { HostBlocks } from './host-blocks.js';
 import type { Sequence } from './sequence.js';
 
 /** Limits of a step and of the cache. */
@@ -18,6 +19,8 @@ export interface SchedulerLimits {
   blockSize: number;
   /** Enables prefix caching. */
   sharesPrefixes: boolean;
+  /** Blocks of host memory for evicted prefixes. Default: 0. */
+  hostBlocks?: number;
 }
 
 /** Consecutive tokens of one sequence that a step computes. */
@@ -43,6 +46,8 @@ export interface ScheduleCounts {
   prefixQueries: number;
   /** Tokens found in the prefix cache. */
   prefixHits: number;
+  /** Those of the found tokens that came back from host memory. */
+  hostHits: number;
   /** Preempted sequences. They lose their blocks and are recomputed later. */
   preemptions: number;
 }
@@ -70,10 +75,15 @@ export class Scheduler {
   private arrivals = 0;
   private prefixQueries = 0;
   private prefixHits = 0;
+  private hostHits = 0;
   private preemptions = 0;
 
-  constructor(readonly limits: SchedulerLimits) {
-    this.pool = new BlockPool(limits.blocks);
+  constructor(
+    readonly limits: SchedulerLimits,
+    /** Null: evicted blocks are lost. */
+    private readonly host: HostBlocks | null = null,
+  ) {
+    this.pool = this.emptyPool();
     this.states = Array.from({ length: limits.sequences }, (_, i) => limits.sequences - 1 - i);
   }
 
@@ -84,7 +94,12 @@ export class Scheduler {
 
   /** Drops the contents of all blocks. No sequence may be in progress. */
   forget(): void {
-    this.pool = new BlockPool(this.limits.blocks);
+    this.pool = this.emptyPool();
+    this.host?.clear();
+  }
+
+  private emptyPool(): BlockPool {
+    return new BlockPool(this.limits.blocks, (key, block) => this.host?.save(key, block));
   }
 
   /** Queues a sequence. Throws DS_LIMIT if it would not fit into an empty cache. */
@@ -166,6 +181,7 @@ export class Scheduler {
       blocks,
       prefixQueries: this.prefixQueries,
       prefixHits: this.prefixHits,
+      hostHits: this.hostHits,
       preemptions: this.preemptions,
     };
   }
@@ -243,11 +259,44 @@ export class Scheduler {
       // preemption.
       if (fresh + revived + this.running.length > this.pool.free) return;
       this.waiting.shift();
+      this.touchHost(sequence, shared.length);
       for (const block of shared) this.pool.retain(block);
       for (let i = 0; i < fresh; ++i) sequence.blocks.push(this.pool.take());
+      const restored = this.restore(sequence, shared.length);
       sequence.blocks.unshift(...shared);
-      this.start(sequence, shared.length * this.limits.blockSize);
+      this.start(sequence, (shared.length + restored) * this.limits.blockSize);
     }
+  }
+
+  /** Makes the contents that restore() needs the last ones that evicted blocks replace. */
+  private touchHost(sequence: Sequence, shared: number): void {
+    const { host, limits } = this;
+    if (!host || !limits.sharesPrefixes) return;
+    const most = Math.floor((sequence.tokens.length - 1) / limits.blockSize);
+    for (let i = shared; i < most; ++i) {
+      if (!host.find(sequence.keyOf(i, limits.blockSize))) return;
+    }
+  }
+
+  /**
+   * Fills the first fresh blocks of a sequence from host memory, as far as its prefix is there.
+   * Returns their number.
+   */
+  private restore(sequence: Sequence, shared: number): number {
+    const { host, limits } = this;
+    if (!host || !limits.sharesPrefixes) return 0;
+    const { blockSize } = limits;
+    const most = Math.floor((sequence.tokens.length - 1) / blockSize) - shared;
+    let count = 0;
+    while (count < most) {
+      const key = sequence.keyOf(shared + count, blockSize);
+      const block = required(sequence.blocks[count]);
+      if (!host.load(key, block)) break;
+      this.pool.seal(block, key);
+      count++;
+    }
+    this.hostHits += count * blockSize;
+    return count;
   }
 
   private start(sequence: Sequence, cached: number): void {

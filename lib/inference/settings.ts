@@ -104,7 +104,37 @@ export function limitsOf(
     blockSize,
     // Cached blocks have no recurrent states, without which a sequence cannot continue.
     sharesPrefixes: cache.prefix_caching && !sizes.recurrent,
+    hostBlocks: hostBlocksIn(config, sizes, draft),
   };
+}
+
+/**
+ * Returns the blocks of `host_memory`. Throws DS_CONFIG if no prefix would come back from it. Warns
+ * if `prefix_caching` has no effect.
+ */
+function hostBlocksIn(
+  { kv_cache: cache, tensor_parallel: tp, moe }: ResolvedInferenceConfig,
+  sizes: CacheSizes,
+  draft: CacheSizes | null,
+): number {
+  const { host_memory: memory, prefix_caching: isCaching } = cache;
+  if (isCaching && sizes.recurrent) {
+    const notice = `kv_cache.prefix_caching has no effect: cached blocks have no states of recurrent layers. Set it to false to omit this notice.`;
+    process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });
+  }
+  if (memory === null) return 0;
+  const refusals: readonly [boolean, string][] = [
+    [!isCaching, 'prefix_caching: false'],
+    [sizes.recurrent != null, 'a model with recurrent layers'],
+    [draft !== null, 'a draft model'],
+    [tp.tp_size > 1 || moe.ep_size > 1, 'a model on several ranks'],
+    [memory < blockBytes(sizes), `${memory}, less than a block of ${blockBytes(sizes)} bytes`],
+  ];
+  const got = refusals.find(([isRefused]) => isRefused)?.[1];
+  if (got === undefined) return Math.floor(memory / blockBytes(sizes));
+  const op = `${OP} kv_cache.host_memory`;
+  const expected = 'prefix caching on one rank without a draft model, and room for a block';
+  throw new DsError({ code: 'DS_CONFIG', op, expected, got });
 }
 
 function blocksIn(

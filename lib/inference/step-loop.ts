@@ -96,7 +96,9 @@ export class StepLoop implements Generator {
     const { model, runner, limits, listener = noListener, speculation = null } = parts;
     this.runner = runner;
     this.listener = listener;
-    this.scheduler = new Scheduler(limits);
+    const { hostBlocks = 0 } = limits;
+    const host = hostBlocks > 0 ? runner.hostBlocks(hostBlocks) : null;
+    this.scheduler = new Scheduler(limits, host);
     const { device } = model.cacheShape();
     const { vocabSize } = model;
     const lanes = 1 + (speculation?.most ?? 0);

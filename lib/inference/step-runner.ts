@@ -2,12 +2,14 @@
 
 import { type JointGroups, jointly } from '../comm/index.js';
 import type { CausalLM } from '../models/index.js';
+import { Buffer } from '../runtime/buffer.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
 import { batchInvariant, held, indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Adapters } from './adapters/adapters.js';
 import { mostTiles } from './adapters/rows.js';
-import { type CacheSizes, onDevice, PagedCache } from './paged-cache.js';
+import { HostBlocks } from './host-blocks.js';
+import { blockBytes, type CacheSizes, onDevice, PagedCache } from './paged-cache.js';
 import { Readback } from './readback.js';
 import { type Sampled, type SampledToken, sampledTensors, sampledTokens } from './sampling.js';
 import type { Slice } from './scheduler.js';
@@ -79,6 +81,8 @@ export interface RunnerSizes {
  */
 export class StepRunner {
   private readonly cache: PagedCache;
+  /** Evicted blocks of the prefix cache. */
+  private host: Buffer | null = null;
   private readonly uploads: Uploads;
   private readonly readback: Readback;
   private readonly graphs: StepGraphs | null;
@@ -252,6 +256,21 @@ export class StepRunner {
     this.cache.sleep();
   }
 
+  /** Allocates host memory for `count` evicted blocks. Throws DS_OUT_OF_MEMORY. */
+  hostBlocks(count: number): HostBlocks {
+    const { device } = this.sizes;
+    const bytes = blockBytes(this.sizes);
+    const isCpu = device.kind === 'cpu';
+    const host = isCpu
+      ? Buffer.allocate(device, count * bytes)
+      : Buffer.allocatePinned(device, count * bytes);
+    this.host = host;
+    return new HostBlocks(count, {
+      save: (block, slot) => this.cache.copyBlock(block, host, slot * bytes, true),
+      load: (slot, block) => this.cache.copyBlock(block, host, slot * bytes, false),
+    });
+  }
+
   /** Allocates the pools again. Throws DS_OUT_OF_MEMORY. */
   wake(): void {
     this.cache.wake();
@@ -263,6 +282,7 @@ export class StepRunner {
     this.readback.dispose();
     this.uploads.dispose();
     this.cache.dispose();
+    this.host?.release();
     this.numbers.dispose();
     this.sampled.dispose();
   }

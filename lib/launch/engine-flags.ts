@@ -25,6 +25,15 @@ export const ENGINE = {
     shown: 'none',
     flag: '--config <file>',
   }),
+  hostCache: integer(
+    'bytes of host memory for evicted [prefixes](inference.md#prefixes-in-host-memory)',
+    {
+      min: 1,
+      shown: 'none',
+      flag: '--host-cache <size>',
+      syntax: 'bytes',
+    },
+  ),
   speculativeConfig: string('[speculation](speculation.md), JSON', {
     shown: 'none',
     flag: '--speculative-config <json>',
@@ -119,12 +128,13 @@ export function engineOptions(flags: EngineFlags): EngineOptions {
   };
   const given = Object.entries(said).filter(([, value]) => value !== undefined);
   const usual = { enable_cuda_graph: 'auto' as const };
-  const own = configOf(config);
-  const all: Config = { ...usual, ...own, ...Object.fromEntries(given) };
+  const all: Config = { ...usual, ...configOf(config), ...Object.fromEntries(given) };
   const { kvCacheDtype } = flags;
   if (kvCacheDtype !== undefined) {
-    all.kv_cache = { ...own.kv_cache, dtype: kvCacheDtype as 'fp8' };
+    all.kv_cache = { ...all.kv_cache, dtype: kvCacheDtype as 'fp8' };
   }
+  const { hostCache } = flags;
+  if (hostCache !== undefined) all.kv_cache = { ...all.kv_cache, host_memory: hostCache };
   const { adapter: adapters, maxLoras: maxAdapters, maxLoraRank: maxAdapterRank } = flags;
   const apart = Object.entries({ adapters, maxAdapters, maxAdapterRank });
   const adapted = Object.fromEntries(apart.filter(([, value]) => value !== undefined));

@@ -65,6 +65,7 @@ const ENGINE_ROWS: readonly EngineRow[] = [
   ['ds_cache_usage_ratio', 'gauge', 'Used blocks of the cache.', (s) => s.blocksUsed / s.blocks],
   ['ds_prefix_cache_queries_total', 'counter', 'Prompt tokens looked up.', (s) => s.prefixQueries],
   ['ds_prefix_cache_hits_total', 'counter', 'Prompt tokens found.', (s) => s.prefixHits],
+  ['ds_prefix_cache_host_hits_total', 'counter', 'Found in the host.', (s) => s.hostHits ?? 0],
   ['ds_prompt_tokens_total', 'counter', 'Tokens of prompts.', (s) => s.promptTokens],
   ['ds_generation_tokens_total', 'counter', 'Tokens generated.', (s) => s.generatedTokens],
   ['ds_preemptions_total', 'counter', 'Sequences put back for memory.', (s) => s.preemptions],

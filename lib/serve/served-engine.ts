@@ -22,7 +22,8 @@ export type EngineStats = Pick<
   InferenceStats,
   | ('running' | 'waiting' | 'blocksUsed' | 'blocks' | 'prefixQueries' | 'prefixHits')
   | ('promptTokens' | 'generatedTokens' | 'preemptions' | 'proposedTokens' | 'acceptedTokens')
->;
+> &
+  Partial<Pick<InferenceStats, 'hostHits'>>;
 
 /** Embeds texts, or ranks them for a query. */
 export interface ServedEncoder {

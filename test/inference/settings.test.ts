@@ -32,3 +32,36 @@ it('takes no more tokens in a step than all its sequences have', () => {
   assert.equal(limitsFor(2, 2, 1024, 4096).tokens, 4096);
   assert.equal(limitsFor(2, 2, 1024, 2 ** 31).tokens, 16 * 1024);
 });
+
+describe('host memory for evicted prefixes', () => {
+  const sizes = { layers: 2, kvHeads: 2, headDim: 128, blockSize: 64, dtype: 'bf16', device: gpu };
+  const blockOf = 2 * 2 * 2 * 64 * 128 * 2;
+  const hostBlocks = (
+    config: Parameters<typeof resolveInferenceConfig>[0],
+    given: object = {},
+    draft: CacheSizes | null = null,
+  ) => {
+    const own = { ...sizes, ...given } as unknown as CacheSizes;
+    return limitsOf(resolveInferenceConfig(config), own, 64, draft).hostBlocks;
+  };
+
+  it('holds as many blocks as fit', () => {
+    assert.equal(hostBlocks({}), 0);
+    assert.equal(hostBlocks({ kv_cache: { host_memory: 3 * blockOf + 5 } }), 3);
+  });
+
+  it('is refused where no prefix would come back', () => {
+    const cache = { host_memory: 3 * blockOf };
+    const draft = sizes as unknown as CacheSizes;
+    const cases: [() => unknown, RegExp][] = [
+      [
+        () => hostBlocks({ kv_cache: { ...cache, prefix_caching: false } }),
+        /prefix_caching: false/,
+      ],
+      [() => hostBlocks({ kv_cache: cache }, {}, draft), /got a draft model/],
+      [() => hostBlocks({ kv_cache: { host_memory: 5 } }), /got 5, less than a block of \d+/],
+      [() => hostBlocks({ kv_cache: cache, tensor_parallel: { tp_size: 2 } }), /several ranks/],
+    ];
+    for (const [call, message] of cases) assert.throws(call, message);
+  });
+});

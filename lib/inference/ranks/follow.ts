@@ -29,6 +29,7 @@ const NOTHING: InferenceStats = {
   blocks: 0,
   prefixQueries: 0,
   prefixHits: 0,
+  hostHits: 0,
   preemptions: 0,
   promptTokens: 0,
   generatedTokens: 0,
