@@ -17,6 +17,22 @@ test('a prefix is computed again, because blocks have no states', async () => {
   await engine.destroy();
 });
 
+test('the engine warns that prefix caching has no effect, unless it is off', async () => {
+  const warned = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+  const texts = async (kv_cache: object): Promise<string[]> => {
+    warned.mockClear();
+    const engine = await initInference(folder, { dtype: 'fp32', kv_cache });
+    await engine.destroy();
+    return warned.mock.calls.map(([text]) => String(text));
+  };
+  try {
+    expect(await texts({})).toEqual([expect.stringMatching(/prefix_caching has no effect/)]);
+    expect(await texts({ prefix_caching: false })).toEqual([]);
+  } finally {
+    warned.mockRestore();
+  }
+});
+
 test('a search for beams is refused by the name of the model', async () => {
   const model = await fromPretrained(folder);
   const search = beamSearch(model, [5, 6], { numBeams: 2, maxNewTokens: 2 });
