@@ -67,10 +67,9 @@ export class CompressedLayout {
 }
 
 function chunksOf(size: number, ranks: number, segments: readonly Segment[]): ChunkSegments[] {
-  const chunks = Array.from({ length: ranks }, () => ({
-    starts: [] as number[],
-    counts: [] as number[],
-  }));
+  const chunks = Array.from({ length: ranks }, (): Record<'starts' | 'counts', number[]> => {
+    return { starts: [], counts: [] };
+  });
   for (const { start, numel } of segments) {
     for (let from = start; from < start + numel; ) {
       const index = Math.floor(from / size);

@@ -22,7 +22,7 @@ export class JointCall {
   private readonly begun: ReadonlyMap<ProcessGroup, number>;
 
   constructor(private readonly groups: JointGroups) {
-    this.begun = new Map(others(groups.perhaps).map((group) => [group, group.issued]));
+    this.begun = new Map(ofSeveral(groups.perhaps).map((group) => [group, group.issued]));
   }
 
   /**
@@ -32,7 +32,7 @@ export class JointCall {
   giveUp(error: unknown): void {
     const { always } = this.groups;
     const started = [...this.begun].filter(([{ issued }, before]) => issued !== before);
-    const all = new Set([...others(always), ...started.map(([group]) => group)]);
+    const all = new Set([...ofSeveral(always), ...started.map(([group]) => group)]);
     for (const group of all) group.giveUp(reportOf(error));
   }
 }
@@ -62,8 +62,9 @@ export async function jointlyInTurns<Result>(
   }
 }
 
-const others = (groups: readonly (ProcessGroup | null)[] = []): ProcessGroup[] =>
-  groups.filter((group) => group !== null && group.size > 1) as ProcessGroup[];
+/** Returns the groups of several ranks. */
+export const ofSeveral = (groups: readonly (ProcessGroup | null)[] = []): ProcessGroup[] =>
+  groups.filter((group) => group !== null).filter(({ size }) => size > 1);
 
 /** Returns the text of an error for other ranks. Never throws. */
 export function reportOf(error: unknown): string {

@@ -271,7 +271,7 @@ function check(
   if (draft.errors.length > 0) return failure(draft);
   const triad = completeTriad(draft, env.worldSize);
   const { $schema: _editor, ...values }: Section = { ...withDefaults(draft.value), ...triad };
-  applyRules(draft, values as unknown as ResolvedValues, left);
+  applyRules(draft, checkedAs<ResolvedValues>(values), left);
   if (draft.errors.length > 0) return failure(draft);
   if (deriveOverlap(values)) {
     const of = 'zero_optimization.stage';
@@ -282,8 +282,11 @@ function check(
   const notices = draft.notices.toSorted(byLocation);
   const config = deepFreeze({ ...values, notices: notices.map(noticeLine) });
   const origins = originsOf(values, draft, draft.value);
-  return { config: config as unknown as ResolvedConfig, origins, left, errors: [], notices };
+  return { config: checkedAs<ResolvedConfig>(config), origins, left, errors: [], notices };
 }
+
+/** Types values with defaults that the schema has checked. */
+const checkedAs = <Values extends object>(values: object): Values => values as Values;
 
 /** Fills "auto"; returns the dotted paths that are left to a Trainer. */
 function fillIn(draft: Draft, { auto = {}, autoLater = false, worldSize }: ConfigEnvironment) {
@@ -319,7 +322,7 @@ function completeTriad(draft: Draft, worldSize: number): Triad | null {
 
 /** Returns an enabled section with its defaults. */
 function elasticityOf({ value }: Draft): Elasticity | null {
-  const { elasticity } = withDefaults(value) as unknown as ResolvedValues;
+  const { elasticity } = checkedAs<ResolvedValues>(withDefaults(value));
   return elasticity.enabled ? elasticity : null;
 }
 

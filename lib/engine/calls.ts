@@ -1,5 +1,5 @@
 // The calls that an engine accepts, and the groups of ranks that make each call together.
-import { type JointGroups, jointly, jointlyInTurns } from '../comm/jointly.js';
+import { type JointGroups, jointly, jointlyInTurns, ofSeveral } from '../comm/jointly.js';
 import type { ProcessGroup } from '../comm/process-group.js';
 import { DsError } from '../errors.js';
 import { destroyed, offloaded } from './engine-errors.js';
@@ -81,7 +81,7 @@ export class EngineCalls {
   /** Returns the groups in which other ranks may wait for this rank. */
   get groups(): ProcessGroup[] {
     const all = [...(this.passing.always ?? []), ...(this.stepping.perhaps ?? []), ...this.more];
-    return [...new Set(all)].filter((group) => group !== null && group.size > 1) as ProcessGroup[];
+    return ofSeveral([...new Set(all)]);
   }
 
   pass<Result>(body: () => Result): Result {

@@ -17,13 +17,11 @@ const KEPT_HOME = ['DS_JOB_SECRET', 'DS_NATIVE_BINDING', 'DS_ENV_FILE'];
 
 /** Returns the variables that ssh does not forward by itself. */
 export function forwardedVariables(env: Variables): Record<string, string> {
-  const pairs = Object.entries(env).filter(
-    ([name, value]) =>
-      value !== undefined &&
-      !KEPT_HOME.includes(name) &&
-      PREFIXES.some((prefix) => name.startsWith(prefix)),
-  );
-  return Object.fromEntries(pairs) as Record<string, string>;
+  const pairs = Object.entries(env).flatMap(([name, value]) => {
+    const isForwarded = PREFIXES.some((prefix) => name.startsWith(prefix));
+    return value !== undefined && isForwarded && !KEPT_HOME.includes(name) ? [[name, value]] : [];
+  });
+  return Object.fromEntries(pairs);
 }
 
 /** Receives a file and the names of its variables after they were taken. */

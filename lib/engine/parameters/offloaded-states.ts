@@ -185,5 +185,6 @@ function memoryOf(engine: EngineCore, name: OffloadState): Tensor[] {
     ],
     contiguous_grad_buffer: () => gradients.map(({ written }) => written),
   };
-  return known[name]().filter((tensor) => tensor !== null && !tensor.buffer.pinned) as Tensor[];
+  const tensors = known[name]().filter((tensor) => tensor !== null);
+  return tensors.filter(({ buffer }) => !buffer.pinned);
 }

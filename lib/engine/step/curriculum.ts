@@ -103,7 +103,7 @@ class SequenceCurriculum implements Curriculum {
     return given.map(([inputs, labels]) => {
       // Stages after the first may receive any value as inputs.
       const isList = Array.isArray(inputs) && inputs.every((one) => one instanceof Tensor);
-      const values: readonly unknown[] = isList ? (inputs as readonly Tensor[]) : [inputs];
+      const values: readonly unknown[] = isList ? inputs : [inputs];
       const cut = this.cut('engine.trainBatch', [...values, labels]);
       const some = cut.slice(0, -1) as Tensor[];
       return [isList ? some : (some[0] as Tensor), cut.at(-1)];
