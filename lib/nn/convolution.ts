@@ -46,7 +46,9 @@ function requireOneGroup(op: string, groups: number | undefined): void {
 
 /** Base of both convolutions: a weight over windows, and the window options. */
 abstract class Convolution extends Module {
+  /** [output channels, input channels, ...window]. */
   readonly weight: Parameter;
+  /** [output channels], or null. */
   readonly bias: Parameter | null;
   protected readonly windows: WindowOptions;
 

@@ -27,6 +27,7 @@ export class Dropout extends Module {
 abstract class FeatureDropout extends Module {
   protected constructor(
     private readonly op: string,
+    /** Probability of a zero. */
     readonly p: number,
     /**
      * Number of dims of an input with samples, and whether an input without samples is accepted.

@@ -85,10 +85,15 @@ function activationOf(op: string, given: TransformerLayerOptions['activation']):
 
 /** Base of both layers: self-attention, feed-forward, and residual additions. */
 abstract class TransformerLayer extends Module {
+  /** Attention of the tokens to each other. */
   readonly self_attn: MultiheadAttention;
+  /** Feed-forward: first projection. */
   readonly linear1: Linear;
+  /** Dropout between the projections. */
   readonly dropout: Dropout;
+  /** Feed-forward: second projection. */
   readonly linear2: Linear;
+  /** Whether norms come before attention and feed-forward; else after the additions. */
   readonly normFirst: boolean;
   private readonly activation: Activation;
 

@@ -26,8 +26,23 @@ const HIDDEN = ts.ModifierFlags.Private | ts.ModifierFlags.Protected;
  */
 export function surfaceOf(file: string): Entry[] {
   const { module, checker } = compiled(file);
-  return exportsOf(module, '', checker);
+  return exportsOf(module, '', { checker, exported: exportedBy(module, checker) });
 }
+
+interface Surface {
+  checker: ts.TypeChecker;
+  exported: ReadonlySet<ts.Symbol>;
+}
+
+/** The symbols that a module and its namespaces export. */
+function exportedBy(module: ts.Symbol, checker: ts.TypeChecker): Set<ts.Symbol> {
+  const targets = checker.getExportsOfModule(module).map((symbol) => targetOf(symbol, checker));
+  const inner = targets.filter(({ flags }) => flags & ts.SymbolFlags.ValueModule);
+  return new Set([...targets, ...inner.flatMap((one) => [...exportedBy(one, checker)])]);
+}
+
+const targetOf = (symbol: ts.Symbol, checker: ts.TypeChecker): ts.Symbol =>
+  symbol.flags & ts.SymbolFlags.Alias ? checker.getAliasedSymbol(symbol) : symbol;
 
 /** All properties of an instance of class `name`, also undeclared ones. */
 export function propertiesOf(file: string, name: string): Entry[] {
@@ -51,26 +66,42 @@ function compilerOptions(): ts.CompilerOptions {
   return ts.convertCompilerOptionsFromJson(config.compilerOptions, root).options;
 }
 
-function exportsOf(module: ts.Symbol, prefix: string, checker: ts.TypeChecker): Entry[] {
+function exportsOf(module: ts.Symbol, prefix: string, all: Surface): Entry[] {
+  const { checker } = all;
   return checker.getExportsOfModule(module).flatMap((symbol) => {
     const path = prefix + symbol.name;
-    const isAlias = (symbol.flags & ts.SymbolFlags.Alias) !== 0;
-    const target = isAlias ? checker.getAliasedSymbol(symbol) : symbol;
+    const target = targetOf(symbol, checker);
     if (target.flags & ts.SymbolFlags.ValueModule) {
       const namespace = entryOf(path, symbol, checker, false);
-      return [namespace, ...exportsOf(target, `${path}.`, checker)];
+      return [namespace, ...exportsOf(target, `${path}.`, all)];
     }
-    return [entryOf(path, target, checker, false), ...membersOf(target, path, checker)];
+    return [entryOf(path, target, checker, false), ...membersOf(target, path, all)];
   });
 }
 
-/** The public members that a class or an interface declares, static ones included. */
-function membersOf(owner: ts.Symbol, path: string, checker: ts.TypeChecker): Entry[] {
+/**
+ * The public members that a class or an interface declares, static ones included, and those of a
+ * class that is not exported itself.
+ */
+function membersOf(owner: ts.Symbol, path: string, all: Surface): Entry[] {
+  const { checker, exported } = all;
   const statics = owner.flags & ts.SymbolFlags.Class ? owner.exports : undefined;
   const members = [...(owner.members?.values() ?? []), ...(statics?.values() ?? [])];
-  return members
+  const own = members
     .filter(isPublicMember)
     .map((member) => entryOf(`${path}.${member.name}`, member, checker, true));
+  const bases = owner.flags & ts.SymbolFlags.Class ? basesOf(owner, checker) : [];
+  const hidden = bases.filter((base) => !exported.has(base));
+  const names = new Set(own.map((entry) => entry.path));
+  const inherited = hidden.flatMap((base) => membersOf(base, path, all));
+  return [...own, ...inherited.filter((entry) => !names.has(entry.path))];
+}
+
+/** The base classes that this package declares. */
+function basesOf(owner: ts.Symbol, checker: ts.TypeChecker): ts.Symbol[] {
+  const type = checker.getDeclaredTypeOfSymbol(owner) as ts.InterfaceType;
+  const symbols = checker.getBaseTypes(type).map((base) => base.symbol);
+  return symbols.filter((base) => placeOf(base?.declarations?.[0]).startsWith('lib/'));
 }
 
 function isPublicMember(member: ts.Symbol): boolean {
