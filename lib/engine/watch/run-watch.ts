@@ -73,19 +73,15 @@ export class RunWatch {
 
   /** Records a line of the run's log. */
   log(line: string): void {
-    this.parts?.log.write({ e: 'log', line: requireType('watch.log', line, 'string') });
+    requireType('watch.log', line, 'string');
+    this.parts?.log.write({ e: 'log', line });
   }
 
   /** Records a message that needs attention. Default level: "info". */
   notice(message: string, level: NoticeLevel = 'info'): void {
     requireOneOf('watch.notice level', level, Object.keys(LEVELS));
-    const { log, step } = this.parts ?? {};
-    log?.write({
-      e: 'notice',
-      level,
-      message: requireType('watch.notice', message, 'string'),
-      step: step?.(),
-    });
+    requireType('watch.notice', message, 'string');
+    this.parts?.log.write({ e: 'notice', level, message, step: this.parts.step() });
   }
 
   /** @internal Speed in tokens and MFU, at the step. */
