@@ -20,9 +20,14 @@ interface ThreadPoolOptions {
   threads: number;
   /** Milliseconds that a thread may take for one question, counted from the thread's start. */
   timeoutMs: number;
+  /** Milliseconds that a thread may take to start. Default: two minutes. */
+  startMs?: number;
   /** MiB of a thread's heap; a thread that needs more ends. Default: Node's. */
   heapMiB?: number;
 }
+
+/** A busy machine reads the modules of a thread slowly. */
+const START_MS = 120_000;
 
 /** The error of a question without an answer. `isLimit`: it took too much time or memory. */
 export type Lost = (got: string, isLimit: boolean) => DsError;
@@ -46,7 +51,8 @@ export class ThreadPool<Question, Answer> {
     signal?.throwIfAborted();
     const thread = await this.freeThread(lost, signal);
     try {
-      return await thread.ask(question, { timeoutMs: this.options.timeoutMs, lost, signal });
+      const { timeoutMs, startMs = START_MS } = this.options;
+      return await thread.ask(question, { timeoutMs, startMs, lost, signal });
     } finally {
       if (thread.hasEnded) this.all.delete(thread);
       else this.idle.push(thread);
@@ -102,6 +108,7 @@ export class ThreadPool<Question, Answer> {
 /** Settings of a question. */
 interface Asking {
   timeoutMs: number;
+  startMs: number;
   lost: Lost;
   signal: AbortSignal | undefined;
 }
@@ -128,7 +135,7 @@ class AnsweringThread<Question, Answer> {
     return this.ended !== null;
   }
 
-  ask(question: Question, { timeoutMs, lost, signal }: Asking): Promise<Answer> {
+  ask(question: Question, { timeoutMs, startMs, lost, signal }: Asking): Promise<Answer> {
     return new Promise((resolve, reject) => {
       const finish = (body: () => void): void => {
         isFinished = true;
@@ -160,13 +167,20 @@ class AnsweringThread<Question, Answer> {
         void this.worker.terminate();
         onExit();
       };
+      const onLateStart = (): void => {
+        this.ended = `no start within ${startMs} ms`;
+        void this.worker.terminate();
+        onExit();
+      };
       void this.started.then(() => {
+        clearTimeout(timer);
         if (!isFinished) timer = setTimeout(onTimeout, boundedMs(timeoutMs));
       });
       if (this.ended !== null) {
         onExit();
         return;
       }
+      timer = setTimeout(onLateStart, boundedMs(startMs));
       signal?.addEventListener('abort', onAbort);
       this.worker.ref();
       this.worker.on('message', onMessage).on('exit', onExit);

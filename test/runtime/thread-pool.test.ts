@@ -49,6 +49,13 @@ test('a thread that ends, or says nothing, is replaced', async () => {
   await impatient.close();
 });
 
+test('a thread that never starts is given up', async () => {
+  const entry = { folder: __dirname, entry: 'silent-thread', data: {} };
+  const pool = new ThreadPool({ ...entry, threads: 1, timeoutMs: 60_000, startMs: 1 });
+  await expect(pool.ask(1, lost)).rejects.toThrow('no start within 1 ms');
+  await pool.close();
+});
+
 test('a thread that exceeds its heap limit is replaced', async () => {
   const pool = poolOf(1, 60_000, 100);
   await expect(pool.ask('grow', lost)).rejects.toThrow(/memory limit/);

@@ -1,0 +1,2 @@
+// The entry of a pool thread that never reports its start.
+setInterval(() => {}, 60_000);
