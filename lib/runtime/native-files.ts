@@ -58,10 +58,12 @@ function folderOf(name: string, root: string): string[] {
 /** The fix for the reasons of the dynamic linker; without a reason, no file was found. */
 export function loadHint(reasons: string, platform = platformName()): string {
   const build = 'build it from source: npm explore @ds/native -- npm run build:native';
+  if (platform.startsWith('win32-'))
+    return '@ds/native does not run on Windows itself. Install WSL 2, and run Node.js for Linux in it.';
   if (!/^linux-(x64|arm64)$/.test(platform))
-    return `@ds/native ships for Linux on x64 and arm64. On Windows, use WSL 2. Else ${build}.`;
+    return `@ds/native ships for Linux on x64 and arm64. For the CPU of a Mac, ${build}.`;
   if (/ld-musl|ld-linux|musl/.test(reasons))
-    return 'The package needs glibc. Replace Alpine by an image with glibc, such as node:22.';
+    return `The package needs glibc. Replace Alpine by an image with glibc, such as node:22, or ${build}.`;
   const version = /version `GLIBC_([\d.]+)' not found/.exec(reasons)?.[1];
   if (version !== undefined)
     return `The package needs glibc ${version}. Update the system, or ${build}.`;

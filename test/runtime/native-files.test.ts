@@ -63,7 +63,12 @@ test('without packages, and with a package without its file, there is no candida
 
 test.each([
   ['', 'linux-x64', /^Install @ds\/native-linux-x64 .*--omit=optional.*package-lock\.json/],
-  ['', 'darwin-arm64', /ships for Linux on x64 and arm64\. On Windows, use WSL 2/],
+  [
+    '',
+    'darwin-arm64',
+    /ships for Linux on x64 and arm64\. For the CPU of a Mac, build it from source/,
+  ],
+  ['', 'win32-x64', /does not run on Windows itself\. Install WSL 2/],
   ["/lib/libm.so.6: version `GLIBC_2.35' not found", 'linux-arm64', /needs glibc 2\.35/],
   ['Error loading shared library ld-linux-x86-64.so.2', 'linux-x64', /Replace Alpine/],
   ['a.node: invalid ELF header', 'linux-x64', /^Reinstall the package, or build/],
