@@ -1,5 +1,13 @@
-# Targets DS::openblas and DS::liburing, linked statically so that the addon needs neither
-# installed.
+# Targets DS::blas and DS::file_ring: OpenBLAS and liburing, linked statically so that the addon
+# needs neither installed; on macOS Accelerate and nothing.
+if(APPLE)
+  find_library(DS_ACCELERATE Accelerate REQUIRED)
+  add_library(DS::blas INTERFACE IMPORTED)
+  target_link_libraries(DS::blas INTERFACE ${DS_ACCELERATE})
+  add_library(DS::file_ring INTERFACE IMPORTED)
+  return()
+endif()
+
 function(ds_static_library name archive header debian_package)
   string(TOUPPER ${name} upper)
   set(hints /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/openblas-pthread
@@ -20,6 +28,8 @@ endfunction()
 # The pthread variant: the OpenMP one would make the addon need libgomp.
 ds_static_library(openblas libopenblas.a cblas.h libopenblas-pthread-dev)
 ds_static_library(liburing liburing.a liburing.h liburing-dev)
+add_library(DS::blas ALIAS ds_openblas)
+add_library(DS::file_ring ALIAS ds_liburing)
 
 # OpenBLAS holds every kernel once for each family of processors. The addon needs AVX2 anyway, so
 # the families without it are taken for the oldest one that has it, and their kernels stay out. So

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <mutex>
 #include <thread>
 
 #include "../comm/job.h"
@@ -17,10 +18,28 @@
 
 namespace ds::addon {
 
+/// A pointer that threads set and read. The libc++ of macOS has no std::atomic of shared_ptr.
+template <class T>
+class SharedPointer {
+ public:
+  std::shared_ptr<T> load() const {
+    std::lock_guard lock(mutex_);
+    return pointer_;
+  }
+  void store(std::shared_ptr<T> pointer) {
+    std::lock_guard lock(mutex_);
+    pointer_.swap(pointer);  // the old object goes after the lock
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<T> pointer_;
+};
+
 /// `job` is set by the task that joins, before its promise resolves.
 struct JobRef {
   std::shared_ptr<comm::Cancellation> cancellation = std::make_shared<comm::Cancellation>();
-  std::atomic<std::shared_ptr<comm::Job>> job;
+  SharedPointer<comm::Job> job;
   /// Number of other environments that have an offer of the job and have not released it.
   std::shared_ptr<std::atomic<int>> guests = std::make_shared<std::atomic<int>>(0);
 };
@@ -28,7 +47,7 @@ struct JobRef {
 /// `group` is set by the task that opens it, before its promise resolves.
 struct GroupRef {
   std::shared_ptr<JobRef> job;
-  std::atomic<std::shared_ptr<comm::ProcessGroup>> group;
+  SharedPointer<comm::ProcessGroup> group;
 };
 
 /// Open objects of one environment. Destroyed in this order: groups, jobs, stores.
@@ -268,7 +287,7 @@ Promise<double> join_job(Addon& addon, std::string host, Port port, std::string 
     const auto report = [failure, open = ref->cancellation](const Error& error) {
       open->unless_cancelled([&] { failure->set(error); });
     };
-    ref->job = std::make_shared<comm::Job>(member, report, ref->cancellation);
+    ref->job.store(std::make_shared<comm::Job>(member, report, ref->cancellation));
     return handle;
   });
 }
@@ -276,7 +295,7 @@ Promise<double> join_job(Addon& addon, std::string host, Port port, std::string 
 double offer_job(Addon&, Handle<JobRef> job) {
   const auto guests = job->guests;
   auto* guest = new JobRef;
-  guest->job = job_of(job);
+  guest->job.store(job_of(job));
   ++*guests;
   return offers<JobRef>().add(std::shared_ptr<JobRef>(guest, [guests](JobRef* done) {
     delete done;

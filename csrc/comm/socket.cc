@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "../core/error.h"
+#include "../core/system.h"
 
 namespace ds::comm {
 namespace {
@@ -45,7 +46,7 @@ void set_option(const Socket& socket, int level, int option) {
 }
 
 Socket new_socket(const Address& address) {
-  Socket socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  Socket socket(system::stream_socket(address.storage.ss_family));
   if (!socket.open()) fail("a new socket", std::strerror(errno));
   return socket;
 }
@@ -128,7 +129,7 @@ std::string local_host_of(const Socket& socket) {
 }
 
 Socket accept_one(const Socket& listener) {
-  Socket socket(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  Socket socket(system::accept_stream(listener.get()));
   if (socket.open()) set_option(socket, IPPROTO_TCP, TCP_NODELAY);
   return socket;
 }
@@ -153,7 +154,7 @@ Socket try_connect(const Address& address, Clock::time_point deadline) {
 
 void send_all(const Socket& socket, std::string_view data, Clock::time_point deadline) {
   while (!data.empty()) {
-    const ssize_t sent = send(socket.get(), data.data(), data.size(), MSG_NOSIGNAL);
+    const ssize_t sent = send(socket.get(), data.data(), data.size(), system::send_flags());
     if (sent > 0) {
       data.remove_prefix(static_cast<size_t>(sent));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {

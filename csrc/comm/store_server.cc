@@ -2,15 +2,13 @@
 #include "store_server.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <sys/eventfd.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
 #include "../core/start_threads.h"
+#include "../core/system.h"
 #include "sha256.h"
 
 namespace ds::comm {
@@ -38,7 +36,7 @@ std::string server_proof(const std::string& secret, std::string_view server_nonc
 
 std::string random_bytes(size_t count) {
   std::string out(count, '\0');
-  if (getrandom(out.data(), count, 0) != static_cast<ssize_t>(count)) {
+  if (!system::random_bytes(out.data(), count)) {
     throw Error("DS_COMM", "store", "random bytes from the kernel", "none");
   }
   return out;
@@ -47,20 +45,18 @@ std::string random_bytes(size_t count) {
 StoreServer::StoreServer(const std::string& host, uint16_t port, std::string secret)
     : secret_(std::move(secret)),
       listener_(listen_on(resolve(host, port))),
-      port_(port_of(listener_)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      port_(port_of(listener_)) {
   thread_ = start_thread("store", "a thread that serves the ranks", [this] { serve(); });
 }
 
 StoreServer::~StoreServer() {
   ending_.store(true);
-  const uint64_t one = 1;
-  static_cast<void>(!write(wake_.get(), &one, sizeof(one)));
+  wake_.ring();
   thread_.join();
 }
 
 void StoreServer::serve() {
-  pthread_setname_np(pthread_self(), "ds-store");
+  system::name_thread("ds-store");
   try {
     serve_all();
   } catch (const std::exception&) {
@@ -211,7 +207,7 @@ void StoreServer::send(Client& client, const std::string& bytes) {
   client.out += bytes;
   while (!client.out.empty() && !client.broken) {
     const ssize_t sent =
-        ::send(client.socket.get(), client.out.data(), client.out.size(), MSG_NOSIGNAL);
+        ::send(client.socket.get(), client.out.data(), client.out.size(), system::send_flags());
     if (sent > 0) {
       client.out.erase(0, static_cast<size_t>(sent));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {

@@ -11,6 +11,7 @@
 
 #include "progress_board.h"
 #include "socket.h"
+#include "wakeup.h"
 #include "wire.h"
 
 namespace ds::comm {
@@ -84,7 +85,7 @@ class StoreServer {
   const std::string secret_;
   Socket listener_;
   uint16_t port_;
-  Socket wake_;  // readable when the thread shall end
+  Wakeup wake_;  // readable when the thread shall end
   std::atomic<bool> ending_{false};
   Clients clients_;
   std::unordered_map<std::string, std::string> values_;

@@ -3,8 +3,6 @@
 #include "watchdog.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include <utility>
 
 #include "../core/start_threads.h"
+#include "../core/system.h"
 #include "store_server.h"
 
 namespace ds::comm {
@@ -51,7 +50,6 @@ Watchdog::Watchdog(const StoreAddress& store, int rank, Milliseconds timeout,
       timeout_(timeout),
       failure_(std::move(failure)),
       socket_(join_store(store, Clock::now() + timeout, cancellation)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       heard_(Clock::now()) {
   report_.put(Request::report).put(static_cast<int32_t>(rank_));
   thread_ = start_thread("process group", "a thread that watches collectives", [this] { run(); });
@@ -66,10 +64,7 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
-void Watchdog::wake() {
-  const uint64_t one = 1;
-  static_cast<void>(!write(wake_.get(), &one, sizeof(one)));
-}
+void Watchdog::wake() { wake_.ring(); }
 
 uint32_t Watchdog::define(Channel channel) {
   std::lock_guard lock(mutex_);
@@ -123,7 +118,7 @@ void Watchdog::finish() {
 }
 
 void Watchdog::run() {
-  pthread_setname_np(pthread_self(), "ds-watchdog");
+  system::name_thread("ds-watchdog");
   try {
     watch_over();
   } catch (const std::exception& error) {
@@ -263,10 +258,7 @@ void Watchdog::listen(Milliseconds patience) {
   const Clock::time_point due = Clock::now() + patience;
   if (poll(entries, 2, static_cast<int>(patience.count())) < 0 && errno != EINTR) return;
   excuse(Clock::now() - due);
-  if (entries[0].revents) {
-    uint64_t count;
-    static_cast<void>(!read(wake_.get(), &count, sizeof(count)));
-  }
+  if (entries[0].revents) wake_.clear();
   bool lost = false;
   while (entries[1].revents) {
     char block[4096];

@@ -15,6 +15,7 @@
 #include "engine.h"
 #include "progress_board.h"
 #include "store_client.h"
+#include "wakeup.h"
 
 namespace ds::comm {
 
@@ -87,7 +88,8 @@ class Watchdog {
   const int rank_;
   const Milliseconds timeout_;
   std::shared_ptr<Failure> failure_;
-  Socket socket_, wake_;
+  Socket socket_;
+  Wakeup wake_;
 
   std::mutex mutex_;  // guards the members below
   std::vector<Channel> channels_;

@@ -2,9 +2,9 @@
 #include "dynamic_library.h"
 
 #include <dlfcn.h>
-#include <link.h>
 
 #include "error.h"
+#include "system.h"
 
 namespace ds {
 
@@ -13,14 +13,6 @@ namespace {
 std::string loader_reason() {
   const char* reason = dlerror();
   return reason ? reason : "no reason given";
-}
-
-/// Returns the path to which the loader resolved `name`, or `name` if the path is unknown.
-std::string resolved_path(void* handle, const std::string& name) {
-  link_map* map = nullptr;
-  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || !map || !map->l_name || !*map->l_name)
-    return name;
-  return map->l_name;
 }
 
 }  // namespace
@@ -34,7 +26,7 @@ DynamicLibrary DynamicLibrary::open(const LibraryRequest& request) {
   std::string reasons;
   for (const std::string& name : request.candidates) {
     if (void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-      return DynamicLibrary(handle, resolved_path(handle, name));
+      return DynamicLibrary(handle, system::library_path(handle, name));
     }
     reasons += (reasons.empty() ? "" : "; ") + loader_reason();
   }

@@ -1,7 +1,13 @@
-// The only calls into OpenBLAS: a row-major matrix product on the calling thread.
+// The only calls into OpenBLAS, or on macOS Accelerate: a row-major matrix product on the calling
+// thread.
 #pragma once
 
+#ifdef __APPLE__
+#define ACCELERATE_NEW_LAPACK
+#include <Accelerate/Accelerate.h>
+#else
 #include <cblas.h>
+#endif
 
 #include <cstdint>
 #include <type_traits>
@@ -23,8 +29,10 @@ struct Matrix {
 template <class C>
 void gemm(int64_t m, int64_t n, int64_t k, C alpha, const Matrix<C>& a, const Matrix<C>& b, C beta,
           C* c, int64_t ldc) {
+#ifndef __APPLE__
   static const bool once = (openblas_set_num_threads(1), true);
   (void)once;
+#endif
   const auto op = [](bool transposed) { return transposed ? CblasTrans : CblasNoTrans; };
   const int rows = static_cast<int>(m), cols = static_cast<int>(n), inner = static_cast<int>(k);
   const int lda = static_cast<int>(a.ld), ldb = static_cast<int>(b.ld);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "../core/system.h"
 #include "../ops/all_ops.generated.h"
 #include "cpu_context.h"
 
@@ -134,9 +135,7 @@ void* CpuDevice::allocate_pinned(size_t bytes) {
     throw Error("DS_OUT_OF_MEMORY", "allocate_pinned", text(bytes, " bytes of host memory"),
                 std::strerror(errno), "Free host memory, or offload less.");
   }
-  madvise(data, size, MADV_HUGEPAGE);
-  // Of pages that a disk's transfers have pinned a child would get copies at once.
-  madvise(data, size, MADV_DONTFORK);
+  system::prepare_pinned(data, size);
   std::lock_guard lock(mutex_);
   stats_.in_use += size;
   stats_.reserved += size;

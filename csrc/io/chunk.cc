@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <pthread.h>
+
+#include "../core/system.h"
 
 namespace ds::io {
 
@@ -66,7 +67,7 @@ std::deque<Chunk> cut(const std::vector<Transfer>& batch, size_t size, Completio
 }
 
 void begin_thread(const char* name) {
-  pthread_setname_np(pthread_self(), name);
+  system::name_thread(name);
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);

@@ -6,9 +6,10 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 #include <utility>
+
+#include "../core/system.h"
 
 namespace ds::io {
 namespace {
@@ -30,11 +31,9 @@ const char* cure_for(int code) {
   }
 }
 
-constexpr unsigned kNoReplace = 1;  // RENAME_NOREPLACE, which older headers lack
-
-/// Rename for file systems without RENAME_NOREPLACE (NFS, some of FUSE). A file gets its new name
-/// by a link, which never replaces. A folder uses rename(2), which replaces only an empty folder.
-/// Returns 0 or an errno.
+/// Rename for file systems that cannot forbid to replace (NFS, some of FUSE). A file gets its new
+/// name by a link, which never replaces. A folder uses rename(2), which replaces only an empty
+/// folder. Returns 0 or an errno.
 int rename_without_flag(const char* from, const char* to) {
   struct stat status;
   if (::lstat(to, &status) == 0) return EEXIST;
@@ -62,9 +61,7 @@ Error io_error(const char* operation, const std::string& path, std::string expec
 }
 
 bool rename_exclusive(const std::string& from, const std::string& to) {
-  int code = ::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), kNoReplace) == 0
-                 ? 0
-                 : errno;
+  int code = system::rename_exclusive(from.c_str(), to.c_str());
   if (code == EINVAL || code == ENOSYS || code == EOPNOTSUPP) {
     code = rename_without_flag(from.c_str(), to.c_str());
   }
