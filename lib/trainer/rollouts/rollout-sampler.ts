@@ -185,7 +185,8 @@ export class RolloutSampler {
         rollouts.phase((generate) =>
           body(async (request) => required((await generate([request]))[0]).map(sampledOf)),
         );
-      return shared.sample(requests, { phase, lanes });
+      const sampling = { ...plan.sampling, logprobs: 0 };
+      return shared.sample(requests, { phase, lanes, sampling });
     }
     let completions: Sampled[] = [];
     await inUnison(world, 'sampling rollouts', async () => {

@@ -17,6 +17,15 @@ type SampleRequest = (request: GenerateRequest) => Promise<Sampled[]>;
 /** Runs `body` in a phase of generation. */
 export type Phase = <Result>(body: (sample: SampleRequest) => Promise<Result>) => Promise<Result>;
 
+/** How a rank samples its own prompts and those of others. */
+interface SharedSampling {
+  readonly phase: Phase;
+  /** Requests at once. */
+  readonly lanes: number;
+  /** Options of all requests. */
+  readonly sampling: Omit<GenerateRequest, keyof SharedRequest>;
+}
+
 /**
  * The prompts of all ranks. Each rank claims its own prompts, then those of the following ranks.
  * Counters in the store of the job decide claims, so each prompt is sampled once.
@@ -40,7 +49,7 @@ export class SharedPrompts {
    */
   async sample(
     requests: readonly GenerateRequest[],
-    { phase: inPhase, lanes }: { phase: Phase; lanes: number },
+    { phase: inPhase, lanes, sampling }: SharedSampling,
   ): Promise<{ completions: Sampled[]; stolen: number }> {
     const { world } = this;
     const phase = this.phase++;
@@ -49,7 +58,6 @@ export class SharedPrompts {
     }));
     const shared = (await inUnison(world, 'sharing prompts', async () => own as never)) as never;
     const all = shared as SharedRequest[][];
-    const [sampling = {}] = requests;
     const made: Sampled[][] = [];
     const claimed = (sample: SampleRequest) => async (): Promise<Delivery[]> => {
       const foreign: Delivery[] = [];
