@@ -257,10 +257,14 @@ describe('a model of the caller', () => {
       code: 'DS_CONFIG',
       op: 'engine.forward, progressive_layer_drop',
     });
-    expect((error as Error).message).toMatch(/Own without dropLayers.*engine\.pldTheta/s);
+    expect((error as Error).message).toMatch(
+      /Own without dropLayers.* in step 1\..*engine\.pldTheta/s,
+    );
     expect(engine.pldTheta).toBe(1);
     step();
-    expect(await refusal(step)).toMatchObject({ code: 'DS_CONFIG' });
+    expect(await refusal(step)).toMatchObject({
+      ...{ code: 'DS_CONFIG', got: expect.stringMatching(/no read in step 2$/) },
+    });
   });
 
   test('may leave out layers itself', async () => {
