@@ -48,12 +48,14 @@ const requestOf = (token: number): GenerateRequest => ({
 test('a rank without prompts samples those of a slow one, with all options', async () => {
   const { ranks, counters } = ranksOf(2);
   const seen: GenerateRequest[][] = [[], []];
+  let phases = 0;
   const phaseOf =
     (rank: number): Phase =>
     (body) =>
       body(async (request) => {
         seen[rank]?.push(request);
-        await pause(rank === 0 ? 500 : 1);
+        // Rank 0 waits until the other one has sampled the rest of its prompts.
+        while (rank === 0 && (seen[1]?.length ?? 0) < 3 * (phases + 1)) await pause(1);
         const content = `${(request.prompt as number[])[0]}`;
         const one = { tokens: [1], logprobs: [0], mask: null, calls: 0, isTruncated: false };
         return Array.from({ length: 2 }, (): Sampled => ({ ...one, content }));
@@ -72,6 +74,7 @@ test('a rank without prompts samples those of a slow one, with all options', asy
     expect(found.map(({ stolen }) => stolen)).toEqual([6, 0]);
     expect(found[1]?.completions).toEqual([]);
     expect(seen.map(({ length }) => length)).toEqual([1 + phase, 3 + 3 * phase]);
+    phases += 1;
   }
   for (const request of seen.flat()) {
     expect(request).toEqual(requestOf((request.prompt as number[])[0] as number));
