@@ -164,7 +164,9 @@ export class InferenceServer {
         reject(new DsError({ code: 'DS_IO', op, expected, got: cause.message, hint, cause }));
       };
       this.http.once('error', onError);
-      this.http.listen({ host, port }, () => {
+      // The kernel drops bytes of clients beyond the backlog. They come again seconds later, when
+      // the time of the headers may be over.
+      this.http.listen({ host, port, backlog: this.limits.connections }, () => {
         this.http.off('error', onError).on('error', this.onAcceptError);
         const { address } = this.http.address() as AddressInfo;
         if (!this.access.isOpen || !isLoopback(address)) this.hosts = null;

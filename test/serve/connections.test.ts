@@ -1,6 +1,6 @@
 // Connections and bodies: each has a bound, and a refused client keeps nothing open.
 import { once } from 'node:events';
-import { connect, type Socket } from 'node:net';
+import { connect, Server, type Socket } from 'node:net';
 
 import { BodyBudget } from '../../lib/serve/body-budget.js';
 import { serve } from '../../lib/serve/index.js';
@@ -213,3 +213,16 @@ test('more connections than half of the open files are refused', async () => {
   const message = /serve limits connections: expected at most \d+, half .* got 1099511627776/;
   await expect(serve(new FakeEngine(tokenizer), { port: 0, limits })).rejects.toThrow(message);
 });
+
+test.each([undefined, 3000])(
+  'as many clients may wait for accept() as be open: %j',
+  async (most) => {
+    const listen = jest.spyOn(Server.prototype, 'listen');
+    const limits = most === undefined ? {} : { connections: most };
+    const server = await serve(new FakeEngine(tokenizer), { port: 0, limits });
+    const [given] = listen.mock.calls.at(-1) as unknown as [{ backlog: number }];
+    listen.mockRestore();
+    await server.stop();
+    expect(given.backlog).toBe(most ?? 1024);
+  },
+);
