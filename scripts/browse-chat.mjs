@@ -192,7 +192,7 @@ async function checkSettings(page, engine) {
   await say(page, 'A city.');
   await until(page, () => document.querySelectorAll('.message').length === 8);
   await idle(page);
-  assert.deepEqual(engine.requests.at(-1).format, { schema });
+  assert.deepEqual(engine.requests.at(-1).format['~answer'].format, { schema });
   await page.fill('#schema', '');
   done('format: the schema of the answer reaches the engine; bad JSON is named');
 }
