@@ -217,4 +217,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 841538312
+#define DS_INTERFACE_HASH 1563325978

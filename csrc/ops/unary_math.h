@@ -4,6 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "../core/error_function.h"
 #include "../core/exponential.h"
 #include "elementwise.h"
 
@@ -37,12 +38,12 @@ DS_HOST_DEVICE T unary_value(T x) {
   else if constexpr (op == UnaryOp::gelu_tanh) {
     return quotient(x, T(1) + exp_of(-gelu_twice_inner(x)));
   } else if constexpr (op == UnaryOp::gelu_erf) {
-    return T(0.5) * x * (T(1) + std::erf(x * T(0.70710678118654752)));
+    return T(0.5) * x * (T(1) + erf_of(x * T(0.70710678118654752)));
   } else if constexpr (op == UnaryOp::floor) return std::floor(x);
   else if constexpr (op == UnaryOp::ceil) return std::ceil(x);
   else if constexpr (op == UnaryOp::round) return std::rint(x);
   else if constexpr (op == UnaryOp::trunc) return std::trunc(x);
-  else if constexpr (op == UnaryOp::erf) return std::erf(x);
+  else if constexpr (op == UnaryOp::erf) return erf_of(x);
   else if constexpr (op == UnaryOp::log1p) return std::log1p(x);
   else if constexpr (op == UnaryOp::expm1) return std::expm1(x);
   else {
@@ -87,7 +88,7 @@ DS_HOST_DEVICE T unary_derivative(T x) {
     return s + x * (s * (T(1) - s)) * inner_slope;
   } else if constexpr (op == UnaryOp::gelu_erf) {
     constexpr T kInverseRoot = T(0.39894228040143268);  // 1 / sqrt(2 pi)
-    const T cdf = T(0.5) * (T(1) + std::erf(x * T(0.70710678118654752)));
+    const T cdf = T(0.5) * (T(1) + erf_of(x * T(0.70710678118654752)));
     return cdf + x * (kInverseRoot * exp_of(T(-0.5) * x * x));
   } else if constexpr (is_staircase(op)) return T(0);
   else if constexpr (op == UnaryOp::erf)
