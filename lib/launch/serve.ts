@@ -15,6 +15,7 @@ import {
   openServed,
   requireKey,
   serve,
+  servePool,
 } from '../serve/index.js';
 
 import { REQUEST_LIMITS, readLimits, SERVER_LIMITS } from '../serve/limits.js';
@@ -124,8 +125,10 @@ export async function serveHere(folder: string | null, flags: ServeFlags): Promi
     return engine;
   };
   const limits = fromFlags({ ...REQUEST_LIMITS, ...SERVER_LIMITS }, flags);
-  const source = folder === null ? poolOf(flags, options) : open(folder);
-  const server = await serve(source, { ...given, host, model, apiKeys, chatTemplate, limits });
+  const settings = { ...given, host, model, apiKeys, chatTemplate, limits };
+  const server = await (folder === null
+    ? servePool(poolOf(flags, options), settings)
+    : serve(open(folder), settings));
   if (folder !== null) console.log(`${model} at ${server.url}/v1: loading ${folder}`);
   if (given.ui) console.log(`chat at ${server.url}/`);
   if (apiKeys.length === 0 && !isLoopback(host)) {

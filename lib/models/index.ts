@@ -29,6 +29,7 @@ export { GPT2Block, type Mlp, type Transformer } from './gpt2/gpt2.js';
 export { gpt2HuggingFaceNames, type HuggingFaceName } from './gpt2/pretrained.js';
 export type { LanguageHead } from './language-head.js';
 export type { FolderOptions } from './model-folder.js';
+export type { NormalizedHead } from './normalized-head.js';
 export type { PlaceInputs, Places } from './places.js';
 export type {
   AttentionContext,

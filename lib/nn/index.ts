@@ -6,6 +6,7 @@ export {
   type CacheReach,
   CausalSelfAttention,
   KeyValueCache,
+  type LatentHeads,
   type LayerCache,
   type RecurrentState,
   type SequenceCache,

@@ -18,4 +18,4 @@ export type {
   ServedLogprob,
   ServedPiece,
 } from './served-engine.js';
-export { InferenceServer, serve } from './server.js';
+export { InferenceServer, serve, servePool } from './server.js';

@@ -18,7 +18,7 @@ import { EngineFailure } from './engine-failure.js';
 import { Hosts } from './hosts.js';
 import { type ResolvedLimits, readLimits } from './limits.js';
 import { Metrics } from './metrics.js';
-import { ModelPool } from './model-pool.js';
+import type { ModelPool } from './model-pool.js';
 import { requireSize } from './request-body.js';
 import type { RequestLife } from './request-life.js';
 import { ResponseStore } from './responses/response-store.js';
@@ -30,25 +30,30 @@ import { type ServedModel, servedModel } from './served-model.js';
 
 /**
  * Starts a server for `engine`: an engine, a promise of one, or a function that serve() calls once
- * the server listens. A pool of several models loads them on demand; the server closes it. Until
- * the engine is ready, the server answers 503 `loading`. The caller owns the engine. Rejects with
- * DS_ARGUMENT for invalid options, DS_IO if the address is not free.
+ * the server listens. Until the engine is ready, the server answers 503 `loading`. The caller owns
+ * the engine. Rejects with DS_ARGUMENT for invalid options, DS_IO if the address is not free.
  */
 export async function serve(
   engine:
     | (ServedEngine | PromiseLike<ServedEngine>)
-    | (() => ServedEngine | PromiseLike<ServedEngine>)
-    | ModelPool,
+    | (() => ServedEngine | PromiseLike<ServedEngine>),
   given: ServeOptions = {},
 ): Promise<InferenceServer> {
   const server = new InferenceServer(readDeclared('serve', given, SERVE));
   await server.listen();
-  if (engine instanceof ModelPool) {
-    server.openPool(engine);
-    return server;
-  }
   server.ready = server.open(typeof engine === 'function' ? engine : () => engine);
   server.ready.catch(() => {}); // A caller that waits for `ready` gets the error; a caller need not wait.
+  return server;
+}
+
+/** serve() for several models, which the pool loads on demand. The server closes the pool. */
+export async function servePool(
+  pool: ModelPool,
+  given: ServeOptions = {},
+): Promise<InferenceServer> {
+  const server = new InferenceServer(readDeclared('serve', given, SERVE));
+  await server.listen();
+  server.openPool(pool);
   return server;
 }
 

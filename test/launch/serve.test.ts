@@ -8,7 +8,7 @@ import { serveCommand, serveHere } from '../../lib/launch/serve.js';
 import * as serving from '../../lib/serve/index.js';
 
 jest.mock('../../lib/serve/index.js', () => ({
-  ...{ openServed: jest.fn(), openPool: jest.fn(), serve: jest.fn() },
+  ...{ openServed: jest.fn(), openPool: jest.fn(), serve: jest.fn(), servePool: jest.fn() },
   requireKey: jest.requireActual('../../lib/serve/access.js').requireKey,
 }));
 
@@ -189,7 +189,7 @@ test('--model opens a pool with its bounds, and says how models load', async () 
   jest.mocked(serving.openPool).mockReturnValue('a pool' as never);
   const models = [{ name: 'a' }, { name: 'b' }];
   const pooled = { ...server, served: null, pool: { models } };
-  jest.mocked(serving.serve).mockResolvedValue(pooled as never);
+  jest.mocked(serving.servePool).mockResolvedValue(pooled as never);
   const lines: string[] = [];
   jest.spyOn(console, 'log').mockImplementation((text) => void lines.push(text));
   const folders = { a: 'one', b: 'two' };
@@ -204,6 +204,6 @@ test('--model opens a pool with its bounds, and says how models load', async () 
     { config: { dtype: 'bf16' } },
     { memory: 5, idleSeconds: 7 },
   ]);
-  expect(jest.mocked(serving.serve).mock.lastCall?.[0]).toBe('a pool');
+  expect(jest.mocked(serving.servePool).mock.lastCall?.[0]).toBe('a pool');
   expect(lines.join('\n')).toContain('a, b, each loaded by its first request');
 });

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { nn, seed } from '../../lib/index.js';
 import { device } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
-import { ModelPool, openPool, type ServeOptions, serve } from '../../lib/serve/index.js';
+import { ModelPool, openPool, type ServeOptions, servePool } from '../../lib/serve/index.js';
 import { ask, begin, eventsOf, until } from './client.js';
 
 const dir = mkdtempSync(join(tmpdir(), 'ds-several-'));
@@ -50,7 +50,7 @@ async function withPool(
   options: ServeOptions = {},
 ): Promise<void> {
   const own = { chatTemplate: TEMPLATE, port: 0, tokenizerThreads: 1, report: () => {} };
-  const server = await serve(pool, { ...own, ...options });
+  const server = await servePool(pool, { ...own, ...options });
   try {
     await body(server.url);
   } finally {
