@@ -333,6 +333,10 @@ test.each([
     { optimizer: { declareState: () => ({}), update() {} } },
     'initialize optimizer: expected an optimizer with groups: a list of at least one { params, .. }',
   ],
+  [
+    { optimizer: { declareState: () => ({}), update() {}, groups: [{ lr: 1 }] } },
+    'initialize optimizer: expected an optimizer with groups: a list of at least one { params, .. }',
+  ],
   [{ optimizer: optim.AdamW }, 'got the class AdamW. Pass new AdamW(..), or (given) => new AdamW('],
   [
     { lrScheduler: class Own {} },

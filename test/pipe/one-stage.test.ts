@@ -99,3 +99,16 @@ test.each(['1f1b', 'gpipe', 'zero-bubble'])('%s: bit for bit a plain engine', as
   engine.destroy();
   expect(run).toEqual(expected);
 });
+
+test.each([true, false])('evalBatch() leaves training = %s', async (training) => {
+  const engine = (await engineOf(staged, { pipeline: { stages: 1 } } as never)) as PipelineEngine;
+  engine.module.train(training);
+  const modes: boolean[] = [];
+  engine.module.registerForwardHook(() => void modes.push(engine.module.training));
+  await engine.evalBatch([batch(0), batch(1), batch(2)].values() as never);
+  expect(engine.module.training).toBe(training);
+  expect(modes).not.toContain(true);
+  const [child] = engine.module.modules() as Iterable<nn.Module>;
+  expect(child?.training).toBe(training);
+  engine.destroy();
+});
