@@ -14,7 +14,7 @@ import {
   type TagValidation,
   writeTogether,
 } from '../../checkpoint/index.js';
-import { DsError } from '../../errors.js';
+import { DsError, type DsErrorCode } from '../../errors.js';
 import { mergedNames, requireUnmerged } from '../../peft/index.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireType } from '../../runtime/require-type.js';
@@ -80,6 +80,9 @@ const LOAD_OPTIONS: OptionNames<LoadOptions> = {
 
 /** Announced to other ranks in place of this rank's next call. */
 const LEFT = 'engine.destroy()';
+
+/** Codes of errors about tensors and state that engine.destroy() has released. */
+const LOST: readonly DsErrorCode[] = ['DS_RELEASED', 'DS_INTERNAL'];
 
 /** Saves and loads checkpoints. Every rank makes the same calls in the same order. */
 export class Checkpointer {
@@ -175,6 +178,7 @@ export class Checkpointer {
     const read = () => readLoad(dir, given);
     const options = await readOrReport(world, BEGIN_LOAD, read);
     await this.done();
+    this.requireNotInterrupted('loadCheckpoint');
     resync(engine.parts);
     engine.synchronize();
     return restoreEngine(engine, dir, options, world);
@@ -239,7 +243,7 @@ export class Checkpointer {
 
   /**
    * Runs a call, which begins at once and waits for other ranks. If close() comes during the call,
-   * errors of released tensors become DS_AUTOGRAD.
+   * errors of released tensors and of absent state become DS_AUTOGRAD.
    */
   private async whileOpen<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     if (this.closed) throw destroyed(op);
@@ -247,7 +251,7 @@ export class Checkpointer {
     try {
       return await body();
     } catch (error) {
-      const isOfItself = error instanceof DsError && error.code !== 'DS_RELEASED';
+      const isOfItself = error instanceof DsError && !LOST.includes(error.code);
       throw this.closed && !isOfItself ? interrupted(op, error) : error;
     } finally {
       this.running--;
