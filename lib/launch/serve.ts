@@ -49,7 +49,7 @@ export async function serveCommand(folder: string | undefined, flags: ServeFlags
 function requireModels(folder: string | undefined, flags: ServeFlags): void {
   const { model, adapter, maxLoras, revision, modelMemory, modelIdle } = flags;
   if (model === undefined) {
-    if (folder === undefined) refuse('ds serve', 'a model, or --model NAME=FOLDER', 'none');
+    if (folder === undefined) refuse('serve', 'a model, or --model NAME=FOLDER', 'none');
     const given = modelMemory === undefined ? modelIdle : modelMemory;
     if (given === undefined) return;
     refuse('--model-memory, --model-idle', '--model NAME=FOLDER with it', 'one model');

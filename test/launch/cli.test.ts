@@ -39,7 +39,6 @@ test.each([
   ['serve here --max-body none'],
   ['serve here --request-timeout -1'],
   ['elastic ds_config.json -w 0'],
-  ['serve'],
   ['env more'],
   ['init new --template ../chat'],
   ['init new more'],
@@ -47,6 +46,12 @@ test.each([
   const { status, stdout, stderr } = ds(words.split(' '));
   expect([status, stdout]).toEqual([2, '']);
   expect(stderr).toMatch(/^error: /);
+});
+
+test('ds serve without a model ends with 2, and says why', () => {
+  const { status, stdout, stderr } = ds(['serve']);
+  expect([status, stdout]).toEqual([2, '']);
+  expect(stderr).toBe('ds: serve: expected a model, or --model NAME=FOLDER, got none.\n');
 });
 
 test.each(['plan --help', 'env --help', '--version'])('help ends with 0: ds %s', (words) => {

@@ -174,7 +174,7 @@ test('a model that does not load ends the command with its error', async () => {
 });
 
 test.each([
-  [undefined, {}, /ds serve: expected a model, or --model NAME=FOLDER, got none/],
+  [undefined, {}, /^serve: expected a model, or --model NAME=FOLDER, got none/],
   ['tiny', { model: { a: 'b' } }, /--model: expected no other model as the argument, got "tiny"/],
   ['tiny', { modelMemory: 5 }, /--model-memory, --model-idle: expected --model NAME=FOLDER/],
   [undefined, { model: { a: 'b' }, tp: 2 }, /--tp: expected no such option with --model, got one/],
