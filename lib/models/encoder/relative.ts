@@ -75,8 +75,10 @@ export function relativeAttention(
 ): Tensor {
   const [queries, keys] = leading(projections, 2);
   const [B, T, H, D] = leading(q.shape, 4);
-  const vectors =
-    distances.dropout > 0 ? dropped(distances.vectors, distances.dropout) : distances.vectors;
+  const { vectors: shared, dropout: rate } = distances;
+  // A tensor of this layer: both of its gradients are added before those of other layers, as they
+  // are if the layer is recomputed. Then the bits are the same.
+  const vectors = rate > 0 ? dropped(shared, rate) : shared.reshape(shared.shape);
   const ofBuckets = (layer: Linear): Tensor =>
     layer
       .call(vectors)
