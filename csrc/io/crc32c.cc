@@ -7,7 +7,7 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
 
@@ -33,7 +33,7 @@ constexpr std::array<uint32_t, 256> kTable = make_table();
 DS_CRC_TARGET uint64_t add_word(uint64_t crc, uint64_t word) { return _mm_crc32_u64(crc, word); }
 DS_CRC_TARGET uint32_t add_byte(uint32_t crc, uint8_t byte) { return _mm_crc32_u8(crc, byte); }
 bool has_instruction() { return __builtin_cpu_supports("sse4.2"); }
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && defined(__linux__)
 #define DS_CRC_TARGET __attribute__((target("+crc")))
 DS_CRC_TARGET uint64_t add_word(uint64_t crc, uint64_t word) {
   return __builtin_aarch64_crc32cx(static_cast<uint32_t>(crc), word);

@@ -63,17 +63,18 @@ export async function openTrainData<Sample, Batch>(
   const sampler =
     samplerOf(config, opened.length, { rank, worldSize }) ??
     (await ownSampler(opened, settings, place, config));
-  const collate = await collateFor(opened, settings, place);
+  const first: unknown = settings.data.collate || opened.length === 0 ? null : await opened.get(0);
+  const collate = collateOf(first, settings, place);
   const { device, batchSize } = place;
   const options = { batchSize, device, sampler, dropLast, collate };
   const size = batchSize * worldSize * config.gradient_accumulation_steps;
-  const rows = workers === 0 ? await othersIn(opened, size) : opened;
+  const rows = workers === 0 && isUnpairedSample(first) ? othersIn(opened, size) : opened;
   return new DataLoader(rows, { ...options, numWorkers: workers });
 }
 
 /** Adds other rows to those of an UnpairedDataset; `size`: rows of an update. */
-async function othersIn<Sample>(rows: Dataset<Sample>, size: number): Promise<Dataset<Sample>> {
-  if (rows.length < 2 || !isUnpairedSample(await rows.get(0))) return rows;
+function othersIn<Sample>(rows: Dataset<Sample>, size: number): Dataset<Sample> {
+  if (rows.length < 2) return rows;
   return withOthers(rows as Dataset<unknown> as Dataset<UnpairedSample>, size) as never;
 }
 
@@ -128,34 +129,45 @@ async function ownSampler<Sample, Batch>(
   return new LengthGroupedSampler(known, { ...share, batchSize });
 }
 
-/**
- * The caller's, or for rows of text one that pads them; undefined for samples that are stacked as
- * they are.
- */
+/** collateOf() for the first sample of `dataset`. */
 export async function collateFor<Sample, Batch>(
   dataset: Dataset<Sample>,
+  settings: DataSettings<Sample, Batch>,
+  place: DataPlace,
+): Promise<Collate<Sample, Batch> | undefined> {
+  const isAsked = !settings.data.collate && dataset.length > 0;
+  return collateOf(isAsked ? await dataset.get(0) : null, settings, place);
+}
+
+type Collate<Sample, Batch> = (samples: Sample[], device: Device) => Batch;
+
+/**
+ * The caller's, or for rows of text one that pads them; undefined for samples that are stacked as
+ * they are. `first` is a sample, or null if there is none.
+ */
+function collateOf<Sample, Batch>(
+  first: unknown,
   { data, tokenizer, model }: DataSettings<Sample, Batch>,
   { tokenRanks }: DataPlace,
-): Promise<((samples: Sample[], device: Device) => Batch) | undefined> {
-  if (data.collate || dataset.length === 0) return data.collate;
-  const first = await dataset.get(0);
+): Collate<Sample, Batch> | undefined {
+  if (data.collate || first === null) return data.collate;
   if (isLabelledSample(first)) {
     const own = model instanceof TaskModel ? model.padTokenId : null;
     const labelled: unknown = collateLabelled(own ?? padOf(tokenizer));
-    return labelled as (samples: Sample[], device: Device) => Batch;
+    return labelled as Collate<Sample, Batch>;
   }
   if (isUnpairedSample(first)) {
     const answers: unknown = collateUnpaired(padOf(tokenizer));
-    return answers as (samples: Sample[], device: Device) => Batch;
+    return answers as Collate<Sample, Batch>;
   }
   if (isPairSample(first)) {
     const own = model instanceof TaskModel ? model.padTokenId : null;
     const pairs: unknown = collatePairs(own ?? padOf(tokenizer));
-    return pairs as (samples: Sample[], device: Device) => Batch;
+    return pairs as Collate<Sample, Batch>;
   }
   if (!isTextSample(first)) return undefined;
   const collate: unknown = collateSamples(padOf(tokenizer), tokenRanks);
-  return collate as (samples: Sample[], device: Device) => Batch;
+  return collate as Collate<Sample, Batch>;
 }
 
 /** Padding token; padding does not count. */

@@ -10,7 +10,7 @@ const read = (file: string): string => readFileSync(join(packageRoot(), file), '
 /** Commands as pages write them, without their arguments. */
 const NAMES = [
   /\b(?:scripts|examples)\/[\w-]+(?:\.[cm]?[jt]s|\.py)?\b(?!\/|\.\w)/g,
-  /\bnpm run [\w:-]+(?: -- [\w-]+)?/g,
+  /\bnpm run [\w:-]+(?: -- \w[\w-]*)?/g,
   /\bnpx ds [\w-]+/g,
 ];
 
