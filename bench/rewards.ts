@@ -77,7 +77,7 @@ export async function learn(
   await first.train();
   await first.destroy();
   const trainer = new Trainer({
-    ...{ ...common, lr: 2e-3, batchSize: PROMPTS * GENERATIONS, maxSteps: steps },
+    ...{ ...common, lr: 1e-3, batchSize: PROMPTS * GENERATIONS, maxSteps: steps },
     train: await text.PromptDataset.open({ tokenizer, rows: sums }),
     method: (methods[name] as () => TrainingMethod)(),
   });
@@ -107,7 +107,7 @@ async function opened(tokenizer: text.Tokenizer, rows: readonly object[]) {
 const round = (value: number): number => Number(value.toFixed(4));
 
 /** Curves of each method with three seeds. */
-export async function rewardsBench({ steps = '120', seeds = SEEDS, only }: Options) {
+export async function rewardsBench({ steps = '200', seeds = SEEDS, only }: Options) {
   const names = only ? only.split(',') : Object.keys(methods);
   const curves: Record<string, Record<string, Learned>> = {};
   for (const name of names) {
