@@ -11,8 +11,6 @@ static_assert(kAdapterTile == kAdapterRows);
 
 constexpr int kShrinkWarps = 8, kShrinkColumns = 2;
 constexpr int kExpandWarps = 4, kExpandUnits = 2;
-/// Blocks for each processor. With more tiles, a block computes several.
-constexpr int kExpandBlocks = 8;
 constexpr int kExpandWidth = kExpandWarps * kExpandUnits * kExpandUnit;
 
 constexpr int kPlainThreads = 256;
@@ -115,13 +113,9 @@ void launch(const AdapterShrink& op, CudaContext& ctx) {
   if constexpr (!std::is_same_v<T, float>) {
     if (packets) {
       const auto parts = static_cast<unsigned>(args.parts);
-      const dim3 grid(tiles * parts, pieces(args.most, 8 * kShrinkColumns));
-      const Launch how{kOp, grid, dim3(kShrinkWarps * kWarp), ctx.stream, 0, parts};
-      if (layers == 1)
-        launch_behind(ctx, how, shrink_kernel<T, 1, kShrinkColumns, kShrinkWarps>, args);
-      else if (layers == 2)
-        launch_behind(ctx, how, shrink_kernel<T, 2, kShrinkColumns, kShrinkWarps>, args);
-      else launch_behind(ctx, how, shrink_kernel<T, 3, kShrinkColumns, kShrinkWarps>, args);
+      const dim3 grid(tiles * parts, pieces(args.most, 8 * kShrinkColumns), layers);
+      launch_behind(ctx, {kOp, grid, dim3(kShrinkWarps * kWarp), ctx.stream, 0, parts},
+                    shrink_kernel<T, kShrinkColumns, kShrinkWarps>, args);
       return;
     }
   }
@@ -157,18 +151,15 @@ void launch(const AdapterExpand& op, CudaContext& ctx) {
     args.packets = args.packets && args.stride[p] % 8 == 0 && aligned_for<8>(args.out[p]);
   }
   if (blocks == 0) return;
-  const auto tiles = static_cast<unsigned>(op.tiles.shape[0]);
-  args.tiles = static_cast<int>(tiles);
+  const dim3 grid(static_cast<unsigned>(op.tiles.shape[0]), blocks);
   if constexpr (!std::is_same_v<T, float>) {
     if (tensor_cores) {
-      const auto wanted = static_cast<unsigned>(kExpandBlocks * ctx.sm_count);
-      const dim3 grid(blocks, std::min(tiles, pieces(wanted, blocks)));
       launch_behind(ctx, {kOp, grid, dim3(kExpandWarps * kWarp), ctx.stream},
                     expand_kernel<T, kExpandUnits, kExpandWarps>, args);
       return;
     }
   }
-  plain_expand_kernel<T><<<dim3(tiles, blocks), kPlainThreads, 0, ctx.stream>>>(args);
+  plain_expand_kernel<T><<<grid, kPlainThreads, 0, ctx.stream>>>(args);
   DS_CUDA_LAUNCHED(kOp);
 }
 

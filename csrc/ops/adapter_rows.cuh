@@ -16,7 +16,6 @@ namespace ds::cuda {
 
 constexpr int kAdapterRows = 16;  // of a tile
 constexpr int kAdapterLayers = 3;
-constexpr int kMostParts = 8;  // blocks of a cluster
 
 /// The lists of both ops.
 struct AdapterLists {
@@ -46,7 +45,7 @@ struct ExpandArguments {
   T* out[kAdapterLayers];
   int64_t stride[kAdapterLayers], m[kAdapterLayers];
   int blocks[kAdapterLayers];  // thread blocks along the columns
-  int tiles, most, layers;
+  int most, layers;
   bool packets;  // 8 elements of out may be read and written at once
   bool settled;
 };
@@ -86,69 +85,62 @@ __device__ __forceinline__ void prefetch(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/// h of 16 entries and 8 kColumns ranks of each layer. The blocks of a cluster divide k, then their
+/// h of 16 entries and 8 kColumns ranks of a layer. The blocks of a cluster divide k, then their
 /// warps, in steps of 32. Each thread loads 8 elements of its rows at once. The order of k within a
 /// step differs from memory, equally for x and a.
-template <class T, int kLayers, int kColumns, int kWarps>
-__global__ void __launch_bounds__(kWarps* kWarp, 3)
+template <class T, int kColumns, int kWarps>
+__global__ void __launch_bounds__(kWarps* kWarp)
     shrink_kernel(const __grid_constant__ ShrinkArguments<T> args) {
-  constexpr int kSums = kLayers * kColumns * 4 * kWarp;
+  constexpr int kSums = kColumns * 4 * kWarp;
   __shared__ float sums[kWarps][kSums], total[kSums];
   let_next_begin();
   if (!args.settled) await_previous();
   const int part = static_cast<int>(blockIdx.x) % args.parts;
   const AdapterTile tile(args.lists, static_cast<int>(blockIdx.x) / args.parts);
   if (tile.count == 0) return end_without_work();
-  const int column = static_cast<int>(blockIdx.y) * 8 * kColumns;
+  const int layer = static_cast<int>(blockIdx.z),
+            column = static_cast<int>(blockIdx.y) * 8 * kColumns;
+  const int rank = valid_rank(args.ranks[layer][tile.adapter], args.most);
   const int lane = static_cast<int>(threadIdx.x) % kWarp,
             warp = static_cast<int>(threadIdx.x) / kWarp;
   const int group = lane / 4, quad = lane % 4;
   const int64_t step = int64_t{args.parts} * kWarps * 32;
   const int64_t begin = int64_t{part * kWarps + warp} * 32 + quad * 8;
+  const T* const a = args.a[layer] + (int64_t{tile.adapter} * args.most + column + group) * args.k;
   const int upper = tile.row(args.lists, group), lower = tile.row(args.lists, group + 8);
-  const int64_t own = (int64_t{tile.adapter} * args.most + column + group) * args.k;
-  int rank[kLayers];
-#pragma unroll
-  for (int l = 0; l < kLayers; ++l)
-    rank[l] = valid_rank(args.ranks[l][tile.adapter], args.most) - column - group;
   if (args.settled) {
 #pragma unroll
-    for (int l = 0; l < kLayers; ++l)
-#pragma unroll
-      for (int n = 0; n < kColumns; ++n)
-        if (quad == 0 && n * 8 < rank[l])
-          for (int64_t k = begin; k < args.k; k += step)
-            prefetch(args.a[l] + own + int64_t{n} * 8 * args.k + k);
+    for (int n = 0; n < kColumns; ++n)
+      if (quad == 0 && column + n * 8 + group < rank)
+        for (int64_t k = begin; k < args.k; k += step) prefetch(a + int64_t{n} * 8 * args.k + k);
     await_previous();
   }
-  float acc[kLayers][kColumns][4] = {};
-  const T* const top = args.x + int64_t{upper < 0 ? 0 : upper} * args.k;
-  const T* const bottom = args.x + int64_t{lower < 0 ? 0 : lower} * args.k;
-  const uint4 zero = make_uint4(0, 0, 0, 0);
-  const int64_t end = args.k + quad * 8;
-#pragma unroll 2
-  for (int64_t k = begin; k < end; k += step) {
-    const bool here = k < args.k;
-    const uint4 u = here && upper >= 0 ? *reinterpret_cast<const uint4*>(top + k) : zero;
-    const uint4 v = here && lower >= 0 ? *reinterpret_cast<const uint4*>(bottom + k) : zero;
-    const uint32_t first[4] = {u.x, v.x, u.y, v.y}, second[4] = {u.z, v.z, u.w, v.w};
-#pragma unroll
-    for (int l = 0; l < kLayers; ++l)
+  float acc[kColumns][4] = {};
+  if (column < rank) {
+    const T* const top = args.x + int64_t{upper < 0 ? 0 : upper} * args.k;
+    const T* const bottom = args.x + int64_t{lower < 0 ? 0 : lower} * args.k;
+    const uint4 zero = make_uint4(0, 0, 0, 0);
+    const int64_t end = args.k + quad * 8;
+#pragma unroll 4
+    for (int64_t k = begin; k < end; k += step) {
+      const bool here = k < args.k;
+      const uint4 u = here && upper >= 0 ? *reinterpret_cast<const uint4*>(top + k) : zero;
+      const uint4 v = here && lower >= 0 ? *reinterpret_cast<const uint4*>(bottom + k) : zero;
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
-        const T* const a = args.a[l] + own + int64_t{n} * 8 * args.k + k;
-        const uint4 w = here && n * 8 < rank[l] ? *reinterpret_cast<const uint4*>(a) : zero;
-        mma_16x8x16<T>(acc[l][n], first, w.x, w.y);
-        mma_16x8x16<T>(acc[l][n], second, w.z, w.w);
+        const bool inside = here && column + n * 8 + group < rank;
+        const uint4 w =
+            inside ? *reinterpret_cast<const uint4*>(a + int64_t{n} * 8 * args.k + k) : zero;
+        const uint32_t first[4] = {u.x, v.x, u.y, v.y}, second[4] = {u.z, v.z, u.w, v.w};
+        mma_16x8x16<T>(acc[n], first, w.x, w.y);
+        mma_16x8x16<T>(acc[n], second, w.z, w.w);
       }
+    }
   }
 #pragma unroll
-  for (int l = 0; l < kLayers; ++l)
+  for (int n = 0; n < kColumns; ++n)
 #pragma unroll
-    for (int n = 0; n < kColumns; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        sums[warp][((l * kColumns + n) * 4 + i) * kWarp + lane] = acc[l][n][i];
+    for (int i = 0; i < 4; ++i) sums[warp][(n * 4 + i) * kWarp + lane] = acc[n][i];
   __syncthreads();
   for (int at = static_cast<int>(threadIdx.x); at < kSums; at += kWarps * kWarp) {
     float sum = 0.f;
@@ -159,144 +151,105 @@ __global__ void __launch_bounds__(kWarps* kWarp, 3)
   if (args.parts > 1) cluster_barrier();
   // Element i of a lane is column 2 quad + i % 2 of row group + 8 (i / 2).
   for (int at = static_cast<int>(threadIdx.x); part == 0 && at < kSums; at += kWarps * kWarp) {
-    const int l = at / (kColumns * 4 * kWarp), n = at / (4 * kWarp) % kColumns;
-    const int i = at / kWarp % 4, thread = at % kWarp;
-    const int entry = thread / 4 + 8 * (i / 2), j = column + n * 8 + thread % 4 * 2 + i % 2;
+    const int n = at / (4 * kWarp), i = at / kWarp % 4, l = at % kWarp;
+    const int entry = l / 4 + 8 * (i / 2), j = column + n * 8 + l % 4 * 2 + i % 2;
     if (entry >= tile.count || j >= args.most) continue;
-    float parts[kMostParts];
-#pragma unroll
-    for (int p = 0; p < kMostParts; ++p)
-      parts[p] = p > 0 && p < args.parts ? load_of_block(&total[at], p) : 0.f;
     float sum = total[at];
-#pragma unroll
-    for (int p = 1; p < kMostParts; ++p)
-      if (p < args.parts) sum += parts[p];
-    const bool inside = j < valid_rank(args.ranks[l][tile.adapter], args.most);
-    args.h[(int64_t{l} * args.lists.entries + tile.first + entry) * args.most + j] =
-        from_float<T>(inside ? sum : 0.f);
+    for (int p = 1; p < args.parts; ++p) sum += load_of_block(&total[at], p);
+    args.h[(int64_t{layer} * args.lists.entries + tile.first + entry) * args.most + j] =
+        from_float<T>(j < rank ? sum : 0.f);
   }
   if (args.parts > 1) cluster_barrier();  // The first block has read all totals.
 }
 
-/// Columns of a unit. Element 2 n + e of a lane's 8 columns is column 2 quad + e of the n-th
-/// product of 8 columns, so that a lane reads and writes 8 neighbouring elements of out.
+/// Columns of an ExpandUnit. Element 2 n + e of a lane's 8 columns is column 2 quad + e of the
+/// n-th product of 8 columns, so that a lane reads and writes 8 neighbouring elements of out.
 constexpr int kExpandUnit = 32;
 
-/// A tile, and the first factors of a lane's columns.
-template <class T, int kUnits>
-struct ExpandTile {
-  AdapterTile tile;
-  int rank, upper, lower;
-  const T* b;
-  uint2 w[kUnits][4];
-
-  /// `own`: the first column of the lane in w; `left`: the columns from there on. Empty past the
-  /// last tile.
-  __device__ __forceinline__ ExpandTile(const ExpandArguments<T>& args, int index, int layer,
-                                        int64_t own, int left)
-      : tile(args.lists, min(index, args.tiles - 1)) {
-    if (index >= args.tiles) tile.count = 0;
-    const int group = static_cast<int>(threadIdx.x) % kWarp / 4;
-    const int adapter = tile.count == 0 ? 0 : tile.adapter;
-    rank = tile.count == 0 ? 0 : valid_rank(args.ranks[layer][adapter], args.most);
-    upper = tile.row(args.lists, group);
-    lower = tile.row(args.lists, group + 8);
-    b = args.b[layer] + (int64_t{adapter} * args.m[layer] + own) * args.most + threadIdx.x % 4 * 4;
-    load(args, 0, tile.count == 0 ? 0 : left);
-  }
-  /// Loads the factors of ranks from j on. B beyond the rank is finite, and h is 0 there.
-  __device__ __forceinline__ void load(const ExpandArguments<T>& args, int j, int left) {
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u)
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        const int c = u * kExpandUnit + n * 2;
-        w[u][n] =
-            c < left ? *reinterpret_cast<const uint2*>(b + c * args.most + j) : make_uint2(0, 0);
-      }
-  }
-};
-
-/// Adds the updates of tiles blockIdx.y, blockIdx.y + gridDim.y, ... to kWarps * kUnits *
-/// kExpandUnit columns of a layer.
+/// Adds the update of 16 entries and kWarps * kUnits * kExpandUnit columns of a layer to out.
 template <class T, int kUnits, int kWarps>
-__global__ void __launch_bounds__(kWarps* kWarp, 512 / (kWarps * kWarp))
+__global__ void __launch_bounds__(kWarps* kWarp)
     expand_kernel(const __grid_constant__ ExpandArguments<T> args) {
   let_next_begin();
   if (!args.settled) await_previous();
-  int block = static_cast<int>(blockIdx.x), layer = 0;
+  const AdapterTile tile(args.lists, static_cast<int>(blockIdx.x));
+  if (tile.count == 0) return end_without_work();
+  int block = static_cast<int>(blockIdx.y), layer = 0;
   while (layer + 1 < args.layers && block >= args.blocks[layer]) block -= args.blocks[layer++];
+  const int rank = valid_rank(args.ranks[layer][tile.adapter], args.most);
+  if (rank == 0) return end_without_work();
   const int lane = static_cast<int>(threadIdx.x) % kWarp,
             warp = static_cast<int>(threadIdx.x) / kWarp;
   const int group = lane / 4, quad = lane % 4;
   const int64_t m = args.m[layer];
   const int64_t column = (int64_t{block} * kWarps + warp) * kUnits * kExpandUnit;
+  const T* const h =
+      args.h + (int64_t{layer} * args.lists.entries + tile.first) * args.most + quad * 4;
   const int64_t own = column + group / 2 * 8 + group % 2;
+  const T* const b = args.b[layer] + (int64_t{tile.adapter} * m + own) * args.most + quad * 4;
   const int left = static_cast<int>(m - own);
-  const int stride = static_cast<int>(gridDim.y);
-  ExpandTile<T, kUnits> now(args, static_cast<int>(blockIdx.y), layer, own, left);
-  if (now.tile.count == 0 && static_cast<int>(blockIdx.y) + stride >= args.tiles)
-    return end_without_work();
+  const uint2 zero = make_uint2(0, 0);
+  const int upper = tile.row(args.lists, group), lower = tile.row(args.lists, group + 8);
+  const auto load_factor = [&](uint2(&w)[kUnits][4], int j) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u)
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const int c = u * kExpandUnit + n * 2;
+        w[u][n] = c < left ? *reinterpret_cast<const uint2*>(b + c * args.most + j) : zero;
+      }
+  };
+  uint2 w[kUnits][4];
+  load_factor(w, 0);
   if (args.settled) await_previous();
-  for (int t = static_cast<int>(blockIdx.y); t < args.tiles; t += stride) {
-    // The factors of the next tile are on their way during this one.
-    const ExpandTile<T, kUnits> next(args, t + stride, layer, own, left);
-    if (now.rank > 0) {
-      Vector<T, 8> old[kUnits][2];
+  Vector<T, 8> old[kUnits][2];
 #pragma unroll
-      for (int u = 0; u < kUnits; ++u)
+  for (int u = 0; u < kUnits; ++u)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int row = half == 0 ? now.upper : now.lower;
-          const int64_t c = column + u * kExpandUnit + quad * 8;
-          if (args.packets && row >= 0 && c + 8 <= m)
-            old[u][half] = load_vector<8>(args.out[layer] + row * args.stride[layer] + c);
-        }
-      const T* const h =
-          args.h + (int64_t{layer} * args.lists.entries + now.tile.first) * args.most + quad * 4;
-      const uint2 zero = make_uint2(0, 0);
-      float acc[kUnits][4][4] = {};
-      for (int j = 0; j < now.rank; j += 16) {
-        if (j > 0) now.load(args, j, left);
-        const uint2 top = group < now.tile.count
-                              ? *reinterpret_cast<const uint2*>(h + int64_t{group} * args.most + j)
-                              : zero;
-        const uint2 bottom =
-            group + 8 < now.tile.count
-                ? *reinterpret_cast<const uint2*>(h + int64_t{group + 8} * args.most + j)
-                : zero;
-        const uint32_t inner[4] = {top.x, bottom.x, top.y, bottom.y};
+    for (int half = 0; half < 2; ++half) {
+      const int row = half == 0 ? upper : lower;
+      const int64_t c = column + u * kExpandUnit + quad * 8;
+      if (args.packets && row >= 0 && c + 8 <= m)
+        old[u][half] = load_vector<8>(args.out[layer] + row * args.stride[layer] + c);
+    }
+  float acc[kUnits][4][4] = {};
+  for (int j = 0; j < rank; j += 16) {
+    if (j > 0) load_factor(w, j);
+    const uint2 top = group < tile.count
+                          ? *reinterpret_cast<const uint2*>(h + int64_t{group} * args.most + j)
+                          : zero;
+    const uint2 bottom =
+        group + 8 < tile.count
+            ? *reinterpret_cast<const uint2*>(h + int64_t{group + 8} * args.most + j)
+            : zero;
+    const uint32_t inner[4] = {top.x, bottom.x, top.y, bottom.y};
 #pragma unroll
-        for (int u = 0; u < kUnits; ++u)
+    for (int u = 0; u < kUnits; ++u)
 #pragma unroll
-          for (int n = 0; n < 4; ++n)
-            mma_16x8x16<T>(acc[u][n], inner, now.w[u][n].x, now.w[u][n].y);
+      for (int n = 0; n < 4; ++n) mma_16x8x16<T>(acc[u][n], inner, w[u][n].x, w[u][n].y);
+  }
+#pragma unroll
+  for (int u = 0; u < kUnits; ++u)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = half == 0 ? upper : lower;
+      const int64_t c = column + u * kExpandUnit + quad * 8;
+      if (row < 0 || c >= m) continue;
+      T* const out = args.out[layer] + row * args.stride[layer] + c;
+      const auto added = [&](T before, int e) {
+        return from_float<T>(to_float(before) + acc[u][e / 2][half * 2 + e % 2]);
+      };
+      if (args.packets && c + 8 <= m) {
+        Vector<T, 8>& sum = old[u][half];
+#pragma unroll
+        for (int e = 0; e < 8; ++e) sum.v[e] = added(sum.v[e], e);
+        store_vector(out, sum);
+        continue;
       }
 #pragma unroll
-      for (int u = 0; u < kUnits; ++u)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int row = half == 0 ? now.upper : now.lower;
-          const int64_t c = column + u * kExpandUnit + quad * 8;
-          if (row < 0 || c >= m) continue;
-          T* const out = args.out[layer] + row * args.stride[layer] + c;
-          const auto added = [&](T before, int e) {
-            return from_float<T>(to_float(before) + acc[u][e / 2][half * 2 + e % 2]);
-          };
-          if (args.packets && c + 8 <= m) {
-            Vector<T, 8>& sum = old[u][half];
-#pragma unroll
-            for (int e = 0; e < 8; ++e) sum.v[e] = added(sum.v[e], e);
-            store_vector(out, sum);
-            continue;
-          }
-#pragma unroll
-          for (int e = 0; e < 8; ++e)
-            if (c + e < m) out[e] = added(out[e], e);
-        }
+      for (int e = 0; e < 8; ++e)
+        if (c + e < m) out[e] = added(out[e], e);
     }
-    now = next;
-  }
 }
 
 }  // namespace ds::cuda
