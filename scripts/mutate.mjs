@@ -242,6 +242,9 @@ async function main() {
   console.log(`${chosen.length} of ${total} mutants in ${files.length} files, seed ${seed}`);
 
   const name = values.out ?? positionals[0].replace(/^lib\//, '').replace(/[/:]/g, '-');
+  // Trees in this folder are replaced.
+  if (!/^\w[\w.-]*$/.test(name))
+    throw new Error(`--out ${name}: expected letters, digits, - and _`);
   const folder = resolve('build', 'mutate', name);
   const trees = copyTrees(root, folder, Number(values.jobs));
   const tests = testsFor(root, files, values);
