@@ -42,7 +42,7 @@ const done = (text) => {
   console.log(`  ${text}`);
 };
 
-/** Says the text that its test has set, a token at a time. */
+/** Answers with the text that a check has set, one token at a time. */
 class ScriptedEngine {
   constructor(maxTokens = 4096) {
     this.tokenizer = tokenizer;

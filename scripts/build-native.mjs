@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // Builds the native addon into build/Release by cmake-js, which chooses the generator and finds the
-// headers. cmake-js knows no moved trees, removes a tree whose compilation failed, and writes into
-// build/Release in place; so this script runs its commands.
+// headers. This script runs the commands of cmake-js itself, for three reasons: cmake-js does not
+// notice moved trees, it removes a tree after an error, and it writes build/Release in place.
 //
 //   --tree=NAME         build into build/NAME
 //   --target=NAME       build only this target of CMake, into .cmake/TREE/out

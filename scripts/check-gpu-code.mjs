@@ -77,7 +77,7 @@ export function inventory(file) {
   });
 }
 
-/** Sentences about what is missing or too large; none if the library is complete. */
+/** Returns a sentence for each missing kernel and each too large one. */
 export function faultsOf(containers, codes) {
   const faults = containers.length === 0 ? ['expected GPU code, got a library without it'] : [];
   for (const [index, entries] of containers.entries()) {

@@ -11,7 +11,7 @@ namespace ds::system {
 /// Names the calling thread for debuggers and lists of threads. Linux keeps 15 bytes.
 void name_thread(const char* name);
 
-/// Returns the path to which the loader resolved `name`, or `name` if the path is unknown.
+/// Returns the file of a library that the loader opened as `name`; `name` if it is unknown.
 std::string library_path(void* handle, const std::string& name);
 
 /// Fills `out` from the kernel's generator. Returns false if it cannot.

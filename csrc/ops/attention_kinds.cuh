@@ -1,5 +1,5 @@
-// The attention kernels on mma.sync and those without tensor cores. Each kind has a file of its
-// own: together they were the longest compilation of the library.
+// Attention kernels for mma.sync and for plain arithmetic. Each kind has its own file, because
+// together they were the longest compilation of the library.
 #pragma once
 
 #include <type_traits>

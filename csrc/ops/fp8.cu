@@ -38,7 +38,7 @@ void of_scaling(Fp8Scaling scaling, F&& f) {
 constexpr const char* kQuantize = "fp8_quantize";
 constexpr const char* kMatmul = "fp8_matmul";
 
-/// Allows a kernel `bytes` of dynamic shared memory, beside at most 8 KiB of its own.
+/// Allows a kernel `bytes` of dynamic shared memory. Its static shared memory is at most 8 KiB.
 void allow(const void* kernel, size_t bytes) {
   if (bytes <= 40 * 1024) return;
   DS_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

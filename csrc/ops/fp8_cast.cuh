@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kFp8Threads)
   atomicMax(in.of_columns + start + at, Fp8Magnitudes<T>::of_element(word, at % kEach));
 }
 
-/// The codes of a packet; codes of elements from `limit` on are 0, beside codes of NaN too.
+/// Stores the codes of a packet. Codes of elements from `limit` on are 0.
 template <Fp8Format kFormat, class T>
 __device__ __forceinline__ void store_codes(uint8_t* at, const Vector<T, kPacket<T>>& x, float by,
                                             int64_t limit) {

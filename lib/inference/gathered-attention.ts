@@ -97,8 +97,8 @@ function ofSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gathering): Te
 }
 
 /**
- * Returns the attention [N, H, D] of `of.q` to the tokens whose latents `pool` has. Sequences with
- * one new token use the latents as keys and values of all heads; others expand them.
+ * Returns the attention [N, H, D] of the queries `of.q`; `pool` has the latents of all tokens.
+ * Sequences with one new token use the latents as keys and values of all heads; others expand them.
  */
 export function gatheredLatents(
   pool: Tensor,

@@ -277,8 +277,8 @@ async function finish(built: Built): Promise<InferenceEngine> {
 }
 
 /**
- * Returns the dtype of keys and values; nothing for the model's. Throws DS_CONFIG for codes of FP8
- * in batch-invariant forwards, whose bits equal those of training.
+ * Returns the dtype of keys and values; nothing for the model's. Throws DS_CONFIG for FP8 with
+ * `batch_invariant`, because FP8 changes bits.
  */
 function keyDtypeOf({ kv_cache, batch_invariant }: ResolvedInferenceConfig): {
   keyDtype?: 'u8';

@@ -62,7 +62,9 @@ export interface LatentHeads {
   readonly latent: Tensor;
   /** Keys and values [B, H, S, D] of latents [B, 1, S, W]. */
   expanded(latent: Tensor): { k: Tensor; v: Tensor };
-  /** Queries [S, H, W] whose products with latents are those of queries [S, H, D] with keys. */
+  /**
+   * Maps queries [S, H, D] to [S, H, W]. The results times latents equal the queries times keys.
+   */
   absorbed(q: Tensor): Tensor;
   /** Values [S, H, D] from weighted sums [S, H, W] of latents. */
   released(sums: Tensor): Tensor;

@@ -1,4 +1,5 @@
-// The page of `ds serve --ui`: fixed files, sent to every client. The page itself asks for a key.
+// The page of `ds serve --ui`: fixed files for every client, without a key. A form of the page
+// asks for the key.
 import type { ServerResponse } from 'node:http';
 import { PAGE_HEADERS, pageFolder, readPageFile } from '../runtime/page-files.js';
 import { send } from './send.js';

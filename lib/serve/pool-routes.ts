@@ -1,4 +1,4 @@
-// What a server of several models says about them: /v1/models, /health and /metrics.
+// The states of several served models in /v1/models, /health and /metrics.
 import type { JsonObject } from '../../types/json.js';
 import { metric } from './histogram.js';
 import type { ModelPool, PooledModel } from './model-pool.js';

@@ -76,8 +76,8 @@ export function relativeAttention(
   const [queries, keys] = leading(projections, 2);
   const [B, T, H, D] = leading(q.shape, 4);
   const { vectors: shared, dropout: rate } = distances;
-  // A tensor of this layer: both of its gradients are added before those of other layers, as they
-  // are if the layer is recomputed. Then the bits are the same.
+  // Each layer has its own tensor, which adds the layer's two gradients before those of other
+  // layers. A recomputed layer adds in the same order, so the bits are the same.
   const vectors = rate > 0 ? dropped(shared, rate) : shared.reshape(shared.shape);
   const ofBuckets = (layer: Linear): Tensor =>
     layer

@@ -95,8 +95,9 @@ export class LatentAttention extends RotaryAttentionBase {
   }
 
   /**
-   * Queries [B, T, H, D], whose rotated channels come first as turned() expects; the latent of keys
-   * and values [B, T, keyRank]; and the channels [B, T, rotaryDim] of the key that all heads share.
+   * Returns queries [B, T, H, D], the latent [B, T, keyRank] of keys and values, and the key's
+   * channels [B, T, rotaryDim] that all heads share. Rotated channels of queries come first: see
+   * turned().
    */
   private parts(x: Tensor): Record<'q' | 'latent' | 'shared', Tensor> {
     const { keyRank, plainDim, rotaryDim } = this.sizes;

@@ -2,7 +2,7 @@
 // transformers' names.
 import { Module } from '../../nn/module.js';
 
-/** A module whose only part is another one: "decoder" of the name "model.decoder". */
+/** The module "model" of the name "model.decoder": its only part is "decoder". */
 class Around extends Module {
   readonly #inner: Module;
 
@@ -24,7 +24,7 @@ export function setAtPath(owner: Module, path: string, child: Module): void {
   Object.assign(owner, { [first]: second ? new Around(second, child) : child });
 }
 
-/** Sets `child` as a field `name`; `usual` reads and writes it too, as no field of its own. */
+/** Sets `child` as the field `name`. The property `usual` reads and writes the same field. */
 export function setNamed(
   owner: Module,
   usual: string,

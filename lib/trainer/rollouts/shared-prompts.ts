@@ -1,4 +1,4 @@
-// Work stealing: a rank that has sampled its own prompts samples those of slower ranks.
+// Work stealing: a rank without own prompts left takes prompts of slower ranks.
 import { type CheckpointWorld, inUnison } from '../../checkpoint/index.js';
 import type { Distributed } from '../../comm/index.js';
 import type { GenerateRequest } from '../../inference/index.js';
