@@ -24,8 +24,12 @@ export class Sequence {
    * Tokens that may follow `tokens`. The next step verifies them; only then may they be learned.
    */
   proposals: readonly number[] = [];
-  /** Row of the next token in the last step's samples, while only the device has it; else -1. */
+  /** Row of its newest token in the last step's samples, while only the device has it; else -1. */
   private row = -1;
+  /**
+   * Sampled tokens that only the device has: 2 between the launch of a step and the last landing.
+   */
+  private ahead = 0;
   private readonly keys: string[] = [];
 
   constructor(
@@ -41,9 +45,9 @@ export class Sequence {
     this.promptLength = prompt.length;
   }
 
-  /** Number of tokens, including one that only the device has. */
+  /** Number of tokens, including those that only the device has. */
   get length(): number {
-    return this.tokens.length + (this.row < 0 ? 0 : 1);
+    return this.tokens.length + this.ahead;
   }
 
   /** Tokens not yet computed. */
@@ -53,7 +57,7 @@ export class Sequence {
 
   /** True if the host has not received the last token yet. */
   get isAhead(): boolean {
-    return this.row >= 0;
+    return this.ahead > 0;
   }
 
   /** True if the token in flight is the last one by the length limit. */
@@ -64,11 +68,13 @@ export class Sequence {
   /** Records that a step samples its next token in row `row`. */
   expect(row: number): void {
     this.row = row;
+    this.ahead++;
   }
 
   /**
-   * Appends a token that the host has received. If it differs from the proposal at its place, the
-   * cache has keys and values of other tokens from there on.
+   * Appends a token that the host has received. A newer token may still be in flight. If the token
+   * differs from the proposal at its place, the cache has keys and values of other tokens from
+   * there on.
    */
   learn(token: number): void {
     const [proposed, ...others] = this.proposals;
@@ -76,12 +82,13 @@ export class Sequence {
     if (!isAccepted) this.computed = Math.min(this.computed, this.tokens.length);
     this.proposals = isAccepted ? others : [];
     this.tokens.push(token);
-    this.row = -1;
+    this.forget();
   }
 
-  /** Drops a token in flight. */
+  /** Drops the oldest token in flight, if any. */
   forget(): void {
-    this.row = -1;
+    this.ahead = Math.max(0, this.ahead - 1);
+    if (this.ahead === 0) this.row = -1;
   }
 
   /** Number of tokens, including proposals. */
