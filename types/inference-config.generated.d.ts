@@ -34,6 +34,8 @@ export interface InferenceConfig {
   max_ragged_sequence_count?: number | null;
   /** Memory of keys and values. */
   kv_cache?: KvCacheConfig;
+  /** Turns of clients and requests. */
+  scheduling?: SchedulingConfig;
   /** Speculative decoding: a step verifies several proposed tokens. Default null. */
   speculative?: SpeculativeConfig | null;
   /**
@@ -201,6 +203,19 @@ export interface KvCacheConfig {
   dtype?: 'auto' | 'fp8' | 'fp8_e4m3';
   /** Bytes of host memory for evicted blocks of cached prefixes; null: none. Default null. */
   host_memory?: number | null;
+}
+
+/** Turns of clients and requests. */
+export interface SchedulingConfig {
+  /**
+   * Turns between clients, then `priority`; `priority` of all requests; or the order of arrival.
+   * Default "fair".
+   */
+  policy?: 'fair' | 'priority' | 'fcfs';
+  /**
+   * Steps in the queue after which a request counts as its client's most urgent one. Default 1000.
+   */
+  max_wait_steps?: number;
 }
 
 /** Speculative decoding: a step verifies several proposed tokens. */
@@ -379,6 +394,8 @@ export interface ResolvedInferenceValues {
   readonly max_ragged_sequence_count: number | null;
   /** Memory of keys and values. */
   readonly kv_cache: ResolvedKvCache;
+  /** Turns of clients and requests. */
+  readonly scheduling: ResolvedScheduling;
   /** Speculative decoding: a step verifies several proposed tokens. */
   readonly speculative: ResolvedSpeculative | null;
   /**
@@ -477,6 +494,16 @@ export interface ResolvedKvCache {
   readonly dtype: 'auto' | 'fp8';
   /** Bytes of host memory for evicted blocks of cached prefixes; null: none. */
   readonly host_memory: number | null;
+}
+
+/** Turns of clients and requests. */
+export interface ResolvedScheduling {
+  /**
+   * Turns between clients, then `priority`; `priority` of all requests; or the order of arrival.
+   */
+  readonly policy: 'fair' | 'priority' | 'fcfs';
+  /** Steps in the queue after which a request counts as its client's most urgent one. */
+  readonly max_wait_steps: number;
 }
 
 /** Speculative decoding: a step verifies several proposed tokens. */

@@ -69,7 +69,8 @@ export class Continuation {
   ) {
     const { prompt, maxNewTokens, cacheSalt, sampling, stop, textBefore, visibleTokens } = request;
     const { tokenizer } = vocabulary;
-    this.sequence = new Sequence(prompt, prompt.length + maxNewTokens, cacheSalt, adapter);
+    const limit = prompt.length + maxNewTokens;
+    this.sequence = new Sequence(prompt, limit, cacheSalt, adapter, request);
     this.sampling = new SequenceSampling('InferenceEngine request', sampling, vocabulary, index);
     this.stream = tokenizer && new TextStream(tokenizer, stop, textBefore, visibleTokens);
     this.tokenizer = tokenizer;

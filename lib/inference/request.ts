@@ -112,6 +112,13 @@ export const requestOptions = (limits: RequestLimits) => ({
     default: '',
     shown: 'one common salt',
   }),
+  /**
+   * Requests with a lower priority value run earlier, among those of the same client. Default: 0.
+   * See scheduling.policy.
+   */
+  priority: integer('requests with a lower value run earlier', { default: 0 }),
+  /** Clients take turns by tokens, however many requests they have. Default: one common client. */
+  client: string('clients take turns by tokens', { default: '', shown: 'one common client' }),
   /** Name of a loaded adapter, which the tokens of the request use. Default: the model alone. */
   adapter: checked((op, name: string) => requireAdapter(op, name, limits), 'name of an adapter', {
     default: null,
@@ -149,6 +156,8 @@ export interface ReadRequest {
   n: number;
   signal: AbortSignal | null;
   cacheSalt: string;
+  priority: number;
+  client: string;
   /** Null: the model alone. */
   adapter: string | null;
   onStart: (() => void) | null;

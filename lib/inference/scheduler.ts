@@ -5,6 +5,7 @@ import { DsError } from '../errors.js';
 import { required } from '../runtime/required.js';
 import { BlockPool } from './block-pool.js';
 import type { HostBlocks } from './host-blocks.js';
+import { type PolicySettings, SchedulePolicy } from './schedule-policy.js';
 import type { Sequence } from './sequence.js';
 
 /** Limits of a step and of the cache. */
@@ -21,6 +22,8 @@ export interface SchedulerLimits {
   sharesPrefixes: boolean;
   /** Blocks of host memory for evicted prefixes. Default: 0. */
   hostBlocks?: number;
+  /** Turns of clients and requests. Default: USUAL_POLICY. */
+  policy?: PolicySettings;
 }
 
 /** Consecutive tokens of one sequence that a step computes. */
@@ -53,16 +56,15 @@ export interface ScheduleCounts {
 }
 
 /**
- * Schedules sequences in the order of arrival. A step takes tokens in this order until its budget
- * is spent:
+ * Schedules sequences in the order of the policy. A step takes tokens until its budget is spent:
  *
  *   1. running sequences with one pending token (decode)
- *   2. running sequences with more pending tokens (chunked prefill)
- *   3. waiting sequences, while sequence slots and blocks are free
+ *   2. running sequences with more pending tokens (chunked prefill), and waiting sequences while
+ *      sequence slots and blocks are free
  *
- * If a running sequence finds no free block, the scheduler preempts the newest one: it frees its
- * blocks and recomputes them later. Sources: Yu et al. 2022 (Orca); Agrawal et al. 2023 (Sarathi);
- * Kwon et al. 2023 (vLLM) for preemption by recomputation.
+ * If a running sequence finds no free block, the policy selects the sequence to preempt: the
+ * scheduler frees its blocks and recomputes them later. Sources: Yu et al. 2022 (Orca); Agrawal et
+ * al. 2023 (Sarathi); Kwon et al. 2023 (vLLM) for preemption by recomputation.
  */
 export class Scheduler {
   private pool: BlockPool;
@@ -71,6 +73,7 @@ export class Scheduler {
   private slices: Slice[] = [];
   /** Slots of recurrent states; a running sequence has one. */
   private readonly states: number[];
+  private readonly policy: SchedulePolicy;
   private budget = 0;
   private arrivals = 0;
   private prefixQueries = 0;
@@ -84,6 +87,7 @@ export class Scheduler {
     private readonly host: HostBlocks | null = null,
   ) {
     this.pool = this.emptyPool();
+    this.policy = new SchedulePolicy(limits.policy);
     this.states = Array.from({ length: limits.sequences }, (_, i) => limits.sequences - 1 - i);
   }
 
@@ -117,6 +121,7 @@ export class Scheduler {
     }
     sequence.order = this.arrivals++;
     this.waiting.push(sequence);
+    this.policy.enter(sequence);
   }
 
   /**
@@ -128,6 +133,7 @@ export class Scheduler {
     const isOther = (other: Sequence): boolean => other !== sequence;
     this.running = this.running.filter(isOther);
     this.waiting = this.waiting.filter(isOther);
+    this.policy.leave(sequence);
     this.giveBack(sequence);
   }
 
@@ -138,12 +144,31 @@ export class Scheduler {
   plan(): readonly Slice[] {
     this.slices = [];
     this.budget = this.limits.tokens;
+    this.policy.begin();
     const before = this.preemptions;
-    const running = [...this.running];
-    for (const sequence of running) if (sequence.pending === 1) this.take(sequence);
-    for (const sequence of running) if (sequence.pending > 1) this.take(sequence);
-    if (this.preemptions === before) this.admit();
+    const { decoding } = this;
+    const isShort = decoding.length > this.budget;
+    for (const sequence of isShort ? this.policy.sorted(decoding) : decoding) this.take(sequence);
+    this.takePrompts(() => this.preemptions === before);
     return this.slices;
+  }
+
+  /** Continues running prompts and starts waiting sequences, in the order of their turns. */
+  private takePrompts(mayAdmit: () => boolean): void {
+    let open = this.running.filter(({ pending }) => pending > 1);
+    const isFull = this.running.length >= this.limits.sequences;
+    let isOpen = this.waiting.length > 0 && (!isFull || this.policy.isShared);
+    while (this.budget > 0) {
+      const running = this.policy.first(open);
+      const waiting = isOpen && mayAdmit() ? this.policy.first(this.waiting) : undefined;
+      const turns = [running, waiting].filter((one) => one !== undefined);
+      const next = this.policy.first(turns);
+      if (!next) return;
+      if (next === running) {
+        open = open.filter((one) => one !== next);
+        this.take(next);
+      } else isOpen = this.admit(next) && this.waiting.length > 0;
+    }
   }
 
   /** Records a launched step. Its blocks become findable once the host has all their tokens. */
@@ -196,13 +221,14 @@ export class Scheduler {
     if (count === 0 || sequence.blocks.length === 0 || sequence.isFull) return;
     const needed = this.blocksFor(sequence.computed + count) - sequence.blocks.length;
     while (this.pool.free < needed) {
-      const newest = this.running.reduce((a, b) => (a.order > b.order ? a : b));
-      this.preempt(newest);
-      if (newest === sequence) return;
+      const victim = this.policy.victim(this.running);
+      this.preempt(victim);
+      if (victim === sequence) return;
     }
     for (let i = 0; i < needed; ++i) sequence.blocks.push(this.pool.take());
     count += this.addProposals(sequence, count);
     this.slices.push({ sequence, first: sequence.computed, count });
+    this.policy.charge(sequence, sequence.computed, sequence.computed + count);
     this.budget -= count;
   }
 
@@ -232,6 +258,7 @@ export class Scheduler {
     this.slices = this.slices.filter((taken) => taken !== slice);
     this.running = this.running.filter((other) => other !== sequence);
     this.waiting.unshift(sequence);
+    this.policy.stop(sequence);
     this.giveBack(sequence);
     this.preemptions++;
   }
@@ -246,26 +273,43 @@ export class Scheduler {
     sequence.proposals = [];
   }
 
-  /** Admits waiting sequences, the oldest first. Each gets blocks for all of its pending tokens. */
-  private admit(): void {
-    while (this.budget > 0 && this.running.length < this.limits.sequences) {
-      const [sequence] = this.waiting;
-      // A preempted sequence with a token in flight is admitted once the host has the token.
-      if (!sequence || sequence.isAhead) return;
+  /**
+   * Admits a waiting sequence with blocks for all of its pending tokens. If there is no room, a
+   * sequence of another client may make it. Returns false if the sequence has to wait.
+   */
+  private admit(sequence: Sequence): boolean {
+    // A preempted sequence with a token in flight is admitted once the host has the token.
+    if (sequence.isAhead) return false;
+    for (;;) {
       const shared = this.sharedBlocks(sequence);
-      const fresh = this.blocksFor(sequence.tokens.length) - shared.length;
-      const revived = shared.filter((block) => this.pool.usersOf(block) === 0).length;
-      // Reserve a free block per running sequence, so that this admission does not cause a
-      // preemption.
-      if (fresh + revived + this.running.length > this.pool.free) return;
-      this.waiting.shift();
-      this.touchHost(sequence, shared.length);
-      for (const block of shared) this.pool.retain(block);
-      for (let i = 0; i < fresh; ++i) sequence.blocks.push(this.pool.take());
-      const restored = this.restore(sequence, shared.length);
-      sequence.blocks.unshift(...shared);
-      this.start(sequence, (shared.length + restored) * this.limits.blockSize);
+      if (this.hasRoom(sequence, shared)) {
+        this.allocate(sequence, shared);
+        return true;
+      }
+      const other = this.policy.yielding(sequence, this.running);
+      if (!other) return false;
+      this.preempt(other);
     }
+  }
+
+  private hasRoom(sequence: Sequence, shared: readonly number[]): boolean {
+    if (this.running.length >= this.limits.sequences) return false;
+    const fresh = this.blocksFor(sequence.tokens.length) - shared.length;
+    const revived = shared.filter((block) => this.pool.usersOf(block) === 0).length;
+    // Reserve a free block per running sequence, so that this admission does not cause a
+    // preemption.
+    return fresh + revived + this.running.length <= this.pool.free;
+  }
+
+  private allocate(sequence: Sequence, shared: readonly number[]): void {
+    this.waiting = this.waiting.filter((other) => other !== sequence);
+    this.touchHost(sequence, shared.length);
+    for (const block of shared) this.pool.retain(block);
+    const fresh = this.blocksFor(sequence.tokens.length) - shared.length;
+    for (let i = 0; i < fresh; ++i) sequence.blocks.push(this.pool.take());
+    const restored = this.restore(sequence, shared.length);
+    sequence.blocks.unshift(...shared);
+    this.start(sequence, (shared.length + restored) * this.limits.blockSize);
   }
 
   /** Makes the contents that restore() needs the last ones that evicted blocks replace. */
@@ -307,6 +351,7 @@ export class Scheduler {
     sequence.state = required(this.states.pop());
     sequence.sealed = cached / this.limits.blockSize;
     this.running.push(sequence);
+    this.policy.start(sequence);
     this.take(sequence);
   }
 

@@ -11,6 +11,8 @@ import type { ScoreRow } from './step-runner.js';
 /** Owns the sampler. */
 export class SequenceSampler {
   private readonly freeSlots: number[];
+  /** The sequences with a slot. */
+  private readonly holders = new Map<Continuation, Sequence>();
 
   constructor(
     private readonly sampler: Sampler,
@@ -68,6 +70,7 @@ export class SequenceSampler {
     if (slot === null) return;
     this.sampler.leave(slot);
     this.freeSlots.push(slot);
+    this.holders.delete(continuation);
     continuation.slot = null;
   }
 
@@ -75,19 +78,32 @@ export class SequenceSampler {
     this.sampler.dispose();
   }
 
-  /** Returns the sampler slots. A preempted sequence keeps its slot. */
+  /** Returns the sampler slots. A preempted sequence keeps its slot while slots are free. */
   private slotsOf(sequences: readonly Sequence[]): number[] {
     return sequences.map((sequence) => {
       const continuation = required(this.continuationOf(sequence));
       if (continuation.slot === null) {
-        const slot = required(this.freeSlots.pop());
+        const { tokens, promptLength } = sequence;
+        const slot = this.freeSlot();
         const ends = [...continuation.ends];
         const isMasked = continuation.matcher !== null;
-        this.sampler.enter(slot, sequence.tokens, continuation.sampling, { ends, isMasked });
+        const generated = tokens.slice(promptLength);
+        const state = { ends, isMasked, generated };
+        this.sampler.enter(slot, tokens.slice(0, promptLength), continuation.sampling, state);
         continuation.slot = slot;
+        this.holders.set(continuation, sequence);
       }
       return continuation.slot;
     });
+  }
+
+  /** Returns a free slot. If there is none, a preempted sequence loses its slot. */
+  private freeSlot(): number {
+    if (this.freeSlots.length === 0) {
+      const [preempted] = [...this.holders].find(([, { blocks }]) => blocks.length === 0) ?? [];
+      this.leave(required(preempted));
+    }
+    return required(this.freeSlots.pop());
   }
 }
 

@@ -2,12 +2,46 @@
 import { required } from '../runtime/required.js';
 import { blockKey, rootKey } from './block-pool.js';
 
+/** What decides about the turn of a sequence. */
+export interface SequenceTurn {
+  /** Clients take turns. */
+  readonly client: string;
+  /** Lower is earlier. */
+  readonly priority: number;
+}
+
+/** A client with sequences in progress, or with tokens ahead of such clients. */
+export interface ScheduledClient {
+  /** Order of appearance, for equal times. */
+  readonly id: number;
+  /** Virtual time: tokens computed for the client, and tokens of others before it came. */
+  time: number;
+  running: number;
+  waiting: number;
+}
+
+/** What the policy knows of a sequence in progress. */
+export interface Standing {
+  readonly client: ScheduledClient;
+  /** Lower is earlier. */
+  readonly urgency: number;
+  isRunning: boolean;
+  /** Step at which it entered the queue. */
+  since: number;
+  /** True once it has waited too long. It then stays the most urgent one of its client. */
+  isOverdue: boolean;
+  /** Tokens before this index are charged: a client does not pay twice after a preemption. */
+  charged: number;
+}
+
 /** A sequence to continue. Only the scheduler allocates its blocks. */
-export class Sequence {
+export class Sequence implements SequenceTurn {
   /** The prompt and the sampled tokens that the host has received. */
   readonly tokens: number[];
   /** Number of tokens of the prompt. */
   readonly promptLength: number;
+  readonly client: string;
+  readonly priority: number;
   /** Tokens with keys and values in the cache, including steps in flight. */
   computed = 0;
   /** The block table, in token order. */
@@ -20,6 +54,8 @@ export class Sequence {
   cached: number | null = null;
   /** Order of arrival. */
   order = -1;
+  /** Only the policy reads and writes it; null before submit() and after remove(). */
+  standing: Standing | null = null;
   /**
    * Tokens that may follow `tokens`. The next step verifies them; only then may they be learned.
    */
@@ -40,7 +76,10 @@ export class Sequence {
     private readonly salt = '',
     /** Slot of the adapter of its tokens; -1: none. */
     readonly adapter = -1,
+    { client = '', priority = 0 }: Partial<SequenceTurn> = {},
   ) {
+    this.client = client;
+    this.priority = priority;
     this.tokens = [...prompt];
     this.promptLength = prompt.length;
   }

@@ -105,6 +105,7 @@ export function limitsOf(
     // Cached blocks have no recurrent states, without which a sequence cannot continue.
     sharesPrefixes: cache.prefix_caching && !sizes.recurrent,
     hostBlocks: hostBlocksIn(config, sizes, draft),
+    policy: { policy: config.scheduling.policy, mostWait: config.scheduling.max_wait_steps },
   };
 }
 

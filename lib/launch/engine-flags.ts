@@ -42,6 +42,10 @@ export const ENGINE = {
     shown: '`auto`, as the weights',
     flag: '--kv-cache-dtype <name>',
   }),
+  schedulingPolicy: string('[turns](#priorities-and-turns): `fair`, `priority` or `fcfs`', {
+    shown: '`fair`',
+    flag: '--scheduling-policy <name>',
+  }),
   tokenizer: string('folder or name of the tokenizer', {
     shown: "the model's",
     flag: '--tokenizer <folder>',
@@ -133,6 +137,8 @@ export function engineOptions(flags: EngineFlags): EngineOptions {
   if (kvCacheDtype !== undefined) {
     all.kv_cache = { ...all.kv_cache, dtype: kvCacheDtype as 'fp8' };
   }
+  const { schedulingPolicy: policy } = flags;
+  if (policy !== undefined) all.scheduling = { ...all.scheduling, policy: policy as 'fair' };
   const { hostCache } = flags;
   if (hostCache !== undefined) all.kv_cache = { ...all.kv_cache, host_memory: hostCache };
   const { adapter: adapters, maxLoras: maxAdapters, maxLoraRank: maxAdapterRank } = flags;

@@ -25,14 +25,22 @@ export class Access {
     this.digests = keys.map(digestOf);
   }
 
+  /** Number of different keys. */
+  get size(): number {
+    return new Set(this.digests.map((digest) => digest.toString('hex'))).size;
+  }
+
   /** Whether no key is needed. */
   get isOpen(): boolean {
     return this.digests.length === 0;
   }
 
-  /** Throws 401 unless "Authorization: Bearer KEY" has one of the keys. */
-  require({ headers: { authorization } }: IncomingMessage): void {
-    if (this.isOpen) return;
+  /**
+   * Names the client of a request by its key: the digest of the key, or "" if no key is needed.
+   * Throws 401 unless "Authorization: Bearer KEY" has one of the keys.
+   */
+  require({ headers: { authorization } }: IncomingMessage): string {
+    if (this.isOpen) return '';
     const [, key] = /^Bearer\s+(\S+)\s*$/i.exec(authorization ?? '') ?? [];
     const headers = { 'www-authenticate': 'Bearer' };
     if (key === undefined) {
@@ -43,7 +51,7 @@ export class Access {
     let isKnown = false;
     // Compare with all keys, so the time does not depend on the key.
     for (const known of this.digests) isKnown = timingSafeEqual(known, digest) || isKnown;
-    if (isKnown) return;
+    if (isKnown) return digest.toString('hex');
     throw new ApiError(401, 'Authorization: expected a key of this server, got another one.', {
       code: 'invalid_api_key',
       headers,

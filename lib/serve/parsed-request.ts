@@ -3,7 +3,7 @@ import type { JsonValue } from '../../types/json.js';
 import { SAMPLING } from '../inference/sampling-options.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
-import { checked, number } from '../runtime/option.js';
+import { checked, integer, number } from '../runtime/option.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { Answer, AnswerSetup, Delivery } from './answer.js';
 import { ApiError, invalid, TOO_LONG, tooLong } from './api-error.js';
@@ -58,6 +58,7 @@ const SAMPLED = {
   topK: checked((op, k: number) => Math.max(0, requireInteger(op, k, -1)), ''),
   presencePenalty: number('', { min: -2, max: 2 }),
   frequencyPenalty: number('', { min: -2, max: 2 }),
+  priority: integer(''),
   /** The seeds of the engine are not negative. */
   seed: checked((op, seed: number) => {
     const given = requireInteger(op, seed, Number.MIN_SAFE_INTEGER);

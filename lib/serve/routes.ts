@@ -240,7 +240,9 @@ function parsedBy(read: ReadBody): Handler {
     await withBody(context, response, async (body, served) => {
       requireGenerator(served);
       const parsed = read(body, served, request, context);
-      await admitted(context, () => answerParsed(served, parsed, response, context));
+      const client = context.access.require(request);
+      if (client) parsed.options.client = client;
+      await admitted(context, request, () => answerParsed(served, parsed, response, context));
     });
   };
 }
@@ -259,7 +261,7 @@ function answeredBy(
     await withBody(context, response, async (body, served) => {
       const act = async (life: RequestLife): Promise<void> =>
         sendJson(response, 200, await answer(body, served, life));
-      await admitted(context, () => {
+      await admitted(context, response.req, () => {
         const life = new RequestLife(response, context.limits.requestSeconds);
         return whileAlive(context.lives, life, act);
       });
@@ -318,7 +320,7 @@ async function acquire(
   const now = pool.now(name);
   if (now) return now;
   let found: Lease | null = null;
-  await admitted(context, () => {
+  await admitted(context, response.req, () => {
     const own = new RequestLife(response, context.limits.requestSeconds);
     return whileAlive(context.lives, own, async (life) => {
       found = await pool.acquire(name, life.signal);
@@ -327,8 +329,12 @@ async function acquire(
   return required<Lease>(found);
 }
 
-async function admitted(context: ServerContext, act: () => Promise<void>): Promise<void> {
-  const leave = context.admission.enter();
+async function admitted(
+  context: ServerContext,
+  request: IncomingMessage,
+  act: () => Promise<void>,
+): Promise<void> {
+  const leave = context.admission.enter(context.access.require(request));
   try {
     await act();
   } finally {

@@ -109,7 +109,10 @@ export class InferenceServer {
     this.access = new Access(options.apiKeys);
     this.hosts = new Hosts(options.allowedHosts);
     this.cors = new Cors(options.cors);
-    this.admission = new Admission(this.limits.requests);
+    const { requests, keyRequests } = this.limits;
+    // One key leaves room for the others.
+    const usual = this.access.size > 1 ? Math.ceil(requests / 2) : requests;
+    this.admission = new Admission(requests, keyRequests ?? usual);
     this.bodies = new BodyBudget(this.limits.bodiesBytes);
     this.page = options.ui ? new ChatPage() : null;
     const bodyMs = timerMs(this.limits.bodySeconds);

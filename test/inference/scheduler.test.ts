@@ -143,6 +143,7 @@ test.each([
   ['little', { blocks: 9, tokens: 7, sequences: 5 }],
   ['nothing shared', { blocks: 9, tokens: 7, sequences: 5, sharesPrefixes: false }],
   ['blocks of one token', { blocks: 33, blockSize: 1 }],
+  ['clients', { blocks: 9, tokens: 7, sequences: 3 }],
 ])('no block is lost in 10,000 random submits and aborts: %s', (name, given) => {
   const random = draws(name.length);
   const scheduler = new Scheduler({ ...limits, ...given });
@@ -153,7 +154,8 @@ test.each([
   for (let i = 0; i < 10_000; ++i) {
     const start = 100 * random(3);
     const prompt = range(start, 1 + random(room - 8));
-    const sequence = new Sequence(prompt, prompt.length + 1 + random(8), `${random(2)}`);
+    const turn = name === 'clients' ? { client: `${random(3)}`, priority: random(3) } : {};
+    const sequence = new Sequence(prompt, prompt.length + 1 + random(8), `${random(2)}`, -1, turn);
     scheduler.submit(sequence);
     live.push(sequence);
     while (random(4) > 0 || live.length > 12) {

@@ -11,6 +11,24 @@ test('a request that ends makes room for one, however often its end is reported'
   expect(() => admission.enter()).toThrow('2 requests run or wait');
 });
 
+test('a client has a bound of its own', () => {
+  const admission = new Admission(4, 2);
+  const leave = admission.enter('a');
+  admission.enter('a');
+  expect(() => admission.enter('a')).toThrow(
+    '2 requests run or wait, the most that this server takes of one key',
+  );
+  admission.enter('b');
+  leave();
+  leave();
+  admission.enter('a');
+  expect(() => admission.enter('a')).toThrow('of one key');
+  admission.enter('c');
+  expect(() => admission.enter('d')).toThrow(
+    '4 requests run or wait, the most that this server takes.',
+  );
+});
+
 test('the end waits for the last request, and admits none', async () => {
   const admission = new Admission(2);
   const [first, second] = [admission.enter(), admission.enter()];

@@ -1,0 +1,193 @@
+// Decides whose turn it is: which sequence starts, computes and is preempted first. The scheduler
+// asks it.
+import { required } from '../runtime/required.js';
+import type { ScheduledClient, Sequence, Standing } from './sequence.js';
+
+/** Settings of a policy: the section `scheduling` of the configuration. */
+export interface PolicySettings {
+  /**
+   * "fair": clients take turns by tokens, and priorities order the requests of one client.
+   * "priority": priorities order all requests. "fcfs": the order of arrival.
+   */
+  readonly policy: 'fair' | 'priority' | 'fcfs';
+  /** Steps in the queue after which a sequence counts as the most urgent one of its client. */
+  readonly mostWait: number;
+}
+
+/** The default: clients take turns. */
+export const USUAL_POLICY: PolicySettings = { policy: 'fair', mostWait: 1000 };
+
+/** Fewest tokens that a client must be ahead of another before its sequence makes room. */
+const QUANTUM = 64;
+
+/**
+ * Virtual token counters: each client has a counter of the tokens that steps computed for it, and
+ * the client with the lowest counter goes next. A client that returns starts at the lowest counter
+ * of the present ones, so it cannot save up turns. Tokens found in the prefix cache are free.
+ *
+ * A sequence without room preempts one of another client under two conditions: that client runs
+ * more sequences, and its counter is higher by QUANTUM and by the tokens to recompute. So a client
+ * with many requests delays another one by no more than these tokens. Source: Sheng et al. 2024
+ * (VTC), here with preemption.
+ */
+export class SchedulePolicy {
+  private readonly clients = new Map<string, ScheduledClient>();
+  private steps = 0;
+  private seen = 0;
+
+  constructor(private readonly settings: PolicySettings = USUAL_POLICY) {}
+
+  /** Counts a step, the unit of waiting. */
+  begin(): void {
+    this.steps++;
+  }
+
+  /** A sequence enters the queue for the first time. */
+  enter(sequence: Sequence): void {
+    const { policy } = this.settings;
+    const client = this.clientOf(policy === 'fair' ? sequence.client : '');
+    client.waiting++;
+    sequence.standing = {
+      client,
+      urgency: policy === 'fcfs' ? 0 : sequence.priority,
+      isRunning: false,
+      since: this.steps,
+      isOverdue: false,
+      charged: 0,
+    };
+  }
+
+  /** A waiting sequence starts to run. */
+  start(sequence: Sequence): void {
+    const standing = this.of(sequence);
+    standing.isRunning = true;
+    standing.client.waiting--;
+    standing.client.running++;
+  }
+
+  /** A running sequence goes back to the queue. */
+  stop(sequence: Sequence): void {
+    const standing = this.of(sequence);
+    standing.isRunning = false;
+    standing.since = this.steps;
+    standing.client.running--;
+    standing.client.waiting++;
+  }
+
+  /** A sequence ends. Unknown sequences are ignored. */
+  leave(sequence: Sequence): void {
+    const { standing } = sequence;
+    if (!standing) return;
+    sequence.standing = null;
+    const { client, isRunning } = standing;
+    if (isRunning) client.running--;
+    else client.waiting--;
+    if (client.running + client.waiting === 0) this.forget();
+  }
+
+  /** True if running sequences may have to make room for those of other clients. */
+  get isShared(): boolean {
+    return this.clients.size > 1;
+  }
+
+  /** A step computes the tokens from `first` to before `end` of a sequence. */
+  charge(sequence: Sequence, first: number, end: number): void {
+    const standing = this.of(sequence);
+    const from = Math.max(first, standing.charged);
+    if (end <= from) return;
+    standing.client.time += end - from;
+    standing.charged = end;
+  }
+
+  /** Returns the sequence whose turn it is; undefined for an empty list. */
+  first(sequences: readonly Sequence[]): Sequence | undefined {
+    return sequences.reduce<Sequence | undefined>(
+      (best, one) => (best && this.compare(best, one) <= 0 ? best : one),
+      undefined,
+    );
+  }
+
+  /** Returns the sequences in the order of their turns. */
+  sorted(sequences: readonly Sequence[]): Sequence[] {
+    return sequences.toSorted((a, b) => this.compare(a, b));
+  }
+
+  /**
+   * Returns the running sequence to preempt if one of them finds no free block: the last one of the
+   * client with the most running sequences.
+   */
+  victim(running: readonly Sequence[]): Sequence {
+    const most = Math.max(...Array.from(this.clients.values(), (client) => client.running));
+    const open = running.filter((one) => this.of(one).client.running === most);
+    return open.reduce((a, b) => (this.isAfter(a, b) ? a : b));
+  }
+
+  /**
+   * Returns the running sequence that makes room for a waiting one; null if the waiting one has no
+   * right to it.
+   */
+  yielding(waiting: Sequence, running: readonly Sequence[]): Sequence | null {
+    const own = this.of(waiting).client;
+    let most = own;
+    for (const client of this.clients.values()) {
+      const more = client.running - most.running;
+      if (more > 0 || (more === 0 && client.time > most.time)) most = client;
+    }
+    if (most.running <= own.running) return null;
+    const theirs = running.filter((one) => this.of(one).client === most);
+    const last = theirs.reduce((a, b) => (this.isAfter(a, b) ? a : b));
+    return most.time - own.time > Math.max(QUANTUM, last.computed) ? last : null;
+  }
+
+  /** Negative if `a` goes before `b`: by the client's time, then by urgency, then by arrival. */
+  private compare(a: Sequence, b: Sequence): number {
+    const [one, two] = [this.of(a).client, this.of(b).client];
+    if (one !== two) return one.time - two.time || one.id - two.id;
+    const [mine, yours] = [this.urgencyOf(a), this.urgencyOf(b)];
+    return mine === yours ? a.order - b.order : mine < yours ? -1 : 1;
+  }
+
+  /** True if `a` is preempted before `b`: it is less urgent, or equally urgent and newer. */
+  private isAfter(a: Sequence, b: Sequence): boolean {
+    const [mine, yours] = [this.urgencyOf(a), this.urgencyOf(b)];
+    return mine === yours ? a.order > b.order : mine > yours;
+  }
+
+  private urgencyOf(sequence: Sequence): number {
+    const standing = this.of(sequence);
+    const { isRunning, since } = standing;
+    if (!isRunning && this.steps - since >= this.settings.mostWait) standing.isOverdue = true;
+    return standing.isOverdue ? Number.NEGATIVE_INFINITY : standing.urgency;
+  }
+
+  private of({ standing }: Sequence): Standing {
+    return required(standing);
+  }
+
+  /** Returns a client. If it was absent, it starts no earlier than the present ones. */
+  private clientOf(name: string): ScheduledClient {
+    const known = this.clients.get(name) ?? { id: this.seen++, time: 0, running: 0, waiting: 0 };
+    if (known.running + known.waiting === 0) known.time = Math.max(known.time, this.earliest());
+    this.clients.set(name, known);
+    return known;
+  }
+
+  /** The lowest time of the present clients; 0 without one. */
+  private earliest(): number {
+    const times = this.present().map(({ time }) => time);
+    return times.length > 0 ? Math.min(...times) : 0;
+  }
+
+  private present(): ScheduledClient[] {
+    return [...this.clients.values()].filter(({ running, waiting }) => running + waiting > 0);
+  }
+
+  /** Forgets absent clients, except those that would return later than the earliest time. */
+  private forget(): void {
+    const isIdle = this.present().length === 0;
+    const earliest = this.earliest();
+    for (const [name, { running, waiting, time }] of this.clients) {
+      if (running + waiting === 0 && (isIdle || time <= earliest)) this.clients.delete(name);
+    }
+  }
+}
