@@ -63,6 +63,7 @@ const counts = {
   unsupported: 0,
   different: 0,
   ambiguous: 0,
+  doubled: 0,
 };
 
 function show(difference) {
@@ -70,9 +71,22 @@ function show(difference) {
   process.send({ difference });
 }
 
+/** Patterns of the generator that match nothing at the start of a text. */
+const EMPTY = ['', 'b?', '(?=b)', '\\b'];
+
+/** What such a Replace puts before a text, later steps of the crate put there twice. */
+function isDoubled({ type, normalizers, pattern, content }) {
+  if (type === 'Sequence') return normalizers.some(isDoubled);
+  return type === 'Replace' && content !== '' && EMPTY.includes(pattern.String ?? pattern.Regex);
+}
+
 async function compare(seed) {
   const { tokenizer, texts } = generator.randomTokenizer(seed);
   counts.tokenizers++;
+  if (tokenizer.normalizer && isDoubled(tokenizer.normalizer)) {
+    counts.doubled++;
+    return;
+  }
   const theirs = attempt(() => oracle.Tokenizer.fromString(JSON.stringify(tokenizer)));
   const ours = attempt(() => new CoreTokenizer('tokenizer.json', tokenizer));
   if (theirs.error !== undefined) {

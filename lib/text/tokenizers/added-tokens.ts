@@ -32,6 +32,8 @@ const WORD_END = new RegExp(`[${WORD}]$`, 'u');
 export class AddedTokens {
   private readonly trie: Trie;
   private readonly firsts: ReadonlySet<number>;
+  /** A token that the normalizer leaves nothing of. */
+  private readonly empty: AddedToken | null;
 
   /** `spellings` are the tokens' texts, normalized where the search is in a normalized text. */
   constructor(
@@ -42,22 +44,24 @@ export class AddedTokens {
     const numbers = new Map<string, number>();
     for (const [i, text] of spellings.entries()) if (!numbers.has(text)) numbers.set(text, i);
     this.trie = new Trie(numbers);
+    this.empty = tokens.find(({ content }, i) => content !== '' && spellings[i] === '') ?? null;
     this.firsts = new Set(spellings.map((text) => text.charCodeAt(0)));
   }
 
   /** The sections of a text, in order. */
   split(text: string): Section[] {
     const sections: Section[] = [];
-    let done = 0;
-    for (let at = 0; at < text.length; ) {
+    let [done, last] = [0, -1];
+    for (let at = 0; at < text.length + Number(this.empty !== null); ) {
       const found = this.longestAt(text, at);
-      if (found === null) {
-        at++;
+      // An empty spelling stands at every character, but not directly behind another token.
+      if (found === null || (found.end === at && at === last)) {
+        at += widthAt(text, at);
         continue;
       }
       const { token, end } = found;
       const [start, next] = [at, end];
-      at = next;
+      at = last = next;
       if (token.single_word && isInWord(text, start, next)) continue;
       const from = token.lstrip ? Math.max(spaceStart(text.slice(0, start)), done) : start;
       const to = token.rstrip ? spaceEnd(text, next) : next;
@@ -71,14 +75,21 @@ export class AddedTokens {
   }
 
   private longestAt(text: string, at: number): { token: AddedToken; end: number } | null {
-    if (!this.firsts.has(text.charCodeAt(at))) return null;
-    let longest: { token: AddedToken; end: number } | null = null;
+    let longest: { token: AddedToken; end: number } | null = this.empty && {
+      token: this.empty,
+      end: at,
+    };
+    if (!this.firsts.has(text.charCodeAt(at))) return longest;
     this.trie.prefixes(text, at, (end, number) => {
       longest = { token: required(this.tokens[number]), end };
     });
     return longest;
   }
 }
+
+/** Units of the character at a place. */
+const widthAt = (text: string, at: number): number =>
+  (text.codePointAt(at) ?? 0) > 0xffff ? 2 : 1;
 
 /** Whether the character before or behind a range belongs to a word. */
 function isInWord(text: string, start: number, end: number): boolean {

@@ -9,10 +9,11 @@ import { Fields, requireId } from './fields.js';
 import type { Model } from './model.js';
 import { modelOf } from './models.js';
 import { type Normalizer, normalizerOf } from './normalizers.js';
+import { leadingOf } from './pattern.js';
 import { type Bounds, boundsOf, pairOf } from './post-processors.js';
 import { type PreTokenizer, preTokenizerOf } from './pre-tokenizers.js';
 
-/** Characters that show whether a normalizer drops the first one. */
+/** Characters that show what a normalizer makes of the first one. */
 const PROBED = 1000;
 
 export class CoreTokenizer {
@@ -98,24 +99,23 @@ export class CoreTokenizer {
 
   private encodeSection(given: string, isStart: boolean, ids: number[]): void {
     const text = this.normalizer ? this.normalizer(given) : given;
+    const lead = isStart && this.marksStart ? this.leadOf(given) : 0;
     for (const { start, end, token } of this.normalized.split(text)) {
       if (token) {
         ids.push(token.id);
         continue;
       }
-      const staysStart = isStart && start === 0 && this.keepsStart(given);
-      const cut = { pieces: [text.slice(start, end)], isStart: staysStart };
+      const cut = { pieces: [text.slice(start, end)], leads: [Math.max(0, lead - start)] };
       const { pieces } = this.preTokenizer ? this.preTokenizer(cut) : cut;
       for (const piece of pieces) this.model.encode(piece, ids);
     }
   }
 
-  /** Whether the normalizer keeps a part of the first character of a text. */
-  private keepsStart(given: string): boolean {
-    if (!this.normalizer || !this.marksStart) return true;
+  /** Units of the normalized text that come from the first character of the text. */
+  private leadOf(given: string): number {
     const text = given.slice(0, PROBED);
     const first = String.fromCodePoint(text.codePointAt(0) ?? 0);
-    return this.normalizer(text) !== this.normalizer(text.slice(first.length));
+    return this.normalizer ? leadingOf(this.normalizer, text, first.length) : first.length;
   }
 
   /**

@@ -7,9 +7,9 @@ import { required } from '../../runtime/required.js';
 import { errorMessage } from '../../runtime/system-error.js';
 import { lowercase, spaceEnd, spaceStart, spellBytes } from './characters.js';
 import { Fields } from './fields.js';
-import { readReplacement } from './pattern.js';
+import { leadingOf, type Replacement, readReplacement } from './pattern.js';
 
-export type Normalizer = (text: string) => string;
+export type Normalizer = Replacement;
 
 const SPACES = /\p{White_Space}/gu;
 /** Controls of the BERT normalizer; its clean-up keeps tabs and line breaks as spaces. */
@@ -49,7 +49,16 @@ export function normalizerOf(location: string, content: unknown): Normalizer | n
 
 function sequence(fields: Fields): Normalizer {
   const steps = fields.each('normalizers').map((step) => step.build(BUILDERS));
-  return (text) => steps.reduce((form, step) => step(form), text);
+  const normalize = (text: string): string => steps.reduce((form, step) => step(form), text);
+  const leading = (given: string, count: number): number => {
+    let [text, lead] = [given, count];
+    for (const step of steps) {
+      lead = leadingOf(step, text, lead);
+      text = step(text);
+    }
+    return lead;
+  };
+  return Object.assign(normalize, { leading });
 }
 
 function bert(fields: Fields): Normalizer {
@@ -68,15 +77,21 @@ function bert(fields: Fields): Normalizer {
 
 function strip(fields: Fields): Normalizer {
   const [left, right] = [fields.flag('strip_left', true), fields.flag('strip_right', true)];
-  return (text) => {
+  const cut = (text: string): string => {
     const start = left ? spaceEnd(text) : 0;
     return text.slice(start, right ? spaceStart(text, start) : text.length);
   };
+  const leading = (text: string, count: number): number =>
+    Math.min(Math.max(0, count - (left ? spaceEnd(text) : 0)), cut(text).length);
+  return Object.assign(cut, { leading });
 }
 
 function prepend(fields: Fields): Normalizer {
   const prefix = fields.text('prepend');
-  return (text) => (text === '' ? '' : prefix + text);
+  const prepended = (text: string): string => (text === '' ? '' : prefix + text);
+  // The prefix counts as a part of the character behind it.
+  const leading = (_: string, count: number): number => (count > 0 ? prefix.length + count : 0);
+  return Object.assign(prepended, { leading });
 }
 
 function precompiled(fields: Fields): Normalizer {

@@ -26,7 +26,8 @@ export function readPattern(fields: Fields): Finder {
 /** Throws DS_DATA for a pattern that is wrong, not supported, or too slow on a text. */
 export function regexFinder(source: string, location: string): Finder {
   const regex = guarded(location, () => new Regex(source, { dialect: 'oniguruma' }));
-  return (text) => guarded(location, () => regex.bounds(text));
+  // In the crate, an empty text has no match, not even an empty one.
+  return (text) => (text === '' ? [] : guarded(location, () => regex.bounds(text)));
 }
 
 function guarded<T>(location: string, body: () => T): T {
@@ -47,14 +48,29 @@ export function occurrences(text: string, part: string): number[] {
   return bounds;
 }
 
+/** From a text to the text that a later step reads. */
+export interface Replacement {
+  (text: string): string;
+  /**
+   * Of a text's first `count` units: how many units of the result come from them. Without it, they
+   * are those of the first units alone.
+   */
+  readonly leading?: (text: string, count: number) => number;
+}
+
+/** How many units of `step(text)` come from the first `count` units of the text. */
+export function leadingOf(step: Replacement, text: string, count: number): number {
+  return step.leading ? step.leading(text, count) : step(text.slice(0, count)).length;
+}
+
 /** Characters of a replaced text: a few steps that double a text would exhaust memory. */
 const MOST_REPLACED = 2 ** 26;
 
 /** Reads `pattern` and `content`: texts with `content` in place of each match. Throws DS_DATA. */
-export function readReplacement(fields: Fields): (text: string) => string {
+export function readReplacement(fields: Fields): Replacement {
   const find = readPattern(fields);
   const content = fields.text('content');
-  return (text) => {
+  const replace = (text: string): string => {
     const bounds = find(text);
     if (bounds.length === 0) return text;
     if (text.length + (bounds.length / 2) * content.length > MOST_REPLACED) {
@@ -69,4 +85,18 @@ export function readReplacement(fields: Fields): (text: string) => string {
     }
     return replaced + text.slice(at);
   };
+  // A content stands where the last character of its match stood.
+  const leading = (text: string, count: number): number => {
+    const bounds = find(text);
+    let [lead, at] = [0, 0];
+    for (let i = 0; i < bounds.length && required(bounds[i]) <= count; i += 2) {
+      const end = required(bounds[i + 1]);
+      lead += required(bounds[i]) - at;
+      at = end;
+      if (end > count) return lead;
+      lead += content.length;
+    }
+    return lead + Math.max(0, count - at);
+  };
+  return Object.assign(replace, { leading });
 }

@@ -8,8 +8,8 @@ import { type Finder, occurrences, readPattern, regexFinder } from './pattern.js
 /** The pieces of a section of a text. */
 interface Cut {
   readonly pieces: readonly string[];
-  /** The first piece starts where the whole text starts. */
-  readonly isStart: boolean;
+  /** By piece: units at its start that come from the first character of the whole text. */
+  readonly leads: readonly number[];
 }
 
 export type PreTokenizer = (cut: Cut) => Cut;
@@ -123,13 +123,18 @@ function metaspace(fields: Fields): PreTokenizer {
   }
   const isSplit = fields.flag('split', true);
   const cutAtMarks = splitter((text) => occurrences(text, mark), 'MergedWithNext');
-  return ({ pieces, isStart }) => {
-    const marked = pieces.map((piece, i) => {
+  return ({ pieces, leads }) => {
+    const all: string[] = [];
+    const counts: number[] = [];
+    for (const [i, piece] of pieces.entries()) {
       const text = piece.replaceAll(' ', mark);
-      const isMarked = scheme === 'always' || (scheme === 'first' && isStart && i === 0);
-      return isMarked && text !== '' && !text.startsWith(mark) ? mark + text : text;
-    });
-    const cut = { pieces: marked, isStart };
+      const lead = piece.slice(0, leads[i] ?? 0).replaceAll(' ', mark).length;
+      const isMarked = scheme === 'always' || (scheme === 'first' && lead > 0);
+      const added = isMarked && text !== '' && !text.startsWith(mark) ? mark : '';
+      all.push(added + text);
+      counts.push(lead > 0 ? added.length + lead : 0);
+    }
+    const cut = { pieces: all, leads: counts };
     return isSplit ? cutAtMarks(cut) : cut;
   };
 }
@@ -151,30 +156,38 @@ function byteLevel(fields: Fields): PreTokenizer {
     if (piece.length < 100) known.set(piece, spelled);
     return spelled;
   };
+  const prefixOf = (piece: string): string =>
+    !prefixes || piece === '' || piece.startsWith(' ') ? '' : ' ';
   return (given) => {
-    const pieces = prefixes
-      ? given.pieces.map((piece) => (piece === '' || piece.startsWith(' ') ? piece : ` ${piece}`))
-      : given.pieces;
-    const cut = split ? split({ ...given, pieces }) : { ...given, pieces };
-    return { ...cut, pieces: cut.pieces.map(spell) };
+    const marks = given.pieces.map(prefixOf);
+    const pieces = given.pieces.map((piece, i) => marks[i] + piece);
+    const leads = given.leads.map((lead, i) => lead && lead + required(marks[i]).length);
+    const cut = split ? split({ pieces, leads }) : { pieces, leads };
+    return {
+      pieces: cut.pieces.map(spell),
+      leads: cut.leads.map(
+        (lead, i) => lead && spell(required(cut.pieces[i]).slice(0, lead)).length,
+      ),
+    };
   };
 }
 
 /** A step that splits pieces by matches; `isInverted` swaps matches and the text between them. */
 function splitter(find: Finder, behavior: Behavior, isInverted = false): PreTokenizer {
-  return ({ pieces, isStart }) => {
+  return ({ pieces, leads }) => {
     const all: string[] = [];
-    let staysStart = false;
+    const counts: number[] = [];
     for (const [i, piece] of pieces.entries()) {
+      const lead = leads[i] ?? 0;
       const ranges = rangesOf(piece, find(piece), behavior, isInverted);
       for (let j = 0; j < ranges.length; j += 2) {
         const [start, end] = [required(ranges[j]), required(ranges[j + 1])];
         if (start === end) continue;
-        if (all.length === 0) staysStart = i === 0 && start === 0;
         all.push(piece.slice(start, end));
+        counts.push(Math.max(0, Math.min(lead, end) - start));
       }
     }
-    return { pieces: all, isStart: isStart && staysStart };
+    return { pieces: all, leads: counts };
   };
 }
 
