@@ -198,8 +198,12 @@ bool run_library(const Fp8Matmul& op, CudaContext& ctx) {
   p.a_scaling = mode_of(op.a_scaling);
   p.b_scaling = mode_of(op.b_scaling);
   p.fast_accumulation = op.fast;
-  const GemmOperands operands{op.a.data,   op.b.data,       op.bias.data,   nullptr,
-                              op.out.data, op.a_scale.data, op.b_scale.data};
+  const GemmOperands operands{.a = op.a.data,
+                              .b = op.b.data,
+                              .bias = op.bias.data,
+                              .out = op.out.data,
+                              .a_scale = op.a_scale.data,
+                              .b_scale = op.b_scale.data};
   return ctx.device.gemm().run(p, operands, ctx.stream);
 }
 

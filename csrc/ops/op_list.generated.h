@@ -22,6 +22,7 @@
   ROW(Copy) \
   ROW(CrossEntropy) \
   ROW(CrossEntropyBackward) \
+  ROW(CrossEntropyWithGradient) \
   ROW(Dropout) \
   ROW(Unary) \
   ROW(UnaryBackward) \
@@ -58,6 +59,7 @@
   ROW(JoinMaster) \
   ROW(SplitMaster) \
   ROW(Matmul) \
+  ROW(ScaledMatmul) \
   ROW(Multinomial) \
   ROW(MuonMomentum) \
   ROW(MuonDirection) \
@@ -130,6 +132,7 @@
   NAMES(Copy, "in", "out") \
   NAMES(CrossEntropy, "logits", "target", "losses", "lse", "correct") \
   NAMES(CrossEntropyBackward, "logits", "target", "lse", "scale", "dlogits") \
+  NAMES(CrossEntropyWithGradient, "logits", "target", "losses", "correct", "dlogits") \
   NAMES(Dropout, "in", "out") \
   NAMES(Unary, "in", "out") \
   NAMES(UnaryBackward, "in", "dout", "dx") \
@@ -166,6 +169,7 @@
   NAMES(JoinMaster, "high", "low", "ties", "out") \
   NAMES(SplitMaster, "in", "high", "low", "ties") \
   NAMES(Matmul, "a", "b", "bias", "aux", "out") \
+  NAMES(ScaledMatmul, "a", "b", "scale", "out") \
   NAMES(Multinomial, "in", "index") \
   NAMES(MuonMomentum, "momentum", "grad", "starts", "sums", "control") \
   NAMES(MuonDirection, "momentum", "grad", "squares", "direction", "control") \
@@ -217,4 +221,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 1563325978
+#define DS_INTERFACE_HASH 1836954109
