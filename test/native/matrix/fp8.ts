@@ -140,6 +140,8 @@ interface Product {
   formats: readonly [Format, Format];
   accumulate?: boolean;
   bias?: boolean;
+  /** Lets the library sum in fewer bits. */
+  fast?: boolean;
 }
 
 /** Codes that are finite, up to 1.75 * 16: sums stay in the range of f16. */
@@ -158,13 +160,14 @@ function closeSums(dtype: DType): ReturnType<typeof close> {
 }
 
 function productCase(of: Product): MatrixCase {
-  const { dtype, m, n, k, scalings, formats, accumulate = false, bias = false } = of;
+  const { dtype, m, n, k, scalings, formats } = of;
+  const { accumulate = false, bias = false, fast = false } = of;
   const form = `${m}x${n}x${k}, ${formats.join(' by ')}, ${scalings.join(' by ')}`;
   const count = (shape: readonly number[]): number => shape.reduce((a, b) => a * b, 1);
   return opCase({
     op: 'Fp8Matmul',
     dtype,
-    title: `${form}${accumulate ? ', added' : ''}${bias ? ', with a bias' : ''}`,
+    title: `${form}${accumulate ? ', added' : ''}${bias ? ', with a bias' : ''}${fast ? ', fast' : ''}`,
     build(random) {
       const [sa, sb] = [scaleShape(scalings[0], m, k), scaleShape(scalings[1], n, k)];
       const old = input(dtype, [m, n], random.normal(m * n), padded([m, n], 8, 16));
@@ -179,7 +182,7 @@ function productCase(of: Product): MatrixCase {
           out: accumulate ? updated(old, closeSums(dtype)) : out,
         },
         args: {
-          ...{ aFormat: formats[0], bFormat: formats[1], fast: false, accumulate },
+          ...{ aFormat: formats[0], bFormat: formats[1], fast, accumulate },
           ...{ aScaling: scalings[0], bScaling: scalings[1] },
         },
         reference: (v) => {
@@ -209,7 +212,7 @@ const multiply = [
     ),
   ),
   ...pairs.flatMap((scalings) =>
-    [{ accumulate: true }, { bias: true }].map((more) =>
+    [{ accumulate: true }, { bias: true }, { fast: true }].map((more) =>
       productCase({ dtype: 'bf16', m: 24, n: 32, k: 160, scalings, formats: both, ...more }),
     ),
   ),

@@ -164,6 +164,7 @@ function losses(): Loss[] {
     const most = { dtype, rows: 3, classes: 128256, layout: aligned };
     list.push({ ...most, index: 'i32', smoothing: 0.2, counts: true });
     list.push({ ...most, index: 'i64', smoothing: 1, counts: false });
+    list.push({ ...most, index: 'i64', smoothing: 0, counts: false });
     for (const smoothing of [0, 0.3]) {
       for (const [first, classes, all] of [
         [0, 33, 67],
