@@ -1,8 +1,8 @@
 // Cost of masks: microseconds of a mask on one thread over a vocabulary of 100,000 tokens, on texts
 // of several kinds of schemas.
-import { createRequire } from 'node:module';
 import { compileRules } from '../lib/inference/grammar/rules.js';
 import { Matcher, NativeGrammar, TokenTrie } from '../lib/runtime/grammar.js';
+import { vocabulary } from './formats.js';
 import type { Options } from './main.js';
 import { median, quantile } from './report.js';
 
@@ -47,17 +47,6 @@ const union = { anyOf: [person, call, tree, { type: 'array', items: person, maxI
 const SCHEMAS: Readonly<Record<string, Record<string, unknown> | null>> = {
   ...{ person, call, tree, many, union, any: null },
 };
-
-/** The bytes of cl100k_base's tokens. */
-function vocabulary(): Uint8Array[] {
-  const find = createRequire(__filename);
-  const { default: ranks } = find('gpt-tokenizer/cjs/bpeRanks/cl100k_base') as {
-    default: readonly (string | readonly number[])[];
-  };
-  return ranks.map((rank) =>
-    typeof rank === 'string' ? new Uint8Array(Buffer.from(rank)) : Uint8Array.from(rank),
-  );
-}
 
 /** Draws tokens; the shortest text of an allowed token ends strings and lists now and then. */
 function drawn(words: Int32Array, random: () => number, closers: readonly number[]): number {

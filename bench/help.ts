@@ -113,6 +113,8 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     rounds: 'of all clients (5)',
     temperature: '0: the likeliest tokens (1)',
     http: 'false: the engine only',
+    format: 'share of requests with a JSON schema, without HTTP; a list gives a row each (0)',
+    vocab: 'tokens of the vocabulary (that of the model)',
   },
   activations: {
     model: 'name of a GPT-2 (124M)',

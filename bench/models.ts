@@ -57,13 +57,17 @@ export function benchModel(options: Options, seq: number): models.CausalLM {
 }
 
 /**
- * --model NAME [--layers N] and --checkpoint, for sequences of `seq` tokens. Throws DS_ARGUMENT.
+ * --model NAME [--layers N] [--vocab N] and --checkpoint, for sequences of `seq` tokens. Throws
+ * DS_ARGUMENT.
  */
 function plainModel(options: Options, seq: number): models.CausalLM {
   const name = options.model ?? '124M';
   const activationCheckpointing = checkpointMode(options);
   const [llama, mixture] = [llamas[name], mixtures[name]];
-  const layers = options.layers === undefined ? {} : { layers: Number(options.layers) };
+  const layers = {
+    ...(options.layers !== undefined && { layers: Number(options.layers) }),
+    ...(options.vocab !== undefined && { vocabSize: Number(options.vocab) }),
+  };
   if (!llama && !mixture)
     return new models.GPT2({ ...models.GPT2.config(name), activationCheckpointing, ...layers });
   if (activationCheckpointing === 'selective') {

@@ -5,6 +5,7 @@ import { initInference, serve } from '../lib/index.js';
 import type { InferenceEngine } from '../lib/inference/index.js';
 import { device as findDevice } from '../lib/runtime/device.js';
 import { startThread } from '../lib/runtime/thread.js';
+import { benchTokenizer, longSchema } from './formats.js';
 import type { Options } from './main.js';
 import { benchModel } from './models.js';
 import type { ClientsDone, ClientsTask } from './serve-clients.js';
@@ -23,6 +24,8 @@ const median = (values: readonly number[]): number =>
 /** The rounds of one number of clients, and their medians. */
 interface Row extends Partial<Round> {
   clients: number;
+  /** Share of requests with a schema. */
+  formats?: number;
   rounds: Partial<Round>[];
   /** Share of the engine's rate that HTTP costs. */
   loss?: number;
@@ -32,8 +35,9 @@ interface Row extends Partial<Round> {
 
 /**
  * [--model llama-tiny] [--device cpu] [--dtype bf16|fp16|fp32] [--clients 128] [--prompt 128]
- * [--tokens 128] [--rounds 5] [--temperature 1]. A list of clients gives a row for each:
- * `--clients 128,512 --prompt 32 --tokens 512`. `--http false` runs the engine alone.
+ * [--tokens 128] [--rounds 5] [--temperature 1]. A list of clients gives a row for each: `--clients
+ * 128,512 --prompt 32 --tokens 512`. `--http false` runs the engine alone. `--format 0,1` gives a
+ * row for each share of requests with a JSON schema, over a tokenizer of 100,256 tokens.
  */
 export async function serveBench(options: Options): Promise<object> {
   const { model = 'llama-tiny', device = 'cpu', dtype = 'bf16' } = options;
@@ -44,34 +48,43 @@ export async function serveBench(options: Options): Promise<object> {
   const made = benchModel({ ...options, model }, length + tokens);
   // Weights of half the size go to the device.
   made.to(findDevice(device), DTYPES[dtype as keyof typeof DTYPES]);
-  const engine = await initInference(made, {
+  const shares = options.format?.split(',').map(Number) ?? null;
+  const config = {
     ...{ device, max_out_tokens: length + tokens, max_ragged_sequence_count: Math.max(...counts) },
-    enable_cuda_graph: 'auto', // As `ds serve` does.
-  });
-  const server = options.http === 'false' ? null : await serve(engine, { port: 0 });
+    enable_cuda_graph: 'auto' as const, // As `ds serve` does.
+  };
+  const engine = await initInference(
+    made,
+    config,
+    shares ? { tokenizer: benchTokenizer() } : undefined,
+  );
+  const server = options.http === 'false' || shares ? null : await serve(engine, { port: 0 });
   await server?.ready;
   const rows: Row[] = [];
-  for (const clients of counts) {
+  const cases = counts.flatMap((clients) =>
+    (shares ?? [undefined]).map((formats) => ({ clients, formats })),
+  );
+  for (const { clients, formats } of cases) {
     const prompts = (): number[][] => promptsOf(clients, length, engine.module.vocabSize);
     // Records the steps of this size.
-    await engineAlone(engine, prompts(), { tokens: Math.min(tokens, 16), temperature });
+    await engineAlone(engine, prompts(), { tokens: Math.min(tokens, 16), temperature, formats });
     const rounds: Partial<Round>[] = [];
     for (let i = 0; i < Number(options.rounds ?? 5); ++i) {
       // Prompts differ between rounds, so the prefix cache has no hits.
       const own = prompts();
       const all = clients * tokens;
       const round: Partial<Round> = {
-        engine: all / (await engineAlone(engine, own, { tokens, temperature })),
+        engine: await engineAlone(engine, own, { tokens, temperature, formats }),
       };
       if (server) round.http = all / (await throughHttp(server.url, own.reverse(), tokens));
       rounds.push(round);
-      console.log(JSON.stringify({ clients, ...round }));
+      console.log(JSON.stringify({ clients, formats, ...round }));
     }
     const of = (name: keyof Round): number => median(rounds.map((round) => round[name] as number));
     const alone = of('engine');
     const behind = server && { http: of('http'), loss: 1 - of('http') / alone };
     const ratio = alone / (rows[0]?.engine ?? alone);
-    rows.push({ clients, rounds, engine: alone, ...behind, ratio });
+    rows.push({ clients, formats, rounds, engine: alone, ...behind, ratio });
   }
   await server?.stop();
   await engine.destroy();
@@ -83,23 +96,35 @@ function promptsOf(count: number, length: number, vocabSize: number): number[][]
   return Array.from({ length: count }, () => Array.from({ length }, token));
 }
 
-/** Seconds from the first request to the last token. */
+/** Schemas of a benchmark: requests take turns. */
+const KINDS = 8;
+
+/** Tokens per second, from the first request to the last token. */
 async function engineAlone(
   engine: InferenceEngine,
   prompts: readonly number[][],
-  { tokens, temperature }: { tokens: number; temperature: number },
+  {
+    tokens,
+    temperature,
+    formats = 0,
+  }: { tokens: number; temperature: number; formats?: number | undefined },
 ): Promise<number> {
-  const read = async (prompt: number[]): Promise<void> => {
+  let total = 0;
+  const read = async (prompt: number[], i: number): Promise<void> => {
     const rules = { maxNewTokens: tokens, temperature, ignoreEos: true, cacheSalt: 'alone' };
-    const request = { prompt, ...rules };
-    for await (const _ of engine.stream(request));
+    const hasFormat = i < formats * prompts.length;
+    const request = { prompt, ...rules, ...(hasFormat && { format: longSchema(i % KINDS) }) };
+    for await (const piece of engine.stream(request)) total += piece.tokens.length;
   };
   const start = performance.now();
   await Promise.all(prompts.map(read));
-  return (performance.now() - start) / 1000;
+  return total / ((performance.now() - start) / 1000);
 }
 
-/** The same, as the clients see it: they are there before it begins, and count afterwards. */
+/**
+ * Seconds from the first request to the last token as the clients see them. The clients are ready
+ * before it begins, and count afterwards.
+ */
 async function throughHttp(
   url: string,
   prompts: readonly number[][],
