@@ -60,21 +60,38 @@ __global__ void __launch_bounds__(kThreads)
     out[from + i] = nearest_of_256(code, mul_rn(in[from + i], inverse));
 }
 
+/// A divisor; powers of two are shifts, since a 64-bit division takes longer than a block's values.
+struct Divisor {
+  int64_t by;
+  int shift;  // log2 of it, or -1
+
+  explicit Divisor(int64_t n) : by(n), shift(0) {
+    while (int64_t{1} << shift < n) ++shift;
+    if (int64_t{1} << shift != n) shift = -1;
+  }
+  __device__ __forceinline__ int64_t of(int64_t x) const {
+    return shift >= 0 ? x >> shift : x / by;
+  }
+};
+
 struct Scales {
   const float* absmax;         // where scales are f32
   const uint8_t* bytes;        // where they are not; then also
   const float *code, *nested;  // the 256 codes, and the scales of nested blocks
   const float* offset;
-  int64_t block, nested_block;
+  Divisor block, nested_block;
 
-  __device__ __forceinline__ float at(int64_t b) const {
+  __device__ __forceinline__ float of_value(int64_t i) const {
+    const int64_t b = block.of(i);
     if (absmax) return absmax[b];
-    return nested_scale(code[bytes[b]], nested[b / nested_block], *offset);
+    return nested_scale(code[bytes[b]], nested[nested_block.of(b)], *offset);
   }
 };
 
-/// A thread writes N values, which lie in one block of scales: N is 1, or even and a divisor of
-/// `block`.
+constexpr int kPackets = 4;  // of a thread: their loads are in flight together
+
+/// A thread writes kPackets packets of N values. A packet lies in one block of scales: N is 1, or
+/// even and a divisor of `block`.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads)
     nf4_dequantize_kernel(const uint8_t* packed, const float* codes, T* out, int64_t n,
@@ -82,17 +99,26 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float code[kNf4Codes];
   if (threadIdx.x < kNf4Codes) code[threadIdx.x] = codes[threadIdx.x];
   __syncthreads();
-  const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N;
-  if (first >= n) return;
-  const float scale = scales.at(first / scales.block);
-  if constexpr (N == 1) {
-    out[first] = from_float<T>(mul_rn(code[code_of(packed, first)], scale));
-  } else {
-    const Vector<uint8_t, N / 2> pairs = load_vector<N / 2>(packed + first / 2);
+  const int64_t own = (int64_t{blockIdx.x} * kThreads * kPackets + threadIdx.x) * N;
+  constexpr int kBytes = N == 1 ? 1 : N / 2;
+  Vector<uint8_t, kBytes> pairs[kPackets];
+  float scale[kPackets];
+#pragma unroll
+  for (int k = 0; k < kPackets; ++k) {
+    const int64_t first = own + k * kThreads * N;
+    if (first >= n) break;
+    pairs[k] = load_vector<kBytes>(packed + first / 2);
+    scale[k] = scales.of_value(first);
+  }
+#pragma unroll
+  for (int k = 0; k < kPackets; ++k) {
+    const int64_t first = own + k * kThreads * N;
+    if (first >= n) return;
     Vector<T, N> values;
 #pragma unroll
     for (int i = 0; i < N; ++i)
-      values.v[i] = from_float<T>(mul_rn(code[code_of(pairs.v, i)], scale));
+      values.v[i] =
+          from_float<T>(mul_rn(code[code_of(pairs[k].v, N == 1 ? first % 2 : i)], scale[k]));
     store_vector(out + first, values);
   }
 }
@@ -136,8 +162,8 @@ void run(const Nf4Dequantize& op, CudaContext& ctx) {
                          nested ? op.nested_code.as<float>() : nullptr,
                          nested ? op.nested_absmax.as<float>() : nullptr,
                          nested ? op.offset.as<float>() : nullptr,
-                         op.block,
-                         op.nested_block};
+                         Divisor(op.block),
+                         Divisor(nested ? op.nested_block : 1)};
   for_floating(kOp, op.out.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     constexpr int N = kPacket<T>;
@@ -146,8 +172,8 @@ void run(const Nf4Dequantize& op, CudaContext& ctx) {
     const bool vectors =
         n % N == 0 && op.block % N == 0 && aligned_for<N / 2>(packed) && aligned_for<N>(out);
     const auto kernel = vectors ? nf4_dequantize_kernel<N, T> : nf4_dequantize_kernel<1, T>;
-    kernel<<<blocks_for(n, int64_t{kThreads} * (vectors ? N : 1)), kThreads, 0, ctx.stream>>>(
-        packed, op.code.as<float>(), out, n, scales);
+    kernel<<<blocks_for(n, int64_t{kThreads} * kPackets * (vectors ? N : 1)), kThreads, 0,
+             ctx.stream>>>(packed, op.code.as<float>(), out, n, scales);
     DS_CUDA_LAUNCHED(kOp);
   });
 }
