@@ -3,9 +3,10 @@
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { refused } from '../runtime/refused.js';
-import { required } from '../runtime/required.js';
-import { customFunction, gelu, linear, noGrad, scope, type Tensor } from '../tensor/index.js';
-import { noteChanged } from '../tensor/tape.js';
+import { gelu, linear, noGrad, scope, type Tensor } from '../tensor/index.js';
+import { asIs, gemm, gemmRows } from '../tensor/ops/matmul.js';
+import { asRows, sumToShape } from '../tensor/ops/shapes.js';
+import { noteChanged, record } from '../tensor/tape.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
@@ -91,26 +92,22 @@ export abstract class PackedLinear extends Module {
 
   /** x W^T + b without the layer's activation; with `bias` null also without the bias. */
   project(x: Tensor, bias: Tensor | null = this.bias): Tensor {
-    return bias ? this.product(x, bias) : this.product(x);
+    return this.product(x, bias);
   }
 
   /** The weight needs no gradient: nothing of x is kept. */
-  private readonly product = customFunction({
-    name: 'packed_linear',
-    forward: (context, x: Tensor, bias: Tensor | null = null) => {
-      context.values.shape = x.shape;
-      context.values.bias = bias;
-      context.save(this.stored);
-      return scope(() => this.multiplied(x, bias));
-    },
-    backward: (context, grad) => {
-      if (!grad) return null;
-      const rows = grad.reshape([-1, required(this.shape[0])]);
-      const dx = rows.matmul(this.values(grad.dtype)).reshape(context.values.shape as number[]);
-      const { bias } = context.values as { bias: Tensor | null };
-      return bias?.requiresGrad ? [dx, rows.sum(0)] : dx;
-    },
-  });
+  private product(x: Tensor, bias: Tensor | null): Tensor {
+    const out = noGrad(() => scope(() => this.multiplied(x, bias)));
+    const inputs = bias ? [x, bias] : [x];
+    record('packed_linear', inputs, [out], [this.stored], ([grad], sink) => {
+      const rows = gemmRows(grad);
+      sink.write(0, (dx, accumulate) =>
+        scope(() => gemm(asIs(rows), asIs(this.values(grad.dtype)), asRows(dx), accumulate)),
+      );
+      if (bias) sink.write(1, (db, accumulate) => sumToShape(rows, db, accumulate));
+    });
+    return out;
+  }
 
   /** [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
