@@ -1,8 +1,9 @@
-// Paged attention with bounded or biased scores or sinks, by operations that gather the blocks of
-// each sequence. No paged kernel has them, so it needs memory for all keys and values of a step.
+// Paged attention with bounded or biased scores, sinks or wide heads, by operations that gather the
+// blocks of each sequence. No paged kernel has them, so it needs memory for all keys and values of
+// a step.
 
 import type { LatentHeads, TurningReach } from '../nn/attention.js';
-import { cappedAttention } from '../nn/capped-attention.js';
+import { cappedAttention, WIDEST_HEAD } from '../nn/capped-attention.js';
 import { type DType, statisticOf } from '../runtime/dtype.js';
 import { leading, required } from '../runtime/required.js';
 import {
@@ -63,7 +64,8 @@ export function gatheredPaged(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gat
 /** [1, H, T, D] of the last T tokens of a sequence. */
 function ofSequence(q: Tensor, k: Tensor, v: Tensor, how: Gathering): Tensor {
   const { cap, sinks, scale, slopes: alibiSlopes, window = null } = how;
-  if (cap !== null) return cappedAttention(q, k, v, { scale, window, cap });
+  if (cap !== null || q.size(3) > WIDEST_HEAD)
+    return cappedAttention(q, k, v, { scale, window, cap });
   return attention(q, k, v, { causal: true, scale, window, sinks, alibiSlopes });
 }
 

@@ -1,5 +1,6 @@
 // Paged key-value cache: one pool of blocks per layer, shared by all sequences.
 
+import { type CacheShape, layerShapes } from '../models/caches.js';
 import type {
   CacheReach,
   LatentHeads,
@@ -7,6 +8,7 @@ import type {
   TurningReach,
   UnturnedHeads,
 } from '../nn/attention.js';
+import { WIDEST_HEAD } from '../nn/capped-attention.js';
 import {
   noAttention,
   pooledState,
@@ -15,7 +17,6 @@ import {
   statePools,
 } from '../nn/recurrent-cache.js';
 import type { Buffer } from '../runtime/buffer.js';
-import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
@@ -24,30 +25,29 @@ import { gatheredLatents, gatheredPaged } from './gathered-attention.js';
 import { type ListName, listsOf, type StepBatch } from './step-batch.js';
 
 /** Dimensions of a cache. */
-export interface CacheSizes {
-  layers: number;
-  kvHeads: number;
-  headDim: number;
-  dtype: DType;
-  device: Device;
+export interface CacheSizes extends Omit<CacheShape, 'recurrent'> {
   /** Tokens in a block. */
   blockSize: number;
   /** Dtype of keys and values. u8: codes of FP8 (e4m3, scale 1). Default: `dtype`. */
   keyDtype?: DType;
   /** Whether forwards are batch-invariant, without the fused op of rotation and storage. */
   isInvariant?: boolean;
-  /** Whether a token has one latent, in halves at the places of its key and value. */
-  latent?: boolean;
   /** Layers with a recurrent state instead of keys and values. Default: none. */
   recurrent?: RecurrentSizes | null;
 }
 
-/** Bytes of one block in all layers: 2 (keys, values) x layers x heads x block x head x element. */
+/** Bytes of one block in all layers, at least in one. */
 export function blockBytes(sizes: CacheSizes): number {
-  const { layers, kvHeads, headDim, blockSize, recurrent } = sizes;
-  const others = recurrent?.layers.filter((has) => has).length ?? 0;
-  const element = dtypeSize(keyDtypeOf(sizes));
-  return 2 * Math.max(1, layers - others) * kvHeads * headDim * blockSize * element;
+  const own = layerShapes(sizes).map((_, layer) => layerBytes(sizes, layer));
+  const total = own.reduce((sum, bytes) => sum + bytes, 0);
+  return total > 0 ? total : layerBytes({ ...sizes, recurrent: null }, 0);
+}
+
+/** Of one layer: 2 (keys, values) x heads x block x head x element. */
+function layerBytes(sizes: CacheSizes, layer: number): number {
+  const { kvHeads, headDim, from } = required(layerShapes(sizes)[layer]);
+  if (from !== null || sizes.recurrent?.layers[layer]) return 0;
+  return 2 * kvHeads * headDim * sizes.blockSize * dtypeSize(keyDtypeOf(sizes));
 }
 
 const keyDtypeOf = ({ keyDtype, dtype }: CacheSizes): DType => keyDtype ?? dtype;
@@ -73,8 +73,8 @@ export function onDevice(batch: StepBatch, all: Tensor): DeviceBatch {
 
 /**
  * The key-value cache of a model: for each layer a pool [blocks, 2, kvHeads, blockSize, headDim],
- * or the recurrent states of `sequences` sequences. run() sets the batch of a forward; attention
- * reads slots and block tables from it.
+ * the pool of an earlier layer, or the recurrent states of `sequences` sequences. run() sets the
+ * batch of a forward; attention reads slots and block tables from it.
  */
 export class PagedCache {
   /** One entry per layer of the model, in order. */
@@ -92,7 +92,7 @@ export class PagedCache {
     private readonly sequences = 0,
   ) {
     const pool = (layer: number): Tensor => required(this.pools[layer]);
-    this.layers = Array.from({ length: sizes.layers }, (_, i): LayerCache => {
+    this.layers = layerShapes(sizes).map(({ from }, i): LayerCache => {
       const running = (): DeviceBatch => required(this.running);
       if (this.isRecurrent(i)) {
         const state = pooledState(() => required(this.states[i]), this.listsNow);
@@ -100,6 +100,7 @@ export class PagedCache {
       }
       const plain: LayerCache = {
         attend: (q, k, v, reach) => attend(pool(i), running(), { q, k, v }, reach),
+        attendStored: (q, reach) => attendStored(pool(from ?? i), running(), ragged(q), reach),
       };
       if (sizes.latent) {
         const attendLatent = (of: LatentHeads, scale: number): Tensor =>
@@ -136,12 +137,12 @@ export class PagedCache {
   /** Allocates the pools if the cache sleeps. Throws DS_OUT_OF_MEMORY. */
   wake(): void {
     if (this.pools.length > 0) return;
-    const { layers, kvHeads, headDim, dtype, device, blockSize, recurrent } = this.sizes;
-    const shape = [this.blocks, 2, kvHeads, blockSize, headDim];
-    for (let i = 0; i < layers; ++i) {
+    const { dtype, device, blockSize, recurrent } = this.sizes;
+    for (const [i, { kvHeads, headDim, from }] of layerShapes(this.sizes).entries()) {
+      const shape = [this.blocks, 2, kvHeads, blockSize, headDim];
       const isRecurrent = this.isRecurrent(i);
       const pool = (): Tensor => Tensor.empty(shape, keyDtypeOf(this.sizes), device);
-      this.pools.push(isRecurrent ? null : held(pool));
+      this.pools.push(isRecurrent || from !== null ? null : held(pool));
       const states = (): StatePools => {
         const pools = statePools(this.sequences, required(recurrent), { dtype, device });
         return { inputs: pools.inputs.keep(), states: pools.states.keep() };
@@ -152,11 +153,11 @@ export class PagedCache {
 
   /** Copies a block of all layers to or from `host` at `offset`, in the order of the steps. */
   copyBlock(block: number, host: Buffer, offset: number, isSave: boolean): void {
-    const { kvHeads, headDim, blockSize, device } = this.sizes;
-    const bytes = 2 * kvHeads * blockSize * headDim * dtypeSize(keyDtypeOf(this.sizes));
+    const { device } = this.sizes;
     let at = offset;
-    for (const pool of this.pools) {
+    for (const [layer, pool] of this.pools.entries()) {
       if (!pool) continue;
+      const bytes = layerBytes(this.sizes, layer);
       const own = block * bytes;
       if (isSave) host.copyFrom(pool.buffer, { to: at, from: own, bytes }, device.compute);
       else pool.buffer.copyFrom(host, { to: own, from: at, bytes }, device.compute);
@@ -191,12 +192,17 @@ interface Projected {
 const ragged = (x: Tensor): Tensor => x.squeeze(0).transpose(0, 1);
 
 function attend(pool: Tensor, on: DeviceBatch, of: Projected, reach: CacheReach): Tensor {
-  const [q, k, v] = [ragged(of.q), ragged(of.k), ragged(of.v)];
-  kernels.pagedStore({ k, v, slots: on.slots, pool });
+  kernels.pagedStore({ k: ragged(of.k), v: ragged(of.v), slots: on.slots, pool });
+  return attendStored(pool, on, ragged(of.q), reach);
+}
+
+/** Attends with queries [N, H, D] to tokens that are stored already. */
+function attendStored(pool: Tensor, on: DeviceBatch, q: Tensor, reach: CacheReach): Tensor {
   const { scoreCap = null, sinks = null, alibiSlopes: slopes = null, window } = reach;
   const { scale = 1 / Math.sqrt(q.size(2)) } = reach;
-  if (scoreCap !== null || sinks || slopes) {
-    refuseBatchInvariant('attention', 'plain scores', 'bounded or biased scores, or sinks');
+  if (scoreCap !== null || sinks || slopes || q.size(2) > WIDEST_HEAD) {
+    const got = 'bounded or biased scores, sinks, or heads of more than 256 channels';
+    refuseBatchInvariant('attention', 'plain scores', got);
     const out = gatheredPaged(pool, on, q, { window, scale, cap: scoreCap, sinks, slopes });
     return out.transpose(0, 1).unsqueeze(0);
   }

@@ -3,7 +3,7 @@
 import type { Values } from '../pipe/index.js';
 import { checkpoint, Tensor } from '../tensor/index.js';
 
-type Through = (branch: Tensor, residual: Tensor | null) => [Tensor, Tensor];
+type Through = (branch: Tensor, residual: Tensor | null) => [Tensor, Tensor | null];
 
 /** The branch, and the residual stream before the addition; null without a stream. */
 export function streamOf(values: Values): [branch: Tensor, residual: Tensor | null] {
@@ -16,8 +16,9 @@ export function streamOf(values: Values): [branch: Tensor, residual: Tensor | nu
 export function streaming(through: Through, keepsInputsOnly: boolean): (values: Values) => Values {
   return (values) => {
     const [branch, residual] = streamOf(values);
-    if (!keepsInputsOnly) return through(branch, residual);
-    const body = (x: Tensor, stream: Tensor | null): Tensor[] => through(x, stream);
+    const body = (x: Tensor, stream: Tensor | null): Tensor[] =>
+      through(x, stream).filter((one) => one !== null);
+    if (!keepsInputsOnly) return body(branch, residual);
     return checkpoint(body, branch, residual);
   };
 }

@@ -1,8 +1,20 @@
 // The caches of a language model, for attention and for recurrent layers.
-import { KeyValueCache, type SequenceCache } from '../nn/attention.js';
+
+import { DsError } from '../errors.js';
+import { type CacheReach, KeyValueCache, type SequenceCache } from '../nn/attention.js';
 import { RecurrentCache, type RecurrentSizes } from '../nn/recurrent-cache.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
+import { required } from '../runtime/required.js';
+import type { Tensor } from '../tensor/index.js';
+
+/** Keys and values of a token in the cache of one layer. */
+export interface LayerShape {
+  kvHeads: number;
+  headDim: number;
+  /** An earlier layer with the keys and values that it reads; null: it has its own. */
+  from: number | null;
+}
 
 /** Shape of a token's keys and values in the cache of one layer, and the recurrent layers. */
 export interface CacheShape {
@@ -14,18 +26,49 @@ export interface CacheShape {
   recurrent: RecurrentSizes | null;
   /** Whether it keeps latents: one of two heads' width for each token. Default false. */
   latent?: boolean;
+  /** The shape of each layer, if layers differ. Default: kvHeads and headDim in all layers. */
+  byLayer?: readonly LayerShape[];
+}
+
+/** The shape of each layer. */
+export function layerShapes({
+  layers,
+  kvHeads,
+  headDim,
+  byLayer,
+}: Pick<CacheShape, 'layers' | 'kvHeads' | 'headDim' | 'byLayer'>): readonly LayerShape[] {
+  return byLayer ?? Array.from({ length: layers }, () => ({ kvHeads, headDim, from: null }));
+}
+
+/** The cache of a layer that reads the keys and values of another. */
+class ReadingCache implements SequenceCache {
+  constructor(private readonly source: SequenceCache) {}
+
+  /** The tokens of its source, which changes them. */
+  get length(): number {
+    return this.source.length;
+  }
+
+  set length(_: number) {}
+
+  attend(): never {
+    const [expected, got] = ['a layer with keys of its own', 'a layer that reads others'];
+    throw new DsError({ code: 'DS_INTERNAL', op: 'ReadingCache', expected, got });
+  }
+
+  attendStored(q: Tensor, reach: CacheReach): Tensor {
+    return required(this.source.attendStored).call(this.source, q, reach);
+  }
 }
 
 /** New caches with capacity for `capacity` tokens in each of `batch` rows. */
-export function newCaches(
-  { layers, kvHeads, headDim, dtype, device, recurrent }: CacheShape,
-  batch: number,
-  capacity: number,
-): SequenceCache[] {
-  const shape = [batch, kvHeads, capacity, headDim] as const;
-  return Array.from({ length: layers }, (_, i) =>
-    recurrent?.layers[i]
-      ? new RecurrentCache(batch, recurrent, { dtype, device })
-      : new KeyValueCache(shape, dtype, device),
-  );
+export function newCaches(shape: CacheShape, batch: number, capacity: number): SequenceCache[] {
+  const { dtype, device, recurrent } = shape;
+  const made: SequenceCache[] = [];
+  for (const [i, { kvHeads, headDim, from }] of layerShapes(shape).entries()) {
+    if (recurrent?.layers[i]) made.push(new RecurrentCache(batch, recurrent, { dtype, device }));
+    else if (from !== null) made.push(new ReadingCache(required(made[from])));
+    else made.push(new KeyValueCache([batch, kvHeads, capacity, headDim], dtype, device));
+  }
+  return made;
 }

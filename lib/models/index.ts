@@ -51,7 +51,9 @@ export type {
 export type { DeltaSizes } from './rotary/delta-config.js';
 export type { ConvWeights, GatedDeltaNet } from './rotary/delta-net.js';
 export type { FeedForward, GatedMlp, PlainMlp } from './rotary/feed-forward.js';
+export type { FullHeads, SharedKeys } from './rotary/kind-options.js';
 export type { BlockAttention, LatentAttention } from './rotary/latent-attention.js';
+export type { LayeredAttention } from './rotary/layered-attention.js';
 export type { MoeConfig, MoeSizes } from './rotary/mixture.js';
 export type { Norm, OffsetRMSNorm, PlainLayerNorm } from './rotary/norms.js';
 export type { PackedSwiGLU } from './rotary/packed-swiglu.js';
@@ -60,6 +62,7 @@ export type {
   LinearScaling,
   Llama3Scaling,
   LongRopeScaling,
+  ProportionalScaling,
   RopeScaling,
   YarnScaling,
 } from './rotary/rope-scaling.js';

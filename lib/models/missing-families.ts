@@ -20,8 +20,6 @@ const MISSING: Readonly<Record<string, string>> = {
   falcon_h1: STATE,
   falcon_mamba: STATE,
   gemma3n: 'embeddings and gates that differ by layer',
-  gemma4: 'heads and embeddings that differ by layer',
-  gemma4_text: 'heads and embeddings that differ by layer',
   gpt_bigcode: LEARNED,
   gpt_neo: LEARNED,
   granitemoehybrid: STATE,

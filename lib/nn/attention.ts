@@ -13,7 +13,7 @@ import {
   type HeadShare,
   Tensor,
 } from '../tensor/index.js';
-import { cappedAttention } from './capped-attention.js';
+import { cappedAttention, WIDEST_HEAD } from './capped-attention.js';
 import { Linear, type LinearOptions } from './linear.js';
 import { Module } from './module.js';
 import type { SparsePattern } from './sparse-attention.js';
@@ -93,6 +93,12 @@ export interface LayerCache {
    */
   attend(q: Tensor, k: Tensor, v: Tensor, reach: CacheReach): Tensor;
 
+  /**
+   * attend() to the tokens that are stored already, the new ones included; absent if no layer reads
+   * the keys and values of another.
+   */
+  attendStored?(q: Tensor, reach: CacheReach): Tensor;
+
   /** attend() of latents that all heads share; absent if the cache holds keys and values. */
   attendLatent?(heads: LatentHeads, scale: number): Tensor;
 
@@ -124,6 +130,11 @@ export class KeyValueCache implements SequenceCache {
   }
 
   attend(q: Tensor, k: Tensor, v: Tensor, reach: CacheReach): Tensor {
+    this.append(k, v);
+    return this.attendStored(q, reach);
+  }
+
+  attendStored(q: Tensor, reach: CacheReach): Tensor {
     const {
       window,
       sparsity,
@@ -133,10 +144,11 @@ export class KeyValueCache implements SequenceCache {
       sinks = null,
       alibiSlopes = null,
     } = reach;
-    const [keys, values] = this.append(k, v);
+    const keys = this.keys.narrow(2, 0, this.length);
+    const values = this.values.narrow(2, 0, this.length);
     const [T, S] = [q.size(2), keys.size(2)];
-    if (scoreCap) {
-      return cappedAttention(q, keys, values, { ...reach, scale, cap: scoreCap });
+    if (scoreCap || q.size(3) > WIDEST_HEAD) {
+      return cappedAttention(q, keys, values, { ...reach, scale, cap: scoreCap ?? null });
     }
     const options = { causal: true, window, headShare, scale, sinks, alibiSlopes };
     if (!sparsity) return attention(q, keys, values, options);
@@ -146,13 +158,12 @@ export class KeyValueCache implements SequenceCache {
     return attention(q, keys, values, { ...options, layout });
   }
 
-  /** Appends k and v [B, Hk, T, D] and returns all keys and values so far, as views. */
-  private append(k: Tensor, v: Tensor): [Tensor, Tensor] {
+  /** Appends k and v [B, Hk, T, D]. */
+  private append(k: Tensor, v: Tensor): void {
     const count = required(k.shape[2]);
     kernels.copy({ in: k, out: this.keys.narrow(2, this.length, count) });
     kernels.copy({ in: v, out: this.values.narrow(2, this.length, count) });
     this.length += count;
-    return [this.keys.narrow(2, 0, this.length), this.values.narrow(2, 0, this.length)];
   }
 }
 

@@ -1,4 +1,5 @@
-// Attention with bounded scores: c tanh(score / c). Source: Gemma 2 (soft capping).
+// Attention by operations that store the scores: bounded ones, c tanh(score / c), and heads that
+// are too wide for the kernels. Source: Gemma 2 (soft capping).
 
 import type { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -18,12 +19,15 @@ import {
   where,
 } from '../tensor/index.js';
 
+/** Channels of a head up to which the kernels attend. */
+export const WIDEST_HEAD = 256;
+
 /** How cappedAttention() computes. */
 interface CappedAttentionOptions {
   /** Of the products of queries and keys. */
   readonly scale: number;
-  /** The bound c of the scores. */
-  readonly cap: number;
+  /** The bound c of the scores; null: unbounded. */
+  readonly cap: number | null;
   /** Number of tokens that queries see, including their own; null: all. */
   readonly window: number | null;
   /** The document of each token, [B, T]; null: each row is one. */
@@ -37,9 +41,10 @@ interface CappedAttentionOptions {
 }
 
 /**
- * Causal attention [B, H, T, D] with bounded scores; q [B, H, T, D], k and v [B, Hk, S, D]. The
- * last query sees all keys. It stores the scores [B, H, T, S], because no kernel bounds them.
- * Throws DS_ARGUMENT for sparse patterns, and for a split of tokens or dropped weights over ranks.
+ * Causal attention [B, H, T, D] with bounded scores, or with wide heads; q [B, H, T, D], k and v
+ * [B, Hk, S, D]. The last query sees all keys. It stores the scores [B, H, T, S], because no kernel
+ * has them. Throws DS_ARGUMENT for sparse patterns, and for a split of tokens or dropped weights
+ * over ranks.
  */
 export function cappedAttention(
   q: Tensor,
@@ -54,7 +59,7 @@ export function cappedAttention(
   return scope(() => {
     const grouped = q.reshape([B, Hk, (H / Hk) * T, D]);
     const products = grouped.matmul(k.transpose(2, 3)).reshape([B, H, T, S]);
-    const scores = tanh(products.mul(scale / cap)).mul(cap);
+    const scores = cap === null ? products.mul(scale) : tanh(products.mul(scale / cap)).mul(cap);
     const seen = visible(q, S, window, documents);
     const weights = softmax(where(seen, scores, Number.NEGATIVE_INFINITY), -1);
     const kept = dropout > 0 ? dropped(weights, dropout) : weights;
@@ -102,6 +107,6 @@ function requireDense(
 }
 
 function refusal(expected: string, got: string, hint: string): DsError {
-  const op = 'attention with bounded scores';
+  const op = 'attention with bounded scores or heads of more than 256 channels';
   return refused(op, expected, got, hint);
 }

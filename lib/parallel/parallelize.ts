@@ -38,7 +38,7 @@ import {
 import { quantizedColumn, quantizedRow } from './quantized-layers.js';
 import { requireGroup } from './require-group.js';
 import { splitTokens, tokenStream } from './sequence.js';
-import { type SharedHeads, splitHeads } from './share.js';
+import { type HeadCounts, type SharedHeads, splitHeads } from './share.js';
 import { type Stream, wholeStream } from './stream.js';
 import { VocabularyHead } from './vocabulary-head.js';
 
@@ -122,7 +122,8 @@ function splitModel<M extends Module>(
   const parameters = [...model.namedParameters()];
   const instead = new Map<Module, Module>();
   for (const [path, module, style] of styled) {
-    const made = apply(module, { path, style, heads, group, stream, takesPacked });
+    const own = style.counts ? splitHeads(style.counts, group) : heads;
+    const made = apply(module, { path, style, heads: own, group, stream, takesPacked });
     if (made) instead.set(module, made);
   }
   replaceModules(model, instead);
@@ -132,7 +133,8 @@ function splitModel<M extends Module>(
   }
   if (sequenceParallel) applySequence(model, group, chosen.sequence);
   cut.set(model, group);
-  if (heads) chosen.taken?.(ownCounts(heads, group.rank));
+  const countsOf = (counts: HeadCounts) => ownCounts(splitHeads(counts, group), group.rank);
+  if (heads) chosen.taken?.(ownCounts(heads, group.rank), countsOf);
   return model;
 }
 

@@ -46,6 +46,8 @@ export interface LayerStyle {
    * parts.
    */
   readonly heads?: keyof HeadCounts | readonly (keyof HeadCounts)[];
+  /** Heads of the attention that the module belongs to. Default: those of the plan. */
+  readonly counts?: HeadCounts;
   /** Number of pieces that stay whole. Default: the channels, or the heads. */
   readonly pieces?: number;
   /**
@@ -80,8 +82,11 @@ export interface TensorPlan {
     | readonly (readonly [path: string | RegExp, style: StyleName | LayerStyle])[];
   /** The location of sequence parallelism; absent: not supported. */
   readonly sequence?: SequencePlan;
-  /** Receives this rank's number of heads, once the model is split. */
-  readonly taken?: (here: HeadCounts) => void;
+  /**
+   * Receives this rank's number of heads, once the model is split; `of` returns it for layers with
+   * other counts.
+   */
+  readonly taken?: (here: HeadCounts, of: (counts: HeadCounts) => HeadCounts) => void;
 }
 
 /** A parsed pattern of a plan. */

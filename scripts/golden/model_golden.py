@@ -76,6 +76,24 @@ DELTA = {
     "rope": (10000.0, {"partial_rotary_factor": 0.5}),
 }
 SLIDING = ["sliding_attention", "full_attention"]
+# Layers without a window have wider heads; three of their seven pairs of channels turn.
+GEMMA4 = {
+    **TINY,
+    "head_dim": 8,
+    "global_head_dim": 14,
+    "sliding_window": 7,
+    "layer_types": SLIDING,
+    "hidden_size_per_layer_input": 0,
+    "tie_word_embeddings": True,
+    "rope_parameters": {
+        "full_attention": {
+            "rope_type": "proportional",
+            "partial_rotary_factor": 0.5,
+            "rope_theta": 1000000.0,
+        },
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    },
+}
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -630,6 +648,38 @@ FAMILIES = {
             "tie_word_embeddings": True,
         },
     ),
+    "gemma4": (
+        "Gemma4TextConfig",
+        "Gemma4ForCausalLM",
+        {
+            **GEMMA4,
+            "num_hidden_layers": 5,
+            "layer_types": [*SLIDING, *SLIDING[:1], *SLIDING],
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 6,
+            "vocab_size_per_layer_input": 41,
+            "final_logit_softcapping": 2.5,
+        },
+    ),
+    "gemma4-dense": (
+        "Gemma4TextConfig",
+        "Gemma4ForCausalLM",
+        {**GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+    ),
+    "gemma4-moe": (
+        "Gemma4TextConfig",
+        "Gemma4ForCausalLM",
+        {
+            **GEMMA4,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "enable_moe_block": True,
+            "num_experts": 4,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 8,
+        },
+    ),
 }
 ROPES = {
     "linear": {"rope_type": "linear", "factor": 4.0},
@@ -681,6 +731,8 @@ def randomize(model, generator):
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
+            if name.endswith("layer_scalar"):
+                buffer.copy_(1 + 0.2 * torch.randn(buffer.shape, generator=generator))
 
 
 def build(config_name, model_name, settings, seed, family=None):

@@ -138,8 +138,8 @@ describe('refused by name', () => {
 
   test('every family without a class, with the part that it needs', () => {
     for (const [type, part] of Object.entries({
-      gemma4_text: 'heads and embeddings that differ by layer',
       mamba: 'state space',
+      gemma3n: 'embeddings and gates that differ by layer',
       albert: 'an encoder',
     })) {
       const message = new RegExp(`got "${type}".*"${type}" needs ${part}`);

@@ -25,7 +25,7 @@ test.each(Object.keys(configs))('%s', (name) => {
       name,
       undefined,
       // The key, what it may be, and its value.
-      expect.stringMatching(/^(config: \w+|\w+ [\w.]+): expected .+, got .+/),
+      expect.stringMatching(/^(config(: \w+)+|\w+ [\w.]+): expected .+, got .+/),
     ]);
     return;
   }

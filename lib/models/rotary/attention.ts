@@ -2,7 +2,7 @@
 // are separate or packed, as in the files.
 
 import type { LayerCache } from '../../nn/attention.js';
-import { cappedAttention } from '../../nn/capped-attention.js';
+import { cappedAttention, WIDEST_HEAD } from '../../nn/capped-attention.js';
 import { normal } from '../../nn/initializers.js';
 import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
 import { Linear } from '../../nn/linear.js';
@@ -37,6 +37,10 @@ export interface AttentionContext extends Angles {
   documents: Tensor | null;
   /** Receives routing statistics; null: not collected. */
   loads: RouterLoads | null;
+  /** Keys and values [B, Hk, T, D] that later layers read, by layer; absent: none. */
+  shared?: Map<number, Pick<Heads, 'k' | 'v'>>;
+  /** The further embeddings of all blocks, [B, T, layers * width]; absent: none. */
+  layerInputs?: Tensor | null;
 }
 
 /** Queries, keys and values of tokens, [B, T, heads, headDim] each. */
@@ -48,8 +52,8 @@ export interface Heads {
   readonly gate?: Tensor;
 }
 
-/** The norm of `heads` heads of queries or keys, in families that have one. */
-function headNorm(body: Body, heads: number): Norm | null {
+/** @internal The norm of `heads` heads of queries or keys, in families that have one. */
+export function headNorm(body: Body, heads: number): Norm | null {
   const { qkNorm = 'none' } = body.traits;
   if (qkNorm === 'none') return null;
   // No family has norms of heads without parameters.
@@ -129,7 +133,7 @@ export abstract class RotaryAttentionBase extends Module {
     const { window, layer } = this.place;
     if (!cache?.attendTurning || !positions || this.sparsity || rotaryDim < headDim) return null;
     if (!rotates[layer] || traits.rope?.interleaved || factors.scoreCap !== null) return null;
-    if (traits.sinks) return null;
+    if (traits.sinks || headDim > WIDEST_HEAD) return null;
     const { q_norm, k_norm } = this;
     if (traits.qkNorm === 'whole' || (q_norm && !isPlainRms(q_norm))) return null;
     const norms = q_norm && k_norm && { q: q_norm.weight, k: k_norm.weight, eps: q_norm.eps };
@@ -146,19 +150,31 @@ export abstract class RotaryAttentionBase extends Module {
   }
 
   private mixed(heads: Heads, context: AttentionContext, cache: LayerCache | null): Tensor {
-    const { headShare, sparsity, body } = this;
-    const { window } = this.place;
-    const { scores: scale, scoreCap } = body.factors;
     const k = this.turned(heads.k, this.k_norm, context);
     const v = heads.v.transpose(1, 2);
     const q = this.turned(heads.q, this.q_norm, context);
+    return this.attended(q, { k, v }, context, cache);
+  }
+
+  /** @internal By rotated queries and keys; `keys` null: those that a cache has already. */
+  protected attended(
+    q: Tensor,
+    keys: Pick<Heads, 'k' | 'v'> | null,
+    context: AttentionContext,
+    cache: LayerCache | null,
+  ): Tensor {
+    const { headShare, sparsity, body } = this;
+    const { window } = this.place;
+    const { scores: scale, scoreCap } = body.factors;
     const sinks = this.sinksHere(q.size(1));
     const alibiSlopes = this.slopesHere(q);
     const reach = { window, sparsity, headShare, scale, scoreCap, sinks, alibiSlopes };
+    if (cache && !keys) return required(cache.attendStored).call(cache, q, reach);
+    const { k, v } = required(keys);
     if (cache) return cache.attend(q, k, v, reach);
     const dropout = this.training ? body.attentionDropout : 0;
     const { documents } = context;
-    if (scoreCap !== null) {
+    if (scoreCap !== null || body.headDim > WIDEST_HEAD) {
       return cappedAttention(q, k, v, { ...reach, cap: scoreCap, documents, dropout });
     }
     return attention(q, k, v, {

@@ -1,7 +1,6 @@
 // The body of all families with rotary positions, under the names of transformers' models. The
 // declaration of a family (traits.ts) sets norms, feed-forward blocks, scales and angles.
 
-import { DsError } from '../../errors.js';
 import type { LayerCache } from '../../nn/attention.js';
 import { Embedding } from '../../nn/embedding.js';
 import { SparseMixture } from '../../nn/experts.js';
@@ -31,14 +30,25 @@ import {
   PerHeadAttention,
   RotaryAttention,
 } from './attention.js';
+import { droppedSource, overflow, requireOneRegime } from './body-errors.js';
 import type { Body } from './config.js';
 import { GatedDeltaNet } from './delta-net.js';
 import { type FeedForward, feedForward } from './feed-forward.js';
 import { type BlockAttention, LatentAttention } from './latent-attention.js';
+import { addEnding, addLayerInputs, ended, INPUT_MODULES, layerInputsOf } from './layer-inputs.js';
+import { bodyAt } from './layer-kinds.js';
+import { LayeredAttention } from './layered-attention.js';
 import { setNamed } from './named-module.js';
 import { type AnyNorm, type Norm, normalized, normOf } from './norms.js';
-import { type RopeScaling, regimeOf } from './rope-scaling.js';
 import { type Angles, RotaryTable } from './rotary-table.js';
+import {
+  checkpointedKinds,
+  type KindBlock,
+  keepShared,
+  kindLayers,
+  releaseShared,
+  type Shared,
+} from './shared-keys.js';
 import type { PositionTable, RotaryTraits } from './traits.js';
 
 /**
@@ -61,23 +71,25 @@ export class RotaryBlock extends Module {
   constructor(
     /** @internal */
     private readonly body: Body,
-    layer: number,
+    private readonly layer: number,
   ) {
     super();
     const { traits, norms, windows } = body;
+    const own = bodyAt(body, layer);
     const { names = {} } = traits;
     const window = windows[layer] ?? null;
     this.addNorm(norms.attention[0]);
     if (body.delta?.layers[layer]) {
       setNamed(this, 'self_attn', 'linear_attn', new GatedDeltaNet(body));
     } else {
-      const attention = new (attentionOf(traits))(body, { window, layer });
+      const attention = new (attentionOf(traits))(own, { window, layer });
       setNamed(this, 'self_attn', names.attention ?? 'self_attn', attention);
     }
     this.addNorm(norms.attention[1]);
     this.addNorm(norms.mlp[0]);
-    this.mlp = feedForward(body, layer);
+    this.mlp = feedForward(own, layer);
     this.addNorm(norms.mlp[1]);
+    if (traits.layerKinds) addEnding(this, body);
   }
 
   private addNorm(name: string | null): void {
@@ -98,7 +110,7 @@ export class RotaryBlock extends Module {
     context: AttentionContext,
     cache: LayerCache | null = null,
     factor = 1,
-  ): [Tensor, Tensor] {
+  ): [Tensor, Tensor | null] {
     const { norms, isParallel, factors } = this.body;
     const scale = factor * factors.residual;
     const [stream, x] = this.entered(branch, residual, norms.attention[0]);
@@ -110,7 +122,10 @@ export class RotaryBlock extends Module {
       return [attended.add(fed), stream];
     }
     const [next, y] = this.entered(attended, stream, norms.mlp[0]);
-    return [this.left(this.fed(y, context), norms.mlp[1], scale), next];
+    const fed = this.left(this.fed(y, context), norms.mlp[1], scale);
+    if (!this.body.traits.layerKinds) return [fed, next];
+    const given = { stream: fed.add(next), inputs: context.layerInputs ?? null };
+    return [ended(this, this.body, this.layer, given), null];
   }
 
   /** The stream, and the input of a branch. */
@@ -136,30 +151,40 @@ export class RotaryBlock extends Module {
   }
 }
 
-function attentionOf({ packed, perHead, latent, gated }: RotaryTraits) {
+function attentionOf({ packed, perHead, latent, gated, layerKinds }: RotaryTraits) {
+  if (layerKinds) return LayeredAttention;
   if (latent) return LatentAttention;
   if (gated) return GatedAttention;
   if (perHead) return PerHeadAttention;
   return packed ? PackedAttention : RotaryAttention;
 }
 
+/** The stream of a branch and a residual. */
+const sumOf = (branch: Tensor, residual: Tensor | null): Tensor =>
+  residual ? branch.add(residual) : branch;
+
 /** A block on the stream, or on the tokens `chosen` [B, R] of it, each at its own position. */
 function onChosen(
   [branch, residual]: [Tensor, Tensor | null],
   chosen: Tensor | null,
   context: AttentionContext,
-  through: (b: Tensor, r: Tensor | null, context: AttentionContext) => [Tensor, Tensor],
+  through: (b: Tensor, r: Tensor | null, context: AttentionContext) => [Tensor, Tensor | null],
 ): [Tensor, Tensor | null] {
   if (!chosen) return through(branch, residual, context);
-  const stream = residual ? branch.add(residual) : branch;
+  const stream = sumOf(branch, residual);
   const some = (all: Tensor | null): Tensor | null => all?.gather(1, chosen) ?? null;
   const positions = some(context.positions) ?? chosen;
   const at = { ...context, positions, documents: some(context.documents) };
   const whole = aroundChosen(stream, chosen, (part) => {
-    const [b, r] = through(part, null, at);
-    return b.add(r);
+    return sumOf(...through(part, null, at));
   });
   return [whole, null];
+}
+
+/** The places of tokens, and values that the blocks of one forward share. */
+interface Given extends Places {
+  layerInputs?: Tensor | null;
+  shared?: Shared;
 }
 
 /** The name of the norm behind the last block. */
@@ -181,8 +206,8 @@ export class RotaryModel extends Module {
   declare readonly norm: Norm;
   private readonly rotary: RotaryTable;
   private readonly windowRotary: RotaryTable | null;
-  /** sqrt(channels) as each dtype has it. */
-  private readonly rootFactors = new Map<DType, number>();
+  /** Factors of embeddings as each dtype has them. */
+  private readonly rootFactors = new Map<string, number>();
 
   constructor(private readonly body: Body) {
     super();
@@ -202,8 +227,10 @@ export class RotaryModel extends Module {
     const blocks = windows.map((_, layer) => new RotaryBlock(body, layer));
     setNamed(this, 'layers', names.layers ?? 'layers', blocks);
     Object.assign(this, { [lastNorm(body)]: normOf(body, channels) });
-    this.rotary = new RotaryTable(body, ropeScaling, maxSeq);
-    const { rotaryDim } = body;
+    addLayerInputs(this, body, init);
+    const { rotaryDim, ropeTheta, full } = body;
+    const widest = { ropeTheta, rotaryDim: full?.headDim ?? rotaryDim };
+    this.rotary = new RotaryTable(widest, ropeScaling, maxSeq);
     this.windowRotary =
       windowTheta === null
         ? null
@@ -251,9 +278,20 @@ export class RotaryModel extends Module {
     const { embed } = factors;
     if (embed === 1) return x;
     if (traits.scales?.embed !== 'rootChannels') return x.mul(embed);
-    const known = this.rootFactors.get(x.dtype) ?? roundedTo(embed, x.dtype);
-    this.rootFactors.set(x.dtype, known);
-    return x.mul(known);
+    return x.mul(this.rounded(embed, x.dtype));
+  }
+
+  private rounded(factor: number, dtype: DType): number {
+    const name = `${dtype} ${factor}`;
+    const known = this.rootFactors.get(name) ?? roundedTo(factor, dtype);
+    this.rootFactors.set(name, known);
+    return known;
+  }
+
+  /** The further embeddings of all blocks, for the embedding `x`; null: none. */
+  private layerInputs(tokens: Tensor, x: Tensor): Tensor | null {
+    const rounded = (factor: number): number => this.rounded(factor, x.dtype);
+    return layerInputsOf(this, this.body, { tokens, x }, rounded);
   }
 
   /** Hidden states, scaled as the logits. */
@@ -266,12 +304,15 @@ export class RotaryModel extends Module {
   override forward(tokens: Tensor, places: Places = inRows): Tensor {
     const embedded = this.embedded(tokens, places);
     requireOwnTokens(embedded, places.factors);
+    if (places.factors && this.body.sharedKeys) throw droppedSource(this.body.traits.name);
     const keepsInputsOnly = this.body.activationCheckpointing && !places.caches;
     const drawn = this.drawn(embedded, places);
+    const layerInputs = this.layerInputs(tokens, embedded);
+    const all = { ...places, layerInputs };
     const out = keepsInputsOnly
-      ? this.checkpointed(embedded, places, drawn)
-      : this.fused(embedded, places, drawn);
-    drawn?.chosen.dispose();
+      ? this.checkpointed(embedded, all, drawn)
+      : this.fused(embedded, all, drawn);
+    for (const tensor of [drawn?.chosen, layerInputs]) tensor?.dispose();
     return out;
   }
 
@@ -279,14 +320,17 @@ export class RotaryModel extends Module {
     const patternOf = (layer: number) => this.layers[layer]?.self_attn.sparsity ?? null;
     const drawn = drawTokens(x, layerTokens, patternOf);
     if (!drawn) return null;
+    if (this.body.traits.layerKinds) throw refused('layers that differ', 'Omit random_ltd');
     if (loads) throw refused('routers with a balancing loss', 'Set routerAuxLossCoef to 0');
     const looksBack = this.body.windows.some((window, i) => window !== null && drawn.draws.has(i));
     if (looksBack) throw refused('blocks with a window', 'List blocks without a window');
     return drawn;
   }
 
-  private contextOf(x: Tensor, places: Places): AttentionContext {
+  private contextOf(x: Tensor, places: Given): AttentionContext {
     const { documents, positions, reach, alike = null, start, loads = null } = places;
+    const { layerInputs = null, shared = new Map() } = places;
+    const passed = { loads, layerInputs, shared };
     const share = sharedTokens();
     const all = share?.whole ?? x.size(1);
     // With a head exchange this rank rotates only its own tokens; otherwise it has all tokens.
@@ -294,14 +338,14 @@ export class RotaryModel extends Module {
     if (!positions) {
       const at = (table: RotaryTable): Angles =>
         table.at(start, T, { length: share ? all : start + T, like: x });
-      return { ...this.anglesBy(at), positions, documents, loads };
+      return { ...this.anglesBy(at), positions, documents, ...passed };
     }
     // With a length-dependent scaling the angles follow from the sequence's length, which is
     // unknown here.
     if (alike === null) requireOneRegime(this.body.ropeScaling, reach ?? all);
     const at = (table: RotaryTable): Angles =>
       reach !== null ? table.whole(alike ?? 1, x) : table.at(0, all, { length: all, like: x });
-    return { ...this.anglesBy(at), positions, documents, loads };
+    return { ...this.anglesBy(at), positions, documents, ...passed };
   }
 
   private anglesBy(at: (table: RotaryTable) => Angles): Angles & { ofWindows: Angles | null } {
@@ -314,7 +358,11 @@ export class RotaryModel extends Module {
     const { positions, names } = this.body.traits;
     const others = [typeof positions === 'object' ? positions.table : null, names?.embedNorm];
     const fields = this as unknown as Record<string, Module>;
-    return [this.embed_tokens, ...others.flatMap((name) => (name ? [required(fields[name])] : []))];
+    const inputs = this.body.layerInputDim ? INPUT_MODULES : [];
+    return [
+      this.embed_tokens,
+      ...[...others, ...inputs].flatMap((name) => (name ? [required(fields[name])] : [])),
+    ];
   }
 
   /**
@@ -328,12 +376,18 @@ export class RotaryModel extends Module {
       {
         modules: this.firstModules(),
         macs: 0,
-        forward: (tokens) => scope(() => this.embedded(tokens as Tensor, inRows)),
+        forward: (tokens) => scope(() => this.entering(tokens as Tensor)),
       },
-      ...this.layers.map((block) => ({
-        modules: [block],
-        forward: streaming(through(block), keepsInputsOnly),
-      })),
+      ...(this.body.traits.layerKinds
+        ? kindLayers(
+            this.body,
+            this.layers.map((block) => [[block], this.kindBlock(block, inRows)] as const),
+            keepsInputsOnly,
+          )
+        : this.layers.map((block) => ({
+            modules: [block],
+            forward: streaming(through(block), keepsInputsOnly),
+          }))),
       {
         modules: [this.last],
         forward: (values) => scope(() => this.finished(...streamOf(values))),
@@ -341,8 +395,15 @@ export class RotaryModel extends Module {
     ];
   }
 
+  /** The values of the first block: the stream, and the further embeddings if there are any. */
+  private entering(tokens: Tensor): Tensor | Tensor[] {
+    const x = this.embedded(tokens, inRows);
+    const layerInputs = this.layerInputs(tokens, x);
+    return layerInputs ? [x, layerInputs] : x;
+  }
+
   /** Every addition to the stream is part of a normalization; the branch is freed after it. */
-  private fused(x: Tensor, places: Places, drawn: DrawnTokens | null): Tensor {
+  private fused(x: Tensor, places: Given, drawn: DrawnTokens | null): Tensor {
     const context = this.contextOf(x, places);
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
     for (const { layer, index, factor } of running(this.layers, places.factors)) {
@@ -350,19 +411,23 @@ export class RotaryModel extends Module {
       const cache = places.caches?.[index] ?? null;
       const through = (b: Tensor, r: Tensor | null, at: AttentionContext) =>
         layer.call(b, r, at, cache, factor);
-      [branch, residual] = scope(() =>
-        onChosen([branch, residual], chosenFor(drawn, index), context, through),
-      );
+      [branch, residual] = scope(() => {
+        const out = onChosen([branch, residual], chosenFor(drawn, index), context, through);
+        keepShared(context.shared, index);
+        return out;
+      });
       // The first stream of a parallel block is the embedding itself.
       for (const tensor of used) {
         if (tensor !== branch && tensor !== residual) tensor?.dispose();
       }
     }
+    releaseShared(context.shared);
     return scope(() => this.finished(branch, residual));
   }
 
   /** Keeps one tensor per segment after the forward. The same sums as fused(), bit for bit. */
-  private checkpointed(x: Tensor, places: Places, drawn: DrawnTokens | null): Tensor {
+  private checkpointed(x: Tensor, places: Given, drawn: DrawnTokens | null): Tensor {
+    if (this.body.traits.layerKinds) return this.finished(this.checkpointedKinds(x, places), null);
     if (places.loads) return this.finished(this.checkpointedBeside(x, places, places.loads), null);
     const layers = running(this.layers, places.factors).map(({ layer, index, factor }) => {
       return (input: Tensor, ...given: readonly (Tensor | null)[]): Tensor => {
@@ -372,7 +437,7 @@ export class RotaryModel extends Module {
           layer.call(b, r, at, null, factor);
         const seen = chosenFor(drawn, index, chosen);
         const [branch, residual] = onChosen([input, null], seen, context, through);
-        return residual ? branch.add(residual) : branch;
+        return sumOf(branch, residual);
       };
     });
     const segments = this.body.numberCheckpoints ?? null;
@@ -380,6 +445,22 @@ export class RotaryModel extends Module {
     const given = [documents, positions, drawn?.chosen ?? null];
     const stream = checkpointSequential(layers, segments, x, ...given);
     return this.finished(stream, null);
+  }
+
+  /** A block for a stream alone. */
+  private kindBlock(block: RotaryBlock, places: Places, factor = 1): KindBlock {
+    return (x, given) => {
+      const context = this.contextOf(x, { ...places, ...given });
+      return sumOf(...block.call(x, null, context, null, factor));
+    };
+  }
+
+  private checkpointedKinds(x: Tensor, places: Given): Tensor {
+    const { documents, positions, layerInputs = null } = places;
+    const blocks = running(this.layers, places.factors).map(({ layer, factor }) =>
+      this.kindBlock(layer, places, factor),
+    );
+    return checkpointedKinds(this.body, blocks, x, { documents, positions, layerInputs });
   }
 
   /** The stream after the blocks. Each checkpointed segment also returns its routing statistics. */
@@ -393,8 +474,7 @@ export class RotaryModel extends Module {
         const loads: RouterLoads = { mask, layers: [] };
         const out = part.reduce((from, { layer, factor }) => {
           const context = this.contextOf(from, { ...places, documents, positions, loads });
-          const [branch, residual] = layer.call(from, null, context, null, factor);
-          return branch.add(residual);
+          return sumOf(...layer.call(from, null, context, null, factor));
         }, input);
         return [out, ...loads.layers];
       };
@@ -405,27 +485,4 @@ export class RotaryModel extends Module {
     }
     return stream;
   }
-}
-
-function overflow(model: string): DsError {
-  return new DsError({
-    code: 'DS_DTYPE',
-    op: model,
-    expected: 'weights in bf16 or f32, because its values exceed the range of f16',
-    got: 'f16',
-    hint: 'Read the model with { dtype: "bf16" }, and set bf16 instead of fp16.',
-  });
-}
-
-/** Throws DS_ARGUMENT if texts of up to `longest` tokens have different angles. */
-function requireOneRegime(scaling: RopeScaling | null, longest: number): void {
-  if (regimeOf(scaling, longest) === regimeOf(scaling, 1)) return;
-  const { type } = required(scaling);
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: 'inputs of a model with rope scaling',
-    expected: `documents and positions below the length at which "${type}" depends on the text`,
-    got: `up to ${longest} tokens`,
-    hint: 'Use rows of at most original_max_position_embeddings tokens for documents, or one text per row.',
-  });
 }

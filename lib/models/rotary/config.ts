@@ -6,6 +6,7 @@ import { requireType } from '../../runtime/require-type.js';
 import type { CausalConfig } from '../causal-lm.js';
 import { AlibiSlopes } from './alibi.js';
 import { type DeltaSizes, readDelta } from './delta-config.js';
+import { type FullHeads, readLayerKinds, type SharedKeys } from './kind-options.js';
 import { type MoeConfig, type MoeSizes, readMoe } from './mixture.js';
 import { type RopeScaling, requireScaling } from './rope-scaling.js';
 import { factorsOf, readScales, type ScaleFactors, type Scales } from './scales.js';
@@ -49,6 +50,17 @@ export interface RotaryConfig extends CausalConfig {
   latent?: LatentSizes;
   /** Layers of gated delta nets, in families that have them. */
   delta?: DeltaSizes;
+  /** Heads of layers without a window, in families where they differ. Default: as the others. */
+  full?: FullHeads | null;
+  /**
+   * Layers that read keys and values of earlier ones, in families that have them. Default: none.
+   */
+  sharedKeys?: SharedKeys | null;
+  /**
+   * Width of the further embedding of tokens that each block gets (hidden_size_per_layer_input), in
+   * families that have it; null: none. Default null.
+   */
+  layerInputDim?: number | null;
   /** Epsilon of the norms. Default 1e-6. */
   eps?: number;
   /** The base of the rotary frequencies. Default 10000. */
@@ -149,6 +161,9 @@ export type Varying =
   | 'parallel'
   | 'latent'
   | 'delta'
+  | 'full'
+  | 'sharedKeys'
+  | 'layerInputDim'
   | 'qkNorm'
   | 'moe'
   | 'routerAuxLossCoef';
@@ -174,6 +189,8 @@ export interface Body extends Omit<RotarySizes, 'moe' | 'scales'> {
   rotaryDim: number;
   /** The window of each layer. */
   windows: readonly Window[];
+  /** Whether a layer is of the kind without a window. */
+  isFull: readonly boolean[];
   /** Whether a layer rotates queries and keys. */
   rotates: readonly boolean[];
   /** Whether a layer has the angles of layers with a window. */
@@ -200,7 +217,18 @@ const MIXED = ['moe', 'routerAuxLossCoef'] as const;
 
 /** The names of options that only some families have. */
 function varyingOf(traits: RotaryTraits): Varying[] {
-  const { biases, window, moe, rope, residualDropout, scales, parallel, latent, delta } = traits;
+  const {
+    biases,
+    window,
+    moe,
+    rope,
+    residualDropout,
+    scales,
+    parallel,
+    latent,
+    delta,
+    layerKinds,
+  } = traits;
   const { qkv, out, mlp } = biases;
   const given: Readonly<Partial<Record<Varying, unknown>>> = {
     window: window !== 'none',
@@ -212,6 +240,7 @@ function varyingOf(traits: RotaryTraits): Varying[] {
     parallel: parallel?.key,
     ...{ latent, delta },
     qkNorm: traits.qkNormKey,
+    ...{ full: layerKinds, sharedKeys: layerKinds, layerInputDim: layerKinds },
   };
   const named = [qkv, out, mlp].filter((one) => typeof one === 'string');
   const found = Object.keys(given).filter((one) => given[one as Varying]) as Varying[];
@@ -259,8 +288,10 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
   if (config.window !== undefined) requireWindow(traits, config.window, config.layers);
   const { tied = false, activationCheckpointing = false } = config;
   const { moe: _, ...dense } = config;
+  const isFull = windowsOf(config).map((one) => one === null);
   return {
     ...dense,
+    ...(traits.layerKinds && readLayerKinds(name, config, { heads, kvHeads, isFull })),
     ...variedOf(traits, config, varying),
     ...{ kvHeads, headDim, ropeScaling, tied, activationCheckpointing, padTokenId },
     attentionDropout: requireFinite(`${name} attentionDropout`, attentionDropout, 0, 1),
@@ -372,7 +403,10 @@ function requireWindow(
 }
 
 /** The window of each layer. */
-export function windowsOf({ window = null, layers }: RotarySizes): readonly Window[] {
+export function windowsOf({
+  window = null,
+  layers,
+}: Pick<RotaryConfig, 'window' | 'layers'>): readonly Window[] {
   return Array.isArray(window) ? window : Array.from({ length: layers }, () => window as Window);
 }
 
@@ -403,6 +437,7 @@ export function bodyOf(declared: RotaryTraits, sizes: RotarySizes): Body {
     ...{ qkvBias: has(biases.qkv), outBias: has(biases.out), mlpBias: has(biases.mlp) },
     moe: sizes.moe ?? null,
     rotaryDim: sizes.latent?.rotaryDim ?? rotaryDimOf(headDim, partialRotaryFactor),
+    isFull: windowsOf(sizes).map((one) => one === null),
     rotates: rotatesOf(traits, sizes),
     ownAngles: windowsOf(sizes).map((one) => one !== null && windowTheta !== null),
     slopes: traits.positions === 'alibi' ? new AlibiSlopes(sizes.heads) : null,

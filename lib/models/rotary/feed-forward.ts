@@ -12,7 +12,8 @@ import type { Body } from './config.js';
 import { PackedSwiGLU } from './packed-swiglu.js';
 import type { Activation, PlainNames } from './traits.js';
 
-const ACTIVATIONS: Readonly<Record<Activation, (x: Tensor) => Tensor>> = {
+/** The functions inside of feed-forward blocks. */
+export const ACTIVATIONS: Readonly<Record<Activation, (x: Tensor) => Tensor>> = {
   ...{ relu, silu },
   gelu: (x) => gelu(x, 'none'),
   geluTanh: (x) => gelu(x, 'tanh'),

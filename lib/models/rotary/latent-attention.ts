@@ -18,6 +18,7 @@ import {
   RotaryAttentionBase,
 } from './attention.js';
 import type { Body, LatentSizes } from './config.js';
+import type { LayeredAttention } from './layered-attention.js';
 
 /**
  * Multi-head latent attention. A paged cache holds latents if the weights are plain and whole;
@@ -171,4 +172,5 @@ export type BlockAttention =
   | GatedAttention
   | PackedAttention
   | PerHeadAttention
+  | LayeredAttention
   | LatentAttention;

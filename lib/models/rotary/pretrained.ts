@@ -15,6 +15,7 @@ import {
   windowsOf,
 } from './config.js';
 import { describeDelta, parseDelta } from './delta-config.js';
+import { describeLayerKinds, parseLayerKinds } from './layer-kinds.js';
 import { describeMoe, expertSlices, parseMoe, parseRouterLoss } from './mixture.js';
 import { describeRope, describeRopeLayers, parseRope, parseRopeLayers } from './rope-keys.js';
 import { describeScales, parseScales } from './scales.js';
@@ -26,7 +27,10 @@ const TABLE = /\.(?:rotary_emb\.inv_freq|(?:attention|attn)\.(?:masked_)?bias)$/
 /** Prefixes of the text model's tensors in multimodal files of transformers 5 and 4. */
 const TEXT = /^(?:model\.language_model\.|language_model\.(?:model\.)?)/;
 /** Tensors of multimodal files besides the text model. */
-const NOT_TEXT = /^(?:model\.)?(?:vision_tower|multi_modal_projector|visual)\./;
+const NOT_TEXT =
+  /^(?:model\.)?(?:vision_tower|audio_tower|embed_vision|embed_audio|multi_modal_projector|visual)\./;
+/** Projections and norms of keys and values. */
+const KEYS_OF_LAYER = /^model\.layers\.(\d+)\.self_attn\.[kv]_(?:proj|norm)\./;
 /** Layers that predict later tokens, beside the model. */
 const PREDICTOR = /^(?:model\.)?mtp\./;
 
@@ -53,12 +57,17 @@ export function rotaryLayout(traits: RotaryTraits, sizes: RotarySizes): Layout {
   const isPredictor = (name: string): boolean =>
     hasPredictors &&
     (PREDICTOR.test(name) || Number(/^model\.layers\.(\d+)\./.exec(name)?.[1] ?? 0) >= layers);
+  // Files may have projections of layers that read the keys and values of others.
+  const firstReader = layers - (sizes.sharedKeys?.layers ?? 0);
+  const isUnread = (name: string): boolean =>
+    Number(KEYS_OF_LAYER.exec(name)?.[1] ?? -1) >= firstReader;
   return {
     transposed: new Set<string>(),
     slices: slicesOf(traits, sizes),
     nameOf(name) {
       if (TABLE.test(name) || isPredictor(name)) return null;
-      return textOf ? textName(name) : wholeName(traits, name);
+      const own = textOf ? textName(name) : wholeName(traits, name);
+      return own !== null && isUnread(own) ? null : own;
     },
   };
 }
@@ -116,20 +125,24 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   if (traits.latent) config.requireOneOf('num_key_value_heads', [heads]);
   const maxSeq = config.size('max_position_embeddings');
   const vocabSize = config.size('vocab_size');
+  // transformers ignores the keys of families with the three projections by head.
+  const kvHeads = hasOwnHeads(traits) ? heads : config.size('num_key_value_heads', heads);
+  const wide = parseHeadDim(traits, config, channels / heads);
+  const window = parseWindow(traits, config, layers);
+  const isFull = windowsOf({ ...window, layers }).map((one) => one === null);
   return {
     ...{ layers, channels, heads, vocabSize },
     // The usual width of a block without a gate.
     hidden: config.size('intermediate_size', typeof traits.feed === 'object' ? 4 * channels : null),
-    // transformers ignores the keys of families with the three projections by head.
-    kvHeads: hasOwnHeads(traits) ? heads : config.size('num_key_value_heads', heads),
-    ...parseHeadDim(traits, config, channels / heads),
+    ...{ kvHeads, ...wide },
     eps: config.positive(epsKey, eps),
     initializerRange: config.positive('initializer_range', 0.02),
     tied: config.flag('tie_word_embeddings', false),
     attentionDropout: config.fraction('attention_dropout', 0),
     padTokenId: parsePadding(config, vocabSize),
     ...parseBiases(traits, config),
-    ...parseWindow(traits, config, layers),
+    ...window,
+    ...parseLayerKinds(traits, config, { kvHeads, headDim: wide.headDim ?? 0, vocabSize, isFull }),
     ...(traits.moe && {
       moe: parseMoe(traits.moe, config, layers),
       ...(!traits.moe.scores && { routerAuxLossCoef: parseRouterLoss(config) }),
@@ -238,7 +251,10 @@ function parseWindow(
     throw config.refusal(SWITCH_KEY, expected, config.get(SWITCH_KEY), hint);
   }
   if (kind === 'uniform') return { window: width };
-  const types = config.get('layer_types') ?? defaultTypes(traits, config, layers, width);
+  const listed = config.get('layer_types') ?? defaultTypes(traits, config, layers, width);
+  // transformers replaces the last type of Gemma 4.
+  const types =
+    traits.layerKinds && Array.isArray(listed) ? [...listed.slice(0, -1), FULL] : listed;
   const isKnown = (type: JsonValue): boolean =>
     type === FULL || (type === SLIDING && width !== null);
   if (!Array.isArray(types) || types.length !== layers || !types.every(isKnown)) {
@@ -292,6 +308,7 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     ...describeWindow(traits, sizes),
     ...describeScales(traits, sizes.scales),
     ...(sizes.delta && describeDelta(sizes.delta)),
+    ...describeLayerKinds(traits, sizes),
     ...(parallel?.key && { [parallel.key[0]]: sizes.parallel ?? parallel.key[1] }),
     ...(traits.qkNormKey && { [traits.qkNormKey[0]]: sizes.qkNorm ?? traits.qkNormKey[1] }),
     // transformers' DeepseekV2Config refuses an integer; 0 is the default everywhere.

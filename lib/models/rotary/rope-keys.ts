@@ -26,6 +26,7 @@ const KEYS: Record<ScalingKey, string> = {
   mscale: 'mscale',
   mscaleAllDim: 'mscale_all_dim',
   truncate: 'truncate',
+  share: 'partial_rotary_factor',
   shortFactor: 'short_factor',
   longFactor: 'long_factor',
 };
@@ -112,7 +113,8 @@ function parseSection(
   const ropeScaling = parseScaling(rope, section, config, declared);
   return {
     ...{ ropeTheta, ropeScaling, maxSeq: longestOf(ropeScaling, declared) },
-    ...parsePartial(rope, section, config),
+    // In a proportional scaling, the same key is the share of the pairs that turn.
+    ...(ropeScaling?.type !== 'proportional' && parsePartial(rope, section, config)),
   };
 }
 
@@ -198,6 +200,7 @@ function defaultsOf(
     section.requireOneOf(ORIGINAL, [declared]);
     return { originalMaxSeq: declared };
   }
+  if (type === 'proportional') return { share: 1 };
   if (type !== 'yarn' && type !== 'longrope') return {};
   const originalMaxSeq = section.size(ORIGINAL, config.size(ORIGINAL, declared));
   return { originalMaxSeq, factor: Math.max(1, declared / originalMaxSeq) };
@@ -236,6 +239,10 @@ export function describeRope({ rope = COMMON_ROPE }: RotaryTraits, sizes: Rotary
   const { maxSeq, ropeTheta, ropeScaling, partialRotaryFactor = 1, windowRopeTheta } = sizes;
   const longest = ropeScaling?.type === 'dynamic' ? ropeScaling.originalMaxSeq : maxSeq;
   const beside = rope.originalBeside && ropeScaling?.type === 'longrope' ? ropeScaling : null;
+  if (rope.sectionsOnly) {
+    const byType = describeByType(required(rope.ofWindows), sizes, windowRopeTheta ?? ropeTheta);
+    return { max_position_embeddings: longest, ...byType };
+  }
   return {
     max_position_embeddings: longest,
     [rope.keys?.theta ?? 'rope_theta']: ropeTheta,

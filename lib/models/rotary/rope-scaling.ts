@@ -4,6 +4,7 @@
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { readOptions } from '../../runtime/options.js';
+import { refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
@@ -90,13 +91,22 @@ export interface Llama3Scaling {
   originalMaxSeq: number;
 }
 
+/** Only the first pairs of channels turn; the others have the frequency 0. Source: Gemma 4. */
+export interface ProportionalScaling {
+  /** Which scaling it is. */
+  type: 'proportional';
+  /** The share of the pairs that turn (partial_rotary_factor), in (0, 1]. */
+  share: number;
+}
+
 /** A change of frequencies for sequences longer than the original training length. */
 export type RopeScaling =
   | LinearScaling
   | DynamicScaling
   | YarnScaling
   | LongRopeScaling
-  | Llama3Scaling;
+  | Llama3Scaling
+  | ProportionalScaling;
 
 /** Sizes that determine the angles. */
 export interface AngleSizes {
@@ -171,10 +181,19 @@ const RULES: Rules = {
     needs: ['factor', 'lowFreqFactor', 'highFreqFactor', 'originalMaxSeq'],
     frequencies: (plain, scaling) => plain.map((frequency) => llama3Frequency(frequency, scaling)),
   },
+  proportional: {
+    needs: ['share'],
+    frequencies(plain, { share }) {
+      const turning = Math.floor(share * plain.length);
+      return plain.map((frequency, i) => (i < turning ? frequency : 0));
+    },
+  },
 };
 
-/** The supported rope types, except the plain one. */
-export const ROPE_TYPES = Object.keys(RULES) as RopeScaling['type'][];
+/** The rope types of most families, except the plain one. */
+export const ROPE_TYPES = (Object.keys(RULES) as RopeScaling['type'][]).filter(
+  (type) => type !== 'proportional',
+);
 
 /** The rule of a scaling; the compiler cannot infer that it has this type. */
 const ruleOf = (scaling: RopeScaling): RopeRule<RopeScaling> =>
@@ -287,6 +306,7 @@ function requireNumber(op: string, key: ScalingKey, value: unknown, rotaryDim: n
   if (key === 'truncate') requireType(op, value, 'boolean');
   else if (key === 'originalMaxSeq') requireInteger(op, value as number, 2);
   else if (key === 'shortFactor' || key === 'longFactor') requireDivisors(op, value, rotaryDim / 2);
+  else if (key === 'share' && Number(value) > 1) throw refusedValue(op, 'at most 1', value);
   else requireFinite(op, value as number, key === 'factor' ? 1 : Number.MIN_VALUE);
 }
 

@@ -29,6 +29,7 @@ import {
 } from './config.js';
 import { statesOf } from './delta-config.js';
 import { LatentAttention } from './latent-attention.js';
+import { differs, shapesOf } from './layer-kinds.js';
 import { setAtPath, setNamed } from './named-module.js';
 import { describeRotary, parseRotaryConfig, rotaryLayout } from './pretrained.js';
 import { regimeOf, rereads } from './rope-scaling.js';
@@ -46,6 +47,8 @@ export abstract class RotaryLM extends CausalLM {
    */
   declare readonly model: RotaryModel;
   readonly #stack: RotaryModel;
+  /** Key heads of this rank in layers without a window; null: all. */
+  #fullKeys: number | null = null;
   /** From channels to the logits of tokens. */
   declare readonly lm_head: Linear | TiedHead | NormalizedHead | PackedLinear;
   /** The complete configuration. */
@@ -80,9 +83,12 @@ export abstract class RotaryLM extends CausalLM {
   }
 
   override tensorPlan(): TensorPlan {
-    return rotaryTensorPlan(bodyOf(this.traits, this.config), ({ keys }) =>
-      this.takeKeyHeads(keys),
-    );
+    const body = bodyOf(this.traits, this.config);
+    return rotaryTensorPlan(body, ({ keys }, of) => {
+      this.takeKeyHeads(keys);
+      const { full, heads } = body;
+      if (full) this.#fullKeys = of({ queries: heads, keys: full.kvHeads ?? keys }).keys;
+    });
   }
 
   override expertPlan(): TensorPlan | null {
@@ -95,6 +101,17 @@ export abstract class RotaryLM extends CausalLM {
   override get recurrentSizes(): RecurrentSizes | null {
     const { delta } = this.config;
     return delta ? statesOf(delta) : null;
+  }
+
+  /** @internal */
+  override cacheShape(): CacheShape {
+    const body = bodyOf(this.traits, this.config);
+    const shape = super.cacheShape();
+    if (!differs(body)) return shape;
+    const { isFull, full } = body;
+    const keys = (layer: number): number =>
+      isFull[layer] && full ? (this.#fullKeys ?? full.kvHeads ?? 1) : this.keyHeads;
+    return { ...shape, byLayer: shapesOf(body, keys) };
   }
 
   /** @internal Latents, if a layer can compute with them. */

@@ -45,8 +45,8 @@ const NAMES: OptionNames<Scales> = {
 
 /** The family's scales that have a key. */
 function keyed({ scales = {} }: RotaryTraits): [ScaleName, ScaleTraits][] {
-  return (Object.entries(scales) as [ScaleName, ScaleTraits | 'rootChannels'][]).filter(
-    (one): one is [ScaleName, ScaleTraits] => one[1] !== 'rootChannels',
+  return (Object.entries(scales) as [ScaleName, ScaleTraits | 'rootChannels' | 1][]).filter(
+    (one): one is [ScaleName, ScaleTraits] => typeof one[1] === 'object',
   );
 }
 
@@ -102,6 +102,7 @@ export function factorsOf(
   const factor = (name: ScaleName, none: number): number => {
     const how = declared[name];
     if (how === 'rootChannels') return Math.sqrt(channels);
+    if (typeof how === 'number') return how;
     const value = scales[name] ?? null;
     return how && value !== null ? value ** (how.power ?? 1) : none;
   };

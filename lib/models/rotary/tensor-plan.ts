@@ -27,7 +27,9 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
   return {
     heads: { queries: heads, keys: kvHeads },
     layers: {
+      ...kindStyles(body, attention),
       [table]: 'vocabulary',
+      ...(body.layerInputDim && { [`${model}.embed_tokens_per_layer`]: 'vocabulary' as const }),
       [attention]: 'attention',
       ...projectionStyles(body, attention),
       [`${attention}.${traits.out ?? 'o_proj'}`]: { style: 'row', heads: 'queries' },
@@ -40,6 +42,7 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
     },
     // Latents and recurrences are computed from all tokens on each rank.
     ...(!traits.latent &&
+      !traits.layerKinds &&
       !traits.delta && {
         sequence: {
           body: model,
@@ -51,11 +54,29 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
           ],
         },
       }),
-    taken: (here) => {
+    taken: (here, of) => {
       if (traits.perGroup) requireWholeGroups(body, here);
-      taken(here);
+      taken(here, of);
     },
   };
+}
+
+/** Styles of layers without a window, if their heads differ from those of the others. */
+function kindStyles({ heads, kvHeads, full, isFull, traits }: Body, attention: string): Styles {
+  if (!full || full.kvHeads === kvHeads) return {};
+  const counts = { queries: heads, keys: full.kvHeads };
+  const layers = isFull.flatMap((isOne, layer) => (isOne ? [layer] : []));
+  return Object.fromEntries(
+    layers.flatMap((layer) => {
+      const path = attention.replace('*', String(layer));
+      return [
+        [path, { style: 'attention', counts }],
+        [`${path}.q_proj`, { style: 'column', heads: 'queries', counts }],
+        [`${path}.k_proj`, { style: 'column', heads: 'keys', counts }],
+        [`${path}.${traits.out ?? 'o_proj'}`, { style: 'row', heads: 'queries', counts }],
+      ] as const;
+    }),
+  );
 }
 
 /** Throws if two ranks share a key head: one projection computes the head and all its queries. */
@@ -72,8 +93,9 @@ function requireWholeGroups(
   );
 }
 
-function projectionStyles({ traits, latent }: Body, path: string): Styles {
+function projectionStyles({ traits, latent, isFull, full }: Body, path: string): Styles {
   const { packed, perHead } = traits;
+  const hasValues = !full?.keysAsValues || isFull.includes(false);
   if (latent) {
     const names = [latent.queryRank === null ? 'q_proj' : 'q_b_proj', 'kv_b_proj'];
     const style = { style: 'column', heads: 'queries' } as const;
@@ -91,7 +113,7 @@ function projectionStyles({ traits, latent }: Body, path: string): Styles {
   return {
     [`${path}.q_proj`]: { style: 'column', heads: 'queries' },
     [`${path}.k_proj`]: { style: 'column', heads: 'keys' },
-    [`${path}.v_proj`]: { style: 'column', heads: 'keys' },
+    ...(hasValues && { [`${path}.v_proj`]: { style: 'column', heads: 'keys' } as const }),
   };
 }
 

@@ -1,4 +1,5 @@
 // The declaration of a family: properties that all its models share, as data.
+import type { JsonObject } from '../../../types/json.js';
 import type { MoeTraits } from './mixture.js';
 import { ROPE_TYPES, type RopeScaling } from './rope-scaling.js';
 
@@ -137,6 +138,8 @@ export interface RopeTraits {
    * 4 for it, and its default; null: rope_theta.
    */
   readonly ofWindows?: { readonly key: string | null; readonly fallback: number };
+  /** Whether config.json has rope_parameters only, without the keys of transformers 4. */
+  readonly sectionsOnly?: boolean;
 }
 
 /** A learned embedding of positions. */
@@ -162,8 +165,8 @@ export interface ScaleTraits {
 
 /** The numbers that scale or bound values of a model. */
 interface ScalesTraits {
-  /** Of the products of queries and keys. Default: 1 / sqrt(headDim). */
-  readonly scores?: ScaleTraits;
+  /** Of the products of queries and keys; 1: none. Default: 1 / sqrt(headDim). */
+  readonly scores?: ScaleTraits | 1;
   /** Of the embedding; "rootChannels": sqrt(channels), rounded to the dtype of the weights. */
   readonly embed?: ScaleTraits | 'rootChannels';
   /** Of each branch before it joins the stream. */
@@ -248,6 +251,12 @@ export interface RotaryTraits {
   readonly perGroup?: boolean;
   /** Gated delta net layers between those with attention. Default: none. */
   readonly delta?: DeltaTraits;
+  /**
+   * Whether layers without a window have heads of their own, the last layers may read keys and
+   * values of earlier ones, and blocks may get a further embedding. Values are normalized, and a
+   * stored number scales the result of a block. Default false.
+   */
+  readonly layerKinds?: boolean;
   /** Whether q_proj has, for each head, its query and a gate of its result. Default false. */
   readonly gated?: boolean;
   /** Whether the head divides its rows by their norms. Default false. */
@@ -283,5 +292,5 @@ export interface RotaryTraits {
   /** Keys with the only supported values; an absent key has the first. Default: none. */
   readonly only?: Readonly<Record<string, readonly (number | boolean | string | null)[]>>;
   /** Defaults of transformers for absent keys of config.json, if they differ by family. */
-  readonly defaults: Readonly<Record<string, number | boolean | null>>;
+  readonly defaults: JsonObject;
 }

@@ -1,0 +1,76 @@
+// Gemma 4, text: wide heads in layers without a window, shared keys, and embeddings by layer.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a Gemma4, and the mode of its activations. */
+export type Gemma4Config = FamilyConfig<
+  | 'attentionBias'
+  | 'window'
+  | 'windowRopeTheta'
+  | 'scales'
+  | 'full'
+  | 'sharedKeys'
+  | 'layerInputDim'
+>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Gemma4',
+  modelType: 'gemma4_text',
+  textOf: 'gemma4',
+  overflowsF16: true,
+  architecture: 'Gemma4ForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
+  qkNorm: 'head',
+  layerKinds: true,
+  norm: {
+    block: {
+      attention: ['input_layernorm', 'post_attention_layernorm'],
+      mlp: ['pre_feedforward_layernorm', 'post_feedforward_layernorm'],
+    },
+  },
+  activation: { kind: 'geluTanh', key: 'hidden_activation', names: ['gelu_pytorch_tanh'] },
+  window: 'layers',
+  windowEvery: [null, 6],
+  rope: {
+    ...COMMON_ROPE,
+    types: ['proportional'],
+    sectionsOnly: true,
+    ofWindows: { key: null, fallback: 10_000 },
+  },
+  scales: {
+    embed: 'rootChannels',
+    scores: 1,
+    logitCap: { key: 'final_logit_softcapping', fallback: null },
+  },
+  // Only images would see later tokens.
+  only: { enable_moe_block: [false], use_bidirectional_attention: ['vision'] },
+  defaults: {
+    // Multimodal files omit sizes that have these values.
+    ...{ vocab_size: 262_144, hidden_size: 2304, intermediate_size: 9216, head_dim: 256 },
+    ...{ num_hidden_layers: 30, num_attention_heads: 8, num_key_value_heads: 4 },
+    ...{ max_position_embeddings: 131_072, sliding_window: 512, pad_token_id: 0 },
+    ...{ tie_word_embeddings: true, hidden_size_per_layer_input: 256 },
+    rope_parameters: {
+      full_attention: { rope_type: 'proportional', partial_rotary_factor: 0.25, rope_theta: 1e6 },
+      sliding_attention: { rope_type: 'default', rope_theta: 10_000 },
+    },
+  },
+};
+
+/** Source: Gemma team 2026; transformers' Gemma4ForCausalLM. */
+export class Gemma4 extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: Gemma4Config) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: Gemma4Config) => new Gemma4(config));
+
+  /** models.fromPretrained() for a Gemma4 folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Gemma4> {
+    return readPretrained(dir, [Gemma4.family], options);
+  }
+}

@@ -1,0 +1,99 @@
+// Further embeddings of the tokens, one for each block, and the ends of blocks that take them.
+// Source: Gemma 4.
+import { Embedding } from '../../nn/embedding.js';
+import { type Initializer, ones } from '../../nn/initializers.js';
+import { Linear } from '../../nn/linear.js';
+import type { Module } from '../../nn/module.js';
+import { Parameter } from '../../nn/parameter.js';
+import { leading, required } from '../../runtime/required.js';
+import { scope, type Tensor } from '../../tensor/index.js';
+import type { Body } from './config.js';
+import { ACTIVATIONS } from './feed-forward.js';
+import { type Norm, normOf } from './norms.js';
+
+/** The modules of a block's end. */
+interface Ending {
+  per_layer_input_gate: Linear;
+  per_layer_projection: Linear;
+  post_per_layer_input_norm: Norm;
+  /** [1], not trained. */
+  layer_scalar: Parameter;
+}
+
+/** Adds the modules of a block's end. */
+export function addEnding(block: Module, body: Body): void {
+  const { channels, layerInputDim: width } = body;
+  const scalar = new Parameter([1], ones);
+  scalar.requiresGrad = false;
+  Object.assign(block, { layer_scalar: scalar });
+  if (!width) return;
+  Object.assign(block, {
+    per_layer_input_gate: new Linear(channels, width, { bias: false }),
+    per_layer_projection: new Linear(width, channels, { bias: false }),
+    post_per_layer_input_norm: normOf(body, channels),
+  });
+}
+
+/** The result of block `layer`: its stream [B, T, C] after its part of `inputs`. */
+export function ended(
+  block: Module,
+  body: Body,
+  layer: number,
+  { stream, inputs }: { stream: Tensor; inputs: Tensor | null },
+): Tensor {
+  const end = block as unknown as Ending;
+  const { layerInputDim: width, traits } = body;
+  if (!width) return stream.mul(end.layer_scalar);
+  const own = required(inputs).narrow(2, layer * width, width);
+  const gate = ACTIVATIONS[traits.activation?.kind ?? 'silu'](
+    end.per_layer_input_gate.call(stream),
+  );
+  const branch = end.per_layer_projection.call(gate.mul(own));
+  return stream.add(end.post_per_layer_input_norm.call(branch)).mul(end.layer_scalar);
+}
+
+/** The modules of the embeddings. */
+interface Tables {
+  embed_tokens_per_layer: Embedding;
+  per_layer_model_projection: Linear;
+  per_layer_projection_norm: Norm;
+}
+
+/** Names of these modules. */
+export const INPUT_MODULES = [
+  ...['embed_tokens_per_layer', 'per_layer_model_projection', 'per_layer_projection_norm'],
+] as const;
+
+/** Adds the embeddings of all blocks to a model. */
+export function addLayerInputs(model: Module, body: Body, init: Initializer): void {
+  const { vocabSize, channels, layers, layerInputDim: width, padTokenId } = body;
+  if (!width) return;
+  const padding = padTokenId === null ? {} : { paddingIdx: padTokenId };
+  Object.assign(model, {
+    embed_tokens_per_layer: new Embedding(vocabSize, layers * width, { init, ...padding }),
+    per_layer_model_projection: new Linear(channels, layers * width, { bias: false }),
+    per_layer_projection_norm: normOf(body, width),
+  });
+}
+
+/**
+ * The embeddings [B, T, layers * width] of tokens, together with a projection of their embedding
+ * `x`. `rounded` gives a factor in the dtype of the weights.
+ */
+export function layerInputsOf(
+  model: Module,
+  { layers, layerInputDim: width, channels }: Body,
+  { tokens, x }: { tokens: Tensor; x: Tensor },
+  rounded: (factor: number) => number,
+): Tensor | null {
+  if (!width) return null;
+  const tables = model as unknown as Tables;
+  return scope(() => {
+    const [B, T] = leading(x.shape, 2);
+    const projected = tables.per_layer_model_projection.call(x).mul(channels ** -0.5);
+    const blocks = projected.reshape([B, T, layers, width]);
+    const normed = tables.per_layer_projection_norm.call(blocks).reshape([B, T, -1]);
+    const own = tables.embed_tokens_per_layer.call(tokens).mul(rounded(Math.sqrt(width)));
+    return normed.add(own).mul(Math.SQRT1_2);
+  });
+}

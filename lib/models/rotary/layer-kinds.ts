@@ -1,0 +1,115 @@
+// Layers of several kinds in one model: heads of layers without a window, keys and values that
+// layers share, and further embeddings for each block. Source: Gemma 4.
+import type { JsonObject, JsonValue } from '../../../types/json.js';
+import { required } from '../../runtime/required.js';
+import type { LayerShape } from '../caches.js';
+import type { ModelConfig } from '../model-config.js';
+import type { Body, RotaryConfig, RotarySizes } from './config.js';
+import type { FullHeads } from './kind-options.js';
+import type { RotaryTraits } from './traits.js';
+
+/** The body with the sizes of one layer. */
+export function bodyAt(body: Body, layer: number): Body {
+  const { full, sharedKeys, isFull, hidden } = body;
+  const isDoubled = sharedKeys?.doubled === true && sourceOf(body, layer) !== null;
+  const own = isFull[layer] && full ? full : null;
+  if (!own && !isDoubled) return body;
+  return {
+    ...body,
+    ...(own && { headDim: own.headDim, rotaryDim: own.headDim, kvHeads: own.kvHeads }),
+    ...(isDoubled && { hidden: 2 * hidden }),
+  };
+}
+
+/** The layer with the keys and values that `layer` reads; null: it has its own. */
+export function sourceOf(
+  { sharedKeys, isFull }: Pick<Body, 'sharedKeys' | 'isFull'>,
+  layer: number,
+): number | null {
+  const first = isFull.length - (sharedKeys?.layers ?? 0);
+  if (layer < first) return null;
+  return isFull.slice(0, first).lastIndexOf(required(isFull[layer]));
+}
+
+/** Whether layers of this body have different caches. */
+export const differs = ({ full, sharedKeys }: Pick<Body, 'full' | 'sharedKeys'>): boolean =>
+  full != null || sharedKeys != null;
+
+/** Keys and values of each layer; `keys` returns the number of key heads of this rank. */
+export function shapesOf(body: Body, keys: (layer: number) => number): LayerShape[] {
+  return body.isFull.map((_, layer) => ({
+    ...{ kvHeads: keys(layer), headDim: bodyAt(body, layer).headDim },
+    from: sourceOf(body, layer),
+  }));
+}
+
+/** Reads these options of a config.json. Throws DS_CHECKPOINT. */
+export function parseLayerKinds(
+  { layerKinds }: RotaryTraits,
+  config: ModelConfig,
+  sizes: { kvHeads: number; headDim: number; vocabSize: number; isFull: readonly boolean[] },
+): Pick<RotaryConfig, 'full' | 'sharedKeys' | 'layerInputDim'> {
+  if (!layerKinds) return {};
+  const count = (key: string): number => {
+    const value = config.get(key, 0);
+    if (typeof value === 'number' && Number.isInteger(value) && value >= 0) return value;
+    throw config.refusal(key, 'an integer of 0 or more', value);
+  };
+  const [layers, width] = ['num_kv_shared_layers', 'hidden_size_per_layer_input'].map(count);
+  if (Number(layers) >= sizes.isFull.length) {
+    const expected = `fewer than the ${sizes.isFull.length} layers`;
+    throw config.refusal('num_kv_shared_layers', expected, Number(layers));
+  }
+  if (width) config.requireOneOf('vocab_size_per_layer_input', [sizes.vocabSize]);
+  const doubled = config.flag('use_double_wide_mlp', false);
+  return {
+    full: parseFull(config, sizes),
+    ...(layers ? { sharedKeys: { layers, doubled } } : {}),
+    layerInputDim: width || null,
+  };
+}
+
+function parseFull(
+  config: ModelConfig,
+  { kvHeads: usual, headDim: narrow, isFull }: Parameters<typeof parseLayerKinds>[2],
+): FullHeads {
+  const keysAsValues = config.flag('attention_k_eq_v', false);
+  const byLayer = config.section('per_layer_config');
+  if (byLayer.keys().length === 0) {
+    const kvHeads = keysAsValues ? config.size('num_global_key_value_heads', usual) : usual;
+    return { headDim: config.size('global_head_dim', 512), kvHeads, keysAsValues };
+  }
+  // transformers 5.18 writes the sizes of each layer without a window.
+  const found = isFull.map((_, layer) => {
+    const own = byLayer.section(String(layer));
+    const known = ['head_dim', 'num_key_value_heads'];
+    const other = own.keys().find((key) => !known.includes(key));
+    if (other) throw own.refusal(other, `the keys ${known.join(', ')}`, own.get(other));
+    return [own.size('head_dim', narrow), own.size('num_key_value_heads', usual)] as const;
+  });
+  const whole = found.filter((_, layer) => isFull[layer]);
+  const [headDim, kvHeads] = whole[0] ?? [narrow, usual];
+  const isLike = ([width, keys]: readonly [number, number], layer: number): boolean =>
+    isFull[layer] ? width === headDim && keys === kvHeads : width === narrow && keys === usual;
+  if (found.every(isLike)) return { headDim, kvHeads, keysAsValues };
+  const expected = 'the same sizes of all layers without a window, and of all others';
+  throw config.refusal('per_layer_config', expected, config.get('per_layer_config'));
+}
+
+/** The keys of a config.json. */
+export function describeLayerKinds({ layerKinds }: RotaryTraits, sizes: RotarySizes): JsonObject {
+  if (!layerKinds) return {};
+  const { full, sharedKeys, layerInputDim, vocabSize, headDim } = sizes;
+  const heads: Record<string, JsonValue> = {
+    global_head_dim: full?.headDim ?? headDim,
+    num_global_key_value_heads: full?.keysAsValues ? (full.kvHeads ?? null) : null,
+    attention_k_eq_v: full?.keysAsValues ?? false,
+  };
+  return {
+    ...heads,
+    num_kv_shared_layers: sharedKeys?.layers ?? 0,
+    use_double_wide_mlp: sharedKeys?.doubled ?? false,
+    hidden_size_per_layer_input: layerInputDim ?? 0,
+    vocab_size_per_layer_input: vocabSize,
+  };
+}

@@ -1,0 +1,84 @@
+// The attention of Gemma 4: values are normalized, and some layers read the keys and values of
+// earlier ones.
+import type { LayerCache } from '../../nn/attention.js';
+import { Linear } from '../../nn/linear.js';
+import { required } from '../../runtime/required.js';
+import { ones, rmsNorm, type Tensor } from '../../tensor/index.js';
+import { sharingCasts } from '../../tensor/ops/fp8-linear.js';
+import {
+  type AttentionContext,
+  type Heads,
+  headNorm,
+  type LayerPlace,
+  RotaryAttentionBase,
+} from './attention.js';
+import type { Body } from './config.js';
+import { sourceOf } from './layer-kinds.js';
+import type { Norm } from './norms.js';
+
+/** The attention of Gemma 4. Without a cache, AttentionContext.shared passes keys and values on. */
+export class LayeredAttention extends RotaryAttentionBase {
+  /** From channels to heads * headDim. */
+  readonly q_proj: Linear;
+  /** From channels to kvHeads * headDim; absent in layers that read those of another. */
+  declare readonly k_proj?: Linear;
+  /** The same; also absent if values are the projected keys. */
+  declare readonly v_proj?: Linear;
+  /** From heads * headDim back to channels. */
+  declare readonly o_proj: Linear;
+  declare readonly q_norm: Norm | null;
+  declare readonly k_norm: Norm | null;
+  /** The layer with its keys and values; null: this one. */
+  private readonly source: number | null;
+  /** Whether later layers read its keys and values. */
+  private readonly isRead: boolean;
+  private readonly index: number;
+
+  /** `body` has the sizes of this layer. */
+  constructor(body: Body, place: LayerPlace) {
+    super(body, place);
+    const { channels, heads, kvHeads, headDim, qkvBias: bias, full, isFull } = body;
+    const { layer } = place;
+    this.index = layer;
+    this.source = sourceOf(body, layer);
+    this.isRead = isFull.some((_, other) => sourceOf(body, other) === layer);
+    const isOwn = this.source === null;
+    const hasValues = isOwn && !(isFull[layer] && full?.keysAsValues);
+    this.q_proj = new Linear(channels, heads * headDim, { bias });
+    if (isOwn) this.k_proj = new Linear(channels, kvHeads * headDim, { bias });
+    if (hasValues) this.v_proj = new Linear(channels, kvHeads * headDim, { bias });
+    this.addOutProjection();
+    this.q_norm = headNorm(body, heads);
+    this.k_norm = isOwn ? headNorm(body, kvHeads) : null;
+  }
+
+  /** Attends by its own keys and values, or by those of its source. */
+  override forward(x: Tensor, context: AttentionContext, cache: LayerCache | null): Tensor {
+    if (this.source === null) return super.forward(x, context, cache);
+    const q = this.turned(this.headsOf(this.q_proj.call(x)), this.q_norm, context);
+    const keys = cache ? null : required(context.shared?.get(this.source));
+    return this.finished(this.attended(q, keys, context, cache), {});
+  }
+
+  /** @internal Also passes the keys and values on to later layers. */
+  protected override attended(
+    q: Tensor,
+    keys: Pick<Heads, 'k' | 'v'> | null,
+    context: AttentionContext,
+    cache: LayerCache | null,
+  ): Tensor {
+    if (this.isRead && keys && !cache) required(context.shared).set(this.index, keys);
+    return super.attended(q, keys, context, cache);
+  }
+
+  /** @internal Values are the projected keys before their norm, or a projection of their own. */
+  protected override projected(x: Tensor): Heads {
+    return sharingCasts(x, () => {
+      const k = this.headsOf(required(this.k_proj).call(x));
+      const v = this.v_proj ? this.headsOf(this.v_proj.call(x)) : k;
+      const unit = ones([this.body.headDim], { dtype: v.dtype, device: v.device });
+      const values = rmsNorm(v, unit, this.body.eps);
+      return { q: this.headsOf(this.q_proj.call(x)), k, v: values };
+    });
+  }
+}
