@@ -15,6 +15,7 @@
 
 #include "dependent_launch.cuh"
 #include "mma.cuh"
+#include "shared_memory.h"
 #include "vector.cuh"
 
 namespace ds::cuda {
@@ -32,6 +33,7 @@ struct SkinnyShape {
   static constexpr size_t shared_bytes =
       size_t{16} * ring + sizeof(float) * buffers * kParts * rows * (outputs + 1);
   static_assert(threads % outputs == 0);
+  static_assert(shared_bytes <= kSharedMemoryOfAll);
 };
 
 /// `finish(m, n, sum)` writes element n of row m. Weights has these members:

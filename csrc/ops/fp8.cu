@@ -6,6 +6,7 @@
 #include "../cuda/cuda_context.h"
 #include "../cuda/cuda_device.h"
 #include "../cuda/gemm.h"
+#include "../cuda/shared_memory.h"
 #include "fp8_cast.cuh"
 
 namespace ds::cuda {
@@ -38,7 +39,9 @@ void of_scaling(Fp8Scaling scaling, F&& f) {
 constexpr const char* kQuantize = "fp8_quantize";
 constexpr const char* kMatmul = "fp8_matmul";
 
-/// Allows a kernel `bytes` of dynamic shared memory. Its static shared memory is at most 8 KiB.
+constexpr size_t kStaticBytes = 8 * 1024;  // the most static shared memory of a kernel
+
+/// Allows a kernel `bytes` of dynamic shared memory.
 void allow(const void* kernel, size_t bytes) {
   if (bytes <= 40 * 1024) return;
   DS_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -248,6 +251,7 @@ void run(const Fp8Quantize& op, CudaContext& ctx) {
     if (op.scaling < Fp8Scaling::group) measure(op, in, ctx);
     of_format(op.format, [&](auto format) {
       of_scaling(op.scaling, [&](auto scaling) {
+        static_assert(kFp8CastBytes<T> + kStaticBytes <= kSharedMemoryOfAll);
         const auto kernel = full ? fp8_cast_kernel<T, format.value, scaling.value, true>
                                  : fp8_cast_kernel<T, format.value, scaling.value, false>;
         allow(reinterpret_cast<const void*>(kernel), bytes);

@@ -4,6 +4,7 @@
 
 #include "../cuda/block_reduce.cuh"
 #include "../cuda/mma.cuh"
+#include "../cuda/shared_memory.h"
 #include "../cuda/vector.cuh"
 #include "grouped_hopper_product.cuh"
 #include "grouped_product.cuh"
@@ -297,6 +298,7 @@ dim3 grid_of(const char* op, const Product<T>& p, int64_t height, int64_t width)
 
 template <class T, Form kForm, class S>
 void launch_tensor_cores(const char* op, const Product<T>& p, CudaContext& ctx) {
+  static_assert(S::kBytes <= kSharedMemoryOfAll);
   const auto kernel = tensor_core_kernel<T, kForm, S>;
   DS_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 
+#include "../cuda/shared_memory.h"
 #include "one_row.cuh"
 #include "quantized_codes.cuh"
 
@@ -301,7 +302,9 @@ void launch_integer_shape(const char* name, const IntegerRow<T>& a, CudaContext&
   const int64_t warps = (pieces + Shape::pieces - 1) / Shape::pieces;
   const int64_t places = Shape::blocks_per_sm * Shape::most_warps / warps * ctx.sm_count;
   const int64_t blocks = std::min<int64_t>(places, (a.codes.outputs + 1) / 2);
-  const size_t bytes = sizeof(float) * 2 * kRoundPairs * static_cast<size_t>(8 * warps + 1);
+  constexpr size_t kPiece = sizeof(float) * 2 * kRoundPairs;  // bytes
+  static_assert(kPiece * (8 * Shape::most_warps + 1) <= kSharedMemoryOfAll);
+  const size_t bytes = kPiece * static_cast<size_t>(8 * warps + 1);
   launch_behind(ctx,
                 {name, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(32 * warps)),
                  ctx.stream, bytes},

@@ -7,6 +7,7 @@
 
 #include "../cuda/block_reduce.cuh"
 #include "../cuda/mma.cuh"
+#include "../cuda/shared_memory.h"
 #include "../cuda/vector.cuh"
 
 namespace ds::cuda {
@@ -175,6 +176,7 @@ dim3 grid_of(int64_t m, int64_t n, int64_t height, int64_t width) {
 
 template <class T, class S>
 void launch(const Arguments<T>& a, CudaContext& ctx) {
+  static_assert(S::kBytes <= kSharedMemoryOfAll);
   const auto kernel = tensor_core_kernel<T, S>;
   if (S::kBytes > 48 * 1024)
     DS_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),

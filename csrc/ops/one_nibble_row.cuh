@@ -7,6 +7,7 @@
 // to weights is the bottleneck, so it has few instructions.
 #pragma once
 
+#include "../cuda/shared_memory.h"
 #include "one_row.cuh"
 #include "quantized_codes.cuh"
 
@@ -185,8 +186,10 @@ template <class Shape, class T>
 void launch_nibble_shape(const char* name, const OneNibbleRow<T>& a, CudaContext& ctx) {
   const CodeMatrix& w = a.weights.matrix;
   const auto blocks = static_cast<unsigned>((w.outputs + kNibbleOutputs - 1) / kNibbleOutputs);
+  constexpr size_t kRun = sizeof(T) * kNibblePitch;  // bytes
+  static_assert(kRun * 4 * (kMostNibbleInputs / kNibbleSpan) <= kSharedMemoryOfAll);
   const int64_t runs = (w.inputs + kNibbleSpan - 1) / kNibbleSpan * 4;
-  const size_t bytes = sizeof(T) * kNibblePitch * static_cast<size_t>(runs);
+  const size_t bytes = kRun * static_cast<size_t>(runs);
   launch_behind(ctx, {name, dim3(blocks), dim3(Shape::threads), ctx.stream, bytes},
                 one_nibble_row_kernel<Shape, T>, a);
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "../cuda/shared_memory.h"
 #include "paged_plain.cuh"
 #include "paged_tiles.cuh"
 
@@ -90,6 +91,7 @@ void launch_for_head(const PagedArguments<T, P>& a, const PagedAttention& op, Cu
 template <class Shape, class T, class P>
 void launch_tiles(int64_t fewest_keys, const PagedArguments<T, P>& a, const PagedAttention& op,
                   CudaContext& ctx) {
+  static_assert(Shape::shared_bytes <= kSharedMemoryOfAll);
   launch(paged_tile_kernel<T, P, Shape>,
          {Shape::rows, Shape::threads, Shape::shared_bytes, fewest_keys, Shape::key_warps > 1}, a,
          op, ctx);
