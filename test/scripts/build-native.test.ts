@@ -32,34 +32,42 @@ function checkout(name: string, packages: boolean): string {
   return root;
 }
 
-function build(root: string, ...words: string[]) {
+function build(root: string, words: string[], variables: NodeJS.ProcessEnv = {}) {
   const script = join(root, 'scripts', 'build-native.mjs');
   const env = {
     ...process.env,
     PATH: `${join(root, 'bin')}:${process.env.PATH}`,
     DS_BUILD_JOBS: '2',
+    DS_FAST_GPU_CODE: '',
+    ...variables,
   };
   return spawnSync(process.execPath, [script, ...words], { encoding: 'utf8', env });
 }
 
+/** The arguments of the calls of cmake since the last look. */
+function calls(): string[][] {
+  const lines = readFileSync(join(folder, 'calls'), 'utf8').trim().split('\n');
+  rmSync(join(folder, 'calls'));
+  return lines.map((line) => JSON.parse(line) as string[]);
+}
+
 test('names the command to run where cmake-js is not installed', () => {
-  const { status, stderr } = build(checkout('bare', false));
+  const { status, stderr } = build(checkout('bare', false), []);
   expect(stderr).toBe('cmake-js was not found. Run: npm ci --ignore-scripts\n');
   expect(status).toBe(1);
 });
 
 test('refuses a tree outside .cmake and build', () => {
-  const { status, stderr } = build(checkout('tree', true), '--tree=../other');
+  const { status, stderr } = build(checkout('tree', true), ['--tree=../other']);
   expect(stderr).toMatch(/^--tree: expected a plain name for folders in \.cmake and build, got/);
   expect(status).toBe(2);
 });
 
 test('hands headers, options and jobs to CMake, and its status to the shell', () => {
   const root = checkout('whole', true);
-  const { status } = build(root, '--tree=Cpu', '--target=ds_base', '-DDS_CUDA=OFF');
+  const { status } = build(root, ['--tree=Cpu', '--target=ds_base', '-DDS_CUDA=OFF']);
   expect(status).toBe(3);
-  const lines = readFileSync(join(folder, 'calls'), 'utf8').trim().split('\n');
-  const [configure, compile] = lines.map((line) => JSON.parse(line) as string[]);
+  const [configure, compile] = calls();
   const tree = join(root, '.cmake', 'Cpu');
   expect(configure).toEqual(
     expect.arrayContaining([
@@ -76,4 +84,18 @@ test('hands headers, options and jobs to CMake, and its status to the shell', ()
   );
   const words = ['--build', tree, '--config', 'Release', '--target', 'ds_base', '--parallel', '2'];
   expect(compile).toEqual(words);
+});
+
+test('compiles fast GPU code unless the environment asks for slow code', () => {
+  const root = checkout('gpu', true);
+  const configured = (variables: NodeJS.ProcessEnv) => {
+    expect(build(root, [], variables).status).toBe(3);
+    return calls()[0]?.filter((word) => word.includes('DS_FAST_GPU_CODE'));
+  };
+  expect(configured({ DS_FAST_GPU_CODE: '1' })).toEqual([
+    '-UDS_FAST_GPU_CODE',
+    '-DDS_FAST_GPU_CODE=ON',
+  ]);
+  // The code of an earlier build does not stay slow.
+  expect(configured({})).toEqual(['-UDS_FAST_GPU_CODE']);
 });
