@@ -15,7 +15,7 @@ type Engine = inference.InferenceEngine;
 interface Run {
   /** Milliseconds until the first token of the last text. */
   prefill: number;
-  /** Milliseconds per decoding step, and the host's part of them. */
+  /** Milliseconds per token of every text, and the host's part of them. */
   step: number;
   host: number;
 }
@@ -29,7 +29,7 @@ function prompts(count: number, length: number, vocabulary: number, turn: number
   );
 }
 
-/** Runs a batch of texts; counts only steps with all texts. */
+/** Runs a batch of texts; counts only tokens between the last first token and the first end. */
 async function once(
   engine: Engine,
   texts: number[][],
@@ -55,7 +55,7 @@ async function once(
     }
   };
   await Promise.all(texts.map(read));
-  const steps = after.steps - before.steps;
+  const steps = (after.generatedTokens - before.generatedTokens) / texts.length;
   return {
     prefill: from - begin,
     step: (until - from) / steps,
