@@ -133,6 +133,24 @@ test.each([
   graphs.dispose();
 });
 
+test.each([
+  [1, 128, 8],
+  [3, 128, 16],
+  [32, 128, 32],
+  [32, 40, 32],
+  [32, 20, 25],
+  [30, 129, 32],
+  [8, 8, 8],
+])('%d adapters of %d rows run in %d tiles', (adapters, count, tiles) => {
+  const sizes = { sequences: 256, width: 8, vocabSize: V, dtype: 'f32' as const, adapters: 32 };
+  const graphs = new StepGraphs(cpu(), sizes, recorder().record);
+  const slices = Array.from({ length: count }, (_, row) => {
+    return { sequence: { length: 1, adapter: row % adapters } as never, first: 0, count: 1 };
+  });
+  expect(graphs.paddingFor(slices, 64)?.tiles).toBe(tiles);
+  graphs.dispose();
+});
+
 test('"auto" asks where steps can be recorded, and says nothing on the CPU', async () => {
   const sizes = { vocabSize: 17, maxSeq: 16, layers: 1, channels: 8, heads: 2, hidden: 8 };
   const open = (enable_cuda_graph: boolean | 'auto') => async () => {

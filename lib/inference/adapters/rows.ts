@@ -9,6 +9,19 @@ const TILE = 16;
 export const mostTiles = (rows: number, adapters: number): number =>
   adapters === 0 ? 0 : Math.floor(rows / TILE) + Math.min(rows, adapters);
 
+/** Returns the number of tiles of rows with these slots; -1 is none. */
+export function tilesOf(slots: Iterable<number>): number {
+  const rows = new Map<number, number>();
+  let tiles = 0;
+  for (const slot of slots) {
+    if (slot < 0) continue;
+    const count = rows.get(slot) ?? 0;
+    if (count % TILE === 0) tiles++;
+    rows.set(slot, count + 1);
+  }
+  return tiles;
+}
+
 /** Sorts rows by their adapter's slot; -1 is none. */
 export function listOf(slots: ArrayLike<number>): { entries: number[]; tiles: number[] } {
   const rows = new Map<number, number[]>();
