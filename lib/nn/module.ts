@@ -102,6 +102,11 @@ export abstract class Module {
     }
   }
 
+  /** @internal Whether call() runs hooks, which see inputs and outputs of forward(). */
+  get hasHooks(): boolean {
+    return this.preHooks.size + this.hooks.size > 0 || this.backwardHooks !== null;
+  }
+
   /**
    * Calls `hook` before each forward of call(); see ForwardPreHook. Returns a function that removes
    * the hook. Source: PyTorch.

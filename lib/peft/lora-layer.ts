@@ -15,6 +15,7 @@ import {
   dropout,
   embedding,
   gelu,
+  isBatchInvariant,
   linear,
   noGrad,
   recomputed,
@@ -22,6 +23,7 @@ import {
   type Tensor,
   where,
 } from '../tensor/index.js';
+import { linearOnto } from '../tensor/ops/linear.js';
 import { noteChanged } from '../tensor/tape.js';
 
 /** Settings of one adapter. */
@@ -265,7 +267,18 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
 
   /** Returns base(x) plus the adapter's output, before the activation. */
   protected sumOf(x: Tensor): Tensor {
-    return project(this.base, x).add(this.beside(this.dropped(x)));
+    const { base, lora_A, lora_B, sizes } = this;
+    const given = this.dropped(x);
+    const isPlain = lora_B.constructor === Linear && !lora_B.fp8 && !lora_B.hasHooks;
+    const isOther = lora_B.weight.dtype !== x.dtype || lora_A.weight.dtype !== x.dtype;
+    // A replay runs ops in order up to the last one that backward reads: A's product. So it is
+    // first.
+    if (!isPlain || isOther || isBatchInvariant()) {
+      const beside = this.beside(given);
+      return project(base, x).add(beside);
+    }
+    const inner = lora_A.call(given).mul(sizes.scaling);
+    return linearOnto(project(base, x), inner, lora_B.weight);
   }
 
   /** @internal The adapter's output for x, without the base. */

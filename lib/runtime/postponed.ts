@@ -31,8 +31,10 @@ class Row {
   /** Of the call that is being prepared. */
   private operands: Operand[] = [];
   private readonly blank = new Set<Operand>();
-  /** The number of the call that writes it. */
+  /** The number of the call that writes it last. */
   private readonly writers = new Map<Operand, number>();
+  /** Memory that the call being prepared adds to. */
+  private amended: Operand | null = null;
 
   allocated(buffer: Operand): void {
     this.blank.add(buffer);
@@ -42,16 +44,27 @@ class Row {
     this.operands.push(buffer);
   }
 
+  amends(buffer: Operand): void {
+    this.amended = buffer;
+  }
+
   /** Adds the next call; its operands have been registered. */
   add(run: () => void, mayWait: boolean): void {
     const operands = this.operands;
     this.operands = [];
-    const written = operands.filter((buffer) => this.blank.delete(buffer));
+    const written = operands.filter((buffer) => this.blank.delete(buffer) || this.amend(buffer));
     for (const buffer of operands) buffer.retain();
     this.waiting.push({ run, operands });
     const number = this.gone + this.waiting.length;
     for (const buffer of written) this.writers.set(buffer, number);
     if (!mayWait || written.length === 0 || this.waiting.length > LIMIT) this.runAll();
+  }
+
+  /** Whether the call adds to `buffer`, and the call that writes it still waits. */
+  private amend(buffer: Operand): boolean {
+    if (buffer !== this.amended) return false;
+    this.amended = null;
+    return (this.writers.get(buffer) ?? 0) > this.gone;
   }
 
   need(buffer: Operand): void {
@@ -122,6 +135,14 @@ export function promptly<T>(body: () => T): T {
   } finally {
     row = outer;
   }
+}
+
+/**
+ * The next call that uses `buffer` adds to its values and writes nothing else. It can wait if the
+ * call that writes these values waits.
+ */
+export function amends(buffer: Operand): void {
+  if (row !== null) row.amends(buffer);
 }
 
 /** Runs the calls that fill `buffer`, because it will be read. */

@@ -2,12 +2,13 @@
 // place.
 
 import * as kernels from '../../runtime/kernels.generated.js';
+import { amends } from '../../runtime/postponed.js';
 import { required } from '../../runtime/required.js';
 import { contiguousStrides, describe, isContiguous, type View } from '../../runtime/view.js';
 import { isBatchInvariant } from '../batch-invariant.js';
 import { lateGradients } from '../grad-sink.js';
 import { SavedTensor } from '../recompute.js';
-import { type GradSink, record } from '../tape.js';
+import { type GradSink, noteChanged, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { asIs, flipped, gemm, gemmRows } from './matmul.js';
 import {
@@ -132,6 +133,32 @@ export function linearPadded(x: Tensor, weight: Tensor): Tensor {
   memory.dispose();
   forwardProduct(gemmRows(x), weight, null, viewOf(out, [count, columns], [step, 1]));
   return recordLinear(x, weight, null, out);
+}
+
+/**
+ * sum + x W^T, written into the memory of `sum`: a contiguous result that no op has saved and that
+ * nobody reads again. The product is added in f32 and rounded once.
+ */
+export function linearOnto(sum: Tensor, x: Tensor, weight: Tensor): Tensor {
+  checkLinear('linear', x, weight, null);
+  const a = gemmRows(x);
+  const into = asRows(sum);
+  noteChanged(sum);
+  const out = sum.alias(sum.shape, sum.strides);
+  amends(sum.buffer);
+  gemm(asIs(a), flipped(asIs(weight)), into, true);
+  const kept = new SavedTensor(x);
+  const read = weight.requiresGrad ? [kept, weight] : [weight];
+  record('linear_onto', [sum, x, weight], [out], read, ([dz], sink) => {
+    sink.give(0, dz);
+    sink.write(1, (dx, accumulate) =>
+      gemm(asIs(gemmRows(dz)), asIs(weight), asRows(dx), accumulate),
+    );
+    sink.later(2, [dz, kept], (dw, accumulate) =>
+      gemm(flipped(asIs(gemmRows(dz))), asIs(gemmRows(kept.value())), dw, accumulate),
+    );
+  });
+  return out;
 }
 
 /** The row stride that keeps rows of `columns` elements aligned. */

@@ -1,0 +1,437 @@
+// Paged attention of prompts on wgmma and TMA: one producer warp and two consumer warpgroups.
+//
+// The design is that of attention_hopper_forward.cuh. A tile of rows holds the query heads of one
+// key head, token by token, as in paged_tiles.cuh, so keys are read once for all of them. TMA
+// copies the blocks of a sequence one after the other into a tile of keys. A lane of the producer
+// copies each block: it reads the block's number from the table one tile ahead.
+#pragma once
+
+#include "attention_hopper_forward.cuh"
+#include "paged_rows.cuh"
+
+namespace ds::cuda {
+
+template <class T>
+struct PagedHopperArguments {
+  TensorMap q;     // boxes of `tile_tokens` tokens and the heads of a group
+  TensorMap pool;  // boxes of `piece` rows; batch 2 b holds the keys of block b, 2 b + 1 its values
+  PagedArguments<T> call;
+  unsigned* counter;  // 0 before and after the launch
+  unsigned units;     // at least the number of tiles of rows, times key heads
+  int tile_tokens;    // tokens of a tile of rows
+  int piece;          // rows of keys that one copy moves
+};
+
+/// A tile of rows of one sequence and key head, and the tiles of keys that it sees. Rows are
+/// numbered as in QueryTile.
+struct PagedHopperWork {
+  int sequence, head;
+  int first_row, rows;  // the first row, and the number of rows of the sequence
+  int first_token;      // of the sequence, in q
+  int before, length;   // tokens before the first query, and in all
+  int first_key;        // of the first tile
+  int steps;            // tiles of keys; -1 ends the launch
+};
+
+/// Shared memory of one thread block.
+template <class T, class Shape>
+struct PagedHopperMemory {
+  static constexpr int kPanels = panels_of<Shape::head_dim>;
+  T queries[Shape::query_stages][kPanels][Shape::rows][kPanel];
+  T keys[Shape::stages][kPanels][Shape::keys][kPanel];
+  T values[Shape::stages][kPanels][Shape::keys][kPanel];
+  T out[Shape::consumers * 4][Shape::staged_in_queries ? 1 : kWarpRows * kPanel];  // a warp's rows
+  SharedBarrier queries_full[Shape::query_stages], queries_empty[Shape::query_stages];
+  SharedBarrier keys_full[Shape::stages], keys_empty[Shape::stages];
+  SharedBarrier values_full[Shape::stages], values_empty[Shape::stages];
+  PagedHopperWork work[Shape::query_stages];
+  unsigned missing[Shape::stages];  // bit i: piece i of the keys has no block
+};
+template <class T, class Shape>
+constexpr size_t paged_hopper_bytes = sizeof(PagedHopperMemory<T, Shape>) + kHopperAlignment;
+
+/// The unit of work `index`; all lanes of a warp call. Tiles of one sequence follow each other, the
+/// last rows first. An index past the last tile gives a unit without rows.
+template <int kKeys, class T>
+__device__ __forceinline__ PagedHopperWork find_paged_work(const PagedHopperArguments<T>& args,
+                                                           unsigned index) {
+  const PagedArguments<T>& a = args.call;
+  const int lane = threadIdx.x % 32, head = static_cast<int>(index % a.rows.key_heads);
+  int tile = static_cast<int>(index / a.rows.key_heads);
+  PagedHopperWork work{0, head, 0, 0, 0, 0, 0, 0, 0};
+  for (int first = 0; first < a.sequences; first += 32) {
+    const int sequence = first + lane;
+    int begin = 0, count = 0;
+    if (sequence < a.sequences) {
+      begin = a.starts[sequence] - a.starts[0];
+      count = a.starts[sequence + 1] - a.starts[0] - begin;
+      if (begin < 0 || begin + count > a.tokens) count = 0;
+    }
+    const int tiles = max(0, count + args.tile_tokens - 1) / args.tile_tokens;
+    int end = tiles;  // of the sequence's tiles, counted from `first`
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, end, step);
+      if (lane >= step) end += other;
+    }
+    const unsigned past = __ballot_sync(0xffffffffu, tile < end);
+    if (past == 0) {
+      tile -= __shfl_sync(0xffffffffu, end, 31);
+      continue;
+    }
+    const int owner = __ffs(static_cast<int>(past)) - 1;
+    const int last = __shfl_sync(0xffffffffu, end, owner) - 1;
+    work.sequence = first + owner;
+    work.first_token = __shfl_sync(0xffffffffu, begin, owner);
+    count = __shfl_sync(0xffffffffu, count, owner);
+    const int first_query = (last - tile) * args.tile_tokens;
+    work.first_row = first_query * a.group;
+    work.rows = count * a.group;
+    work.length = min(a.lengths[work.sequence], a.rows.most * a.rows.block);
+    work.before = work.length - count;
+    const int end_query = min(count, first_query + args.tile_tokens);
+    const int seen = work.length == 0 ? 0 : work.before + end_query;
+    const int oldest = a.window > 0 ? max(0, work.before + first_query + 1 - a.window) : 0;
+    work.first_key = oldest / kKeys * kKeys;
+    work.steps = max(0, seen - work.first_key + kKeys - 1) / kKeys;
+    break;
+  }
+  return work;
+}
+
+/// Copies queries, keys and values of each unit of work; one warp.
+template <class T, class Shape>
+__device__ __forceinline__ void paged_hopper_produce(const PagedHopperArguments<T>& args,
+                                                     PagedHopperMemory<T, Shape>& memory) {
+  constexpr int kKeys = Shape::keys, kPanels = panels_of<Shape::head_dim>;
+  const PagedArguments<T>& a = args.call;
+  const int lane = threadIdx.x % 32, own = lane * args.piece;  // this lane's keys of a tile
+  const bool elected = lane == 0;
+  const uint32_t query_bytes = kPanels * args.tile_tokens * a.group * kPanel * 2;
+  const uint32_t piece_bytes = kPanels * args.piece * kPanel * 2;
+  RingPlace<Shape::stages> place;
+  RingPlace<Shape::query_stages> turn;
+  for (unsigned index = blockIdx.x; index < args.units;) {
+    unsigned next = 0;
+    const PagedHopperWork work = find_paged_work<kKeys>(args, index);
+    if (elected && work.steps == 0) next = hopper_next_unit(args.counter, args.units);
+    if (work.rows > 0) {
+      SharedBarrier& full = memory.queries_full[turn.stage];
+      memory.queries_empty[turn.stage].wait(turn.parity ^ 1);
+      if (elected) {
+        memory.work[turn.stage] = work;
+        full.arrive_expecting(query_bytes);
+        const int token = work.first_token + work.first_row / a.group;
+#pragma unroll
+        for (int panel = 0; panel < kPanels; ++panel)
+          load_box(memory.queries[turn.stage][panel], args.q, full, kEvictFirst, panel * kPanel,
+                   work.head * a.group, token, 0);
+      }
+      turn.advance();
+    }
+    const int* const table = a.rows.tables + work.sequence * a.rows.table_stride;
+    // A piece that has no block reads zeros: there is no block of this number.
+    const auto block_of = [&](int key) {
+      if (own >= kKeys || key >= work.length) return -1;
+      const int b = table[key / a.rows.block];
+      return b < 0 || b >= a.rows.blocks ? static_cast<int>(a.rows.blocks) : b;
+    };
+    int key = work.first_key + own, block = work.steps > 0 ? block_of(key) : -1;
+#pragma unroll 1
+    for (int step = 0; step < work.steps; ++step, key += kKeys) {
+      const int stage = place.stage, here = block, row = key % a.rows.block;
+      if (step + 1 < work.steps) block = block_of(key + kKeys);
+      const uint32_t bytes = __popc(__ballot_sync(0xffffffffu, here >= 0)) * piece_bytes;
+      const unsigned missing = __ballot_sync(0xffffffffu, here == a.rows.blocks);
+      if (elected && step + 1 == work.steps) next = hopper_next_unit(args.counter, args.units);
+      const auto copy = [&](SharedBarrier& full, SharedBarrier& empty, int which, auto& tile) {
+        empty.wait(place.parity ^ 1);
+        if (elected) {
+          if (which == 0) memory.missing[stage] = missing;
+          full.arrive_expecting(bytes);
+        }
+        __syncwarp();
+        if (here < 0) return;
+#pragma unroll
+        for (int panel = 0; panel < kPanels; ++panel)
+          load_box(tile[panel][own], args.pool, full, kEvictLast, panel * kPanel, row, work.head,
+                   2 * here + which);
+      };
+      copy(memory.keys_full[stage], memory.keys_empty[stage], 0, memory.keys[stage]);
+      copy(memory.values_full[stage], memory.values_empty[stage], 1, memory.values[stage]);
+      __syncwarp();
+      place.advance();
+    }
+    index = __shfl_sync(0xffffffffu, next, 0);
+  }
+  memory.queries_empty[turn.stage].wait(turn.parity ^ 1);
+  if (elected) {
+    memory.work[turn.stage].steps = -1;
+    memory.queries_full[turn.stage].arrive();
+  }
+}
+
+/// One consumer warpgroup.
+template <class T, class Shape>
+struct PagedHopperConsumer {
+  static constexpr int kD = Shape::head_dim, kKeys = Shape::keys;
+  const PagedHopperArguments<T>& args;
+  PagedHopperMemory<T, Shape>& memory;
+  int group;  // which consumer
+  RingPlace<Shape::stages> place;
+  RingPlace<Shape::query_stages> turn;
+  float out[kD / 8][4];
+  int begin[2], end[2];       // keys that this thread's rows see
+  int most_begin, least_end;  // of the warp's rows
+
+  // See HopperForwardConsumer.
+  __device__ __forceinline__ void await_turn() const {
+    if constexpr (Shape::in_turns) named_sync(kTurnBarrier + group, 2 * kWarpgroup);
+  }
+  __device__ __forceinline__ void end_turn() const {
+    if constexpr (Shape::in_turns)
+      named_arrive(kTurnBarrier + (group + 1 == Shape::consumers ? 0 : group + 1), 2 * kWarpgroup);
+  }
+  __device__ __forceinline__ void issue_scores(float (&scores)[kKeys / 8][4], int stage) const {
+    hold(scores);
+    issue_by_rows<kD>(scores, memory.queries[turn.stage], 64 * group, memory.keys[stage]);
+    hold(scores);
+  }
+  /// out += p v of the tile of keys from `key` on, in flight. Values behind the sequence are stale.
+  __device__ __forceinline__ void issue_out(const uint32_t (&p)[kKeys / 16][4],
+                                            const PagedHopperWork& work, int key) {
+    if (key + kKeys > work.length) zero_rows(memory.values[place.stage], work.length - key, group);
+    hold(out);
+    issue_by_columns<kD>(out, p, memory.values[place.stage]);
+    hold(out);
+  }
+  __device__ __forceinline__ void rescale(const float (&factor)[2]) {
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) out[n][e] *= factor[e / 2];
+  }
+  /// Takes part in a step without a use for its tile.
+  __device__ __forceinline__ void pass(int step) {
+    if (step > 0) {
+      await_turn();
+      end_turn();
+    }
+    memory.keys_full[place.stage].wait(place.parity);
+    release_stage(memory.keys_empty[place.stage]);
+    memory.values_full[place.stage].wait(place.parity);
+    release_stage(memory.values_empty[place.stage]);
+    place.advance();
+  }
+
+  /// Keys that query `row` of the sequence sees end here.
+  __device__ __forceinline__ int end_of(const PagedHopperWork& work, int row) const {
+    return work.before + min(row, work.rows - 1) / args.call.group + 1;
+  }
+  __device__ __forceinline__ void see(const PagedHopperWork& work) {
+    const int window = args.call.window, lane = threadIdx.x % 32;
+    const int row =
+        work.first_row + 64 * group + static_cast<int>(threadIdx.x) / 32 % 4 * kWarpRows;
+    const auto begin_of = [&](int end) { return window > 0 ? max(0, end - window) : 0; };
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      end[half] = end_of(work, row + 8 * half + lane / 4);
+      begin[half] = begin_of(end[half]);
+    }
+    least_end = end_of(work, row);
+    most_begin = begin_of(end_of(work, row + kWarpRows - 1));
+  }
+
+  /// scores -> probabilities. Returns whether `out` must be rescaled.
+  __device__ __forceinline__ bool weigh(float (&scores)[kKeys / 8][4], HopperSoftmax& softmax,
+                                        int key, unsigned missing, float (&factor)[2]) {
+    const int column = threadIdx.x % 4 * 2;
+    if (missing) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)  // a piece has a multiple of 8 rows
+        if (missing >> n * 8 / args.piece & 1)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) scores[n][e] = NAN;
+    }
+    if (key < most_begin || key + kKeys > least_end) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int k = key + n * 8 + column + e % 2;
+          if (k < begin[e / 2] || k >= end[e / 2]) scores[n][e] = -INFINITY;
+        }
+    }
+    const bool raised = softmax.raise_max(scores, args.call.scale_log2, factor);
+    softmax.exponentiate(scores, args.call.scale_log2);
+    return raised;
+  }
+
+  /// One unit of work. `mine`: how many tiles of keys this consumer's rows need, from the first on.
+  __device__ __forceinline__ void attend(const PagedHopperWork& work, HopperSoftmax& softmax,
+                                         int mine) {
+    float scores[kKeys / 8][4];
+    uint32_t p[kKeys / 16][4];
+    float factor[2];
+    if (mine > 0) {
+      int key = work.first_key;
+      memory.keys_full[place.stage].wait(place.parity);
+      const unsigned missing = memory.missing[place.stage];
+      issue_scores(scores, place.stage);
+      wgmma_wait<0>();
+      hold(scores);
+      release_stage(memory.keys_empty[place.stage]);
+      weigh(scores, softmax, key, missing, factor);  // `out` is still 0
+      pack_left<T, kKeys>(p, scores);
+#pragma unroll 1
+      for (int step = 1; step < mine; ++step) {
+        RingPlace<Shape::stages> next = place;
+        next.advance();
+        memory.keys_full[next.stage].wait(next.parity);
+        const unsigned absent = memory.missing[next.stage];
+        await_turn();
+        issue_scores(scores, next.stage);
+        memory.values_full[place.stage].wait(place.parity);
+        issue_out(p, work, key);
+        end_turn();
+        wgmma_wait<1>();
+        hold(scores);
+        release_stage(memory.keys_empty[next.stage]);
+        key += kKeys;
+        const bool raised = weigh(scores, softmax, key, absent, factor);
+        wgmma_wait<0>();
+        hold(out);
+        release_stage(memory.values_empty[place.stage]);
+        place = next;
+        pack_left<T, kKeys>(p, scores);
+        if (raised) rescale(factor);
+      }
+      if constexpr (!Shape::staged_in_queries) release_stage(memory.queries_empty[turn.stage]);
+      memory.values_full[place.stage].wait(place.parity);
+      issue_out(p, work, key);
+      wgmma_wait<0>();
+      hold(out);
+      release_stage(memory.values_empty[place.stage]);
+      place.advance();
+    } else if constexpr (!Shape::staged_in_queries) {
+      release_stage(memory.queries_empty[turn.stage]);
+    }
+#pragma unroll 1
+    for (int step = mine; step < work.steps; ++step) pass(step);
+  }
+
+  /// Writes the rows of one unit of work; rows without any key give 0.
+  __device__ __forceinline__ void finish(const PagedHopperWork& work,
+                                         const HopperSoftmax& softmax) {
+    const PagedArguments<T>& a = args.call;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const int own = 64 * group + warp * kWarpRows;
+    const int rows = min(work.rows - work.first_row, args.tile_tokens * a.group) - own;
+    if constexpr (Shape::staged_in_queries) named_sync(kGroupBarrier + group, kWarpgroup);
+    if (rows > 0) {
+      float factors[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float sum = softmax.sum[half];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        factors[half] = sum == 0.f ? 0.f : 1.f / sum;
+      }
+#pragma unroll
+      for (int panel = 0; panel < panels_of<kD>; ++panel) {
+        constexpr int kChunks = kPanel / 8;
+        T* to = memory.out[4 * group + warp];
+        if constexpr (Shape::staged_in_queries) to = memory.queries[turn.stage][panel][own];
+        __syncwarp();
+#pragma unroll
+        for (int n = panel * kChunks; n < (panel + 1) * kChunks && n < kD / 8; ++n)
+#pragma unroll
+          for (int half = 0; half < 2; ++half)
+            *reinterpret_cast<uint32_t*>(to + swizzled<kPanel>(half * 8 + lane / 4, n % kChunks) +
+                                         lane % 4 * 2) =
+                pack_pair<T>(out[n][half * 2] * factors[half],
+                             out[n][half * 2 + 1] * factors[half]);
+        __syncwarp();
+#pragma unroll
+        for (int i = lane; i < kWarpRows * kChunks; i += 32) {
+          const int row = i / kChunks, chunk = i % kChunks, column = panel * kPanel + chunk * 8;
+          if (row >= rows || column >= a.d) continue;
+          const int r = work.first_row + own + row, query = r / a.group;
+          *reinterpret_cast<int4*>(a.out + (work.first_token + query) * a.out_token +
+                                   (work.head * a.group + r - query * a.group) * a.out_head +
+                                   column) =
+              *reinterpret_cast<const int4*>(to + swizzled<kPanel>(row, chunk));
+        }
+      }
+      __syncwarp();
+    }
+    if constexpr (Shape::staged_in_queries) {
+      fence_for_async();
+      __syncwarp();
+      release_stage(memory.queries_empty[turn.stage]);
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    if (Shape::in_turns && group == 0) named_arrive(kTurnBarrier, 2 * kWarpgroup);
+    while (true) {
+      memory.queries_full[turn.stage].wait(turn.parity);
+      const PagedHopperWork work = memory.work[turn.stage];
+      if (work.steps < 0) break;
+      const int first = work.first_row + 64 * group;
+      const int last = min(work.first_row + args.tile_tokens * args.call.group, work.rows) - 1;
+      int mine = 0;
+      if (first <= last && work.steps > 0) {
+        const int seen = end_of(work, min(last, first + 63)) - work.first_key;
+        mine = min(work.steps, max(0, seen + kKeys - 1) / kKeys);
+      }
+      see(work);
+#pragma unroll
+      for (int n = 0; n < kD / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) out[n][e] = 0.f;
+      HopperSoftmax softmax;
+      attend(work, softmax, mine);
+      finish(work, softmax);
+      turn.advance();
+    }
+    if (Shape::in_turns && group == 0) named_sync(kTurnBarrier, 2 * kWarpgroup);
+  }
+};
+
+template <class T, class Shape>
+__global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
+    paged_hopper_kernel(const __grid_constant__ PagedHopperArguments<T> args) {
+#if DS_HOPPER_BODY
+  extern __shared__ unsigned char hopper_shared[];
+  auto& memory = hopper_memory<PagedHopperMemory<T, Shape>>(hopper_shared);
+  if (threadIdx.x == 0) {
+    prefetch_map(args.q);
+    prefetch_map(args.pool);
+    constexpr int warps = 4 * Shape::consumers;
+    for (int stage = 0; stage < Shape::query_stages; ++stage) {
+      memory.queries_full[stage].start(1);
+      memory.queries_empty[stage].start(warps);
+    }
+    for (int stage = 0; stage < Shape::stages; ++stage) {
+      memory.keys_full[stage].start(1);
+      memory.keys_empty[stage].start(warps);
+      memory.values_full[stage].start(1);
+      memory.values_empty[stage].start(warps);
+    }
+    publish_barriers();
+  }
+  __syncthreads();
+  const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / kWarpgroup), 0);
+  if (warpgroup == 0) {
+    give_registers<Shape::producer_registers>();
+    if (threadIdx.x < 32) paged_hopper_produce<T, Shape>(args, memory);
+  } else {
+    take_registers<Shape::consumer_registers>();
+    PagedHopperConsumer<T, Shape> consumer{args, memory, warpgroup - 1};
+    consumer.run();
+  }
+#endif
+}
+
+}  // namespace ds::cuda
