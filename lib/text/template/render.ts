@@ -118,6 +118,14 @@ export class LoopContext extends Callable {
     return value;
   }
 
+  /** `loop` yields the items that are left, each beside itself, and takes them from the loop. */
+  override iterate(): Next {
+    return () => {
+      const item = this.next();
+      return item === DONE ? DONE : new Tuple([item, this]);
+    };
+  }
+
   private peek(): Value | typeof DONE {
     if (this.after === MISSING) this.after = this.source();
     return this.after;

@@ -247,7 +247,7 @@ function fileSize(value: Value, isBinary: Argument): Value {
   const base = isTrue(isBinary ?? false) ? 1024 : 1000;
   if (bytes === 1) return '1 Byte';
   if (bytes < base) return `${str(truncated(bytes))} Bytes`;
-  if (Number.isNaN(bytes)) return 'nan YB';
+  if (Number.isNaN(bytes)) return base === 1024 ? 'nan YiB' : 'nan YB';
   const named = (i: number): string => {
     const unit = required(UNITS[i]);
     return base === 1024 ? `${unit}iB` : unit === 'K' ? 'kB' : `${unit}B`;

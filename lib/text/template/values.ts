@@ -115,6 +115,10 @@ export abstract class Callable {
   attribute(_name: string): Value | typeof MISSING {
     return MISSING;
   }
+  /** The items; null if the object is not iterable. */
+  iterate(): Next | null {
+    return null;
+  }
 }
 
 /** An object that has attributes, and little else. */
@@ -338,7 +342,7 @@ export function iterationOf(value: Value): Next | null {
     return () => (at < value.length ? value.at(at++) : DONE);
   }
   if (value instanceof Undefined) return () => DONE;
-  return value instanceof Opaque ? value.iterate() : null;
+  return value instanceof Opaque || value instanceof Callable ? value.iterate() : null;
 }
 
 export function overList(list: readonly Value[]): Next {
