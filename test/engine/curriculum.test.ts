@@ -3,6 +3,8 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { resolveConfig } from '../../lib/config/index.js';
+import { curriculumOf } from '../../lib/engine/step/curriculum.js';
 import {
   type DsConfig,
   type Engine,
@@ -355,4 +357,14 @@ test('an engine without an optimizer never trains: its forward sees all tokens',
   });
   open.push(engine);
   expect(noGrad(() => engine.forward(batch(0).tokens)).size(1)).toBe(TOKENS);
+});
+
+test('a stage that reads no batch keeps the maximum of the other stages', () => {
+  const [module, progress] = [new nn.Linear(2, 2), { globalSteps: 0 }];
+  const settings = resolveConfig(config(custom), { worldSize: 1 });
+  const curriculum = curriculumOf(settings, { module, progress } as never);
+  // From its maximum on, a curriculum stays there, whatever the schedule says.
+  curriculum.setSchedule((step) => (step === 2 ? 12 : 4 + step));
+  for (; progress.globalSteps < 3; ++progress.globalSteps) curriculum.batches([]);
+  expect(curriculum.seqlen).toBe(12);
 });
