@@ -22,7 +22,7 @@ Encode find_encode(const char* op) {
 
 }  // namespace
 
-TensorMap encode_tensor_map(const char* op, const HeadsLayout& x, int box_rows) {
+TensorMap encode_tensor_map(const char* op, const HeadsLayout& x, int box_rows, int box_heads) {
   static const Encode encode = find_encode(op);
   TensorMap map;
   const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(x.columns), static_cast<cuuint64_t>(x.rows),
@@ -34,7 +34,8 @@ TensorMap encode_tensor_map(const char* op, const HeadsLayout& x, int box_rows) 
   };
   const cuuint64_t strides[3] = {bytes(x.rows, x.row_stride), bytes(x.heads, x.head_stride),
                                  bytes(x.batches, x.batch_stride)};
-  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(box_rows), 1, 1};
+  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(box_rows),
+                             static_cast<cuuint32_t>(box_heads), 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   const CUresult status =
       encode(&map, x.bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,

@@ -17,8 +17,9 @@ struct HeadsLayout {
   int64_t batch_stride, head_stride, row_stride;  // multiples of 8
 };
 
-/// Encodes boxes of `box_rows` x 64 elements in the 128-byte swizzle. Elements outside the tensor
-/// read as 0. Throws DS_CUDA if the driver refuses.
-TensorMap encode_tensor_map(const char* op, const HeadsLayout& layout, int box_rows);
+/// Encodes boxes of `box_heads` x `box_rows` x 64 elements in the 128-byte swizzle. Elements
+/// outside the tensor read as 0. Throws DS_CUDA if the driver refuses.
+TensorMap encode_tensor_map(const char* op, const HeadsLayout& layout, int box_rows,
+                            int box_heads = 1);
 
 }  // namespace ds::cuda
