@@ -41,6 +41,23 @@ test.each([
   expect(unpacked(name, block(name)).reduce((a, b) => a + b, 0)).toBe(sum);
 });
 
+test.each(['Q8_0', 'Q4_0', 'IQ4_NL', 'MXFP4', 'Q4_K', 'Q5_K', 'Q6_K'])(
+  'blocks of %s are read one by one',
+  (name) => {
+    const first = block(name);
+    const second = first.map((byte, i) => (i % 5 === 4 ? byte ^ 3 : byte));
+    const both = unpacked(name, Uint8Array.of(...first, ...second));
+    expect([...both]).toEqual([...unpacked(name, first), ...unpacked(name, second)]);
+  },
+);
+
+test('the codes of MXFP4 are the numbers of e2m1', () => {
+  const bytes = Uint8Array.from({ length: 17 }, (_, i) => (i === 0 ? 128 : (i - 1) | 0x70));
+  const codes = [...unpacked('MXFP4', bytes).subarray(0, 16)];
+  const positive = [0, 1, 2, 3, 4, 6, 8, 12];
+  expect(codes).toEqual([...positive, ...positive.map((value) => -value)]);
+});
+
 test('every f16 number keeps its bits', () => {
   const half = typeOf('F16');
   const bytes = new Uint8Array(new Uint16Array(65_536).map((_, i) => i).buffer);
