@@ -221,11 +221,14 @@ export interface SchedulingConfig {
 /** Speculative decoding: a step verifies several proposed tokens. */
 export interface SpeculativeConfig {
   /**
-   * Source of proposals: prompt lookup, or a smaller model; null: `"ngram"` without `model`.
+   * Source of proposals: prompt lookup, a smaller model, an EAGLE-3 head; null: by `model`, one of
+   * the first two. Default null.
+   */
+  method?: 'ngram' | 'draft_model' | 'eagle3' | null;
+  /**
+   * Draft model with the tokenizer of the model, or its EAGLE-3 head: folder or name of the hub.
    * Default null.
    */
-  method?: 'ngram' | 'draft_model' | null;
-  /** Draft model with the tokenizer of the model: folder or name of the hub. Default null. */
   model?: string | null;
   /** Most proposed tokens per sequence and step. Default 7. */
   num_speculative_tokens?: number;
@@ -508,9 +511,14 @@ export interface ResolvedScheduling {
 
 /** Speculative decoding: a step verifies several proposed tokens. */
 export interface ResolvedSpeculative {
-  /** Source of proposals: prompt lookup, or a smaller model; null: `"ngram"` without `model`. */
-  readonly method: 'ngram' | 'draft_model' | null;
-  /** Draft model with the tokenizer of the model: folder or name of the hub. */
+  /**
+   * Source of proposals: prompt lookup, a smaller model, an EAGLE-3 head; null: by `model`, one of
+   * the first two.
+   */
+  readonly method: 'ngram' | 'draft_model' | 'eagle3' | null;
+  /**
+   * Draft model with the tokenizer of the model, or its EAGLE-3 head: folder or name of the hub.
+   */
   readonly model: string | null;
   /** Most proposed tokens per sequence and step. */
   readonly num_speculative_tokens: number;

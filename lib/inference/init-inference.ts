@@ -43,7 +43,8 @@ import { agree, type ModelRanks, openRanks, refuseRanks } from './ranks/open-ran
 import { StepLine } from './ranks/step-line.js';
 import { Sequence } from './sequence.js';
 import { limitsOf, maxTokensOf, speculationOf } from './settings.js';
-import { type OpenedDraft, openDraft } from './speculation/open-draft.js';
+import { openDraft } from './speculation/open-draft.js';
+import type { Draft } from './speculation/opened-draft.js';
 import { StepLoop, type StepLoopParts } from './step-loop.js';
 import { StepRunner } from './step-runner.js';
 
@@ -295,7 +296,7 @@ function keyDtypeOf({ kv_cache, batch_invariant }: ResolvedInferenceConfig): {
 }
 
 /** Allocates the cache of a prepared model and makes its engine. */
-function assembled(built: Built, draft: OpenedDraft | null): InferenceEngine {
+function assembled(built: Built, draft: Draft | null): InferenceEngine {
   const { model, config, ranks, own, adapters, staysAsItIs, maxTokens, endTokens } = built;
   const { batch_invariant: isInvariant } = config;
   const blockSize = config.kv_cache.block_size;
@@ -318,7 +319,8 @@ function assembled(built: Built, draft: OpenedDraft | null): InferenceEngine {
   const fetches = staysAsItIs && !own.rollouts?.keepsAddresses;
   const records = recordsSteps(config, sizes.device, ranks !== null || fetches);
   const speculation = speculationOf(config, sizes, draft?.costFor(model) ?? null);
-  const room = { ...limits, reach, records, adapters, proposals: speculation?.most ?? 0 };
+  const beside = draft?.besideFor(limits.blocks) ?? null;
+  const room = { ...limits, reach, records, adapters, beside, proposals: speculation?.most ?? 0 };
   const runner = allOrNothing(() => new StepRunner(model, sizes, room));
   const drafting = draft && allOrNothing(() => draft.modelFor(room, model.vocabSize));
   // Followers receive a step's tokens from rank 0, which must therefore have them on the host.

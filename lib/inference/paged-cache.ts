@@ -34,13 +34,16 @@ export interface CacheSizes extends Omit<CacheShape, 'recurrent'> {
   isInvariant?: boolean;
   /** Layers with a recurrent state instead of keys and values. Default: none. */
   recurrent?: RecurrentSizes | null;
+  /** Bytes of a token that others keep beside the cache. Default: 0. */
+  besideBytes?: number;
 }
 
-/** Bytes of one block in all layers, at least in one. */
+/** Bytes of one block in all layers, at least in one, and beside the cache. */
 export function blockBytes(sizes: CacheSizes): number {
   const own = layerShapes(sizes).map((_, layer) => layerBytes(sizes, layer));
   const total = own.reduce((sum, bytes) => sum + bytes, 0);
-  return total > 0 ? total : layerBytes({ ...sizes, recurrent: null }, 0);
+  const beside = sizes.blockSize * (sizes.besideBytes ?? 0);
+  return beside + (total > 0 ? total : layerBytes({ ...sizes, recurrent: null }, 0));
 }
 
 /** Of one layer: 2 (keys, values) x heads x block x head x element. */

@@ -1,7 +1,7 @@
 // Computes a planned step: one forward over packed tokens, then sampling.
 
 import { type JointGroups, jointly } from '../comm/index.js';
-import type { CausalLM } from '../models/index.js';
+import type { CausalLM, Places } from '../models/index.js';
 import { Buffer } from '../runtime/buffer.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
@@ -14,6 +14,7 @@ import { Readback } from './readback.js';
 import { type Sampled, type SampledToken, sampledTensors, sampledTokens } from './sampling.js';
 import type { Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
+import type { BesideForward } from './speculation/features.js';
 import { type StepBatch, stepBatch, wordsOf } from './step-batch.js';
 import { mostPadding, StepGraphs } from './step-graphs.js';
 import { Uploads } from './uploads.js';
@@ -73,6 +74,14 @@ export interface RunnerSizes {
   records: boolean;
   /** Adapters of the model. Default: none. */
   adapters?: Adapters | null;
+  /** Work around each forward. Default: none. */
+  beside?: BesideForward | null;
+}
+
+/** What a runner computes: a language model, or the head of one. */
+interface StepModel extends Pick<CausalLM, 'vocabSize' | 'training' | 'logitsAfter'> {
+  eval(): unknown;
+  train(): unknown;
 }
 
 /**
@@ -100,7 +109,7 @@ export class StepRunner {
 
   /** Throws DS_OUT_OF_MEMORY. */
   constructor(
-    private readonly model: CausalLM,
+    private readonly model: StepModel,
     private readonly sizes: CacheSizes,
     private readonly room: RunnerSizes,
   ) {
@@ -217,7 +226,9 @@ export class StepRunner {
       const { tokens } = lists;
       const fed = Tensor.emptyLike(tokens);
       kernels.feedTokens({ tokens, previous: this.sampled, out: fed });
-      const model = (): Tensor => this.model.logitsAfter(row(fed), places, lists.ends);
+      const at = (own: Places): Tensor => this.model.logitsAfter(row(fed), own, lists.ends);
+      const { beside } = this.room;
+      const model = (): Tensor => beside?.around(lists.slots, places, at) ?? at(places);
       const logits = (): Tensor => batchInvariant(model, this.sizes.isInvariant ?? false);
       const { adapters } = this.room;
       const adapted = adapters && batch.tiles > 0 ? () => adapters.run(lists, logits) : logits;

@@ -55,6 +55,16 @@ export interface Places {
   factors?: readonly number[] | null;
   /** Blocks that process only some tokens; null: none. */
   layerTokens?: LayerTokens | null;
+  /** Receives hidden states; absent: none. Only models with rotary positions give them. */
+  taps?: HiddenTaps;
+}
+
+/** Hidden states that a forward hands out. */
+export interface HiddenTaps {
+  /** Blocks whose inputs count, ascending. */
+  readonly layers: readonly number[];
+  /** Called with each of these inputs [B, T, C], in order. */
+  take(stream: Tensor): void;
 }
 
 /** Each row is a text. */

@@ -4,17 +4,12 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import {
-  type GenerateRequest,
-  type Generation,
-  type InferenceConfig,
-  type InferenceStats,
-  initInference,
-} from '../../lib/inference/index.js';
+import type { InferenceConfig, InferenceStats } from '../../lib/inference/index.js';
 import { Llama } from '../../lib/models/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { liveTensors, noGrad, seed } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
+import { requestsOf, run } from './draft-runs.js';
 
 const sizes = { vocabSize: 61, maxSeq: 160, layers: 6, heads: 4, channels: 32, kvHeads: 2 };
 
@@ -40,42 +35,9 @@ function perfect(): Llama {
   return draft;
 }
 
-const requests: GenerateRequest[] = Array.from({ length: 9 }, (_, n) => {
-  const rules: Omit<GenerateRequest, 'prompt'>[] = [
-    { temperature: 0 },
-    { seed: n, logprobs: 1 },
-    { seed: n, topP: 0.7, temperature: 1.4, badWords: [[3], [4, 5]], n: 2 },
-    { seed: n, repetitionPenalty: 1.3 },
-  ];
-  const prompt = Array.from({ length: 5 + 9 * n }, (_, i) => (i * i + n) % 61);
-  return { prompt, maxNewTokens: 20 + n, ...rules[n % rules.length] };
-});
+const requests = requestsOf(sizes.vocabSize);
 
-interface Run {
-  readonly found: Generation[];
-  readonly stats: InferenceStats;
-}
-
-async function run(device: Device, config: InferenceConfig): Promise<Run> {
-  const model = target();
-  const engine = await initInference(model, {
-    ...{ device: device.name, dtype: 'fp32', max_ragged_batch_size: 48 },
-    kv_cache: { block_size: 16 },
-    ...config,
-  });
-  const found = (await engine.generateBatch(requests)).flat();
-  const again = (await Promise.all(requests.map((request) => engine.generate(request)))).flat();
-  assert.deepEqual(
-    again.map(({ tokens }) => tokens),
-    found.map(({ tokens }) => tokens),
-  );
-  const stats = engine.stats();
-  assert.deepEqual([stats.running, stats.waiting, stats.blocksUsed], [0, 0, 0]);
-  await engine.destroy();
-  for (const parameter of model.parameters()) parameter.dispose();
-  model.releaseTables();
-  return { found, stats };
-}
+const runOn = (device: Device, config: InferenceConfig) => run(device, target(), config, requests);
 
 /** Calls `body` with the folder of a draft model. */
 async function withDraft(draft: Llama, body: (model: string) => Promise<void>): Promise<void> {
@@ -96,10 +58,10 @@ async function same(
   check: (acceptance: number, stats: InferenceStats) => void,
 ): Promise<void> {
   await withDraft(draft, async (model) => {
-    const expected = await run(device, config);
+    const expected = await runOn(device, config);
     const before = liveTensors();
     const speculative = { model, num_speculative_tokens: 4 };
-    const { found, stats } = await run(device, { ...config, speculative });
+    const { found, stats } = await runOn(device, { ...config, speculative });
     assert.deepEqual(
       found.map(({ tokens, finishReason }) => ({ tokens, finishReason })),
       expected.found.map(({ tokens, finishReason }) => ({ tokens, finishReason })),
@@ -141,7 +103,7 @@ export const cases: Case[] = [
     run: (device) =>
       withDraft(llama(3, { vocabSize: 64 }), async (model) => {
         await assert.rejects(
-          run(device, { speculative: { model } }),
+          runOn(device, { speculative: { model } }),
           /speculative.model: expected the tokenizer of the model: a vocabulary of 61 tokens, got 64/,
         );
       }),

@@ -183,8 +183,8 @@ function refuseContradictions(draft: Draft, config: ResolvedInferenceValues): vo
     const expected = 'null for the method "ngram"';
     draft.refuse(['speculative', 'model'], { expected, got: formatValue(model) });
   }
-  if (method === 'draft_model' && !model) {
-    const expected = 'a folder or a name for the method "draft_model"';
+  if ((method === 'draft_model' || method === 'eagle3') && !model) {
+    const expected = `a folder or a name for the method "${method}"`;
     draft.refuse(['speculative', 'model'], { expected, got: formatValue(model) });
   }
   if (model && (cut > 1 || dealt > 1)) {

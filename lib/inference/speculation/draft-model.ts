@@ -10,6 +10,15 @@ import type { ScoreRow, StepRunner } from '../step-runner.js';
 /** Samples the tokens after drafted tokens from scores [R, V] and writes them to `into` [R]. */
 type Draw = (scores: Tensor, rows: readonly Drafted[], into: Tensor) => Sampled;
 
+/** A draft model that reads hidden states of the model: an EAGLE-3 head. */
+export interface DraftHead {
+  /** Keeps the hidden states of the last forward for the next tokens of `sequences`, in order. */
+  keep(sequences: readonly Sequence[]): void;
+  sleep(): void;
+  /** Throws DS_OUT_OF_MEMORY. */
+  wake(): void;
+}
+
 /** Sizes of a draft model. */
 export interface DraftSizes {
   /** Most tokens of a step. */
@@ -18,20 +27,37 @@ export interface DraftSizes {
   readonly vocabSize: number;
 }
 
+/** A sequence as a draft model sees it. */
+interface Twin {
+  readonly sequence: Sequence;
+  /** Leading tokens that it computed with hidden states of the model, not with its own. */
+  sure: number;
+}
+
 /**
  * Runs a draft model. Its cache has the blocks of the model's cache, so a sequence has one block
  * table for both. Each sequence has a twin here, with the drafted tokens. The twin knows which of
  * its tokens are in the cache of the draft model. Owns the runner and the weights.
+ *
+ * An EAGLE-3 head computes token i + 1 at position i, so its twins lack the first token. It
+ * computes drafted tokens with its own hidden states, and again with those of the model.
  */
 export class DraftModel {
-  private readonly twins = new WeakMap<Sequence, Sequence>();
+  private readonly twins = new WeakMap<Sequence, Twin>();
 
   constructor(
     private readonly runner: StepRunner,
     private readonly sizes: DraftSizes,
     /** Frees the weights. */
     private readonly free: () => void,
+    /** Null: a language model of its own. */
+    private readonly head: DraftHead | null = null,
   ) {}
+
+  /** Leading tokens that it does not compute. */
+  private get skipped(): number {
+    return this.head ? 1 : 0;
+  }
 
   /**
    * Replaces the proposals of each sequence by as many drafted tokens. The sequences have blocks
@@ -41,14 +67,14 @@ export class DraftModel {
     const wanted = new Map(sequences.map((one) => [this.twinOf(one), one]));
     for (let count = 0; ; ++count) {
       const open = [...wanted].filter(([twin, { tokens, proposals }]) => {
-        const drafted = twin.tokens.length - tokens.length;
-        return drafted === count && count < proposals.length;
+        const drafted = twin.tokens.length + this.skipped - tokens.length;
+        return twin.tokens.length > 0 && drafted === count && count < proposals.length;
       });
       if (open.length === 0) break;
       await this.step(new Map(open), draw);
     }
     for (const [twin, sequence] of wanted) {
-      sequence.proposals = twin.tokens.slice(sequence.tokens.length);
+      sequence.proposals = twin.tokens.slice(sequence.tokens.length - this.skipped);
     }
   }
 
@@ -65,11 +91,13 @@ export class DraftModel {
         budget -= count;
       }
       const begun = this.runner.begin(slices);
+      this.head?.keep(begun.sequences);
       for (const { sequence, count } of slices) sequence.computed += count;
       open = open.filter((twin) => twin.pending > 0);
       const rowOf = ({ sequence: twin }: ScoreRow): Drafted => {
         const sequence = required(sequences.get(twin));
-        return { sequence, drafted: twin.tokens.slice(sequence.tokens.length) };
+        const known = sequence.tokens.length - this.skipped;
+        return { sequence, drafted: twin.tokens.slice(known) };
       };
       const flight = this.runner.sample(begun, (scores, rows, into) =>
         draw(fitted(scores, this.sizes.vocabSize), rows.map(rowOf), into),
@@ -86,26 +114,31 @@ export class DraftModel {
 
   /** Returns the twin of a sequence, with its tokens and blocks. */
   private twinOf(sequence: Sequence): Sequence {
-    const { tokens, limit, blocks } = sequence;
-    const known = this.twins.get(sequence);
-    const twin = known ?? new Sequence([], limit);
-    this.twins.set(sequence, twin);
+    const { limit, blocks } = sequence;
+    const tokens = sequence.tokens.slice(this.skipped);
+    const known = this.twins.get(sequence) ?? { sequence: new Sequence([], limit), sure: 0 };
+    this.twins.set(sequence, known);
+    const { sequence: twin } = known;
     // A preempted sequence has new blocks.
     if (twin.blocks !== blocks) twin.computed = 0;
     twin.blocks = blocks;
     let same = 0;
     while (same < twin.tokens.length && twin.tokens[same] === tokens[same]) same++;
-    twin.computed = Math.min(twin.computed, same);
+    const most = this.head ? Math.min(same, known.sure) : same;
+    twin.computed = Math.min(twin.computed, most);
+    known.sure = tokens.length;
     twin.tokens.splice(same, twin.tokens.length, ...tokens.slice(same));
     return twin;
   }
 
   sleep(): void {
     this.runner.sleep();
+    this.head?.sleep();
   }
 
   wake(): void {
     this.runner.wake();
+    this.head?.wake();
   }
 
   dispose(): void {

@@ -7,17 +7,17 @@ import { Tokenizer } from '../../text/index.js';
 import type { ResolvedInferenceConfig } from '../config/index.js';
 import { openModelFolder } from '../model-folder.js';
 import type { CacheSizes } from '../paged-cache.js';
-import { type RunnerSizes, StepRunner } from '../step-runner.js';
+import { StepRunner } from '../step-runner.js';
 import { DraftModel } from './draft-model.js';
+import { openEagle } from './eagle-head.js';
+import { OpenedEagle } from './open-eagle.js';
+import { costOf, type Draft, type DraftRoom } from './opened-draft.js';
 import type { DraftCost } from './speculator.js';
 
 const OP = 'initInference speculative.model';
 
-/** The largest sizes of the model's runner. */
-type Room = Pick<RunnerSizes, 'blocks' | 'tokens' | 'sequences' | 'reach' | 'records'>;
-
 /** A loaded draft model. It owns the weights. */
-export class OpenedDraft {
+class OpenedModel implements Draft {
   readonly sizes: CacheSizes;
 
   constructor(
@@ -27,48 +27,49 @@ export class OpenedDraft {
     this.sizes = { ...draft.pagedShape(), blockSize };
   }
 
-  /** Estimates the time of a token by the numbers of parameters. */
-  costFor(model: CausalLM): DraftCost {
-    return { step: sizeOf(this.draft) / sizeOf(model), reach: this.draft.alikeSeq };
+  besideFor(): null {
+    return null;
   }
 
-  /** Allocates the cache. The result owns the weights. Throws DS_OUT_OF_MEMORY. */
-  modelFor({ reach, ...room }: Room, vocabSize: number): DraftModel {
+  costFor(model: CausalLM): DraftCost {
+    return { step: costOf(this.draft, model), reach: this.draft.alikeSeq };
+  }
+
+  modelFor({ reach, ...room }: DraftRoom, vocabSize: number): DraftModel {
     const { draft, sizes } = this;
     const own = { ...pick(room), reach: Math.min(reach, draft.alikeSeq) };
     const runner = new StepRunner(draft, sizes, own);
     return new DraftModel(runner, { tokens: room.tokens, vocabSize }, () => this.dispose());
   }
 
-  /** Frees the weights. */
   dispose(): void {
     for (const parameter of this.draft.parameters()) parameter.dispose();
     this.draft.releaseTables();
   }
 }
 
-const pick = ({ blocks, tokens, sequences, records }: Omit<Room, 'reach'>) => ({
+const pick = ({ blocks, tokens, sequences, records }: Omit<DraftRoom, 'reach'>) => ({
   ...{ blocks, tokens, sequences, records },
 });
 
-const sizeOf = (model: CausalLM): number =>
-  model.parameters().reduce((sum, { numel }) => sum + numel, 0);
-
 /**
- * Loads the draft model of a configuration onto the device and into the dtype of the model; null
- * without one. Rejects with DS_CONFIG for another tokenizer, and with the errors of
- * fromPretrained().
+ * Loads the draft model, or the EAGLE-3 head, of a configuration onto the device and into the dtype
+ * of the model; null without one. Rejects with DS_CONFIG for another tokenizer, and with the errors
+ * of fromPretrained().
  */
 export async function openDraft(
   { speculative, kv_cache }: ResolvedInferenceConfig,
   model: CausalLM,
   tokenizer: Tokenizer | null,
-): Promise<OpenedDraft | null> {
+): Promise<Draft | null> {
   const place = speculative?.model ?? null;
   if (place === null) return null;
+  if (speculative?.method === 'eagle3') {
+    return new OpenedEagle(await openEagle(place, model), kv_cache.block_size);
+  }
   const { device, dtype } = model.computesIn;
   const { model: draft, folders } = await openModelFolder(place, { dtype }, () => {});
-  const opened = new OpenedDraft(draft, kv_cache.block_size);
+  const opened = new OpenedModel(draft, kv_cache.block_size);
   try {
     const folder = folders.find(hasTokenizer);
     const own = folder === undefined ? null : await Tokenizer.fromPretrained(folder);
@@ -80,7 +81,7 @@ export async function openDraft(
     }
     draft.to(device, dtype).eval();
     joinAll(draft);
-    return new OpenedDraft(draft, kv_cache.block_size);
+    return new OpenedModel(draft, kv_cache.block_size);
   } catch (error) {
     opened.dispose();
     throw error;

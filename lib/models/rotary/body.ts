@@ -408,6 +408,11 @@ export class RotaryModel extends Module {
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
     for (const { layer, index, factor } of running(this.layers, places.factors)) {
       const used = [branch, residual];
+      if (places.taps?.layers.includes(index)) {
+        const stream = residual ? branch.add(residual) : branch;
+        places.taps.take(stream);
+        if (stream !== branch) stream.dispose();
+      }
       const cache = places.caches?.[index] ?? null;
       const through = (b: Tensor, r: Tensor | null, at: AttentionContext) =>
         layer.call(b, r, at, cache, factor);

@@ -1,5 +1,6 @@
 // The language model over the shared body, and the construction of a family from its traits.
 import { DsError } from '../../errors.js';
+import type { Embedding } from '../../nn/embedding.js';
 import { normal, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/linear.js';
 import { PackedLinear } from '../../nn/packed-linear.js';
@@ -156,6 +157,11 @@ export abstract class RotaryLM extends CausalLM {
   /** @internal See rotaryBlockActivations(). */
   override blockActivations(): BlockActivations {
     return rotaryBlockActivations(this.traits, this.config);
+  }
+
+  /** @internal The table of tokens, without the factor of its family. */
+  get tokenTable(): Embedding {
+    return this.#stack.embed_tokens;
   }
 
   override get routerLoss(): number {

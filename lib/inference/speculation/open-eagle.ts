@@ -1,0 +1,81 @@
+// The EAGLE-3 head of an engine: its features, its cache, and its place as a draft model.
+import type { CausalLM } from '../../models/index.js';
+import { dtypeSize } from '../../runtime/dtype.js';
+import { required } from '../../runtime/required.js';
+import { scope, Tensor } from '../../tensor/index.js';
+import type { CacheSizes } from '../paged-cache.js';
+import type { Sequence } from '../sequence.js';
+import { StepRunner } from '../step-runner.js';
+import { type DraftHead, DraftModel } from './draft-model.js';
+import type { EagleHead } from './eagle-head.js';
+import { type BesideForward, FeaturePool, FeatureWriter } from './features.js';
+import { costOf, type Draft, type DraftRoom } from './opened-draft.js';
+import type { DraftCost } from './speculator.js';
+
+/** A loaded head. It owns the weights and the features. */
+export class OpenedEagle implements Draft, DraftHead {
+  readonly sizes: CacheSizes;
+  private pool: FeaturePool | null = null;
+
+  constructor(
+    private readonly head: EagleHead,
+    blockSize: number,
+  ) {
+    const shape = head.cacheShape();
+    this.sizes = { ...shape, blockSize, besideBytes: head.width * dtypeSize(shape.dtype) };
+  }
+
+  besideFor(blocks: number): BesideForward {
+    const { dtype, device, blockSize } = this.sizes;
+    const { width, fc, layers } = this.head;
+    const pool = new FeaturePool({ slots: blocks * blockSize, width, dtype, device });
+    this.pool = pool;
+    return new FeatureWriter(pool, fc, layers);
+  }
+
+  costFor(model: CausalLM): DraftCost {
+    return { step: costOf(this.head, model), reach: this.head.reach };
+  }
+
+  modelFor({ reach, ...room }: DraftRoom, vocabSize: number): DraftModel {
+    const { head, sizes } = this;
+    const pool = required(this.pool);
+    head.connect((slots) => pool.read(slots));
+    const { blocks, tokens, sequences } = room;
+    const own = { blocks, tokens, sequences, reach: Math.min(reach, head.reach) };
+    // Recorded steps have padding rows, which have no features.
+    const runner = new StepRunner(head, sizes, { ...own, records: false, beside: head });
+    return new DraftModel(runner, { tokens, vocabSize }, () => this.dispose(), this);
+  }
+
+  keep(sequences: readonly Sequence[]): void {
+    const outputs = this.head.takeOutputs();
+    if (!outputs) return;
+    scope(() => {
+      const next = sequences.map((one) => this.slotOf(one, one.tokens.length));
+      const slots = Tensor.from(next, { dtype: 'i32', device: this.sizes.device });
+      required(this.pool).write(outputs, slots);
+    });
+    outputs.dispose();
+  }
+
+  /** The slot of a token in the cache; -1 beyond the blocks of its sequence. */
+  private slotOf({ blocks }: Sequence, index: number): number {
+    const { blockSize } = this.sizes;
+    const block = blocks[Math.floor(index / blockSize)];
+    return block === undefined ? -1 : block * blockSize + (index % blockSize);
+  }
+
+  sleep(): void {
+    this.pool?.sleep();
+  }
+
+  wake(): void {
+    this.pool?.wake();
+  }
+
+  dispose(): void {
+    this.head.dispose();
+    this.pool?.sleep();
+  }
+}
