@@ -11,6 +11,7 @@ import {
   oldestDriver,
   readGpuCode,
 } from '../runtime/gpu-code.js';
+import { libcVersion } from '../runtime/native-files.js';
 import { errorMessage } from '../runtime/system-error.js';
 import {
   algorithmFolder,
@@ -19,13 +20,7 @@ import {
   keptAlgorithms,
 } from '../runtime/timed-algorithms.js';
 import { version } from '../version.js';
-import {
-  type CacheFolder,
-  cacheFolders,
-  libcVersion,
-  libraryMajor,
-  packageOf,
-} from './machine/files.js';
+import { type CacheFolder, cacheFolders, libraryMajor, packageOf } from './machine/files.js';
 import { uringRefusal } from './machine/io-uring.js';
 import { armProcessor, processorFeatures } from './machine/processor.js';
 

@@ -5,7 +5,7 @@
 //   @ds/native-linux-x64, ...      platform packages: the addon
 //   @ds/native-linux-x64-cuda13    the same platform: the GPU back end for drivers from 580 on
 //   prebuilds/linux-x64, ...       the contents of these packages, in a checkout or a bundle
-import { existsSync } from 'node:fs';
+import { existsSync, readdirSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { packageRoot } from './package-root.js';
 
@@ -55,14 +55,34 @@ function folderOf(name: string, root: string): string[] {
   }
 }
 
+/** Returns "glibc 2.36"; on a system without glibc, the loader's name if it is musl's. */
+export function libcVersion(): string {
+  const report = process.report as typeof process.report & { excludeNetwork?: boolean };
+  report.excludeNetwork = true; // else Node looks up the names of all connections
+  const { header } = report.getReport() as unknown as {
+    header: { glibcVersionRuntime?: string };
+  };
+  if (header.glibcVersionRuntime) return `glibc ${header.glibcVersionRuntime}`;
+  try {
+    return readdirSync('/lib').some((name) => name.startsWith('ld-musl-')) ? 'musl' : 'unknown';
+  } catch {
+    return 'unknown';
+  }
+}
+
 /** The fix for the reasons of the dynamic linker; without a reason, no file was found. */
-export function loadHint(reasons: string, platform = platformName()): string {
+export function loadHint(
+  reasons: string,
+  platform = platformName(),
+  libc: () => string = libcVersion,
+): string {
   const build = 'build it from source: npm explore @ds/native -- npm run build:native';
   if (platform.startsWith('win32-'))
     return '@ds/native does not run on Windows itself. Install WSL 2, and run Node.js for Linux in it.';
   if (!/^linux-(x64|arm64)$/.test(platform))
     return `@ds/native ships for Linux on x64 and arm64. For the CPU of a Mac, ${build}.`;
-  if (/ld-musl|ld-linux|musl/.test(reasons))
+  // Where the C library is musl, package managers install no package that needs glibc.
+  if (/ld-musl|ld-linux|musl/.test(reasons) || (reasons === '' && libc() === 'musl'))
     return `The package needs glibc. Replace Alpine by an image with glibc, such as node:22, or ${build}.`;
   const version = /version `GLIBC_([\d.]+)' not found/.exec(reasons)?.[1];
   if (version !== undefined)

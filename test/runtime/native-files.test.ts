@@ -73,7 +73,13 @@ test.each([
   ['Error loading shared library ld-linux-x86-64.so.2', 'linux-x64', /Replace Alpine/],
   ['a.node: invalid ELF header', 'linux-x64', /^Reinstall the package, or build/],
 ])('the hint for "%s" on %s', (reasons, name, hint) => {
-  expect(loadHint(reasons, name)).toMatch(hint);
+  expect(loadHint(reasons, name, () => 'glibc 2.36')).toMatch(hint);
+});
+
+test('on musl, where no package is installed, the hint names glibc', () => {
+  expect(loadHint('', 'linux-x64', () => 'musl')).toMatch(
+    /^The package needs glibc\. Replace Alpine/,
+  );
 });
 
 /** Loads the addon from a copy of the sources in `root`, and prints `expression` or the error. */

@@ -1,5 +1,5 @@
-// Files of an installation: the package of a file, the C library, and folders with caches.
-import { readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
+// Files of an installation: the package of a file, and folders with caches.
+import { readFileSync, realpathSync, statSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { hubCache } from '../../hub/environment.js';
@@ -25,21 +25,6 @@ function nameIn(file: string): string | null {
     return name ? `${name} ${version}` : null;
   } catch {
     return null;
-  }
-}
-
-/** Returns "glibc 2.36"; on a system without glibc, the loader's name if it is musl's. */
-export function libcVersion(): string {
-  const report = process.report as typeof process.report & { excludeNetwork?: boolean };
-  report.excludeNetwork = true; // else Node looks up the names of all connections
-  const { header } = report.getReport() as unknown as {
-    header: { glibcVersionRuntime?: string };
-  };
-  if (header.glibcVersionRuntime) return `glibc ${header.glibcVersionRuntime}`;
-  try {
-    return readdirSync('/lib').some((name) => name.startsWith('ld-musl-')) ? 'musl' : 'unknown';
-  } catch {
-    return 'unknown';
   }
 }
 

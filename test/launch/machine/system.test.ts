@@ -2,14 +2,10 @@
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import {
-  cacheFolders,
-  libcVersion,
-  libraryMajor,
-  packageOf,
-} from '../../../lib/launch/machine/files.js';
+import { cacheFolders, libraryMajor, packageOf } from '../../../lib/launch/machine/files.js';
 import { uringRefusal } from '../../../lib/launch/machine/io-uring.js';
 import { armProcessor, processorFeatures } from '../../../lib/launch/machine/processor.js';
+import { libcVersion } from '../../../lib/runtime/native-files.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'machine-'));
 afterAll(() => rmSync(folder, { recursive: true }));
