@@ -1,4 +1,4 @@
-// Stands in for Apple's header in scripts/check-macos: the functions that csrc/cpu/blas.h calls.
+// Stands in for Apple's header in scripts/check-system: the functions that csrc/cpu/blas.h calls.
 #pragma once
 
 enum CBLAS_ORDER { CblasRowMajor = 101, CblasColMajor = 102 };
