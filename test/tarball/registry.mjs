@@ -1,21 +1,21 @@
 // Serves tarballs as a registry on the loopback, so that npm selects packages by os, cpu and libc
-// as it does after a release: node registry.mjs FOLDER NPMRC. Writes the line of the scope into
+// as it does after a release: node registry.mjs NPMRC FOLDER... Writes the line of the scope into
 // NPMRC. Ends when its standard input ends.
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 
-const [folder, npmrc] = process.argv.slice(2);
+const [npmrc, ...folders] = process.argv.slice(2);
 const tarballs = new Map();
-for (const file of readdirSync(folder).filter((name) => name.endsWith('.tgz'))) {
-  const path = join(folder, file);
+const paths = folders.flatMap((folder) => readdirSync(folder).map((name) => join(folder, name)));
+for (const path of paths.filter((name) => name.endsWith('.tgz'))) {
   const text = execFileSync('tar', ['xzOf', path, 'package/package.json'], { encoding: 'utf8' });
   const manifest = JSON.parse(text);
   const bytes = readFileSync(path);
   const integrity = `sha512-${createHash('sha512').update(bytes).digest('base64')}`;
-  tarballs.set(manifest.name, { manifest, bytes, integrity, file });
+  tarballs.set(manifest.name, { manifest, bytes, integrity, file: basename(path) });
 }
 
 const server = createServer((request, response) => {
