@@ -219,3 +219,31 @@ test('hundreds of requests for three models in room for one: every one is grante
   const { a, b, c } = sources;
   expect(a.opened + b.opened + c.opened - a.closed - b.closed - c.closed).toBe(1);
 });
+
+test('an estimate that was too low leaves models in use', async () => {
+  const [a, b] = [new Source(), new Source(1, 2 * MiB)];
+  poolOf({ a, b, c: new Source() }, { memory: 2 * MiB });
+  const held = await pool.acquire('a', never);
+  (await pool.acquire('b', never)).release();
+  expect(states()).toEqual({ a: 'loaded', b: 'loaded', c: 'unloaded' });
+  held.release();
+});
+
+test('without memory on the device, models in use stay', async () => {
+  const [a, b] = [new Source(), new Source()];
+  poolOf({ a, b, c: new Source() });
+  const held = await pool.acquire('a', never);
+  b.error = new DsError({ code: 'DS_OUT_OF_MEMORY', op: 'alloc', expected: 'room', got: 'none' });
+  let tries = 0;
+  b.isMended = () => ++tries > 5;
+  await expect(pool.acquire('b', never)).rejects.toThrow(/alloc: expected room/);
+  expect({ tries, closed: a.closed }).toEqual({ tries: 1, closed: 0 });
+  held.release();
+});
+
+test('counters are those of loaded models', async () => {
+  poolOf({ a: new Source(), b: new Source() });
+  expect([...pool.stats().keys()]).toEqual([]);
+  (await pool.acquire('b', never)).release();
+  expect([...pool.stats().keys()]).toEqual(['b']);
+});
