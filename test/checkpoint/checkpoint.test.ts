@@ -240,6 +240,9 @@ describe('refusals', () => {
     await expect(checkpoint.readInto('model', 'w', into([10, 100], 'i32'))).rejects.toEqual(
       refusal(/i32/),
     );
+    await expect(checkpoint.readInto('model', 'w', into([999], 'f32'))).rejects.toEqual(
+      refusal(/w: expected \[999\] f32, got \[10, 100\] f32/),
+    );
     await expect(checkpoint.readInto('model', 'v', into([1], 'f32'))).rejects.toEqual(
       refusal(/: v: /),
     );

@@ -34,6 +34,13 @@ test('a header may list tensors in any order; they come in the order of their by
   expect(entries.map(({ name }) => name)).toEqual(['first', 'middle', 'last']);
 });
 
+test('an empty tensor may stand where another one begins, listed behind it', () => {
+  const full = { dtype: 'U8', shape: [4], data_offsets: [0, 4] };
+  const empty = { dtype: 'U8', shape: [0], data_offsets: [0, 0] };
+  const names = parse({ full, empty }, 4).map(({ name }) => name);
+  expect(names).toEqual(['empty', 'full']);
+});
+
 test('a written header parses back, aligned to 64 bytes', () => {
   const { bytes, entries } = encodeHeader(TENSORS);
   expect(bytes.length % 64).toBe(0);
