@@ -103,7 +103,16 @@ function layer(rows: number, bits: Bits, on: Activations, device: Device) {
     },
     attention: () => {
       const { tables, starts, lengths } = on;
-      const lists = { tables, starts, lengths, lse: null, window: 0, longest: 1, invariant: false };
+      const lists = {
+        tables,
+        starts,
+        lengths,
+        lse: null,
+        sinks: null,
+        window: 0,
+        longest: 1,
+        invariant: false,
+      };
       kernels.pagedAttention({ q, pool, out: mixed, scale: HEAD ** -0.5, ...lists });
     },
     o: () => o(mixed.reshape([rows, HEADS * HEAD]), branch),

@@ -141,7 +141,14 @@ function paged(device: Device, queue: Queue, [count, queries, tokens]: (typeof T
     ),
     starts: list(Int32Array.from({ length: count + 1 }, (_, s) => s * queries)),
     lengths: list(new Int32Array(count).fill(tokens)),
-    ...{ scale: width ** -0.5, window: 0, longest: queries, lse: null, invariant: false },
+    ...{
+      scale: width ** -0.5,
+      window: 0,
+      longest: queries,
+      lse: null,
+      sinks: null,
+      invariant: false,
+    },
   };
   const us = queue.microseconds((turn) =>
     kernels.pagedAttention({ ...args, pool: pools[turn % copies] as Tensor }),

@@ -33,6 +33,7 @@
 #include "matmul.h"
 #include "multinomial.h"
 #include "muon.h"
+#include "mxfp4.h"
 #include "nf4.h"
 #include "norm.h"
 #include "onebit.h"

@@ -64,6 +64,8 @@
   ROW(MuonMomentum) \
   ROW(MuonDirection) \
   ROW(MuonApply) \
+  ROW(Mxfp4Dequantize) \
+  ROW(Mxfp4Experts) \
   ROW(Nf4Quantize) \
   ROW(BytesQuantize) \
   ROW(Nf4Dequantize) \
@@ -174,6 +176,8 @@
   NAMES(MuonMomentum, "momentum", "grad", "starts", "sums", "control") \
   NAMES(MuonDirection, "momentum", "grad", "squares", "direction", "control") \
   NAMES(MuonApply, "master", "direction", "weight", "control") \
+  NAMES(Mxfp4Dequantize, "codes", "scales", "out") \
+  NAMES(Mxfp4Experts, "x", "ids", "weights", "up_codes", "up_scales", "up_bias", "down_codes", "down_scales", "down_bias", "out") \
   NAMES(Nf4Quantize, "in", "code", "packed", "absmax") \
   NAMES(BytesQuantize, "in", "code", "out", "absmax") \
   NAMES(Nf4Dequantize, "packed", "code", "absmax", "nested_code", "nested_absmax", "offset", "out") \
@@ -189,7 +193,7 @@
   NAMES(OneBitLambMoments, "master", "m", "v", "fresh", "payload", "starts", "sums", "control") \
   NAMES(OneBitLambCoefficients, "sums", "frozen", "factor", "coefficients", "control") \
   NAMES(PagedStore, "k", "v", "slots", "pool") \
-  NAMES(PagedAttention, "q", "pool", "tables", "starts", "lengths", "out", "lse") \
+  NAMES(PagedAttention, "q", "pool", "tables", "starts", "lengths", "out", "lse", "sinks") \
   NAMES(QuantizeWeights, "in", "packed", "scale") \
   NAMES(DequantizeWeights, "packed", "scale", "zero", "out") \
   NAMES(QuantizedLinear, "x", "packed", "scale", "zero", "bias", "out") \
@@ -221,4 +225,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 1836954109
+#define DS_INTERFACE_HASH 677657249

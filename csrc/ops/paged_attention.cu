@@ -160,6 +160,7 @@ PagedArguments<T, P> arguments_of(const PagedAttention& op) {
   a.row_vectors = d % kPart == 0 && rows_take_packets<T>(op.q) && rows_take_packets<T>(op.out);
   a.total = op.q.shape[0] * heads;
   a.lse = op.lse.as<float>();
+  a.sinks = op.sinks.as<T>();
   a.invariant = op.invariant;
   return a;
 }

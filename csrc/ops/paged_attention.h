@@ -27,15 +27,17 @@ struct PagedStore {
 /// so. The GPU then uses one tile size and does not split keys. The CPU throws DS_INDEX if starts
 /// do not ascend from row 0 to row N, if a sequence has more than `longest` queries or fewer tokens
 /// than queries, or if a block is outside table or pool. The GPU never reads out of bounds, and
-/// gives NaN for a missing block.
+/// gives NaN for a missing block. With `sinks`, the softmax of a head also has the logit of its
+/// sink, which has no value; lse leaves it out. Source: OpenAI's gpt-oss.
 struct PagedAttention {
-  View q;            // [N, H, D], last stride 1
-  View pool;         // [blocks, 2, Hk, block, D] of q's dtype or u8 (codes), contiguous
-  View tables;       // [S, most] i32, last stride 1: block numbers; only the used ones are read
-  View starts;       // [S + 1] i32, contiguous
-  View lengths;      // [S] i32, contiguous
-  View out;          // like q, with strides of its own
-  OptionalView lse;  // [N, H] f32 (f64 for f64), contiguous: log-sum-exp of a query's scores
+  View q;              // [N, H, D], last stride 1
+  View pool;           // [blocks, 2, Hk, block, D] of q's dtype or u8 (codes), contiguous
+  View tables;         // [S, most] i32, last stride 1: block numbers; only the used ones are read
+  View starts;         // [S + 1] i32, contiguous
+  View lengths;        // [S] i32, contiguous
+  View out;            // like q, with strides of its own
+  OptionalView lse;    // [N, H] f32 (f64 for f64), contiguous: log-sum-exp of a query's scores
+  OptionalView sinks;  // [H], q's dtype, contiguous
   double scale;
   int64_t window;   // 0: none
   int64_t longest;  // at least the largest number of queries of a sequence, as known to the host
@@ -93,6 +95,10 @@ inline void check(const PagedAttention& op) {
     require_list(kOp, op.lse, op.q.shape[0] * heads, statistic_of(op.q.dtype), "lse");
     DS_CHECK_SHAPE(op.q.shape[2] > 0, kOp, "a head dim above 0 for lse", op.q.describe());
     if (!op.invariant) throw Error("DS_ARGUMENT", kOp, "invariant together with lse", "lse alone");
+  }
+  if (op.sinks) {
+    require_vector(kOp, op.sinks, heads, "sinks");
+    require_same_dtype(kOp, op.q, op.sinks);
   }
   if (op.window < 0)
     throw Error("DS_ARGUMENT", kOp, "a window of 0 (none) or more", text(op.window));

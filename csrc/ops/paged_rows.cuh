@@ -44,9 +44,17 @@ struct PagedArguments {
   int64_t total;     // rows of queries: tokens times heads
   float* sums;       // [splits, total, D], if there are several splits
   float* lse;        // [tokens, heads], or null
+  const T* sinks;    // [heads], or null
   float2* marks;  // [splits, total]: the largest score in powers of 2, the sum of weights relative
                   // to it
 };
+
+/// The weight of a head's sink relative to a score of `base`, in powers of 2.
+template <class T, class P>
+__device__ __forceinline__ float sink_weight(const PagedArguments<T, P>& a, int64_t head,
+                                             float base) {
+  return a.sinks ? exp2f(to_float(a.sinks[head]) * 1.4426950408889634f - base) : 0.f;
+}
 
 /// The rows of queries of a thread block. All belong to one sequence and key head. Row i is query i
 /// / group in head i % group of the head's group. Blocks of the last rows, which see the most keys,
@@ -112,6 +120,7 @@ __device__ __forceinline__ void write_clustered(const PagedArguments<T, P>& a,
       total = fmaf(totals[z], factor, total);
       sum = fmaf(parts[z], factor, sum);
     }
+    if (total != 0.f) total += sink_weight(a, tile.query_head(r), base);
     a.out[tile.token(r) * a.out_token + tile.query_head(r) * a.out_head + c] =
         from_float<T>(total == 0.f ? 0.f : sum / total);
   }
@@ -152,8 +161,9 @@ __device__ __forceinline__ void write_merged(const PagedArguments<T, P>& a, cons
     }
     const int64_t token = tile.token(r), head = tile.query_head(r);
     if (a.splits == 1) {
+      const float all = total + sink_weight(a, head, base);
       a.out[token * a.out_token + head * a.out_head + c] =
-          from_float<T>(total == 0.f ? 0.f : sum / total);
+          from_float<T>(total == 0.f ? 0.f : sum / all);
       if (a.lse && c == 0) a.lse[token * a.heads + head] = log_sum_exp_of(top, total);
       continue;
     }
@@ -193,6 +203,7 @@ __global__ void __launch_bounds__(kCombineThreads)
     for (int i = 0; i < 8; ++i)
       if (lane + 32 * i < a.d) sums[i] = fmaf(from[lane + 32 * i], factor, sums[i]);
   }
+  if (total != 0.f) total += sink_weight(a, row % a.heads, base);
   T* out = a.out + row / a.heads * a.out_token + row % a.heads * a.out_head;
 #pragma unroll
   for (int i = 0; i < 8; ++i)

@@ -168,11 +168,12 @@ __device__ __forceinline__ void write_warp_rows(const PagedArguments<T, P>& a,
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = m * 16 + half * 8 + lane / 4, r = warp_row + row;
-      const float sum = state.sum[m][half], factor = sum == 0.f ? 0.f : 1.f / sum;
+      const float sum = state.sum[m][half], top = state.max[m][half] * a.scale_log2;
+      const float all = sum == 0.f ? 0.f : sum + sink_weight(a, tile.query_head(r), top);
+      const float factor = sum == 0.f ? 0.f : 1.f / all;
       if (a.splits == 1) {
         if (a.lse && lane % 4 == 0 && tile.first_row + r < tile.rows)
-          a.lse[int64_t{tile.token(r)} * a.heads + tile.query_head(r)] =
-              log_sum_exp_of(state.max[m][half] * a.scale_log2, sum);
+          a.lse[int64_t{tile.token(r)} * a.heads + tile.query_head(r)] = log_sum_exp_of(top, sum);
 #pragma unroll
         for (int n = 0; n < kD / 8; ++n)
           *reinterpret_cast<uint32_t*>(staging + swizzled<kD>(row, n) + lane % 4 * 2) =
@@ -183,7 +184,7 @@ __device__ __forceinline__ void write_warp_rows(const PagedArguments<T, P>& a,
       if (tile.first_row + r >= tile.rows) continue;
       const int64_t at =
           tile.split * a.total + int64_t{tile.token(r)} * a.heads + tile.query_head(r);
-      if (lane % 4 == 0) a.marks[at] = make_float2(state.max[m][half] * a.scale_log2, sum);
+      if (lane % 4 == 0) a.marks[at] = make_float2(top, sum);
       if (sum == 0.f) continue;
 #pragma unroll
       for (int n = 0; n < kD / 8; ++n)

@@ -1,4 +1,4 @@
-// Paged attention with bounded or biased scores, sinks or wide heads, by operations that gather the
+// Paged attention with bounded or biased scores or wide heads, by operations that gather the
 // blocks of each sequence. No paged kernel has them, so it needs memory for all keys and values of
 // a step.
 

@@ -203,11 +203,14 @@ function attend(pool: Tensor, on: DeviceBatch, of: Projected, reach: CacheReach)
 function attendStored(pool: Tensor, on: DeviceBatch, q: Tensor, reach: CacheReach): Tensor {
   const { scoreCap = null, sinks = null, alibiSlopes: slopes = null, window } = reach;
   const { scale = 1 / Math.sqrt(q.size(2)) } = reach;
-  if (scoreCap !== null || sinks || slopes || q.size(2) > WIDEST_HEAD) {
+  const isWide = q.size(2) > WIDEST_HEAD;
+  if (scoreCap !== null || sinks || slopes || isWide) {
     const got = 'bounded or biased scores, sinks, or heads of more than 256 channels';
     refuseBatchInvariant('attention', 'plain scores', got);
-    const out = gatheredPaged(pool, on, q, { window, scale, cap: scoreCap, sinks, slopes });
-    return out.transpose(0, 1).unsqueeze(0);
+    if (scoreCap !== null || slopes || isWide) {
+      const out = gatheredPaged(pool, on, q, { window, scale, cap: scoreCap, sinks, slopes });
+      return out.transpose(0, 1).unsqueeze(0);
+    }
   }
   return attended(pool, on, q, reach);
 }
@@ -263,6 +266,7 @@ function attended(pool: Tensor, on: DeviceBatch, q: Tensor, reach: TurningReach)
       lengths: on.lengths.narrow(0, from, count),
       out: out.narrow(0, ...rows),
       lse: null,
+      sinks: reach.sinks ?? null,
       scale,
       window: window ?? 0,
       longest: from < singles ? 1 : batch.longest,

@@ -70,8 +70,8 @@ export interface LatentHeads {
   released(sums: Tensor): Tensor;
 }
 
-/** The earlier tokens that a fused attention sees, and its scale. */
-export type TurningReach = Pick<CacheReach, 'window' | 'scale'>;
+/** The earlier tokens that a fused attention sees, its scale, and the sinks of its heads. */
+export type TurningReach = Pick<CacheReach, 'window' | 'scale' | 'sinks'>;
 
 /** The state of one layer with a recurrence. */
 export interface RecurrentState {

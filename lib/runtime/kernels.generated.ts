@@ -3151,6 +3151,103 @@ export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
 }
 
 /**
+ * out[i] = the weight, rounded once to out's dtype. Exact in f32 and bf16, if it is finite.
+ */
+export interface Mxfp4DequantizeArgs {
+  /** n / 2 u8, contiguous */
+  codes: View;
+  /** n / 32 u8, contiguous */
+  scales: View;
+  /** n f32, f16 or bf16, contiguous; n a multiple of 32 */
+  out: View;
+}
+
+function putMxfp4Dequantize(args: Mxfp4DequantizeArgs): void {
+  let at = 0;
+  at = putView(args.codes, at);
+  at = putView(args.scales, at);
+  putView(args.out, at);
+}
+
+export function mxfp4Dequantize(
+  args: Mxfp4DequantizeArgs,
+  stream: Stream = args.codes.buffer.device.compute,
+): void {
+  putMxfp4Dequantize(args);
+  call(62, stream, args);
+}
+
+export function mxfp4DequantizeOnHost(args: Mxfp4DequantizeArgs, stream: Stream): void {
+  putMxfp4Dequantize(args);
+  callOnHost(62, stream);
+}
+
+/**
+ * Feed-forward blocks of the chosen experts, for a few tokens:
+ *     hidden[t, j] = gate(x[t] up[ids[t, j]]^T + up_bias), rounded to x's dtype
+ *     out[t]       = sum over j of weights[t, j] (hidden[t, j] down[ids[t, j]]^T + down_bias)
+ * Products and sums in f32, one rounding each. The gate is silu(g) u or, with a limit above 0,
+ * (u + 1) g sigmoid(1.702 g) of g at most the limit and u within it on both sides. g and u
+ * are the rows 2 i and 2 i + 1 of `up` if they alternate, else the rows i and hidden + i. The CPU
+ * throws DS_INDEX for an id that is not an expert; on the GPU such an expert adds nothing. Source:
+ * OpenAI's gpt-oss.
+ */
+export interface Mxfp4ExpertsArgs {
+  /** [T, C] f32, f16 or bf16, contiguous */
+  x: View;
+  /** [T, k] i32, contiguous */
+  ids: View;
+  /** [T, k] f32, contiguous */
+  weights: View;
+  /** [experts, 2 hidden, C / 32, 16] u8, contiguous */
+  upCodes: View;
+  /** [experts, 2 hidden, C / 32] u8, contiguous */
+  upScales: View;
+  /** [experts, 2 hidden], x's dtype, contiguous */
+  upBias: View | null;
+  /** [experts, C, hidden / 32, 16] u8, contiguous */
+  downCodes: View;
+  /** [experts, C, hidden / 32] u8, contiguous */
+  downScales: View;
+  /** [experts, C], x's dtype, contiguous */
+  downBias: View | null;
+  /** [T, C], x's dtype, contiguous */
+  out: View;
+  /** 0: none */
+  limit: number;
+  alternate: boolean;
+}
+
+function putMxfp4Experts(args: Mxfp4ExpertsArgs): void {
+  let at = 0;
+  at = putView(args.x, at);
+  at = putView(args.ids, at);
+  at = putView(args.weights, at);
+  at = putView(args.upCodes, at);
+  at = putView(args.upScales, at);
+  at = putView(args.upBias, at);
+  at = putView(args.downCodes, at);
+  at = putView(args.downScales, at);
+  at = putView(args.downBias, at);
+  at = putView(args.out, at);
+  block[at++] = args.limit;
+  block[at] = args.alternate ? 1 : 0;
+}
+
+export function mxfp4Experts(
+  args: Mxfp4ExpertsArgs,
+  stream: Stream = args.x.buffer.device.compute,
+): void {
+  putMxfp4Experts(args);
+  call(63, stream, args);
+}
+
+export function mxfp4ExpertsOnHost(args: Mxfp4ExpertsArgs, stream: Stream): void {
+  putMxfp4Experts(args);
+  callOnHost(63, stream);
+}
+
+/**
  * absmax[b] is the largest magnitude of block b of `in`. Element i becomes the index of the code
  * nearest to in[i] * (1 / absmax), the lower one at a tie. A byte holds two codes, the first in
  * its high half. If the count is odd, the last half byte is the code of 0. f32 arithmetic.
@@ -3181,12 +3278,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(62, stream, args);
+  call(64, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(62, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3219,12 +3316,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(63, stream, args);
+  call(65, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(63, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3269,12 +3366,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(64, stream, args);
+  call(66, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(64, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3322,12 +3419,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(65, stream, args);
+  call(67, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(65, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3377,12 +3474,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(66, stream, args);
+  call(68, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(66, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -3421,12 +3518,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(67, stream, args);
+  call(69, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(67, stream);
+  callOnHost(69, stream);
 }
 
 /**
@@ -3469,12 +3566,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(68, stream, args);
+  call(70, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(68, stream);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3508,12 +3605,12 @@ export function momentPayload(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putMomentPayload(args);
-  call(69, stream, args);
+  call(71, stream, args);
 }
 
 export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
   putMomentPayload(args);
-  callOnHost(69, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3549,12 +3646,12 @@ export function driftPayload(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putDriftPayload(args);
-  call(70, stream, args);
+  call(72, stream, args);
 }
 
 export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
   putDriftPayload(args);
-  callOnHost(70, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3602,12 +3699,12 @@ export function frozenAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putFrozenAdam(args);
-  call(71, stream, args);
+  call(73, stream, args);
 }
 
 export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
   putFrozenAdam(args);
-  callOnHost(71, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3654,12 +3751,12 @@ export function anchorAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAnchorAdam(args);
-  call(72, stream, args);
+  call(74, stream, args);
 }
 
 export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
   putAnchorAdam(args);
-  callOnHost(72, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3689,12 +3786,12 @@ export function oneBitLambAverage(
   stream: Stream = args.coefficients.buffer.device.compute,
 ): void {
   putOneBitLambAverage(args);
-  call(73, stream, args);
+  call(75, stream, args);
 }
 
 export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
   putOneBitLambAverage(args);
-  callOnHost(73, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3752,12 +3849,12 @@ export function oneBitLambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putOneBitLambMoments(args);
-  call(74, stream, args);
+  call(76, stream, args);
 }
 
 export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
   putOneBitLambMoments(args);
-  callOnHost(74, stream);
+  callOnHost(76, stream);
 }
 
 /**
@@ -3803,12 +3900,12 @@ export function oneBitLambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putOneBitLambCoefficients(args);
-  call(75, stream, args);
+  call(77, stream, args);
 }
 
 export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
   putOneBitLambCoefficients(args);
-  callOnHost(75, stream);
+  callOnHost(77, stream);
 }
 
 /**
@@ -3841,12 +3938,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(76, stream, args);
+  call(78, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(76, stream);
+  callOnHost(78, stream);
 }
 
 /**
@@ -3860,7 +3957,8 @@ export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
  * so. The GPU then uses one tile size and does not split keys. The CPU throws DS_INDEX if starts
  * do not ascend from row 0 to row N, if a sequence has more than `longest` queries or fewer tokens
  * than queries, or if a block is outside table or pool. The GPU never reads out of bounds, and
- * gives NaN for a missing block.
+ * gives NaN for a missing block. With `sinks`, the softmax of a head also has the logit of its
+ * sink, which has no value; lse leaves it out. Source: OpenAI's gpt-oss.
  */
 export interface PagedAttentionArgs {
   /** [N, H, D], last stride 1 */
@@ -3877,6 +3975,8 @@ export interface PagedAttentionArgs {
   out: View;
   /** [N, H] f32 (f64 for f64), contiguous: log-sum-exp of a query's scores */
   lse: View | null;
+  /** [H], q's dtype, contiguous */
+  sinks: View | null;
   scale: number;
   /** 0: none */
   window: number;
@@ -3895,6 +3995,7 @@ function putPagedAttention(args: PagedAttentionArgs): void {
   at = putView(args.lengths, at);
   at = putView(args.out, at);
   at = putView(args.lse, at);
+  at = putView(args.sinks, at);
   block[at++] = args.scale;
   block[at++] = args.window;
   block[at++] = args.longest;
@@ -3906,12 +4007,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(77, stream, args);
+  call(79, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(77, stream);
+  callOnHost(79, stream);
 }
 
 /**
@@ -3944,12 +4045,12 @@ export function quantizeWeights(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putQuantizeWeights(args);
-  call(78, stream, args);
+  call(80, stream, args);
 }
 
 export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
   putQuantizeWeights(args);
-  callOnHost(78, stream);
+  callOnHost(80, stream);
 }
 
 /**
@@ -3984,12 +4085,12 @@ export function dequantizeWeights(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putDequantizeWeights(args);
-  call(79, stream, args);
+  call(81, stream, args);
 }
 
 export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
   putDequantizeWeights(args);
-  callOnHost(79, stream);
+  callOnHost(81, stream);
 }
 
 /**
@@ -4033,12 +4134,12 @@ export function quantizedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedLinear(args);
-  call(80, stream, args);
+  call(82, stream, args);
 }
 
 export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
   putQuantizedLinear(args);
-  callOnHost(80, stream);
+  callOnHost(82, stream);
 }
 
 /**
@@ -4072,12 +4173,12 @@ export function repackCodes(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRepackCodes(args);
-  call(81, stream, args);
+  call(83, stream, args);
 }
 
 export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
   putRepackCodes(args);
-  callOnHost(81, stream);
+  callOnHost(83, stream);
 }
 
 /**
@@ -4115,12 +4216,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(82, stream, args);
+  call(84, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(82, stream);
+  callOnHost(84, stream);
 }
 
 /**
@@ -4158,12 +4259,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(83, stream, args);
+  call(85, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(83, stream);
+  callOnHost(85, stream);
 }
 
 /**
@@ -4194,12 +4295,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(84, stream, args);
+  call(86, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(84, stream);
+  callOnHost(86, stream);
 }
 
 /**
@@ -4224,12 +4325,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(85, stream, args);
+  call(87, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(85, stream);
+  callOnHost(87, stream);
 }
 
 /**
@@ -4286,12 +4387,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(86, stream, args);
+  call(88, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(86, stream);
+  callOnHost(88, stream);
 }
 
 /**
@@ -4329,12 +4430,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(87, stream, args);
+  call(89, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(87, stream);
+  callOnHost(89, stream);
 }
 
 /**
@@ -4391,12 +4492,12 @@ export function rotaryStore(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putRotaryStore(args);
-  call(88, stream, args);
+  call(90, stream, args);
 }
 
 export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
   putRotaryStore(args);
-  callOnHost(88, stream);
+  callOnHost(90, stream);
 }
 
 /**
@@ -4428,12 +4529,12 @@ export function routeTopK(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopK(args);
-  call(89, stream, args);
+  call(91, stream, args);
 }
 
 export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
   putRouteTopK(args);
-  callOnHost(89, stream);
+  callOnHost(91, stream);
 }
 
 /**
@@ -4468,12 +4569,12 @@ export function routeTopKBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopKBackward(args);
-  call(90, stream, args);
+  call(92, stream, args);
 }
 
 export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
   putRouteTopKBackward(args);
-  callOnHost(90, stream);
+  callOnHost(92, stream);
 }
 
 /**
@@ -4543,12 +4644,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(91, stream, args);
+  call(93, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(91, stream);
+  callOnHost(93, stream);
 }
 
 /**
@@ -4582,12 +4683,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(92, stream, args);
+  call(94, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(92, stream);
+  callOnHost(94, stream);
 }
 
 /**
@@ -4620,12 +4721,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(93, stream, args);
+  call(95, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(93, stream);
+  callOnHost(95, stream);
 }
 
 /**
@@ -4656,12 +4757,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(94, stream, args);
+  call(96, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(94, stream);
+  callOnHost(96, stream);
 }
 
 /**
@@ -4694,12 +4795,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(95, stream, args);
+  call(97, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(95, stream);
+  callOnHost(97, stream);
 }
 
 /**
@@ -4752,12 +4853,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(96, stream, args);
+  call(98, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(96, stream);
+  callOnHost(98, stream);
 }
 
 /**
@@ -4789,12 +4890,12 @@ export function shortConv(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConv(args);
-  call(97, stream, args);
+  call(99, stream, args);
 }
 
 export function shortConvOnHost(args: ShortConvArgs, stream: Stream): void {
   putShortConv(args);
-  callOnHost(97, stream);
+  callOnHost(99, stream);
 }
 
 /**
@@ -4831,12 +4932,12 @@ export function shortConvBackward(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvBackward(args);
-  call(98, stream, args);
+  call(100, stream, args);
 }
 
 export function shortConvBackwardOnHost(args: ShortConvBackwardArgs, stream: Stream): void {
   putShortConvBackward(args);
-  callOnHost(98, stream);
+  callOnHost(100, stream);
 }
 
 /**
@@ -4877,12 +4978,12 @@ export function shortConvStep(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvStep(args);
-  call(99, stream, args);
+  call(101, stream, args);
 }
 
 export function shortConvStepOnHost(args: ShortConvStepArgs, stream: Stream): void {
   putShortConvStep(args);
-  callOnHost(99, stream);
+  callOnHost(101, stream);
 }
 
 /**
@@ -4929,12 +5030,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(100, stream, args);
+  call(102, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(100, stream);
+  callOnHost(102, stream);
 }
 
 /**
@@ -4969,12 +5070,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(101, stream, args);
+  call(103, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(101, stream);
+  callOnHost(103, stream);
 }
 
 /**
@@ -5001,12 +5102,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(102, stream, args);
+  call(104, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(102, stream);
+  callOnHost(104, stream);
 }
 
 /**
@@ -5039,12 +5140,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(103, stream, args);
+  call(105, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(103, stream);
+  callOnHost(105, stream);
 }
 
 /**
@@ -5074,12 +5175,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(104, stream, args);
+  call(106, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(104, stream);
+  callOnHost(106, stream);
 }
 
 /**
@@ -5107,12 +5208,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(105, stream, args);
+  call(107, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(105, stream);
+  callOnHost(107, stream);
 }
 
 /**
@@ -5150,12 +5251,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(106, stream, args);
+  call(108, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(106, stream);
+  callOnHost(108, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -5222,6 +5323,8 @@ export interface OpArgs {
   MuonMomentum: MuonMomentumArgs;
   MuonDirection: MuonDirectionArgs;
   MuonApply: MuonApplyArgs;
+  Mxfp4Dequantize: Mxfp4DequantizeArgs;
+  Mxfp4Experts: Mxfp4ExpertsArgs;
   Nf4Quantize: Nf4QuantizeArgs;
   BytesQuantize: BytesQuantizeArgs;
   Nf4Dequantize: Nf4DequantizeArgs;
@@ -5333,6 +5436,8 @@ export const opNames = [
   'MuonMomentum',
   'MuonDirection',
   'MuonApply',
+  'Mxfp4Dequantize',
+  'Mxfp4Experts',
   'Nf4Quantize',
   'BytesQuantize',
   'Nf4Dequantize',

@@ -92,7 +92,7 @@ function compare(dtype: Narrow, texts: Texts, invariant: boolean, device: Device
   const [fromCodes, fromValues] = [codes, plain].map((pool) => {
     const out = Tensor.empty(q.shape, dtype, device);
     kernels.pagedAttention({
-      ...{ q, pool, out, lse: null, scale: width ** -0.5, window: 0, invariant },
+      ...{ q, pool, out, lse: null, sinks: null, scale: width ** -0.5, window: 0, invariant },
       tables: list(tables.flat(), device, [lengths.length, most]),
       ...{ starts: list(starts, device), lengths: list(lengths, device) },
       longest: Math.max(...counts),

@@ -89,7 +89,17 @@ function compare(
   const out = Tensor.empty(q.shape, q.dtype, device);
   kernels.fill({ out, value: Number.NaN });
   kernels.pagedAttention({
-    ...{ q, pool, out, window, scale: width ** -0.5, longest, lse: null, invariant: false },
+    ...{
+      q,
+      pool,
+      out,
+      window,
+      scale: width ** -0.5,
+      longest,
+      lse: null,
+      sinks: null,
+      invariant: false,
+    },
     tables: list(tables.flat(), device, [TEXTS.length, widest]),
     starts: list(starts, device),
     lengths: list(

@@ -133,14 +133,14 @@ export abstract class RotaryAttentionBase extends Module {
     const { window, layer } = this.place;
     if (!cache?.attendTurning || !positions || this.sparsity || rotaryDim < headDim) return null;
     if (!rotates[layer] || traits.rope?.interleaved || factors.scoreCap !== null) return null;
-    if (traits.sinks || headDim > WIDEST_HEAD) return null;
+    if (headDim > WIDEST_HEAD) return null;
     const { q_norm, k_norm } = this;
     if (traits.qkNorm === 'whole' || (q_norm && !isPlainRms(q_norm))) return null;
     const norms = q_norm && k_norm && { q: q_norm.weight, k: k_norm.weight, eps: q_norm.eps };
     const { cos, sin } = this.anglesOf(context);
     return cache.attendTurning(
       { ...heads, cos, sin, positions, norms },
-      { window, scale: factors.scores },
+      { window, scale: factors.scores, sinks: this.sinksHere(heads.q.size(2)) },
     );
   }
 

@@ -47,6 +47,7 @@ export function attendInvariantly({ q, k, v, out, lse, scale, window }: WholeRow
         tables: arange(B, { dtype: 'i32', device }).reshape([B, 1]),
         starts: arange(B + 1, { step: T, dtype: 'i32', device }),
         lengths: full([B], T, { dtype: 'i32', device }),
+        sinks: null,
         out: viewOf(out, [B * T, H, D], [H * D, D, 1]),
         lse: sums,
         scale,

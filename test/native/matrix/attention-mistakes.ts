@@ -44,7 +44,7 @@ const pagedOperands = (m: Parameters<Mistake['run']>[0]) => ({
   starts: m([3], 'i32'),
   lengths: m([2], 'i32'),
   out: m([3, 4, 8]),
-  ...{ scale: 1, window: 0, longest: 2, lse: null, invariant: false },
+  ...{ scale: 1, window: 0, longest: 2, lse: null, sinks: null, invariant: false },
 });
 
 /** Operands of the store: only the indices are invalid. */

@@ -126,7 +126,7 @@ function compareQueries(dtype: DType, device: Device, headDim: number, window: n
       tables: list([...other, ...table], [2, blocks]),
       starts: list([0, 1, 1 + count]),
       lengths: list([T - 20, first + count]),
-      ...{ out, lse, scale, window, longest: count, invariant: true },
+      ...{ out, lse, sinks: null, scale, window, longest: count, invariant: true },
     });
     return [valuesOf(out.narrow(0, 1, count)), valuesOf(lse.narrow(0, 1, count))];
   };
@@ -196,6 +196,7 @@ export const mistakes: readonly Mistake[] = [
         lengths: m([0], 'i32'),
         out: m([0, 4, 8]),
         lse: m([0, 4]),
+        sinks: null,
         ...{ scale: 1, window: 0, longest: 2, invariant: false },
       }),
   },

@@ -26,6 +26,7 @@ interface Sizes {
   sequences: readonly (readonly [queries: number, tokens: number])[];
   window?: number;
   padded?: boolean;
+  sinks?: boolean;
 }
 
 const sizes: readonly Sizes[] = [
@@ -274,9 +275,10 @@ function attend(z: Sizes, v: Values, scale: number): { out: Float64Array; lse: F
         );
         const top = max(...scores);
         const total = scores.reduce((sum, x) => sum + exp(x - top), 0);
+        const all = total + (z.sinks ? exp(v.sinks![head]! - top) : 0);
         if (seen.length > 0) lse[n * h + head] = top + log(total);
         seen.forEach((token, j) => {
-          const weight = exp(scores[j]! - top) / total;
+          const weight = exp(scores[j]! - top) / all;
           row(s, 1, kept, token).forEach((x, c) => {
             out[start + c]! += weight * x;
           });
@@ -299,7 +301,7 @@ function attention(dtype: DType, z: Sizes, invariant: boolean): MatrixCase {
   return opCase({
     op: 'PagedAttention',
     dtype,
-    title: `${z.title} H${h}/${hk} D${d} block ${block}${invariant ? ', invariant' : ''}`,
+    title: `${z.title} H${h}/${hk} D${d} block ${block}${z.sinks ? ', sinks' : ''}${invariant ? ', invariant' : ''}`,
     build: (random: Random) => ({
       operands: {
         q: input(dtype, shape, random.normal(tokens * h * d), layout),
@@ -318,6 +320,7 @@ function attention(dtype: DType, z: Sizes, invariant: boolean): MatrixCase {
         ),
         out: output(dtype, shape, close(dtype, 2, 'tensor'), layout),
         lse: invariant ? output(statisticOf(dtype), [tokens, h], close(dtype, 2, 'tensor')) : null,
+        sinks: z.sinks ? input(dtype, [h], random.uniform(h, -1, 4)) : null,
       },
       args: {
         ...{ scale, window, invariant },
@@ -388,7 +391,13 @@ function store(dtype: DType, z: Stored, gaps: boolean): MatrixCase {
   });
 }
 
+/** Sizes that every kernel and every reduction of splits serves. */
+const withSinks = sizes
+  .filter(({ d, title }) => d > 0 && title !== 'many heads of many texts')
+  .map((z) => ({ ...z, sinks: true }));
+
 export const cases: MatrixCase[] = floating.flatMap((dtype) => [
+  ...withSinks.flatMap((z) => [attention(dtype, z, false), attention(dtype, z, true)]),
   ...sizes.map((z) => attention(dtype, z, false)),
   ...sizes.filter(({ d }) => d > 0).map((z) => attention(dtype, z, true)),
   ...stored.flatMap((z) => [false, true].map((gaps) => store(dtype, z, gaps))),

@@ -1,0 +1,222 @@
+// MXFP4 weights on the GPU: selects the kernel of the experts of a few tokens; dequantization.
+#include "mxfp4.h"
+
+#include "../cuda/block_reduce.cuh"
+#include "../cuda/vector.cuh"
+#include "mxfp4_rows.cuh"
+
+namespace ds::cuda {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+/// Weights of a word, which one thread dequantizes.
+constexpr int kCodes = 8;
+
+/// kVectors: codes may be read by words, and out takes packets of eight.
+template <class T, bool kVectors>
+__global__ void __launch_bounds__(kThreads)
+    dequantize_kernel(const uint8_t* codes, const uint8_t* scales, T* out, int64_t words) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= words) return;
+  uint32_t word = 0;
+  if constexpr (kVectors) word = reinterpret_cast<const uint32_t*>(codes)[i];
+  else
+    for (int j = 0; j < 4; ++j) word |= uint32_t{codes[i * 4 + j]} << (8 * j);
+  const uint32_t scale = scales[i * kCodes / kMxfp4Block];
+  Vector<T, kCodes> values;
+#pragma unroll
+  for (int j = 0; j < kCodes; ++j)
+    values.v[j] = from_float<T>(mxfp4_weight(word >> (4 * j) & 15u, scale));
+  if constexpr (kVectors) {
+    store_vector(out + i * kCodes, values);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kCodes; ++j) out[i * kCodes + j] = values.v[j];
+  }
+}
+
+/// The operands of one kind of matrix for any dtype.
+template <class T>
+struct PlainRows {
+  const uint8_t *codes, *scales;
+  const T *bias, *x;
+  const int32_t* ids;
+  const float* weights;
+  T* out;
+  int64_t experts, outputs, inputs, choices, items;
+  float limit;
+  bool alternate;
+};
+
+/// Lane's part of x [inputs] times row `row` of all matrices; the same sum in every lane.
+template <class T>
+__device__ float plain_product(const PlainRows<T>& a, int64_t row, const T* x) {
+  const uint8_t* const codes = a.codes + row * a.inputs / 2;
+  const uint8_t* const scales = a.scales + row * a.inputs / kMxfp4Block;
+  float sum = 0.f;
+  for (int64_t i = threadIdx.x % kWarp; i < a.inputs / 2; i += kWarp) {
+    const uint32_t pair = codes[i], scale = scales[2 * i / kMxfp4Block];
+    sum = fmaf(mxfp4_weight(pair & 15u, scale), to_float(x[2 * i]), sum);
+    sum = fmaf(mxfp4_weight(pair >> 4, scale), to_float(x[2 * i + 1]), sum);
+  }
+  sum = warp_sum(sum);
+  return a.bias ? sum + to_float(a.bias[row]) : sum;
+}
+
+/// A warp per output of up (gated) or down projections. An expert that does not exist gives 0.
+template <class T, bool kDown>
+__global__ void __launch_bounds__(kThreads) plain_kernel(PlainRows<T> a) {
+  const int64_t item = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  if (item >= a.items) return;
+  float result = 0.f;
+  if constexpr (kDown) {
+    const int64_t token = item / a.outputs, n = item % a.outputs;
+    for (int64_t j = token * a.choices; j < (token + 1) * a.choices; ++j) {
+      const int32_t expert = a.ids[j];
+      if (expert < 0 || expert >= a.experts) continue;
+      result += a.weights[j] * plain_product(a, expert * a.outputs + n, a.x + j * a.inputs);
+    }
+  } else {
+    const int64_t hidden = a.outputs / 2, choice = item / hidden, n = item % hidden;
+    const int32_t expert = a.ids[choice];
+    if (expert >= 0 && expert < a.experts) {
+      const T* const x = a.x + choice / a.choices * a.inputs;
+      const int64_t row = expert * a.outputs;
+      const float gate = plain_product(a, row + (a.alternate ? 2 * n : n), x);
+      const float up = plain_product(a, row + (a.alternate ? 2 * n + 1 : hidden + n), x);
+      result = expert_gate(gate, up, a.limit);
+    }
+  }
+  if (threadIdx.x % kWarp == 0) a.out[item] = from_float<T>(result);
+}
+
+template <class T, bool kDown>
+void launch_plain(const char* name, const PlainRows<T>& a, CudaContext& ctx) {
+  const auto blocks = static_cast<unsigned>((a.items + kWarps - 1) / kWarps);
+  plain_kernel<T, kDown><<<blocks, kThreads, 0, ctx.stream>>>(a);
+  DS_CUDA_LAUNCHED(name);
+}
+
+/// Any dtype, number of choices and alignment.
+template <class T>
+void run_plain(const Mxfp4Experts& op, CudaContext& ctx) {
+  constexpr const char* kOp = "mxfp4_experts";
+  const int64_t tokens = op.x.shape[0], channels = op.x.shape[1], k = op.ids.shape[1];
+  const int64_t experts = op.up_codes.shape[0], hidden = op.up_codes.shape[1] / 2;
+  T* const inner = ctx.scratch_of<T>(static_cast<size_t>(tokens * k * hidden));
+  const auto ids = op.ids.as<int32_t>();
+  const auto weights = op.weights.as<float>();
+  const auto limit = static_cast<float>(op.limit);
+  const PlainRows<T> up{op.up_codes.as<uint8_t>(),
+                        op.up_scales.as<uint8_t>(),
+                        op.up_bias.as<T>(),
+                        op.x.as<T>(),
+                        ids,
+                        weights,
+                        inner,
+                        experts,
+                        2 * hidden,
+                        channels,
+                        k,
+                        tokens * k * hidden,
+                        limit,
+                        op.alternate};
+  if (up.items > 0) launch_plain<T, false>(kOp, up, ctx);
+  const PlainRows<T> down{op.down_codes.as<uint8_t>(),
+                          op.down_scales.as<uint8_t>(),
+                          op.down_bias.as<T>(),
+                          inner,
+                          ids,
+                          weights,
+                          op.out.as<T>(),
+                          experts,
+                          channels,
+                          hidden,
+                          k,
+                          tokens * channels,
+                          limit,
+                          op.alternate};
+  launch_plain<T, true>(kOp, down, ctx);
+}
+
+constexpr int64_t kMostInputs = 8192, kMostChoices = 8, kMostTokens = 65535;
+
+bool takes_rows(const Mxfp4Experts& op) {
+  const int64_t hidden = op.up_codes.shape[1] / 2, channels = op.x.shape[1];
+  return op.x.dtype == DType::bf16 && hidden > 0 && hidden <= kMostInputs &&
+         channels <= kMostInputs && op.ids.shape[1] <= kMostChoices &&
+         op.x.shape[0] <= kMostTokens && aligned_for<16>(op.up_codes.as<uint8_t>()) &&
+         aligned_for<16>(op.down_codes.as<uint8_t>()) && aligned_for<8>(op.x.as<__nv_bfloat16>());
+}
+
+void run_rows(const Mxfp4Experts& op, CudaContext& ctx) {
+  constexpr const char* kOp = "mxfp4_experts";
+  using T = ExpertRows::T;
+  const int tokens = static_cast<int>(op.x.shape[0]), channels = static_cast<int>(op.x.shape[1]);
+  const int k = static_cast<int>(op.ids.shape[1]);
+  const int experts = static_cast<int>(op.up_codes.shape[0]);
+  const int hidden = static_cast<int>(op.up_codes.shape[1] / 2);
+  T* const inner = ctx.scratch_of<T>(static_cast<size_t>(tokens) * k * hidden);
+  const auto limit = static_cast<float>(op.limit);
+  const ExpertRows up{op.up_codes.as<uint8_t>(),
+                      op.up_scales.as<uint8_t>(),
+                      op.up_bias.as<T>(),
+                      op.x.as<T>(),
+                      op.ids.as<int32_t>(),
+                      nullptr,
+                      inner,
+                      experts,
+                      2 * hidden,
+                      channels,
+                      k,
+                      limit,
+                      op.alternate,
+                      false};
+  // All blocks of a token of gpt-oss run at once, and down projections load codes as they end.
+  launch_expert_rows<ExpertShape<0, 2, 3, 12, true>>(kOp, up, tokens, 0, ctx);
+  const ExpertRows down{op.down_codes.as<uint8_t>(),
+                        op.down_scales.as<uint8_t>(),
+                        op.down_bias.as<T>(),
+                        inner,
+                        op.ids.as<int32_t>(),
+                        op.weights.as<float>(),
+                        op.out.as<T>(),
+                        experts,
+                        channels,
+                        hidden,
+                        k,
+                        limit,
+                        op.alternate,
+                        true};
+  if (k <= 2) return launch_expert_rows<ExpertShape<1, 8, 3, 3>>(kOp, down, tokens, 0, ctx);
+  if (k <= 4) return launch_expert_rows<ExpertShape<2, 8, 3, 3>>(kOp, down, tokens, 0, ctx);
+  launch_expert_rows<ExpertShape<4, 8, 3, 3>>(kOp, down, tokens, 0, ctx);
+}
+
+}  // namespace
+
+void run(const Mxfp4Dequantize& op, CudaContext& ctx) {
+  constexpr const char* kOp = "mxfp4_dequantize";
+  const int64_t words = op.out.numel() / kCodes;
+  if (words == 0) return;
+  for_floating(kOp, op.out.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    T* const out = op.out.as<T>();
+    const auto codes = op.codes.as<uint8_t>();
+    const auto kernel = aligned_for<kCodes>(out) && aligned_for<4>(codes)
+                            ? dequantize_kernel<T, true>
+                            : dequantize_kernel<T, false>;
+    const auto blocks = static_cast<unsigned>((words + kThreads - 1) / kThreads);
+    kernel<<<blocks, kThreads, 0, ctx.stream>>>(codes, op.scales.as<uint8_t>(), out, words);
+    DS_CUDA_LAUNCHED(kOp);
+  });
+}
+
+void run(const Mxfp4Experts& op, CudaContext& ctx) {
+  if (op.out.numel() == 0) return;
+  if (takes_rows(op)) return run_rows(op, ctx);
+  for_floating("mxfp4_experts", op.x.dtype,
+               [&](auto tag) { run_plain<typename decltype(tag)::type>(op, ctx); });
+}
+
+}  // namespace ds::cuda
