@@ -5,6 +5,7 @@ import { DsError } from '../errors.js';
 import { localFolder } from '../hub/local-folder.js';
 import { CausalLM, fromConfig } from '../models/index.js';
 import { quantizeModel } from '../models/quantize-model.js';
+import { keepMxfp4 } from '../models/quantized/mxfp4.js';
 import { joinAll } from '../nn/joined-linears.js';
 import { requireDense } from '../nn/sparse-attention.js';
 import { isStreamed } from '../nn/streamed.js';
@@ -348,6 +349,7 @@ async function place(
     const [dtype = null] = dtypeOf(config).map(([, one]) => one);
     await loadParts(model, list, { rank, ranks: size, dtype });
   }
+  if (!ranks) keepMxfp4(model);
   if (quantization && hasParts(model)) quantizeParts(model, quantization);
   else if (quantization) quantizeModel(model, quantization);
   const home = config.device ?? (ownsModel ? 'auto' : model.cacheShape().device);

@@ -33,6 +33,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
+import { mxfp4Config } from './quantized/mxfp4.js';
 import { packedConfig, packedOf, packedSources, repackedNames } from './quantized/write-packed.js';
 
 /** How saveWeights() writes the tensors. */
@@ -101,7 +102,9 @@ export async function saveWithFiles(
   }
   const home = await requireFree(path);
   const quantization_config =
-    packedConfig(module) ?? quantizationConfig(module, torch.torch_dtype ?? 'float32');
+    packedConfig(module) ??
+    mxfp4Config(module) ??
+    quantizationConfig(module, torch.torch_dtype ?? 'float32');
   const config = layout && {
     ...{ ...layout.config, ...torch },
     ...(quantization_config && { quantization_config }),

@@ -168,6 +168,8 @@ export interface ExpertWeights
   /** See Experts; a frozen matrix may be computed. */
   readonly gate_up_proj: Parameter | ComputedWeight;
   readonly down_proj: Parameter | ComputedWeight;
+  /** Whether matrices are [out, in] with a limit, too. Default: false. */
+  readonly outputsFirst?: boolean;
 }
 
 /** The products of a matrix [out, in]. */
@@ -202,14 +204,15 @@ function boundedRows(
   const biased = (x: Tensor, bias: Parameter | null): Tensor =>
     x.add(embedding(required(bias), expert));
   const rows = embedding(tokens, clamp(groups.rows, { min: 0 }));
-  const products = plainProduct(rows, experts.gate_up_proj, groups);
+  const multiply = experts.outputsFirst ? product : plainProduct;
+  const products = multiply(rows, experts.gate_up_proj, groups);
   const sum = plus(products, updates.gate_up_proj?.(rows, groups, false));
   const both = biased(sum, experts.gate_up_proj_bias);
   const pairs = both.reshape([both.size(0), -1, 2]);
   const gate = clamp(pairs.select(2, 0), { max: limit });
   const up = clamp(pairs.select(2, 1), { min: -limit, max: limit });
   const hidden = gate.mul(gate.mul(GATE_SLOPE).sigmoid()).mul(up.add(1));
-  const out = plainProduct(hidden, experts.down_proj, groups);
+  const out = multiply(hidden, experts.down_proj, groups);
   return biased(plus(out, updates.down_proj?.(hidden, groups, false)), experts.down_proj_bias);
 }
 

@@ -1,9 +1,15 @@
 // MXFP4 weights of experts: 4-bit codes with a power of two for each 32 inputs. They are read as
-// plain values. Source: OCP Microscaling Formats (MX) 1.0; transformers' folders of gpt-oss.
+// plain values, or kept. Source: OCP Microscaling Formats (MX) 1.0; transformers' folders of gpt-oss.
 
+import type { JsonObject } from '../../../types/json.js';
 import { converted, type WeightFiles } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
+import { Experts } from '../../nn/experts.js';
+import { zeros } from '../../nn/initializers.js';
 import type { Module } from '../../nn/module.js';
+import { MXFP4_BLOCK, Mxfp4Experts } from '../../nn/mxfp4-experts.js';
+import type { Parameter } from '../../nn/parameter.js';
+import { replaceModules } from '../../nn/replace-modules.js';
 import type { StoredValues } from '../../nn/stored-values.js';
 import { type Box, boxesOf, wholeBox } from '../../runtime/box.js';
 import type { DType } from '../../runtime/dtype.js';
@@ -12,10 +18,9 @@ import { leading, required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { Layout } from '../load-weights.js';
-import type { OpenWeights } from '../stored-weights.js';
+import { type OpenWeights, StoredWeights } from '../stored-weights.js';
 
-/** Inputs that share a scale, and the bytes of their codes. */
-const [BLOCK, BLOCK_BYTES] = [32, 16];
+const { inputs: BLOCK, bytes: BLOCK_BYTES } = MXFP4_BLOCK;
 /** Exponent of a scale byte of 0. */
 const BIAS = 127;
 /** Values of the codes; bit 3 is the sign. */
@@ -57,6 +62,34 @@ export function besideMxfp4(
   }
   const nameOf = (name: string): string | null => (consumed.has(name) ? null : layout.nameOf(name));
   return { ...layout, nameOf, decoded };
+}
+
+/**
+ * Keeps experts of `model` in 4 bits if files have them in MXFP4 and nothing has read them yet. For
+ * inference.
+ */
+export function keepMxfp4(model: Module): void {
+  const instead = new Map<Module, Module>();
+  for (const module of model.modules()) {
+    if (!(module instanceof Experts)) continue;
+    const { gate_up_proj: up, down_proj: down } = module;
+    if (!(up.stored instanceof Mxfp4Values) || !(down.stored instanceof Mxfp4Values)) continue;
+    const kept = new Mxfp4Experts(module);
+    up.stored.startPacked(kept.gate_up_proj_blocks, kept.gate_up_proj_scales);
+    down.stored.startPacked(kept.down_proj_blocks, kept.down_proj_scales);
+    // They forget their stored values.
+    for (const one of [up, down]) one.initialize(zeros);
+    instead.set(module, kept);
+  }
+  replaceModules(model, instead);
+}
+
+/** The quantization_config of a model with experts in 4 bits; null if it has none. */
+export function mxfp4Config(model: Module): JsonObject | null {
+  if (![...model.modules()].some((module) => module instanceof Mxfp4Experts)) return null;
+  const layer = (end: string): string => `model.layers.*.${end}`;
+  const others = [layer('self_attn'), layer('mlp.router'), 'model.embed_tokens', 'lm_head'];
+  return { quant_method: 'mxfp4', modules_to_not_convert: others };
 }
 
 function requireSizes(
@@ -104,6 +137,15 @@ class Mxfp4Values implements StoredValues {
 
   done(): void {
     this.open.release();
+  }
+
+  /** Lets the parameters start with the codes and the scales of the files. */
+  startPacked(blocks: Parameter, scales: Parameter): void {
+    const { open, stored } = this;
+    const weights = (name: string) =>
+      new StoredWeights(open, { name, dtype: 'u8', transposed: false });
+    blocks.startFrom(weights(stored.blocks));
+    scales.startFrom(weights(stored.scales));
   }
 
   private write(values: Float32Array, target: Tensor): void {
