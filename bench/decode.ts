@@ -2,7 +2,15 @@
 // the first token, and host time per step.
 import { type inference, initInference, type nn, seed } from '../lib/index.js';
 import { quantizeModel } from '../lib/models/quantize-model.js';
-import { device as findDevice } from '../lib/runtime/device.js';
+import { Experts, SparseMixture } from '../lib/nn/experts.js';
+import type { Module } from '../lib/nn/module.js';
+import { Mxfp4Experts } from '../lib/nn/mxfp4-experts.js';
+import type { Parameter } from '../lib/nn/parameter.js';
+import { replaceModules } from '../lib/nn/replace-modules.js';
+import { type Device, device as findDevice } from '../lib/runtime/device.js';
+import * as kernels from '../lib/runtime/kernels.generated.js';
+import { required } from '../lib/runtime/required.js';
+import { held, Tensor } from '../lib/tensor/index.js';
 import { hostProfile } from './host-profile.js';
 import type { Options } from './main.js';
 import { benchModel } from './models.js';
@@ -75,7 +83,55 @@ async function firstToken(engine: Engine, length: number, vocabulary: number): P
   return median(times.slice(1));
 }
 
-/** Bytes that a step reads: weights of the linear layers and the head, keys and values. */
+/** Random bytes in [from, to): the host writes the first ones, and the device repeats them. */
+function randomBytes(parameter: Parameter, device: Device, from: number, to: number): void {
+  const values = held(() => Tensor.empty(parameter.shape, 'u8', device));
+  const count = Math.min(values.numel, 1 << 20);
+  const part = Uint8Array.from({ length: count }, (_, i) => {
+    const mixed = Math.imul(i ^ (i >>> 7), 2_654_435_761) >>> 8;
+    return from + (mixed % (to - from));
+  });
+  values.buffer.write(0, part);
+  for (let done = count; done < values.numel; done *= 2) {
+    const next = Math.min(done, values.numel - done);
+    const [source, target] = [values.alias([next]), values.alias([next], undefined, done)];
+    kernels.copy({ in: source, out: target });
+    source.dispose();
+    target.dispose();
+  }
+  parameter.place(values);
+  values.release();
+}
+
+/** Replaces all experts by ones with random MXFP4 weights on the device. */
+function packExperts(model: nn.models.CausalLM, device: Device): void {
+  const instead = new Map<Module, Module>();
+  for (const module of model.modules()) {
+    if (!(module instanceof Experts)) continue;
+    const packed = new Mxfp4Experts(module);
+    for (const blocks of [packed.gate_up_proj_blocks, packed.down_proj_blocks]) {
+      randomBytes(blocks, device, 0, 256);
+    }
+    for (const scales of [packed.gate_up_proj_scales, packed.down_proj_scales]) {
+      randomBytes(scales, device, 117, 123);
+    }
+    instead.set(module, packed);
+  }
+  replaceModules(model, instead);
+}
+
+/** The share of the experts that a step of `batch` sequences reads, if they choose others. */
+function expertShare(model: nn.models.CausalLM, batch: number): number {
+  const mixture = [...model.modules()].find((module) => module instanceof SparseMixture);
+  if (!mixture) return 1;
+  const { k, weight } = mixture.gate;
+  return Math.min(1, (batch * k) / required(weight.shape[0]));
+}
+
+/**
+ * Bytes that a step reads: weights of the linear layers and the head, of the chosen experts, keys
+ * and values of all layers.
+ */
 function bytesRead(model: nn.models.CausalLM, batch: number, context: number): number {
   const { layers, kvHeads, headDim } = model.cacheShape();
   const isTable = (name: string): boolean => name.includes('embed_tokens');
@@ -83,8 +139,9 @@ function bytesRead(model: nn.models.CausalLM, batch: number, context: number): n
   let weights = 0;
   for (const [name, { buffer, numel, dtype }] of Object.entries(model.stateDict())) {
     if (isTable(name) && !tied) continue;
-    const width = { i32: 4, f32: 4 }[dtype as string] ?? 2;
-    if (buffer) weights += numel * width;
+    const width = { i32: 4, f32: 4, u8: 1 }[dtype as string] ?? 2;
+    const share = name.includes('.experts.') ? expertShare(model, batch) : 1;
+    if (buffer) weights += numel * width * share;
   }
   return weights + 2 * layers * kvHeads * headDim * 2 * context * batch;
 }
@@ -99,10 +156,10 @@ function quantized(model: nn.models.CausalLM, options: Options): void {
 
 /**
  * --model llama-8B --device cuda --dtype bf16 --batch 1,32,128 --prompt 128 --new 128 --graph false
- * --temperature 0 --first 128,2048 --bits 16|8|4 --group 128 --head 8 --bandwidth 4.27e12 --repeats
- * 5. tokens_per_s counts all texts during the steps that process all of them. ops_per_step counts
- * the ops of a step of one text. --profile runs each row once more and prints the functions with
- * the most host time.
+ * --temperature 0 --first 128,2048 --bits 16|8|4 --group 128 --head 8 --experts mxfp4 --bandwidth
+ * 4.27e12 --repeats 5. tokens_per_s counts all texts during the steps that process all of them.
+ * ops_per_step counts the ops of a step of one text. --profile runs each row once more and prints
+ * the functions with the most host time.
  */
 export async function decodeBench(options: Options): Promise<object> {
   const numbers = (name: string, standard: string): number[] =>
@@ -118,6 +175,7 @@ export async function decodeBench(options: Options): Promise<object> {
   const longest = Math.max(prompt + count, ...firsts.map((length) => length + 1));
   seed(1);
   const model = benchModel({ model: 'llama-8B', ...options }, Math.max(longest, 4096));
+  if (options.experts === 'mxfp4') packExperts(model, device);
   model.to(device, dtype === 'fp32' ? 'f32' : dtype === 'fp16' ? 'f16' : 'bf16');
   quantized(model, options);
   const ops_per_step = await opsOfStep(model);
@@ -140,6 +198,7 @@ export async function decodeBench(options: Options): Promise<object> {
     const read = bytesRead(model, batch, prompt + count / 2);
     const row = {
       ...{ batch, prompt, new: count, graph, weights: options.bits ?? dtype },
+      ...(options.experts && { experts: options.experts }),
       ...{ prefill_ms: of('prefill'), decode_ms_per_step: of('step') },
       tokens_per_s: (batch / of('step')) * 1000,
       tokens_per_s_each: 1000 / of('step'),

@@ -53,6 +53,7 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     bits: 'of weights: 16, 8 or 4 (16)',
     group: 'inputs that share a scale, of 4 bits',
     head: 'bits of the head: 8 or 4 (not quantized)',
+    experts: 'mxfp4: random codes of 4 bits',
     bandwidth: 'bytes a second of the memory (4.27e12)',
     profile: 'where the time of the host goes, in one more run of each',
   },

@@ -36,6 +36,25 @@ const mixtures: Readonly<Record<string, MixtureShape>> = {
   'qwen3-moe-30B': { ...QWEN3_MOE, layers: 48 },
 };
 
+type GptOssShape = Omit<models.GptOssConfig, 'maxSeq'>;
+
+/** Windows of 128 tokens in every second layer, from the first on. */
+const alternating = (layers: number): (number | null)[] =>
+  Array.from({ length: layers }, (_, layer) => (layer % 2 === 0 ? 128 : null));
+
+/** Source: the config.json of gpt-oss-20b; tiny is for a dry run. */
+const gptOss: Readonly<Record<string, GptOssShape>> = {
+  'gpt-oss-tiny': {
+    ...{ vocabSize: 1024, layers: 2, channels: 64, heads: 4, kvHeads: 2, headDim: 16, hidden: 64 },
+    ...{ moe: { experts: 8, perToken: 4 }, attentionBias: true },
+  },
+  'gpt-oss-20B': {
+    ...{ vocabSize: 201_088, layers: 24, channels: 2880, heads: 64, kvHeads: 8, headDim: 64 },
+    ...{ hidden: 2880, moe: { experts: 32, perToken: 4 }, attentionBias: true },
+    ...{ ropeTheta: 150_000, eps: 1e-5 },
+  },
+};
+
 /** Activation checkpointing by the options. */
 function checkpointMode({ checkpoint }: Options): boolean | 'selective' {
   return checkpoint === 'selective' ? 'selective' : checkpoint !== undefined;
@@ -68,7 +87,8 @@ function plainModel(options: Options, seq: number): models.CausalLM {
     ...(options.layers !== undefined && { layers: Number(options.layers) }),
     ...(options.vocab !== undefined && { vocabSize: Number(options.vocab) }),
   };
-  if (!llama && !mixture)
+  const oss = gptOss[name];
+  if (!llama && !mixture && !oss)
     return new models.GPT2({ ...models.GPT2.config(name), activationCheckpointing, ...layers });
   if (activationCheckpointing === 'selective') {
     throw new DsError({
@@ -79,6 +99,10 @@ function plainModel(options: Options, seq: number): models.CausalLM {
     });
   }
   const how = { maxSeq: seq, activationCheckpointing, ...layers };
+  if (oss) {
+    const sizes = { ...oss, ...how };
+    return new models.GptOss({ ...sizes, window: alternating(sizes.layers) });
+  }
   if (mixture) return new models.Qwen3Moe({ ...mixture, ...how });
   return new models.Llama({ ...(llama as LlamaShape), ...how });
 }

@@ -1,5 +1,6 @@
 // MXFP4 weights of experts: 4-bit codes with a power of two for each 32 inputs. They are read as
-// plain values, or kept. Source: OCP Microscaling Formats (MX) 1.0; transformers' folders of gpt-oss.
+// plain values, or kept. Source: OCP Microscaling Formats (MX) 1.0; transformers' folders of
+// gpt-oss.
 
 import type { JsonObject } from '../../../types/json.js';
 import { converted, type WeightFiles } from '../../checkpoint/index.js';
