@@ -53,10 +53,10 @@ inline void check_fp8_codes(const char* op, const View& v, int64_t rows, int64_t
 }
 
 /// Codes of `in`, of its transpose, or of both. A group's multiplier is the largest value of
-/// `format` over the group's largest magnitude (at least 1e-12; in groups and squares 1e-4),
-/// computed in f64 and rounded to f32. A code is in * multiplier, rounded to nearest even. The
-/// scale is 1 / multiplier. If a magnitude is not finite, all codes and the scale of its group are
-/// NaN. Groups of the transpose are groups of its own rows. Source: torchao's float8 training.
+/// `format` over the group's largest magnitude (at least 1e-12), computed in f64 and rounded to
+/// f32. A code is in * multiplier, rounded to nearest even. The scale is 1 / multiplier. If a
+/// magnitude is not finite, all codes and the scale of its group are NaN. Groups of the transpose
+/// are groups of its own rows. Source: torchao's float8 training.
 struct Fp8Quantize {
   View in;                  // [rows, columns] f32, f16 or bf16; last stride 1, any row stride
   OptionalView out;         // [rows, columns padded to 16] u8, contiguous; pads are codes of 0
@@ -146,7 +146,7 @@ DS_HOST_DEVICE uint32_t fp8_magnitude(float x) { return bits_of(x) & 0x7fffffffu
 DS_HOST_DEVICE float fp8_multiplier(uint32_t bits, Fp8Format format, Fp8Scaling scaling) {
   if (bits >= 0x7f800000u) return float_of_bits(0x7fc00000u);
   const float amax = float_of_bits(bits);
-  const double least = scaling >= Fp8Scaling::group ? 1e-4 : 1e-12;
+  constexpr double least = 1e-12;  // gradients of a mean loss are about 1e-7
   const float largest = format == Fp8Format::e4m3 ? 448.0f : 57344.0f;
   // The quotient of two floats in f32 is the one in f64, rounded.
   const bool small = static_cast<double>(amax) <= least;

@@ -63,8 +63,7 @@ export function scaleAt(
 
 function multiplierOf(most: number, { format, scaling }: Kind): number {
   if (!Number.isFinite(most)) return NaN;
-  const least = scaling === 'group' || scaling === 'square' ? 1e-4 : 1e-12;
-  const exact = fround(GRIDS[format].largest / max(most, least));
+  const exact = fround(GRIDS[format].largest / max(most, 1e-12));
   return scaling === 'row' ? 2 ** floor(Math.log2(exact)) : exact;
 }
 

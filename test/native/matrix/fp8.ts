@@ -33,6 +33,7 @@ const fills: Readonly<Record<string, Fill>> = {
   normal,
   wide,
   zeros: (_, n) => new Float64Array(n),
+  gradients: (random, n) => random.normal(n).map((x) => x * 2 ** -24),
   tiny: (random, n) => random.normal(n).map((x) => x * 2 ** -60),
   'an infinity': (random, n) => random.normal(n).map((x, i) => (i === n >> 1 ? -Infinity : x)),
   'a NaN': (random, n) => random.normal(n).map((x, i) => (i === n >> 1 ? NaN : x)),
