@@ -209,6 +209,10 @@ test('a full disk is refused with the size of the file and what it holds', async
   const files = open.mock.calls.map(([{ purpose, bytes }]) => {
     const [gigabytes, rest] = purpose.split(' GB: ');
     expect((Number(gigabytes) * 1e9) / bytes).toBeCloseTo(1, 2);
+    const [count = 0, each = 0] = (rest?.match(/\d[\d.,]*/g) ?? []).map((one) =>
+      Number(one.replaceAll(',', '')),
+    );
+    if (rest?.endsWith('each')) expect((count * each) / bytes).toBeCloseTo(1, 1);
     return rest?.replace(/\d[\d.,]*\b/g, 'N');
   });
   open.mockRestore();

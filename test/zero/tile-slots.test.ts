@@ -100,3 +100,15 @@ test('the least recently used slot is taken, and written if it was changed', () 
   slots.withField(second, 'master', 'read', () => {});
   expect(log).toEqual(['write 0', 'read 1']);
 });
+
+test('a tile is written after a change of a field, and not after a read', () => {
+  const { slots, log, update } = slotsOf();
+  const [first] = tiles as [StoredTile];
+  update(0);
+  slots.withField(first, 'master', 'read', () => {});
+  slots.store(first);
+  expect(log.splice(0)).toEqual([]);
+  slots.withField(first, 'master', 'change', () => {});
+  slots.store(first);
+  expect(log).toEqual(['write 0']);
+});
