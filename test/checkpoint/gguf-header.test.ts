@@ -1,5 +1,12 @@
 // GGUF headers that are valid: numbers of each type, the order of tensors, and the alignment.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import { GgufFile } from '../../lib/checkpoint/gguf/gguf-file.js';
 import { readGgufHeader } from '../../lib/checkpoint/index.js';
+import { Tensor } from '../../lib/index.js';
+import { cpu } from '../../lib/runtime/device.js';
 
 const u32 = (value: number): Buffer => Buffer.from(Uint32Array.of(value).buffer);
 const u64 = (value: bigint): Buffer => Buffer.from(BigUint64Array.of(value).buffer);
@@ -50,4 +57,27 @@ test('an alignment is a power of 2 up to 2^20', () => {
     headerOf(file(0n, 1n, words('general.alignment'), u32(4), u32(value)));
   expect(aligned(2 ** 20)).not.toThrow();
   for (const value of [2 ** 21, 48]) expect(aligned(value)).toThrow(/a power of 2 up to 2\^20/);
+});
+
+test('a tensor is read in chunks, with an offset that a model adds', async () => {
+  const count = 300_000;
+  const header = file(1n, 0n, tensor('w', [BigInt(count)], 0n));
+  const values = Float32Array.from({ length: count }, (_, i) => i);
+  const gap = Buffer.alloc(Math.ceil(header.length / 32) * 32 - header.length);
+  const folder = mkdtempSync(join(tmpdir(), 'ds-gguf-header-'));
+  const path = join(folder, 'w.gguf');
+  writeFileSync(path, Buffer.concat([header, gap, Buffer.from(values.buffer)]));
+  for (const add of [undefined, 1]) {
+    const opened = await GgufFile.open(path, ({ tensors }) =>
+      tensors.map((source) => ({ name: 'w', shape: source.shape, source, add })),
+    );
+    const [entry] = opened.entries;
+    const whole = Tensor.empty([count], 'f32', cpu());
+    if (entry) await opened.readInto(entry, whole);
+    const found = whole.toArray() as number[];
+    expect(found.findIndex((value, i) => value !== i + (add ?? 0))).toBe(-1);
+    whole.release();
+    await opened.close();
+  }
+  rmSync(folder, { recursive: true });
 });
