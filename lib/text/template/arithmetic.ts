@@ -23,9 +23,11 @@ import {
   integerOf,
   isList,
   iterationOf,
+  listOf,
   Markup,
   MISSING,
   normalized,
+  PySet,
   Range,
   Tuple,
   textOf,
@@ -164,7 +166,31 @@ const markupOf = (value: Value): string =>
 export function subtract(a: Value, b: Value): Value {
   const number = numeric(SUBTRACT, a, b);
   if (number !== null) return number;
-  throw unsupported('-', a, b);
+  // A view takes any iterable as the other operand, a set only sets.
+  const isView = isSetLike(a) ? a instanceof View : b instanceof View;
+  const areSets = isSetLike(a) && isSetLike(b);
+  const isKnown = areSets || (isView && (isSetLike(a) || isSetLike(b)));
+  if (!isKnown || a instanceof Undefined) throw unsupported('-', a, b);
+  const taken = asKeys(listOf(b));
+  return new PySet(asKeys(listOf(a).filter((item) => !taken.has(item))));
+}
+
+const asKeys = (items: readonly Value[]): Dict => Dict.of(items.map((item) => [item, null]));
+
+/** Whether a value compares as a set does. */
+const isSetLike = (value: Value): value is PySet | View =>
+  value instanceof PySet || (value instanceof View && value.kind !== 'values');
+
+const sizeOf = (value: PySet | View): number =>
+  value instanceof View ? value.dict.size : value.length;
+
+/** Whether all items of a set are in another one. */
+function isWithin(a: PySet | View, b: PySet | View): boolean {
+  if (sizeOf(a) > sizeOf(b)) return false;
+  return listOf(a).every((item) => {
+    spend();
+    return contains(b, item);
+  });
 }
 
 /** a * b: numbers, and sequences with an integer. */
@@ -321,8 +347,7 @@ function isSameContent(a: Value, b: Value): boolean {
   if (a instanceof Tuple) return b instanceof Tuple && isSameList(a.items, b.items);
   if (a instanceof Dict) return b instanceof Dict && isSameDict(a, b);
   if (a instanceof Range && b instanceof Range) return hashOf(a) === hashOf(b);
-  if (a instanceof View && b instanceof View) return isSameView(a, b);
-  return false;
+  return isSetLike(a) && isSetLike(b) && sizeOf(a) === sizeOf(b) && isWithin(a, b);
 }
 
 function isSameList(a: readonly Value[], b: readonly Value[]): boolean {
@@ -342,11 +367,6 @@ function isSameDict(a: Dict, b: Dict): boolean {
   });
 }
 
-function isSameView(a: View, b: View): boolean {
-  if (a.kind === 'values' || b.kind === 'values' || a.dict.size !== b.dict.size) return false;
-  return a.list().every((item) => contains(b, item));
-}
-
 /** The four order operators as tests of the sign of a difference. */
 const ORDERS: Readonly<Record<string, (difference: number) => boolean>> = {
   '<': (difference) => difference < 0,
@@ -357,6 +377,10 @@ const ORDERS: Readonly<Record<string, (difference: number) => boolean>> = {
 
 /** a < b and its like, by the name of the operator. Throws TypeError. */
 export function isOrdered(operator: string, a: Value, b: Value): boolean {
+  if (isSetLike(a) && isSetLike(b)) {
+    const [inner, outer] = operator.startsWith('<') ? [a, b] : [b, a];
+    return (operator.endsWith('=') || sizeOf(inner) < sizeOf(outer)) && isWithin(inner, outer);
+  }
   const difference = differenceOf(operator, a, b);
   return required(ORDERS[operator])(difference);
 }
@@ -405,6 +429,7 @@ export function contains(container: Value, item: Value): boolean {
     throw typeError(`'in <string>' requires string as left operand, not ${typeName(item)}`);
   }
   if (container instanceof Dict) return container.has(item);
+  if (container instanceof PySet) return container.items.has(item);
   if (container instanceof View && container.kind === 'keys') return container.dict.has(item);
   const next = iterationOf(container);
   if (next === null) throw typeError(`argument of type '${typeName(container)}' is not iterable`);

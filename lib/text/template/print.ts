@@ -9,6 +9,7 @@ import {
   Markup,
   Namespace,
   type Opaque,
+  PySet,
   Range,
   Tuple,
   Undefined,
@@ -53,6 +54,9 @@ function nested(value: Exclude<Value, string | number | bigint | boolean | null>
   if (value instanceof Dict) return dictText(value);
   if (value instanceof Namespace) return `<Namespace ${dictText(value.attributes)}>`;
   if (value instanceof View) return `dict_${value.kind}([${joined(value.list())}])`;
+  if (value instanceof PySet) {
+    return value.length === 0 ? 'set()' : `{${joined(value.items.keys())}}`;
+  }
   if (value instanceof Range) {
     const step = value.step === 1 ? '' : `, ${value.step}`;
     return `range(${value.start}, ${value.stop}${step})`;

@@ -11,6 +11,7 @@ import {
   Generator,
   integerOf,
   isList,
+  isUnhashable,
   Markup,
   MISSING,
   Opaque,
@@ -53,7 +54,7 @@ export function subscript(object: Value, key: Value): Value | typeof MISSING {
 }
 
 function isHashable(key: Value): boolean {
-  return !isList(key) && !(key instanceof Dict) && !(key instanceof View);
+  return !isList(key) && !isUnhashable(key);
 }
 
 function itemAt(object: Value, index: number): Value | typeof MISSING {

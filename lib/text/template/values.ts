@@ -135,6 +135,31 @@ export abstract class Opaque {
   }
 }
 
+/** A set, which differences of views of a dict are. It keeps the order of its first operand. */
+export class PySet extends Opaque {
+  readonly type = 'set';
+
+  constructor(readonly items: Dict) {
+    super();
+  }
+
+  describe(): string {
+    return 'set';
+  }
+
+  attribute(): typeof MISSING {
+    return MISSING;
+  }
+
+  override iterate(): Next {
+    return overList(this.items.keys());
+  }
+
+  override get length(): number {
+    return this.items.size;
+  }
+}
+
 export const NO_KEYWORDS: Keywords = new Map();
 
 /** A function or a method. */
@@ -186,11 +211,14 @@ export function hashOf(key: Value): Hash {
   if (key instanceof Tuple) return `\0t${key.items.map(hashText).join('')}`;
   if (key instanceof Undefined) return UNDEFINED_HASH;
   if (key instanceof Range) return `\0r${key.length && key.start},${key.length},${key.step}`;
-  if (Array.isArray(key) || key instanceof Dict || key instanceof View) {
+  if (Array.isArray(key) || isUnhashable(key)) {
     throw typeError(`unhashable type: '${typeName(key)}'`);
   }
   return key;
 }
+
+export const isUnhashable = (key: Value): boolean =>
+  key instanceof Dict || key instanceof View || key instanceof PySet;
 
 const objects = new WeakMap<object, number>();
 let objectCount = 0;
