@@ -43,6 +43,19 @@ const FAMILIES = {
       i < 5 ? 'sliding_attention' : 'full_attention',
     ),
   },
+  ...{ stablelm: {}, 'stablelm-parallel': {}, phi: {}, cohere: {}, glm4: {} },
+  starcoder2: { sliding_window: null },
+  cohere2: {
+    ...{ sliding_window: 16, num_hidden_layers: 4 },
+    layer_types: Array.from({ length: 4 }, (_, i) =>
+      i < 3 ? 'sliding_attention' : 'full_attention',
+    ),
+  },
+  ernie: { use_bias: false },
+  exaone4: {
+    ...{ sliding_window: null, sliding_window_pattern: null },
+    layer_types: ['full_attention', 'full_attention'],
+  },
 };
 
 /** The model of a family; its weights are the same on every machine. */

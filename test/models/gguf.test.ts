@@ -20,6 +20,11 @@ const FAMILIES: Readonly<Record<string, JsonObject>> = {
   gemma2: { query_pre_attn_scalar: 12 },
   gemma3: { query_pre_attn_scalar: 12, layer_types: Array(2).fill('sliding_attention') },
   smollm3: { no_rope_layers: [1, 1, 1] },
+  ...{ stablelm: {}, 'stablelm-parallel': {}, phi: {}, cohere: {}, glm4: {} },
+  starcoder2: { sliding_window: null },
+  cohere2: { layer_types: Array(2).fill('sliding_attention') },
+  ernie: { use_bias: false },
+  exaone4: { sliding_window: null, layer_types: Array(2).fill('full_attention') },
 };
 
 /** The model of a golden folder with other settings. */
@@ -27,7 +32,9 @@ async function changed(name: string): Promise<RotaryLM> {
   const dir = join(golden, 'models', name);
   const config = JSON.parse(readFileSync(join(dir, 'config.json'), 'utf8')) as JsonObject;
   const model = nn.models.fromConfig({ ...config, ...FAMILIES[name] });
-  await nn.loadWeights(model, join(dir, 'model.safetensors'), { format: 'hf' });
+  // The folder of ERNIE has biases, which llama.cpp ignores.
+  const strict = name !== 'ernie';
+  await nn.loadWeights(model, join(dir, 'model.safetensors'), { format: 'hf', strict });
   return model as RotaryLM;
 }
 
@@ -69,6 +76,16 @@ test('a write that fails leaves the file of before, and nothing else', async () 
   ]);
   expect(readFileSync(path).equals(before)).toBe(true);
   expect(readdirSync(folder)).toEqual(files);
+});
+
+test('biases that llama.cpp ignores are refused', async () => {
+  const config = JSON.parse(readFileSync(join(golden, 'models', 'ernie', 'config.json'), 'utf8'));
+  const model = nn.models.fromConfig({ ...config, use_bias: true });
+  const error = await refusal(() => nn.saveGguf(model, join(folder, 'biases.gguf')));
+  expect([error.code, error.message]).toEqual([
+    'DS_ARGUMENT',
+    expect.stringContaining('expected tensors of ernie4_5 in llama.cpp, got model.layers.0'),
+  ]);
 });
 
 test.each([

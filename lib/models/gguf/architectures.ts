@@ -15,6 +15,16 @@ export interface GgufArchitecture {
   readonly isPaired?: boolean;
   /** Whether norms are stored as 1 + weight. Default false. */
   readonly hasOffsetNorms?: boolean;
+  /** config.json's key of the epsilon of norms with a mean. Default: RMS norms. */
+  readonly epsilon?: string;
+  /** config.json's key of all biases. Default: attention_bias and mlp_bias. */
+  readonly biasKey?: string;
+  /** Whether llama.cpp ignores biases, so models with them are refused. Default false. */
+  readonly lacksBiases?: boolean;
+  /** Whether blocks may be parallel; use_parallel_residual decides. Default false. */
+  readonly mayBeParallel?: boolean;
+  /** Names of tensors outside of blocks that differ from the common ones. */
+  readonly outside?: Readonly<Record<string, string>>;
   /** Names of a block's tensors that differ from the common ones. */
   readonly names?: Readonly<Record<string, string>>;
   /** Names of experts in Hugging Face's files. Default EXPERTS. */
@@ -79,6 +89,12 @@ const AFTER = {
   post_feedforward_layernorm: 'post_ffw_norm',
 };
 
+/** Names of feed-forward blocks without gates. */
+const plainFeed = (first: string, second: string) => ({
+  [`mlp.${first}`]: 'ffn_up',
+  [`mlp.${second}`]: 'ffn_down',
+});
+
 const GEMMA = {
   hasOffsetNorms: true,
   fixed: { hidden_activation: 'gelu_pytorch_tanh', tie_word_embeddings: true },
@@ -139,6 +155,51 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
       logits_scaling: 'logit_scale',
     },
   },
+  {
+    ...{ name: 'stablelm', modelTypes: ['stablelm'], className: 'StableLmForCausalLM' },
+    ...{ epsilon: 'layer_norm_eps', biasKey: 'use_qkv_bias', mayBeParallel: true },
+  },
+  {
+    ...{ name: 'phi2', modelTypes: ['phi'], className: 'PhiForCausalLM' },
+    ...{ epsilon: 'layer_norm_eps', outside: { 'model.final_layernorm': 'output_norm' } },
+    names: { 'self_attn.dense': 'attn_output', ...plainFeed('fc1', 'fc2') },
+  },
+  {
+    ...{ name: 'starcoder2', modelTypes: ['starcoder2'], className: 'Starcoder2ForCausalLM' },
+    ...{ epsilon: 'norm_epsilon', biasKey: 'use_bias', names: plainFeed('c_fc', 'c_proj') },
+    fixed: { sliding_window: null },
+  },
+  {
+    ...{ name: 'command-r', modelTypes: ['cohere'], className: 'CohereForCausalLM' },
+    lacksBiases: true,
+    ...{ epsilon: 'layer_norm_eps', numbers: { logit_scale: 'logit_scale' } },
+  },
+  {
+    ...{ name: 'cohere2', modelTypes: ['cohere2'], className: 'Cohere2ForCausalLM' },
+    lacksBiases: true,
+    ...{ epsilon: 'layer_norm_eps', numbers: { logit_scale: 'logit_scale' } },
+    window: { fullEvery: 4 },
+  },
+  {
+    ...{ name: 'glm4', modelTypes: ['glm4'], className: 'Glm4ForCausalLM' },
+    names: {
+      post_self_attn_layernorm: 'post_attention_norm',
+      post_mlp_layernorm: 'post_ffw_norm',
+      'mlp.gate_up_proj': 'ffn_up',
+    },
+  },
+  {
+    ...{ name: 'ernie4_5', modelTypes: ['ernie4_5'], className: 'Ernie4_5ForCausalLM' },
+    ...{ biasKey: 'use_bias', lacksBiases: true },
+  },
+  {
+    ...{ name: 'exaone4', modelTypes: ['exaone4'], className: 'Exaone4ForCausalLM' },
+    names: {
+      post_attention_layernorm: 'post_attention_norm',
+      post_feedforward_layernorm: 'post_ffw_norm',
+    },
+    fixed: { sliding_window: null },
+  },
 ];
 
 /**
@@ -150,8 +211,10 @@ export function blockName({ names }: GgufArchitecture, theirs: string): string |
 
 /** Returns Hugging Face's name of a tensor, without suffix; undefined for unknown tensors. */
 export function modelName(architecture: GgufArchitecture, stored: string): string | undefined {
-  const outside = Object.entries(OUTSIDE).find(([, name]) => name === stored);
-  if (outside) return outside[0];
+  const outside = Object.entries({ ...OUTSIDE, ...architecture.outside });
+  // The family's own name comes last.
+  const named = outside.filter(([, name]) => name === stored).at(-1);
+  if (named) return named[0];
   const [, layer, rest] = /^blk\.(\d+)\.(.+)$/.exec(stored) ?? [];
   if (layer === undefined) return undefined;
   const all = [...Object.entries(architecture.names ?? {}), ...Object.entries(BLOCK)];
@@ -162,7 +225,7 @@ export function modelName(architecture: GgufArchitecture, stored: string): strin
 /** Returns llama.cpp's name of a tensor, without suffix; undefined for unknown tensors. */
 export function storedName(architecture: GgufArchitecture, own: string): string | undefined {
   const [, layer, rest = ''] = /^model\.layers\.(\d+)\.(.+)$/.exec(own) ?? [];
-  if (layer === undefined) return OUTSIDE[own];
+  if (layer === undefined) return architecture.outside?.[own] ?? OUTSIDE[own];
   const name = blockName(architecture, rest);
   return name && `blk.${layer}.${name}`;
 }

@@ -22,7 +22,7 @@ export function metadataOf(
 ): GgufMetadata {
   const { name } = architecture;
   const entries = Object.entries({
-    ...sizesOf(sizes),
+    ...sizesOf(architecture, sizes),
     ...ropeOf(architecture, sizes),
     ...scalesOf(architecture, sizes),
     ...windowOf(architecture, sizes),
@@ -35,7 +35,10 @@ export function metadataOf(
   ]);
 }
 
-function sizesOf({ moe, ...sizes }: RotarySizes): Entries {
+function sizesOf(
+  { epsilon, mayBeParallel }: GgufArchitecture,
+  { moe, ...sizes }: RotarySizes,
+): Entries {
   if (moe && (moe.denseLayers.length > 0 || moe.sharedHidden !== null || !moe.normalize)) {
     throw lost('moe', 'equal layers of experts whose weights add up to 1', moe);
   }
@@ -49,7 +52,10 @@ function sizesOf({ moe, ...sizes }: RotarySizes): Entries {
     'attention.head_count_kv': sizes.kvHeads,
     'attention.key_length': sizes.headDim,
     'attention.value_length': sizes.headDim,
-    'attention.layer_norm_rms_epsilon': new F32(sizes.eps),
+    [epsilon ? 'attention.layer_norm_epsilon' : 'attention.layer_norm_rms_epsilon']: new F32(
+      sizes.eps,
+    ),
+    ...(mayBeParallel && { use_parallel_residual: sizes.parallel ?? false }),
     ...(moe && {
       expert_count: moe.experts,
       expert_used_count: moe.perToken,

@@ -49,7 +49,7 @@ function configOf(
   keys: GgufKeys,
   { tensors }: GgufHeader,
 ): JsonObject {
-  const { mixture, numbers = {}, fixed = {} } = architecture;
+  const { mixture, numbers = {}, fixed = {}, epsilon, biasKey, mayBeParallel } = architecture;
   const has = (name: string): boolean => tensors.some((one) => one.name === name);
   const experts = keys.number('expert_count', 0);
   if (experts > 0 && !mixture) throw keys.refusal('expert_count', '0', experts);
@@ -78,11 +78,16 @@ function configOf(
     num_key_value_heads: kvHeads,
     head_dim: headDim,
     max_position_embeddings: keys.size('context_length'),
-    rms_norm_eps: keys.positive('attention.layer_norm_rms_epsilon'),
+    ...(epsilon
+      ? { [epsilon]: keys.positive('attention.layer_norm_epsilon') }
+      : { rms_norm_eps: keys.positive('attention.layer_norm_rms_epsilon') }),
     tie_word_embeddings: !has('output.weight'),
     torch_dtype: dtypeOf(tensors),
     attention_bias: has('blk.0.attn_q.bias') || has('blk.0.attn_qkv.bias'),
     mlp_bias: has('blk.0.ffn_up.bias'),
+    ...(biasKey && { [biasKey]: has('blk.0.attn_q.bias') }),
+    // llama.cpp also decides by the second norm of a block.
+    ...(mayBeParallel && { use_parallel_residual: !has('blk.0.ffn_norm.weight') }),
     ...(experts > 0 && {
       [mixture?.modelType === 'mixtral' ? 'num_local_experts' : 'num_experts']: experts,
       num_experts_per_tok: keys.size('expert_used_count'),

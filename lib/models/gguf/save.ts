@@ -139,7 +139,8 @@ function piecesOf(architecture: GgufArchitecture, model: RotaryLM, type: GgufTyp
 function fileName(architecture: GgufArchitecture, name: string): string {
   const [, stem = '', suffix = ''] = /^(.*)\.(weight|bias)$/.exec(name) ?? [];
   const stored = storedName(architecture, stem) ?? stackName(architecture, stem);
-  if (stored !== undefined) return `${stored}.${suffix}`;
+  const isIgnored = suffix === 'bias' && architecture.lacksBiases;
+  if (stored !== undefined && !isIgnored) return `${stored}.${suffix}`;
   throw refused('saveGguf', `tensors of ${architecture.name} in llama.cpp`, name);
 }
 
