@@ -106,11 +106,11 @@ test('a search gets the most slots of a node, all nodes, and a command for a she
     async (jobs) => {
       expect(jobs).toMatchObject({ slots: 3, nodes: 2, isRemote: true });
       expect(jobs.command(['--x', 'a b'])).toBe(
-        "ds --no-bind_cores_to_rank --grace_period 60 --num_procs 2 --quiet train.js --x 'a b'",
+        "ds --no-bind_cores_to_rank --grace_period 60 --num_procs 30 --quiet train.js --x 'a b'",
       );
       return {};
     },
-    { num_procs: 2, bind_cores_to_rank: false, quiet: true, grace_period: 60, module: false },
+    { num_procs: 30, bind_cores_to_rank: false, quiet: true, grace_period: 60, module: false },
   );
 });
 

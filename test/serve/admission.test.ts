@@ -36,7 +36,7 @@ test('the end waits for the last request, and admits none', async () => {
   const closed = admission.close().then(() => log.push('closed'));
   expect(() => admission.enter()).toThrow('The server is stopping.');
   first();
-  await Promise.resolve();
+  await new Promise(setImmediate);
   expect(log).toEqual([]);
   second();
   // Without the end of the last request, this would take for ever.

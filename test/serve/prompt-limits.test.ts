@@ -57,6 +57,21 @@ test('two long prompts do not delay the chat of another client', () =>
     { limits: { promptCharacters: 4e6, promptSeconds: 1000 } },
   ));
 
+test('the reasoning of a message counts as its text does', () =>
+  withServer(
+    async (url) => {
+      const answer = { role: 'assistant', content: 'x', reasoning_content: 'y'.repeat(150) };
+      const messages = [{ role: 'user', content: 'Hi' }, answer, { role: 'user', content: 'z' }];
+      const { status, json } = await ask(url + CHAT, { body: { ...good, messages } });
+      expect({ status, param: json.error.param }).toEqual({ status: 400, param: 'messages' });
+      expect(json.error.message).toMatch(/154/);
+    },
+    {
+      chatTemplate: '{% for m in messages %}{{ m.content }}{% endfor %}',
+      limits: { promptCharacters: 100 },
+    },
+  ));
+
 test.each([
   ['a loop', '{% for i in range(1000000000) %}{% endfor %}'],
   [
