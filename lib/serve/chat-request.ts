@@ -56,7 +56,7 @@ function fieldOf(
 ): FormatField | null {
   if (plan?.format) return { format: { schema: plan.format }, field: 'tools' };
   const strict = tools.filter((tool) => tool.function.strict);
-  if (strict.length === 0 || !family?.callTags) return null;
+  if (strict.length === 0 || !family?.hold) return null;
   return { format: { schema: callSchema(strict, family.argumentsKey) }, field: 'tools' };
 }
 

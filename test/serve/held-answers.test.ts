@@ -100,13 +100,36 @@ test('calls of strict functions are held to their schema under auto; others are 
   expect(lastFormat()).toBeUndefined();
 });
 
+test.each([
+  ['llama', '<|python_tag|>', '{"name": "go", "parameters": {"city": "Rome"}}'],
+  ['mistral', '[TOOL_CALLS]', '[TOOL_CALLS][{"name": "go", "arguments": {"city": "Rome"}}]'],
+  ['phi', 'functools[', 'functools[{"name": "go", "arguments": {"city": "Rome"}}]'],
+  [
+    'deepseek',
+    '<｜tool▁call▁begin｜>',
+    '<｜tool▁call▁begin｜>go<｜tool▁sep｜>{"city": "Rome"}<｜tool▁call▁end｜>',
+  ],
+] as const)(
+  'calls of strict functions are held in the form %s',
+  async (toolParser, begin, call) => {
+    engine = new ScriptedEngine();
+    server = await serve(engine, { port: 0, chatTemplate: HERMES, toolParser });
+    engine.answers.push(call);
+    const { json } = await chat({ tools: [go(true)] });
+    expect(json.choices[0].message.tool_calls[0].function.arguments).toBe('{"city": "Rome"}');
+    expect(lastFormat()).toMatchObject({ '~answer': { calls: { begin, isSingle: false } } });
+  },
+);
+
 test('with a format, the model writes its text or calls a function', async () => {
   await start(HERMES);
   await chat({ tools: [go(true), go()], response_format });
-  const { '~answer': answer } = lastFormat() as { '~answer': { calls: { schema: object } } };
+  const { '~answer': answer } = lastFormat() as {
+    '~answer': { calls: { forms: { schema: object }[] } };
+  };
   expect(answer).toMatchObject({ format: { schema } });
   // A function that is not strict takes any object.
-  expect(answer.calls.schema).toMatchObject({
+  expect(answer.calls.forms[0]?.schema).toMatchObject({
     anyOf: [
       { properties: { arguments: schema } },
       { properties: { arguments: { type: 'object' } } },

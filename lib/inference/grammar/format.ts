@@ -3,6 +3,7 @@ import { formatValue } from '../../runtime/format-value.js';
 import { isObject } from '../../runtime/is-object.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { errorMessage } from '../../runtime/system-error.js';
+import type { HeldCalls } from '../../text/tool-calls/held-calls.js';
 import type { Schema } from './schema-merge.js';
 
 /** A schema of zod, valibot, ArkType or another library, by https://standardschema.dev. */
@@ -33,12 +34,8 @@ export type FormatSource =
   | { readonly kind: 'jsonObject' }
   | { readonly kind: 'answer'; readonly answer: ReadAnswer };
 
-/** Calls of functions within an answer: JSON between two tags. */
-interface CallTags {
-  readonly begin: string;
-  readonly end: string;
-  /** The JSON schema of a call. */
-  readonly schema: object;
+/** Calls of functions within an answer; see the forms of calls in the room text. */
+export interface AnswerCalls extends HeldCalls {
   /** At most one call. */
   readonly isSingle: boolean;
 }
@@ -51,7 +48,7 @@ export interface AnswerFormat {
   /** `begin` is null if the prompt has opened the reasoning. Null: no reasoning. */
   readonly reasoning: { readonly begin: string | null; readonly end: string } | null;
   /** Null: no calls. */
-  readonly calls: CallTags | null;
+  readonly calls: AnswerCalls | null;
   /** The format of the text after the reasoning; null for any text. */
   readonly format: Format | null;
 }

@@ -2,7 +2,7 @@
 import { utf8 } from './characters.js';
 import { Description, type Node } from './description.js';
 import { ebnfNode } from './ebnf.js';
-import type { FormatSource } from './format.js';
+import type { AnswerCalls, FormatSource } from './format.js';
 import { patternNode } from './pattern.js';
 import { SchemaCompiler } from './schema.js';
 import type { Schema } from './schema-merge.js';
@@ -52,20 +52,72 @@ function answerNode(to: Description, source: FormatSource & { kind: 'answer' }):
   return to.seq(to.optional(to.seq(spaces, to.text(begin), thought)), rest);
 }
 
-type Calls = NonNullable<(FormatSource & { kind: 'answer' })['answer']['calls']>;
-
 /** Calls within any text; with a format, calls in place of its text. */
 function callsNode(
   to: Description,
-  { begin, end, schema, isSingle }: Calls,
+  calls: AnswerCalls,
   { text, spaces }: { text: Node | null; spaces: Node },
 ): Node {
-  const json = new SchemaCompiler(to, schema as Schema).compile();
-  const call = to.seq(to.text(begin), spaces, json, spaces, to.text(end));
+  const { begin, bare, isSingle } = calls;
+  const call = oneOf(to, calls);
+  const marked = markedCalls(to, calls, { call, spaces });
+  const whole = bare ? joined(to, { call, spaces, isSingle }) : null;
   const most = isSingle ? 1 : Number.POSITIVE_INFINITY;
-  if (text !== null) return to.any(text, to.repeat(to.seq(spaces, call), 1, most));
+  if (text !== null) {
+    const several = to.repeat(to.seq(spaces, marked), 1, most);
+    return to.any(text, several, ...(whole === null ? [] : [to.seq(spaces, whole)]));
+  }
   const plain = textWithout(to, begin);
-  return to.seq(to.repeat(to.seq(plain, call), 0, most), plain);
+  const between = to.seq(to.repeat(to.seq(plain, marked), 0, most), plain);
+  if (whole === null || !bare) return between;
+  const first = to.all(plain, to.without(bareStart(to, bare)));
+  // Readers take an object after a call for the next one, so no text follows.
+  return to.any(to.seq(spaces, whole, spaces), to.seq(first, to.optional(to.seq(marked, spaces))));
+}
+
+/** One call without its marker. */
+function oneOf(to: Description, { forms }: AnswerCalls): Node {
+  return to.any(
+    ...forms.map(({ before, schema, after }) => {
+      const json = new SchemaCompiler(to, schema as Schema).compile();
+      return to.seq(to.text(before), json, to.text(after));
+    }),
+  );
+}
+
+/** A marker and its calls. */
+function markedCalls(
+  to: Description,
+  { begin, end, list, bare, isSingle }: AnswerCalls,
+  { call, spaces }: { call: Node; spaces: Node },
+): Node {
+  if (bare) return to.seq(to.text(begin), spaces, joined(to, { call, spaces, isSingle }));
+  if (list) {
+    const rest = to.seq(spaces, to.text(','), spaces, call);
+    const all = isSingle ? call : to.seq(call, to.star(rest));
+    const gap = list.open === '' ? [] : [spaces, to.text(list.open)];
+    return to.seq(to.text(begin), ...gap, spaces, all, spaces, to.text(list.close));
+  }
+  if (end === '') return to.seq(to.text(begin), spaces, call);
+  return to.seq(to.text(begin), spaces, call, spaces, to.text(end));
+}
+
+/** Calls with ";" between them. */
+function joined(
+  to: Description,
+  { call, spaces, isSingle }: { call: Node; spaces: Node; isSingle: boolean },
+): Node {
+  if (isSingle) return call;
+  return to.seq(call, to.star(to.seq(spaces, to.text(';'), spaces, call)));
+}
+
+/** Texts that begin as an object with the name of a function: readers take them for a call. */
+function bareStart(to: Description, names: readonly string[]): Node {
+  const space = to.star(to.bytes([9, 10], [13, 13], [32, 32]));
+  const all = to.star(to.bytes([0, 255]));
+  const key = to.seq(to.text('"name"'), space, to.text(':'), space);
+  const named = to.texts(names.map((name) => JSON.stringify(name)));
+  return to.seq(space, to.text('{'), all, key, named, all);
 }
 
 /** Bytes without `tag`. No tag begins with an end of its own, so a tag after them ends them. */

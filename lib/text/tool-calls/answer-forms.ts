@@ -1,7 +1,7 @@
 // The forms of calls and reasoning of a model, by its chat template.
 import type { Tokenizer } from '../tokenizer.js';
-import type { AnswerForm, FunctionTool } from './answer-reader.js';
-import { callSchema } from './call-schema.js';
+import type { AnswerForm } from './answer-reader.js';
+import type { FunctionTool } from './call-schema.js';
 import {
   CALL_FAMILIES,
   type CallFamily,
@@ -9,6 +9,7 @@ import {
   familyOf,
   reasoningOf,
 } from './families.js';
+import type { HeldCalls } from './held-calls.js';
 import { isOpenIn, REASONING, type ReasoningMarkers, type ReasoningName } from './reasoning.js';
 
 /** Names that `--tool-parser` takes. */
@@ -35,12 +36,7 @@ interface AnswerBounds<Format> {
 type PartedFormat<Format> = {
   readonly '~answer': {
     readonly reasoning: { readonly begin: string | null; readonly end: string } | null;
-    readonly calls: {
-      readonly begin: string;
-      readonly end: string;
-      readonly schema: object;
-      readonly isSingle: boolean;
-    } | null;
+    readonly calls: (HeldCalls & { readonly isSingle: boolean }) | null;
     readonly format: Format | null;
   };
 };
@@ -102,14 +98,14 @@ export class AnswerForms {
     prompt: readonly number[],
     { format, tools, isSingle = false }: AnswerBounds<Format>,
   ): Format | PartedFormat<Format> | null {
-    const { family } = this;
+    const { family, tokenizer } = this;
     const isHeld = format !== null || tools.some((tool) => tool.function.strict);
-    const tags = isHeld && tools.length > 0 ? family?.callTags : undefined;
-    const reasoning = isHeld ? this.reasoningAfter(prompt) : null;
-    if (!tags && (format === null || !reasoning)) return format;
     const own = tools.map((tool) => (tool.function.strict ? tool : open(tool)));
-    const schema = callSchema(own, family?.argumentsKey);
-    const calls = tags ? { ...tags, schema, isSingle } : null;
+    const hasToken = (token: string): boolean => (tokenizer?.tokenToId(token) ?? null) !== null;
+    const held = isHeld && tools.length > 0 ? family?.hold?.(own, hasToken) : undefined;
+    const reasoning = isHeld ? this.reasoningAfter(prompt) : null;
+    if (!held && (format === null || !reasoning)) return format;
+    const calls = held ? { ...held, isSingle } : null;
     return { '~answer': { reasoning, calls, format } };
   }
 

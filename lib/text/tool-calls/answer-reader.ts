@@ -1,22 +1,13 @@
 // Reads an answer while it is generated: content, reasoning and calls.
 import { isObject } from '../../runtime/is-object.js';
 import { type AnswerEvent, AnswerOutput } from './answer-events.js';
+import type { FunctionTool } from './call-schema.js';
 import type { CallFamily } from './families.js';
 import { headerIn } from './harmony.js';
 import { isOpenIn, type ReasoningMarkers, readReasoning } from './reasoning.js';
 import { type Reading, TextInput } from './text-input.js';
 
-/** A function that the model may call, as OpenAI's API has it. */
-export interface FunctionTool {
-  type: 'function';
-  function: {
-    name: string;
-    description?: string;
-    /** The JSON schema of the arguments. */
-    parameters?: object;
-    strict?: boolean | null;
-  };
-}
+export type { FunctionTool } from './call-schema.js';
 
 /** How an answer is read. */
 export interface AnswerForm {

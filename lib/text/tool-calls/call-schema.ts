@@ -1,6 +1,17 @@
 // The JSON schema of a call of one of several functions.
 import { isObject } from '../../runtime/is-object.js';
-import type { FunctionTool } from './answer-reader.js';
+
+/** A function that the model may call, as OpenAI's API has it. */
+export interface FunctionTool {
+  type: 'function';
+  function: {
+    name: string;
+    description?: string;
+    /** The JSON schema of the arguments. */
+    parameters?: object;
+    strict?: boolean | null;
+  };
+}
 
 /** A call as JSON: its name, then its arguments under `key`. */
 export function callSchema(tools: readonly FunctionTool[], key = 'arguments'): object {

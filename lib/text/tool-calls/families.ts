@@ -1,7 +1,16 @@
 // The forms of calls and reasoning, and the choice of them by a chat template.
 
+import type { FunctionTool } from './call-schema.js';
 import { FUNCTION_GEMMA, GEMMA_4, gemmaCalls } from './gemma-calls.js';
 import { HARMONY, harmonyCalls } from './harmony.js';
+import {
+  deepseekHeld,
+  type HeldCalls,
+  hermesHeld,
+  llamaHeld,
+  mistralHeld,
+  phiHeld,
+} from './held-calls.js';
 import type { CallReading } from './json-call.js';
 import {
   DEEPSEEK,
@@ -28,8 +37,8 @@ export interface CallFamily {
   isWhole?: boolean;
   /** The text before the JSON of a forced call or of a format. Default: none. */
   jsonStart?: string;
-  /** The tags around a call in JSON, if the form has them. */
-  callTags?: { readonly begin: string; readonly end: string };
+  /** The text of calls for a grammar that holds them to schemas; absent: calls stay free. */
+  hold?: (tools: readonly FunctionTool[], hasToken: (token: string) => boolean) => HeldCalls;
   /** The key of the arguments in JSON calls. Default: "arguments". */
   argumentsKey?: string;
 }
@@ -43,7 +52,7 @@ export const CALL_FAMILIES = {
     read: hermesCalls,
     tokens: ['<tool_call>', '</tool_call>'],
     jsonStart: '<tool_call>\n',
-    callTags: { begin: '<tool_call>', end: '</tool_call>' },
+    hold: hermesHeld,
   },
   'qwen3-coder': {
     read: qwenCoderCalls,
@@ -53,14 +62,16 @@ export const CALL_FAMILIES = {
     read: llamaCalls,
     tokens: ['<|python_tag|>'],
     argumentsKey: 'parameters',
+    hold: llamaHeld,
   },
   mistral: {
     read: mistralCalls,
     tokens: ['[TOOL_CALLS]', '[ARGS]', '[CALL_ID]'],
     idLength: 9,
+    hold: mistralHeld,
   },
-  phi: { read: phiCalls, tokens: [] },
-  deepseek: { read: deepseekCalls, tokens: DEEPSEEK },
+  phi: { read: phiCalls, tokens: [], hold: phiHeld },
+  deepseek: { read: deepseekCalls, tokens: DEEPSEEK, hold: deepseekHeld },
   'gpt-oss': {
     read: harmonyCalls,
     tokens: HARMONY,

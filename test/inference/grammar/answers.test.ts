@@ -18,7 +18,8 @@ const call = {
   required: ['name', 'arguments'],
   additionalProperties: false,
 };
-const CALLS = { begin: '<tool_call>', end: '</tool_call>', schema: call, isSingle: false };
+const forms = [{ before: '', schema: call, after: '' }];
+const CALLS = { begin: '<tool_call>', end: '</tool_call>', forms, isSingle: false };
 const GO = '<tool_call>\n{"name": "go", "arguments": {"city": "Oslo"}}\n</tool_call>';
 const masks = new Masks(TOKENS.length);
 

@@ -1,0 +1,202 @@
+// Calls of strict functions in the form of each family: what the grammar takes, and what readers
+// find in texts that it wrote.
+import { Ajv2020 } from 'ajv/dist/2020.js';
+import { readFormat } from '../../../lib/inference/grammar/format.js';
+import { compileRules } from '../../../lib/inference/grammar/rules.js';
+import { Matcher, NativeGrammar } from '../../../lib/runtime/grammar.js';
+import { required } from '../../../lib/runtime/required.js';
+import { AnswerReader } from '../../../lib/text/tool-calls/answer-reader.js';
+import type { FunctionTool } from '../../../lib/text/tool-calls/call-schema.js';
+import {
+  CALL_FAMILIES,
+  type CallFamily,
+  type CallFamilyName,
+} from '../../../lib/text/tool-calls/families.js';
+import { END, Masks, Seeded, smallTrie, TOKENS } from './walk.js';
+
+const city = {
+  type: 'object',
+  properties: { city: { enum: ['Rome', 'Oslo'] }, days: { type: 'integer', minimum: 1 } },
+  required: ['city'],
+  additionalProperties: false,
+};
+const toolOf = (name: string, parameters?: object): FunctionTool => ({
+  ...{ type: 'function', function: { name, strict: true, ...(parameters && { parameters }) } },
+});
+const tools = [toolOf('go', city), toolOf('list_all', { type: 'object', properties: {} })];
+const validate = new Ajv2020().compile(city);
+const masks = new Masks(TOKENS.length);
+
+interface Bounds {
+  isSingle?: boolean;
+  format?: object | null;
+}
+
+async function grammarOf(
+  name: CallFamilyName,
+  vocabulary: readonly string[],
+  { isSingle = false, format = null }: Bounds = {},
+): Promise<NativeGrammar> {
+  const family: CallFamily = CALL_FAMILIES[name];
+  const held = required(family.hold)(tools, (token) => vocabulary.includes(token));
+  const answer = { reasoning: null, calls: { ...held, isSingle }, format };
+  const { source } = readFormat('test', { '~answer': answer });
+  return NativeGrammar.build(await smallTrie(), compileRules(source));
+}
+
+async function isWhole(grammar: NativeGrammar, text: string): Promise<boolean> {
+  const matcher = new Matcher(grammar, [END]);
+  const isTaken = [...Buffer.from(text)].every((byte) => matcher.accept(byte));
+  const { isComplete } = matcher;
+  matcher.dispose();
+  return isTaken && isComplete;
+}
+
+const ARGS = '{"city": "Oslo"}';
+const JSON_CALL = `{"name": "go", "arguments": ${ARGS}}`;
+const LLAMA_CALL = `{"name": "go", "parameters": ${ARGS}}`;
+const LIST_ALL = '{"name": "list_all", "arguments": {}}';
+const V3 = `<｜tool▁call▁begin｜>function<｜tool▁sep｜>go\n\`\`\`json\n${ARGS}\n\`\`\`<｜tool▁call▁end｜>`;
+const V31 = `<｜tool▁call▁begin｜>go<｜tool▁sep｜>${ARGS}<｜tool▁call▁end｜>`;
+const within = (calls: string): string => `a <｜tool▁calls▁begin｜>${calls}<｜tool▁calls▁end｜>`;
+
+interface Row {
+  family: CallFamilyName;
+  vocabulary: readonly string[];
+  /** The start of a call, for random texts. */
+  start: string;
+  /** Two calls. */
+  good: readonly string[];
+  bad: readonly string[];
+}
+
+const ROWS: readonly Row[] = [
+  {
+    ...{ family: 'hermes', vocabulary: [], start: 'a <tool_call>' },
+    good: ['text', `<tool_call>\n${JSON_CALL}\n</tool_call><tool_call>${LIST_ALL}</tool_call>`],
+    bad: ['<tool_call>', `<tool_call>${JSON_CALL.replace('Oslo', 'Paris')}</tool_call>`],
+  },
+  {
+    ...{ family: 'llama', vocabulary: [], start: '' },
+    good: [
+      ...['text', '{"answer": 1}', '{"name": "Bob"}', '[1, 2]', LLAMA_CALL],
+      ...[`${LLAMA_CALL}; ${LLAMA_CALL}`, `\n${LLAMA_CALL};${LLAMA_CALL}`],
+      ...[`a <|python_tag|>${LLAMA_CALL}; ${LLAMA_CALL}`, `<|python_tag|> ${LLAMA_CALL}`],
+    ],
+    bad: [
+      ...[LLAMA_CALL.replace('Oslo', 'Paris'), LLAMA_CALL.slice(0, -1), `${LLAMA_CALL} text`],
+      ...[`{"parameters": ${ARGS}, "name": "go"}`, `{"id": 1, "name" : "go"}`],
+      ...['<|python_tag|>print(1)', `<|python_tag|>${LLAMA_CALL.replace('go', 'stay')}`],
+    ],
+  },
+  {
+    ...{ family: 'llama', vocabulary: [], start: 'a <|python_tag|>' },
+    good: [`${LLAMA_CALL};\n${LLAMA_CALL}`],
+    bad: [],
+  },
+  {
+    ...{ family: 'mistral', vocabulary: [], start: 'a [TOOL_CALLS]' },
+    good: ['text', `a [TOOL_CALLS] [${JSON_CALL}, ${LIST_ALL}]`, `[TOOL_CALLS][${JSON_CALL}]`],
+    bad: [
+      ...['[TOOL_CALLS]', `[TOOL_CALLS][${JSON_CALL.replace('Oslo', 'x')}]`, '[TOOL_CALLS][]'],
+      ...[`[TOOL_CALLS]go[ARGS]${ARGS}`, `[TOOL_CALLS][${JSON_CALL}`],
+    ],
+  },
+  {
+    ...{ family: 'mistral', vocabulary: ['[ARGS]'], start: 'a [TOOL_CALLS]' },
+    good: ['text', `a [TOOL_CALLS]go[ARGS]${ARGS}[TOOL_CALLS]list_all[ARGS]{}`],
+    bad: [
+      ...[`[TOOL_CALLS]stay[ARGS]${ARGS}`, `[TOOL_CALLS]go[ARGS]{"city": "x"}`],
+      ...[`[TOOL_CALLS][${JSON_CALL}]`, `[TOOL_CALLS]go${ARGS}`],
+    ],
+  },
+  {
+    ...{ family: 'phi', vocabulary: [], start: 'functools[' },
+    good: ['import functools', `functools[${JSON_CALL},\n${LIST_ALL}]`],
+    bad: ['functools[', `functools[${JSON_CALL.replace('Oslo', 'x')}]`, 'functools[1]'],
+  },
+  {
+    ...{
+      family: 'deepseek',
+      vocabulary: [],
+      start: 'a <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>',
+    },
+    good: ['text', within(V3), within(`${V3}\n${V3}`), within(V31 + V31)],
+    bad: [
+      ...[within(V3.replace('Oslo', 'x')), within(V31.replace('Oslo', 'x'))],
+      ...[within(V31.replace('go', 'stay')), within('<｜tool▁call▁begin｜>'), V3.slice(0, -3)],
+    ],
+  },
+];
+
+const TITLE = '$family $vocabulary $start';
+
+test.each(ROWS)(`calls in text: ${TITLE}`, async ({ family, vocabulary, good, bad }) => {
+  const grammar = await grammarOf(family, vocabulary);
+  for (const text of good) expect([text, await isWhole(grammar, text)]).toEqual([text, true]);
+  for (const text of bad) expect([text, await isWhole(grammar, text)]).toEqual([text, false]);
+});
+
+/** Calls that a reader finds. */
+function callsIn(family: CallFamilyName, text: string): { name: string; args: string }[] {
+  const reader = new AnswerReader({ family: CALL_FAMILIES[family], reasoning: null, tools });
+  const calls: { name: string; args: string }[] = [];
+  for (const event of [...reader.push(text), ...reader.end()]) {
+    if (event.type === 'call') calls.push({ name: event.name, args: '' });
+    else if (event.type === 'arguments') required(calls.at(-1)).args += event.text;
+  }
+  return calls;
+}
+
+test.each(ROWS)(`readers find the calls of taken texts: ${TITLE}`, ({ family, good }) => {
+  const names = callsIn(family, good.at(-1) as string).map(({ name }) => name);
+  expect(names.length).toBeGreaterThan(0);
+  expect(names.every((name) => tools.some((tool) => tool.function.name === name))).toBe(true);
+});
+
+test.each(ROWS)(`one call at most: ${TITLE}`, async ({ family, vocabulary, good }) => {
+  const grammar = await grammarOf(family, vocabulary, { isSingle: true });
+  const several = good.filter((text) => callsIn(family, text).length > 1);
+  for (const text of several) expect([text, await isWhole(grammar, text)]).toEqual([text, false]);
+});
+
+test.each(ROWS)(
+  `with a format, calls or its text: ${TITLE}`,
+  async ({ family, vocabulary, good }) => {
+    const grammar = await grammarOf(family, vocabulary, { format: { choice: ['yes'] } });
+    expect(await isWhole(grammar, 'yes')).toBe(true);
+    expect(await isWhole(grammar, 'text')).toBe(false);
+    const [call] = good.filter((text) => !/^a /.test(text) && callsIn(family, text).length > 0);
+    if (call !== undefined) expect([call, await isWhole(grammar, call)]).toEqual([call, true]);
+  },
+);
+
+test.each(ROWS)(
+  `random texts: every call is valid: ${TITLE}`,
+  async ({ family, vocabulary, start }) => {
+    const grammar = await grammarOf(family, vocabulary);
+    let found = 0;
+    for (let one = 0; one < 20; ++one) {
+      const random = new Seeded(one);
+      const matcher = new Matcher(grammar, [END]);
+      const opening = start === '' ? '{"name": "go", ' : start;
+      const bytes: number[] = [...Buffer.from(opening)];
+      for (const byte of bytes) expect(matcher.accept(byte)).toBe(true);
+      while (!matcher.isDone && bytes.length < 400) {
+        const allowed = masks.of(matcher).filter((token) => token !== END);
+        if (matcher.isComplete && (allowed.length === 0 || random.chance(0.5))) break;
+        const token = random.pick(allowed);
+        expect(matcher.accept(token)).toBe(true);
+        bytes.push(...required(TOKENS[token]));
+      }
+      if (!matcher.isComplete) continue;
+      for (const { name, args } of callsIn(family, Buffer.from(bytes).toString())) {
+        found++;
+        if (name === 'go') expect([args, validate(JSON.parse(args))]).toEqual([args, true]);
+        else expect([name, typeof JSON.parse(args)]).toEqual(['list_all', 'object']);
+      }
+      matcher.dispose();
+    }
+    expect(found).toBeGreaterThan(5);
+  },
+);
