@@ -225,4 +225,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 677657249
+#define DS_INTERFACE_HASH 788900611

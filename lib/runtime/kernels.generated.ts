@@ -1987,10 +1987,10 @@ export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
 
 /**
  * Codes of `in`, of its transpose, or of both. A group's multiplier is the largest value of
- * `format` over the group's largest magnitude (at least 1e-12; in groups and squares 1e-4),
- * computed in f64 and rounded to f32. A code is in * multiplier, rounded to nearest even. The
- * scale is 1 / multiplier. If a magnitude is not finite, all codes and the scale of its group are
- * NaN. Groups of the transpose are groups of its own rows. Source: torchao's float8 training.
+ * `format` over the group's largest magnitude (at least 1e-12), computed in f64 and rounded to
+ * f32. A code is in * multiplier, rounded to nearest even. The scale is 1 / multiplier. If a
+ * magnitude is not finite, all codes and the scale of its group are NaN. Groups of the transpose
+ * are groups of its own rows. Source: torchao's float8 training.
  */
 export interface Fp8QuantizeArgs {
   /** [rows, columns] f32, f16 or bf16; last stride 1, any row stride */
