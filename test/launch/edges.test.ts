@@ -1,0 +1,47 @@
+// The adapters that a plan is asked for, the GPUs of a rank, and two presses of Ctrl+C.
+import type { Job } from '../../lib/launch/job.js';
+import { processorFeatures } from '../../lib/launch/machine/processor.js';
+import { plan } from '../../lib/launch/plan.js';
+import type { PlanFlags } from '../../lib/launch/plan-options.js';
+import { rankEnvironment } from '../../lib/launch/rank-environment.js';
+
+const flags = (own: Partial<PlanFlags>): PlanFlags =>
+  ({
+    model: '124M',
+    gpu: 'H200',
+    batch: 1,
+    tp: 1,
+    pp: 1,
+    gpus: 1,
+    nodes: 1,
+    json: true,
+    ...own,
+  }) as PlanFlags;
+
+test('adapters are planned on whole layers, and weights in 4 bits only if asked for', () => {
+  const refused = (own: Partial<PlanFlags>) => () => plan(flags(own));
+  expect(refused({ lora: 8, tp: 2 })).toThrow(/--tp 1 and --pp 1: adapters are not cut/);
+  expect(refused({ lora: 8, pp: 2 })).toThrow(/got --tp 1 --pp 2/);
+  expect(refused({ lora: 8, qlora: 8 })).toThrow(/--lora or --qlora/);
+  const weightsOf = (own: Partial<PlanFlags>): string => plan(flags(own)).output;
+  expect(weightsOf({ lora: 8 })).not.toBe(weightsOf({ qlora: 8 }));
+});
+
+test('a rank sees the GPUs of its node, and none in a job on the CPU', () => {
+  const nodes = [
+    { host: 'a', slots: [0] },
+    { host: 'b', slots: [2, 3] },
+  ];
+  const seen = (device: 'cpu' | 'gpu') => {
+    const job = { nodes, device, environment: {}, masterAddr: 'a', masterPort: 1, secret: 's' };
+    const place = { rank: 2, localRank: 1, nodeRank: 1 };
+    return rankEnvironment(job as unknown as Job, place, null, {}).CUDA_VISIBLE_DEVICES;
+  };
+  expect([seen('gpu'), seen('cpu')]).toEqual(['2,3', '']);
+});
+
+test('features are those of the first processor', () => {
+  const text = 'processor: 0\nflags\t\t: fpu avx2 fma\nbugs: none\nprocessor: 1\nflags: avx512f\n';
+  expect(processorFeatures(text)).toEqual(expect.arrayContaining(['avx2']));
+  expect(processorFeatures(text)).not.toContain('avx512f');
+});
