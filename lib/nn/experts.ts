@@ -10,6 +10,7 @@ import {
   clamp,
   combineRows,
   embedding,
+  gelu,
   groupedFrozen,
   groupedLinear,
   groupedProduct,
@@ -31,6 +32,7 @@ import {
   type GroupRouting,
   ROUTER,
   type RouterLoads,
+  type TokenRouter,
   TopKRouter,
   type TopKRouterOptions,
 } from './routers.js';
@@ -67,6 +69,10 @@ export interface ExpertsOptions {
    * gate at most this limit and up within it on both sides. Default: null, silu(gate) up.
    */
   limit?: number | null;
+  /**
+   * The function of the gate: "silu", or "geluTanh", GELU's approximation by tanh. Default "silu".
+   */
+  activation?: 'silu' | 'geluTanh';
 }
 
 /**
@@ -84,6 +90,8 @@ export class Experts extends Module {
   readonly down_proj_bias: Parameter | null;
   /** Bound of gate and up; null: unbounded, without biases. */
   readonly limit: number | null;
+  /** The function of the gate. */
+  readonly activation: 'silu' | 'geluTanh';
 
   /** From channels over hidden to channels. Throws DS_ARGUMENT. */
   constructor(count: number, channels: number, hidden: number, given: ExpertsOptions = {}) {
@@ -91,8 +99,12 @@ export class Experts extends Module {
     requireInteger('Experts count', count, 1);
     requireInteger('Experts channels', channels, 1);
     requireInteger('Experts hidden', hidden, 1);
-    const names = { weightInit: true, limit: true } as const;
-    const { weightInit, limit = null } = readOptions('Experts', given, names);
+    const names = { weightInit: true, limit: true, activation: true } as const;
+    const { weightInit, limit = null, activation = 'silu' } = readOptions('Experts', given, names);
+    if (activation !== 'silu' && activation !== 'geluTanh') {
+      throw refusedValue('Experts activation', '"silu" or "geluTanh"', activation);
+    }
+    this.activation = activation;
     const init = (inputs: number): Initializer => weightInit ?? uniform(1 / Math.sqrt(inputs));
     this.limit = limit === null ? null : requireFinite('Experts limit', limit, Number.MIN_VALUE);
     const isBounded = this.limit !== null;
@@ -108,9 +120,15 @@ export class Experts extends Module {
 
   /**
    * Maps x [.., channels] to the same shape, by the experts that `router` selects for each token.
+   * The router reads `routed` if given, else x.
    */
-  override forward(x: Tensor, router: TopKRouter, loads: RouterLoads | null = null): Tensor {
-    return callExperts(this, x, router, loads);
+  override forward(
+    x: Tensor,
+    router: TokenRouter,
+    loads: RouterLoads | null = null,
+    routed: Tensor | null = null,
+  ): Tensor {
+    return callExperts(this, x, router, { loads, routed });
   }
 }
 
@@ -118,13 +136,13 @@ export class Experts extends Module {
 export const callExperts = (
   experts: ExpertWeights,
   x: Tensor,
-  router: TopKRouter,
-  loads: RouterLoads | null,
+  router: TokenRouter,
+  { loads, routed }: { loads: RouterLoads | null; routed: Tensor | null },
   updates: ExpertUpdates = {},
 ): Tensor =>
   scope(() => {
     const tokens = x.reshape([-1, x.size(-1)]);
-    const routes = router.call(tokens, loads);
+    const routes = router.call(routed?.reshape(tokens.shape) ?? tokens, loads);
     return throughExperts(experts, tokens, routes, null, updates).reshape(x.shape);
   });
 
@@ -154,9 +172,16 @@ export function throughExperts(
     return combineRows(boundedRows(experts, tokens, groups, limit, updates), weights, groups);
   }
   const both = product(tokens, gate_up_proj, groups, true);
-  const hidden = swiglu(plus(both, updates.gate_up_proj?.(tokens, groups, true)));
+  const inner = plus(both, updates.gate_up_proj?.(tokens, groups, true));
+  const hidden = experts.activation === 'silu' ? swiglu(inner) : geluGated(inner);
   const out = product(hidden, down_proj, groups);
   return combineRows(plus(out, updates.down_proj?.(hidden, groups, false)), weights, groups);
+}
+
+/** GELU of the first half of the channels, times the second half. */
+function geluGated(both: Tensor): Tensor {
+  const [gate, up] = both.split(both.size(1) / 2, 1) as [Tensor, Tensor];
+  return gelu(gate, 'tanh').mul(up);
 }
 
 const plus = (product: Tensor, update: Tensor | undefined): Tensor =>
@@ -164,7 +189,7 @@ const plus = (product: Tensor, update: Tensor | undefined): Tensor =>
 
 /** @internal The parameters of all experts, or of the experts of one rank. */
 export interface ExpertWeights
-  extends Pick<Experts, 'gate_up_proj_bias' | 'down_proj_bias' | 'limit'> {
+  extends Pick<Experts, 'gate_up_proj_bias' | 'down_proj_bias' | 'limit' | 'activation'> {
   /** See Experts; a frozen matrix may be computed. */
   readonly gate_up_proj: Parameter | ComputedWeight;
   readonly down_proj: Parameter | ComputedWeight;

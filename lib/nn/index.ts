@@ -56,6 +56,7 @@ export {
   GroupRouter,
   type GroupRouting,
   type RouterLoads,
+  type TokenRouter,
   TopKRouter,
   type TopKRouterOptions,
 } from './routers.js';

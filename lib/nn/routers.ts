@@ -36,6 +36,12 @@ export interface RouterLoads {
   readonly layers: Tensor[];
 }
 
+/** A module that routes tokens [T, channels] to experts; see TopKRouter. */
+export interface TokenRouter {
+  /** Returns ids and weights, [T, k] each. */
+  call(x: Tensor, loads?: RouterLoads | null, counts?: boolean): Routes;
+}
+
 /** Options of TopKRouter. */
 export interface TopKRouterOptions {
   /** Experts per token. Default 2. */

@@ -5,7 +5,7 @@ import type { ProcessGroup } from '../comm/index.js';
 import { type Experts, throughExperts } from '../nn/experts.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
-import type { RouterLoads, TopKRouter } from '../nn/routers.js';
+import type { RouterLoads, TokenRouter } from '../nn/routers.js';
 import { required } from '../runtime/required.js';
 import { scope, type Tensor } from '../tensor/index.js';
 import { cutAlong, type Range, rangesFor } from './share.js';
@@ -26,6 +26,8 @@ export class CutExperts extends Module {
   readonly down_proj_bias: Parameter | null;
   /** Bound of gate and up, or null. */
   readonly limit: number | null;
+  /** The function of the gate. */
+  readonly activation: Experts['activation'];
   private readonly range: Range;
 
   /** Moves the parameters of `whole` here. Throws DS_ARGUMENT for more ranks than experts. */
@@ -44,6 +46,7 @@ export class CutExperts extends Module {
     this.down_proj = whole.down_proj;
     this.down_proj_bias = whole.down_proj_bias;
     this.limit = whole.limit;
+    this.activation = whole.activation;
     for (const one of whole.parameters()) {
       cutAlong(one, 0, [{ ranges, pieces: count }], group.rank);
     }
@@ -51,13 +54,20 @@ export class CutExperts extends Module {
 
   /**
    * Maps x [.., channels] to the same shape, by the experts that `router` selects for each token.
+   * The router reads `routed` if given, else x.
    */
-  override forward(x: Tensor, router: TopKRouter, loads: RouterLoads | null = null): Tensor {
+  override forward(
+    x: Tensor,
+    router: TokenRouter,
+    loads: RouterLoads | null = null,
+    routed: Tensor | null = null,
+  ): Tensor {
     const { stream, group, range } = this;
     return scope(() => {
       const all = stream.enter(x);
       const tokens = all.reshape([-1, all.size(-1)]);
-      const routes = router.call(tokens, loads, group.rank === 0);
+      const read = routed ? stream.enter(routed).reshape(tokens.shape) : tokens;
+      const routes = router.call(read, loads, group.rank === 0);
       const sum = throughExperts(this, tokens, routes, range.first);
       return stream.leave(sum.reshape(all.shape));
     });

@@ -5,7 +5,7 @@ import { normal, zeros } from '../nn/initializers.js';
 import { Linear } from '../nn/linear.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
-import type { RouterLoads, TopKRouter } from '../nn/routers.js';
+import type { RouterLoads, TokenRouter } from '../nn/routers.js';
 import { refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import {
@@ -124,11 +124,16 @@ export class LoraExperts extends LoraLayer<AnyExperts> {
   }
 
   /** Maps x [.., channels] to the same shape; see Experts. */
-  override forward(x: Tensor, router: TopKRouter, loads: RouterLoads | null = null): Tensor {
+  override forward(
+    x: Tensor,
+    router: TokenRouter,
+    loads: RouterLoads | null = null,
+    routed: Tensor | null = null,
+  ): Tensor {
     const { base } = this;
-    if (!this.isActive) return base.call(x, router, loads);
+    if (!this.isActive) return base.call(x, router, loads, routed);
     const updates = this.#adapters.map((one) => [one.matrix, besideOf(base, one)] as const);
-    return callExperts(base, x, router, loads, Object.fromEntries(updates));
+    return callExperts(base, x, router, { loads, routed }, Object.fromEntries(updates));
   }
 }
 

@@ -3,7 +3,7 @@
 import { callExperts, type Experts } from '../nn/experts.js';
 import { type Field, Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
-import type { RouterLoads, TopKRouter } from '../nn/routers.js';
+import type { RouterLoads, TokenRouter } from '../nn/routers.js';
 import type { DType } from '../runtime/dtype.js';
 import { refused } from '../runtime/refused.js';
 import { type ComputedWeight, cast, noGrad, scope, type Tensor } from '../tensor/index.js';
@@ -74,6 +74,8 @@ export class NF4Experts extends Module {
   readonly down_proj_bias: Parameter | null;
   /** Bound of gate and up; see Experts. */
   readonly limit: number | null;
+  /** The function of the gate. */
+  readonly activation: Experts['activation'];
 
   private constructor(whole: Experts, pack: (matrix: Parameter) => NF4Matrices) {
     super();
@@ -83,6 +85,7 @@ export class NF4Experts extends Module {
     this.gate_up_proj_bias = whole.gate_up_proj_bias?.requireGrad(false) ?? null;
     this.down_proj_bias = whole.down_proj_bias?.requireGrad(false) ?? null;
     this.limit = whole.limit;
+    this.activation = whole.activation;
   }
 
   /**
@@ -100,7 +103,12 @@ export class NF4Experts extends Module {
   }
 
   /** Maps x [.., channels] to the same shape; see Experts. */
-  override forward(x: Tensor, router: TopKRouter, loads: RouterLoads | null = null): Tensor {
-    return callExperts(this, x, router, loads);
+  override forward(
+    x: Tensor,
+    router: TokenRouter,
+    loads: RouterLoads | null = null,
+    routed: Tensor | null = null,
+  ): Tensor {
+    return callExperts(this, x, router, { loads, routed });
   }
 }

@@ -113,7 +113,7 @@ test.each([
   [{ per_layer_config: { 1: { head_dim: 14 } } }, /per_layer_config: expected the same sizes/],
   [{ per_layer_config: { 1: { width: 14 } } }, /width: expected the keys head_dim/],
   [{ vocab_size_per_layer_input: 40 }, /vocab_size_per_layer_input: expected 41/],
-  [{ enable_moe_block: true }, /enable_moe_block: expected false/],
+  [{ enable_moe_block: true, num_experts: 4, top_k_experts: 5 }, /top_k_experts: expected at most/],
 ])('config.json with %j is refused', (more, message) => {
   expect(() => nn.models.fromConfig({ ...configOf('gemma4'), ...more })).toThrow(message);
 });

@@ -2,7 +2,7 @@
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
-import type { RotaryTraits } from '../rotary/traits.js';
+import { NORMS_AROUND, type RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Gemma2, and the mode of its activations. */
 export type Gemma2Config = FamilyConfig<'attentionBias' | 'window' | 'scales'>;
@@ -12,13 +12,7 @@ const TRAITS: RotaryTraits = {
   modelType: 'gemma2',
   architecture: 'Gemma2ForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
-  norm: {
-    offset: true,
-    block: {
-      attention: ['input_layernorm', 'post_attention_layernorm'],
-      mlp: ['pre_feedforward_layernorm', 'post_feedforward_layernorm'],
-    },
-  },
+  norm: { offset: true, block: NORMS_AROUND },
   activation: { kind: 'geluTanh', key: 'hidden_activation', names: ['gelu_pytorch_tanh'] },
   window: 'layers',
   windowEvery: [null, 2],

@@ -2,7 +2,7 @@
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
-import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
+import { COMMON_ROPE, NORMS_AROUND, type RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Gemma3, and the mode of its activations. */
 export type Gemma3Config = FamilyConfig<'attentionBias' | 'window' | 'windowRopeTheta' | 'scales'>;
@@ -15,13 +15,7 @@ const TRAITS: RotaryTraits = {
   architecture: 'Gemma3ForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
   qkNorm: 'head',
-  norm: {
-    offset: true,
-    block: {
-      attention: ['input_layernorm', 'post_attention_layernorm'],
-      mlp: ['pre_feedforward_layernorm', 'post_feedforward_layernorm'],
-    },
-  },
+  norm: { offset: true, block: NORMS_AROUND },
   activation: { kind: 'geluTanh', key: 'hidden_activation', names: ['gelu_pytorch_tanh'] },
   window: 'layers',
   windowEvery: ['sliding_window_pattern', 6],

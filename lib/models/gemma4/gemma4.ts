@@ -2,7 +2,7 @@
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
-import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
+import { COMMON_ROPE, NORMS_AROUND, type RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Gemma4, and the mode of its activations. */
 export type Gemma4Config = FamilyConfig<
@@ -13,6 +13,7 @@ export type Gemma4Config = FamilyConfig<
   | 'full'
   | 'sharedKeys'
   | 'layerInputDim'
+  | 'moe'
 >;
 
 const TRAITS: RotaryTraits = {
@@ -24,12 +25,7 @@ const TRAITS: RotaryTraits = {
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
   qkNorm: 'head',
   layerKinds: true,
-  norm: {
-    block: {
-      attention: ['input_layernorm', 'post_attention_layernorm'],
-      mlp: ['pre_feedforward_layernorm', 'post_feedforward_layernorm'],
-    },
-  },
+  norm: { block: NORMS_AROUND },
   activation: { kind: 'geluTanh', key: 'hidden_activation', names: ['gelu_pytorch_tanh'] },
   window: 'layers',
   windowEvery: [null, 6],
@@ -44,8 +40,13 @@ const TRAITS: RotaryTraits = {
     scores: 1,
     logitCap: { key: 'final_logit_softcapping', fallback: null },
   },
+  moe: {
+    ...{ experts: ['num_experts', 128], perToken: 8, perTokenKey: 'top_k_experts' },
+    ...{ hidden: 'moe_intermediate_size', shared: false, choosesNorm: false },
+    ...{ choosesLayers: false, beside: 'enable_moe_block', files: null },
+  },
   // Only images would see later tokens.
-  only: { enable_moe_block: [false], use_bidirectional_attention: ['vision'] },
+  only: { use_bidirectional_attention: ['vision'] },
   defaults: {
     // Multimodal files omit sizes that have these values.
     ...{ vocab_size: 262_144, hidden_size: 2304, intermediate_size: 9216, head_dim: 256 },

@@ -59,6 +59,14 @@ function feedOf(traits: RotaryTraits, { hidden, channels, moe, layers }: RotaryS
   const dense = feedWith(traits, hidden);
   if (!moe) return dense;
   const sparse = sparseFeed(traits, moe, channels);
+  // Both blocks, the norms around them, and the router's input.
+  if (traits.moe?.beside) {
+    return {
+      kept: dense.kept + sparse.kept + 5 * channels + 2 * moe.perToken * moe.hidden,
+      statistics: dense.statistics + sparse.statistics + 16,
+      backward: Math.max(dense.backward, sparse.backward),
+    };
+  }
   const fraction = moe.denseLayers.length / layers;
   const mean = (key: 'kept' | 'statistics'): number =>
     fraction * dense[key] + (1 - fraction) * sparse[key];

@@ -30,6 +30,7 @@ import {
   PerHeadAttention,
   RotaryAttention,
 } from './attention.js';
+import { addExperts, besideExperts } from './beside-experts.js';
 import { droppedSource, overflow, requireOneRegime } from './body-errors.js';
 import type { Body } from './config.js';
 import { GatedDeltaNet } from './delta-net.js';
@@ -89,6 +90,7 @@ export class RotaryBlock extends Module {
     this.addNorm(norms.mlp[0]);
     this.mlp = feedForward(own, layer);
     this.addNorm(norms.mlp[1]);
+    if (traits.moe?.beside) addExperts(this, body);
     if (traits.layerKinds) addEnding(this, body);
   }
 
@@ -122,8 +124,11 @@ export class RotaryBlock extends Module {
       return [attended.add(fed), stream];
     }
     const [next, y] = this.entered(attended, stream, norms.mlp[0]);
-    const fed = this.left(this.fed(y, context), norms.mlp[1], scale);
-    if (!this.body.traits.layerKinds) return [fed, next];
+    const dense = this.fed(y, context);
+    const { moe, traits } = this.body;
+    const both = moe && traits.moe?.beside ? besideExperts(this, { dense, stream: next }) : dense;
+    const fed = this.left(both, norms.mlp[1], scale);
+    if (!traits.layerKinds) return [fed, next];
     const given = { stream: fed.add(next), inputs: context.layerInputs ?? null };
     return [ended(this, this.body, this.layer, given), null];
   }

@@ -244,7 +244,7 @@ function varyingOf(traits: RotaryTraits): Varying[] {
   };
   const named = [qkv, out, mlp].filter((one) => typeof one === 'string');
   const found = Object.keys(given).filter((one) => given[one as Varying]) as Varying[];
-  const mixed = moe?.scores ? MIXED.slice(0, 1) : MIXED;
+  const mixed = moe?.scores || moe?.beside ? MIXED.slice(0, 1) : MIXED;
   return [...new Set([...named, ...found, ...(moe ? mixed : [])])];
 }
 
@@ -330,7 +330,7 @@ function variedOf(
   const { windowRopeTheta = rope?.ofWindows?.fallback } = config;
   const has = (one: Varying): boolean => varying.includes(one);
   return {
-    ...(moe && { moe: readMoe(name, moe, config.moe, config) }),
+    ...(moe && (config.moe || !moe.beside) && { moe: readMoe(name, moe, config.moe, config) }),
     ...(has('routerAuxLossCoef') && {
       routerAuxLossCoef: requireFinite(`${name} routerAuxLossCoef`, routerAuxLossCoef, 0),
     }),

@@ -95,7 +95,7 @@ export function feedForward(body: Body, layer: number): FeedForward {
   const { channels, hidden, mlpBias: bias, moe, initializerRange, traits } = body;
   const { feed = traits.packed ? 'packed' : 'gated', activation: { kind } = { kind: 'silu' } } =
     traits;
-  if (!moe || moe.denseLayers.includes(layer)) {
+  if (!moe || traits.moe?.beside || moe.denseLayers.includes(layer)) {
     if (feed === 'packed') return new PackedSwiGLU(channels, hidden, { bias });
     if (feed !== 'gated') {
       return new PlainMlp(channels, hidden, { bias, activation: kind, names: feed });

@@ -44,6 +44,13 @@ export interface MoeTraits {
   readonly experts: readonly [key: string, fallback: number];
   /** transformers' default for num_experts_per_tok. */
   readonly perToken: number;
+  /** Another key for it. */
+  readonly perTokenKey?: string;
+  /**
+   * The experts are beside a dense block, with a router that scales its input, if this key of
+   * config.json is true. Default: they are in its place.
+   */
+  readonly beside?: string;
   /** config.json's key for the width inside an expert. */
   readonly hidden: 'intermediate_size' | 'moe_intermediate_size';
   /**
@@ -62,7 +69,7 @@ export interface MoeTraits {
   /** Bound of gates, in families of experts with biases; see nn.Experts. Default: none. */
   readonly limit?: number;
   /** Names in the files. */
-  readonly files: ExpertFiles;
+  readonly files: ExpertFiles | null;
 }
 
 /**
@@ -164,10 +171,11 @@ export function parseMoe(traits: MoeTraits, config: ModelConfig, layers: number)
   config.requireOneOf('scoring_func', [traits.scores ?? 'softmax']);
   const [key, fallback] = traits.experts;
   const experts = config.size(config.get(key) === null ? OTHER_KEY : key, fallback);
-  const perToken = config.size('num_experts_per_tok', traits.perToken);
+  const { perTokenKey = PER_TOKEN } = traits;
+  const perToken = config.size(perTokenKey, traits.perToken);
   if (experts > 512) throw config.refusal(key, 'at most 512 experts', experts);
   if (perToken > experts) {
-    throw config.refusal('num_experts_per_tok', `at most ${experts}`, perToken);
+    throw config.refusal(perTokenKey, `at most ${experts}`, perToken);
   }
   const hidden = config.size(traits.hidden);
   if (traits.choosesNorm === 'never') config.requireOneOf('norm_topk_prob', [false]);
@@ -229,6 +237,8 @@ const describeGroups = (
   ...(scores === 'softmax' && { topk_method: groups === 1 ? 'greedy' : METHODS.softmax[0] }),
 });
 
+const PER_TOKEN = 'num_experts_per_tok';
+
 /** Newer versions of transformers also write this key. */
 const OTHER_KEY = 'num_local_experts';
 
@@ -258,7 +268,8 @@ export function describeMoe(traits: MoeTraits, moe: MoeSizes, routerLoss: number
   const [key] = traits.experts;
   return {
     [key]: moe.experts,
-    num_experts_per_tok: moe.perToken,
+    [traits.perTokenKey ?? PER_TOKEN]: moe.perToken,
+    ...(traits.beside && { [traits.beside]: true }),
     [traits.hidden]: moe.hidden,
     ...(traits.shared === 'ungated'
       ? { n_shared_experts: Number(moe.sharedHidden) / moe.hidden }
@@ -269,7 +280,9 @@ export function describeMoe(traits: MoeTraits, moe: MoeSizes, routerLoss: number
       : traits.choosesLayers && {
           ...{ decoder_sparse_step: 1, mlp_only_layers: [...moe.denseLayers] },
         }),
-    ...(traits.scores ? describeGroups(traits, moe) : { output_router_logits: routerLoss > 0 }),
+    ...(traits.scores
+      ? describeGroups(traits, moe)
+      : !traits.beside && { output_router_logits: routerLoss > 0 }),
     ...(routerLoss > 0 && { router_aux_loss_coef: routerLoss }),
   };
 }
@@ -281,6 +294,7 @@ export function expertSlices(
   layers: number,
 ): SliceNames {
   const found: [string, string[]][] = [];
+  if (files === null) return {};
   for (let layer = 0; layer < layers; ++layer) {
     if (moe.denseLayers.includes(layer)) continue;
     const [own, theirs] = ['mlp', files.block].map((block) => `model.layers.${layer}.${block}`);

@@ -143,9 +143,10 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     ...parseBiases(traits, config),
     ...window,
     ...parseLayerKinds(traits, config, { kvHeads, headDim: wide.headDim ?? 0, vocabSize, isFull }),
-    ...(traits.moe && {
-      moe: parseMoe(traits.moe, config, layers),
-      ...(!traits.moe.scores && { routerAuxLossCoef: parseRouterLoss(config) }),
+    ...(hasExperts(traits, config) && {
+      moe: parseMoe(required(traits.moe), config, layers),
+      ...(!traits.moe?.scores &&
+        !traits.moe?.beside && { routerAuxLossCoef: parseRouterLoss(config) }),
     }),
     ...(traits.positions ? { maxSeq } : parseRope(traits, config, maxSeq)),
     ...parseRopeLayers(traits, config, layers),
@@ -156,6 +157,10 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     ...(traits.residualDropout && { residualDropout: config.fraction(traits.residualDropout, 0) }),
   };
 }
+
+/** Whether the model of a config.json has experts. */
+const hasExperts = ({ moe }: RotaryTraits, config: ModelConfig): boolean =>
+  moe !== undefined && (moe.beside === undefined || config.flag(moe.beside, false));
 
 /** Whether each query head has its own key and value head. */
 const hasOwnHeads = ({ perHead, perGroup, latent, positions }: RotaryTraits): boolean =>

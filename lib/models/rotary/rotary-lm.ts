@@ -34,7 +34,7 @@ import { differs, shapesOf } from './layer-kinds.js';
 import { setAtPath, setNamed } from './named-module.js';
 import { describeRotary, parseRotaryConfig, rotaryLayout } from './pretrained.js';
 import { regimeOf, rereads } from './rope-scaling.js';
-import { expertStyles, rotaryTensorPlan } from './tensor-plan.js';
+import { besideStyles, expertStyles, rotaryTensorPlan } from './tensor-plan.js';
 import type { RotaryTraits } from './traits.js';
 
 /**
@@ -95,7 +95,9 @@ export abstract class RotaryLM extends CausalLM {
   override expertPlan(): TensorPlan | null {
     const { moe, layers } = this.config;
     if (!moe || moe.denseLayers.length === layers) return null;
-    return { layers: expertStyles('model.layers.*.mlp') };
+    const isBeside = this.traits.moe?.beside !== undefined;
+    const path = 'model.layers.*';
+    return { layers: isBeside ? besideStyles(path) : expertStyles(`${path}.mlp`) };
   }
 
   /** @internal */

@@ -41,6 +41,12 @@ export const POST_NORMS: BlockNorms = {
   mlp: [null, 'post_feedforward_layernorm'],
 };
 
+/** Gemma 2's: a norm on both sides of each branch. */
+export const NORMS_AROUND: BlockNorms = {
+  attention: ['input_layernorm', 'post_attention_layernorm'],
+  mlp: ['pre_feedforward_layernorm', 'post_feedforward_layernorm'],
+};
+
 /** Cohere's: one norm before both branches. */
 export const ONE_NORM: BlockNorms = { attention: ['input_layernorm', null], mlp: [null, null] };
 

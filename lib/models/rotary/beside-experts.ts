@@ -1,0 +1,83 @@
+// Experts beside a dense feed-forward block. Source: Gemma 4.
+import { Experts } from '../../nn/experts.js';
+import { type Initializer, normal, ones } from '../../nn/initializers.js';
+import { Module } from '../../nn/module.js';
+import { Parameter } from '../../nn/parameter.js';
+import { type RouterLoads, TopKRouter } from '../../nn/routers.js';
+import { embedding, type Routes, rmsNorm, type Tensor, ones as unit } from '../../tensor/index.js';
+import type { Body } from './config.js';
+import { type Norm, normOf } from './norms.js';
+
+/** TopKRouter on normalized and scaled tokens; a number of each expert scales its weights. */
+export class ScaledRouter extends Module {
+  /** From channels to the logits of experts. */
+  readonly proj: TopKRouter;
+  /** [channels]. */
+  readonly scale: Parameter;
+  /** [experts]. */
+  readonly per_expert_scale: Parameter;
+
+  constructor(
+    private readonly channels: number,
+    experts: number,
+    given: { k: number; eps: number; weightInit: Initializer },
+  ) {
+    super();
+    const { k, eps, weightInit } = given;
+    this.eps = eps;
+    this.proj = new TopKRouter(channels, experts, { k, weightInit });
+    this.scale = new Parameter([channels], ones);
+    this.per_expert_scale = new Parameter([experts], ones);
+  }
+
+  private readonly eps: number;
+
+  /** As TopKRouter. */
+  override forward(x: Tensor, loads: RouterLoads | null = null, counts = true): Routes {
+    const { channels, eps, scale, per_expert_scale: factors } = this;
+    const normed = rmsNorm(x, unit([channels], { dtype: x.dtype, device: x.device }), eps);
+    const { ids, weights } = this.proj.call(normed.mul(scale).mul(channels ** -0.5), loads, counts);
+    const chosen = embedding(factors.reshape([-1, 1]), ids).reshape(ids.shape);
+    return { ids, weights: weights.mul(chosen.to(weights.dtype)) };
+  }
+}
+
+/** The modules beside a dense block. */
+interface Beside {
+  router: ScaledRouter;
+  experts: Experts;
+  /** Of the dense block's result. */
+  post_feedforward_layernorm_1: Norm;
+  /** Of the experts' result. */
+  post_feedforward_layernorm_2: Norm;
+  /** Of the experts' input. */
+  pre_feedforward_layernorm_2: Norm;
+}
+
+/** Adds experts to a block whose feed-forward block is dense. */
+export function addExperts(block: Module, body: Body): void {
+  const { moe, channels, eps, initializerRange } = body;
+  if (!moe) return;
+  const weightInit = normal(initializerRange);
+  const norm = (): Norm => normOf(body, channels) as Norm;
+  const modules: Beside = {
+    router: new ScaledRouter(channels, moe.experts, { k: moe.perToken, eps, weightInit }),
+    experts: new Experts(moe.experts, channels, moe.hidden, { weightInit, activation: 'geluTanh' }),
+    post_feedforward_layernorm_1: norm(),
+    post_feedforward_layernorm_2: norm(),
+    pre_feedforward_layernorm_2: norm(),
+  };
+  Object.assign(block, modules);
+}
+
+/** The sum of a dense block's result and of the experts' result for the stream [B, T, C]. */
+export function besideExperts(
+  block: Module,
+  { dense, stream }: { dense: Tensor; stream: Tensor },
+): Tensor {
+  const own = block as unknown as Beside;
+  const x = own.pre_feedforward_layernorm_2.call(stream);
+  const sparse = own.experts.call(x, own.router, null, stream);
+  const first = own.post_feedforward_layernorm_1.call(dense);
+  return first.add(own.post_feedforward_layernorm_2.call(sparse));
+}

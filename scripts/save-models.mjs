@@ -1,0 +1,66 @@
+// Saves the tiny models of the tests in folders of their own, for scripts/check-in-transformers.py.
+//
+//     npm run build:ts && node scripts/save-models.mjs OUT
+//
+// Writes OUT/<case>/model, and OUT/<case>/logits.safetensors with inputs and this library's
+// outputs.
+import { mkdirSync, readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import writer from '../dist/checkpoint/safetensors-writer.js';
+import library from '../dist/index.js';
+
+const { writeSafetensors } = writer;
+const { nn, noGrad, scope, Tensor } = library;
+const [out] = process.argv.slice(2);
+if (!out) throw new Error('node scripts/save-models.mjs OUT');
+const root = join('test', 'golden', 'transformers');
+
+const tensorOf = (rows) =>
+  Tensor.from(Int32Array.from(rows.flat()), { shape: [rows.length, rows[0].length] });
+
+const named = (tensors) =>
+  Object.entries(tensors).map(([name, values]) => ({
+    ...{ name, dtype: values.dtype, shape: values.shape, values },
+  }));
+
+async function write(name, model, tensors) {
+  const dir = join(out, name);
+  mkdirSync(dir, { recursive: true });
+  await model.save(join(dir, 'model'));
+  await writeSafetensors(join(dir, 'logits.safetensors'), named(tensors));
+  console.log(name);
+}
+
+async function decoder(name) {
+  const model = await nn.models.fromPretrained(join(root, 'models', name));
+  const ids = (row) =>
+    Array.from({ length: 24 }, (_, i) => (i * 7919 + row * 31 + 13) % model.vocabSize);
+  const tokens = tensorOf([ids(0), ids(1)]);
+  const logits = noGrad(() => scope(() => model.eval().call(tokens).to('f32').contiguous()));
+  await write(name, model, { tokens, logits });
+}
+
+async function head(family, task) {
+  const dir = join(root, 'encoders', family, task);
+  const model = await nn.models.fromPretrained(dir, { task });
+  const { inputs } = JSON.parse(readFileSync(join(dir, 'golden.json'), 'utf8'));
+  const tokens = tensorOf(inputs.input_ids);
+  const mask = tensorOf(inputs.attention_mask);
+  const types = inputs.token_type_ids ? tensorOf(inputs.token_type_ids) : null;
+  const given = { mask, ...(types && { types }) };
+  model.eval();
+  const logits = noGrad(() =>
+    scope(() =>
+      (task === 'embedding' ? model.hidden(tokens, given) : model.call(tokens, given))
+        .to('f32')
+        .contiguous(),
+    ),
+  );
+  await write(`${family}-${task}`, model, { tokens, mask, ...(types && { types }), logits });
+}
+
+for (const name of readdirSync(join(root, 'models'))) if (name !== 'ropes') await decoder(name);
+for (const family of readdirSync(join(root, 'encoders'))) {
+  if (family === 'tokenizers') continue;
+  for (const task of readdirSync(join(root, 'encoders', family))) await head(family, task);
+}
