@@ -1,6 +1,6 @@
 // Saves the tiny models of the tests in folders of their own, for scripts/check-in-transformers.py.
 //
-//     npm run build:ts && node scripts/save-models.mjs OUT
+//     npm run build:ts && node scripts/save-models.mjs OUT [FAMILY,FAMILY]
 //
 // Writes OUT/<case>/model, and OUT/<case>/logits.safetensors with inputs and this library's
 // outputs.
@@ -11,7 +11,7 @@ import library from '../dist/index.js';
 
 const { writeSafetensors } = writer;
 const { nn, noGrad, scope, Tensor } = library;
-const [out] = process.argv.slice(2);
+const [out, only] = process.argv.slice(2);
 if (!out) throw new Error('node scripts/save-models.mjs OUT');
 const root = join('test', 'golden', 'transformers');
 
@@ -31,8 +31,25 @@ async function write(name, model, tensors) {
   console.log(name);
 }
 
+// Published folders have whole numbers where those of the tests have fractions.
+const WHOLE = {
+  cohere: { logit_scale: 1 },
+  'deepseek-v2': { routed_scaling_factor: 1 },
+  'deepseek-v3': { routed_scaling_factor: 1 },
+  gemma2: { attn_logit_softcapping: 50, final_logit_softcapping: 30 },
+  gemma4: { final_logit_softcapping: 30 },
+  'glm4-moe': { routed_scaling_factor: 1 },
+  granite: { embedding_multiplier: 12, logits_scaling: 8, attention_multiplier: 1 },
+};
+
 async function decoder(name) {
-  const model = await nn.models.fromPretrained(join(root, 'models', name));
+  await saveDecoder(name, await nn.models.fromPretrained(join(root, 'models', name)));
+  if (!WHOLE[name]) return;
+  const config = JSON.parse(readFileSync(join(root, 'models', name, 'config.json'), 'utf8'));
+  await saveDecoder(`${name}-whole`, nn.models.fromConfig({ ...config, ...WHOLE[name] }));
+}
+
+async function saveDecoder(name, model) {
   const ids = (row) =>
     Array.from({ length: 24 }, (_, i) => (i * 7919 + row * 31 + 13) % model.vocabSize);
   const tokens = tensorOf([ids(0), ids(1)]);
@@ -59,8 +76,11 @@ async function head(family, task) {
   await write(`${family}-${task}`, model, { tokens, mask, ...(types && { types }), logits });
 }
 
-for (const name of readdirSync(join(root, 'models'))) if (name !== 'ropes') await decoder(name);
+const isChosen = (name) => !only || only.split(',').includes(name);
+for (const name of readdirSync(join(root, 'models'))) {
+  if (name !== 'ropes' && isChosen(name)) await decoder(name);
+}
 for (const family of readdirSync(join(root, 'encoders'))) {
-  if (family === 'tokenizers') continue;
+  if (family === 'tokenizers' || !isChosen(family)) continue;
   for (const task of readdirSync(join(root, 'encoders', family))) await head(family, task);
 }

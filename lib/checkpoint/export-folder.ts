@@ -147,9 +147,19 @@ async function copied(path: string, folder: string): Promise<string> {
   return name;
 }
 
+/** Keys of config.json with numbers that transformers 5 requires to be floats. */
+const FLOATS = [
+  ...['attention_dropout', 'router_jitter_noise', 'router_aux_loss_coef', 'routed_scaling_factor'],
+  ...['attn_logit_softcapping', 'final_logit_softcapping', 'logit_scale', 'clip_qkv'],
+  'initializer_cutoff_factor',
+];
+const WHOLE_FLOAT = new RegExp(`^(\\s*"(?:${FLOATS.join('|')})": -?\\d+)(?=,?$)`, 'gm');
+
 async function writeJson(folder: string, name: string, value: JsonObject): Promise<void> {
   const path = join(folder, name);
-  await orDsError(folder, () => writeFile(path, `${JSON.stringify(value, null, 2)}\n`));
+  // JavaScript writes 30.0 as 30.
+  const text = JSON.stringify(value, null, 2).replace(WHOLE_FLOAT, '$1.0');
+  await orDsError(folder, () => writeFile(path, `${text}\n`));
   await syncPath(path);
 }
 

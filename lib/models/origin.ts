@@ -14,12 +14,7 @@ export interface Origin {
 const STALE = [
   ...['dtype', 'torch_dtype', 'transformers_version', '_name_or_path', 'auto_map'],
   ...['rope_parameters', 'quantization_config'],
-  // 2.0 would be written as 2, which transformers 5 refuses; its default is 2.0.
-  'initializer_cutoff_factor',
 ];
-
-/** 0.0 would be written as 0, which some classes of transformers refuse; it is their default. */
-const OMITTED_ZEROS = ['attention_dropout'];
 
 /** The model's own description, and other entries of its folder (tokens, sampling and so on). */
 export function withOrigin(
@@ -27,9 +22,7 @@ export function withOrigin(
   origin: Origin | null,
 ): PretrainedDescription {
   const { config: said = null, generation = null } = origin ?? {};
-  const kept = Object.entries(said ?? {}).filter(
-    ([key, value]) => !STALE.includes(key) && !(value === 0 && OMITTED_ZEROS.includes(key)),
-  );
+  const kept = Object.entries(said ?? {}).filter(([key]) => !STALE.includes(key));
   const tokens = kept.filter(([key]) => key.endsWith('_token_id'));
   const merged = { ...Object.fromEntries(kept), ...config, ...Object.fromEntries(tokens) };
   return { ...layout, config: merged, ...(generation && { generation }) } as PretrainedDescription;

@@ -1,0 +1,35 @@
+// Whole numbers of a saved config.json that transformers requires to be floats.
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { nn } from '../../lib/index.js';
+import { folderOf } from './family-rows.js';
+
+let home: string;
+beforeAll(() => {
+  home = mkdtempSync(join(tmpdir(), 'ds-floats-'));
+});
+afterAll(() => rmSync(home, { recursive: true, force: true }));
+
+async function saved(model: nn.models.CausalLM): Promise<string> {
+  const dir = mkdtempSync(join(home, 'model-'));
+  await model.save(dir);
+  for (const parameter of model.parameters()) parameter.dispose();
+  return readFileSync(join(dir, 'config.json'), 'utf8');
+}
+
+test('bounds of scores and logits', async () => {
+  const config = JSON.parse(readFileSync(join(folderOf('gemma2'), 'config.json'), 'utf8'));
+  const text = await saved(
+    nn.models.fromConfig({ ...config, attn_logit_softcapping: 50, final_logit_softcapping: 30 }),
+  );
+  expect(text).toMatch(/"attn_logit_softcapping": 50\.0,?\n/);
+  expect(text).toMatch(/"final_logit_softcapping": 30\.0,?\n/);
+  expect(text).toMatch(/"hidden_size": 32,?\n/);
+  expect(JSON.parse(text)).toMatchObject({ final_logit_softcapping: 30 });
+});
+
+test('zeros of the folder', async () => {
+  const text = await saved(await nn.models.fromPretrained(folderOf('mixtral')));
+  expect(text).toMatch(/"router_jitter_noise": 0\.0,?\n/);
+});
