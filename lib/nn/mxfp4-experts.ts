@@ -15,7 +15,7 @@ import { callExperts, type Experts } from './experts.js';
 import { Module } from './module.js';
 import { StoredParameter } from './packed-linear.js';
 import type { Parameter } from './parameter.js';
-import type { RouterLoads, TopKRouter } from './routers.js';
+import type { RouterLoads, TokenRouter } from './routers.js';
 
 /** Inputs that share a scale, and the bytes of their codes. */
 export const MXFP4_BLOCK = { inputs: 32, bytes: 16 };
@@ -58,6 +58,8 @@ export class Mxfp4Experts extends Module {
   readonly down_proj_bias: Parameter | null;
   /** Bound of gate and up; see Experts. */
   readonly limit: number | null;
+  /** The function of the gate. */
+  readonly activation: Experts['activation'];
   readonly #up: Mxfp4Matrices;
   readonly #down: Mxfp4Matrices;
 
@@ -66,6 +68,7 @@ export class Mxfp4Experts extends Module {
     super();
     this.training = whole.training;
     this.limit = whole.limit;
+    this.activation = whole.activation;
     const up = byOutputs(whole, whole.gate_up_proj);
     const down = byOutputs(whole, whole.down_proj);
     [this.gate_up_proj_blocks, this.gate_up_proj_scales] = packed(up);
@@ -92,10 +95,16 @@ export class Mxfp4Experts extends Module {
   }
 
   /** Maps x [.., channels] to the same shape; see Experts. */
-  override forward(x: Tensor, router: TopKRouter, loads: RouterLoads | null = null): Tensor {
+  override forward(
+    x: Tensor,
+    router: TokenRouter,
+    loads: RouterLoads | null = null,
+    routed: Tensor | null = null,
+  ): Tensor {
     const tokens = x.numel / Math.max(1, x.size(-1));
-    if (isGradEnabled() || tokens > FEW_TOKENS || x.dtype === 'f64') {
-      return callExperts(this, x, router, loads);
+    const isOther = routed !== null || this.activation !== 'silu';
+    if (isGradEnabled() || tokens > FEW_TOKENS || x.dtype === 'f64' || isOther) {
+      return callExperts(this, x, router, { loads, routed });
     }
     refuseBatchInvariant('experts', 'dense layers', 'a mixture of experts');
     return scope(() => {
