@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "../cuda/shared_memory.h"
+#include "paged_hopper.cuh"
 #include "paged_plain.cuh"
 #include "paged_tiles.cuh"
 
@@ -234,6 +235,8 @@ void run(const PagedAttention& op, CudaContext& ctx) {
     using T = typename decltype(tag)::type;
     for_pool<T>(op.pool, [&]<class P>(P*) {
       const PagedArguments<T, P> a = arguments_of<T, P>(op);
+      if constexpr (sizeof(T) == 2 && sizeof(P) == 2)
+        if (run_paged_hopper(a, op, ctx)) return;
       if constexpr (sizeof(T) == 2) {
         if (a.d <= kMaxTileHead && a.scale_log2 > 0.f)
           return a.d <= 64 ? launch_tiles_of<64>(a, op, ctx) : launch_tiles_of<128>(a, op, ctx);

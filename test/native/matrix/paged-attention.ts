@@ -26,6 +26,8 @@ interface Sizes {
   sequences: readonly (readonly [queries: number, tokens: number])[];
   window?: number;
   padded?: boolean;
+  /** Enough rows for the kernel on wgmma, which does not compute invariant bits. */
+  large?: boolean;
   sinks?: boolean;
 }
 
@@ -232,6 +234,45 @@ const sizes: readonly Sizes[] = [
     block: 32,
     sequences: Array.from({ length: 16 }, (_, i) => [2, 2 + (i % 2)] as const),
   },
+  {
+    title: 'prompts of many heads',
+    h: 132,
+    hk: 132,
+    d: 64,
+    block: 16,
+    sequences: [
+      [65, 65],
+      [63, 70],
+    ],
+    large: true,
+  },
+  {
+    title: 'long prompts in a window',
+    h: 68,
+    hk: 17,
+    d: 72,
+    block: 64,
+    window: 20,
+    sequences: [
+      [1, 30],
+      [260, 300],
+      [0, 7],
+      [65, 65],
+    ],
+    large: true,
+  },
+  {
+    title: 'wide prompts of groups of 3',
+    h: 102,
+    hk: 34,
+    d: 136,
+    block: 32,
+    sequences: [
+      [65, 65],
+      [70, 80],
+    ],
+    large: true,
+  },
   { title: 'none', h: 2, hk: 2, d: 4, block: 4, sequences: [] },
   { title: 'no channels', h: 2, hk: 1, d: 0, block: 4, sequences: [[1, 3]] },
 ];
@@ -397,8 +438,9 @@ const withSinks = sizes
   .map((z) => ({ ...z, sinks: true }));
 
 export const cases: MatrixCase[] = floating.flatMap((dtype) => [
-  ...withSinks.flatMap((z) => [attention(dtype, z, false), attention(dtype, z, true)]),
-  ...sizes.map((z) => attention(dtype, z, false)),
-  ...sizes.filter(({ d }) => d > 0).map((z) => attention(dtype, z, true)),
+  ...[...sizes, ...withSinks].map((z) => attention(dtype, z, false)),
+  ...[...sizes, ...withSinks]
+    .filter(({ d, large }) => d > 0 && !large)
+    .map((z) => attention(dtype, z, true)),
   ...stored.flatMap((z) => [false, true].map((gaps) => store(dtype, z, gaps))),
 ]);
