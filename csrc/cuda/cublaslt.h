@@ -25,7 +25,6 @@ enum class Status : int32_t {
 enum class ComputeType : int32_t { f32 = 68 };  // CUBLAS_COMPUTE_32F: no TF32, no emulation
 enum class Operation : int32_t { none = 0, transpose = 1 };
 enum class DescAttribute : int32_t {
-  pointer_mode = 2,
   trans_a = 3,
   trans_b = 4,
   epilogue = 7,
@@ -39,8 +38,6 @@ enum class DescAttribute : int32_t {
   a_scale_mode = 31,  // from cuBLAS 12.9
   b_scale_mode = 32
 };
-/// Where alpha and beta are.
-enum class PointerMode : int32_t { host = 0, device = 1 };
 enum class LayoutAttribute : int32_t { batch_count = 5, batch_stride = 6 };
 enum class PreferenceAttribute : int32_t {
   workspace_bytes = 1,

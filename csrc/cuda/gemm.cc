@@ -104,7 +104,6 @@ struct Gemm::Plan {
                   "cublasLtMatmulDescCreate");
     set(lt::DescAttribute::trans_a, p.trans_b ? lt::Operation::transpose : lt::Operation::none);
     set(lt::DescAttribute::trans_b, p.trans_a ? lt::Operation::transpose : lt::Operation::none);
-    if (p.scaled) set(lt::DescAttribute::pointer_mode, lt::PointerMode::device);
     set(lt::DescAttribute::epilogue, p.epilogue);
     if (uses_aux(p.epilogue)) {
       set(lt::DescAttribute::aux_row_stride, p.out_row_stride);
@@ -179,7 +178,6 @@ Gemm::Gemm(CudaDevice& device)
 Gemm::~Gemm() {
   plans_.clear();
   library_.destroy(handle_);
-  cudaFree(betas_);
   for (const auto& [stream, data] : workspaces_)
     device_.pool().release(data, kWorkspaceBytes, stream);
 }
@@ -188,15 +186,6 @@ void* Gemm::workspace(cudaStream_t stream) {
   void*& data = workspaces_[stream];
   if (!data) data = device_.pool().allocate(kWorkspaceBytes, stream);
   return data;
-}
-
-/// {0, 1} on the device: cuBLASLt reads beta where it reads the scale.
-const float* Gemm::betas() {
-  if (betas_) return betas_;
-  constexpr float kBetas[] = {0, 1};
-  DS_CUDA(cudaMalloc(reinterpret_cast<void**>(&betas_), sizeof(kBetas)), kOp);
-  DS_CUDA(cudaMemcpy(betas_, kBetas, sizeof(kBetas), cudaMemcpyHostToDevice), kOp);
-  return betas_;
 }
 
 void Gemm::forget(cudaStream_t stream) {
@@ -238,11 +227,8 @@ std::vector<lt::Algorithm> Gemm::candidates(const Plan& plan, const GemmProblem&
 
 lt::Status Gemm::enqueue(const Plan& plan, const lt::Algorithm& algorithm,
                          const GemmOperands& operands, void* result, cudaStream_t stream) {
-  const float one = 1, host_beta = plan.problem.accumulate ? 1 : 0;
-  const bool scaled = plan.problem.scaled;
-  const void* const alpha = scaled ? operands.scale : &one;
-  const void* const beta = scaled ? betas() + (plan.problem.accumulate ? 1 : 0) : &host_beta;
-  return library_.matmul(handle_, plan.desc, alpha, operands.b, plan.b, operands.a, plan.a, beta,
+  const float alpha = 1, beta = plan.problem.accumulate ? 1 : 0;
+  return library_.matmul(handle_, plan.desc, &alpha, operands.b, plan.b, operands.a, plan.a, &beta,
                          operands.out, plan.out, result, plan.out, &algorithm, workspace(stream),
                          kWorkspaceBytes, stream);
 }

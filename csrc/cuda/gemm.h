@@ -31,12 +31,12 @@ struct GemmProblem {
   bool accumulate;
   bool deterministic;  // set by Gemm from the device
   uint8_t a_alignment, b_alignment, out_alignment, bias_alignment, aux_alignment;
-  bool scaled;                         // by GemmOperands::scale
+  uint8_t reserved = 0;
   lt::Epilogue epilogue;               // aux is laid out as out
   lt::ScaleMode a_scaling, b_scaling;  // of FP8 operands
   GemmCodes a_codes, b_codes;
   bool fast_accumulation;  // of FP8 operands
-  uint8_t reserved[5] = {};
+  uint8_t also_reserved[5] = {};
 
   bool operator==(const GemmProblem& other) const;
 };
@@ -54,7 +54,6 @@ struct GemmOperands {
   void* out = nullptr;
   const void* a_scale = nullptr;  // of FP8 operands
   const void* b_scale = nullptr;
-  const void* scale = nullptr;  // f32 on the device: a factor of the product
 };
 
 /// Returns the largest power of two, at most 16, that divides the address. Algorithms may depend on
@@ -109,7 +108,6 @@ class Gemm {
   lt::Status enqueue(const Plan& plan, const lt::Algorithm& algorithm, const GemmOperands& operands,
                      void* result, cudaStream_t stream);
   void* workspace(cudaStream_t stream);
-  const float* betas();
 
   CudaDevice& device_;
   CublasLt library_;
@@ -118,7 +116,6 @@ class Gemm {
   int timed_problems_ = 0;
   std::unordered_map<GemmProblem, std::unique_ptr<Plan>, Hash> plans_;
   std::unordered_map<cudaStream_t, void*> workspaces_;
-  float* betas_ = nullptr;
 };
 
 }  // namespace ds::cuda

@@ -1,20 +1,126 @@
 // Cross-entropy on the GPU: a block per row. Forward and backward each read the logits once.
 #include "cross_entropy.h"
 
-#include <algorithm>
-
-#include "../cuda/dependent_launch.cuh"
-#include "cross_entropy_rows.cuh"
+#include "../cuda/block_reduce.cuh"
+#include "../cuda/vector.cuh"
 
 namespace ds::cuda {
 namespace {
 
-constexpr int kThreads = 512, kGradientThreads = 384;
+constexpr int kThreads = 512, kUnroll = 4;
+constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-/// log sum exp of the row.
+/// 2^x in one instruction; results below 2^-126 become 0.
+__device__ __forceinline__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// A running maximum and the sum of e^(x - max) so far.
+struct OnlineSum {
+  float max = -INFINITY, sum = 0;
+
+  /// Rescales to a maximum that covers `other`.
+  __device__ __forceinline__ void raise(float other) {
+    if (!(other > max)) return;
+    sum *= power_of_two((max - other) * kLog2e);
+    max = other;
+  }
+  /// Returns the shift by the present maximum that add() takes. Without a maximum, every x is -inf
+  /// or NaN.
+  __device__ __forceinline__ float shift() const { return max == -INFINITY ? 0.0f : -max * kLog2e; }
+  __device__ __forceinline__ void add(float x, float shift) {
+    sum += power_of_two(fmaf(x, kLog2e, shift));
+  }
+};
+
+/// Extra statistics of a loss without options: only the sum of exponentials is needed.
+struct NothingElse {
+  __device__ __forceinline__ void add(float) {}
+  __device__ __forceinline__ bool may_be_beaten(float) const { return false; }
+  __device__ __forceinline__ void compare(float, int64_t) {}
+};
+
+/// Extra statistics for smoothing and accuracy: the sum of the logits, and whether another class
+/// beats the target. A larger logit beats it anywhere, an equal logit at a smaller column.
+struct Whole {
+  float own;
+  int64_t label;
+  float sum = 0;
+  bool is_beaten = false;
+
+  __device__ __forceinline__ void add(float x) { sum += x; }
+  /// Returns whether any of several logits may change the result; `largest` is the largest of them.
+  /// Rarely true.
+  __device__ __forceinline__ bool may_be_beaten(float largest) const {
+    return !is_beaten && largest >= own;
+  }
+  __device__ __forceinline__ void compare(float x, int64_t column) {
+    is_beaten |= x > own || (x == own && column < label);
+  }
+};
+
+/// Elements of a row before the first 16-byte boundary, at most `columns`.
+template <class T>
+__device__ __forceinline__ int64_t unaligned_head(const T* row, int64_t columns) {
+  const int64_t head = (16 - reinterpret_cast<uintptr_t>(row) % 16) % 16 / sizeof(T);
+  return head < columns ? head : columns;
+}
+
+/// Returns the thread's part of the row's sum of exponentials; `rest` receives each of its logits.
+template <class T, class Rest>
+__device__ __forceinline__ OnlineSum row_sum(const T* row, int64_t columns, Rest& rest) {
+  constexpr int N = kPacket<T>;
+  const int64_t head = unaligned_head(row, columns), packets = (columns - head) / N;
+  OnlineSum online;
+  for (int64_t first = threadIdx.x; first < packets; first += kThreads * kUnroll) {
+    Vector<T, N> x[kUnroll];
+    float local = -INFINITY;
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t p = first + u * kThreads;
+      if (p < packets) x[u] = load_vector<N>(row + head + p * N);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if (first + u * kThreads < packets) local = fmaxf(local, to_float(x[u].v[i]));
+    online.raise(local);
+    const float shift = online.shift();
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if (first + u * kThreads < packets) {
+          online.add(to_float(x[u].v[i]), shift);
+          rest.add(to_float(x[u].v[i]));
+        }
+    if (!rest.may_be_beaten(local)) continue;
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if (first + u * kThreads < packets)
+          rest.compare(to_float(x[u].v[i]), head + (first + u * kThreads) * N + i);
+  }
+  const int64_t tail = head + packets * N, odd = head + columns - tail;
+  for (int64_t i = threadIdx.x; i < odd; i += kThreads) {
+    const int64_t column = i < head ? i : tail + i - head;
+    const float x = to_float(row[column]);
+    online.raise(x);
+    online.add(x, online.shift());
+    rest.add(x);
+    rest.compare(x, column);
+  }
+  return online;
+}
+
+/// log sum exp of the row, in thread 0.
 template <class T, class Rest>
 __device__ __forceinline__ float log_sum_exp(const T* row, int64_t columns, Rest& rest) {
-  OnlineSum online = row_sum<kThreads>(row, columns, rest, NotKept{});
+  OnlineSum online = row_sum(row, columns, rest);
   const float max = block_reduce(online.max, Max{});
   online.raise(max);
   const float total = block_sum(online.sum);
@@ -72,7 +178,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_whole_kernel(Loss<T, I
   const T* row = op.logits + n * op.row_stride;
   const bool is_here = op.is_here(label);
   const float own = is_here ? to_float(row[label - op.first]) : op.is_class(label) ? 0.0f : NAN;
-  Whole whole{own, label - op.first};
+  Whole whole = {own, label - op.first};
   const float value = log_sum_exp(row, op.columns, whole);
   const float sum = block_sum(whole.sum);
   const bool is_beaten = block_reduce(whole.is_beaten ? 1.0f : 0.0f, Max{}) > 0;
@@ -99,72 +205,40 @@ struct Gradient {
 template <class T, class I>
 __global__ void __launch_bounds__(kThreads) cross_entropy_backward_kernel(Gradient<T, I> g) {
   constexpr int N = kPacket<T>;
-  const int64_t n = blockIdx.x, label = g.target[n];
-  const bool ignored = label == g.ignore_index, bad = label < 0 || label >= g.classes;
-  const RowGradient gradient = {-g.lse[n] * kLog2e,     g.own,           g.even,
-                                bad ? NAN : g.scale[0], label - g.first, ignored};
-  write_gradient<kThreads>(g.logits + n * g.row_stride, g.out + n * g.out_stride, g.columns,
-                           gradient,
-                           [](int64_t, const T* from) { return load_streaming<N>(from); });
-}
-
-/// Shared memory that a block may use, in bytes.
-size_t most_shared_memory(const char* name) {
-  int device = 0, bytes = 0;
-  DS_CUDA(cudaGetDevice(&device), name);
-  DS_CUDA(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), name);
-  return static_cast<size_t>(bytes);
-}
-
-/// Blocks that share a row of 2-byte elements, if it is long.
-constexpr int kRowCluster = 8;
-/// Rows of this many bytes or more would leave L2 between their two uses. H200, rows of 256,512
-/// bytes: a cluster takes 0.81 of a block's time.
-constexpr int64_t kLongRow = 192 * 1024;
-
-template <class T>
-bool is_aligned_to_packets(const T* rows, int64_t stride) {
-  return reinterpret_cast<uintptr_t>(rows) % 16 == 0 && stride % kPacket<T> == 0;
-}
-
-/// Whether the shared memory of a cluster holds a row, and a row is long enough for it.
-template <class T, class I>
-bool uses_cluster(const char* name, const LossAndGradient<T, I>& op, size_t share,
-                  const CudaContext& ctx) {
-  return ctx.code.architecture >= 90 && op.columns * int64_t{sizeof(T)} >= kLongRow &&
-         is_aligned_to_packets(op.logits, op.row_stride) &&
-         is_aligned_to_packets(op.out, op.out_stride) && share <= most_shared_memory(name) / 2;
-}
-
-/// As many packets of a row stay in shared memory as leave room for kBlocks blocks in an SM: one
-/// loads while another stores.
-template <bool kWhole, class T, class I>
-void launch_with_gradient(const char* name, LossAndGradient<T, I> op, int64_t rows,
-                          CudaContext& ctx) {
-  Launch launch = {.op = name,
-                   .grid = static_cast<unsigned>(rows),
-                   .block = kGradientThreads,
-                   .stream = ctx.stream};
-  if constexpr (sizeof(T) == 2) {
-    const auto share = static_cast<size_t>(op.columns / kPacket<T> / kRowCluster + 2) * 16;
-    if (uses_cluster(name, op, share, ctx)) {
-      constexpr int kThreadsOfShare = 256;
-      launch.grid = static_cast<unsigned>(rows * kRowCluster);
-      launch.block = kThreadsOfShare;
-      launch.shared_bytes = share;
-      launch.cluster = kRowCluster;
-      return launch_behind(
-          ctx, launch,
-          cross_entropy_gradient_cluster<T, I, kWhole, kThreadsOfShare, 6, kRowCluster>, op);
+  const int64_t n = blockIdx.x, label = g.target[n], columns = g.columns;
+  const T* row = g.logits + n * g.row_stride;
+  T* out = g.out + n * g.out_stride;
+  const bool ignored = label == g.ignore_index, bad = !ignored && (label < 0 || label >= g.classes);
+  const float scale = ignored ? 0.0f : bad ? NAN : g.scale[0];
+  const float shift = -g.lse[n] * kLog2e;
+  const int64_t own_column = label - g.first;
+  const auto gradient = [&](float x, int64_t column) {
+    const float p = power_of_two(fmaf(x, kLog2e, shift));
+    return from_float<T>(ignored ? 0.0f : (p - (column == own_column ? g.own : g.even)) * scale);
+  };
+  const int64_t head = unaligned_head(row, columns);
+  const bool vectors = reinterpret_cast<uintptr_t>(out + head) % 16 == 0;
+  const int64_t packets = vectors ? (columns - head) / N : 0;
+  for (int64_t first = threadIdx.x; first < packets; first += kThreads * kUnroll) {
+    Vector<T, N> x[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (first + u * kThreads < packets)
+        x[u] = load_streaming<N>(row + head + (first + u * kThreads) * N);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t at = head + (first + u * kThreads) * N;
+      if (first + u * kThreads >= packets) break;
+#pragma unroll
+      for (int i = 0; i < N; ++i) x[u].v[i] = gradient(to_float(x[u].v[i]), at + i);
+      store_vector(out + at, x[u]);
     }
   }
-  constexpr int kBlocks = 3;
-  constexpr size_t kReserved = 2048;  // of a block: the system's, and the kernel's own
-  const size_t room = most_shared_memory(name) / kBlocks - kReserved;
-  op.staged = std::min<int64_t>(op.columns / kPacket<T> + 1, static_cast<int64_t>(room / 16));
-  launch.shared_bytes = static_cast<size_t>(op.staged) * 16;
-  launch_behind(ctx, launch, cross_entropy_gradient_kernel<T, I, kWhole, kGradientThreads, kBlocks>,
-                op);
+  const int64_t tail = head + packets * N, odd = head + columns - tail;
+  for (int64_t i = threadIdx.x; i < odd; i += kThreads) {
+    const int64_t column = i < head ? i : tail + i - head;
+    out[column] = gradient(to_float(row[column]), column);
+  }
 }
 
 }  // namespace
@@ -217,37 +291,6 @@ void run(const CrossEntropyBackward& op, CudaContext& ctx) {
           all_classes(op)};
       cross_entropy_backward_kernel<<<static_cast<unsigned>(n), kThreads, 0, ctx.stream>>>(g);
       DS_CUDA_LAUNCHED(kOp);
-    });
-  });
-}
-
-void run(const CrossEntropyWithGradient& op, CudaContext& ctx) {
-  constexpr const char* kOp = "cross_entropy_with_gradient";
-  const int64_t n = op.logits.shape[0], columns = op.logits.shape[1];
-  if (n == 0) return;
-  for_floating(kOp, op.logits.dtype, [&](auto tag) {
-    dispatch_index(kOp, op.target.dtype, [&](auto index) {
-      using T = typename decltype(tag)::type;
-      using I = typename decltype(index)::type;
-      const double even = columns == 0 ? 0.0 : op.smoothing / static_cast<double>(columns);
-      const LossAndGradient<T, I> loss = {
-          .logits = op.logits.as<T>(),
-          .target = op.target.as<I>(),
-          .losses = op.losses.as<float>(),
-          .correct = op.correct ? op.correct.as<int64_t>() : nullptr,
-          .out = op.dlogits.as<T>(),
-          .smoothing = static_cast<float>(op.smoothing),
-          .own = static_cast<float>(1 - op.smoothing + even),
-          .even = static_cast<float>(even),
-          .scale = static_cast<float>(op.factor),
-          .columns = columns,
-          .row_stride = op.logits.strides[0],
-          .out_stride = op.dlogits.strides[0],
-          .ignore_index = op.ignore_index,
-          .staged = 0,
-      };
-      if (loss.correct || op.smoothing > 0) launch_with_gradient<true>(kOp, loss, n, ctx);
-      else launch_with_gradient<false>(kOp, loss, n, ctx);
     });
   });
 }

@@ -97,32 +97,4 @@ inline void check(const CrossEntropyBackward& op) {
   check_classes(kOp, op);
 }
 
-/// CrossEntropy and its gradient in one pass over the logits: losses[n] as above, and
-/// dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / V) * factor. The columns are all
-/// classes. Rows with ignore_index get loss 0 and gradient 0.
-/// FLOPs: 3 per element of dlogits.
-struct CrossEntropyWithGradient {
-  View logits;           // [N, V], last stride 1, any row stride; floating
-  View target;           // [N] i32 or i64, contiguous
-  View losses;           // [N] f32 (f64 for f64)
-  OptionalView correct;  // as in CrossEntropy
-  View dlogits;          // [N, V], logits' dtype; may be logits itself
-  double smoothing;
-  int64_t ignore_index;
-  double factor;
-};
-
-inline void check(const CrossEntropyWithGradient& op) {
-  constexpr const char* kOp = "cross_entropy_with_gradient";
-  check_logits(kOp, op.logits, op.target);
-  check_logits(kOp, op.dlogits, op.target);
-  require_like(kOp, op.logits, op.dlogits);
-  require_statistic(kOp, op.losses, op.logits.shape[0], op.logits, "losses");
-  if (op.correct) {
-    require_vector(kOp, op.correct, op.logits.shape[0], "correct");
-    require_dtype(kOp, op.correct, DType::i64, "correct");
-  }
-  require_share(kOp, op.smoothing);
-}
-
 }  // namespace ds

@@ -27,9 +27,8 @@ template <class I, class Op>
 int64_t column_of(const char* name, const Op& op, int64_t row) {
   const int64_t t = static_cast<int64_t>(op.target.template as<I>()[row]);
   if (t == op.ignore_index) return kIgnored;
-  int64_t classes = op.logits.shape[1], first = 0;
-  if constexpr (requires { op.first; }) classes = all_classes(op), first = op.first;
-  if (t >= 0 && t < classes) return t - first;
+  const int64_t classes = all_classes(op);
+  if (t >= 0 && t < classes) return t - op.first;
   throw Error("DS_INDEX", name, text("a target in [0, ", classes, ") or ", op.ignore_index),
               text(t, " at row ", row), "Check the tokens against the vocabulary size.");
 }
@@ -75,42 +74,51 @@ compute_t<T> log_sum_exp(const T* x, int64_t n, compute_t<T> largest) {
   return static_cast<C>(static_cast<double>(largest) + std::log(sum));
 }
 
-/// The loss of one row. The target's column `t` may lie outside the columns.
-template <class T>
-struct RowLoss {
-  compute_t<T> lse, loss;
-  bool correct;
-};
-
-template <class T>
-RowLoss<T> loss_of(const T* logits, int64_t columns, int64_t t, double smoothing, int64_t classes,
-                   bool whole) {
+template <class T, class I>
+void forward_rows(const CrossEntropy& op, int64_t begin, int64_t end) {
   using C = compute_t<T>;
-  const bool is_here = t >= 0 && t < columns;
-  const C own = is_here ? static_cast<C>(logits[t]) : C(0);
-  const RowFacts<C> facts = facts_of(logits, columns, t, own, whole);
-  const C lse = log_sum_exp(logits, columns, facts.largest);
-  C loss = lse - own;
-  if (smoothing > 0) {
-    const double mean = facts.sum / static_cast<double>(classes);
-    loss += static_cast<C>(smoothing * (static_cast<double>(own) - mean));
+  const int64_t columns = op.logits.shape[1];
+  int64_t* const correct = op.correct ? op.correct.as<int64_t>() : nullptr;
+  const bool whole = correct || op.smoothing > 0;
+  for (int64_t row = begin; row < end; ++row) {
+    const T* const logits = op.logits.as<T>() + row * op.logits.strides[0];
+    const int64_t t = column_of<I>("cross_entropy", op, row);
+    op.lse.as<C>()[row] = op.losses.as<C>()[row] = C(0);
+    if (correct) correct[row] = 0;
+    if (t == kIgnored) continue;
+    const bool is_here = t >= 0 && t < columns;
+    const C own = is_here ? static_cast<C>(logits[t]) : C(0);
+    const RowFacts<C> facts = facts_of(logits, columns, t, own, whole);
+    const C lse = log_sum_exp(logits, columns, facts.largest);
+    C loss = lse - own;
+    if (op.smoothing > 0) {
+      const double mean = facts.sum / static_cast<double>(all_classes(op));
+      loss += static_cast<C>(op.smoothing * (static_cast<double>(own) - mean));
+    }
+    op.lse.as<C>()[row] = lse;
+    op.losses.as<C>()[row] = loss;
+    if (correct) correct[row] = is_here && lse == lse && !facts.is_beaten;
   }
-  return {lse, loss, is_here && lse == lse && !facts.is_beaten};
 }
 
-/// out = (exp(logits - lse) - share of the target - even) * scale; out may be `logits`.
-template <class T>
-struct RowGradient {
-  compute_t<T> share, even, scale;
-
-  RowGradient(double smoothing, int64_t classes, compute_t<T> scale)
-      : share(static_cast<compute_t<T>>(1 - smoothing)),
-        even(static_cast<compute_t<T>>(smoothing / static_cast<double>(classes))),
-        scale(scale) {}
-
-  void write(const T* logits, T* out, int64_t columns, int64_t t, compute_t<T> lse) const {
-    using C = compute_t<T>;
-    C block[kBlock];
+template <class T, class I>
+void backward_rows(const CrossEntropyBackward& op, int64_t begin, int64_t end) {
+  using C = compute_t<T>;
+  const int64_t columns = op.logits.shape[1];
+  const C scale = *op.scale.as<C>();
+  const C even = static_cast<C>(op.smoothing / static_cast<double>(all_classes(op)));
+  const C share = static_cast<C>(1 - op.smoothing);
+  constexpr const char* name = "cross_entropy_backward";
+  C block[kBlock];
+  for (int64_t row = begin; row < end; ++row) {
+    const T* const logits = op.logits.as<T>() + row * op.logits.strides[0];
+    T* const out = op.dlogits.as<T>() + row * op.dlogits.strides[0];
+    const int64_t t = column_of<I>(name, op, row);
+    if (t == kIgnored) {
+      std::fill_n(out, columns, static_cast<T>(C(0)));
+      continue;
+    }
+    const C lse = op.lse.as<C>()[row];
     for (int64_t i = 0; i < columns; i += kBlock) {
       const int64_t count = std::min(kBlock, columns - i);
       widen(logits + i, block, count);
@@ -122,94 +130,32 @@ struct RowGradient {
       narrow(block, out + i, count);
     }
   }
-};
-
-template <class T, class I>
-void forward_rows(const CrossEntropy& op, int64_t begin, int64_t end) {
-  using C = compute_t<T>;
-  const int64_t columns = op.logits.shape[1];
-  int64_t* const correct = op.correct ? op.correct.as<int64_t>() : nullptr;
-  const bool whole = correct || op.smoothing > 0;
-  for (int64_t row = begin; row < end; ++row) {
-    const T* const logits = op.logits.as<T>() + row * op.logits.strides[0];
-    const int64_t t = column_of<I>("cross_entropy", op, row);
-    RowLoss<T> found{C(0), C(0), false};
-    if (t != kIgnored) found = loss_of(logits, columns, t, op.smoothing, all_classes(op), whole);
-    op.lse.as<C>()[row] = found.lse;
-    op.losses.as<C>()[row] = found.loss;
-    if (correct) correct[row] = found.correct;
-  }
-}
-
-template <class T, class I>
-void backward_rows(const CrossEntropyBackward& op, int64_t begin, int64_t end) {
-  using C = compute_t<T>;
-  const int64_t columns = op.logits.shape[1];
-  const RowGradient<T> gradient(op.smoothing, all_classes(op), *op.scale.as<C>());
-  for (int64_t row = begin; row < end; ++row) {
-    const T* const logits = op.logits.as<T>() + row * op.logits.strides[0];
-    T* const out = op.dlogits.as<T>() + row * op.dlogits.strides[0];
-    const int64_t t = column_of<I>("cross_entropy_backward", op, row);
-    if (t == kIgnored) std::fill_n(out, columns, static_cast<T>(C(0)));
-    else gradient.write(logits, out, columns, t, op.lse.as<C>()[row]);
-  }
-}
-
-template <class T, class I>
-void rows_with_gradient(const CrossEntropyWithGradient& op, int64_t begin, int64_t end) {
-  using C = compute_t<T>;
-  const int64_t columns = op.logits.shape[1];
-  int64_t* const correct = op.correct ? op.correct.as<int64_t>() : nullptr;
-  const RowGradient<T> gradient(op.smoothing, columns, static_cast<C>(op.factor));
-  for (int64_t row = begin; row < end; ++row) {
-    const T* const logits = op.logits.as<T>() + row * op.logits.strides[0];
-    T* const out = op.dlogits.as<T>() + row * op.dlogits.strides[0];
-    const int64_t t = column_of<I>("cross_entropy_with_gradient", op, row);
-    RowLoss<T> found{C(0), C(0), false};
-    if (t == kIgnored) {
-      std::fill_n(out, columns, static_cast<T>(C(0)));
-    } else {
-      found = loss_of(logits, columns, t, op.smoothing, columns, correct || op.smoothing > 0);
-      gradient.write(logits, out, columns, t, found.lse);
-    }
-    op.losses.as<C>()[row] = found.loss;
-    if (correct) correct[row] = found.correct;
-  }
-}
-
-/// Calls body(tag of T, tag of I, begin, end) for ranges of the rows of `logits`, in parallel.
-template <class Op, class F>
-void for_rows(const char* name, const Op& op, CpuContext& ctx, F&& body) {
-  const int64_t rows = op.logits.shape[0], columns = op.logits.shape[1];
-  for_floating(name, op.logits.dtype, [&]<class T>(TypeTag<T> value) {
-    dispatch_index(name, op.target.dtype, [&]<class I>(TypeTag<I> index) {
-      ctx.pool.parallel_for(rows, rows_per_task(columns),
-                            [&](int64_t begin, int64_t end) { body(value, index, begin, end); });
-    });
-  });
 }
 
 }  // namespace
 
 void run(const CrossEntropy& op, CpuContext& ctx) {
-  for_rows("cross_entropy", op, ctx,
-           [&]<class T, class I>(TypeTag<T>, TypeTag<I>, int64_t begin, int64_t end) {
-             forward_rows<T, I>(op, begin, end);
-           });
+  constexpr const char* name = "cross_entropy";
+  const int64_t rows = op.logits.shape[0], columns = op.logits.shape[1];
+  for_floating(name, op.logits.dtype, [&]<class T>(TypeTag<T>) {
+    dispatch_index(name, op.target.dtype, [&]<class I>(TypeTag<I>) {
+      ctx.pool.parallel_for(rows, rows_per_task(columns), [&](int64_t begin, int64_t end) {
+        forward_rows<T, I>(op, begin, end);
+      });
+    });
+  });
 }
 
 void run(const CrossEntropyBackward& op, CpuContext& ctx) {
-  for_rows("cross_entropy_backward", op, ctx,
-           [&]<class T, class I>(TypeTag<T>, TypeTag<I>, int64_t begin, int64_t end) {
-             backward_rows<T, I>(op, begin, end);
-           });
-}
-
-void run(const CrossEntropyWithGradient& op, CpuContext& ctx) {
-  for_rows("cross_entropy_with_gradient", op, ctx,
-           [&]<class T, class I>(TypeTag<T>, TypeTag<I>, int64_t begin, int64_t end) {
-             rows_with_gradient<T, I>(op, begin, end);
-           });
+  constexpr const char* name = "cross_entropy_backward";
+  const int64_t rows = op.logits.shape[0], columns = op.logits.shape[1];
+  for_floating(name, op.logits.dtype, [&]<class T>(TypeTag<T>) {
+    dispatch_index(name, op.target.dtype, [&]<class I>(TypeTag<I>) {
+      ctx.pool.parallel_for(rows, rows_per_task(columns), [&](int64_t begin, int64_t end) {
+        backward_rows<T, I>(op, begin, end);
+      });
+    });
+  });
 }
 
 }  // namespace ds::cpu

@@ -24,7 +24,6 @@ constexpr const char* kOp = "matmul";
 template <class T>
 struct Finish {
   const float* product;  // [total_rows, columns] contiguous; null: zeros
-  const float* scale;    // a factor of the product, or null
   const T* bias;         // [columns] or null
   T* aux;                // laid out as out, or null
   T* out;
@@ -45,7 +44,6 @@ __global__ void finish_kernel(Finish<T> f) {
     for (int64_t column = threadIdx.x; column < f.columns; column += kLanes) {
       const int64_t at = first + column;
       float z = f.product ? f.product[row * f.columns + column] : 0.0f;
-      if (f.scale) z *= *f.scale;
       if (f.bias) z += to_float(f.bias[column]);
       if (f.epilogue == MatmulEpilogue::gelu) {
         if (f.aux) f.aux[at] = from_float<T>(z);
@@ -59,17 +57,13 @@ __global__ void finish_kernel(Finish<T> f) {
   }
 }
 
-void finish(const Matmul& op, const GemmProblem& p, const float* product, const void* scale,
-            CudaContext& ctx) {
+void finish(const Matmul& op, const GemmProblem& p, const float* product, CudaContext& ctx) {
   for_floating(kOp, p.out_dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t total_rows = p.batch * p.rows;
-    const Finish<T> f{product,          static_cast<const float*>(scale),
-                      op.bias.as<T>(),  op.aux.as<T>(),
-                      op.out.as<T>(),   total_rows,
-                      p.rows,           p.columns,
-                      p.out_row_stride, p.out_batch_stride,
-                      op.epilogue,      op.accumulate};
+    const Finish<T> f{
+        product,   op.bias.as<T>(),  op.aux.as<T>(),     op.out.as<T>(), total_rows,   p.rows,
+        p.columns, p.out_row_stride, p.out_batch_stride, op.epilogue,    op.accumulate};
     const int64_t wanted = (total_rows + kRowsPerBlock - 1) / kRowsPerBlock;
     const auto blocks = static_cast<unsigned>(std::min<int64_t>(wanted, ctx.sm_count * 8));
     finish_kernel<<<blocks, dim3(kLanes, kRowsPerBlock), 0, ctx.stream>>>(f);
@@ -155,8 +149,7 @@ bool run_fused(const Matmul& op, GemmProblem p, GemmOperands operands, CudaConte
 /// other problems, or if the operands do not allow 16-byte packets.
 bool run_one_row(const Matmul& op, const GemmProblem& p, const GemmOperands& of, CudaContext& ctx) {
   const bool plain = p.rows == 1 && p.batch == 1 && !p.trans_a && p.trans_b && !p.accumulate &&
-                     op.epilogue == MatmulEpilogue::none && !op.aux && !p.scaled &&
-                     p.dtype == p.out_dtype;
+                     op.epilogue == MatmulEpilogue::none && !op.aux && p.dtype == p.out_dtype;
   if (!plain || p.dtype == DType::f32 || p.inner > (int64_t{1} << 30)) return false;
   if (p.inner % 8 != 0 || p.b_row_stride % 8 != 0) return false;
   if (p.a_alignment < 16 || p.b_alignment < 16) return false;
@@ -184,7 +177,7 @@ void run_in_two_steps(const Matmul& op, const GemmProblem& p, GemmOperands opera
   plain.out_batch_stride = p.batch > 1 ? p.rows * p.columns : 0;
   plain.out_alignment = 16;
   plain.epilogue = lt::Epilogue::none;
-  plain.accumulate = plain.scaled = false;
+  plain.accumulate = false;
   float* product = ctx.scratch_of<float>(static_cast<size_t>(p.batch * p.rows * p.columns));
   operands.out = product;
   if (!ctx.device.gemm().run(plain, operands, ctx.stream)) {
@@ -193,15 +186,15 @@ void run_in_two_steps(const Matmul& op, const GemmProblem& p, GemmOperands opera
                      op.trans_b ? "^T" : ""),
                 "Split the product, or make its operands contiguous.");
   }
-  finish(op, p, product, operands.scale, ctx);
+  finish(op, p, product, ctx);
 }
 
-/// `scale` is a factor of the product on the device, or null.
-void run_product(const Matmul& op, const void* scale, CudaContext& ctx) {
+}  // namespace
+
+void run(const Matmul& op, CudaContext& ctx) {
   GemmProblem p = problem_of(op);
   if (p.rows == 0 || p.columns == 0 || p.batch == 0) return;
-  if (p.inner == 0) return finish(op, p, nullptr, nullptr, ctx);
-  p.scaled = scale != nullptr;
+  if (p.inner == 0) return finish(op, p, nullptr, ctx);
   const View a = with_separate_rows(op.a, ctx), b = with_separate_rows(op.b, ctx);
   p.a_row_stride = row_stride(a);
   p.b_row_stride = row_stride(b);
@@ -213,20 +206,10 @@ void run_product(const Matmul& op, const void* scale, CudaContext& ctx) {
   if (p.batch > std::numeric_limits<int32_t>::max()) {
     throw Error("DS_LIMIT", kOp, "a batch below 2^31", text(p.batch));
   }
-  const GemmOperands operands{.a = a.data,
-                              .b = b.data,
-                              .bias = op.bias.data,
-                              .aux = op.aux.data,
-                              .out = op.out.data,
-                              .scale = scale};
+  const GemmOperands operands{
+      .a = a.data, .b = b.data, .bias = op.bias.data, .aux = op.aux.data, .out = op.out.data};
   if (run_one_row(op, p, operands, ctx)) return;
   if (!run_fused(op, p, operands, ctx)) run_in_two_steps(op, p, operands, ctx);
 }
-
-}  // namespace
-
-void run(const Matmul& op, CudaContext& ctx) { run_product(op, nullptr, ctx); }
-
-void run(const ScaledMatmul& op, CudaContext& ctx) { run_product(op.plain(), op.scale.data, ctx); }
 
 }  // namespace ds::cuda

@@ -78,28 +78,4 @@ inline void check(const Matmul& op) {
   }
 }
 
-/// out (+)= scale[0] * op(a) op(b), in the precision of Matmul and rounded once. The device reads
-/// the scale, so the host need not know it.
-struct ScaledMatmul {
-  View a;      // [M, K] (before transposition [K, M]); last stride 1, any row stride
-  View b;      // [K, N] (before transposition [N, K])
-  View scale;  // [1] f32 (f64 for f64), on the op's device
-  View out;    // [M, N]; last stride 1, any row stride; dtype of a and b, or f32
-  bool trans_a;
-  bool trans_b;
-  bool accumulate;
-
-  /// The product without the scale.
-  Matmul plain() const {
-    return {a, b, {}, {}, out, trans_a, trans_b, MatmulEpilogue::none, accumulate};
-  }
-};
-
-inline void check(const ScaledMatmul& op) {
-  constexpr const char* kOp = "scaled_matmul";
-  DS_CHECK_SHAPE(op.out.ndim == 2, kOp, "out [M, N]", op.out.describe());
-  check(op.plain());
-  require_statistic(kOp, op.scale, 1, op.a, "scale");
-}
-
 }  // namespace ds

@@ -105,9 +105,7 @@ class Product {
   using C = compute_t<T>;
 
  public:
-  /// `scale` is a factor of the product.
-  Product(const Matmul& op, const Sizes& sizes, C scale = C(1))
-      : op_(op), s_(sizes), scale_(scale) {}
+  Product(const Matmul& op, const Sizes& sizes) : op_(op), s_(sizes) {}
 
   void run(ThreadPool& pool) const {
     if constexpr (sizeof(T) == 2) {
@@ -134,13 +132,12 @@ class Product {
  private:
   const Matmul& op_;
   const Sizes s_;
-  const C scale_;
 
   /// Returns whether reading the weights [n, k] for a few rows is most of the work. OpenBLAS would
   /// need an f32 copy of them.
   bool reads_most() const {
-    return scale_ == C(1) && s_.batch == 1 && s_.m <= kFewRows && s_.n * s_.k >= kManyWeights &&
-           !op_.trans_a && op_.trans_b;
+    return s_.batch == 1 && s_.m <= kFewRows && s_.n * s_.k >= kManyWeights && !op_.trans_a &&
+           op_.trans_b;
   }
 
   void run_few_rows(ThreadPool& pool) const {
@@ -244,7 +241,7 @@ class Product {
           direct ? a.in_place(t.row, k) : a.widened(t.row, k, t.rows, depth, scratch.data());
       const auto right = direct ? b.in_place(k, t.col)
                                 : b.widened(k, t.col, depth, t.cols, scratch.data() + a_panel);
-      gemm<C>(t.rows, t.cols, depth, scale_, left, right, add || k > inner.begin ? C(1) : C(0), c,
+      gemm<C>(t.rows, t.cols, depth, C(1), left, right, add || k > inner.begin ? C(1) : C(0), c,
               ldc);
     }
   }
@@ -285,19 +282,6 @@ void run(const Matmul& op, CpuContext& ctx) {
       if (op.out.dtype == DType::f32) return Product<T, float>(op, sizes).run(ctx.pool);
     }
     Product<T, T>(op, sizes).run(ctx.pool);
-  });
-}
-
-void run(const ScaledMatmul& op, CpuContext& ctx) {
-  const Matmul plain = op.plain();
-  const Sizes sizes = sizes_of(plain);
-  if (sizes.m == 0 || sizes.n == 0) return;
-  for_floating(kOp, op.a.dtype, [&]<class T>(TypeTag<T>) {
-    const auto scale = *op.scale.as<compute_t<T>>();
-    if constexpr (!std::is_same_v<T, double>) {
-      if (op.out.dtype == DType::f32) return Product<T, float>(plain, sizes, scale).run(ctx.pool);
-    }
-    Product<T, T>(plain, sizes, scale).run(ctx.pool);
   });
 }
 

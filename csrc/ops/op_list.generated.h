@@ -22,7 +22,6 @@
   ROW(Copy) \
   ROW(CrossEntropy) \
   ROW(CrossEntropyBackward) \
-  ROW(CrossEntropyWithGradient) \
   ROW(Dropout) \
   ROW(Unary) \
   ROW(UnaryBackward) \
@@ -59,7 +58,6 @@
   ROW(JoinMaster) \
   ROW(SplitMaster) \
   ROW(Matmul) \
-  ROW(ScaledMatmul) \
   ROW(Multinomial) \
   ROW(MuonMomentum) \
   ROW(MuonDirection) \
@@ -134,7 +132,6 @@
   NAMES(Copy, "in", "out") \
   NAMES(CrossEntropy, "logits", "target", "losses", "lse", "correct") \
   NAMES(CrossEntropyBackward, "logits", "target", "lse", "scale", "dlogits") \
-  NAMES(CrossEntropyWithGradient, "logits", "target", "losses", "correct", "dlogits") \
   NAMES(Dropout, "in", "out") \
   NAMES(Unary, "in", "out") \
   NAMES(UnaryBackward, "in", "dout", "dx") \
@@ -171,7 +168,6 @@
   NAMES(JoinMaster, "high", "low", "ties", "out") \
   NAMES(SplitMaster, "in", "high", "low", "ties") \
   NAMES(Matmul, "a", "b", "bias", "aux", "out") \
-  NAMES(ScaledMatmul, "a", "b", "scale", "out") \
   NAMES(Multinomial, "in", "index") \
   NAMES(MuonMomentum, "momentum", "grad", "starts", "sums", "control") \
   NAMES(MuonDirection, "momentum", "grad", "squares", "direction", "control") \
@@ -225,4 +221,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 788900611
+#define DS_INTERFACE_HASH 571695882

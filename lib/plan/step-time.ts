@@ -37,7 +37,7 @@ export interface StepTime {
 /** Memory passes of a block over the residual stream: norms, additions and activations. */
 const PASSES = 34;
 /** Memory passes over one logit. */
-const LOGIT_PASSES = 5;
+const LOGIT_PASSES = 6;
 /** Recomputed fraction of a block's forward: the last product and its successors are omitted. */
 const REPLAYED = 2 / 3;
 /** Bytes that Adam moves per parameter on the device, and on the host during backward. */

@@ -5,7 +5,6 @@ export const elementFlops = {
   ActivationBackward: { dx: 2 },
   CrossEntropy: { logits: 1 },
   CrossEntropyBackward: { dlogits: 2 },
-  CrossEntropyWithGradient: { dlogits: 3 },
   Unary: { out: 1 },
   UnaryBackward: { dx: 2 },
   Binary: { out: 1 },

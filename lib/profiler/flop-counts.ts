@@ -92,7 +92,6 @@ type Counted = Exclude<keyof OpArgs, UpdateOp | keyof typeof elementFlops>;
  */
 const counts: { readonly [Name in Counted]?: Count<OpArgs[Name]> } = {
   Matmul: matmul,
-  ScaledMatmul: ({ a, out, transA }) => products(size(out) * required(a.shape[transA ? 0 : 1])),
   // Every row counts. Rows of another rank's experts come after the last group.
   GroupedMatmul: ({ x, out }) => products(size(out) * required(x.shape[1])),
   GroupedWeightGradient: ({ x, dout }) => products(size(dout) * required(x.shape[1])),

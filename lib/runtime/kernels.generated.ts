@@ -1386,53 +1386,6 @@ export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, strea
 }
 
 /**
- * CrossEntropy and its gradient in one pass over the logits: losses[n] as above, and
- * dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / V) * factor. The columns are all
- * classes. Rows with ignore_index get loss 0 and gradient 0.
- * FLOPs: 3 per element of dlogits.
- */
-export interface CrossEntropyWithGradientArgs {
-  /** [N, V], last stride 1, any row stride; floating */
-  logits: View;
-  /** [N] i32 or i64, contiguous */
-  target: View;
-  /** [N] f32 (f64 for f64) */
-  losses: View;
-  /** as in CrossEntropy */
-  correct: View | null;
-  /** [N, V], logits' dtype; may be logits itself */
-  dlogits: View;
-  smoothing: number;
-  ignoreIndex: number;
-  factor: number;
-}
-
-function putCrossEntropyWithGradient(args: CrossEntropyWithGradientArgs): void {
-  let at = 0;
-  at = putView(args.logits, at);
-  at = putView(args.target, at);
-  at = putView(args.losses, at);
-  at = putView(args.correct, at);
-  at = putView(args.dlogits, at);
-  block[at++] = args.smoothing;
-  block[at++] = args.ignoreIndex;
-  block[at] = args.factor;
-}
-
-export function crossEntropyWithGradient(
-  args: CrossEntropyWithGradientArgs,
-  stream: Stream = args.logits.buffer.device.compute,
-): void {
-  putCrossEntropyWithGradient(args);
-  call(20, stream, args);
-}
-
-export function crossEntropyWithGradientOnHost(args: CrossEntropyWithGradientArgs, stream: Stream): void {
-  putCrossEntropyWithGradient(args);
-  callOnHost(20, stream);
-}
-
-/**
  * out = unit_float(word of an element's index) >= p ? in / (1 - p) : 0. The backward is the same
  * op on the gradient. The elements are a Part of a tensor: all of it, or the channels or tokens of
  * one rank. `ranks` ranks split the samples of the tensor round-robin: the s-th sample of this
@@ -1480,12 +1433,12 @@ export function dropout(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putDropout(args);
-  call(21, stream, args);
+  call(20, stream, args);
 }
 
 export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
   putDropout(args);
-  callOnHost(21, stream);
+  callOnHost(20, stream);
 }
 
 /**
@@ -1514,12 +1467,12 @@ export function unary(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnary(args);
-  call(22, stream, args);
+  call(21, stream, args);
 }
 
 export function unaryOnHost(args: UnaryArgs, stream: Stream): void {
   putUnary(args);
-  callOnHost(22, stream);
+  callOnHost(21, stream);
 }
 
 /**
@@ -1551,12 +1504,12 @@ export function unaryBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnaryBackward(args);
-  call(23, stream, args);
+  call(22, stream, args);
 }
 
 export function unaryBackwardOnHost(args: UnaryBackwardArgs, stream: Stream): void {
   putUnaryBackward(args);
-  callOnHost(23, stream);
+  callOnHost(22, stream);
 }
 
 /**
@@ -1589,12 +1542,12 @@ export function binary(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putBinary(args);
-  call(24, stream, args);
+  call(23, stream, args);
 }
 
 export function binaryOnHost(args: BinaryArgs, stream: Stream): void {
   putBinary(args);
-  callOnHost(24, stream);
+  callOnHost(23, stream);
 }
 
 /**
@@ -1624,12 +1577,12 @@ export function compare(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putCompare(args);
-  call(25, stream, args);
+  call(24, stream, args);
 }
 
 export function compareOnHost(args: CompareArgs, stream: Stream): void {
   putCompare(args);
-  callOnHost(25, stream);
+  callOnHost(24, stream);
 }
 
 /**
@@ -1660,12 +1613,12 @@ export function scale(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScale(args);
-  call(26, stream, args);
+  call(25, stream, args);
 }
 
 export function scaleOnHost(args: ScaleArgs, stream: Stream): void {
   putScale(args);
-  callOnHost(26, stream);
+  callOnHost(25, stream);
 }
 
 /**
@@ -1695,12 +1648,12 @@ export function where(
   stream: Stream = args.condition.buffer.device.compute,
 ): void {
   putWhere(args);
-  call(27, stream, args);
+  call(26, stream, args);
 }
 
 export function whereOnHost(args: WhereArgs, stream: Stream): void {
   putWhere(args);
-  callOnHost(27, stream);
+  callOnHost(26, stream);
 }
 
 /**
@@ -1728,12 +1681,12 @@ export function embedding(
   stream: Stream = args.weight.buffer.device.compute,
 ): void {
   putEmbedding(args);
-  call(28, stream, args);
+  call(27, stream, args);
 }
 
 export function embeddingOnHost(args: EmbeddingArgs, stream: Stream): void {
   putEmbedding(args);
-  callOnHost(28, stream);
+  callOnHost(27, stream);
 }
 
 /**
@@ -1765,12 +1718,12 @@ export function embeddingBackward(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putEmbeddingBackward(args);
-  call(29, stream, args);
+  call(28, stream, args);
 }
 
 export function embeddingBackwardOnHost(args: EmbeddingBackwardArgs, stream: Stream): void {
   putEmbeddingBackward(args);
-  callOnHost(29, stream);
+  callOnHost(28, stream);
 }
 
 /**
@@ -1804,12 +1757,12 @@ export function groupRows(
   stream: Stream = args.ids.buffer.device.compute,
 ): void {
   putGroupRows(args);
-  call(30, stream, args);
+  call(29, stream, args);
 }
 
 export function groupRowsOnHost(args: GroupRowsArgs, stream: Stream): void {
   putGroupRows(args);
-  callOnHost(30, stream);
+  callOnHost(29, stream);
 }
 
 /**
@@ -1843,12 +1796,12 @@ export function combineRows(
   stream: Stream = args.y.buffer.device.compute,
 ): void {
   putCombineRows(args);
-  call(31, stream, args);
+  call(30, stream, args);
 }
 
 export function combineRowsOnHost(args: CombineRowsArgs, stream: Stream): void {
   putCombineRows(args);
-  callOnHost(31, stream);
+  callOnHost(30, stream);
 }
 
 /**
@@ -1885,12 +1838,12 @@ export function combineRowsBackward(
   stream: Stream = args.y.buffer.device.compute,
 ): void {
   putCombineRowsBackward(args);
-  call(32, stream, args);
+  call(31, stream, args);
 }
 
 export function combineRowsBackwardOnHost(args: CombineRowsBackwardArgs, stream: Stream): void {
   putCombineRowsBackward(args);
-  callOnHost(32, stream);
+  callOnHost(31, stream);
 }
 
 /**
@@ -1919,12 +1872,12 @@ export function feedTokens(
   stream: Stream = args.tokens.buffer.device.compute,
 ): void {
   putFeedTokens(args);
-  call(33, stream, args);
+  call(32, stream, args);
 }
 
 export function feedTokensOnHost(args: FeedTokensArgs, stream: Stream): void {
   putFeedTokens(args);
-  callOnHost(33, stream);
+  callOnHost(32, stream);
 }
 
 /**
@@ -1947,12 +1900,12 @@ export function fill(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putFill(args);
-  call(34, stream, args);
+  call(33, stream, args);
 }
 
 export function fillOnHost(args: FillArgs, stream: Stream): void {
   putFill(args);
-  callOnHost(34, stream);
+  callOnHost(33, stream);
 }
 
 /**
@@ -1977,12 +1930,12 @@ export function arange(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putArange(args);
-  call(35, stream, args);
+  call(34, stream, args);
 }
 
 export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
   putArange(args);
-  callOnHost(35, stream);
+  callOnHost(34, stream);
 }
 
 /**
@@ -2023,12 +1976,12 @@ export function fp8Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putFp8Quantize(args);
-  call(36, stream, args);
+  call(35, stream, args);
 }
 
 export function fp8QuantizeOnHost(args: Fp8QuantizeArgs, stream: Stream): void {
   putFp8Quantize(args);
-  callOnHost(36, stream);
+  callOnHost(35, stream);
 }
 
 /**
@@ -2080,12 +2033,12 @@ export function fp8Matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putFp8Matmul(args);
-  call(37, stream, args);
+  call(36, stream, args);
 }
 
 export function fp8MatmulOnHost(args: Fp8MatmulArgs, stream: Stream): void {
   putFp8Matmul(args);
-  callOnHost(37, stream);
+  callOnHost(36, stream);
 }
 
 /**
@@ -2128,12 +2081,12 @@ export function gatedDelta(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putGatedDelta(args);
-  call(38, stream, args);
+  call(37, stream, args);
 }
 
 export function gatedDeltaOnHost(args: GatedDeltaArgs, stream: Stream): void {
   putGatedDelta(args);
-  callOnHost(38, stream);
+  callOnHost(37, stream);
 }
 
 /**
@@ -2188,12 +2141,12 @@ export function gatedDeltaBackward(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putGatedDeltaBackward(args);
-  call(39, stream, args);
+  call(38, stream, args);
 }
 
 export function gatedDeltaBackwardOnHost(args: GatedDeltaBackwardArgs, stream: Stream): void {
   putGatedDeltaBackward(args);
-  callOnHost(39, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -2245,12 +2198,12 @@ export function gatedDeltaStep(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putGatedDeltaStep(args);
-  call(40, stream, args);
+  call(39, stream, args);
 }
 
 export function gatedDeltaStepOnHost(args: GatedDeltaStepArgs, stream: Stream): void {
   putGatedDeltaStep(args);
-  callOnHost(40, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -2282,12 +2235,12 @@ export function gatedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGatedLinear(args);
-  call(41, stream, args);
+  call(40, stream, args);
 }
 
 export function gatedLinearOnHost(args: GatedLinearArgs, stream: Stream): void {
   putGatedLinear(args);
-  callOnHost(41, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -2329,12 +2282,12 @@ export function quantizedGatedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedGatedLinear(args);
-  call(42, stream, args);
+  call(41, stream, args);
 }
 
 export function quantizedGatedLinearOnHost(args: QuantizedGatedLinearArgs, stream: Stream): void {
   putQuantizedGatedLinear(args);
-  callOnHost(42, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -2364,12 +2317,12 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(43, stream, args);
+  call(42, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
   putGather(args);
-  callOnHost(43, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -2394,12 +2347,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(44, stream, args);
+  call(43, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(44, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -2434,12 +2387,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(45, stream, args);
+  call(44, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(45, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -2478,12 +2431,12 @@ export function groupedMatmul(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGroupedMatmul(args);
-  call(46, stream, args);
+  call(45, stream, args);
 }
 
 export function groupedMatmulOnHost(args: GroupedMatmulArgs, stream: Stream): void {
   putGroupedMatmul(args);
-  callOnHost(46, stream);
+  callOnHost(45, stream);
 }
 
 /**
@@ -2519,12 +2472,12 @@ export function groupedWeightGradient(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putGroupedWeightGradient(args);
-  call(47, stream, args);
+  call(46, stream, args);
 }
 
 export function groupedWeightGradientOnHost(args: GroupedWeightGradientArgs, stream: Stream): void {
   putGroupedWeightGradient(args);
-  callOnHost(47, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2556,12 +2509,12 @@ export function invariantLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putInvariantLinear(args);
-  call(48, stream, args);
+  call(47, stream, args);
 }
 
 export function invariantLinearOnHost(args: InvariantLinearArgs, stream: Stream): void {
   putInvariantLinear(args);
-  callOnHost(48, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2618,12 +2571,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(49, stream, args);
+  call(48, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(49, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2656,12 +2609,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(50, stream, args);
+  call(49, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(50, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2711,12 +2664,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(51, stream, args);
+  call(50, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(51, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2761,12 +2714,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(52, stream, args);
+  call(51, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(52, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2804,12 +2757,12 @@ export function logitSums(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putLogitSums(args);
-  call(53, stream, args);
+  call(52, stream, args);
 }
 
 export function logitSumsOnHost(args: LogitSumsArgs, stream: Stream): void {
   putLogitSums(args);
-  callOnHost(53, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2839,12 +2792,12 @@ export function joinMaster(
   stream: Stream = args.high.buffer.device.compute,
 ): void {
   putJoinMaster(args);
-  call(54, stream, args);
+  call(53, stream, args);
 }
 
 export function joinMasterOnHost(args: JoinMasterArgs, stream: Stream): void {
   putJoinMaster(args);
-  callOnHost(54, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2874,12 +2827,12 @@ export function splitMaster(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSplitMaster(args);
-  call(55, stream, args);
+  call(54, stream, args);
 }
 
 export function splitMasterOnHost(args: SplitMasterArgs, stream: Stream): void {
   putSplitMaster(args);
-  callOnHost(55, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2924,55 +2877,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(56, stream, args);
+  call(55, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(56, stream);
-}
-
-/**
- * out (+)= scale[0] * op(a) op(b), in the precision of Matmul and rounded once. The device reads
- * the scale, so the host need not know it.
- */
-export interface ScaledMatmulArgs {
-  /** [M, K] (before transposition [K, M]); last stride 1, any row stride */
-  a: View;
-  /** [K, N] (before transposition [N, K]) */
-  b: View;
-  /** [1] f32 (f64 for f64), on the op's device */
-  scale: View;
-  /** [M, N]; last stride 1, any row stride; dtype of a and b, or f32 */
-  out: View;
-  transA: boolean;
-  transB: boolean;
-  /** / The product without the scale. */
-  accumulate: boolean;
-}
-
-function putScaledMatmul(args: ScaledMatmulArgs): void {
-  let at = 0;
-  at = putView(args.a, at);
-  at = putView(args.b, at);
-  at = putView(args.scale, at);
-  at = putView(args.out, at);
-  block[at++] = args.transA ? 1 : 0;
-  block[at++] = args.transB ? 1 : 0;
-  block[at] = args.accumulate ? 1 : 0;
-}
-
-export function scaledMatmul(
-  args: ScaledMatmulArgs,
-  stream: Stream = args.a.buffer.device.compute,
-): void {
-  putScaledMatmul(args);
-  call(57, stream, args);
-}
-
-export function scaledMatmulOnHost(args: ScaledMatmulArgs, stream: Stream): void {
-  putScaledMatmul(args);
-  callOnHost(57, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -3011,12 +2921,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(58, stream, args);
+  call(56, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(58, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -3057,12 +2967,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(59, stream, args);
+  call(57, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(59, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -3100,12 +3010,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(60, stream, args);
+  call(58, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(60, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -3142,12 +3052,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(61, stream, args);
+  call(59, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(61, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -3174,12 +3084,12 @@ export function mxfp4Dequantize(
   stream: Stream = args.codes.buffer.device.compute,
 ): void {
   putMxfp4Dequantize(args);
-  call(62, stream, args);
+  call(60, stream, args);
 }
 
 export function mxfp4DequantizeOnHost(args: Mxfp4DequantizeArgs, stream: Stream): void {
   putMxfp4Dequantize(args);
-  callOnHost(62, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -3239,12 +3149,12 @@ export function mxfp4Experts(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putMxfp4Experts(args);
-  call(63, stream, args);
+  call(61, stream, args);
 }
 
 export function mxfp4ExpertsOnHost(args: Mxfp4ExpertsArgs, stream: Stream): void {
   putMxfp4Experts(args);
-  callOnHost(63, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -3278,12 +3188,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(64, stream, args);
+  call(62, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(64, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -3316,12 +3226,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(65, stream, args);
+  call(63, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(65, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -3366,12 +3276,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(66, stream, args);
+  call(64, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(66, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3419,12 +3329,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(67, stream, args);
+  call(65, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(67, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3474,12 +3384,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(68, stream, args);
+  call(66, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(68, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3518,12 +3428,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(69, stream, args);
+  call(67, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(69, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3566,12 +3476,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(70, stream, args);
+  call(68, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(70, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -3605,12 +3515,12 @@ export function momentPayload(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putMomentPayload(args);
-  call(71, stream, args);
+  call(69, stream, args);
 }
 
 export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
   putMomentPayload(args);
-  callOnHost(71, stream);
+  callOnHost(69, stream);
 }
 
 /**
@@ -3646,12 +3556,12 @@ export function driftPayload(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putDriftPayload(args);
-  call(72, stream, args);
+  call(70, stream, args);
 }
 
 export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
   putDriftPayload(args);
-  callOnHost(72, stream);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3699,12 +3609,12 @@ export function frozenAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putFrozenAdam(args);
-  call(73, stream, args);
+  call(71, stream, args);
 }
 
 export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
   putFrozenAdam(args);
-  callOnHost(73, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3751,12 +3661,12 @@ export function anchorAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAnchorAdam(args);
-  call(74, stream, args);
+  call(72, stream, args);
 }
 
 export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
   putAnchorAdam(args);
-  callOnHost(74, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3786,12 +3696,12 @@ export function oneBitLambAverage(
   stream: Stream = args.coefficients.buffer.device.compute,
 ): void {
   putOneBitLambAverage(args);
-  call(75, stream, args);
+  call(73, stream, args);
 }
 
 export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
   putOneBitLambAverage(args);
-  callOnHost(75, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3849,12 +3759,12 @@ export function oneBitLambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putOneBitLambMoments(args);
-  call(76, stream, args);
+  call(74, stream, args);
 }
 
 export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
   putOneBitLambMoments(args);
-  callOnHost(76, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3900,12 +3810,12 @@ export function oneBitLambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putOneBitLambCoefficients(args);
-  call(77, stream, args);
+  call(75, stream, args);
 }
 
 export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
   putOneBitLambCoefficients(args);
-  callOnHost(77, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3938,12 +3848,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(78, stream, args);
+  call(76, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(78, stream);
+  callOnHost(76, stream);
 }
 
 /**
@@ -4007,12 +3917,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(79, stream, args);
+  call(77, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(79, stream);
+  callOnHost(77, stream);
 }
 
 /**
@@ -4045,12 +3955,12 @@ export function quantizeWeights(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putQuantizeWeights(args);
-  call(80, stream, args);
+  call(78, stream, args);
 }
 
 export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
   putQuantizeWeights(args);
-  callOnHost(80, stream);
+  callOnHost(78, stream);
 }
 
 /**
@@ -4085,12 +3995,12 @@ export function dequantizeWeights(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putDequantizeWeights(args);
-  call(81, stream, args);
+  call(79, stream, args);
 }
 
 export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
   putDequantizeWeights(args);
-  callOnHost(81, stream);
+  callOnHost(79, stream);
 }
 
 /**
@@ -4134,12 +4044,12 @@ export function quantizedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedLinear(args);
-  call(82, stream, args);
+  call(80, stream, args);
 }
 
 export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
   putQuantizedLinear(args);
-  callOnHost(82, stream);
+  callOnHost(80, stream);
 }
 
 /**
@@ -4173,12 +4083,12 @@ export function repackCodes(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRepackCodes(args);
-  call(83, stream, args);
+  call(81, stream, args);
 }
 
 export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
   putRepackCodes(args);
-  callOnHost(83, stream);
+  callOnHost(81, stream);
 }
 
 /**
@@ -4216,12 +4126,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(84, stream, args);
+  call(82, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(84, stream);
+  callOnHost(82, stream);
 }
 
 /**
@@ -4259,12 +4169,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(85, stream, args);
+  call(83, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(85, stream);
+  callOnHost(83, stream);
 }
 
 /**
@@ -4295,12 +4205,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(86, stream, args);
+  call(84, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(86, stream);
+  callOnHost(84, stream);
 }
 
 /**
@@ -4325,12 +4235,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(87, stream, args);
+  call(85, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(87, stream);
+  callOnHost(85, stream);
 }
 
 /**
@@ -4387,12 +4297,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(88, stream, args);
+  call(86, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(88, stream);
+  callOnHost(86, stream);
 }
 
 /**
@@ -4430,12 +4340,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(89, stream, args);
+  call(87, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(89, stream);
+  callOnHost(87, stream);
 }
 
 /**
@@ -4492,12 +4402,12 @@ export function rotaryStore(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putRotaryStore(args);
-  call(90, stream, args);
+  call(88, stream, args);
 }
 
 export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
   putRotaryStore(args);
-  callOnHost(90, stream);
+  callOnHost(88, stream);
 }
 
 /**
@@ -4529,12 +4439,12 @@ export function routeTopK(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopK(args);
-  call(91, stream, args);
+  call(89, stream, args);
 }
 
 export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
   putRouteTopK(args);
-  callOnHost(91, stream);
+  callOnHost(89, stream);
 }
 
 /**
@@ -4569,12 +4479,12 @@ export function routeTopKBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopKBackward(args);
-  call(92, stream, args);
+  call(90, stream, args);
 }
 
 export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
   putRouteTopKBackward(args);
-  callOnHost(92, stream);
+  callOnHost(90, stream);
 }
 
 /**
@@ -4644,12 +4554,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(93, stream, args);
+  call(91, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(93, stream);
+  callOnHost(91, stream);
 }
 
 /**
@@ -4683,12 +4593,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(94, stream, args);
+  call(92, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(94, stream);
+  callOnHost(92, stream);
 }
 
 /**
@@ -4721,12 +4631,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(95, stream, args);
+  call(93, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(95, stream);
+  callOnHost(93, stream);
 }
 
 /**
@@ -4757,12 +4667,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(96, stream, args);
+  call(94, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(96, stream);
+  callOnHost(94, stream);
 }
 
 /**
@@ -4795,12 +4705,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(97, stream, args);
+  call(95, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(97, stream);
+  callOnHost(95, stream);
 }
 
 /**
@@ -4853,12 +4763,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(98, stream, args);
+  call(96, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(98, stream);
+  callOnHost(96, stream);
 }
 
 /**
@@ -4890,12 +4800,12 @@ export function shortConv(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConv(args);
-  call(99, stream, args);
+  call(97, stream, args);
 }
 
 export function shortConvOnHost(args: ShortConvArgs, stream: Stream): void {
   putShortConv(args);
-  callOnHost(99, stream);
+  callOnHost(97, stream);
 }
 
 /**
@@ -4932,12 +4842,12 @@ export function shortConvBackward(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvBackward(args);
-  call(100, stream, args);
+  call(98, stream, args);
 }
 
 export function shortConvBackwardOnHost(args: ShortConvBackwardArgs, stream: Stream): void {
   putShortConvBackward(args);
-  callOnHost(100, stream);
+  callOnHost(98, stream);
 }
 
 /**
@@ -4978,12 +4888,12 @@ export function shortConvStep(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvStep(args);
-  call(101, stream, args);
+  call(99, stream, args);
 }
 
 export function shortConvStepOnHost(args: ShortConvStepArgs, stream: Stream): void {
   putShortConvStep(args);
-  callOnHost(101, stream);
+  callOnHost(99, stream);
 }
 
 /**
@@ -5030,12 +4940,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(102, stream, args);
+  call(100, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(102, stream);
+  callOnHost(100, stream);
 }
 
 /**
@@ -5070,12 +4980,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(103, stream, args);
+  call(101, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(103, stream);
+  callOnHost(101, stream);
 }
 
 /**
@@ -5102,12 +5012,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(104, stream, args);
+  call(102, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(104, stream);
+  callOnHost(102, stream);
 }
 
 /**
@@ -5140,12 +5050,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(105, stream, args);
+  call(103, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(105, stream);
+  callOnHost(103, stream);
 }
 
 /**
@@ -5175,12 +5085,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(106, stream, args);
+  call(104, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(106, stream);
+  callOnHost(104, stream);
 }
 
 /**
@@ -5208,12 +5118,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(107, stream, args);
+  call(105, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(107, stream);
+  callOnHost(105, stream);
 }
 
 /**
@@ -5251,12 +5161,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(108, stream, args);
+  call(106, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(108, stream);
+  callOnHost(106, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -5281,7 +5191,6 @@ export interface OpArgs {
   Copy: CopyArgs;
   CrossEntropy: CrossEntropyArgs;
   CrossEntropyBackward: CrossEntropyBackwardArgs;
-  CrossEntropyWithGradient: CrossEntropyWithGradientArgs;
   Dropout: DropoutArgs;
   Unary: UnaryArgs;
   UnaryBackward: UnaryBackwardArgs;
@@ -5318,7 +5227,6 @@ export interface OpArgs {
   JoinMaster: JoinMasterArgs;
   SplitMaster: SplitMasterArgs;
   Matmul: MatmulArgs;
-  ScaledMatmul: ScaledMatmulArgs;
   Multinomial: MultinomialArgs;
   MuonMomentum: MuonMomentumArgs;
   MuonDirection: MuonDirectionArgs;
@@ -5394,7 +5302,6 @@ export const opNames = [
   'Copy',
   'CrossEntropy',
   'CrossEntropyBackward',
-  'CrossEntropyWithGradient',
   'Dropout',
   'Unary',
   'UnaryBackward',
@@ -5431,7 +5338,6 @@ export const opNames = [
   'JoinMaster',
   'SplitMaster',
   'Matmul',
-  'ScaledMatmul',
   'Multinomial',
   'MuonMomentum',
   'MuonDirection',

@@ -9,7 +9,7 @@ import { type ClassShare, joinRows } from './class-share.js';
 import { paddedColumns } from './linear.js';
 import { allClasses, correctFor, type RowRules, sumsFor } from './loss.js';
 import type { RowSums } from './loss-report.js';
-import { asIs, flipped, type GemmOperand, gemm, gemmRows, scaledGemm } from './matmul.js';
+import { asIs, flipped, gemm, gemmRows } from './matmul.js';
 import { viewOf } from './shapes.js';
 
 /** Rows [start, start + count) of the head: views that its kernels share. */
@@ -30,12 +30,6 @@ export interface HeadRowRules extends RowRules {
   /** Null if all are. */
   readonly share: ClassShare | null;
 }
-
-/**
- * Factor of the gradients of logits that a forward computes, a power of two: small gradients do not
- * underflow in f16.
- */
-export const EARLY_SCALE = 256;
 
 /** Head and loss over chunks of rows; one per call. */
 export class ChunkedHead {
@@ -140,31 +134,6 @@ export class ChunkedHead {
     for (const one of share ? [sums.expected, sums.total] : []) share?.combine(one, 'sum');
   }
 
-  /**
-   * Whether measureAndDifferentiate() may be called: this rank has all classes, and no report reads
-   * the logits after the loss.
-   */
-  get isOnePass(): boolean {
-    return this.rules.share === null && this.sums === null;
-  }
-
-  /**
-   * measure(), and turns the logits into EARLY_SCALE times their gradient, in place: one pass over
-   * the logits. Needs isOnePass.
-   */
-  measureAndDifferentiate({ target, losses, correct }: Chunk, logits: View): void {
-    const { smoothing, ignoreIndex } = this.rules;
-    const rows = { logits, target, losses, correct, dlogits: logits };
-    kernels.crossEntropyWithGradient({ ...rows, smoothing, ignoreIndex, factor: EARLY_SCALE });
-  }
-
-  /** The same for a backward: the forward's losses may be gone. */
-  differentiateEarly(chunk: Chunk, logits: View): void {
-    const losses = Tensor.empty(chunk.losses.shape, this.losses.dtype, this.weight.device);
-    this.measureAndDifferentiate({ ...chunk, losses, correct: null }, logits);
-    losses.dispose();
-  }
-
   /** Turns the logits into their gradient, in place. */
   differentiate({ target, lse }: Chunk, logits: View, scale: View): void {
     const { smoothing, ignoreIndex, share } = this.rules;
@@ -173,24 +142,16 @@ export class ChunkedHead {
     kernels.crossEntropyBackward({ ...rows, smoothing, ignoreIndex, first, classes });
   }
 
-  /**
-   * dx[rows] (+)= dlogits W and dW (+)= dlogits^T x, from the gradient in `memory`; with a scale
-   * [1], times it.
-   */
+  /** dx[rows] (+)= dlogits W and dW (+)= dlogits^T x, from the gradient in `memory`. */
   propagate(chunk: Chunk, memory: Tensor, padded: Tensor, into: HeadGradients): void {
-    const { dx, dweight, addX, addWeight, scale } = into;
-    const dlogits = asIs(this.wide(chunk, memory));
-    const multiply = (a: GemmOperand, b: GemmOperand, out: View, accumulate: boolean): void => {
-      if (scale) scaledGemm(a, b, scale, out, accumulate);
-      else gemm(a, b, out, accumulate);
-    };
+    const { dx, dweight, addX, addWeight } = into;
     if (dx) {
       const out = rowRange(dx, chunk.start, required(chunk.x.shape[0]));
-      multiply(dlogits, asIs(padded), out, addX);
+      gemm(asIs(this.wide(chunk, memory)), asIs(padded), out, addX);
     }
     if (dweight) {
       const accumulate = addWeight || chunk.start > 0;
-      multiply(flipped(dlogits), asIs(chunk.x), dweight, accumulate);
+      gemm(flipped(asIs(this.wide(chunk, memory))), asIs(chunk.x), dweight, accumulate);
     }
   }
 
@@ -230,8 +191,6 @@ interface HeadGradients {
   dweight: View | null;
   addX: boolean;
   addWeight: boolean;
-  /** Factor of both gradients, [1]; null: 1. */
-  scale: View | null;
 }
 
 /** Rows of a matrix as a view. */

@@ -11,13 +11,7 @@ import { describe, isContiguous, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { type GradSink, isGradEnabled, recomputing, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
-import {
-  type Chunk,
-  ChunkedHead,
-  EARLY_SCALE,
-  type HeadRowRules,
-  rowRange,
-} from './chunked-head.js';
+import { type Chunk, ChunkedHead, type HeadRowRules, rowRange } from './chunked-head.js';
 import type { ClassShare } from './class-share.js';
 import { embedding } from './indexing.js';
 import { paddedColumns } from './linear.js';
@@ -110,20 +104,19 @@ export function chunkRowsFor(columns: number): number {
 interface Plan {
   /** Where the logits of the next chunk go. */
   allocate(): Tensor;
-  /** Computes the losses of the logits in `memory`; `weight` is padded. */
-  measure(chunk: Chunk, memory: Tensor, weight: Tensor): void;
+  /** Called when the logits in `memory` are measured; `weight` is padded. */
+  measured(chunk: Chunk, memory: Tensor, weight: Tensor): void;
   /** Releases memory of the forward; returns the tensors that the backward needs. */
   close(): Tensor[];
   /** `scale` is the gradient of each row's loss, [1]. */
   backward(scale: Tensor, sink: GradSink): void;
 }
 
-/** Gradients of x and W from gradients of logits, times `scale` if given, chunk by chunk. */
+/** Gradients of x and W from gradients of logits, chunk by chunk. */
 function propagateAll(
   head: ChunkedHead,
   x: Tensor,
   sink: GradSink,
-  scale: Tensor | null,
   gradientOf: (chunk: Chunk, i: number, weight: Tensor) => Tensor,
 ): void {
   const total = rowCount(x.shape);
@@ -132,7 +125,7 @@ function propagateAll(
     if (dw && total === 0 && !addWeight) kernels.fill({ out: dw, value: 0 });
     const weight = head.paddedWeight();
     head.withPaddedGradient(dw ?? null, addWeight, (dweight) => {
-      const into = { dx: rows, dweight, addX, addWeight, scale };
+      const into = { dx: rows, dweight, addX, addWeight };
       head.chunks().forEach((chunk, i) => {
         head.propagate(chunk, gradientOf(chunk, i, weight), weight, into);
       });
@@ -140,21 +133,14 @@ function propagateAll(
   });
 }
 
-/**
- * Keeps all logits; the forward turns them into their gradient in place, and the products of the
- * backward multiply by its scale. If the loss needs the classes of other ranks, or a report needs
- * the logits, the backward computes the gradient.
- */
+/** Keeps all logits; the backward turns them into their gradient in place. */
 class KeptLogits implements Plan {
   private readonly kept: Tensor[] = [];
-  private readonly isEarly: boolean;
 
   constructor(
     private readonly head: ChunkedHead,
     private readonly x: Tensor,
-  ) {
-    this.isEarly = head.isOnePass;
-  }
+  ) {}
 
   allocate(): Tensor {
     const memory = this.head.buffer();
@@ -162,34 +148,20 @@ class KeptLogits implements Plan {
     return memory;
   }
 
-  measure(chunk: Chunk, memory: Tensor): void {
-    const { head } = this;
-    const logits = head.logits(chunk, memory);
-    if (this.isEarly) head.measureAndDifferentiate(chunk, logits);
-    else head.measure(chunk, logits);
-  }
+  measured(): void {}
 
   close(): Tensor[] {
     return this.kept;
   }
 
   backward(scale: Tensor, sink: GradSink): void {
-    const { head, kept, isEarly } = this;
-    const down = isEarly ? scaledDown(scale) : null;
-    propagateAll(head, this.x, sink, down, (chunk, i) => {
+    const { head, kept } = this;
+    propagateAll(head, this.x, sink, (chunk, i) => {
       const memory = required(kept[i]);
-      if (!isEarly) head.differentiate(chunk, head.logits(chunk, memory), scale);
+      head.differentiate(chunk, head.logits(chunk, memory), scale);
       return memory;
     });
-    down?.dispose();
   }
-}
-
-/** scale / EARLY_SCALE, [1]. */
-function scaledDown(scale: Tensor): Tensor {
-  const down = Tensor.emptyLike(scale);
-  kernels.scale({ in: scale, out: down, scale: 1 / EARLY_SCALE, shift: 0, accumulate: false });
-  return down;
 }
 
 /** Keeps nothing; the backward recomputes the logits of each chunk. */
@@ -207,30 +179,26 @@ class LogitsAgain implements Plan {
     return this.shared;
   }
 
-  measure(chunk: Chunk, memory: Tensor): void {
-    this.head.measure(chunk, this.head.logits(chunk, memory));
-  }
+  measured(): void {}
 
   close(): Tensor[] {
     this.shared.dispose();
     return [];
   }
 
-  /** Rounds as KeptLogits does: activation checkpointing changes no bit. */
   backward(scale: Tensor, sink: GradSink): void {
     const { head } = this;
     const memory = head.buffer();
-    const down = head.isOnePass ? scaledDown(scale) : null;
-    propagateAll(head, this.x, sink, down, (chunk, _, weight) => {
+    propagateAll(head, this.x, sink, (chunk, _, weight) => {
       recomputing(() => head.project(chunk, memory, weight));
-      const logits = head.logits(chunk, memory);
-      if (down) head.differentiateEarly(chunk, logits);
-      else head.differentiate(chunk, logits, scale);
+      head.differentiate(chunk, head.logits(chunk, memory), scale);
       return memory;
     });
-    down?.dispose();
   }
 }
+
+/** Factor of early gradients, a power of two: small gradients do not underflow in f16. */
+const EARLY_SCALE = 256;
 
 /**
  * For a frozen weight: the forward computes x's gradient from the logits of each chunk, and the
@@ -257,21 +225,14 @@ class EarlyGradient implements Plan {
     return this.shared;
   }
 
-  measure(chunk: Chunk, memory: Tensor, weight: Tensor): void {
+  measured(chunk: Chunk, memory: Tensor, weight: Tensor): void {
     const { head, early, scale } = this;
-    const logits = head.logits(chunk, memory);
-    if (head.isOnePass) {
-      head.measureAndDifferentiate(chunk, logits);
-    } else {
-      head.measure(chunk, logits);
-      head.differentiate(chunk, logits, scale);
-    }
+    head.differentiate(chunk, head.logits(chunk, memory), scale);
     head.propagate(chunk, memory, weight, {
       dx: early,
       dweight: null,
       addX: false,
       addWeight: false,
-      scale: null,
     });
   }
 
@@ -282,7 +243,8 @@ class EarlyGradient implements Plan {
   }
 
   backward(scale: Tensor, sink: GradSink): void {
-    const down = scaledDown(scale);
+    const down = Tensor.emptyLike(scale);
+    kernels.scale({ in: scale, out: down, scale: 1 / EARLY_SCALE, shift: 0, accumulate: false });
     sink.write(0, (dx, accumulate) =>
       overwriteOrAdd(dx, accumulate, (out) => {
         const rows = viewOf(out, this.early.shape);
@@ -390,7 +352,8 @@ function headLoss(
   for (const chunk of head.chunks()) {
     const memory = plan.allocate();
     head.project(chunk, memory, padded);
-    plan.measure(chunk, memory, padded);
+    head.measure(chunk, head.logits(chunk, memory));
+    plan.measured(chunk, memory, padded);
   }
   padded.dispose();
   const kept = plan.close();

@@ -10,7 +10,7 @@ import { asRows, broadcastShape, packed, requireAlike, shapeError, viewOf } from
 import { contiguous, expand, reshape, squeeze, unsqueeze } from './views.js';
 
 /** A matrix (or batch of them) as the GEMM reads it: `view`, transposed if `flip` is true. */
-export interface GemmOperand {
+interface GemmOperand {
   view: View;
   flip: boolean;
 }
@@ -55,25 +55,6 @@ export function gemm(a: GemmOperand, b: GemmOperand, out: View, accumulate: bool
     transA: a.flip,
     transB: b.flip,
     epilogue: 'none',
-    accumulate,
-  });
-}
-
-/** out (+)= scale[0] a b for matrices; the device reads `scale`. */
-export function scaledGemm(
-  a: GemmOperand,
-  b: GemmOperand,
-  scale: View,
-  out: View,
-  accumulate: boolean,
-): void {
-  kernels.scaledMatmul({
-    a: a.view,
-    b: b.view,
-    scale,
-    out,
-    transA: a.flip,
-    transB: b.flip,
     accumulate,
   });
 }

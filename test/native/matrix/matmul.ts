@@ -127,65 +127,6 @@ function product(p: Product): MatrixCase {
   });
 }
 
-/** A product times a factor that the device reads. */
-function scaledProduct(p: Product, scale: number): MatrixCase {
-  const [m, k, n] = p.sizes as [number, number, number];
-  const shapeA = p.transA ? [k, m] : [m, k];
-  const shapeB = p.transB ? [n, k] : [k, n];
-  const outDType = p.out ?? p.dtype;
-  const absolute = (outDType === 'f64' ? 1e-15 : 2e-6) * Math.sqrt(Math.max(1, k));
-  const check: Check = { ...close(outDType, 1, 'tensor'), absolute };
-  return opCase({
-    op: 'ScaledMatmul',
-    dtype: p.dtype,
-    title: `${title(p)} scale ${scale}`,
-    build(random) {
-      const place = rows([m, n], p);
-      return {
-        operands: {
-          a: input(p.dtype, shapeA, random.normal(m * k), rows(shapeA, p)),
-          b: input(p.dtype, shapeB, random.normal(k * n), rows(shapeB, p)),
-          scale: input(p.dtype === 'f64' ? 'f64' : 'f32', [1], [scale]),
-          out: p.accumulate
-            ? updated(input(outDType, [m, n], random.normal(m * n), place), check)
-            : output(outDType, [m, n], check, place),
-        },
-        args: {
-          transA: p.transA ?? false,
-          transB: p.transB ?? false,
-          accumulate: p.accumulate ?? false,
-        },
-        reference: (v) => ({
-          out: reference(p, v.a!, v.b!).map(
-            (x, i) => x * v.scale![0]! + (p.accumulate ? v.out![i]! : 0),
-          ),
-        }),
-      };
-    },
-  });
-}
-
-function scaledProducts(dtype: DType): MatrixCase[] {
-  const sizes = [
-    [1, 72, 64],
-    [17, 33, 127],
-    [64, 64, 64],
-    [3, 1029, 17],
-    [4, 20000, 5],
-    [0, 3, 5],
-    [3, 0, 5],
-  ];
-  return sizes.flatMap((size) => [
-    scaledProduct({ dtype, sizes: size }, 0.375),
-    scaledProduct({ dtype, sizes: size, transB: true, gap: 8 }, -3),
-    scaledProduct({ dtype, sizes: size, transA: true, accumulate: true }, 0.1),
-    scaledProduct({ dtype, sizes: size, gap: 3, lead: 5 }, 0),
-    ...(dtype === 'bf16' || dtype === 'f16'
-      ? [scaledProduct({ dtype, out: 'f32', sizes: size, transA: true, accumulate: true }, 0.1)]
-      : []),
-  ]);
-}
-
 function forDType(dtype: DType): Product[] {
   const list: Product[] = [];
   const sizes = [
@@ -263,7 +204,4 @@ function forDType(dtype: DType): Product[] {
   return list;
 }
 
-export const cases: MatrixCase[] = floating.flatMap((dtype) => [
-  ...forDType(dtype).map(product),
-  ...scaledProducts(dtype),
-]);
+export const cases: MatrixCase[] = floating.flatMap((dtype) => forDType(dtype).map(product));
