@@ -2,6 +2,8 @@
 // Sums are in a fixed order.
 #include "adapter_rows.h"
 
+#include <algorithm>
+
 #include "adapter_rows.cuh"
 
 namespace ds::cuda {
@@ -11,6 +13,7 @@ static_assert(kAdapterTile == kAdapterRows);
 
 constexpr int kShrinkWarps = 8, kShrinkColumns = 2;
 constexpr int kExpandWarps = 4, kExpandUnits = 2;
+constexpr int kExpandWaves = 4;  // blocks per multiprocessor
 constexpr int kExpandWidth = kExpandWarps * kExpandUnits * kExpandUnit;
 
 constexpr int kPlainThreads = 256;
@@ -51,7 +54,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   const AdapterTile tile(args.lists, static_cast<int>(blockIdx.x));
   if (tile.count == 0) return;
   int block = static_cast<int>(blockIdx.y), layer = 0;
-  while (layer + 1 < args.layers && block >= args.blocks[layer]) block -= args.blocks[layer++];
+  while (layer + 1 < args.layers && block >= args.turns[layer]) block -= args.turns[layer++];
   const int rank = valid_rank(args.ranks[layer][tile.adapter], args.most);
   const int64_t m = args.m[layer], c = int64_t{block} * kExpandWidth + threadIdx.x;
   if (rank == 0 || c >= m) return;
@@ -136,7 +139,6 @@ void launch(const AdapterExpand& op, CudaContext& ctx) {
   args.layers = static_cast<int>(op.h.shape[0]);
   args.settled = lists_settled(ctx, op.rows, op.tiles);
   bool tensor_cores = args.most % 16 == 0 && aligned_for<4>(args.h);
-  unsigned blocks = 0;
   args.packets = true;
   for (int p = 0; p < args.layers; ++p) {
     args.b[p] = factors[p]->as<T>();
@@ -144,22 +146,25 @@ void launch(const AdapterExpand& op, CudaContext& ctx) {
     args.out[p] = outs[p]->as<T>();
     args.stride[p] = outs[p]->strides[0];
     args.m[p] = factors[p]->shape[1];
-    args.blocks[p] = static_cast<int>(pieces(args.m[p], kExpandWidth));
-    blocks += static_cast<unsigned>(args.blocks[p]);
+    args.turns[p] = static_cast<int>(pieces(args.m[p], kExpandWidth));
+    args.all_turns += args.turns[p];
     args.settled = args.settled && is_settled(ctx, args.b[p]) && is_settled(ctx, args.ranks[p]);
     tensor_cores = tensor_cores && aligned_for<4>(args.b[p]);
     args.packets = args.packets && args.stride[p] % 8 == 0 && aligned_for<8>(args.out[p]);
   }
-  if (blocks == 0) return;
-  const dim3 grid(static_cast<unsigned>(op.tiles.shape[0]), blocks);
+  if (args.all_turns == 0) return;
+  const auto tiles = static_cast<unsigned>(op.tiles.shape[0]);
+  const auto turns = static_cast<unsigned>(args.all_turns);
   if constexpr (!std::is_same_v<T, float>) {
     if (tensor_cores) {
+      const auto wanted = static_cast<unsigned>(kExpandWaves * ctx.sm_count) / tiles;
+      const dim3 grid(tiles, std::clamp(wanted, 1u, turns));
       launch_behind(ctx, {kOp, grid, dim3(kExpandWarps * kWarp), ctx.stream},
                     expand_kernel<T, kExpandUnits, kExpandWarps>, args);
       return;
     }
   }
-  plain_expand_kernel<T><<<grid, kPlainThreads, 0, ctx.stream>>>(args);
+  plain_expand_kernel<T><<<dim3(tiles, turns), kPlainThreads, 0, ctx.stream>>>(args);
   DS_CUDA_LAUNCHED(kOp);
 }
 

@@ -44,7 +44,7 @@ struct ExpandArguments {
   const int* ranks[kAdapterLayers];
   T* out[kAdapterLayers];
   int64_t stride[kAdapterLayers], m[kAdapterLayers];
-  int blocks[kAdapterLayers];  // thread blocks along the columns
+  int turns[kAdapterLayers], all_turns;  // along the columns
   int most, layers;
   bool packets;  // 8 elements of out may be read and written at once
   bool settled;
@@ -166,7 +166,17 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 /// n-th product of 8 columns, so that a lane reads and writes 8 neighbouring elements of out.
 constexpr int kExpandUnit = 32;
 
-/// Adds the update of 16 entries and kWarps * kUnits * kExpandUnit columns of a layer to out.
+/// Columns of a layer in turn of a warp, and where it finds its factors.
+template <class T>
+struct ExpandPlace {
+  int layer, rank, left;  // left: columns from the lane's first one to the end
+  int64_t column;
+  const T* b;
+};
+
+/// Adds the updates of 16 entries to out. A turn of a block is kWarps * kUnits * kExpandUnit
+/// columns of a layer; the blocks of a tile divide the turns. A block loads the factors and outputs
+/// of its next turn before it stores those of this one.
 template <class T, int kUnits, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarp)
     expand_kernel(const __grid_constant__ ExpandArguments<T> args) {
@@ -174,82 +184,109 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   if (!args.settled) await_previous();
   const AdapterTile tile(args.lists, static_cast<int>(blockIdx.x));
   if (tile.count == 0) return end_without_work();
-  int block = static_cast<int>(blockIdx.y), layer = 0;
-  while (layer + 1 < args.layers && block >= args.blocks[layer]) block -= args.blocks[layer++];
-  const int rank = valid_rank(args.ranks[layer][tile.adapter], args.most);
-  if (rank == 0) return end_without_work();
   const int lane = static_cast<int>(threadIdx.x) % kWarp,
             warp = static_cast<int>(threadIdx.x) / kWarp;
   const int group = lane / 4, quad = lane % 4;
-  const int64_t m = args.m[layer];
-  const int64_t column = (int64_t{block} * kWarps + warp) * kUnits * kExpandUnit;
-  const T* const h =
-      args.h + (int64_t{layer} * args.lists.entries + tile.first) * args.most + quad * 4;
-  const int64_t own = column + group / 2 * 8 + group % 2;
-  const T* const b = args.b[layer] + (int64_t{tile.adapter} * m + own) * args.most + quad * 4;
-  const int left = static_cast<int>(m - own);
-  const uint2 zero = make_uint2(0, 0);
   const int upper = tile.row(args.lists, group), lower = tile.row(args.lists, group + 8);
-  const auto load_factor = [&](uint2(&w)[kUnits][4], int j) {
+  const uint2 zero = make_uint2(0, 0);
+  const auto place_of = [&](int turn) {
+    ExpandPlace<T> p;
+    p.layer = 0;
+    while (p.layer + 1 < args.layers && turn >= args.turns[p.layer]) turn -= args.turns[p.layer++];
+    p.rank = valid_rank(args.ranks[p.layer][tile.adapter], args.most);
+    const int64_t m = args.m[p.layer];
+    p.column = (int64_t{turn} * kWarps + warp) * kUnits * kExpandUnit;
+    const int64_t own = p.column + group / 2 * 8 + group % 2;
+    p.b = args.b[p.layer] + (int64_t{tile.adapter} * m + own) * args.most + quad * 4;
+    p.left = static_cast<int>(m - own);
+    return p;
+  };
+  const auto load_factor = [&](const ExpandPlace<T>& p, uint2(&w)[kUnits][4], int j) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u)
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const int c = u * kExpandUnit + n * 2;
-        w[u][n] = c < left ? *reinterpret_cast<const uint2*>(b + c * args.most + j) : zero;
+        w[u][n] = c < p.left ? *reinterpret_cast<const uint2*>(p.b + c * args.most + j) : zero;
       }
   };
-  uint2 w[kUnits][4];
-  load_factor(w, 0);
-  if (args.settled) await_previous();
-  Vector<T, 8> old[kUnits][2];
-#pragma unroll
-  for (int u = 0; u < kUnits; ++u)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = half == 0 ? upper : lower;
-      const int64_t c = column + u * kExpandUnit + quad * 8;
-      if (args.packets && row >= 0 && c + 8 <= m)
-        old[u][half] = load_vector<8>(args.out[layer] + row * args.stride[layer] + c);
-    }
-  float acc[kUnits][4][4] = {};
-  for (int j = 0; j < rank; j += 16) {
-    if (j > 0) load_factor(w, j);
-    const uint2 top = group < tile.count
-                          ? *reinterpret_cast<const uint2*>(h + int64_t{group} * args.most + j)
-                          : zero;
-    const uint2 bottom =
-        group + 8 < tile.count
-            ? *reinterpret_cast<const uint2*>(h + int64_t{group + 8} * args.most + j)
-            : zero;
-    const uint32_t inner[4] = {top.x, bottom.x, top.y, bottom.y};
+  const auto out_of = [&](const ExpandPlace<T>& p, int half, int64_t c) {
+    const int row = half == 0 ? upper : lower;
+    return args.out[p.layer] + row * args.stride[p.layer] + c;
+  };
+  const auto is_whole = [&](const ExpandPlace<T>& p, int half, int64_t c) {
+    return (half == 0 ? upper : lower) >= 0 && args.packets && c + 8 <= args.m[p.layer];
+  };
+  const auto load_out = [&](const ExpandPlace<T>& p, Vector<T, 8>(&old)[kUnits][2]) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u)
 #pragma unroll
-      for (int n = 0; n < 4; ++n) mma_16x8x16<T>(acc[u][n], inner, w[u][n].x, w[u][n].y);
-  }
-#pragma unroll
-  for (int u = 0; u < kUnits; ++u)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = half == 0 ? upper : lower;
-      const int64_t c = column + u * kExpandUnit + quad * 8;
-      if (row < 0 || c >= m) continue;
-      T* const out = args.out[layer] + row * args.stride[layer] + c;
-      const auto added = [&](T before, int e) {
-        return from_float<T>(to_float(before) + acc[u][e / 2][half * 2 + e % 2]);
-      };
-      if (args.packets && c + 8 <= m) {
-        Vector<T, 8>& sum = old[u][half];
-#pragma unroll
-        for (int e = 0; e < 8; ++e) sum.v[e] = added(sum.v[e], e);
-        store_vector(out, sum);
-        continue;
+      for (int half = 0; half < 2; ++half) {
+        const int64_t c = p.column + u * kExpandUnit + quad * 8;
+        if (is_whole(p, half, c)) old[u][half] = load_vector<8>(out_of(p, half, c));
       }
+  };
+  const auto load_inner = [&](const T* h, int entry, int j) {
+    return entry < tile.count ? *reinterpret_cast<const uint2*>(h + int64_t{entry} * args.most + j)
+                              : zero;
+  };
+  int turn = static_cast<int>(blockIdx.y);
+  ExpandPlace<T> now = place_of(turn);
+  uint2 w[kUnits][4];
+  load_factor(now, w, 0);
+  if (args.settled) await_previous();
+  Vector<T, 8> old[kUnits][2];
+  load_out(now, old);
+  for (;;) {
+    const T* const h =
+        args.h + (int64_t{now.layer} * args.lists.entries + tile.first) * args.most + quad * 4;
+    float acc[kUnits][4][4] = {};
+    for (int j = 0; j < now.rank; j += 16) {
+      if (j > 0) load_factor(now, w, j);
+      const uint2 top = load_inner(h, group, j), bottom = load_inner(h, group + 8, j);
+      const uint32_t inner[4] = {top.x, bottom.x, top.y, bottom.y};
 #pragma unroll
-      for (int e = 0; e < 8; ++e)
-        if (c + e < m) out[e] = added(out[e], e);
+      for (int u = 0; u < kUnits; ++u)
+#pragma unroll
+        for (int n = 0; n < 4; ++n) mma_16x8x16<T>(acc[u][n], inner, w[u][n].x, w[u][n].y);
     }
+    turn += static_cast<int>(gridDim.y);
+    const bool more = turn < args.all_turns;
+    ExpandPlace<T> next = now;
+    Vector<T, 8> after[kUnits][2];
+    if (more) {
+      next = place_of(turn);
+      load_factor(next, w, 0);
+      load_out(next, after);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int64_t c = now.column + u * kExpandUnit + quad * 8, m = args.m[now.layer];
+        if (now.rank == 0 || (half == 0 ? upper : lower) < 0 || c >= m) continue;
+        T* const out = out_of(now, half, c);
+        const auto added = [&](T before, int e) {
+          return from_float<T>(to_float(before) + acc[u][e / 2][half * 2 + e % 2]);
+        };
+        if (is_whole(now, half, c)) {
+          Vector<T, 8>& sum = old[u][half];
+#pragma unroll
+          for (int e = 0; e < 8; ++e) sum.v[e] = added(sum.v[e], e);
+          store_vector(out, sum);
+          continue;
+        }
+#pragma unroll
+        for (int e = 0; e < 8; ++e)
+          if (c + e < m) out[e] = added(out[e], e);
+      }
+    if (!more) return;
+    now = next;
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) old[u][half] = after[u][half];
+  }
 }
 
 }  // namespace ds::cuda
