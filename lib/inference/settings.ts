@@ -59,7 +59,7 @@ export function speculationOf(
 
 /**
  * Tokens of a step whose computation takes as long as reading the weights. H200, Llama 8B shape in
- * bf16: 4.1 ms for one token, 5.9 ms for 128. CPU: estimated from memory bandwidth and FLOP/s.
+ * bf16: 4.1 ms for one token, 7.0 ms for 128. CPU: estimated from memory bandwidth and FLOP/s.
  */
 const GPU_DOUBLING = 256;
 const CPU_DOUBLING = 24;
