@@ -60,7 +60,7 @@ __device__ __forceinline__ uint32_t expert_factor(uint32_t scale) {
   return min(scale + 126u, 254u) * 0x00800080u;
 }
 __device__ __forceinline__ uint32_t second_factor(uint32_t scale) {
-  return max(scale - 1u, 127u) * 0x00800080u;
+  return (max(scale, 128u) - 1u) * 0x00800080u;
 }
 
 __device__ __forceinline__ uint32_t multiply_pair(uint32_t a, uint32_t b) {
