@@ -76,7 +76,7 @@ bool launch(const PagedArguments<T>& a, const PagedAttention& op, CudaContext& c
 template <class T>
 bool run_paged_hopper(const PagedArguments<T>& a, const PagedAttention& op, CudaContext& ctx) {
   const auto strided = [](int64_t size, int64_t stride) { return size < 2 || stride > 0; };
-  if (!ctx.code.hopper || op.invariant || a.scale_log2 <= 0.f) return false;
+  if (!ctx.code.hopper || op.invariant || op.sinks || a.scale_log2 <= 0.f) return false;
   if (!a.vectors || !a.row_vectors || a.group > kMostGroup) return false;
   if (!strided(a.tokens, a.q_token) || !strided(a.heads, a.q_head)) return false;
   if (a.d <= 64) return launch<PagedHopperShape<64>>(a, op, ctx);
