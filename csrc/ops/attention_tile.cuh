@@ -33,11 +33,13 @@ struct AttentionSizes {
   __host__ __device__ int group() const { return heads / key_heads; }
 };
 
-/// Divides `heads` into the fewest equal turns of at most `fitting` heads. A short last turn would
+/// Divides `heads` into the fewest equal turns of at most `fitting` heads, or of one head if none
+/// fits. A short last turn would
 /// start long tiles when few others are left to overlap with them (measured: 8 of 200 heads cost 11
 /// %).
 inline int heads_in_even_turns(int64_t heads, int64_t fitting) {
-  const int64_t turns = std::max<int64_t>(1, (heads + fitting - 1) / fitting);
+  const int64_t most = std::max<int64_t>(1, fitting);
+  const int64_t turns = std::max<int64_t>(1, (heads + most - 1) / most);
   return static_cast<int>(std::max<int64_t>(1, (heads + turns - 1) / turns));
 }
 
