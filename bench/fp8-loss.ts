@@ -69,7 +69,8 @@ async function lossesOf(
   const sizes = { batch: Number(options.batch ?? 16), seq: Number(options.seq ?? 1024) };
   const steps = Number(options.steps ?? 2000);
   const every = Number(options.every ?? 250);
-  seed(1234);
+  const until = Math.min(steps, Number(options.until ?? steps));
+  seed(Number(options.seed ?? 1234));
   const config = {
     train_micro_batch_size_per_gpu: sizes.batch,
     gradient_clipping: 1,
@@ -94,7 +95,7 @@ async function lossesOf(
   };
   const began = performance.now();
   const curve: [number, number, number][] = [];
-  for (let step = 1; step <= steps; ++step) {
+  for (let step = 1; step <= until; ++step) {
     const both = windows(train, step, sizes, engine);
     const loss = engine.forward<Tensor>(...both);
     engine.backward(loss);

@@ -65,6 +65,8 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     recipes: 'bf16 and recipes of FP8, with commas (bf16,tensorwise,rowwise)',
     steps: 'of each run (2000)',
     every: 'steps between evaluations (250)',
+    until: 'the step to stop at; the schedule stays that of --steps',
+    seed: 'of the first weights (1234)',
     batch: 'samples of a micro-batch (16)',
     seq: 'tokens of a sample (1024)',
   },
