@@ -4,6 +4,7 @@ import { processorFeatures } from '../../lib/launch/machine/processor.js';
 import { plan } from '../../lib/launch/plan.js';
 import type { PlanFlags } from '../../lib/launch/plan-options.js';
 import { rankEnvironment } from '../../lib/launch/rank-environment.js';
+import { CHAT_SAMPLING } from '../../lib/serve/chat-options.js';
 
 const flags = (own: Partial<PlanFlags>): PlanFlags =>
   ({
@@ -44,4 +45,11 @@ test('features are those of the first processor', () => {
   const text = 'processor: 0\nflags\t\t: fpu avx2 fma\nbugs: none\nprocessor: 1\nflags: avx512f\n';
   expect(processorFeatures(text)).toEqual(expect.arrayContaining(['avx2']));
   expect(processorFeatures(text)).not.toContain('avx512f');
+});
+
+test('a conversation in the terminal takes sampling options that are numbers', () => {
+  const flagOf = (name: string): unknown => CHAT_SAMPLING[name]?.flag;
+  expect(flagOf('temperature')).toBe('--temperature <n>');
+  expect(flagOf('topK')).toBe('--top-k <n>');
+  expect(flagOf('stop')).toBeUndefined();
 });
