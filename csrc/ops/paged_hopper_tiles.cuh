@@ -335,9 +335,6 @@ struct PagedHopperConsumer {
         float sum = softmax.sum[half];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        const int query_head =
-            work.head * a.group + (work.first_row + own + half * 8 + lane / 4) % a.group;
-        if (sum != 0.f) sum += sink_weight(a, query_head, softmax.max[half] * a.scale_log2);
         factors[half] = sum == 0.f ? 0.f : 1.f / sum;
       }
 #pragma unroll
