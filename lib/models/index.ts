@@ -38,7 +38,8 @@ export type {
   PerHeadAttention,
   RotaryAttention,
 } from './rotary/attention.js';
-export { RotaryBlock, type RotaryModel } from './rotary/body.js';
+export { RotaryBlock } from './rotary/block.js';
+export type { RotaryModel } from './rotary/body.js';
 export type {
   FamilyConfig,
   LatentSizes,

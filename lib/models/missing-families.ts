@@ -35,7 +35,6 @@ const MISSING: Readonly<Record<string, string>> = {
   mpt: 'names and norms of a body of its own',
   nemotron: 'layer norms by 1 + weight, and squared ReLU',
   nemotron_h: STATE,
-  olmoe: 'experts behind norms over all heads',
   phimoe: 'a router with sparse mixer scores',
   pixtral: PICTURES,
   qwen2_5_vl: PICTURES,

@@ -1,11 +1,11 @@
-// OPT: learned positions, layer norms before each branch, and ReLU without a gate.
-import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
+// OPT: learned positions, layer norms before each branch or behind it, and ReLU without a gate.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of an Opt, and the mode of its activations. */
-export type OptConfig = FamilyConfig<'attentionBias' | 'residualDropout'>;
+export type OptConfig = FamilyConfig<'attentionBias' | 'residualDropout' | 'sumNorms' | 'embedDim'>;
 
 const ALL = 'attentionBias';
 
@@ -32,8 +32,9 @@ const TRAITS: RotaryTraits = {
       `model.decoder.layers.*.${name}`,
     ]),
   ),
+  sums: { key: ['do_layer_norm_before', true], width: 'word_embed_proj_dim' },
   only: {
-    ...{ do_layer_norm_before: [true], _remove_final_layer_norm: [false], layerdrop: [0] },
+    ...{ _remove_final_layer_norm: [false], layerdrop: [0] },
     ...{ layer_norm_elementwise_affine: [true], layer_norm_eps: [1e-5] },
   },
   defaults: {
@@ -41,8 +42,6 @@ const TRAITS: RotaryTraits = {
     ...{ enable_bias: true, tie_word_embeddings: true },
   },
 };
-
-const FAMILY = rotaryFamily(TRAITS, (config: OptConfig) => new Opt(config));
 
 /** Source: Zhang et al. 2022; transformers' OPTForCausalLM. */
 export class Opt extends RotaryLM {
@@ -52,14 +51,7 @@ export class Opt extends RotaryLM {
   }
 
   /** @internal The family of Hugging Face folders. */
-  static readonly family: Family<Opt, RotaryOptions> = {
-    ...FAMILY,
-    build(folder, options) {
-      // A narrower embedding has projections around the blocks.
-      folder.config.requireOneOf('word_embed_proj_dim', [folder.config.size('hidden_size')]);
-      return FAMILY.build(folder, options);
-    },
-  };
+  static readonly family = rotaryFamily(TRAITS, (config: OptConfig) => new Opt(config));
 
   /** models.fromPretrained() for an OPT folder. Rejects with DS_CHECKPOINT for other models. */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Opt> {

@@ -1,10 +1,9 @@
 // The body of all families with rotary positions, under the names of transformers' models. The
 // declaration of a family (traits.ts) sets norms, feed-forward blocks, scales and angles.
 
-import type { LayerCache } from '../../nn/attention.js';
 import { Embedding } from '../../nn/embedding.js';
-import { SparseMixture } from '../../nn/experts.js';
 import { normal } from '../../nn/initializers.js';
+import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import type { RouterLoads } from '../../nn/routers.js';
 import type { PipelineLayer } from '../../pipe/index.js';
@@ -13,7 +12,6 @@ import { required } from '../../runtime/required.js';
 import {
   checkpoint,
   checkpointSequential,
-  dropout,
   scope,
   segmentsOf,
   sharedTokens,
@@ -23,22 +21,11 @@ import { streaming, streamOf } from '../block-layers.js';
 import { requireOwnTokens, running, scaled } from '../layer-factors.js';
 import { inRows, type Places } from '../places.js';
 import { aroundChosen, chosenFor, type DrawnTokens, drawTokens, refused } from '../token-drop.js';
-import {
-  type AttentionContext,
-  GatedAttention,
-  PackedAttention,
-  PerHeadAttention,
-  RotaryAttention,
-} from './attention.js';
-import { addExperts, besideExperts } from './beside-experts.js';
+import type { AttentionContext } from './attention.js';
+import { RotaryBlock, sumOf } from './block.js';
 import { droppedSource, overflow, requireOneRegime } from './body-errors.js';
 import type { Body } from './config.js';
-import { GatedDeltaNet } from './delta-net.js';
-import { type FeedForward, feedForward } from './feed-forward.js';
-import { type BlockAttention, LatentAttention } from './latent-attention.js';
-import { addEnding, addLayerInputs, ended, INPUT_MODULES, layerInputsOf } from './layer-inputs.js';
-import { bodyAt } from './layer-kinds.js';
-import { LayeredAttention } from './layered-attention.js';
+import { addLayerInputs, INPUT_MODULES, layerInputsOf } from './layer-inputs.js';
 import { setNamed } from './named-module.js';
 import { type AnyNorm, type Norm, normalized, normOf } from './norms.js';
 import { type Angles, RotaryTable } from './rotary-table.js';
@@ -50,123 +37,7 @@ import {
   releaseShared,
   type Shared,
 } from './shared-keys.js';
-import type { PositionTable, RotaryTraits } from './traits.js';
-
-/**
- * A block: attention and a feed-forward block, with norms where the family has them. It passes the
- * residual stream and the last branch separately: the next normalization adds them.
- */
-export class RotaryBlock extends Module {
-  // The constructor assigns the fields: their order is the order of parameters. The family names
-  // the norms.
-  /** Before the attention, in families with this norm. */
-  declare readonly input_layernorm: Norm;
-  /** Causal attention with rotary positions; in some layers of hybrid models a recurrence. */
-  declare readonly self_attn: BlockAttention | GatedDeltaNet;
-  /** Before the MLP; in families with norms after the branches, after the attention. */
-  declare readonly post_attention_layernorm: Norm;
-  /** The feed-forward block, or a mixture of experts. */
-  declare readonly mlp: FeedForward;
-
-  /** @internal Models make their blocks. */
-  constructor(
-    /** @internal */
-    private readonly body: Body,
-    private readonly layer: number,
-  ) {
-    super();
-    const { traits, norms, windows } = body;
-    const own = bodyAt(body, layer);
-    const { names = {} } = traits;
-    const window = windows[layer] ?? null;
-    this.addNorm(norms.attention[0]);
-    if (body.delta?.layers[layer]) {
-      setNamed(this, 'self_attn', 'linear_attn', new GatedDeltaNet(body));
-    } else {
-      const attention = new (attentionOf(traits))(own, { window, layer });
-      setNamed(this, 'self_attn', names.attention ?? 'self_attn', attention);
-    }
-    this.addNorm(norms.attention[1]);
-    this.addNorm(norms.mlp[0]);
-    this.mlp = feedForward(own, layer);
-    this.addNorm(norms.mlp[1]);
-    if (traits.moe?.beside) addExperts(this, body);
-    if (traits.layerKinds) addEnding(this, body);
-  }
-
-  private addNorm(name: string | null): void {
-    if (name !== null) Object.assign(this, { [name]: normOf(this.body, this.body.channels) });
-  }
-
-  private norm(name: string): AnyNorm {
-    return required((this as unknown as Record<string, AnyNorm>)[name]);
-  }
-
-  /**
-   * The stream is branch + residual, or branch if residual is null; returns the next pair. `factor`
-   * scales the block's contribution to the stream.
-   */
-  override forward(
-    branch: Tensor,
-    residual: Tensor | null,
-    context: AttentionContext,
-    cache: LayerCache | null = null,
-    factor = 1,
-  ): [Tensor, Tensor | null] {
-    const { norms, isParallel, factors } = this.body;
-    const scale = factor * factors.residual;
-    const [stream, x] = this.entered(branch, residual, norms.attention[0]);
-    const attended = this.left(this.self_attn.call(x, context, cache), norms.attention[1], scale);
-    if (isParallel) {
-      const [before] = norms.mlp;
-      const y = before === null ? x : this.norm(before).call(stream);
-      const fed = this.left(this.fed(y, context), norms.mlp[1], scale);
-      return [attended.add(fed), stream];
-    }
-    const [next, y] = this.entered(attended, stream, norms.mlp[0]);
-    const dense = this.fed(y, context);
-    const { moe, traits } = this.body;
-    const both = moe && traits.moe?.beside ? besideExperts(this, { dense, stream: next }) : dense;
-    const fed = this.left(both, norms.mlp[1], scale);
-    if (!traits.layerKinds) return [fed, next];
-    const given = { stream: fed.add(next), inputs: context.layerInputs ?? null };
-    return [ended(this, this.body, this.layer, given), null];
-  }
-
-  /** The stream, and the input of a branch. */
-  private entered(
-    branch: Tensor,
-    residual: Tensor | null,
-    name: string | null,
-  ): [stream: Tensor, x: Tensor] {
-    if (name !== null) return normalized(branch, residual, this.norm(name));
-    const stream = residual ? branch.add(residual) : branch;
-    return [stream, stream];
-  }
-
-  private fed(x: Tensor, context: AttentionContext): Tensor {
-    const { mlp } = this;
-    return mlp instanceof SparseMixture ? mlp.call(x, context.loads) : mlp.call(x);
-  }
-
-  /** The contribution of a branch to the stream. */
-  private left(branch: Tensor, name: string | null, scale: number): Tensor {
-    const dropped = this.training ? dropout(branch, this.body.residualDropout) : branch;
-    return scaled(name === null ? dropped : this.norm(name).call(dropped), scale);
-  }
-}
-
-function attentionOf({ packed, perHead, latent, gated, layerKinds }: RotaryTraits) {
-  if (layerKinds) return LayeredAttention;
-  if (latent) return LatentAttention;
-  if (gated) return GatedAttention;
-  if (perHead) return PerHeadAttention;
-  return packed ? PackedAttention : RotaryAttention;
-}
-
-/** The stream of a branch and a residual. */
-const sumOf = (branch: Tensor, residual: Tensor | null): Tensor =>
-  residual ? branch.add(residual) : branch;
+import type { PositionTable } from './traits.js';
 
 /** A block on the stream, or on the tokens `chosen` [B, R] of it, each at its own position. */
 function onChosen(
@@ -192,8 +63,9 @@ interface Given extends Places {
   shared?: Shared;
 }
 
-/** The name of the norm behind the last block. */
-export const lastNorm = ({ traits }: Pick<Body, 'traits'>): string => traits.norm?.last ?? 'norm';
+/** The name of the norm behind the last block; null: none. */
+export const lastNorm = ({ traits, sumNorms }: Pick<Body, 'traits' | 'sumNorms'>) =>
+  sumNorms ? null : (traits.norm?.last ?? 'norm');
 
 /** `value` rounded to a dtype. */
 function roundedTo(value: number, dtype: DType): number {
@@ -209,6 +81,10 @@ export class RotaryModel extends Module {
   declare readonly layers: RotaryBlock[];
   /** The norm behind the last block; some families have another name. */
   declare readonly norm: Norm;
+  /** From a narrow embedding to the channels; absent: the embedding has all channels. */
+  declare readonly project_in?: Linear;
+  /** Back to the width of the embedding. */
+  declare readonly project_out?: Linear;
   private readonly rotary: RotaryTable;
   private readonly windowRotary: RotaryTable | null;
   /** Factors of embeddings as each dtype has them. */
@@ -219,7 +95,8 @@ export class RotaryModel extends Module {
     const { vocabSize, maxSeq, channels, windows, ropeScaling, padTokenId, windowTheta } = body;
     const { names = {}, positions } = body.traits;
     const init = normal(body.initializerRange);
-    const table = new Embedding(vocabSize, channels, {
+    const { embedDim = channels } = body;
+    const table = new Embedding(vocabSize, embedDim, {
       init,
       ...(padTokenId !== null && { paddingIdx: padTokenId }),
     });
@@ -231,7 +108,12 @@ export class RotaryModel extends Module {
     if (names.embedNorm) Object.assign(this, { [names.embedNorm]: normOf(body, channels) });
     const blocks = windows.map((_, layer) => new RotaryBlock(body, layer));
     setNamed(this, 'layers', names.layers ?? 'layers', blocks);
-    Object.assign(this, { [lastNorm(body)]: normOf(body, channels) });
+    const last = lastNorm(body);
+    if (last !== null) Object.assign(this, { [last]: normOf(body, channels) });
+    if (embedDim !== channels) {
+      this.project_in = new Linear(embedDim, channels, { bias: false });
+      this.project_out = new Linear(channels, embedDim, { bias: false });
+    }
     addLayerInputs(this, body, init);
     const { rotaryDim, ropeTheta, full } = body;
     const widest = { ropeTheta, rotaryDim: full?.headDim ?? rotaryDim };
@@ -246,8 +128,10 @@ export class RotaryModel extends Module {
     return required((this as unknown as Record<string, AnyNorm>)[name]);
   }
 
-  private get last(): AnyNorm {
-    return this.child(lastNorm(this.body));
+  /** The norm behind the last block; null: none. */
+  private get last(): AnyNorm | null {
+    const name = lastNorm(this.body);
+    return name === null ? null : this.child(name);
   }
 
   /** @internal Frees the tables of angles. */
@@ -277,7 +161,8 @@ export class RotaryModel extends Module {
   }
 
   private scaledTokens(tokens: Tensor): Tensor {
-    const x = this.embed_tokens.call(tokens);
+    const rows = this.embed_tokens.call(tokens);
+    const x = this.project_in ? this.project_in.call(rows) : rows;
     const { traits, factors } = this.body;
     if (traits.overflowsF16 && x.dtype === 'f16') throw overflow(traits.name);
     const { embed } = factors;
@@ -301,8 +186,9 @@ export class RotaryModel extends Module {
 
   /** Hidden states, scaled as the logits. */
   private finished(branch: Tensor, residual: Tensor | null): Tensor {
-    const [, hidden] = normalized(branch, residual, this.last);
-    return scaled(hidden, this.body.factors.logits);
+    const { last, project_out: project } = this;
+    const hidden = last ? normalized(branch, residual, last)[1] : sumOf(branch, residual);
+    return scaled(project ? project.call(hidden) : hidden, this.body.factors.logits);
   }
 
   /** Returns hidden states [B, T, C] of tokens [B, T]. Throws DS_ARGUMENT. */
@@ -366,6 +252,7 @@ export class RotaryModel extends Module {
     const inputs = this.body.layerInputDim ? INPUT_MODULES : [];
     return [
       this.embed_tokens,
+      ...(this.project_in ? [this.project_in] : []),
       ...[...others, ...inputs].flatMap((name) => (name ? [required(fields[name])] : [])),
     ];
   }
@@ -394,7 +281,7 @@ export class RotaryModel extends Module {
             forward: streaming(through(block), keepsInputsOnly),
           }))),
       {
-        modules: [this.last],
+        modules: [this.last, this.project_out].filter((one) => one != null),
         forward: (values) => scope(() => this.finished(...streamOf(values))),
       },
     ];

@@ -83,6 +83,16 @@ export interface RotaryConfig extends CausalConfig {
   scales?: Scales;
   /** Whether blocks add both branches of one stream, in families with both kinds of blocks. */
   parallel?: boolean;
+  /**
+   * Whether norms are behind the sums of stream and branch, without a last norm, in families with
+   * both kinds of models. Default false.
+   */
+  sumNorms?: boolean;
+  /**
+   * Width of the embedding and the head, in families that may project it to the channels. Default
+   * `channels`.
+   */
+  embedDim?: number;
   /** Whether queries and keys are normalized, in families with both kinds of models. */
   qkNorm?: boolean;
   /** Whether the head is the token embedding. Default false. */
@@ -159,6 +169,8 @@ export type Varying =
   | 'windowRopeTheta'
   | 'scales'
   | 'parallel'
+  | 'sumNorms'
+  | 'embedDim'
   | 'latent'
   | 'delta'
   | 'full'
@@ -238,6 +250,7 @@ function varyingOf(traits: RotaryTraits): Varying[] {
     residualDropout,
     scales,
     parallel: parallel?.key,
+    ...{ sumNorms: traits.sums, embedDim: traits.sums },
     ...{ latent, delta },
     qkNorm: traits.qkNormKey,
     ...{ full: layerKinds, sharedKeys: layerKinds, layerInputDim: layerKinds },
@@ -349,6 +362,10 @@ function variedOf(
         config.parallel ?? parallel?.key?.[1] ?? false,
         'boolean',
       ),
+    }),
+    ...(has('sumNorms') && {
+      sumNorms: requireType(`${name} sumNorms`, config.sumNorms ?? false, 'boolean'),
+      embedDim: requireInteger(`${name} embedDim`, config.embedDim ?? config.channels, 1),
     }),
     ...(has('qkNorm') && {
       qkNorm: requireType(`${name} qkNorm`, config.qkNorm ?? traits.qkNormKey?.[1], 'boolean'),

@@ -153,6 +153,10 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     ...(traits.delta && { delta: parseDelta(config, layers) }),
     ...parseScales(traits, config),
     ...(traits.parallel?.key && { parallel: config.flag(...traits.parallel.key) }),
+    ...(traits.sums && {
+      sumNorms: !config.flag(...traits.sums.key),
+      embedDim: config.size(traits.sums.width, channels),
+    }),
     ...(traits.qkNormKey && { qkNorm: config.flag(...traits.qkNormKey) }),
     ...(traits.residualDropout && { residualDropout: config.fraction(traits.residualDropout, 0) }),
   };
@@ -315,6 +319,10 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     ...(sizes.delta && describeDelta(sizes.delta)),
     ...describeLayerKinds(traits, sizes),
     ...(parallel?.key && { [parallel.key[0]]: sizes.parallel ?? parallel.key[1] }),
+    ...(traits.sums && {
+      [traits.sums.key[0]]: !sizes.sumNorms,
+      [traits.sums.width]: sizes.embedDim ?? sizes.channels,
+    }),
     ...(traits.qkNormKey && { [traits.qkNormKey[0]]: sizes.qkNorm ?? traits.qkNormKey[1] }),
     // transformers' DeepseekV2Config refuses an integer; 0 is the default everywhere.
     ...(sizes.attentionDropout > 0 && { attention_dropout: sizes.attentionDropout }),

@@ -76,7 +76,8 @@ export abstract class RotaryLM extends CausalLM {
     }
   }
 
-  private newHead({ tied, channels, vocabSize, initializerRange }: RotarySizes): LanguageHead {
+  private newHead(sizes: RotarySizes): LanguageHead {
+    const { tied, embedDim: channels = sizes.channels, vocabSize, initializerRange } = sizes;
     const { biases, normalizedHead } = this.traits;
     if (tied) return new TiedHead(this.#stack.embed_tokens);
     if (normalizedHead) return new NormalizedHead(channels, vocabSize, initializerRange);
@@ -126,6 +127,10 @@ export abstract class RotaryLM extends CausalLM {
     const absorbs = layers.every((one) => one instanceof LatentAttention && one.absorbs);
     if (width % 2 !== 0 || !absorbs) return shape;
     return { ...shape, kvHeads: 1, headDim: width / 2, latent: true };
+  }
+
+  override get hiddenSize(): number {
+    return this.config.embedDim ?? this.config.channels;
   }
 
   override get placedSeq(): number {

@@ -44,6 +44,7 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
     },
     // Latents and recurrences are computed from all tokens on each rank.
     ...(!traits.latent &&
+      (body.embedDim ?? body.channels) === body.channels &&
       !traits.layerKinds &&
       !traits.delta && {
         sequence: {
@@ -51,7 +52,7 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
           first: `${list}.0`,
           byToken: [
             ...names.map((name) => `${list}.*.${name}`),
-            `${model}.${lastNorm(body)}`,
+            ...[lastNorm(body)].flatMap((name) => (name === null ? [] : [`${model}.${name}`])),
             ...(hasShared && isGated ? [`${mlp}.shared_expert_gate`] : []),
           ],
         },

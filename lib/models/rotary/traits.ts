@@ -66,6 +66,17 @@ interface NormTraits {
   readonly last?: string;
 }
 
+/** Models that may normalize the sums of stream and branch, and may have a narrow embedding. */
+interface SumTraits {
+  /**
+   * config.json's key that is false for norms of the sums, without a last norm; and transformers'
+   * default.
+   */
+  readonly key: readonly [name: string, fallback: boolean];
+  /** config.json's key of the width of the embedding. Default: hidden_size. */
+  readonly width: string;
+}
+
 /** Blocks that add both branches of one stream: x + attention(norm x) + mlp(norm x). */
 interface ParallelTraits {
   /** config.json's key that enables them, and transformers' default; null: always. */
@@ -228,6 +239,8 @@ export interface RotaryTraits {
   readonly norm?: NormTraits;
   /** Default: sequential blocks. */
   readonly parallel?: ParallelTraits;
+  /** Default: norms of the inputs or results of branches, and an embedding of all channels. */
+  readonly sums?: SumTraits;
   /** Default SILU. */
   readonly activation?: ActivationTraits;
   /** Whether attention may have a window: never, the same in all layers, or per layer. */

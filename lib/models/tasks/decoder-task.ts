@@ -71,7 +71,8 @@ export class DecoderTask extends TaskModel {
     this.task = task;
     this.padTokenId = padTokenId;
     this.#labels = readLabels(name, options);
-    const { vocabSize, maxSeq, layers, heads, channels } = lm.config;
+    const { vocabSize, maxSeq, layers, heads } = lm.config;
+    const channels = lm.hiddenSize;
     this.config = { vocabSize, maxSeq, layers, heads, channels };
     const [ofModel, body] = bodyOf(lm);
     const type = String(lm.describe().config.model_type);

@@ -1,0 +1,157 @@
+// A block of models with rotary positions: attention, a feed-forward block, and norms around them.
+import type { LayerCache } from '../../nn/attention.js';
+import { SparseMixture } from '../../nn/experts.js';
+import { Module } from '../../nn/module.js';
+import { required } from '../../runtime/required.js';
+import { dropout, type Tensor } from '../../tensor/index.js';
+import { scaled } from '../layer-factors.js';
+import {
+  type AttentionContext,
+  GatedAttention,
+  PackedAttention,
+  PerHeadAttention,
+  RotaryAttention,
+} from './attention.js';
+import { addExperts, besideExperts } from './beside-experts.js';
+import type { Body } from './config.js';
+import { GatedDeltaNet } from './delta-net.js';
+import { type FeedForward, feedForward } from './feed-forward.js';
+import { type BlockAttention, LatentAttention } from './latent-attention.js';
+import { addEnding, ended } from './layer-inputs.js';
+import { bodyAt } from './layer-kinds.js';
+import { LayeredAttention } from './layered-attention.js';
+import { setNamed } from './named-module.js';
+import { type AnyNorm, type Norm, normalized, normOf } from './norms.js';
+import type { RotaryTraits } from './traits.js';
+
+/**
+ * A block: attention and a feed-forward block, with norms where the family has them. It passes the
+ * residual stream and the last branch separately: the next normalization adds them.
+ */
+export class RotaryBlock extends Module {
+  // The constructor assigns the fields: their order is the order of parameters. The family names
+  // the norms.
+  /** Before the attention, in families with this norm. */
+  declare readonly input_layernorm: Norm;
+  /** Causal attention with rotary positions; in some layers of hybrid models a recurrence. */
+  declare readonly self_attn: BlockAttention | GatedDeltaNet;
+  /** Before the MLP; in families with norms after the branches, after the attention. */
+  declare readonly post_attention_layernorm: Norm;
+  /** The feed-forward block, or a mixture of experts. */
+  declare readonly mlp: FeedForward;
+
+  /** @internal Models make their blocks. */
+  constructor(
+    /** @internal */
+    private readonly body: Body,
+    private readonly layer: number,
+  ) {
+    super();
+    const { traits, norms, windows } = body;
+    const own = bodyAt(body, layer);
+    const { names = {} } = traits;
+    const window = windows[layer] ?? null;
+    this.addNorm(norms.attention[0]);
+    if (body.delta?.layers[layer]) {
+      setNamed(this, 'self_attn', 'linear_attn', new GatedDeltaNet(body));
+    } else {
+      const attention = new (attentionOf(traits))(own, { window, layer });
+      setNamed(this, 'self_attn', names.attention ?? 'self_attn', attention);
+    }
+    this.addNorm(norms.attention[1]);
+    this.addNorm(norms.mlp[0]);
+    this.mlp = feedForward(own, layer);
+    this.addNorm(norms.mlp[1]);
+    if (traits.moe?.beside) addExperts(this, body);
+    if (traits.layerKinds) addEnding(this, body);
+  }
+
+  private addNorm(name: string | null): void {
+    if (name !== null) Object.assign(this, { [name]: normOf(this.body, this.body.channels) });
+  }
+
+  private norm(name: string): AnyNorm {
+    return required((this as unknown as Record<string, AnyNorm>)[name]);
+  }
+
+  /**
+   * The stream is branch + residual, or branch if residual is null; returns the next pair. `factor`
+   * scales the block's contribution to the stream.
+   */
+  override forward(
+    branch: Tensor,
+    residual: Tensor | null,
+    context: AttentionContext,
+    cache: LayerCache | null = null,
+    factor = 1,
+  ): [Tensor, Tensor | null] {
+    const { norms, isParallel, factors } = this.body;
+    const scale = factor * factors.residual;
+    if (this.body.sumNorms)
+      return [this.summed(sumOf(branch, residual), context, cache, scale), null];
+    const [stream, x] = this.entered(branch, residual, norms.attention[0]);
+    const attended = this.left(this.self_attn.call(x, context, cache), norms.attention[1], scale);
+    if (isParallel) {
+      const [before] = norms.mlp;
+      const y = before === null ? x : this.norm(before).call(stream);
+      const fed = this.left(this.fed(y, context), norms.mlp[1], scale);
+      return [attended.add(fed), stream];
+    }
+    const [next, y] = this.entered(attended, stream, norms.mlp[0]);
+    const dense = this.fed(y, context);
+    const { moe, traits } = this.body;
+    const both = moe && traits.moe?.beside ? besideExperts(this, { dense, stream: next }) : dense;
+    const fed = this.left(both, norms.mlp[1], scale);
+    if (!traits.layerKinds) return [fed, next];
+    const given = { stream: fed.add(next), inputs: context.layerInputs ?? null };
+    return [ended(this, this.body, this.layer, given), null];
+  }
+
+  /** The stream after a block whose norms are behind the sums. */
+  private summed(
+    stream: Tensor,
+    context: AttentionContext,
+    cache: LayerCache | null,
+    scale: number,
+  ): Tensor {
+    const { attention, mlp } = this.body.norms;
+    const attended = this.left(this.self_attn.call(stream, context, cache), null, scale);
+    const [, middle] = normalized(attended, stream, this.norm(required(attention[0])));
+    const fed = this.left(this.fed(middle, context), null, scale);
+    return normalized(fed, middle, this.norm(required(mlp[0])))[1];
+  }
+
+  /** The stream, and the input of a branch. */
+  private entered(
+    branch: Tensor,
+    residual: Tensor | null,
+    name: string | null,
+  ): [stream: Tensor, x: Tensor] {
+    if (name !== null) return normalized(branch, residual, this.norm(name));
+    const stream = residual ? branch.add(residual) : branch;
+    return [stream, stream];
+  }
+
+  private fed(x: Tensor, context: AttentionContext): Tensor {
+    const { mlp } = this;
+    return mlp instanceof SparseMixture ? mlp.call(x, context.loads) : mlp.call(x);
+  }
+
+  /** The contribution of a branch to the stream. */
+  private left(branch: Tensor, name: string | null, scale: number): Tensor {
+    const dropped = this.training ? dropout(branch, this.body.residualDropout) : branch;
+    return scaled(name === null ? dropped : this.norm(name).call(dropped), scale);
+  }
+}
+
+function attentionOf({ packed, perHead, latent, gated, layerKinds }: RotaryTraits) {
+  if (layerKinds) return LayeredAttention;
+  if (latent) return LatentAttention;
+  if (gated) return GatedAttention;
+  if (perHead) return PerHeadAttention;
+  return packed ? PackedAttention : RotaryAttention;
+}
+
+/** The stream of a branch and a residual. */
+export const sumOf = (branch: Tensor, residual: Tensor | null): Tensor =>
+  residual ? branch.add(residual) : branch;

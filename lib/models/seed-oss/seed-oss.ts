@@ -1,0 +1,41 @@
+// Seed-OSS: Llama with biases of queries, keys and values, and dropout of the branches.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of a SeedOss, and the mode of its activations. */
+export type SeedOssConfig = FamilyConfig<'attentionBias' | 'mlpBias' | 'residualDropout'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'SeedOss',
+  modelType: 'seed_oss',
+  architecture: 'SeedOssForCausalLM',
+  biases: { qkv: 'attentionBias', out: false, mlp: 'mlpBias' },
+  residualDropout: 'residual_dropout',
+  window: 'none',
+  only: { attention_out_bias: [false] },
+  defaults: {
+    ...{ max_position_embeddings: 524_288, num_key_value_heads: 8, head_dim: 128, pad_token_id: 1 },
+    ...{ attention_bias: true, attention_dropout: 0.1, residual_dropout: 0.1 },
+  },
+};
+
+/** Source: ByteDance Seed 2025; transformers' SeedOssForCausalLM. */
+export class SeedOss extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: SeedOssConfig) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: SeedOssConfig) => new SeedOss(config));
+
+  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<SeedOss> {
+    return readPretrained(dir, [SeedOss.family], options);
+  }
+}
