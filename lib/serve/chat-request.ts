@@ -1,7 +1,7 @@
 // POST /v1/chat/completions: a conversation to be answered.
 import type { JsonObject } from '../../types/json.js';
+import type { Format } from '../inference/grammar/format.js';
 import { formatValue } from '../runtime/format-value.js';
-import { callSchema } from '../text/tool-calls/call-schema.js';
 import { answersIn } from './answer.js';
 import { ChatFormat } from './answer-format.js';
 import { ApiError, invalid } from './api-error.js';
@@ -48,16 +48,16 @@ export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
   return parsed;
 }
 
-/** The schema of calls that the server must check before the answer; null without one. */
+/** The format of calls that the server must check before the answer; null without one. */
 function fieldOf(
-  { forms: { family } }: ServedModel,
+  { forms }: ServedModel,
   { tools }: ToolRequest,
   plan: CallPlan | null,
 ): FormatField | null {
   if (plan?.format) return { format: { schema: plan.format }, field: 'tools' };
   const strict = tools.filter((tool) => tool.function.strict);
-  if (strict.length === 0 || !family?.hold) return null;
-  return { format: { schema: callSchema(strict, family.argumentsKey) }, field: 'tools' };
+  const format = forms.answerFormat<Format>([], { format: null, tools: strict });
+  return format && { format, field: 'tools' };
 }
 
 /**

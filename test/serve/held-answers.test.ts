@@ -137,6 +137,16 @@ test('with a format, the model writes its text or calls a function', async () =>
   });
 });
 
+test('a strict function whose raw text is not expressible is 400 with its path', async () => {
+  engine = new ScriptedEngine();
+  server = await serve(engine, { port: 0, chatTemplate: HERMES, toolParser: 'qwen3-coder' });
+  const day = { type: 'object', properties: { day: { type: 'string', format: 'date' } } };
+  const { status, json } = await chat({ tools: [go(true, day)] });
+  expect([status, json.error.param]).toEqual([400, 'tools']);
+  expect(json.error.message).toMatch(/#\/properties\/day\/format/);
+  expect((await chat({ tools: [go(false, day)] })).status).toBe(200);
+});
+
 test('a strict function whose schema is not expressible is 400 with its path', async () => {
   await start(HERMES);
   const odd = { type: 'object', properties: { a: { multipleOf: 0.3, type: 'number', not: {} } } };

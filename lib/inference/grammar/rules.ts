@@ -2,6 +2,7 @@
 import { utf8 } from './characters.js';
 import { Description, type Node } from './description.js';
 import { ebnfNode } from './ebnf.js';
+import { fieldsNode } from './fields.js';
 import type { AnswerCalls, FormatSource } from './format.js';
 import { patternNode } from './pattern.js';
 import { SchemaCompiler } from './schema.js';
@@ -59,7 +60,7 @@ function callsNode(
   { text, spaces }: { text: Node | null; spaces: Node },
 ): Node {
   const { begin, bare, isSingle } = calls;
-  const call = oneOf(to, calls);
+  const call = oneOf(to, calls, spaces);
   const marked = markedCalls(to, calls, { call, spaces });
   const whole = bare ? joined(to, { call, spaces, isSingle }) : null;
   const most = isSingle ? 1 : Number.POSITIVE_INFINITY;
@@ -67,7 +68,7 @@ function callsNode(
     const several = to.repeat(to.seq(spaces, marked), 1, most);
     return to.any(text, several, ...(whole === null ? [] : [to.seq(spaces, whole)]));
   }
-  const plain = textWithout(to, begin);
+  const plain = textWithout(to, begin, ...(calls.others ?? []));
   const between = to.seq(to.repeat(to.seq(plain, marked), 0, most), plain);
   if (whole === null || !bare) return between;
   const first = to.all(plain, to.without(bareStart(to, bare)));
@@ -76,11 +77,14 @@ function callsNode(
 }
 
 /** One call without its marker. */
-function oneOf(to: Description, { forms }: AnswerCalls): Node {
+function oneOf(to: Description, { forms, tags }: AnswerCalls, spaces: Node): Node {
   return to.any(
-    ...forms.map(({ before, schema, after }) => {
-      const json = new SchemaCompiler(to, schema as Schema).compile();
-      return to.seq(to.text(before), json, to.text(after));
+    ...forms.map(({ before, schema, fields, after }) => {
+      const rest =
+        fields === undefined || !tags
+          ? new SchemaCompiler(to, schema as Schema).compile()
+          : to.seq(fieldsNode(to, fields, tags, spaces), spaces);
+      return to.seq(to.text(before), rest, to.text(after));
     }),
   );
 }
@@ -120,8 +124,10 @@ function bareStart(to: Description, names: readonly string[]): Node {
   return to.seq(space, to.text('{'), all, key, named, all);
 }
 
-/** Bytes without `tag`. No tag begins with an end of its own, so a tag after them ends them. */
-function textWithout(to: Description, tag: string | null): Node {
+/** Bytes without the tags. No tag begins with an end of its own, so a tag after them ends them. */
+function textWithout(to: Description, ...tags: readonly (string | null)[]): Node {
   const all = to.star(to.bytes([0, 255]));
-  return tag === null ? all : to.without(to.seq(all, to.text(tag), all));
+  const own = tags.filter((tag) => tag !== null);
+  if (own.length === 0) return all;
+  return to.without(to.seq(all, to.any(...own.map((tag) => to.text(tag))), all));
 }

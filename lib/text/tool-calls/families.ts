@@ -5,11 +5,13 @@ import { FUNCTION_GEMMA, GEMMA_4, gemmaCalls } from './gemma-calls.js';
 import { HARMONY, harmonyCalls } from './harmony.js';
 import {
   deepseekHeld,
+  glmHeld,
   type HeldCalls,
   hermesHeld,
   llamaHeld,
   mistralHeld,
   phiHeld,
+  qwenCoderHeld,
 } from './held-calls.js';
 import type { CallReading } from './json-call.js';
 import {
@@ -57,6 +59,7 @@ export const CALL_FAMILIES = {
   'qwen3-coder': {
     read: qwenCoderCalls,
     tokens: ['<tool_call>', '</tool_call>'],
+    hold: qwenCoderHeld,
   },
   llama: {
     read: llamaCalls,
@@ -83,6 +86,7 @@ export const CALL_FAMILIES = {
     tokens: [
       ...['<tool_call>', '</tool_call>', '<arg_key>', '</arg_key>', '<arg_value>', '</arg_value>'],
     ],
+    hold: glmHeld,
   },
   'function-gemma': {
     read: gemmaCalls(FUNCTION_GEMMA),

@@ -1,11 +1,31 @@
 // The text of calls as grammars need it: markers, and JSON by the schemas of functions.
+import { isObject } from '../../runtime/is-object.js';
 import { callSchema, type FunctionTool } from './call-schema.js';
+import { isTextual } from './value-types.js';
 
-/** A call: a text, JSON by a schema, a text. */
+/** A call: a text, its JSON or its fields, a text. */
 export interface CallForm {
   readonly before: string;
-  readonly schema: object;
+  /** JSON by a schema; absent with `fields`. */
+  readonly schema?: object;
+  /** Arguments between tags, in this order; null: any arguments. */
+  readonly fields?: readonly CallField[] | null;
   readonly after: string;
+}
+
+/** An argument between tags. */
+export interface CallField {
+  readonly name: string;
+  readonly schema: object;
+  /** Readers take the value as the text of a string; else it is JSON. */
+  readonly isText: boolean;
+  readonly isRequired: boolean;
+}
+
+/** The tags around names and values of arguments. */
+export interface FieldTags {
+  readonly key: readonly [begin: string, end: string];
+  readonly value: readonly [begin: string, end: string];
 }
 
 /** How the calls of an answer are written. Text between them has no `begin`. */
@@ -16,6 +36,10 @@ export interface HeldCalls {
   readonly end: string;
   /** A call is one of these. */
   readonly forms: readonly CallForm[];
+  /** Other markers that text has none of. Default: none. */
+  readonly others?: readonly string[];
+  /** Tags of `fields`. */
+  readonly tags?: FieldTags;
   /** The brackets of a list of calls behind a marker; absent: one call. */
   readonly list?: { readonly open: string; readonly close: string };
   /**
@@ -78,4 +102,44 @@ export const deepseekHeld = (tools: readonly FunctionTool[]): HeldCalls => ({
       { before: `${name}${SEPARATOR}`, schema, after: '' },
     ];
   }),
+});
+
+/** The arguments of a function as fields; null for any arguments. */
+function fieldsOf({ function: { parameters } }: FunctionTool): CallField[] | null {
+  if (!parameters) return null;
+  const {
+    properties = {},
+    required: names = [],
+    $defs,
+    definitions,
+  } = parameters as {
+    [key: string]: unknown;
+  };
+  const needed: readonly unknown[] = Array.isArray(names) ? names : [];
+  return Object.entries(isObject(properties) ? properties : {}).map(([name, schema]) => ({
+    ...{ name, isText: isTextual(schema), isRequired: needed.includes(name) },
+    schema: {
+      ...(isObject(schema) ? schema : {}),
+      ...($defs !== undefined && { $defs }),
+      ...(definitions !== undefined && { definitions }),
+    },
+  }));
+}
+
+/** <tool_call><function=f><parameter=k>value</parameter></function></tool_call>, in lines. */
+export const qwenCoderHeld = (tools: readonly FunctionTool[]): HeldCalls => ({
+  ...{ begin: '<tool_call>', end: '</tool_call>', others: ['<function='] },
+  tags: { key: ['<parameter=', '>'], value: ['\n', '\n</parameter>'] },
+  forms: tools.map((tool) => ({
+    ...{ before: `<function=${tool.function.name}>`, fields: fieldsOf(tool), after: '</function>' },
+  })),
+});
+
+/** <tool_call>f<arg_key>k</arg_key><arg_value>value</arg_value></tool_call>, also in lines. */
+export const glmHeld = (tools: readonly FunctionTool[]): HeldCalls => ({
+  ...{ begin: '<tool_call>', end: '</tool_call>' },
+  tags: { key: ['<arg_key>', '</arg_key>'], value: ['<arg_value>', '</arg_value>'] },
+  forms: tools.map((tool) => ({
+    ...{ before: tool.function.name, fields: fieldsOf(tool), after: '' },
+  })),
 });

@@ -1,9 +1,9 @@
 // Families with a tag for each argument: Qwen3-Coder and GLM 4.5. Values are raw text, typed by the
 // schema.
-import { isObject } from '../../runtime/is-object.js';
 import { begin, type CallReading, MOST_NAME, tried } from './json-call.js';
 import { contentTo } from './json-families.js';
 import type { Reading, TextInput } from './text-input.js';
+import { isTextual, typesIn } from './value-types.js';
 
 /** The tags of a family. */
 interface Tags {
@@ -127,7 +127,7 @@ function typed(raw: string, schema: unknown): string {
   const types = typesIn(schema);
   const text = raw.trim();
   if (text === 'null' && (types.has('null') || !types.has('string'))) return 'null';
-  if (types.size === 0 || types.has('string')) return JSON.stringify(raw);
+  if (isTextual(schema)) return JSON.stringify(raw);
   if (types.has('boolean') && /^(true|false)$/i.test(text)) return text.toLowerCase();
   try {
     JSON.parse(text);
@@ -135,15 +135,4 @@ function typed(raw: string, schema: unknown): string {
   } catch {
     return JSON.stringify(raw);
   }
-}
-
-/** The types that a schema permits, by `type`, `enum`, `anyOf` and `oneOf`. */
-function typesIn(schema: unknown, levels = 4): Set<string> {
-  if (!isObject(schema) || levels === 0) return new Set();
-  const { type, enum: values, anyOf, oneOf } = schema;
-  const named = Array.isArray(type) ? type : type === undefined ? [] : [type];
-  const listed = Array.isArray(values) ? values.map((one) => typeof one) : [];
-  const nested = [anyOf, oneOf].flatMap((list) => (Array.isArray(list) ? list : []));
-  const all = named.length > 0 ? named.map(String) : listed;
-  return new Set([...all, ...nested.flatMap((one) => [...typesIn(one, levels - 1)])]);
 }

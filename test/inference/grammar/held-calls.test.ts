@@ -60,6 +60,21 @@ const V3 = `<｜tool▁call▁begin｜>function<｜tool▁sep｜>go\n\`\`\`json\
 const V31 = `<｜tool▁call▁begin｜>go<｜tool▁sep｜>${ARGS}<｜tool▁call▁end｜>`;
 const within = (calls: string): string => `a <｜tool▁calls▁begin｜>${calls}<｜tool▁calls▁end｜>`;
 
+const tagged = (name: string, city?: string, days?: string): string => {
+  const of = (key: string, value?: string): string =>
+    value === undefined ? '' : `<parameter=${key}>\n${value}\n</parameter>\n`;
+  const fields = of('city', city) + of('days', days);
+  return `<tool_call>\n<function=${name}>\n${fields}</function>\n</tool_call>`;
+};
+
+const pairs = (name: string, line: string, city?: string, days?: string): string => {
+  const of = (key: string, value?: string): string =>
+    value === undefined
+      ? ''
+      : `<arg_key>${key}</arg_key>${line}<arg_value>${value}</arg_value>${line}`;
+  return `<tool_call>${name}${line}${of('city', city)}${of('days', days)}</tool_call>`;
+};
+
 interface Row {
   family: CallFamilyName;
   vocabulary: readonly string[];
@@ -125,6 +140,28 @@ const ROWS: readonly Row[] = [
     bad: [
       ...[within(V3.replace('Oslo', 'x')), within(V31.replace('Oslo', 'x'))],
       ...[within(V31.replace('go', 'stay')), within('<｜tool▁call▁begin｜>'), V3.slice(0, -3)],
+    ],
+  },
+  {
+    ...{ family: 'qwen3-coder', vocabulary: [], start: 'a <tool_call>\n<function=go>\n' },
+    good: [
+      ...['text', tagged('go', 'Oslo', '3'), tagged('go', 'Rome')],
+      `a ${tagged('go', 'Oslo')}\n${tagged('list_all')}`,
+    ],
+    bad: [
+      ...[tagged('go', 'Paris'), tagged('go', 'Oslo', '0'), tagged('go'), tagged('stay', 'Oslo')],
+      ...['<tool_call>', '<function=go>', tagged('go', 'Oslo').slice(0, -3)],
+    ],
+  },
+  {
+    ...{ family: 'glm', vocabulary: [], start: 'a <tool_call>go\n' },
+    good: [
+      ...['text', pairs('go', '\n', 'Oslo', '3'), pairs('go', '', 'Rome')],
+      `a ${pairs('go', '', 'Oslo')}\n${pairs('list_all', '\n')}`,
+    ],
+    bad: [
+      ...[pairs('go', '', 'Paris'), pairs('go', '\n', 'Oslo', '0'), pairs('go', '\n')],
+      ...[pairs('stay', '', 'Oslo'), '<tool_call>'],
     ],
   },
 ];
@@ -200,3 +237,84 @@ test.each(ROWS)(
     expect(found).toBeGreaterThan(5);
   },
 );
+
+describe('arguments between tags', () => {
+  const texts = {
+    type: 'object',
+    properties: {
+      free: { type: 'string' },
+      short: { type: 'string', minLength: 2, maxLength: 4 },
+      code: { type: 'string', pattern: '^[A-Z]\\d+$' },
+      either: { type: ['string', 'integer'] },
+      list: { type: 'array', items: { $ref: '#/$defs/small' } },
+      any: {},
+    },
+    required: ['free', 'short', 'code', 'either', 'list', 'any'],
+    additionalProperties: false,
+    $defs: { small: { type: 'integer', maximum: 9 } },
+  };
+  const check = new Ajv2020({ allowUnionTypes: true }).compile(texts);
+  const all = [toolOf('write', texts), toolOf('open')];
+  const usual = {
+    free: 'a\n"b" <x> é',
+    short: 'é日x',
+    code: 'K9',
+    either: 'x',
+    list: '[1, 9]',
+    any: 'y',
+  };
+  const written = (given: object = {}): string => {
+    const fields = Object.entries({ ...usual, ...given });
+    const text = fields.map(([key, value]) => `<parameter=${key}>\n${value}\n</parameter>\n`);
+    return `<tool_call>\n<function=write>\n${text.join('')}</function>\n</tool_call>`;
+  };
+  const grammar = async (tools: readonly FunctionTool[]): Promise<NativeGrammar> => {
+    const held = required((CALL_FAMILIES['qwen3-coder'] as CallFamily).hold)(tools, () => false);
+    const answer = { reasoning: null, calls: { ...held, isSingle: false }, format: null };
+    const { source } = readFormat('test', { '~answer': answer });
+    return NativeGrammar.build(await smallTrie(), compileRules(source));
+  };
+
+  test.each([
+    [{}, true],
+    [{ free: '' }, true],
+    [{ free: 'a</parameter>b' }, false],
+    [{ short: 'x' }, false],
+    [{ short: 'abcde' }, false],
+    [{ short: '\nab' }, false],
+    [{ code: 'k9' }, false],
+    [{ list: '[10]' }, false],
+    [{ list: 'x' }, false],
+    [{ either: '5' }, true],
+  ])('%j: %j', async (given, isGood) => {
+    const text = written(given);
+    expect(await isWhole(await grammar(all), text)).toBe(isGood);
+    if (!isGood) return;
+    const form = { family: CALL_FAMILIES['qwen3-coder'], reasoning: null, tools: all };
+    const reader = new AnswerReader(form);
+    const args = [...reader.push(text), ...reader.end()]
+      .map((event) => (event.type === 'arguments' ? event.text : ''))
+      .join('');
+    expect([args, check(JSON.parse(args))]).toEqual([args, true]);
+  });
+
+  test('a function without parameters takes any of them', async () => {
+    const own = await grammar(all);
+    const text =
+      '<tool_call>\n<function=open>\n<parameter=a_b>\n1\n</parameter>\n</function>\n</tool_call>';
+    expect(await isWhole(own, text)).toBe(true);
+    expect(await isWhole(own, text.replace('open', 'write'))).toBe(false);
+  });
+
+  test.each([
+    [{ a: { type: 'string', format: 'date' } }, /#\/properties\/a\/format/],
+    [{ a: { $ref: '#/$defs/x' } }, /#\/properties\/a\/\$ref/],
+    [{ a: { enum: [] } }, /a list with a text/],
+  ])('keywords that a raw text cannot have are refused: %j', async (properties, message) => {
+    const tool = toolOf('f', { type: 'object', properties, required: ['a'], $defs: { x: {} } });
+    await expect(grammar([tool])).rejects.toMatchObject({
+      code: 'DS_ARGUMENT',
+      message: expect.stringMatching(message),
+    });
+  });
+});

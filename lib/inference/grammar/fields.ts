@@ -1,0 +1,87 @@
+// Arguments between tags, as Qwen3-Coder and GLM write them: strings as raw text, others as JSON.
+import { formatValue } from '../../runtime/format-value.js';
+import { refused } from '../../runtime/refused.js';
+import type { CallField, FieldTags } from '../../text/tool-calls/held-calls.js';
+import { EVERY, utf8 } from './characters.js';
+import type { Description, Node } from './description.js';
+import { patternNode } from './pattern.js';
+import { SchemaCompiler } from './schema.js';
+import { inexpressible, isAnnotation, type Schema } from './schema-merge.js';
+
+/** Keywords of a raw text. */
+const KNOWN = ['type', 'enum', 'const', 'minLength', 'maxLength', 'pattern'];
+/** Most characters of a name that no schema has. */
+const MOST_NAME = 64;
+
+/** The fields of a call in their order; null: any fields. Throws DS_ARGUMENT with a path. */
+export function fieldsNode(
+  to: Description,
+  fields: readonly CallField[] | null,
+  { key, value }: FieldTags,
+  spaces: Node,
+): Node {
+  // A value that begins with a line has its end tag in a line, too.
+  const gap = value[0].startsWith('<') ? spaces : to.epsilon;
+  // Readers end a value also at a tag within a line.
+  const end = value[1].trim();
+  const field = (name: Node, content: Node): Node =>
+    to.seq(
+      ...[spaces, to.text(key[0]), name, to.text(key[1]), gap],
+      ...[to.text(value[0]), content, to.text(value[1])],
+    );
+  if (fields === null) {
+    const letters = to.bytes([48, 57], [65, 90], [95, 95], [97, 122]);
+    const name = to.repeat(letters, 1, MOST_NAME);
+    return to.star(field(name, textWithout(to, end)));
+  }
+  return to.seq(
+    ...fields.map(({ name, schema, isText, isRequired }) => {
+      const path = `#/properties/${name}`;
+      const content = isText
+        ? rawText(to, schema as Keywords, { end, path })
+        : new SchemaCompiler(to, schema as Schema).compile();
+      const one = field(to.text(name), content);
+      return isRequired ? one : to.optional(one);
+    }),
+  );
+}
+
+type Keywords = { readonly [keyword: string]: unknown };
+
+/** The texts of a string. Readers drop a line end at both ends. */
+function rawText(
+  to: Description,
+  { $defs: _, definitions: __, ...schema }: Keywords,
+  { end, path }: { end: string; path: string },
+): Node {
+  for (const keyword of Object.keys(schema)) {
+    if (KNOWN.includes(keyword) || isAnnotation(keyword)) continue;
+    throw inexpressible(`${path}/${keyword}`, keyword, 'the value is a raw text');
+  }
+  const plain = textWithout(to, end);
+  const { enum: listed, const: only, minLength = 0, maxLength, pattern } = schema;
+  if (listed !== undefined || only !== undefined) {
+    const values = only === undefined ? listed : [only];
+    const texts = (Array.isArray(values) ? values : []).filter((one) => typeof one === 'string');
+    if (texts.length > 0) return to.all(plain, to.texts(texts));
+    throw refused(`format schema ${path}/enum`, 'a list with a text', formatValue(values));
+  }
+  const parts: Node[] = [plain];
+  if (minLength !== 0 || maxLength !== undefined) {
+    const most = typeof maxLength === 'number' ? maxLength : Number.POSITIVE_INFINITY;
+    parts.push(to.repeat(utf8(to, EVERY), Number(minLength), most));
+  }
+  if (pattern !== undefined) {
+    const character = (points: Parameters<typeof utf8>[1]): Node => utf8(to, points);
+    const options = { op: `format schema ${path}/pattern`, character, isSearch: true };
+    parts.push(patternNode(to, String(pattern), options));
+  }
+  if (parts.length === 1) return plain;
+  const [line, all] = [to.text('\n'), to.star(to.bytes([0, 255]))];
+  return to.all(...parts, to.without(to.any(to.seq(line, all), to.seq(all, line))));
+}
+
+function textWithout(to: Description, tag: string): Node {
+  const all = to.star(to.bytes([0, 255]));
+  return to.without(to.seq(all, to.text(tag), all));
+}
