@@ -23,6 +23,9 @@ test('a batch size cannot change while gradients of a step wait for more', async
   expect(engine.globalSteps).toBe(1);
   engine.setTrainBatchSize(9);
   expect(engine.gradientAccumulationSteps()).toBe(3);
+  for (const train of [0, -3, 4]) {
+    expect(() => engine.setTrainBatchSize(train)).toThrow(/expected a positive multiple of 3/);
+  }
   engine.destroy();
   for (const tensor of [tokens, targets]) tensor.dispose();
 });
