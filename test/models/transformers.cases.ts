@@ -128,6 +128,13 @@ const RENAMED: Readonly<
 const inMemory = (parameter: string, family: string): string =>
   (RENAMED[family] ?? []).reduce((name, [own, theirs]) => name.replace(own, theirs), parameter);
 
+/**
+ * Largest error of a gradient. Gradients of the tiny Gemma 4 move by 1.1e-4 from f32 to f64, in
+ * transformers as here, so kernels of a GPU that round otherwise cannot agree to 1e-4.
+ */
+const gradientBound = (name: string, device: Device): number =>
+  name === 'gemma4' && device.kind !== 'cpu' ? 3e-4 : 1e-4;
+
 async function agrees(name: string, device: Device): Promise<void> {
   const dir = join(folder, name);
   const golden = goldenOf(name);
@@ -152,7 +159,7 @@ async function agrees(name: string, device: Device): Promise<void> {
       // A softmax ignores what all keys share, so without rotation this gradient is 0.
       isClose(parameter, [...laidOut.toArray(), 1], [...wanted.toArray(), 1], 1e-7);
     } else {
-      isClose(parameter, laidOut.toArray(), wanted.toArray(), 1e-4);
+      isClose(parameter, laidOut.toArray(), wanted.toArray(), gradientBound(name, device));
     }
     if (laidOut !== own) laidOut.dispose();
     wanted.release();
