@@ -10,6 +10,7 @@ export type {
   InferenceQuantWeightConfig,
   InferenceTensorParallelConfig,
   KvCacheConfig,
+  SchedulingConfig,
   SpeculativeConfig,
 } from '../../types/inference-config.generated.js';
 export type { ChatEvent, ChatRequest, ChatResult, ChatTool } from './chat.js';

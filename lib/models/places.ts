@@ -55,7 +55,9 @@ export interface Places {
   factors?: readonly number[] | null;
   /** Blocks that process only some tokens; null: none. */
   layerTokens?: LayerTokens | null;
-  /** Receives hidden states; absent: none. Only models with rotary positions give them. */
+  /**
+   * @internal Receives hidden states; absent: none. Only models with rotary positions give them.
+   */
   taps?: HiddenTaps;
 }
 

@@ -37,7 +37,7 @@ export interface AttentionContext extends Angles {
   documents: Tensor | null;
   /** Receives routing statistics; null: not collected. */
   loads: RouterLoads | null;
-  /** Keys and values [B, Hk, T, D] that later layers read, by layer; absent: none. */
+  /** @internal Keys and values [B, Hk, T, D] that later layers read, by layer; absent: none. */
   shared?: Map<number, Pick<Heads, 'k' | 'v'>>;
   /** The further embeddings of all blocks, [B, T, layers * width]; absent: none. */
   layerInputs?: Tensor | null;
