@@ -11,6 +11,7 @@ const device = (standard: string): OptionTexts => ({
 const model = (standard: string): OptionTexts => ({
   model: `name of a model (${standard})`,
   layers: 'as many layers as these',
+  vocab: 'tokens of the vocabulary (that of the model)',
   checkpoint: 'blocks are computed again in the backward; "selective", "attention": parts of them',
   lora: 'rank of adapters (16) on all linear layers but the head',
   qlora: 'the same over weights in NF4',
@@ -117,7 +118,6 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     temperature: '0: the likeliest tokens (1)',
     http: 'false: the engine only',
     format: 'share of requests with a JSON schema, without HTTP; a list gives a row each (0)',
-    vocab: 'tokens of the vocabulary (that of the model)',
   },
   activations: {
     model: 'name of a GPT-2 (124M)',
