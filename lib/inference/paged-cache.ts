@@ -34,11 +34,11 @@ export interface CacheSizes extends Omit<CacheShape, 'recurrent'> {
   isInvariant?: boolean;
   /** Layers with a recurrent state instead of keys and values. Default: none. */
   recurrent?: RecurrentSizes | null;
-  /** Bytes of a token that others keep beside the cache. Default: 0. */
+  /** Bytes a token outside of the cache, such as the features of a head. Default: 0. */
   besideBytes?: number;
 }
 
-/** Bytes of one block in all layers, at least in one, and beside the cache. */
+/** Bytes of one block: keys and values of all layers (at least one), and besideBytes. */
 export function blockBytes(sizes: CacheSizes): number {
   const own = layerShapes(sizes).map((_, layer) => layerBytes(sizes, layer));
   const total = own.reduce((sum, bytes) => sum + bytes, 0);

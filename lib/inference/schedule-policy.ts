@@ -1,5 +1,5 @@
-// Decides whose turn it is: which sequence starts, computes and is preempted first. The scheduler
-// asks it.
+// Decides which sequence starts first, computes first and is preempted first. The scheduler calls
+// it.
 import { required } from '../runtime/required.js';
 import type { ScheduledClient, Sequence, Standing } from './sequence.js';
 
@@ -182,7 +182,10 @@ export class SchedulePolicy {
     return [...this.clients.values()].filter(({ running, waiting }) => running + waiting > 0);
   }
 
-  /** Forgets absent clients, except those that would return later than the earliest time. */
+  /**
+   * Drops all absent clients if no client is present. Otherwise drops absent clients up to the time
+   * of the earliest present one.
+   */
   private forget(): void {
     const isIdle = this.present().length === 0;
     const earliest = this.earliest();

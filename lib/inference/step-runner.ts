@@ -78,7 +78,7 @@ export interface RunnerSizes {
   beside?: BesideForward | null;
 }
 
-/** What a runner computes: a language model, or the head of one. */
+/** The module that a runner calls: a language model, or an EAGLE-3 head. */
 interface StepModel extends Pick<CausalLM, 'vocabSize' | 'training' | 'logitsAfter'> {
   eval(): unknown;
   train(): unknown;

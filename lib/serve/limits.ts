@@ -89,11 +89,14 @@ export const SERVER_LIMITS = {
    * Requests of one key that run or wait; one more is 429. Default: `requests`, or half of it if
    * the server has several keys.
    */
-  keyRequests: integer('the same of one [key](#priorities-and-turns)', {
-    min: 1,
-    shown: 'half of `--max-requests` with several keys',
-    flag: '--max-key-requests <n>',
-  }),
+  keyRequests: integer(
+    'requests of one [key](#priorities-and-turns) that run or wait; more is 429',
+    {
+      min: 1,
+      shown: 'half of `--max-requests` with several keys',
+      flag: '--max-key-requests <n>',
+    },
+  ),
   /**
    * Bytes of the bodies of all requests under way; beyond them, a body of more than 64 KiB is 503.
    * Default: 128 MiB.

@@ -1,4 +1,4 @@
-// Boundaries and negations of rules: what is just allowed, and how many mistakes are told.
+// Tests rules of the configuration at their boundaries, and the number of mistakes reported.
 import { checkConfig, type DsConfig } from '../../lib/config/index.js';
 import { parseConfig } from '../../lib/config/parse.js';
 

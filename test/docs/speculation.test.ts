@@ -1,29 +1,9 @@
 // The program of docs/speculation.md runs on a tiny model.
-import { spawnSync } from 'node:child_process';
-import { cpSync, mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { nn, seed, text } from '../../lib/index.js';
-import { packageRoot } from '../../lib/runtime/package-root.js';
-import { writeProgram } from './page-program.js';
-import { readPage, snippetsOf } from './snippets.js';
-
-const PAGE = 'docs/speculation.md';
-const dir = mkdtempSync(join(tmpdir(), 'ds-speculation-page-'));
-afterAll(() => rmSync(dir, { recursive: true }));
+import { runOnTinyModel } from './tiny-model-page.js';
 
 test('the program of the page takes fewer steps than tokens', async () => {
-  const from = join(packageRoot(), 'examples', 'tokenizer');
-  const { vocabSize } = text.Tokenizer.fromPretrained(from);
-  seed(1);
-  const sizes = { vocabSize, maxSeq: 512, layers: 1, heads: 2, channels: 16 };
-  await new nn.models.GPT2(sizes).save(join(dir, 'model'));
-  cpSync(from, join(dir, 'model'), { recursive: true });
-  const [program] = snippetsOf(PAGE, readPage(PAGE), ['js']);
-  const file = writeProgram(dir, String(program?.code));
-  const run = spawnSync(process.execPath, [file], { cwd: dir, encoding: 'utf8' });
-  expect([run.status, run.stderr.match(/^\w*Error.*/m)]).toEqual([0, null]);
-  const [, accepted, steps] = run.stdout.match(/acceptedTokens: (\d+), steps: (\d+)/) ?? [];
+  const printed = await runOnTinyModel('docs/speculation.md', 512);
+  const [, accepted, steps] = printed.match(/acceptedTokens: (\d+), steps: (\d+)/) ?? [];
   expect(Number(accepted)).toBeGreaterThan(0);
   expect(Number(steps)).toBeLessThan(100);
 });

@@ -1,27 +1,7 @@
 // The program of docs/structured-output.md runs on a tiny model.
-import { spawnSync } from 'node:child_process';
-import { cpSync, mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { nn, seed, text } from '../../lib/index.js';
-import { packageRoot } from '../../lib/runtime/package-root.js';
-import { writeProgram } from './page-program.js';
-import { readPage, snippetsOf } from './snippets.js';
-
-const PAGE = 'docs/structured-output.md';
-const dir = mkdtempSync(join(tmpdir(), 'ds-structured-page-'));
-afterAll(() => rmSync(dir, { recursive: true }));
+import { runOnTinyModel } from './tiny-model-page.js';
 
 test('the program of the page prints an object of the schema', async () => {
-  const from = join(packageRoot(), 'examples', 'tokenizer');
-  const { vocabSize } = text.Tokenizer.fromPretrained(from);
-  seed(1);
-  const sizes = { vocabSize, maxSeq: 512, layers: 1, heads: 2, channels: 16 };
-  await new nn.models.GPT2(sizes).save(join(dir, 'model'));
-  cpSync(from, join(dir, 'model'), { recursive: true });
-  const [program] = snippetsOf(PAGE, readPage(PAGE), ['js']);
-  const file = writeProgram(dir, String(program?.code));
-  const run = spawnSync(process.execPath, [file], { cwd: dir, encoding: 'utf8' });
-  expect([run.status, run.stderr.match(/^\w*Error.*/m)]).toEqual([0, null]);
-  expect(run.stdout).toMatch(/^(\{ name: .*, age: \d+ \}\n)?$/s);
+  const printed = await runOnTinyModel('docs/structured-output.md', 512);
+  expect(printed).toMatch(/^(\{ name: .*, age: \d+ \}\n)?$/s);
 });

@@ -2,11 +2,10 @@
 // which products a replay skips.
 import assert from 'node:assert/strict';
 import { nn, peft, seed, type Tensor } from '../../lib/index.js';
-import { observeKernels } from '../../lib/runtime/call.js';
 import type { Device } from '../../lib/runtime/device.js';
-import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { checkpoint, randn } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
+import { counted } from '../support/op-counts.js';
 import { largest, on, stir } from './models.js';
 
 class One extends nn.Module {
@@ -26,21 +25,6 @@ function adapted(device: Device, isPacked: boolean): [nn.Module, peft.LoraLinear
   stir(model);
   on(device, model);
   return [model, model.proj as unknown as peft.LoraLinear];
-}
-
-/** How often each op runs in `body`. */
-function counted(body: () => void): Record<string, number> {
-  const counts: Record<string, number> = {};
-  observeKernels((op) => () => {
-    const name = kernels.opNames[op] as string;
-    counts[name] = (counts[name] ?? 0) + 1;
-  });
-  try {
-    body();
-  } finally {
-    observeKernels(null);
-  }
-  return counts;
 }
 
 /** Hooks of lora_B see its own output; the results are those without hooks, but for rounding. */

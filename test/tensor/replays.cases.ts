@@ -2,7 +2,6 @@
 // missing.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
-import { observeKernels } from '../../lib/runtime/call.js';
 import type { Device } from '../../lib/runtime/device.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import {
@@ -22,22 +21,8 @@ import {
   withGrad,
 } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
+import { counted } from '../support/op-counts.js';
 import { bothStores, equalsPlain, leaf, under } from './segments.js';
-
-/** How often each op runs in `body`. */
-function counted(body: () => void): Record<string, number> {
-  const counts: Record<string, number> = {};
-  observeKernels((op) => () => {
-    const name = kernels.opNames[op] as string;
-    counts[name] = (counts[name] ?? 0) + 1;
-  });
-  try {
-    body();
-  } finally {
-    observeKernels(null);
-  }
-  return counts;
-}
 
 /** The MLP of GPT-2 computes the slope of GELU in a matmul of its backward. */
 function geluInProduct(device: Device): void {

@@ -40,7 +40,7 @@ interface Twin {
  * its tokens are in the cache of the draft model. Owns the runner and the weights.
  *
  * An EAGLE-3 head computes token i + 1 at position i, so its twins lack the first token. It
- * computes drafted tokens with its own hidden states, and again with those of the model.
+ * first computes drafted tokens with its own hidden states, then again with the model's.
  */
 export class DraftModel {
   private readonly twins = new WeakMap<Sequence, Twin>();

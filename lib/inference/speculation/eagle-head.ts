@@ -207,7 +207,7 @@ export class EagleHead extends Module implements BesideForward {
     return this.midlayer.call(embedding, features, context, caches?.[0] ?? null);
   }
 
-  /** Scores of all tokens of the model: -Infinity for those that the head does not predict. */
+  /** Scores of the model's whole vocabulary. Tokens that the head cannot predict have -Infinity. */
   private scored(hidden: Tensor): Tensor {
     const normed = this.norm.call(hidden);
     const scores = this.lm_head?.call(normed) ?? this.#model.logitsOf(normed);

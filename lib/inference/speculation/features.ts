@@ -7,7 +7,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { required } from '../../runtime/required.js';
 import { concat, held, indexSelect, Tensor } from '../../tensor/index.js';
 
-/** What a runner does around its forward, beside the model. */
+/** Work that a runner does before and after the model's forward. */
 export interface BesideForward {
   /** Runs a forward at `places`. `slots` are those of its tokens in the cache, [N] i32. */
   around(slots: Tensor, places: Places, forward: (places: Places) => Tensor): Tensor;
@@ -24,8 +24,8 @@ interface PoolSizes {
 }
 
 /**
- * A row [width] per slot: the feature of the token whose keys and values have this slot. Sequences
- * that share blocks of the prefix cache share features, too.
+ * Features by cache slot: row i, [width], belongs to the token with its keys and values in slot i.
+ * Sequences that share blocks of the prefix cache share features, too.
  */
 export class FeaturePool {
   private rows: Tensor | null = null;

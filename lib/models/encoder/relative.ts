@@ -76,8 +76,8 @@ export function relativeAttention(
   const [queries, keys] = leading(projections, 2);
   const [B, T, H, D] = leading(q.shape, 4);
   const { vectors: shared, dropout: rate } = distances;
-  // Each layer has its own tensor, which adds the layer's two gradients before those of other
-  // layers. A recomputed layer adds in the same order, so the bits are the same.
+  // Each layer reads its own tensor, so autograd first adds the two gradients of this layer. A
+  // recomputed layer adds in the same order and gets the same bits.
   const vectors = rate > 0 ? dropped(shared, rate) : shared.reshape(shared.shape);
   const ofBuckets = (layer: Linear): Tensor =>
     layer

@@ -107,7 +107,7 @@ export class RotaryBlock extends Module {
     return [ended(this, this.body, this.layer, given), null];
   }
 
-  /** The stream after a block whose norms are behind the sums. */
+  /** Runs a block that normalizes after each residual sum; returns the stream. */
   private summed(
     stream: Tensor,
     context: AttentionContext,

@@ -46,7 +46,7 @@ interface Beside {
   layerInputs: Tensor | null;
 }
 
-/** The stream after blocks whose segments are recomputed; each also returns keys for later ones. */
+/** Runs blocks with recomputed segments. A segment also returns the keys that later blocks read. */
 export function checkpointedKinds(
   body: Body,
   blocks: readonly KindBlock[],

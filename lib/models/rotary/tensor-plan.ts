@@ -64,7 +64,7 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
   };
 }
 
-/** Styles of layers without a window, if their heads differ from those of the others. */
+/** Styles of the layers without a window, in models where these have other heads. */
 function kindStyles({ heads, kvHeads, full, isFull, traits }: Body, attention: string): Styles {
   if (!full || full.kvHeads === kvHeads) return {};
   const counts = { queries: heads, keys: full.kvHeads };

@@ -136,8 +136,8 @@ export function linearPadded(x: Tensor, weight: Tensor): Tensor {
 }
 
 /**
- * sum + x W^T, written into the memory of `sum`: a contiguous result that no op has saved and that
- * nobody reads again. The product is added in f32 and rounded once.
+ * sum + x W^T, written into the memory of `sum`. `sum` must be contiguous, and no other op may
+ * read or save it. The product is added in f32 and rounded once.
  */
 export function linearOnto(sum: Tensor, x: Tensor, weight: Tensor): Tensor {
   checkLinear('linear', x, weight, null);

@@ -118,7 +118,7 @@ export class LoopContext extends Callable {
     return value;
   }
 
-  /** `loop` yields the items that are left, each beside itself, and takes them from the loop. */
+  /** Iterating over `loop` takes the remaining items from it, as pairs (item, loop). */
   override iterate(): Next {
     return () => {
       const item = this.next();
