@@ -45,6 +45,9 @@ function isLost(device: Device): boolean {
   }
 }
 
+const textOf = ({ passed, failed, skipped }: Tally) =>
+  `${passed} passed, ${failed} failed, ${skipped} skipped`;
+
 /** Runs the cases after the first `done` in another process and prints its output. */
 function goOnElsewhere(done: number): void {
   const from = String(Number(option('from') ?? 0) + done);
@@ -65,6 +68,7 @@ async function main(): Promise<void> {
     tally.skipped = cases.length;
   } else {
     const device = findDevice(name);
+    let printed = performance.now();
     for (const [i, test] of cases.entries()) {
       const reason = whySkipped(test, device);
       if (reason) {
@@ -73,6 +77,11 @@ async function main(): Promise<void> {
         continue;
       }
       const begin = performance.now();
+      // A time limit may end this process before its last line.
+      if (begin - printed > 20_000) {
+        console.log(`after ${i} of ${cases.length} cases: ${textOf(tally)}`);
+        printed = begin;
+      }
       try {
         await test.run(device);
         device.synchronize();
@@ -83,14 +92,14 @@ async function main(): Promise<void> {
         console.log(`FAIL ${test.name}\n${(error as Error).stack}`);
         tally.failed++;
         if (isLost(device)) {
-          console.log(`${tally.passed} passed, ${tally.failed} failed, ${tally.skipped} skipped`);
+          console.log(textOf(tally));
           goOnElsewhere(i + 1);
           return;
         }
       }
     }
   }
-  console.log(`${tally.passed} passed, ${tally.failed} failed, ${tally.skipped} skipped`);
+  console.log(textOf(tally));
   process.exitCode = tally.failed > 0 ? 1 : 0;
 }
 
