@@ -72,7 +72,8 @@ class Writer:
     def literal(self, text):
         kind = self.random.random()
         if kind < 0.1:
-            return json.dumps(text)
+            # An escape such as \ud83d is half of a character in Python, and JavaScript joins the halves.
+            return json.dumps(text, ensure_ascii=max(text, default="") <= "\uffff")
         quoted = repr(text)
         return quoted
 

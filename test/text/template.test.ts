@@ -42,6 +42,11 @@ test.each(GROUPS)('%s are those of jinja2, refusals included', (group) => {
   expect(found).toEqual(own);
 });
 
+test('an address in the text of an object has as many digits as Python prints', () => {
+  const { text } = new Template('{{ [1]|items|string|length }}').render({});
+  expect(text).toBe('<generator object do_items at 0x7f19e5a18110>'.length.toString());
+});
+
 test('a template is compiled once and renders with any variables', () => {
   const template = new Template('{{ a }}{% set a = 3 %}{{ a }}');
   expect(template.render({ a: 1 }).text).toBe('13');

@@ -63,7 +63,7 @@ function nested(value: Exclude<Value, string | number | bigint | boolean | null>
   }
   if (value instanceof Generator) {
     const name = value.name === value.type ? '' : ` ${value.name}`;
-    return `<${value.type} object${name} at 0x0>`;
+    return `<${value.type} object${name} at 0x7f0000000000>`;
   }
   return (value as Callable | Opaque).describe();
 }

@@ -284,7 +284,7 @@ class Cycler extends Opaque {
   }
 
   describe(): string {
-    return '<jinja2.utils.Cycler object at 0x0>';
+    return '<jinja2.utils.Cycler object at 0x7f0000000000>';
   }
 
   attribute(name: string): Value | typeof MISSING {
@@ -324,7 +324,7 @@ class Joiner extends Callable {
   }
 
   describe(): string {
-    return '<jinja2.utils.Joiner object at 0x0>';
+    return '<jinja2.utils.Joiner object at 0x7f0000000000>';
   }
 
   override attribute(name: string): Value | typeof MISSING {

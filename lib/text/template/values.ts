@@ -179,8 +179,8 @@ export class Native extends Callable {
   }
 
   describe(): string {
-    if (this.of === '') return `<function ${this.name} at 0x0>`;
-    return `<built-in method ${this.name} of ${this.of} object at 0x0>`;
+    if (this.of === '') return `<function ${this.name} at 0x7f0000000000>`;
+    return `<built-in method ${this.name} of ${this.of} object at 0x7f0000000000>`;
   }
 }
 
