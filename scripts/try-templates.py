@@ -72,7 +72,7 @@ class Writer:
     def literal(self, text):
         kind = self.random.random()
         if kind < 0.1:
-            # An escape such as \ud83d is half of a character in Python, and JavaScript joins the halves.
+            # The escape \ud83d is half of a character in Python; JavaScript joins halves.
             return json.dumps(text, ensure_ascii=max(text, default="") <= "\uffff")
         quoted = repr(text)
         return quoted

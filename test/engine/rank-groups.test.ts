@@ -1,0 +1,199 @@
+// Tests the groups of every rank of a job, without processes: a mesh opens a group as a list of
+// ranks.
+import { Mesh } from '../../lib/comm/mesh.js';
+import { type MeshOptions, MeshShape } from '../../lib/comm/mesh-shape.js';
+import { type Cuts, groupsOf, type Ranks, ranksOf, shardSizes } from '../../lib/engine/ranks.js';
+import { refusal } from '../support/refusal.js';
+
+interface Group {
+  ranks: number[];
+  rank: number;
+  size: number;
+}
+
+/** A job of one rank, and the lists of ranks that its newGroup() opened. */
+function jobOf(rank: number, size: number, mesh: MeshOptions = {}) {
+  const groupOf = (ranks: readonly number[]): Group => {
+    return { ranks: [...ranks], rank: ranks.indexOf(rank), size: ranks.length };
+  };
+  const world = groupOf(Array.from({ length: size }, (_, i) => i));
+  const open = async (_: string, ranks: readonly number[]) => groupOf(ranks) as never;
+  const made: (readonly number[])[] = [];
+  const job = {
+    ...{ world, localRank: rank % 2, worldSize: size },
+    mesh: new Mesh(MeshShape.over(size, mesh), world as never, open),
+    newGroup: async (ranks: readonly number[]) => {
+      made.push(ranks);
+      return groupOf(ranks);
+    },
+  };
+  return { job: job as never, made };
+}
+
+const listed = (group: { ranks: readonly number[] } | null) => group && [...group.ranks];
+
+/** The lists of ranks of each group. */
+const listsOf = (ranks: Ranks) => ({
+  data: listed(ranks.dataGroup),
+  shard: listed(ranks.shardGroup),
+  replica: listed(ranks.replicaGroup),
+  second: listed(ranks.secondaryGroup),
+  equal: listed(ranks.broadcastGroup),
+  tensor: listed(ranks.tensorGroup),
+  sequence: listed(ranks.sequenceGroup),
+});
+
+const none = { replica: null, second: null, tensor: null, sequence: null };
+
+test('without cuts, ranks of the other axes are replicas', async () => {
+  const all = await Promise.all([0, 1, 2, 3].map((rank) => ranksOf(jobOf(rank, 4, { tp: 2 }).job)));
+  expect(all.map(listsOf)).toEqual(
+    [0, 1, 2, 3].map((rank) => {
+      const data = rank % 2 === 0 ? [0, 2] : [1, 3];
+      return { ...none, data, shard: data, equal: [0, 1, 2, 3] };
+    }),
+  );
+  expect(all.map(({ isReplica }) => isReplica)).toEqual([false, true, false, true]);
+  expect(all.map(({ lossRanks }) => lossRanks)).toEqual([
+    [0, 2],
+    [1, 3],
+    [0, 2],
+    [1, 3],
+  ]);
+  expect(all.map(({ normRanks }) => normRanks)).toEqual([
+    [0, 2],
+    [1, 3],
+    [0, 2],
+    [1, 3],
+  ]);
+  expect(all[1]?.localRank).toBe(1);
+});
+
+test.each<[cuts: Cuts, mesh: MeshOptions, rank: number, found: object]>([
+  [
+    { layers: true },
+    { tp: 2 },
+    3,
+    {
+      ...{ data: [1, 3], shard: [1, 3], equal: [1, 3], tensor: [2, 3], sequence: null },
+      ...{ isReplica: false, lossRanks: [0, 2], normRanks: [0, 1, 2, 3] },
+    },
+  ],
+  [
+    { tokens: true },
+    { sp: 2 },
+    3,
+    {
+      ...{ data: [1, 3], shard: [0, 1, 2, 3], equal: [0, 1, 2, 3], tensor: null },
+      ...{ sequence: [2, 3], isReplica: false, lossRanks: [0, 2], normRanks: [0, 1, 2, 3] },
+    },
+  ],
+  [
+    { stages: true },
+    { pp: 2 },
+    1,
+    {
+      ...{ data: [0, 1], shard: [0, 1], equal: [0, 1], tensor: null, sequence: null },
+      ...{ isReplica: false, lossRanks: [2, 3], normRanks: [0, 1] },
+    },
+  ],
+])('cuts %j of %j, rank %i', async (cuts, mesh, rank, found) => {
+  const ranks = await ranksOf(jobOf(rank, 4, mesh).job, cuts);
+  const { isReplica, lossRanks, normRanks } = ranks;
+  expect({ ...listsOf(ranks), isReplica, lossRanks, normRanks }).toMatchObject(found);
+});
+
+test('of a parameter that several tensor ranks hold, the first one counts it', async () => {
+  const part = { whole: [4], boxes: [{ offset: [2], shape: [2] }] };
+  const whole = { whole: [4], boxes: [{ offset: [0], shape: [4] }] };
+  const primary = async (rank: number) => {
+    const { isPrimary } = await ranksOf(jobOf(rank, 2, { tp: 2 }).job, { layers: true });
+    return [part, whole].flatMap((region) =>
+      [false, true].map((isReplica) => isPrimary({ region, isReplica } as never)),
+    );
+  };
+  expect(await primary(0)).toEqual([true, false, true, false]);
+  expect(await primary(1)).toEqual([true, false, false, false]);
+});
+
+test('MiCS: consecutive ranks are a replica, and ranks with one shard form a group', async () => {
+  const all = await Promise.all(
+    [0, 1, 2, 3, 4, 5].map((rank) => ranksOf(jobOf(rank, 6).job, {}, { copy: 2, near: null })),
+  );
+  expect(all.map(({ shardGroup }) => listed(shardGroup))).toEqual(
+    [0, 0, 2, 2, 4, 4].map((first) => [first, first + 1]),
+  );
+  expect(all.map(({ replicaGroup }) => listed(replicaGroup))).toEqual(
+    [0, 1, 0, 1, 0, 1].map((first) => [first, first + 2, first + 4]),
+  );
+  expect(all.map(({ isReplica }) => isReplica)).toEqual([false, false, true, true, true, true]);
+  expect(all.map(({ normRanks }) => normRanks)).toEqual(
+    [0, 0, 2, 2, 4, 4].map((first) => [first, first + 1]),
+  );
+});
+
+test('MiCS with parts of layers: the norm of a replica has its tensor ranks', async () => {
+  const { job } = jobOf(4, 8, { tp: 2 });
+  const { shardGroup, replicaGroup, normRanks } = await ranksOf(job, { layers: true }, { copy: 2 });
+  expect([listed(shardGroup), listed(replicaGroup)]).toEqual([
+    [4, 6],
+    [0, 4],
+  ]);
+  expect(normRanks).toEqual([4, 5, 6, 7]);
+});
+
+test('a replica of all ranks, or a copy of all ranks, opens no group', async () => {
+  const { job, made } = jobOf(1, 4);
+  const { shardGroup, replicaGroup, secondaryGroup } = await ranksOf(job, {}, { copy: 4, near: 4 });
+  expect([listed(shardGroup), replicaGroup]).toEqual([[0, 1, 2, 3], null]);
+  expect(secondaryGroup).toBe(shardGroup);
+  expect(made).toEqual([]);
+});
+
+test('hpZ: neighbours divide the second copy; engines of a job share the group', async () => {
+  const { job, made } = jobOf(3, 4);
+  const ranks = await ranksOf(job, {}, { near: 2 });
+  expect(listsOf(ranks)).toMatchObject({ shard: [0, 1, 2, 3], replica: null, second: [2, 3] });
+  const again = await ranksOf(job, {}, { near: 2 });
+  expect(again.secondaryGroup).toBe(ranks.secondaryGroup);
+  expect(made).toEqual([[2, 3]]);
+  expect([...groupsOf(ranks)].map(listed)).toEqual([
+    [0, 1, 2, 3],
+    [2, 3],
+  ]);
+});
+
+test('a group that could not be opened is opened again', async () => {
+  const { job } = jobOf(0, 4);
+  const broken = job as { newGroup: (ranks: readonly number[]) => Promise<Group> };
+  const { newGroup } = broken;
+  broken.newGroup = async () => {
+    throw new Error('no connection');
+  };
+  await expect(ranksOf(job, {}, { near: 2 })).rejects.toThrow('no connection');
+  broken.newGroup = newGroup;
+  expect(listed((await ranksOf(job, {}, { near: 2 })).secondaryGroup)).toEqual([0, 1]);
+});
+
+test.each([
+  ['mics_shard_size', { copy: 3 }],
+  ['zero_hpz_partition_size', { near: 3 }],
+])('%s must divide the ranks', async (key, sizes) => {
+  const error = await refusal(() => ranksOf(jobOf(0, 4).job, {}, sizes));
+  expect(error).toMatchObject({
+    ...{ code: 'DS_CONFIG', op: `zero_optimization.${key}`, got: '3' },
+    ...{ expected: 'a divisor of the 4 ranks of the ZeRO shard group' },
+    hint: expect.stringContaining('one host'),
+  });
+});
+
+test('the sizes count at stage 3 only, and one rank is no second copy', () => {
+  const sizes = (stage: number, copy: number, near: number) =>
+    shardSizes({
+      zero_optimization: { stage, mics_shard_size: copy, zero_hpz_partition_size: near },
+    } as never);
+  expect(sizes(3, 2, 2)).toEqual({ copy: 2, near: 2 });
+  expect(sizes(3, -1, 1)).toEqual({ copy: null, near: null });
+  expect(sizes(3, 1, 2)).toEqual({ copy: 1, near: 2 });
+  expect(sizes(2, 2, 2)).toEqual({});
+});
