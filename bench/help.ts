@@ -151,6 +151,15 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     workers: 'numbers of threads, with commas (0,1,2,4)',
     seconds: 'of each (4)',
   },
+  embed: {
+    model: 'modernbert-base or modernbert-tiny (modernbert-base)',
+    ...device('cuda'),
+    dtype: 'bf16 or fp32 (bf16)',
+    batch: 'texts of a forward (64)',
+    seq: 'tokens of the longest text (256)',
+    batches: 'of a round (16)',
+    rounds: 'runs (5)',
+  },
   dpo: {
     ...model('llama-1B'),
     ...device('cuda'),

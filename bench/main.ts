@@ -9,6 +9,7 @@ import { checkpointBench } from './checkpoint.js';
 import { cpuBench } from './cpu.js';
 import { decodeBench } from './decode.js';
 import { dpoBench } from './dpo.js';
+import { embedBench } from './embed.js';
 import { fp8LossBench } from './fp8-loss.js';
 import { grammarBench } from './grammar.js';
 import { grpoBench } from './grpo.js';
@@ -39,6 +40,7 @@ const benches: Record<string, Bench> = {
   checkpoint: checkpointBench,
   cpu: cpuBench,
   decode: decodeBench,
+  embed: embedBench,
   train: trainBench,
   'fp8-loss': fp8LossBench,
   serve: serveBench,
