@@ -214,6 +214,8 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     new: 'tokens that are sampled (256)',
     steps: 'file with the acceptance of each step (bench/results/speculation-copy.json)',
     accept: 'the same for every step, with commas: accepted/proposed, as 3/7',
+    head: 'eagle3: an EAGLE-3 head with random weights proposes the tokens (prompt lookup)',
+    predicted: 'tokens that the head predicts (32000)',
     rounds: 'runs (5)',
   },
   onebit: {
