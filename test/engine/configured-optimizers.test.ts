@@ -4,6 +4,7 @@ import schema from '../../lib/config/schema.json';
 import { findOptimizer } from '../../lib/engine/setup/optimizer.js';
 import { buildSchedules } from '../../lib/engine/setup/schedule.js';
 import { type DsConfig, nn, optim, seed } from '../../lib/index.js';
+import { thrownBy } from '../support/refusal.js';
 
 const typesOf = (section: string): string[] =>
   JSON.stringify(schema.properties[section as 'optimizer'])
@@ -49,6 +50,24 @@ test('bf16_optimizer_states reach Adam', () => {
   expect(Object.values(state({})).map(({ dtype }) => dtype)).toEqual(['f32', 'f32']);
   const narrow = Object.values(state({ bf16_optimizer_states: true }));
   expect(narrow.map(({ dtype }) => dtype)).toEqual(['bf16', 'bf16']);
+});
+
+test('bf16_optimizer_states refuse an optimizer of the caller with wide state', () => {
+  const given = (bf16: object, fp32OptimizerStates: boolean) => {
+    const module = new nn.Linear(4, 4);
+    const optimizer = new optim.AdamW(module.parameters(), { lr: 0.01, fp32OptimizerStates });
+    const section = { bf16: { enabled: true, ...bf16 } };
+    const config = resolveConfig({ train_batch_size: 1, ...section }, { worldSize: 1 });
+    const job = { mesh: { size: () => 1 } } as never;
+    return findOptimizer({ module, config, clients: { optimizer }, job, planned: null }, null);
+  };
+  const narrow = { bf16_optimizer_states: true };
+  expect(given(narrow, false).groups).toHaveLength(1);
+  expect(given({}, true).groups).toHaveLength(1);
+  expect(thrownBy(() => given(narrow, true))).toMatchObject({
+    ...{ code: 'DS_CONFIG', op: 'bf16.bf16_optimizer_states', got: 'AdamW with exp_avg in f32' },
+    hint: expect.stringContaining('fp32OptimizerStates: false'),
+  });
 });
 
 test.each(typesOf('scheduler'))('the schedule %s is built', (type) => {

@@ -1,5 +1,12 @@
 // engine.watch() records what a program gives it, and refuses values that are no numbers or texts.
-import { RunWatch } from '../../lib/engine/watch/run-watch.js';
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import type { FinishedStep, StepObserver } from '../../lib/engine/watch/phase-timer.js';
+import { RunWatch, watchRun } from '../../lib/engine/watch/run-watch.js';
+import { Linear } from '../../lib/nn/index.js';
+import { cpu } from '../../lib/runtime/device.js';
 import { thrownBy } from '../support/refusal.js';
 
 function opened() {
@@ -70,4 +77,103 @@ test('a rank without a page records nothing', async () => {
   watch.ended('finished');
   await watch.flush();
   await watch.close();
+});
+
+describe('the run of an engine', () => {
+  const dir = mkdtempSync(join(tmpdir(), 'ds-run-watch-'));
+  afterAll(() => rmSync(dir, { recursive: true }));
+
+  /** The parts of an engine that a recording reads, and the calls it made. */
+  function engineOf(globalRank: number) {
+    const calls: string[] = [];
+    const observers = new Set<StepObserver>();
+    const engine = {
+      ...{ module: new Linear(2, 3), device: cpu(), worldSize: 2, globalRank, globalSteps: 0 },
+      ...{ optimizer: { name: 'AdamW' }, config: { fp16: { enabled: true } } },
+      parts: {
+        watch: {
+          share: () => void calls.push('share'),
+          add: (one: StepObserver) => {
+            observers.add(one);
+            return () => void observers.delete(one);
+          },
+          reportTimes: () => void calls.push('times'),
+        },
+        stepDecisions: { takeLast: () => void calls.push('last') },
+        stage: { partitions: [], frozen: [], slotBytes: 0 },
+        state: { bytes: { device: 0, host: 0, disk: 0 } },
+      },
+    };
+    return { engine, calls, observers, watched: engine as never };
+  }
+
+  const report: FinishedStep = {
+    ...{ step: 1, samples: 2, skipped: 0, applied: true, loss: 3, norm: 4, lr: [0.5], betas: [] },
+    ...{ lossScale: 8, busy: null },
+  };
+
+  const eventsIn = (folder: string): Record<string, unknown>[] =>
+    readFileSync(join(folder, 'watch', 'events.jsonl'), 'utf8')
+      .split('\n')
+      .filter((line) => line !== '')
+      .map((line) => JSON.parse(line));
+
+  test('on another rank than the first shares times, and records nothing', async () => {
+    const { watched, calls, observers } = engineOf(1);
+    const folder = join(dir, 'second');
+    const run = await watchRun(watched, { dir: folder });
+    expect([run.dir, run.url]).toEqual([folder, null]);
+    expect([calls, observers.size, existsSync(folder)]).toEqual([['share'], 0, false]);
+    run.scalars({ a: 1 });
+    await run.close();
+    expect(existsSync(folder)).toBe(false);
+  });
+
+  test('has a start, its steps, its warnings, and an end', async () => {
+    const { engine, watched, calls, observers } = engineOf(0);
+    const before = process.listenerCount('warning');
+    const run = await watchRun(watched, { dir: join(dir, 'first'), port: null, name: 'one' });
+    expect(run.url).toBeNull();
+    for (const observer of observers) observer.stepFinished?.(report);
+    engine.globalSteps = 1;
+    for (const name of ['DsNotice', 'DsWarning']) {
+      process.emit('warning', Object.assign(new Error(`a ${name}`), { name }));
+    }
+    run.scalars({ a: 2 });
+    await run.close();
+    expect([observers.size, calls]).toEqual([0, ['share', 'last', 'times']]);
+    expect(process.listenerCount('warning')).toBe(before);
+    const [start, ...rest] = eventsIn(join(dir, 'first'));
+    expect(start).toMatchObject({ e: 'start', name: 'one', pid: process.pid });
+    expect(start?.about).toMatchObject({ model: 'Linear', parameters: 9, ranks: 2 });
+    expect(rest.filter(({ track }) => track === 'train')).toMatchObject([
+      { step: 1, values: { loss: 3, grad_norm: 4, loss_scale: 8 } },
+    ]);
+    expect(rest.filter(({ e }) => e === 'notice')).toMatchObject([
+      { level: 'info', message: 'a DsNotice', step: 1 },
+      { level: 'warning', message: 'a DsWarning', step: 1 },
+    ]);
+    expect(rest.at(-1)).toMatchObject({ e: 'end', reason: 'closed' });
+  });
+
+  test('ends once, unless it goes on after its end', async () => {
+    const ends = async (name: string, later: number) => {
+      const { engine, watched } = engineOf(0);
+      const run = await watchRun(watched, { dir: join(dir, name), port: null });
+      run.ended('finished');
+      engine.globalSteps = later;
+      await run.close();
+      return eventsIn(join(dir, name)).flatMap(({ e, reason }) => (e === 'end' ? [reason] : []));
+    };
+    expect(await ends('ended', 0)).toEqual(['finished']);
+    expect(await ends('resumed', 1)).toEqual(['finished', 'closed']);
+  });
+
+  test.each([-1, 65_536, 1.5, '6006', Number.NaN])('port %p is refused', async (port) => {
+    const { watched } = engineOf(0);
+    await expect(watchRun(watched, { dir, port: port as number })).rejects.toMatchObject({
+      ...{ code: 'DS_ARGUMENT', op: 'engine.watch port' },
+      expected: 'a port from 0 to 65535, or null',
+    });
+  });
 });

@@ -14,21 +14,84 @@ jest.mock('../../lib/runtime/thread.js', () => ({
   startThread: jest.fn(),
 }));
 
-test('a thread that dies without an answer fails the save', async () => {
-  const thread = new EventEmitter();
+/** A save with a thread of the test. */
+function savedBy(thread: EventEmitter, tag: string): BackgroundSave {
   jest.mocked(startThread).mockReturnValueOnce(thread as never);
   const content: CheckpointContent<LocalShard> = {
     ...{ part: null, model: [], modelIsSharded: false, optimizer: [], state: {} },
     ...{ catalog: { model: new Map(), optimizer: new Map() } as never },
     ...{ rankState: null, description: null },
   };
-  const target = { dir: '/saved', tag: 'one', saveLatest: true };
-  const save = new BackgroundSave(target, content, null);
+  return new BackgroundSave({ dir: '/saved', tag, saveLatest: true }, content, null);
+}
+
+test('a thread that dies without an answer fails the save', async () => {
+  const thread = new EventEmitter();
+  const save = savedBy(thread, 'one');
   const ended = Promise.allSettled([save.begun(), save.written()]);
   thread.emit('exit', 7);
   const got = { status: 'rejected', reason: { got: 'exit code 7 of the thread' } };
   expect(await ended).toMatchObject([got, got]);
   expect(process.listeners('exit').filter(({ name }) => name === 'awaitAll')).toEqual([]);
+});
+
+test('the end of the process waits for all saves together, and names the ones that are late', async () => {
+  const threads = [new EventEmitter(), new EventEmitter()];
+  const saves = threads.map((thread, i) => savedBy(thread, `step${i}`));
+  const listeners = process.listeners('exit').filter(({ name }) => name === 'awaitAll');
+  expect(listeners).toHaveLength(1);
+  let now = 1_000_000;
+  jest.spyOn(Date, 'now').mockImplementation(() => now);
+  const waits: number[] = [];
+  const wait = jest.spyOn(Atomics, 'wait').mockImplementation((_array, _index, _value, limit) => {
+    waits.push(limit as number);
+    now += 400_000;
+    return 'timed-out';
+  });
+  const write = jest.spyOn(process.stderr, 'write').mockReturnValue(true);
+  try {
+    listeners[0]?.(0);
+    expect(waits).toEqual([600_000, 200_000]);
+    wait.mockReturnValue('ok');
+    listeners[0]?.(0);
+    // No limit is negative, which would wait without end.
+    wait.mockReturnValue('timed-out');
+    now = 1_000_000;
+    const late = [0, 700_000].values();
+    jest.spyOn(Date, 'now').mockImplementation(() => now + (late.next().value ?? 700_000));
+    listeners[0]?.(0);
+    expect(wait.mock.calls.at(-1)?.[3]).toBe(0);
+    expect(write.mock.calls.map(([text]) => text).slice(0, 2)).toEqual([
+      'The checkpoint step0 in /saved was not saved in time.\n',
+      'The checkpoint step1 in /saved was not saved in time.\n',
+    ]);
+    expect(write.mock.calls).toHaveLength(4);
+  } finally {
+    jest.restoreAllMocks();
+  }
+  for (const [i, thread] of threads.entries()) thread.emit('message', { written: `path${i}` });
+  expect(await Promise.all(saves.map((save) => save.written()))).toEqual(['path0', 'path1']);
+  expect(process.listeners('exit').filter(({ name }) => name === 'awaitAll')).toEqual([]);
+});
+
+test('the answers of a thread are warnings, the beginning, and the end or a failure', async () => {
+  const thread = new EventEmitter();
+  const save = savedBy(thread, 'one');
+  const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+  thread.emit('message', { warning: { message: 'slow', name: 'DsWarning', code: 'DS_IO' } });
+  expect(warn.mock.calls).toEqual([['slow', { type: 'DsWarning', code: 'DS_IO' }]]);
+  warn.mockRestore();
+  thread.emit('message', { begun: '/saved/one' });
+  expect(await save.begun()).toBe('/saved/one');
+  const failure = {
+    code: 'DS_IO',
+    op: 'write',
+    expected: 'space',
+    got: 'none',
+    hint: 'Free some.',
+  };
+  thread.emit('message', { failure });
+  await expect(save.written()).rejects.toMatchObject({ ...failure, name: 'DsError' });
 });
 
 test.each([1, 256])('a part of state with %i elements a value waits for its disk', (per) => {

@@ -8,6 +8,7 @@ import type {
   PhaseTimes,
   TimedStep,
 } from '../../lib/engine/watch/phase-timer.js';
+import { ProfiledStep } from '../../lib/engine/watch/profiled-step.js';
 import { TracedSteps } from '../../lib/engine/watch/traced-steps.js';
 import { WrappedTimer } from '../../lib/engine/watch/wrapped-timer.js';
 import { Trace } from '../../lib/profiler/index.js';
@@ -104,4 +105,78 @@ test('a trace that is disposed early writes its unfinished step and disposes the
   expect(ended).toEqual([inner]);
   expect(inner.calls.at(-1)).toEqual(['dispose']);
   expect(names()).toContain('unfinished step');
+});
+
+describe('the step that the profiler counts', () => {
+  afterEach(() => jest.restoreAllMocks());
+
+  function profiled(profileStep: number, fails = false) {
+    const calls: string[] = [];
+    const printed: Record<string, unknown>[] = [];
+    const profiler = {
+      device: cpu(),
+      startProfile: () => void calls.push('start'),
+      stopProfile: () => void calls.push('stop'),
+      endProfile: () => void calls.push('end'),
+      printModelProfile: (options: object, facts: Record<string, unknown>) => {
+        if (fails) throw new Error('no space');
+        printed.push({ options, ...facts });
+      },
+    };
+    const inner = new Inner();
+    const options = { profileStep, detailed: true };
+    const timer = new ProfiledStep(inner, profiler as never, options as never);
+    const step = (number: number, samples: number): void => {
+      for (const phase of ['forward', 'backward', 'forward', 'backward', 'step'] as const) {
+        expect(timer.time(phase, () => phase)).toBe(phase);
+      }
+      timer.finishStep(number, samples);
+    };
+    return { timer, inner, calls, printed, step };
+  }
+
+  test('is the chosen one alone, with its samples and micro-batches', () => {
+    const { timer, inner, calls, printed, step } = profiled(2);
+    step(1, 4);
+    expect(calls).toEqual([]);
+    step(2, 12);
+    step(3, 16);
+    expect(calls).toEqual(['start', 'stop', 'end']);
+    expect(printed).toMatchObject([
+      { options: { detailed: true }, step: 2, samples: 8, microBatches: 2 },
+    ]);
+    const [{ latencyMs } = {}] = printed;
+    const { forward, total } = latencyMs as Record<string, number>;
+    expect(forward).toBeGreaterThanOrEqual(0);
+    expect(total).toBeGreaterThanOrEqual(forward as number);
+    expect(inner.calls.filter(([name]) => name === 'time')).toHaveLength(15);
+    timer.dispose();
+    expect(calls).toHaveLength(3);
+  });
+
+  test('is not printed for a run that resumes later', () => {
+    const { calls, printed, step } = profiled(1);
+    step(7, 28);
+    step(8, 32);
+    expect([calls, printed]).toEqual([['start', 'stop', 'end'], []]);
+  });
+
+  test('is dropped if the engine ends inside', () => {
+    const { timer, inner, calls, printed } = profiled(1);
+    timer.time('forward', () => {});
+    timer.dispose();
+    expect([calls, printed, inner.calls.at(-1)]).toEqual([['start', 'end'], [], ['dispose']]);
+  });
+
+  test('is a warning if it cannot be written', () => {
+    const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+    const { step } = profiled(1, true);
+    step(1, 4);
+    expect(warn.mock.calls).toEqual([
+      [
+        'flops_profiler could not write its profile: no space',
+        { type: 'DsWarning', code: 'DS_MONITOR' },
+      ],
+    ]);
+  });
 });
