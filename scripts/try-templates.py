@@ -9,12 +9,15 @@ mistakes among them.
 """
 import json
 import random
+import re
 import signal
 import sys
 import warnings
 
 from golden.template_environment import environment, refusal
 
+# A filter may have changed its letters or its blanks.
+ADDRESS = re.compile(r"at(\W|%20)*0x", re.IGNORECASE)
 STRINGS = [
     "", "a", "b", "ab", "A", " a ", "a b", "a,b,,c", "Hello World", "x\n y\n\n", "\t", "é", "😀",
     "a😀b", "ß", "1", "-7", "3.5", "1e3", "0x1F", " 42 ", "nan", "it's", 'say "hi"', "<b>&", "%s",
@@ -449,7 +452,7 @@ def main():
         given = writer.given()
         template, result = put_together(made, writer, given)
         # What prints an address has no one result.
-        if result is None or " at 0x" in result.get("text", ""):
+        if result is None or ADDRESS.search(result.get("text", "")):
             continue
         if len(result.get("text", "")) > 200_000:
             continue
