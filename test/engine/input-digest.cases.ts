@@ -98,7 +98,29 @@ function onHost(device: Device): void {
   });
 }
 
+/** The weights are made once, also for exactly as many bytes as there are weights. */
+function weightsOnce(device: Device): void {
+  const weights = new DigestWeights(device);
+  const { buffer } = weights.view(0, 1024);
+  assert.equal(weights.view(4095, 1024).buffer, buffer);
+  assert.equal(weights.view(0, 5).buffer, buffer);
+  assert.notEqual(weights.view(0, 1025).buffer, buffer);
+  weights.dispose();
+}
+
+/** An outline is exact in f32, and 0 stands for no tensor. */
+function outlines(device: Device): void {
+  scope(() => {
+    const lists = Array.from({ length: 40 }, (_, i) => [zeros([i], { device })]);
+    const found = digests(device, ...lists).map(([, outline]) => outline);
+    assert.ok(found.every((one) => Number.isInteger(one) && one > 0 && one < 2 ** 24));
+    assert.equal(new Set(found).size, 40);
+  });
+}
+
 export const cases: readonly Case[] = [
+  { name: 'the weights of digests are made once', run: weightsOnce },
+  { name: 'the outline of a batch is a positive integer that f32 represents', run: outlines },
   { name: 'the digest of a batch is the weighted sum of its bytes', run: sums },
   { name: 'the digest of a batch that is longer than a chunk', run: chunks },
   { name: 'the digest of a batch by values, shapes and order', run: differences },

@@ -1,5 +1,6 @@
 // Tests that exchanges between the ranks of a checkpoint end when the job fails, not at their
 // timeout.
+import { BEGIN_SAVE } from '../../lib/checkpoint/index.js';
 import { StoreWorld, type TextStore } from '../../lib/engine/saving/store-world.js';
 import { DsError } from '../../lib/errors.js';
 
@@ -106,4 +107,83 @@ test('a rank that does not come in time is named', async () => {
     30,
   );
   await expect(alone.exchange('saving', 1)).rejects.toThrow('no message from rank 1');
+});
+
+/** Worlds of two ranks on one store, and the keys that it holds. */
+function pair() {
+  const values = new Map<string, string>();
+  const shared: TextStore = {
+    set: async (key, value) => void values.set(key, value),
+    get: async (key) => {
+      const value = values.get(key);
+      if (value === undefined) throw absent(key);
+      return value;
+    },
+    delete: async (key) => values.delete(key),
+    add: async (key, step) => {
+      const sum = Number(values.get(key) ?? 0) + step;
+      values.set(key, String(sum));
+      return sum;
+    },
+  };
+  const worlds = [0, 1].map(
+    (rank) =>
+      new StoreWorld(shared, { rank, size: 2, name: 'test', timeout: 60_000, check: () => {} }),
+  ) as [StoreWorld, StoreWorld];
+  return { values, worlds };
+}
+
+const exchanged = (worlds: readonly StoreWorld[], label: string, value: unknown) =>
+  Promise.all(worlds.map((one) => one.exchange(label, value as never)));
+
+test('a value of several chunks and of any characters arrives, and leaves no key', async () => {
+  const { values, worlds } = pair();
+  const long = `${'x'.repeat(2 ** 20)}é😀\n"${'y'.repeat(2 ** 21)}`;
+  expect(await exchanged(worlds, 'saving', { long })).toEqual(
+    [0, 1].map(() => [{ long }, { long }]),
+  );
+  expect(values.size).toBeGreaterThan(6);
+  for (const value of values.values()) expect(value.length).toBeLessThanOrEqual(2 ** 20 + 8);
+  // The next round deletes the keys of the last one.
+  await exchanged(worlds, 'saving', 1);
+  expect(values.size).toBe(2);
+});
+
+test('many rounds of calls leave the keys of the last one', async () => {
+  const { values, worlds } = pair();
+  const left: number[] = [];
+  for (let i = 0; i < 4; ++i) {
+    await exchanged(worlds, BEGIN_SAVE, i);
+    left.push(values.size);
+  }
+  // A message of each rank, and the count of arrivals.
+  expect(left).toEqual([3, 3, 3, 3]);
+});
+
+test('worlds beside each other do not disturb their exchanges', async () => {
+  const { worlds } = pair();
+  const beside = worlds.map((one) => one.beside());
+  const [inner, outer] = await Promise.all([
+    exchanged(beside, 'inner', 1),
+    exchanged(worlds, 'outer', 2),
+  ]);
+  expect([inner, outer]).toEqual([
+    [
+      [1, 1],
+      [1, 1],
+    ],
+    [
+      [2, 2],
+      [2, 2],
+    ],
+  ]);
+  const [more] = await exchanged(beside, 'inner', 3);
+  expect(more).toEqual([3, 3]);
+});
+
+test('an announcement is the message of an exchange', async () => {
+  const { worlds } = pair();
+  const [first, second] = worlds;
+  await second.announce('saving', { error: 'gone' });
+  expect(await first.exchange('saving', 1)).toEqual([1, { error: 'gone' }]);
 });
