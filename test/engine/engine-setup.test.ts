@@ -1,0 +1,384 @@
+// Tests what initialize() refuses and sets by section: precision, sequences, layers, FP8, the needs
+// of an optimizer, and settings without effect.
+import { Mesh } from '../../lib/comm/mesh.js';
+import { type MeshOptions, MeshShape } from '../../lib/comm/mesh-shape.js';
+import { resolveConfig } from '../../lib/config/index.js';
+import { ReleaseStack } from '../../lib/engine/release-stack.js';
+import { requireFp8Gpu, useFp8 } from '../../lib/engine/setup/fp8.js';
+import {
+  cutParameter,
+  layoutFor,
+  requireElementwise,
+  requireExchange,
+  requireUncutState,
+  requireWholeParameters,
+  sumsGradients,
+} from '../../lib/engine/setup/optimizer-needs.js';
+import {
+  bufferDType,
+  buildScaler,
+  gradientDType,
+  weightDType,
+} from '../../lib/engine/setup/precision.js';
+import { findSchedules } from '../../lib/engine/setup/schedule.js';
+import { requireSequence, splitSequence } from '../../lib/engine/setup/sequence-parallel.js';
+import { splitLayers, tensorSize } from '../../lib/engine/setup/tensor-parallel.js';
+import { ZeroGroups } from '../../lib/engine/zero-groups.js';
+import { type DsConfig, nn, optim } from '../../lib/index.js';
+import { perBlock, perElement, perParameter } from '../../lib/optim/declared-state.js';
+import { wholeRegion } from '../../lib/runtime/box.js';
+import { FROZEN } from '../../lib/zero/unit.js';
+import { refusal, thrownBy } from '../support/refusal.js';
+
+const configOf = (more: DsConfig = {}, worldSize = 1) =>
+  resolveConfig({ train_micro_batch_size_per_gpu: 1, ...more }, { worldSize });
+
+const jobOf = (ranks: number, mesh: MeshOptions = {}) =>
+  ({
+    ...{ rank: 0, worldSize: ranks, world: { rank: 0, size: ranks } },
+    mesh: new Mesh(MeshShape.over(ranks, mesh), { rank: 0, size: ranks } as never, null as never),
+  }) as never;
+
+const linear = () => new nn.Linear(16, 32);
+const adam = (params = linear().parameters()) => new optim.AdamW(params, { lr: 0.1 });
+const lamb = () => new optim.Lamb(linear().parameters(), { lr: 0.1 });
+const onebit = () => ({
+  ...{ name: 'OneBitAdam', passOf() {}, groups: [{}], declareState: () => ({}) },
+  sumsGradients: (step: number) => step <= 3,
+});
+
+describe('precision', () => {
+  test.each<[more: DsConfig, found: [string, string, string | undefined]]>([
+    [{}, ['f32', 'f32', undefined]],
+    [{ bf16: { enabled: true } }, ['bf16', 'bf16', undefined]],
+    [{ fp16: { enabled: true } }, ['f16', 'f16', undefined]],
+    [
+      { bf16: { enabled: true }, data_types: { grad_accum_dtype: 'fp32', buffer_dtype: 'fp16' } },
+      ['bf16', 'f32', 'f16'],
+    ],
+  ] as never)('%j has weights, gradients and buffers in %j', (more, found) => {
+    const config = configOf(more);
+    expect([weightDType(config), gradientDType(config), bufferDType(config)]).toEqual(found);
+  });
+
+  test('the scale of losses is 1, fixed, or follows overflows', () => {
+    const scaler = (fp16: DsConfig['fp16']) => buildScaler(configOf({ fp16 }));
+    expect(scaler({ enabled: false, loss_scale: 8 })).toMatchObject({ scale: 1, dynamic: false });
+    expect(scaler({ enabled: true, loss_scale: 8 })).toMatchObject({ scale: 8, dynamic: false });
+    const dynamic = scaler({
+      enabled: true,
+      initial_scale_power: 5,
+      min_loss_scale: 16,
+      hysteresis: 1,
+    });
+    expect(dynamic).toMatchObject({ scale: 32, dynamic: true });
+    dynamic.update(true);
+    expect(dynamic.scale).toBe(16);
+    expect(thrownBy(() => dynamic.update(true)).code).toBe('DS_NONFINITE');
+  });
+});
+
+describe('sequence_parallel_size', () => {
+  const asked = (more: DsConfig, given: object = {}, mesh: MeshOptions = { sp: 2 }) => {
+    const job = jobOf(2, mesh);
+    const module = { shareSequence() {} };
+    const decisions = {
+      module,
+      config: configOf(more, 2),
+      optimizer: adam(),
+      plan: null,
+      ...given,
+    };
+    return requireSequence(decisions as never, job);
+  };
+  const two = { sequence_parallel_size: 2 };
+
+  test('divides samples if the mesh has as many ranks', () => {
+    expect(asked(two)).toBe(true);
+    expect(asked({})).toBe(false);
+    expect(asked({ data_parallel_size: 2 } as never, {}, {})).toBe(false);
+  });
+
+  test.each<[what: string, call: () => unknown, op: string, got: string]>([
+    ['another mesh', () => asked(two, {}, {}), 'sequence_parallel_size', '2'],
+    ['a pipeline', () => asked(two, { plan: {} }), 'sequence_parallel_size', '2'],
+    [
+      'local gradients',
+      () => asked(two, { optimizer: onebit() }),
+      ...(['sequence_parallel_size', '2 with OneBitAdam'] as const),
+    ],
+    [
+      'a model without parts',
+      () => asked(two, { module: linear() }),
+      ...(['sequence_parallel_size', 'a Linear'] as const),
+    ],
+    [
+      'other data ranks',
+      () => asked({ data_parallel_size: 2 } as never),
+      ...(['data_parallel_size', '2'] as const),
+    ],
+  ])('is refused with %s', (_, call, op, got) => {
+    expect(thrownBy(call)).toMatchObject({ code: 'DS_CONFIG', op, got });
+  });
+
+  test('acts until the engine is destroyed', () => {
+    const shared: unknown[] = [];
+    const module = { shareSequence: (ranks: unknown) => void shared.push(ranks) };
+    const site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
+    splitSequence({ module } as never, { sequenceGroup: null } as never, site);
+    expect(shared).toEqual([]);
+    splitSequence({ module } as never, { sequenceGroup: { size: 2, rank: 1 } } as never, site);
+    expect(shared).toHaveLength(1);
+    expect(shared[0]).not.toBeNull();
+    site.owned.release();
+    expect(shared[1]).toBeNull();
+  });
+});
+
+describe('tensor_parallel', () => {
+  test('both keys count, and at least one rank', () => {
+    const size = (autotp_size: number, tp_size: number) =>
+      tensorSize({ autotp_size, tensor_parallel: { tp_size } } as never);
+    expect([size(0, 1), size(2, 1), size(0, 4), size(2, 4)]).toEqual([1, 2, 4, 4]);
+  });
+
+  const split = (more: DsConfig, mesh: MeshOptions, module: nn.Module = linear()) =>
+    splitLayers({ module, config: configOf(more), job: jobOf(1, mesh) } as never);
+
+  test('without it layers stay whole; with another mesh it is refused', async () => {
+    await split({}, {});
+    const error = await refusal(() => split({ tensor_parallel: { autotp_size: 2 } }, {}));
+    expect(error).toMatchObject({ code: 'DS_CONFIG', op: 'tensor_parallel.autotp_size', got: '2' });
+    expect(error.hint).toMatch(/Start 2 ranks/);
+  });
+});
+
+describe('fp8', () => {
+  const used = (module: nn.Module, section: object = {}) => {
+    const site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
+    const config = configOf({ bf16: { enabled: true }, fp8: { enabled: true, ...section } });
+    const device = { kind: 'cpu', info: { name: 'a CPU', detail: '' } };
+    useFp8({ module, device, config } as never, site);
+    return site;
+  };
+  const recipes = (module: nn.Module) =>
+    [...module.namedModules()].flatMap(([name, one]) =>
+      one instanceof nn.Linear ? [[name, one.fp8]] : [],
+    );
+
+  class Net extends nn.Module {
+    readonly wide = new nn.Linear(32, 48);
+    readonly odd = new nn.Linear(48, 15);
+    readonly last = new nn.Linear(48, 16);
+    readonly lm_head = new nn.Linear(16, 64);
+
+    forward(): void {}
+  }
+
+  test('sets the layers that fit, without heads, until the engine is destroyed', () => {
+    const net = new Net();
+    const { owned } = used(net, { recipe: 'rowwise', exclude: ['last'] });
+    const of = (wide: string | null) => [
+      ...[
+        ['wide', wide],
+        ['odd', null],
+        ['last', null],
+        ['lm_head', null],
+      ],
+    ];
+    expect(recipes(net)).toEqual(of('rowwise'));
+    owned.release();
+    expect(recipes(net)).toEqual(of(null));
+  });
+
+  test('is refused without a layer that fits, and for names without a layer', () => {
+    expect(thrownBy(() => used(new nn.Linear(15, 16)))).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'fp8.enabled', got: '1 linear layers, none of them' },
+      expected: 'a model with linear layers whose dims are multiples of 16',
+    });
+    expect(thrownBy(() => used(new Net(), { exclude: ['last', 'nope'] }))).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'fp8.exclude', got: '"nope"' },
+    });
+  });
+
+  test.each<[recipe: string, capability: string, op: string | null]>([
+    ['tensorwise', '8.6', 'fp8.enabled'],
+    ['tensorwise', '8.9', null],
+    ['tensorwise', '12.0', null],
+    ['rowwise', '8.6', 'fp8.recipe'],
+    ['rowwise', '8.9', 'fp8.recipe'],
+    ['rowwise', '9.0', null],
+    ['rowwise', '10.3', null],
+    ['rowwise', '12.0', 'fp8.recipe'],
+    ['blockwise', '9.0', null],
+    ['blockwise', '10.0', 'fp8.recipe'],
+  ])('%s on a GPU of %s: %s', (recipe, capability, op) => {
+    const info = { name: 'a card', detail: `compute capability ${capability}` };
+    const check = () => requireFp8Gpu(recipe as never, { kind: 'cuda', info } as never);
+    if (op === null) check();
+    else {
+      const error = thrownBy(check);
+      expect(error).toMatchObject({ code: 'DS_CONFIG', op });
+      expect(error.hint).toMatch(capability === '8.6' ? /enabled to false/ : /"tensorwise"/);
+    }
+    requireFp8Gpu(recipe as never, { kind: 'cpu', info } as never);
+  });
+});
+
+describe('the needs of an optimizer', () => {
+  test('with an exchange of moments: no stage, and no pipeline', () => {
+    const at = (stage: number) => configOf({ zero_optimization: { stage } } as never);
+    requireExchange(adam(), at(2), true);
+    requireExchange(onebit() as never, at(0), false);
+    expect(thrownBy(() => requireExchange(onebit() as never, at(1), false))).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'zero_optimization.stage' },
+      got: '1, which shards gradients and moments',
+    });
+    expect(thrownBy(() => requireExchange(onebit() as never, at(0), true))).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'optimizer.type' },
+      expected: 'an optimizer with summed gradients in a pipeline',
+    });
+  });
+
+  test('gradients are summed in every step, or as the optimizer says of the next one', () => {
+    expect(sumsGradients(adam(), {} as never)).toBeNull();
+    const progress = { appliedSteps: 2 };
+    const isSummed = sumsGradients(onebit() as never, progress as never);
+    expect(isSummed?.()).toBe(true);
+    progress.appliedSteps = 3;
+    expect(isSummed?.()).toBe(false);
+  });
+
+  test('elementwise with divided layers', () => {
+    requireElementwise(adam());
+    for (const one of [lamb(), onebit()]) {
+      const error = thrownBy(() => requireElementwise(one as never));
+      expect(error.expected).toBe('an elementwise optimizer with tensor parallelism');
+    }
+  });
+
+  const entry = (name: string, offset: number, numel: number, more: object = {}) => ({
+    ...{ name, group: 0, offset, numel, shape: [numel], region: wholeRegion([numel]), ...more },
+  });
+  const unitOf = (numel: number, ...entries: object[]) => [{ layout: { numel, entries } }] as never;
+
+  test('state of whole parameters excludes parts of layers', () => {
+    const part = { region: { whole: [8], boxes: [{ offset: [4], shape: [4] }] } };
+    const optimizer = (declared: object) =>
+      ({ name: 'Own', groups: [{}], declareState: () => declared }) as never;
+    const units = unitOf(64, entry('w', 0, 4, part));
+    requireUncutState(optimizer({ a: perElement([4]) }), units);
+    requireUncutState(optimizer({ a: perParameter([2], { saved: false }) }), units);
+    requireUncutState(optimizer({ a: perParameter([2]) }), unitOf(64, entry('w', 0, 4)));
+    for (const state of [perParameter([2]), perBlock([4], 2)]) {
+      expect(thrownBy(() => requireUncutState(optimizer({ a: state }), units))).toMatchObject({
+        ...{ code: 'DS_CONFIG', op: 'optimizer Own', got: 'w, a part of [8]' },
+        expected: 'whole parameters on every rank, for the state a',
+      });
+    }
+  });
+
+  test('a parameter across a border of shards is cut', () => {
+    const whole = { name: 'Own', groups: [{}], needsWholeParameters: () => true } as never;
+    const cut = (entries: object[], stage = 1, shards = 2) =>
+      cutParameter(whole, unitOf(16, ...entries), { stage, shards });
+    expect(cut([entry('a', 0, 8), entry('b', 8, 8)])).toBeNull();
+    expect(cut([entry('a', 0, 9), entry('b', 9, 7)])).toBe('a');
+    expect(cut([entry('a', 0, 4), entry('b', 4, 5)])).toBe('b');
+    expect(cut([entry('a', 0, 16)], 0)).toBeNull();
+    expect(cut([entry('a', 0, 16)], 1, 1)).toBeNull();
+    expect(cut([entry('a', 0, 16)], 1, 4)).toBe('a');
+    expect(cut([entry('a', 8, 0), entry('b', 0, 8)])).toBeNull();
+    const none = { name: 'Own', groups: [{}] } as never;
+    const sharding = { stage: 1, shards: 2 };
+    expect(cutParameter(none, unitOf(16, entry('a', 0, 16)), sharding)).toBeNull();
+    expect(
+      thrownBy(() => requireWholeParameters(whole, unitOf(16, entry('a', 0, 16)), sharding)),
+    ).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'zero_optimization.stage' },
+      got: '1, which divides a between ranks',
+    });
+    requireWholeParameters(none, unitOf(16, entry('a', 0, 16)), sharding);
+    requireWholeParameters(lamb(), unitOf(16, entry('a', 0, 16)), sharding);
+  });
+
+  test('shards begin at the largest block; frozen parameters have no state', () => {
+    const declared = { a: perElement([8]), b: perBlock([8], 4), c: perParameter([3]) };
+    const optimizer = { name: 'Own', groups: [{}], declareState: () => declared } as never;
+    const layout = layoutFor(optimizer, 2);
+    const of = (group: number) => ({ group, shape: [8] }) as never;
+    expect([layout.shards, layout.blockOf?.(of(0)), layout.blockOf?.(of(FROZEN))]).toEqual([
+      2, 4, 1,
+    ]);
+    expect(layout.kindOf?.(of(0))).not.toBe(layout.kindOf?.(of(FROZEN)));
+  });
+});
+
+describe('settings of a schedule without effect', () => {
+  const notices = (
+    scheduler: object,
+    more: { lrs?: number[]; rank?: number; own?: unknown } = {},
+  ) => {
+    const { lrs = [0.1, 0.2], rank = 0, own } = more;
+    const optimizer = new optim.AdamW(
+      lrs.map((lr) => ({ params: linear().parameters(), lr })),
+      { lr: 0.1 },
+    );
+    const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+    try {
+      const config = configOf({ scheduler } as never);
+      const clients = own === undefined ? {} : { lrScheduler: own };
+      findSchedules({ config, clients, job: { rank } } as never, optimizer);
+      return warn.mock.calls.map(([text]) => String(text));
+    } finally {
+      warn.mockRestore();
+    }
+  };
+  const warmup = (peak: unknown) => ({
+    type: 'WarmupLR',
+    params: { warmup_min_lr: 0, warmup_max_lr: peak, warmup_num_steps: 4 },
+  });
+
+  test('rates of groups that the schedule replaces are noted, once for all ranks', () => {
+    const [text] = notices(warmup(0.5));
+    expect(text).toContain('scheduler.params.warmup_max_lr is 0.5 for all parameter groups.');
+    expect(text).toContain('of the groups, 0.1, 0.2, have no effect with WarmupLR');
+    expect(notices(warmup(0.5), { rank: 1 })).toEqual([]);
+    expect(notices(warmup(0.5), { lrs: [0.1, 0.1] })).toEqual([]);
+    expect(notices(warmup([0.5, 0.25]))).toEqual([]);
+    const own = new optim.WarmupLr({ maxLr: 0.5, warmupSteps: 4 });
+    expect(notices(warmup(0.5), { own })).toEqual([]);
+  });
+
+  test('a list has one value for each group', () => {
+    expect(thrownBy(() => notices(warmup([1, 2, 3])))).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'scheduler.params.warmup_max_lr', got: '3: [1,2,3]' },
+      expected: 'a number, or one for each parameter group: 2',
+    });
+  });
+
+  test('schedules of the caller are one, or as many as groups', () => {
+    const one = () => new optim.WarmupLr({ maxLr: 0.5, warmupSteps: 4 });
+    expect(notices(warmup(0.5), { own: [one(), one()] })).toEqual([]);
+    expect(notices(warmup(0.5), { own: () => one() })).toEqual([]);
+    expect(thrownBy(() => notices(warmup(0.5), { own: [one()] }))).toMatchObject({
+      ...{ code: 'DS_ARGUMENT', op: 'initialize lrScheduler', got: '1 schedules' },
+      expected: 'a schedule, or one for each of 2 groups',
+    });
+    expect(thrownBy(() => notices(warmup(0.5), { own: {} })).op).toMatch(/lrScheduler/);
+  });
+});
+
+test('a parameter with a record of its own is in that one, and a unit as its first', () => {
+  const [a, b] = linear().parameters() as [nn.Parameter, nn.Parameter];
+  const model = { name: '', group: 'all' } as never;
+  const tie = { name: 'tie', group: 'some' } as never;
+  const groups = new ZeroGroups(model, [{ group: tie, parameters: [a] }]);
+  expect([groups.all, groups.groups]).toEqual([[model, tie], ['some']]);
+  expect([groups.of(a), groups.of(b)]).toEqual([tie, model]);
+  const unit = (...parameters: nn.Parameter[]) =>
+    ({ parameters: parameters.map((parameter) => ({ parameter })) }) as never;
+  expect([groups.ofUnit(unit(a, b)), groups.ofUnit(unit(b, a)), groups.ofUnit(unit())]).toEqual([
+    ...[tie, model, model],
+  ]);
+});
