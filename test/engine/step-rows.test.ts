@@ -1,0 +1,149 @@
+// Tests the row of each rank in the exchange of the norm: where its numbers are, and which of them
+// sums and losses count.
+import { columnsOfStages } from '../../lib/engine/step/step-columns.js';
+import { GIVEN, StepRows } from '../../lib/engine/step/step-rows.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { noGrad, Tensor } from '../../lib/tensor/index.js';
+
+interface Given {
+  size: number;
+  rank: number;
+  lossRanks: number[];
+  normRanks: number[];
+}
+
+const own = (count: number, ranks: number[]) => ({
+  ...{ count, own: Array.from({ length: count }, (_, i) => i) },
+  runs: [{ offset: 0, numel: count, ranks }],
+});
+
+/** Rows of a rank; `rowOf` gives the rows that the other ranks send. */
+function rowsOf(
+  { size, rank, lossRanks, normRanks }: Given,
+  columns: never,
+  others: number[][] = [],
+) {
+  const world = {
+    ...{ size, rank },
+    allGather(flat: Tensor, mine: Tensor) {
+      const width = mine.numel;
+      const values = mine.toArray() as number[];
+      const rows = Array.from({ length: size }, (_, one) =>
+        one === rank ? values : (others[one] ?? new Array(width).fill(0)),
+      );
+      noGrad(() => flat.copy_(Tensor.from(rows.flat())));
+      return { wait() {} };
+    },
+  };
+  return new StepRows(cpu(), { world, lossRanks, normRanks } as never, columns);
+}
+
+const set = (tensor: Tensor | undefined, value: number): void =>
+  void noGrad(() => (tensor as Tensor).fill_(value));
+
+/** The row that a rank with these numbers sends. */
+function sent(columns: never, given: Given, fill: (rows: StepRows) => void): number[] {
+  const rows = rowsOf(given, columns);
+  fill(rows);
+  const width = rows.all.numel / given.size;
+  const row = (rows.all.reshape([-1]).toArray() as number[]).slice(
+    given.rank * width,
+    (given.rank + 1) * width,
+  );
+  rows.dispose();
+  return row;
+}
+
+const four = { size: 4, lossRanks: [1, 3], normRanks: [0, 1, 2, 3] };
+
+test('every number of a rank has a place of its own, in the row of the rank', () => {
+  const columns = own(2, four.normRanks) as never;
+  const rows = rowsOf({ ...four, rank: 2 }, columns);
+  const digests = GIVEN.flatMap((what) => {
+    const { bits, outline } = rows.digests[what];
+    return [bits, outline];
+  });
+  const all = [...rows.squares, rows.lossSum, rows.stop, rows.micros, rows.busy, ...digests];
+  for (const [i, one] of all.entries()) set(one, i + 1);
+  const values = Float32Array.from(rows.all.reshape([-1]).toArray() as number[]);
+  const width = values.length / 4;
+  expect(width).toBe(all.length);
+  expect([...values.slice(2 * width, 3 * width)].sort((a, b) => a - b)).toEqual(
+    all.map((_, i) => i + 1),
+  );
+  expect(values.filter((value) => value !== 0)).toHaveLength(all.length);
+  const read = rows.read(values);
+  expect([...read.squaresOf(2)]).toEqual([1, 2]);
+  expect([read.lossOf(2), read.requestsStop(2), read.microsOf(2), read.busyOf(2)]).toEqual([
+    ...[3, true, 5, 6],
+  ]);
+  expect([read.lossOf(1), read.requestsStop(1), read.microsOf(3), read.busyOf(0)]).toEqual([
+    ...[0, false, 0, 0],
+  ]);
+  GIVEN.forEach((what, i) => {
+    const bits = new Int32Array(Float32Array.of(7 + 2 * i).buffer)[0];
+    expect(read.digestOf(2, what)).toEqual({ bits, outline: 8 + 2 * i });
+    expect(read.digestOf(3, what)).toEqual({ bits: 0, outline: 0 });
+  });
+  rows.dispose();
+});
+
+test('the mean loss has the ranks that share the loss, and their micro-batches', () => {
+  const columns = own(1, four.normRanks) as never;
+  const others = [0, 1, 2, 3].map((rank) =>
+    sent(columns, { ...four, rank }, (rows) => set(rows.lossSum, 10 ** rank)),
+  );
+  const mean = (lossRanks: number[], micros: number): number => {
+    const rows = rowsOf({ ...four, rank: 0, lossRanks }, columns, others);
+    set(rows.lossSum, 1);
+    rows.gather();
+    const loss = rows.meanLoss(micros);
+    const value = loss.item() as number;
+    loss.dispose();
+    rows.dispose();
+    return value;
+  };
+  expect(mean([1, 3], 2)).toBe((10 + 1000) / 4);
+  expect(mean([2], 1)).toBe(100);
+  expect(mean([0, 1, 2, 3], 1)).toBe(1111 / 4);
+});
+
+/** The sums of squares that the norm counts, if rank r sends 10 r + column in each own column. */
+function partials(given: Given, columnsAt: (rank: number) => { own: readonly number[] }) {
+  const fill = (rank: number) => (rows: StepRows) => {
+    const { own: columns } = columnsAt(rank);
+    for (const [i, one] of rows.squares.entries()) set(one, 10 * rank + (columns[i] as number));
+  };
+  const others = Array.from({ length: given.size }, (_, rank) =>
+    sent(columnsAt(rank) as never, { ...given, rank }, fill(rank)),
+  );
+  const rows = rowsOf(given, columnsAt(given.rank) as never, others);
+  fill(given.rank)(rows);
+  rows.gather();
+  const found = rows.partials.contiguous().toArray();
+  rows.dispose();
+  return found;
+}
+
+test('the norm counts the rows of its ranks', () => {
+  const at = (ranks: number[]) => () => own(2, ranks);
+  const sums = (normRanks: number[]) => partials({ ...four, rank: 1, normRanks }, at(normRanks));
+  expect(sums([0, 1, 2, 3])).toEqual([0, 1, 10, 11, 20, 21, 30, 31]);
+  expect(sums([1, 3])).toEqual([10, 11, 30, 31]);
+  expect(sums([1])).toEqual([10, 11]);
+  // Unequal distances.
+  expect(sums([0, 1, 3])).toEqual([0, 1, 10, 11, 30, 31]);
+});
+
+test('the stages of a pipeline count their own columns, in the order of layers', () => {
+  const stages = [
+    [0, 1],
+    [2, 3],
+  ];
+  const at = (rank: number) => columnsOfStages([0, 1, 1, 0], stages, rank < 2 ? 0 : 1);
+  const expected = [...[0, 21, 22, 3], ...[10, 31, 32, 13]];
+  for (const rank of [0, 3]) {
+    const normRanks = rank < 2 ? [0, 1] : [2, 3];
+    expect(partials({ ...four, rank, normRanks }, at)).toEqual(expected);
+  }
+});
