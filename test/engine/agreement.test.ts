@@ -1,4 +1,5 @@
-// Tests what ranks must agree on, and which: a difference counts unless it lies on given axes only.
+// Tests the comparison of ranks: a difference counts unless it lies on given axes only, and its
+// error names two ranks with their values.
 import { Mesh } from '../../lib/comm/mesh.js';
 import { AXES, type Axis, MeshShape } from '../../lib/comm/mesh-shape.js';
 import { resolveConfig } from '../../lib/config/index.js';
@@ -50,7 +51,7 @@ interface Rank {
   seed?: number;
 }
 
-/** What each rank of a job throws; null for a rank that agrees. */
+/** The error of each rank of a job; null for a rank that agrees. */
 function disagreement(ranks: readonly Rank[], mesh: object = {}): Promise<(DsError | null)[]> {
   const store = sharedStore();
   const size = ranks.length;

@@ -1,5 +1,5 @@
-// Tests what an engine asks of a disk: requests in the numbers of the configuration, a folder that
-// is made, and warnings about disks that are slow or that are memory.
+// Tests the requests to a disk and the folder that is made for them. A slow disk, or one in memory,
+// is named in a warning.
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// Tests the order of calls, who hears of a failed one, and in which order an engine's parts are
-// released.
+// Tests the order of calls, the ranks that receive the error of a failed call, and the order in
+// which an engine releases its parts.
 import { EngineCalls, StateUse } from '../../lib/engine/calls.js';
 import { completely, ReleaseStack } from '../../lib/engine/release-stack.js';
 import { DsError } from '../../lib/errors.js';
@@ -20,7 +20,7 @@ function callsOf({ gathers = false, trains = true } = {}) {
   const own = group('own');
   const calls = new EngineCalls(groups as never, { gathers, trains, own: [own as never] });
   const all: Group[] = [...Object.values(groups).flatMap((one) => one ?? []), own];
-  /** The groups that hear of a failure, if `issuing` had collectives in the call. */
+  /** The groups that receive a failure, if the groups `issuing` had collectives in the call. */
   const heardOf = (run: (body: () => never) => unknown, issuing: readonly string[] = []) => {
     for (const one of all) one.heard.length = 0;
     const fail = (): never => {

@@ -1,5 +1,5 @@
-// Tests what initialize() refuses and sets by section: precision, sequences, layers, FP8, the needs
-// of an optimizer, and settings without effect.
+// Tests the refusals and settings of initialize() by section: precision, sequences, layers, FP8,
+// optimizers, and schedules.
 import { Mesh } from '../../lib/comm/mesh.js';
 import { type MeshOptions, MeshShape } from '../../lib/comm/mesh-shape.js';
 import { resolveConfig } from '../../lib/config/index.js';

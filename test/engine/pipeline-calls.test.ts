@@ -1,7 +1,10 @@
-// Tests the calls of a pipeline engine with one stage: what it takes as a micro-batch, what it
-// refuses, and the mean loss of an evaluation.
+// Tests the calls of a pipeline engine with one stage: its forms of a micro-batch, its refusals,
+// and the mean loss of an evaluation.
+import { Mesh } from '../../lib/comm/mesh.js';
+import { MeshShape } from '../../lib/comm/mesh-shape.js';
+import { BatchShapes } from '../../lib/engine/step/batch-shapes.js';
 import {
-  type DsError,
+  DsError,
   initialize,
   nn,
   type PipelineEngine,
@@ -9,6 +12,7 @@ import {
   seed,
   Tensor,
 } from '../../lib/index.js';
+import type { PipelineBatch } from '../../lib/pipe/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { scope } from '../../lib/tensor/index.js';
 import { refusal, thrownBy } from '../support/refusal.js';
@@ -125,4 +129,94 @@ test('one batch at a time; a failed batch leaves no gradients', async () => {
   expect(engine.globalSteps).toBe(steps);
   (await engine.trainBatch([item(), item()].values() as never)).dispose();
   expect(engine.globalSteps).toBe(steps + 1);
+});
+
+describe('the shapes of batches on other ranks', () => {
+  const lost = new DsError({ code: 'DS_COMM', op: 'send', expected: 'all', got: 'fewer' });
+
+  /** Ranks of `mesh` that share a store, and the texts that it holds. */
+  function shapesOf(size: number, mesh: object) {
+    const values = new Map<string, string>();
+    const writes: string[] = [];
+    const store = {
+      set: async (key: string, value: string) => {
+        writes.push(key);
+        values.set(key, value);
+      },
+      get: async (key: string) => {
+        const value = values.get(key);
+        if (value === undefined) throw new Error('no such key');
+        return value;
+      },
+    };
+    const ranks = Array.from({ length: size }, (_, rank) => {
+      const place = { rank, size } as never;
+      const job = {
+        ...{ rank, store, nextName: () => 'shapes' },
+        mesh: new Mesh(MeshShape.over(size, mesh), place, null as never),
+      };
+      return new BatchShapes(job as never);
+    });
+    return { ranks, writes };
+  }
+
+  const batch = (rows: number, of: 'both' | 'inputs' | 'labels' = 'both'): PipelineBatch[] => [
+    [
+      of === 'labels' ? null : Tensor.from(new Float32Array(rows * 2), { shape: [rows, 2] }),
+      of === 'inputs' ? null : Tensor.from(new Int32Array(rows)),
+    ] as never,
+  ];
+
+  const own = new Error('sizes that do not fit');
+
+  test('explain an error of this rank, after a moment, by what differs', async () => {
+    const { ranks } = shapesOf(4, { pp: 2 });
+    const rows = [2, 3, 4, 3];
+    for (const [rank, one] of ranks.entries()) await one.report(batch(rows[rank] as number));
+    // Each look at the clock is later than the patience for a rank.
+    let now = 0;
+    const clock = jest.spyOn(Date, 'now').mockImplementation(() => {
+      now += 2000;
+      return now;
+    });
+    try {
+      const found = await ranks[2]?.explain(own, 7);
+      expect(found).toMatchObject({
+        ...{ code: 'DS_COMM', op: 'engine.step' },
+        expected: 'the same batches on ranks that differ only on pp',
+        got: 'other shapes of inputs on rank 2 than on rank 0 in step 7',
+        hint: expect.stringContaining('may pass null'),
+      });
+      // Ranks 1 and 3 read equal batches.
+      expect(await ranks[1]?.explain(own, 7)).toBe(own);
+    } finally {
+      clock.mockRestore();
+    }
+  });
+
+  test('explain nothing for a lost rank, or without both batches', async () => {
+    const { ranks } = shapesOf(2, { pp: 2 });
+    await ranks[0]?.report(batch(2));
+    expect(await ranks[1]?.explain(own, 1)).toBe(own);
+    // Rank 1 has not reported.
+    expect(await ranks[0]?.explain(own, 1)).toBe(own);
+    await ranks[1]?.report(batch(3));
+    expect(await ranks[0]?.explain(lost, 1)).toBe(lost);
+  });
+
+  test('do not differ where one rank reads inputs and the other one labels', async () => {
+    const { ranks } = shapesOf(2, { pp: 2 });
+    await ranks[0]?.report(batch(2, 'inputs'));
+    await ranks[1]?.report(batch(3, 'labels'));
+    expect(await ranks[0]?.explain(own, 1)).toBe(own);
+  });
+
+  test('are written when they change', async () => {
+    const { ranks, writes } = shapesOf(2, { pp: 2 });
+    const report = (given: PipelineBatch[]) => ranks[1]?.report(given);
+    await report([]);
+    expect(writes).toEqual([]);
+    for (const rows of [2, 2, 3, 3, 2]) await report(batch(rows));
+    expect(writes).toEqual(['shapes/1', 'shapes/1', 'shapes/1']);
+  });
 });

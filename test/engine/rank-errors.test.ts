@@ -1,5 +1,5 @@
-// Tests the compression errors of 1-bit optimizers in a checkpoint: a rank saves its own, and gets
-// them back, also if the number of ranks has changed.
+// Tests the compression errors of 1-bit optimizers in a checkpoint. A rank saves its own and reads
+// them again, also if the number of ranks has changed.
 import { errorCatalog, errorShards, readErrors } from '../../lib/engine/saving/rank-errors.js';
 import { wholeRegion } from '../../lib/runtime/box.js';
 import { cpu } from '../../lib/runtime/device.js';

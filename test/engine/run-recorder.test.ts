@@ -8,7 +8,7 @@ import { Event } from '../../lib/runtime/stream.js';
 jest.mock('../../lib/engine/watch/memory-breakdown.js', () => ({ memoryUse: jest.fn() }));
 afterEach(() => jest.restoreAllMocks());
 
-/** A recorder at a clock that the test sets, and what it has written. */
+/** A recorder at a clock that the test sets, and its rows by track. */
 function recorded(hasScale = false) {
   let now = 0;
   jest.spyOn(performance, 'now').mockImplementation(() => now);
@@ -99,7 +99,7 @@ test('an observer of the end is called once per close', () => {
 });
 
 describe('the timer of phases', () => {
-  /** A timer whose device runs a millisecond per recorded event, and its live events. */
+  /** A timer on a device that takes a millisecond per event, and the live events. */
   function timed() {
     let clock = 0;
     const at = new Map<Event, number>();

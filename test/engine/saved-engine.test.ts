@@ -1,4 +1,4 @@
-// Tests what an engine saves and what each option of a load restores, on one rank.
+// Tests the content of a save, and the state that each option of a load restores, on one rank.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -87,7 +87,7 @@ function stateOf(engine: Engine) {
 type State = ReturnType<typeof stateOf>;
 const KINDS = ['weights', 'masters', 'moments', 'scale', 'rates', 'steps', 'decays'] as const;
 
-/** Which kinds are those of `one`, and which of `other`. */
+/** The kinds of state that equal those of `one`, and of `other`. */
 const split = (found: State, one: State, other: State) => {
   const equal = (state: State) =>
     KINDS.filter((kind) => JSON.stringify(found[kind]) === JSON.stringify(state[kind]));

@@ -1,4 +1,4 @@
-// Tests what observers of an engine get: steps, times, lines and events of monitors.
+// Tests the steps, times, lines and events that observers of an engine receive.
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
